@@ -1,0 +1,94 @@
+"""``export``: the journey from an nn.Module to an ONNXProgram, one line per stage."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from io import BytesIO
+from typing import Any
+
+import torch
+from fxonnx_translations.translations import default_registry
+
+from .arguments import check_names, check_opset, check_table
+from .capture import capture
+from .lower.dispatch import is_translated
+from .lower.lowering import Request, lower
+from .prepare import prepare
+from .program import ONNXProgram
+from .timing import Timer
+
+__all__ = ["DEFAULT_OPSET", "export"]
+
+DEFAULT_OPSET = 20
+
+
+def export(
+    model: torch.nn.Module | torch.export.ExportedProgram,
+    args: tuple[Any, ...] | torch.Tensor = (),
+    f: str | os.PathLike[str] | BytesIO | None = None,
+    *,
+    kwargs: Mapping[str, Any] | None = None,
+    dynamic_shapes: Mapping[str, Any] | Sequence[Any] | None = None,
+    input_names: Sequence[str] | None = None,
+    output_names: Sequence[str] | None = None,
+    opset_version: int | None = None,
+    custom_translation_table: Mapping[Callable[..., Any], Callable[..., Any]] | None = None,
+    export_params: bool = True,
+    keep_initializers_as_inputs: bool = False,
+    external_data: bool | None = None,
+    verify: bool = False,
+    on_stage: Callable[[str], None] | None = None,
+) -> ONNXProgram:
+    """Exports a model to ONNX.
+
+    Args:
+        model: An ``nn.Module``, left as it is, or an ``ExportedProgram``, used as it is.
+        args: Positional example inputs; a bare tensor is one argument.
+        f: Where to save the model, if anywhere.
+        kwargs: Keyword example inputs.
+        dynamic_shapes: As for ``torch.export.export``, with plain strings as names of dynamic dims, too.
+        input_names: Names of the graph inputs, or of the first of them.
+        output_names: Names of the graph outputs, or of the first of them.
+        opset_version: Target opset, 11 to 26; by default 20.
+        custom_translation_table: Translations of the user's that come before the built-in ones.
+        export_params: Whether the file ``f`` holds the weights.
+        keep_initializers_as_inputs: Whether initializers are graph inputs in the file ``f``, too.
+        external_data: Whether the weights go into a second file beside ``f``; by default only above 1.5 GiB.
+        verify: Compare ONNX Runtime with eager torch on the example inputs.
+        on_stage: Called with the name of each stage as it begins.
+
+    Returns:
+        The program, which holds the ``onnx_ir.Model``.
+
+    Raises:
+        ArgumentError: If an argument is wrong.
+        CaptureError: If torch.export can not capture the model.
+        UnsupportedOperatorError: If operators have neither a translation nor a decomposition.
+        VerificationError: With ``verify=True``, if the results differ.
+        SaveError: If ``f`` can not be written.
+    """
+    opset = check_opset(opset_version, DEFAULT_OPSET)
+    names = check_names(input_names, output_names)
+    registry = check_table(default_registry(), custom_translation_table)
+    timer = Timer(on_stage)
+    with timer.stage("capture"):
+        captured = capture(model, args, kwargs, dynamic_shapes)
+    with timer.stage("prepare"):
+        prepared = prepare(captured.exported_program, partial(is_translated, registry=registry, opset=opset))
+    with timer.stage("lower"):
+        lowered = lower(prepared, Request(opset, registry, captured.dim_names, *names))
+    program = ONNXProgram(lowered, captured.exported_program, timings=timer.seconds)
+    if verify:
+        with timer.stage("verify"):
+            program.verify()
+    if f is not None:
+        with timer.stage("save"):
+            program.save(
+                f,
+                include_initializers=export_params,
+                keep_initializers_as_inputs=keep_initializers_as_inputs,
+                external_data=external_data,
+            )
+    return program

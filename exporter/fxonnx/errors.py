@@ -1,0 +1,171 @@
+"""Every error fxonnx raises on purpose.
+
+The tree::
+
+    OnnxExporterError (torch.onnx, a RuntimeError)
+    └── ExportError                    base of everything below
+        ├── ArgumentError              FX001  an argument of a public call is wrong (also a ValueError)
+        ├── CaptureError               FX002  torch.export could not capture the model
+        ├── PrepareError               FX003  the captured graph can not be made functional
+        ├── UnsupportedOperatorError   FX004  operators without translation and without decomposition
+        ├── TranslationError           FX005  a translation failed or returned the wrong thing
+        ├── SaveError                  FX006  the file can not be written
+        ├── RuntimeSessionError        FX007  ONNX Runtime can not load or run the model
+        └── VerificationError          FX008  ONNX Runtime and eager torch disagree
+
+``code`` is stable: scripts and bug reports may rely on it. A message says what happened, where, and, after
+``hint:``, what to do about it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from torch.onnx import OnnxExporterError
+
+__all__ = [
+    "ArgumentError",
+    "CaptureError",
+    "ExportError",
+    "PrepareError",
+    "RuntimeSessionError",
+    "SaveError",
+    "TranslationError",
+    "UnsupportedOperator",
+    "UnsupportedOperatorError",
+    "VerificationError",
+]
+
+
+class ExportError(OnnxExporterError):
+    """Base class of all errors raised by fxonnx.
+
+    Args:
+        message: What happened and where, in the user's words.
+        hint: What the user can do about it; appended to the message behind ``hint:``.
+    """
+
+    code: ClassVar[str] = "FX000"
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        self.hint = hint
+        super().__init__(message if hint is None else f"{message}\nhint: {hint}")
+
+
+class ArgumentError(ExportError, ValueError):
+    """An argument of a public call is wrong.
+
+    Args:
+        argument: Name of the argument as the user wrote it.
+        problem: What is wrong with its value.
+        hint: What to pass instead.
+    """
+
+    code = "FX001"
+
+    def __init__(self, argument: str, problem: str, *, hint: str | None = None) -> None:
+        self.argument = argument
+        super().__init__(f"{argument}: {problem}", hint=hint)
+
+
+class CaptureError(ExportError):
+    """torch.export could not capture the model; ``__cause__`` is torch's own error."""
+
+    code = "FX002"
+
+
+class PrepareError(ExportError):
+    """The captured graph can not be brought into functional form."""
+
+    code = "FX003"
+
+
+@dataclass(frozen=True)
+class UnsupportedOperator:
+    """One operator that has neither a usable translation nor a decomposition.
+
+    Attributes:
+        name: Qualified overload name, for example ``aten.cummax.default``.
+        count: How many nodes of the graph call it.
+        location: First source line of the user's code that led to it, or ``""``.
+        reasons: Why each candidate translation declined; empty when there is none.
+    """
+
+    name: str
+    count: int
+    location: str
+    reasons: tuple[str, ...] = ()
+
+
+class UnsupportedOperatorError(ExportError):
+    """Operators of the model that can not be translated, all at once."""
+
+    code = "FX004"
+
+    def __init__(self, operators: Sequence[UnsupportedOperator]) -> None:
+        self.operators = tuple(operators)
+        noun = "operator has" if len(self.operators) == 1 else "operators have"
+        lines = [f"{len(self.operators)} {noun} no ONNX translation and no decomposition:"]
+        for operator in self.operators:
+            times = "once" if operator.count == 1 else f"{operator.count} times"
+            lines.append(f"  {operator.name}, used {times}, first at {operator.location or 'an unknown source line'}")
+            lines.extend(f"    declined: {reason}" for reason in operator.reasons)
+        table = ", ".join(f"torch.ops.{operator.name}: my_function" for operator in self.operators)
+        super().__init__(
+            "\n".join(lines),
+            hint=f"pass a translation of your own: export(..., custom_translation_table={{{table}}})",
+        )
+
+
+class TranslationError(ExportError):
+    """A translation raised, or its result disagrees with what torch says the operator returns.
+
+    Args:
+        message: What went wrong.
+        target: Qualified name of the operator being translated.
+        node: The FX node, formatted.
+        location: The user's source line, or ``""``.
+    """
+
+    code = "FX005"
+
+    def __init__(
+        self, message: str, *, target: str = "", node: str = "", location: str = "", hint: str | None = None
+    ) -> None:
+        self.target = target
+        self.node = node
+        self.location = location
+        parts = [f"translating {target}: {message}" if target else message]
+        if node:
+            parts.append(f"  node: {node}")
+        if location:
+            parts.append(f"  at: {location}")
+        super().__init__("\n".join(parts), hint=hint)
+
+
+class SaveError(ExportError):
+    """The model file can not be written; nothing was left half-written."""
+
+    code = "FX006"
+
+
+class RuntimeSessionError(ExportError):
+    """ONNX Runtime can not load or run the model."""
+
+    code = "FX007"
+
+
+class VerificationError(ExportError):
+    """ONNX Runtime and eager torch disagree.
+
+    Attributes:
+        rows: The comparison rows (``fxonnx.verify.Row``) of all outputs, the good ones included.
+    """
+
+    code = "FX008"
+
+    def __init__(self, message: str, *, rows: Sequence[Any] = (), hint: str | None = None) -> None:
+        self.rows = tuple(rows)
+        super().__init__(message, hint=hint)

@@ -1,0 +1,1 @@
+"""FX to onnx_ir: signature, dispatch, metadata, and the walk over the graph."""

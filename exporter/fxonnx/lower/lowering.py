@@ -1,0 +1,251 @@
+"""The walk over the prepared graph: one ONNX value per FX node."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import onnx_ir as ir
+import sympy
+import torch
+from fxonnx_translations import dtypes
+from fxonnx_translations.builder import Builder, Unsupported
+from fxonnx_translations.names import Names
+from fxonnx_translations.op import Op, Result
+from fxonnx_translations.registry import Registry, Translation
+from fxonnx_translations.shapes import quick
+from fxonnx_translations.symbols import Dim, SymbolTable
+
+from ..errors import TranslationError, UnsupportedOperator, UnsupportedOperatorError
+from ..prepare import Prepared
+from .dispatch import bind, find
+from .metadata import node_metadata, source_line, target_name
+from .model import add_inputs, add_outputs, new_model
+
+__all__ = ["Request", "lower"]
+
+Bound = ir.Value | Dim | float | bool | str | None | Sequence[Any]
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is asked of the lowering.
+
+    Attributes:
+        opset: Target opset of the default domain.
+        registry: The translations.
+        dim_names: torch's symbols to the user's names.
+        input_names: Names of the first graph inputs.
+        output_names: Names of the first graph outputs.
+    """
+
+    opset: int
+    registry: Registry
+    dim_names: Mapping[sympy.Symbol, str]
+    input_names: Sequence[str] = ()
+    output_names: Sequence[str] = ()
+
+
+def lower(prepared: Prepared, request: Request) -> ir.Model:
+    """Translates the prepared graph.
+
+    Raises:
+        UnsupportedOperatorError: Listing all operators without a usable translation at once.
+        TranslationError: If a translation fails or returns something else than torch says.
+    """
+    symbols = SymbolTable(request.dim_names)
+    names = Names()
+    model = new_model(prepared, request.opset)
+    builder = Builder(model.graph, symbols, names)
+    walk = _Walk(builder, request)
+    shared = add_inputs(prepared, builder, walk.env, request.input_names, reserved=request.output_names)
+    walk.shared = shared
+    for node in prepared.graph.nodes:
+        if node.op == "call_function" and node not in prepared.derived:
+            walk.call(node)
+        elif node.op == "get_attr":
+            walk.env[node] = builder.constant(prepared.constants[node.target])
+    if walk.unsupported:
+        raise UnsupportedOperatorError(walk.report())
+    add_outputs(prepared, builder, walk.env, request.output_names)
+    _finish(builder)
+    return model
+
+
+def _finish(builder: Builder) -> None:
+    """Removes what nothing reads, then gives every remaining value its shape and every node its name."""
+    graph = builder.graph
+    outputs = set(graph.outputs)
+    for node in reversed(graph):
+        if not any(output in outputs or output.uses() for output in node.outputs):
+            graph.remove(node, safe=True)
+    for node in graph:
+        node.name = f"node_{node.outputs[0].name}"
+        for output in node.outputs:
+            if output.shape is None and (output.uses() or output in outputs):
+                try:
+                    builder.stamp(output, builder.dims(output))
+                except Unsupported as error:
+                    raise TranslationError(str(error), target=node.op_type) from error
+    unused = [name for name, value in graph.initializers.items() if not value.uses() and value not in outputs]
+    for name in unused:
+        del graph.initializers[name]
+
+
+class _Walk:
+    """The state of one walk: FX nodes to what they became."""
+
+    def __init__(self, builder: Builder, request: Request) -> None:
+        self.builder = builder
+        self.request = request
+        self.env: dict[torch.fx.Node, Bound] = {}
+        self.shared: frozenset[ir.Value] = frozenset()
+        self.unsupported: dict[str, list[tuple[torch.fx.Node, tuple[str, ...]]]] = {}
+
+    def call(self, node: torch.fx.Node) -> None:
+        """Lowers one call_function node."""
+        val = node.meta.get("val")
+        if isinstance(val, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+            self._symbolic(node, val)
+        elif node.target is operator.getitem:
+            source = self.value(node.args[0])
+            index = node.args[1]
+            if not isinstance(source, (list, tuple)) or not isinstance(index, int):
+                raise TranslationError("an item is taken of something that is no sequence", node=str(node.format_node()))
+            self.env[node] = source[index]
+            if isinstance(source[index], ir.Value):
+                self._name(source[index], node.name)
+        elif isinstance(val, (int, float, bool)):
+            self.env[node] = val
+        elif not node.users:
+            return
+        else:
+            self._translate(node, val)
+
+    def _symbolic(self, node: torch.fx.Node, val: torch.SymInt | torch.SymFloat | torch.SymBool) -> None:
+        """A size is an expression until something needs it at run time; ``item()`` tells where a new symbol is read."""
+        expr = self.builder.symbols.dim(val)
+        self.env[node] = expr
+        if node.meta.get("unbacked_bindings") and not isinstance(expr, int):
+            source = self.value(node.args[0])
+            if isinstance(source, ir.Value):
+                self.builder.symbols.define_scalar(source, expr)
+
+    def value(self, argument: Any) -> Any:
+        """An FX argument as translations take it."""
+        if isinstance(argument, torch.fx.Node):
+            return self.env[argument]
+        if isinstance(argument, (list, tuple)):
+            return [self.value(item) for item in argument]
+        return argument
+
+    def _translate(self, node: torch.fx.Node, val: Any) -> None:
+        results = self._results(val)
+        translation, reasons = find(node, self.request.registry, self.request.opset)
+        if translation is None:
+            self._give_up(node, results, val, reasons)
+            return
+        builder = self.builder
+        mark = len(builder.created)
+        op = Op(builder, results, self.shared)
+        try:
+            returned = self._run(translation, op, node)
+        except Unsupported as error:
+            builder.rollback(mark)
+            self._give_up(node, results, val, (f"{translation.function.__name__}: {error}",))
+            return
+        except (TranslationError, UnsupportedOperatorError):
+            raise
+        except Exception as error:
+            raise self._error(node, f"{type(error).__name__}: {error}") from error
+        self.env[node] = self._checked(node, returned, results, val)
+        self._annotate(node, mark)
+
+    def _run(self, translation: Translation, op: Op, node: torch.fx.Node) -> Any:
+        if translation.custom:
+            from .custom import call_custom
+
+            return call_custom(translation.function, op, self.value(node.args), {k: self.value(v) for k, v in node.kwargs.items()})
+        return translation.function(op, **{name: self.value(argument) for name, argument in bind(node).items()})
+
+    def _results(self, val: Any) -> tuple[Result, ...]:
+        values = val if isinstance(val, (list, tuple)) else (val,)
+        return tuple(
+            Result(dtypes.from_torch(item.dtype), self.builder.symbols.dims(item.shape), item.dtype)
+            for item in values
+            if isinstance(item, torch.Tensor)
+        )
+
+    def _checked(self, node: torch.fx.Node, returned: Any, results: Sequence[Result], val: Any) -> Bound:
+        """Compares number, dtype and rank of the outputs with torch's, then gives them torch's shape."""
+        values = list(returned) if isinstance(returned, (list, tuple)) else [returned]
+        if len(values) != len(results):
+            raise self._error(node, f"the translation returned {len(values)} values, torch returns {len(results)}")
+        several = isinstance(val, (list, tuple))
+        for position, (value, result) in enumerate(zip(values, results, strict=True)):
+            if value is None:
+                continue
+            if not isinstance(value, ir.Value):
+                raise self._error(node, f"the translation returned a {type(value).__name__}, not a value of the graph")
+            self._check_one(node, value, result)
+            self._name(value, f"{node.name}__{position}" if several else node.name)
+        if node.meta.get("unbacked_bindings"):
+            for value, result in zip(values, results, strict=True):
+                if value is not None:
+                    self.builder.symbols.define(value, result.shape)
+        return values if several else values[0]
+
+    def _check_one(self, node: torch.fx.Node, value: ir.Value, result: Result) -> None:
+        trailing = (2,) if result.torch_dtype.is_complex else ()
+        inferred = quick(value, self.builder)
+        if value.dtype is None:
+            self.builder.infer(value)
+        if value.dtype != result.dtype:
+            found = value.dtype.name if value.dtype is not None else "unknown"
+            raise self._error(node, f"the translation returned {found}, torch returns {result.dtype.name}")
+        shape = (*result.shape, *trailing)
+        if inferred is not None and len(inferred) != len(shape):
+            raise self._error(node, f"the translation returned rank {len(inferred)}, torch returns rank {len(shape)}")
+        if value.shape is None:
+            self.builder.set_dims(value, shape)
+            self.builder.stamp(value, shape)
+
+    def _name(self, value: ir.Value, name: str) -> None:
+        """A value made for this FX node takes its name; one that already belongs to another node keeps it."""
+        if value.producer() is None or value in self.builder.named:
+            return
+        self.builder.named.add(value)
+        value.name = self.builder.names.unique(name)
+
+    def _annotate(self, node: torch.fx.Node, mark: int) -> None:
+        created = self.builder.created[mark:]
+        if created:
+            metadata = node_metadata(node)
+            for onnx_node in created:
+                onnx_node.metadata_props.update(metadata)
+
+    def _error(self, node: torch.fx.Node, message: str) -> TranslationError:
+        return TranslationError(
+            message, target=target_name(node), node=str(node.format_node()), location=source_line(node)
+        )
+
+    def _give_up(self, node: torch.fx.Node, results: Sequence[Result], val: Any, reasons: tuple[str, ...]) -> None:
+        """Notes the operator and goes on with values nobody computes, so that all such operators are found at once."""
+        self.unsupported.setdefault(target_name(node), []).append((node, reasons))
+        stand_ins = []
+        for result in results:
+            value = ir.Value(name=self.builder.names.helper(), type=ir.TensorType(result.dtype))
+            self.builder.set_dims(value, result.shape)
+            self.builder.symbols.define(value, result.shape)
+            stand_ins.append(value)
+        self.env[node] = stand_ins if isinstance(val, (list, tuple)) else stand_ins[0] if stand_ins else None
+
+    def report(self) -> list[UnsupportedOperator]:
+        """One row per unsupported operator."""
+        rows = []
+        for name, uses in self.unsupported.items():
+            reasons = tuple(dict.fromkeys(reason for _, why in uses for reason in why))
+            rows.append(UnsupportedOperator(name, len(uses), source_line(uses[0][0]), reasons))
+        return rows

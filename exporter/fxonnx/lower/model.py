@@ -1,0 +1,164 @@
+"""The ends of the model: its header, inputs, initializers and outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import onnx_ir as ir
+import torch
+from fxonnx_translations import dtypes
+from fxonnx_translations.builder import Builder
+from fxonnx_translations.op import Op
+from fxonnx_translations.weights import DerivedTensor, TorchTensor
+from torch.export.graph_signature import OutputKind
+
+from ..prepare import Derived, Prepared
+from ..signature import InputRecord
+
+__all__ = ["add_inputs", "add_outputs", "new_model"]
+
+IR_VERSION = 10
+_INPUT = "pkg.torch.export.graph_signature.InputSpec."
+_OUTPUT = "pkg.torch.export.graph_signature.OutputSpec."
+_ORIGINAL = "pkg.torch.onnx.original_node_name"
+
+
+def new_model(prepared: Prepared, opset: int) -> ir.Model:
+    """An empty model with torch's header and the graph's metadata."""
+    graph = ir.Graph([], [], nodes=[], opset_imports={"": opset}, name="main_graph")
+    graph.metadata_props["pkg.torch.export.ExportedProgram.graph_signature"] = prepared.signature.text
+    graph.metadata_props["pkg.torch.export.ExportedProgram.range_constraints"] = str(
+        prepared.exported_program.range_constraints
+    )
+    return ir.Model(graph, ir_version=IR_VERSION, producer_name="pytorch", producer_version=torch.__version__)
+
+
+def add_inputs(
+    prepared: Prepared,
+    builder: Builder,
+    env: dict[torch.fx.Node, Any],
+    input_names: Sequence[str],
+    reserved: Sequence[str],
+) -> frozenset[ir.Value]:
+    """Makes graph inputs and initializers of the placeholders.
+
+    Names are taken in the order in which users care about them: inputs, outputs, weights, then everything else.
+
+    Returns:
+        The initializers that more than one node reads.
+    """
+    placeholders = [node for node in prepared.graph.nodes if node.op == "placeholder"]
+    records = list(zip(prepared.signature.inputs, placeholders, strict=True))
+    wanted = iter(input_names)
+    for record, node in records:
+        if record.is_user_input:
+            value = _graph_input(record, node, builder, next(wanted, None))
+            val = node.meta["val"]
+            # A number is used as its expression; the input is only where the expression is read from.
+            env[node] = value if isinstance(val, torch.Tensor) else builder.symbols.dim(val)
+        elif record.is_constant:
+            env[node] = record.constant
+    for name in reserved:
+        builder.names.unique(name)
+    weights: dict[Any, ir.Value] = {}
+    readers: dict[ir.Value, int] = {}
+    needed = {source for derived in prepared.derived.values() for source in derived.sources}
+    for record, node in records:
+        if record.is_weight and (node.users or node in needed):
+            value = _initializer(record, prepared.tensor(record), builder, weights)
+            env[node] = value
+            readers[value] = readers.get(value, 0) + len(node.users)
+    for node, derived in prepared.derived.items():
+        value = _derived(derived, env, builder)
+        env[node] = value
+        readers[value] = len(node.users)
+    return frozenset(value for value, count in readers.items() if count > 1)
+
+
+def _graph_input(record: InputRecord, node: torch.fx.Node, builder: Builder, wanted: str | None) -> ir.Value:
+    name = builder.names.unique(wanted or record.name)
+    val = node.meta["val"]
+    if isinstance(val, torch.Tensor):
+        dims = builder.symbols.dims(val.shape)
+        shape = (*dims, 2) if val.dtype.is_complex else dims
+        value = ir.Value(name=name, type=ir.TensorType(dtypes.from_torch(val.dtype)))
+        builder.set_dims(value, shape)
+        builder.stamp(value, shape)
+        builder.symbols.define(value, dims)
+    else:
+        dtype = ir.DataType.FLOAT if isinstance(val, torch.SymFloat) else ir.DataType.INT64
+        value = ir.Value(name=name, type=ir.TensorType(dtype), shape=ir.Shape([]))
+        builder.set_dims(value, ())
+        builder.symbols.define_scalar(value, builder.symbols.dim(val))
+    builder.graph.inputs.append(value)
+    _describe(value, record, name)
+    return value
+
+
+def _describe(value: ir.Value, record: InputRecord, name: str) -> None:
+    value.metadata_props[_INPUT + "kind"] = record.kind.name
+    value.metadata_props[_INPUT + "persistent"] = str(record.persistent)
+    if name != record.name:
+        value.metadata_props[_ORIGINAL] = record.name
+
+
+def _initializer(record: InputRecord, tensor: torch.Tensor, builder: Builder, weights: dict[Any, ir.Value]) -> ir.Value:
+    """One initializer per storage: tied weights are stored once, under the first name."""
+    real = torch.view_as_real(tensor.detach().resolve_conj()) if tensor.is_complex() else tensor
+    key: Any = (real.data_ptr(), tuple(real.shape), real.stride(), real.dtype) if real.numel() else record.target
+    known = weights.get(key)
+    if known is not None:
+        return known
+    name = builder.names.unique(record.target or record.name)
+    value = builder.register_weight(name, TorchTensor(real, name=name))
+    _describe(value, record, name)
+    weights[key] = value
+    return value
+
+
+def _derived(derived: Derived, env: dict[torch.fx.Node, Any], builder: Builder) -> ir.Value:
+    """The initializer of a weight computed from weights, named after the first of them."""
+    sources = [env[node] for node in derived.sources]
+    tensors = [source.const_value for source in sources]
+    name = builder.names.unique(f"{sources[0].name}::{derived.suffix}")
+    tensor = DerivedTensor(name, tensors, derived.recipe, dtypes.from_torch(derived.dtype), derived.shape)
+    value = builder.register_weight(name, tensor)
+    value.metadata_props["pkg.fxonnx.derived_from"] = ", ".join(str(source.name) for source in sources)
+    return value
+
+
+def add_outputs(
+    prepared: Prepared, builder: Builder, env: dict[torch.fx.Node, Any], output_names: Sequence[str]
+) -> None:
+    """Makes graph outputs of the user outputs, in order; None outputs have no ONNX counterpart."""
+    graph = builder.graph
+    (output_node,) = [node for node in prepared.graph.nodes if node.op == "output"]
+    wanted = iter(output_names)
+    op = Op(builder)
+    for record, argument in zip(prepared.signature.outputs, output_node.args[0], strict=True):
+        if record.kind != OutputKind.USER_OUTPUT or argument is None:
+            continue
+        found = env[argument] if isinstance(argument, torch.fx.Node) else argument
+        if found is None:
+            continue
+        value = found if isinstance(found, ir.Value) else op.scalar(found)
+        name = next(wanted, None)
+        if value.producer() is None or value in graph.outputs:
+            # An output needs a node of its own: inputs and weights keep their names, and no value is output twice.
+            value = _identity(value, builder, name or builder.names.unique(record.name or "output"))
+        elif name is not None:
+            value.metadata_props[_ORIGINAL] = str(value.name)
+            value.name = name
+        value.metadata_props[_OUTPUT + "kind"] = record.kind.name
+        graph.outputs.append(value)
+
+
+def _identity(value: ir.Value, builder: Builder, name: str) -> ir.Value:
+    copy = ir.Value(name=name, type=value.type)
+    node = ir.Node("", "Identity", [value], outputs=[copy], metadata_props={"namespace": f"{name}: Identity"})
+    builder.graph.append(node)
+    builder.created.append(node)
+    builder.set_dims(copy, builder.dims(value))
+    builder.stamp(copy, builder.dims(value))
+    return copy

@@ -1,0 +1,116 @@
+"""The passes in their order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch.export.graph_signature import InputKind
+
+from ..signature import InputRecord, Signature, read_signature
+from .decompose import decompose
+from .derive import Derived, derive_weights, fold_batch_norm
+from .fold import fold
+from .functionalize import Mutation, functionalize
+from .inline import inline
+
+__all__ = ["Prepared", "prepare"]
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A functional graph and what belongs to it.
+
+    Attributes:
+        exported_program: Where it came from; unchanged.
+        graph: The prepared graph; its placeholders are those of the signature.
+        signature: Inputs and outputs.
+        constants: Tensors of the graph's ``get_attr`` nodes.
+        derived: Nodes that are computed from weights only, with their recipes.
+        mutations: Which placeholders end with another value.
+        undecomposed: Nodes that have neither a translation nor a decomposition.
+    """
+
+    exported_program: torch.export.ExportedProgram
+    graph: torch.fx.Graph
+    signature: Signature
+    constants: Mapping[str, torch.Tensor]
+    derived: Mapping[torch.fx.Node, Derived]
+    mutations: tuple[Mutation, ...] = ()
+    undecomposed: tuple[torch.fx.Node, ...] = field(default=())
+
+    def tensor(self, record: InputRecord) -> torch.Tensor:
+        """The tensor behind a parameter, buffer or constant of the signature."""
+        return _tensor(self.exported_program, record)
+
+
+def _tensor(exported_program: torch.export.ExportedProgram, record: InputRecord) -> torch.Tensor:
+    target = str(record.target)
+    found = exported_program.state_dict.get(target)
+    return found if found is not None else exported_program.constants[target]  # type: ignore[return-value]
+
+
+def prepare(
+    exported_program: torch.export.ExportedProgram, is_translated: Callable[[torch.fx.Node], bool]
+) -> Prepared:
+    """Runs all passes on a copy of the captured graph.
+
+    Args:
+        exported_program: The captured program; not changed.
+        is_translated: Whether a node can be translated as it is; others are decomposed.
+    """
+    signature = read_signature(exported_program)
+    module = _copy(exported_program)
+    graph = module.graph
+    inline(module)
+    mutations = functionalize(graph)
+    undecomposed = decompose(module, is_translated)
+    placeholders = [node for node in graph.nodes if node.op == "placeholder"]
+    records = dict(zip(placeholders, signature.inputs, strict=True))
+    mutated = {mutation.target for mutation in mutations}
+    lifted = {
+        node.name: _tensor(exported_program, record)
+        for node, record in records.items()
+        if record.kind == InputKind.CONSTANT_TENSOR and node.name not in mutated
+    }
+    constants = dict(fold(module, lifted))
+    weights = {node for node, record in records.items() if record.is_weight and node.name not in mutated}
+    fold_batch_norm(graph, weights)
+    derived = derive_weights(graph, weights, constants)
+    _drop_dead(graph, keep=derived)
+    for node in graph.nodes:
+        if node.op == "get_attr" and node.target not in constants:
+            attribute = _attribute(module, str(node.target))
+            if isinstance(attribute, torch.Tensor):
+                constants[str(node.target)] = attribute
+    return Prepared(
+        exported_program, graph, signature, constants, derived, tuple(mutations), tuple(undecomposed)
+    )
+
+
+def _copy(exported_program: torch.export.ExportedProgram) -> torch.fx.GraphModule:
+    """A graph of our own over the program's submodules and attributes."""
+    graph = torch.fx.Graph()
+    output = graph.graph_copy(exported_program.graph, {}, return_output_node=True)
+    if isinstance(output, tuple):
+        value, node = output
+        graph.output(value).meta.update(node.meta)
+    # The class of the module is of no interest, its code never runs: no need to compile it.
+    return torch.fx.GraphModule(exported_program.graph_module, graph)
+
+
+def _attribute(module: torch.nn.Module, path: str) -> object:
+    found: object = module
+    for name in path.split("."):
+        found = getattr(found, name, None)
+    return found
+
+
+def _drop_dead(graph: torch.fx.Graph, keep: Mapping[torch.fx.Node, Derived]) -> None:
+    """Erases what no output depends on; a derived node's own inputs are needed by its recipe only."""
+    for node in keep:
+        node.args, node.kwargs = (), {}
+    for node in reversed(graph.nodes):
+        if not node.users and node.op not in ("placeholder", "output"):
+            graph.erase_node(node)

@@ -1,0 +1,1 @@
+"""Translations of ATen operators, one file per family."""

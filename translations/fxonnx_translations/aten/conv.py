@@ -1,0 +1,117 @@
+"""Convolutions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import onnx_ir as ir
+import torch
+
+from ..op import Op
+from ..registry import translates
+
+aten = torch.ops.aten
+
+
+def spatial(value: int | Sequence[int], count: int) -> list[int]:
+    """torch's int or list as one number per spatial axis."""
+    values = [value] if isinstance(value, int) else list(value)
+    return values * count if len(values) == 1 else values
+
+
+def _conv(
+    op: Op,
+    input: ir.Value,
+    weight: ir.Value,
+    bias: ir.Value | None,
+    stride: Sequence[int],
+    pads: Sequence[int],
+    dilation: Sequence[int],
+    groups: int,
+) -> ir.Value:
+    count = op.rank_of(weight) - 2
+    # torch takes one sample without a batch axis, too.
+    batched = op.rank_of(input) == count + 2
+    inputs = [input if batched else op.Unsqueeze(input, [0]), weight, *([bias] if bias is not None else [])]
+    result = op.Conv(
+        *inputs,
+        strides=spatial(stride, count),
+        pads=list(pads),
+        dilations=spatial(dilation, count),
+        group=groups,
+    )
+    return result if batched else op.Squeeze(result, [0])
+
+
+@translates(aten.conv1d.default, aten.conv2d.default, aten.conv3d.default)
+def conv(
+    op: Op,
+    input: ir.Value,
+    weight: ir.Value,
+    bias: ir.Value | None = None,
+    stride: Sequence[int] = (1,),
+    padding: Sequence[int] = (0,),
+    dilation: Sequence[int] = (1,),
+    groups: int = 1,
+) -> ir.Value:
+    """aten::conv1d(Tensor input, Tensor weight, Tensor? bias=None, SymInt[1] stride=1, SymInt[1] padding=0, SymInt[1] dilation=1, SymInt groups=1) -> Tensor
+    aten::conv2d(Tensor input, Tensor weight, Tensor? bias=None, SymInt[2] stride=[1, 1], SymInt[2] padding=[0, 0], SymInt[2] dilation=[1, 1], SymInt groups=1) -> Tensor
+    aten::conv3d(Tensor input, Tensor weight, Tensor? bias=None, SymInt[3] stride=[1, 1, 1], SymInt[3] padding=[0, 0, 0], SymInt[3] dilation=[1, 1, 1], SymInt groups=1) -> Tensor
+    """
+    pads = spatial(padding, op.rank_of(weight) - 2)
+    return _conv(op, input, weight, bias, stride, pads * 2, dilation, groups)
+
+
+@translates(aten.conv1d.padding, aten.conv2d.padding, aten.conv3d.padding)
+def conv_padding(
+    op: Op,
+    input: ir.Value,
+    weight: ir.Value,
+    bias: ir.Value | None = None,
+    stride: Sequence[int] = (1,),
+    padding: str = "valid",
+    dilation: Sequence[int] = (1,),
+    groups: int = 1,
+) -> ir.Value:
+    """aten::conv1d.padding(Tensor input, Tensor weight, Tensor? bias=None, SymInt[1] stride=1, str padding="valid", SymInt[1] dilation=1, SymInt groups=1) -> Tensor
+    aten::conv2d.padding(Tensor input, Tensor weight, Tensor? bias=None, SymInt[2] stride=[1, 1], str padding="valid", SymInt[2] dilation=[1, 1], SymInt groups=1) -> Tensor
+    aten::conv3d.padding(Tensor input, Tensor weight, Tensor? bias=None, SymInt[3] stride=[1, 1, 1], str padding="valid", SymInt[3] dilation=[1, 1, 1], SymInt groups=1) -> Tensor
+    """
+    kernel = op.dims(weight)[2:]
+    begin, end = [0] * len(kernel), [0] * len(kernel)
+    if padding == "same":
+        for axis, (size, step) in enumerate(zip(kernel, spatial(dilation, len(kernel)), strict=True)):
+            total = step * (int(size) - 1)
+            # An odd one goes to the end, as in torch.
+            begin[axis], end[axis] = total // 2, total - total // 2
+    return _conv(op, input, weight, bias, stride, begin + end, dilation, groups)
+
+
+@translates(aten.conv_transpose1d.default, aten.conv_transpose2d.input, aten.conv_transpose3d.input)
+def conv_transpose(
+    op: Op,
+    input: ir.Value,
+    weight: ir.Value,
+    bias: ir.Value | None = None,
+    stride: Sequence[int] = (1,),
+    padding: Sequence[int] = (0,),
+    output_padding: Sequence[int] = (0,),
+    groups: int = 1,
+    dilation: Sequence[int] = (1,),
+) -> ir.Value:
+    """aten::conv_transpose1d(Tensor input, Tensor weight, Tensor? bias=None, SymInt[1] stride=1, SymInt[1] padding=0, SymInt[1] output_padding=0, SymInt groups=1, SymInt[1] dilation=1) -> Tensor
+    aten::conv_transpose2d.input(Tensor input, Tensor weight, Tensor? bias=None, SymInt[2] stride=[1, 1], SymInt[2] padding=[0, 0], SymInt[2] output_padding=[0, 0], SymInt groups=1, SymInt[2] dilation=[1, 1]) -> Tensor
+    aten::conv_transpose3d.input(Tensor input, Tensor weight, Tensor? bias=None, SymInt[3] stride=[1, 1, 1], SymInt[3] padding=[0, 0, 0], SymInt[3] output_padding=[0, 0, 0], SymInt groups=1, SymInt[3] dilation=[1, 1, 1]) -> Tensor
+    """
+    count = op.rank_of(weight) - 2
+    batched = op.rank_of(input) == count + 2
+    inputs = [input if batched else op.Unsqueeze(input, [0]), weight, *([bias] if bias is not None else [])]
+    result = op.ConvTranspose(
+        *inputs,
+        strides=spatial(stride, count),
+        pads=spatial(padding, count) * 2,
+        output_padding=spatial(output_padding, count),
+        dilations=spatial(dilation, count),
+        group=groups,
+    )
+    return result if batched else op.Squeeze(result, [0])

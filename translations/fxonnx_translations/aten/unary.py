@@ -1,0 +1,185 @@
+"""Elementwise functions of one tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+import onnx_ir as ir
+import torch
+
+from ..op import Op
+from ..registry import Translation, translates
+
+aten = torch.ops.aten
+
+
+def _one_to_one(op: Op, self: ir.Value, *, operator: str) -> ir.Value:
+    """The ONNX operator of the same meaning, in the result's type (integers become floats, as in torch)."""
+    value: ir.Value = getattr(op, operator)(op.cast(self, op.result.dtype))
+    return value
+
+
+_OPERATORS: Mapping[Callable[..., torch.Tensor], str] = {
+    aten.acos.default: "Acos",
+    aten.acosh.default: "Acosh",
+    aten.asin.default: "Asin",
+    aten.asinh.default: "Asinh",
+    aten.atan.default: "Atan",
+    aten.atanh.default: "Atanh",
+    aten.cos.default: "Cos",
+    aten.cosh.default: "Cosh",
+    aten.erf.default: "Erf",
+    aten.exp.default: "Exp",
+    aten.log.default: "Log",
+    aten.reciprocal.default: "Reciprocal",
+    aten.sigmoid.default: "Sigmoid",
+    aten.sin.default: "Sin",
+    aten.sinh.default: "Sinh",
+    aten.sqrt.default: "Sqrt",
+    aten.tan.default: "Tan",
+    aten.tanh.default: "Tanh",
+    aten.special_expit.default: "Sigmoid",
+    aten.special_erf.default: "Erf",
+}
+
+TRANSLATIONS = tuple(
+    Translation(partial(_one_to_one, operator=operator), (target,)) for target, operator in _OPERATORS.items()
+)
+
+
+def _rounding(op: Op, self: ir.Value, operator: str) -> ir.Value:
+    # Integers are already whole, and the ONNX operators take floats only.
+    value: ir.Value = getattr(op, operator)(self) if op.is_float(self) else self
+    return value
+
+
+@translates(aten.ceil.default)
+def ceil(op: Op, self: ir.Value) -> ir.Value:
+    """aten::ceil(Tensor self) -> Tensor"""
+    return _rounding(op, self, "Ceil")
+
+
+@translates(aten.floor.default)
+def floor(op: Op, self: ir.Value) -> ir.Value:
+    """aten::floor(Tensor self) -> Tensor"""
+    return _rounding(op, self, "Floor")
+
+
+@translates(aten.round.default)
+def round(op: Op, self: ir.Value) -> ir.Value:
+    """aten::round(Tensor self) -> Tensor"""
+    return _rounding(op, self, "Round")
+
+
+@translates(aten.trunc.default, aten.fix.default)
+def trunc(op: Op, self: ir.Value) -> ir.Value:
+    """aten::trunc(Tensor self) -> Tensor
+    aten::fix(Tensor self) -> Tensor
+    """
+    return op.Mul(op.Sign(self), op.Floor(op.Abs(self))) if op.is_float(self) else self
+
+
+@translates(aten.abs.default, aten.absolute.default)
+def abs(op: Op, self: ir.Value) -> ir.Value:
+    """aten::abs(Tensor self) -> Tensor
+    aten::absolute(Tensor self) -> Tensor
+    """
+    return self if op.dtype_of(self) == ir.DataType.BOOL else op.Abs(self)
+
+
+@translates(aten.neg.default, aten.negative.default)
+def neg(op: Op, self: ir.Value) -> ir.Value:
+    """aten::neg(Tensor self) -> Tensor
+    aten::negative(Tensor self) -> Tensor
+    """
+    if op.dtype_of(self).name.startswith("U"):
+        # Neg takes signed types only; unsigned negation wraps around, as 0 - x does.
+        return op.Sub(op.const(0, op.dtype_of(self)), self)
+    return op.Neg(self)
+
+
+@translates(aten.sign.default, aten.sgn.default)
+def sign(op: Op, self: ir.Value) -> ir.Value:
+    """aten::sign(Tensor self) -> Tensor
+    aten::sgn(Tensor self) -> Tensor
+    """
+    return self if op.dtype_of(self) == ir.DataType.BOOL else op.Sign(self)
+
+
+@translates(aten.rsqrt.default)
+def rsqrt(op: Op, self: ir.Value) -> ir.Value:
+    """aten::rsqrt(Tensor self) -> Tensor"""
+    return op.Reciprocal(op.Sqrt(op.cast(self, op.result.dtype)))
+
+
+@translates(aten.square.default)
+def square(op: Op, self: ir.Value) -> ir.Value:
+    """aten::square(Tensor self) -> Tensor"""
+    value = op.cast(self, op.result.dtype)
+    return op.Mul(value, value)
+
+
+def _log_of_base(op: Op, self: ir.Value, scale: float) -> ir.Value:
+    return op.Mul(op.Log(op.cast(self, op.result.dtype)), scale)
+
+
+@translates(aten.log2.default)
+def log2(op: Op, self: ir.Value) -> ir.Value:
+    """aten::log2(Tensor self) -> Tensor"""
+    return _log_of_base(op, self, 1.4426950408889634)
+
+
+@translates(aten.log10.default)
+def log10(op: Op, self: ir.Value) -> ir.Value:
+    """aten::log10(Tensor self) -> Tensor"""
+    return _log_of_base(op, self, 0.4342944819032518)
+
+
+@translates(aten.exp2.default)
+def exp2(op: Op, self: ir.Value) -> ir.Value:
+    """aten::exp2(Tensor self) -> Tensor"""
+    return op.Pow(op.const(2.0, op.result.dtype), op.cast(self, op.result.dtype))
+
+
+@translates(aten.erfc.default)
+def erfc(op: Op, self: ir.Value) -> ir.Value:
+    """aten::erfc(Tensor self) -> Tensor"""
+    return op.Sub(op.const(1.0, op.result.dtype), op.Erf(op.cast(self, op.result.dtype)))
+
+
+@translates(aten.logical_not.default)
+def logical_not(op: Op, self: ir.Value) -> ir.Value:
+    """aten::logical_not(Tensor self) -> Tensor"""
+    return op.Not(op.cast(self, ir.DataType.BOOL))
+
+
+@translates(aten.bitwise_not.default)
+def bitwise_not(op: Op, self: ir.Value) -> ir.Value:
+    """aten::bitwise_not(Tensor self) -> Tensor"""
+    dtype = op.dtype_of(self)
+    if dtype == ir.DataType.BOOL:
+        return op.Not(self)
+    if op.opset >= 18:
+        return op.BitwiseNot(self)
+    # Two's complement: ~x == -x - 1, and for unsigned types the largest value minus x.
+    return op.Sub(op.const(-1 if not dtype.name.startswith("U") else 2 ** (dtype.itemsize * 8) - 1, dtype), self)
+
+
+@translates(aten.isnan.default)
+def isnan(op: Op, self: ir.Value) -> ir.Value:
+    """aten::isnan(Tensor self) -> Tensor"""
+    if not op.is_float(self):
+        return op.expand(op.const(False), op.result.shape)
+    return op.IsNaN(self)
+
+
+@translates(aten.isinf.default)
+def isinf(op: Op, self: ir.Value) -> ir.Value:
+    """aten::isinf(Tensor self) -> Tensor"""
+    if not op.is_float(self):
+        return op.expand(op.const(False), op.result.shape)
+    if op.dtype_of(self) in (ir.DataType.FLOAT16, ir.DataType.BFLOAT16):
+        # IsInf takes the half types from opset 20 on only; the wider float keeps infinities.
+        return op.IsInf(op.cast(self, ir.DataType.FLOAT))
+    return op.IsInf(self)

@@ -1,0 +1,70 @@
+"""Literals: Python numbers, lists and torch tensors as ONNX tensors, shared by a bit-exact key."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import torch
+from onnx_ir.tensor_adapters import TorchTensor
+
+__all__ = ["Key", "array_of", "key_of", "literal"]
+
+Key = tuple[ir.DataType, tuple[int, ...], bytes]
+"""dtype, shape and raw bytes: -0.0 is not 0.0, True is not 1, and NaN equals itself."""
+
+
+def _default_dtype(value: Any) -> ir.DataType:
+    first = value
+    while isinstance(first, (list, tuple)):
+        if not first:
+            return ir.DataType.INT64
+        first = first[0]
+    # bool first: it is a subclass of int.
+    if isinstance(first, bool):
+        return ir.DataType.BOOL
+    return ir.DataType.INT64 if isinstance(first, int) else ir.DataType.FLOAT
+
+
+def literal(
+    value: bool | int | float | Sequence[Any] | torch.Tensor | ir.TensorProtocol, dtype: ir.DataType | None = None
+) -> ir.TensorProtocol:
+    """An ONNX tensor for a Python value.
+
+    Args:
+        value: A number, a (nested) list of numbers, or a tensor.
+        dtype: Element type; by default BOOL, INT64 or FLOAT after the (first) number, INT64 for an empty list.
+
+    Returns:
+        A tensor holding its own copy of a Python value, or sharing the memory of a torch tensor.
+    """
+    if isinstance(value, torch.Tensor):
+        return TorchTensor(value)
+    if isinstance(value, ir.TensorProtocol):
+        return value
+    dtype = dtype or _default_dtype(value)
+    # A value outside the type's range becomes inf (or wraps), as it does in torch.
+    with np.errstate(over="ignore", invalid="ignore"):
+        if dtype in _INT64_WRAPPED and not isinstance(value, float):
+            array = np.array(value, dtype=np.int64).astype(dtype.numpy())
+        else:
+            array = np.array(value).astype(dtype.numpy()) if value != [] else np.array([], dtype=dtype.numpy())
+    return ir.Tensor(array, dtype=dtype)
+
+
+_INT64_WRAPPED = frozenset({ir.DataType.INT8, ir.DataType.INT16, ir.DataType.INT32, ir.DataType.INT64})
+
+
+def key_of(tensor: ir.TensorProtocol) -> Key:
+    """The key under which equal constants are shared."""
+    return tensor.dtype, tuple(int(dim) for dim in tensor.shape), tensor.tobytes()  # type: ignore[call-overload]
+
+
+def array_of(value: ir.Value | None) -> np.ndarray | None:
+    """The numbers of a literal, or None: a weight is not a literal, its numbers may be replaced after the export."""
+    if value is None:
+        return None
+    tensor = value.const_value
+    return tensor.numpy() if type(tensor) is ir.Tensor else None

@@ -1,0 +1,83 @@
+"""Element types: torch to ONNX, and torch's type promotion on ONNX values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import onnx_ir as ir
+import torch
+from onnx_ir.tensor_adapters import from_torch_dtype, to_torch_dtype
+
+__all__ = [
+    "FLOATS",
+    "INTEGERS",
+    "from_torch",
+    "promote",
+    "scalar_dtype",
+    "to_torch_dtype",
+]
+
+FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
+INTEGERS = frozenset(
+    {
+        ir.DataType.INT8,
+        ir.DataType.INT16,
+        ir.DataType.INT32,
+        ir.DataType.INT64,
+        ir.DataType.UINT8,
+        ir.DataType.UINT16,
+        ir.DataType.UINT32,
+        ir.DataType.UINT64,
+    }
+)
+Scalar = bool | int | float
+
+
+def from_torch(dtype: torch.dtype) -> ir.DataType:
+    """The ONNX element type that carries ``dtype``; complex types are carried as their real parts' type."""
+    if dtype is torch.float32:
+        return ir.DataType.FLOAT
+    if dtype is torch.int64:
+        return ir.DataType.INT64
+    if dtype.is_complex:
+        dtype = dtype.to_real()
+    return from_torch_dtype(dtype)
+
+
+def scalar_dtype(value: Scalar) -> torch.dtype:
+    """The dtype torch gives a Python number: bool, int64, or the default float type float32."""
+    # bool first: it is a subclass of int.
+    if isinstance(value, bool):
+        return torch.bool
+    if isinstance(value, int):
+        return torch.int64
+    return torch.float32
+
+
+def _category(dtype: torch.dtype) -> int:
+    if dtype is torch.bool:
+        return 0
+    if dtype.is_complex:
+        return 3
+    return 2 if dtype.is_floating_point else 1
+
+
+def promote(tensors: Iterable[torch.dtype], zero_dim: Iterable[torch.dtype], numbers: Iterable[Scalar]) -> torch.dtype:
+    """torch.result_type: a lower-priority operand counts only when its category is higher.
+
+    Args:
+        tensors: dtypes of the operands of rank >= 1.
+        zero_dim: dtypes of the 0-dim tensor operands.
+        numbers: The Python number operands.
+
+    Returns:
+        The dtype torch computes in.
+    """
+    result: torch.dtype | None = None
+    for group in (tensors, zero_dim, map(scalar_dtype, numbers)):
+        current: torch.dtype | None = None
+        for dtype in group:
+            current = dtype if current is None else torch.promote_types(current, dtype)
+        if current is not None and (result is None or _category(current) > _category(result)):
+            result = current if result is None else torch.promote_types(result, current)
+    return torch.float32 if result is None else result

@@ -1,0 +1,244 @@
+"""The ``op`` object: what a translation function is given to write ONNX with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import onnx_ir as ir
+import onnxscript
+import torch
+
+from . import dtypes
+from .builder import Builder, Input, Unsupported
+from .constants import array_of
+from .symbols import Dim, is_static
+from .weights import DerivedTensor, Recipe, TorchTensor, derive
+
+__all__ = ["Op", "Operand", "Result", "Unsupported"]
+
+Operand = ir.Value | Dim | float | bool
+"""A tensor, or a number: an int, float or bool, or a symbolic size."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What torch says about one output of the FX node.
+
+    Attributes:
+        dtype: ONNX element type; complex types are their real parts' type.
+        shape: Sizes, without the trailing 2 of complex tensors.
+        torch_dtype: torch's dtype.
+    """
+
+    dtype: ir.DataType
+    shape: tuple[Dim, ...]
+    torch_dtype: torch.dtype
+
+
+class Op(onnxscript.OpBuilder):
+    """``op.Add(x, y)`` emits the ONNX operator; lower-case methods give facts and common compositions.
+
+    Python numbers and lists may stand for inputs: they become constants of the type the operator asks for.
+    Operators are written in their newest form (axes as input, ...); the builder knows the older ones.
+
+    Args:
+        builder: The builder of the graph being written.
+        results: What torch says the FX node returns, one per tensor output.
+        shared: Initializers read by more than one FX node; deriving from them would store them twice.
+    """
+
+    def __init__(
+        self, builder: Builder, results: Sequence[Result] = (), shared: frozenset[ir.Value] = frozenset()
+    ) -> None:
+        super().__init__(builder, "", builder.opset_version)
+        self._graph_builder = builder
+        self.results = tuple(results)
+        self.shared = shared
+
+    def __getattr__(self, op_type: str) -> Callable[..., ir.Value]:
+        if not op_type[:1].isupper():
+            raise AttributeError(f"Op has no method {op_type!r}; ONNX operators start with an upper-case letter")
+        return partial(self._one, op_type)
+
+    def _one(self, op_type: str, *inputs: Input, _domain: str = "", _version: int | None = None, **attributes: Any) -> ir.Value:
+        outputs = attributes.pop("_outputs", 1)
+        value = self._graph_builder.call_op(
+            op_type, inputs, attributes, domain=_domain, version=_version, outputs=outputs
+        )
+        # Users' functions may ask for several outputs in onnxscript's way.
+        return value  # type: ignore[return-value]
+
+    def multi(
+        self, op_type: str, *inputs: Input, outputs: int, domain: str = "", **attributes: Any
+    ) -> tuple[ir.Value, ...]:
+        """Emits an operator with several outputs."""
+        values = self._graph_builder.call_op(op_type, inputs, attributes, domain=domain, outputs=outputs)
+        return (values,) if isinstance(values, ir.Value) else tuple(values)
+
+    # ---- facts
+
+    @property
+    def opset(self) -> int:
+        """The target opset of the default domain."""
+        return self._graph_builder.opset_version
+
+    @property
+    def result(self) -> Result:
+        """What torch says about the (first) output."""
+        return self.results[0]
+
+    def dims(self, value: ir.Value) -> tuple[Dim, ...]:
+        """The shape: ints and symbolic sizes."""
+        return self._graph_builder.dims(value)
+
+    def rank_of(self, value: ir.Value) -> int:
+        """The number of axes."""
+        return len(self._graph_builder.dims(value))
+
+    def dtype_of(self, value: ir.Value) -> ir.DataType:
+        """The element type.
+
+        Raises:
+            Unsupported: For a value whose type nobody knows, such as a sequence.
+        """
+        if value.dtype is None:
+            raise Unsupported(f"the element type of {value.name} is not known")
+        return value.dtype
+
+    def is_float(self, value: ir.Value) -> bool:
+        """Whether the element type is a floating-point type."""
+        return self.dtype_of(value).is_floating_point()
+
+    def numbers(self, value: ir.Value) -> list[float] | None:
+        """The elements of a literal in row-major order, or None when the value is not a literal."""
+        array = array_of(value)
+        return None if array is None else [item.item() for item in array.reshape(-1)]
+
+    # ---- values
+
+    def const(self, value: Any, dtype: ir.DataType | None = None) -> ir.Value:
+        """A constant from a number, a (nested) list or a torch tensor."""
+        return self._graph_builder.constant(value, dtype)
+
+    def size(self, dim: Dim) -> ir.Value:
+        """A size as an INT64 tensor of shape [1]."""
+        if isinstance(dim, int):
+            return self._graph_builder.constant([dim], ir.DataType.INT64)
+        return self._graph_builder.symbols.value(self._graph_builder, dim)
+
+    def scalar(self, number: Dim | float | bool, dtype: ir.DataType | None = None) -> ir.Value:
+        """A number as a 0-dim tensor: a size is INT64 unless ``dtype`` says otherwise."""
+        if isinstance(number, (bool, int, float)):
+            return self._graph_builder.constant(number, dtype)
+        value = self.Squeeze(self._graph_builder.symbols.value(self._graph_builder, number), [0])
+        return value if dtype is None else self.cast(value, dtype)
+
+    def sizes(self, dims: Sequence[Dim]) -> ir.Value:
+        """Sizes as one INT64 vector: a constant when all are static."""
+        if is_static(dims):
+            return self._graph_builder.constant(list(dims), ir.DataType.INT64)
+        pieces: list[ir.Value] = []
+        static: list[int] = []
+        for dim in dims:
+            if isinstance(dim, int):
+                static.append(dim)
+                continue
+            if static:
+                pieces.append(self.const(static, ir.DataType.INT64))
+                static = []
+            pieces.append(self.size(dim))
+        if static:
+            pieces.append(self.const(static, ir.DataType.INT64))
+        return self.Concat(*pieces, axis=0)
+
+    def cast(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
+        """The value in another element type; itself when it has it already."""
+        return self.Cast(value, to=dtype)
+
+    def operand(self, value: Operand, dtype: ir.DataType) -> ir.Value:
+        """A tensor or number as a value of the given element type."""
+        return self.cast(value, dtype) if isinstance(value, ir.Value) else self.scalar(value, dtype)
+
+    def compute_dtype(self, *operands: Operand) -> ir.DataType:
+        """The element type torch computes in for these operands (torch.result_type)."""
+        types = {value.dtype for value in operands if isinstance(value, ir.Value)}
+        if len(types) == 1 and all(isinstance(value, ir.Value) for value in operands):
+            return self.dtype_of(next(value for value in operands if isinstance(value, ir.Value)))
+        tensors, zero_dim, numbers = [], [], []
+        for value in operands:
+            if isinstance(value, ir.Value):
+                dtype = dtypes.to_torch_dtype(self.dtype_of(value))
+                (tensors if self.dims(value) else zero_dim).append(dtype)
+            elif isinstance(value, (bool, int, float)):
+                numbers.append(value)
+            else:
+                numbers.append(0 if value.is_integer is not False else 0.0)
+        return dtypes.from_torch(dtypes.promote(tensors, zero_dim, numbers))
+
+    def promote(self, *operands: Operand) -> tuple[ir.Value, ...]:
+        """All operands in the element type torch computes in."""
+        dtype = self.compute_dtype(*operands)
+        return tuple(self.operand(value, dtype) for value in operands)
+
+    # ---- shapes
+
+    def reshape(self, value: ir.Value, dims: Sequence[Dim]) -> ir.Value:
+        """Reshape to known sizes, with 0 (same as the input's axis) and one -1 instead of run-time arithmetic."""
+        if is_static(dims):
+            if 0 in dims:
+                return self.Reshape(value, list(dims), allowzero=1 if self.opset >= 14 else None)
+            return self.Reshape(value, list(dims))
+        source = self.dims(value)
+        target = [
+            dim if isinstance(dim, int) else 0 if axis < len(source) and source[axis] == dim else None
+            for axis, dim in enumerate(dims)
+        ]
+        if target.count(None) <= 1 and 0 not in dims:
+            return self.Reshape(value, [-1 if size is None else size for size in target])
+        return self.Reshape(value, self.sizes(dims))
+
+    def expand(self, value: ir.Value, dims: Sequence[Dim]) -> ir.Value:
+        """Expand to known sizes; itself when it has them already."""
+        source = self.dims(value)
+        if tuple(dims) == source:
+            return value
+        # An axis the input already has needs no size: Expand's 1 keeps it.
+        offset = len(dims) - len(source)
+        wanted = [
+            1 if axis >= offset and source[axis - offset] == dim else dim for axis, dim in enumerate(dims)
+        ]
+        return self.Expand(value, self.sizes(wanted))
+
+    def axis(self, dim: int, rank: int) -> int:
+        """A non-negative axis; torch gives 0-dim tensors one axis to name."""
+        return dim % max(rank, 1)
+
+    # ---- weights
+
+    def derived(self, weight: ir.Value, suffix: str, recipe: Recipe, *, force: bool = False) -> ir.Value | None:
+        """An initializer computed from a weight while saving, e.g. its transpose.
+
+        Args:
+            weight: The value to derive from.
+            suffix: Names the result ``<weight>::<suffix>``.
+            recipe: A function of the torch tensor.
+            force: Derive from a shared weight, too (it is then stored twice: for small ones only).
+
+        Returns:
+            The new initializer, or None when ``weight`` is computed at run time or shared: emit operators instead.
+        """
+        tensor = weight.const_value
+        if not isinstance(tensor, (TorchTensor, DerivedTensor)) or (weight in self.shared and not force):
+            return None
+        name = f"{weight.name}::{suffix}"
+        builder = self._graph_builder
+        known = builder.root.graph.initializers.get(name)
+        if known is not None:
+            return known
+        result = derive(name, tensor, recipe)
+        value = builder.register_weight(name, result)
+        value.metadata_props["pkg.fxonnx.derived_from"] = str(weight.name)
+        return value

@@ -1,0 +1,79 @@
+"""What the ONNX schemas say about one operator at one opset, in the form the builder needs at every node."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+import onnx.defs
+import onnx_ir as ir
+
+__all__ = ["OpFacts", "facts_of"]
+
+
+@dataclass(frozen=True)
+class OpFacts:
+    """The facts of one ONNX operator.
+
+    Attributes:
+        inputs: Type variable (or concrete type) of each formal input; the last one repeats when ``variadic``.
+        variadic: Whether the last input repeats.
+        outputs: For each formal output a concrete element type, or the index of the input whose type it has, or None.
+        allowed: For each type variable the element types it takes.
+        deterministic: Whether equal inputs give equal outputs (no random operators, no subgraphs).
+    """
+
+    inputs: tuple[str, ...]
+    variadic: bool
+    outputs: tuple[ir.DataType | int | None, ...]
+    allowed: dict[str, frozenset[ir.DataType]]
+    deterministic: bool
+
+    def type_variable(self, index: int) -> str | None:
+        """Type variable of the input at ``index``."""
+        if index < len(self.inputs):
+            return self.inputs[index]
+        return self.inputs[-1] if self.variadic else None
+
+
+_RANDOM = frozenset(
+    {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli", "Dropout"}
+)
+
+
+def _element_type(text: str) -> ir.DataType | None:
+    if not text.startswith("tensor("):
+        return None
+    name = text[len("tensor(") : -1].upper()
+    try:
+        return ir.DataType[{"FLOAT": "FLOAT", "DOUBLE": "DOUBLE"}.get(name, name)]
+    except KeyError:
+        return None
+
+
+@functools.cache
+def facts_of(op_type: str, opset: int, domain: str = "") -> OpFacts | None:
+    """Facts of an operator, or None when it does not exist at this opset."""
+    try:
+        schema = onnx.defs.get_schema(op_type, opset, domain)
+    except onnx.defs.SchemaError:
+        return None
+    inputs = tuple(parameter.type_str for parameter in schema.inputs)
+    outputs: list[ir.DataType | int | None] = []
+    for parameter in schema.outputs:
+        concrete = _element_type(parameter.type_str)
+        if concrete is not None:
+            outputs.append(concrete)
+        elif parameter.type_str in inputs:
+            outputs.append(inputs.index(parameter.type_str))
+        else:
+            outputs.append(None)
+    allowed = {
+        constraint.type_param_str: frozenset(
+            dtype for text in constraint.allowed_type_strs if (dtype := _element_type(text)) is not None
+        )
+        for constraint in schema.type_constraints
+    }
+    variadic = bool(schema.inputs) and schema.inputs[-1].option == onnx.defs.OpSchema.FormalParameterOption.Variadic
+    has_graph = any(attribute.type == onnx.defs.OpSchema.AttrType.GRAPH for attribute in schema.attributes.values())
+    return OpFacts(inputs, variadic, tuple(outputs), allowed, op_type not in _RANDOM and not has_graph)

@@ -1,0 +1,122 @@
+"""No-ops that are not emitted in the first place.
+
+Each rule sees an operator about to be emitted and returns the value that already is its result, or None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import onnx_ir as ir
+
+from .constants import array_of
+from .shapes import ints_of
+from .symbols import is_static
+
+if TYPE_CHECKING:
+    from .builder import Builder
+
+__all__ = ["RULES"]
+
+Rule = Callable[["Builder", list[ir.Value], dict[str, Any]], "ir.Value | None"]
+
+
+def _cast(builder: Builder, inputs: list[ir.Value], attributes: dict[str, Any]) -> ir.Value | None:
+    return inputs[0] if inputs[0].dtype == attributes["to"] else None
+
+
+def _transpose(builder: Builder, inputs: list[ir.Value], attributes: dict[str, Any]) -> ir.Value | None:
+    perm = attributes.get("perm")
+    if perm is None:
+        return None
+    value = inputs[0]
+    if list(perm) == list(range(len(perm))):
+        return value
+    producer = value.producer()
+    if producer is not None and producer.op_type == "Transpose" and producer.domain == "":
+        first = producer.attributes["perm"].as_ints()
+        source = producer.inputs[0]
+        if source is not None:
+            return builder.value_of("Transpose", source, perm=[first[axis] for axis in perm])
+    return None
+
+
+def _reshape(builder: Builder, inputs: list[ir.Value], attributes: dict[str, Any]) -> ir.Value | None:
+    target = ints_of(inputs[1])
+    if target is None:
+        return None
+    value = inputs[0]
+    dims = builder.dims(value)
+    if len(target) == len(dims):
+        same = [
+            size == dim or (size == 0 and "allowzero" not in attributes)
+            for size, dim in zip(target, dims, strict=True)
+        ]
+        if all(same) or (same.count(False) == 1 and target[same.index(False)] == -1 and 0 not in dims):
+            return value
+    producer = value.producer()
+    # The size 0 refers to the input's own axes, so only a target without it can skip the first Reshape.
+    if producer is not None and producer.op_type == "Reshape" and producer.domain == "" and 0 not in target:
+        source = producer.inputs[0]
+        if source is not None:
+            return builder.value_of("Reshape", source, inputs[1], **attributes)
+    return None
+
+
+def _expand(builder: Builder, inputs: list[ir.Value], attributes: dict[str, Any]) -> ir.Value | None:
+    target = ints_of(inputs[1])
+    dims = builder.dims(inputs[0])
+    if target is None or not is_static(dims):
+        return None
+    offset = len(dims) - len(target)
+    fits = offset >= 0 and all(size in (1, dim) for size, dim in zip(target, dims[offset:], strict=True))
+    return inputs[0] if fits else None
+
+
+def _without_axes(builder: Builder, inputs: list[ir.Value], attributes: dict[str, Any]) -> ir.Value | None:
+    axes = attributes.get("axes", ints_of(inputs[1]) if len(inputs) > 1 else None)
+    return inputs[0] if axes == [] else None
+
+
+def _concat(builder: Builder, inputs: list[ir.Value], attributes: dict[str, Any]) -> ir.Value | None:
+    return inputs[0] if len(inputs) == 1 else None
+
+
+def _identity(builder: Builder, inputs: list[ir.Value], attributes: dict[str, Any]) -> ir.Value | None:
+    return inputs[0]
+
+
+def _neutral(number: float, floats: bool, left_too: bool) -> Rule:
+    """``x op number`` is x, where the other operand is a one-element constant that does not broadcast x."""
+
+    def rule(builder: Builder, inputs: list[ir.Value], attributes: dict[str, Any]) -> ir.Value | None:
+        pairs = [(inputs[0], inputs[1])] + ([(inputs[1], inputs[0])] if left_too else [])
+        for value, other in pairs:
+            array = array_of(other)
+            if array is None or array.size != 1 or value.dtype is None:
+                continue
+            if not floats and value.dtype.is_floating_point():
+                continue
+            if len(builder.dims(other)) <= len(builder.dims(value)) and array.item() == number:
+                return value
+        return None
+
+    return rule
+
+
+RULES: Mapping[str, Rule] = {
+    "Cast": _cast,
+    "Transpose": _transpose,
+    "Reshape": _reshape,
+    "Expand": _expand,
+    "Squeeze": _without_axes,
+    "Unsqueeze": _without_axes,
+    "Concat": _concat,
+    "Identity": _identity,
+    # x + 0.0 turns -0.0 into 0.0, so it stays for floats; x - 0.0 does not.
+    "Add": _neutral(0, floats=False, left_too=True),
+    "Sub": _neutral(0, floats=False, left_too=False),
+    "Mul": _neutral(1, floats=True, left_too=True),
+    "Div": _neutral(1, floats=True, left_too=False),
+}

@@ -1,0 +1,36 @@
+"""All built-in translations: the explicit list of the modules that hold them."""
+
+from __future__ import annotations
+
+import functools
+
+from .aten import activation, arithmetic, attention, comparison, conv, creation, embedding, join_split, matmul, norm, pool
+from .aten import recurrent, reduction, resize, unary, view
+from .registry import Registry, build_registry
+
+__all__ = ["MODULES", "default_registry"]
+
+MODULES = (
+    activation,
+    arithmetic,
+    attention,
+    comparison,
+    conv,
+    creation,
+    embedding,
+    join_split,
+    matmul,
+    norm,
+    pool,
+    recurrent,
+    reduction,
+    resize,
+    unary,
+    view,
+)
+
+
+@functools.cache
+def default_registry() -> Registry:
+    """The registry of all built-in translations; immutable, so that one serves every export."""
+    return build_registry(MODULES)
