@@ -44,11 +44,18 @@ _RANDOM = frozenset(
 def _element_type(text: str) -> ir.DataType | None:
     if not text.startswith("tensor("):
         return None
-    name = text[len("tensor(") : -1].upper()
-    try:
-        return ir.DataType[{"FLOAT": "FLOAT", "DOUBLE": "DOUBLE"}.get(name, name)]
-    except KeyError:
-        return None
+    return ir.DataType.__members__.get(text[len("tensor(") : -1].upper())
+
+
+def _output_rule(
+    type_str: str, inputs: tuple[str, ...], allowed: dict[str, frozenset[ir.DataType]]
+) -> ir.DataType | int | None:
+    concrete = _element_type(type_str)
+    if concrete is not None:
+        return concrete
+    if len(allowed.get(type_str, ())) == 1:
+        return next(iter(allowed[type_str]))
+    return inputs.index(type_str) if type_str in inputs else None
 
 
 @functools.cache
@@ -59,21 +66,13 @@ def facts_of(op_type: str, opset: int, domain: str = "") -> OpFacts | None:
     except onnx.defs.SchemaError:
         return None
     inputs = tuple(parameter.type_str for parameter in schema.inputs)
-    outputs: list[ir.DataType | int | None] = []
-    for parameter in schema.outputs:
-        concrete = _element_type(parameter.type_str)
-        if concrete is not None:
-            outputs.append(concrete)
-        elif parameter.type_str in inputs:
-            outputs.append(inputs.index(parameter.type_str))
-        else:
-            outputs.append(None)
     allowed = {
         constraint.type_param_str: frozenset(
             dtype for text in constraint.allowed_type_strs if (dtype := _element_type(text)) is not None
         )
         for constraint in schema.type_constraints
     }
+    outputs = [_output_rule(parameter.type_str, inputs, allowed) for parameter in schema.outputs]
     variadic = bool(schema.inputs) and schema.inputs[-1].option == onnx.defs.OpSchema.FormalParameterOption.Variadic
     has_graph = any(attribute.type == onnx.defs.OpSchema.AttrType.GRAPH for attribute in schema.attributes.values())
     return OpFacts(inputs, variadic, tuple(outputs), allowed, op_type not in _RANDOM and not has_graph)

@@ -65,7 +65,7 @@ def lower(prepared: Prepared, request: Request) -> ir.Model:
     for node in prepared.graph.nodes:
         if node.op == "call_function" and node not in prepared.derived:
             walk.call(node)
-        elif node.op == "get_attr":
+        elif node.op == "get_attr" and node.target in prepared.constants:
             walk.env[node] = builder.constant(prepared.constants[node.target])
     if walk.unsupported:
         raise UnsupportedOperatorError(walk.report())

@@ -1,0 +1,72 @@
+"""Activation functions, softmax, clamp and dropout."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch.nn import functional as F  # noqa: N812
+
+from .harness import Case, T, run
+
+aten = torch.ops.aten
+
+N = T(("n", 3), low=-5, high=5)
+I = T(("n", 3), torch.int64, -9, 9)
+WIDE = torch.tensor([-math.inf, -200.0, -30.0, -1.0, 0.0, 1.0, 30.0, 200.0, math.inf])
+
+CASES = (
+    Case("aten.relu.default", F.relu, (N,), ops=("Relu",)),
+    Case("aten.relu.default", F.relu, (I,), "int64"),
+    Case("aten.relu.default", F.relu, (T((3,), torch.int32, -9, 9),), "int32, opset 13", opset=13),
+    Case("aten.relu6.default", aten.relu6.default, (N,)),
+    Case("aten.hardtanh.default", lambda x: F.hardtanh(x, -0.5, 2), (N,)),
+    Case("aten.gelu.default", F.gelu, (N,), ops=("Gelu",)),
+    Case("aten.gelu.default", lambda x: F.gelu(x, approximate="tanh"), (N,), "tanh"),
+    Case("aten.gelu.default", F.gelu, (N,), "opset 17", opset=17),
+    Case("aten.gelu.default", lambda x: F.gelu(x, approximate="tanh"), (N,), "tanh, opset 17", opset=17),
+    Case("aten.silu.default", F.silu, (N,)),
+    Case("aten.mish.default", F.mish, (N,)),
+    Case("aten.mish.default", F.mish, (N,), "opset 17", opset=17),
+    Case("aten.hardsigmoid.default", F.hardsigmoid, (N,)),
+    Case("aten.hardswish.default", F.hardswish, (N,)),
+    Case("aten.hardswish.default", F.hardswish, (N,), "opset 13", opset=13),
+    Case("aten.leaky_relu.default", lambda x: F.leaky_relu(x, 0.2), (N,)),
+    Case("aten.elu.default", lambda x: F.elu(x, 0.7), (N,)),
+    Case("aten.elu.default", lambda x: aten.elu.default(x, 0.7, 1.1, 0.9), (N,), "scales"),
+    Case("aten.softplus.default", lambda x: F.softplus(x, 2.0, 5.0), (N,)),
+    Case("aten.log_sigmoid.default", aten.log_sigmoid.default, (WIDE[1:-1],)),
+    Case("aten.prelu.default", torch.nn.PReLU(), (T(("n", 3, 4)),)),
+    Case("aten.prelu.default", torch.nn.PReLU(3), (T(("n", 3, 4)),), "per channel"),
+    Case("aten.glu.default", lambda x: F.glu(x, 1), (T(("n", 6)),)),
+    Case("aten.softmax.int", lambda x: F.softmax(x, -1), (N,), ops=("Softmax",)),
+    Case("aten.softmax.int", lambda x: F.softmax(x, 0), (T(()),), "0-dim"),
+    Case("aten.softmax.int", lambda x: F.softmax(x, 1), (T(("n", 3, 4)),), "opset 12", opset=12),
+    Case("aten.softmax.int", lambda x: F.softmax(x, 0, dtype=torch.float64), (N,), "dtype"),
+    Case("aten._softmax.default", lambda x: aten._softmax.default(x, 1, False), (N,)),
+    Case("aten.log_softmax.int", lambda x: F.log_softmax(x, 0), (N,)),
+    Case("aten._log_softmax.default", lambda x: aten._log_softmax.default(x, 1, False), (N,)),
+    Case("aten.dropout.default", lambda x: F.dropout(x, 0.5, training=False) + 1, (N,), ops=("Add",)),
+    Case("aten.dropout.default", lambda x: F.dropout(x, 1.0, training=True), (N,), "everything dropped"),
+    *(
+        Case(f"aten.{name}.default", lambda x, n=name: getattr(aten, n).default(x, 0.5, False) + 1, (T(("n", 3, 4)),))
+        for name in ("feature_dropout", "alpha_dropout", "feature_alpha_dropout")
+    ),
+    Case("aten.clamp.default", lambda x: x.clamp(-1, 2.5), (N,), ops=("Clip",)),
+    Case("aten.clamp.default", lambda x: x.clamp(max=2), (I,), "int64"),
+    Case("aten.clamp.default", lambda x: x.clamp(-1, 1.5), (I,), "promoted"),
+    Case("aten.clamp.default", lambda x: x.clamp(-1, 2), (T((3,), torch.int16, -9, 9),), "int16"),
+    Case("aten.clamp.default", lambda x: x.clamp(-1, 1), (torch.tensor([math.nan, 3.0]),), "NaN"),
+    Case("aten.clamp.default", lambda x: x.clamp(-3, 2), (I,), "int64, opset 11", opset=11),
+    Case("aten.clamp.Tensor", lambda x, low, high: torch.clamp(x, low, high), (N, T((3,), high=0.0), T((3,), low=0.0))),
+    Case("aten.clamp_min.default", lambda x: aten.clamp_min.default(x, 0.5), (N,)),
+    Case("aten.clamp_min.Tensor", lambda x, y: aten.clamp_min.Tensor(x, y), (N, T((3,)))),
+    Case("aten.clamp_max.default", lambda x: aten.clamp_max.default(x, 0.5), (N,)),
+    Case("aten.clamp_max.Tensor", lambda x, y: aten.clamp_max.Tensor(x, y), (N, T((3,)))),
+)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_activation(case: Case) -> None:
+    run(case)

@@ -1,0 +1,29 @@
+"""Scaled dot-product attention."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.nn.functional import scaled_dot_product_attention as sdpa
+
+from .harness import Case, T, run
+
+Q, K, V = T((2, 4, "t", 8)), T((2, 4, "m", 8)), T((2, 4, "m", 6))
+GROUPED_K, GROUPED_V = T((2, 2, "m", 8)), T((2, 2, "m", 6))
+TARGET = "aten.scaled_dot_product_attention.default"
+
+CASES = (
+    Case(TARGET, sdpa, (Q, K, V)),
+    Case(TARGET, lambda q, k, v: sdpa(q, k, v, scale=0.3), (T((3, 5, 8)), T((3, 7, 8)), T((3, 7, 2))), "3d, scale"),
+    Case(TARGET, lambda q, k, v: sdpa(q, k, v, is_causal=True), (Q, K, V), "causal"),
+    Case(TARGET, sdpa, (Q, K, V, T(("t", "m"))), "float mask"),
+    Case(TARGET, sdpa, (Q, K, V, T((2, 1, "t", "m"), torch.bool)), "bool mask"),
+    Case(TARGET, sdpa, (T((1, 1, 3, 4)), T((1, 1, 2, 4)), T((1, 1, 2, 4)), torch.tensor([[True, True], [False, False], [True, False]])), "all masked"),
+    Case(TARGET, lambda q, k, v: sdpa(q, k, v, enable_gqa=True), (Q, GROUPED_K, GROUPED_V), "grouped heads"),
+    Case(TARGET, sdpa, (Q, K, V), "opset 13", opset=13),
+)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_attention(case: Case) -> None:
+    run(case)

@@ -1,0 +1,73 @@
+"""What must hold for every translation, whoever adds it."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Iterator
+
+import pytest
+import torch
+from fxonnx_translations import aten
+from fxonnx_translations.registry import Translation
+from fxonnx_translations.translations import MODULES, default_registry
+
+import tests.translations as tables
+
+from .harness import Case
+
+
+def _records() -> Iterator[Translation]:
+    seen = set()
+    for candidates in default_registry().table.values():
+        for record in candidates:
+            if id(record) not in seen:
+                seen.add(id(record))
+                yield record
+
+
+WRITTEN = [record for record in _records() if inspect.isfunction(record.function)]
+
+
+@pytest.mark.parametrize("record", WRITTEN, ids=lambda record: record.function.__qualname__)
+def test_docstring_begins_with_the_schemas(record: Translation) -> None:
+    lines = [line.strip() for line in (record.function.__doc__ or "").splitlines()]
+    schemas = [str(target._schema) for target in record.targets if isinstance(target, torch._ops.OpOverload)]
+    assert lines[: len(schemas)] == schemas
+
+
+@pytest.mark.parametrize("record", WRITTEN, ids=lambda record: record.function.__qualname__)
+def test_parameters_are_those_of_the_schemas(record: Translation) -> None:
+    parameters = inspect.signature(record.function).parameters
+    takes_more = any(parameter.kind == inspect.Parameter.VAR_KEYWORD for parameter in parameters.values())
+    for target in record.targets:
+        if not isinstance(target, torch._ops.OpOverload):
+            continue
+        for argument in target._schema.arguments:
+            if takes_more and argument.name not in parameters:
+                continue
+            assert argument.name in parameters, f"{target}: no parameter {argument.name}"
+            # Where the overloads disagree, a parameter may have a default that the schema lacks, never the reverse.
+            assert not argument.has_default_value() or parameters[argument.name].default is not inspect.Parameter.empty
+
+
+def test_every_module_of_translations_is_registered() -> None:
+    found = {importlib.import_module(f"{aten.__name__}.{module.name}") for module in pkgutil.iter_modules(aten.__path__)}
+    with_translations = {
+        module
+        for module in found
+        if hasattr(module, "TRANSLATIONS") or any(hasattr(value, "__translations__") for value in vars(module).values())
+    }
+    assert with_translations <= set(MODULES)
+
+
+def test_every_translation_has_a_row() -> None:
+    rows = {
+        case.target
+        for module in pkgutil.iter_modules(tables.__path__)
+        for case in getattr(importlib.import_module(f"{tables.__name__}.{module.name}"), "CASES", ())
+        if isinstance(case, Case)
+    }
+    targets = {str(target) for target in default_registry().table}
+    assert sorted(targets - rows) == []

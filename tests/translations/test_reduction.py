@@ -1,0 +1,84 @@
+"""Reductions and cumsum."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from .harness import Case, T, run
+
+aten = torch.ops.aten
+
+X, I, B = T(("n", 3, 4)), T(("n", 3), torch.int64, -9, 9), T(("n", 3), torch.bool)
+NAN = torch.tensor([[1.0, math.nan, 2.0], [3.0, math.inf, -math.inf]])
+EMPTY = torch.zeros(0, 3)
+
+CASES = (
+    *(
+        case
+        for name in ("sum", "mean")
+        for case in (
+            Case(f"aten.{name}.default", getattr(torch, name), (X,)),
+            Case(f"aten.{name}.default", getattr(torch, name), (T(()),), "0-dim"),
+            Case(f"aten.{name}.dim" + ("_IntList" if name == "sum" else ""), lambda x, n=name: getattr(x, n)((0, -1), keepdim=True), (X,)),
+            Case(f"aten.{name}.default", getattr(torch, name), (T((9,), torch.float16),), "float16", rtol=1e-2, atol=1e-2),
+        )
+    ),
+    Case("aten.sum.dim_IntList", lambda x: x.sum(1), (I,), "int64"),
+    Case("aten.sum.dim_IntList", lambda x: x.sum(1), (B,), "bool counts"),
+    Case("aten.sum.dim_IntList", lambda x: x.sum(1, dtype=torch.float64), (I,), "dtype"),
+    Case("aten.sum.dim_IntList", lambda x: x.sum(0), (EMPTY,), "empty"),
+    Case("aten.sum.dim_IntList", lambda x: x.sum(-1), (X,), "opset 12", opset=12),
+    Case("aten.mean.dim", lambda x: x.mean(-1), (X,), "opset 17", opset=17, ops=("ReduceMean",)),
+    Case("aten.prod.default", torch.prod, (T((2, 3)),)),
+    Case("aten.prod.dim_int", lambda x: x.prod(1), (I,)),
+    *(
+        Case(f"aten.{name}.default", lambda x, n=name: getattr(torch, n)(x, 1), (inputs,), kind)
+        for name in ("amax", "amin")
+        for kind, inputs in {
+            "float": X,
+            "NaN": NAN,
+            "int64": I,
+            "bool": B,
+            "int8": T((2, 3), torch.int8, -9, 9),
+            "uint8": T((2, 3), torch.uint8, 0, 200),
+        }.items()
+    ),
+    Case("aten.amax.default", lambda x: torch.amax(x, (), keepdim=True), (X,), "all dims"),
+    Case("aten.max.default", torch.max, (NAN,), "NaN"),
+    Case("aten.max.default", torch.max, (I,)),
+    Case("aten.min.default", torch.min, (X,)),
+    *(
+        case
+        for name in ("any", "all")
+        for case in (
+            Case(f"aten.{name}.default", getattr(torch, name), (B,)),
+            Case(f"aten.{name}.dim", lambda x, n=name: getattr(torch, n)(x, 1), (NAN,), "NaN is true"),
+            Case(f"aten.{name}.dim", lambda x, n=name: getattr(torch, n)(x, 0), (EMPTY,), "empty"),
+            Case(f"aten.{name}.dims", lambda x, n=name: getattr(aten, n).dims(x, [0, 1], True), (B,)),
+            Case(f"aten.{name}.default", getattr(torch, name), (T((3,), torch.uint8, 0, 2),), "uint8 stays"),
+        )
+    ),
+    *(
+        case
+        for name in ("var", "std")
+        for case in (
+            Case(f"aten.{name}.default", getattr(aten, name).default, (X,)),
+            Case(f"aten.{name}.dim", lambda x, n=name: getattr(aten, n).dim(x, [1], False, True), (X,)),
+            Case(f"aten.{name}.correction", lambda x, n=name: getattr(torch, n)(x, (0, 1), correction=1), (X,)),
+            Case(f"aten.{name}.correction", lambda x, n=name: getattr(torch, n)(x, 0, correction=3), (T((2, 3)),), "too few"),
+        )
+    ),
+    Case("aten.logsumexp.default", lambda x: torch.logsumexp(x, (1, 2)), (X,)),
+    Case("aten.cumsum.default", lambda x: x.cumsum(-1), (X,)),
+    Case("aten.cumsum.default", lambda x: x.cumsum(0), (I,), "int64"),
+    Case("aten.cumsum.default", lambda x: x.cumsum(0), (B,), "bool"),
+    Case("aten.cumsum.default", lambda x: x.cumsum(0), (T(()),), "0-dim"),
+)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_reduction(case: Case) -> None:
+    run(case)

@@ -1,0 +1,53 @@
+"""Operators that move or regroup elements."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from .harness import Case, T, run
+
+aten = torch.ops.aten
+
+X = T(("n", 3, 4))
+
+CASES = (
+    Case("aten.view.default", lambda x: x.view(x.shape[0], 12), (X,), ops=("Reshape",)),
+    Case("aten.view.default", lambda x: x.view(-1), (X,), "flat", ops=("Reshape",)),
+    Case("aten.view.default", lambda x: x.view(2, -1, 3), (T((2, 3, "n", 4)),), "moved symbol"),
+    Case("aten.view.default", lambda x: x.view(x.shape[0] * x.shape[1], 2, 2), (T(("n", "m", 4)),), "two symbols"),
+    Case("aten._unsafe_view.default", lambda x: aten._unsafe_view.default(x, [x.shape[0], 12]), (X,)),
+    Case("aten.reshape.default", lambda x: x.transpose(0, 1).reshape(3, -1), (X,), ops=("Transpose", "Reshape")),
+    Case("aten.reshape.default", lambda x: x.reshape(0, 5), (torch.zeros(0, 5),), "empty"),
+    Case("aten.reshape.default", lambda x: x.reshape(5, 0), (torch.zeros(0, 5),), "empty transposed"),
+    Case("aten.flatten.using_ints", lambda x: x.flatten(1), (X,)),
+    Case("aten.flatten.using_ints", lambda x: x.flatten(), (T(()),), "0-dim"),
+    Case("aten.unflatten.int", lambda x: x.unflatten(1, (3, -1)), (T(("n", 12)),)),
+    Case("aten.reshape_as.default", lambda x, y: x.reshape_as(y), (X, T(("n", 12)))),
+    Case("aten.view_as.default", lambda x, y: x.view_as(y), (X, T(("n", 12)))),
+    Case("aten.squeeze.default", torch.squeeze, (T((1, "n", 1)),)),
+    Case("aten.squeeze.dim", lambda x: x.squeeze(-1), (T((1, "n", 1)),)),
+    Case("aten.squeeze.dim", lambda x: x.squeeze(1) + 1, (T((1, 3)),), "another size", ops=("Add",)),
+    Case("aten.squeeze.dims", lambda x: x.squeeze((0, 2)), (T((1, "n", 1)),)),
+    Case("aten.unsqueeze.default", lambda x: x.unsqueeze(-1), (X,)),
+    Case("aten.permute.default", lambda x: x.permute(2, -3, 1), (X,), ops=("Transpose",)),
+    Case("aten.transpose.int", lambda x: x.transpose(-1, 0), (X,)),
+    Case("aten.transpose.int", lambda x: x.transpose(0, 1).transpose(0, 1) * 2, (X,), "twice", ops=("Mul",)),
+    Case("aten.t.default", lambda x: x.t(), (T(("n", 3)),)),
+    Case("aten.t.default", lambda x: x.t() + 1, (T((3,)),), "1d", ops=("Add",)),
+    Case("aten.numpy_T.default", lambda x: x.T, (T(("n", 3)),)),
+    Case("aten.expand.default", lambda x: x.expand(-1, 5), (T(("n", 1)),)),
+    Case("aten.expand.default", lambda x: x.expand(2, -1, 3), (T(("n", 3)),), "new axis"),
+    Case("aten.expand_as.default", lambda x, y: x.expand_as(y), (T((1, 3)), T(("n", 3)))),
+    Case("aten.broadcast_to.default", lambda x, y: x.broadcast_to(y.shape), (T((3,)), T(("n", 3)))),
+    *(
+        Case(f"aten.{name}.default", lambda x, n=name: getattr(aten, n).default(x) + 1, (X,), ops=("Add",))
+        for name in ("alias", "detach", "clone", "contiguous", "positive", "resolve_conj", "resolve_neg", "lift_fresh_copy")
+    ),
+    Case("aten.lift_fresh.default", lambda x: aten.lift_fresh.default(x) + 1, (X,)),
+)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_view(case: Case) -> None:
+    run(case)

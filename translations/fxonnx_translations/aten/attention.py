@@ -1,0 +1,98 @@
+"""Scaled dot-product attention."""
+
+from __future__ import annotations
+
+import math
+
+import onnx_ir as ir
+import torch
+
+from ..op import Op, Unsupported
+from ..registry import translates
+from .view import swapped
+
+aten = torch.ops.aten
+
+
+@translates(aten.scaled_dot_product_attention.default)
+def scaled_dot_product_attention(
+    op: Op,
+    query: ir.Value,
+    key: ir.Value,
+    value: ir.Value,
+    attn_mask: ir.Value | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> ir.Value:
+    """aten::scaled_dot_product_attention(Tensor query, Tensor key, Tensor value, Tensor? attn_mask=None, float dropout_p=0.0, bool is_causal=False, *, float? scale=None, bool enable_gqa=False) -> Tensor"""
+    if enable_gqa:
+        key, value = (_repeated_heads(op, operand, query) for operand in (key, value))
+    scores = op.MatMul(_scaled(op, query, scale), swapped(op, key, -2, -1))
+    masked = _masked(op, scores, query, key, attn_mask, is_causal)
+    weights = op.Softmax(masked, axis=op.rank_of(scores) - 1)
+    if attn_mask is not None and op.dtype_of(attn_mask) == ir.DataType.BOOL:
+        weights = _without_nan(op, weights, attn_mask)
+    if dropout_p > 0:
+        weights = op.Dropout(weights, op.const(float(dropout_p)), op.const(True))
+    return op.MatMul(weights, value)
+
+
+def _scaled(op: Op, query: ir.Value, scale: float | None) -> ir.Value:
+    """Scaling the query costs one small multiplication; scaling the scores would cost a large one."""
+    width = op.dims(query)[-1]
+    if scale is None:
+        if not isinstance(width, int):
+            root = op.Sqrt(op.scalar(width, op.dtype_of(query)))
+            return op.Div(query, root)
+        scale = 1.0 / math.sqrt(width) if width else math.inf
+    return op.Mul(query, float(scale))
+
+
+def _masked(
+    op: Op, scores: ir.Value, query: ir.Value, key: ir.Value, attn_mask: ir.Value | None, is_causal: bool
+) -> ir.Value:
+    dtype = op.dtype_of(scores)
+    if is_causal:
+        if attn_mask is not None:
+            raise Unsupported("is_causal together with attn_mask, which torch refuses, too")
+        scores = op.Add(scores, _causal(op, query, key, dtype))
+    elif attn_mask is not None:
+        if op.dtype_of(attn_mask) == ir.DataType.BOOL:
+            scores = op.Where(attn_mask, scores, op.const(-math.inf, dtype))
+        else:
+            scores = op.Add(scores, op.cast(attn_mask, dtype))
+    return scores
+
+
+def _causal(op: Op, query: ir.Value, key: ir.Value, dtype: ir.DataType) -> ir.Value:
+    """-inf above the diagonal, 0 elsewhere."""
+    rows, columns = op.dims(query)[-2], op.dims(key)[-2]
+    if isinstance(rows, int) and isinstance(columns, int) and rows * columns <= 64 * 64:
+        return op.const(
+            [[0.0 if column <= row else -math.inf for column in range(columns)] for row in range(rows)], dtype
+        )
+    below = op.GreaterOrEqual(
+        op.Unsqueeze(op.Range(0, op.scalar(rows), 1), [1]), op.Range(0, op.scalar(columns), 1)
+    )
+    return op.Where(below, op.const(0.0, dtype), op.const(-math.inf, dtype))
+
+
+def _without_nan(op: Op, weights: ir.Value, attn_mask: ir.Value) -> ir.Value:
+    """A row whose mask is all False has no weights; torch makes them zero where Softmax makes them NaN."""
+    return op.Where(op.IsNaN(weights), op.const(0.0, op.dtype_of(weights)), weights)
+
+
+def _repeated_heads(op: Op, operand: ir.Value, query: ir.Value) -> ir.Value:
+    """Each key/value head repeated for its group of query heads (grouped-query attention)."""
+    dims, heads = op.dims(operand), op.dims(query)[-3]
+    own = dims[-3]
+    if own == heads:
+        return operand
+    if not isinstance(own, int) or not isinstance(heads, int):
+        raise Unsupported("grouped-query attention with a symbolic number of heads")
+    lead = dims[:-3]
+    groups = heads // own
+    wide = op.expand(op.Unsqueeze(operand, [len(dims) - 2]), (*lead, own, groups, *dims[-2:]))
+    return op.reshape(wide, (*lead, heads, *dims[-2:]))
