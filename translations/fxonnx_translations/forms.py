@@ -78,16 +78,30 @@ def _softmax_of_last_axis(
 def _clip_of_integers(
     builder: Builder, op_type: str, inputs: list[Any], attributes: dict[str, Any]
 ) -> ir.Value | None:
-    """Before opset 12 Clip takes floats only; Max and Min of integers came with opset 12, too: compute in DOUBLE."""
-    value, *bounds = inputs
+    """Before opset 12 Clip takes floats only."""
+    value, low, high = (*inputs, None, None)[:3]
     if value.dtype.is_floating_point():
         return None
-    double = builder.value_of("Cast", value, to=ir.DataType.DOUBLE)
-    limits = [
-        builder.value_of("Cast", bound, to=ir.DataType.DOUBLE) if isinstance(bound, ir.Value) else bound
-        for bound in bounds
+    if low is not None:
+        value = builder.value_of("Max", value, low)
+    return value if high is None else builder.value_of("Min", value, high)
+
+
+def _extremum_of_integers(
+    builder: Builder, op_type: str, inputs: list[Any], attributes: dict[str, Any]
+) -> ir.Value | None:
+    """Before opset 12 Max and Min take floats only."""
+    typed = [value for value in inputs if isinstance(value, ir.Value)]
+    if not typed or typed[0].dtype is None or typed[0].dtype.is_floating_point():
+        return None
+    result, *others = [
+        value if isinstance(value, ir.Value) else builder.constant(value, typed[0].dtype) for value in inputs
     ]
-    return builder.value_of("Cast", builder.value_of("Clip", double, *limits), to=value.dtype)
+    for other in others:
+        smaller = builder.value_of("Less", result, other)
+        pair = (other, result) if op_type == "Max" else (result, other)
+        result = builder.value_of("Where", smaller, *pair)
+    return result
 
 
 FORMS: Mapping[str, tuple[tuple[int, Form], ...]] = {
@@ -113,6 +127,8 @@ FORMS: Mapping[str, tuple[tuple[int, Form], ...]] = {
     "Softmax": ((13, _softmax_of_last_axis),),
     "LogSoftmax": ((13, _softmax_of_last_axis),),
     "Clip": ((12, _clip_of_integers),),
+    "Max": ((12, _extremum_of_integers),),
+    "Min": ((12, _extremum_of_integers),),
     "Reshape": ((14, _drop("allowzero")),),
     "BatchNormalization": ((14, _drop("training_mode")),),
     "Cast": ((19, _drop("saturate")),),

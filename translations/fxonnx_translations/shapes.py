@@ -89,8 +89,8 @@ def _reshape(node: ir.Node, builder: Builder) -> Dims | None:
     ]
     if -1 in target:
         known = [dim for axis, dim in enumerate(result) if target[axis] != -1]
-        total = sympy.Mul(*dims) / sympy.Mul(*known)
-        if not known or 0 in known or sympy.denom(total) != 1:
+        total = sympy.Integer(0) if 0 in known else sympy.Mul(*dims) / sympy.Mul(*known)
+        if 0 in known or sympy.denom(total) != 1:
             return None
         result[target.index(-1)] = int(total) if total.is_Integer else total
     return tuple(result)

@@ -1,0 +1,45 @@
+"""Rules of the house that a look at the tree can check."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGES = sorted([*ROOT.glob("exporter/**/*.py"), *ROOT.glob("translations/**/*.py")])
+FILES = [*PACKAGES, *sorted(ROOT.glob("tests/**/*.py")), *sorted(ROOT.glob("benchmarks/**/*.py"))]
+
+
+def short(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("path", FILES, ids=short)
+def test_files_and_functions_stay_small(path: Path) -> None:
+    text = path.read_text()
+    assert len(text.splitlines()) <= 600
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            assert node.end_lineno is not None
+            assert node.end_lineno - node.lineno < 80, f"{node.name} has more than 80 lines"
+
+
+@pytest.mark.parametrize("path", PACKAGES, ids=short)
+def test_the_incumbent_is_not_called(path: Path) -> None:
+    code = "\n".join(line for line in path.read_text().splitlines() if not line.strip().startswith("#"))
+    for forbidden in (r"torch\.onnx\._internal", r"onnxscript\.function_libs", r"torch\.onnx\.export\(", r"\.run_decompositions\("):
+        assert not re.search(forbidden, code), forbidden
+
+
+@pytest.mark.parametrize("path", sorted(ROOT.glob("translations/**/*.py")), ids=short)
+def test_translations_know_nothing_of_the_exporter(path: Path) -> None:
+    names = [
+        alias.name if isinstance(node, ast.Import) else node.module or ""
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, (ast.Import, ast.ImportFrom))
+        for alias in node.names
+    ]
+    assert not [name for name in names if name == "fxonnx" or name.startswith("fxonnx.")]
