@@ -30,7 +30,12 @@ def test_files_and_functions_stay_small(path: Path) -> None:
 @pytest.mark.parametrize("path", PACKAGES, ids=short)
 def test_the_incumbent_is_not_called(path: Path) -> None:
     code = "\n".join(line for line in path.read_text().splitlines() if not line.strip().startswith("#"))
-    for forbidden in (r"torch\.onnx\._internal", r"onnxscript\.function_libs", r"torch\.onnx\.export\(", r"\.run_decompositions\("):
+    for forbidden in (
+        r"torch\.onnx\._internal",
+        r"onnxscript\.function_libs",
+        r"torch\.onnx\.export\(",
+        r"\.run_decompositions\(",
+    ):
         assert not re.search(forbidden, code), forbidden
 
 

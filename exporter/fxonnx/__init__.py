@@ -1,10 +1,10 @@
 """fxonnx: PyTorch to ONNX from the torch.export graph.
 
-    import fxonnx
+import fxonnx
 
-    program = fxonnx.export(model, args, dynamic_shapes=({0: "batch"},))
-    program.save("model.onnx")
-    program(*args)
+program = fxonnx.export(model, args, dynamic_shapes=({0: "batch"},))
+program.save("model.onnx")
+program(*args)
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from .program import ONNXProgram
     from .verify import Row, verify
 
-__all__ = [
+__all__ = [  # noqa: RUF022 - grouped
     # The export
     "ONNXProgram",
     "export",

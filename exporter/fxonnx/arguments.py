@@ -48,7 +48,9 @@ def check_names(
     outputs = _names("output_names", output_names)
     both = sorted(set(inputs) & set(outputs))
     if both:
-        raise ArgumentError("output_names", f"{both[0]!r} is the name of an input, too", hint="values need unique names")
+        raise ArgumentError(
+            "output_names", f"{both[0]!r} is the name of an input, too", hint="values need unique names"
+        )
     return inputs, outputs
 
 
@@ -65,9 +67,7 @@ def _names(argument: str, names: Sequence[str] | None) -> tuple[str, ...]:
     return tuple(names)
 
 
-def check_table(
-    registry: Registry, table: Mapping[Callable[..., Any], Callable[..., Any]] | None
-) -> Registry:
+def check_table(registry: Registry, table: Mapping[Callable[..., Any], Callable[..., Any]] | None) -> Registry:
     """The registry with the user's translations in front.
 
     Raises:

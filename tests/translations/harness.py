@@ -6,10 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import fxonnx
 import onnx
 import torch
-
-import fxonnx
 
 SIZES: Mapping[str, tuple[int, int]] = {
     # name of a dynamic dim: (size at export, second size)
@@ -19,7 +18,6 @@ SIZES: Mapping[str, tuple[int, int]] = {
     "h": (8, 11),
     "w": (9, 12),
 }
-
 
 
 @dataclass(frozen=True)

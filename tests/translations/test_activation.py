@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from torch.nn import functional as F  # noqa: N812
+from torch.nn import functional as F
 
 from .harness import Case, T, run
 

@@ -18,7 +18,17 @@ CASES = (
     Case(TARGET, lambda q, k, v: sdpa(q, k, v, is_causal=True), (Q, K, V), "causal"),
     Case(TARGET, sdpa, (Q, K, V, T(("t", "m"))), "float mask"),
     Case(TARGET, sdpa, (Q, K, V, T((2, 1, "t", "m"), torch.bool)), "bool mask"),
-    Case(TARGET, sdpa, (T((1, 1, 3, 4)), T((1, 1, 2, 4)), T((1, 1, 2, 4)), torch.tensor([[True, True], [False, False], [True, False]])), "all masked"),
+    Case(
+        TARGET,
+        sdpa,
+        (
+            T((1, 1, 3, 4)),
+            T((1, 1, 2, 4)),
+            T((1, 1, 2, 4)),
+            torch.tensor([[True, True], [False, False], [True, False]]),
+        ),
+        "all masked",
+    ),
     Case(TARGET, lambda q, k, v: sdpa(q, k, v, enable_gqa=True), (Q, GROUPED_K, GROUPED_V), "grouped heads"),
     Case(TARGET, sdpa, (Q, K, V), "opset 13", opset=13),
 )

@@ -43,7 +43,11 @@ def test_constants_that_only_look_equal_stay_apart(one: object, other: object) -
     op = make()
     first, second = op.const(one), op.const(other)
     assert first is not second
-    assert first.const_value.tobytes() != second.const_value.tobytes() or first.type != second.type or first.shape != second.shape
+    assert (
+        first.const_value.tobytes() != second.const_value.tobytes()
+        or first.type != second.type
+        or first.shape != second.shape
+    )
 
 
 @pytest.mark.parametrize("value", [0.0, -0.0, True, 7, math.nan, [1, 2], [0.5], [], [[1, 2], [3, 4]]])
@@ -103,7 +107,9 @@ def test_no_ops_are_not_emitted(emit: object, left: list[str]) -> None:
     op = make()
     x = add_input(op, (N, 3, 4))
     result = emit(op, x)  # type: ignore[operator]
-    kept = [node.op_type for node in op.builder.graph if any(output.uses() or output is result for output in node.outputs)]
+    kept = [
+        node.op_type for node in op.builder.graph if any(output.uses() or output is result for output in node.outputs)
+    ]
     assert kept == left
     assert left or result is x
 
@@ -193,7 +199,8 @@ def test_derived_weights_are_lazy_and_never_of_a_shared_one() -> None:
     weight = torch.arange(6.0).reshape(2, 3)
     value = op.builder.register_weight("w", ir.tensor_adapters.TorchTensor(weight, name="w"))
     derived = op.derived(value, "transposed", torch.t)
-    assert derived is not None and derived.name == "w::transposed"
+    assert derived is not None
+    assert derived.name == "w::transposed"
     assert op.derived(value, "transposed", torch.t) is derived
     weight[0, 0] = 42.0
     np.testing.assert_array_equal(derived.const_value.numpy(), weight.t().numpy())
@@ -225,6 +232,11 @@ def test_promotion_is_that_of_torch(
 
 def test_names_are_unique_by_construction() -> None:
     names = Names()
-    assert [names.unique("x"), names.unique("x"), names.unique("x_1"), names.unique("x")] == ["x", "x_1", "x_1_1", "x_2"]
+    assert [names.unique("x"), names.unique("x"), names.unique("x_1"), names.unique("x")] == [
+        "x",
+        "x_1",
+        "x_1_1",
+        "x_2",
+    ]
     assert names.unique("val_0") == "val_0"
     assert names.helper() == "val_1"

@@ -53,7 +53,9 @@ def test_parameters_are_those_of_the_schemas(record: Translation) -> None:
 
 
 def test_every_module_of_translations_is_registered() -> None:
-    found = {importlib.import_module(f"{aten.__name__}.{module.name}") for module in pkgutil.iter_modules(aten.__path__)}
+    found = {
+        importlib.import_module(f"{aten.__name__}.{module.name}") for module in pkgutil.iter_modules(aten.__path__)
+    }
     with_translations = {
         module
         for module in found

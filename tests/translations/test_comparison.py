@@ -24,8 +24,11 @@ CASES = (
         for name in ("eq", "lt", "ge")
         for d in (torch.int8, torch.uint8, torch.int16, torch.int32, torch.float64)
     ),
-    *(Case(f"aten.{name}.Scalar", lambda a, f=getattr(torch, name): f(a, 1.5), (I,), "promoted") for name in _NAMES),
-    *(Case(f"aten.{name}.Scalar", lambda a, f=getattr(torch, name): f(a, 0.5), (N,), "13", opset=11) for name in _NAMES),
+    *(Case(f"aten.{name}.Scalar", lambda a, n=name: getattr(torch, n)(a, 1.5), (I,), "promoted") for name in _NAMES),
+    *(
+        Case(f"aten.{name}.Scalar", lambda a, n=name: getattr(torch, n)(a, 0.5), (N,), "13", opset=11)
+        for name in _NAMES
+    ),
     Case("aten.not_equal.Tensor", lambda a, b: aten.not_equal.Tensor(a, b), (I, J)),
     *(
         Case(f"aten.{name}.default", getattr(torch, name), inputs, kind)
@@ -37,9 +40,18 @@ CASES = (
         for name in ("and", "or", "xor")
         for kind, inputs in {"bool": (B, C), "int": (I, J)}.items()
     ),
-    *(Case(f"aten.bitwise_{n}.Scalar", lambda a, n=n: getattr(aten, f"bitwise_{n}").Scalar(a, 5), (I,)) for n in ("and", "or", "xor")),
-    *(Case(f"aten.__{n}__.Tensor", lambda a, b, n=n: getattr(aten, f"__{n}__").Tensor(a, b), (B, C)) for n in ("and", "or", "xor")),
-    *(Case(f"aten.__{n}__.Scalar", lambda a, n=n: getattr(aten, f"__{n}__").Scalar(a, 3), (I,)) for n in ("and", "or", "xor")),
+    *(
+        Case(f"aten.bitwise_{n}.Scalar", lambda a, n=n: getattr(aten, f"bitwise_{n}").Scalar(a, 5), (I,))
+        for n in ("and", "or", "xor")
+    ),
+    *(
+        Case(f"aten.__{n}__.Tensor", lambda a, b, n=n: getattr(aten, f"__{n}__").Tensor(a, b), (B, C))
+        for n in ("and", "or", "xor")
+    ),
+    *(
+        Case(f"aten.__{n}__.Scalar", lambda a, n=n: getattr(aten, f"__{n}__").Scalar(a, 3), (I,))
+        for n in ("and", "or", "xor")
+    ),
 )
 
 

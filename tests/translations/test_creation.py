@@ -14,10 +14,12 @@ DTYPES = (torch.float64, torch.float16, torch.bfloat16, torch.int32, torch.int8,
 
 CASES = (
     Case("aten.full.default", lambda x: torch.full((x.shape[0], 2), 1.5) + x.sum(), (X,)),
-    Case("aten.full.default", lambda x: torch.full((2,), -0.0) + torch.full((2,), 0.0).mul(x.sum()), (X,), "signed zeros"),
+    Case(
+        "aten.full.default", lambda x: torch.full((2,), -0.0) + torch.full((2,), 0.0).mul(x.sum()), (X,), "signed zeros"
+    ),
     Case("aten.zeros.default", lambda x: torch.zeros(x.shape[0], dtype=torch.int64), (X,)),
     Case("aten.ones.default", lambda x: torch.ones(x.shape[0], 2), (X,)),
-    Case("aten.empty.memory_format", lambda x: torch.empty(x.shape[0], 2) * 0, (X,)),
+    Case("aten.empty.memory_format", lambda x: torch.empty(x.shape[0], 2, dtype=torch.int64) * 0, (X,)),
     Case("aten.full_like.default", lambda x: torch.full_like(x, 3), (X,)),
     Case("aten.zeros_like.default", torch.zeros_like, (I,)),
     Case("aten.ones_like.default", lambda x: torch.ones_like(x, dtype=torch.bool), (X,)),
@@ -41,12 +43,9 @@ CASES = (
     Case("aten.to.dtype_layout", lambda x: aten.to.dtype_layout(x, dtype=torch.int64), (X,)),
     Case("aten.to.device", lambda x: aten.to.device(x, torch.device("cpu"), torch.float64), (X,)),
     Case("aten.to.other", lambda x, y: aten.to.other(x, y), (X, I)),
-    Case("aten.to.prim_dtype", lambda x: aten.to.prim_dtype(x, torch.int32), (X,)),
     Case("aten._to_copy.default", lambda x: aten._to_copy.default(x, dtype=torch.float64), (X,)),
     Case("aten.type_as.default", lambda x, y: x.type_as(y), (X, I)),
-    Case(
-        "prims.convert_element_type.default", lambda x: torch.ops.prims.convert_element_type(x, torch.float64), (X,)
-    ),
+    Case("prims.convert_element_type.default", lambda x: torch.ops.prims.convert_element_type(x, torch.float64), (X,)),
 )
 
 

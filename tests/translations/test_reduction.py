@@ -22,8 +22,14 @@ CASES = (
         for case in (
             Case(f"aten.{name}.default", getattr(torch, name), (X,)),
             Case(f"aten.{name}.default", getattr(torch, name), (T(()),), "0-dim"),
-            Case(f"aten.{name}.dim" + ("_IntList" if name == "sum" else ""), lambda x, n=name: getattr(x, n)((0, -1), keepdim=True), (X,)),
-            Case(f"aten.{name}.default", getattr(torch, name), (T((9,), torch.float16),), "float16", rtol=1e-2, atol=1e-2),
+            Case(
+                f"aten.{name}.dim" + ("_IntList" if name == "sum" else ""),
+                lambda x, n=name: getattr(x, n)((0, -1), keepdim=True),
+                (X,),
+            ),
+            Case(
+                f"aten.{name}.default", getattr(torch, name), (T((9,), torch.float16),), "float16", rtol=1e-2, atol=1e-2
+            ),
         )
     ),
     Case("aten.sum.dim_IntList", lambda x: x.sum(1), (I,), "int64"),
@@ -68,7 +74,12 @@ CASES = (
             Case(f"aten.{name}.default", getattr(aten, name).default, (X,)),
             Case(f"aten.{name}.dim", lambda x, n=name: getattr(aten, n).dim(x, [1], False, True), (X,)),
             Case(f"aten.{name}.correction", lambda x, n=name: getattr(torch, n)(x, (0, 1), correction=1), (X,)),
-            Case(f"aten.{name}.correction", lambda x, n=name: getattr(torch, n)(x, 0, correction=3), (T((2, 3)),), "too few"),
+            Case(
+                f"aten.{name}.correction",
+                lambda x, n=name: getattr(torch, n)(x, 0, correction=3),
+                (T((2, 3)),),
+                "too few",
+            ),
         )
     ),
     Case("aten.logsumexp.default", lambda x: torch.logsumexp(x, (1, 2)), (X,)),

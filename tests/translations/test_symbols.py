@@ -15,7 +15,9 @@ from torch.utils._sympy import functions as sizes
 N, M = (sympy.Symbol(name, integer=True, nonnegative=True) for name in "nm")
 
 
-def evaluate(expr: sympy.Expr, shape: tuple[int, int], opset: int, dims: tuple[sympy.Expr, sympy.Expr] = (N, M)) -> np.ndarray:
+def evaluate(
+    expr: sympy.Expr, shape: tuple[int, int], opset: int, dims: tuple[sympy.Expr, sympy.Expr] = (N, M)
+) -> np.ndarray:
     graph = ir.Graph([], [], nodes=[], opset_imports={"": opset}, name="main_graph")
     table = SymbolTable()
     builder = Builder(graph, table, Names())
@@ -62,7 +64,8 @@ def test_expressions(expr: sympy.Expr, opset: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("expr", "expected"), [(sympy.Gt(N, M), False), (sympy.Ne(N, M), True), (sympy.And(N > 1, M > 1), True), (sympy.Not(N > 1), False)]
+    ("expr", "expected"),
+    [(sympy.Gt(N, M), False), (sympy.Ne(N, M), True), (sympy.And(N > 1, M > 1), True), (sympy.Not(N > 1), False)],
 )
 def test_conditions(expr: sympy.Expr, expected: bool) -> None:
     assert evaluate(expr, (5, 7), 20).tolist() == [expected]

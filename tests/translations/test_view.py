@@ -42,9 +42,17 @@ CASES = (
     Case("aten.broadcast_to.default", lambda x, y: x.broadcast_to(y.shape), (T((3,)), T(("n", 3)))),
     *(
         Case(f"aten.{name}.default", lambda x, n=name: getattr(aten, n).default(x) + 1, (X,), ops=("Add",))
-        for name in ("alias", "detach", "clone", "contiguous", "positive", "resolve_conj", "resolve_neg", "lift_fresh_copy")
+        for name in (
+            "alias",
+            "detach",
+            "clone",
+            "contiguous",
+            "positive",
+            "resolve_conj",
+            "resolve_neg",
+            "lift_fresh_copy",
+        )
     ),
-    Case("aten.lift_fresh.default", lambda x: aten.lift_fresh.default(x) + 1, (X,)),
 )
 
 

@@ -8,7 +8,7 @@ shares constants by bit-exact key, drops no-ops, reuses equal nodes and knows ev
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import onnx_ir as ir
 import onnxscript
@@ -24,10 +24,10 @@ from .symbols import Dim, SymbolTable
 
 __all__ = ["Builder", "Unsupported"]
 
-Input = ir.Value | ir.TensorProtocol | bool | int | float | Sequence[Any] | None
+Input: TypeAlias = ir.Value | ir.TensorProtocol | bool | int | float | Sequence[Any] | None
 
 
-class Unsupported(Exception):  # noqa: N818 - a reason that dispatch collects, not an error users see
+class Unsupported(Exception):
     """Raised by a translation for a call it can not express at this opset; the text is the reason."""
 
 
@@ -41,9 +41,7 @@ class Builder(onnxscript.GraphBuilder):
         parent: The builder of the enclosing graph.
     """
 
-    def __init__(
-        self, graph: ir.Graph, symbols: SymbolTable, names: Names, *, parent: Builder | None = None
-    ) -> None:
+    def __init__(self, graph: ir.Graph, symbols: SymbolTable, names: Names, *, parent: Builder | None = None) -> None:
         super().__init__(graph, parent=parent)
         self.symbols = symbols
         self.names = names
@@ -293,7 +291,9 @@ class Builder(onnxscript.GraphBuilder):
             allowed = facts.allowed.get(variable)
             if allowed is not None and value.dtype is not None and value.dtype not in allowed:
                 raise Unsupported(f"{op_type} does not take {value.dtype.name} at opset {self.opset_version}")
-        if op_type in ("Cast", "RandomNormal", "RandomUniform", "EyeLike") and ("to" in attributes or "dtype" in attributes):
+        if op_type in ("Cast", "RandomNormal", "RandomUniform", "EyeLike") and (
+            "to" in attributes or "dtype" in attributes
+        ):
             made[0].type = ir.TensorType(ir.DataType(attributes.get("to", attributes.get("dtype"))))
             return
         if op_type == "ConstantOfShape":

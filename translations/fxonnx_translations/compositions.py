@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import onnx_ir as ir
 
 if TYPE_CHECKING:
-    from .builder import Op
+    from .op import Op
 
 __all__ = ["COMPOSITIONS"]
 

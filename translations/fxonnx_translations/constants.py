@@ -59,7 +59,7 @@ _INT64_WRAPPED = frozenset({ir.DataType.INT8, ir.DataType.INT16, ir.DataType.INT
 
 def key_of(tensor: ir.TensorProtocol) -> Key:
     """The key under which equal constants are shared."""
-    return tensor.dtype, tuple(int(dim) for dim in tensor.shape), tensor.tobytes()  # type: ignore[call-overload]
+    return tensor.dtype, tuple(tensor.shape.numpy()), tensor.tobytes()
 
 
 def array_of(value: ir.Value | None) -> np.ndarray | None:

@@ -75,9 +75,7 @@ def _softmax_of_last_axis(
     return builder.value_of("Transpose", builder.value_of(op_type, moved, axis=rank - 1), perm=perm)
 
 
-def _clip_of_integers(
-    builder: Builder, op_type: str, inputs: list[Any], attributes: dict[str, Any]
-) -> ir.Value | None:
+def _clip_of_integers(builder: Builder, op_type: str, inputs: list[Any], attributes: dict[str, Any]) -> ir.Value | None:
     """Before opset 12 Clip takes floats only."""
     value, low, high = (*inputs, None, None)[:3]
     if value.dtype.is_floating_point():

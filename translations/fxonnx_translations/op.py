@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import onnx_ir as ir
 import onnxscript
@@ -19,7 +19,7 @@ from .weights import DerivedTensor, Recipe, TorchTensor, derive
 
 __all__ = ["Op", "Operand", "Result", "Unsupported"]
 
-Operand = ir.Value | Dim | float | bool
+Operand: TypeAlias = ir.Value | Dim | float | bool
 """A tensor, or a number: an int, float or bool, or a symbolic size."""
 
 
@@ -63,13 +63,14 @@ class Op(onnxscript.OpBuilder):
             raise AttributeError(f"Op has no method {op_type!r}; ONNX operators start with an upper-case letter")
         return partial(self._one, op_type)
 
-    def _one(self, op_type: str, *inputs: Input, _domain: str = "", _version: int | None = None, **attributes: Any) -> ir.Value:
+    def _one(
+        self, op_type: str, *inputs: Input, _domain: str = "", _version: int | None = None, **attributes: Any
+    ) -> ir.Value:
         outputs = attributes.pop("_outputs", 1)
-        value = self._graph_builder.call_op(
+        # Users' functions may ask for several outputs in onnxscript's way, which the type does not tell.
+        return self._graph_builder.call_op(  # type: ignore[return-value]
             op_type, inputs, attributes, domain=_domain, version=_version, outputs=outputs
         )
-        # Users' functions may ask for several outputs in onnxscript's way.
-        return value  # type: ignore[return-value]
 
     def multi(
         self, op_type: str, *inputs: Input, outputs: int, domain: str = "", **attributes: Any
@@ -167,7 +168,9 @@ class Op(onnxscript.OpBuilder):
         types = {value.dtype for value in operands if isinstance(value, ir.Value)}
         if len(types) == 1 and all(isinstance(value, ir.Value) for value in operands):
             return self.dtype_of(next(value for value in operands if isinstance(value, ir.Value)))
-        tensors, zero_dim, numbers = [], [], []
+        tensors: list[torch.dtype] = []
+        zero_dim: list[torch.dtype] = []
+        numbers: list[bool | int | float] = []
         for value in operands:
             if isinstance(value, ir.Value):
                 dtype = dtypes.to_torch_dtype(self.dtype_of(value))
@@ -207,9 +210,7 @@ class Op(onnxscript.OpBuilder):
             return value
         # An axis the input already has needs no size: Expand's 1 keeps it.
         offset = len(dims) - len(source)
-        wanted = [
-            1 if axis >= offset and source[axis - offset] == dim else dim for axis, dim in enumerate(dims)
-        ]
+        wanted = [1 if axis >= offset and source[axis - offset] == dim else dim for axis, dim in enumerate(dims)]
         return self.Expand(value, self.sizes(wanted))
 
     def axis(self, dim: int, rank: int) -> int:

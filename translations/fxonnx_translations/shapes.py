@@ -7,7 +7,7 @@ rule are asked of ``onnx.shape_inference``.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import onnx
 import onnx.defs
@@ -23,18 +23,99 @@ if TYPE_CHECKING:
 
 __all__ = ["broadcast", "infer", "ints_of", "quick"]
 
-Dims = tuple[Dim, ...]
+Dims: TypeAlias = tuple[Dim, ...]
 
 _ELEMENTWISE = frozenset(
-    "Add Sub Mul Div Pow Mod Max Min Mean Sum And Or Xor Equal Less Greater LessOrEqual GreaterOrEqual Where BitShift "
-    "BitwiseAnd BitwiseOr BitwiseXor PRelu".split()
+    [
+        "Add",
+        "Sub",
+        "Mul",
+        "Div",
+        "Pow",
+        "Mod",
+        "Max",
+        "Min",
+        "Mean",
+        "Sum",
+        "And",
+        "Or",
+        "Xor",
+        "Equal",
+        "Less",
+        "Greater",
+        "LessOrEqual",
+        "GreaterOrEqual",
+        "Where",
+        "BitShift",
+        "BitwiseAnd",
+        "BitwiseOr",
+        "BitwiseXor",
+        "PRelu",
+    ]
 )
 _SAME_AS_FIRST = frozenset(
-    "Abs Acos Acosh Asin Asinh Atan Atanh BitwiseNot Cast CastLike Ceil Celu Clip Cos Cosh CumSum Dropout Elu Erf Exp "
-    "Floor Gelu HardSigmoid HardSwish Hardmax Identity InstanceNormalization IsInf IsNaN LayerNormalization LeakyRelu "
-    "Log LogSoftmax LpNormalization Mish Neg Not RMSNormalization Reciprocal Relu Round Scatter ScatterElements "
-    "ScatterND Selu Shrink Sigmoid Sign Sin Sinh Softmax Softplus Softsign Sqrt Swish Tan Tanh ThresholdedRelu Trilu "
-    "GroupNormalization".split()
+    [
+        "Abs",
+        "Acos",
+        "Acosh",
+        "Asin",
+        "Asinh",
+        "Atan",
+        "Atanh",
+        "BitwiseNot",
+        "Cast",
+        "CastLike",
+        "Ceil",
+        "Celu",
+        "Clip",
+        "Cos",
+        "Cosh",
+        "CumSum",
+        "Dropout",
+        "Elu",
+        "Erf",
+        "Exp",
+        "Floor",
+        "Gelu",
+        "HardSigmoid",
+        "HardSwish",
+        "Hardmax",
+        "Identity",
+        "InstanceNormalization",
+        "IsInf",
+        "IsNaN",
+        "LayerNormalization",
+        "LeakyRelu",
+        "Log",
+        "LogSoftmax",
+        "LpNormalization",
+        "Mish",
+        "Neg",
+        "Not",
+        "RMSNormalization",
+        "Reciprocal",
+        "Relu",
+        "Round",
+        "Scatter",
+        "ScatterElements",
+        "ScatterND",
+        "Selu",
+        "Shrink",
+        "Sigmoid",
+        "Sign",
+        "Sin",
+        "Sinh",
+        "Softmax",
+        "Softplus",
+        "Softsign",
+        "Sqrt",
+        "Swish",
+        "Tan",
+        "Tanh",
+        "ThresholdedRelu",
+        "Trilu",
+        "GroupNormalization",
+    ]
 )
 
 
@@ -44,9 +125,9 @@ def broadcast(shapes: Sequence[Sequence[Dim]]) -> Dims:
     result: list[Dim] = [1] * rank
     for shape in shapes:
         for axis, dim in enumerate(shape, start=rank - len(shape)):
-            if isinstance(result[axis], int) and (result[axis] == 1 or (isinstance(dim, int) and dim != 1)):
-                result[axis] = dim
-            elif isinstance(dim, int) and dim != 1:
+            if (isinstance(result[axis], int) and (result[axis] == 1 or (isinstance(dim, int) and dim != 1))) or (
+                isinstance(dim, int) and dim != 1
+            ):
                 result[axis] = dim
     return tuple(result)
 
@@ -153,7 +234,7 @@ def _shape(node: ir.Node, builder: Builder) -> Dims:
     return (len(range(rank)[start.as_int() if start else 0 : end.as_int() if end else rank]),)
 
 
-_RULES: Mapping[str, Callable[[ir.Node, "Builder"], Dims | None]] = {
+_RULES: Mapping[str, Callable[[ir.Node, Builder], Dims | None]] = {
     "MatMul": _matmul,
     "Transpose": _transpose,
     "Reshape": _reshape,
@@ -228,14 +309,14 @@ def _ask_onnx(node: ir.Node, builder: Builder) -> list[Dims | None]:
         if value is None or value.dtype is None:
             continue
         builder.stamp(value, builder.dims(value))
-        types[value.name] = ir.serde.serialize_value(value).type
+        types[str(value.name)] = ir.serde.serialize_value(value).type
         if value.const_value is not None and value.const_value.size <= 64:
-            data[value.name] = ir.serde.serialize_tensor(value.const_value)
+            data[str(value.name)] = ir.serde.serialize_tensor(value.const_value)
     # Outputs without a dtype are inferred together with their shape.
     inferred = onnx.shape_inference.infer_node_outputs(
         schema, ir.serde.serialize_node(node), types, data, opset_imports=_opsets(builder)
     )
-    return [_read(inferred.get(output.name), output, builder) for output in node.outputs]
+    return [_read(inferred.get(str(output.name)), output, builder) for output in node.outputs]
 
 
 def _opsets(builder: Builder) -> list[onnx.OperatorSetIdProto]:

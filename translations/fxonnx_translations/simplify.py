@@ -50,8 +50,7 @@ def _reshape(builder: Builder, inputs: list[ir.Value], attributes: dict[str, Any
     dims = builder.dims(value)
     if len(target) == len(dims):
         same = [
-            size == dim or (size == 0 and "allowzero" not in attributes)
-            for size, dim in zip(target, dims, strict=True)
+            size == dim or (size == 0 and "allowzero" not in attributes) for size, dim in zip(target, dims, strict=True)
         ]
         if all(same) or (same.count(False) == 1 and target[same.index(False)] == -1 and 0 not in dims):
             return value

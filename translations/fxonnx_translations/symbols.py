@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import onnx_ir as ir
 import sympy
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Dim", "SymbolTable", "is_static"]
 
-Dim = int | sympy.Expr
+Dim: TypeAlias = int | sympy.Expr
 """A size: a number, or an expression in the symbols of the graph, already in the user's names."""
 
 
@@ -101,9 +101,7 @@ class SymbolTable:
 
 
 def _named_like(symbol: sympy.Symbol, name: str) -> sympy.Symbol:
-    assumptions = {
-        key: True for key in ("integer", "positive", "nonnegative") if getattr(symbol, f"is_{key}") is True
-    }
+    assumptions = {key: True for key in ("integer", "positive", "nonnegative") if getattr(symbol, f"is_{key}") is True}
     return sympy.Symbol(name, **assumptions)
 
 
@@ -161,7 +159,11 @@ class _Emitter:
         slope = None if expr.is_Symbol else _slope(expr, symbol)
         if slope is not None:
             a, b = slope
-            read = self._op("Div", self._op("Sub", read, [b]) if b else read, [a]) if a != 1 else self._op("Sub", read, [b])
+            read = (
+                self._op("Div", self._op("Sub", read, [b]) if b else read, [a])
+                if a != 1
+                else self._op("Sub", read, [b])
+            )
         return read
 
     def fold(self, op_type: str, args: Sequence[sympy.Expr]) -> ir.Value:

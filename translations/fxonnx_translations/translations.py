@@ -4,8 +4,24 @@ from __future__ import annotations
 
 import functools
 
-from .aten import activation, arithmetic, attention, comparison, conv, creation, embedding, join_split, matmul, norm, pool
-from .aten import recurrent, reduction, resize, unary, view
+from .aten import (
+    activation,
+    arithmetic,
+    attention,
+    comparison,
+    conv,
+    creation,
+    embedding,
+    join_split,
+    matmul,
+    norm,
+    pool,
+    recurrent,
+    reduction,
+    resize,
+    unary,
+    view,
+)
 from .registry import Registry, build_registry
 
 __all__ = ["MODULES", "default_registry"]

@@ -42,7 +42,9 @@ def find(node: torch.fx.Node, registry: Registry, opset: int) -> tuple[Translati
     arguments = {}
     if isinstance(target, torch._ops.OpOverload):
         arguments = {
-            parameter.name: parameter.default_value for parameter in target._schema.arguments if parameter.has_default_value()
+            parameter.name: parameter.default_value
+            for parameter in target._schema.arguments
+            if parameter.has_default_value()
         }
     arguments.update((name, _facts(argument)) for name, argument in bind(node).items())
     return registry.find(Call(target, arguments, opset))

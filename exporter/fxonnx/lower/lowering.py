@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import onnx_ir as ir
 import sympy
@@ -26,7 +26,7 @@ from .model import add_inputs, add_outputs, new_model
 
 __all__ = ["Request", "lower"]
 
-Bound = ir.Value | Dim | float | bool | str | None | Sequence[Any]
+Bound: TypeAlias = ir.Value | Dim | float | bool | str | Sequence[Any] | None
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,9 @@ class _Walk:
             source = self.value(node.args[0])
             index = node.args[1]
             if not isinstance(source, (list, tuple)) or not isinstance(index, int):
-                raise TranslationError("an item is taken of something that is no sequence", node=str(node.format_node()))
+                raise TranslationError(
+                    "an item is taken of something that is no sequence", node=str(node.format_node())
+                )
             self.env[node] = source[index]
             if isinstance(source[index], ir.Value):
                 self._name(source[index], node.name)
@@ -167,7 +169,9 @@ class _Walk:
         if translation.custom:
             from .custom import call_custom
 
-            return call_custom(translation.function, op, self.value(node.args), {k: self.value(v) for k, v in node.kwargs.items()})
+            return call_custom(
+                translation.function, op, self.value(node.args), {k: self.value(v) for k, v in node.kwargs.items()}
+            )
         return translation.function(op, **{name: self.value(argument) for name, argument in bind(node).items()})
 
     def _results(self, val: Any) -> tuple[Result, ...]:

@@ -22,7 +22,9 @@ def node_metadata(node: torch.fx.Node) -> dict[str, str]:
     scopes, classes, path = [], [], []
     for name, module_class in stack.values():
         # torch keeps the class as a string; programs built by hand may hold the class itself.
-        class_name = module_class if isinstance(module_class, str) else f"{module_class.__module__}.{module_class.__qualname__}"
+        class_name = (
+            module_class if isinstance(module_class, str) else f"{module_class.__module__}.{module_class.__qualname__}"
+        )
         scope = name.split("@")[0]
         scopes.append(scope)
         classes.append(class_name)
@@ -39,7 +41,9 @@ def node_metadata(node: torch.fx.Node) -> dict[str, str]:
 
 def source_line(node: torch.fx.Node) -> str:
     """``file.py:12`` of the innermost source line that is not inside torch itself, or ""."""
-    frames = [line.strip() for line in (node.meta.get("stack_trace") or "").splitlines() if line.strip().startswith("File ")]
+    frames = [
+        line.strip() for line in (node.meta.get("stack_trace") or "").splitlines() if line.strip().startswith("File ")
+    ]
     own = [frame for frame in frames if "site-packages/torch/" not in frame]
     for frame in reversed(own or frames):
         file, line, *_ = frame[len("File ") :].split(", ")

@@ -81,9 +81,9 @@ def folded_weight(
         shaped = scale.reshape(-1, *[1] * (weight.dim() - 1))
         return (weight.double() * shaped).to(weight.dtype)
     # Weight (in, out/groups, ...): the input channels of one group share that group's scales.
-    grouped = weight.double().unflatten(0, (groups, -1))
+    grouped = weight.double().reshape(groups, -1, *weight.shape[1:])
     shaped = scale.reshape(groups, 1, -1, *[1] * (weight.dim() - 2))
-    return (grouped * shaped).flatten(0, 1).to(weight.dtype)
+    return (grouped * shaped).reshape(weight.shape).to(weight.dtype)
 
 
 def folded_bias(
@@ -136,7 +136,9 @@ def _foldable(layer: torch.fx.Node, weights: Collection[torch.fx.Node]) -> bool:
     weight = layer.args[1]
     bias = layer.args[2] if len(layer.args) > 2 else None
     # A weight that others read, too, would have to be stored twice.
-    return weight in weights and len(weight.users) == 1 and (bias is None or bias in weights)
+    if not isinstance(weight, torch.fx.Node) or weight not in weights or len(weight.users) != 1:
+        return False
+    return bias is None or bias in weights
 
 
 def _fold(graph: torch.fx.Graph, node: torch.fx.Node, layer: torch.fx.Node, parameters: Sequence[Any]) -> None:
@@ -186,9 +188,7 @@ def _is_derivable(
     node: torch.fx.Node, weights: Collection[torch.fx.Node], derivable: Mapping[torch.fx.Node, None]
 ) -> bool:
     inputs = node.all_input_nodes
-    if not inputs or not all(
-        source in weights or source in derivable or source.op == "get_attr" for source in inputs
-    ):
+    if not inputs or not all(source in weights or source in derivable or source.op == "get_attr" for source in inputs):
         return False
     if all(source.op == "get_attr" for source in inputs):
         return False
@@ -211,9 +211,7 @@ def _is_derivable(
     return val.numel() <= sum(operand.numel() for operand in operands) or not operands
 
 
-def _record(
-    node: torch.fx.Node, weights: Collection[torch.fx.Node], constants: Mapping[str, torch.Tensor]
-) -> Derived:
+def _record(node: torch.fx.Node, weights: Collection[torch.fx.Node], constants: Mapping[str, torch.Tensor]) -> Derived:
     order: list[torch.fx.Node] = []
     sources: dict[torch.fx.Node, None] = {}
     pending = [(node, False)]
@@ -228,10 +226,14 @@ def _record(
             pending.extend((source, False) for source in reversed(current.all_input_nodes))
     steps = tuple(dict.fromkeys(order))
     val = node.meta["val"]
-    name = _RECIPE_NAMES.get(node.target) if callable(node.target) else None  # type: ignore[call-overload]
+    name = _RECIPE_NAMES.get(node.target) if callable(node.target) else None
     suffix = name or getattr(node.target, "_opname", node.name)
     return Derived(
-        tuple(sources), _Recipe(steps, tuple(sources), constants), str(suffix), val.dtype, tuple(int(d) for d in val.shape)
+        tuple(sources),
+        _Recipe(steps, tuple(sources), constants),
+        str(suffix),
+        val.dtype,
+        tuple(int(d) for d in val.shape),
     )
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import torch
 from torch.export.graph_signature import InputKind
 
+from ..errors import PrepareError
 from ..signature import InputRecord, Signature, read_signature
 from .decompose import decompose
 from .derive import Derived, derive_weights, fold_batch_norm
@@ -47,13 +48,13 @@ class Prepared:
 
 def _tensor(exported_program: torch.export.ExportedProgram, record: InputRecord) -> torch.Tensor:
     target = str(record.target)
-    found = exported_program.state_dict.get(target)
-    return found if found is not None else exported_program.constants[target]  # type: ignore[return-value]
+    found = exported_program.state_dict.get(target, exported_program.constants.get(target))
+    if not isinstance(found, torch.Tensor):
+        raise PrepareError(f"the {record.kind.name.lower()} {target!r} of the program is no tensor")
+    return found
 
 
-def prepare(
-    exported_program: torch.export.ExportedProgram, is_translated: Callable[[torch.fx.Node], bool]
-) -> Prepared:
+def prepare(exported_program: torch.export.ExportedProgram, is_translated: Callable[[torch.fx.Node], bool]) -> Prepared:
     """Runs all passes on a copy of the captured graph.
 
     Args:
@@ -84,9 +85,7 @@ def prepare(
             attribute = _attribute(module, str(node.target))
             if isinstance(attribute, torch.Tensor):
                 constants[str(node.target)] = attribute
-    return Prepared(
-        exported_program, graph, signature, constants, derived, tuple(mutations), tuple(undecomposed)
-    )
+    return Prepared(exported_program, graph, signature, constants, derived, tuple(mutations), tuple(undecomposed))
 
 
 def _copy(exported_program: torch.export.ExportedProgram) -> torch.fx.GraphModule:

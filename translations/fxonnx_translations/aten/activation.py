@@ -5,7 +5,6 @@ from __future__ import annotations
 import onnx_ir as ir
 import torch
 
-from .. import dtypes
 from ..op import Op, Operand, Unsupported
 from ..registry import translates
 
@@ -15,10 +14,10 @@ aten = torch.ops.aten
 @translates(aten.relu.default)
 def relu(op: Op, self: ir.Value) -> ir.Value:
     """aten::relu(Tensor self) -> Tensor"""
-    if op.is_float(self) or op.opset >= 14:
+    if op.is_float(self):
         return op.Relu(self)
-    # Before opset 14 Relu takes floats only.
-    return op.Max(self, op.const(0, op.dtype_of(self)))
+    # Relu takes no integers before opset 14, and ONNX Runtime has kernels for two of their types only.
+    return op.Clip(self, op.const(0, op.dtype_of(self)))
 
 
 @translates(aten.relu6.default)
@@ -36,7 +35,7 @@ def hardtanh(op: Op, self: ir.Value, min_val: Operand = -1, max_val: Operand = 1
 
 @translates(aten.gelu.default)
 def gelu(op: Op, self: ir.Value, approximate: str = "none") -> ir.Value:
-    """aten::gelu(Tensor self, *, str approximate='none') -> Tensor"""
+    """aten::gelu(Tensor self, *, str approximate="none") -> Tensor"""
     return op.Gelu(self) if approximate == "none" else op.Gelu(self, approximate=approximate)
 
 
@@ -185,18 +184,14 @@ def clamp(op: Op, self: ir.Value, min: Operand | None = None, max: Operand | Non
     """aten::clamp(Tensor self, Scalar? min=None, Scalar? max=None) -> Tensor
     aten::clamp.Tensor(Tensor self, Tensor? min=None, Tensor? max=None) -> Tensor
     """
-    dtype = op.result.dtype
+    # ONNX Runtime has no kernels for INT16 here; INT32 holds all of its numbers.
+    dtype = ir.DataType.INT32 if op.result.dtype == ir.DataType.INT16 else op.result.dtype
     value, low, high = op.cast(self, dtype), bound(op, min, dtype), bound(op, max, dtype)
-    if all(limit is None or op.dims(limit) == () for limit in (low, high)) and dtype in dtypes.FLOATS | {
-        ir.DataType.INT32,
-        ir.DataType.INT64,
-        ir.DataType.INT8,
-        ir.DataType.UINT8,
-    }:
-        return op.Clip(value, low, high)
+    if all(limit is None or op.dims(limit) == () for limit in (low, high)):
+        return op.cast(op.Clip(value, low, high), op.result.dtype)
     if low is not None:
         value = op.Max(value, low)
-    return value if high is None else op.Min(value, high)
+    return op.cast(value if high is None else op.Min(value, high), op.result.dtype)
 
 
 @translates(aten.clamp_min.default, aten.clamp_min.Tensor)

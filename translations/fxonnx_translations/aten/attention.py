@@ -26,7 +26,7 @@ def scaled_dot_product_attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> ir.Value:
-    """aten::scaled_dot_product_attention(Tensor query, Tensor key, Tensor value, Tensor? attn_mask=None, float dropout_p=0.0, bool is_causal=False, *, float? scale=None, bool enable_gqa=False) -> Tensor"""
+    """aten::scaled_dot_product_attention(Tensor query, Tensor key, Tensor value, Tensor? attn_mask=None, float dropout_p=0., bool is_causal=False, *, float? scale=None, bool enable_gqa=False) -> Tensor"""
     if enable_gqa:
         key, value = (_repeated_heads(op, operand, query) for operand in (key, value))
     scores = op.MatMul(_scaled(op, query, scale), swapped(op, key, -2, -1))
@@ -73,9 +73,7 @@ def _causal(op: Op, query: ir.Value, key: ir.Value, dtype: ir.DataType) -> ir.Va
         return op.const(
             [[0.0 if column <= row else -math.inf for column in range(columns)] for row in range(rows)], dtype
         )
-    below = op.GreaterOrEqual(
-        op.Unsqueeze(op.Range(0, op.scalar(rows), 1), [1]), op.Range(0, op.scalar(columns), 1)
-    )
+    below = op.GreaterOrEqual(op.Unsqueeze(op.Range(0, op.scalar(rows), 1), [1]), op.Range(0, op.scalar(columns), 1))
     return op.Where(below, op.const(0.0, dtype), op.const(-math.inf, dtype))
 
 

@@ -114,10 +114,9 @@ def scalar_tensor(op: Op, s: Operand, **options: Any) -> ir.Value:
 def _range(op: Op, start: Operand, end: Operand, step: Operand) -> ir.Value:
     """Range in the result's type; the half types count in FLOAT, and small integers in INT64, which ORT has kernels for."""
     dtype = op.result.dtype
+    counting = ir.DataType.INT64
     if dtype.is_floating_point():
         counting = dtype if dtype == ir.DataType.DOUBLE else ir.DataType.FLOAT
-    else:
-        counting = ir.DataType.INT64
     limits = (op.operand(limit, counting) for limit in (start, end, step))
     return op.cast(op.Range(*limits), dtype)
 
@@ -157,19 +156,21 @@ def eye(op: Op, n: Dim, m: Dim | None = None, **options: Any) -> ir.Value:
     aten.to.dtype_layout,
     aten.to.device,
     aten.to.other,
-    aten.to.prim_dtype,
     aten._to_copy.default,
     aten.type_as.default,
-    torch.ops.prims.convert_element_type.default,
 )
 def to(op: Op, self: ir.Value, **options: Any) -> ir.Value:
     """aten::to.dtype(Tensor(a) self, ScalarType dtype, bool non_blocking=False, bool copy=False, MemoryFormat? memory_format=None) -> Tensor(a)
     aten::to.dtype_layout(Tensor(a) self, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None, bool non_blocking=False, bool copy=False, MemoryFormat? memory_format=None) -> Tensor(a)
     aten::to.device(Tensor(a) self, Device device, ScalarType dtype, bool non_blocking=False, bool copy=False, MemoryFormat? memory_format=None) -> Tensor(a)
     aten::to.other(Tensor(a) self, Tensor other, bool non_blocking=False, bool copy=False, MemoryFormat? memory_format=None) -> Tensor(a)
-    aten::to.prim_dtype(Tensor(a) self, int? dtype=None, bool non_blocking=False, bool copy=False) -> Tensor(a|b)
     aten::_to_copy(Tensor self, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None, bool non_blocking=False, MemoryFormat? memory_format=None) -> Tensor
     aten::type_as(Tensor self, Tensor other) -> Tensor
-    prims::convert_element_type(Tensor a, ScalarType dtype) -> Tensor
     """
     return op.cast(self, op.result.dtype)
+
+
+@translates(torch.ops.prims.convert_element_type.default)
+def convert_element_type(op: Op, a: ir.Value, dtype: torch.dtype) -> ir.Value:
+    """prims::convert_element_type(Tensor a, ScalarType dtype) -> Tensor"""
+    return op.cast(a, op.result.dtype)

@@ -66,9 +66,7 @@ def _sum_of_products(op: Op, self: ir.Value, product: ir.Value, beta: Operand, a
 
 
 @translates(aten.addmm.default)
-def addmm(
-    op: Op, self: ir.Value, mat1: ir.Value, mat2: ir.Value, beta: Operand = 1, alpha: Operand = 1
-) -> ir.Value:
+def addmm(op: Op, self: ir.Value, mat1: ir.Value, mat2: ir.Value, beta: Operand = 1, alpha: Operand = 1) -> ir.Value:
     """aten::addmm(Tensor self, Tensor mat1, Tensor mat2, *, Scalar beta=1, Scalar alpha=1) -> Tensor"""
     if op.is_float(self) and isinstance(beta, (int, float)) and isinstance(alpha, (int, float)) and beta != 0:
         return op.Gemm(mat1, mat2, self, alpha=float(alpha), beta=float(beta))

@@ -43,15 +43,11 @@ def _accumulated(op: Op, operator: str, self: ir.Value, dim: Axes, keepdim: bool
     return op.cast(reduced(op, operator, op.cast(self, wide), dim, keepdim), dtype)
 
 
-_NARROW = frozenset(
-    {ir.DataType.INT8, ir.DataType.INT16, ir.DataType.UINT8, ir.DataType.FLOAT16, ir.DataType.BFLOAT16}
-)
+_NARROW = frozenset({ir.DataType.INT8, ir.DataType.INT16, ir.DataType.UINT8, ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
 
 
 @translates(aten.sum.default, aten.sum.dim_IntList)
-def sum(
-    op: Op, self: ir.Value, dim: Axes = None, keepdim: bool = False, dtype: torch.dtype | None = None
-) -> ir.Value:
+def sum(op: Op, self: ir.Value, dim: Axes = None, keepdim: bool = False, dtype: torch.dtype | None = None) -> ir.Value:
     """aten::sum(Tensor self, *, ScalarType? dtype=None) -> Tensor
     aten::sum.dim_IntList(Tensor self, int[1]? dim, bool keepdim=False, *, ScalarType? dtype=None) -> Tensor
     """
@@ -59,9 +55,7 @@ def sum(
 
 
 @translates(aten.mean.default, aten.mean.dim)
-def mean(
-    op: Op, self: ir.Value, dim: Axes = None, keepdim: bool = False, dtype: torch.dtype | None = None
-) -> ir.Value:
+def mean(op: Op, self: ir.Value, dim: Axes = None, keepdim: bool = False, dtype: torch.dtype | None = None) -> ir.Value:
     """aten::mean(Tensor self, *, ScalarType? dtype=None) -> Tensor
     aten::mean.dim(Tensor self, int[1]? dim, bool keepdim=False, *, ScalarType? dtype=None) -> Tensor
     """

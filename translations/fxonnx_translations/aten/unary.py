@@ -104,7 +104,14 @@ def sign(op: Op, self: ir.Value) -> ir.Value:
     """aten::sign(Tensor self) -> Tensor
     aten::sgn(Tensor self) -> Tensor
     """
-    return self if op.dtype_of(self) == ir.DataType.BOOL else op.Sign(self)
+    if op.dtype_of(self) == ir.DataType.BOOL:
+        return self
+    # torch's sign of NaN is 0, ONNX Runtime's is NaN.
+    return (
+        op.Where(op.IsNaN(self), op.const(0.0, op.dtype_of(self)), op.Sign(self))
+        if op.is_float(self)
+        else op.Sign(self)
+    )
 
 
 @translates(aten.rsqrt.default)

@@ -124,7 +124,6 @@ def broadcast_to(op: Op, self: ir.Value, size: Sequence[Dim]) -> ir.Value:
     aten.alias.default,
     aten.detach.default,
     aten.lift_fresh_copy.default,
-    aten.lift_fresh.default,
     aten.positive.default,
     aten.resolve_conj.default,
     aten.resolve_neg.default,
@@ -133,7 +132,6 @@ def same(op: Op, self: ir.Value) -> ir.Value:
     """aten::alias(Tensor(a) self) -> Tensor(a)
     aten::detach(Tensor(a) self) -> Tensor(a)
     aten::lift_fresh_copy(Tensor self) -> Tensor
-    aten::lift_fresh(Tensor(a) self) -> Tensor(a)
     aten::positive(Tensor(a) self) -> Tensor(a)
     aten::resolve_conj(Tensor(a) self) -> Tensor(a)
     aten::resolve_neg(Tensor(a) self) -> Tensor(a)
@@ -144,6 +142,6 @@ def same(op: Op, self: ir.Value) -> ir.Value:
 @translates(aten.clone.default, aten.contiguous.default)
 def clone(op: Op, self: ir.Value, memory_format: torch.memory_format | None = None) -> ir.Value:
     """aten::clone(Tensor self, *, MemoryFormat? memory_format=None) -> Tensor
-    aten::contiguous(Tensor(a) self, *, MemoryFormat memory_format=contiguous_format) -> Tensor(a)
+    aten::contiguous(Tensor(a) self, *, MemoryFormat memory_format=0) -> Tensor(a)
     """
     return self

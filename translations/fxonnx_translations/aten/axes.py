@@ -1,0 +1,105 @@
+"""What several families of data movement share: axes, limits of slices, and choices between two tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import onnx_ir as ir
+
+from ..op import Op
+from ..symbols import Dim
+
+__all__ = ["END", "as_carrier", "axis_of", "choose", "position", "rank", "sliced", "split_at"]
+
+END = 2**63 - 1
+"""What torch and ONNX both take for "up to the end" of a slice."""
+
+_BOOL = ir.DataType.BOOL
+# ONNX Runtime's CPU provider has no kernels for these in Where, Compress, TopK, Trilu ...: the nearest type that holds
+# all their values and has one.
+_CARRIERS = {
+    ir.DataType.INT16: ir.DataType.INT32,
+    ir.DataType.UINT16: ir.DataType.INT32,
+    ir.DataType.UINT32: ir.DataType.INT64,
+    # Casts between the 64 bit integers keep all bits, which is enough where nothing is compared.
+    ir.DataType.UINT64: ir.DataType.INT64,
+    ir.DataType.BFLOAT16: ir.DataType.FLOAT,
+}
+
+
+def as_carrier(op: Op, value: ir.Value, emit: Callable[[ir.Value], ir.Value]) -> ir.Value:
+    """Moves the elements in a type that ONNX Runtime has kernels for, then casts back."""
+    dtype = op.dtype_of(value)
+    carrier = _CARRIERS.get(dtype)
+    return emit(value) if carrier is None else op.cast(emit(op.cast(value, carrier)), dtype)
+
+
+def rank(op: Op, value: ir.Value) -> int:
+    """Number of axes torch sees of an operand of the result's kind: without the trailing 2 of complex tensors."""
+    return op.rank_of(value) - int(op.result.torch_dtype.is_complex)
+
+
+def axis_of(op: Op, value: ir.Value, dim: int) -> int:
+    """Non-negative axis of an operand of the result's kind."""
+    return op.axis(dim, rank(op, value))
+
+
+def position(op: Op, index: Dim, size: Dim) -> Dim:
+    """The index counted from the end when that makes a number of it, so that nothing is computed at run time."""
+    if isinstance(index, int):
+        return index
+    from_end = index - size
+    return int(from_end) if from_end.is_Integer and from_end < 0 else index
+
+
+def sliced(op: Op, value: ir.Value, axis: int, start: Dim, end: Dim, step: Dim = 1) -> ir.Value:
+    """One Slice along one axis; limits count from the end when negative and are clamped, as torch's."""
+    size = op.dims(value)[axis]
+    if (
+        start == 0
+        and step == 1
+        and (end == size or end == END or (isinstance(end, int) and isinstance(size, int) and end >= size))
+    ):
+        return value
+    first = op.size(position(op, start, size))
+    last = op.const([END]) if end == size else op.size(position(op, end, size))
+    if step == 1:
+        return op.Slice(value, first, last, [axis])
+    return op.Slice(value, first, last, [axis], op.size(step))
+
+
+def split_at(op: Op, value: ir.Value, axis: int, sizes: list[Dim]) -> list[ir.Value]:
+    """The value cut into consecutive pieces of the given sizes."""
+    if len(sizes) <= 1:
+        return [value] * len(sizes)
+    if op.opset >= 13 or all(isinstance(size, int) for size in sizes):
+        return list(op.multi("Split", value, op.sizes(sizes), axis=axis, outputs=len(sizes)))
+    # Before opset 13 Split takes sizes known at export time only.
+    pieces, start = [], 0
+    for size in sizes:
+        pieces.append(sliced(op, value, axis, start, start + size))
+        start = start + size
+    return pieces
+
+
+def choose(op: Op, condition: ir.Value, chosen: ir.Value, other: ir.Value) -> ir.Value:
+    """Where, for every element type.
+
+    Args:
+        op: The op object.
+        condition: BOOL, broadcastable with the others.
+        chosen: Taken where the condition is true.
+        other: Taken elsewhere; of the same element type.
+    """
+    dtype = op.dtype_of(chosen)
+    if dtype != _BOOL:
+        carrier = _CARRIERS.get(dtype, dtype)
+        return op.cast(op.Where(condition, op.cast(chosen, carrier), op.cast(other, carrier)), dtype)
+    # Where has no kernel for BOOL, and the logical operators say the same.
+    if op.numbers(chosen) == [True]:
+        return op.Or(condition, other)
+    if op.numbers(chosen) == [False]:
+        return op.And(op.Not(condition), other)
+    if op.numbers(other) == [False]:
+        return op.And(condition, chosen)
+    return op.Or(op.And(condition, chosen), op.And(op.Not(condition), other))

@@ -1,0 +1,202 @@
+"""Joining, splitting and repeating tensors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import onnx_ir as ir
+import torch
+
+from ..op import Op, Unsupported
+from ..registry import translates
+from ..symbols import Dim
+from .axes import as_carrier, axis_of, rank, split_at
+
+aten = torch.ops.aten
+
+INT64 = ir.DataType.INT64
+
+
+def _cat(op: Op, tensors: Sequence[ir.Value], dim: int) -> ir.Value:
+    values = [op.cast(value, op.result.dtype) for value in tensors]
+    axis = op.axis(dim, len(op.result.shape))
+    # torch skips empty tensors of one axis, whatever the rank of the others.
+    some = [value for value in values if op.dims(value)[:1] != (0,) or op.rank_of(value) > 1]
+    kept = [value for value in some if op.dims(value)[axis] != 0]
+    return op.Concat(*(kept or some[:1] or values[:1]), axis=axis)
+
+
+@translates(aten.cat.default, aten.concat.default, aten.concatenate.default)
+def cat(op: Op, tensors: Sequence[ir.Value], dim: int = 0) -> ir.Value:
+    """aten::cat(Tensor[] tensors, int dim=0) -> Tensor
+    aten::concat(Tensor[] tensors, int dim=0) -> Tensor
+    aten::concatenate(Tensor[] tensors, int dim=0) -> Tensor
+    """
+    return _cat(op, tensors, dim)
+
+
+@translates(aten.stack.default)
+def stack(op: Op, tensors: Sequence[ir.Value], dim: int = 0) -> ir.Value:
+    """aten::stack(Tensor[] tensors, int dim=0) -> Tensor"""
+    shape = op.result.shape
+    axis = op.axis(dim, len(shape))
+    values = [op.cast(value, op.result.dtype) for value in tensors]
+    symbolic = sum(not isinstance(size, int) for size in shape[axis:])
+    if axis < len(shape) - 1 and symbolic <= 1 and len(values) > 1 and not op.result.torch_dtype.is_complex:
+        # Joined along the axis behind the new one: two nodes instead of one more than there are tensors.
+        return op.reshape(op.Concat(*values, axis=axis), shape)
+    return op.Concat(*(op.Unsqueeze(value, [axis]) for value in values), axis=axis)
+
+
+def _pieces(op: Op, self: ir.Value, dim: int) -> list[ir.Value]:
+    """The value cut into as many pieces, and of such sizes, as torch returns."""
+    axis = axis_of(op, self, dim)
+    return split_at(op, self, axis, [result.shape[axis] for result in op.results])
+
+
+@translates(aten.split.Tensor, aten.split.sizes, aten.unsafe_split.Tensor)
+def split(op: Op, self: ir.Value, split_size: Dim | Sequence[Dim], dim: int = 0) -> list[ir.Value]:
+    """aten::split.Tensor(Tensor(a -> *) self, SymInt split_size, int dim=0) -> Tensor(a)[]
+    aten::split.sizes(Tensor(a -> *) self, SymInt[] split_size, int dim=0) -> Tensor(a)[]
+    aten::unsafe_split.Tensor(Tensor self, SymInt split_size, int dim=0) -> Tensor[]
+    """
+    return _pieces(op, self, dim)
+
+
+@translates(aten.split_with_sizes.default, aten.unsafe_split_with_sizes.default)
+def split_with_sizes(op: Op, self: ir.Value, split_sizes: Sequence[Dim], dim: int = 0) -> list[ir.Value]:
+    """aten::split_with_sizes(Tensor(a -> *) self, SymInt[] split_sizes, int dim=0) -> Tensor(a)[]
+    aten::unsafe_split_with_sizes(Tensor self, SymInt[] split_sizes, int dim=0) -> Tensor[]
+    """
+    return _pieces(op, self, dim)
+
+
+@translates(aten.chunk.default, aten.unsafe_chunk.default)
+def chunk(op: Op, self: ir.Value, chunks: int, dim: int = 0) -> list[ir.Value]:
+    """aten::chunk(Tensor(a -> *) self, int chunks, int dim=0) -> Tensor(a)[]
+    aten::unsafe_chunk(Tensor self, int chunks, int dim=0) -> Tensor[]
+    """
+    return _pieces(op, self, dim)
+
+
+@translates(aten.tensor_split.sections)
+def tensor_split_sections(op: Op, self: ir.Value, sections: Dim, dim: int = 0) -> list[ir.Value]:
+    """aten::tensor_split.sections(Tensor(a -> *) self, SymInt sections, int dim=0) -> Tensor(a)[]"""
+    return _pieces(op, self, dim)
+
+
+@translates(aten.tensor_split.indices)
+def tensor_split_indices(op: Op, self: ir.Value, indices: Sequence[Dim], dim: int = 0) -> list[ir.Value]:
+    """aten::tensor_split.indices(Tensor(a -> *) self, SymInt[] indices, int dim=0) -> Tensor(a)[]"""
+    axis = axis_of(op, self, dim)
+    sizes = [result.shape[axis] for result in op.results]
+    total = sum(sizes)
+    if total != op.dims(self)[axis]:
+        # Indices out of order give overlapping pieces, which Split has no form for.
+        raise Unsupported(f"the pieces of tensor_split add up to {total}, not to the size {op.dims(self)[axis]}")
+    return split_at(op, self, axis, sizes)
+
+
+@translates(aten.unbind.int)
+def unbind(op: Op, self: ir.Value, dim: int = 0) -> list[ir.Value]:
+    """aten::unbind.int(Tensor(a -> *) self, int dim=0) -> Tensor(a)[]"""
+    axis = axis_of(op, self, dim)
+    if len(op.results) == 1:
+        return [op.Squeeze(self, [axis])]
+    # One node per tensor, and those nobody uses vanish.
+    return [op.Gather(self, op.const(index), axis=axis) for index in range(len(op.results))]
+
+
+@translates(aten.meshgrid.default, aten.meshgrid.indexing)
+def meshgrid(op: Op, tensors: Sequence[ir.Value], indexing: str = "ij") -> list[ir.Value]:
+    """aten::meshgrid(Tensor[] tensors) -> Tensor[]
+    aten::meshgrid.indexing(Tensor[] tensors, *, str indexing) -> Tensor[]
+    """
+    count = len(tensors)
+    axes = list(range(count))
+    if indexing == "xy" and count > 1:
+        axes[:2] = [1, 0]
+    grids = []
+    for value, axis, result in zip(tensors, axes, op.results, strict=True):
+        column = op.Reshape(value, [-1 if other == axis else 1 for other in range(count)])
+        grids.append(op.expand(column, result.shape))
+    return grids
+
+
+# ---- repeating
+
+
+def _tiled(op: Op, value: ir.Value, repeats: Sequence[Dim]) -> ir.Value:
+    """The value repeated along each axis; missing leading axes are added."""
+    missing = len(repeats) - rank(op, value)
+    value = op.Unsqueeze(value, list(range(missing)))
+    if all(times == 1 for times in repeats):
+        return value
+    trailing = [1] * (op.rank_of(value) - len(repeats))
+    counts = op.sizes([*repeats, *trailing])
+    dims = op.dims(value)
+    if all(times == 1 or size == 1 for times, size in zip(repeats, dims, strict=False)):
+        return as_carrier(op, value, lambda carried: op.Expand(carried, counts))
+    return as_carrier(op, value, lambda carried: op.Tile(carried, counts))
+
+
+@translates(aten.repeat.default)
+def repeat(op: Op, self: ir.Value, repeats: Sequence[Dim]) -> ir.Value:
+    """aten::repeat(Tensor self, SymInt[] repeats) -> Tensor"""
+    return _tiled(op, self, repeats)
+
+
+@translates(aten.tile.default)
+def tile(op: Op, self: ir.Value, dims: Sequence[Dim]) -> ir.Value:
+    """aten::tile(Tensor self, SymInt[] dims) -> Tensor"""
+    return _tiled(op, self, [1] * (rank(op, self) - len(dims)) + list(dims))
+
+
+@translates(aten.repeat_interleave.self_int)
+def repeat_interleave_by_number(
+    op: Op, self: ir.Value, repeats: Dim, dim: int | None = None, output_size: Dim | None = None
+) -> ir.Value:
+    """aten::repeat_interleave.self_int(Tensor self, SymInt repeats, int? dim=None, *, SymInt? output_size=None) -> Tensor"""
+    if repeats == 1 and dim is not None:
+        return self
+    trailing = [2] if op.result.torch_dtype.is_complex else []
+    if dim is None or rank(op, self) == 0:
+        self, axis = op.Reshape(self, [-1, *trailing]), 0
+    else:
+        axis = axis_of(op, self, dim)
+    dims = op.dims(self)
+    repeated = op.expand(op.Unsqueeze(self, [axis + 1]), [*dims[: axis + 1], repeats, *dims[axis + 1 :]])
+    return op.reshape(repeated, [*op.result.shape, *trailing])
+
+
+def _row_numbers(op: Op, repeats: ir.Value, count: Dim) -> ir.Value:
+    """The number of each row as often as ``repeats`` says: the rows of the true elements of a staircase."""
+    repeats = op.cast(repeats, INT64)
+    if op.dims(repeats) in ((), (1,)) and count != 1:
+        repeats = op.expand(op.Reshape(repeats, [1]), [count])
+    # The 0 keeps the maximum of no numbers from being the lowest integer.
+    widest = op.ReduceMax(op.Concat(repeats, op.const([0]), axis=0), [0], keepdims=0)
+    stairs = op.Less(op.Range(0, widest, 1), op.Unsqueeze(repeats, [1]))
+    return op.Gather(op.NonZero(stairs), op.const(0), axis=0)
+
+
+@translates(aten.repeat_interleave.Tensor)
+def repeat_interleave_numbers(op: Op, repeats: ir.Value, output_size: Dim | None = None) -> ir.Value:
+    """aten::repeat_interleave.Tensor(Tensor repeats, *, SymInt? output_size=None) -> Tensor"""
+    return op.cast(_row_numbers(op, repeats, op.dims(repeats)[0]), op.result.dtype)
+
+
+@translates(aten.repeat_interleave.self_Tensor)
+def repeat_interleave(
+    op: Op, self: ir.Value, repeats: ir.Value, dim: int | None = None, output_size: Dim | None = None
+) -> ir.Value:
+    """aten::repeat_interleave.self_Tensor(Tensor self, Tensor repeats, int? dim=None, *, SymInt? output_size=None) -> Tensor"""
+    if dim is None or rank(op, self) == 0:
+        trailing = [2] if op.result.torch_dtype.is_complex else []
+        count: Dim = math.prod(op.dims(self)[: rank(op, self)])
+        self, axis = op.Reshape(self, [-1, *trailing]), 0
+    else:
+        axis = axis_of(op, self, dim)
+        count = op.dims(self)[axis]
+    return op.Gather(self, _row_numbers(op, repeats, count), axis=axis)
