@@ -11,23 +11,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .errors import (
-    ArgumentError,
-    CaptureError,
-    ExportError,
-    PrepareError,
-    RuntimeSessionError,
-    SaveError,
-    TranslationError,
-    UnsupportedOperator,
-    UnsupportedOperatorError,
-    VerificationError,
-)
-
 if TYPE_CHECKING:
     from .api import export
+    from .errors import (
+        ArgumentError,
+        CaptureError,
+        ExportError,
+        PrepareError,
+        RuntimeSessionError,
+        SaveError,
+        TranslationError,
+        UnsupportedOperator,
+        UnsupportedOperatorError,
+        VerificationError,
+    )
     from .program import ONNXProgram
-    from .verify import Row, verify
+    from .verification import Row, verify
 
 __all__ = [  # noqa: RUF022 - grouped
     # The export
@@ -49,13 +48,14 @@ __all__ = [  # noqa: RUF022 - grouped
     "VerificationError",
 ]  # fmt: skip
 
-_LAZY = {"export": "api", "ONNXProgram": "program", "Row": "verify", "verify": "verify"}
+# A name must not be that of its module: importing the module would put it in the name's place.
+_ROOMS = {"export": "api", "ONNXProgram": "program", "Row": "verification", "verify": "verification"}
 
 
 def __getattr__(name: str) -> Any:
-    """Imports on first use: onnxscript and sympy take longer to import than the whole of fxonnx."""
-    if name not in _LAZY:
+    """Imports on first use: torch, onnxscript and sympy take much longer to import than the whole of fxonnx."""
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(f".{_LAZY[name]}", __name__), name)
+    return getattr(import_module(f".{_ROOMS.get(name, 'errors')}", __name__), name)

@@ -41,7 +41,8 @@ def literal(
         A tensor holding its own copy of a Python value, or sharing the memory of a torch tensor.
     """
     if isinstance(value, torch.Tensor):
-        return TorchTensor(value)
+        # Types numpy lacks stay torch's; their numbers are then no literal to ``array_of``.
+        return ir.Tensor(value.detach().numpy()) if value.dtype in _NUMPY_TYPES else TorchTensor(value)
     if isinstance(value, ir.TensorProtocol):
         return value
     dtype = dtype or _default_dtype(value)
@@ -54,6 +55,9 @@ def literal(
     return ir.Tensor(array, dtype=dtype)
 
 
+_NUMPY_TYPES = frozenset(
+    {torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16, torch.float32, torch.float64}
+)
 _INT64_WRAPPED = frozenset({ir.DataType.INT8, ir.DataType.INT16, ir.DataType.INT32, ir.DataType.INT64})
 
 

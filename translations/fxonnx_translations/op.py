@@ -95,6 +95,11 @@ class Op(onnxscript.OpBuilder):
         """The shape: ints and symbolic sizes."""
         return self._graph_builder.dims(value)
 
+    def is_known(self, dim: Dim) -> bool:
+        """Whether a size is one of the captured graph's, not one only ONNX has found for a helper value."""
+        symbols = self._graph_builder.symbols
+        return isinstance(dim, int) or all(map(symbols.is_defined, dim.free_symbols))
+
     def rank_of(self, value: ir.Value) -> int:
         """The number of axes."""
         return len(self._graph_builder.dims(value))
@@ -117,6 +122,15 @@ class Op(onnxscript.OpBuilder):
         """The elements of a literal in row-major order, or None when the value is not a literal."""
         array = array_of(value)
         return None if array is None else [item.item() for item in array.reshape(-1)]
+
+    def is_zero(self, value: ir.Value) -> bool:
+        """Whether a value is known to be all zeros: a literal, or what is expanded or split off from one."""
+        producer = value.producer()
+        if producer is not None:
+            source = producer.inputs[0] if producer.op_type in ("Expand", "Split") else None
+            return source is not None and self.is_zero(source)
+        tensor = value.const_value
+        return tensor is not None and self._graph_builder.is_literal(value) and not tensor.numpy().any()
 
     # ---- values
 
@@ -186,7 +200,55 @@ class Op(onnxscript.OpBuilder):
         dtype = self.compute_dtype(*operands)
         return tuple(self.operand(value, dtype) for value in operands)
 
+    # ---- graphs
+
+    def body(self, name: str, inputs: Sequence[tuple[ir.DataType, Sequence[Dim]]]) -> Op:
+        """What to write the body of a Scan, Loop or If with; it may read the values of the enclosing graph.
+
+        Args:
+            name: Name of the graph.
+            inputs: Element type and sizes of each of its inputs.
+        """
+        outer = self._graph_builder
+        graph = ir.Graph([], [], nodes=[], opset_imports=dict(outer.graph.opset_imports), name=outer.names.unique(name))
+        builder = Builder(graph, outer.symbols, outer.names, parent=outer)
+        for dtype, dims in inputs:
+            value = ir.Value(name=outer.names.helper(), type=ir.TensorType(dtype))
+            builder.set_dims(value, dims)
+            builder.stamp(value, dims)
+            graph.inputs.append(value)
+        return Op(builder, shared=self.shared)
+
+    @property
+    def graph(self) -> ir.Graph:
+        """The graph being written."""
+        return self._graph_builder.graph
+
+    def finish(self, outputs: Sequence[tuple[ir.Value, Sequence[Dim]]]) -> ir.Graph:
+        """Makes the outputs of a body.
+
+        Args:
+            outputs: The values with their sizes.
+
+        Returns:
+            The graph, for an attribute.
+        """
+        builder, graph = self._graph_builder, self.graph
+        for value, dims in outputs:
+            if value.graph is not graph or value.is_graph_input() or value in graph.outputs:
+                # An output is made in the body, once; a named value is never simplified away.
+                value = self.Identity(value, _outputs=["output"])
+            builder.set_dims(value, dims)
+            builder.stamp(value, dims)
+            graph.outputs.append(value)
+        return graph
+
     # ---- shapes
+
+    def shaped(self, value: ir.Value, dims: Sequence[Dim]) -> ir.Value:
+        """Records a shape that ONNX could not infer, or only slowly; returns the value."""
+        self._graph_builder.set_dims(value, dims)
+        return value
 
     def reshape(self, value: ir.Value, dims: Sequence[Dim]) -> ir.Value:
         """Reshape to known sizes, with 0 (same as the input's axis) and one -1 instead of run-time arithmetic."""
@@ -231,15 +293,32 @@ class Op(onnxscript.OpBuilder):
         Returns:
             The new initializer, or None when ``weight`` is computed at run time or shared: emit operators instead.
         """
-        tensor = weight.const_value
-        if not isinstance(tensor, (TorchTensor, DerivedTensor)) or (weight in self.shared and not force):
-            return None
-        name = f"{weight.name}::{suffix}"
+        return self.derived_from([weight], suffix, recipe, force=force)
+
+    def derived_from(
+        self, weights: Sequence[ir.Value], suffix: str, recipe: Recipe, *, force: bool = False
+    ) -> ir.Value | None:
+        """An initializer computed from several weights, e.g. their concatenation; see :meth:`derived`.
+
+        Args:
+            weights: The values to derive from; the result is named after the first.
+            suffix: Says what ``recipe`` does: equal weights and suffix give the same initializer.
+            recipe: A function of the torch tensors, in order.
+            force: Derive from shared weights, too.
+        """
+        tensors = []
+        for weight in weights:
+            tensor = weight.const_value
+            if not isinstance(tensor, (TorchTensor, DerivedTensor)) or (weight in self.shared and not force):
+                return None
+            tensors.append(tensor)
+        name = f"{weights[0].name}::{suffix}"
         builder = self._graph_builder
         known = builder.root.graph.initializers.get(name)
         if known is not None:
-            return known
-        result = derive(name, tensor, recipe)
-        value = builder.register_weight(name, result)
-        value.metadata_props["pkg.fxonnx.derived_from"] = str(weight.name)
+            if isinstance(known.const_value, DerivedTensor) and known.const_value.sources == tuple(tensors):
+                return known
+            name = builder.names.unique(name)
+        value = builder.register_weight(name, derive(name, tensors, recipe))
+        value.metadata_props["pkg.fxonnx.derived_from"] = ", ".join(str(weight.name) for weight in weights)
         return value

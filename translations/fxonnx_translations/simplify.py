@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import onnx_ir as ir
 
 from .constants import array_of
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from .builder import Builder
 
 __all__ = ["RULES"]
+
+# A literal with another shape is stored beside the original: worth it for the small ones only.
+_LARGEST_LITERAL = 4096
 
 Rule = Callable[["Builder", list[ir.Value], dict[str, Any]], "ir.Value | None"]
 
@@ -47,6 +51,9 @@ def _reshape(builder: Builder, inputs: list[ir.Value], attributes: dict[str, Any
     if target is None:
         return None
     value = inputs[0]
+    array = array_of(value)
+    if array is not None and 0 not in target and array.size <= _LARGEST_LITERAL:
+        return builder.constant(ir.Tensor(array.reshape(target)))
     dims = builder.dims(value)
     if len(target) == len(dims):
         same = [
@@ -73,13 +80,27 @@ def _expand(builder: Builder, inputs: list[ir.Value], attributes: dict[str, Any]
     return inputs[0] if fits else None
 
 
-def _without_axes(builder: Builder, inputs: list[ir.Value], attributes: dict[str, Any]) -> ir.Value | None:
-    axes = attributes.get("axes", ints_of(inputs[1]) if len(inputs) > 1 else None)
-    return inputs[0] if axes == [] else None
+def _axes(insert: bool) -> Rule:
+    def rule(builder: Builder, inputs: list[ir.Value], attributes: dict[str, Any]) -> ir.Value | None:
+        axes = attributes.get("axes", ints_of(inputs[1]) if len(inputs) > 1 else None)
+        if axes == []:
+            return inputs[0]
+        array = array_of(inputs[0])
+        if array is None or axes is None or array.size > _LARGEST_LITERAL:
+            return None
+        changed = np.expand_dims(array, tuple(axes)) if insert else np.squeeze(array, tuple(axes))
+        return builder.constant(ir.Tensor(changed))
+
+    return rule
 
 
 def _concat(builder: Builder, inputs: list[ir.Value], attributes: dict[str, Any]) -> ir.Value | None:
-    return inputs[0] if len(inputs) == 1 else None
+    if len(inputs) == 1:
+        return inputs[0]
+    arrays = [array for array in map(array_of, inputs) if array is not None]
+    if len(arrays) < len(inputs) or sum(array.size for array in arrays) > _LARGEST_LITERAL:
+        return None
+    return builder.constant(ir.Tensor(np.concatenate(arrays, axis=attributes["axis"])))
 
 
 def _identity(builder: Builder, inputs: list[ir.Value], attributes: dict[str, Any]) -> ir.Value | None:
@@ -109,8 +130,8 @@ RULES: Mapping[str, Rule] = {
     "Transpose": _transpose,
     "Reshape": _reshape,
     "Expand": _expand,
-    "Squeeze": _without_axes,
-    "Unsqueeze": _without_axes,
+    "Squeeze": _axes(insert=False),
+    "Unsqueeze": _axes(insert=True),
     "Concat": _concat,
     "Identity": _identity,
     # x + 0.0 turns -0.0 into 0.0, so it stays for floats; x - 0.0 does not.

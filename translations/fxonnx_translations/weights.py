@@ -8,7 +8,7 @@ import onnx_ir as ir
 import torch
 from onnx_ir.tensor_adapters import TorchTensor
 
-from .dtypes import from_torch
+from .dtypes import from_torch, to_torch_dtype
 
 __all__ = ["DerivedTensor", "Recipe", "TorchTensor", "derive"]
 
@@ -53,15 +53,16 @@ def _torch(tensor: TorchTensor | DerivedTensor) -> torch.Tensor:
     return raw.detach()
 
 
-def derive(name: str, source: TorchTensor | DerivedTensor, recipe: Recipe) -> DerivedTensor:
-    """A derived tensor of one source; shape and dtype come from running ``recipe`` on the meta device.
+def derive(name: str, sources: Sequence[TorchTensor | DerivedTensor], recipe: Recipe) -> DerivedTensor:
+    """A derived tensor; shape and dtype come from running ``recipe`` on the meta device.
 
     Args:
         name: Initializer name of the result.
-        source: A weight or a derived weight.
-        recipe: A function of one tensor, e.g. ``torch.t``.
+        sources: Weights or derived weights, in the order the recipe takes them.
+        recipe: A function of the source tensors, e.g. ``torch.t``.
     """
-    shape = source.shape.numpy()
-    dtype = ir.tensor_adapters.to_torch_dtype(source.dtype)
-    result = recipe(torch.empty(shape, dtype=dtype, device="meta"))
-    return DerivedTensor(name, [source], recipe, from_torch(result.dtype), tuple(result.shape))
+    stand_ins = [
+        torch.empty(source.shape.numpy(), dtype=to_torch_dtype(source.dtype), device="meta") for source in sources
+    ]
+    result = recipe(*stand_ins)
+    return DerivedTensor(name, sources, recipe, from_torch(result.dtype), tuple(result.shape))

@@ -5,20 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import onnx.helper
 import onnx_ir as ir
 import torch
 from fxonnx_translations import dtypes
 from fxonnx_translations.builder import Builder
 from fxonnx_translations.op import Op
 from fxonnx_translations.weights import DerivedTensor, TorchTensor
-from torch.export.graph_signature import OutputKind
+from torch.export.graph_signature import InputKind, OutputKind
 
+from ..errors import ArgumentError
 from ..prepare import Derived, Prepared
 from ..signature import InputRecord
 
 __all__ = ["add_inputs", "add_outputs", "new_model"]
 
-IR_VERSION = 10
 _INPUT = "pkg.torch.export.graph_signature.InputSpec."
 _OUTPUT = "pkg.torch.export.graph_signature.OutputSpec."
 _ORIGINAL = "pkg.torch.onnx.original_node_name"
@@ -31,7 +32,16 @@ def new_model(prepared: Prepared, opset: int) -> ir.Model:
     graph.metadata_props["pkg.torch.export.ExportedProgram.range_constraints"] = str(
         prepared.exported_program.range_constraints
     )
-    return ir.Model(graph, ir_version=IR_VERSION, producer_name="pytorch", producer_version=torch.__version__)
+    return ir.Model(graph, ir_version=_ir_version(opset), producer_name="pytorch", producer_version=torch.__version__)
+
+
+def _ir_version(opset: int) -> int:
+    """torch's IR version 10 from opset 20 on, or a newer one that the opset needs; for old opsets what they need.
+
+    Runtimes that are old enough to ask for an old opset refuse newer IR versions.
+    """
+    needed = int(onnx.helper.find_min_ir_version_for([onnx.helper.make_opsetid("", opset)]))
+    return max(10, needed) if opset >= 20 else needed
 
 
 def add_inputs(
@@ -66,9 +76,15 @@ def add_inputs(
     needed = {source for derived in prepared.derived.values() for source in derived.sources}
     for record, node in records:
         if record.is_weight and (node.users or node in needed):
-            value = _initializer(record, prepared.tensor(record), builder, weights)
+            wanted_name = next(wanted, None) if record.kind == InputKind.PARAMETER else None
+            value = _initializer(record, prepared.tensor(record), builder, weights, wanted_name)
             env[node] = value
             readers[value] = readers.get(value, 0) + len(node.users)
+    surplus = next(wanted, None)
+    if surplus is not None:
+        raise ArgumentError(
+            "input_names", f"{surplus!r} is left over: {len(input_names)} names for the model's inputs and parameters"
+        )
     for node, derived in prepared.derived.items():
         value = _derived(derived, env, builder)
         env[node] = value
@@ -103,14 +119,20 @@ def _describe(value: ir.Value, record: InputRecord, name: str) -> None:
         value.metadata_props[_ORIGINAL] = record.name
 
 
-def _initializer(record: InputRecord, tensor: torch.Tensor, builder: Builder, weights: dict[Any, ir.Value]) -> ir.Value:
+def _initializer(
+    record: InputRecord,
+    tensor: torch.Tensor,
+    builder: Builder,
+    weights: dict[Any, ir.Value],
+    wanted: str | None,
+) -> ir.Value:
     """One initializer per storage: tied weights are stored once, under the first name."""
     real = torch.view_as_real(tensor.detach().resolve_conj()) if tensor.is_complex() else tensor
     key: Any = (real.data_ptr(), tuple(real.shape), real.stride(), real.dtype) if real.numel() else record.target
     known = weights.get(key)
     if known is not None:
         return known
-    name = builder.names.unique(record.target or record.name)
+    name = builder.names.unique(wanted or record.target or record.name)
     value = builder.register_weight(name, TorchTensor(real, name=name))
     _describe(value, record, name)
     weights[key] = value
@@ -152,6 +174,11 @@ def add_outputs(
             value.name = name
         value.metadata_props[_OUTPUT + "kind"] = record.kind.name
         graph.outputs.append(value)
+    surplus = next(wanted, None)
+    if surplus is not None:
+        raise ArgumentError(
+            "output_names", f"{surplus!r} is left over: {len(output_names)} names for {len(graph.outputs)} outputs"
+        )
 
 
 def _identity(value: ir.Value, builder: Builder, name: str) -> ir.Value:

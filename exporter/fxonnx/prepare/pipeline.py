@@ -88,6 +88,14 @@ def prepare(exported_program: torch.export.ExportedProgram, is_translated: Calla
     return Prepared(exported_program, graph, signature, constants, derived, tuple(mutations), tuple(undecomposed))
 
 
+class _Workspace(torch.fx.GraphModule):
+    """A graph with the submodules and attributes its nodes refer to; it is rewritten, never run."""
+
+    def recompile(self) -> torch.fx.graph.PythonCode:
+        """Skips generating Python code for the graph, which takes longer than most passes."""
+        return torch.fx.graph.PythonCode("", {}, {}, {}, None)
+
+
 def _copy(exported_program: torch.export.ExportedProgram) -> torch.fx.GraphModule:
     """A graph of our own over the program's submodules and attributes."""
     graph = torch.fx.Graph()
@@ -95,8 +103,7 @@ def _copy(exported_program: torch.export.ExportedProgram) -> torch.fx.GraphModul
     if isinstance(output, tuple):
         value, node = output
         graph.output(value).meta.update(node.meta)
-    # The class of the module is of no interest, its code never runs: no need to compile it.
-    return torch.fx.GraphModule(exported_program.graph_module, graph)
+    return _Workspace(exported_program.graph_module, graph)
 
 
 def _attribute(module: torch.nn.Module, path: str) -> object:

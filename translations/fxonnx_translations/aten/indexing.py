@@ -74,9 +74,7 @@ def masked_select(op: Op, self: ir.Value, mask: ir.Value) -> ir.Value:
     """aten::masked_select(Tensor self, Tensor mask) -> Tensor"""
     if op.dims(self) != op.dims(mask):
         self, mask = broadcast(op, [self, mask])
-    trailing = op.result.torch_dtype.is_complex
-    if trailing:
-        raise Unsupported("masked_select of a complex tensor")
+    _refuse_complex(op, "masked_select")
     return compressed(op, self, op.Reshape(mask, [-1]), None)
 
 
@@ -202,16 +200,15 @@ def _by_mask(op: Op, value: ir.Value, indices: Indices) -> ir.Value | None:
 def _axis_by_axis(op: Op, indexing: Indexing) -> ir.Value | None:
     """``x[i[:, None], j]``: index tensors that vary along different axes, in order, pick from one axis after the other."""
     axes, first = indexing.axes, indexing.first
-    if first != axes[0]:
+    if axes != list(range(first, first + len(axes))):
         return None
     values = [indexing.indices[axis] for axis in axes]
     count = max(op.rank_of(value) for value in values)
     varying = [
         [axis + count - op.rank_of(value) for axis, dim in enumerate(op.dims(value)) if dim != 1] for value in values
     ]
-    if sum(map(len, varying)) != len({axis for some in varying for axis in some}) or sum(varying, []) != sorted(
-        sum(varying, [])
-    ):
+    order = [axis for some in varying for axis in some]
+    if order != sorted(set(order)):
         return None
     common = broadcast_dims(op, values)
     result, place = indexing.value, first
@@ -312,12 +309,6 @@ def _refuse_complex(op: Op, name: str) -> None:
 # ---- choices
 
 
-def _condition(op: Op, condition: ir.Value) -> ir.Value:
-    """The condition as BOOL, with an axis for the pairs of complex numbers."""
-    flags = op.cast(condition, BOOL)
-    return op.Unsqueeze(flags, [op.rank_of(flags)]) if op.result.torch_dtype.is_complex else flags
-
-
 @translates(aten.where.self, aten.where.ScalarOther, aten.where.ScalarSelf, aten.where.Scalar)
 def where(op: Op, condition: ir.Value, self: Operand, other: Operand) -> ir.Value:
     """aten::where.self(Tensor condition, Tensor self, Tensor other) -> Tensor
@@ -325,15 +316,9 @@ def where(op: Op, condition: ir.Value, self: Operand, other: Operand) -> ir.Valu
     aten::where.ScalarSelf(Tensor condition, Scalar self, Tensor other) -> Tensor
     aten::where.Scalar(Tensor condition, Scalar self, Scalar other) -> Tensor
     """
+    _refuse_complex(op, "where")
     dtype = op.result.dtype
-    return choose(op, _condition(op, condition), _choice(op, self, dtype), _choice(op, other, dtype))
-
-
-def _choice(op: Op, value: Operand, dtype: ir.DataType) -> ir.Value:
-    """A tensor or number to choose."""
-    if op.result.torch_dtype.is_complex and not isinstance(value, ir.Value):
-        return op.const([value.real, value.imag], dtype)  # type: ignore[union-attr]
-    return op.operand(value, dtype)
+    return choose(op, op.cast(condition, BOOL), op.operand(self, dtype), op.operand(other, dtype))
 
 
 @translates(aten.masked_fill.Scalar, aten.masked_fill.Tensor)
@@ -341,4 +326,5 @@ def masked_fill(op: Op, self: ir.Value, mask: ir.Value, value: Operand) -> ir.Va
     """aten::masked_fill.Scalar(Tensor self, Tensor mask, Scalar value) -> Tensor
     aten::masked_fill.Tensor(Tensor self, Tensor mask, Tensor value) -> Tensor
     """
-    return choose(op, _condition(op, mask), _choice(op, value, op.result.dtype), self)
+    _refuse_complex(op, "masked_fill")
+    return choose(op, op.cast(mask, BOOL), op.operand(value, op.result.dtype), self)

@@ -1,0 +1,47 @@
+"""What every benchmark writes: a table for people, JSON for programs."""
+
+from __future__ import annotations
+
+import json
+import platform
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import onnx
+import onnx_ir
+import onnxscript
+import torch
+from rich.console import Console
+from rich.table import Table
+
+__all__ = ["environment", "print_table", "write_json"]
+
+
+def environment() -> dict[str, str]:
+    """What the numbers depend on besides the code."""
+    return {
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+        "torch": torch.__version__,
+        "onnx": onnx.__version__,
+        "onnx_ir": onnx_ir.__version__,
+        "onnxscript": onnxscript.__version__,
+    }
+
+
+def print_table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Prints a table whose first column is text and whose others are numbers."""
+    table = Table(title=title, title_justify="left")
+    for index, name in enumerate(header):
+        table.add_column(name, justify="right" if index else "left", no_wrap=True)
+    for row in rows:
+        table.add_row(*row)
+    # Not narrower than its content: output that goes to a file or a log has no window to fit into.
+    Console(width=max(160, Console().width)).print(table)
+
+
+def write_json(path: str | None, content: dict[str, Any]) -> None:
+    """Writes ``content`` and the environment to ``path``, if there is one."""
+    if path is not None:
+        Path(path).write_text(json.dumps({"environment": environment(), **content}, indent=2) + "\n")

@@ -1,0 +1,134 @@
+"""How much memory an export with saving takes above the loaded model: fxonnx and torch.onnx.
+
+    python -m benchmarks.export_memory [--models bert_base,linear_layers] [--size 10000] [--json memory.json]
+
+Every measurement has a process of its own, which builds the model, exports and saves a small model to have everything
+imported and warmed up, resets the kernel's peak of its resident memory (Linux only), exports and saves, and reads the
+peak. The number is that peak above the resident memory just before: what an export needs besides the model itself.
+``linear_layers`` are six bias-free linear layers of ``size`` x ``size``: 2.4 GB at the default size, more than a
+protobuf message can hold.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import gc
+import json
+import logging
+import os
+import subprocess
+import sys
+import tempfile
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ._models import Example, bert_base, linear_layers
+from ._output import print_table, write_json
+
+EXPORTERS = ("fxonnx", "torch.onnx")
+MODELS = ("bert_base", "linear_layers")
+MIB = 2**20
+
+
+def _build(name: str, size: int) -> Example:
+    return bert_base() if name == "bert_base" else linear_layers(6, size)
+
+
+def _exporter(name: str) -> Callable[[torch.nn.Module, tuple[Any, ...], Path], object]:
+    if name == "fxonnx":
+        import fxonnx
+
+        return fxonnx.export
+    return lambda model, args, path: torch.onnx.export(model, args, path, dynamo=True, verbose=False)
+
+
+def _memory(field: str) -> int:
+    """A field of this process's status, in bytes: ``VmRSS`` is the resident memory, ``VmHWM`` its peak."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(f"{field}:"):
+            return int(line.split()[1]) * 1024
+    raise RuntimeError(f"/proc/self/status has no field {field}")
+
+
+def measure(model_name: str, exporter_name: str, size: int) -> dict[str, int]:
+    """Measures one export in this process.
+
+    Returns:
+        Bytes of ``weights``, of the ``peak`` above the loaded model, and of all ``files`` written.
+    """
+    warnings.filterwarnings("ignore")
+    logging.disable(logging.WARNING)
+    model, args = _build(model_name, size)
+    exporter = _exporter(exporter_name)
+    with tempfile.TemporaryDirectory() as folder:
+        exporter(*linear_layers(1, 8), Path(folder, "warm.onnx"))
+    with tempfile.TemporaryDirectory() as folder:
+        gc.collect()
+        # Memory that building the model left behind in malloc's pools would hide what the export takes.
+        ctypes.CDLL(None).malloc_trim(0)
+        before = _memory("VmRSS")
+        Path("/proc/self/clear_refs").write_text("5")
+        program = exporter(model, args, Path(folder, "model.onnx"))
+        peak = _memory("VmHWM") - before
+        del program
+        files = sum(path.stat().st_size for path in Path(folder).iterdir())
+    weights = sum(parameter.nbytes for parameter in model.parameters())
+    return {"weights": weights, "peak": peak, "files": files}
+
+
+def _measure_in_child(model: str, exporter: str, size: int) -> dict[str, int]:
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.export_memory",
+        "--child",
+        exporter,
+        "--models",
+        model,
+        "--size",
+        str(size),
+    ]
+    output = subprocess.check_output(command, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    found: dict[str, int] = json.loads(output.splitlines()[-1])
+    return found
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.export_memory", description=__doc__.splitlines()[0])
+    parser.add_argument("--models", default=",".join(MODELS), help="names, separated by commas")
+    parser.add_argument("--size", type=int, default=10_000, help="rows and columns of each linear layer")
+    parser.add_argument("--json", help="file to write all measurements to")
+    parser.add_argument("--child", choices=EXPORTERS, help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    options.models = options.models.split(",")
+    if unknown := [name for name in options.models if name not in MODELS]:
+        parser.error(f"--models: no such model: {', '.join(unknown)}; there are {', '.join(MODELS)}")
+    return options
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measures, prints the table and writes the JSON file."""
+    options = _parse(arguments)
+    if options.child is not None:
+        print(json.dumps(measure(options.models[0], options.child, options.size)))
+        return
+    results: dict[str, dict[str, dict[str, int]]] = {}
+    for model in options.models:
+        results[model] = {exporter: _measure_in_child(model, exporter, options.size) for exporter in EXPORTERS}
+    rows = [
+        [model, exporter, *(f"{found[key] / MIB:.1f}" for key in ("weights", "peak", "files"))]
+        for model, row in results.items()
+        for exporter, found in row.items()
+    ]
+    header = ["model", "exporter", "weights", "peak above the model", "files"]
+    print_table("MiB per export and save", header, rows)
+    write_json(options.json, {"size": options.size, "models": results})
+
+
+if __name__ == "__main__":
+    main()

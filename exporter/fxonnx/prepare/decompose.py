@@ -1,0 +1,94 @@
+"""Operators without a translation, each decomposed alone and only as far as needed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+
+import torch
+
+from .splicing import find_attribute
+from .tracing import Template, TraceError, call_key, decompositions, splice_template, trace_call
+
+__all__ = ["REASON_KEY", "decompose"]
+
+REASON_KEY = "not_decomposed_because"
+"""Key of ``node.meta`` under which a node that can not be decomposed says why."""
+
+
+def decompose(gm: torch.fx.GraphModule, keep: Callable[[torch.fx.Node], bool]) -> list[torch.fx.Node]:
+    """Decomposes, in place, every operator that is not to be kept.
+
+    The bodies of ``cond``, ``while_loop``, ``scan`` and the like are decomposed, too; these operators themselves, and
+    Python functions such as ``operator.add`` on sizes, never are.
+
+    Args:
+        gm: A functional graph module of the caller's own, with values in ``node.meta["val"]``.
+        keep: Whether an operator call, of the graph or of a decomposition, can stay as it is.
+
+    Returns:
+        The operator calls that should not stay but have no decomposition into operators that may. They are left as they
+        were and say why under ``node.meta[REASON_KEY]``.
+    """
+    return _Decomposer(keep).run(gm, ())
+
+
+class _Decomposer:
+    """The templates of one run, complete ones only, so that a second call of the same kind is only spliced."""
+
+    def __init__(self, keep: Callable[[torch.fx.Node], bool]) -> None:
+        self._keep = keep
+        self._templates: dict[Hashable, Template | str] = {}
+
+    def run(self, owner: torch.fx.GraphModule, ancestors: tuple[Hashable, ...]) -> list[torch.fx.Node]:
+        failed: list[torch.fx.Node] = []
+        bodies: dict[str, torch.fx.GraphModule] = {}
+        for node in list(owner.graph.nodes):
+            if node.op == "get_attr":
+                body = find_attribute(owner, str(node.target))
+                if isinstance(body, torch.fx.GraphModule):
+                    bodies[str(node.target)] = body
+            elif node.op == "call_function" and isinstance(node.target, torch._ops.OpOverload) and not self._keep(node):
+                template = self._template(node, ancestors)
+                if isinstance(template, Template):
+                    splice_template(owner, node, template)
+                else:
+                    node.meta[REASON_KEY] = template
+                    failed.append(node)
+        for body in bodies.values():
+            failed.extend(self.run(body, ancestors))
+        return failed
+
+    def _template(self, node: torch.fx.Node, ancestors: tuple[Hashable, ...]) -> Template | str:
+        """The complete decomposition of a call, or why there is none."""
+        key = call_key(node)
+        if key in ancestors:
+            return f"{node.target} decomposes into itself"
+        found = self._templates.get(key)
+        if found is None:
+            found = self._expand(node, (*ancestors, key))
+            # Inside a cycle "decomposes into itself" holds only on this path.
+            if isinstance(found, Template) or not ancestors:
+                self._templates[key] = found
+        return found
+
+    def _expand(self, node: torch.fx.Node, ancestors: tuple[Hashable, ...]) -> Template | str:
+        reasons = []
+        for function in decompositions(node.target):
+            try:
+                template = trace_call(node, function)
+            except TraceError as error:
+                reasons.append(str(error))
+                continue
+            inner = _Owner(template.constants, template.graph)
+            failed = self.run(inner, ancestors)
+            if not failed:
+                return Template(inner.graph, {**template.constants, **inner.lifted()})
+            reasons.extend(f"it needs {left.target}: {left.meta[REASON_KEY]}" for left in failed[:1])
+        return "; ".join(dict.fromkeys(reasons)) or "torch has no decomposition for it"
+
+
+class _Owner(torch.fx.GraphModule):
+    """Holds the graph and the constants of a template while it is expanded; its code never runs."""
+
+    def __init__(self, constants: dict[str, object], graph: torch.fx.Graph) -> None:
+        torch.nn.Module.__init__(self)

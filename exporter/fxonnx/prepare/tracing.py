@@ -1,0 +1,262 @@
+"""One operator call traced into a small graph of simpler operators, over the fake tensors of its FX node."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from .splicing import copy_origin, erase_unused, fake_mode_of, find_attribute, items, lift, replace_node, splice
+
+__all__ = ["Template", "TraceError", "call_key", "decompositions", "no_new_guards", "splice_template", "trace_call"]
+
+_SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
+
+_ASSERTIONS = frozenset(
+    {
+        torch.ops.aten._assert_async.default,
+        torch.ops.aten._assert_async.msg,
+        torch.ops.aten._assert_scalar.default,
+        torch.ops.aten._assert_tensor_metadata.default,
+        torch.ops.aten.sym_constrain_range.default,
+        torch.ops.aten.sym_constrain_range_for_size.default,
+        torch._C._set_grad_enabled,
+    }
+)
+
+
+class TraceError(Exception):
+    """A decomposition can not be traced, or what it computes is not what the node returns."""
+
+
+@dataclass(frozen=True)
+class Template:
+    """A traced call, to be spliced wherever the same call occurs.
+
+    Attributes:
+        graph: Its placeholders are the tensor and SymInt arguments of the call in their order, those in lists included.
+        constants: Tensors and graph modules of the ``get_attr`` nodes, by target.
+    """
+
+    graph: torch.fx.Graph
+    constants: dict[str, Any] = field(default_factory=dict)
+
+
+def _operands(node: torch.fx.Node) -> list[torch.fx.Node]:
+    """The argument nodes a traced graph reads; those with a Python number as value are constants instead."""
+    return [
+        argument
+        for argument in node.all_input_nodes
+        if isinstance(argument.meta.get("val"), (torch.Tensor, list, tuple, *_SYMBOLIC))
+    ]
+
+
+def _tensor_key(value: Any) -> Hashable:
+    if isinstance(value, torch.Tensor):
+        return value.dtype, tuple(map(_size, value.shape)), tuple(map(_size, value.stride())), value.device
+    if isinstance(value, (list, tuple)):
+        return tuple(map(_tensor_key, value))
+    return _size(value)
+
+
+def _size(size: Any) -> Hashable:
+    return size.node.expr if isinstance(size, _SYMBOLIC) else _constant_key(size)
+
+
+def _constant_key(value: Any) -> Hashable:
+    # Equal is not the same: 1 == True == 1.0, 0.0 == -0.0 and nan != nan.
+    if isinstance(value, float):
+        return "float", value.hex()
+    if isinstance(value, complex):
+        return "complex", value.real.hex(), value.imag.hex()
+    if isinstance(value, slice):
+        return "slice", _constant_key(value.start), _constant_key(value.stop), _constant_key(value.step)
+    return type(value).__name__, value
+
+
+def call_key(node: torch.fx.Node) -> Hashable:
+    """What two calls must have in common to be traced into the same graph: target, constants, shapes and dtypes."""
+    operands = {operand: position for position, operand in enumerate(_operands(node))}
+
+    def key(argument: Any) -> Hashable:
+        if isinstance(argument, torch.fx.Node):
+            if argument in operands:
+                return "operand", operands[argument], _tensor_key(argument.meta["val"])
+            return _constant_key(argument.meta.get("val"))
+        if isinstance(argument, (list, tuple)):
+            return tuple(map(key, argument))
+        return _constant_key(argument)
+
+    return node.target, key(node.args), tuple((name, key(value)) for name, value in node.kwargs.items())
+
+
+@contextlib.contextmanager
+def no_new_guards(fake_mode: Any) -> Iterator[None]:
+    """Any assumption about a symbolic size that torch.export has not made itself raises inside."""
+    shape_env = fake_mode.shape_env if fake_mode is not None else None
+    if shape_env is None:
+        yield
+        return
+    with shape_env.error_on_new_guards(), shape_env.ignore_fresh_unbacked_symbols():
+        yield
+
+
+def decompositions(target: Any) -> list[Callable[..., Any]]:
+    """The ways to compute an operator from simpler ones, the smallest step first."""
+    found: list[Callable[..., Any]] = []
+    if target._can_decompose():
+
+        def composite(*args: Any, **kwargs: Any) -> Any:
+            # While torch functions are overridden, as they are during tracing, torch would call the operator itself.
+            with torch._C.DisableTorchFunction():
+                return target.decompose(*args, **kwargs)
+
+        found.append(composite)
+    if target in torch._decomp.decomposition_table:
+        found.append(torch._decomp.decomposition_table[target])
+    in_aten = getattr(target, "impl_aten", None) or getattr(
+        getattr(torch._prims, target._opname, None) if target.namespace == "prims" else None, "impl_aten", None
+    )
+    if in_aten is not None:
+        found.append(in_aten)
+    return found
+
+
+def trace_call(node: torch.fx.Node, function: Callable[..., Any]) -> Template:
+    """Traces ``function`` on the arguments of a call.
+
+    Args:
+        node: The call; its arguments' ``meta["val"]`` are fake tensors and symbolic or plain numbers.
+        function: Computes what the node computes from the node's arguments.
+
+    Returns:
+        A functional graph whose operators are those ``function`` calls directly, none of them decomposed further.
+
+    Raises:
+        TraceError: If tracing fails, assumes something about symbolic sizes, or yields other shapes or dtypes.
+    """
+    operands = _operands(node)
+    values = [operand.meta["val"] for operand in operands]
+
+    def run(*inputs: Any) -> Any:
+        given = dict(zip(operands, inputs, strict=True))
+
+        def real(argument: torch.fx.Node) -> Any:
+            return given[argument] if argument in given else argument.meta.get("val")
+
+        result = function(*torch.fx.map_arg(node.args, real), **torch.fx.map_arg(node.kwargs, real))
+        # A named tuple would become a node of its own.
+        return list(result) if isinstance(result, (list, tuple)) else result
+
+    fake_mode = fake_mode_of([*_flat(values), *_flat([node.meta.get("val")])])
+    try:
+        with torch.no_grad(), no_new_guards(fake_mode), fake_mode or contextlib.nullcontext():
+            traced = make_fx(run, tracing_mode="fake", pre_dispatch=True, _disable_torch_fn_metadata_mode=True)(*values)
+    except Exception as error:  # noqa: BLE001 - foreign code; what went wrong is reported with the operator
+        raise TraceError(f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}") from error
+    template = Template(traced.graph, _constants(traced))
+    _clean(template.graph)
+    _check(node, template)
+    return template
+
+
+def _flat(values: Sequence[Any]) -> list[Any]:
+    return [item for value in values for item in (_flat(value) if isinstance(value, (list, tuple)) else [value])]
+
+
+def _constants(traced: torch.fx.GraphModule) -> dict[str, Any]:
+    constants = {}
+    for node in traced.graph.nodes:
+        if node.op == "get_attr":
+            value = find_attribute(traced, str(node.target))
+            # Inside a fake mode torch.tensor(...) is fake, too, and remembers the real one.
+            real = getattr(value, "constant", None)
+            if real is None and fake_mode_of([value]) is not None:
+                raise TraceError(f"the decomposition makes a tensor {node.target} whose values are not known")
+            constants[str(node.target)] = value if real is None else real
+            node.meta.setdefault("val", value)
+    return constants
+
+
+def _clean(graph: torch.fx.Graph) -> None:
+    """Drops assertions and grad mode switches, and makes in-place operators functional."""
+    writes = False
+    for node in list(graph.nodes):
+        if node.op != "call_function":
+            continue
+        if node.target in _ASSERTIONS:
+            sources = node.all_input_nodes
+            graph.erase_node(node)
+            erase_unused(sources)
+        elif isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable:
+            writes = True
+    if writes:
+        from .functionalize import functionalize
+
+        mutations = functionalize(graph)
+        if mutations:
+            raise TraceError("the decomposition writes to its arguments")
+
+
+def _check(node: torch.fx.Node, template: Template) -> None:
+    """The traced graph must return what the node returns, sizes included unless they are written differently."""
+    output = next(reversed(template.graph.nodes))
+    if any(inner.target is node.target and len(template.graph.nodes) == 2 for inner in template.graph.nodes):
+        raise TraceError("the operator decomposes into itself")
+    for inner in template.graph.nodes:
+        if inner.op == "call_function" and inner.meta.get("unbacked_bindings"):
+            raise TraceError(f"the decomposition calls {inner.target}, whose result has a size known only at run time")
+    result = torch.fx.map_arg(output.args[0], lambda inner: inner.meta.get("val"))
+    _compare(node.meta.get("val"), result)
+
+
+def _compare(expected: Any, found: Any) -> None:
+    if isinstance(expected, (list, tuple)):
+        if not isinstance(found, (list, tuple)) or len(found) != len(expected):
+            raise TraceError(f"the decomposition does not return {len(expected)} values")
+        for one, other in zip(expected, found, strict=True):
+            _compare(one, other)
+    elif isinstance(expected, torch.Tensor) and found is not None:
+        if not isinstance(found, torch.Tensor):
+            raise TraceError(f"the decomposition returns {type(found).__name__}, the operator a tensor")
+        if expected.dtype != found.dtype:
+            raise TraceError(f"the decomposition returns {found.dtype}, the operator {expected.dtype}")
+        sizes = zip(expected.shape, found.shape, strict=False)
+        if expected.dim() != found.dim() or any(type(a) is int and type(b) is int and a != b for a, b in sizes):
+            raise TraceError(
+                f"the decomposition returns shape {tuple(found.shape)}, the operator {tuple(expected.shape)}"
+            )
+
+
+def splice_template(owner: torch.fx.GraphModule, node: torch.fx.Node, template: Template) -> list[torch.fx.Node]:
+    """Replaces a call by its traced graph.
+
+    Args:
+        owner: The graph module whose graph holds the node; constants of the template become its attributes.
+        node: The call; erased.
+        template: A trace of it, or of a call with the same :func:`call_key`.
+
+    Returns:
+        The new nodes.
+    """
+    inputs: list[Any] = []
+    for operand in _operands(node):
+        inputs.extend(items(operand) if isinstance(operand.meta["val"], (list, tuple)) else [operand])
+    last = node.prev
+
+    def attribute(inner: torch.fx.Node) -> str:
+        return lift(owner, f"_constant_of_{node.name}", template.constants[str(inner.target)])
+
+    result = splice(node.graph, node, template.graph, inputs, attribute)
+    made = []
+    current = last.next
+    while current is not node:
+        made.append(current)
+        copy_origin(current, node)
+        current = current.next
+    replace_node(node, result, made)
+    return made

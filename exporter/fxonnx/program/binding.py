@@ -1,0 +1,110 @@
+"""Which value of a call belongs to which graph input."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.export.graph_signature import ConstantArgument, InputKind
+from torch.utils._pytree import TreeSpec
+
+from ..errors import ArgumentError
+
+__all__ = ["bind"]
+
+_GIVEN_BY_THE_USER = frozenset({InputKind.USER_INPUT, InputKind.CUSTOM_OBJ})
+
+
+def bind(
+    exported_program: torch.export.ExportedProgram, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[Any, ...]:
+    """Binds a call as the exported ``forward`` would.
+
+    Args:
+        exported_program: The program that was exported.
+        args: Positional arguments.
+        kwargs: Keyword arguments, in any order; parameters passed by position at export may be named, too.
+
+    Returns:
+        The leaves of all arguments without the constants that were baked in at export, in graph input order.
+
+    Raises:
+        ArgumentError: If an argument is unknown, missing, given twice, of another structure than at export, or a
+            constant with another value.
+    """
+    parameters, positional = _parameters(exported_program)
+    given = _given(parameters, positional, args, kwargs)
+    constants = [
+        spec.arg if isinstance(spec.arg, ConstantArgument) else None
+        for spec in exported_program.graph_signature.input_specs
+        if spec.kind in _GIVEN_BY_THE_USER
+    ]
+    leaves: list[Any] = []
+    start = 0
+    for name, spec in parameters.items():
+        here = constants[start : start + spec.num_leaves]
+        start += spec.num_leaves
+        if name in given:
+            leaves.extend(_leaves(name, given[name], spec, here))
+        elif None in here:
+            raise ArgumentError(name, "this argument is missing", hint=_known(parameters))
+    return tuple(leaves)
+
+
+def _parameters(exported_program: torch.export.ExportedProgram) -> tuple[dict[str, TreeSpec], int]:
+    """Name and structure of every argument given at export, positional ones first, and their number."""
+    args_spec, kwargs_spec = exported_program.call_spec.in_spec.children()
+    signature = exported_program.module_call_graph[0].signature
+    names = [] if signature is None else list(signature.forward_arg_names or [])[: args_spec.num_children]
+    # Programs not made by torch.export have no names to call their arguments by.
+    names += [f"args[{index}]" for index in range(len(names), args_spec.num_children)]
+    parameters = dict(zip(names, args_spec.children(), strict=True))
+    parameters.update(zip(kwargs_spec.context, kwargs_spec.children(), strict=True))
+    return parameters, len(names)
+
+
+def _known(parameters: Mapping[str, TreeSpec]) -> str:
+    return f"the exported arguments are: {', '.join(parameters) or 'none'}"
+
+
+def _given(
+    parameters: Mapping[str, TreeSpec], positional: int, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> dict[str, Any]:
+    if len(args) > positional:
+        # The order of arguments that were passed by name at export is the caller's, not forward's.
+        raise ArgumentError(
+            "args", f"{len(args)} positional arguments given, {positional} exported", hint=_known(parameters)
+        )
+    given = dict(zip(parameters, args, strict=False))
+    for name, value in kwargs.items():
+        if name not in parameters:
+            raise ArgumentError(name, "there is no such argument", hint=_known(parameters))
+        if name in given:
+            raise ArgumentError(name, "this argument is given twice, by position and by name")
+        given[name] = value
+    return given
+
+
+def _leaves(name: str, value: Any, spec: TreeSpec, constants: Sequence[ConstantArgument | None]) -> list[Any]:
+    try:
+        leaves = spec.flatten_up_to(value)
+    except ValueError as error:
+        raise ArgumentError(name, f"the structure is not the exported one: {error}") from error
+    kept = []
+    for leaf, constant in zip(leaves, constants, strict=True):
+        if constant is None:
+            kept.append(leaf)
+        elif not _is_same(leaf, constant.value):
+            given = f"a {type(leaf).__name__}" if isinstance(leaf, torch.Tensor) else repr(leaf)
+            raise ArgumentError(
+                name,
+                f"{given} given, but the model was exported with {constant.value!r} built in",
+                hint="export again with the other value",
+            )
+    return kept
+
+
+def _is_same(value: Any, constant: Any) -> bool:
+    # repr: True is not 1, 1 is not 1.0, -0.0 is not 0.0, and NaN is NaN.
+    return type(value) is type(constant) and (value is constant or repr(value) == repr(constant))

@@ -1,0 +1,176 @@
+"""Saving: tensor by tensor, and all or nothing.
+
+The model file is written beside its destination and renamed. With a side file there are two renames, and between
+them the old model must still find its old data. So new data never takes the name of data that the model file now
+at the destination mentions: it goes to ``<name>.1.data`` when ``<name>.data`` is in use, and once the new model is
+in place, data and model move on to the usual name in three system calls.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import mmap
+import os
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import BinaryIO
+
+import onnx_ir as ir
+
+from ..errors import SaveError
+from .staged import StagedFile
+from .wire import PROTOBUF_LIMIT, Layout, external_bytes, layout, write_layout, write_tensor
+
+__all__ = ["SINGLE_FILE_BYTES", "check_destination", "save"]
+
+SINGLE_FILE_BYTES = 3 * 2**29  # 1.5 GiB: above, weights go to a side file unless the caller says otherwise
+
+
+def save(
+    model: ir.Model,
+    destination: str | os.PathLike[str] | BinaryIO,
+    *,
+    include_initializers: bool = True,
+    keep_initializers_as_inputs: bool = False,
+    external_data: bool | None = None,
+) -> None:
+    """Writes a model; the model itself is only read.
+
+    Args:
+        model: The model.
+        destination: A path, or a file open for writing bytes.
+        include_initializers: Whether the weights are in the file.
+        keep_initializers_as_inputs: Whether initializers are graph inputs, too.
+        external_data: Whether tensors above 256 bytes go to ``<name>.data``; None: only above 1.5 GiB of weights.
+
+    Raises:
+        SaveError: If it can not be written; what was at the destination before is then still there.
+    """
+    render = partial(
+        layout,
+        model,
+        include_initializers=include_initializers,
+        keep_initializers_as_inputs=keep_initializers_as_inputs,
+    )
+    if not isinstance(destination, (str, os.PathLike)):
+        if external_data:
+            raise SaveError("external data needs a path, not an open file", hint="save to a path")
+        _save_to_file(destination, render(location=None))
+        return
+    path = Path(destination)
+    check_destination(path)
+    if external_data is None:
+        external_data = include_initializers and external_bytes(model) > SINGLE_FILE_BYTES
+    try:
+        _save_to_path(path, render, external=external_data)
+    except OSError as error:
+        raise SaveError(f"{path} can not be written: {error.strerror or error}") from error
+
+
+def check_destination(path: Path) -> None:
+    """Finds out whether a file can be written to ``path``.
+
+    Raises:
+        SaveError: If not.
+    """
+    directory = path.parent
+    if not directory.exists():
+        raise SaveError(f"{path} can not be written: there is no directory {directory}", hint="create it first")
+    if path.is_dir():
+        raise SaveError(f"{path} can not be written: it is a directory", hint="give the name of a file")
+    if not directory.is_dir() or (path.exists() and not path.is_file()):
+        raise SaveError(f"{path} can not be written: it is not a regular file in a directory")
+    if not os.access(path if path.exists() else directory, os.W_OK):
+        raise SaveError(f"{path} can not be written: permission denied")
+
+
+def _save_to_file(file: BinaryIO, laid_out: Layout) -> None:
+    _check_size(laid_out, hint="save to a path: the weights then go to a second file")
+    start = file.tell()
+    try:
+        write_layout(file, laid_out)
+    except BaseException:
+        file.seek(start)
+        file.truncate()
+        raise
+
+
+def _check_size(laid_out: Layout, hint: str) -> None:
+    if laid_out.size > PROTOBUF_LIMIT:
+        raise SaveError(
+            f"the model has {laid_out.size / 2**30:.1f} GiB, and a single ONNX file must stay below 2 GiB", hint=hint
+        )
+
+
+def _save_to_path(path: Path, render: Callable[..., Layout], *, external: bool) -> None:
+    used = {side for side in _side_files(path) if _mentions(path, side.name)}
+    side = next(candidate for candidate in _side_names(path) if candidate not in used) if external else None
+    laid_out = render(location=None if side is None else side.name)
+    _check_size(laid_out, hint="leave external_data out, or pass external_data=True")
+    with StagedFile(path) as model_file:
+        if side is not None and laid_out.side:
+            with StagedFile(side) as side_file:
+                for offset, tensor in laid_out.side:
+                    side_file.file.seek(offset)
+                    write_tensor(side_file.file, tensor)
+                write_layout(model_file.file, laid_out)
+                model_file.sync()
+                side_file.commit()
+                side_file.remove_leftovers()
+            with _removed_on_failure(side):
+                model_file.commit()
+        else:
+            write_layout(model_file.file, laid_out)
+            model_file.commit()
+        model_file.remove_leftovers()
+    for old in used:
+        old.unlink(missing_ok=True)
+    usual = next(_side_names(path))
+    if side is not None and laid_out.side and side != usual:
+        _rename_side_file(path, side, usual, render(location=usual.name))
+
+
+def _side_names(path: Path) -> Iterator[Path]:
+    yield path.with_name(f"{path.name}.data")
+    for number in itertools.count(1):
+        yield path.with_name(f"{path.name}.{number}.data")
+
+
+def _side_files(path: Path) -> list[Path]:
+    """The side files that exist; of the numbered ones, only a save killed half-way leaves any."""
+    usual, *numbered = itertools.islice(_side_names(path), 4)
+    return [side for side in (usual, *numbered) if side.is_file()]
+
+
+def _mentions(path: Path, name: str) -> bool:
+    """Whether the model at ``path`` may read the side file ``name``."""
+    if not path.is_file() or not path.stat().st_size:
+        return False
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        return content.find(name.encode()) >= 0
+
+
+@contextlib.contextmanager
+def _removed_on_failure(side: Path) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        side.unlink(missing_ok=True)
+        raise
+
+
+def _rename_side_file(path: Path, side: Path, usual: Path, laid_out: Layout) -> None:
+    """Gives the data its usual name by way of a second name for the same file, so that the model always finds it."""
+    with StagedFile(path) as model_file:
+        write_layout(model_file.file, laid_out)
+        model_file.sync()
+        try:
+            os.link(side, usual)
+        except OSError:
+            # Not every file system has links; the model is complete as it is, under the other name.
+            return
+        with _removed_on_failure(usual):
+            model_file.commit()
+    side.unlink()

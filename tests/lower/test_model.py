@@ -1,0 +1,259 @@
+"""What the model says beside its numbers: names, metadata, ends, errors, determinism."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import onnx_ir as ir
+import pytest
+import torch
+from torch import nn
+
+import fxonnx
+
+INPUT = "pkg.torch.export.graph_signature.InputSpec."
+OUTPUT = "pkg.torch.export.graph_signature.OutputSpec."
+ORIGINAL = "pkg.torch.onnx.original_node_name"
+aten = torch.ops.aten
+
+
+class SimpleAddModel(nn.Module):
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return torch.add(x, y)
+
+
+class Nested(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc1 = nn.Linear(3, 4)
+        self.register_buffer("scale", torch.ones(4))
+        self.register_buffer("secret", torch.full((4,), 2.0), persistent=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.fc1(x) * self.scale + self.secret + torch.tensor([1.0, 2.0, 3.0, 4.0])
+
+
+def outputs_of(function: Any, *args: Any, **options: Any) -> fxonnx.ONNXProgram:
+    class Model(nn.Module):
+        def forward(self, *inputs: Any) -> Any:
+            return function(*inputs)
+
+    return fxonnx.export(Model(), args, **options)
+
+
+def test_node_metadata_is_that_of_the_documentation() -> None:
+    program = fxonnx.export(SimpleAddModel(), (torch.ones(2), torch.ones(2)))
+    (node,) = program.model.graph
+    name = f"{SimpleAddModel.__module__}.{SimpleAddModel.__qualname__}"
+    assert node.name == "node_add"
+    assert node.metadata_props["namespace"] == f": {name}/add: aten.add.Tensor"
+    assert node.metadata_props["pkg.torch.onnx.class_hierarchy"] == repr([name, "aten.add.Tensor"])
+    assert node.metadata_props["pkg.torch.onnx.name_scopes"] == repr(["", "add"])
+    assert node.metadata_props["pkg.torch.onnx.fx_node"] == (
+        "%add : [num_users=1] = call_function[target=torch.ops.aten.add.Tensor](args = (%x, %y), kwargs = {})"
+    )
+    assert "return torch.add(x, y)" in node.metadata_props["pkg.torch.onnx.stack_trace"]
+
+
+def test_helper_nodes_carry_the_metadata_of_their_fx_node() -> None:
+    program = outputs_of(torch.log2, torch.ones(2))
+    assert [node.op_type for node in program.model.graph] == ["Log", "Mul"]
+    assert len({tuple(node.metadata_props.items()) for node in program.model.graph}) == 1
+
+
+def test_header_and_graph_metadata() -> None:
+    program = fxonnx.export(Nested(), (torch.ones(2, 3),), dynamic_shapes=({0: "rows"},))
+    model = program.model
+    assert (model.producer_name, model.producer_version) == ("pytorch", torch.__version__)
+    assert (model.graph.name, model.ir_version, model.graph.opset_imports) == ("main_graph", 10, {"": 20})
+    signature = model.graph.metadata_props["pkg.torch.export.ExportedProgram.graph_signature"]
+    assert "PARAMETER target='fc1.weight'" in signature
+    assert "VR[" in model.graph.metadata_props["pkg.torch.export.ExportedProgram.range_constraints"]
+
+
+@pytest.mark.parametrize(("opset", "ir_version"), [(11, 6), (17, 8), (20, 10), (23, 11), (26, 13)])
+def test_ir_version_follows_the_opset(opset: int, ir_version: int) -> None:
+    program = fxonnx.export(SimpleAddModel(), (torch.ones(2), torch.ones(2)), opset_version=opset)
+    assert program.model.ir_version == ir_version
+    assert program.model.graph.opset_imports[""] == opset
+
+
+def test_initializers_have_state_dict_names_and_share_memory() -> None:
+    model = Nested()
+    program = fxonnx.export(model, (torch.ones(2, 3),))
+    values = program.model.graph.initializers
+    assert {"fc1.weight", "fc1.bias", "scale", "secret"} <= set(values)
+    assert values["fc1.weight"].const_value.raw.data_ptr() == model.fc1.weight.data_ptr()
+    assert values["fc1.weight"].metadata_props == {
+        INPUT + "kind": "PARAMETER",
+        INPUT + "persistent": "None",
+        ORIGINAL: "p_fc1_weight",
+    }
+    assert values["scale"].metadata_props[INPUT + "persistent"] == "True"
+    assert values["secret"].metadata_props[INPUT + "persistent"] == "False"
+
+
+def test_tied_weights_are_stored_once() -> None:
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed = nn.Embedding(10, 4)
+            self.head = nn.Linear(4, 10, bias=False)
+            self.head.weight = self.embed.weight
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.head(self.embed(x))
+
+    program = fxonnx.export(Tied(), (torch.zeros(2, 3, dtype=torch.int64),), verify=True)
+    large = [value.name for value in program.model.graph.initializers.values() if value.const_value.size >= 40]
+    assert large == ["embed.weight"]
+
+
+def test_inputs_and_outputs_carry_their_kind_and_old_name() -> None:
+    args = (torch.ones(2, 3),)
+    program = fxonnx.export(Nested(), args, input_names=["features"], output_names=["scores"])
+    (given,), (result,) = program.model.graph.inputs, program.model.graph.outputs
+    assert (given.name, result.name) == ("features", "scores")
+    assert given.metadata_props == {INPUT + "kind": "USER_INPUT", INPUT + "persistent": "None", ORIGINAL: "x"}
+    assert result.metadata_props[OUTPUT + "kind"] == "USER_OUTPUT"
+    assert result.metadata_props[ORIGINAL].startswith("add")
+
+
+def test_surplus_input_names_rename_the_parameters() -> None:
+    program = fxonnx.export(Nested(), (torch.ones(2, 3),), input_names=["data", "learned_0", "learned_1"])
+    assert {"learned_0", "learned_1"} <= set(program.model.graph.initializers)
+    assert program.model.graph.initializers["learned_0"].metadata_props[ORIGINAL] == "p_fc1_weight"
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"input_names": ["a", "b", "c", "d"]}, r"input_names: 'd' is left over: 4 names"),
+        ({"output_names": ["a", "b"]}, r"output_names: 'b' is left over: 2 names for 1 outputs"),
+        ({"input_names": ["a", "a"]}, r"input_names: 'a' is given twice"),
+        ({"input_names": "x"}, r"input_names: expected a list of strings, got 'x'"),
+        ({"output_names": [""]}, r"output_names: expected non-empty strings, got ''"),
+        ({"input_names": ["a"], "output_names": ["a"]}, r"output_names: 'a' is the name of an input, too"),
+        ({"opset_version": 10}, r"opset_version: 10 is outside the opsets .*\nhint: pass a number from 11 to 26"),
+        ({"opset_version": 99}, r"opset_version: 99 is outside"),
+        ({"opset_version": "20"}, r"opset_version: expected an int, got '20'"),
+        ({"opset_version": True}, r"opset_version: expected an int, got True"),
+        ({"custom_translation_table": {aten.abs: print}}, r"the key aten.abs is an overload packet"),
+        ({"custom_translation_table": {"aten.abs": print}}, r"the key 'aten.abs' is not an operator"),
+        ({"custom_translation_table": {aten.abs.default: [print]}}, r"the value for aten.abs.default is a list"),
+    ],
+)
+def test_wrong_arguments_are_named(options: dict[str, Any], match: str) -> None:
+    with pytest.raises(fxonnx.ArgumentError, match=match):
+        fxonnx.export(nn.Linear(3, 4), (torch.ones(2, 3),), **options)
+
+
+def test_every_value_has_a_type_and_a_shape() -> None:
+    program = fxonnx.export(Nested(), (torch.ones(2, 3),), dynamic_shapes=({0: "rows"},))
+    values = [*program.model.graph.inputs, *program.model.graph.initializers.values()]
+    values += [output for node in program.model.graph for output in node.outputs]
+    assert all(value.type is not None and value.shape is not None for value in values)
+    assert program.model.graph.outputs[0].shape == ("rows", 4)
+
+
+def test_an_input_that_is_an_output_keeps_its_name() -> None:
+    program = outputs_of(lambda x, y: (y, y, x, x + 1), torch.ones(2), torch.zeros(2))
+    assert [value.name for value in program.model.graph.inputs] == ["inputs_0", "inputs_1"]
+    assert len({value.name for value in program.model.graph.outputs}) == 4
+    found = program(torch.ones(2), torch.zeros(2))
+    assert [value.tolist() for value in found] == [[0, 0], [0, 0], [1, 1], [2, 2]]
+
+
+def test_unused_inputs_are_kept_and_none_outputs_have_no_counterpart() -> None:
+    program = outputs_of(lambda x, y: (x + 1, None, x * 2), torch.ones(2), torch.zeros(3))
+    assert len(program.model.graph.inputs) == 2
+    assert [value.tolist() for value in program(torch.ones(2), torch.zeros(3))] == [[2, 2], [2, 2]]
+
+
+def test_numbers_are_outputs_like_tensors() -> None:
+    program = outputs_of(lambda x: (x.shape[0], x + 1, 3), torch.ones(2, 3), dynamic_shapes=(({0: "n"},),))
+    found = program(torch.ones(5, 3))
+    assert (found[0].item(), found[2].item()) == (5, 3)
+
+
+def test_an_input_named_like_a_weight_keeps_its_name() -> None:
+    class Clash(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.x = nn.Parameter(torch.ones(2))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x + self.x
+
+    program = fxonnx.export(Clash(), (torch.ones(2),), verify=True)
+    assert program.model.graph.inputs[0].name == "x"
+    assert list(program.model.graph.initializers) == ["x_1"]
+
+
+def test_all_unsupported_operators_are_listed_at_once() -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        y = aten.geqrf.default(x)[0]
+        y = aten.geqrf.default(y)[0]
+        return aten.ormqr.default(y, y[0], y)
+
+    with pytest.raises(fxonnx.UnsupportedOperatorError) as caught:
+        outputs_of(function, torch.ones(3, 3))
+    assert [(row.name, row.count) for row in caught.value.operators] == [
+        ("aten.geqrf.default", 2),
+        ("aten.ormqr.default", 1),
+    ]
+    assert "test_model.py:" in caught.value.operators[0].location
+    assert "2 operators have no ONNX translation and no decomposition" in str(caught.value)
+    assert "custom_translation_table={torch.ops.aten.geqrf.default: my_function" in str(caught.value)
+
+
+def test_custom_translations_come_first() -> None:
+    def my_abs(op: Any, x: ir.Value) -> ir.Value:
+        return op.Max(x, op.Neg(x))
+
+    program = outputs_of(torch.abs, torch.ones(2), custom_translation_table={aten.abs.default: my_abs}, verify=True)
+    assert [node.op_type for node in program.model.graph] == ["Neg", "Max"]
+
+
+@pytest.mark.parametrize(
+    ("function", "match"),
+    [
+        (lambda op, x: op.Cast(x, to=ir.DataType.DOUBLE), r"aten.abs.default: the translation returned DOUBLE, torch returns FLOAT"),
+        (lambda op, x: op.Unsqueeze(x, [0]), r"the translation returned rank 2, torch returns rank 1"),
+        (lambda op, x: (x, x), r"the translation returned 2 values, torch returns 1"),
+        (lambda op, x: 3, r"the translation returned a int, not a value of the graph"),
+        (lambda op, x: 1 // 0, r"ZeroDivisionError"),
+    ],
+)
+def test_a_wrong_translation_is_refused(function: Any, match: str) -> None:
+    with pytest.raises(fxonnx.TranslationError, match=match) as caught:
+        outputs_of(torch.abs, torch.ones(2), custom_translation_table={aten.abs.default: function})
+    assert caught.value.target == "aten.abs.default"
+    assert "test_model.py:" in caught.value.location
+
+
+_SCRIPT = """
+import hashlib, torch, fxonnx
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4), torch.nn.Flatten(), torch.nn.Linear(16, 2)).eval()
+program = fxonnx.export(model, (torch.ones(2, 3, 4, 4),), dynamic_shapes=({0: "n"},))
+print(hashlib.sha256(program.model_proto.SerializeToString(deterministic=True)).hexdigest())
+"""
+
+
+def test_every_process_writes_the_same_bytes() -> None:
+    digests = {
+        subprocess.run(
+            [sys.executable, "-c", _SCRIPT], env={"PYTHONHASHSEED": seed}, capture_output=True, text=True, check=True
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert len(digests) == 1
+
+
+def test_importing_the_package_imports_nothing_heavy() -> None:
+    code = "import torch, sys; before = set(sys.modules); import fxonnx; print(*(set(sys.modules) - before))"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert not {"onnxscript", "onnxruntime", "onnx", "sympy", "rich", "typer"} & set(loaded)
