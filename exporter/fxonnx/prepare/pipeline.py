@@ -93,7 +93,7 @@ class _Workspace(torch.fx.GraphModule):
 
     def recompile(self) -> torch.fx.graph.PythonCode:
         """Skips generating Python code for the graph, which takes longer than most passes."""
-        return torch.fx.graph.PythonCode("", {}, {}, {}, None)
+        return torch.fx.graph.PythonCode("", {}, None)
 
 
 def _copy(exported_program: torch.export.ExportedProgram) -> torch.fx.GraphModule:
