@@ -152,13 +152,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     exporters: Exporters = {"capture": _capture, "fxonnx": fxonnx.export}
     if not options.no_torch_onnx:
         exporters["torch.onnx"] = _torch_onnx
+    imports = import_seconds(options.repeats)
     measure(linear_layers(1, 8), exporters, repeats=2)
     linear = measure(linear_layers(1, 8), exporters, repeats=5 * options.repeats)
     models: dict[str, dict[str, Measurement]] = {}
     for name in options.models:
         models[name] = measure(SPEED_MODELS[name](), exporters, options.repeats)
         print(f"measured {name}", file=sys.stderr)
-    imports = import_seconds(options.repeats)
     means = {
         name: geometric_mean([ratio(row, name) for row in models.values()]) for name in exporters if name != "capture"
     }

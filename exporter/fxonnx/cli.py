@@ -70,10 +70,11 @@ def export_command(
 
         check_destination(output)
         on_stage("load")
-        from .api import export
         from .sources import load_source
 
         loaded = load_source(source)
+        from .api import export
+
         program = export(
             loaded.model,
             loaded.args,
@@ -105,6 +106,10 @@ def demo_command(
     """Exports AlexNet, checks the file, and runs it in ONNX Runtime."""
     start = time.perf_counter()
     with _readable_errors(debug), _progress() as on_stage, tempfile.TemporaryDirectory(prefix="fxonnx-") as directory:
+        if output is not None:
+            from .program.saving import check_destination
+
+            check_destination(output)
         on_stage("load")
         from .demo import run_demo
 

@@ -12,6 +12,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from .errors import ArgumentError, VerificationError
+from .program.binding import bind
 
 if TYPE_CHECKING:
     from .program import ONNXProgram
@@ -84,7 +85,7 @@ def verify(
         One row for each graph output.
 
     Raises:
-        ArgumentError: If there are no inputs to run on.
+        ArgumentError: If there are no inputs to run on, or they do not fit the exported ones.
         RuntimeSessionError: If ONNX Runtime can not load or run the model.
         VerificationError: If an output disagrees; it has all rows.
     """
@@ -92,11 +93,11 @@ def verify(
         if program.example_inputs is None:
             raise ArgumentError("args", "the exported program has no example inputs", hint="pass args or kwargs")
         args, kwargs = program.example_inputs
-    args, kwargs = tuple(args or ()), dict(kwargs or {})
+    call = bind(program.exported_program, args or (), kwargs or {})
     # Each run gets inputs of its own: a model may write to them.
-    actual = program(*_copied(args), **_copied(kwargs))
+    actual = program(*_copied(call.args), **_copied(call.kwargs))
     with torch.no_grad():
-        result = _isolated_module(program.exported_program)(*_copied(args), **_copied(kwargs))
+        result = _isolated_module(program.exported_program)(*_copied(call.args), **_copied(call.kwargs))
     expected = [leaf for leaf in pytree.tree_leaves(result) if leaf is not None]
     names = [str(value.name) for value in program.model.graph.outputs]
     rows = compare(names, expected, actual, rtol=rtol, atol=atol)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
@@ -53,9 +54,7 @@ def import_torchvision() -> ModuleType:
         ModuleNotFoundError: If torchvision is not installed.
     """
     _ensure_operators()
-    import torchvision
-
-    return torchvision
+    return import_module("torchvision")
 
 
 @cache

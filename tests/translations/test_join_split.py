@@ -26,7 +26,13 @@ CASES = (
     Case("aten.split.sizes", lambda a: aten.split.sizes(a, [1, 0, 3], 0), (T((4, "n")),)),
     Case("aten.unsafe_split.Tensor", lambda a: aten.unsafe_split(a, 2, 0), (T((4, "n")),)),
     Case("aten.split_with_sizes.default", lambda a: a.split([1, 2, 5], -1), (T(("n", 8)),), ops=("Split",)),
-    Case("aten.split_with_sizes.default", lambda a: torch.cat([a, a, a]).split([a.shape[0], 2 * a.shape[0]]), (T(("n", 8)),), "symbolic", opset=11),
+    Case(
+        "aten.split_with_sizes.default",
+        lambda a: torch.cat([a, a, a]).split([a.shape[0], 2 * a.shape[0]]),
+        (T(("n", 8)),),
+        "symbolic",
+        opset=11,
+    ),
     Case("aten.unsafe_split_with_sizes.default", lambda a: aten.unsafe_split_with_sizes(a, [1, 3]), (T((4, "n")),)),
     Case("aten.chunk.default", lambda a: a.chunk(3, 1), (T(("n", 8)),), ops=("Split",)),
     Case("aten.chunk.default", lambda a: a.chunk(1, 1)[0] + 1, (T(("n", 8)),), "one", ops=("Add",)),
@@ -49,10 +55,24 @@ CASES = (
     Case("aten.repeat_interleave.self_int", lambda a: a.repeat_interleave(2, 0), (T(("n", "m", 3)),), "first"),
     Case("aten.repeat_interleave.self_int", lambda a: a.repeat_interleave(2), (T(("n", 3)),), "flat"),
     Case("aten.repeat_interleave.self_int", lambda a: a.sum().repeat_interleave(2), (T(("n", 3)),), "number"),
-    Case("aten.repeat_interleave.self_Tensor", lambda a: a.repeat_interleave(REPEATS, 1, output_size=5), (T(("n", 3)),)),
-    Case("aten.repeat_interleave.self_Tensor", lambda a, r: a.repeat_interleave(r, 0), (T(("n", 3)), T(("n",), torch.int64, 0, 4)), "data"),
-    Case("aten.repeat_interleave.self_Tensor", lambda a, r: a.repeat_interleave(r), (T(("n", 2)), torch.tensor([2])), "one for all"),
-    Case("aten.repeat_interleave.Tensor", lambda r: torch.repeat_interleave(r), (T(("n",), torch.int32, 0, 4),), opset=11),
+    Case(
+        "aten.repeat_interleave.self_Tensor", lambda a: a.repeat_interleave(REPEATS, 1, output_size=5), (T(("n", 3)),)
+    ),
+    Case(
+        "aten.repeat_interleave.self_Tensor",
+        lambda a, r: a.repeat_interleave(r, 0),
+        (T(("n", 3)), T(("n",), torch.int64, 0, 4)),
+        "data",
+    ),
+    Case(
+        "aten.repeat_interleave.self_Tensor",
+        lambda a, r: a.repeat_interleave(r),
+        (T(("n", 2)), torch.tensor([2])),
+        "one for all",
+    ),
+    Case(
+        "aten.repeat_interleave.Tensor", lambda r: torch.repeat_interleave(r), (T(("n",), torch.int32, 0, 4),), opset=11
+    ),
 )
 
 

@@ -22,6 +22,8 @@ __all__ = ["Op", "Operand", "Result", "Unsupported"]
 Operand: TypeAlias = ir.Value | Dim | float | bool
 """A tensor, or a number: an int, float or bool, or a symbolic size."""
 
+_KEEPS_ZEROS = frozenset({"Cast", "Expand", "Reshape", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze"})
+
 
 @dataclass(frozen=True)
 class Result:
@@ -124,10 +126,10 @@ class Op(onnxscript.OpBuilder):
         return None if array is None else [item.item() for item in array.reshape(-1)]
 
     def is_zero(self, value: ir.Value) -> bool:
-        """Whether a value is known to be all zeros: a literal, or what is expanded or split off from one."""
+        """Whether a value is known to be all zeros: a literal, or elements of one, moved or repeated."""
         producer = value.producer()
         if producer is not None:
-            source = producer.inputs[0] if producer.op_type in ("Expand", "Split") else None
+            source = producer.inputs[0] if producer.op_type in _KEEPS_ZEROS else None
             return source is not None and self.is_zero(source)
         tensor = value.const_value
         return tensor is not None and self._graph_builder.is_literal(value) and not tensor.numpy().any()
@@ -262,8 +264,8 @@ class Op(onnxscript.OpBuilder):
             for axis, dim in enumerate(dims)
         ]
         if target.count(None) <= 1 and 0 not in dims:
-            return self.Reshape(value, [-1 if size is None else size for size in target])
-        return self.Reshape(value, self.sizes(dims))
+            return self._of_shape(self.Reshape(value, [-1 if size is None else size for size in target]), dims)
+        return self._of_shape(self.Reshape(value, self.sizes(dims)), dims)
 
     def expand(self, value: ir.Value, dims: Sequence[Dim]) -> ir.Value:
         """Expand to known sizes; itself when it has them already."""
@@ -273,7 +275,13 @@ class Op(onnxscript.OpBuilder):
         # An axis the input already has needs no size: Expand's 1 keeps it.
         offset = len(dims) - len(source)
         wanted = [1 if axis >= offset and source[axis - offset] == dim else dim for axis, dim in enumerate(dims)]
-        return self.Expand(value, self.sizes(wanted))
+        return self._of_shape(self.Expand(value, self.sizes(wanted)), dims)
+
+    def _of_shape(self, value: ir.Value, dims: Sequence[Dim]) -> ir.Value:
+        """The value, with its shape recorded where ONNX could only make up names for the sizes."""
+        if self._graph_builder.recorded_dims(value) is None:
+            self._graph_builder.set_dims(value, dims)
+        return value
 
     def axis(self, dim: int, rank: int) -> int:
         """A non-negative axis; torch gives 0-dim tensors one axis to name."""

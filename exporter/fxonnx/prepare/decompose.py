@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable
 import torch
 
 from .splicing import find_attribute
-from .tracing import Template, TraceError, call_key, decompositions, splice_template, trace_call
+from .tracing import TraceError, call_key, decompositions, splice_trace, trace_call
 
 __all__ = ["REASON_KEY", "decompose"]
 
@@ -37,7 +37,7 @@ class _Decomposer:
 
     def __init__(self, keep: Callable[[torch.fx.Node], bool]) -> None:
         self._keep = keep
-        self._templates: dict[Hashable, Template | str] = {}
+        self._templates: dict[Hashable, torch.fx.GraphModule | str] = {}
 
     def run(self, owner: torch.fx.GraphModule, ancestors: tuple[Hashable, ...]) -> list[torch.fx.Node]:
         failed: list[torch.fx.Node] = []
@@ -49,8 +49,8 @@ class _Decomposer:
                     bodies[str(node.target)] = body
             elif node.op == "call_function" and isinstance(node.target, torch._ops.OpOverload) and not self._keep(node):
                 template = self._template(node, ancestors)
-                if isinstance(template, Template):
-                    splice_template(owner, node, template)
+                if isinstance(template, torch.fx.GraphModule):
+                    splice_trace(owner, node, template)
                 else:
                     node.meta[REASON_KEY] = template
                     failed.append(node)
@@ -58,7 +58,7 @@ class _Decomposer:
             failed.extend(self.run(body, ancestors))
         return failed
 
-    def _template(self, node: torch.fx.Node, ancestors: tuple[Hashable, ...]) -> Template | str:
+    def _template(self, node: torch.fx.Node, ancestors: tuple[Hashable, ...]) -> torch.fx.GraphModule | str:
         """The complete decomposition of a call, or why there is none."""
         key = call_key(node)
         if key in ancestors:
@@ -67,28 +67,20 @@ class _Decomposer:
         if found is None:
             found = self._expand(node, (*ancestors, key))
             # Inside a cycle "decomposes into itself" holds only on this path.
-            if isinstance(found, Template) or not ancestors:
+            if isinstance(found, torch.fx.GraphModule) or not ancestors:
                 self._templates[key] = found
         return found
 
-    def _expand(self, node: torch.fx.Node, ancestors: tuple[Hashable, ...]) -> Template | str:
+    def _expand(self, node: torch.fx.Node, ancestors: tuple[Hashable, ...]) -> torch.fx.GraphModule | str:
         reasons = []
         for function in decompositions(node.target):
             try:
-                template = trace_call(node, function)
+                trace = trace_call(node, function)
             except TraceError as error:
                 reasons.append(str(error))
                 continue
-            inner = _Owner(template.constants, template.graph)
-            failed = self.run(inner, ancestors)
+            failed = self.run(trace, ancestors)
             if not failed:
-                return Template(inner.graph, {**template.constants, **inner.lifted()})
+                return trace
             reasons.extend(f"it needs {left.target}: {left.meta[REASON_KEY]}" for left in failed[:1])
         return "; ".join(dict.fromkeys(reasons)) or "torch has no decomposition for it"
-
-
-class _Owner(torch.fx.GraphModule):
-    """Holds the graph and the constants of a template while it is expanded; its code never runs."""
-
-    def __init__(self, constants: dict[str, object], graph: torch.fx.Graph) -> None:
-        torch.nn.Module.__init__(self)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -11,12 +11,15 @@ import torch
 from ..errors import PrepareError
 
 __all__ = [
+    "between",
     "copy_origin",
     "erase_unused",
+    "fake_mode_of",
     "find_attribute",
     "is_impure",
     "items",
     "lift",
+    "module_attribute",
     "replace_node",
     "source_line",
     "splice",
@@ -121,41 +124,44 @@ def splice(
     return result
 
 
+def between(before: torch.fx.Node, after: torch.fx.Node) -> list[torch.fx.Node]:
+    """The nodes that stand between two nodes of a graph."""
+    found = []
+    node = before.next
+    while node is not after:
+        found.append(node)
+        node = node.next
+    return found
+
+
 def replace_node(node: torch.fx.Node, result: Result, made: Iterable[torch.fx.Node]) -> None:
-    """Puts a result in the place of a node and erases the node.
+    """Puts a result in the place of a node, which nothing reads afterwards.
 
     A node that was made for the purpose takes over name, value and origin of what it replaces, so that names the user
     sees stay what they were.
 
     Args:
-        node: The node to replace.
+        node: The node to replace; if it returns several values, the ``getitem`` nodes reading them are erased.
         result: What stands in for it: a node, a constant, or a list of them if the node returns several values.
         made: The nodes that were made for the purpose.
     """
-    heirs = set(made)
-    if not isinstance(result, (list, tuple)):
-        _replace(node, result, heirs)
-        return
-    for user in list(node.users):
-        if user.target is operator.getitem and user.args[0] is node:
-            replace_node(user, result[user.args[1]], heirs)  # type: ignore[index]
-        else:
-            _substitute(user, node, list(result))
-    node.graph.erase_node(node)
+    _replace(node, result, set(made))
 
 
 def _replace(node: torch.fx.Node, result: Result, heirs: set[torch.fx.Node]) -> None:
-    if not isinstance(result, torch.fx.Node):
-        for user in list(node.users):
-            _substitute(user, node, result)
-        node.graph.erase_node(node)
+    if isinstance(result, torch.fx.Node):
+        node.replace_all_uses_with(result)
+        if result in heirs:
+            heirs.discard(result)
+            result.name = node.name
+            result.meta = {**result.meta, **node.meta}
         return
-    node.replace_all_uses_with(result)
-    node.graph.erase_node(node)
-    if result in heirs:
-        heirs.discard(result)
-        result.name = node.name
-        result.meta = {**result.meta, **node.meta}
+    for user in list(node.users):
+        if isinstance(result, (list, tuple)) and user.target is operator.getitem and user.args[0] is node:
+            _replace(user, result[user.args[1]], heirs)  # type: ignore[index]
+            node.graph.erase_node(user)
+        else:
+            _substitute(user, node, result)
 
 
 def _substitute(user: torch.fx.Node, node: torch.fx.Node, value: Any) -> None:
@@ -206,7 +212,9 @@ def module_attribute(module: torch.nn.Module, node: torch.fx.Node) -> Any:
     """
     value = find_attribute(module, str(node.target))
     if value is None:
-        raise PrepareError(f"node {node.name} reads the attribute {node.target!r}, which its graph module does not have")
+        raise PrepareError(
+            f"node {node.name} reads the attribute {node.target!r}, which its graph module does not have"
+        )
     return value
 
 
@@ -217,9 +225,3 @@ def fake_mode_of(values: Iterable[Any]) -> Any:
         if mode is not None:
             return mode
     return None
-
-
-def bound(node: torch.fx.Node, values: Mapping[torch.fx.Node, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments of a node with values in the place of nodes."""
-    args = torch.fx.map_arg(node.args, values.__getitem__)
-    return args, torch.fx.map_arg(node.kwargs, values.__getitem__)  # type: ignore[return-value]

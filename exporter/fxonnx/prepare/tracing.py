@@ -4,15 +4,25 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from .splicing import copy_origin, erase_unused, fake_mode_of, find_attribute, items, lift, replace_node, splice
+from .splicing import (
+    between,
+    copy_origin,
+    erase_unused,
+    fake_mode_of,
+    find_attribute,
+    items,
+    lift,
+    module_attribute,
+    replace_node,
+    splice,
+)
 
-__all__ = ["Template", "TraceError", "call_key", "decompositions", "no_new_guards", "splice_template", "trace_call"]
+__all__ = ["TraceError", "call_key", "decompositions", "no_new_guards", "splice_trace", "trace_call"]
 
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
@@ -31,19 +41,6 @@ _ASSERTIONS = frozenset(
 
 class TraceError(Exception):
     """A decomposition can not be traced, or what it computes is not what the node returns."""
-
-
-@dataclass(frozen=True)
-class Template:
-    """A traced call, to be spliced wherever the same call occurs.
-
-    Attributes:
-        graph: Its placeholders are the tensor and SymInt arguments of the call in their order, those in lists included.
-        constants: Tensors and graph modules of the ``get_attr`` nodes, by target.
-    """
-
-    graph: torch.fx.Graph
-    constants: dict[str, Any] = field(default_factory=dict)
 
 
 def _operands(node: torch.fx.Node) -> list[torch.fx.Node]:
@@ -126,15 +123,17 @@ def decompositions(target: Any) -> list[Callable[..., Any]]:
     return found
 
 
-def trace_call(node: torch.fx.Node, function: Callable[..., Any]) -> Template:
+def trace_call(node: torch.fx.Node, function: Callable[..., Any], *, check: bool = True) -> torch.fx.GraphModule:
     """Traces ``function`` on the arguments of a call.
 
     Args:
         node: The call; its arguments' ``meta["val"]`` are fake tensors and symbolic or plain numbers.
         function: Computes what the node computes from the node's arguments.
+        check: Whether to compare the result with the node's value.
 
     Returns:
-        A functional graph whose operators are those ``function`` calls directly, none of them decomposed further.
+        A functional graph of the operators ``function`` calls directly, none of them decomposed further. Its
+        placeholders are the tensor and symbolic arguments of the call in their order, those in lists included.
 
     Raises:
         TraceError: If tracing fails, assumes something about symbolic sizes, or yields other shapes or dtypes.
@@ -156,20 +155,21 @@ def trace_call(node: torch.fx.Node, function: Callable[..., Any]) -> Template:
     try:
         with torch.no_grad(), no_new_guards(fake_mode), fake_mode or contextlib.nullcontext():
             traced = make_fx(run, tracing_mode="fake", pre_dispatch=True, _disable_torch_fn_metadata_mode=True)(*values)
-    except Exception as error:  # noqa: BLE001 - foreign code; what went wrong is reported with the operator
+    except Exception as error:
+        # Foreign code may raise anything; what went wrong is reported with the operator.
         raise TraceError(f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}") from error
-    template = Template(traced.graph, _constants(traced))
-    _clean(template.graph)
-    _check(node, template)
-    return template
+    _settle_constants(traced)
+    _clean(traced.graph)
+    if check:
+        _check(node, traced.graph)
+    return traced
 
 
 def _flat(values: Sequence[Any]) -> list[Any]:
     return [item for value in values for item in (_flat(value) if isinstance(value, (list, tuple)) else [value])]
 
 
-def _constants(traced: torch.fx.GraphModule) -> dict[str, Any]:
-    constants = {}
+def _settle_constants(traced: torch.fx.GraphModule) -> None:
     for node in traced.graph.nodes:
         if node.op == "get_attr":
             value = find_attribute(traced, str(node.target))
@@ -177,9 +177,9 @@ def _constants(traced: torch.fx.GraphModule) -> dict[str, Any]:
             real = getattr(value, "constant", None)
             if real is None and fake_mode_of([value]) is not None:
                 raise TraceError(f"the decomposition makes a tensor {node.target} whose values are not known")
-            constants[str(node.target)] = value if real is None else real
+            if real is not None:
+                setattr(traced, str(node.target), real)
             node.meta.setdefault("val", value)
-    return constants
 
 
 def _clean(graph: torch.fx.Graph) -> None:
@@ -202,12 +202,10 @@ def _clean(graph: torch.fx.Graph) -> None:
             raise TraceError("the decomposition writes to its arguments")
 
 
-def _check(node: torch.fx.Node, template: Template) -> None:
+def _check(node: torch.fx.Node, graph: torch.fx.Graph) -> None:
     """The traced graph must return what the node returns, sizes included unless they are written differently."""
-    output = next(reversed(template.graph.nodes))
-    if any(inner.target is node.target and len(template.graph.nodes) == 2 for inner in template.graph.nodes):
-        raise TraceError("the operator decomposes into itself")
-    for inner in template.graph.nodes:
+    output = next(reversed(graph.nodes))
+    for inner in graph.nodes:
         if inner.op == "call_function" and inner.meta.get("unbacked_bindings"):
             raise TraceError(f"the decomposition calls {inner.target}, whose result has a size known only at run time")
     result = torch.fx.map_arg(output.args[0], lambda inner: inner.meta.get("val"))
@@ -232,13 +230,13 @@ def _compare(expected: Any, found: Any) -> None:
             )
 
 
-def splice_template(owner: torch.fx.GraphModule, node: torch.fx.Node, template: Template) -> list[torch.fx.Node]:
+def splice_trace(owner: torch.fx.GraphModule, node: torch.fx.Node, trace: torch.fx.GraphModule) -> list[torch.fx.Node]:
     """Replaces a call by its traced graph.
 
     Args:
-        owner: The graph module whose graph holds the node; constants of the template become its attributes.
+        owner: The graph module whose graph holds the node; constants of the trace become its attributes.
         node: The call; erased.
-        template: A trace of it, or of a call with the same :func:`call_key`.
+        trace: A trace of it, or of a call with the same :func:`call_key`; not changed.
 
     Returns:
         The new nodes.
@@ -246,17 +244,15 @@ def splice_template(owner: torch.fx.GraphModule, node: torch.fx.Node, template: 
     inputs: list[Any] = []
     for operand in _operands(node):
         inputs.extend(items(operand) if isinstance(operand.meta["val"], (list, tuple)) else [operand])
-    last = node.prev
+    before = node.prev
 
     def attribute(inner: torch.fx.Node) -> str:
-        return lift(owner, f"_constant_of_{node.name}", template.constants[str(inner.target)])
+        return lift(owner, f"_constant_of_{node.name}", module_attribute(trace, inner))
 
-    result = splice(node.graph, node, template.graph, inputs, attribute)
-    made = []
-    current = last.next
-    while current is not node:
-        made.append(current)
-        copy_origin(current, node)
-        current = current.next
+    result = splice(node.graph, node, trace.graph, inputs, attribute)
+    made = between(before, node)
+    for new in made:
+        copy_origin(new, node)
     replace_node(node, result, made)
+    node.graph.erase_node(node)
     return made

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -11,14 +12,27 @@ from torch.utils._pytree import TreeSpec
 
 from ..errors import ArgumentError
 
-__all__ = ["bind"]
+__all__ = ["Call", "bind"]
 
 _GIVEN_BY_THE_USER = frozenset({InputKind.USER_INPUT, InputKind.CUSTOM_OBJ})
 
 
-def bind(
-    exported_program: torch.export.ExportedProgram, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> tuple[Any, ...]:
+@dataclass(frozen=True)
+class Call:
+    """The arguments of one call of an exported program.
+
+    Attributes:
+        args: As they were at export: the arguments that were positional then.
+        kwargs: Likewise, in the order of then.
+        inputs: Their leaves without the constants that were baked in at export, in graph input order.
+    """
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    inputs: tuple[Any, ...]
+
+
+def bind(exported_program: torch.export.ExportedProgram, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
     """Binds a call as the exported ``forward`` would.
 
     Args:
@@ -26,12 +40,9 @@ def bind(
         args: Positional arguments.
         kwargs: Keyword arguments, in any order; parameters passed by position at export may be named, too.
 
-    Returns:
-        The leaves of all arguments without the constants that were baked in at export, in graph input order.
-
     Raises:
         ArgumentError: If an argument is unknown, missing, given twice, of another structure than at export, or a
-            constant with another value.
+            constant with another value. Constants need not be given.
     """
     parameters, positional = _parameters(exported_program)
     given = _given(parameters, positional, args, kwargs)
@@ -40,16 +51,26 @@ def bind(
         for spec in exported_program.graph_signature.input_specs
         if spec.kind in _GIVEN_BY_THE_USER
     ]
-    leaves: list[Any] = []
+    values: dict[str, Any] = {}
+    inputs: list[Any] = []
     start = 0
     for name, spec in parameters.items():
         here = constants[start : start + spec.num_leaves]
         start += spec.num_leaves
         if name in given:
-            leaves.extend(_leaves(name, given[name], spec, here))
-        elif None in here:
-            raise ArgumentError(name, "this argument is missing", hint=_known(parameters))
-    return tuple(leaves)
+            values[name] = given[name]
+            inputs.extend(_inputs(name, given[name], spec, here))
+        else:
+            baked = [constant.value for constant in here if constant is not None]
+            if len(baked) < len(here):
+                raise ArgumentError(name, "this argument is missing", hint=_known(parameters))
+            values[name] = spec.unflatten(baked)
+    names = list(parameters)
+    return Call(
+        tuple(values[name] for name in names[:positional]),
+        {name: values[name] for name in names[positional:]},
+        tuple(inputs),
+    )
 
 
 def _parameters(exported_program: torch.export.ExportedProgram) -> tuple[dict[str, TreeSpec], int]:
@@ -86,7 +107,7 @@ def _given(
     return given
 
 
-def _leaves(name: str, value: Any, spec: TreeSpec, constants: Sequence[ConstantArgument | None]) -> list[Any]:
+def _inputs(name: str, value: Any, spec: TreeSpec, constants: Sequence[ConstantArgument | None]) -> list[Any]:
     try:
         leaves = spec.flatten_up_to(value)
     except ValueError as error:

@@ -91,10 +91,10 @@ class ONNXProgram:
             ArgumentError: If the arguments do not fit the exported ones.
             RuntimeSessionError: If ONNX Runtime can not load or run the model.
         """
-        values = bind(self.exported_program, args, kwargs)
+        call = bind(self.exported_program, args, kwargs)
         if self._session is None:
             self._session = Session(self.model)
-        return self._session.run(values)
+        return self._session.run(call.inputs)
 
     def save(
         self,

@@ -3,7 +3,8 @@
 The model file is written beside its destination and renamed. With a side file there are two renames, and between
 them the old model must still find its old data. So new data never takes the name of data that the model file now
 at the destination mentions: it goes to ``<name>.1.data`` when ``<name>.data`` is in use, and once the new model is
-in place, data and model move on to the usual name in three system calls.
+in place, data and model move on to the usual name: link, rename, unlink. Killed between these, the data has two
+names, which ONNX Runtime does not mind but onnx.load refuses; the next save, or removing one of them, settles it.
 """
 
 from __future__ import annotations
@@ -75,15 +76,25 @@ def check_destination(path: Path) -> None:
     Raises:
         SaveError: If not.
     """
+    try:
+        problem, hint = _problem(path)
+    except OSError as error:
+        raise SaveError(f"{path} can not be written: {error.strerror or error}") from error
+    if problem:
+        raise SaveError(f"{path} can not be written: {problem}", hint=hint)
+
+
+def _problem(path: Path) -> tuple[str, str | None]:
     directory = path.parent
     if not directory.exists():
-        raise SaveError(f"{path} can not be written: there is no directory {directory}", hint="create it first")
+        return f"there is no directory {directory}", "create it first"
     if path.is_dir():
-        raise SaveError(f"{path} can not be written: it is a directory", hint="give the name of a file")
+        return "it is a directory", "give the name of a file"
     if not directory.is_dir() or (path.exists() and not path.is_file()):
-        raise SaveError(f"{path} can not be written: it is not a regular file in a directory")
+        return "it is not a regular file in a directory", None
     if not os.access(path if path.exists() else directory, os.W_OK):
-        raise SaveError(f"{path} can not be written: permission denied")
+        return "permission denied", None
+    return "", None
 
 
 def _save_to_file(file: BinaryIO, laid_out: Layout) -> None:

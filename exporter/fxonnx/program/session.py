@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import tempfile
 from collections.abc import Sequence
@@ -11,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import onnx_ir as ir
 import torch
 from fxonnx_translations.dtypes import to_torch_dtype
-from torch.utils.dlpack import from_dlpack
 
 from ..errors import ArgumentError, RuntimeSessionError
 from .saving import SINGLE_FILE_BYTES, save
@@ -146,8 +146,8 @@ def _to_ort(tensor: torch.Tensor) -> onnxruntime.OrtValue:
 
 def _to_torch(value: onnxruntime.OrtValue) -> torch.Tensor:
     dtype = to_torch_dtype(ir.DataType(value.element_type()))
-    if dtype == torch.bfloat16:
-        # NumPy has no bfloat16; DLPack does, but no bool and no float8.
-        return from_dlpack(value)
-    tensor = torch.from_numpy(value.numpy())
-    return tensor.view(dtype) if dtype in _UNKNOWN_TO_NUMPY else tensor
+    if dtype not in _UNKNOWN_TO_NUMPY:
+        return torch.from_numpy(value.numpy())
+    # DLPack knows bfloat16, but ONNX Runtime hands out no float8 with it.
+    content = bytearray(ctypes.string_at(value.data_ptr(), value.tensor_size_in_bytes()))
+    return (torch.frombuffer(content, dtype=dtype) if content else torch.empty(0, dtype=dtype)).reshape(value.shape())

@@ -55,11 +55,8 @@ def position(op: Op, index: Dim, size: Dim) -> Dim:
 def sliced(op: Op, value: ir.Value, axis: int, start: Dim, end: Dim, step: Dim = 1) -> ir.Value:
     """One Slice along one axis; limits count from the end when negative and are clamped, as torch's."""
     size = op.dims(value)[axis]
-    if (
-        start == 0
-        and step == 1
-        and (end == size or end == END or (isinstance(end, int) and isinstance(size, int) and end >= size))
-    ):
+    whole = end in (size, END) or (isinstance(end, int) and isinstance(size, int) and end >= size)
+    if start == 0 and step == 1 and whole:
         return value
     first = op.size(position(op, start, size))
     last = op.const([END]) if end == size else op.size(position(op, end, size))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import onnx_ir as ir
 import torch
 
@@ -12,7 +14,7 @@ from .scatter import scatter_op
 
 aten = torch.ops.aten
 
-INT64, FLOAT = ir.DataType.INT64, ir.DataType.FLOAT
+INT64 = ir.DataType.INT64
 
 
 @translates(aten.embedding.default)
@@ -28,11 +30,60 @@ def embedding(
     return op.Gather(weight, indices, axis=0)
 
 
+def _bag_numbers(op: Op, offsets: ir.Value, count: Dim) -> ir.Value:
+    """The bag of each of ``count`` indices, as INT64 [count, 1]: how many bags have begun by then."""
+    # A bag may begin behind the last index, when it is empty.
+    begun = op.expand(op.const([0]), [count + 1])
+    ones = op.expand(op.const([1]), op.dims(offsets))
+    started = op.CumSum(scatter_op(op, "ScatterElements", begun, offsets, ones, "add", 0), op.const(0))
+    return op.Unsqueeze(op.Sub(op.Slice(started, [0], op.size(count), [0]), 1), [1])
+
+
+@translates(aten.embedding_bag.padding_idx)
+def embedding_bag(
+    op: Op,
+    weight: ir.Value,
+    indices: ir.Value,
+    offsets: ir.Value,
+    scale_grad_by_freq: bool,
+    mode: int,
+    sparse: bool,
+    per_sample_weights: ir.Value | None,
+    include_last_offset: bool,
+    padding_idx: int | None,
+) -> list[ir.Value | None]:
+    """aten::embedding_bag.padding_idx(Tensor weight, Tensor indices, Tensor offsets, bool scale_grad_by_freq, int mode, bool sparse, Tensor? per_sample_weights, bool include_last_offset, int? padding_idx) -> (Tensor, Tensor, Tensor, Tensor)"""
+    bags, dtype = op.result.shape[0], op.dtype_of(weight)
+    if include_last_offset:
+        offsets = op.Slice(offsets, [0], [-1], [0])
+    numbers = _bag_numbers(op, op.cast(offsets, INT64), op.dims(indices)[0])
+    rows = op.Gather(weight, indices, axis=0)
+    if per_sample_weights is not None:
+        rows = op.Mul(rows, op.Unsqueeze(per_sample_weights, [1]))
+    empty, reduction = (-math.inf, "max") if mode == 2 else (0.0, "add")
+    counted = op.expand(op.const([[1.0]], dtype), [op.dims(indices)[0], 1])
+    if padding_idx is not None:
+        total = op.dims(weight)[0]
+        ignored = op.Unsqueeze(op.Equal(indices, op.operand(padding_idx % total, op.dtype_of(indices))), [1])
+        rows = op.Where(ignored, op.const(empty, dtype), rows)
+        counted = op.Where(ignored, op.const(0.0, dtype), counted)
+    start = op.expand(op.const([[empty]], dtype), op.result.shape)
+    result = scatter_op(op, "ScatterND", start, numbers, rows, reduction)
+    if mode != 0:
+        none = op.expand(op.const([[0.0]], dtype), [bags, 1])
+        count = scatter_op(op, "ScatterND", none, numbers, counted, "add")
+        if mode == 1:
+            result = op.Div(result, op.Max(count, op.const(1.0, dtype)))
+        else:
+            zero = op.const(0.0, dtype)
+            result = op.Where(op.Equal(count, zero), zero, result)
+    # The other outputs serve the backward pass.
+    return [result, None, None, None]
+
+
 @translates(aten.one_hot.default)
 def one_hot(op: Op, self: ir.Value, num_classes: int = -1) -> ir.Value:
     """aten::one_hot(Tensor self, int num_classes=-1) -> Tensor"""
-    if num_classes >= 0:
-        depth = op.const(num_classes)
-    else:
-        depth = op.Add(op.ReduceMax(op.Reshape(self, [-1]), [0], keepdims=0), 1)
-    return op.OneHot(self, depth, op.const([0, 1]), axis=-1)
+    if num_classes < 0:
+        raise Unsupported("one_hot without num_classes, whose result's size depends on the data")
+    return op.OneHot(self, op.const(num_classes), op.const([0, 1]), axis=-1)

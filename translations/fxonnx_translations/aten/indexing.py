@@ -113,7 +113,7 @@ def broadcast(op: Op, values: Sequence[ir.Value]) -> list[ir.Value]:
     return result
 
 
-# ---- x[i, j, ...]
+# ---- indexing by tensors
 
 
 @dataclass(frozen=True)
@@ -121,11 +121,11 @@ class Indexing:
     """``x[..., i, j, ...]`` with index tensors only, masks already turned into positions.
 
     Attributes:
-        value: What is indexed.
-        indices: INT64 or INT32 positions by axis of ``value``.
+        rank: Number of axes of what is indexed.
+        indices: INT64 or INT32 positions by axis.
     """
 
-    value: ir.Value
+    rank: int
     indices: dict[int, ir.Value]
 
     @property
@@ -135,41 +135,39 @@ class Indexing:
 
     @property
     def first(self) -> int:
-        """The axis of the result where the axes of the index tensors begin: behind the first ones, if they are neighbours."""
+        """The axis of the result where the axes of the index tensors begin: 0 unless the indexed axes are neighbours."""
         axes = self.axes
         return axes[0] if axes[-1] - axes[0] == len(axes) - 1 else 0
 
-    def perm(self, op: Op) -> list[int]:
-        """Axes of ``value`` with the indexed ones first."""
-        return [*self.axes, *(axis for axis in range(op.rank_of(self.value)) if axis not in self.indices)]
+    @property
+    def perm(self) -> list[int]:
+        """The axes with the indexed ones first."""
+        return [*self.axes, *(axis for axis in range(self.rank) if axis not in self.indices)]
 
 
 def is_mask(op: Op, index: ir.Value) -> bool:
-    """Whether an index tensor is a mask; torch takes bytes for one, too."""
-    return op.dtype_of(index) in (BOOL, UINT8)
+    """Whether an index tensor is a mask."""
+    return op.dtype_of(index) == BOOL
 
 
 def prepared_indices(op: Op, value: ir.Value, indices: Indices) -> Indexing:
-    """Turns masks into positions."""
+    """Turns masks into positions.
+
+    Raises:
+        Unsupported: For a mask without axes.
+    """
     found: dict[int, ir.Value] = {}
     axis = 0
     for index in indices:
         if index is None:
             axis += 1
-        elif not is_mask(op, index):
-            found[axis] = index
+            continue
+        if is_mask(op, index) and op.rank_of(index) == 0:
+            raise Unsupported("a number as a mask, which makes an axis of its own")
+        for positions in _coordinates(op, index) if is_mask(op, index) else [index]:
+            found[axis] = positions
             axis += 1
-        elif op.rank_of(index) == 0:
-            # A number as a mask makes an axis of its own.
-            value = op.Unsqueeze(value, [axis])
-            found = {(place if place < axis else place + 1): known for place, known in found.items()}
-            found[axis] = op.Squeeze(nonzero_rows(op, op.Unsqueeze(index, [0])), [0])
-            axis += 1
-        else:
-            for row in _coordinates(op, index):
-                found[axis] = row
-                axis += 1
-    return Indexing(value, found)
+    return Indexing(op.rank_of(value), found)
 
 
 def stacked(op: Op, indices: Sequence[ir.Value]) -> ir.Value:
@@ -197,25 +195,25 @@ def _by_mask(op: Op, value: ir.Value, indices: Indices) -> ir.Value | None:
     return compressed(op, merged, flat_mask, axis)
 
 
-def _axis_by_axis(op: Op, indexing: Indexing) -> ir.Value | None:
+def _axis_by_axis(op: Op, value: ir.Value, indexing: Indexing) -> ir.Value | None:
     """``x[i[:, None], j]``: index tensors that vary along different axes, in order, pick from one axis after the other."""
     axes, first = indexing.axes, indexing.first
     if axes != list(range(first, first + len(axes))):
         return None
     values = [indexing.indices[axis] for axis in axes]
-    count = max(op.rank_of(value) for value in values)
+    count = max(op.rank_of(index) for index in values)
     varying = [
-        [axis + count - op.rank_of(value) for axis, dim in enumerate(op.dims(value)) if dim != 1] for value in values
+        [axis + count - op.rank_of(index) for axis, dim in enumerate(op.dims(index)) if dim != 1] for index in values
     ]
     order = [axis for some in varying for axis in some]
     if order != sorted(set(order)):
         return None
     common = broadcast_dims(op, values)
-    result, place = indexing.value, first
-    for value, some in zip(values, varying, strict=True):
-        dims = op.dims(value)
+    result, place = value, first
+    for index, some in zip(values, varying, strict=True):
+        dims = op.dims(index)
         ones = [axis for axis, dim in enumerate(dims) if dim == 1]
-        result = op.Gather(result, op.Squeeze(value, ones), axis=place)
+        result = op.Gather(result, op.Squeeze(index, ones), axis=place)
         place += len(some)
     # What varies along no axis has left no axis behind.
     return op.Unsqueeze(result, [first + axis for axis, dim in enumerate(common) if dim == 1])
@@ -231,16 +229,16 @@ def indexed(op: Op, self: ir.Value, indices: Indices) -> ir.Value:
     if not axes:
         return self
     if len(axes) == 1:
-        return op.Gather(indexing.value, indexing.indices[axes[0]], axis=axes[0])
-    separate = _axis_by_axis(op, indexing)
+        return op.Gather(self, indexing.indices[axes[0]], axis=axes[0])
+    separate = _axis_by_axis(op, self, indexing)
     if separate is not None:
         return separate
     positions = stacked(op, [indexing.indices[axis] for axis in axes])
-    picked = op.GatherND(op.Transpose(indexing.value, perm=indexing.perm(op)), positions)
+    picked = op.GatherND(op.Transpose(self, perm=indexing.perm), positions)
     first, count = indexing.first, op.rank_of(positions) - 1
     if first == 0:
         return picked
-    total = count + op.rank_of(indexing.value) - len(axes)
+    total = count + indexing.rank - len(axes)
     before = range(count, count + first)
     return op.Transpose(picked, perm=[*before, *range(count), *range(count + first, total)])
 

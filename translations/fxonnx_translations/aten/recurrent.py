@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -53,7 +53,6 @@ class _Kind:
         states: Number of states: hidden, and cell for the LSTM.
         step: One time step, for what the operator can not do.
         activation: The activation of every direction, where it is not the operator's default.
-        attributes: Further attributes of the operator.
     """
 
     op_type: str
@@ -61,12 +60,11 @@ class _Kind:
     states: int
     step: Step
     activation: str | None = None
-    attributes: Mapping[str, int] | None = None
 
 
 # torch's gates are i f g o, ONNX's i o f c; torch's GRU has r z n, ONNX z r h.
 _LSTM = _Kind("LSTM", (0, 3, 1, 2), 2, _lstm_step)
-_GRU = _Kind("GRU", (1, 0, 2), 1, _gru_step, attributes={"linear_before_reset": 1})
+_GRU = _Kind("GRU", (1, 0, 2), 1, _gru_step)
 _RNN_TANH = _Kind("RNN", (0,), 1, partial(_rnn_step, "Tanh"))
 _RNN_RELU = _Kind("RNN", (0,), 1, partial(_rnn_step, "Relu"), activation="Relu")
 
@@ -160,7 +158,8 @@ def _fused_layer(
         hidden_size=hidden,
         direction="bidirectional" if count == 2 else None,
         activations=None if kind.activation is None else [kind.activation] * count,
-        **(kind.attributes or {}),
+        # torch multiplies by the reset gate after the matrix product.
+        linear_before_reset=1 if kind.op_type == "GRU" else None,
     )
     op.shaped(sequence, (time, count, batch, hidden))
     for state in last:

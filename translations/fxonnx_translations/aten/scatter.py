@@ -12,7 +12,7 @@ from ..op import Op, Operand, Unsupported
 from ..registry import translates
 from ..symbols import Dim
 from .axes import axis_of, choose, rank
-from .indexing import Indices, Indexing, broadcast, is_mask, nonzero_rows, prepared_indices, stacked
+from .indexing import Indexing, Indices, broadcast, is_mask, nonzero_rows, prepared_indices, stacked
 
 aten = torch.ops.aten
 
@@ -150,9 +150,7 @@ def scatter_reduce(
     return choose(op, some, op.const(math.nan, dtype), result)
 
 
-def _mean(
-    op: Op, base: ir.Value, dim: int, index: ir.Value, src: ir.Value, include_self: bool
-) -> ir.Value:
+def _mean(op: Op, base: ir.Value, dim: int, index: ir.Value, src: ir.Value, include_self: bool) -> ir.Value:
     dtype = op.dtype_of(base)
     total = _elements(op, base, dim, index, src, "add")
     counted = FLOAT if dtype.is_floating_point() else dtype
@@ -202,9 +200,7 @@ def index_copy(op: Op, self: ir.Value, dim: int, index: ir.Value, source: ir.Val
 
 
 @translates(aten.index_add.default)
-def index_add(
-    op: Op, self: ir.Value, dim: int, index: ir.Value, source: ir.Value, alpha: Operand = 1
-) -> ir.Value:
+def index_add(op: Op, self: ir.Value, dim: int, index: ir.Value, source: ir.Value, alpha: Operand = 1) -> ir.Value:
     """aten::index_add(Tensor self, int dim, Tensor index, Tensor source, *, Scalar alpha=1) -> Tensor"""
     if alpha != 1:
         source = op.Mul(source, op.operand(alpha, op.dtype_of(source)))
@@ -239,7 +235,7 @@ def index_reduce(
     return scatter_reduce(op, self, axis, positions, source, reduce, include_self)
 
 
-# ---- x[i, j, ...] = values
+# ---- assignments to positions and masks
 
 
 def _under_mask(op: Op, self: ir.Value, indices: Indices, values: ir.Value, accumulate: bool) -> ir.Value | None:
@@ -263,10 +259,10 @@ def _under_mask(op: Op, self: ir.Value, indices: Indices, values: ir.Value, accu
     return choose(op, flags, values, self)
 
 
-def _for_scatter(op: Op, indexing: Indexing, values: ir.Value, positions: ir.Value) -> ir.Value:
+def _for_scatter(op: Op, dims: Sequence[Dim], indexing: Indexing, values: ir.Value, positions: ir.Value) -> ir.Value:
     """The values in the shape ScatterND takes: the axes of the index tensors, then the axes that are not indexed."""
     count = op.rank_of(positions) - 1
-    dims, first = op.dims(indexing.value), indexing.first
+    first = indexing.first
     rest = [dims[axis] for axis in range(len(dims)) if axis not in indexing.indices]
     spots = op.dims(positions)[:-1]
     wanted = [*rest[:first], *spots, *rest[first:]]
@@ -300,24 +296,20 @@ def _index_put(op: Op, self: ir.Value, indices: Indices, values: ir.Value, accum
     axes = indexing.axes
     if not axes:
         return op.Add(self, values) if accumulate else op.expand(values, op.dims(self))
-    if len(axes) == 1 and axes[0] > 0 and op.rank_of(indexing.indices[axes[0]]) == 1 and indexing.value is self:
+    if len(axes) == 1 and axes[0] > 0 and op.rank_of(indexing.indices[axes[0]]) == 1:
         return _put_along(op, self, axes[0], indexing.indices[axes[0]], values, reduction)
     mask = next((index for index in indices if index is not None), None)
     if mask is not None and is_mask(op, mask) and op.rank_of(mask) == len(axes):
         positions = op.Transpose(nonzero_rows(op, mask), perm=[1, 0])
     else:
         positions = stacked(op, [indexing.indices[axis] for axis in axes])
-    perm = indexing.perm(op)
-    source = _for_scatter(op, indexing, values, positions)
-    result = scatter_op(op, "ScatterND", op.Transpose(indexing.value, perm=perm), positions, source, reduction)
-    result = op.Transpose(result, perm=[perm.index(axis) for axis in range(len(perm))])
-    # A mask without axes has added one.
-    return result if indexing.value is self else op.reshape(result, op.dims(self))
+    perm = indexing.perm
+    source = _for_scatter(op, op.dims(self), indexing, values, positions)
+    result = scatter_op(op, "ScatterND", op.Transpose(self, perm=perm), positions, source, reduction)
+    return op.Transpose(result, perm=[perm.index(axis) for axis in range(len(perm))])
 
 
-def _put_along(
-    op: Op, self: ir.Value, axis: int, index: ir.Value, values: ir.Value, reduction: str | None
-) -> ir.Value:
+def _put_along(op: Op, self: ir.Value, axis: int, index: ir.Value, values: ir.Value, reduction: str | None) -> ir.Value:
     """``self[:, i] = values`` without moving the axis to the front and back."""
     dims = op.dims(self)
     wanted = [*dims[:axis], op.dims(index)[0], *dims[axis + 1 :]]

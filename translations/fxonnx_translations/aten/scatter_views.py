@@ -9,14 +9,21 @@ import torch
 from ..op import Op
 from ..registry import translates
 from ..symbols import Dim
-from .axes import END, axis_of, choose, position, sliced
+from .axes import END, axis_of, position, sliced
 from .scatter import along_axis
 
 aten = torch.ops.aten
 
 # The types in which Where has a kernel: for the others joining the parts is shorter.
 _CHOSEN = frozenset(
-    {ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.INT64, ir.DataType.INT32, ir.DataType.UINT8}
+    {
+        ir.DataType.FLOAT,
+        ir.DataType.DOUBLE,
+        ir.DataType.FLOAT16,
+        ir.DataType.INT64,
+        ir.DataType.INT32,
+        ir.DataType.UINT8,
+    }
 )
 # Masks are stored in the model.
 _LONGEST_MASK = 4096
@@ -104,9 +111,7 @@ def select_scatter(op: Op, self: ir.Value, src: ir.Value, dim: int, index: Dim) 
 
 
 @translates(aten.diagonal_scatter.default)
-def diagonal_scatter(
-    op: Op, self: ir.Value, src: ir.Value, offset: int = 0, dim1: int = 0, dim2: int = 1
-) -> ir.Value:
+def diagonal_scatter(op: Op, self: ir.Value, src: ir.Value, offset: int = 0, dim1: int = 0, dim2: int = 1) -> ir.Value:
     """aten::diagonal_scatter(Tensor self, Tensor src, int offset=0, int dim1=0, int dim2=1) -> Tensor"""
     row_axis, column_axis = (axis_of(op, self, dim) for dim in (dim1, dim2))
     perm = [axis for axis in range(op.rank_of(self)) if axis not in (row_axis, column_axis)] + [row_axis, column_axis]
@@ -118,6 +123,4 @@ def diagonal_scatter(
     first = offset if offset >= 0 else -offset * columns
     places = _places(op, rows * columns, length, first, columns + 1)
     flat = along_axis(op, op.reshape(matrices, [*batch, rows * columns]), len(batch), places, source)
-    return op.Transpose(
-        op.reshape(flat, op.dims(matrices)), perm=[perm.index(axis) for axis in range(len(perm))]
-    )
+    return op.Transpose(op.reshape(flat, op.dims(matrices)), perm=[perm.index(axis) for axis in range(len(perm))])

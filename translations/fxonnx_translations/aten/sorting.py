@@ -104,10 +104,13 @@ def kthvalue(op: Op, self: ir.Value, k: Dim, dim: int = -1, keepdim: bool = Fals
 
 
 def _extreme_place(op: Op, operator: str, self: ir.Value, dim: int | None, keepdim: bool) -> ir.Value:
-    """The first position of the extreme; the first NaN is both extremes, to torch and to ONNX Runtime."""
+    """The first position of the extreme; NaN is both extremes to torch, and takes the place of an infinity here."""
     if op.rank_of(self) == 0:
         return op.const(0)
     value = _ordered(op, self)
+    if op.is_float(value):
+        infinity = math.inf if operator == "ArgMax" else -math.inf
+        value = op.Where(op.IsNaN(value), op.const(infinity, op.dtype_of(value)), value)
     if dim is not None:
         place: ir.Value = getattr(op, operator)(value, axis=op.axis(dim, op.rank_of(self)), keepdims=int(keepdim))
         return place

@@ -1,0 +1,214 @@
+"""The call of torch.export, and what its failures mean to the user."""
+
+from __future__ import annotations
+
+import re
+import sysconfig
+import traceback
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from inspect import Signature
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.utils._pytree as pytree
+from torch.export import Dim, ExportedProgram
+from torch.fx.experimental import _config as symbolic_config
+
+from ..errors import CaptureError
+from .inputs import Inputs
+from .naming import fixed_dims_error
+from .preserve import preserved
+from .recurrent import recurrent_kernels
+from .shapes import DimHint, DimSpec, Leaf, Shapes
+
+__all__ = ["export_module"]
+
+MESSAGE_LINES = 8
+
+# What torch 2.13 says of a dim hint and of a Dim when tracing finds one size only.
+STATIC_PLACE = re.compile(r"static shape of (\d+) for dimension inputs\['(\w+)'\](.*?)(?:\.shape\[(\d+)\])?\.?$", re.M)
+STATIC_NAMES = (
+    re.compile(r"^\s+(\w+) = (\d+)$", re.M),
+    re.compile(r"marked (\w+) as dynamic but your code specialized it to be a constant \((\d+)\)"),
+)
+
+
+def export_module(model: torch.nn.Module, inputs: Inputs, shapes: Shapes) -> ExportedProgram:
+    """Exports without Python tracing of the byte code first, and with it (``strict``) if that fails.
+
+    Raises:
+        CaptureError: If both fail, with the message of the first, or if the model fixes a dim that is dynamic.
+    """
+    inputs = _distinct(inputs)
+    try:
+        return _export_refined(model, inputs, shapes)
+    except CaptureError:
+        raise
+    except Exception as error:  # noqa: BLE001 - raised below unless the second way works
+        first = error
+    try:
+        return _export(model, inputs, shapes.for_torch(_dim), strict=True)
+    except Exception:  # noqa: BLE001 - the first failure is the one that speaks of the user's code
+        raise _failure(first) from first
+
+
+def _export_refined(model: torch.nn.Module, inputs: Inputs, shapes: Shapes) -> ExportedProgram:
+    """Exports; if torch finds that Dims are equal or have a smaller range, exports with that."""
+    try:
+        return _export(model, inputs, shapes.for_torch(_dim), strict=False)
+    except Exception as error:
+        message = str(error)
+        fixed = _fixed_dims(message, shapes)
+        if fixed:
+            raise fixed_dims_error(fixed) from error
+        refined = _refined_dims(message, shapes)
+        if not refined:
+            raise
+    narrowed = [repr(dim) for name, dim in refined.items() if dim.__name__ == name]
+    if narrowed:
+        warnings.warn(
+            f"the model works for some sizes only, the ranges are narrowed: {', '.join(narrowed)}",
+            UserWarning,
+            stacklevel=5,
+        )
+    return _export(model, inputs, shapes.for_torch(lambda spec: _dim(spec, refined)), strict=False)
+
+
+def _export(
+    model: torch.nn.Module, inputs: Inputs, dynamic_shapes: dict[str, Any] | None, *, strict: bool
+) -> ExportedProgram:
+    tensors = [leaf for leaf in pytree.tree_leaves((inputs.args, inputs.kwargs)) if isinstance(leaf, torch.Tensor)]
+    with preserved(model, tensors), recurrent_kernels(), _quiet():
+        if inputs.var_keyword is not None and dynamic_shapes is not None:
+            model.forward = _with_signature(model.forward, inputs.signature)
+        # Oblivious: an example size of 0 or 1 says nothing about a dynamic dim.
+        with symbolic_config.patch(backed_size_oblivious=True):  # type: ignore[attr-defined]
+            return torch.export.export(
+                model,
+                inputs.args,
+                inputs.kwargs,
+                dynamic_shapes=dynamic_shapes,
+                strict=strict,
+                prefer_deferred_runtime_asserts_over_guards=True,
+            )
+
+
+def _distinct(inputs: Inputs) -> Inputs:
+    """Copies a tensor that is given twice: torch.export tells inputs apart by identity."""
+    seen: set[int] = set()
+
+    def once(leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor):
+            return leaf
+        if id(leaf) in seen:
+            return leaf.detach().clone().requires_grad_(leaf.requires_grad)
+        seen.add(id(leaf))
+        return leaf
+
+    tensors = [leaf for leaf in pytree.tree_leaves((inputs.args, inputs.kwargs)) if isinstance(leaf, torch.Tensor)]
+    if len({id(tensor) for tensor in tensors}) == len(tensors):
+        return inputs
+    args, kwargs = pytree.tree_map(once, (inputs.args, inputs.kwargs))
+    return Inputs(args, kwargs, inputs.signature, inputs.var_keyword)
+
+
+def _with_signature(forward: Callable[..., Any], signature: Signature) -> Callable[..., Any]:
+    """``forward`` with the names of its ``**kwargs`` in its signature; torch.export mixes the two up otherwise."""
+
+    def named(*args: Any, **kwargs: Any) -> Any:
+        return forward(*args, **kwargs)
+
+    named.__signature__ = signature  # type: ignore[attr-defined]
+    return named
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Silences what torch says about RNNs: their list of weights is its own, and it is put back."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings(
+            "ignore", message=r"The tensor attributes? (self\.[\w.]*_flat_weights\[\d+\](, )?)+ (was|were) assigned"
+        )
+        yield
+
+
+def _dim(spec: DimSpec, refined: Mapping[str, Any] | None = None) -> Any:
+    """What to tell torch: names are put on afterwards."""
+    if isinstance(spec, str):
+        return Dim.DYNAMIC
+    if not refined or isinstance(spec, DimHint):
+        return spec
+    root = getattr(spec, "root", None)
+    if root is None:
+        return refined.get(spec.__name__, spec)
+    return spec.fn(refined[root.__name__]) if root.__name__ in refined else spec
+
+
+def _fixed_dims(message: str, shapes: Shapes) -> list[tuple[Leaf, int | None, int]]:
+    """Dims of which torch says that there is one size only."""
+    by_place: dict[tuple[str, int | None], int] = {}
+    for size, parameter, path, axis in STATIC_PLACE.findall(message):
+        by_place[parameter + path, int(axis) if axis else None] = int(size)
+    by_name = {name: int(size) for pattern in STATIC_NAMES for name, size in pattern.findall(message)}
+    found = []
+    for leaf in shapes.leaves:
+        for axis, spec in leaf.dims.items():
+            size_of = by_place.get((leaf.label, axis))
+            if size_of is None and isinstance(spec, Dim):
+                size_of = by_name.get(spec.__name__)
+            if size_of is not None:
+                found.append((leaf, axis, size_of))
+    return found
+
+
+def _refined_dims(message: str, shapes: Shapes) -> dict[str, Any]:
+    """The Dims that torch suggests instead of the user's: equal to another one, or with a smaller range."""
+    fixes = message.partition("Suggested fixes:")[2]
+    dims = {
+        root.__name__: root
+        for leaf in shapes.leaves
+        for spec in leaf.dims.values()
+        if isinstance(spec, Dim)
+        for root in [getattr(spec, "root", spec)]
+    }
+    refined: dict[str, Any] = {}
+    for name, low, high in re.findall(r"^\s+(\w+) = Dim\('\w+'(?:, min=(\d+))?(?:, max=(\d+))?\)", fixes, re.M):
+        if name in dims:
+            refined[name] = Dim(name, min=int(low) if low else None, max=int(high) if high else None)
+    for name, other in re.findall(r"^\s+(\w+) = ([A-Za-z_]\w*)$", fixes, re.M):
+        if name in dims and other in dims:
+            refined[name] = refined.get(other, dims[other])
+    return refined
+
+
+def _failure(error: Exception) -> CaptureError:
+    """torch's message, without its advice on torch's own switches, and where in the user's code it happened."""
+    lines: list[str] = []
+    for line in str(error).partition("The error above occurred when calling torch.export")[0].splitlines():
+        if line.startswith(("For more information", "For extended logs", "For C++ stack", "If you suspect")):
+            continue
+        if line.strip() or (lines and lines[-1].strip()):
+            lines.append(line)
+    shown = "\n".join(f"  {line}".rstrip() for line in lines[:MESSAGE_LINES]).rstrip()
+    location = _user_line(error)
+    place = f"\n  at: {location}" if location else ""
+    return CaptureError(f"torch.export can not capture the model: {type(error).__name__}\n{shown}{place}")
+
+
+def _user_line(error: Exception) -> str:
+    """The innermost line of code that is neither torch's, nor ours, nor Python's."""
+    foreign = (
+        str(Path(torch.__file__).parent),
+        str(Path(__file__).parent),
+        str(Path(torch.__file__).parent.parent / "sympy"),
+    )
+    library = sysconfig.get_path("stdlib")
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        name = frame.filename
+        if name.startswith((*foreign, "<")) or (name.startswith(library) and "site-packages" not in name):
+            continue
+        return f"{name}:{frame.lineno} in {frame.name}: {frame.line}"
+    return ""

@@ -1,0 +1,131 @@
+"""From torch's symbols to the user's names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import sympy
+import torch
+from torch.export import Dim, ExportedProgram
+from torch.export.graph_signature import InputKind
+
+from ..errors import CaptureError
+from .shapes import DimHint, DimSpec, Leaf
+
+__all__ = ["fixed_dims_error", "name_dims"]
+
+
+def name_dims(
+    program: ExportedProgram, leaves: Sequence[Leaf]
+) -> tuple[dict[sympy.Symbol, str], dict[str, tuple[str, ...]]]:
+    """Finds the symbol of every dim that has a name.
+
+    The first name given to a symbol wins, in the order of the inputs; the others are its aliases. One name on two
+    symbols, dims that nothing proves equal, becomes ``n`` and ``n_1``.
+
+    Returns:
+        Symbol to unique name, and name to aliases.
+
+    Raises:
+        CaptureError: If a dim that was to be dynamic has only one possible size.
+    """
+    if not any(leaf.dims for leaf in leaves):
+        return {}, {}
+    given: dict[sympy.Symbol, list[str]] = {}
+    fixed: list[tuple[Leaf, int | None, int]] = []
+    for leaf, value in zip(leaves, _input_values(program), strict=True):
+        for axis, spec in leaf.dims.items():
+            size = value if axis is None else value.shape[axis]
+            constant = _constant(size, program)
+            if constant is not None:
+                if not _is_auto(spec):
+                    fixed.append((leaf, axis, constant))
+                continue
+            named = _named_symbol(spec, size.node.expr)
+            if named is not None:
+                symbol, name = named
+                names = given.setdefault(symbol, [])
+                if name not in names:
+                    names.append(name)
+    if fixed:
+        raise fixed_dims_error(fixed)
+    return _unique(given)
+
+
+def fixed_dims_error(fixed: Sequence[tuple[Leaf, int | None, int]]) -> CaptureError:
+    """The error for dims (leaf, axis, size) that were to be dynamic and are not."""
+    lines = []
+    for leaf, axis, constant in fixed:
+        place = leaf.label if axis is None else f"{leaf.label} axis {axis}"
+        lines.append(f"  {place}, {_describe(leaf.dims[axis])}, is always {constant}")
+    noun = "a dim" if len(fixed) == 1 else "dims"
+    return CaptureError(
+        f"the model works for one size only of {noun} that should be dynamic:\n" + "\n".join(lines),
+        hint="look for sizes written as numbers or turned into Python ints on the way (view, reshape, int(), range), "
+        "or leave the axis out of dynamic_shapes to fix its size",
+    )
+
+
+def _input_values(program: ExportedProgram) -> list[Any]:
+    placeholders = program.graph.find_nodes(op="placeholder")
+    specs = program.graph_signature.input_specs
+    return [
+        node.meta.get("val")
+        for spec, node in zip(specs, placeholders, strict=True)
+        if spec.kind == InputKind.USER_INPUT
+    ]
+
+
+def _constant(size: Any, program: ExportedProgram) -> int | None:
+    if not isinstance(size, torch.SymInt):
+        return int(size)
+    expression = size.node.expr
+    if expression.is_number:
+        return int(expression)
+    # A size that tracing fixed may keep its symbol, with a range of one value.
+    bounds = program.range_constraints.get(expression)
+    return int(bounds.lower) if bounds is not None and bounds.is_singleton() else None
+
+
+def _is_auto(spec: DimSpec) -> bool:
+    return isinstance(spec, DimHint) and spec.type == Dim.AUTO.type
+
+
+def _named_symbol(spec: DimSpec, expression: sympy.Expr) -> tuple[sympy.Symbol, str] | None:
+    """The symbol that a spec names, if its name is the name of a symbol."""
+    if isinstance(spec, DimHint) or len(expression.free_symbols) != 1:
+        return None
+    (symbol,) = expression.free_symbols
+    if isinstance(spec, str):
+        return (symbol, spec) if expression == symbol else None
+    root = getattr(spec, "root", None)
+    if root is None:
+        return (symbol, spec.__name__) if expression == symbol else None
+    return (symbol, root.__name__) if sympy.expand(spec.fn(symbol) - expression) == 0 else None
+
+
+def _describe(spec: DimSpec) -> str:
+    if isinstance(spec, str):
+        return repr(spec)
+    return repr(spec.__name__) if isinstance(spec, Dim) else f"Dim.{spec.type.name}"
+
+
+def _unique(
+    given: Mapping[sympy.Symbol, Sequence[str]],
+) -> tuple[dict[sympy.Symbol, str], dict[str, tuple[str, ...]]]:
+    reserved = {name for names in given.values() for name in names}
+    names: dict[sympy.Symbol, str] = {}
+    aliases: dict[str, tuple[str, ...]] = {}
+    used: set[str] = set()
+    for symbol, candidates in given.items():
+        name = candidates[0]
+        number = 0
+        while name in used or (number and name in reserved):
+            number += 1
+            name = f"{candidates[0]}_{number}"
+        used.add(name)
+        names[symbol] = name
+        if len(candidates) > 1:
+            aliases[name] = tuple(candidates[1:])
+    return names, aliases

@@ -1,0 +1,428 @@
+"""Saving: the bytes, what is left behind, and what is not."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime
+import pytest
+import torch
+from fxonnx import SaveError
+from fxonnx.program import saving, wire
+from fxonnx.program.saving import save
+from fxonnx.program.staged import StagedFile
+from fxonnx_translations.weights import TorchTensor
+
+from .handmade import initializer, linear_model
+
+
+def run(path: Path) -> np.ndarray:
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    (output,) = session.run(None, {"x": np.ones((2, 40), np.float32)})
+    return np.asarray(output)
+
+
+def expected() -> np.ndarray:
+    weights = linear_model().graph.initializers
+    product = np.ones((2, 40), np.float32) @ weights["weight::T"].const_value.numpy()
+    return (product + weights["bias"].const_value.numpy()).reshape(2, 1, 30)
+
+
+def files(directory: Path) -> list[str]:
+    return sorted(path.name for path in directory.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("external_data", "names"), [(None, ["m.onnx"]), (False, ["m.onnx"]), (True, ["m.onnx", "m.onnx.data"])]
+)
+def test_saved_model_is_valid_and_runs(tmp_path: Path, external_data: bool | None, names: list[str]) -> None:
+    path = tmp_path / "m.onnx"
+    save(linear_model(), path, external_data=external_data)
+    assert files(tmp_path) == names
+    onnx.checker.check_model(str(path), full_check=True)
+    np.testing.assert_allclose(run(path), expected(), rtol=1e-5)
+    if not external_data:
+        assert onnx.load(path) == ir.serde.serialize_model(linear_model())
+
+
+def test_bytes_are_deterministic_and_the_same_for_every_kind_of_destination(tmp_path: Path) -> None:
+    buffer = io.BytesIO()
+    save(linear_model(), buffer)
+    save(linear_model(), str(tmp_path / "a.onnx"))
+    with (tmp_path / "b.onnx").open("wb") as file:
+        save(linear_model(), file)
+    assert buffer.getvalue() == (tmp_path / "a.onnx").read_bytes() == (tmp_path / "b.onnx").read_bytes()
+
+
+def test_side_file_is_aligned_and_small_tensors_stay_inline(tmp_path: Path) -> None:
+    model = linear_model()
+    extra = initializer("extra", TorchTensor(torch.arange(100.0), name="extra"))
+    model.graph.register_initializer(extra)
+    save(model, tmp_path / "m.onnx", external_data=True)
+    proto = onnx.load(tmp_path / "m.onnx", load_external_data=False)
+    places = {
+        tensor.name: {entry.key: entry.value for entry in tensor.external_data} for tensor in proto.graph.initializer
+    }
+    assert places["weight::T"] == {"location": "m.onnx.data", "offset": "0", "length": "4800"}
+    assert places["extra"] == {"location": "m.onnx.data", "offset": "8192", "length": "400"}
+    assert places["bias"] == places["target"] == {}
+    assert (tmp_path / "m.onnx.data").stat().st_size == 8192 + 400
+
+
+def test_no_side_file_without_large_tensors(tmp_path: Path) -> None:
+    save(linear_model(rows=2, columns=3), tmp_path / "m.onnx", external_data=True)
+    assert files(tmp_path) == ["m.onnx"]
+
+
+def test_side_file_by_default_above_the_limit_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(saving, "SINGLE_FILE_BYTES", 4000)
+    save(linear_model(), tmp_path / "m.onnx")
+    assert files(tmp_path) == ["m.onnx", "m.onnx.data"]
+    save(linear_model(), tmp_path / "n.onnx", include_initializers=False)
+    assert files(tmp_path) == ["m.onnx", "m.onnx.data", "n.onnx"]
+
+
+@pytest.mark.parametrize("before", [None, False, True])
+@pytest.mark.parametrize("external_data", [False, True])
+def test_saving_over_an_older_model_leaves_nothing_of_it(
+    tmp_path: Path, before: bool | None, external_data: bool
+) -> None:
+    path = tmp_path / "m.onnx"
+    if before is not None:
+        save(linear_model(rows=40, columns=31), path, external_data=before)
+    for _ in range(3):
+        save(linear_model(), path, external_data=external_data)
+        assert files(tmp_path) == (["m.onnx", "m.onnx.data"] if external_data else ["m.onnx"])
+        onnx.checker.check_model(str(path), full_check=True)
+        np.testing.assert_allclose(run(path), expected(), rtol=1e-5)
+
+
+def test_mode_of_the_replaced_file_is_kept(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    save(linear_model(), path)
+    fresh = tmp_path / "fresh"
+    fresh.touch()
+    assert path.stat().st_mode == fresh.stat().st_mode
+    path.chmod(0o640)
+    save(linear_model(), path)
+    assert path.stat().st_mode & 0o777 == 0o640
+
+
+@pytest.mark.parametrize(
+    ("options", "initializers", "inputs"),
+    [
+        ({}, ["weight::T", "bias", "target"], ["x"]),
+        ({"keep_initializers_as_inputs": True}, ["weight::T", "bias", "target"], ["x", "weight::T", "bias", "target"]),
+        ({"include_initializers": False}, ["target"], ["x"]),
+        (
+            {"include_initializers": False, "keep_initializers_as_inputs": True},
+            ["target"],
+            ["x", "weight::T", "bias", "target"],
+        ),
+    ],
+)
+def test_initializer_options(
+    tmp_path: Path, options: dict[str, bool], initializers: list[str], inputs: list[str]
+) -> None:
+    save(linear_model(), tmp_path / "m.onnx", **options)
+    graph = onnx.load(tmp_path / "m.onnx").graph
+    assert [tensor.name for tensor in graph.initializer] == initializers
+    assert [value.name for value in graph.input] == inputs
+
+
+def test_a_model_without_weights_runs_with_the_weights_as_inputs(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    save(linear_model(), path, include_initializers=False, keep_initializers_as_inputs=True)
+    weights = {
+        name: value.const_value.numpy() for name, value in linear_model().graph.initializers.items() if name != "target"
+    }
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    (output,) = session.run(None, {"x": np.ones((2, 40), np.float32), **weights})
+    np.testing.assert_allclose(output, expected(), rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        torch.randn(64, 8).to(torch.bfloat16),
+        torch.randn(64, 16).to(torch.float8_e4m3fn),
+        torch.randn(64, 8).t(),
+        torch.randn(64, 8) > 0,
+        torch.tensor(3.0),
+        torch.zeros(0, 4),
+        torch.arange(200)[::2],
+    ],
+    ids=["bfloat16", "float8", "transposed", "bool", "0-dim", "empty", "strided"],
+)
+@pytest.mark.parametrize("external_data", [False, True])
+def test_every_kind_of_tensor_survives(tmp_path: Path, tensor: torch.Tensor, external_data: bool) -> None:
+    model = linear_model()
+    model.graph.register_initializer(initializer("extra", TorchTensor(tensor, name="extra")))
+    save(model, tmp_path / "m.onnx", external_data=external_data)
+    loaded = ir.load(tmp_path / "m.onnx").graph.initializers["extra"].const_value
+    assert loaded.tobytes() == TorchTensor(tensor).tobytes()
+    assert tuple(loaded.shape) == tuple(tensor.shape)
+
+
+def test_string_initializer_survives(tmp_path: Path) -> None:
+    model = linear_model()
+    model.graph.register_initializer(initializer("words", ir.StringTensor([b"a", b"bc"], shape=ir.Shape([2]))))
+    save(model, tmp_path / "m.onnx")
+    assert list(onnx.load(tmp_path / "m.onnx").graph.initializer[-1].string_data) == [b"a", b"bc"]
+
+
+class Watched(TorchTensor):
+    """Notes when its bytes are asked for, and runs something before they are written."""
+
+    def __init__(self, tensor: torch.Tensor, name: str, log: list[str], action: Callable[[], None] = lambda: None):
+        super().__init__(tensor, name=name)
+        self.log = log
+        self.action = action
+
+    def tobytes(self) -> bytes:
+        self.log.append(f"{self.name}: tobytes")
+        return super().tobytes()
+
+    def tofile(self, file: io.BufferedWriter) -> None:
+        self.log.append(f"{self.name}: tofile")
+        self.action()
+        super().tofile(file)
+
+
+@pytest.mark.parametrize("external_data", [False, True])
+def test_each_tensor_is_streamed_once(tmp_path: Path, external_data: bool) -> None:
+    log: list[str] = []
+    model = linear_model()
+    for name in ("p", "q"):
+        model.graph.register_initializer(initializer(name, Watched(torch.ones(100), name, log)))
+    save(model, tmp_path / "m.onnx", external_data=external_data)
+    assert log == ["p: tofile", "q: tofile"]
+
+
+def fail() -> None:
+    raise RuntimeError("the disk of the model is gone")
+
+
+class Short(TorchTensor):
+    """Writes less than it says."""
+
+    def tofile(self, file: io.BufferedWriter) -> None:
+        file.write(b"1234")
+
+
+def _failing(tensor: ir.TensorProtocol) -> ir.Model:
+    model = linear_model()
+    model.graph.register_initializer(initializer("late", tensor))
+    return model
+
+
+@pytest.mark.parametrize("external_data", [False, True])
+@pytest.mark.parametrize("before", [False, True])
+@pytest.mark.parametrize(
+    ("tensor", "message"),
+    [
+        (Watched(torch.ones(100), "late", [], fail), "initializer 'late' can not be written: the disk of the model"),
+        (Short(torch.ones(100), name="late"), "initializer 'late' has 4 bytes, its dtype and shape say 400"),
+        (TorchTensor(torch.empty(100, device="meta"), name="late"), "initializer 'late' can not be written: .*meta"),
+    ],
+    ids=["raises", "short", "meta"],
+)
+def test_a_failure_leaves_the_old_model_and_nothing_else(
+    tmp_path: Path, tensor: ir.TensorProtocol, message: str, before: bool, external_data: bool
+) -> None:
+    path = tmp_path / "m.onnx"
+    save(linear_model(), path, external_data=before)
+    names = files(tmp_path)
+    model = _failing(tensor)
+    values = dict(model.graph.initializers)
+    tensors = [value.const_value for value in values.values()]
+    with pytest.raises(SaveError, match=message):
+        save(model, path, external_data=external_data)
+    assert files(tmp_path) == names
+    np.testing.assert_allclose(run(path), expected(), rtol=1e-5)
+    assert dict(model.graph.initializers) == values
+    assert all(value.const_value is tensor for value, tensor in zip(values.values(), tensors, strict=True))
+
+
+def test_a_failure_leaves_an_open_file_as_it_was() -> None:
+    buffer = io.BytesIO(b"before")
+    buffer.seek(0, io.SEEK_END)
+    with pytest.raises(SaveError, match="'late' can not be written"):
+        save(_failing(Watched(torch.ones(100), "late", [], fail)), buffer)
+    assert buffer.getvalue() == b"before"
+
+
+@pytest.mark.parametrize("call", range(2))
+def test_a_failing_rename_leaves_the_old_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: int) -> None:
+    path = tmp_path / "m.onnx"
+    save(linear_model(), path, external_data=True)
+    replace, calls = os.replace, iter(range(10))
+
+    def failing_replace(source: Path, destination: Path) -> None:
+        if next(calls) == call:
+            raise OSError(5, "Input/output error")
+        replace(source, destination)
+
+    monkeypatch.setattr(os, "replace", failing_replace)
+    with pytest.raises(SaveError, match=r"m\.onnx can not be written: Input/output error"):
+        save(linear_model(rows=40, columns=31), path, external_data=True)
+    assert files(tmp_path) == ["m.onnx", "m.onnx.data"]
+    np.testing.assert_allclose(run(path), expected(), rtol=1e-5)
+
+
+def test_without_links_the_side_file_keeps_the_other_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_link(source: Path, destination: Path) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", no_link)
+    path = tmp_path / "m.onnx"
+    for names in (["m.onnx", "m.onnx.data"], ["m.onnx", "m.onnx.1.data"], ["m.onnx", "m.onnx.data"]):
+        save(linear_model(), path, external_data=True)
+        assert files(tmp_path) == sorted(names)
+        np.testing.assert_allclose(run(path), expected(), rtol=1e-5)
+
+
+KILLED = """
+import os, sys
+sys.path.insert(0, {root!r})
+import torch
+from tests.program.handmade import initializer, linear_model
+from tests.program.test_saving import Watched
+from fxonnx.program.saving import save
+
+def wait():
+    print("writing", flush=True)
+    sys.stdin.read()
+
+model = linear_model(rows=40, columns=31)
+model.graph.register_initializer(initializer("late", Watched(torch.ones(100), "late", [], wait)))
+save(model, {path!r}, external_data={external_data})
+"""
+
+
+@pytest.mark.parametrize("before", [False, True])
+@pytest.mark.parametrize("external_data", [False, True])
+def test_kill_while_writing(tmp_path: Path, before: bool, external_data: bool) -> None:
+    path = tmp_path / "m.onnx"
+    save(linear_model(), path, external_data=before)
+    root = str(Path(__file__).parents[2])
+    script = textwrap.dedent(KILLED).format(root=root, path=str(path), external_data=external_data)
+    with subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"writing\n"
+        # A save to the same path while another one is running must not take its temporary file away.
+        assert any(name.endswith(".tmp") for name in files(tmp_path))
+        process.send_signal(signal.SIGKILL)
+    onnx.checker.check_model(str(path), full_check=True)
+    np.testing.assert_allclose(run(path), expected(), rtol=1e-5)
+    save(linear_model(), path, external_data=external_data)
+    assert files(tmp_path) == (["m.onnx", "m.onnx.data"] if external_data else ["m.onnx"])
+
+
+@pytest.mark.parametrize("call", range(13))
+def test_death_at_any_system_call_leaves_a_model_that_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: int
+) -> None:
+    path = tmp_path / "m.onnx"
+    save(linear_model(), path, external_data=True)
+    calls = iter(range(100))
+
+    def dying(function: Callable[..., None]) -> Callable[..., None]:
+        def run_or_die(*args: object, **kwargs: object) -> None:
+            if next(calls) == call:
+                os._exit(9)
+            function(*args, **kwargs)
+
+        return run_or_die
+
+    child = os.fork()
+    if child == 0:
+        for name in ("fsync", "replace", "link", "unlink"):
+            monkeypatch.setattr(os, name, dying(getattr(os, name)))
+        save(linear_model(), path, external_data=True)
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 9
+    np.testing.assert_allclose(run(path), expected(), rtol=1e-5)
+    save(linear_model(), path, external_data=True)
+    assert files(tmp_path) == ["m.onnx", "m.onnx.data"]
+    onnx.checker.check_model(str(path), full_check=True)
+
+
+def test_saves_to_the_same_path_do_not_disturb_each_other(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    with StagedFile(path) as outer:
+        outer.file.write(b"outer")
+        save(linear_model(), path)
+        outer.commit()
+    assert path.read_bytes() == b"outer"
+    assert files(tmp_path) == ["m.onnx"]
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("missing/m.onnx", r"missing/m\.onnx can not be written: there is no directory .*missing\nhint: create it"),
+        ("directory", "directory can not be written: it is a directory"),
+        ("pipe", "pipe can not be written: it is not a regular file"),
+        ("file/m.onnx", r"file/m\.onnx can not be written: it is not a regular file in a directory"),
+        ("n" * 300, "can not be written: File name too long"),
+    ],
+)
+def test_bad_destination(tmp_path: Path, name: str, message: str) -> None:
+    (tmp_path / "directory").mkdir()
+    (tmp_path / "file").touch()
+    os.mkfifo(tmp_path / "pipe")
+    names = files(tmp_path)
+    with pytest.raises(SaveError, match=message):
+        save(linear_model(), tmp_path / name)
+    assert files(tmp_path) == names
+
+
+def test_unwritable_destination(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The tests may run as root, whom no permission stops.
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    with pytest.raises(SaveError, match=r"m\.onnx can not be written: permission denied"):
+        save(linear_model(), tmp_path / "m.onnx")
+
+
+def test_external_data_needs_a_path() -> None:
+    with pytest.raises(SaveError, match="external data needs a path, not an open file\nhint: save to a path"):
+        save(linear_model(), io.BytesIO(), external_data=True)
+
+
+def test_too_large_for_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    huge = TorchTensor(torch.empty(2**29 + 1, device="meta"), name="huge")
+    model = _failing(huge)
+    with pytest.raises(
+        SaveError, match=r"2\.0 GiB, and a single ONNX file must stay below 2 GiB\nhint: .*external_data"
+    ):
+        save(model, tmp_path / "m.onnx", external_data=False)
+    with pytest.raises(SaveError, match="hint: save to a path: the weights then go to a second file"):
+        save(model, io.BytesIO())
+    assert files(tmp_path) == []
+
+
+def test_initializer_without_a_value(tmp_path: Path) -> None:
+    model = linear_model()
+    model.graph.initializers["bias"].const_value = None
+    with pytest.raises(SaveError, match="initializer 'bias' has no value"):
+        save(model, tmp_path / "m.onnx")
+
+
+@pytest.mark.parametrize("number", [0, 1, 127, 128, 300, 2**14 - 1, 2**14, 2**31 - 1])
+def test_lengths_are_written_as_protobuf_reads_them(number: int) -> None:
+    proto = onnx.ModelProto()
+    # Field 1 of a ModelProto, ir_version, is a varint.
+    proto.ParseFromString(b"\x08" + wire._varint(number))
+    assert proto.ir_version == number

@@ -1,0 +1,233 @@
+"""The command line: what it writes, and one readable message for everything that can go wrong."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import fxonnx.demo
+import onnx
+import pytest
+import torch
+from click.testing import Result
+from fxonnx import ArgumentError, UnsupportedOperatorError, VerificationError
+from fxonnx.cli import app, main
+from typer.testing import CliRunner
+
+SOURCE = """
+import torch
+
+class Half(torch.nn.Module):
+    def forward(self, x, y=None):
+        return x * 0.5 if y is None else x * 0.5 + y
+
+@torch.library.custom_op("fxonnx_test_{module}::mystery", mutates_args=())
+def mystery(x: torch.Tensor) -> torch.Tensor:
+    return x.clone()
+
+@mystery.register_fake
+def _(x):
+    return torch.empty_like(x)
+
+class Mystery(torch.nn.Module):
+    def forward(self, x):
+        return mystery(x)
+
+x = torch.ones(2, 3)
+number = 3
+
+def two():
+    return Half(), (x,)
+
+def three():
+    return Half(), (x,), {{"y": x}}
+
+def four():
+    return Half(), (x,), None, {{"x": {{0: "batch"}}}}
+
+def unsupported():
+    return Mystery(), (x,)
+
+def model_only():
+    return Half()
+
+def no_model():
+    return x, x
+
+def raises():
+    raise RuntimeError("no weights today")
+"""
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Name of a module in the working directory."""
+    name = f"made_{abs(hash(tmp_path))}"
+    (tmp_path / f"{name}.py").write_text(textwrap.dedent(SOURCE.format(module=name)))
+    (tmp_path / "broken.py").write_text("def (")
+    (tmp_path / "notes.pt2").write_text("not an archive")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    return name
+
+
+def invoke(*arguments: str) -> Result:
+    return CliRunner().invoke(app, list(arguments))
+
+
+@pytest.mark.parametrize(
+    ("function", "inputs"),
+    [("two", {"x": [2, 3]}), ("three", {"x": [2, 3], "y": [2, 3]}), ("four", {"x": ["batch", 3]})],
+)
+def test_export_of_a_function(module: str, tmp_path: Path, function: str, inputs: dict[str, list[Any]]) -> None:
+    result = invoke("export", f"{module}:{function}", "-o", "m.onnx")
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout.startswith("wrote m.onnx: ")
+    assert result.stdout.endswith("opset 20\n")
+    assert result.stderr.splitlines() == ["load ...", "capture ...", "prepare ...", "lower ...", "save ..."]
+    graph = onnx.load(tmp_path / "m.onnx").graph
+    onnx.checker.check_model(str(tmp_path / "m.onnx"), full_check=True)
+    found = {
+        value.name: [dim.dim_param or dim.dim_value for dim in value.type.tensor_type.shape.dim]
+        for value in graph.input
+    }
+    assert found == inputs
+
+
+def test_export_of_a_file_with_options(module: str, tmp_path: Path) -> None:
+    torch.export.save(torch.export.export(torch.nn.Linear(3, 2), (torch.ones(4, 3),)), "linear.pt2")
+    result = invoke(
+        *("export", "linear.pt2", "--output", "m.onnx", "--opset", "18", "--verify", "--profile"),
+        *("--input-names", "data", "--output-names", "logits"),
+    )
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout.endswith("opset 18, verified\n")
+    for stage in ("capture", "prepare", "lower", "verify", "save", "total"):
+        assert stage in result.stdout
+    graph = onnx.load(tmp_path / "m.onnx").graph
+    assert [value.name for value in (*graph.input, *graph.output)] == ["data", "logits"]
+
+
+def test_progress_on_a_terminal(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    result = invoke("export", f"{module}:two", "-o", "m.onnx")
+    assert result.exit_code == 0, result.stderr
+    assert "capture ..." not in result.stderr
+
+
+ERRORS = [
+    ("missing.pt2", "error FX001: SOURCE: there is no file missing.pt2"),
+    ("notes.pt2", "error FX001: SOURCE: notes.pt2 can not be loaded as an exported program: "),
+    ("MODULE", "is neither a .pt2 file nor package.module:function\nhint: for example mymodels:make_model"),
+    (":two", "SOURCE: :two is neither"),
+    ("no_such_module:two", "SOURCE: no_such_module can not be imported: ModuleNotFoundError: No module named"),
+    ("broken:two", "SOURCE: broken can not be imported: SyntaxError: "),
+    ("MODULE:nothing", ":nothing: there is no such function"),
+    ("MODULE:number", ":number: a int is no function"),
+    ("MODULE:raises", ":raises raised RuntimeError: no weights today"),
+    ("MODULE:model_only", ":model_only returned Half\nhint: return (model, args)"),
+    ("MODULE:no_model", ":no_model returned (Tensor, Tensor)\nhint: return (model, args)"),
+    ("MODULE:unsupported", "error FX004: 1 operator has no ONNX translation and no decomposition:\n  fxonnx_test_"),
+    ("MODULE:two --opset 9", "error FX001: opset_version: 9 is outside the opsets that can be written"),
+    ("MODULE:two --input-names x,x", "error FX001: input_names: 'x' is given twice"),
+    ("MODULE:two -o missing/m.onnx", "error FX006: missing/m.onnx can not be written: there is no directory missing"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), ERRORS)
+def test_one_readable_message_and_no_file(module: str, tmp_path: Path, arguments: str, message: str) -> None:
+    before = sorted(tmp_path.glob("*.onnx"))
+    result = invoke("export", "-o", "m.onnx", *arguments.replace("MODULE", module).split())
+    assert result.exit_code == 1
+    assert message in result.stderr
+    assert "Traceback" not in result.output
+    assert sorted(tmp_path.glob("*.onnx")) == before
+    assert not list(tmp_path.glob(".*.tmp"))
+
+
+@pytest.mark.parametrize(
+    ("source", "kind"), [("missing.pt2", ArgumentError), ("MODULE:unsupported", UnsupportedOperatorError)]
+)
+def test_debug_shows_the_traceback(module: str, source: str, kind: type[Exception]) -> None:
+    result = invoke("export", source.replace("MODULE", module), "-o", "m.onnx", "--debug")
+    assert result.exit_code == 1
+    assert isinstance(result.exception, kind)
+
+
+def test_errors_that_are_no_export_errors(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def surprising(text: str) -> None:
+        raise KeyError("surprise")
+
+    monkeypatch.setattr("fxonnx.sources.load_source", surprising)
+    result = invoke("export", f"{module}:two", "-o", "m.onnx")
+    assert result.exit_code == 1
+    assert result.stderr.endswith("error: KeyError: 'surprise'\nhint: --debug shows where\n")
+
+
+def test_a_failed_verification_leaves_no_file(module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def disagree(*args: object, **kwargs: object) -> None:
+        raise VerificationError("ONNX Runtime and eager torch disagree")
+
+    monkeypatch.setattr("fxonnx.verification.verify", disagree)
+    result = invoke("export", f"{module}:two", "-o", "m.onnx", "--verify")
+    assert result.exit_code == 1
+    assert "error FX008: ONNX Runtime and eager torch disagree" in result.stderr
+    assert not (tmp_path / "m.onnx").exists()
+
+
+def test_demo(tmp_path: Path) -> None:
+    path = tmp_path / "alexnet.onnx"
+    result = invoke("demo", "-o", str(path))
+    assert result.exit_code == 0, result.stderr
+    for line in ("capture, seconds", "check, seconds", "max error, batch 10", "max error, batch 3", "file size"):
+        assert line in result.stdout
+    graph = onnx.load(path).graph
+    assert [value.name for value in graph.input] == ["actual_input_1"]
+    assert [value.name for value in graph.output] == ["output1"]
+    assert graph.input[0].type.tensor_type.shape.dim[0].dim_param == "batch"
+    parameters = set(fxonnx.demo.AlexNet().state_dict())
+    assert parameters == {name.split("::")[0] for tensor in graph.initializer if "." in (name := tensor.name)}
+
+
+def test_demo_fails_on_a_mismatch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Tiny(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.mean((1, 2, 3)) if torch.compiler.is_exporting() else x.sum((1, 2, 3))
+
+    monkeypatch.setattr(fxonnx.demo, "AlexNet", Tiny)
+    result = invoke("demo", "-o", str(tmp_path / "m.onnx"))
+    assert result.exit_code == 1
+    assert "error FX008: ONNX Runtime and eager torch disagree at batch 10: 10 of 10 elements differ" in result.stderr
+
+
+def test_demo_checks_its_destination_first(tmp_path: Path) -> None:
+    result = invoke("demo", "-o", str(tmp_path / "missing" / "m.onnx"))
+    assert result.exit_code == 1
+    assert "there is no directory" in result.stderr
+    assert "capture" not in result.stderr
+
+
+def test_help_and_version_without_torch() -> None:
+    code = """
+import sys
+from fxonnx.cli import main
+sys.argv = ["fxonnx", sys.argv[1]]
+try:
+    main()
+finally:
+    assert "torch" not in sys.modules
+"""
+    for option, text in (("--help", "Exports PyTorch models to ONNX."), ("--version", "fxonnx 0.1.0")):
+        done = subprocess.run([sys.executable, "-c", code, option], check=True, capture_output=True, text=True)
+        assert text in done.stdout
+
+
+def test_main_is_the_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "argv", ["fxonnx", "--version"])
+    with pytest.raises(SystemExit) as caught:
+        main()
+    assert caught.value.code == 0
+    assert capsys.readouterr().out.startswith("fxonnx ")
