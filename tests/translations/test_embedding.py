@@ -43,7 +43,7 @@ CASES = (
     Case(BAG, Bag("mean"), (FLAT, OFFSETS), "mean"),
     Case(BAG, Bag("max"), (FLAT, OFFSETS), "max"),
     Case(BAG, Bag("sum"), (FLAT, OFFSETS, T(("h",))), "weights"),
-    Case(BAG, Bag("mean", last=True), (FLAT, OFFSETS.int()), "last offset"),
+    Case(BAG, Bag("mean", last=True), (T((8,), torch.int32, 0, 5), OFFSETS.int()), "last offset"),
     Case(BAG, Bag("mean", padding_idx=-3), (FLAT, OFFSETS), "mean, padding"),
     Case(BAG, Bag("max", padding_idx=2), (FLAT, OFFSETS), "max, padding"),
     Case("aten.one_hot.default", lambda a: torch.nn.functional.one_hot(a, 5), (IDS,), ops=("OneHot",)),

@@ -34,6 +34,8 @@ STATIC_NAMES = (
     re.compile(r"^\s+(\w+) = (\d+)$", re.M),
     re.compile(r"marked (\w+) as dynamic but your code specialized it to be a constant \((\d+)\)"),
 )
+EQUAL_NAMES = re.compile(r"^\s+(\w+) = ([A-Za-z_]\w*)$", re.M)
+RELATED_NAMES = re.compile(r"^\s+(\w+) = (?:(\d+)\*)?([A-Za-z_]\w*)(?: ([+-]) (\d+))?$", re.M)
 
 
 def export_module(model: torch.nn.Module, inputs: Inputs, shapes: Shapes) -> ExportedProgram:
@@ -56,7 +58,7 @@ def export_module(model: torch.nn.Module, inputs: Inputs, shapes: Shapes) -> Exp
 
 
 def _export_refined(model: torch.nn.Module, inputs: Inputs, shapes: Shapes) -> ExportedProgram:
-    """Exports; if torch finds that Dims are equal or have a smaller range, exports with that."""
+    """Exports; if torch finds that Dims are equal or multiples of each other, exports with that."""
     try:
         return _export(model, inputs, shapes.for_torch(_dim), strict=False)
     except Exception as error:
@@ -67,13 +69,6 @@ def _export_refined(model: torch.nn.Module, inputs: Inputs, shapes: Shapes) -> E
         refined = _refined_dims(message, shapes)
         if not refined:
             raise
-    narrowed = [repr(dim) for name, dim in refined.items() if dim.__name__ == name]
-    if narrowed:
-        warnings.warn(
-            f"the model works for some sizes only, the ranges are narrowed: {', '.join(narrowed)}",
-            UserWarning,
-            stacklevel=5,
-        )
     return _export(model, inputs, shapes.for_torch(lambda spec: _dim(spec, refined)), strict=False)
 
 
@@ -153,6 +148,9 @@ def _fixed_dims(message: str, shapes: Shapes) -> list[tuple[Leaf, int | None, in
     for size, parameter, path, axis in STATIC_PLACE.findall(message):
         by_place[parameter + path, int(axis) if axis else None] = int(size)
     by_name = {name: int(size) for pattern in STATIC_NAMES for name, size in pattern.findall(message)}
+    for name, other in EQUAL_NAMES.findall(message):
+        if other in by_name:
+            by_name[name] = by_name[other]
     found = []
     for leaf in shapes.leaves:
         for axis, spec in leaf.dims.items():
@@ -165,7 +163,7 @@ def _fixed_dims(message: str, shapes: Shapes) -> list[tuple[Leaf, int | None, in
 
 
 def _refined_dims(message: str, shapes: Shapes) -> dict[str, Any]:
-    """The Dims that torch suggests instead of the user's: equal to another one, or with a smaller range."""
+    """The Dims that torch suggests instead of the user's: equal to another one, or a multiple of it plus a number."""
     fixes = message.partition("Suggested fixes:")[2]
     dims = {
         root.__name__: root
@@ -175,12 +173,10 @@ def _refined_dims(message: str, shapes: Shapes) -> dict[str, Any]:
         for root in [getattr(spec, "root", spec)]
     }
     refined: dict[str, Any] = {}
-    for name, low, high in re.findall(r"^\s+(\w+) = Dim\('\w+'(?:, min=(\d+))?(?:, max=(\d+))?\)", fixes, re.M):
-        if name in dims:
-            refined[name] = Dim(name, min=int(low) if low else None, max=int(high) if high else None)
-    for name, other in re.findall(r"^\s+(\w+) = ([A-Za-z_]\w*)$", fixes, re.M):
-        if name in dims and other in dims:
-            refined[name] = refined.get(other, dims[other])
+    for name, factor, other, sign, offset in RELATED_NAMES.findall(fixes):
+        if name in dims and other in dims and name != other:
+            dim = int(factor) * dims[other] if factor else dims[other]
+            refined[name] = dim + int(sign + offset) if offset else dim
     return refined
 
 
@@ -188,7 +184,9 @@ def _failure(error: Exception) -> CaptureError:
     """torch's message, without its advice on torch's own switches, and where in the user's code it happened."""
     lines: list[str] = []
     for line in str(error).partition("The error above occurred when calling torch.export")[0].splitlines():
-        if line.startswith(("For more information", "For extended logs", "For C++ stack", "If you suspect")):
+        if line.startswith(
+            ("For more ", "For extended logs", "For C++ stack", "If you suspect", "  Caused by: (_export")
+        ):
             continue
         if line.strip() or (lines and lines[-1].strip()):
             lines.append(line)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from inspect import Parameter, Signature
 from typing import Any
@@ -163,7 +163,7 @@ def inputs_of_program(program: ExportedProgram) -> Inputs:
     """The inputs of an ExportedProgram, with the fake tensors of its placeholders in place of examples."""
     placeholders = program.graph.find_nodes(op="placeholder")
     values = [
-        getattr(spec.arg, "value", None) if "val" not in node.meta else node.meta["val"]
+        node.meta.get("val")
         for spec, node in zip(program.graph_signature.input_specs, placeholders, strict=True)
         if spec.kind == InputKind.USER_INPUT
     ]
@@ -172,10 +172,11 @@ def inputs_of_program(program: ExportedProgram) -> Inputs:
         raise ArgumentError("model", "the ExportedProgram does not say how it is called")
     args, kwargs = pytree.tree_unflatten(values, in_spec)
     signature = program.module_call_graph[0].signature
-    known = list(signature.forward_arg_names or ()) if signature is not None else []
-    positional = [name for name in known if name not in kwargs]
-    unnamed: Callable[[int], str] = lambda index: f"arg{index}"  # noqa: E731
-    names = [positional[i] if len(positional) == len(args) else unnamed(i) for i in range(len(args))]
+    known = signature.forward_arg_names if signature is not None else None
+    names = [name for name in known or () if name not in kwargs]
+    if len(names) != len(args):
+        # One name stands for all of *args.
+        names = [f"arg{index}" for index in range(len(args))]
     parameters = [Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in names]
     parameters += [Parameter(name, Parameter.KEYWORD_ONLY) for name in kwargs]
     return Inputs(tuple(args), kwargs, Signature(parameters))

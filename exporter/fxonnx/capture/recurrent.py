@@ -23,7 +23,9 @@ aten = torch.ops.aten
 def _sequence(input: Tensor, hidden: Tensor, bidirectional: bool, batch_first: bool) -> Tensor:
     batch = input.size(0 if batch_first else 1)
     # Two runtime sizes that have to agree are one dim of the exported model.
-    torch._check(hidden.size(1) == batch, lambda: f"the hidden state is for {hidden.size(1)} sequences, not {batch}")
+    torch._check(  # type: ignore[no-untyped-call]
+        hidden.size(1) == batch, lambda: f"the hidden state is for {hidden.size(1)} sequences, the input has {batch}"
+    )
     return input.new_empty([*input.shape[:-1], hidden.size(2) * (2 if bidirectional else 1)])
 
 

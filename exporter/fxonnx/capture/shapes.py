@@ -128,7 +128,24 @@ def read_shapes(inputs: Inputs, dynamic_shapes: Any) -> Shapes:
         reader.read(value, spec, parameter, bracket + rest)
     for name, value in inputs.kwargs.items():
         reader.read(value, kwarg_specs[name], name, "")
+    _check_shared(reader.leaves)
     return Shapes(tuple(reader.leaves), inputs)
+
+
+def _check_shared(leaves: Sequence[Leaf]) -> None:
+    """One Dim on two axes says that they are always equal; the examples have to be, then."""
+    first: dict[str, tuple[str, int]] = {}
+    for leaf in leaves:
+        for axis, spec in leaf.dims.items():
+            if not isinstance(spec, Dim) or not isinstance(size := leaf.value.shape[axis], int):
+                continue
+            place = f"axis {axis} of {leaf.label}"
+            other, expected = first.setdefault(spec.__name__, (place, size))
+            if size != expected:
+                raise _wrong(
+                    f"Dim {spec.__name__!r} is {expected} on {other}, but {size} on {place}",
+                    hint="one Dim means one size; use two Dims, or names as strings",
+                )
 
 
 def _wrong(problem: str, hint: str | None = None) -> ArgumentError:
@@ -299,13 +316,18 @@ def _tensor_dims(tensor: torch.Tensor, spec: Any, label: str) -> dict[int | None
 
 
 def _check_dim(tensor: torch.Tensor, axis: int, dim: Any, label: str) -> None:
+    size = tensor.shape[axis]
     if isinstance(dim, str):
         if not dim:
             raise _wrong(f"the name of axis {axis} of {label} is empty")
     elif isinstance(dim, int) and not isinstance(dim, bool):
-        if tensor.shape[axis] != dim:
-            raise _wrong(f"axis {axis} of {label} is to be {dim}, but the example has {tensor.shape[axis]}")
-    elif dim is not None and not isinstance(dim, Dim | DimHint):
+        if isinstance(size, int) and size != dim:
+            raise _wrong(f"axis {axis} of {label} is to be {dim}, but the example has {size}")
+    elif isinstance(dim, Dim | DimHint):
+        low, high = dim.min, dim.max
+        if isinstance(size, int) and ((low is not None and size < low) or (high is not None and size > high)):
+            raise _wrong(f"axis {axis} of {label} is to be in the range of {dim!r}, but the example has {size}")
+    elif dim is not None:
         raise _wrong(
             f"axis {axis} of {label} is given as {dim!r}",
             hint="pass a name, a torch.export.Dim, Dim.AUTO, Dim.DYNAMIC, Dim.STATIC, an int or None",

@@ -25,8 +25,8 @@ aten = torch.ops.aten
 AutocastState = Mapping[str, torch.dtype]
 """The lower precision dtype of each device type autocast is on for."""
 
-# Torch runs them as a loop of small matrix products with casts inside. That would cost the layer its identity, and
-# computing all of it in the dtype of its inputs is at least as precise.
+# Their kernels cast inside, some on the way through a loop over time that would cost the layer its identity, and fake
+# tensors do not take the way real ones do. So it is observed on real tensors what comes out.
 _RECURRENT = frozenset(
     {
         aten.lstm.input,
@@ -122,7 +122,7 @@ class Autocast:
             PrepareError: If autocast does something to the call that casts can not express.
         """
         target = node.target
-        if not state or not isinstance(target, torch._ops.OpOverload) or target in _RECURRENT:
+        if not state or not isinstance(target, torch._ops.OpOverload):
             return Outcome()
         if target._schema.is_mutable:
             # What was cast before may be written to here.
@@ -169,7 +169,10 @@ class Autocast:
         kinds = tuple((tensor.dtype, tensor.dim(), tensor.device.type) for tensor in tensors)
         key = (target, kinds, node.kwargs.get("dtype"), tuple(state.items()))
         if key not in self._effects:
-            self._effects[key] = _observe(node, tensors, state, registered)
+            if target in _RECURRENT:
+                self._effects[key] = _observe_recurrent(node, tensors, state)
+            else:
+                self._effects[key] = _observe(node, tensors, state, registered)
         return self._effects[key]
 
 
@@ -200,6 +203,25 @@ def _observe(
     with _Recorder(tensors) as plain:
         evaluate(node)
     return None if plain.calls == recorder.calls else _Effect((), dtypes, inside=True)
+
+
+def _observe_recurrent(node: torch.fx.Node, tensors: list[torch.Tensor], state: AutocastState) -> _Effect | None:
+    """Runs the layer for one time step of one sequence, with zeros as weights."""
+
+    def zeros(argument: torch.fx.Node) -> Any:
+        val = argument.meta["val"]
+        # Weights are matrices and vectors; input and states have time or layers, batch and features.
+        shape = [val.shape[0] if argument is not node.args[0] else 1, 1, val.shape[2]] if val.dim() == 3 else val.shape
+        return torch.zeros(shape, dtype=val.dtype)
+
+    if not all(isinstance(size, int) for tensor in tensors for size in (tensor.shape if tensor.dim() < 3 else ())):
+        return None
+    args: Any = torch.fx.map_arg(node.args, zeros)
+    with torch.no_grad(), _autocast(state):
+        dtypes = dtypes_of(node.target(*args))  # type: ignore[operator]
+    lower = next((dtype for dtype in state.values() if dtype in dtypes), None)
+    # A layer that returns the dtype it was given is left alone: that is at least as precise.
+    return _Effect(tuple(lower if tensor.is_floating_point() else None for tensor in tensors), dtypes, inside=False)
 
 
 def _open_up(owner: torch.fx.GraphModule, node: torch.fx.Node) -> list[torch.fx.Node]:

@@ -53,9 +53,11 @@ def embedding_bag(
     padding_idx: int | None,
 ) -> list[ir.Value | None]:
     """aten::embedding_bag.padding_idx(Tensor weight, Tensor indices, Tensor offsets, bool scale_grad_by_freq, int mode, bool sparse, Tensor? per_sample_weights, bool include_last_offset, int? padding_idx) -> (Tensor, Tensor, Tensor, Tensor)"""
-    bags, dtype = op.result.shape[0], op.dtype_of(weight)
+    dtype, width = op.dtype_of(weight), op.dims(weight)[1]
     if include_last_offset:
+        # It is the number of indices, so that no bag begins there.
         offsets = op.Slice(offsets, [0], [-1], [0])
+    bags = op.result.shape[0]
     numbers = _bag_numbers(op, op.cast(offsets, INT64), op.dims(indices)[0])
     rows = op.Gather(weight, indices, axis=0)
     if per_sample_weights is not None:
@@ -67,7 +69,7 @@ def embedding_bag(
         ignored = op.Unsqueeze(op.Equal(indices, op.operand(padding_idx % total, op.dtype_of(indices))), [1])
         rows = op.Where(ignored, op.const(empty, dtype), rows)
         counted = op.Where(ignored, op.const(0.0, dtype), counted)
-    start = op.expand(op.const([[empty]], dtype), op.result.shape)
+    start = op.expand(op.const([[empty]], dtype), [bags, width])
     result = scatter_op(op, "ScatterND", start, numbers, rows, reduction)
     if mode != 0:
         none = op.expand(op.const([[0.0]], dtype), [bags, 1])

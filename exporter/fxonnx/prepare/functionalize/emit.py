@@ -1,0 +1,101 @@
+"""Putting new nodes into the graph being rewritten."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+import torch
+from torch.fx import Graph, Node
+
+from ...errors import PrepareError
+
+__all__ = ["Emitter", "bind", "refuse", "same_size"]
+
+_INHERITED = ("nn_module_stack", "stack_trace", "torch_fn", "source_fn_stack")
+
+
+def bind(node: Node) -> dict[str, Any]:
+    """The arguments of an operator call by schema name, absent ones as the schema's defaults."""
+    arguments = node.target._schema.arguments  # type: ignore[union-attr]
+    bound = {argument.name: argument.default_value for argument in arguments if argument.has_default_value()}
+    # A graph that torch traced never has more positional arguments than the schema.
+    bound.update((argument.name, given) for argument, given in zip(arguments, node.args, strict=False))
+    bound.update(node.kwargs)
+    return bound
+
+
+def same_size(left: int | torch.SymInt, right: int | torch.SymInt) -> bool:
+    """Whether two sizes are known to be equal; asks no questions that would add a guard."""
+    if isinstance(left, int) and isinstance(right, int):
+        return left == right
+    if isinstance(left, int) or isinstance(right, int):
+        return False
+    return bool(left.node.expr == right.node.expr)
+
+
+def refuse(node: Node, problem: str, *, hint: str | None = None) -> NoReturn:
+    """Reports a node that has no functional form.
+
+    Raises:
+        PrepareError: Always; names the operator, the node and the user's source line.
+    """
+    lines = [line.strip() for line in (node.meta.get("stack_trace") or "").splitlines()]
+    frames = [line for line in lines if line.startswith("File ")]
+    where = f"\n  at: {frames[-1]}" if frames else ""
+    raise PrepareError(f"{node.target}: {problem}\n  node: {node.format_node()}{where}", hint=hint)
+
+
+class Emitter:
+    """Adds nodes in front of an anchor, the node that is being rewritten.
+
+    Attributes:
+        anchor: New nodes go in front of this one.
+        emitted: Every node that was added.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
+        self._sizes: dict[tuple[Node, int], Node] = {}
+        self.anchor = next(iter(graph.nodes))
+        self.emitted: list[Node] = []
+
+    def call(
+        self, target: Callable[..., Any], args: tuple[Any, ...], *, val: Any, origin: Node, kwargs: Any = None
+    ) -> Node:
+        """Adds one call.
+
+        Args:
+            target: The operator.
+            args: Positional arguments.
+            val: The fake tensor (or SymInt) the call results in.
+            origin: The node whose place in the user's model the new node inherits.
+            kwargs: Keyword arguments.
+        """
+        with self._graph.inserting_before(self.anchor):
+            node = self._graph.call_function(target, args, kwargs)
+        node.meta["val"] = val
+        for key in _INHERITED:
+            if key in origin.meta:
+                node.meta[key] = origin.meta[key]
+        self.emitted.append(node)
+        return node
+
+    def size(self, node: Node, dim: int) -> int | Node:
+        """One size of the tensor that a node holds: a number, or a node that computes it."""
+        size = node.meta["val"].shape[dim]
+        if isinstance(size, int):
+            return size
+        if (node, dim) not in self._sizes:
+            args = (node, dim)
+            self._sizes[args] = self.call(torch.ops.aten.sym_size.int, args, val=size, origin=node)
+        return self._sizes[node, dim]
+
+    def shape(self, val: torch.Tensor, witness: Callable[[], Node]) -> Sequence[int | Node]:
+        """The shape of a fake tensor as an argument.
+
+        Args:
+            val: The fake tensor.
+            witness: Gives a node of this shape; asked only when there are symbolic sizes.
+        """
+        return [size if isinstance(size, int) else self.size(witness(), dim) for dim, size in enumerate(val.shape)]
