@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from fxonnx.prepare.decompose import decompose
 from torch import nn
 from torch.export import Dim
 from torch.testing import assert_close
-
-from fxonnx.prepare.decompose import REASON_KEY, decompose
 
 aten = torch.ops.aten
 

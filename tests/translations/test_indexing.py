@@ -42,7 +42,7 @@ CASES = (
     Case("aten.index.Tensor", lambda a: a[INDEX, :, OTHER], (T((3, "n", 3)),), "apart, first"),
     Case(
         "aten.index.Tensor",
-        lambda a: a[INDEX[:, None], OTHER.clone()],
+        lambda a: a[INDEX[:, None], OTHER + 0],
         (T((3, 3, "n")),),
         "outer",
         ops=("Gather", "Gather"),
@@ -82,6 +82,9 @@ CASES = (
         lambda a: aten.index(a, [None, MASK, torch.tensor([1])]),
         (T(("n", 3, 2)),),
         "mask and index",
+    ),
+    Case(
+        "aten.index.Tensor", lambda a: aten.index(a, [OTHER[:2, None], None, MASK]), (T((3, "n", 3)),), "index and mask"
     ),
     Case("aten.index.Tensor", lambda a, m: a[m], (T(("n", 3), torch.bfloat16), T(("n", 3), torch.bool)), "bfloat16"),
     Case(

@@ -107,7 +107,7 @@ CASES = (
     # assignments to positions and masks
     Case(
         "aten.index_put.default",
-        lambda a, v: put(a, [INDEX.clone()], v),
+        lambda a, v: put(a, [INDEX + 0], v),
         (T((4, "n")), T((3, "n"))),
         ops=("ScatterND",),
         opset=11,
@@ -115,7 +115,7 @@ CASES = (
     Case("aten.index_put.default", lambda a, v: put(a, [INDEX], v), (T((4, "n")), T(())), "number"),
     Case(
         "aten.index_put.default",
-        lambda a, v: put(a, [None, None, INDEX.clone()], v),
+        lambda a, v: put(a, [None, None, INDEX + 0], v),
         (T((2, "n", 4, 3)), T((2, "n", 3, 3))),
         "cache",
         ops=("Expand", "ScatterElements"),
@@ -129,7 +129,7 @@ CASES = (
     Case("aten.index_put.default", lambda a, v: put(a, [None, INDEX], v), (T(("n", 4, 2)), T((3, 1))), "expanded"),
     Case(
         "aten.index_put.default",
-        lambda a, v: put(a, [INDEX.clone(), OTHER.clone()], v),
+        lambda a, v: put(a, [INDEX + 0, OTHER + 0], v),
         (T((3, 3, "n")), T((3, "n"))),
         "two",
         ops=("ScatterND",),
@@ -149,6 +149,12 @@ CASES = (
         lambda a, i, v: put(a, [i, INDEX[:1]], v),
         (T((4, 3)), T(("m",), torch.int64, 0, 4), T(("m",))),
         "broadcast",
+    ),
+    Case(
+        "aten.index_put.default",
+        lambda a, v: put(a, [INDEX[:1], None, OTHER[:1]], v),
+        (T((3, "n", 3)), T(("n",))),
+        "one",
     ),
     Case("aten.index_put.default", lambda a, v: put(a, [TWICE], v, True), (T((3, "n")), T((3, "n"))), "add"),
     Case(

@@ -41,6 +41,7 @@ CASES = (
     Case("aten.flip.default", lambda a: a.sum().flip(()), (T(("n",)),), "number"),
     Case("aten.roll.default", lambda a: a.roll((1, -2), (0, 1)), (T((4, 5)),), ops=("Slice", "Slice", "Concat") * 2),
     Case("aten.roll.default", lambda a: a.roll(-3, -1), (T(("n", "t")),), "dynamic"),
+    Case("aten.roll.default", lambda a: a.roll((5, -3), (0, 1)), (T(("n", "m", 2)),), "two dynamic"),
     Case("aten.roll.default", lambda a: a.roll(-a.shape[0], 0) + 1, (T(("n", 2)),), "around", ops=("Add",)),
     Case("aten.roll.default", lambda a: a.roll(2), (T(("n", 3)),), "flat"),
     Case("aten.roll.default", lambda a: a.roll(6, 1) + 1, (T(("n", 3)),), "twice", ops=("Add",)),

@@ -39,32 +39,50 @@ def layer_normalization(
     rank = op.rank_of(x)
     axes = list(range(axis % rank, rank))
     centered = op.Sub(x, op.ReduceMean(x, axes, keepdims=1))
-    variance = op.ReduceMean(op.Mul(centered, centered), axes, keepdims=1)
+    # With Pow, not Mul, this is the pattern ONNX Runtime fuses into its own LayerNormalization.
+    variance = op.ReduceMean(op.Pow(centered, 2.0), axes, keepdims=1)
     result = op.Div(centered, op.Sqrt(op.Add(variance, epsilon)))
     if scale is not None:
         result = op.Mul(result, scale)
     return result if bias is None else op.Add(result, bias)
 
 
-def rms_normalization(op: Op, x: ir.Value, scale: ir.Value, axis: int = -1, epsilon: float = 1e-5) -> ir.Value:
-    """RMSNormalization (opset 23)."""
+def rms_normalization(
+    op: Op, x: ir.Value, scale: ir.Value, axis: int = -1, epsilon: float = 1e-5, stash_type: int = 1
+) -> ir.Value:
+    """RMSNormalization (opset 23); computed in the type of ``x``."""
     rank = op.rank_of(x)
     axes = list(range(axis % rank, rank))
-    mean_square = op.ReduceMean(op.Mul(x, x), axes, keepdims=1)
-    return op.Mul(op.Mul(x, op.Reciprocal(op.Sqrt(op.Add(mean_square, epsilon)))), scale)
+    # With Pow and Div this is the pattern ONNX Runtime fuses into its own kernel.
+    mean_square = op.ReduceMean(op.Pow(x, 2.0), axes, keepdims=1)
+    return op.Mul(op.Div(x, op.Sqrt(op.Add(mean_square, epsilon))), scale)
 
 
 def group_normalization(
-    op: Op, x: ir.Value, scale: ir.Value, bias: ir.Value, num_groups: int, epsilon: float = 1e-5
+    op: Op,
+    x: ir.Value,
+    scale: ir.Value,
+    bias: ir.Value,
+    num_groups: int,
+    epsilon: float = 1e-5,
+    stash_type: int = 1,
 ) -> ir.Value:
     """GroupNormalization with per-channel scale (opset 21), by InstanceNormalization over the groups."""
-    dims = op.dims(x)
-    dtype = op.dtype_of(x)
+    dims, dtype = op.dims(x), op.dtype_of(x)
     grouped = op.Reshape(x, [0, num_groups, -1])
-    ones, zeros = op.const([1.0] * num_groups, dtype), op.const([0.0] * num_groups, dtype)
-    normalized = op.reshape(op.InstanceNormalization(grouped, ones, zeros, epsilon=epsilon), dims)
+    if dtype == ir.DataType.DOUBLE:
+        # ONNX Runtime's InstanceNormalization has no kernel for DOUBLE.
+        normalized = layer_normalization(op, grouped, None, None, -1, epsilon)
+    else:
+        ones, zeros = op.const([1.0] * num_groups, dtype), op.const([0.0] * num_groups, dtype)
+        normalized = op.InstanceNormalization(grouped, ones, zeros, epsilon=epsilon)
+    symbolic = [dim for dim in dims[1:] if not isinstance(dim, int)]
+    # One Shape is less than the sizes one by one.
+    result = op.shaped(op.Reshape(normalized, op.Shape(x)), dims) if len(symbolic) > 1 else op.reshape(normalized, dims)
     per_channel = [-1] + [1] * (len(dims) - 2)
-    return op.Add(op.Mul(normalized, op.Reshape(scale, per_channel)), op.Reshape(bias, per_channel))
+    if op.numbers(scale) != [1.0] * num_channels(dims):
+        result = op.Mul(result, op.Reshape(scale, per_channel))
+    return result if op.is_zero(bias) else op.Add(result, op.Reshape(bias, per_channel))
 
 
 def hard_swish(op: Op, x: ir.Value) -> ir.Value:

@@ -102,6 +102,11 @@ def _extremum_of_integers(
     return result
 
 
+def _empty_for_absent(builder: Builder, op_type: str, inputs: list[Any], attributes: dict[str, Any]) -> None:
+    """Before opset 13 the optional inputs of Resize were empty tensors instead."""
+    inputs[1:3] = [builder.constant([], ir.DataType.FLOAT) if value is None else value for value in inputs[1:3]]
+
+
 FORMS: Mapping[str, tuple[tuple[int, Form], ...]] = {
     # operator: (opset from which the newest form holds, rewrite for the opsets before it)
     "ReduceSum": ((13, _input_to_attribute("axes")),),
@@ -130,6 +135,6 @@ FORMS: Mapping[str, tuple[tuple[int, Form], ...]] = {
     "Reshape": ((14, _drop("allowzero")),),
     "BatchNormalization": ((14, _drop("training_mode")),),
     "Cast": ((19, _drop("saturate")),),
-    "Resize": ((18, _drop("antialias", "axes", "keep_aspect_ratio_policy")),),
+    "Resize": ((18, _drop("antialias", "axes", "keep_aspect_ratio_policy")), (13, _empty_for_absent)),
     "AveragePool": ((19, _drop("dilations")),),
 }

@@ -264,8 +264,8 @@ class Op(onnxscript.OpBuilder):
             for axis, dim in enumerate(dims)
         ]
         if target.count(None) <= 1 and 0 not in dims:
-            return self._of_shape(self.Reshape(value, [-1 if size is None else size for size in target]), dims)
-        return self._of_shape(self.Reshape(value, self.sizes(dims)), dims)
+            return self.of_shape(self.Reshape(value, [-1 if size is None else size for size in target]), dims)
+        return self.of_shape(self.Reshape(value, self.sizes(dims)), dims)
 
     def expand(self, value: ir.Value, dims: Sequence[Dim]) -> ir.Value:
         """Expand to known sizes; itself when it has them already."""
@@ -275,10 +275,10 @@ class Op(onnxscript.OpBuilder):
         # An axis the input already has needs no size: Expand's 1 keeps it.
         offset = len(dims) - len(source)
         wanted = [1 if axis >= offset and source[axis - offset] == dim else dim for axis, dim in enumerate(dims)]
-        return self._of_shape(self.Expand(value, self.sizes(wanted)), dims)
+        return self.of_shape(self.Expand(value, self.sizes(wanted)), dims)
 
-    def _of_shape(self, value: ir.Value, dims: Sequence[Dim]) -> ir.Value:
-        """The value, with its shape recorded where ONNX could only make up names for the sizes."""
+    def of_shape(self, value: ir.Value, dims: Sequence[Dim]) -> ir.Value:
+        """The value, its shape recorded where ONNX could only make up names for the sizes."""
         if self._graph_builder.recorded_dims(value) is None:
             self._graph_builder.set_dims(value, dims)
         return value

@@ -215,6 +215,28 @@ def _gather(node: ir.Node, builder: Builder) -> Dims:
     return (*dims[:axis], *indices, *dims[axis + 1 :])
 
 
+def _slice(node: ir.Node, builder: Builder) -> Dims | None:
+    numbers = [ints_of(value) for value in node.inputs[1:]]
+    if len(numbers) < 3:
+        return None
+    starts, ends, axes, *rest = numbers
+    steps = rest[0] if rest else [1] * len(starts or ())
+    if starts is None or ends is None or axes is None or steps is None:
+        return None
+    result = list(builder.dims(_first(node)))
+    for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
+        size = result[axis]
+        if not isinstance(size, int):
+            if (abs(step), start, end) != (1, *((0, _END) if step > 0 else (-1, _BEGIN))):
+                return None
+            continue
+        result[axis] = len(range(size)[start:end:step])
+    return tuple(result)
+
+
+_END, _BEGIN = 2**63 - 1, -(2**63)
+
+
 def _reduce(node: ir.Node, builder: Builder) -> Dims | None:
     dims = builder.dims(_first(node))
     axes = _axes(node, builder)
@@ -243,6 +265,7 @@ _RULES: Mapping[str, Callable[[ir.Node, Builder], Dims | None]] = {
     "Squeeze": _squeeze,
     "Concat": _concat,
     "Gather": _gather,
+    "Slice": _slice,
     "Shape": _shape,
     **dict.fromkeys(
         (

@@ -57,20 +57,18 @@ def capture(
     """
     check_model(model)
     if isinstance(model, ExportedProgram):
-        inputs = inputs_of_program(model)
-        program = model
-        leaves = read_shapes(inputs, dynamic_shapes).leaves
-    else:
-        if model.training:
-            warnings.warn(
-                "the model is in training mode and is exported as such: dropout and batch statistics stay active. "
-                "Call model.eval() before the export if it is meant for inference",
-                UserWarning,
-                stacklevel=3,
-            )
-        inputs = bind_inputs(model, args, kwargs)
-        shapes = read_shapes(inputs, dynamic_shapes)
-        program = export_module(model, inputs, shapes)
-        leaves = shapes.leaves
-    dim_names, dim_aliases = name_dims(program, leaves)
-    return Capture(program, dim_names, dim_aliases)
+        if not dynamic_shapes:
+            return Capture(model, {}, {})
+        shapes = read_shapes(inputs_of_program(model), dynamic_shapes)
+        return Capture(model, *name_dims(model, shapes.leaves))
+    if model.training:
+        warnings.warn(
+            "the model is in training mode and is exported as such: dropout and batch statistics stay active. "
+            "Call model.eval() before the export if it is meant for inference",
+            UserWarning,
+            stacklevel=3,
+        )
+    inputs = bind_inputs(model, args, kwargs)
+    shapes = read_shapes(inputs, dynamic_shapes)
+    program = export_module(model, inputs, shapes)
+    return Capture(program, *name_dims(program, shapes.leaves))

@@ -35,6 +35,7 @@ STATIC_NAMES = (
     re.compile(r"marked (\w+) as dynamic but your code specialized it to be a constant \((\d+)\)"),
 )
 EQUAL_NAMES = re.compile(r"^\s+(\w+) = ([A-Za-z_]\w*)$", re.M)
+NARROWED_NAMES = re.compile(r"^\s+(\w+) = Dim\('\w+'(?:, min=(\d+))?(?:, max=(\d+))?\)", re.M)
 RELATED_NAMES = re.compile(r"^\s+(\w+) = (?:(\d+)\*)?([A-Za-z_]\w*)(?: ([+-]) (\d+))?$", re.M)
 
 
@@ -58,7 +59,7 @@ def export_module(model: torch.nn.Module, inputs: Inputs, shapes: Shapes) -> Exp
 
 
 def _export_refined(model: torch.nn.Module, inputs: Inputs, shapes: Shapes) -> ExportedProgram:
-    """Exports; if torch finds that Dims are equal or multiples of each other, exports with that."""
+    """Exports; if torch finds that Dims have smaller ranges or follow from each other, exports with that."""
     try:
         return _export(model, inputs, shapes.for_torch(_dim), strict=False)
     except Exception as error:
@@ -69,6 +70,13 @@ def _export_refined(model: torch.nn.Module, inputs: Inputs, shapes: Shapes) -> E
         refined = _refined_dims(message, shapes)
         if not refined:
             raise
+    narrowed = [repr(dim) for name, dim in refined.items() if dim.__name__ == name]
+    if narrowed:
+        warnings.warn(
+            f"the model does not work for all sizes that were asked for; exported for: {', '.join(narrowed)}",
+            UserWarning,
+            stacklevel=5,
+        )
     return _export(model, inputs, shapes.for_torch(lambda spec: _dim(spec, refined)), strict=False)
 
 
@@ -163,7 +171,7 @@ def _fixed_dims(message: str, shapes: Shapes) -> list[tuple[Leaf, int | None, in
 
 
 def _refined_dims(message: str, shapes: Shapes) -> dict[str, Any]:
-    """The Dims that torch suggests instead of the user's: equal to another one, or a multiple of it plus a number."""
+    """The Dims that torch suggests instead of the user's: with a smaller range, or following from another one."""
     fixes = message.partition("Suggested fixes:")[2]
     dims = {
         root.__name__: root
@@ -173,9 +181,14 @@ def _refined_dims(message: str, shapes: Shapes) -> dict[str, Any]:
         for root in [getattr(spec, "root", spec)]
     }
     refined: dict[str, Any] = {}
+    for name, low, high in NARROWED_NAMES.findall(fixes):
+        if name in dims:
+            dim = dims[name]
+            refined[name] = Dim(name, min=max(int(low or 0), dim.min), max=min(int(high), dim.max) if high else dim.max)
     for name, factor, other, sign, offset in RELATED_NAMES.findall(fixes):
         if name in dims and other in dims and name != other:
-            dim = int(factor) * dims[other] if factor else dims[other]
+            dim = refined.get(other, dims[other])
+            dim = int(factor) * dim if factor else dim
             refined[name] = dim + int(sign + offset) if offset else dim
     return refined
 

@@ -278,7 +278,7 @@ def _leaf_dims(value: Any, spec: Any, label: str) -> dict[int | None, DimSpec]:
             raise _wrong(f"{label} is an int, which can not be a Dim", hint=f"pass its name, {spec.__name__!r}")
         if isinstance(spec, str | DimHint):
             return _only_dynamic({None: spec})
-        if spec == value:
+        if isinstance(value, int) and spec == value:
             return {}
         raise _wrong(f"{label} is the int {value}, but its spec is {spec!r}", hint="pass a name or Dim.DYNAMIC")
     raise _wrong(

@@ -194,7 +194,8 @@ class _Walk:
             if not isinstance(value, ir.Value):
                 raise self._error(node, f"the translation returned a {type(value).__name__}, not a value of the graph")
             self._check_one(node, value, result)
-            self._name(value, f"{node.name}__{position}" if several else node.name)
+            # An item of several takes the name of the getitem node that picks it, if there is one.
+            self._name(value, f"{node.name}__{position}" if several else node.name, final=not several)
         if node.meta.get("unbacked_bindings"):
             for value, result in zip(values, results, strict=True):
                 if value is not None:
@@ -216,11 +217,12 @@ class _Walk:
             self.builder.set_dims(value, shape)
             self.builder.stamp(value, shape)
 
-    def _name(self, value: ir.Value, name: str) -> None:
+    def _name(self, value: ir.Value, name: str, *, final: bool = True) -> None:
         """A value made for this FX node takes its name; one that already belongs to another node keeps it."""
         if value.producer() is None or value in self.builder.named:
             return
-        self.builder.named.add(value)
+        if final:
+            self.builder.named.add(value)
         value.name = self.builder.names.unique(name)
 
     def _annotate(self, node: torch.fx.Node, mark: int) -> None:

@@ -178,7 +178,7 @@ class Autocast:
 
 def evaluate(node: torch.fx.Node, state: AutocastState | None = None) -> Any:
     """Runs a call over the fake tensors of its arguments, with autocast as given."""
-    args, kwargs = torch.fx.map_arg((node.args, node.kwargs), lambda argument: argument.meta["val"])  # type: ignore[misc]
+    args, kwargs = torch.fx.map_arg((node.args, node.kwargs), lambda argument: argument.meta["val"])
     fake_mode = fake_mode_of(argument.meta.get("val") for argument in node.all_input_nodes)
     with torch.no_grad(), no_new_guards(fake_mode), _autocast(state or {}), fake_mode or contextlib.nullcontext():
         return node.target(*args, **kwargs)  # type: ignore[operator]

@@ -32,6 +32,12 @@ _IDENTITIES = frozenset(
 # A view with stride 0 costs nothing; what torch computes from it counts as large as what it is a view of.
 _EXPANSIONS = frozenset({aten.expand.default, aten.expand_as.default, aten.broadcast_to.default})
 
+# One value many times is an operator in any format; as data it would only make the file larger.
+_UNIFORM = frozenset(
+    {"zeros", "ones", "full", "zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full"}
+)
+_MAX_UNIFORM_ELEMENTS = 1024
+
 _UNINITIALIZED = frozenset({"empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided"})
 
 # Weights are kept in these to be small; what computes with them widens them when it runs.
@@ -58,9 +64,9 @@ def fold(
 ) -> dict[str, torch.Tensor]:
     """Computes, in place, what depends on constants only.
 
-    A call is folded if it is deterministic, all its inputs are constants or folded themselves, and its result has a static
-    shape and is not larger than ``max_elements`` and its inputs together. Quantization and the widening of a storage dtype
-    are not folded.
+    A call is folded if it is deterministic, all its inputs are constants or folded themselves, and its result has a
+    static shape and is not larger than ``max_elements`` or its inputs together. Quantization, the widening of a storage
+    dtype, expansions and large tensors of one value are not folded.
 
     Args:
         gm: A functional graph module of the caller's own.
@@ -69,9 +75,9 @@ def fold(
         max_elements: Largest result, in elements, that may be larger than its inputs.
 
     Returns:
-        The values of the ``get_attr`` nodes made, by target. A folded node that the rest of the graph reads becomes such a
-        node; its target is the node's name, unless the module has an attribute of that name already. The tensors are
-        contiguous and share memory with nothing.
+        The values of the ``get_attr`` nodes made, by target. A folded node that the rest of the graph reads becomes
+        such a node; its target is the node's name, unless the module has an attribute of that name already. The tensors are
+        contiguous and share memory with nothing else.
     """
     folder = _Folder(gm, constants, max_elements)
     if not folder.scan():
@@ -96,9 +102,9 @@ class _Folder:
         foldable, leaves = self._foldable, self._leaves
         for node in self._gm.graph.nodes:
             if node.op == "call_function":
-                inputs = node._input_nodes
+                inputs = node.all_input_nodes
                 if all(source in foldable or source in leaves for source in inputs):
-                    self._consider(node, list(inputs))
+                    self._consider(node, inputs)
             elif node.op == "placeholder":
                 value = self._constants.get(node.name)
                 if value is not None and _is_real(value):
@@ -166,14 +172,14 @@ class _Folder:
         staying: set[torch.fx.Node] = set()
         for node in reversed(self._foldable):
             if any(user not in self._foldable or user in staying for user in node.users):
-                if isinstance(node.meta["val"], torch.Tensor) and node.target not in _EXPANSIONS:
+                if _is_worthwhile(node):
                     needed[node] = None
                 else:
                     staying.add(node)
         return list(reversed(needed))
 
     def _evaluate(self, frontier: list[torch.fx.Node]) -> bool:
-        """Computes the values of nodes; what torch can not compute is foldable no longer and makes this return False."""
+        """Computes the values of nodes; False if torch can not compute some, which then stay."""
         complete = True
         with torch.no_grad(), torch.autocast("cpu", enabled=False):
             for node in frontier:
@@ -185,7 +191,7 @@ class _Folder:
         while pending:
             node = pending[-1]
             missing = [
-                source for source in node._input_nodes if source not in self._values and source not in self._leaves
+                source for source in node.all_input_nodes if source not in self._values and source not in self._leaves
             ]
             if any(source not in self._foldable for source in missing):
                 del self._foldable[root]
@@ -204,7 +210,7 @@ class _Folder:
         def value(source: torch.fx.Node) -> Any:
             return self._leaves[source] if source in self._leaves else self._values[source]
 
-        args, kwargs = torch.fx.map_arg((node.args, node.kwargs), value)  # type: ignore[misc]
+        args, kwargs = torch.fx.map_arg((node.args, node.kwargs), value)
         try:
             result = node.target(*args, **kwargs)  # type: ignore[operator]
         except (RuntimeError, NotImplementedError, IndexError, TypeError, ValueError):
@@ -231,6 +237,14 @@ def _is_deterministic(target: Any) -> bool:
         or name in _UNINITIALIZED
         or "quantize" in name
     )
+
+
+def _is_worthwhile(node: torch.fx.Node) -> bool:
+    """Whether the value of a foldable node is better data than an operator."""
+    val = node.meta["val"]
+    if not isinstance(val, torch.Tensor) or node.target in _EXPANSIONS:
+        return False
+    return getattr(node.target, "_opname", "") not in _UNIFORM or val.numel() <= _MAX_UNIFORM_ELEMENTS
 
 
 def _is_static(value: Any) -> bool:

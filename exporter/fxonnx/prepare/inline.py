@@ -190,6 +190,7 @@ class _Inliner:
                 if node.target in _WRAPPERS:
                     following = walk.splice(node)
                 elif node.target in _ASSERTIONS:
+                    walk.check(node)
                     _drop(node)
                 elif isinstance(node.target, torch._ops.HigherOrderOperator):
                     for body, state in walk.keep(node):
@@ -256,6 +257,18 @@ class _Walk:
         state = self.state(call)
         adopted = [self.bodies.adopt(source, state) for source in call.all_input_nodes if source.op == "get_attr"]
         return [(body, state) for body in adopted if body is not None]
+
+    def check(self, assertion: torch.fx.Node) -> None:
+        """Raises if a conversion of dtype was captured for another dtype than its input has.
+
+        What strict capture took for a conversion to the same dtype, it may have replaced by its input elsewhere.
+        """
+        if not self._changed.isdisjoint(assertion.all_input_nodes):
+            raise PrepareError(
+                f"strict capture took the dtype conversion at {source_line(assertion)} for one of "
+                f"{assertion.kwargs.get('dtype')}, but under autocast its input has another dtype",
+                hint="capture the model with strict=False",
+            )
 
     def refresh(self, node: torch.fx.Node, expected: Dtypes | None) -> None:
         """Computes a value again if its dtype can differ from the one noted."""

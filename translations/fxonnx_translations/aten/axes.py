@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import onnx_ir as ir
 
-from ..op import Op
+from ..op import Op, Unsupported
 from ..symbols import Dim
 
-__all__ = ["END", "as_carrier", "axis_of", "choose", "position", "rank", "sliced", "split_at"]
+__all__ = ["END", "as_carrier", "axis_of", "choose", "position", "rank", "refuse_complex", "sliced", "split_at"]
 
 END = 2**63 - 1
 """What torch and ONNX both take for "up to the end" of a slice."""
@@ -42,6 +42,16 @@ def rank(op: Op, value: ir.Value) -> int:
 def axis_of(op: Op, value: ir.Value, dim: int) -> int:
     """Non-negative axis of an operand of the result's kind."""
     return op.axis(dim, rank(op, value))
+
+
+def refuse_complex(op: Op, name: str) -> None:
+    """Declines a result of complex numbers.
+
+    Raises:
+        Unsupported: If the result is complex.
+    """
+    if op.result.torch_dtype.is_complex:
+        raise Unsupported(f"{name} of a complex tensor")
 
 
 def position(op: Op, index: Dim, size: Dim) -> Dim:

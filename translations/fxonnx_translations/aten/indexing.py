@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 import onnx_ir as ir
 import torch
@@ -12,7 +13,7 @@ import torch
 from ..op import Op, Operand, Unsupported
 from ..registry import translates
 from ..symbols import Dim
-from .axes import as_carrier, axis_of, choose, rank
+from .axes import as_carrier, axis_of, choose, rank, refuse_complex
 
 aten = torch.ops.aten
 
@@ -74,7 +75,7 @@ def masked_select(op: Op, self: ir.Value, mask: ir.Value) -> ir.Value:
     """aten::masked_select(Tensor self, Tensor mask) -> Tensor"""
     if op.dims(self) != op.dims(mask):
         self, mask = broadcast(op, [self, mask])
-    _refuse_complex(op, "masked_select")
+    refuse_complex(op, "masked_select")
     return compressed(op, self, op.Reshape(mask, [-1]), None)
 
 
@@ -105,11 +106,13 @@ def broadcast(op: Op, values: Sequence[ir.Value]) -> list[ir.Value]:
         if not missing:
             result.append(value)
             continue
-        full = next((other for other in values if op.dims(other) == tuple(wanted)), None)
-        if full is not None and not all(isinstance(dim, int) for dim in missing):
-            result.append(as_carrier(op, value, lambda carried, shape=full: op.Expand(carried, op.Shape(shape))))  # type: ignore[misc]
-        else:
+        if all(map(op.is_known, missing)):
             result.append(as_carrier(op, value, lambda carried: op.expand(carried, wanted)))
+            continue
+        # Positions of true elements: how many there are is read off a value that has them all.
+        full = next((other for other in values if op.dims(other) == tuple(wanted)), None)
+        shape = op.Shape(reduce(op.Add, values) if full is None else full)
+        result.append(op.Expand(value, shape))
     return result
 
 
@@ -275,14 +278,14 @@ def gathered(op: Op, value: ir.Value, index: ir.Value, axis: int) -> ir.Value:
 @translates(aten.gather.default)
 def gather(op: Op, self: ir.Value, dim: int, index: ir.Value, sparse_grad: bool = False) -> ir.Value:
     """aten::gather(Tensor self, int dim, Tensor index, *, bool sparse_grad=False) -> Tensor"""
-    _refuse_complex(op, "gather")
+    refuse_complex(op, "gather")
     return gathered(op, self, index, axis_of(op, self, dim))
 
 
 @translates(aten.take_along_dim.default)
 def take_along_dim(op: Op, self: ir.Value, indices: ir.Value, dim: int | None = None) -> ir.Value:
     """aten::take_along_dim(Tensor self, Tensor indices, int? dim=None) -> Tensor"""
-    _refuse_complex(op, "take_along_dim")
+    refuse_complex(op, "take_along_dim")
     if dim is None:
         return op.Gather(op.Reshape(self, [-1]), op.Reshape(indices, [-1]), axis=0)
     axis = axis_of(op, self, dim)
@@ -299,11 +302,6 @@ def take(op: Op, self: ir.Value, index: ir.Value) -> ir.Value:
     return op.Gather(op.Reshape(self, [-1, *trailing]), index, axis=0)
 
 
-def _refuse_complex(op: Op, name: str) -> None:
-    if op.result.torch_dtype.is_complex:
-        raise Unsupported(f"{name} of a complex tensor")
-
-
 # ---- choices
 
 
@@ -314,7 +312,7 @@ def where(op: Op, condition: ir.Value, self: Operand, other: Operand) -> ir.Valu
     aten::where.ScalarSelf(Tensor condition, Scalar self, Tensor other) -> Tensor
     aten::where.Scalar(Tensor condition, Scalar self, Scalar other) -> Tensor
     """
-    _refuse_complex(op, "where")
+    refuse_complex(op, "where")
     dtype = op.result.dtype
     return choose(op, op.cast(condition, BOOL), op.operand(self, dtype), op.operand(other, dtype))
 
@@ -324,5 +322,5 @@ def masked_fill(op: Op, self: ir.Value, mask: ir.Value, value: Operand) -> ir.Va
     """aten::masked_fill.Scalar(Tensor self, Tensor mask, Scalar value) -> Tensor
     aten::masked_fill.Tensor(Tensor self, Tensor mask, Tensor value) -> Tensor
     """
-    _refuse_complex(op, "masked_fill")
+    refuse_complex(op, "masked_fill")
     return choose(op, op.cast(mask, BOOL), op.operand(value, op.result.dtype), self)

@@ -11,7 +11,7 @@ import torch
 from ..op import Op, Unsupported
 from ..registry import translates
 from ..symbols import Dim
-from .axes import as_carrier, axis_of, rank, split_at
+from .axes import as_carrier, axis_of, rank, refuse_complex, split_at
 
 aten = torch.ops.aten
 
@@ -113,6 +113,7 @@ def meshgrid(op: Op, tensors: Sequence[ir.Value], indexing: str = "ij") -> list[
     """aten::meshgrid(Tensor[] tensors) -> Tensor[]
     aten::meshgrid.indexing(Tensor[] tensors, *, str indexing) -> Tensor[]
     """
+    refuse_complex(op, "meshgrid")
     count = len(tensors)
     axes = list(range(count))
     if indexing == "xy" and count > 1:

@@ -11,7 +11,7 @@ import torch
 from ..op import Op, Operand, Unsupported
 from ..registry import translates
 from ..symbols import Dim
-from .axes import axis_of, choose, rank
+from .axes import axis_of, choose, rank, refuse_complex
 from .indexing import Indexing, Indices, broadcast, is_mask, nonzero_rows, prepared_indices, stacked
 
 aten = torch.ops.aten
@@ -44,11 +44,6 @@ def scatter_op(
     return op.cast(emitted, dtype)
 
 
-def _refuse_complex(op: Op, name: str) -> None:
-    if op.result.torch_dtype.is_complex:
-        raise Unsupported(f"{name} of a complex tensor")
-
-
 # ---- one position per element
 
 
@@ -56,7 +51,7 @@ def _elements(
     op: Op, self: ir.Value, dim: int, index: ir.Value, source: ir.Value, reduction: str | None = None
 ) -> ir.Value:
     """``self`` with ``source`` put at the positions along one axis that ``index`` gives for each of its elements."""
-    _refuse_complex(op, "scatter")
+    refuse_complex(op, "scatter")
     if op.rank_of(self) == 0:
         base, places, new = (
             value if op.rank_of(value) else op.Unsqueeze(value, [0]) for value in (self, index, source)
@@ -134,7 +129,7 @@ def scatter_reduce(
     op: Op, self: ir.Value, dim: int, index: ir.Value, src: ir.Value, reduce: str, include_self: bool = True
 ) -> ir.Value:
     """aten::scatter_reduce.two(Tensor self, int dim, Tensor index, Tensor src, str reduce, *, bool include_self=True) -> Tensor"""
-    _refuse_complex(op, "scatter_reduce")
+    refuse_complex(op, "scatter_reduce")
     dtype = op.dtype_of(self)
     base = self
     if not include_self:
@@ -212,7 +207,7 @@ def index_fill(op: Op, self: ir.Value, dim: int, index: ir.Value, value: Operand
     """aten::index_fill.int_Scalar(Tensor self, int dim, Tensor index, Scalar value) -> Tensor
     aten::index_fill.int_Tensor(Tensor self, int dim, Tensor index, Tensor value) -> Tensor
     """
-    _refuse_complex(op, "index_fill")
+    refuse_complex(op, "index_fill")
     filling = op.operand(value, op.result.dtype)
     if op.rank_of(self) == 0:
         return filling
@@ -274,6 +269,8 @@ def _for_scatter(op: Op, dims: Sequence[Dim], indexing: Indexing, values: ir.Val
         ends = [op.sizes(part) for part in (rest[:first], rest[first:])]
         shape = op.Concat(*([ends[0]] if first else []), *sizes, *([ends[1]] if rest[first:] else []), axis=0)
         values = op.Expand(values, shape)
+    elif missing:
+        values = op.Unsqueeze(values, list(range(missing)))
     if first == 0:
         return values
     spot_axes = range(first, first + count)
@@ -286,7 +283,7 @@ def _data_dependent(op: Op, dims: Sequence[Dim]) -> bool:
 
 
 def _index_put(op: Op, self: ir.Value, indices: Indices, values: ir.Value, accumulate: bool) -> ir.Value:
-    _refuse_complex(op, "index_put")
+    refuse_complex(op, "index_put")
     values = op.cast(values, op.result.dtype)
     masked = _under_mask(op, self, indices, values, accumulate)
     if masked is not None:
@@ -342,7 +339,7 @@ def index_put(op: Op, self: ir.Value, indices: Indices, values: ir.Value, accumu
 @translates(aten.masked_scatter.default)
 def masked_scatter(op: Op, self: ir.Value, mask: ir.Value, source: ir.Value) -> ir.Value:
     """aten::masked_scatter(Tensor self, Tensor mask, Tensor source) -> Tensor"""
-    _refuse_complex(op, "masked_scatter")
+    refuse_complex(op, "masked_scatter")
     if op.rank_of(self) == 0 and op.rank_of(mask) == 0:
         return choose(op, mask, op.Gather(op.Reshape(source, [-1]), op.const(0), axis=0), self)
     if op.dims(self) != op.dims(mask):

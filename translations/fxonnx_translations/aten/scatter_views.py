@@ -9,7 +9,7 @@ import torch
 from ..op import Op
 from ..registry import translates
 from ..symbols import Dim
-from .axes import END, axis_of, position, sliced
+from .axes import END, axis_of, position, refuse_complex, sliced
 from .scatter import along_axis
 
 aten = torch.ops.aten
@@ -113,6 +113,7 @@ def select_scatter(op: Op, self: ir.Value, src: ir.Value, dim: int, index: Dim) 
 @translates(aten.diagonal_scatter.default)
 def diagonal_scatter(op: Op, self: ir.Value, src: ir.Value, offset: int = 0, dim1: int = 0, dim2: int = 1) -> ir.Value:
     """aten::diagonal_scatter(Tensor self, Tensor src, int offset=0, int dim1=0, int dim2=1) -> Tensor"""
+    refuse_complex(op, "diagonal_scatter")
     row_axis, column_axis = (axis_of(op, self, dim) for dim in (dim1, dim2))
     perm = [axis for axis in range(op.rank_of(self)) if axis not in (row_axis, column_axis)] + [row_axis, column_axis]
     matrices, source = op.Transpose(self, perm=perm), op.cast(src, op.result.dtype)

@@ -152,7 +152,8 @@ def _rolled(op: Op, value: ir.Value, axis: int, shift: Dim) -> ir.Value:
         start = int(start) if start.is_Integer else start
     if start == 0:
         return value
-    return op.Concat(sliced(op, value, axis, start, END), sliced(op, value, axis, 0, start), axis=axis)
+    joined = op.Concat(sliced(op, value, axis, start, END), sliced(op, value, axis, 0, start), axis=axis)
+    return op.of_shape(joined, op.dims(value))
 
 
 @translates(aten.roll.default)

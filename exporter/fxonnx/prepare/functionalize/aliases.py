@@ -1,14 +1,13 @@
 """The memory of a program while its writes are replayed on values.
 
-Every memory that is written is a :class:`Base`, the tree of the aliases of one tensor. A write only notes the new value
-of the alias it went through; other aliases of the memory are brought up to date when somebody reads them.
+Every memory that is written is the tree of the aliases of one tensor. A write only notes the new value of the alias it
+went through; the other aliases are brought up to date when somebody reads them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch.fx import Node
@@ -16,37 +15,71 @@ from torch.fx import Node
 from .emit import Emitter
 from .views import Source, View, disjoint
 
-__all__ = ["Alias", "Base", "Memory"]
+__all__ = ["Alias", "Memory"]
+
+
+@dataclass(eq=False)
+class _Log:
+    """The writes to one memory.
+
+    Attributes:
+        version: How many there were.
+        writes: Those whose effect is not covered by a later one, such that of two that overlap the newer comes later.
+    """
+
+    version: int = 0
+    writes: list[_Write] = field(default_factory=list)
 
 
 class Alias:
     """One way to look at a memory.
 
     Attributes:
-        base: The memory.
-        parent: What it is a view of; None for the tensor that owns the memory.
-        view: The view itself; None for the owner.
+        parent: What it is a view of; the tensor that owns the memory is its own parent.
+        view: How the parent is looked at.
         val: Fake tensor of its shape and dtype.
         value: A node that holds its content as of ``version``; None when it was never needed.
-        version: How many writes of the memory ``value`` knows of.
+        version: ``value`` knows of this many writes, as far as they overlap.
+        log: The writes to the memory.
+        depth: Number of views between it and the owner.
     """
 
-    __slots__ = ("base", "depth", "parent", "val", "value", "version", "view")
+    __slots__ = ("depth", "log", "parent", "val", "value", "version", "view")
 
-    def __init__(self, base: Base, parent: Alias | None, view: View | None, val: torch.Tensor) -> None:
-        self.base = base
-        self.parent = parent
+    def __init__(self, parent: Alias | None, view: View, val: torch.Tensor) -> None:
+        self.parent = parent or self
         self.view = view
         self.val = val
         self.value: Node | None = None
         self.version = -1
-        self.depth: int = 0 if parent is None else parent.depth + 1
+        self.log: _Log = parent.log if parent else _Log()
+        self.depth: int = parent.depth + 1 if parent else 0
+
+    @classmethod
+    def owner(cls, node: Node, val: torch.Tensor) -> Alias:
+        """The tensor that owns a memory, with ``node`` as its content before all writes."""
+        alias = cls(None, View(node, val), val)
+        alias.value, alias.version = node, 0
+        return alias
+
+    @property
+    def owner_alias(self) -> Alias:
+        """The tensor that owns the memory."""
+        current = self
+        while current.depth:
+            current = current.parent
+        return current
+
+    @property
+    def is_untouched(self) -> bool:
+        """Whether the memory was not written so far."""
+        return not self.log.version
 
     def path_from(self, ancestor: Alias) -> list[Alias]:
         """The aliases below ``ancestor`` down to this one."""
-        path: list[Alias] = []
+        path = []
         current = self
-        while current is not ancestor and current.parent is not None:
+        while current is not ancestor:
             path.append(current)
             current = current.parent
         path.reverse()
@@ -54,8 +87,8 @@ class Alias:
 
     def is_within(self, ancestor: Alias) -> bool:
         """Whether this is ``ancestor`` or a view of it."""
-        current: Alias = self
-        while current.depth > ancestor.depth and current.parent is not None:
+        current = self
+        while current.depth > ancestor.depth:
             current = current.parent
         return current is ancestor
 
@@ -67,34 +100,11 @@ class _Write:
     version: int
 
 
-@dataclass(eq=False)
-class Base:
-    """One memory.
-
-    Attributes:
-        root: The tensor that owns it.
-        version: How many writes there were.
-        log: The writes that the root's value does not contain, oldest first, none of which a later one covers.
-    """
-
-    root: Alias = field(init=False)
-    version: int = 0
-    log: list[_Write] = field(default_factory=list)
-
-    @classmethod
-    def of(cls, node: Node, val: torch.Tensor) -> Base:
-        """The memory owned by the tensor that ``node`` holds."""
-        base = cls()
-        base.root = Alias(base, None, None, val)
-        base.root.value, base.root.version = node, 0
-        return base
-
-
 def _common(left: Alias, right: Alias) -> Alias:
     while left is not right:
-        if left.depth >= right.depth and left.parent is not None:
+        if left.depth >= right.depth:
             left = left.parent
-        elif right.parent is not None:
+        else:
             right = right.parent
     return left
 
@@ -104,18 +114,14 @@ def _overlap(left: Alias, right: Alias) -> bool:
     if common is left or common is right:
         return True
     first, second = left.path_from(common)[0], right.path_from(common)[0]
-    return not (
-        first.view is not None
-        and second.view is not None
-        and disjoint(first.view.span(common.val), second.view.span(common.val))
-    )
+    return not disjoint(first.view.span(common.val), second.view.span(common.val))
 
 
 class Memory:
     """Reads and writes of aliases.
 
     Args:
-        emitter: Where the nodes go that bring an alias up to date.
+        emitter: Adds the nodes that bring an alias up to date.
         resolve: Gives the node that holds the current content of any node of the graph.
     """
 
@@ -125,87 +131,81 @@ class Memory:
 
     def write(self, alias: Alias, value: Node) -> None:
         """Replaces the content of an alias by ``value``, a node of the same shape and dtype."""
-        base = alias.base
-        base.version += 1
-        alias.value, alias.version = value, base.version
-        self._note(alias, base.version)
+        alias.log.version += 1
+        alias.value, alias.version = value, alias.log.version
+        self._note(_Write(alias, value, alias.log.version))
 
     def read(self, alias: Alias) -> Node:
         """A node that holds the current content of the alias."""
-        base = alias.base
-        if alias.value is not None and alias.version == base.version:
+        log = alias.log
+        if alias.value is not None and alias.version == log.version:
             return alias.value
-        relevant = [write for write in base.log if _overlap(write.alias, alias)]
+        relevant = [write for write in log.writes if _overlap(write.alias, alias)]
         newest = max((write.version for write in relevant), default=0)
         if alias.value is not None and alias.version >= newest:
             return alias.value
-        covers = [index for index, write in enumerate(relevant) if alias.is_within(write.alias)]
-        partial = relevant[covers[-1] + 1 :] if covers else relevant
-        covered = relevant[covers[-1]].version if covers else 0
+        covering = max((at for at, write in enumerate(relevant) if alias.is_within(write.alias)), default=-1)
+        covered = relevant[covering].version if covering >= 0 else 0
+        partial = relevant[covering + 1 :]
         if not partial:
             return self._fetch(alias, covered)
         top = alias
         for write in partial:
             top = _common(top, write.alias)
         if top is not alias:
+            # The writes went through relatives, not through views of this alias: what contains them all comes first.
             self.read(top)
             return self.read(alias)
         value = self._fetch(alias, covered)
         for write in partial:
             if write.version > alias.version:
                 value = self._scatter(alias, value, write)
-        alias.value, alias.version = value, base.version
-        self._note(alias, newest)
+        alias.value, alias.version = value, log.version
+        self._note(_Write(alias, value, newest))
         return value
 
     def glimpse(self, alias: Alias) -> Node:
         """A node of the shape and dtype of the alias, whatever its content."""
         return self.read(alias) if alias.value is None else alias.value
 
-    def _note(self, alias: Alias, version: int) -> None:
-        base = alias.base
-        if alias.value is None:
-            raise RuntimeError("only a value can be noted")
-        base.log[:] = [write for write in base.log if not write.alias.is_within(alias)]
-        base.log.append(_Write(alias, alias.value, version))
+    @staticmethod
+    def _note(write: _Write) -> None:
+        writes = write.alias.log.writes
+        writes[:] = [earlier for earlier in writes if not earlier.alias.is_within(write.alias)]
+        writes.append(write)
 
     def _fetch(self, alias: Alias, needed: int) -> Node:
         """The content of an alias, given that no write after ``needed`` matters to who asks."""
-        if alias.value is not None and alias.version >= needed:
-            return alias.value
-        if alias.parent is None or alias.view is None:
-            raise RuntimeError("the owner of a memory always has a value that is new enough")
-        parent = self._fetch(alias.parent, needed)
-        alias.value = alias.view.apply(self._emitter, parent, self._resolve)
-        alias.version = alias.parent.version
+        if alias.value is None or alias.version < needed:
+            parent = self._fetch(alias.parent, needed)
+            alias.value = alias.view.apply(self._emitter, parent, self._resolve)
+            alias.version = alias.parent.version
         return alias.value
 
     def _scatter(self, top: Alias, value: Node, write: _Write) -> Node:
-        """The content of ``top`` after a write to a view of it, ``value`` being the content before."""
+        """The content of ``top`` after a write to a view of it, ``value`` being its content before."""
         path = write.alias.path_from(top)
 
         def put(depth: int, before: Callable[[], Node]) -> Node:
             if depth == len(path):
                 return write.value
             alias = path[depth]
-            if alias.parent is None or alias.view is None:
-                raise RuntimeError("the owner of a memory is nobody's view")
-            view = alias.view
             after = put(depth + 1, lambda: self._before(alias, write, before))
-            source = Source(alias.parent.val, before, lambda: self._witness(alias.parent, before))
-            return view.write_back(self._emitter, source, after)
+            source = Source(alias.parent.val, before, lambda: alias.parent.value or before())
+            return alias.view.write_back(self._emitter, source, after)
 
         return put(0, lambda: value)
 
-    @staticmethod
-    def _witness(alias: Any, before: Callable[[], Node]) -> Node:
-        return before() if alias.value is None else alias.value
-
     def _before(self, alias: Alias, write: _Write, parent: Callable[[], Node]) -> Node:
-        """The content of an alias just before ``write``, from its own or from its parent's content then."""
-        earlier = [other.version for other in alias.base.log if other.version < write.version]
-        if alias.value is not None and alias.version >= max(earlier, default=0):
+        """The content of an alias just before ``write``: the one it has, else a view of its parent's content then."""
+        needed = max(
+            (
+                earlier.version
+                for earlier in alias.log.writes
+                if earlier.version < write.version and _overlap(earlier.alias, alias)
+            ),
+            default=0,
+        )
+        if alias.value is not None and alias.version >= needed:
             return alias.value
-        if alias.view is None:
-            raise RuntimeError("the owner of a memory is nobody's view")
         return alias.view.apply(self._emitter, parent(), self._resolve)

@@ -16,12 +16,15 @@ _INHERITED = ("nn_module_stack", "stack_trace", "torch_fn", "source_fn_stack")
 
 
 def bind(node: Node) -> dict[str, Any]:
-    """The arguments of an operator call by schema name, absent ones as the schema's defaults."""
-    arguments = node.target._schema.arguments  # type: ignore[union-attr]
-    bound = {argument.name: argument.default_value for argument in arguments if argument.has_default_value()}
-    # A graph that torch traced never has more positional arguments than the schema.
-    bound.update((argument.name, given) for argument, given in zip(arguments, node.args, strict=False))
-    bound.update(node.kwargs)
+    """The arguments of an operator call by schema name, in the schema's order; absent ones as its defaults."""
+    bound = {}
+    for position, argument in enumerate(node.target._schema.arguments):  # type: ignore[union-attr]
+        if position < len(node.args):
+            bound[argument.name] = node.args[position]
+        elif argument.name in node.kwargs:
+            bound[argument.name] = node.kwargs[argument.name]
+        elif argument.has_default_value():
+            bound[argument.name] = argument.default_value
     return bound
 
 

@@ -85,8 +85,9 @@ def _effects(target: torch._ops.OpOverload) -> Effects:
         if argument.alias_info is not None and argument.alias_info.is_write
     )
     name = schema.name.partition("::")[2]
+    name_of_kernel = f"{schema.name}.{schema.overload_name}" if schema.overload_name else schema.name
     aliases = any(argument.alias_info is not None for argument in schema.arguments) or (
-        torch._C._dispatch_has_kernel_for_dispatch_key(target.name(), "CompositeImplicitAutograd")
+        torch._C._dispatch_has_kernel_for_dispatch_key(name_of_kernel, "CompositeImplicitAutograd")
     )
     return Effects(written, name in _RESTRIDING or name in _IDENTITIES, aliases)
 
@@ -99,16 +100,17 @@ def read_facts(graph: Graph, effects: Mapping[Any, Effects]) -> Facts:
     """
     values = {node: node.meta.get("val") for node in graph.nodes}
     writing = [
-        (node, _argument(node, effects[node.target].written[0]))
+        (node, argument_at(node, effects[node.target].written[0]))
         for node in graph.nodes
         if node.op == "call_function" and node.target in effects and effects[node.target].written
     ]
     if any(
-        memory(values[node]) is not None and memory(values[node]) != memory(values.get(first)) for node, first in writing
+        memory(values[node]) is not None and memory(values[node]) != memory(values.get(first))
+        for node, first in writing
     ):
         values = _rerun(graph, effects)
     written = {
-        memory(values.get(_argument(node, position)))
+        memory(values.get(argument_at(node, position)))
         for node, _ in writing
         if not effects[node.target].is_view
         for position in effects[node.target].written
@@ -116,7 +118,7 @@ def read_facts(graph: Graph, effects: Mapping[Any, Effects]) -> Facts:
     return Facts(effects, values, frozenset(key for key in written if key is not None))
 
 
-def _argument(node: Node, position: int) -> Any:
+def argument_at(node: Node, position: int) -> Any:
     if position < len(node.args):
         return node.args[position]
     return node.kwargs.get(node.target._schema.arguments[position].name)  # type: ignore[union-attr]
@@ -147,7 +149,7 @@ def _rerun(graph: Graph, effects: Mapping[Any, Effects]) -> dict[Node, Any]:
         if found is None or not found.aliases or val is None:
             continue
         if found.written and not found.is_view:
-            results = [values[_argument(node, position)] for position in found.written]
+            results = [values[argument_at(node, position)] for position in found.written]
             values[node] = tuple(results) if isinstance(val, (list, tuple)) else results[0]
             continue
         target = view_overload(node.target) if found.is_view else node.target

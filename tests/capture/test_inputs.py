@@ -1,0 +1,200 @@
+"""What may be passed as model, args and kwargs, and how it is bound to forward."""
+
+from __future__ import annotations
+
+import warnings
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from fxonnx.capture import capture
+from fxonnx.errors import ArgumentError, CaptureError
+from torch import nn
+
+
+def x(*shape: int) -> torch.Tensor:
+    return torch.arange(torch.Size(shape).numel(), dtype=torch.float32).reshape(shape)
+
+
+class Optional(nn.Module):
+    def forward(self, x: torch.Tensor, y: torch.Tensor | None = None, z: torch.Tensor | None = None) -> torch.Tensor:
+        out = x * 2
+        out = out if y is None else out + y
+        return out if z is None else out - z
+
+
+class TakesDict(nn.Module):
+    def forward(self, x: torch.Tensor, d: dict[str, torch.Tensor]) -> torch.Tensor:
+        return x + d["b"]
+
+
+class TakesMaybeDict(nn.Module):
+    def forward(self, x: torch.Tensor, d: Any = None, **options: torch.Tensor) -> torch.Tensor:
+        return x + sum(d.values()) if isinstance(d, dict) else x - sum(options.values())
+
+
+class KeywordOnly(nn.Module):
+    def forward(self, x: torch.Tensor, *, scale: torch.Tensor) -> torch.Tensor:
+        return x * scale
+
+
+class Variadic(nn.Module):
+    def forward(self, x: torch.Tensor, *rest: torch.Tensor, **more: torch.Tensor) -> Any:
+        return x + 1, [value * 2 for value in rest], {key: value - 1 for key, value in more.items()}
+
+
+BOUND = [
+    pytest.param(Optional(), x(3), None, x(3) * 2, id="bare-tensor"),
+    pytest.param(Optional(), (x(3),), None, x(3) * 2, id="one"),
+    pytest.param(Optional(), (x(3), x(3) + 1), {}, x(3) * 3 + 1, id="two"),
+    pytest.param(Optional(), (), {"y": x(3) + 1, "x": x(3)}, x(3) * 3 + 1, id="keywords"),
+    pytest.param(Optional(), (x(3),), {"z": x(3)}, x(3), id="default-between"),
+    pytest.param(Optional(), (x(3), {"z": x(3)}), None, x(3), id="last-dict-names-parameters"),
+    pytest.param(Optional(), (x(3), {}), None, x(3) * 2, id="empty-dict-is-no-input"),
+    pytest.param(KeywordOnly(), (x(3), {"scale": x(3)}), None, x(3) * x(3), id="last-dict-fits-only-as-keywords"),
+    pytest.param(TakesDict(), (x(3), {"b": x(3)}), None, x(3) * 2, id="last-dict-is-an-input"),
+    pytest.param(TakesDict(), (x(3), {"b": x(3)}, {}), None, x(3) * 2, id="last-dict-and-empty-keywords"),
+    pytest.param(TakesDict(), (x(3),), {"d": {"b": x(3)}}, x(3) * 2, id="dict-by-keyword"),
+    pytest.param(TakesMaybeDict(), (x(3), {"q": x(3)}), None, x(3) * 2, id="both-fit-unknown-keys-are-an-input"),
+]
+
+
+@pytest.mark.parametrize(("model", "args", "kwargs", "expected"), BOUND)
+def test_inputs_are_bound_as_the_call_would(model: nn.Module, args: Any, kwargs: Any, expected: torch.Tensor) -> None:
+    program = capture(model.eval(), args, kwargs).exported_program
+    given, named = program.example_inputs
+    torch.testing.assert_close(program.module()(*given, **named), expected)
+
+
+def test_graph_inputs_keep_the_order_of_the_keywords() -> None:
+    program = capture(Optional().eval(), (), {"y": x(3), "x": x(3)}).exported_program
+    assert program.graph_signature.user_inputs == ("y", "x")
+
+
+def test_one_tensor_given_twice_stays_two_inputs() -> None:
+    same = x(3)
+    program = capture(Optional().eval(), (same, same)).exported_program
+    torch.testing.assert_close(program.module()(torch.ones(3), torch.full((3,), 5.0)), torch.full((3,), 7.0))
+
+
+def test_variadic_inputs() -> None:
+    program = capture(Variadic().eval(), (x(2), x(3)), {"k": x(4)}, {"x": {0: "n"}, "k": {0: "m"}}).exported_program
+    first, rest, more = program.module()(x(5), x(3), k=x(7))
+    torch.testing.assert_close((first, rest[0], more["k"]), (x(5) + 1, x(3) * 2, x(7) - 1))
+
+
+def test_the_graph_is_not_decomposed() -> None:
+    program = capture(nn.Sequential(nn.Linear(3, 3), nn.LayerNorm(3)).eval(), (x(2, 3),)).exported_program
+    targets = [
+        node.target for node in program.graph.find_nodes(op="call_function", target=torch.ops.aten.linear.default)
+    ]
+    assert len(targets) == 1
+    assert program.graph.find_nodes(op="call_function", target=torch.ops.aten.layer_norm.default)
+
+
+def test_exported_program_is_used_as_it_is() -> None:
+    program = torch.export.export(Optional().eval(), (x(3),))
+    captured = capture(program, "ignored", "ignored")  # type: ignore[arg-type]
+    assert captured.exported_program is program
+    assert (captured.dim_names, captured.dim_aliases) == ({}, {})
+
+
+def test_training_mode_is_kept_and_warned_about() -> None:
+    model = nn.Sequential(nn.BatchNorm1d(3), nn.Dropout(0.5))
+    with pytest.warns(UserWarning, match="the model is in training mode"):
+        captured = capture(model, (x(2, 3),))
+    assert model.training
+    assert any("dropout" in str(node.target) for node in captured.exported_program.graph.nodes)
+
+
+def test_eval_mode_is_silent() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        capture(nn.LSTM(3, 4).eval(), (x(2, 1, 3),))
+
+
+def scripted() -> nn.Module:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return torch.jit.script(nn.ReLU())
+
+
+def double(value: torch.Tensor) -> torch.Tensor:
+    return value * 2
+
+
+WRONG = [
+    pytest.param(
+        double, (x(3),), None, r"model: .*got the function double\nhint: call it from the forward", id="function"
+    ),
+    pytest.param(nn.ReLU, (x(3),), None, r"model: ReLU is a class\nhint: pass an instance", id="class"),
+    pytest.param(3, (x(3),), None, r"model: expected an nn.Module or an ExportedProgram, got a int", id="int"),
+    pytest.param(Optional(), [x(3)], None, r"args: .*got a list\nhint: .*\(\[a, b\],\)", id="list"),
+    pytest.param(Optional(), {"x": x(3)}, None, r"args: .*got a dict\nhint: pass inputs by name as kwargs", id="dict"),
+    pytest.param(Optional(), None, None, r"args: .*got a NoneType\nhint: pass a tuple", id="none"),
+    pytest.param(Optional(), (), None, r"args: .*forward\(x: .*missing a required argument: 'x'", id="missing"),
+    pytest.param(Optional(), (x(3),) * 4, None, r"args: .*too many positional arguments", id="too-many"),
+    pytest.param(Optional(), (x(3),), {"q": x(3)}, r"kwargs: .*unexpected keyword argument 'q'", id="unknown-keyword"),
+    pytest.param(
+        Optional(), (x(3),), [x(3)], r"kwargs: expected a dict of inputs by name, got a list", id="kwargs-list"
+    ),
+    pytest.param(Optional(), (x(3),), {3: x(3)}, r"kwargs: .*as keys, got 3", id="kwargs-key"),
+]
+
+
+@pytest.mark.parametrize(("model", "args", "kwargs", "match"), WRONG)
+def test_wrong_arguments(model: Any, args: Any, kwargs: Any, match: str) -> None:
+    if isinstance(model, nn.Module):
+        model.eval()
+    with pytest.raises(ArgumentError, match=match):
+        capture(model, args, kwargs)
+
+
+def test_scripted_modules_are_refused() -> None:
+    with pytest.raises(ArgumentError, match=r"model: a \w*Script\w* has no Python code.*\nhint: pass the nn.Module"):
+        capture(scripted(), (x(3),))
+
+
+def test_module_without_readable_signature() -> None:
+    model = nn.ReLU().eval()
+    model.forward = 3  # type: ignore[assignment,method-assign]
+    with pytest.raises(ArgumentError, match="model: the signature of its forward can not be read"):
+        capture(model, (x(3),))
+
+
+def test_exported_program_without_call_spec(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = torch.export.export(Optional().eval(), (x(3),))
+    monkeypatch.setattr(type(program), "call_spec", SimpleNamespace(in_spec=None))
+    with pytest.raises(ArgumentError, match="model: the ExportedProgram does not say how it is called"):
+        capture(program, dynamic_shapes=({0: "n"},))
+
+
+class DataDependent(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.sum() > 0:
+            return x
+        return -x
+
+
+def test_capture_failure_shows_the_first_error_and_the_users_line() -> None:
+    with pytest.raises(
+        CaptureError,
+        match=r"(?s)can not capture the model: GuardOnDataDependent.*at: .*test_inputs.py:\d+ in forward: if x.sum\(\) > 0",
+    ) as info:
+        capture(DataDependent().eval(), (x(3),))
+    assert type(info.value.__cause__).__name__ == "GuardOnDataDependentSymNode"
+    assert "TORCH_LOGS" not in str(info.value)
+
+
+class NeedsStrict(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        # Without byte code tracing a module's own Python sees fake values; with it, this is a constant.
+        if not torch.compiler.is_dynamo_compiling():
+            raise ValueError("only by the second way")
+        return x * 2
+
+
+def test_strict_export_is_the_second_way() -> None:
+    program = capture(NeedsStrict().eval(), (x(3),)).exported_program
+    torch.testing.assert_close(program.module()(x(3)), x(3) * 2)

@@ -1,0 +1,156 @@
+"""The user's model, inputs and process are as they were, after success and after failure."""
+
+from __future__ import annotations
+
+import copy
+from collections import deque
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from fxonnx.capture import capture
+from fxonnx.errors import CaptureError
+from torch import nn
+from torch._subclasses import FakeTensor
+
+
+class Messy(nn.Module):
+    """Does in forward whatever leaves traces."""
+
+    def __init__(self, fails: bool) -> None:
+        super().__init__()
+        self.fails = fails
+        self.register_buffer("count", torch.zeros(1))
+        self.linear = nn.Linear(3, 3)
+        self.linear.weight.requires_grad_(False)
+        self.plain = torch.ones(3)
+        self.history: list[Any] = [1]
+        self.queue: deque[Any] = deque([torch.ones(2)])
+        self.seen: set[Any] = {1}
+        self.table: dict[str, Any] = {"k": [torch.ones(1)]}
+        self.holder = SimpleNamespace(cache=None, steps=[], inner=SimpleNamespace(last=0))
+        self.calls = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.count += 1
+        self.plain.add_(1)
+        self.calls += 1
+        self.cache = x * 2
+        self.linear.cache = x
+        self.history.append(x * 3)
+        self.queue.append(x)
+        self.seen.add(2)
+        self.table["k"].append(x * 4)
+        self.table["new"] = x
+        self.holder.cache = x * 5
+        self.holder.steps.append(x)
+        self.holder.inner.last = x
+        self.linear.bias.requires_grad_(False)
+        self.train()
+        torch.set_grad_enabled(False)
+        x.add_(1)
+        if self.fails:
+            raise RuntimeError("on purpose")
+        return self.linear(x) * self.count + self.plain
+
+
+def fakes(value: Any, seen: set[int]) -> bool:
+    if id(value) in seen:
+        return False
+    seen.add(id(value))
+    if isinstance(value, torch.Tensor):
+        return isinstance(value, FakeTensor)
+    children: list[Any] = []
+    if isinstance(value, dict):
+        children = list(value.values())
+    elif isinstance(value, list | tuple | set | deque):
+        children = list(value)
+    elif hasattr(value, "__dict__") and not isinstance(value, type):
+        children = list(vars(value).values())
+    return any(fakes(child, seen) for child in children)
+
+
+@pytest.mark.filterwarnings("ignore:The tensor attributes:UserWarning")
+@pytest.mark.parametrize("fails", [False, True], ids=["success", "failure"])
+@pytest.mark.parametrize("grad", [False, True], ids=["no-grad", "grad"])
+def test_everything_is_as_before(fails: bool, grad: bool) -> None:
+    model = Messy(fails).eval()
+    reference = copy.deepcopy(model)
+    keys = {name: list(vars(module)) for name, module in model.named_modules()}
+    containers = (model.history, model.queue, model.seen, model.table, model.holder, model.table["k"])
+    x = torch.zeros(4, 3)
+    with torch.set_grad_enabled(grad):
+        if fails:
+            with pytest.raises(CaptureError, match=r"(?s)RuntimeError\n  on purpose\n  at: .*raise RuntimeError"):
+                capture(model, (x,), None, ({0: "n"},))
+        else:
+            capture(model, (x,), None, ({0: "n"},))
+        assert torch.is_grad_enabled() is grad
+    assert not fakes(model, set())
+    assert {name: list(vars(module)) for name, module in model.named_modules()} == keys
+    now = (model.history, model.queue, model.seen, model.table, model.holder, model.table["k"])
+    assert all(a is b for a, b in zip(containers, now, strict=True))
+    assert (model.calls, model.history, model.seen, list(model.table)) == (0, [1], {1}, ["k"])
+    assert (len(model.queue), len(model.table["k"]), vars(model.holder.inner)) == (1, 1, {"last": 0})
+    assert (model.holder.cache, model.holder.steps) == (None, [])
+    assert not any(module.training for module in model.modules())
+    assert [p.requires_grad for p in model.parameters()] == [p.requires_grad for p in reference.parameters()]
+    torch.testing.assert_close(model.state_dict(), reference.state_dict())
+    torch.testing.assert_close(model.plain, reference.plain)
+    assert torch.equal(x, torch.zeros(4, 3))
+    assert vars(x) == {}
+    model.fails = reference.fails = False
+    torch.testing.assert_close(model(torch.ones(2, 3)), reference(torch.ones(2, 3)))
+    torch.set_grad_enabled(True)
+
+
+def test_a_constant_that_is_written_to_is_exported_with_its_first_value() -> None:
+    class Counter(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.offset = torch.ones(3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x + self.offset.add_(1)
+
+    model = Counter().eval()
+    program = capture(model, (torch.zeros(3),)).exported_program
+    torch.testing.assert_close(model.offset, torch.ones(3))
+    torch.testing.assert_close(program.module()(torch.zeros(3)), torch.full((3,), 2.0))
+
+
+@pytest.mark.parametrize("layer", [nn.LSTM, nn.GRU, nn.RNN])
+def test_recurrent_weights_stay_the_parameters(layer: type[nn.RNNBase]) -> None:
+    model = layer(3, 4, num_layers=2).eval()
+    weights = model._flat_weights
+    capture(model, (torch.zeros(5, 2, 3),), None, ({0: "t", 1: "n"},))
+    assert model._flat_weights is weights
+    assert all(a is b for a, b in zip(weights, model.parameters(), strict=True))
+
+
+def test_other_tensors_left_in_attributes_are_still_warned_about() -> None:
+    class Leaves(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.left = x * 2
+            return self.left
+
+    with pytest.warns(UserWarning, match=r"self\.left was assigned during export"):
+        capture(Leaves().eval(), (torch.zeros(3),))
+
+
+def test_forward_of_a_model_with_var_keywords_is_put_back() -> None:
+    class Keywords(nn.Module):
+        def forward(self, **named: torch.Tensor) -> torch.Tensor:
+            return sum(named.values())
+
+    model = Keywords().eval()
+    capture(model, (), {"a": torch.zeros(3), "b": torch.zeros(3)}, {"a": {0: "n"}, "b": {0: "n"}})
+    assert "forward" not in vars(model)
+
+
+def test_inputs_keep_the_marks_they_had() -> None:
+    x = torch.zeros(4, 3)
+    x.note = "mine"
+    capture(nn.ReLU().eval(), (x,), None, ({0: "n"},))
+    assert vars(x) == {"note": "mine"}

@@ -1,0 +1,329 @@
+"""dynamic_shapes in all its forms, and the names that come out."""
+
+from __future__ import annotations
+
+from collections import OrderedDict, namedtuple
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from fxonnx.capture import Capture, capture
+from fxonnx.errors import ArgumentError, CaptureError
+from torch import nn
+from torch.export import Dim
+
+A = torch.zeros
+d = Dim("d")
+
+
+class Apply(nn.Module):
+    """A model of two inputs."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: Any, y: Any) -> Any:
+        return self.function(x, y)
+
+
+def model(function: Callable[..., Any]) -> nn.Module:
+    return Apply(function).eval()
+
+
+def separate(x: Any, y: Any) -> Any:
+    return torch.utils._pytree.tree_map_only((torch.Tensor, torch.SymInt), lambda value: value + 1, (x, y))
+
+
+def inputs(captured: Capture) -> list[str]:
+    """Each graph input with its dims under the user's names: ``x[n, 3]``."""
+
+    def dim(size: Any) -> str:
+        if not isinstance(size, torch.SymInt):
+            return str(size)
+        expression = size.node.expr
+        return str(expression.subs({s: type(s)(n, integer=True) for s, n in captured.dim_names.items()}))
+
+    signature = captured.exported_program.graph_signature
+    shown = []
+    for node in captured.exported_program.graph.find_nodes(op="placeholder"):
+        if node.name in signature.user_inputs:
+            value = node.meta["val"]
+            dims = [dim(size) for size in value.shape] if isinstance(value, torch.Tensor) else [dim(value)]
+            shown.append(f"{node.name}[{', '.join(dims)}]")
+    return shown
+
+
+Pair = namedtuple("Pair", ["a", "b"])
+
+
+@dataclass
+class Box:
+    a: torch.Tensor
+    b: torch.Tensor
+
+
+torch.export.register_dataclass(Box)
+
+FORMS = [
+    pytest.param(A(4, 3), A(5, 3), ({0: "n"}, {0: "m"}), ["x[n, 3]", "y[m, 3]"], id="tuple"),
+    pytest.param(A(4, 3), A(5, 3), [{0: "n"}, {0: "m"}], ["x[n, 3]", "y[m, 3]"], id="list"),
+    pytest.param(A(4, 3), A(5, 3), {"x": {0: "n"}, "y": {0: "m"}}, ["x[n, 3]", "y[m, 3]"], id="dict"),
+    pytest.param(A(4, 3), A(5, 3), {"y": {0: "m"}, "x": {0: "n"}}, ["x[n, 3]", "y[m, 3]"], id="dict-other-order"),
+    pytest.param(A(4, 3), A(5, 3), {"y": {0: "m"}}, ["x[4, 3]", "y[m, 3]"], id="dict-partial"),
+    pytest.param(A(4, 3), A(5, 3), ({-2: "n"}, {-1: "m"}), ["x[n, 3]", "y[5, m]"], id="negative-axis"),
+    pytest.param(A(4, 3), A(5, 3), (("n", None), ["m", "k"]), ["x[n, 3]", "y[m, k]"], id="axes-as-sequence"),
+    pytest.param(A(4, 3), A(5, 3), ((Dim("n"), 3), (5, Dim.STATIC)), ["x[n, 3]", "y[5, 3]"], id="dim-int-static"),
+    pytest.param(A(4, 3), A(5, 3), ({0: d}, {0: Dim("e", min=2, max=9)}), ["x[d, 3]", "y[e, 3]"], id="dims"),
+    pytest.param(A(4, 3), A(9, 3), ({0: d}, {0: 2 * d + 1}), ["x[d, 3]", "y[2*d + 1, 3]"], id="derived"),
+    pytest.param(A(8, 3), A(9, 3), ({0: 2 * d}, {0: 2 * d + 1}), ["x[2*d, 3]", "y[2*d + 1, 3]"], id="derived-without-root"),
+    pytest.param(A(4, 3), A(5, 3), ({0: "n"}, None), ["x[n, 3]", "y[5, 3]"], id="none"),
+    pytest.param(A(4, 3), A(5, 3), {}, ["x[4, 3]", "y[5, 3]"], id="empty"),
+    pytest.param(A(4, 3), (A(5), A(6)), ({0: "n"}, (None, None)), ["x[n, 3]", "y_0[5]", "y_1[6]"], id="tuple-of-none"),
+    pytest.param(A(4, 3), (A(5), A(6)), ({0: "n"}, {}), ["x[n, 3]", "y_0[5]", "y_1[6]"], id="empty-for-tuple"),
+    pytest.param(A(4, 3), (A(5), A(6)), (None, [("m",), {0: "k"}]), ["x[4, 3]", "y_0[m]", "y_1[k]"], id="list-for-tuple"),
+    pytest.param(A(4), {"a": A(5), "b": [A(6)]}, (None, {"b": [{0: "m"}]}), ["x[4]", "y_a[5]", "y_b_0[m]"], id="nested"),
+    pytest.param(A(4), OrderedDict(b=A(5), a=A(6)), (None, {"a": {0: "m"}}), ["x[4]", "y_b[5]", "y_a[m]"], id="ordered-dict"),
+    pytest.param(A(4), Pair(A(5), A(6)), (None, (None, {0: "m"})), ["x[4]", "y_a[5]", "y_b[m]"], id="namedtuple"),
+    pytest.param(A(4), Pair(A(5), A(6)), (None, {"b": {0: "m"}}), ["x[4]", "y_a[5]", "y_b[m]"], id="namedtuple-by-field"),
+    pytest.param(A(4), Box(A(5), A(6)), (None, [None, {0: "m"}]), ["x[4]", "y_a[5]", "y_b[m]"], id="dataclass"),
+    pytest.param(A(4), Box(A(5), A(6)), (None, {"b": {0: "m"}}), ["x[4]", "y_a[5]", "y_b[m]"], id="dataclass-by-field"),
+    pytest.param(A(4), Box(A(5), A(6)), (None, Box({}, {0: "m"})), ["x[4]", "y_a[5]", "y_b[m]"], id="dataclass-as-spec"),
+    pytest.param(A(4), 3, ({0: "n"}, "k"), ["x[n]", "y[k]"], id="int"),
+    pytest.param(A(4), 3, ({0: "n"}, 3), ["x[n]"], id="static-int"),
+    pytest.param(A(()), A(4), ((), ("n",)), ["x[]", "y[n]"], id="rank-0"),
+    pytest.param(A(1, 3), A(0, 3), ({0: "n"}, {0: "m"}), ["x[n, 3]", "y[m, 3]"], id="example-size-1-and-0"),
+    pytest.param(A(4, 3), A(5, 3), ({0: "batch size"}, None), ["x[batch size, 3]", "y[5, 3]"], id="name-with-space"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("x", "y", "shapes", "expected"), FORMS)
+def test_forms(x: Any, y: Any, shapes: Any, expected: list[str]) -> None:
+    assert inputs(capture(model(separate), (x, y), None, shapes)) == expected
+
+
+def test_dim_hints_leave_torchs_symbol() -> None:
+    captured = capture(model(separate), (A(4, 3), A(5, 3)), None, ({0: Dim.DYNAMIC}, {0: Dim.AUTO, 1: "k"}))
+    first, second = (node.meta["val"] for node in captured.exported_program.graph.find_nodes(op="placeholder"))
+    assert isinstance(first.shape[0], torch.SymInt)
+    assert isinstance(second.shape[0], torch.SymInt)
+    assert list(captured.dim_names.values()) == ["k"]
+
+
+NAMES = [
+    # One name on dims that are always equal is one symbol.
+    pytest.param(lambda x, y: x + y, 4, 4, ("n", "n"), ["n"], {}, ["x[n]", "y[n]"], id="same-name-equal"),
+    pytest.param(lambda x, y: x + y, 4, 4, ("n", "m"), ["n"], {"n": ("m",)}, ["x[n]", "y[n]"], id="two-names-equal"),
+    pytest.param(lambda x, y: x + y, 4, 4, (d, d), ["d"], {}, ["x[d]", "y[d]"], id="same-dim-equal"),
+    pytest.param(lambda x, y: x + y, 4, 4, (d, Dim("e")), ["d"], {"d": ("e",)}, ["x[d]", "y[d]"], id="two-dims-equal"),
+    pytest.param(lambda x, y: x + y, 4, 4, (d, "m"), ["d"], {"d": ("m",)}, ["x[d]", "y[d]"], id="dim-and-name-equal"),
+    # One name on dims that have nothing to do with each other.
+    pytest.param(lambda x, y: (x, y), 4, 5, ("n", "n"), ["n", "n_1"], {}, ["x[n]", "y[n_1]"], id="same-name-unrelated"),
+    pytest.param(lambda x, y: torch.cat([x, y]), 4, 4, ("n", "n"), ["n", "n_1"], {}, ["x[n]", "y[n_1]"], id="same-name-unproven"),
+    # A size that follows from another one is an expression of its name.
+    pytest.param(lambda x, y: x + y[1:], 4, 5, ("n", "m"), ["n"], {}, ["x[n]", "y[n + 1]"], id="names-related"),
+    pytest.param(lambda x, y: x + y[1:], 4, 5, (d, Dim("e")), ["d"], {}, ["x[d]", "y[d + 1]"], id="dims-related"),
+    pytest.param(lambda x, y: torch.cat([x, x]) - y, 4, 8, (d, Dim("e")), ["d"], {}, ["x[d]", "y[2*d]"], id="dims-multiple"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("function", "first", "second", "specs", "names", "aliases", "expected"), NAMES)
+def test_names(
+    function: Any, first: int, second: int, specs: Any, names: list[str], aliases: dict[str, Any], expected: list[str]
+) -> None:
+    captured = capture(model(function), (A(first), A(second)), None, ({0: specs[0]}, {0: specs[1]}))
+    assert list(captured.dim_names.values()) == names
+    assert captured.dim_aliases == aliases
+    assert inputs(captured) == expected
+
+
+def test_a_made_up_name_avoids_the_users_names() -> None:
+    captured = capture(model(lambda x, y: (x, y)), (A(4, 5), A(6)), None, ({0: "n", 1: "n_1"}, {0: "n"}))
+    assert inputs(captured) == ["x[n, n_1]", "y[n_2]"]
+
+
+def test_names_follow_keywords_not_positions() -> None:
+    captured = capture(model(separate), (), {"y": A(5, 3), "x": A(4, 3)}, {"x": {0: "xn"}, "y": {0: "yn"}})
+    assert inputs(captured) == ["y[yn, 3]", "x[xn, 3]"]
+    in_signature_order = capture(model(separate), (), {"y": A(5, 3), "x": A(4, 3)}, ({0: "xn"}, {0: "yn"}))
+    assert inputs(in_signature_order) == ["y[yn, 3]", "x[xn, 3]"]
+
+
+class Variadic(nn.Module):
+    def forward(self, x: torch.Tensor, *rest: torch.Tensor, **more: torch.Tensor) -> Any:
+        return x + 1, [value + 1 for value in rest], {key: value + 1 for key, value in more.items()}
+
+
+VARIADIC = [
+    pytest.param({"x": {0: "n"}, "rest": (None, {0: "m"}), "more": {"z": {0: "k"}}}, id="as-torch"),
+    pytest.param({"x": {0: "n"}, "rest": (None, {0: "m"}), "z": {0: "k"}}, id="keyword-by-name"),
+    pytest.param(({0: "n"}, (None, {0: "m"}), {0: "k"}), id="in-order"),
+    pytest.param(({0: "n"}, None, {0: "m"}, {0: "k"}), id="flat"),
+]
+
+
+@pytest.mark.parametrize("shapes", VARIADIC)
+def test_variadic_parameters(shapes: Any) -> None:
+    captured = capture(Variadic().eval(), (A(4), A(5), A(6)), {"z": A(7)}, shapes)
+    assert inputs(captured) == ["x[n]", "rest_0[5]", "rest_1[m]", "z[k]"]
+
+
+def test_shapes_for_positional_inputs_only() -> None:
+    captured = capture(Variadic().eval(), (A(4), A(5), A(6)), {"z": A(7)}, ({0: "n"}, {0: "m"}, None))
+    assert inputs(captured) == ["x[n]", "rest_0[m]", "rest_1[6]", "z[7]"]
+
+
+class Mlp(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc_combined = nn.Linear(24, 8)
+
+    def forward(self, tensor_x: torch.Tensor, input_dict: dict, input_list: list) -> torch.Tensor:
+        return torch.sigmoid(self.fc_combined(torch.cat([tensor_x, input_dict["tensor_x"], input_list[0]], dim=1)))
+
+
+def test_nested_inputs_with_one_batch() -> None:
+    captured = capture(
+        Mlp().eval(),
+        (torch.rand(97, 8), {"tensor_x": torch.rand(97, 8)}, [torch.rand(97, 8)]),
+        None,
+        ({0: "batch_size"}, {"tensor_x": {0: "batch_size"}}, [{0: "batch_size"}]),
+    )
+    assert [shape.partition("[")[2] for shape in inputs(captured)] == ["batch_size, 8]"] * 3
+
+
+PROGRAMS = [
+    pytest.param({"y": {0: "yn"}, "x": {0: "xn"}}, ["x[xn, 3]", "y[yn, 3]"], id="dict"),
+    pytest.param(({0: "xn"}, {0: "yn"}), ["x[xn, 3]", "y[yn, 3]"], id="tuple"),
+]
+
+
+@pytest.mark.parametrize(("shapes", "expected"), PROGRAMS)
+@pytest.mark.parametrize("hint", [Dim.AUTO, Dim.DYNAMIC], ids=["auto", "dynamic"])
+def test_exported_program_is_only_renamed(shapes: Any, expected: list[str], hint: Any) -> None:
+    program = torch.export.export(model(separate), (A(4, 3), A(5, 3)), dynamic_shapes=({0: hint}, {0: hint}))
+    assert inputs(capture(program, dynamic_shapes=shapes)) == expected
+
+
+def test_exported_program_with_keywords_and_variadic_inputs() -> None:
+    program = torch.export.export(
+        model(separate), (), {"y": A(5, 3), "x": A(4, 3)}, dynamic_shapes={"x": {0: Dim.AUTO}, "y": {0: Dim.AUTO}}
+    )
+    assert inputs(capture(program, dynamic_shapes={"x": {0: "xn"}, "y": {0: "yn"}})) == ["y[yn, 3]", "x[xn, 3]"]
+    variadic = torch.export.export(Variadic().eval(), (A(4), A(5)), dynamic_shapes=({0: Dim.AUTO}, ({0: Dim.AUTO},)))
+    assert inputs(capture(variadic, dynamic_shapes=({0: "n"}, {0: "m"}))) == ["x[n]", "rest_0[m]"]
+
+
+def test_name_for_a_static_dim_of_an_exported_program() -> None:
+    program = torch.export.export(model(separate), (A(4, 3), A(5, 3)))
+    with pytest.raises(CaptureError, match=r"one size only of a dim .*\n  x axis 0, 'n', is always 4\nhint: "):
+        capture(program, dynamic_shapes=({0: "n"}, None))
+
+
+def fixes_both(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return x.view(4, 3) + y
+
+
+FIXED = [
+    pytest.param(({0: "n"}, {0: "m"}), ["x axis 0, 'n', is always 4", "y axis 0, 'm', is always 4"], id="names"),
+    pytest.param(
+        ({0: Dim("n")}, {0: Dim("m")}), ["x axis 0, 'n', is always 4", "y axis 0, 'm', is always 4"], id="dims"
+    ),
+    pytest.param(({0: Dim.DYNAMIC}, None), ["x axis 0, Dim.DYNAMIC, is always 4"], id="hint"),
+]
+
+
+@pytest.mark.parametrize(("shapes", "lines"), FIXED)
+def test_dynamic_dim_that_the_model_fixes(shapes: Any, lines: list[str]) -> None:
+    with pytest.raises(CaptureError, match=r"the model works for one size only of .* that should be dynamic") as info:
+        capture(model(fixes_both), (A(4, 3), A(4, 3)), None, shapes)
+    assert str(info.value).splitlines()[1:-1] == [f"  {line}" for line in lines]
+    assert "hint: look for sizes written as numbers" in str(info.value)
+
+
+def test_fixed_dims_are_named_inside_of_containers_and_for_ints() -> None:
+    fixes = model(lambda x, y: x.view(4) * y["a"][0].view(5)[0])
+    with pytest.raises(CaptureError, match=r"  y\['a'\]\[0\] axis 0, 'm', is always 5"):
+        capture(fixes, (A(4), {"a": [A(5)]}), None, (None, {"a": [{0: "m"}]}))
+    with pytest.raises(CaptureError, match=r"  y, 'k', is always 3"):
+        capture(model(lambda x, y: x.view(y)), (A(3), 3), None, (None, "k"))
+
+
+def test_auto_dim_that_the_model_fixes_is_no_error() -> None:
+    captured = capture(model(fixes_both), (A(4, 3), A(4, 3)), None, ({0: Dim.AUTO}, None))
+    torch.testing.assert_close(captured.exported_program.module()(A(4, 3), A(4, 3)), A(4, 3))
+
+
+NARROWED = [
+    pytest.param(lambda x, y: x * 2 if x.shape[0] < 15 else x, Dim("w", min=2, max=20), (2, 14), id="max"),
+    pytest.param(lambda x, y: x * 2 if x.shape[0] >= 3 else x, Dim("w", min=2, max=20), (3, 20), id="min"),
+]
+
+
+@pytest.mark.parametrize(("function", "dim", "bounds"), NARROWED)
+def test_narrowed_range_is_warned_about(function: Any, dim: Dim, bounds: tuple[int, int]) -> None:
+    with pytest.warns(UserWarning, match=r"not work for all sizes .* exported for: Dim\('w', .*max=") as caught:
+        captured = capture(model(function), (A(4), A(5)), None, ({0: dim}, None))
+    assert len(caught) == 1
+    assert list(captured.dim_names.values()) == ["w"]
+    (interval,) = captured.exported_program.range_constraints.values()
+    assert (interval.lower, interval.upper) == bounds
+
+
+def both(spec: Any) -> tuple[Any, Any]:
+    return spec, None
+
+
+WRONG = [
+    pytest.param(A(4, 3), {"q": {0: "n"}}, r"'q' is no parameter of forward\nhint: .*forward's parameters: x, y; given are: x, y", id="unknown"),
+    pytest.param(A(4, 3), 3, "expected a dict, a tuple or a list, got 3", id="int"),
+    pytest.param(A(4, 3), "n", "expected a dict, a tuple or a list, got 'n'", id="str"),
+    pytest.param(A(4, 3), ({0: "n"},) * 3, r"it has 3 elements, but there are 2 inputs: x, y\nhint: pass one spec per input", id="too-many"),
+    pytest.param(A(4, 3), both({2: "n"}), r"x has shape \(4, 3\), so it has no axis 2\nhint: its axes are 0 to 1", id="axis"),
+    pytest.param(A(4, 3), both({-3: "n"}), r"x has shape \(4, 3\), so it has no axis -3", id="negative-axis"),
+    pytest.param(A(()), both({0: "n"}), r"x has shape \(\), so it has no axis 0$", id="axis-of-scalar"),
+    pytest.param(A(4, 3), both({0: "n", -2: "m"}), "axis 0 of x is given twice", id="axis-twice"),
+    pytest.param(A(4, 3), both({"n": 0}), r"x is a tensor, but its spec has the key 'n'\nhint: the keys are axes", id="key"),
+    pytest.param(A(4, 3), both(("n",)), r"x has shape \(4, 3\), but its spec has 1 entries: \('n',\)\nhint: pass {axis: dim}", id="rank"),
+    pytest.param(A(4, 3), both("n"), r"x is a tensor, but its spec is 'n'\nhint: pass {axis: dim}", id="name-for-tensor"),
+    pytest.param(A(4, 3), both({0: ""}), "the name of axis 0 of x is empty", id="empty-name"),
+    pytest.param(A(4, 3), both({0: 1.5}), r"axis 0 of x is given as 1.5\nhint: pass a name, a torch.export.Dim", id="float"),
+    pytest.param(A(4, 3), both({0: True}), "axis 0 of x is given as True", id="bool"),
+    pytest.param(A(4, 3), both({0: 5}), "axis 0 of x is to be 5, but the example has 4", id="wrong-size"),
+    pytest.param(A(4, 3), both({0: Dim("w", min=5)}), r"axis 0 of x is to be in the range of Dim\('w', min=5\), but the example has 4", id="below"),
+    pytest.param(A(4, 3), both({0: Dim.DYNAMIC(max=3)}), r"axis 0 of x is to be in the range of DimHint\(DYNAMIC, max=3\), but the example has 4", id="above"),
+    pytest.param(A(4, 3), ({0: d}, {0: d}), r"Dim 'd' is 4 on axis 0 of x, but 5 on axis 0 of y\nhint: one Dim means one size", id="shared"),
+    pytest.param((A(4), A(5)), both({0: "n"}), r"x is a tuple, but its spec is {0: 'n'}\nhint: .*one entry for each of: \[0\], \[1\]", id="axes-for-tuple"),
+    pytest.param((A(4), A(5)), both((None,)), r"x has 2 elements, but its spec has 1: \(None,\)", id="tuple-length"),
+    pytest.param((A(4), A(5)), both((None, ("n", "m"))), r"x\[1\] has shape \(5,\), but its spec has 2 entries", id="nested-rank"),
+    pytest.param({"a": A(4)}, both({"b": {0: "n"}}), r"x has no key 'b'\nhint: its keys are: 'a'", id="dict-key"),
+    pytest.param({"a": A(4)}, both([{0: "n"}]), r"x is a dict, but its spec is \[{0: 'n'}\]", id="list-for-dict"),
+    pytest.param(Box(A(4), A(5)), both({"c": None}), r"x has no field 'c'\nhint: a Box has: a, b", id="field"),
+    pytest.param(3, both(d), r"x is an int, which can not be a Dim\nhint: pass its name, 'd'", id="dim-for-int"),
+    pytest.param(3, both({0: "n"}), r"x is the int 3, but its spec is {0: 'n'}\nhint: pass a name or Dim.DYNAMIC", id="axes-for-int"),
+    pytest.param(1.5, both("n"), r"x is a float, which has no dims, but its spec is 'n'\nhint: pass None", id="float-input"),
+    pytest.param(True, both("n"), "x is a bool, which has no dims", id="bool-input"),
+    pytest.param(None, both({0: "n"}), "x is a NoneType, which has no dims", id="none-input"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("x", "shapes", "match"), WRONG)
+def test_shapes_that_fit_nothing(x: Any, shapes: Any, match: str) -> None:
+    with pytest.raises(ArgumentError, match=f"dynamic_shapes: {match}"):
+        capture(model(separate), (x, A(5, 3)), None, shapes)
+
+
+def test_parameter_without_example() -> None:
+    class Default(nn.Module):
+        def forward(self, x: torch.Tensor, y: Any = None) -> torch.Tensor:
+            return x
+
+    with pytest.raises(ArgumentError, match="dynamic_shapes: 'y' is not among the example inputs"):
+        capture(Default().eval(), (A(4),), None, {"y": {0: "n"}})
+
+
+def test_spec_of_star_args_with_the_wrong_length() -> None:
+    with pytest.raises(ArgumentError, match=r"\*rest has 2 inputs, but its spec is \(None,\)\nhint: pass a tuple of 2"):
+        capture(Variadic().eval(), (A(4), A(5), A(6)), None, {"rest": (None,)})

@@ -1,0 +1,466 @@
+"""Resizing of images and signals.
+
+ONNX Runtime's Resize is exactly torch's interpolation for linear and cubic. For nearest the two round differently: where
+that could pick another element, the element's index is computed as torch does it, and gathered.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import torch
+
+from ..op import Op, Unsupported
+from ..registry import Call, translates
+from ..symbols import Dim, is_static
+
+aten = torch.ops.aten
+
+FLOAT, BFLOAT16, INT64 = ir.DataType.FLOAT, ir.DataType.BFLOAT16, ir.DataType.INT64
+
+_LONGEST = 1 << 14
+"""Symbolic sizes are checked for equal rounding up to this one."""
+
+_SINGLE = np.float32
+
+
+@dataclass(frozen=True)
+class _Axis:
+    """One spatial axis.
+
+    Attributes:
+        size: Input size.
+        out: Output size.
+        factor: The scale factor torch computes coordinates with, or None: then it is out / size.
+        floored: Whether out is size * factor rounded down, which can not be told from a symbolic size.
+    """
+
+    size: Dim
+    out: Dim
+    factor: float | None
+    floored: bool = False
+
+    @property
+    def scale(self) -> float | None:
+        """The scale to give Resize, or None if it would make another size of it."""
+        if isinstance(self.size, int) and isinstance(self.out, int):
+            return self.out / self.size if self.factor is None else _fitting(self.factor, self.size, self.out)
+        quotient = self.out / self.size
+        if isinstance(quotient, float) or quotient.is_number:
+            ratio = float(quotient)
+            return ratio if self.factor in (None, ratio) and _is_safe(ratio) else None
+        return self.factor if self.floored and self.factor is not None and _is_safe(self.factor) else None
+
+
+def _fitting(factor: float, size: int, out: int) -> float | None:
+    """The factor in float32, rounded such that it gives the output size."""
+    if size == out:
+        # Resize copies when no size changes, whatever the scale.
+        return 1.0 if factor == 1 else None
+    nearest = _SINGLE(factor)
+    for scale in (nearest, np.nextafter(nearest, _SINGLE(math.inf))):
+        # ONNX computes the size in float64, ONNX Runtime in float32.
+        if int(size * float(scale)) == out == int(_SINGLE(size) * scale):
+            return float(scale)
+    return None
+
+
+def _is_safe(factor: float) -> bool:
+    """Whether size * factor is exact in float32, and never the size itself unless the factor is 1."""
+    numerator, _ = factor.as_integer_ratio()
+    return 0 < numerator <= 256 and (factor <= 1 or factor >= 1.5)
+
+
+def _axes(
+    op: Op, input: ir.Value, output_size: Sequence[Dim] | None, factors: Sequence[float | None] | None
+) -> list[_Axis]:
+    count = op.rank_of(input) - 2
+    sizes = zip(op.dims(input)[2:], op.result.shape[2:], factors or [None] * count, strict=True)
+    return [
+        _Axis(size, out, None if factor is None else float(factor), floored=output_size is None)
+        for size, out, factor in sizes
+    ]
+
+
+def _by_scale(axes: Sequence[_Axis]) -> bool:
+    """Whether Resize is told the scales; otherwise it is told the sizes."""
+    return all(axis.scale is not None and (axis.factor is not None or _is_safe(axis.scale)) for axis in axes)
+
+
+def _resized(op: Op, x: ir.Value, axes: Sequence[_Axis], **attributes: Any) -> ir.Value:
+    """One Resize of the trailing axes."""
+    lead = op.dims(x)[: op.rank_of(x) - len(axes)]
+    if _by_scale(axes):
+        scales = [1.0] * len(lead) + [axis.scale for axis in axes]
+        return op.Resize(x, None, op.const(scales, FLOAT), **attributes)
+    wanted = [axis.out for axis in axes]
+    if op.opset >= 18 and not is_static(lead):
+        names = list(range(len(lead), len(lead) + len(axes)))
+        return op.Resize(x, None, None, op.sizes(wanted), axes=names, **attributes)
+    return op.Resize(x, None, None, op.sizes([*lead, *wanted]), **attributes)
+
+
+# ---- linear and cubic
+
+
+def _declines(call: Call) -> str | None:
+    """Why Resize would not give torch's answer."""
+    input = call.arguments.get("input", call.arguments.get("self"))
+    if input.dtype not in (torch.float32, torch.float16, torch.bfloat16):
+        return f"ONNX Runtime does not interpolate {input.dtype} as torch does"
+    if call.arguments["align_corners"]:
+        return None
+    factors = call.arguments.get("scale_factors") or [
+        call.arguments.get(name) for name in ("scales", "scales_d", "scales_h", "scales_w") if name in call.arguments
+    ]
+    wanted = call.arguments.get("output_size")
+    for position, (size, factor) in enumerate(zip(input.shape[2:], factors, strict=False)):
+        if factor is None:
+            if any(other is not None for other in factors):
+                return "scale factors for some axes only"
+            continue
+        if not isinstance(size, int):
+            if not _is_safe(factor) or (wanted and wanted[position] is not None and factor % 1):
+                return f"scale factor {factor} of an axis of symbolic size"
+        elif _Axis(size, int(wanted[position]) if wanted else math.floor(size * factor), factor).scale is None:
+            return f"scale factor {factor} of an axis of size {size} may give another size in ONNX"
+    return None
+
+
+def _interpolated(
+    op: Op,
+    input: ir.Value,
+    output_size: Sequence[Dim] | None,
+    align_corners: bool,
+    factors: Sequence[float | None] | None,
+    **attributes: Any,
+) -> ir.Value:
+    # Aligned corners depend on the sizes only.
+    axes = _axes(op, input, output_size, None if align_corners else factors)
+    if all(axis.size == axis.out and axis.factor in (None, 1) for axis in axes):
+        return input
+    if not _by_scale(axes) and any(axis.factor is not None for axis in axes):
+        raise Unsupported("the scale factors may give other sizes in ONNX")
+    # ONNX Runtime has no kernel for bfloat16.
+    x = op.cast(input, FLOAT) if op.dtype_of(input) == BFLOAT16 else input
+    is_signal = len(axes) == 1
+    if is_signal:
+        # ONNX Runtime's kernel for images is faster than the one for rank 3, which takes volumes.
+        x, axes = op.Unsqueeze(x, [2]), [_Axis(1, 1, None), *axes]
+    transformation = "align_corners" if align_corners else "half_pixel"
+    result = _resized(op, x, axes, coordinate_transformation_mode=transformation, **attributes)
+    return op.cast(op.Squeeze(result, [2]) if is_signal else result, op.result.dtype)
+
+
+def _cubic(a: float) -> Mapping[str, Any]:
+    return {"mode": "cubic", "cubic_coeff_a": a}
+
+
+@translates(
+    aten.upsample_linear1d.vec,
+    aten.upsample_bilinear2d.vec,
+    aten.upsample_trilinear3d.vec,
+    accepts=_declines,
+)
+def upsample_linear_vec(
+    op: Op,
+    input: ir.Value,
+    output_size: Sequence[Dim] | None,
+    align_corners: bool,
+    scale_factors: Sequence[float] | None,
+) -> ir.Value:
+    """aten::upsample_linear1d.vec(Tensor input, SymInt[]? output_size, bool align_corners, float[]? scale_factors) -> Tensor
+    aten::upsample_bilinear2d.vec(Tensor input, SymInt[]? output_size, bool align_corners, float[]? scale_factors) -> Tensor
+    aten::upsample_trilinear3d.vec(Tensor input, SymInt[]? output_size, bool align_corners, float[]? scale_factors) -> Tensor
+    """
+    return _interpolated(op, input, output_size, align_corners, scale_factors, mode="linear")
+
+
+@translates(
+    aten.upsample_linear1d.default,
+    aten.upsample_bilinear2d.default,
+    aten.upsample_trilinear3d.default,
+    accepts=_declines,
+)
+def upsample_linear(
+    op: Op,
+    self: ir.Value,
+    output_size: Sequence[Dim],
+    align_corners: bool,
+    scales: float | None = None,
+    scales_d: float | None = None,
+    scales_h: float | None = None,
+    scales_w: float | None = None,
+) -> ir.Value:
+    """aten::upsample_linear1d(Tensor self, SymInt[1] output_size, bool align_corners, float? scales=None) -> Tensor
+    aten::upsample_bilinear2d(Tensor self, SymInt[2] output_size, bool align_corners, float? scales_h=None, float? scales_w=None) -> Tensor
+    aten::upsample_trilinear3d(Tensor self, SymInt[3] output_size, bool align_corners, float? scales_d=None, float? scales_h=None, float? scales_w=None) -> Tensor
+    """
+    factors = [scales] if len(output_size) == 1 else [scales_d, scales_h, scales_w][-len(output_size) :]
+    return _interpolated(op, self, output_size, align_corners, factors, mode="linear")
+
+
+@translates(aten.upsample_bicubic2d.vec, accepts=_declines)
+def upsample_bicubic_vec(
+    op: Op,
+    input: ir.Value,
+    output_size: Sequence[Dim] | None,
+    align_corners: bool,
+    scale_factors: Sequence[float] | None,
+) -> ir.Value:
+    """aten::upsample_bicubic2d.vec(Tensor input, SymInt[]? output_size, bool align_corners, float[]? scale_factors) -> Tensor"""
+    return _interpolated(op, input, output_size, align_corners, scale_factors, **_cubic(-0.75))
+
+
+@translates(aten.upsample_bicubic2d.default, accepts=_declines)
+def upsample_bicubic(
+    op: Op,
+    self: ir.Value,
+    output_size: Sequence[Dim],
+    align_corners: bool,
+    scales_h: float | None = None,
+    scales_w: float | None = None,
+) -> ir.Value:
+    """aten::upsample_bicubic2d(Tensor self, SymInt[2] output_size, bool align_corners, float? scales_h=None, float? scales_w=None) -> Tensor"""
+    return _interpolated(op, self, output_size, align_corners, [scales_h, scales_w], **_cubic(-0.75))
+
+
+# ---- antialiased
+
+
+def _antialiased(
+    op: Op,
+    input: ir.Value,
+    output_size: Sequence[Dim] | None,
+    align_corners: bool,
+    factors: Sequence[float | None] | None,
+    **attributes: Any,
+) -> ir.Value:
+    if op.opset < 18:
+        raise Unsupported("Resize has antialiasing from opset 18 on")
+    if align_corners:
+        raise Unsupported("ONNX Runtime's antialiasing does not align corners as torch does")
+    return _interpolated(op, input, output_size, align_corners, factors, antialias=1, exclude_outside=1, **attributes)
+
+
+@translates(aten._upsample_bilinear2d_aa.vec, accepts=_declines)
+def upsample_bilinear_aa_vec(
+    op: Op,
+    input: ir.Value,
+    output_size: Sequence[Dim] | None,
+    align_corners: bool,
+    scale_factors: Sequence[float] | None,
+) -> ir.Value:
+    """aten::_upsample_bilinear2d_aa.vec(Tensor input, SymInt[]? output_size, bool align_corners, float[]? scale_factors) -> Tensor"""
+    return _antialiased(op, input, output_size, align_corners, scale_factors, mode="linear")
+
+
+@translates(aten._upsample_bilinear2d_aa.default, accepts=_declines)
+def upsample_bilinear_aa(
+    op: Op,
+    self: ir.Value,
+    output_size: Sequence[Dim],
+    align_corners: bool,
+    scales_h: float | None = None,
+    scales_w: float | None = None,
+) -> ir.Value:
+    """aten::_upsample_bilinear2d_aa(Tensor self, SymInt[2] output_size, bool align_corners, float? scales_h=None, float? scales_w=None) -> Tensor"""
+    return _antialiased(op, self, output_size, align_corners, [scales_h, scales_w], mode="linear")
+
+
+@translates(aten._upsample_bicubic2d_aa.vec, accepts=_declines)
+def upsample_bicubic_aa_vec(
+    op: Op,
+    input: ir.Value,
+    output_size: Sequence[Dim] | None,
+    align_corners: bool,
+    scale_factors: Sequence[float] | None,
+) -> ir.Value:
+    """aten::_upsample_bicubic2d_aa.vec(Tensor input, SymInt[]? output_size, bool align_corners, float[]? scale_factors) -> Tensor"""
+    return _antialiased(op, input, output_size, align_corners, scale_factors, **_cubic(-0.5))
+
+
+@translates(aten._upsample_bicubic2d_aa.default, accepts=_declines)
+def upsample_bicubic_aa(
+    op: Op,
+    self: ir.Value,
+    output_size: Sequence[Dim],
+    align_corners: bool,
+    scales_h: float | None = None,
+    scales_w: float | None = None,
+) -> ir.Value:
+    """aten::_upsample_bicubic2d_aa(Tensor self, SymInt[2] output_size, bool align_corners, float? scales_h=None, float? scales_w=None) -> Tensor"""
+    return _antialiased(op, self, output_size, align_corners, [scales_h, scales_w], **_cubic(-0.5))
+
+
+# ---- nearest
+
+
+@dataclass(frozen=True)
+class _Nearest:
+    """How a nearest element is chosen.
+
+    Attributes:
+        offset: Added to the output position before it is scaled: 0.5 for the centers of pixels.
+        keeps_whole: Whether the scale factor counts for nothing where the size stays or doubles, as for torch's images.
+    """
+
+    offset: float
+    keeps_whole: bool
+
+    def torch_indices(self, axis: _Axis, size: int, out: int) -> np.ndarray:
+        """Input positions as torch computes them, in float32 whatever the element type."""
+        inverse = _SINGLE(size) / _SINGLE(out) if axis.factor is None else _SINGLE(1.0 / axis.factor)
+        if self.keeps_whole and out in (size, 2 * size):
+            inverse = _SINGLE(size / out)
+        positions = np.arange(out, dtype=_SINGLE) + _SINGLE(self.offset)
+        indices: np.ndarray = np.minimum(np.floor(positions * inverse), size - 1).astype(np.int64)
+        return indices
+
+    def is_resize(self, axis: _Axis, size: int, out: int, scale: float) -> bool:
+        """Whether Resize picks the same elements."""
+        ours = self.torch_indices(axis, size, out)
+        single = _SINGLE(scale)
+        if self.offset == 0:
+            theirs = np.floor(np.arange(out, dtype=_SINGLE) / single)
+            return bool((np.minimum(theirs, size - 1) == ours).all())
+        exact = (np.arange(out) + self.offset) / float(scale)
+        # How Resize rounds halves depends on float32 errors, unless there are none.
+        ties = np.abs(exact - np.round(exact)) < 1e-4
+        is_power = math.frexp(scale)[0] == 0.5
+        theirs = np.minimum(np.floor(exact), size - 1)
+        return (is_power or not ties.any()) and bool((theirs == ours).all())
+
+    def scale_of(self, axis: _Axis) -> float | None:
+        """The scale with which Resize picks the same elements, if any."""
+        scale = axis.scale
+        if scale is None:
+            return None
+        if isinstance(axis.size, int) and isinstance(axis.out, int):
+            return scale if self.is_resize(axis, axis.size, axis.out, scale) else None
+        size = math.ceil(_LONGEST / scale)
+        # Only small sizes stay or double although the scale is neither 1 nor 2.
+        small = [(size, int(size * scale)) for size in range(1, 129)] if self.keeps_whole and scale % 1 else []
+        tried = [(size, _LONGEST), *((size, out) for size, out in small if out in (size, 2 * size))]
+        fits = all(self.is_resize(_Axis(size, out, scale), size, out, scale) for size, out in tried)
+        return scale if fits else None
+
+
+_FLOOR_IMAGE, _FLOOR, _CENTER = _Nearest(0.0, True), _Nearest(0.0, False), _Nearest(0.5, False)
+
+
+def _runtime_indices(op: Op, kind: _Nearest, axis: _Axis) -> ir.Value:
+    """torch's input positions of an axis of symbolic size, an INT64 vector."""
+    size, out = op.scalar(axis.size), op.scalar(axis.out)
+    ratio = op.Div(op.cast(size, FLOAT), op.cast(out, FLOAT))
+    inverse = ratio
+    if axis.factor is not None:
+        inverse = op.const(float(_SINGLE(1.0 / axis.factor)), FLOAT)
+        if kind.keeps_whole:
+            whole = op.Or(op.Equal(out, size), op.Equal(out, op.Mul(size, 2)))
+            inverse = op.Where(whole, ratio, inverse)
+    positions = op.cast(op.Range(0, out, 1), FLOAT)
+    if kind.offset:
+        positions = op.Add(positions, kind.offset)
+    return op.Min(op.cast(op.Mul(positions, inverse), INT64), op.Sub(size, 1))
+
+
+def _nearest(
+    op: Op,
+    kind: _Nearest,
+    input: ir.Value,
+    output_size: Sequence[Dim] | None,
+    factors: Sequence[float | None] | None,
+) -> ir.Value:
+    axes = _axes(op, input, output_size, factors)
+    if all(axis.size == axis.out and (axis.factor in (None, 1) or kind.keeps_whole) for axis in axes):
+        return input
+    scales = [kind.scale_of(axis) for axis in axes]
+    attributes = (
+        {"coordinate_transformation_mode": "half_pixel", "nearest_mode": "round_prefer_ceil"}
+        if kind.offset
+        else {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+    )
+    # ONNX Runtime has no kernels for the other types.
+    has_kernel = op.dtype_of(input).name in ("FLOAT", "FLOAT16", "UINT8", "INT8", "INT32")
+    is_told = _by_scale(axes) or all(axis.factor is None for axis in axes)
+    if has_kernel and is_told and None not in scales:
+        return _resized(op, input, axes, mode="nearest", **attributes)
+    result = input
+    for position, axis in enumerate(axes, start=2):
+        if isinstance(axis.size, int) and isinstance(axis.out, int):
+            places = kind.torch_indices(axis, axis.size, axis.out).tolist()
+            if places == list(range(axis.size)):
+                continue
+            indices = op.const(places, INT64)
+        else:
+            indices = _runtime_indices(op, kind, axis)
+        result = op.Gather(result, indices, axis=position)
+    return result
+
+
+@translates(aten.upsample_nearest1d.vec, aten.upsample_nearest2d.vec, aten.upsample_nearest3d.vec)
+def upsample_nearest_vec(
+    op: Op, input: ir.Value, output_size: Sequence[Dim] | None, scale_factors: Sequence[float] | None
+) -> ir.Value:
+    """aten::upsample_nearest1d.vec(Tensor input, SymInt[]? output_size, float[]? scale_factors) -> Tensor
+    aten::upsample_nearest2d.vec(Tensor input, SymInt[]? output_size, float[]? scale_factors) -> Tensor
+    aten::upsample_nearest3d.vec(Tensor input, SymInt[]? output_size, float[]? scale_factors) -> Tensor
+    """
+    return _nearest(op, _FLOOR_IMAGE if op.rank_of(input) == 4 else _FLOOR, input, output_size, scale_factors)
+
+
+@translates(aten.upsample_nearest1d.default, aten.upsample_nearest2d.default, aten.upsample_nearest3d.default)
+def upsample_nearest(
+    op: Op,
+    self: ir.Value,
+    output_size: Sequence[Dim],
+    scales: float | None = None,
+    scales_d: float | None = None,
+    scales_h: float | None = None,
+    scales_w: float | None = None,
+) -> ir.Value:
+    """aten::upsample_nearest1d(Tensor self, SymInt[1] output_size, float? scales=None) -> Tensor
+    aten::upsample_nearest2d(Tensor self, SymInt[2] output_size, float? scales_h=None, float? scales_w=None) -> Tensor
+    aten::upsample_nearest3d(Tensor self, SymInt[3] output_size, float? scales_d=None, float? scales_h=None, float? scales_w=None) -> Tensor
+    """
+    factors = [scales] if len(output_size) == 1 else [scales_d, scales_h, scales_w][-len(output_size) :]
+    return _nearest(op, _FLOOR_IMAGE if len(output_size) == 2 else _FLOOR, self, output_size, factors)
+
+
+@translates(aten._upsample_nearest_exact1d.vec, aten._upsample_nearest_exact2d.vec, aten._upsample_nearest_exact3d.vec)
+def upsample_nearest_exact_vec(
+    op: Op, input: ir.Value, output_size: Sequence[Dim] | None, scale_factors: Sequence[float] | None
+) -> ir.Value:
+    """aten::_upsample_nearest_exact1d.vec(Tensor input, SymInt[]? output_size, float[]? scale_factors) -> Tensor
+    aten::_upsample_nearest_exact2d.vec(Tensor input, SymInt[]? output_size, float[]? scale_factors) -> Tensor
+    aten::_upsample_nearest_exact3d.vec(Tensor input, SymInt[]? output_size, float[]? scale_factors) -> Tensor
+    """
+    return _nearest(op, _CENTER, input, output_size, scale_factors)
+
+
+@translates(
+    aten._upsample_nearest_exact1d.default,
+    aten._upsample_nearest_exact2d.default,
+    aten._upsample_nearest_exact3d.default,
+)
+def upsample_nearest_exact(
+    op: Op,
+    self: ir.Value,
+    output_size: Sequence[Dim],
+    scales: float | None = None,
+    scales_d: float | None = None,
+    scales_h: float | None = None,
+    scales_w: float | None = None,
+) -> ir.Value:
+    """aten::_upsample_nearest_exact1d(Tensor self, SymInt[1] output_size, float? scales=None) -> Tensor
+    aten::_upsample_nearest_exact2d(Tensor self, SymInt[2] output_size, float? scales_h=None, float? scales_w=None) -> Tensor
+    aten::_upsample_nearest_exact3d(Tensor self, SymInt[3] output_size, float? scales_d=None, float? scales_h=None, float? scales_w=None) -> Tensor
+    """
+    factors = [scales] if len(output_size) == 1 else [scales_d, scales_h, scales_w][-len(output_size) :]
+    return _nearest(op, _CENTER, self, output_size, factors)
