@@ -134,7 +134,7 @@ def test_a_copy_of_a_constant_is_the_constant() -> None:
     table = torch.randn(600, 600)
     gm, made, _ = folded(Constants(lambda x, c: c.detach().clone()[0, 0] + c.detach()[:3, :4] + x, table), X)
     assert not {aten.clone.default, aten.detach.default} & set(targets(gm))
-    assert sorted(value.numel() for value in made.values()) == [1, 12]
+    assert [tuple(value.shape) for value in made.values()] == [(3, 4)]
     gm, made, _ = folded(Constants(lambda x, c: x + c.clone(), torch.randn(3, 4)), X)
     assert made == {}
     assert targets(gm) == [aten.add.Tensor]
@@ -215,9 +215,7 @@ def test_what_torch_can_not_compute_stays() -> None:
     model = Constants(lambda x, c, i: (x + torch.gather(c, 0, i) * 2, c * 3 + x[0]), torch.ones(4), torch.tensor([0]))
     program = capture(model, (X,))
     gm = functional(program)
-    out_of_range = {
-        name: value + 7 if value.dtype == torch.int64 else value for name, value in lifted(program).items()
-    }
+    out_of_range = {name: value + 7 if value.dtype == torch.int64 else value for name, value in lifted(program).items()}
     assert [tuple(value.shape) for value in fold(gm, out_of_range).values()] == [(4,)]
     assert targets(gm).count(aten.gather.default) == 1
     assert targets(gm).count(aten.mul.Tensor) == 1

@@ -8,6 +8,7 @@ from typing import Any
 
 import fxonnx
 import pytest
+import sympy
 import torch
 from fxonnx_translations.aten import resize
 from fxonnx_translations.registry import Call, build_registry
@@ -160,7 +161,22 @@ CASES = (
     ),
     Case("aten.upsample_bilinear2d.vec", resized(size=7, mode="bilinear"), (IMAGE,), "size at opset 13", opset=13),
     Case("aten.upsample_bilinear2d.vec", resized(scale_factor=3, mode="bilinear"), (IMAGE,), "three times"),
-    Case("aten.upsample_bilinear2d.vec", resized(scale_factor=0.7, mode="bilinear"), (IMAGE,), "dynamic 0.7"),
+    Case("aten.upsample_bilinear2d.vec", resized(scale_factor=(0.7, 1.0), mode="bilinear"), (IMAGE,), "0.7 and 1"),
+    Case("aten.upsample_bilinear2d.vec", resized(scale_factor=1.2, mode="bilinear"), (IMAGE,), "1.2"),
+    Case("aten.upsample_bilinear2d.vec", resized(scale_factor=1.2, mode="bilinear"), (T((1, 1, 2, 3)),), "stays"),
+    Case("aten.upsample_bicubic2d.vec", resized(scale_factor=(1.3, 2.7), mode="bicubic"), (IMAGE,), "1.3 and 2.7"),
+    Case("aten.upsample_linear1d.vec", resized(scale_factor=1 / 3, mode="linear"), (SIGNAL,), "a third"),
+    Case(
+        "aten.upsample_linear1d.vec", resized(scale_factor=1.1, mode="linear"), (SIGNAL,), "1.1 at opset 11", opset=11
+    ),
+    Case("aten.upsample_trilinear3d.vec", resized(scale_factor=1.2, mode="trilinear"), (VOLUME,), "1.2"),
+    Case(
+        "aten._upsample_bilinear2d_aa.vec",
+        resized(scale_factor=0.3, mode="bilinear", antialias=True),
+        (IMAGE,),
+        "0.3",
+        ops=("Resize",),
+    ),
     Case(
         "aten.upsample_bilinear2d.vec", resized(size=7, mode="bilinear"), (T((1, 2, 3, 4), torch.float64),), "float64"
     ),
@@ -197,8 +213,7 @@ def test_resize(case: Case) -> None:
 
 
 IMAGE64 = torch.ones(1, 1, 4, 4, dtype=torch.float64)
-SYMBOLIC = object()
-"""Any size that is no int."""
+SYMBOLIC = sympy.Symbol("h")
 
 
 class Resized(torch.nn.Module):
@@ -216,10 +231,11 @@ class Resized(torch.nn.Module):
         ({"antialias": True}, torch.ones(1, 1, 4, 4), 17, "has antialiasing from opset 18 on"),
         ({"antialias": True, "align_corners": True}, torch.ones(1, 1, 4, 4), 20, "antialiasing does not align corners"),
         ({"antialias": True}, IMAGE64, 20, "does not interpolate torch.float64"),
+        ({"antialias": True, "size": None, "scale_factor": 1.2}, torch.ones(1, 1, 4, 4), 20, "between 1 and 1.5"),
     ],
 )
 def test_says_why_not(options: dict[str, Any], x: torch.Tensor, opset: int, reason: str) -> None:
-    model = Resized(size=(3, 3), mode="bilinear", **options)
+    model = Resized(**{"size": (3, 3), "mode": "bilinear", **options}).eval()
     with pytest.raises(fxonnx.errors.UnsupportedOperatorError, match=reason):
         fxonnx.export(model, (x,), opset_version=opset)
 
@@ -241,9 +257,15 @@ def _reason(shape: tuple[Any, ...], output_size: list[Any] | None, factors: list
     [
         ((1, 1, SYMBOLIC, 4), None, [2.0, 2.0], None),
         ((1, 1, SYMBOLIC, 4), None, [2.0, None], "scale factors for some axes only"),
-        ((1, 1, SYMBOLIC, 4), None, [1.3, 1.3], "scale factor 1.3 of an axis of symbolic size"),
-        ((1, 1, SYMBOLIC, 4), [7, 6], [1.5, 1.5], "scale factor 1.5 of an axis of symbolic size"),
-        ((1, 1, 2, 2), None, [1.3, 1.3], "scale factor 1.3 of an axis of size 2 may give another size in ONNX"),
+        ((1, 1, SYMBOLIC, 4), None, [1.3, 1.3], None),
+        ((1, 1, SYMBOLIC, 4), None, [1.001, 1.0], "scale factor 1.001 of an axis of size h gives another size in ONNX"),
+        (
+            (1, 1, SYMBOLIC, 4),
+            [7, 6],
+            [1.5, 1.5],
+            "scale factor 1.5 of an axis of symbolic size whose output size is given, too",
+        ),
+        ((1, 1, 2, 2), [3, 3], [1.3, 1.3], "scale factor 1.3 of an axis of size 2 gives another size in ONNX"),
     ],
 )
 def test_declines_sizes_that_onnx_may_round_differently(

@@ -232,6 +232,9 @@ class Builder(onnxscript.GraphBuilder):
                 continue
             variable = facts.type_variable(index) if facts is not None else None
             values.append(self.constant(value, bound.get(variable) if variable is not None else None))
+        # An absent last input is left out: ONNX Runtime's fusions crash on some that are only named "".
+        while values and values[-1] is None:
+            values.pop()
         return values
 
     def _emit(

@@ -80,7 +80,8 @@ def group_normalization(
     # One Shape is less than the sizes one by one.
     result = op.shaped(op.Reshape(normalized, op.Shape(x)), dims) if len(symbolic) > 1 else op.reshape(normalized, dims)
     per_channel = [-1] + [1] * (len(dims) - 2)
-    if op.numbers(scale) != [1.0] * num_channels(dims):
+    factors = op.numbers(scale)
+    if factors is None or any(factor != 1 for factor in factors):
         result = op.Mul(result, op.Reshape(scale, per_channel))
     return result if op.is_zero(bias) else op.Add(result, op.Reshape(bias, per_channel))
 

@@ -23,7 +23,8 @@ def decompose(gm: torch.fx.GraphModule, keep: Callable[[torch.fx.Node], bool]) -
 
     Args:
         gm: A functional graph module of the caller's own, with values in ``node.meta["val"]``.
-        keep: Whether an operator call, of the graph or of a decomposition, can stay as it is.
+        keep: Whether an operator call, of the graph or of a decomposition, can stay as it is. Not asked about calls whose
+            result nothing reads, or is a size.
 
     Returns:
         The operator calls that should not stay but have no decomposition into operators that may. They are left as they
@@ -47,7 +48,7 @@ class _Decomposer:
                 body = find_attribute(owner, str(node.target))
                 if isinstance(body, torch.fx.GraphModule):
                     bodies[str(node.target)] = body
-            elif node.op == "call_function" and isinstance(node.target, torch._ops.OpOverload) and not self._keep(node):
+            elif _is_operator(node) and not self._keep(node):
                 template = self._template(node, ancestors)
                 if isinstance(template, torch.fx.GraphModule):
                     splice_trace(owner, node, template)
@@ -84,3 +85,13 @@ class _Decomposer:
                 return trace
             reasons.extend(f"it needs {left.target}: {left.meta[REASON_KEY]}" for left in failed[:1])
         return "; ".join(dict.fromkeys(reasons)) or "torch has no decomposition for it"
+
+
+def _is_operator(node: torch.fx.Node) -> bool:
+    """Whether a call computes tensors that something reads; sizes are followed as expressions, not as calls."""
+    return (
+        node.op == "call_function"
+        and isinstance(node.target, torch._ops.OpOverload)
+        and isinstance(node.meta.get("val"), (torch.Tensor, list, tuple))
+        and bool(node.users)
+    )

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from .splicing import erase_unused, find_attribute
+from .splicing import find_attribute
 
 __all__ = ["MAX_ELEMENTS", "fold"]
 
@@ -76,8 +76,8 @@ def fold(
 
     Returns:
         The values of the ``get_attr`` nodes made, by target. A folded node that the rest of the graph reads becomes
-        such a node; its target is the node's name, unless the module has an attribute of that name already. The tensors are
-        contiguous and share memory with nothing else.
+        such a node; its target is the node's name, unless the module has an attribute of that name already. The tensors
+        are contiguous and share memory with nothing else.
     """
     folder = _Folder(gm, constants, max_elements)
     if not folder.scan():
@@ -146,13 +146,15 @@ class _Folder:
         for node in frontier:
             # The values of views and of constants passed through must not share memory with anything of the user's.
             value = self._values[node].detach().clone(memory_format=torch.contiguous_format)
-            inputs = node.all_input_nodes
             name = _free_name(self._gm, node.name)
             node.args, node.kwargs = (), {}
             node.op, node.target = "get_attr", name
             self._gm.register_buffer(name, value, persistent=False)
             made[name] = value
-            erase_unused(inputs)
+        kept = set(frontier)
+        for node in reversed(self._foldable):
+            if not node.users and node not in kept:
+                node.graph.erase_node(node)
         return made
 
     def _bypass(self) -> None:

@@ -25,11 +25,11 @@ def _computed_in(dtype: ir.DataType) -> ir.DataType:
     return FLOAT if dtype == BFLOAT16 else dtype
 
 
-def _parameter(op: Op, value: ir.Value | None, default: float, size: Dim, dtype: ir.DataType) -> ir.Value | None:
-    """A per-channel parameter in the type computed in; a constant for an absent one, None if its size is symbolic."""
+def _parameter(op: Op, value: ir.Value | None, default: float, size: Dim, dtype: ir.DataType) -> ir.Value:
+    """A per-channel parameter in the type computed in; a constant for an absent one."""
     if value is not None:
         return op.cast(value, dtype)
-    return op.const([default] * size, dtype) if isinstance(size, int) else None
+    return op.const([default] * size, dtype) if isinstance(size, int) else op.expand(op.const([default], dtype), [size])
 
 
 def _per_channel(op: Op, value: ir.Value, rank: int) -> ir.Value:
@@ -85,7 +85,7 @@ def batch_norm(
         result = _scaled_by_statistics(op, value, (weight, bias, running_mean, running_var), eps, dtype)
         return op.cast(result, op.result.dtype)
     channels = op.dims(value)[1]
-    if op.opset < 14 or not isinstance(channels, int):
+    if op.opset < 14:
         axes = [axis for axis in range(op.rank_of(value)) if axis != 1]
         return op.cast(_affine(op, _normalized(op, value, axes, eps), weight, bias), op.result.dtype)
     parameters = zip((weight, bias, None, None), (1.0, 0.0, 0.0, 1.0), strict=True)
@@ -119,7 +119,7 @@ def instance_norm(
     channels = op.dims(value)[1]
     if not use_input_stats:
         result = _scaled_by_statistics(op, value, (weight, bias, running_mean, running_var), eps, dtype)
-    elif dtype == DOUBLE or not isinstance(channels, int):
+    elif dtype == DOUBLE:
         # ONNX Runtime's InstanceNormalization has no kernel for DOUBLE.
         axes = list(range(2, op.rank_of(value)))
         result = _affine(op, _normalized(op, value, axes, eps), weight, bias)

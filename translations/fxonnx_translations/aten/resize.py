@@ -119,17 +119,50 @@ def _declines(call: Call) -> str | None:
         call.arguments.get(name) for name in ("scales", "scales_d", "scales_h", "scales_w") if name in call.arguments
     ]
     wanted = call.arguments.get("output_size")
-    for position, (size, factor) in enumerate(zip(input.shape[2:], factors, strict=False)):
-        if factor is None:
-            if any(other is not None for other in factors):
-                return "scale factors for some axes only"
-            continue
+    given = [factor for factor in factors if factor is not None]
+    if given and len(given) < len(input.shape) - 2:
+        return "scale factors for some axes only"
+    for position, factor in enumerate(given):
+        size = input.shape[2 + position]
         if not isinstance(size, int):
-            if not _is_safe(factor) or (wanted and wanted[position] is not None and factor % 1):
-                return f"scale factor {factor} of an axis of symbolic size"
-        elif _Axis(size, int(wanted[position]) if wanted else math.floor(size * factor), factor).scale is None:
-            return f"scale factor {factor} of an axis of size {size} may give another size in ONNX"
+            if wanted and factor % 1:
+                return f"scale factor {factor} of an axis of symbolic size whose output size is given, too"
+            fits, floored = _is_safe(factor), True
+        else:
+            out = int(wanted[position]) if wanted else int(size * factor)
+            fits, floored = _fitting(factor, size, out) is not None, out == int(size * factor)
+        if not fits and not (floored and _spare(factor) is not None):
+            return f"scale factor {factor} of an axis of size {size} gives another size in ONNX"
     return None
+
+
+def _spare(factor: float) -> int | None:
+    """Pixels to add such that the size always changes, or None if there would be too many of them."""
+    if factor <= 0.99 or factor >= 1.5:
+        return 0
+    return math.ceil(1 / (factor - 1)) if factor >= 1.01 else None
+
+
+def _cut(op: Op, x: ir.Value, axes: Sequence[_Axis], **attributes: Any) -> ir.Value:
+    """Resizes by factors that float32 can not hold: a little too far, then cut to torch's size.
+
+    The coordinates depend on the scale alone, so the pixels that stay are torch's.
+    """
+    lead = op.rank_of(x) - len(axes)
+    spares = [0 if axis.factor is None or axis.factor == 1 else _spare(axis.factor) for axis in axes]
+    if None in spares or not all(axis.floored and axis.factor is not None for axis in axes):
+        raise Unsupported("the scale factors may give other sizes in ONNX")
+    if any(spares):
+        if "antialias" in attributes:
+            raise Unsupported("antialiasing by a scale factor between 1 and 1.5")
+        # Resize copies when no size changes, whatever the scale; beyond its edge torch repeats the last pixel, too.
+        x = op.Pad(x, [0] * (op.rank_of(x) + lead) + [int(spare or 0) for spare in spares], mode="edge")
+    scales = [
+        float(np.nextafter(_SINGLE(axis.factor), _SINGLE(math.inf))) if axis.factor != 1 else 1.0 for axis in axes
+    ]
+    large = op.Resize(x, None, op.const([1.0] * lead + scales, FLOAT), **attributes)
+    ends = op.sizes([axis.out for axis in axes])
+    return op.Slice(large, [0] * len(axes), ends, list(range(lead, lead + len(axes))))
 
 
 def _interpolated(
@@ -144,16 +177,15 @@ def _interpolated(
     axes = _axes(op, input, output_size, None if align_corners else factors)
     if all(axis.size == axis.out and axis.factor in (None, 1) for axis in axes):
         return input
-    if not _by_scale(axes) and any(axis.factor is not None for axis in axes):
-        raise Unsupported("the scale factors may give other sizes in ONNX")
     # ONNX Runtime has no kernel for bfloat16.
     x = op.cast(input, FLOAT) if op.dtype_of(input) == BFLOAT16 else input
     is_signal = len(axes) == 1
     if is_signal:
         # ONNX Runtime's kernel for images is faster than the one for rank 3, which takes volumes.
-        x, axes = op.Unsqueeze(x, [2]), [_Axis(1, 1, None), *axes]
+        x, axes = op.Unsqueeze(x, [2]), [_Axis(1, 1, axes[0].factor and 1.0, axes[0].floored), *axes]
     transformation = "align_corners" if align_corners else "half_pixel"
-    result = _resized(op, x, axes, coordinate_transformation_mode=transformation, **attributes)
+    write = _cut if not _by_scale(axes) and any(axis.factor is not None for axis in axes) else _resized
+    result = write(op, x, axes, coordinate_transformation_mode=transformation, **attributes)
     return op.cast(op.Squeeze(result, [2]) if is_signal else result, op.result.dtype)
 
 

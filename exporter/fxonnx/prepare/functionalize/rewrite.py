@@ -265,7 +265,7 @@ class _Rewriter:
 
     def _erase_dead(self) -> None:
         """Erases views nobody looks through any more, and computations whose results were overwritten."""
-        ours = {*self._aliases, *self._lists, *self._emitter.emitted}
+        ours = {*self._aliases, *self._lists, *self._emitter.emitted} - {mutation.value for mutation in self.mutations}
         for node in reversed(self._graph.nodes):
             if node in ours and not node.users and node.op == "call_function" and not _is_random(node):
                 self._graph.erase_node(node)
