@@ -108,7 +108,7 @@ def test_tied_weights_are_stored_once() -> None:
 
     program = fxonnx.export(Tied(), (torch.zeros(2, 3, dtype=torch.int64),), verify=True)
     large = [value.name for value in program.model.graph.initializers.values() if value.const_value.size >= 40]
-    assert large == ["embed.weight"]
+    assert large in (["embed.weight"], ["head.weight"])
 
 
 def test_inputs_and_outputs_carry_their_kind_and_old_name() -> None:

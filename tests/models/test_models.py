@@ -29,7 +29,6 @@ METADATA = (
     "pkg.torch.onnx.name_scopes",
     "pkg.torch.onnx.stack_trace",
 )
-DYNAMIC_CASES = tuple(case for case in CASES if case.dynamic_shapes is not None)
 DETERMINISM = ("mlp", "word_language_model_lstm", "word_language_model_transformer", "swin_t")
 
 
@@ -53,12 +52,13 @@ class Example:
         )
 
 
-def _params(cases: tuple[Case, ...]) -> list[Any]:
-    # One group per case: under xdist, the tests of a case share one worker and so one model.
-    return [pytest.param(case, id=case.name, marks=(pytest.mark.xdist_group(case.name), *case.marks)) for case in cases]
-
-
-@pytest.fixture(scope="module", params=_params(CASES))
+# One group per case: under xdist, the tests of a case share one worker and so one model and its two exports.
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(case, id=case.name, marks=(pytest.mark.xdist_group(case.name), *case.marks)) for case in CASES
+    ],
+)
 def example(request: pytest.FixtureRequest) -> Example:
     case: Case = request.param
     return Example(case, *case.example())
@@ -114,14 +114,12 @@ def test_static(example: Example, static: fxonnx.ONNXProgram, tmp_path: Path) ->
     _compare(example, static, example.args, example.kwargs)
 
 
-@pytest.mark.parametrize("example", _params(DYNAMIC_CASES), indirect=True)
 def test_dynamic(example: Example, dynamic: fxonnx.ONNXProgram, tmp_path: Path) -> None:
     _check_file(dynamic, tmp_path / "model.onnx")
     _compare(example, dynamic, example.args, example.kwargs)
     _compare(example, dynamic, *example.case.second_inputs())
 
 
-@pytest.mark.parametrize("example", _params(DYNAMIC_CASES), indirect=True)
 def test_dynamic_dims_have_the_users_names(example: Example, dynamic: fxonnx.ONNXProgram) -> None:
     specs = pytree.tree_leaves(
         example.case.dynamic_shapes,

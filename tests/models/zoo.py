@@ -30,7 +30,7 @@ class Case:
     Attributes:
         name: Unique name, the test id.
         build: Makes the model and its example inputs.
-        dynamic_shapes: The model's natural dynamic dims, as for ``fxonnx.export``; None if it has none.
+        dynamic_shapes: The model's natural dynamic dims, as for ``fxonnx.export``.
         second: Makes inputs in which every dynamic dim has another size.
         tolerance: Largest error against eager, relative to the largest magnitude of the output.
         input_names: Names asked for, or None for torch's.
@@ -40,8 +40,8 @@ class Case:
 
     name: str
     build: Callable[[], Example]
-    dynamic_shapes: Any = None
-    second: Callable[[], Inputs] | None = None
+    dynamic_shapes: Any
+    second: Callable[[], Inputs]
     tolerance: float = 1e-4
     input_names: tuple[str, ...] | None = None
     output_names: tuple[str, ...] | None = None
@@ -60,8 +60,6 @@ class Case:
 
     def second_inputs(self) -> Inputs:
         """The inputs of the second size, the same ones on every call."""
-        if self.second is None:
-            raise ValueError(f"{self.name} has no dynamic dims")
         with torch.random.fork_rng(devices=()):
             torch.manual_seed(1)
             return self.second()

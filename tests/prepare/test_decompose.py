@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from fxonnx.prepare.decompose import decompose
+from fxonnx.prepare.decompose import REASON_KEY, decompose
+from fxonnx.prepare.inline import inline
+from fxonnx.prepare.tracing import TraceError, splice_trace, trace_call
 from torch.export import Dim
 from torch.testing import assert_close
 

@@ -24,7 +24,7 @@ def _trained(layer: nn.Module) -> nn.Module:
 
 
 def _batch_statistics(x: torch.Tensor, weight: torch.Tensor | None = None) -> torch.Tensor:
-    return F.batch_norm(x, None, None, weight, None, training=True)
+    return F.batch_norm(x, None, None, weight, weight, training=True)
 
 
 _IMAGE = T(("n", 4, "h", "w"))
@@ -41,9 +41,9 @@ CASES = (
     Case("aten.batch_norm.default", _trained(nn.BatchNorm2d(4)).half(), (T((2, 4, 3, 3), F16),), "float16"),
     Case("aten.batch_norm.default", _trained(nn.BatchNorm2d(4)).bfloat16(), (T((2, 4, 3, 3), BF16),), "bfloat16"),
     Case("aten.batch_norm.default", _trained(nn.BatchNorm2d(4)), (_IMAGE,), "opset 11", opset=11),
-    Case("aten.batch_norm.default", _batch_statistics, (_IMAGE,), "training", ops=("BatchNormalization",)),
-    Case("aten.batch_norm.default", _batch_statistics, (_IMAGE, T((4,))), "training with weight"),
-    Case("aten.batch_norm.default", _batch_statistics, (_IMAGE, T((4,))), "training opset 13", opset=13),
+    Case("aten.batch_norm.default", _batch_statistics, (_IMAGE,), "training"),
+    Case("aten.batch_norm.default", _batch_statistics, (T(("n", 4, 3), F64),), "training float64"),
+    Case("aten.batch_norm.default", _batch_statistics, (_IMAGE, T((4,))), "training with weight and bias"),
     Case("aten.batch_norm.default", _batch_statistics, (T(("n", 4)),), "training 2d opset 12", opset=12),
     Case(
         "aten.layer_norm.default", _trained(nn.LayerNorm(6)), (T(("n", "m", 6)),), "1 axis", ops=("LayerNormalization",)
@@ -57,6 +57,7 @@ CASES = (
     Case("aten.layer_norm.default", _trained(nn.LayerNorm(6)).half(), (T(("n", 6), F16),), "float16"),
     Case("aten.layer_norm.default", _trained(nn.LayerNorm(6)).bfloat16(), (T(("n", 6), BF16),), "bfloat16"),
     Case("aten.layer_norm.default", _trained(nn.LayerNorm(6)), (T(("n", 6)),), "opset 16", opset=16),
+    Case("aten.layer_norm.default", _trained(nn.LayerNorm(6)).double(), (T(("n", 6), F64),), "f64 opset 16", opset=16),
     Case("aten.layer_norm.default", _trained(nn.LayerNorm([5, 6])), (T(("n", 5, 6)),), "opset 11", opset=11),
     Case("aten.group_norm.default", _trained(nn.GroupNorm(2, 4)), (_IMAGE,), "2d"),
     Case(

@@ -53,8 +53,9 @@ def rms_normalization(
     """RMSNormalization (opset 23); computed in the type of ``x``."""
     rank = op.rank_of(x)
     axes = list(range(axis % rank, rank))
-    # With Pow and Div this is the pattern ONNX Runtime fuses into its own kernel.
-    mean_square = op.ReduceMean(op.Pow(x, 2.0), axes, keepdims=1)
+    # With Pow and Div this is the pattern ONNX Runtime fuses into its own kernel, which is not as precise as DOUBLE.
+    square = op.Mul(x, x) if op.dtype_of(x) == ir.DataType.DOUBLE else op.Pow(x, 2.0)
+    mean_square = op.ReduceMean(square, axes, keepdims=1)
     return op.Mul(op.Div(x, op.Sqrt(op.Add(mean_square, epsilon))), scale)
 
 

@@ -23,8 +23,8 @@ def decompose(gm: torch.fx.GraphModule, keep: Callable[[torch.fx.Node], bool]) -
 
     Args:
         gm: A functional graph module of the caller's own, with values in ``node.meta["val"]``.
-        keep: Whether an operator call, of the graph or of a decomposition, can stay as it is. Not asked about calls whose
-            result nothing reads, or is a size.
+        keep: Whether an operator call, of the graph or of a decomposition, can stay as it is. Not asked about calls
+            whose result nothing reads, or is a size.
 
     Returns:
         The operator calls that should not stay but have no decomposition into operators that may. They are left as they

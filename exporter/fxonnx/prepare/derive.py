@@ -77,13 +77,14 @@ def folded_weight(
     scale = torch.rsqrt(variance.double() + eps)
     if gamma is not None:
         scale = scale * gamma.double()
+    # Only the scale is computed in double: the weight may be the largest tensor of the model.
+    scale = scale.to(weight.dtype)
     if channel_axis == 0:
-        shaped = scale.reshape(-1, *[1] * (weight.dim() - 1))
-        return (weight.double() * shaped).to(weight.dtype)
+        return weight * scale.reshape(-1, *[1] * (weight.dim() - 1))
     # Weight (in, out/groups, ...): the input channels of one group share that group's scales.
-    grouped = weight.double().reshape(groups, -1, *weight.shape[1:])
+    grouped = weight.reshape(groups, -1, *weight.shape[1:])
     shaped = scale.reshape(groups, 1, -1, *[1] * (weight.dim() - 2))
-    return (grouped * shaped).reshape(weight.shape).to(weight.dtype)
+    return (grouped * shaped).reshape(weight.shape)
 
 
 def folded_bias(

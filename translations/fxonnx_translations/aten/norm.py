@@ -84,20 +84,9 @@ def batch_norm(
     if not training:
         result = _scaled_by_statistics(op, value, (weight, bias, running_mean, running_var), eps, dtype)
         return op.cast(result, op.result.dtype)
-    channels = op.dims(value)[1]
-    if op.opset < 14:
-        axes = [axis for axis in range(op.rank_of(value)) if axis != 1]
-        return op.cast(_affine(op, _normalized(op, value, axes, eps), weight, bias), op.result.dtype)
-    parameters = zip((weight, bias, None, None), (1.0, 0.0, 0.0, 1.0), strict=True)
-    normalized, *_ = op.multi(
-        "BatchNormalization",
-        value,
-        *(_parameter(op, given, default, channels, dtype) for given, default in parameters),
-        epsilon=eps,
-        training_mode=1,
-        outputs=3,
-    )
-    return op.cast(normalized, op.result.dtype)
+    # ONNX Runtime's BatchNormalization in training mode gives wrong numbers when nothing reads the new statistics.
+    axes = [axis for axis in range(op.rank_of(value)) if axis != 1]
+    return op.cast(_affine(op, _normalized(op, value, axes, eps), weight, bias), op.result.dtype)
 
 
 @translates(aten.instance_norm.default)

@@ -28,6 +28,8 @@ _LONGEST = 1 << 14
 
 _SINGLE = np.float32
 
+_CUBIC = frozenset({aten.upsample_bicubic2d.vec, aten.upsample_bicubic2d.default})
+
 
 @dataclass(frozen=True)
 class _Axis:
@@ -122,6 +124,7 @@ def _declines(call: Call) -> str | None:
     given = [factor for factor in factors if factor is not None]
     if given and len(given) < len(input.shape) - 2:
         return "scale factors for some axes only"
+    copies = call.target not in _CUBIC
     for position, factor in enumerate(given):
         size = input.shape[2 + position]
         if not isinstance(size, int):
@@ -130,38 +133,48 @@ def _declines(call: Call) -> str | None:
             fits, floored = _is_safe(factor), True
         else:
             out = int(wanted[position]) if wanted else int(size * factor)
-            fits, floored = _fitting(factor, size, out) is not None, out == int(size * factor)
-        if not fits and not (floored and _spare(factor) is not None):
+            fits = (copies and size == out) or _fitting(factor, size, out) is not None
+            floored = out == int(size * factor)
+        if not fits and not (floored and (copies or _spare(factor) is not None)):
             return f"scale factor {factor} of an axis of size {size} gives another size in ONNX"
     return None
 
 
 def _spare(factor: float) -> int | None:
     """Pixels to add such that the size always changes, or None if there would be too many of them."""
-    if factor <= 0.99 or factor >= 1.5:
+    if factor <= 1 or factor >= 1.5:
         return 0
     return math.ceil(1 / (factor - 1)) if factor >= 1.01 else None
 
 
-def _cut(op: Op, x: ir.Value, axes: Sequence[_Axis], **attributes: Any) -> ir.Value:
+def _cut(op: Op, x: ir.Value, axes: Sequence[_Axis], copies: bool, **attributes: Any) -> ir.Value:
     """Resizes by factors that float32 can not hold: a little too far, then cut to torch's size.
 
     The coordinates depend on the scale alone, so the pixels that stay are torch's.
+
+    Args:
+        op: The op object.
+        x: The image.
+        axes: Its trailing axes.
+        copies: Whether torch leaves alone an axis whose size stays; Resize does so if no size changes at all.
+        attributes: Of Resize.
     """
-    lead = op.rank_of(x) - len(axes)
-    spares = [0 if axis.factor is None or axis.factor == 1 else _spare(axis.factor) for axis in axes]
-    if None in spares or not all(axis.floored and axis.factor is not None for axis in axes):
+    factors = [axis.factor for axis in axes if axis.factor is not None and axis.floored]
+    spares = [_spare(factor) for factor in factors]
+    if len(factors) < len(axes) or (None in spares and not copies):
         raise Unsupported("the scale factors may give other sizes in ONNX")
-    if any(spares):
-        if "antialias" in attributes:
-            raise Unsupported("antialiasing by a scale factor between 1 and 1.5")
-        # Resize copies when no size changes, whatever the scale; beyond its edge torch repeats the last pixel, too.
-        x = op.Pad(x, [0] * (op.rank_of(x) + lead) + [int(spare or 0) for spare in spares], mode="edge")
-    scales = [
-        float(np.nextafter(_SINGLE(axis.factor), _SINGLE(math.inf))) if axis.factor != 1 else 1.0 for axis in axes
-    ]
-    large = op.Resize(x, None, op.const([1.0] * lead + scales, FLOAT), **attributes)
+    lead = op.rank_of(x) - len(axes)
+    numbers = [1.0 if factor == 1 else float(np.nextafter(_SINGLE(factor), _SINGLE(math.inf))) for factor in factors]
     ends = op.sizes([axis.out for axis in axes])
+    scales = op.const([1.0] * lead + numbers, FLOAT)
+    if copies and any(spare != 0 for spare in spares):
+        stays = op.Equal(op.sizes([axis.size for axis in axes]), ends)
+        changing = op.Where(stays, op.const([1.0] * len(axes), FLOAT), op.const(numbers, FLOAT))
+        scales = op.Concat(op.const([1.0] * lead, FLOAT), changing, axis=0)
+    elif any(spares):
+        # Beyond its edge torch repeats the last pixel, too.
+        x = op.Pad(x, [0] * (op.rank_of(x) + lead) + [int(spare or 0) for spare in spares], mode="edge")
+    large = op.Resize(x, None, scales, **attributes)
     return op.Slice(large, [0] * len(axes), ends, list(range(lead, lead + len(axes))))
 
 
@@ -175,6 +188,10 @@ def _interpolated(
 ) -> ir.Value:
     # Aligned corners depend on the sizes only.
     axes = _axes(op, input, output_size, None if align_corners else factors)
+    copies = attributes["mode"] == "linear" or "antialias" in attributes
+    # A size that stays counts as a factor of 1, where torch copies such an axis.
+    whole = None if all(axis.factor is None for axis in axes) else 1.0
+    axes = [_Axis(axis.size, axis.out, whole, True) if copies and axis.size == axis.out else axis for axis in axes]
     if all(axis.size == axis.out and axis.factor in (None, 1) for axis in axes):
         return input
     # ONNX Runtime has no kernel for bfloat16.
@@ -183,9 +200,11 @@ def _interpolated(
     if is_signal:
         # ONNX Runtime's kernel for images is faster than the one for rank 3, which takes volumes.
         x, axes = op.Unsqueeze(x, [2]), [_Axis(1, 1, axes[0].factor and 1.0, axes[0].floored), *axes]
-    transformation = "align_corners" if align_corners else "half_pixel"
-    write = _cut if not _by_scale(axes) and any(axis.factor is not None for axis in axes) else _resized
-    result = write(op, x, axes, coordinate_transformation_mode=transformation, **attributes)
+    attributes["coordinate_transformation_mode"] = "align_corners" if align_corners else "half_pixel"
+    if _by_scale(axes) or all(axis.factor is None for axis in axes):
+        result = _resized(op, x, axes, **attributes)
+    else:
+        result = _cut(op, x, axes, copies, **attributes)
     return op.cast(op.Squeeze(result, [2]) if is_signal else result, op.result.dtype)
 
 

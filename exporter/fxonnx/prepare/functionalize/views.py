@@ -333,6 +333,15 @@ def _again(at: _Inversion) -> Node:
     return at.emit(at.view.target, at.value, *[*bind(at.view).values()][1:])  # type: ignore[arg-type]
 
 
+def _conjugate(at: _Inversion) -> Node:
+    return at.emit(aten.conj_physical.default, at.value)
+
+
+def _adjoint(at: _Inversion) -> Node:
+    # The conjugate is taken at once: torch does not look at a lazily conjugated tensor as real numbers.
+    return at.emit(aten.resolve_conj.default, _again(at))
+
+
 def _permute(at: _Inversion) -> Node:
     rank = at.source.val.dim()
     dims = [dim % rank for dim in bind(at.view)["dims"]]
@@ -424,10 +433,12 @@ _RESHAPES = (
     "view view_as reshape reshape_as _unsafe_view _reshape_alias flatten unflatten ravel squeeze expand expand_as "
     "broadcast_to atleast_1d atleast_2d atleast_3d"
 )
-_INVOLUTIONS = "transpose swapaxes swapdims t numpy_T mT mH matrix_H adjoint conj _conj _neg_view"
+_INVOLUTIONS = "transpose swapaxes swapdims t numpy_T mT _neg_view"
 _INVERSES: Mapping[str, Callable[[_Inversion], Node]] = {
     **{f"aten::{name}": _reshape for name in _RESHAPES.split()},
     **{f"aten::{name}": _again for name in _INVOLUTIONS.split()},
+    **dict.fromkeys(("aten::conj", "aten::_conj"), _conjugate),
+    **dict.fromkeys(("aten::mH", "aten::matrix_H", "aten::adjoint"), _adjoint),
     "aten::permute": _permute,
     "aten::movedim": _movedim,
     "aten::moveaxis": _movedim,

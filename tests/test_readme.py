@@ -1,0 +1,24 @@
+"""The README's script runs as it stands."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import onnx
+import pytest
+
+README = Path(__file__).parent.parent / "README.md"
+
+
+def test_the_first_script_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (script,) = re.findall(r"```python\n(.*?)```", README.read_text(), flags=re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    exec(compile(script, "README.md", "exec"), {"__name__": "__main__"})
+    onnx.checker.check_model(tmp_path / "mlp.onnx", full_check=True)
+
+
+def test_every_folder_of_the_map_exists() -> None:
+    folders = re.findall(r"^\| `([^`]+/)` \|", README.read_text(), flags=re.MULTILINE)
+    assert len(folders) >= 9
+    assert not [folder for folder in folders if not (README.parent / folder).is_dir()]
