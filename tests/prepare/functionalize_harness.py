@@ -32,7 +32,7 @@ def functional(program: torch.export.ExportedProgram) -> tuple[GraphModule, list
     for node in nodes:
         if isinstance(node.target, torch._ops.OpOverload):
             assert not node.target._schema.is_mutable, node.format_node()
-            assert "val" in node.meta
+            assert "val" in node.meta or not node.target._schema.returns
         assert set(node.all_input_nodes) <= nodes
     for mutation in mutations:
         assert mutation.value in nodes
@@ -96,7 +96,7 @@ def check(program: torch.export.ExportedProgram, args: Sequence[Any]) -> tuple[G
     untouched = copy.deepcopy(written)
     torch.manual_seed(0)
     wanted, _ = run(copied(program), written)
-    kept = copy.deepcopy(untouched)
+    given = copy.deepcopy(untouched)
     torch.manual_seed(0)
     found, finals = run(module, untouched, [mutation.value for mutation in mutations])
     assert len(wanted) == len(found)
@@ -104,7 +104,7 @@ def check(program: torch.export.ExportedProgram, args: Sequence[Any]) -> tuple[G
         same(left, right)
     ends = {mutation.target: final for mutation, final in zip(mutations, finals, strict=True)}
     names = [node.name for node in module.graph.nodes if node.op == "placeholder"]
-    for name, start, given, end in zip(names, kept, untouched, written, strict=True):
-        same(given, start)
+    for name, start, left, end in zip(names, given, untouched, written, strict=True):
+        same(left, start)
         same(ends.get(name, start), end)
     return module, mutations

@@ -134,10 +134,6 @@ class Builder(onnxscript.GraphBuilder):
             self._literals[shortcut] = known
         return known
 
-    def is_literal(self, value: ir.Value) -> bool:
-        """Whether the value is a constant of the program, not a weight, which may be replaced after the export."""
-        return any(known is value for known in self._constants.values())
-
     def register_weight(self, name: str, tensor: ir.TensorProtocol) -> ir.Value:
         """An initializer that is a weight, not a literal; its name must be free."""
         dims = tuple(int(dim) for dim in tensor.shape)  # type: ignore[arg-type]

@@ -131,8 +131,8 @@ class Op(onnxscript.OpBuilder):
         if producer is not None:
             source = producer.inputs[0] if producer.op_type in _KEEPS_ZEROS else None
             return source is not None and self.is_zero(source)
-        tensor = value.const_value
-        return tensor is not None and self._graph_builder.is_literal(value) and not tensor.numpy().any()
+        array = array_of(value)
+        return array is not None and not array.any()
 
     # ---- values
 
@@ -247,11 +247,6 @@ class Op(onnxscript.OpBuilder):
 
     # ---- shapes
 
-    def shaped(self, value: ir.Value, dims: Sequence[Dim]) -> ir.Value:
-        """Records a shape that ONNX could not infer, or only slowly; returns the value."""
-        self._graph_builder.set_dims(value, dims)
-        return value
-
     def reshape(self, value: ir.Value, dims: Sequence[Dim]) -> ir.Value:
         """Reshape to known sizes, with 0 (same as the input's axis) and one -1 instead of run-time arithmetic."""
         if is_static(dims):
@@ -264,8 +259,8 @@ class Op(onnxscript.OpBuilder):
             for axis, dim in enumerate(dims)
         ]
         if target.count(None) <= 1 and 0 not in dims:
-            return self.of_shape(self.Reshape(value, [-1 if size is None else size for size in target]), dims)
-        return self.of_shape(self.Reshape(value, self.sizes(dims)), dims)
+            return self.shaped(self.Reshape(value, [-1 if size is None else size for size in target]), dims)
+        return self.shaped(self.Reshape(value, self.sizes(dims)), dims)
 
     def expand(self, value: ir.Value, dims: Sequence[Dim]) -> ir.Value:
         """Expand to known sizes; itself when it has them already."""
@@ -275,10 +270,10 @@ class Op(onnxscript.OpBuilder):
         # An axis the input already has needs no size: Expand's 1 keeps it.
         offset = len(dims) - len(source)
         wanted = [1 if axis >= offset and source[axis - offset] == dim else dim for axis, dim in enumerate(dims)]
-        return self.of_shape(self.Expand(value, self.sizes(wanted)), dims)
+        return self.shaped(self.Expand(value, self.sizes(wanted)), dims)
 
-    def of_shape(self, value: ir.Value, dims: Sequence[Dim]) -> ir.Value:
-        """The value, its shape recorded where ONNX could only make up names for the sizes."""
+    def shaped(self, value: ir.Value, dims: Sequence[Dim]) -> ir.Value:
+        """The value, its shape recorded where ONNX could not infer it or only make up names for the sizes."""
         if self._graph_builder.recorded_dims(value) is None:
             self._graph_builder.set_dims(value, dims)
         return value

@@ -153,7 +153,7 @@ def _rolled(op: Op, value: ir.Value, axis: int, shift: Dim) -> ir.Value:
     if start == 0:
         return value
     joined = op.Concat(sliced(op, value, axis, start, END), sliced(op, value, axis, 0, start), axis=axis)
-    return op.of_shape(joined, op.dims(value))
+    return op.shaped(joined, op.dims(value))
 
 
 @translates(aten.roll.default)

@@ -191,6 +191,8 @@ class Memory:
                 return write.value
             alias = path[depth]
             after = put(depth + 1, lambda: self._before(alias, write, before))
+            if alias.version < write.version:
+                alias.value, alias.version = after, write.version
             source = Source(alias.parent.val, before, lambda: alias.parent.value or before())
             return alias.view.write_back(self._emitter, source, after)
 

@@ -40,6 +40,8 @@ _METADATA_READERS = frozenset(
     }
 )
 
+_RESIZING = frozenset({"resize_", "resize_as_", "_resize_output_", "set_", "set_data"})
+
 
 @dataclass(frozen=True)
 class Mutation:
@@ -237,9 +239,12 @@ class _Rewriter:
 
     def _write(self, node: Node) -> None:
         positions = self._facts.writes(node)
+        name = node.target._schema.name.partition("::")[2]  # type: ignore[union-attr]
+        if name in _RESIZING:
+            refuse(node, "it changes the memory of a tensor, not only what is in it")
         aliases = [self._writable(node, argument_at(node, position)) for position in positions]
         schema = node.target._schema  # type: ignore[union-attr]
-        if positions == (0,) and schema.name.endswith("_"):
+        if positions == (0,) and name.endswith("_"):
             self._aliases[node] = aliases[0]
             value = self._writer.in_place(node, aliases[0])
             if value is not aliases[0].value or aliases[0].version != aliases[0].log.version:
