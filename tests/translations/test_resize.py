@@ -89,6 +89,8 @@ def nearest_cases() -> list[Case]:
             Case(target, resized(scale_factor=0.7, mode=mode), (IMAGE,), "0.7"),
             Case(target, resized(scale_factor=(2.25, 1.3), mode=mode), (IMAGE,), "2.25 and 1.3"),
             Case(target, resized(scale_factor=(1.05, 2.1), mode=mode), (T((1, 2, 3, 4)),), "nearly whole"),
+            Case(target, resized(scale_factor=(1.1, 2), mode=mode), (T((1, 2, 4, "h")),), "stays"),
+            Case(target, resized(scale_factor=(1.1, 2), mode=mode), (T((1, 2, 4, 64)),), "stays in a large image"),
             Case(target, like(mode), (IMAGE, T(("n", 1, "m", "t"))), "like another"),
             Case(target, like(mode), (IMAGE, T(("n", 1, "m", "t"))), "like another at opset 11", opset=11),
             Case(target, resized(size=(5, 6), mode=mode), (T((1, 2, 3, 4), torch.float64),), "float64"),

@@ -358,63 +358,82 @@ class _Nearest:
 
     Attributes:
         offset: Added to the output position before it is scaled: 0.5 for the centers of pixels.
-        keeps_whole: Whether the scale factor counts for nothing where the size stays or doubles, as for torch's images.
+        whole: Whether the scale factor counts for nothing where the size stays or doubles; both answers where only
+            the run time tells.
     """
 
     offset: float
-    keeps_whole: bool
+    whole: tuple[bool, ...] = (False,)
 
-    def torch_indices(self, axis: _Axis, size: int, out: int) -> np.ndarray:
-        """Input positions as torch computes them, in float32 whatever the element type."""
-        inverse = _SINGLE(size) / _SINGLE(out) if axis.factor is None else _SINGLE(1.0 / axis.factor)
-        if self.keeps_whole and out in (size, 2 * size):
-            inverse = _SINGLE(size / out)
-        positions = np.arange(out, dtype=_SINGLE) + _SINGLE(self.offset)
-        indices: np.ndarray = np.minimum(np.floor(positions * inverse), size - 1).astype(np.int64)
-        return indices
+    def torch_indices(self, axis: _Axis, size: int, out: int) -> list[np.ndarray]:
+        """Input positions as torch computes them, for each answer; in float32 whatever the element type."""
+        results = []
+        for whole in self.whole:
+            inverse = _SINGLE(size) / _SINGLE(out) if axis.factor is None else _SINGLE(1.0 / axis.factor)
+            if whole and out in (size, 2 * size):
+                inverse = _SINGLE(size / out)
+            positions = np.arange(out, dtype=_SINGLE) + _SINGLE(self.offset)
+            results.append(np.minimum(np.floor(positions * inverse), size - 1).astype(np.int64))
+        return results
+
+    def static_indices(self, axis: _Axis) -> list[int] | None:
+        """torch's input positions if they are known while exporting."""
+        if not isinstance(axis.size, int) or not isinstance(axis.out, int):
+            return None
+        first, *others = self.torch_indices(axis, axis.size, axis.out)
+        return list(map(int, first)) if all((first == other).all() for other in others) else None
 
     def is_resize(self, axis: _Axis, size: int, out: int, scale: float) -> bool:
         """Whether Resize picks the same elements."""
-        ours = self.torch_indices(axis, size, out)
-        single = _SINGLE(scale)
         if self.offset == 0:
-            theirs = np.floor(np.arange(out, dtype=_SINGLE) / single)
-            return bool((np.minimum(theirs, size - 1) == ours).all())
-        exact = (np.arange(out) + self.offset) / float(scale)
-        # How Resize rounds halves depends on float32 errors, unless there are none.
-        ties = np.abs(exact - np.round(exact)) < 1e-4
-        is_power = math.frexp(scale)[0] == 0.5
+            exact = np.arange(out, dtype=_SINGLE) / _SINGLE(scale)
+        else:
+            exact = (np.arange(out) + self.offset) / scale
+            # How Resize rounds halves depends on float32 errors, unless there are none.
+            ties = np.abs(exact - np.round(exact)) < 1e-4
+            if ties.any() and math.frexp(scale)[0] != 0.5:
+                return False
         theirs = np.minimum(np.floor(exact), size - 1)
-        return (is_power or not ties.any()) and bool((theirs == ours).all())
+        return all((theirs == ours).all() for ours in self.torch_indices(axis, size, out))
 
-    def scale_of(self, axis: _Axis) -> float | None:
-        """The scale with which Resize picks the same elements, if any."""
+    def is_resize_of(self, axis: _Axis) -> bool:
+        """Whether Resize picks the same elements at every size the axis may have."""
         scale = axis.scale
         if scale is None:
-            return None
+            return False
         if isinstance(axis.size, int) and isinstance(axis.out, int):
-            return scale if self.is_resize(axis, axis.size, axis.out, scale) else None
-        size = math.ceil(_LONGEST / scale)
-        # Only small sizes stay or double although the scale is neither 1 nor 2.
-        small = [(size, int(size * scale)) for size in range(1, 129)] if self.keeps_whole and scale % 1 else []
-        tried = [(size, _LONGEST), *((size, out) for size, out in small if out in (size, 2 * size))]
-        fits = all(self.is_resize(_Axis(size, out, scale), size, out, scale) for size, out in tried)
-        return scale if fits else None
+            return self.is_resize(axis, axis.size, axis.out, scale)
+        tried = [(math.ceil(_LONGEST / scale), _LONGEST)]
+        if scale % 1:
+            # Only small sizes stay or double although the scale is neither 1 nor 2.
+            small = [(size, int(size * scale)) for size in range(1, 129)]
+            tried += [(size, out) for size, out in small if out in (size, 2 * size)]
+        return all(self.is_resize(_Axis(size, out, scale), size, out, scale) for size, out in tried)
 
 
-_FLOOR_IMAGE, _FLOOR, _CENTER = _Nearest(0.0, True), _Nearest(0.0, False), _Nearest(0.5, False)
+_FLOOR, _CENTER = _Nearest(0.0), _Nearest(0.5)
+
+_SMALL_IMAGE = 128
+"""torch's kernel for images whose output height and width add up to no more than this ignores needless factors."""
 
 
-def _runtime_indices(op: Op, kind: _Nearest, axis: _Axis) -> ir.Value:
-    """torch's input positions of an axis of symbolic size, an INT64 vector."""
+def _floor_kind(axes: Sequence[_Axis]) -> _Nearest:
+    if len(axes) != 2:
+        return _FLOOR
+    total = axes[0].out + axes[1].out
+    return _Nearest(0.0, (total <= _SMALL_IMAGE,) if isinstance(total, int) else (False, True))
+
+
+def _runtime_indices(op: Op, kind: _Nearest, axis: _Axis, axes: Sequence[_Axis]) -> ir.Value:
+    """torch's input positions of an axis, an INT64 vector."""
     size, out = op.scalar(axis.size), op.scalar(axis.out)
-    ratio = op.Div(op.cast(size, FLOAT), op.cast(out, FLOAT))
-    inverse = ratio
+    inverse = ratio = op.Div(op.cast(size, FLOAT), op.cast(out, FLOAT))
     if axis.factor is not None:
         inverse = op.const(float(_SINGLE(1.0 / axis.factor)), FLOAT)
-        if kind.keeps_whole:
+        if True in kind.whole:
             whole = op.Or(op.Equal(out, size), op.Equal(out, op.Mul(size, 2)))
-            inverse = op.Where(whole, ratio, inverse)
+            total = op.Add(*(op.scalar(other.out) for other in axes))
+            inverse = op.Where(op.And(whole, op.LessOrEqual(total, _SMALL_IMAGE)), ratio, inverse)
     positions = op.cast(op.Range(0, out, 1), FLOAT)
     if kind.offset:
         positions = op.Add(positions, kind.offset)
@@ -423,35 +442,32 @@ def _runtime_indices(op: Op, kind: _Nearest, axis: _Axis) -> ir.Value:
 
 def _nearest(
     op: Op,
-    kind: _Nearest,
+    center: bool,
     input: ir.Value,
     output_size: Sequence[Dim] | None,
     factors: Sequence[float | None] | None,
 ) -> ir.Value:
     axes = _axes(op, input, output_size, factors)
-    if all(axis.size == axis.out and (axis.factor in (None, 1) or kind.keeps_whole) for axis in axes):
+    if all(axis.size == axis.out and axis.factor in (None, 1) for axis in axes):
         return input
-    scales = [kind.scale_of(axis) for axis in axes]
+    kind = _CENTER if center else _floor_kind(axes)
     attributes = (
         {"coordinate_transformation_mode": "half_pixel", "nearest_mode": "round_prefer_ceil"}
-        if kind.offset
+        if center
         else {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
     )
     # ONNX Runtime has no kernels for the other types.
     has_kernel = op.dtype_of(input).name in ("FLOAT", "FLOAT16", "UINT8", "INT8", "INT32")
     is_told = _by_scale(axes) or all(axis.factor is None for axis in axes)
-    if has_kernel and is_told and None not in scales:
+    if has_kernel and is_told and all(map(kind.is_resize_of, axes)):
         return _resized(op, input, axes, mode="nearest", **attributes)
     result = input
     for position, axis in enumerate(axes, start=2):
-        if isinstance(axis.size, int) and isinstance(axis.out, int):
-            places = kind.torch_indices(axis, axis.size, axis.out).tolist()
-            if places == list(range(axis.size)):
-                continue
-            indices = op.const(places, INT64)
-        else:
-            indices = _runtime_indices(op, kind, axis)
-        result = op.Gather(result, indices, axis=position)
+        places = kind.static_indices(axis)
+        if places is None:
+            result = op.Gather(result, _runtime_indices(op, kind, axis, axes), axis=position)
+        elif places != list(range(int(op.dims(result)[position]))):
+            result = op.Gather(result, op.const(places, INT64), axis=position)
     return result
 
 
@@ -463,7 +479,7 @@ def upsample_nearest_vec(
     aten::upsample_nearest2d.vec(Tensor input, SymInt[]? output_size, float[]? scale_factors) -> Tensor
     aten::upsample_nearest3d.vec(Tensor input, SymInt[]? output_size, float[]? scale_factors) -> Tensor
     """
-    return _nearest(op, _FLOOR_IMAGE if op.rank_of(input) == 4 else _FLOOR, input, output_size, scale_factors)
+    return _nearest(op, False, input, output_size, scale_factors)
 
 
 @translates(aten.upsample_nearest1d.default, aten.upsample_nearest2d.default, aten.upsample_nearest3d.default)
@@ -481,7 +497,7 @@ def upsample_nearest(
     aten::upsample_nearest3d(Tensor self, SymInt[3] output_size, float? scales_d=None, float? scales_h=None, float? scales_w=None) -> Tensor
     """
     factors = [scales] if len(output_size) == 1 else [scales_d, scales_h, scales_w][-len(output_size) :]
-    return _nearest(op, _FLOOR_IMAGE if len(output_size) == 2 else _FLOOR, self, output_size, factors)
+    return _nearest(op, False, self, output_size, factors)
 
 
 @translates(aten._upsample_nearest_exact1d.vec, aten._upsample_nearest_exact2d.vec, aten._upsample_nearest_exact3d.vec)
@@ -492,7 +508,7 @@ def upsample_nearest_exact_vec(
     aten::_upsample_nearest_exact2d.vec(Tensor input, SymInt[]? output_size, float[]? scale_factors) -> Tensor
     aten::_upsample_nearest_exact3d.vec(Tensor input, SymInt[]? output_size, float[]? scale_factors) -> Tensor
     """
-    return _nearest(op, _CENTER, input, output_size, scale_factors)
+    return _nearest(op, True, input, output_size, scale_factors)
 
 
 @translates(
@@ -514,4 +530,4 @@ def upsample_nearest_exact(
     aten::_upsample_nearest_exact3d(Tensor self, SymInt[3] output_size, float? scales_d=None, float? scales_h=None, float? scales_w=None) -> Tensor
     """
     factors = [scales] if len(output_size) == 1 else [scales_d, scales_h, scales_w][-len(output_size) :]
-    return _nearest(op, _CENTER, self, output_size, factors)
+    return _nearest(op, True, self, output_size, factors)

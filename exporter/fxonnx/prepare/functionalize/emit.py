@@ -59,7 +59,7 @@ class Emitter:
 
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
-        self._sizes: dict[tuple[Node, int], Node] = {}
+        self._sizes: dict[Any, Node] = {}
         self.anchor = next(iter(graph.nodes))
         self.emitted: list[Node] = []
 
@@ -84,21 +84,27 @@ class Emitter:
         self.emitted.append(node)
         return node
 
-    def size(self, node: Node, dim: int) -> int | Node:
-        """One size of the tensor that a node holds: a number, or a node that computes it."""
-        size = node.meta["val"].shape[dim]
-        if isinstance(size, int):
-            return size
-        if (node, dim) not in self._sizes:
-            args = (node, dim)
-            self._sizes[args] = self.call(torch.ops.aten.sym_size.int, args, val=size, origin=node)
-        return self._sizes[node, dim]
+    def note_size(self, node: Node) -> None:
+        """Remembers a node that computes a symbolic size, for :meth:`size` to find."""
+        val = node.meta.get("val")
+        if isinstance(val, torch.SymInt):
+            self._sizes.setdefault(val.node.expr, node)
 
-    def shape(self, val: torch.Tensor, witness: Callable[[], Node]) -> Sequence[int | Node]:
-        """The shape of a fake tensor as an argument.
+    def size(self, size: int | torch.SymInt, dim: int, witness: Callable[[], Node]) -> int | Node:
+        """A size as an argument: a number, or a node that computes it.
 
         Args:
-            val: The fake tensor.
-            witness: Gives a node of this shape; asked only when there are symbolic sizes.
+            size: The size.
+            dim: Where a tensor has this size.
+            witness: Gives the node of such a tensor; asked only when no node is known that computes the size.
         """
-        return [size if isinstance(size, int) else self.size(witness(), dim) for dim, size in enumerate(val.shape)]
+        if isinstance(size, int):
+            return size
+        if size.node.expr not in self._sizes:
+            node = witness()
+            self.note_size(self.call(torch.ops.aten.sym_size.int, (node, dim), val=size, origin=node))
+        return self._sizes[size.node.expr]
+
+    def shape(self, val: torch.Tensor, witness: Callable[[], Node]) -> Sequence[int | Node]:
+        """The shape of a fake tensor as an argument; the witness is a node of this shape."""
+        return [self.size(size, dim, witness) for dim, size in enumerate(val.shape)]

@@ -184,6 +184,7 @@ class _Rewriter:
             node.args, node.kwargs = map_arg((node.args, dict(node.kwargs)), self._glimpse)
         else:
             self._map_arguments(node)
+        self._emitter.note_size(node)
 
     def _parent(self, node: Node, val: torch.Tensor) -> Node | None:
         """The argument of a node that lives in the same memory as its result."""
@@ -244,7 +245,8 @@ class _Rewriter:
             refuse(node, "it changes the memory of a tensor, not only what is in it")
         aliases = [self._writable(node, argument_at(node, position)) for position in positions]
         schema = node.target._schema  # type: ignore[union-attr]
-        if positions == (0,) and name.endswith("_"):
+        # copy_to is what decompositions write for copy_.
+        if positions == (0,) and (name.endswith("_") or name == "copy_to"):
             self._aliases[node] = aliases[0]
             value = self._writer.in_place(node, aliases[0])
             if value is not aliases[0].value or aliases[0].version != aliases[0].log.version:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -188,14 +189,16 @@ class PieceView(View):
         return emitter.call(aten.slice.Tensor, args, val=self.val, origin=self.node)
 
     def write_back(self, emitter: Emitter, source: Source, value: Node) -> Node:
-        if self._name == "unbind":
-            args: tuple[Any, ...] = (source.before(), value, self._dim(source.val), self._index)
-            return emitter.call(aten.select_scatter.default, args, val=source.val, origin=self.node)
-        if self._dim(source.val) is None:
+        dim = self._dim(source.val)
+        if dim is None:
             return _reshaped(emitter, self.node, source, value)
         before = source.before()
-        start, stop = self._bounds(emitter, before, source.val)
-        args = (before, value, self._dim(source.val), start, stop)
+        if self._name == "unbind":
+            args: tuple[Any, ...] = (before, value, dim, self._index)
+            return emitter.call(aten.select_scatter.default, args, val=source.val, origin=self.node)
+        span = self.span(source.val)
+        bounds = (span.start, span.stop) if span else self._bounds(emitter, before, dim)
+        args = (before, value, dim, *bounds)
         return emitter.call(aten.slice_scatter.default, args, val=source.val, origin=self.node)
 
     def span(self, parent: torch.Tensor) -> Span | None:
@@ -229,25 +232,28 @@ class PieceView(View):
         pieces = emitter.call(node.target, args, kwargs=kwargs, val=self._pieces, origin=node)  # type: ignore[arg-type]
         return emitter.call(operator.getitem, (pieces, index), val=self._pieces[index], origin=self.node)
 
-    def _bounds(self, emitter: Emitter, parent: Node, val: torch.Tensor) -> tuple[Any, Any]:
-        span = self.span(val)
-        if span is not None:
-            return span.start, span.stop
-        dim = self._dim(val)
-        start: Any = 0
-        stop: Any = 0
-        for index, piece in enumerate(self._pieces[: self._index + 1]):
+    def _bounds(self, emitter: Emitter, parent: Node, dim: int) -> tuple[int | Node, int | Node]:
+        start: int | Node = 0
+        for index, piece in enumerate(self._pieces):
+            if index == len(self._pieces) - 1:
+                return start, _UNBOUNDED
+            witness = partial(self._piece, emitter, index, parent, _itself)
+            stop = _sum(emitter, start, emitter.size(piece.shape[dim], dim, witness), self.node)
+            if index == self._index:
+                break
             start = stop
-            size: Any = piece.shape[dim]  # type: ignore[index]
-            if not isinstance(size, int):
-                size = emitter.size(self._piece(emitter, index, parent, lambda node: node), dim)  # type: ignore[arg-type]
-            stop = _sum(emitter, start, size, self.node)
         return start, stop
+
+
+def _itself(node: Node) -> Node:
+    return node
 
 
 def _sum(emitter: Emitter, left: int | Node, right: int | Node, origin: Node) -> int | Node:
     if isinstance(left, int) and isinstance(right, int):
         return left + right
+    if left == 0:
+        return right
     known = [term.meta["val"] if isinstance(term, Node) else term for term in (left, right)]
     return emitter.call(operator.add, (left, right), val=known[0] + known[1], origin=origin)
 

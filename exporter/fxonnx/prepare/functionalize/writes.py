@@ -66,6 +66,8 @@ class Writer:
         name = node.target._schema.name  # type: ignore[union-attr]
         if name == "aten::copy_":
             return self._as_content(node, self._resolve(bind(node)["src"]), alias)
+        if name == "prims::copy_to":
+            return self._as_content(node, self._resolve(bind(node)["b"]), alias)
         if name == "aten::zero_":
             return self._fill(node, 0, alias)
         if name == "aten::fill_":
