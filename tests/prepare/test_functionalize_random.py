@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.export import Dim
 
-from .functionalize_harness import check, same
+from .functionalize_harness import check, inputs, run, same
 
 EXAMPLES = int(os.environ.get("FXONNX_RANDOM_PROGRAMS", "60"))
 
@@ -46,7 +46,9 @@ VIEWS: dict[str, View] = {
     "view_as": lambda t, d, a, b: t.view_as(t),
     "unfold": lambda t, d, a, b: t.unfold(d, 1, 1 + a) if t.dim() < 4 else t.select(d, 0),
     "bits": lambda t, d, a, b: t.view(torch.float32),
-    "complex": lambda t, d, a, b: torch.view_as_real(torch.view_as_complex(t)) if t.shape[-1] == 2 else t.mT,
+    "complex": lambda t, d, a, b: (
+        torch.view_as_real(torch.view_as_complex(t)) if t.shape[-1] == 2 and t.is_contiguous() else t.movedim(0, -1)
+    ),
 }
 # Each takes the tensor to write to, an operand that broadcasts to it, and a small number.
 Write = Callable[[Tensor, Tensor, int], Any]
@@ -152,14 +154,12 @@ def programs(draw: st.DrawFn) -> tuple[Program, tuple[Tensor, Tensor]]:
 )
 def test_random_programs(drawn: tuple[Program, tuple[Tensor, Tensor]], dynamic: bool) -> None:
     model, args = drawn
-    shapes = tuple({dim: Dim.AUTO for dim in range(arg.dim())} for arg in args) if dynamic else None
+    shapes = tuple(dict.fromkeys(range(arg.dim()), Dim.AUTO) for arg in args) if dynamic else None
     program = torch.export.export(model, args, dynamic_shapes=shapes)
     module, mutations = check(program, args)
     eager = Program(model.state.shape, model.steps, model.outputs)
     given_args = [arg.clone() for arg in args]
     wanted = eager(*given_args)
-    from .functionalize_harness import inputs, run
-
     outputs, finals = run(module, inputs(program, args), [mutation.value for mutation in mutations])
     for left, right in zip(outputs, wanted, strict=True):
         same(left, right)

@@ -191,6 +191,12 @@ CASES = (
     Case(
         "aten.upsample_linear1d.vec", resized(scale_factor=1.1, mode="linear"), (SIGNAL,), "1.1 at opset 11", opset=11
     ),
+    Case(
+        "aten.upsample_bicubic2d.default",
+        lambda x: aten.upsample_bicubic2d.default(x, [2, 3], False, 1.2, 1.2),
+        (T((1, 1, 2, 3)),),
+        "stays",
+    ),
     Case("aten.upsample_trilinear3d.vec", resized(scale_factor=1.2, mode="trilinear"), (VOLUME,), "1.2"),
     Case(
         "aten._upsample_bilinear2d_aa.vec",

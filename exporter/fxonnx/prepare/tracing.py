@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from .splicing import (
     between,
@@ -183,12 +184,12 @@ def _settle_constants(traced: torch.fx.GraphModule) -> None:
 
 
 def _clean(graph: torch.fx.Graph) -> None:
-    """Drops assertions and grad mode switches, and makes in-place operators functional."""
+    """Drops assertions, grad mode switches and questions about dtypes, and makes in-place operators functional."""
     writes = False
     for node in list(graph.nodes):
         if node.op != "call_function":
             continue
-        if node.target in _ASSERTIONS:
+        if node.target in _ASSERTIONS or ("val" not in node.meta and not node.users):
             sources = node.all_input_nodes
             graph.erase_node(node)
             erase_unused(sources)
@@ -205,8 +206,9 @@ def _clean(graph: torch.fx.Graph) -> None:
 def _check(node: torch.fx.Node, graph: torch.fx.Graph) -> None:
     """The traced graph must return what the node returns, sizes included unless they are written differently."""
     output = next(reversed(graph.nodes))
+    known = free_unbacked_symbols([node.meta.get("val"), *(operand.meta["val"] for operand in _operands(node))])
     for inner in graph.nodes:
-        if inner.op == "call_function" and inner.meta.get("unbacked_bindings"):
+        if free_unbacked_symbols(inner.meta.get("val")) - known:
             raise TraceError(f"the decomposition calls {inner.target}, whose result has a size known only at run time")
     result = torch.fx.map_arg(output.args[0], lambda inner: inner.meta.get("val"))
     _compare(node.meta.get("val"), result)

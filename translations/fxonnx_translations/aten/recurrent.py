@@ -134,7 +134,7 @@ def _packed(op: Op, kind: _Kind, tensors: Sequence[ir.Value], dtype: ir.DataType
 def _fused_layer(
     op: Op, kind: _Kind, x: ir.Value, layer: Sequence[_Direction], states: Sequence[ir.Value], batch_first: bool
 ) -> tuple[ir.Value, ...]:
-    """One layer as one ONNX operator; see ``_layers`` for the shapes."""
+    """One layer as one ONNX operator; see ``_recurrent`` for the shapes."""
     dtype = op.dtype_of(x)
     time, batch, _ = op.dims(x)
     count = len(layer)
@@ -222,7 +222,7 @@ def _scanned_direction(
 def _scanned_layer(
     op: Op, kind: _Kind, x: ir.Value, layer: Sequence[_Direction], states: Sequence[ir.Value], batch_first: bool
 ) -> tuple[ir.Value, ...]:
-    """One layer as a Scan per direction; see ``_layers`` for the shapes."""
+    """One layer as a Scan per direction; see ``_recurrent`` for the shapes."""
     count = len(layer)
     split = [op.multi("Split", state, axis=0, num_outputs=2, outputs=2) if count == 2 else (state,) for state in states]
     runs = []

@@ -128,7 +128,7 @@ def _declines(call: Call) -> str | None:
     for position, factor in enumerate(given):
         size = input.shape[2 + position]
         if not isinstance(size, int):
-            if wanted and factor % 1:
+            if wanted:
                 return f"scale factor {factor} of an axis of symbolic size whose output size is given, too"
             fits, floored = _is_safe(factor), True
         else:
@@ -155,14 +155,12 @@ def _cut(op: Op, x: ir.Value, axes: Sequence[_Axis], copies: bool, **attributes:
     Args:
         op: The op object.
         x: The image.
-        axes: Its trailing axes.
+        axes: Its trailing axes, each with a factor.
         copies: Whether torch leaves alone an axis whose size stays; Resize does so if no size changes at all.
         attributes: Of Resize.
     """
-    factors = [axis.factor for axis in axes if axis.factor is not None and axis.floored]
+    factors = [axis.factor for axis in axes if axis.factor is not None]
     spares = [_spare(factor) for factor in factors]
-    if len(factors) < len(axes) or (None in spares and not copies):
-        raise Unsupported("the scale factors may give other sizes in ONNX")
     lead = op.rank_of(x) - len(axes)
     numbers = [1.0 if factor == 1 else float(np.nextafter(_SINGLE(factor), _SINGLE(math.inf))) for factor in factors]
     ends = op.sizes([axis.out for axis in axes])

@@ -89,8 +89,8 @@ class Writer:
         required = [found.name for found in functional._schema.arguments if not found.has_default_value()]
         missing = [bound[name] for name in required[len(node.args) :] if name not in node.kwargs]
         node.args = (*node.args, *missing)
-        dtype = _result_dtype(node, functional)
         node.args, node.kwargs = map_arg((node.args, dict(node.kwargs)), self._resolve)
+        dtype = _result_dtype(node, functional, alias.val.dtype)
         node.target = functional
         return self._cast_after(node, node, dtype, alias.val)
 
@@ -205,10 +205,9 @@ def _functional_overload(target: torch._ops.OpOverload) -> torch._ops.OpOverload
     return None
 
 
-def _result_dtype(node: Node, functional: torch._ops.OpOverload) -> torch.dtype:
+def _result_dtype(node: Node, functional: torch._ops.OpOverload, own: torch.dtype) -> torch.dtype:
     """The dtype the functional operator returns, before the cast to the dtype of the tensor written to."""
     name = functional._schema.name.partition("::")[2]
-    own: torch.dtype = node.args[0].meta["val"].dtype  # type: ignore[union-attr]
     operands = [source.meta.get("val") for source in node.all_input_nodes]
     if name not in _PREDICATES and (
         name.startswith(_PLACING)
