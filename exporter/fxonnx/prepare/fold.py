@@ -38,6 +38,16 @@ _UNIFORM = frozenset(
 )
 _MAX_UNIFORM_ELEMENTS = 1024
 
+# Operators that fill a new tensor like another one, with the number they fill in; None: their last argument.
+_FILLED_LIKE: Mapping[Any, bool | int | float | None] = {
+    aten.zeros_like.default: 0,
+    aten.ones_like.default: 1,
+    aten.full_like.default: None,
+    aten.new_zeros.default: 0,
+    aten.new_ones.default: 1,
+    aten.new_full.default: None,
+}
+
 _UNINITIALIZED = frozenset({"empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided"})
 
 # Weights are kept in these to be small; what computes with them widens them when it runs.
@@ -102,6 +112,8 @@ class _Folder:
         foldable, leaves = self._foldable, self._leaves
         for node in self._gm.graph.nodes:
             if node.op == "call_function":
+                if node.target in _FILLED_LIKE:
+                    _forget_model(node)
                 inputs = node.all_input_nodes
                 if all(source in foldable or source in leaves for source in inputs):
                     self._consider(node, inputs)
@@ -223,6 +235,18 @@ class _Folder:
             return False
         self._values[node] = result
         return True
+
+
+def _forget_model(node: torch.fx.Node) -> None:
+    """Of the tensor they resemble, these operators take what is static here: dtype, device and maybe the shape."""
+    val = node.meta["val"]
+    fill = _FILLED_LIKE[node.target]
+    if fill is None:
+        fill = node.args[-1] if len(node.args) > 1 else node.kwargs.get("fill_value")
+    if not _is_static(val) or not isinstance(fill, (bool, int, float)):
+        return
+    node.target = aten.full.default
+    node.args, node.kwargs = (list(val.shape), fill), {"dtype": val.dtype, "device": val.device}
 
 
 def _is_real(value: torch.Tensor) -> bool:

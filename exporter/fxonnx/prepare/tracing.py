@@ -10,6 +10,7 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
+from ..errors import PrepareError
 from .splicing import (
     between,
     copy_origin,
@@ -55,7 +56,8 @@ def _operands(node: torch.fx.Node) -> list[torch.fx.Node]:
 
 def _tensor_key(value: Any) -> Hashable:
     if isinstance(value, torch.Tensor):
-        return value.dtype, tuple(map(_size, value.shape)), tuple(map(_size, value.stride())), value.device
+        stride = tuple(map(_size, value.stride())) if value.layout is torch.strided else value.layout
+        return value.dtype, tuple(map(_size, value.shape)), stride, value.device
     if isinstance(value, (list, tuple)):
         return tuple(map(_tensor_key, value))
     return _size(value)
@@ -198,7 +200,10 @@ def _clean(graph: torch.fx.Graph) -> None:
     if writes:
         from .functionalize import functionalize
 
-        mutations = functionalize(graph)
+        try:
+            mutations = functionalize(graph)
+        except PrepareError as error:
+            raise TraceError(f"the decomposition can not be made functional: {error}") from error
         if mutations:
             raise TraceError("the decomposition writes to its arguments")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import onnx_ir as ir
@@ -67,7 +68,9 @@ def padded(op: Op, value: ir.Value, pad: Sequence[Dim], mode: str, fill: float =
     pads = op.sizes([*begin, *end])
 
     def emit(carrier: ir.Value) -> ir.Value:
-        inputs = [op.const(fill, op.dtype_of(carrier))] if mode == "constant" and fill != 0 else []
+        # The default is 0, which -0.0 is not.
+        given = mode == "constant" and (fill != 0 or math.copysign(1, fill) < 0)
+        inputs = [op.const(fill, op.dtype_of(carrier))] if given else []
         return op.Pad(carrier, pads, *inputs, mode=None if mode == "constant" else _MODES[mode])
 
     dtype = op.dtype_of(value)
@@ -79,7 +82,9 @@ def padded(op: Op, value: ir.Value, pad: Sequence[Dim], mode: str, fill: float =
 @translates(aten.pad.default)
 def pad(op: Op, self: ir.Value, pad: Sequence[Dim], mode: str = "constant", value: float | None = None) -> ir.Value:
     """aten::pad(Tensor self, SymInt[] pad, str mode="constant", float? value=None) -> Tensor"""
-    return constant_pad_nd(op, self, pad, value or 0) if mode == "constant" else padded(op, self, pad, mode)
+    if mode != "constant":
+        return padded(op, self, pad, mode)
+    return constant_pad_nd(op, self, pad, 0 if value is None else value)
 
 
 @translates(aten.constant_pad_nd.default)
