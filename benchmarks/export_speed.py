@@ -25,10 +25,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-import fxonnx
 import onnx_ir as ir
 import torch
 from torch.fx.experimental import _config as shape_config
+
+import fxonnx
 
 from ._models import SPEED_MODELS, Example, linear_layers
 from ._output import print_table, write_json

@@ -8,14 +8,15 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
-import fxonnx.demo
 import onnx
 import pytest
 import torch
 from click.testing import Result
+from typer.testing import CliRunner
+
+import fxonnx.demo
 from fxonnx import ArgumentError, UnsupportedOperatorError, VerificationError
 from fxonnx.cli import app, main
-from typer.testing import CliRunner
 
 SOURCE = """
 import torch

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 import torch
+
 from fxonnx import ArgumentError, ONNXProgram, Row, VerificationError, verify
 from fxonnx.verification import TOLERANCES, compare
-
 from tests.program.handmade import program
 
 NAN, INF = math.nan, math.inf

@@ -9,6 +9,7 @@ from io import BytesIO
 from typing import Any
 
 import torch
+
 from fxonnx_translations.translations import default_registry
 
 from .arguments import check_names, check_opset, check_table

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+
 from fxonnx_translations.registry import Registry
 
 from .errors import ArgumentError

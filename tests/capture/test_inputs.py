@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
+
 from fxonnx.capture import capture
 from fxonnx.errors import ArgumentError, CaptureError
-from torch import nn
 
 
 def x(*shape: int) -> torch.Tensor:

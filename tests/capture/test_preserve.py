@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 import torch
-from fxonnx.capture import capture
-from fxonnx.errors import CaptureError
 from torch import nn
 from torch._subclasses import FakeTensor
+
+from fxonnx.capture import capture
+from fxonnx.errors import CaptureError
 
 
 class Messy(nn.Module):

@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
+
 from fxonnx.capture import capture
 from fxonnx.capture.recurrent import recurrent_kernels
 from fxonnx.errors import CaptureError
-from torch import nn
 
 aten = torch.ops.aten
 KEY = torch._C.DispatchKey.CompositeImplicitAutograd

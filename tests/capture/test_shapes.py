@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 import torch
-from fxonnx.capture import Capture, capture
-from fxonnx.errors import ArgumentError, CaptureError
 from torch import nn
 from torch.export import Dim
 from torch.utils._sympy.numbers import int_oo
+
+from fxonnx.capture import Capture, capture
+from fxonnx.errors import ArgumentError, CaptureError
 
 A = torch.zeros
 d = Dim("d")

@@ -12,13 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import fxonnx
 import onnx
 import onnx_ir as ir
 import pytest
 import torch
 from torch import nn
 from torch.utils import _pytree as pytree
+
+import fxonnx
 
 from .zoo import CASES, Case
 

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from fxonnx.prepare.functionalize import Mutation, functionalize
 from torch.export.graph_signature import InputKind
 from torch.fx import Graph, GraphModule, Interpreter, Node
+
+from fxonnx.prepare.functionalize import Mutation, functionalize
 
 
 def copied(program: torch.export.ExportedProgram) -> GraphModule:

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from fxonnx.prepare.decompose import REASON_KEY, decompose
-from fxonnx.prepare.inline import inline
-from fxonnx.prepare.tracing import TraceError, splice_trace, trace_call
 from torch.export import Dim
 from torch.testing import assert_close
 
+from fxonnx.prepare.decompose import REASON_KEY, decompose
+from fxonnx.prepare.inline import inline
+from fxonnx.prepare.tracing import TraceError, splice_trace, trace_call
 from tests.prepare.helpers import capture, own_copy, run, targets
 
 aten = torch.ops.aten
@@ -234,6 +234,7 @@ def test_no_size_is_assumed() -> None:
         (lambda x, y: None, None),
         (lambda x, y: 3, "returns int, the operator a tensor"),
         (lambda x, y: x.add_(1), "writes to its arguments"),
+        (lambda x, y: x.clone().resize_(20).view(5, 4), "can not be made functional: aten.resize_"),
         (lambda x, y: {}["no such key"], "KeyError: 'no such key'"),
         (lambda x, y: x.nonzero().sum() * x, "whose result has a size known only at run time"),
     ],
@@ -253,6 +254,14 @@ def test_a_decomposition_with_the_wrong_number_of_results_is_not_used() -> None:
     node = next(node for node in own_copy(program).graph.nodes if node.target is aten.var_mean.dim)
     with pytest.raises(TraceError, match="does not return 2 values"):
         trace_call(node, lambda x, *_: x)
+
+
+def test_a_tensor_made_up_by_a_decomposition_must_have_values() -> None:
+    program = capture(lambda x: x * 2.0, (r(5, 4),))
+    node = next(node for node in own_copy(program).graph.nodes if node.target is aten.mul.Tensor)
+    fake = node.meta["val"].clone()
+    with pytest.raises(TraceError, match="makes a tensor _tensor_constant0 whose values are not known"):
+        trace_call(node, lambda x, y: x * fake)
 
 
 def test_constants_of_a_decomposition_become_attributes() -> None:

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 import torch
-from fxonnx.prepare.fold import fold
-from fxonnx.prepare.functionalize import functionalize
-from fxonnx.prepare.inline import inline
 from torch import nn
 from torch.export import Dim
 
+from fxonnx.prepare.fold import fold
+from fxonnx.prepare.functionalize import functionalize
+from fxonnx.prepare.inline import inline
 from tests.prepare.helpers import capture, own_copy, run, targets, tensors
 
 aten = torch.ops.aten

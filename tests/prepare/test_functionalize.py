@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 import torch
-from fxonnx.errors import PrepareError
 from torch import Tensor, nn
 from torch.export import Dim
+
+from fxonnx.errors import PrepareError
 
 from .functionalize_harness import check, functional, run, same
 

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from fxonnx.errors import PrepareError
-from fxonnx.prepare.inline import inline
 from torch import nn
 from torch.export import Dim
 from torch.testing import assert_close
 from torch.utils.checkpoint import checkpoint
 
+from fxonnx.errors import PrepareError
+from fxonnx.prepare.inline import inline
 from tests.prepare.helpers import capture, own_copy, run, targets
 
 aten = torch.ops.aten
@@ -290,4 +290,50 @@ def test_a_missing_subgraph_is_an_error() -> None:
         inline(gm)
     next(node for node in gm.graph.nodes if node.op == "get_attr").target = "training"
     with pytest.raises(PrepareError, match="'training' is called as a sub-graph, but is a bool"):
+        inline(gm)
+
+
+def test_a_call_autocast_works_inside_of_must_be_decomposable(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any) -> None:
+        raise ValueError("no idea")
+
+    monkeypatch.setattr("fxonnx.prepare.autocast.decompositions", lambda _: [broken])
+    gm = own_copy(capture(Layers(composite, fc=LAYERS["fc"]()), (torch.randn(3, 4),)))
+    with pytest.raises(PrepareError, match=r"works inside aten\.einsum\.default at .*test_inline\.py:\d+, .* no idea"):
+        inline(gm)
+
+
+def test_an_effect_of_autocast_that_is_no_cast_of_arguments_is_an_error() -> None:
+    with torch.library._scoped_library("fxonnx_test", "FRAGMENT") as library:
+        library.define("halve(Tensor x) -> Tensor")
+        operator = torch.ops.fxonnx_test.halve.default
+
+        def halve(x: torch.Tensor) -> torch.Tensor:
+            return x / 2
+
+        def narrowing(x: torch.Tensor) -> torch.Tensor:
+            with torch.amp.autocast("cpu", enabled=False):
+                return torch.ops.fxonnx_test.halve(x).to(torch.bfloat16)
+
+        library.impl("halve", halve, "CompositeExplicitAutograd")
+        library.impl("halve", narrowing, "AutocastCPU")
+
+        def function(self: Any, x: torch.Tensor) -> torch.Tensor:
+            with bf16():
+                return operator(x)
+
+        gm = own_copy(capture(Layers(function), (torch.randn(3, 4),)))
+        with pytest.raises(PrepareError, match=r"autocast makes fxonnx_test\.halve\.default at .* return .*bfloat16"):
+            inline(gm)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_control_flow_on_a_value_strict_capture_misread_is_an_error() -> None:
+    def function(self: Any, x: torch.Tensor) -> torch.Tensor:
+        with bf16():
+            y = self.fc(x)
+        return torch.cond(x.sum() > 0, lambda value: value + 1, lambda value: value * 2, (y,))
+
+    gm = own_copy(capture(Layers(function, fc=LAYERS["fc"]()), (torch.randn(3, 4),), strict=True))
+    with pytest.raises(PrepareError, match=r"cond at .* reads a value computed under autocast"):
         inline(gm)

@@ -7,10 +7,11 @@ from typing import Any
 
 import onnx_ir as ir
 import torch
+from torch.export.graph_signature import ConstantArgument, InputKind
+
 from fxonnx import ONNXProgram
 from fxonnx_translations import dtypes
 from fxonnx_translations.weights import DerivedTensor, TorchTensor
-from torch.export.graph_signature import ConstantArgument, InputKind
 
 KIND = "pkg.torch.export.graph_signature.InputSpec.kind"
 

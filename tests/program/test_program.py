@@ -11,6 +11,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 import torch
+
 from fxonnx import ArgumentError, ONNXProgram, RuntimeSessionError, SaveError
 from fxonnx.program import session
 from fxonnx.program.binding import bind

@@ -17,6 +17,7 @@ import onnx_ir as ir
 import onnxruntime
 import pytest
 import torch
+
 from fxonnx import SaveError
 from fxonnx.program import saving, wire
 from fxonnx.program.saving import save

@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import fxonnx
 import onnx
 import torch
+
+import fxonnx
 
 SIZES: Mapping[str, tuple[int, int]] = {
     # name of a dynamic dim: (size at export, second size)

@@ -9,6 +9,7 @@ import onnx_ir as ir
 import pytest
 import sympy
 import torch
+
 from fxonnx_translations import dtypes
 from fxonnx_translations.builder import Builder, Unsupported
 from fxonnx_translations.names import Names

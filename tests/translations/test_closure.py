@@ -9,11 +9,11 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+
+import tests.translations as tables
 from fxonnx_translations import aten
 from fxonnx_translations.registry import Translation
 from fxonnx_translations.translations import MODULES, default_registry
-
-import tests.translations as tables
 
 from .harness import Case
 

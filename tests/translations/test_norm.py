@@ -119,7 +119,9 @@ CASES = (
     Case("aten.rms_norm.default", _trained(nn.RMSNorm(6)).bfloat16(), (T(("n", 6), BF16),), "bfloat16"),
     Case("aten.rms_norm.default", _trained(nn.RMSNorm(6)), (T(("n", 6)),), "opset 11", opset=11),
     *(
-        Case("aten.linalg_vector_norm.default", lambda x, p=p: torch.linalg.vector_norm(x, p, -1), (T(("n", 5)),), f"{p}")
+        Case(
+            "aten.linalg_vector_norm.default", lambda x, p=p: torch.linalg.vector_norm(x, p, -1), (T(("n", 5)),), f"{p}"
+        )
         for p in (2, 1, 0, 3, 2.5, -1, math.inf, -math.inf)
     ),
     Case("aten.linalg_vector_norm.default", torch.linalg.vector_norm, (T(("n", 5)),), "all", ops=("ReduceL2",)),
@@ -149,9 +151,7 @@ CASES = (
     Case("aten.linalg_vector_norm.default", torch.linalg.vector_norm, (T(("n", 5)),), "opset 11", opset=11),
     Case("aten.norm.Scalar", torch.ops.aten.norm.Scalar, (T(("n", 5)),)),
     Case("aten.norm.ScalarOpt_dim", lambda x: torch.ops.aten.norm.ScalarOpt_dim(x, None, [-1], True), (T(("n", 5)),)),
-    Case(
-        "aten.norm.ScalarOpt_dtype", lambda x: torch.ops.aten.norm.ScalarOpt_dtype(x, 1, dtype=F64), (T(("n", 5)),)
-    ),
+    Case("aten.norm.ScalarOpt_dtype", lambda x: torch.ops.aten.norm.ScalarOpt_dtype(x, 1, dtype=F64), (T(("n", 5)),)),
     Case(
         "aten.norm.ScalarOpt_dim_dtype",
         lambda x: torch.ops.aten.norm.ScalarOpt_dim_dtype(x, 3, [0], False, dtype=F64),

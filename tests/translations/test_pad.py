@@ -32,7 +32,9 @@ CASES = (
     Case("aten.pad.default", lambda x: F.pad(x, (1, 2)), (T(("n",), torch.float16),), "float16"),
     Case("aten.pad.default", lambda x: F.pad(x, (1, 2)), (T(("n",), torch.bfloat16),), "bfloat16"),
     Case("aten.pad.default", lambda x: F.pad(x, (1, 2)), (T(("n",), torch.float64),), "float64"),
-    Case("aten.pad.default", lambda x, y: F.pad(x, (0, y.shape[0] - 1, x.shape[1], 0)), (T((2, "m")), T(("n",))), "sizes"),
+    Case(
+        "aten.pad.default", lambda x, y: F.pad(x, (0, y.shape[0] - 1, x.shape[1], 0)), (T((2, "m")), T(("n",))), "sizes"
+    ),
     Case("aten.pad.default", lambda x: F.pad(x, (0, 8 - x.shape[1])), (T((2, "n")),), "to a size"),
     Case("aten.pad.default", lambda x: F.pad(x, (1, 2)), (T(("n",)),), "opset 11", opset=11),
     Case("aten.pad.default", lambda x: F.pad(x, (1, 2, 3, 4), mode="reflect"), (_IMAGE,), "reflect", ops=("Pad",)),
@@ -43,7 +45,9 @@ CASES = (
     Case("aten.pad.default", lambda x: F.pad(x, (9, 2), mode="replicate"), (T((3, "t")),), "replicate more than all"),
     Case("aten.pad.default", lambda x: F.pad(x, (2, -1, -2, 3), mode="replicate"), (_IMAGE,), "replicate negative"),
     Case("aten.pad.default", lambda x: F.pad(x, (1, 2), mode="replicate"), (T((3, "t")),), "replicate old", opset=11),
-    Case("aten.pad.default", lambda x: F.pad(x, (1, 2), mode="reflect"), (T((3, "t"), torch.bfloat16),), "reflect bf16"),
+    Case(
+        "aten.pad.default", lambda x: F.pad(x, (1, 2), mode="reflect"), (T((3, "t"), torch.bfloat16),), "reflect bf16"
+    ),
     Case("aten.pad.default", lambda x: F.pad(x, (1, 2, 3, 4), mode="circular"), (_IMAGE,), "circular", ops=("Pad",)),
     Case("aten.pad.default", lambda x: F.pad(x, (1, 0, 3, 8), mode="circular"), (_IMAGE,), "circular 18", opset=18),
     Case("aten.pad.default", lambda x: F.pad(x, (6, 6), mode="circular"), (T((2, 3, 6)),), "circular all"),

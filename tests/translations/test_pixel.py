@@ -43,7 +43,9 @@ CASES = (
     Case("aten.pixel_unshuffle.default", lambda x: F.pixel_unshuffle(x, 1) * 2, (_IMAGE,), "by 1", ops=("Mul",)),
     Case("aten.pixel_unshuffle.default", lambda x: F.pixel_unshuffle(x, 2), (T((2, 3, 4, 4)),), "opset 11", opset=11),
     Case("aten.channel_shuffle.default", lambda x: torch.channel_shuffle(x, 3), (_IMAGE,), ops=("Gather",)),
-    Case("aten.channel_shuffle.default", lambda x: torch.channel_shuffle(x, 4), (T(("n", 12, "t"), torch.int64),), "1d"),
+    Case(
+        "aten.channel_shuffle.default", lambda x: torch.channel_shuffle(x, 4), (T(("n", 12, "t"), torch.int64),), "1d"
+    ),
     Case("aten.channel_shuffle.default", lambda x: torch.channel_shuffle(x, 1) * 2, (_IMAGE,), "by 1", ops=("Mul",)),
     Case("aten.native_channel_shuffle.default", lambda x: torch.native_channel_shuffle(x, 3), (_IMAGE,)),
 )

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import fxonnx
 import pytest
 import torch
 from torch import nn
+
+import fxonnx
 
 from .harness import Case, T, run
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+
 from fxonnx_translations.registry import Call, Registry, Translation, build_registry, translates
 
 aten = torch.ops.aten

@@ -6,13 +6,14 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-import fxonnx
 import pytest
 import sympy
 import torch
+from torch.nn.functional import interpolate
+
+import fxonnx
 from fxonnx_translations.aten import resize
 from fxonnx_translations.registry import Call, build_registry
-from torch.nn.functional import interpolate
 
 from .harness import Case, T, run
 

@@ -7,10 +7,11 @@ import onnx_ir as ir
 import onnxruntime
 import pytest
 import sympy
+from torch.utils._sympy import functions as sizes
+
 from fxonnx_translations.builder import Builder
 from fxonnx_translations.names import Names
 from fxonnx_translations.symbols import SymbolTable
-from torch.utils._sympy import functions as sizes
 
 N, M = (sympy.Symbol(name, integer=True, nonnegative=True) for name in "nm")
 

@@ -16,7 +16,32 @@ POSITIVE, UNIT, ABOVE_ONE = T(("n", 3), low=0.1), T(("n", 3), low=-0.9, high=0.9
 ODD = torch.tensor([math.nan, math.inf, -math.inf, -0.0, 0.0, 1.0, -2.5, 0.5, 1.5])
 
 _DOMAINS = {"acosh": ABOVE_ONE, "acos": UNIT, "asin": UNIT, "atanh": UNIT}
-_FLOATS = ["acos", "acosh", "asin", "asinh", "atan", "atanh", "cos", "cosh", "erf", "exp", "log", "reciprocal", "sigmoid", "sin", "sinh", "sqrt", "tan", "tanh", "rsqrt", "square", "log2", "log10", "exp2", "erfc"]
+_FLOATS = [
+    "acos",
+    "acosh",
+    "asin",
+    "asinh",
+    "atan",
+    "atanh",
+    "cos",
+    "cosh",
+    "erf",
+    "exp",
+    "log",
+    "reciprocal",
+    "sigmoid",
+    "sin",
+    "sinh",
+    "sqrt",
+    "tan",
+    "tanh",
+    "rsqrt",
+    "square",
+    "log2",
+    "log10",
+    "exp2",
+    "erfc",
+]
 
 CASES = (
     *(Case(f"aten.{name}.default", getattr(aten, name).default, (_DOMAINS.get(name, POSITIVE),)) for name in _FLOATS),

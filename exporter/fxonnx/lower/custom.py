@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import onnxscript
+
 from fxonnx_translations.op import Op
 
 __all__ = ["call_custom"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+
 from fxonnx_translations.registry import Call, Registry, Translation
 
 __all__ = ["bind", "find", "is_translated"]

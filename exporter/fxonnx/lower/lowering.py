@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 import onnx_ir as ir
 import sympy
 import torch
+
 from fxonnx_translations import dtypes
 from fxonnx_translations.builder import Builder, Unsupported
 from fxonnx_translations.names import Names

@@ -8,11 +8,12 @@ from typing import Any
 import onnx.helper
 import onnx_ir as ir
 import torch
+from torch.export.graph_signature import InputKind, OutputKind
+
 from fxonnx_translations import dtypes
 from fxonnx_translations.builder import Builder
 from fxonnx_translations.op import Op
 from fxonnx_translations.weights import DerivedTensor, TorchTensor
-from torch.export.graph_signature import InputKind, OutputKind
 
 from ..errors import ArgumentError
 from ..prepare import Derived, Prepared

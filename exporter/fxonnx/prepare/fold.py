@@ -240,7 +240,7 @@ class _Folder:
 def _forget_model(node: torch.fx.Node) -> None:
     """Of the tensor they resemble, these operators take what is static here: dtype, device and maybe the shape."""
     val = node.meta["val"]
-    fill = _FILLED_LIKE[node.target]
+    fill: Any = _FILLED_LIKE[node.target]
     if fill is None:
         fill = node.args[-1] if len(node.args) > 1 else node.kwargs.get("fill_value")
     if not _is_static(val) or not isinstance(fill, (bool, int, float)):

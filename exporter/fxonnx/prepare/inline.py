@@ -109,7 +109,7 @@ class _Bodies:
 
     def __init__(self, owner: torch.fx.GraphModule) -> None:
         self._owner = owner
-        self._ours: dict[str, AutocastState] = {}
+        self._ours: set[str] = set()
         self._spliced = False
 
     def module(self, reference: torch.fx.Node) -> torch.fx.GraphModule:
@@ -119,7 +119,7 @@ class _Bodies:
             raise PrepareError(f"{reference.target!r} is called as a sub-graph, but is a {type(body).__name__}")
         return body
 
-    def adopt(self, reference: torch.fx.Node, state: AutocastState) -> torch.fx.GraphModule | None:
+    def adopt(self, reference: torch.fx.Node) -> torch.fx.GraphModule | None:
         """Replaces a sub-graph that stays one by a copy of our own.
 
         Returns:
@@ -129,10 +129,8 @@ class _Bodies:
         if not isinstance(find_attribute(self._owner, target), torch.fx.GraphModule):
             return None
         if target in self._ours:
-            if self._ours[target] != state:
-                raise PrepareError(f"the sub-graph {target} is called both inside and outside of an autocast region")
             return None
-        self._ours[target] = state
+        self._ours.add(target)
         body = self.module(reference)
         graph = torch.fx.Graph()
         result: Any = graph.graph_copy(body.graph, {}, return_output_node=True)
@@ -255,7 +253,7 @@ class _Walk:
                 hint="capture the model with strict=False",
             )
         state = self.state(call)
-        adopted = [self.bodies.adopt(source, state) for source in call.all_input_nodes if source.op == "get_attr"]
+        adopted = [self.bodies.adopt(source) for source in call.all_input_nodes if source.op == "get_attr"]
         return [(body, state) for body in adopted if body is not None]
 
     def check(self, assertion: torch.fx.Node) -> None:

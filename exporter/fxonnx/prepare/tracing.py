@@ -11,6 +11,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from ..errors import PrepareError
+from .functionalize import functionalize
 from .splicing import (
     between,
     copy_origin,
@@ -198,8 +199,6 @@ def _clean(graph: torch.fx.Graph) -> None:
         elif isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable:
             writes = True
     if writes:
-        from .functionalize import functionalize
-
         try:
             mutations = functionalize(graph)
         except PrepareError as error:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 import torch
+
 from fxonnx_translations.dtypes import to_torch_dtype
 
 from ..errors import ArgumentError, RuntimeSessionError

@@ -13,6 +13,7 @@ from typing import BinaryIO
 
 import onnx
 import onnx_ir as ir
+
 from fxonnx_translations.weights import DerivedTensor
 
 from ..errors import SaveError

@@ -156,11 +156,8 @@ def rms_norm(
     dtype = FLOAT if given in (FLOAT16, BFLOAT16) else given
     value, axis = op.cast(input, dtype), -len(normalized_shape)
     epsilon = torch.finfo(dtypes.to_torch_dtype(dtype)).eps if eps is None else eps
-    if weight is not None:
-        scale = op.cast(weight, dtype)
-    else:
-        # A single one broadcasts, and is no factor at all where the norm is composed of other operators.
-        scale = op.const([1.0], dtype)
+    # A single one broadcasts, and is no factor at all where the norm is composed of other operators.
+    scale = op.const([1.0], dtype) if weight is None else op.cast(weight, dtype)
     # The second type is that of the intermediate results, by default FLOAT.
     stash = int(DOUBLE) if dtype == DOUBLE else None
     result = op.RMSNormalization(value, scale, axis=axis, epsilon=epsilon, stash_type=stash)

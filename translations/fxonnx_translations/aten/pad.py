@@ -33,7 +33,8 @@ def _cropped(op: Op, value: ir.Value, begin: list[Dim], end: list[Dim]) -> tuple
         first = -before if isinstance(before, int) and before < 0 else 0
         last = dims[axis] + after if isinstance(after, int) and after < 0 else dims[axis]
         value = sliced(op, value, axis, first, last)
-    return value, *([0 if isinstance(pad, int) and pad < 0 else pad for pad in pads] for pads in (begin, end))
+    left_begin, left_end = ([0 if isinstance(pad, int) and pad < 0 else pad for pad in pads] for pads in (begin, end))
+    return value, left_begin, left_end
 
 
 def _repeated(op: Op, value: ir.Value, begin: list[Dim], end: list[Dim]) -> ir.Value:
