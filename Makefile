@@ -11,9 +11,9 @@ PIP = .venv/bin/python -m pip --disable-pip-version-check install --quiet --cons
 demo: .venv/.installed
 	.venv/bin/fxonnx demo
 
-# One group of tests per zoo model shares a built model, hence loadgroup. Two workers, one thread each.
+# Two workers with one thread each: more threads would only wait for each other.
 test: .venv/.installed-test
-	OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n 2 --dist loadgroup -q
+	OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n 2 -q
 
 lint: .venv/.installed-test
 	.venv/bin/ruff check .

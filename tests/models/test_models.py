@@ -7,13 +7,11 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import onnx
-import onnx_ir as ir
 import pytest
 import torch
 from torch import nn
@@ -53,30 +51,10 @@ class Example:
         )
 
 
-# One group per case: under xdist, the tests of a case share one worker and so one model and its two exports.
-@pytest.fixture(
-    scope="module",
-    params=[
-        pytest.param(case, id=case.name, marks=(pytest.mark.xdist_group(case.name), *case.marks)) for case in CASES
-    ],
-)
+@pytest.fixture(scope="module", params=[pytest.param(case, id=case.name, marks=case.marks) for case in CASES])
 def example(request: pytest.FixtureRequest) -> Example:
     case: Case = request.param
     return Example(case, *case.example())
-
-
-@pytest.fixture(scope="module")
-def static(example: Example) -> Iterator[fxonnx.ONNXProgram]:
-    program = example.export(dynamic=False)
-    yield program
-    program.release()
-
-
-@pytest.fixture(scope="module")
-def dynamic(example: Example) -> Iterator[fxonnx.ONNXProgram]:
-    program = example.export(dynamic=True)
-    yield program
-    program.release()
 
 
 def _check_file(program: fxonnx.ONNXProgram, path: Path) -> None:
@@ -103,31 +81,50 @@ def _compare(example: Example, program: fxonnx.ONNXProgram, args: tuple[Any, ...
         assert error <= example.case.tolerance * scale, f"output {index}: error {error:.3g} at scale {scale:.3g}"
 
 
-def _values(program: fxonnx.ONNXProgram) -> Iterator[ir.Value]:
-    yield from program.model.graph.inputs
-    yield from program.model.graph.initializers.values()
+def _check_names(example: Example, program: fxonnx.ONNXProgram) -> None:
+    """Inputs and outputs are named by torch or by the user, initializers after the state_dict."""
+    signature = program.exported_program.graph_signature
+    inputs = example.case.input_names or signature.user_inputs
+    outputs = example.case.output_names or signature.user_outputs
+    assert [value.name for value in program.model.graph.inputs] == list(inputs)
+    assert [value.name for value in program.model.graph.outputs] == [name for name in outputs if name is not None]
+    weights = {*example.model.state_dict(), *dict(example.model.named_buffers()), *program.exported_program.constants}
+    for name in program.model.graph.initializers:
+        source, separator, derivation = name.partition("::")
+        is_weight = source in weights and bool(separator) == bool(derivation)
+        assert is_weight or re.fullmatch(r"const_\d+", name), name
+
+
+def _check_types(program: fxonnx.ONNXProgram) -> None:
+    """Every value has a type and a shape."""
+    graph = program.model.graph
+    values = [*graph.inputs, *graph.initializers.values()]
+    for node in graph.all_nodes():
+        values += [output for output in node.outputs if output.name]
+    untyped = [value.name for value in values if value.type is None or value.shape is None]
+    assert untyped == []
+
+
+def _check_metadata(example: Example, program: fxonnx.ONNXProgram) -> None:
+    """Every node tells which module and which source line it comes from."""
+    root = f"{type(example.model).__module__}.{type(example.model).__qualname__}"
     for node in program.model.graph.all_nodes():
-        yield from (output for output in node.outputs if output.name)
+        metadata = node.metadata_props
+        assert [key for key in METADATA if key not in metadata] == [], node
+        assert metadata["namespace"].startswith(f": {root}"), node
+        assert metadata["pkg.torch.onnx.class_hierarchy"].startswith(f"['{root}'"), node
+        assert metadata["pkg.torch.onnx.name_scopes"].startswith("[''"), node
+        assert metadata["pkg.torch.onnx.fx_node"].startswith("%"), node
+        assert "File " in metadata["pkg.torch.onnx.stack_trace"], node
 
 
-def test_static(example: Example, static: fxonnx.ONNXProgram, tmp_path: Path) -> None:
-    _check_file(static, tmp_path / "model.onnx")
-    _compare(example, static, example.args, example.kwargs)
-
-
-def test_dynamic(example: Example, dynamic: fxonnx.ONNXProgram, tmp_path: Path) -> None:
-    _check_file(dynamic, tmp_path / "model.onnx")
-    _compare(example, dynamic, example.args, example.kwargs)
-    _compare(example, dynamic, *example.case.second_inputs())
-
-
-def test_dynamic_dims_have_the_users_names(example: Example, dynamic: fxonnx.ONNXProgram) -> None:
+def _check_dynamic_dims(example: Example, program: fxonnx.ONNXProgram) -> None:
+    """The dims of the inputs have the user's names, all others are fixed."""
     specs = pytree.tree_leaves(
         example.case.dynamic_shapes,
         is_leaf=lambda spec: isinstance(spec, dict) and all(type(key) is int for key in spec),
     )
-    inputs = dynamic.model.graph.inputs
-    for spec, value in zip(specs, inputs, strict=True):
+    for spec, value in zip(specs, program.model.graph.inputs, strict=True):
         for axis, dim in enumerate(value.shape):
             wanted = (spec or {}).get(axis)
             if wanted is None:
@@ -137,40 +134,24 @@ def test_dynamic_dims_have_the_users_names(example: Example, dynamic: fxonnx.ONN
                 assert re.fullmatch(rf"{wanted}(_\d+)?", str(dim)), f"{value.name}, axis {axis}: {dim}"
 
 
-def test_inputs_and_outputs_have_the_names_of_torch_or_of_the_user(
-    example: Example, static: fxonnx.ONNXProgram
-) -> None:
-    signature = static.exported_program.graph_signature
-    inputs = example.case.input_names or signature.user_inputs
-    outputs = example.case.output_names or signature.user_outputs
-    assert [value.name for value in static.model.graph.inputs] == list(inputs)
-    assert [value.name for value in static.model.graph.outputs] == [name for name in outputs if name is not None]
+def test_static(example: Example, tmp_path: Path) -> None:
+    program = example.export(dynamic=False)
+    _check_file(program, tmp_path / "model.onnx")
+    _compare(example, program, example.args, example.kwargs)
+    _check_names(example, program)
+    _check_types(program)
+    _check_metadata(example, program)
 
 
-def test_initializers_are_named_after_the_state_dict(example: Example, static: fxonnx.ONNXProgram) -> None:
-    weights = {*example.model.state_dict(), *dict(example.model.named_buffers()), *static.exported_program.constants}
-    for name in static.model.graph.initializers:
-        source, _, derivation = name.partition("::")
-        is_weight = source in weights and (derivation != "" or "::" not in name)
-        assert is_weight or re.fullmatch(r"const_\d+", name), name
-
-
-def test_every_value_has_a_type_and_a_shape(static: fxonnx.ONNXProgram) -> None:
-    untyped = [value.name for value in _values(static) if value.type is None or value.shape is None]
-    assert untyped == []
-
-
-def test_every_node_tells_where_it_comes_from(example: Example, static: fxonnx.ONNXProgram) -> None:
-    root = f"{type(example.model).__module__}.{type(example.model).__qualname__}"
-    for node in static.model.graph.all_nodes():
-        metadata = node.metadata_props
-        missing = [key for key in METADATA if key not in metadata]
-        assert missing == [], node
-        assert metadata["namespace"].startswith(f": {root}"), node
-        assert metadata["pkg.torch.onnx.class_hierarchy"].startswith(f"['{root}'"), node
-        assert metadata["pkg.torch.onnx.name_scopes"].startswith("[''"), node
-        assert metadata["pkg.torch.onnx.fx_node"].startswith("%"), node
-        assert "File " in metadata["pkg.torch.onnx.stack_trace"], node
+def test_dynamic(example: Example, tmp_path: Path) -> None:
+    program = example.export(dynamic=True)
+    _check_file(program, tmp_path / "model.onnx")
+    _compare(example, program, example.args, example.kwargs)
+    _compare(example, program, *example.case.second_inputs())
+    _check_names(example, program)
+    _check_types(program)
+    _check_metadata(example, program)
+    _check_dynamic_dims(example, program)
 
 
 _DIGESTS = """
@@ -201,7 +182,8 @@ def test_files_are_the_same_bytes_in_every_export_and_process() -> None:
         )
         for seed in ("1", "2")
     ]
-    results = [json.loads(process.communicate()[0].splitlines()[-1]) for process in processes]
-    digests = {tuple(entry) for result in results for entry in result}
+    outputs = [process.communicate()[0] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0]
+    digests = {tuple(entry) for output in outputs for entry in json.loads(output.splitlines()[-1])}
     assert {name for name, _ in digests} == set(DETERMINISM)
     assert len(digests) == len(DETERMINISM), sorted(digests)

@@ -227,6 +227,7 @@ def complex_parts(m: Model, x: Tensor) -> Any:
 def windows(m: Model, x: Tensor) -> Any:
     y = x.clone()
     y.unfold(1, 2, 3).mul_(2)
+    y.t().unfold(0, 1, 2).sub_(1)
     return y
 
 
@@ -439,7 +440,7 @@ LOADABLE = [
 DYNAMIC = [
     *(view_of_view, slice_assign, put_by_mask, copy_into_select_of_slice, output_alias_written_later, chunk, narrowed),
     *(strided_view_of_flat, aliases_out_of_order, overwritten, maybe_alias, dropout_and_relu, cast_on_write, bits),
-    *(restrided, channel_halves, expand_dynamic, row_maxima),
+    *(restrided, channel_halves, expand_dynamic, row_maxima, windows),
 ]
 NAMES = [function.__name__ for function, _ in PROGRAMS]
 

@@ -109,6 +109,18 @@ def inplace(self: Any, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return a, self.fc(x)
 
 
+def inplace_between(self: Any, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    x = x + 0
+    with bf16():
+        a = self.fc(x)
+        with bf16(False):
+            x.add_(1)
+        b = self.fc(x)
+    x.mul_(2)
+    with bf16():
+        return a, b, self.fc(x)
+
+
 def recurrent(self: Any, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
     with bf16():
         return self.lstm(x)[0], self.rnn(x)[0]
@@ -141,6 +153,7 @@ MODELS: dict[str, tuple[Callable[..., Any], tuple[str, ...], bool]] = {
     "mixed": (mixed, ("fc",), True),
     "composite": (composite, ("fc",), True),
     "inplace": (inplace, ("fc",), True),
+    "inplace_between": (inplace_between, ("fc",), True),
     "recurrent": (recurrent, ("lstm", "rnn"), False),
     "branches": (branches, (), False),
 }
@@ -275,9 +288,34 @@ def test_a_vmap_that_can_not_be_traced_names_its_line() -> None:
     assert torch._C._functorch.maybe_get_level(torch.ones(1)) in (None, -1)
 
 
+HOPS = torch.ops.higher_order
+
+
+@pytest.mark.parametrize(
+    ("target", "arguments"),
+    [
+        (HOPS.wrap, lambda body, x: (body, x)),
+        (HOPS.tag_activation_checkpoint, lambda body, x: (body, x)),
+        (HOPS.wrap_activation_checkpoint, lambda body, x: (body, x)),
+        (HOPS.strict_mode, lambda body, x: (body, (x,))),
+        (HOPS.hints_wrapper, lambda body, x: (body, (x,), {}, {"hint": 1})),
+    ],
+)
+def test_other_wrappers_are_inlined_too(target: Any, arguments: Callable[..., tuple[Any, ...]]) -> None:
+    model, x = Layers(set_grad), torch.randn(3, 4)
+    program = capture(model, (x,))
+    gm = own_copy(program)
+    call = next(node for node in gm.graph.nodes if node.target is HOPS.wrap_with_set_grad_enabled)
+    call.args = arguments(*call.args[1:])
+    call.target = target
+    inline(gm)
+    assert targets(gm) == [aten.sin.default, aten.cos.default]
+    assert_close(run(gm, program, x), model(x))
+
+
 def test_a_subgraph_called_with_the_wrong_arguments_is_an_error() -> None:
     gm = own_copy(capture(Layers(set_grad), (torch.randn(3, 4),)))
-    call = next(node for node in gm.graph.nodes if node.target is torch.ops.higher_order.wrap_with_set_grad_enabled)
+    call = next(node for node in gm.graph.nodes if node.target is HOPS.wrap_with_set_grad_enabled)
     call.args = call.args[:2]
     with pytest.raises(PrepareError, match=r"wrap_with_set_grad_enabled at .* gives 0 arguments to a sub-graph of 1"):
         inline(gm)

@@ -6,6 +6,7 @@ import functools
 
 from .aten import (
     activation,
+    adaptive_pool,
     arithmetic,
     attention,
     comparison,
@@ -35,6 +36,7 @@ __all__ = ["MODULES", "default_registry"]
 
 MODULES = (
     activation,
+    adaptive_pool,
     arithmetic,
     attention,
     comparison,

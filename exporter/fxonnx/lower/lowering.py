@@ -20,9 +20,10 @@ from fxonnx_translations.shapes import quick
 from fxonnx_translations.symbols import Dim, SymbolTable
 
 from ..errors import TranslationError, UnsupportedOperator, UnsupportedOperatorError
-from ..prepare import Prepared
+from ..origin import source_line
+from ..prepare import REASON_KEY, Prepared
 from .dispatch import bind, find
-from .metadata import node_metadata, source_line, target_name
+from .metadata import node_metadata, target_name
 from .model import add_inputs, add_outputs, new_model
 
 __all__ = ["Request", "lower"]
@@ -148,7 +149,8 @@ class _Walk:
         results = self._results(val)
         translation, reasons = find(node, self.request.registry, self.request.opset)
         if translation is None:
-            self._give_up(node, results, val, reasons)
+            why_whole = node.meta.get(REASON_KEY)
+            self._give_up(node, results, val, reasons if why_whole is None else (*reasons, why_whole))
             return
         builder = self.builder
         mark = len(builder.created)

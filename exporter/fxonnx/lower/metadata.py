@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-__all__ = ["node_metadata", "source_line", "target_name"]
+__all__ = ["node_metadata", "target_name"]
 
 
 def target_name(node: torch.fx.Node) -> str:
@@ -37,15 +37,3 @@ def node_metadata(node: torch.fx.Node) -> dict[str, str]:
         "pkg.torch.onnx.fx_node": str(node.format_node()),
         "pkg.torch.onnx.stack_trace": node.meta.get("stack_trace") or "",
     }
-
-
-def source_line(node: torch.fx.Node) -> str:
-    """``file.py:12`` of the innermost source line that is not inside torch itself, or ""."""
-    frames = [
-        line.strip() for line in (node.meta.get("stack_trace") or "").splitlines() if line.strip().startswith("File ")
-    ]
-    own = [frame for frame in frames if "site-packages/torch/" not in frame]
-    for frame in reversed(own or frames):
-        file, line, *_ = frame[len("File ") :].split(", ")
-        return f"{file.strip(chr(34))}:{line.removeprefix('line ')}"
-    return ""

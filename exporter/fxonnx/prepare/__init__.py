@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
+from .decompose import REASON_KEY
 from .derive import Derived
 from .pipeline import Prepared, prepare
 
-__all__ = ["Derived", "Prepared", "prepare"]
+__all__ = ["REASON_KEY", "Derived", "Prepared", "prepare"]

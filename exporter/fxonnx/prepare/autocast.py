@@ -15,8 +15,9 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..errors import PrepareError
-from .splicing import copy_origin, fake_mode_of, source_line
-from .tracing import TraceError, decompositions, no_new_guards, splice_trace, trace_call
+from ..origin import copy_origin, source_line
+from .splicing import fake_mode_of
+from .tracing import TraceError, decompositions, no_new_guards, splice_trace, trace_call, value_key
 
 __all__ = ["Autocast", "AutocastState", "Dtypes", "Outcome", "dtypes_of", "evaluate"]
 
@@ -109,24 +110,29 @@ class Autocast:
     def __init__(self) -> None:
         self._effects: dict[Hashable, _Effect | None] = {}
         self._casts: dict[tuple[torch.fx.Node, torch.dtype], torch.fx.Node] = {}
+        self._cast_values: dict[Hashable, torch.Tensor] = {}
+        self._completions: dict[tuple[torch._ops.OpOverload, _Effect], dict[str, torch.dtype | None]] = {}
 
     def apply(self, owner: torch.fx.GraphModule, node: torch.fx.Node, state: AutocastState) -> Outcome:
         """Makes one call independent of autocast.
 
         Args:
             owner: The graph module the node is in.
-            node: An operator call; its arguments already are what they are under autocast.
-            state: Where autocast is on.
+            node: A call; its arguments already are what they are under autocast. Calls must come in the order of the
+                graph, those outside of autocast regions included.
+            state: Where autocast is on for this call.
 
         Raises:
             PrepareError: If autocast does something to the call that casts can not express.
         """
         target = node.target
-        if not state or not isinstance(target, torch._ops.OpOverload):
+        if not isinstance(target, torch._ops.OpOverload):
             return Outcome()
         if target._schema.is_mutable:
-            # What was cast before may be written to here.
+            # What was cast before may be written to here, inside or outside of the region.
             self._casts.clear()
+        if not state:
+            return Outcome()
         effect = self._effect(node, target, state)
         if effect is None:
             return Outcome()
@@ -139,12 +145,29 @@ class Autocast:
             if dtype is None:
                 return argument
             if (argument, dtype) not in self._casts:
-                self._casts[argument, dtype] = _cast(node, argument, dtype)
+                self._casts[argument, dtype] = self._cast(node, argument, dtype)
             return self._casts[argument, dtype]
 
         node.args, node.kwargs = torch.fx.map_arg((node.args, node.kwargs), cast)
-        _complete(node, target, effect)
+        self._complete(node, target, effect)
         return Outcome(dtypes=effect.dtypes)
+
+    def _cast(self, before: torch.fx.Node, argument: torch.fx.Node, dtype: torch.dtype) -> torch.fx.Node:
+        with before.graph.inserting_before(before):
+            node = before.graph.call_function(aten.to.dtype, (argument, dtype))
+        copy_origin(node, before)
+        key = value_key(argument.meta["val"]), dtype
+        if key not in self._cast_values:
+            self._cast_values[key] = evaluate(node)
+        node.meta["val"] = self._cast_values[key]
+        return node
+
+    def _complete(self, node: torch.fx.Node, target: torch._ops.OpOverload, effect: _Effect) -> None:
+        missing = self._completions.get((target, effect))
+        if missing is None:
+            missing = self._completions[target, effect] = _completion(node, target, effect)
+        if missing:
+            node.kwargs = {**node.kwargs, **missing}
 
     def _effect(self, node: torch.fx.Node, target: torch._ops.OpOverload, state: AutocastState) -> _Effect | None:
         tensors: list[torch.Tensor] = []
@@ -246,24 +269,17 @@ def _traced(node: torch.fx.Node, function: Callable[..., Any]) -> tuple[torch.fx
         return None, str(error)
 
 
-def _cast(before: torch.fx.Node, argument: torch.fx.Node, dtype: torch.dtype) -> torch.fx.Node:
-    with before.graph.inserting_before(before):
-        node = before.graph.call_function(aten.to.dtype, (argument, dtype))
-    copy_origin(node, before)
-    node.meta["val"] = evaluate(node)
-    return node
-
-
-def _complete(node: torch.fx.Node, target: torch._ops.OpOverload, effect: _Effect) -> None:
-    """After the casts the call must return what it returned under autocast; a ``dtype`` argument may be missing."""
-    if any(effect.casts) and dtypes_of(node.meta.get("val")) == effect.dtypes:
-        return
+def _completion(node: torch.fx.Node, target: torch._ops.OpOverload, effect: _Effect) -> dict[str, torch.dtype | None]:
+    """The keyword arguments a call lacks to return, after the casts, what it returned under autocast."""
     if dtypes_of(evaluate(node)) == effect.dtypes:
-        return
+        return {}
     if any(argument.name == "dtype" for argument in target._schema.arguments) and "dtype" not in node.kwargs:
-        node.kwargs = {**node.kwargs, "dtype": effect.dtypes[0]}
-        if dtypes_of(evaluate(node)) == effect.dtypes:
-            return
+        original = node.kwargs
+        node.kwargs = {**original, "dtype": effect.dtypes[0]}
+        completed = dtypes_of(evaluate(node))
+        node.kwargs = original
+        if completed == effect.dtypes:
+            return {"dtype": effect.dtypes[0]}
     raise PrepareError(
         f"autocast makes {target} at {source_line(node)} return {effect.dtypes}, which casts of its arguments do not",
         hint="turn autocast off for this call, or cast its inputs",

@@ -8,17 +8,9 @@ from typing import Any
 import torch
 
 from ..errors import PrepareError
+from ..origin import source_line
 from .autocast import Autocast, AutocastState, Dtypes, dtypes_of, evaluate
-from .splicing import (
-    between,
-    erase_unused,
-    find_attribute,
-    lift,
-    module_attribute,
-    replace_node,
-    source_line,
-    splice,
-)
+from .splicing import between, erase_unused, find_attribute, lift, module_attribute, replace_node, splice
 from .vmap import inline_vmap, is_vmap
 
 __all__ = ["inline"]
@@ -193,7 +185,7 @@ class _Inliner:
                 elif isinstance(node.target, torch._ops.HigherOrderOperator):
                     for body, state in walk.keep(node):
                         self.run(body, state)
-                elif walk.is_affected(node):
+                elif not walk.is_plain:
                     following = self._cast(owner, walk, node) or following
                 has_vmap = has_vmap or is_vmap(node.target)
             elif node.op == "call_module" and str(node.target).endswith("_guards_fn"):
@@ -232,11 +224,10 @@ class _Walk:
         if state != self._outside:
             self._states.update(dict.fromkeys(nodes, state))
 
-    def is_affected(self, node: torch.fx.Node) -> bool:
-        """Whether a call may not be what was captured; a quick no for graphs without autocast."""
-        return bool(self._states or self._outside or self._changed) and (
-            bool(self.state(node)) or not self._changed.isdisjoint(node.all_input_nodes)
-        )
+    @property
+    def is_plain(self) -> bool:
+        """Whether there was no autocast so far, so that calls are what was captured."""
+        return not (self._states or self._outside or self._changed)
 
     def splice(self, call: torch.fx.Node) -> torch.fx.Node:
         body, operands, state = _WRAPPERS[call.target](call, self.state(call))

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 
 from ..errors import PrepareError
+from ..origin import copy_origin
 
 __all__ = [
     "between",
-    "copy_origin",
     "erase_unused",
     "fake_mode_of",
     "find_attribute",
@@ -21,11 +21,8 @@ __all__ = [
     "lift",
     "module_attribute",
     "replace_node",
-    "source_line",
     "splice",
 ]
-
-ORIGIN_KEYS = ("nn_module_stack", "stack_trace", "torch_fn", "source_fn_stack")
 
 Result = Any
 """What a spliced graph returns: a node, a Python constant, or (nested) lists of them."""
@@ -61,13 +58,6 @@ def lift(owner: torch.fx.GraphModule, stem: str, value: Any) -> str:
     else:
         setattr(owner, name, value)
     return name
-
-
-def copy_origin(target: torch.fx.Node, source: torch.fx.Node) -> None:
-    """Gives a new node the module path and the source line of the node it was made for."""
-    for key in ORIGIN_KEYS:
-        if key in source.meta:
-            target.meta[key] = source.meta[key]
 
 
 def items(node: torch.fx.Node) -> list[torch.fx.Node]:
@@ -191,17 +181,6 @@ def erase_unused(nodes: Iterable[torch.fx.Node]) -> None:
             sources = node.all_input_nodes
             node.graph.erase_node(node)
             pending.update(dict.fromkeys(sources))
-
-
-def source_line(node: torch.fx.Node) -> str:
-    """``file.py:12`` of the innermost line of the user's code a node comes from, or ``an unknown source line``."""
-    lines = [line.strip() for line in (node.meta.get("stack_trace") or "").splitlines()]
-    frames = [line for line in lines if line.startswith("File ")]
-    own = [frame for frame in frames if "site-packages/torch/" not in frame]
-    for frame in reversed(own or frames):
-        file, line, *_ = frame.removeprefix("File ").split(", ")
-        return f"{file.strip(chr(34))}:{line.removeprefix('line ')}"
-    return "an unknown source line"
 
 
 def module_attribute(module: torch.nn.Module, node: torch.fx.Node) -> Any:

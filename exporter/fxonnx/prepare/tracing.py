@@ -11,10 +11,10 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from ..errors import PrepareError
+from ..origin import copy_origin
 from .functionalize import functionalize
 from .splicing import (
     between,
-    copy_origin,
     erase_unused,
     fake_mode_of,
     find_attribute,
@@ -25,7 +25,7 @@ from .splicing import (
     splice,
 )
 
-__all__ = ["TraceError", "call_key", "decompositions", "no_new_guards", "splice_trace", "trace_call"]
+__all__ = ["TraceError", "call_key", "decompositions", "no_new_guards", "splice_trace", "trace_call", "value_key"]
 
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
@@ -55,12 +55,13 @@ def _operands(node: torch.fx.Node) -> list[torch.fx.Node]:
     ]
 
 
-def _tensor_key(value: Any) -> Hashable:
+def value_key(value: Any) -> Hashable:
+    """dtype, layout and sizes of a value of a node, those of all items for a list."""
     if isinstance(value, torch.Tensor):
         stride = tuple(map(_size, value.stride())) if value.layout is torch.strided else value.layout
         return value.dtype, tuple(map(_size, value.shape)), stride, value.device
     if isinstance(value, (list, tuple)):
-        return tuple(map(_tensor_key, value))
+        return tuple(map(value_key, value))
     return _size(value)
 
 
@@ -86,7 +87,7 @@ def call_key(node: torch.fx.Node) -> Hashable:
     def key(argument: Any) -> Hashable:
         if isinstance(argument, torch.fx.Node):
             if argument in operands:
-                return "operand", operands[argument], _tensor_key(argument.meta["val"])
+                return "operand", operands[argument], value_key(argument.meta["val"])
             return _constant_key(argument.meta.get("val"))
         if isinstance(argument, (list, tuple)):
             return tuple(map(key, argument))

@@ -14,7 +14,8 @@ from torch._functorch import predispatch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from ..errors import PrepareError
-from .splicing import between, copy_origin, fake_mode_of, lift, module_attribute, replace_node, source_line, splice
+from ..origin import copy_origin, source_line
+from .splicing import between, fake_mode_of, lift, module_attribute, replace_node, splice
 from .tracing import no_new_guards
 
 __all__ = ["inline_vmap", "is_vmap"]

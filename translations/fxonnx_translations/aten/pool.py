@@ -1,72 +1,176 @@
-"""Pooling."""
+"""Pooling over windows of a given size."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import onnx_ir as ir
 import torch
 
+from .. import dtypes
 from ..op import Op, Unsupported
-from ..registry import Call, translates
+from ..registry import translates
 from ..symbols import Dim
+from .axes import sliced
 from .conv import spatial
 
 aten = torch.ops.aten
 
+FLOAT, DOUBLE, INT32, INT64 = ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.INT32, ir.DataType.INT64
 
-def _batched(op: Op, value: ir.Value, count: int) -> tuple[ir.Value, bool]:
-    """torch takes one sample without a batch axis, too."""
-    batched = op.rank_of(value) == count + 2
-    return (value if batched else op.Unsqueeze(value, [0])), batched
+# What ONNX Runtime's MaxPool has no kernel for, and the nearest type that holds all its numbers.
+_MAX_CARRIERS = {
+    ir.DataType.BFLOAT16: FLOAT,
+    ir.DataType.INT16: FLOAT,
+    ir.DataType.UINT16: FLOAT,
+    INT32: DOUBLE,
+}
 
 
-def _overhang(size: Dim, kernel: int, stride: int, pad: int, dilation: int) -> bool:
-    """Whether ceil_mode makes a last window that starts beyond the input and its left padding.
+@dataclass(frozen=True)
+class Windows:
+    """Where the windows are, one number per spatial axis each.
 
-    torch drops such a window; ONNX before opset 22 and ONNX Runtime keep it.
+    Attributes:
+        kernel: Elements in a window.
+        strides: From one window to the next.
+        pads: Before the first element, and after the last.
+        dilations: From one element of a window to the next.
+        ceil_mode: Whether a last window may stick out beyond the padding.
     """
-    if not isinstance(size, int):
-        return True
-    span = size + 2 * pad - dilation * (kernel - 1) - 1
-    windows = -(-span // stride) + 1
-    return (windows - 1) * stride >= size + pad
+
+    kernel: list[int]
+    strides: list[int]
+    pads: list[int]
+    dilations: list[int]
+    ceil_mode: bool
+
+    @property
+    def rank(self) -> int:
+        """Number of spatial axes."""
+        return len(self.kernel)
+
+    @property
+    def spans(self) -> list[int]:
+        """From the first to the last element of a window, inclusively."""
+        return [step * (size - 1) + 1 for size, step in zip(self.kernel, self.dilations, strict=True)]
+
+    def overhang(self, sizes: Sequence[Dim], counts: Sequence[Dim]) -> list[int] | None:
+        """How far the last windows reach beyond the input, which makes ceil_mode a matter of padding.
+
+        Args:
+            sizes: Spatial sizes of the input.
+            counts: Number of windows per axis, after torch dropped what would begin beyond the left-padded input.
+
+        Returns:
+            Elements to pad after each axis, or None where sizes are symbolic in ceil_mode.
+        """
+        if not self.ceil_mode:
+            return self.pads
+        result = []
+        for size, count, stride, pad, span in zip(sizes, counts, self.strides, self.pads, self.spans, strict=True):
+            if not isinstance(size, int) or not isinstance(count, int):
+                return None
+            result.append(max(0, (count - 1) * stride + span - size - pad))
+        return result
 
 
-def _max_pool(
-    op: Op,
-    self: ir.Value,
+def _windows(
     kernel_size: Sequence[int],
     stride: Sequence[int],
     padding: Sequence[int],
     dilation: Sequence[int],
     ceil_mode: bool,
-    count: int,
-) -> ir.Value:
-    value, batched = _batched(op, self, count)
-    kernel = spatial(kernel_size, count)
-    strides = spatial(stride, count) if stride else kernel
-    pads, dilations = spatial(padding, count), spatial(dilation, count)
-    if ceil_mode:
-        facts = zip(op.dims(value)[2:], kernel, strides, pads, dilations, strict=True)
-        if any(_overhang(*fact) for fact in facts) and not _fits_exactly(op, value, kernel, strides, pads, dilations):
-            raise Unsupported("ceil_mode leaves a window that ONNX and torch treat differently")
-    result = op.MaxPool(
+) -> Windows:
+    kernel, rank = list(kernel_size), len(kernel_size)
+    strides = spatial(stride, rank) if stride else kernel
+    return Windows(kernel, strides, spatial(padding, rank), spatial(dilation, rank), ceil_mode)
+
+
+def batched(op: Op, value: ir.Value, rank: int) -> ir.Value:
+    """The value with a batch axis, which torch lets one leave out."""
+    return value if op.rank_of(value) == rank + 2 else op.Unsqueeze(value, [0])
+
+
+def unbatched(op: Op, value: ir.Value) -> ir.Value:
+    """The pooled value with as many axes as torch's result."""
+    return value if op.rank_of(value) == len(op.result.shape) else op.Squeeze(value, [0])
+
+
+def _counts(op: Op, windows: Windows) -> tuple[Dim, ...]:
+    return op.result.shape[-windows.rank :]
+
+
+def _padded(op: Op, value: ir.Value, before: Sequence[int], after: Sequence[int], fill: float) -> ir.Value:
+    if not any([*before, *after]):
+        return value
+    return op.Pad(value, [0, 0, *before, 0, 0, *after], op.const(fill, op.dtype_of(value)))
+
+
+def max_windows(op: Op, value: ir.Value, windows: Windows, outputs: int) -> tuple[ir.Value, ...]:
+    """MaxPool in a type that it takes; ``value`` has a batch axis, and so have the results."""
+    after = windows.overhang(op.dims(value)[2:], _counts(op, windows))
+    before, ceil_mode = windows.pads, int(after is None)
+    after = before if after is None else after
+    if any(pad >= size for pad, size in zip([*before, *after], windows.kernel * 2, strict=True)):
+        # ONNX Runtime wants less padding than the kernel has elements, whatever the dilation.
+        if outputs > 1:
+            raise Unsupported("the places of the maxima with more padding than the kernel has elements")
+        value = _padded(op, value, before, after, _lowest(op.dtype_of(value)))
+        before = after = [0] * windows.rank
+    return op.multi(
+        "MaxPool",
         value,
-        kernel_shape=kernel,
-        strides=strides,
-        pads=pads * 2,
-        dilations=dilations,
-        ceil_mode=int(ceil_mode),
+        outputs=outputs,
+        kernel_shape=windows.kernel,
+        strides=windows.strides,
+        pads=[*before, *after],
+        dilations=windows.dilations,
+        ceil_mode=ceil_mode,
     )
-    return result if batched else op.Squeeze(result, [0])
 
 
-def _fits_exactly(
-    op: Op, value: ir.Value, kernel: list[int], strides: list[int], pads: list[int], dilations: list[int]
-) -> bool:
-    """Windows with stride <= kernel and no padding never start beyond the input, whatever its size."""
-    return all(pad == 0 and stride <= size for pad, stride, size in zip(pads, strides, kernel, strict=True))
+def _lowest(dtype: ir.DataType) -> float:
+    return -math.inf if dtype.is_floating_point() else torch.iinfo(dtypes.to_torch_dtype(dtype)).min
+
+
+def _by_slices(
+    op: Op, value: ir.Value, windows: Windows, fill: float, combine: Callable[[ir.Value, ir.Value], ir.Value]
+) -> ir.Value:
+    """Pools one axis after the other: the elements of all its windows at one place are a slice.
+
+    For the types that the pooling operators have no kernel for.
+    """
+    # In ceil_mode no window reaches further than one stride beyond the padding.
+    reach = [stride - 1 if windows.ceil_mode else 0 for stride in windows.strides]
+    after = [pad + more for pad, more in zip(windows.pads, reach, strict=True)]
+    value = _padded(op, value, windows.pads, after, fill)
+    for axis, count in enumerate(_counts(op, windows)):
+        size, stride, step = windows.kernel[axis], windows.strides[axis], windows.dilations[axis]
+        result = None
+        for place in range(0, size * step, step):
+            end = place + (count - 1) * stride + 1
+            piece = sliced(op, value, axis + 2, place, end, stride)
+            result = piece if result is None else combine(result, piece)
+        value = value if result is None else result
+    return value
+
+
+def _maxima(op: Op, self: ir.Value, windows: Windows) -> ir.Value:
+    value, dtype = batched(op, self, windows.rank), op.dtype_of(self)
+    if dtype == INT64:
+        return unbatched(op, _by_slices(op, value, windows, _lowest(dtype), lambda a, b: op.Max(a, b)))
+    carrier = max_carrier(op, dtype)
+    (pooled,) = max_windows(op, op.cast(value, carrier), windows, 1)
+    return unbatched(op, op.cast(pooled, dtype))
+
+
+def max_carrier(op: Op, dtype: ir.DataType) -> ir.DataType:
+    if op.opset < 12 and dtype in (ir.DataType.INT8, ir.DataType.UINT8):
+        return FLOAT
+    return _MAX_CARRIERS.get(dtype, dtype)
 
 
 @translates(aten.max_pool1d.default, aten.max_pool2d.default, aten.max_pool3d.default)
@@ -83,44 +187,119 @@ def max_pool(
     aten::max_pool2d(Tensor self, int[2] kernel_size, int[2] stride=[], int[2] padding=0, int[2] dilation=1, bool ceil_mode=False) -> Tensor
     aten::max_pool3d(Tensor self, int[3] kernel_size, int[3] stride=[], int[3] padding=0, int[3] dilation=1, bool ceil_mode=False) -> Tensor
     """
-    return _max_pool(op, self, kernel_size, stride, padding, dilation, ceil_mode, len(kernel_size))
+    return _maxima(op, self, _windows(kernel_size, stride, padding, dilation, ceil_mode))
 
 
-def _divides(call: Call) -> str | None:
-    """Adaptive pooling has one window size only if the output size divides the input size."""
-    value, sizes = call.arguments["self"], call.arguments["output_size"]
-    sizes = [sizes] if isinstance(sizes, int) else sizes
-    for size, wanted in zip(value.shape[-len(sizes) :], sizes, strict=True):
-        if wanted == 1:
-            continue
-        if not isinstance(size, int) or not isinstance(wanted, int):
-            return f"adaptive pooling to {wanted} of an axis of symbolic size {size}"
-        if size % wanted:
-            return f"adaptive pooling to {wanted} of an axis of size {size}, which it does not divide"
-    return None
+def places(op: Op, indices: ir.Value, sizes: Sequence[Dim]) -> ir.Value:
+    """Positions in one channel's plane, which is what torch counts in, from ONNX's positions in the whole tensor."""
+    plane: Dim = 1
+    for size in sizes:
+        plane = plane * size
+    return op.Mod(indices, op.size(plane))
 
 
 @translates(
-    aten.adaptive_avg_pool1d.default,
-    aten.adaptive_avg_pool2d.default,
-    aten.adaptive_avg_pool3d.default,
-    accepts=_divides,
+    aten.max_pool1d_with_indices.default,
+    aten.max_pool2d_with_indices.default,
+    aten.max_pool3d_with_indices.default,
 )
-def adaptive_avg_pool(op: Op, self: ir.Value, output_size: Sequence[Dim]) -> ir.Value:
-    """aten::adaptive_avg_pool1d(Tensor self, int[1] output_size) -> Tensor
-    aten::adaptive_avg_pool2d(Tensor self, SymInt[2] output_size) -> Tensor
-    aten::adaptive_avg_pool3d(Tensor self, SymInt[3] output_size) -> Tensor
+def max_pool_with_indices(
+    op: Op,
+    self: ir.Value,
+    kernel_size: Sequence[int],
+    stride: Sequence[int] = (),
+    padding: Sequence[int] = (0,),
+    dilation: Sequence[int] = (1,),
+    ceil_mode: bool = False,
+) -> tuple[ir.Value, ir.Value]:
+    """aten::max_pool1d_with_indices(Tensor self, int[1] kernel_size, int[1] stride=[], int[1] padding=[0], int[1] dilation=[1], bool ceil_mode=False) -> (Tensor, Tensor)
+    aten::max_pool2d_with_indices(Tensor self, int[2] kernel_size, int[2] stride=[], int[2] padding=0, int[2] dilation=1, bool ceil_mode=False) -> (Tensor, Tensor)
+    aten::max_pool3d_with_indices(Tensor self, int[3] kernel_size, int[3] stride=[], int[3] padding=0, int[3] dilation=1, bool ceil_mode=False) -> (Tensor, Tensor)
     """
-    count = len(output_size)
-    value, batched = _batched(op, self, count)
-    if all(size == 1 for size in output_size):
-        result = op.GlobalAveragePool(value)
+    windows, dtype = _windows(kernel_size, stride, padding, dilation, ceil_mode), op.dtype_of(self)
+    if dtype == INT64:
+        raise Unsupported("MaxPool takes no INT64, and no type it takes holds all INT64 numbers")
+    value = op.cast(batched(op, self, windows.rank), max_carrier(op, dtype))
+    pooled, indices = max_windows(op, value, windows, 2)
+    within = places(op, indices, op.dims(value)[2:])
+    return unbatched(op, op.cast(pooled, dtype)), unbatched(op, within)
+
+
+def _length(op: Op, windows: Windows, axis: int, size: Dim, count: Dim, include_pad: bool) -> int | ir.Value:
+    """How many elements torch divides by, per window of an axis: those inside the (padded) input."""
+    kernel, stride, pad = windows.kernel[axis], windows.strides[axis], windows.pads[axis]
+    if not windows.ceil_mode and (include_pad or pad == 0):
+        return kernel
+    low, high = (-pad, size + pad) if include_pad else (0, size)
+    first = op.Sub(op.Mul(op.Range(0, op.scalar(count), 1), stride), pad)
+    last = op.Min(op.Add(first, kernel), op.scalar(high))
+    return op.shaped(op.Sub(last, op.Max(first, low) if low == 0 else first), (count,))
+
+
+def _exact_average(op: Op, value: ir.Value, windows: Windows, include_pad: bool, divisor: int | None) -> ir.Value:
+    """The average in types that AveragePool has no kernel for: the sums by slices, divided."""
+    total = _by_slices(op, value, windows, 0, lambda a, b: op.Add(a, b))
+    if divisor is not None:
+        return op.Div(total, divisor)
+    sizes, counts = op.dims(value)[2:], _counts(op, windows)
+    volume, factors = 1, []
+    for axis, (size, count) in enumerate(zip(sizes, counts, strict=True)):
+        length = _length(op, windows, axis, size, count, include_pad)
+        if isinstance(length, int):
+            volume *= length
+        else:
+            factors.append(op.Reshape(length, [-1] + [1] * (windows.rank - axis - 1)))
+    # One division by the whole number: integers are cut off once.
+    elements = op.const(volume, INT64)
+    for factor in factors:
+        elements = op.Mul(factor, elements)
+    return op.Div(total, op.cast(elements, op.dtype_of(value)))
+
+
+def _average(op: Op, value: ir.Value, windows: Windows, include_pad: bool) -> ir.Value:
+    """AveragePool; what torch counts and ONNX does not is padded by an operator of its own."""
+    pads, nothing = windows.pads, [0] * windows.rank
+    after = windows.overhang(op.dims(value)[2:], _counts(op, windows))
+    begin, end, attributes = pads, pads if after is None else after, {}
+    if after is None:
+        attributes["ceil_mode"] = 1
+    if include_pad and any(pads):
+        if windows.ceil_mode:
+            # torch counts the padding, but not what ceil_mode adds to it.
+            value, begin = _padded(op, value, pads, pads, 0), nothing
+            end = nothing if after is None else [max(0, more - pad) for more, pad in zip(after, pads, strict=True)]
+        else:
+            attributes["count_include_pad"] = 1
+    return op.AveragePool(
+        value, kernel_shape=windows.kernel, strides=windows.strides, pads=[*begin, *end], **attributes
+    )
+
+
+@translates(aten.avg_pool1d.default, aten.avg_pool2d.default, aten.avg_pool3d.default)
+def avg_pool(
+    op: Op,
+    self: ir.Value,
+    kernel_size: Sequence[int],
+    stride: Sequence[int] = (),
+    padding: Sequence[int] = (0,),
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
+) -> ir.Value:
+    """aten::avg_pool1d(Tensor self, int[1] kernel_size, int[1] stride=[], int[1] padding=[0], bool ceil_mode=False, bool count_include_pad=True) -> Tensor
+    aten::avg_pool2d(Tensor self, int[2] kernel_size, int[2] stride=[], int[2] padding=0, bool ceil_mode=False, bool count_include_pad=True, int? divisor_override=None) -> Tensor
+    aten::avg_pool3d(Tensor self, int[3] kernel_size, int[3] stride=[], int[3] padding=0, bool ceil_mode=False, bool count_include_pad=True, int? divisor_override=None) -> Tensor
+    """
+    windows, dtype = _windows(kernel_size, stride, padding, (1,), ceil_mode), op.dtype_of(self)
+    value = batched(op, self, windows.rank)
+    if dtype in (DOUBLE, INT64):
+        # ONNX Runtime's AveragePool takes FLOAT and FLOAT16.
+        return unbatched(op, _exact_average(op, value, windows, count_include_pad, divisor_override))
+    value = op.cast(value, FLOAT) if dtype == ir.DataType.BFLOAT16 else value
+    if divisor_override is None:
+        pooled = _average(op, value, windows, count_include_pad)
+    elif ceil_mode:
+        pooled = _exact_average(op, value, windows, count_include_pad, divisor_override)
     else:
-        kernel = [
-            size // wanted if isinstance(size, int) and isinstance(wanted, int) else 0
-            for size, wanted in zip(op.dims(value)[2:], output_size, strict=True)
-        ]
-        if 0 in kernel:
-            raise Unsupported("adaptive pooling of one axis to 1 beside an axis of symbolic size")
-        result = op.AveragePool(value, kernel_shape=kernel, strides=kernel)
-    return result if batched else op.Squeeze(result, [0])
+        pooled = op.Mul(_average(op, value, windows, True), math.prod(windows.kernel) / divisor_override)
+    return unbatched(op, op.cast(pooled, dtype))

@@ -28,13 +28,14 @@ def bind(node: Node) -> dict[str, Any]:
     return bound
 
 
+def _known(size: int | torch.SymInt) -> Any:
+    """A size as a number or an expression of symbols."""
+    return size if isinstance(size, int) else size.node.expr
+
+
 def same_size(left: int | torch.SymInt, right: int | torch.SymInt) -> bool:
     """Whether two sizes are known to be equal; asks no questions that would add a guard."""
-    if isinstance(left, int) and isinstance(right, int):
-        return left == right
-    if isinstance(left, int) or isinstance(right, int):
-        return False
-    return bool(left.node.expr == right.node.expr)
+    return bool(_known(left) == _known(right))
 
 
 def refuse(node: Node, problem: str, *, hint: str | None = None) -> NoReturn:
@@ -88,7 +89,7 @@ class Emitter:
         """Remembers a node that computes a symbolic size, for :meth:`size` to find."""
         val = node.meta.get("val")
         if isinstance(val, torch.SymInt):
-            self._sizes.setdefault(val.node.expr, node)
+            self._sizes.setdefault(_known(val), node)
 
     def size(self, size: int | torch.SymInt, dim: int, witness: Callable[[], Node]) -> int | Node:
         """A size as an argument: a number, or a node that computes it.
@@ -98,12 +99,13 @@ class Emitter:
             dim: Where a tensor has this size.
             witness: Gives the node of such a tensor; asked only when no node is known that computes the size.
         """
-        if isinstance(size, int):
-            return size
-        if size.node.expr not in self._sizes:
+        known = _known(size)
+        if isinstance(known, int) or known.is_number:
+            return int(known)
+        if known not in self._sizes:
             node = witness()
             self.note_size(self.call(torch.ops.aten.sym_size.int, (node, dim), val=size, origin=node))
-        return self._sizes[size.node.expr]
+        return self._sizes[known]
 
     def shape(self, val: torch.Tensor, witness: Callable[[], Node]) -> Sequence[int | Node]:
         """The shape of a fake tensor as an argument; the witness is a node of this shape."""

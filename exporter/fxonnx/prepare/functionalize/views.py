@@ -316,7 +316,7 @@ class _Inversion:
         return self.emitter.call(target, args, val=self.source.val, origin=self.view)
 
     def part(self, target: Callable[..., Any], *args: Any) -> Node:
-        """Adds a call that results in a part of a value; static sizes only or cheap to infer."""
+        """Adds a call that results in a part of a value; what it looks like is found by running it on fake tensors."""
         fakes = [argument.meta["val"] if isinstance(argument, Node) else argument for argument in args]
         with fakes[0].fake_mode:
             val = target(*fakes)
@@ -326,6 +326,10 @@ class _Inversion:
 def _reshaped(emitter: Emitter, view: Node, source: Source, value: Node) -> Node:
     shape = emitter.shape(source.val, source.witness)
     return emitter.call(aten.reshape.default, (value, shape), val=source.val, origin=view)
+
+
+def _identity(at: _Inversion) -> Node:
+    return at.value
 
 
 def _reshape(at: _Inversion) -> Node:
@@ -407,15 +411,18 @@ def _as_strided(at: _Inversion) -> Node:
 def _unfold(at: _Inversion) -> Node:
     """Windows that do not overlap: the k-th elements of all windows are a slice of the source."""
     arguments = bind(at.view)
-    dim = arguments["dimension"] % at.source.val.dim()
-    count = at.value.meta["val"].shape[dim]
-    if not isinstance(count, int):
-        refuse(at.view, "a write through unfold along a dynamic dimension has no functional form")
+    dim, step = arguments["dimension"] % at.source.val.dim(), arguments["step"]
+    windows = at.value.meta["val"].shape[dim]
+    count = at.emitter.size(windows, dim, lambda: at.value)
+    stop: int | Node
+    if isinstance(count, int):
+        stop = count * step
+    else:
+        stop = at.emitter.call(operator.mul, (count, step), val=windows * step, origin=at.view)
     result = at.source.before()
     for offset in range(arguments["size"]):
         element = at.part(aten.select.int, at.value, -1, offset)
-        stop = offset + (count - 1) * arguments["step"] + 1
-        result = at.emit(aten.slice_scatter.default, result, element, dim, offset, stop, arguments["step"])
+        result = at.emit(aten.slice_scatter.default, result, element, dim, offset, stop, step)
     return result
 
 
@@ -439,8 +446,14 @@ _RESHAPES = (
     "view view_as reshape reshape_as _unsafe_view _reshape_alias flatten unflatten ravel squeeze expand expand_as "
     "broadcast_to atleast_1d atleast_2d atleast_3d"
 )
+# They return what they are given when there is nothing to do.
+_IDENTITIES = (
+    "alias detach lift_fresh lift contiguous to type_as positive resolve_conj resolve_neg dropout feature_dropout "
+    "alpha_dropout feature_alpha_dropout"
+)
 _INVOLUTIONS = "transpose swapaxes swapdims t numpy_T mT _neg_view"
 _INVERSES: Mapping[str, Callable[[_Inversion], Node]] = {
+    **{f"aten::{name}": _identity for name in _IDENTITIES.split()},
     **{f"aten::{name}": _reshape for name in _RESHAPES.split()},
     **{f"aten::{name}": _again for name in _INVOLUTIONS.split()},
     **dict.fromkeys(("aten::conj", "aten::_conj"), _conjugate),

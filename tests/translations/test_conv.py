@@ -1,0 +1,79 @@
+"""Convolutions."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from .harness import Case, T, run
+
+F16, F64, BF16 = torch.float16, torch.float64, torch.bfloat16
+_SIGNAL, _IMAGE, _VOLUME = T(("n", 4, "h")), T(("n", 4, "h", "w")), T((2, 4, 5, 6, "w"))
+# ONNX Runtime convolves in float only, and adds up in another order.
+_AS_FLOAT = 1e-5
+
+CASES = (
+    Case("aten.conv1d.default", nn.Conv1d(4, 6, 3), (_SIGNAL,), ops=("Conv",)),
+    Case("aten.conv1d.default", nn.Conv1d(4, 6, 3, 2, 1, 2, 2), (_SIGNAL,), "stride padding dilation groups"),
+    Case("aten.conv1d.default", nn.Conv1d(4, 6, 3, bias=False), (T((4, "h")),), "unbatched"),
+    Case("aten.conv1d.padding", nn.Conv1d(4, 6, 4, padding="same"), (_SIGNAL,), "same, even kernel", ops=("Conv",)),
+    Case("aten.conv1d.padding", nn.Conv1d(4, 6, 3, padding="valid", stride=2), (_SIGNAL,), "valid"),
+    Case("aten.conv2d.default", nn.Conv2d(4, 6, 3, padding=1), (_IMAGE,), ops=("Conv",)),
+    Case("aten.conv2d.default", nn.Conv2d(4, 6, (3, 2), (2, 1), (1, 0), (1, 2)), (_IMAGE,), "each axis its own"),
+    Case("aten.conv2d.default", nn.Conv2d(4, 4, 3, groups=4, bias=False), (_IMAGE,), "depthwise"),
+    Case("aten.conv2d.default", nn.Conv2d(4, 6, 3), (T((4, "h", "w")),), "unbatched"),
+    Case("aten.conv2d.default", F.conv2d, (_IMAGE, T((6, 4, 3, 3)), T((6,))), "weight at run time"),
+    Case("aten.conv2d.default", nn.Conv2d(4, 6, 3), (_IMAGE,), "opset 11", opset=11),
+    Case(
+        "aten.conv2d.default",
+        nn.Conv2d(4, 6, 3).double(),
+        (T(("n", 4, "h", "w"), F64),),
+        "float64",
+        rtol=_AS_FLOAT,
+        atol=_AS_FLOAT,
+    ),
+    Case("aten.conv2d.default", nn.Conv2d(4, 6, 3).half(), (T((2, 4, 5, 5), F16),), "float16"),
+    Case("aten.conv2d.default", nn.Conv2d(4, 6, 3).bfloat16(), (T((2, 4, 5, 5), BF16),), "bfloat16"),
+    Case("aten.conv2d.padding", nn.Conv2d(4, 6, 3, padding="same", dilation=2), (_IMAGE,), "same, dilation"),
+    Case("aten.conv2d.padding", nn.Conv2d(4, 6, (2, 5), padding="same", dilation=(3, 1)), (_IMAGE,), "same, uneven"),
+    Case("aten.conv2d.padding", nn.Conv2d(4, 6, 4, padding="same"), (T((4, "h", "w")),), "same, unbatched"),
+    Case("aten.conv3d.default", nn.Conv3d(4, 6, 3, padding=1, groups=2), (_VOLUME,), ops=("Conv",)),
+    Case("aten.conv3d.padding", nn.Conv3d(4, 6, 2, padding="same"), (_VOLUME,), "same"),
+    Case("aten.conv_transpose1d.default", nn.ConvTranspose1d(4, 6, 3), (_SIGNAL,), ops=("ConvTranspose",)),
+    Case(
+        "aten.conv_transpose1d.default",
+        nn.ConvTranspose1d(4, 6, 3, 3, 1, 2, 2, False, 2),
+        (_SIGNAL,),
+        "stride padding output_padding groups dilation",
+    ),
+    Case("aten.conv_transpose1d.default", nn.ConvTranspose1d(4, 6, 3), (T((4, "h")),), "unbatched"),
+    Case("aten.conv_transpose2d.input", nn.ConvTranspose2d(4, 6, 3, 2, 1, 1), (_IMAGE,), ops=("ConvTranspose",)),
+    Case(
+        "aten.conv_transpose2d.input",
+        nn.ConvTranspose2d(4, 6, (3, 2), (2, 3), (1, 0), (1, 2), 2, True, (2, 1)),
+        (_IMAGE,),
+        "each axis its own",
+    ),
+    Case("aten.conv_transpose2d.input", nn.ConvTranspose2d(4, 4, 3, groups=4), (T((4, "h", "w")),), "unbatched"),
+    Case("aten.conv_transpose2d.input", F.conv_transpose2d, (_IMAGE, T((4, 3, 2, 2))), "weight at run time"),
+    Case("aten.conv_transpose2d.input", nn.ConvTranspose2d(4, 6, 3, 2), (_IMAGE,), "opset 11", opset=11),
+    Case(
+        "aten.conv_transpose2d.input",
+        nn.ConvTranspose2d(4, 6, 3).double(),
+        (T((2, 4, 5, 5), F64),),
+        "float64",
+        rtol=_AS_FLOAT,
+        atol=_AS_FLOAT,
+    ),
+    Case(
+        "aten.conv_transpose2d.input", nn.ConvTranspose2d(4, 6, 3).bfloat16(), (T((2, 4, 5, 5), BF16),), "bfloat16"
+    ),
+    Case("aten.conv_transpose3d.input", nn.ConvTranspose3d(4, 6, 3, 2, 1, 1, 2), (_VOLUME,)),
+)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_conv(case: Case) -> None:
+    run(case)
