@@ -1,16 +1,46 @@
-"""Runs a captured graph and its functional form side by side, in torch."""
+"""Models that write to memory, and a way to run their graphs and the functional forms side by side, in torch."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch import nn
+from torch.export import Dim
 from torch.export.graph_signature import InputKind
 from torch.fx import Graph, GraphModule, Interpreter, Node
 
 from fxonnx.prepare.functionalize import Mutation, functionalize
+
+
+class Model(nn.Module):
+    """A model with a buffer of shape (3, 4) around a function of (model, x, ...)."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+        self.register_buffer("state", torch.arange(12.0).reshape(3, 4))
+        self.register_buffer("count", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, *args: Any) -> Any:
+        return self.function(self, *args)
+
+
+def export(function: Callable[..., Any], *args: Any, dynamic: bool = False, strict: bool = False) -> Any:
+    shapes = None
+    if dynamic:
+        shapes = (tuple(dict.fromkeys(range(arg.dim()), Dim.DYNAMIC) for arg in args),)
+    return torch.export.export(Model(function).eval(), args, dynamic_shapes=shapes, strict=strict)
+
+
+def targets(module: torch.fx.GraphModule) -> list[str]:
+    return [str(node.target) for node in module.graph.nodes if node.op == "call_function"]
+
+
+X = torch.linspace(-2, 2, 24).reshape(4, 6)
+Y = torch.linspace(3, -1, 24).reshape(4, 6)
 
 
 def copied(program: torch.export.ExportedProgram) -> GraphModule:

@@ -84,11 +84,12 @@ class Writer:
                 "this in-place operator has no functional form",
                 hint="write the model with an operator that returns its result, or decompose it before export",
             )
-        # bernoulli_ and its like have a default where the function has none.
-        bound = bind(node)
         required = [found.name for found in functional._schema.arguments if not found.has_default_value()]
-        missing = [bound[name] for name in required[len(node.args) :] if name not in node.kwargs]
-        node.args = (*node.args, *missing)
+        if len(node.args) < len(required):
+            # bernoulli_ and its like have a default where the function has none.
+            bound = bind(node)
+            missing = [bound[name] for name in required[len(node.args) :] if name not in node.kwargs]
+            node.args = (*node.args, *missing)
         node.args, node.kwargs = map_arg((node.args, dict(node.kwargs)), self._resolve)
         dtype = _result_dtype(node, functional, alias.val.dtype)
         node.target = functional
