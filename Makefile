@@ -1,9 +1,9 @@
 # Needs Python >= 3.10 with pip, and make. Everything is installed into .venv, once.
 
 PYTHON ?= python3
-# torch's CPU builds; the one on PyPI brings gigabytes of CUDA along. `make TORCH_INDEX= ...` uses pip's own indexes.
-TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
-TORCH_FLAGS = $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX) --retries 1)
+# Another index for torch, if the default one has only builds for GPUs: make demo TORCH_INDEX=<index of CPU builds>
+TORCH_INDEX ?=
+TORCH_FLAGS = $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 PIP = .venv/bin/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
 .PHONY: demo test lint

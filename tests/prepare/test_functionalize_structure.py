@@ -10,8 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from fxonnx.errors import PrepareError
+from fxonnx.prepare.functionalize import functionalize
+from fxonnx.prepare.inline import inline
 
-from .functionalize_harness import Model, X, Y, check, export, functional, run, same, targets
+from .functionalize_harness import Model, X, Y, check, copied, export, functional, run, same, targets
 
 
 def corner(m: Model, x: Tensor) -> Any:
@@ -76,7 +78,7 @@ def test_new_nodes_say_where_they_come_from() -> None:
     scatters = [node for node in module.graph.nodes if "scatter" in node.name]
     assert scatters
     for node in scatters:
-        assert "test_functionalize_structure.py" in node.meta["stack_trace"]
+        assert "functionalize_harness.py" in node.meta["stack_trace"]
         assert node.meta["nn_module_stack"]
 
 
@@ -134,7 +136,7 @@ def test_buffers_in_one_memory() -> None:
 
 def test_overlapping_buffers_are_refused() -> None:
     program = torch.export.export(Overlapping(), (torch.ones(2, 3),))
-    with pytest.raises(PrepareError, match="b_row and b_first share memory that is written in place"):
+    with pytest.raises(PrepareError, match="b_row: it shares memory that is written in place with b_"):
         functional(program)
 
 
@@ -152,6 +154,34 @@ class Branches(nn.Module):
             return value - 1
 
         return torch.cond(x.sum() > 0, then, otherwise, (y,))
+
+
+class Regions(nn.Module):
+    def forward(self, x: Tensor) -> Any:
+        y = x.clone()
+        with torch.no_grad():
+            z = y * 2
+            row = y[1]
+            row.add_(1)
+            y.mul_(3)
+        return y + z, row
+
+
+def test_inlined_regions_write_to_the_memory_around_them() -> None:
+    module = copied(torch.export.export(Regions(), (X,)))
+    inline(module)
+    assert functionalize(module.graph) == []
+    outputs, _ = run(module, [X])
+    for left, right in zip(outputs, Regions()(X), strict=True):
+        same(left, right)
+
+
+def test_a_body_that_writes_to_its_arguments_is_refused() -> None:
+    program = torch.export.export(Regions(), (X,))
+    with pytest.raises(
+        PrepareError, match="wrap_with_set_grad_enabled: its body submod_1 writes to its argument clone"
+    ):
+        functional(program)
 
 
 def test_bodies_of_higher_order_operators_become_functional() -> None:
@@ -207,5 +237,4 @@ def test_writes_without_functional_form_are_refused(function: Callable[..., Any]
     program = export(function, X)
     with pytest.raises(PrepareError, match=message) as caught:
         functional(program)
-    assert "functionalize" in str(caught.value)
-    assert "test_functionalize_structure.py" in str(caught.value)
+    assert "functionalize_harness.py" in str(caught.value)

@@ -67,9 +67,7 @@ CASES = (
         rtol=_AS_FLOAT,
         atol=_AS_FLOAT,
     ),
-    Case(
-        "aten.conv_transpose2d.input", nn.ConvTranspose2d(4, 6, 3).bfloat16(), (T((2, 4, 5, 5), BF16),), "bfloat16"
-    ),
+    Case("aten.conv_transpose2d.input", nn.ConvTranspose2d(4, 6, 3).bfloat16(), (T((2, 4, 5, 5), BF16),), "bfloat16"),
     Case("aten.conv_transpose3d.input", nn.ConvTranspose3d(4, 6, 3, 2, 1, 1, 2), (_VOLUME,)),
 )
 

@@ -54,8 +54,6 @@ _MAX = (
     Case("aten.max_pool2d.default", lambda x: F.max_pool2d(x, 2, 1, 0, 2), (_IMAGE,), "dilation"),
     Case("aten.max_pool2d.default", lambda x: F.max_pool2d(x, 2, 1, 1, 3), (_IMAGE,), "dilation and padding"),
     Case("aten.max_pool2d.default", lambda x: F.max_pool2d(x, 2, 3, 1, 5, True), (_STATIC,), "wide dilation ceil"),
-    Case("aten.max_pool1d.default", lambda x: F.max_pool1d(x, 2, 1, 3, 5), (T((2, 3, 9)),), "wide dilation"),
-    Case("aten.max_pool1d.default", lambda x: F.max_pool1d(x, 2, 4, 3, 5, True), (T((3, 9)),), "wide dilation ceil"),
     Case("aten.max_pool2d.default", lambda x: F.max_pool2d(x, 2, 3, 1, 4, True), (_IMAGE,), "dilation ceil"),
     Case(
         "aten.max_pool2d.default", lambda x: F.max_pool2d(x, 3, 2, ceil_mode=True), (_STATIC,), "pool", ops=("MaxPool",)

@@ -123,7 +123,7 @@ def adaptive_avg_pool(op: Op, self: ir.Value, output_size: Sequence[Dim]) -> ir.
     if all(wanted == 1 for wanted in output_size):
         axes = list(range(2, rank + 2))
         result = op.ReduceMean(value, axes, keepdims=1) if dtype == DOUBLE else op.GlobalAveragePool(value)
-        return unbatched(op, op.cast(result, dtype))
+        return unbatched(op, op.cast(result, dtype), rank)
     regular = [
         None if dtype == DOUBLE and size != wanted else _regular(size, wanted)
         for size, wanted in zip(sizes, output_size, strict=True)
@@ -134,7 +134,7 @@ def adaptive_avg_pool(op: Op, self: ir.Value, output_size: Sequence[Dim]) -> ir.
     for axis, alike in enumerate(regular):
         if alike is None:
             value = _mean_over(op, value, axis + 2, sizes[axis], output_size[axis])
-    return unbatched(op, op.cast(value, dtype))
+    return unbatched(op, op.cast(value, dtype), rank)
 
 
 def _window_elements(op: Op, value: ir.Value, gatherings: Sequence[_Gathering]) -> ir.Value:
@@ -192,7 +192,7 @@ def adaptive_max_pool(op: Op, self: ir.Value, output_size: Sequence[int]) -> lis
     sizes = op.dims(value)[2:]
     if all(wanted == 1 for wanted in output_size):
         pooled, indices = _max_of_all(op, value, rank)
-        return [unbatched(op, op.cast(pooled, dtype)), unbatched(op, indices)]
+        return [unbatched(op, op.cast(pooled, dtype), rank), unbatched(op, indices, rank)]
     regular = [_regular(size, wanted) for size, wanted in zip(sizes, output_size, strict=True)]
     alike = [pair for pair in regular if pair is not None]
     if len(alike) == rank:
@@ -203,4 +203,4 @@ def adaptive_max_pool(op: Op, self: ir.Value, output_size: Sequence[int]) -> lis
         indices = places(op, max_windows(op, value, windows, 2)[1], sizes)
     else:
         pooled, indices = _max_of_elements(op, value, sizes, output_size)
-    return [unbatched(op, op.cast(pooled, dtype)), unbatched(op, indices)]
+    return [unbatched(op, op.cast(pooled, dtype), rank), unbatched(op, indices, rank)]

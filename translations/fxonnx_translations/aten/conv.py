@@ -19,6 +19,20 @@ def spatial(value: int | Sequence[int], count: int) -> list[int]:
     return values * count if len(values) == 1 else values
 
 
+def _operands(op: Op, input: ir.Value, weight: ir.Value, bias: ir.Value | None) -> list[ir.Value]:
+    """The operands in a type ONNX Runtime convolves in, which DOUBLE and BFLOAT16 are not, with a batch axis."""
+    dtype = op.dtype_of(input)
+    carrier = ir.DataType.FLOAT if dtype in (ir.DataType.DOUBLE, ir.DataType.BFLOAT16) else dtype
+    # torch takes one sample without a batch axis, too.
+    value = input if op.rank_of(input) == op.rank_of(weight) else op.Unsqueeze(input, [0])
+    return [op.cast(operand, carrier) for operand in (value, weight, bias) if operand is not None]
+
+
+def _result(op: Op, value: ir.Value, rank: int) -> ir.Value:
+    unbatched = len(op.result.shape) < rank
+    return op.cast(op.Squeeze(value, [0]) if unbatched else value, op.result.dtype)
+
+
 def _conv(
     op: Op,
     input: ir.Value,
@@ -30,17 +44,14 @@ def _conv(
     groups: int,
 ) -> ir.Value:
     count = op.rank_of(weight) - 2
-    # torch takes one sample without a batch axis, too.
-    batched = op.rank_of(input) == count + 2
-    inputs = [input if batched else op.Unsqueeze(input, [0]), weight, *([bias] if bias is not None else [])]
     result = op.Conv(
-        *inputs,
+        *_operands(op, input, weight, bias),
         strides=spatial(stride, count),
         pads=list(pads),
         dilations=spatial(dilation, count),
         group=groups,
     )
-    return result if batched else op.Squeeze(result, [0])
+    return _result(op, result, count + 2)
 
 
 @translates(aten.conv1d.default, aten.conv2d.default, aten.conv3d.default)
@@ -104,14 +115,12 @@ def conv_transpose(
     aten::conv_transpose3d.input(Tensor input, Tensor weight, Tensor? bias=None, SymInt[3] stride=[1, 1, 1], SymInt[3] padding=[0, 0, 0], SymInt[3] output_padding=[0, 0, 0], SymInt groups=1, SymInt[3] dilation=[1, 1, 1]) -> Tensor
     """
     count = op.rank_of(weight) - 2
-    batched = op.rank_of(input) == count + 2
-    inputs = [input if batched else op.Unsqueeze(input, [0]), weight, *([bias] if bias is not None else [])]
     result = op.ConvTranspose(
-        *inputs,
+        *_operands(op, input, weight, bias),
         strides=spatial(stride, count),
         pads=spatial(padding, count) * 2,
         output_padding=spatial(output_padding, count),
         dilations=spatial(dilation, count),
         group=groups,
     )
-    return result if batched else op.Squeeze(result, [0])
+    return _result(op, result, count + 2)

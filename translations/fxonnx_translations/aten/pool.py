@@ -94,9 +94,9 @@ def batched(op: Op, value: ir.Value, rank: int) -> ir.Value:
     return value if op.rank_of(value) == rank + 2 else op.Unsqueeze(value, [0])
 
 
-def unbatched(op: Op, value: ir.Value) -> ir.Value:
+def unbatched(op: Op, value: ir.Value, rank: int) -> ir.Value:
     """The pooled value with as many axes as torch's result."""
-    return value if op.rank_of(value) == len(op.result.shape) else op.Squeeze(value, [0])
+    return value if len(op.result.shape) == rank + 2 else op.Squeeze(value, [0])
 
 
 def _counts(op: Op, windows: Windows) -> tuple[Dim, ...]:
@@ -161,10 +161,10 @@ def _by_slices(
 def _maxima(op: Op, self: ir.Value, windows: Windows) -> ir.Value:
     value, dtype = batched(op, self, windows.rank), op.dtype_of(self)
     if dtype == INT64:
-        return unbatched(op, _by_slices(op, value, windows, _lowest(dtype), lambda a, b: op.Max(a, b)))
+        return unbatched(op, _by_slices(op, value, windows, _lowest(dtype), lambda a, b: op.Max(a, b)), windows.rank)
     carrier = max_carrier(op, dtype)
     (pooled,) = max_windows(op, op.cast(value, carrier), windows, 1)
-    return unbatched(op, op.cast(pooled, dtype))
+    return unbatched(op, op.cast(pooled, dtype), windows.rank)
 
 
 def max_carrier(op: Op, dtype: ir.DataType) -> ir.DataType:
@@ -222,7 +222,7 @@ def max_pool_with_indices(
     value = op.cast(batched(op, self, windows.rank), max_carrier(op, dtype))
     pooled, indices = max_windows(op, value, windows, 2)
     within = places(op, indices, op.dims(value)[2:])
-    return unbatched(op, op.cast(pooled, dtype)), unbatched(op, within)
+    return unbatched(op, op.cast(pooled, dtype), windows.rank), unbatched(op, within, windows.rank)
 
 
 def _length(op: Op, windows: Windows, axis: int, size: Dim, count: Dim, include_pad: bool) -> int | ir.Value:
@@ -294,7 +294,7 @@ def avg_pool(
     value = batched(op, self, windows.rank)
     if dtype in (DOUBLE, INT64):
         # ONNX Runtime's AveragePool takes FLOAT and FLOAT16.
-        return unbatched(op, _exact_average(op, value, windows, count_include_pad, divisor_override))
+        return unbatched(op, _exact_average(op, value, windows, count_include_pad, divisor_override), windows.rank)
     value = op.cast(value, FLOAT) if dtype == ir.DataType.BFLOAT16 else value
     if divisor_override is None:
         pooled = _average(op, value, windows, count_include_pad)
@@ -302,4 +302,4 @@ def avg_pool(
         pooled = _exact_average(op, value, windows, count_include_pad, divisor_override)
     else:
         pooled = op.Mul(_average(op, value, windows, True), math.prod(windows.kernel) / divisor_override)
-    return unbatched(op, op.cast(pooled, dtype))
+    return unbatched(op, op.cast(pooled, dtype), windows.rank)

@@ -151,7 +151,7 @@ class _Rewriter:
                 self._aliases[node] = owner
                 break
             if node.users and other.users and not _apart(val, owner.val):
-                refuse(node, f"{node.name} and {other.name} share memory that is written in place")
+                refuse(node, f"it shares memory that is written in place with {other.name}")
         owner = self._aliases.setdefault(node, Alias.owner(node, val))
         self._owners.append((node, owner))
 
