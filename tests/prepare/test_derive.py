@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import fxonnx
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.testing import assert_close
 
+import fxonnx
 from fxonnx.prepare.derive import derive_weights, fold_batch_norm
 
 from .helpers import capture, own_copy, run, targets, tensors
