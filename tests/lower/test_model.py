@@ -225,6 +225,7 @@ def test_custom_translations_come_first() -> None:
             r"aten.abs.default: the translation returned DOUBLE, torch returns FLOAT",
         ),
         (lambda op, x: op.Unsqueeze(x, [0]), r"the translation returned rank 2, torch returns rank 1"),
+        (lambda op, x: op.Concat(x, x, axis=0), r"the translation returned shape \[4\], torch returns \[2\]"),
         (lambda op, x: (x, x), r"the translation returned 2 values, torch returns 1"),
         (lambda op, x: 3, r"the translation returned a int, not a value of the graph"),
         (lambda op, x: 1 // 0, r"ZeroDivisionError"),

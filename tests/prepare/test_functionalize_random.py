@@ -65,7 +65,7 @@ WRITES: dict[str, Write] = {
     "gt": lambda t, o, a: t.gt_(o),
     "mask": lambda t, o, a: t.masked_fill_(o > 0, a),
     "put": lambda t, o, a: t.index_put_((torch.tensor([0, -1]),), torch.tensor(float(a))) if t.dim() else t.neg_(),
-    "put_mask": lambda t, o, a: t.index_put_((t > a,), torch.tensor(-1.0)),
+    "put_mask": lambda t, o, a: t.index_put_((t > a,), torch.tensor(-1.0)) if t.dim() else t.neg_(),
     "index_fill": lambda t, o, a: t.index_fill_(0, torch.tensor([0]), a) if t.dim() else t.abs_(),
     "assign": lambda t, o, a: t.__setitem__(..., o),
 }
@@ -131,12 +131,14 @@ def programs(draw: st.DrawFn) -> tuple[Program, tuple[Tensor, Tensor]]:
         if kind == "view":
             if not chosen.dim() or not chosen.numel():
                 continue
-            step = (kind, draw(st.sampled_from(sorted(VIEWS))), index, draw(st.integers(0, chosen.dim() - 1)), draw(small), draw(small))  # fmt: skip
+            name, dim = draw(st.sampled_from(sorted(VIEWS))), draw(st.integers(0, chosen.dim() - 1))
+            step = (kind, name, index, dim, draw(small), draw(small))
         elif kind == "write":
             if shows_twice(chosen) or not chosen.numel():
                 continue
             operands = [-1, *(number for number, other in enumerate(tensors) if fits(other, chosen))]
-            step = (kind, draw(st.sampled_from(sorted(WRITES))), index, draw(st.sampled_from(operands)), draw(small), 0)
+            name, operand = draw(st.sampled_from(sorted(WRITES))), draw(st.sampled_from(operands))
+            step = (kind, name, index, operand, draw(small), 0)
         else:
             step = (kind, "", index, 0, 0, 0)
         advance(tensors, step)
@@ -164,5 +166,6 @@ def test_random_programs(drawn: tuple[Program, tuple[Tensor, Tensor]], dynamic: 
     for left, right in zip(outputs, wanted, strict=True):
         same(left, right)
     ends = {mutation.target: final for mutation, final in zip(mutations, finals, strict=True)}
-    for name, start, end in (("b_state", model.state, eager.state), ("x", args[0], given_args[0]), ("y", args[1], given_args[1])):  # fmt: skip
+    starts, stops = (model.state, *args), (eager.state, *given_args)
+    for name, start, end in zip(("b_state", "x", "y"), starts, stops, strict=True):
         same(ends.get(name, start), end)

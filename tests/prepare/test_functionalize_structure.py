@@ -16,6 +16,10 @@ from fxonnx.prepare.inline import inline
 from .functionalize_harness import Model, X, Y, check, copied, export, functional, run, same, targets
 
 
+def halve_in_place(x: Tensor) -> None:
+    x.mul_(0.5)
+
+
 def corner(m: Model, x: Tensor) -> Any:
     y = x.clone()
     y[1:, 2:][0].mul_(3)
@@ -71,6 +75,23 @@ def test_untouched_parts_are_not_written_back() -> None:
 def test_the_name_of_an_in_place_node_stays() -> None:
     module, _ = check(export(lambda m, x: (x + 1).relu_().mul_(2), X), (X,))
     assert [node.name for node in module.graph.nodes][-4:] == ["add", "relu_", "mul_", "output"]
+
+
+def test_a_custom_operator_becomes_its_functional_namesake() -> None:
+    library = torch.library.Library("fxonnx_twins", "DEF")
+    library.define("halve_(Tensor(a!) x) -> ()")
+    library.define("halve(Tensor x) -> Tensor")
+    library.impl("halve_", halve_in_place, "CompositeExplicitAutograd")
+    library.impl("halve", lambda x: x * 0.5, "CompositeExplicitAutograd")
+
+    def twice(m: Model, x: Tensor) -> Any:
+        y = x.clone()
+        torch.ops.fxonnx_twins.halve_(y[1:])
+        return y
+
+    module, _ = check(export(twice, X), (X,))
+    assert "fxonnx_twins.halve.default" in targets(module)
+    library._destroy()
 
 
 def test_new_nodes_say_where_they_come_from() -> None:

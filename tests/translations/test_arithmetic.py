@@ -73,6 +73,16 @@ CASES = (
     Case("aten.add.Tensor", lambda a: a + a.shape[0], (N,), "symbolic size"),
     Case("aten.mul.Tensor", lambda a: a * (a.shape[0] * 2 // 3), (I,), "size expression"),
     Case("aten.add.Tensor", torch.add, (N, ROW), "opset 11", opset=11),
+    Case("aten.diff.default", torch.diff, (T(("n", "m")),)),
+    Case("aten.diff.default", lambda x: torch.diff(x, 2, 0), (T((4, 3), torch.int64, -9, 9),), "twice"),
+    Case("aten.diff.default", lambda x: torch.diff(x, 0) + 1, (N,), "not at all", ops=("Add",)),
+    Case("aten.diff.default", torch.diff, (B,), "bool"),
+    Case(
+        "aten.diff.default",
+        lambda x, y, z: torch.diff(x, dim=0, prepend=y, append=z),
+        (T(("n", 2)), T((1, 2)), T(("m", 2))),
+        "extended",
+    ),
 )
 
 

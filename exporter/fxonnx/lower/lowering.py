@@ -216,6 +216,8 @@ class _Walk:
         shape = (*result.shape, *trailing)
         if inferred is not None and len(inferred) != len(shape):
             raise self._error(node, f"the translation returned rank {len(inferred)}, torch returns rank {len(shape)}")
+        if inferred is not None and any(map(_differ, inferred, shape)):
+            raise self._error(node, f"the translation returned shape {list(inferred)}, torch returns {list(shape)}")
         if value.shape is None:
             self.builder.set_dims(value, shape)
             self.builder.stamp(value, shape)
@@ -258,3 +260,8 @@ class _Walk:
             reasons = tuple(dict.fromkeys(reason for _, why in uses for reason in why))
             rows.append(UnsupportedOperator(name, len(uses), source_line(uses[0][0]), reasons))
         return rows
+
+
+def _differ(found: Dim, expected: Dim) -> bool:
+    """Whether two sizes are known to be different; symbolic ones may be equal in ways that only torch knows."""
+    return isinstance(found, int) and isinstance(expected, int) and found != expected

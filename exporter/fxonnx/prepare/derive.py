@@ -125,6 +125,9 @@ def fold_batch_norm(graph: torch.fx.Graph, weights: Collection[torch.fx.Node]) -
             continue
         if any(value not in weights for value in statistics) or not _foldable(layer, weights):
             continue
+        # Statistics of another type, as mixed precision keeps them, would make a bias of another type than the weight.
+        if any(value.meta["val"].dtype != layer.meta["val"].dtype for value in statistics):
+            continue
         _fold(graph, node, layer, (gamma, beta, mean, variance, eps))
 
 
@@ -136,6 +139,9 @@ def _foldable(layer: torch.fx.Node, weights: Collection[torch.fx.Node]) -> bool:
         return False
     weight = layer.args[1]
     bias = layer.args[2] if len(layer.args) > 2 else None
+    # Without a batch axis the layer's channels are not the axis that the batch norm takes for channels.
+    if not is_linear and isinstance(weight, torch.fx.Node) and weight.meta["val"].dim() != layer.meta["val"].dim():
+        return False
     # A weight that others read, too, would have to be stored twice.
     if not isinstance(weight, torch.fx.Node) or weight not in weights or len(weight.users) != 1:
         return False

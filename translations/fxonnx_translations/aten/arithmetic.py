@@ -7,6 +7,7 @@ import torch
 
 from ..op import Op, Operand
 from ..registry import translates
+from .axes import sliced
 
 aten = torch.ops.aten
 
@@ -197,3 +198,23 @@ def minimum(op: Op, self: ir.Value, other: ir.Value) -> ir.Value:
     aten::min.other(Tensor self, Tensor other) -> Tensor
     """
     return _extremum(op, "Min", self, other)
+
+
+@translates(aten.diff.default)
+def diff(
+    op: Op,
+    self: ir.Value,
+    n: int = 1,
+    dim: int = -1,
+    prepend: ir.Value | None = None,
+    append: ir.Value | None = None,
+) -> ir.Value:
+    """aten::diff(Tensor self, int n=1, int dim=-1, Tensor? prepend=None, Tensor? append=None) -> Tensor"""
+    axis = dim % op.rank_of(self)
+    pieces = [op.cast(piece, op.result.dtype) for piece in (prepend, self, append) if piece is not None]
+    value = op.Concat(*pieces, axis=axis)
+    for _ in range(n):
+        size = op.dims(value)[axis]
+        later, earlier = sliced(op, value, axis, 1, size), sliced(op, value, axis, 0, size - 1)
+        value = op.Xor(later, earlier) if op.result.dtype == BOOL else op.Sub(later, earlier)
+    return value

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
-__all__ = ["Effects", "Facts", "find_writes", "memory", "read_facts"]
+__all__ = ["Effects", "Facts", "argument_at", "find_writes", "memory", "read_facts", "view_overload"]
 
 aten = torch.ops.aten
 
@@ -119,6 +119,7 @@ def read_facts(graph: Graph, effects: Mapping[Any, Effects]) -> Facts:
 
 
 def argument_at(node: Node, position: int) -> Any:
+    """The argument a node passes for one parameter of its operator; None when it passes none."""
     if position < len(node.args):
         return node.args[position]
     return node.kwargs.get(node.target._schema.arguments[position].name)  # type: ignore[union-attr]
@@ -149,7 +150,7 @@ def _rerun(graph: Graph, effects: Mapping[Any, Effects]) -> dict[Node, Any]:
         if found is None or not found.aliases or val is None:
             continue
         if found.written and not found.is_view:
-            results = [values[argument_at(node, position)] for position in found.written]
+            results = [values.get(argument_at(node, position)) for position in found.written]
             values[node] = tuple(results) if isinstance(val, (list, tuple)) else results[0]
             continue
         target = view_overload(node.target) if found.is_view else node.target

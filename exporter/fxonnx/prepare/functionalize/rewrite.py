@@ -239,7 +239,7 @@ class _Rewriter:
             alias.value = alias.value or node
 
     def _write(self, node: Node) -> None:
-        positions = self._facts.writes(node)
+        positions = tuple(at for at in self._facts.writes(node) if argument_at(node, at) is not None)
         name = node.target._schema.name.partition("::")[2]  # type: ignore[union-attr]
         if name in _RESIZING:
             refuse(node, "it changes the memory of a tensor, not only what is in it")

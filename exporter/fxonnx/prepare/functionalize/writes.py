@@ -93,6 +93,8 @@ class Writer:
         node.args, node.kwargs = map_arg((node.args, dict(node.kwargs)), self._resolve)
         dtype = _result_dtype(node, functional, alias.val.dtype)
         node.target = functional
+        # An operator that returns nothing in place returns its result as a function.
+        node.meta["val"] = alias.val
         return self._cast_after(node, node, dtype, alias.val)
 
     def _function(self, node: Node) -> torch._ops.OpOverload | None:
