@@ -36,7 +36,9 @@ def _regular(size: Dim, wanted: Dim) -> tuple[int, int] | None:
         starts = [place * size // wanted for place in range(wanted)]
         lengths = {-(-(place + 1) * size // wanted) - starts[place] for place in range(wanted)}
         strides = {after - before for before, after in itertools.pairwise(starts)} or {1}
-        return (*lengths, *strides) if len(lengths) == len(strides) == 1 else None  # type: ignore[return-value]
+        # More windows than elements: several windows begin at the same one.
+        alike = len(lengths) == len(strides) == 1 and 0 not in strides
+        return (*lengths, *strides) if alike else None  # type: ignore[return-value]
     ratio = sympy.simplify(sympy.sympify(size) / wanted)
     return (int(ratio), int(ratio)) if ratio.is_Integer else None
 
