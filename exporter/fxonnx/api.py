@@ -16,7 +16,7 @@ from .arguments import check_names, check_opset, check_table
 from .capture import capture
 from .lower.dispatch import is_translated
 from .lower.lowering import Request, lower
-from .prepare import prepare
+from .prepare import prepare, warn_of_lost_updates
 from .program import ONNXProgram
 from .timing import Timer
 
@@ -78,6 +78,7 @@ def export(
         captured = capture(model, args, kwargs, dynamic_shapes)
     with timer.stage("prepare"):
         prepared = prepare(captured.exported_program, partial(is_translated, registry=registry, opset=opset))
+    warn_of_lost_updates(prepared)
     with timer.stage("lower"):
         lowered = lower(prepared, Request(opset, registry, captured.dim_names, *names))
     program = ONNXProgram(lowered, captured.exported_program, timings=timer.seconds)

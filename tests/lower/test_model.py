@@ -261,3 +261,22 @@ def test_importing_the_package_imports_nothing_heavy() -> None:
     code = "import torch, sys; before = set(sys.modules); import fxonnx; print(*(set(sys.modules) - before))"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert not {"onnxscript", "onnxruntime", "onnx", "sympy", "rich", "typer"} & set(loaded)
+
+
+def test_updates_of_buffers_are_lost_with_a_warning() -> None:
+    class Counter(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("count", torch.zeros(2))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.count += 1
+            return x + self.count
+
+    model = Counter()
+    with pytest.warns(UserWarning, match=r"forward writes to 'count', and an ONNX model keeps nothing"):
+        program = fxonnx.export(model, (torch.ones(2),))
+    assert program.model.graph.metadata_props["pkg.fxonnx.lost_updates"] == '["count"]'
+    assert len(program.model.graph.outputs) == 1
+    assert [program(torch.ones(2))[0].tolist() for _ in range(2)] == [[2, 2], [2, 2]]
+    assert model.count.tolist() == [0, 0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -33,6 +34,8 @@ def new_model(prepared: Prepared, opset: int) -> ir.Model:
     graph.metadata_props["pkg.torch.export.ExportedProgram.range_constraints"] = str(
         prepared.exported_program.range_constraints
     )
+    if prepared.lost_updates:
+        graph.metadata_props["pkg.fxonnx.lost_updates"] = json.dumps(prepared.lost_updates)
     return ir.Model(graph, ir_version=_ir_version(opset), producer_name="pytorch", producer_version=torch.__version__)
 
 
@@ -159,7 +162,8 @@ def add_outputs(
     (output_node,) = [node for node in prepared.graph.nodes if node.op == "output"]
     wanted = iter(output_names)
     op = Op(builder)
-    for record, argument in zip(prepared.signature.outputs, output_node.args[0], strict=True):
+    # The values of mutated buffers follow the program's own outputs.
+    for record, argument in zip(prepared.signature.outputs, output_node.args[0], strict=False):
         if record.kind != OutputKind.USER_OUTPUT or argument is None:
             continue
         found = env[argument] if isinstance(argument, torch.fx.Node) else argument

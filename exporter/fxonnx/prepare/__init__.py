@@ -4,6 +4,6 @@ from __future__ import annotations
 
 from .decompose import REASON_KEY
 from .derive import Derived
-from .pipeline import Prepared, prepare
+from .pipeline import Prepared, prepare, warn_of_lost_updates
 
-__all__ = ["REASON_KEY", "Derived", "Prepared", "prepare"]
+__all__ = ["REASON_KEY", "Derived", "Prepared", "prepare", "warn_of_lost_updates"]

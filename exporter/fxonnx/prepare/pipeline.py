@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch.export.graph_signature import InputKind
@@ -15,8 +17,9 @@ from .derive import Derived, derive_weights, fold_batch_norm
 from .fold import fold
 from .functionalize import Mutation, functionalize
 from .inline import inline
+from .splicing import find_attribute
 
-__all__ = ["Prepared", "prepare"]
+__all__ = ["Prepared", "prepare", "warn_of_lost_updates"]
 
 
 @dataclass(frozen=True)
@@ -29,7 +32,7 @@ class Prepared:
         signature: Inputs and outputs.
         constants: Tensors of the graph's ``get_attr`` nodes.
         derived: Nodes that are computed from weights only, with their recipes.
-        mutations: Which placeholders end with another value.
+        mutations: Which placeholders end with another value, which the graph returns behind the program's outputs.
         undecomposed: Nodes that have neither a translation nor a decomposition.
     """
 
@@ -40,6 +43,12 @@ class Prepared:
     derived: Mapping[torch.fx.Node, Derived]
     mutations: tuple[Mutation, ...] = ()
     undecomposed: tuple[torch.fx.Node, ...] = field(default=())
+
+    @property
+    def lost_updates(self) -> tuple[str, ...]:
+        """Qualified names of the parameters and buffers the model writes to: ONNX has no place to keep the update."""
+        targets = {record.name: record.target for record in self.signature.inputs if record.is_weight}
+        return tuple(str(targets[mutation.target]) for mutation in self.mutations if mutation.target in targets)
 
     def tensor(self, record: InputRecord) -> torch.Tensor:
         """The tensor behind a parameter, buffer or constant of the signature."""
@@ -66,6 +75,10 @@ def prepare(exported_program: torch.export.ExportedProgram, is_translated: Calla
     graph = module.graph
     inline(module)
     mutations = functionalize(graph)
+    # While the passes exchange nodes, the final values are kept as outputs behind the program's own.
+    output: Any = graph.output_node()
+    own = len(output.args[0])
+    output.args = ((*output.args[0], *(mutation.value for mutation in mutations)),)
     undecomposed = decompose(module, is_translated)
     placeholders = [node for node in graph.nodes if node.op == "placeholder"]
     records = dict(zip(placeholders, signature.inputs, strict=True))
@@ -82,10 +95,12 @@ def prepare(exported_program: torch.export.ExportedProgram, is_translated: Calla
     _drop_dead(graph, keep=derived)
     for node in graph.nodes:
         if node.op == "get_attr" and node.target not in constants:
-            attribute = _attribute(module, str(node.target))
+            attribute = find_attribute(module, str(node.target))
             if isinstance(attribute, torch.Tensor):
                 constants[str(node.target)] = attribute
-    return Prepared(exported_program, graph, signature, constants, derived, tuple(mutations), tuple(undecomposed))
+    returned = output.args[0][own:]
+    finals = tuple(Mutation(mutation.target, value) for mutation, value in zip(mutations, returned, strict=True))
+    return Prepared(exported_program, graph, signature, constants, derived, finals, tuple(undecomposed))
 
 
 class _Workspace(torch.fx.GraphModule):
@@ -106,13 +121,6 @@ def _copy(exported_program: torch.export.ExportedProgram) -> torch.fx.GraphModul
     return _Workspace(exported_program.graph_module, graph)
 
 
-def _attribute(module: torch.nn.Module, path: str) -> object:
-    found: object = module
-    for name in path.split("."):
-        found = getattr(found, name, None)
-    return found
-
-
 def _drop_dead(graph: torch.fx.Graph, keep: Mapping[torch.fx.Node, Derived]) -> None:
     """Erases what no output depends on; a derived node's own inputs are needed by its recipe only."""
     for node in keep:
@@ -120,3 +128,15 @@ def _drop_dead(graph: torch.fx.Graph, keep: Mapping[torch.fx.Node, Derived]) -> 
     for node in reversed(graph.nodes):
         if not node.users and node.op not in ("placeholder", "output"):
             graph.erase_node(node)
+
+
+def warn_of_lost_updates(prepared: Prepared) -> None:
+    """Warns when the model changes its own parameters or buffers: the exported model can not keep such changes."""
+    if prepared.lost_updates:
+        names = ", ".join(map(repr, prepared.lost_updates))
+        warnings.warn(
+            f"forward writes to {names}, and an ONNX model keeps nothing from one call to the next: every call starts "
+            "from the values at export, and the updates are not returned.\nhint: pass what changes as an input and "
+            "return it",
+            stacklevel=3,
+        )

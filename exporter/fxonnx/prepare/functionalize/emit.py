@@ -9,10 +9,9 @@ import torch
 from torch.fx import Graph, Node
 
 from ...errors import PrepareError
+from ...origin import copy_origin, source_line
 
 __all__ = ["Emitter", "bind", "refuse", "same_size"]
-
-_INHERITED = ("nn_module_stack", "stack_trace", "torch_fn", "source_fn_stack")
 
 
 def bind(node: Node) -> dict[str, Any]:
@@ -44,10 +43,7 @@ def refuse(node: Node, problem: str, *, hint: str | None = None) -> NoReturn:
     Raises:
         PrepareError: Always; names the operator, the node and the user's source line.
     """
-    lines = [line.strip() for line in (node.meta.get("stack_trace") or "").splitlines()]
-    frames = [line for line in lines if line.startswith("File ")]
-    where = f"\n  at: {frames[-1]}" if frames else ""
-    raise PrepareError(f"{node.target}: {problem}\n  node: {node.format_node()}{where}", hint=hint)
+    raise PrepareError(f"{node.target}: {problem}\n  node: {node.format_node()}\n  at: {source_line(node)}", hint=hint)
 
 
 class Emitter:
@@ -79,9 +75,7 @@ class Emitter:
         with self._graph.inserting_before(self.anchor):
             node = self._graph.call_function(target, args, kwargs)
         node.meta["val"] = val
-        for key in _INHERITED:
-            if key in origin.meta:
-                node.meta[key] = origin.meta[key]
+        copy_origin(node, origin)
         self.emitted.append(node)
         return node
 
