@@ -219,6 +219,12 @@ _ADAPTIVE = (
     Case("aten.adaptive_avg_pool2d.default", lambda x: F.adaptive_avg_pool2d(x, (None, 2)), (_IMAGE,), "one axis kept"),
     Case(
         "aten.adaptive_avg_pool2d.default",
+        lambda x: F.adaptive_avg_pool2d(x, 6),
+        (T((2, 3, 1, 4)),),
+        "more windows than elements",
+    ),
+    Case(
+        "aten.adaptive_avg_pool2d.default",
         lambda x: F.adaptive_avg_pool2d(x, 7) * 2,
         (T((2, 3, 7, 7)),),
         "nothing to do",
