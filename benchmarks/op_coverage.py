@@ -1,0 +1,198 @@
+"""Which operators of torch's operator database export, run, and agree with eager torch.
+
+    python -m benchmarks.op_coverage [--dtypes float32,int64] [--entries add,mul] [--samples 8] [--processes 2]
+                                     [--results build/op_coverage.jsonl] [--fresh] [--static] [--failures]
+
+Every entry and dtype is one task of a worker process. A worker that dies, or takes longer than a minute for a task,
+costs that task only, which is then recorded as "crash". Finished tasks are appended to the results file, and a second
+run goes on where the first was stopped. With all entries and dtypes the support page ``translations/SUPPORT.md`` is
+written.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from queue import Empty, Queue
+from typing import Any
+
+__all__ = ["main"]
+
+TASK_SECONDS = 120
+Task = tuple[str, str]
+
+
+def work(samples: int, dynamic: bool) -> None:
+    """The worker: tasks as JSON lines in, results as JSON lines out."""
+    import torch
+
+    from tests.ops.deviations import UNDEFINED
+    from tests.ops.opinfo import entries, problems
+    from tests.ops.running import run, run_dynamic
+
+    torch.set_num_threads(1)
+    by_name = {entry.full_name: entry for entry in entries()}
+    results = os.fdopen(os.dup(1), "w")
+    # What a kernel prints must not end up among the results.
+    os.dup2(2, 1)
+    for line in sys.stdin:
+        name, dtype = json.loads(line)
+        entry = by_name[name]
+        outcomes = []
+        if getattr(torch, dtype) in entry.supported_dtypes("cpu"):
+            found = list(problems(entry, getattr(torch, dtype), samples))
+            undefined = name in UNDEFINED
+            outcomes = [asdict(run(problem, undefined=undefined)) for problem in found]
+            sized = next((p for p in found if any(size >= 2 for t in p.inputs for size in t.shape)), None)
+            if dynamic and sized is not None:
+                outcome = asdict(run_dynamic(sized, [p for p in found if p is not sized], undefined=undefined))
+                outcomes.append({**outcome, "name": f"{name}-{dtype}-dynamic"})
+        results.write(json.dumps({"entry": name, "dtype": dtype, "outcomes": outcomes}) + "\n")
+        results.flush()
+
+
+class Worker:
+    """A process that may die."""
+
+    def __init__(self, arguments: Sequence[str]) -> None:
+        self._arguments = arguments
+        self._process: subprocess.Popen[str] | None = None
+
+    def do(self, task: Task) -> dict[str, Any]:
+        """One task's results; a crash or a timeout is one, too."""
+        process = self._process or self._start()
+        self._process = process
+        timer = threading.Timer(TASK_SECONDS, process.kill)
+        timer.start()
+        try:
+            print(json.dumps(task), file=process.stdin, flush=True)
+            line = process.stdout.readline() if process.stdout is not None else ""
+        except BrokenPipeError:
+            line = ""
+        finally:
+            timer.cancel()
+        if line:
+            return json.loads(line)
+        code = process.wait()
+        self._process = None
+        name, dtype = task
+        outcome = {"name": f"{name}-{dtype}", "status": "crash", "detail": f"the process ended with {code}"}
+        return {"entry": name, "dtype": dtype, "outcomes": [outcome]}
+
+    def _start(self) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.op_coverage", "--work", *self._arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
+
+    def close(self) -> None:
+        """Ends the process."""
+        if self._process is not None and self._process.stdin is not None:
+            self._process.stdin.close()
+            self._process.wait()
+
+
+def sweep(tasks: Sequence[Task], processes: int, arguments: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """The results of all tasks, as they come."""
+    waiting: Queue[Task] = Queue()
+    done: Queue[dict[str, Any]] = Queue()
+    for task in tasks:
+        waiting.put(task)
+
+    def serve() -> None:
+        worker = Worker(arguments)
+        while True:
+            try:
+                task = waiting.get_nowait()
+            except Empty:
+                break
+            done.put(worker.do(task))
+        worker.close()
+
+    for _ in range(processes):
+        threading.Thread(target=serve, daemon=True).start()
+    for _ in tasks:
+        yield done.get()
+
+
+def summary(records: Mapping[Task, list[dict[str, Any]]]) -> str:
+    """Entries with all samples right, per dtype, and how often each thing went wrong."""
+    lines = []
+    by_dtype = defaultdict(list)
+    for (_, dtype), outcomes in records.items():
+        measured = [outcome for outcome in outcomes if outcome["status"] != "eager"]
+        if measured:
+            by_dtype[dtype].append(measured)
+    for dtype, tasks in by_dtype.items():
+        good = sum(all(outcome["status"] == "ok" for outcome in outcomes) for outcomes in tasks)
+        counts: dict[str, int] = defaultdict(int)
+        for outcomes in tasks:
+            for outcome in outcomes:
+                counts[outcome["status"]] += 1
+        rest = ", ".join(f"{status} {count}" for status, count in sorted(counts.items()))
+        lines.append(f"{dtype:10} {good:4} of {len(tasks):4} entries ({100 * good / len(tasks):.1f} %)   {rest}")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """See the module's docstring."""
+    parser = argparse.ArgumentParser(description="Operator coverage over torch's operator database.")
+    parser.add_argument("--dtypes", default="float32,float16,bfloat16,float64,int64,int32,uint8,bool,complex64")
+    parser.add_argument("--entries", default="", help="names, separated by commas; all by default")
+    parser.add_argument("--samples", type=int, default=8)
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--results", default="build/op_coverage.jsonl")
+    parser.add_argument("--fresh", action="store_true", help="forget earlier results")
+    parser.add_argument("--static", action="store_true", help="leave out the dynamic run")
+    parser.add_argument("--failures", action="store_true", help="print everything that is not right")
+    parser.add_argument("--work", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.work:
+        work(options.samples, not options.static)
+        return
+    from tests.ops.opinfo import entries
+
+    names = [entry.full_name for entry in entries()]
+    wanted = [name for name in options.entries.split(",") if name] or names
+    if unknown := sorted(set(wanted) - set(names)):
+        parser.error(f"--entries: torch's operator database has no {', '.join(unknown)}")
+    path = Path(options.results)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if options.fresh:
+        path.unlink(missing_ok=True)
+    records: dict[Task, list[dict[str, Any]]] = {}
+    if path.exists():
+        for line in path.read_text().splitlines():
+            record = json.loads(line)
+            records[record["entry"], record["dtype"]] = record["outcomes"]
+    tasks = [(name, dtype) for dtype in options.dtypes.split(",") for name in wanted]
+    left = [task for task in tasks if task not in records]
+    arguments = ["--samples", str(options.samples), *(["--static"] if options.static else [])]
+    with path.open("a") as file:
+        for record in sweep(left, options.processes, arguments):
+            records[record["entry"], record["dtype"]] = record["outcomes"]
+            file.write(json.dumps(record) + "\n")
+            file.flush()
+    chosen = {task: records[task] for task in tasks}
+    if options.failures:
+        for outcomes in chosen.values():
+            for outcome in outcomes:
+                if outcome["status"] not in ("ok", "eager"):
+                    print(f"{outcome['name']:40} {outcome['status']:12} {' '.join(outcome['detail'].split())[:400]}")
+    print(summary(chosen))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,108 @@
+"""torch's operator database as export problems: an operator with a sample's tensors as inputs, the rest baked in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.testing._internal.common_methods_invocations import op_db
+from torch.testing._internal.opinfo.core import OpInfo
+from torch.utils import _pytree as pytree
+
+__all__ = ["DTYPES", "Problem", "entries", "problems"]
+
+DTYPES = (
+    torch.float32,
+    torch.float16,
+    torch.bfloat16,
+    torch.float64,
+    torch.int64,
+    torch.int32,
+    torch.uint8,
+    torch.bool,
+    torch.complex64,
+)
+
+
+class Applied(torch.nn.Module):
+    """A function of nested arguments as a module of their tensors.
+
+    Args:
+        function: The function.
+        leaves: Its flattened ``(args, kwargs)``; a tensor there is an input.
+        spec: How to nest them again.
+    """
+
+    def __init__(self, function: Callable[..., Any], leaves: Sequence[Any], spec: pytree.TreeSpec) -> None:
+        super().__init__()
+        self.function = function
+        self.fixed = [None if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+        self.places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
+        self.spec = spec
+
+    def forward(self, *tensors: torch.Tensor) -> Any:
+        leaves = list(self.fixed)
+        for place, tensor in zip(self.places, tensors, strict=True):
+            leaves[place] = tensor
+        args, kwargs = pytree.tree_unflatten(leaves, self.spec)
+        return self.function(*args, **kwargs)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One sample of an operator.
+
+    Attributes:
+        name: Entry, dtype and number of the sample.
+        model: The operator as a module.
+        inputs: Its tensors.
+        key: Equal for samples that are the same program but for sizes.
+    """
+
+    name: str
+    model: Applied
+    inputs: tuple[torch.Tensor, ...]
+    key: str
+
+    def copies(self) -> tuple[torch.Tensor, ...]:
+        """The inputs, free to be written to."""
+        return tuple(tensor.detach().clone() for tensor in self.inputs)
+
+
+def entries() -> list[OpInfo]:
+    """The entries of the database, in its order."""
+    return list(op_db)
+
+
+def problems(entry: OpInfo, dtype: torch.dtype, limit: int) -> Iterator[Problem]:
+    """Up to ``limit`` samples of an entry that differ in more than their numbers.
+
+    Samples that have no tensor, or tensors that are not strided, are left out: ONNX has no such inputs. The numbers are
+    the same in every process.
+    """
+    torch.manual_seed(0)
+    seen = set()
+    count = 0
+    for sample in entry.sample_inputs("cpu", dtype, requires_grad=False):
+        leaves, spec = pytree.tree_flatten(((sample.input, *sample.args), dict(sample.kwargs)))
+        tensors = tuple(leaf for leaf in leaves if isinstance(leaf, torch.Tensor))
+        if not tensors or any(tensor.layout is not torch.strided or tensor.is_nested for tensor in tensors):
+            continue
+        written = repr([_description(leaf, sizes=True) for leaf in leaves]), repr(spec)
+        if written in seen:
+            continue
+        seen.add(written)
+        name = f"{entry.full_name}-{str(dtype).removeprefix('torch.')}-{count}"
+        key = repr([_description(leaf, sizes=False) for leaf in leaves]) + repr(spec)
+        yield Problem(name, Applied(entry.get_op(), leaves, spec), tensors, key)
+        count += 1
+        if count == limit:
+            return
+
+
+def _description(leaf: Any, *, sizes: bool) -> Any:
+    if isinstance(leaf, torch.Tensor):
+        return (leaf.dtype, tuple(leaf.shape) if sizes else [size if size < 2 else 2 for size in leaf.shape])
+    return leaf

@@ -1,0 +1,230 @@
+"""One problem through the whole path: torch.export, fxonnx, the checker, ONNX Runtime, against eager torch."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import onnx
+import torch
+from torch.utils import _pytree as pytree
+
+import fxonnx
+from fxonnx.errors import (
+    CaptureError,
+    ExportError,
+    RuntimeSessionError,
+    UnsupportedOperatorError,
+)
+
+from .opinfo import Problem
+
+__all__ = ["Outcome", "Status", "run", "run_dynamic"]
+
+Status = Literal[
+    "ok",
+    "eager",  # eager torch refuses the sample itself
+    "capture",  # torch.export refuses it
+    "unsupported",
+    "export",
+    "checker",
+    "load",
+    "run",
+    "count",
+    "shape",
+    "dtype",
+    "value",
+]
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """What a float result may differ by."""
+
+    rtol: float
+    atol: float
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a problem went.
+
+    Attributes:
+        name: The problem's.
+        status: "ok", or the first thing that went wrong.
+        detail: The error text or what differs.
+    """
+
+    name: str
+    status: Status
+    detail: str = ""
+
+
+def run(
+    problem: Problem, *, undefined: bool = False, tolerance: Tolerance | None = None, opset: int | None = None
+) -> Outcome:
+    """Exports a problem with its sizes fixed and compares at them.
+
+    Args:
+        problem: The problem.
+        undefined: The values mean nothing, as those of ``empty``: only number, shape and dtype are compared, as they
+            are where two runs of eager torch differ.
+        tolerance: Instead of torch.testing's default times 4.
+        opset: Target opset.
+    """
+    expected = _eager(problem)
+    if isinstance(expected, Outcome):
+        return expected
+    program = _export(problem, None, opset)
+    if isinstance(program, Outcome):
+        return program
+    return _compare(problem, program, expected, undefined, tolerance)
+
+
+def run_dynamic(
+    problem: Problem, others: Sequence[Problem] = (), *, undefined: bool = False, tolerance: Tolerance | None = None
+) -> Outcome:
+    """Exports a problem with every size >= 2 dynamic; compares at its sizes and at those of the others that fit."""
+    expected = _eager(problem)
+    if isinstance(expected, Outcome):
+        return expected
+    spec = tuple(
+        {axis: torch.export.Dim.AUTO for axis, size in enumerate(tensor.shape) if size >= 2}
+        for tensor in problem.inputs
+    )
+    program = _export(problem, spec, None)
+    if isinstance(program, Outcome):
+        return program
+    outcome = _compare(problem, program, expected, undefined, tolerance)
+    for other in others:
+        if outcome.status != "ok":
+            break
+        if other.key != problem.key or not _fits(program, other):
+            continue
+        theirs = _eager(other)
+        if not isinstance(theirs, Outcome):
+            outcome = _compare(other, program, theirs, undefined, tolerance)
+    return outcome
+
+
+def _fits(program: fxonnx.ONNXProgram, problem: Problem) -> bool:
+    """Whether the guards of the captured program hold for other inputs: they are torch's own conditions."""
+    try:
+        with torch.no_grad():
+            program.exported_program.module()(*problem.copies())
+    except (RuntimeError, AssertionError, ValueError):
+        return False
+    return True
+
+
+def _eager(problem: Problem, seed: int = 0) -> list[Any] | Outcome:
+    torch.manual_seed(seed)
+    try:
+        with torch.no_grad():
+            return pytree.tree_leaves(problem.model(*problem.copies()))
+    except Exception as error:  # noqa: BLE001 - whatever torch raises, the sample is no export problem
+        return _failed(problem, "eager", error)
+
+
+def _export(problem: Problem, spec: Any, opset: int | None) -> fxonnx.ONNXProgram | Outcome:
+    shapes = None if spec is None else (spec,)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            program = fxonnx.export(problem.model, problem.copies(), dynamic_shapes=shapes, opset_version=opset)
+        except UnsupportedOperatorError as error:
+            return _failed(problem, "unsupported", error)
+        except CaptureError as error:
+            return _failed(problem, "capture", error)
+        except ExportError as error:
+            return _failed(problem, "export", error)
+        except Exception as error:  # noqa: BLE001 - a crash of the exporter is a result, too
+            return _failed(problem, "export", error)
+    try:
+        onnx.checker.check_model(program.model_proto, full_check=True)
+    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
+        return _failed(problem, "checker", error)
+    return program
+
+
+def _compare(
+    problem: Problem, program: fxonnx.ONNXProgram, expected: list[Any], undefined: bool, tolerance: Tolerance | None
+) -> Outcome:
+    try:
+        found = program(*problem.copies())
+    except RuntimeSessionError as error:
+        return _failed(problem, "load" if "can not load" in str(error) else "run", error)
+    expected = [value for value in expected if value is not None]
+    if len(found) != len(expected):
+        return Outcome(problem.name, "count", f"{len(found)} results instead of {len(expected)}")
+    for position, (ours, theirs) in enumerate(zip(found, expected, strict=True)):
+        reference = _as_real(theirs, ours)
+        if ours.dtype != reference.dtype:
+            return Outcome(problem.name, "dtype", f"result {position}: {ours.dtype} instead of {reference.dtype}")
+        if ours.shape != reference.shape:
+            shapes = f"{list(ours.shape)} instead of {list(reference.shape)}"
+            return Outcome(problem.name, "shape", f"result {position}: {shapes}")
+        if undefined:
+            continue
+        try:
+            _assert_close(ours, reference, tolerance, lambda at=position: _precise(problem, at))
+        except AssertionError as error:
+            if _is_random(problem, position, theirs):
+                continue
+            return Outcome(problem.name, "value", f"result {position}: {' '.join(str(error).split())[:300]}")
+    return Outcome(problem.name, "ok")
+
+
+def _is_random(problem: Problem, position: int, first: Any) -> bool:
+    """Whether a second run of eager torch gives something else."""
+    again = _eager(problem, seed=1)
+    if isinstance(again, Outcome) or not isinstance(first, torch.Tensor):
+        return False
+    second = [value for value in again if value is not None][position]
+    return not torch.equal(first.nan_to_num(), second.nan_to_num())
+
+
+def _as_real(value: Any, ours: torch.Tensor) -> torch.Tensor:
+    if isinstance(value, (bool, int, float)):
+        # A Python float has no width of its own.
+        return torch.tensor(value, dtype=ours.dtype if isinstance(value, float) else None)
+    if isinstance(value, complex):
+        return torch.view_as_real(torch.tensor(value))
+    value = value.detach().resolve_conj().resolve_neg()
+    return torch.view_as_real(value) if value.is_complex() else value
+
+
+def _assert_close(
+    ours: torch.Tensor, expected: torch.Tensor, tolerance: Tolerance | None, precise: Callable[[], torch.Tensor | None]
+) -> None:
+    rtol, atol = torch.testing._comparison.default_tolerances(expected)
+    rtol, atol = (4 * rtol, 4 * atol) if tolerance is None else (tolerance.rtol, tolerance.atol)
+    try:
+        torch.testing.assert_close(ours, expected, rtol=rtol, atol=atol, equal_nan=True)
+    except AssertionError:
+        # Half types: where a wider computation is what torch's should have been, it is not wrong to agree with it.
+        if expected.dtype not in (torch.float16, torch.bfloat16):
+            raise
+        wide = precise()
+        if wide is None or wide.shape != ours.shape:
+            raise
+        torch.testing.assert_close(ours, wide.to(expected.dtype), rtol=rtol, atol=atol, equal_nan=True)
+
+
+def _precise(problem: Problem, position: int) -> torch.Tensor | None:
+    """One result computed in float32 from the same half-precision inputs; None if torch does not."""
+    wide = [
+        tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor for tensor in problem.copies()
+    ]
+    try:
+        with torch.no_grad():
+            value = [leaf for leaf in pytree.tree_leaves(problem.model(*wide)) if leaf is not None][position]
+    except (RuntimeError, IndexError, TypeError, ValueError):
+        return None
+    return value if isinstance(value, torch.Tensor) and value.is_floating_point() else None
+
+
+def _failed(problem: Problem, status: Status, error: Exception) -> Outcome:
+    return Outcome(problem.name, status, f"{type(error).__name__}: {error}"[:2000])
