@@ -7,6 +7,7 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any
 
 import torch
+from torch.fx.experimental import _config as shape_config
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
@@ -98,12 +99,16 @@ def call_key(node: torch.fx.Node) -> Hashable:
 
 @contextlib.contextmanager
 def no_new_guards(fake_mode: Any) -> Iterator[None]:
-    """Any assumption about a symbolic size that torch.export has not made itself raises inside."""
+    """Any assumption about a symbolic size that torch.export has not made itself raises inside.
+
+    Where torch only asks whether a size happens to be 0 or 1, for a shortcut or a memory layout, the answer is no.
+    """
     shape_env = fake_mode.shape_env if fake_mode is not None else None
     if shape_env is None:
         yield
         return
-    with shape_env.error_on_new_guards(), shape_env.ignore_fresh_unbacked_symbols():
+    general = shape_config.patch(backed_size_oblivious=True)  # type: ignore[attr-defined]
+    with general, shape_env.error_on_new_guards(), shape_env.ignore_fresh_unbacked_symbols():
         yield
 
 
