@@ -7,6 +7,7 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import disable_fake_tensor_cache
 from torch.fx.experimental import _config as shape_config
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
@@ -108,7 +109,9 @@ def no_new_guards(fake_mode: Any) -> Iterator[None]:
         yield
         return
     general = shape_config.patch(backed_size_oblivious=True)  # type: ignore[attr-defined]
-    with general, shape_env.error_on_new_guards(), shape_env.ignore_fresh_unbacked_symbols():
+    # Filling the cache of shape functions asks for the memory layout of results.
+    uncached = disable_fake_tensor_cache(fake_mode)
+    with general, uncached, shape_env.error_on_new_guards(), shape_env.ignore_fresh_unbacked_symbols():
         yield
 
 
