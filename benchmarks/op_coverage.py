@@ -34,9 +34,8 @@ def work(samples: int, dynamic: bool) -> None:
     """The worker: tasks as JSON lines in, results as JSON lines out."""
     import torch
 
-    from tests.ops.deviations import UNDEFINED
-    from tests.ops.opinfo import entries, problems
-    from tests.ops.running import run, run_dynamic
+    from tests.ops.checking import check
+    from tests.ops.opinfo import entries
 
     torch.set_num_threads(1)
     by_name = {entry.full_name: entry for entry in entries()}
@@ -46,17 +45,10 @@ def work(samples: int, dynamic: bool) -> None:
     for line in sys.stdin:
         name, dtype = json.loads(line)
         entry = by_name[name]
-        outcomes = []
-        if getattr(torch, dtype) in entry.supported_dtypes("cpu"):
-            found = list(problems(entry, getattr(torch, dtype), samples))
-            undefined = name in UNDEFINED
-            outcomes = [asdict(run(problem, undefined=undefined)) for problem in found]
-            sized = next((p for p in found if any(size >= 2 for t in p.inputs for size in t.shape)), None)
-            if dynamic and sized is not None:
-                outcome = asdict(run_dynamic(sized, [p for p in found if p is not sized], undefined=undefined))
-                outcomes.append({**outcome, "name": f"{name}-{dtype}-dynamic"})
-        results.write(json.dumps({"entry": name, "dtype": dtype, "outcomes": outcomes}) + "\n")
-        results.flush()
+        known = getattr(torch, dtype) in entry.supported_dtypes("cpu")
+        outcomes = check(entry, getattr(torch, dtype), samples, dynamic=dynamic) if known else []
+        record = {"entry": name, "dtype": dtype, "outcomes": [asdict(outcome) for outcome in outcomes]}
+        print(json.dumps(record), file=results, flush=True)
 
 
 class Worker:

@@ -1,0 +1,57 @@
+"""What is known not to be right, each row with its reason and whose limit it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from .running import Status
+
+__all__ = ["FAILURES", "LOOSER", "Failure", "Looser"]
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Entries of which some samples fail.
+
+    Attributes:
+        entries: Their names.
+        reason: Why.
+        owner: Whose limit it is.
+        statuses: How they fail; anything else is a defect.
+        dtypes: In which dtypes; empty means all.
+    """
+
+    entries: frozenset[str]
+    reason: str
+    owner: Literal["ours", "ort", "onnx", "torch"]
+    statuses: frozenset[Status]
+    dtypes: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class Looser:
+    """Entries whose floats may differ by more than torch.testing's default times 4.
+
+    Attributes:
+        entries: Their names.
+        dtypes: In which dtypes.
+        rtol: Relative tolerance.
+        atol: Absolute tolerance.
+        reason: Why.
+    """
+
+    entries: frozenset[str]
+    dtypes: frozenset[str]
+    rtol: float
+    atol: float
+    reason: str
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+FAILURES: tuple[Failure, ...] = ()
+
+LOOSER: tuple[Looser, ...] = ()

@@ -1,0 +1,58 @@
+"""Every operator of torch's database through the whole path; ``python -m benchmarks.op_coverage`` is the complete sweep."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch.testing._internal.opinfo.core import OpInfo
+
+from .checking import ALL_SAMPLES, check, dtype_name
+from .deviations import UNDEFINED, expected_failure
+from .limits import FAILURES, LOOSER
+from .opinfo import DTYPES, entries
+
+# How many samples of an entry are run in each dtype here; the complete sweep runs more of them.
+SAMPLES = {torch.float32: 4, torch.int64: 2, torch.bool: 2, torch.complex64: 2}
+
+
+class Deviates(AssertionError):
+    """Samples that fail as the table of limits says."""
+
+
+def _rows() -> Iterator[object]:
+    for entry in entries():
+        for dtype in DTYPES:
+            if dtype not in entry.supported_dtypes("cpu"):
+                continue
+            failure = expected_failure(entry.full_name, dtype_name(dtype))
+            marks = ()
+            if failure is not None:
+                reason = f"{failure.owner}: {failure.reason}"
+                marks = (pytest.mark.xfail(strict=True, raises=Deviates, reason=reason),)
+            yield pytest.param(entry, dtype, id=f"{entry.full_name}-{dtype_name(dtype)}", marks=marks)
+
+
+@pytest.mark.parametrize(("entry", "dtype"), _rows())
+def test_operator(entry: OpInfo, dtype: torch.dtype) -> None:
+    failure = expected_failure(entry.full_name, dtype_name(dtype))
+    known = failure is not None
+    samples = ALL_SAMPLES if known else SAMPLES.get(dtype, 1)
+    outcomes = check(entry, dtype, samples, dynamic=known or dtype == torch.float32)
+    wrong = [outcome for outcome in outcomes if outcome.status not in ("ok", "eager")]
+    text = "\n".join(f"{outcome.name}: {outcome.status}: {outcome.detail}" for outcome in wrong)
+    if failure is not None and wrong and all(outcome.status in failure.statuses for outcome in wrong):
+        raise Deviates(text)
+    assert not wrong, text
+
+
+def test_the_tables_name_entries_that_exist() -> None:
+    known = {entry.full_name for entry in entries()}
+    named = UNDEFINED.union(*(row.entries for row in FAILURES), *(row.entries for row in LOOSER))
+    assert sorted(named - known) == []
+
+
+def test_wrong_results_are_only_ever_those_of_onnx_runtime() -> None:
+    wrong = {"count", "shape", "dtype", "value"}
+    assert [row.reason for row in FAILURES if row.statuses & wrong and row.owner != "ort"] == []
