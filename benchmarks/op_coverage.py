@@ -3,7 +3,7 @@
     python -m benchmarks.op_coverage [--dtypes float32,int64] [--entries add,mul] [--samples 8] [--processes 2]
                                      [--results build/op_coverage.jsonl] [--fresh] [--static] [--failures]
 
-Every entry and dtype is one task of a worker process. A worker that dies, or takes longer than a minute for a task,
+Every entry and dtype is one task of a worker process. A worker that dies, or takes longer than two minutes for a task,
 costs that task only, which is then recorded as "crash". Finished tasks are appended to the results file, and a second
 run goes on where the first was stopped. With all entries and dtypes the support page ``translations/SUPPORT.md`` is
 written.
@@ -27,6 +27,8 @@ from typing import Any
 __all__ = ["main"]
 
 TASK_SECONDS = 120
+DTYPES = "float32,float16,bfloat16,float64,int64,int32,uint8,bool,complex64"
+SUPPORT_PAGE = Path(__file__).parent.parent / "translations" / "SUPPORT.md"
 Task = tuple[str, str]
 
 
@@ -141,7 +143,7 @@ def summary(records: Mapping[Task, list[dict[str, Any]]]) -> str:
 def main() -> None:
     """See the module's docstring."""
     parser = argparse.ArgumentParser(description="Operator coverage over torch's operator database.")
-    parser.add_argument("--dtypes", default="float32,float16,bfloat16,float64,int64,int32,uint8,bool,complex64")
+    parser.add_argument("--dtypes", default=DTYPES)
     parser.add_argument("--entries", default="", help="names, separated by commas; all by default")
     parser.add_argument("--samples", type=int, default=8)
     parser.add_argument("--processes", type=int, default=2)
@@ -184,6 +186,10 @@ def main() -> None:
                 if outcome["status"] not in ("ok", "eager"):
                     print(f"{outcome['name']:40} {outcome['status']:12} {' '.join(outcome['detail'].split())[:400]}")
     print(summary(chosen))
+    if wanted == names and options.dtypes == DTYPES:
+        from ._support import support_page
+
+        SUPPORT_PAGE.write_text(support_page(chosen, DTYPES.split(",")))
 
 
 if __name__ == "__main__":
