@@ -195,6 +195,20 @@ class Builder(onnxscript.GraphBuilder):
                 return simpler
         return self._emit(op_type, domain, version, facts, values, attributes, outputs, name)
 
+    def emit_verbatim(
+        self,
+        op_type: str,
+        inputs: Sequence[ir.Value | None],
+        attributes: Mapping[str, Any],
+        outputs: int,
+        domain: str,
+        version: int | None,
+    ) -> tuple[ir.Value, ...]:
+        """Emits an operator as it is given, without looking into its schema."""
+        values = self._input_values(None, inputs)
+        made = self._emit(op_type, domain, version, None, values, attributes, outputs, None)
+        return (made,) if isinstance(made, ir.Value) else tuple(made)
+
     def _in_form(self, op_type: str, inputs: list[Any], attributes: dict[str, Any]) -> ir.Value | None:
         composed = COMPOSITIONS.get(op_type)
         if composed is not None and self.opset_version < composed[0]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
@@ -80,6 +80,36 @@ class Op(onnxscript.OpBuilder):
         """Emits an operator with several outputs."""
         values = self._graph_builder.call_op(op_type, inputs, attributes, domain=domain, outputs=outputs)
         return (values,) if isinstance(values, ir.Value) else tuple(values)
+
+    def verbatim(
+        self,
+        op_type: str,
+        inputs: Sequence[ir.Value | None],
+        attributes: Mapping[str, Any],
+        dtypes: Sequence[ir.DataType],
+        *,
+        domain: str = "",
+        version: int | None = None,
+        metadata: Mapping[str, str] | None = None,
+    ) -> tuple[ir.Value, ...]:
+        """Emits an operator as it is given: in no other form, never simplified or shared.
+
+        Args:
+            op_type: Its name.
+            inputs: Its inputs; None for absent ones.
+            attributes: Its attributes.
+            dtypes: The element type of each output.
+            domain: Its domain.
+            version: Version of the domain, if it is not the default one.
+            metadata: More metadata for the node.
+        """
+        values = self._graph_builder.emit_verbatim(op_type, inputs, attributes, len(dtypes), domain, version)
+        for value, dtype in zip(values, dtypes, strict=True):
+            value.type = ir.TensorType(dtype)
+        node = values[0].producer()
+        if node is not None:
+            node.metadata_props.update(metadata or {})
+        return values
 
     # ---- facts
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import onnx.defs
 import onnx_ir as ir
 
-__all__ = ["OpFacts", "facts_of"]
+__all__ = ["OpFacts", "facts_of", "since_version"]
 
 
 @dataclass(frozen=True)
@@ -76,3 +76,12 @@ def facts_of(op_type: str, opset: int, domain: str = "") -> OpFacts | None:
     variadic = bool(schema.inputs) and schema.inputs[-1].option == onnx.defs.OpSchema.FormalParameterOption.Variadic
     has_graph = any(attribute.type == onnx.defs.OpSchema.AttrType.GRAPH for attribute in schema.attributes.values())
     return OpFacts(inputs, variadic, tuple(outputs), allowed, op_type not in _RANDOM and not has_graph)
+
+
+@functools.cache
+def since_version(op_type: str, opset: int, domain: str = "") -> int | None:
+    """The opset in which the operator of this opset got its present form, or None when it does not exist."""
+    try:
+        return int(onnx.defs.get_schema(op_type, opset, domain).since_version)
+    except onnx.defs.SchemaError:
+        return None

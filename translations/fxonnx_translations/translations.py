@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 
+from . import onnx_ops
 from .aten import (
     activation,
     adaptive_pool,
@@ -13,6 +14,7 @@ from .aten import (
     conv,
     creation,
     embedding,
+    factorization,
     indexing,
     join_split,
     matmul,
@@ -26,13 +28,15 @@ from .aten import (
     scatter,
     scatter_views,
     slicing,
+    solve,
     sorting,
     unary,
     view,
 )
-from .registry import Registry, build_registry
+from .foreign import loaded
+from .registry import Registry, Translation, build_registry
 
-__all__ = ["MODULES", "default_registry"]
+__all__ = ["FOREIGN_MODULES", "MODULES", "default_registry"]
 
 MODULES = (
     activation,
@@ -43,6 +47,7 @@ MODULES = (
     conv,
     creation,
     embedding,
+    factorization,
     indexing,
     join_split,
     matmul,
@@ -56,13 +61,22 @@ MODULES = (
     scatter,
     scatter_views,
     slicing,
+    solve,
     sorting,
     unary,
     view,
 )
 
 
-@functools.cache
+# Operators of other libraries, which may be imported between two exports.
+FOREIGN_MODULES = (onnx_ops,)
+
+
 def default_registry() -> Registry:
     """The registry of all built-in translations; immutable, so that one serves every export."""
-    return build_registry(MODULES)
+    return _registry_with(loaded(FOREIGN_MODULES))
+
+
+@functools.cache
+def _registry_with(foreign: tuple[Translation, ...]) -> Registry:
+    return build_registry(MODULES, foreign)

@@ -31,6 +31,10 @@ __all__ = ["Request", "lower"]
 Bound: TypeAlias = ir.Value | Dim | float | bool | str | Sequence[Any] | None
 
 
+# Element types that torch has no dtype for; its ONNX operators stand for their tensors with tensors of bytes.
+_HELD_IN_BYTES = frozenset({ir.DataType.INT4, ir.DataType.UINT4})
+
+
 @dataclass(frozen=True)
 class Request:
     """What is asked of the lowering.
@@ -210,7 +214,7 @@ class _Walk:
         inferred = quick(value, self.builder)
         if value.dtype is None:
             self.builder.infer(value)
-        if value.dtype != result.dtype:
+        if value.dtype != result.dtype and not (value.dtype in _HELD_IN_BYTES and result.torch_dtype is torch.uint8):
             found = value.dtype.name if value.dtype is not None else "unknown"
             raise self._error(node, f"the translation returned {found}, torch returns {result.dtype.name}")
         shape = (*result.shape, *trailing)
