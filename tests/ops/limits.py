@@ -54,4 +54,12 @@ def _names(text: str) -> frozenset[str]:
 
 FAILURES: tuple[Failure, ...] = ()
 
-LOOSER: tuple[Looser, ...] = ()
+LOOSER: tuple[Looser, ...] = (
+    Looser(
+        _names("matrix_exp"),
+        _names("float32"),
+        5e-3,
+        4e-5,
+        "elements far below the largest of their matrix: against float64 torch's own are off by 0.24 %, ours by 0.07 %",
+    ),
+)
