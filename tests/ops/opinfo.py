@@ -26,6 +26,10 @@ DTYPES = (
 )
 
 
+_UP_TO_SIGN = frozenset({"linalg.eigh", "linalg.svd", "pca_lowrank", "svd", "svd_lowrank"})
+"""Entries whose vectors have no defined sign."""
+
+
 class Applied(torch.nn.Module):
     """A function of nested arguments as a module of their tensors.
 
@@ -59,12 +63,14 @@ class Problem:
         model: The operator as a module.
         inputs: Its tensors.
         key: Equal for samples that are the same program but for sizes.
+        defined: Makes of the results what is defined of them, where that is not all.
     """
 
     name: str
     model: Applied
     inputs: tuple[torch.Tensor, ...]
     key: str
+    defined: Callable[[Any], Any] | None = None
 
     def copies(self) -> tuple[torch.Tensor, ...]:
         """The inputs, free to be written to."""
@@ -96,7 +102,8 @@ def problems(entry: OpInfo, dtype: torch.dtype, limit: int) -> Iterator[Problem]
         seen.add(written)
         name = f"{entry.full_name}-{str(dtype).removeprefix('torch.')}-{count}"
         key = repr([_description(leaf, sizes=False) for leaf in leaves]) + repr(spec)
-        yield Problem(name, Applied(entry.get_op(), leaves, spec), tensors, key)
+        defined = sample.output_process_fn_grad if entry.full_name in _UP_TO_SIGN else None
+        yield Problem(name, Applied(entry.get_op(), leaves, spec), tensors, key, defined)
         count += 1
         if count == limit:
             return

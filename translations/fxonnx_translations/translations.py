@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 
-from . import onnx_ops
+from . import onnx_ops, torchvision
 from .aten import (
     activation,
     adaptive_pool,
@@ -29,6 +29,7 @@ from .aten import (
     scatter_views,
     slicing,
     solve,
+    spectral,
     sorting,
     unary,
     view,
@@ -62,6 +63,7 @@ MODULES = (
     scatter_views,
     slicing,
     solve,
+    spectral,
     sorting,
     unary,
     view,
@@ -69,7 +71,7 @@ MODULES = (
 
 
 # Operators of other libraries, which may be imported between two exports.
-FOREIGN_MODULES = (onnx_ops,)
+FOREIGN_MODULES = (onnx_ops, torchvision)
 
 
 def default_registry() -> Registry:

@@ -19,7 +19,17 @@ from ..op import Op
 from ..registry import translates
 from ..symbols import Dim
 
-__all__ = ["LU", "lu_factors", "matrix_transpose", "order_of_pivots", "rows_and_columns", "unit_matrix"]
+__all__ = [
+    "LU",
+    "householder",
+    "householder_product",
+    "lu_factors",
+    "matrix_transpose",
+    "order_of_pivots",
+    "rows_and_columns",
+    "smaller",
+    "unit_matrix",
+]
 
 aten = torch.ops.aten
 
@@ -38,7 +48,8 @@ def rows_and_columns(op: Op, matrix: ir.Value) -> tuple[ir.Value, ir.Value]:
     return op.Unsqueeze(arange(op, rows), [1]), op.Unsqueeze(arange(op, columns), [0])
 
 
-def _smaller(one: Dim, other: Dim) -> Dim:
+def smaller(one: Dim, other: Dim) -> Dim:
+    """The smaller of two sizes."""
     if isinstance(one, int) and isinstance(other, int):
         return min(one, other)
     return one if one == other else Min(one, other)  # type: ignore[no-untyped-call]
@@ -118,7 +129,7 @@ class LU:
 def lu_factors(op: Op, matrix: ir.Value, *, pivot: bool = True) -> LU:
     """The LU factorization of matrices [*, m, n]."""
     dims, dtype = op.dims(matrix), op.dtype_of(matrix)
-    count = _smaller(*dims[-2:])
+    count = smaller(*dims[-2:])
     rows, columns = rows_and_columns(op, matrix)
     places = arange(op, count)
     zero, below_all = op.const(0, dtype), op.const(-1, dtype)
@@ -180,7 +191,7 @@ def _permutation(op: Op, order: ir.Value, rows: Dim, dtype: ir.DataType) -> ir.V
 def _unpacked(op: Op, factors: ir.Value) -> tuple[ir.Value, ir.Value]:
     """L [*, m, k] and U [*, k, n]."""
     rows, columns = op.dims(factors)[-2:]
-    count = _smaller(rows, columns)
+    count = smaller(rows, columns)
     lower, upper = factors, factors
     batch = op.dims(factors)[:-2]
     if count != columns:
@@ -251,10 +262,10 @@ def _reflected(op: Op, matrix: ir.Value, vector: ir.Value, tau: ir.Value) -> ir.
     return op.Sub(matrix, op.MatMul(op.Mul(tau, vector), product))
 
 
-def _householder(op: Op, matrix: ir.Value) -> tuple[ir.Value, ir.Value]:
+def householder(op: Op, matrix: ir.Value) -> tuple[ir.Value, ir.Value]:
     """LAPACK's geqrf: R with the reflectors below its diagonal [*, m, n], and tau [*, min(m, n)]."""
     dims, dtype = op.dims(matrix), op.dtype_of(matrix)
-    count = _smaller(*dims[-2:])
+    count = smaller(*dims[-2:])
     rows, columns = rows_and_columns(op, matrix)
     places = arange(op, count)
     zero = op.const(0, dtype)
@@ -282,7 +293,9 @@ def _householder(op: Op, matrix: ir.Value) -> tuple[ir.Value, ir.Value]:
     return packed, taus
 
 
-def _product(op: Op, packed: ir.Value, taus: ir.Value, matrix: ir.Value, *, transpose: bool = False) -> ir.Value:
+def householder_product(
+    op: Op, packed: ir.Value, taus: ir.Value, matrix: ir.Value, *, transpose: bool = False
+) -> ir.Value:
     """Q or its transpose times a matrix [*, m, p], for Q = H_0 H_1 ..."""
     rows, _ = rows_and_columns(op, packed)
     count = op.dims(taus)[-1]
@@ -305,14 +318,14 @@ def unit_matrix(op: Op, batch: Sequence[Dim], rows: Dim, columns: Dim, dtype: ir
 @translates(aten.geqrf.default)
 def geqrf(op: Op, self: ir.Value) -> tuple[ir.Value, ir.Value]:
     """aten::geqrf(Tensor self) -> (Tensor a, Tensor tau)"""
-    return _householder(op, self)
+    return householder(op, self)
 
 
 @translates(aten.linalg_householder_product.default)
 def linalg_householder_product(op: Op, input: ir.Value, tau: ir.Value) -> ir.Value:
     """aten::linalg_householder_product(Tensor input, Tensor tau) -> Tensor"""
     *batch, rows, columns = op.dims(input)
-    return _product(op, input, tau, unit_matrix(op, batch, rows, columns, op.dtype_of(input)))
+    return householder_product(op, input, tau, unit_matrix(op, batch, rows, columns, op.dtype_of(input)))
 
 
 @translates(aten.ormqr.default)
@@ -321,8 +334,8 @@ def ormqr(
 ) -> ir.Value:
     """aten::ormqr(Tensor self, Tensor input2, Tensor input3, bool left=True, bool transpose=False) -> Tensor"""
     if left:
-        return _product(op, self, input2, input3, transpose=transpose)
-    product = _product(op, self, input2, matrix_transpose(op, input3), transpose=not transpose)
+        return householder_product(op, self, input2, input3, transpose=transpose)
+    product = householder_product(op, self, input2, matrix_transpose(op, input3), transpose=not transpose)
     return matrix_transpose(op, product)
 
 
@@ -330,8 +343,8 @@ def ormqr(
 def linalg_qr(op: Op, A: ir.Value, mode: str = "reduced") -> tuple[ir.Value, ir.Value]:
     """aten::linalg_qr(Tensor A, str mode="reduced") -> (Tensor Q, Tensor R)"""
     *batch, rows, columns = op.dims(A)
-    packed, taus = _householder(op, A)
-    count = _smaller(rows, columns)
+    packed, taus = householder(op, A)
+    count = smaller(rows, columns)
     upper = packed
     if mode != "complete" and count != rows:
         upper = op.shaped(op.Slice(packed, [0], op.size(count), [-2]), (*batch, count, columns))
@@ -339,4 +352,4 @@ def linalg_qr(op: Op, A: ir.Value, mode: str = "reduced") -> tuple[ir.Value, ir.
     if mode == "r":
         return op.const(torch.empty(0, dtype=op.result.torch_dtype)), upper
     width = rows if mode == "complete" else count
-    return _product(op, packed, taus, unit_matrix(op, batch, rows, width, op.dtype_of(A))), upper
+    return householder_product(op, packed, taus, unit_matrix(op, batch, rows, width, op.dtype_of(A))), upper

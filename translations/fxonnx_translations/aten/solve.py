@@ -205,6 +205,8 @@ def linalg_matrix_exp(op: Op, self: ir.Value) -> ir.Value:
     Taylor polynomial, which is squared as often as the matrix was halved.
     """
     dtype = op.dtype_of(self)
+    if dtype in (ir.DataType.FLOAT16, ir.DataType.BFLOAT16):
+        return op.cast(linalg_matrix_exp(op, op.cast(self, ir.DataType.FLOAT)), dtype)
     *batch, size, _ = op.dims(self)
     one = op.const(1, dtype)
     identity = unit_matrix(op, batch, size, size, dtype)
