@@ -20,7 +20,7 @@ def dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def check(entry: OpInfo, dtype: torch.dtype, samples: int, *, dynamic: bool) -> list[Outcome]:
+def check(entry: OpInfo, dtype: torch.dtype, samples: int, *, dynamic: bool, opset: int | None = None) -> list[Outcome]:
     """Runs an entry of the database.
 
     Args:
@@ -29,10 +29,11 @@ def check(entry: OpInfo, dtype: torch.dtype, samples: int, *, dynamic: bool) -> 
         samples: How many samples to run.
         dynamic: Whether to run the first sample of some size once more with all its sizes dynamic, and at the sizes of
             the other samples that are the same program.
+        opset: Target opset.
     """
     found = list(problems(entry, dtype, max(samples, ALL_SAMPLES if dynamic else 0)))
     undefined, allowed = entry.full_name in UNDEFINED, tolerance(entry.full_name, dtype_name(dtype))
-    outcomes = [run(problem, undefined=undefined, tolerance=allowed) for problem in found[:samples]]
+    outcomes = [run(problem, undefined=undefined, tolerance=allowed, opset=opset) for problem in found[:samples]]
     sized = next(filter(_has_sizes, found), None)
     if dynamic and sized is not None:
         others = [problem for problem in found if problem is not sized]

@@ -16,6 +16,8 @@ from .opinfo import DTYPES, entries
 # How many samples of an entry are run in each dtype here; the complete sweep runs more of them.
 SAMPLES = {torch.float32: 4, torch.int64: 2, torch.bool: 2, torch.complex64: 2}
 
+OPSETS = (13, 17, 20, 23, 26)
+
 
 class Deviates(AssertionError):
     """Samples that fail as the table of limits says."""
@@ -45,6 +47,27 @@ def test_operator(entry: OpInfo, dtype: torch.dtype) -> None:
     if failure is not None and wrong and all(outcome.status in failure.statuses for outcome in wrong):
         raise Deviates(text)
     assert not wrong, text
+
+
+def _opset_rows() -> Iterator[object]:
+    """Each entry at one of the opsets, in turn, with one sample."""
+    usable = [entry for entry in entries() if torch.float32 in entry.supported_dtypes("cpu")]
+    for number, entry in enumerate(usable):
+        if expected_failure(entry.full_name, "float32") is None:
+            opset = OPSETS[number % len(OPSETS)]
+            yield pytest.param(entry, opset, id=f"{entry.full_name}-opset{opset}")
+
+
+@pytest.mark.parametrize(("entry", "opset"), _opset_rows())
+def test_opset(entry: OpInfo, opset: int) -> None:
+    outcomes = check(entry, torch.float32, 1, dynamic=False, opset=opset)
+    # What an opset can not express, it says.
+    wrong = [
+        outcome
+        for outcome in outcomes
+        if outcome.status not in ("ok", "eager") and f"at opset {opset}" not in outcome.detail
+    ]
+    assert not wrong, wrong
 
 
 def test_the_tables_name_entries_that_exist() -> None:
