@@ -111,5 +111,5 @@ def problems(entry: OpInfo, dtype: torch.dtype, limit: int) -> Iterator[Problem]
 
 def _description(leaf: Any, *, sizes: bool) -> Any:
     if isinstance(leaf, torch.Tensor):
-        return (leaf.dtype, tuple(leaf.shape) if sizes else [size if size < 2 else 2 for size in leaf.shape])
+        return (leaf.dtype, tuple(leaf.shape) if sizes else leaf.dim())
     return leaf

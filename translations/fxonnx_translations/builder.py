@@ -265,6 +265,9 @@ class Builder(onnxscript.GraphBuilder):
             if known is not None:
                 return known[0] if outputs == 1 else known
         made = self._output_values(outputs)
+        # Before the node exists: one that is refused here must not count as a use of its inputs.
+        if facts is not None:
+            self._type_outputs(op_type, facts, values, attributes, made)
         node = ir.Node(
             domain,
             op_type,
@@ -278,8 +281,6 @@ class Builder(onnxscript.GraphBuilder):
         if domain and domain not in self.graph.opset_imports:
             self.root.graph.opset_imports[domain] = version or 1
             self.graph.opset_imports[domain] = version or 1
-        if facts is not None:
-            self._type_outputs(op_type, facts, values, attributes, made)
         self.graph.append(node)
         self.created.append(node)
         if key is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 
-from . import onnx_ops, torchvision
+from . import onnx_ops, quantized, torchvision
 from .aten import (
     activation,
     adaptive_pool,
@@ -73,7 +73,7 @@ MODULES = (
 
 
 # Operators of other libraries, which may be imported between two exports.
-FOREIGN_MODULES = (onnx_ops, torchvision)
+FOREIGN_MODULES = (onnx_ops, quantized, torchvision)
 
 
 def default_registry() -> Registry:
