@@ -241,3 +241,12 @@ def test_names_are_unique_by_construction() -> None:
     ]
     assert names.unique("val_0") == "val_0"
     assert names.helper() == "val_1"
+
+
+def test_an_operator_that_is_refused_does_not_use_its_inputs() -> None:
+    op = make(opset=13)
+    x = add_input(op, (2,), ir.DataType.UINT8)
+    inserted = op.Unsqueeze(x, [0])
+    with pytest.raises(Unsupported, match="Sub does not take UINT8 at opset 13"):
+        op.Sub(inserted, x)
+    assert not inserted.uses()
