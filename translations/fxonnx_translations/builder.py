@@ -17,6 +17,7 @@ import sympy
 from . import constants, shapes
 from .compositions import COMPOSITIONS
 from .forms import FORMS, FormError
+from .kernels import NARROW, wider_type
 from .names import Names
 from .opschema import OpFacts, facts_of
 from .simplify import RULES
@@ -193,7 +194,57 @@ class Builder(onnxscript.GraphBuilder):
             simpler = RULES[op_type](self, values, attributes)  # type: ignore[arg-type]
             if simpler is not None:
                 return simpler
+        if facts is not None and isinstance(outputs, int) and any(v is not None and v.dtype in NARROW for v in values):
+            widened = self._widened(op_type, facts, values)
+            if widened is not None:
+                return self._emit_wider(op_type, facts, values, widened, attributes, outputs, name)
         return self._emit(op_type, domain, version, facts, values, attributes, outputs, name)
+
+    def _widened(self, op_type: str, facts: OpFacts, values: Sequence[ir.Value | None]) -> list[ir.Value | None] | None:
+        """The inputs in types that the operator takes, or None when it takes them as they are."""
+        wider: dict[str, ir.DataType | None] = {}
+        for index, value in enumerate(values):
+            variable = facts.type_variable(index)
+            if value is None or value.dtype is None or variable is None or variable in wider:
+                continue
+            wider[variable] = wider_type(op_type, value.dtype, variable, facts)
+        if not any(wider.values()):
+            return None
+        types = [wider.get(facts.type_variable(index) or "") for index in range(len(values))]
+        return [
+            value if value is None or dtype is None else self._in_type(value, dtype)
+            for value, dtype in zip(values, types, strict=True)
+        ]
+
+    def _in_type(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
+        """The value in another type; a literal is converted here and now."""
+        array = constants.array_of(value)
+        if (
+            array is not None
+            and value.dtype is not None
+            and value.dtype.is_floating_point() == dtype.is_floating_point()
+        ):
+            return self.constant(ir.Tensor(array.astype(dtype.numpy()), dtype=dtype))
+        return self.value_of("Cast", value, to=dtype)
+
+    def _emit_wider(
+        self,
+        op_type: str,
+        facts: OpFacts,
+        values: Sequence[ir.Value | None],
+        widened: Sequence[ir.Value | None],
+        attributes: Mapping[str, Any],
+        outputs: int | Sequence[str | ir.Value],
+        name: str | None,
+    ) -> ir.Value | Sequence[ir.Value]:
+        made = self._emit(op_type, "", None, facts, widened, attributes, outputs, name)
+        several = [made] if isinstance(made, ir.Value) else list(made)
+        for index, output in enumerate(several):
+            rule = facts.outputs[min(index, len(facts.outputs) - 1)]
+            source = values[rule] if isinstance(rule, int) and rule < len(values) else None
+            if source is not None and source.dtype is not None and source.dtype != output.dtype:
+                several[index] = self.value_of("Cast", output, to=source.dtype)
+        return several[0] if isinstance(made, ir.Value) else several
 
     def emit_verbatim(
         self,
