@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from fxonnx.prepare.tracing import decompositions
 
+from fxonnx.prepare.tracing import decompositions
 from fxonnx_translations.translations import default_registry
 
 from .harness import Case, T, run
