@@ -11,8 +11,6 @@ import fxonnx
 
 from .harness import SIZES, Case, T, run
 
-HALF = torch.float16
-
 
 def _rotated(**options: Any) -> Any:
     return lambda x, cos, sin: torch.onnx.ops.rotary_embedding(x, cos, sin, **options)
@@ -41,6 +39,7 @@ def _parts_of_zeros(x: torch.Tensor) -> list[torch.Tensor]:
 
 ROTARY = "onnx.RotaryEmbedding.opset23"
 ATTENTION = "onnx.Attention.opset23"
+ROTATED: tuple[tuple[int | str, ...], ...] = (("n", 2, "m", 8), ("n", "m", 4), ("n", "m", 4))
 POSITIONS = T(("n", "m"), torch.int64, 0, 9)
 HEADS = (T(("n", 3, 2, 8)), T(("n", 3, "t", 8)), T(("n", 3, "t", 8)))
 FLAT = (T(("n", 3, 16)), T(("n", "t", 8)), T(("n", "t", 8)))
@@ -100,7 +99,33 @@ CASES = (
     ),
     Case(ATTENTION, _attention(), (T(("n", "m", 2, 8)), T(("n", "m", "t", 8)), T(("n", "m", "t", 8))), "dynamic-heads"),
     # torch rounds the scaled queries and keys to half before it multiplies them for the fourth output.
-    Case(ATTENTION, _attention(is_causal=True), tuple(T(heads.shape, HALF) for heads in HEADS), "half", atol=4e-3),
+    *(
+        Case(
+            ATTENTION,
+            _attention(is_causal=True),
+            tuple(T(heads.shape, dtype) for heads in HEADS),
+            f"{dtype}-{opset}",
+            opset,
+            rtol=tolerance,
+            atol=tolerance,
+        )
+        for dtype, tolerance in ((torch.float16, 4e-3), (torch.bfloat16, 6e-2))
+        for opset in (20, 23)
+    ),
+    # torch rounds the products before it subtracts them.
+    *(
+        Case(
+            ROTARY,
+            _rotated(),
+            tuple(T(shape, dtype) for shape in ROTATED),
+            f"{dtype}-{opset}",
+            opset,
+            rtol=tolerance,
+            atol=tolerance,
+        )
+        for dtype, tolerance in ((torch.float16, 4e-3), (torch.bfloat16, 3e-2))
+        for opset in (20, 23)
+    ),
 )
 
 

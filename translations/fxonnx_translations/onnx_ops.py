@@ -209,10 +209,13 @@ def attention(
     """onnx::Attention.opset23(Tensor Q, Tensor K, Tensor V, Tensor? attn_mask=None, Tensor? past_key=None, Tensor? past_value=None, *, bool is_causal=False, SymInt kv_num_heads=0, SymInt q_num_heads=0, SymInt qk_matmul_output_mode=0, float? scale=None, float softcap=0., SymInt? softmax_precision=None) -> (Tensor, Tensor, Tensor, Tensor)"""
     if not all(isinstance(number, int) for number in (kv_num_heads, q_num_heads, qk_matmul_output_mode)):
         raise Unsupported("numbers of heads and qk_matmul_output_mode are attributes, so that they must be numbers")
-    _check_value_heads(op, K, V, kv_num_heads)
+    _check_value_heads(op, K, V)
     # ONNX has since moved the cap before the mask, and its causal mask counts from the past on; torch's does neither.
-    capped_mask = softcap > 0 and (attn_mask is not None or is_causal)
-    if op.opset >= 23 and qk_matmul_output_mode == 0 and not capped_mask and not (is_causal and past_key is not None):
+    other_order = softcap > 0 and (attn_mask is not None or is_causal)
+    other_mask = is_causal and past_key is not None
+    # ONNX Runtime has no kernel for BFLOAT16.
+    carried = qk_matmul_output_mode == 0 and op.dtype_of(Q) != ir.DataType.BFLOAT16
+    if op.opset >= 23 and carried and not other_order and not other_mask:
         return op.multi(
             "Attention",
             *(Q, K, V, _complete(op, attn_mask, Q, K, past_key), past_key, past_value),
@@ -243,7 +246,7 @@ def attention(
     return output, present_key, present_value, seen
 
 
-def _check_value_heads(op: Op, key: ir.Value, value: ir.Value, heads: int) -> None:
+def _check_value_heads(op: Op, key: ir.Value, value: ir.Value) -> None:
     key_width, value_width = op.dims(key)[-1], op.dims(value)[-1]
     if isinstance(key_width, int) and isinstance(value_width, int) and key_width != value_width:
         raise Unsupported("torch's shapes of attention are wrong for heads of V of another size than those of K")
