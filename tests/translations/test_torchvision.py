@@ -21,7 +21,7 @@ make_operators_run()
 OPS = torch.ops.torchvision
 DOUBLE = torch.float64
 
-# batch index, left, top, right, bottom: inside, over the borders, far outside, of no size, upside down
+# batch index, left, top, right, bottom: inside, over the borders, beyond them, outside, of no size, small
 ROIS = torch.tensor(
     [
         [0, 1.2, 0.7, 6.1, 5.4],
@@ -32,7 +32,7 @@ ROIS = torch.tensor(
         [1, 2.5, 0.5, 3.5, 1.5],
     ]
 )
-PROPER = ROIS[[0, 1, 2, 3, 5]]
+UPSIDE_DOWN = torch.tensor([[1, 6.0, 7.0, 2.0, 1.5], [0, 1.0, 7.0, 6.0, 1.5]])
 IMAGE = T(("n", 3, "h", "w"))
 SENSITIVE = T(("n", 12, "h", "w"))
 BOXES = torch.tensor(
@@ -87,7 +87,7 @@ CASES = (
         Case(
             "torchvision.roi_align.default",
             _align(ratio, aligned),
-            (IMAGE, PROPER if ratio <= 0 else ROIS),
+            (IMAGE, torch.cat([ROIS, UPSIDE_DOWN])),
             f"{ratio}-{'aligned' if aligned else 'plain'}-{opset}",
             opset,
         )
@@ -114,7 +114,7 @@ CASES = (
         Case(
             "torchvision.ps_roi_align.default",
             lambda image, rois, r=ratio: OPS.ps_roi_align(image, rois, 0.5, 3, 2, r),
-            (SENSITIVE, PROPER if ratio <= 0 else ROIS),
+            (SENSITIVE, ROIS),
             f"{ratio}-{opset}",
             opset,
         )
