@@ -62,4 +62,21 @@ LOOSER: tuple[Looser, ...] = (
         4e-5,
         "elements far below the largest of their matrix: against float64 torch's own are off by 0.24 %, ours by 0.07 %",
     ),
+    Looser(
+        _names(
+            "polygamma.polygamma_n_0 polygamma.polygamma_n_1 polygamma.polygamma_n_2 polygamma.polygamma_n_3 "
+            "special.polygamma.special_polygamma_n_0"
+        ),
+        _names("float32"),
+        1e-4,
+        4e-5,
+        "torch takes the sine of a rounded pi x: against float64 it is off by 2e-5, ours by 2e-7",
+    ),
+    Looser(
+        _names("special.hermite_polynomial_he"),
+        _names("float32"),
+        1e-4,
+        1e-3,
+        "the recurrence cancels: against float64 torch is off by 1.2e-5, ours by 1.9e-5",
+    ),
 )

@@ -149,12 +149,6 @@ def exp2(op: Op, self: ir.Value) -> ir.Value:
     return op.Pow(op.const(2.0, op.result.dtype), op.cast(self, op.result.dtype))
 
 
-@translates(aten.erfc.default)
-def erfc(op: Op, self: ir.Value) -> ir.Value:
-    """aten::erfc(Tensor self) -> Tensor"""
-    return op.Sub(op.const(1.0, op.result.dtype), op.Erf(op.cast(self, op.result.dtype)))
-
-
 @translates(aten.logical_not.default)
 def logical_not(op: Op, self: ir.Value) -> ir.Value:
     """aten::logical_not(Tensor self) -> Tensor"""

@@ -1,0 +1,58 @@
+"""Signs, zeros, NaN and the parts of floats."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from .harness import Case, T, run
+
+aten = torch.ops.aten
+
+_X, _Y = T(("n", 3)), T((3,))
+_EDGES = torch.tensor([0.0, -0.0, 1.0, -1.0, math.inf, -math.inf, math.nan, 1e-30, -1e30])
+_PAIRS = (_EDGES.repeat_interleave(9), _EDGES.repeat(9))
+
+CASES = (
+    Case("aten.log1p.default", torch.log1p, (T(("n", 3), low=-0.9),)),
+    Case("aten.log1p.default", torch.log1p, (torch.cat([_EDGES, torch.logspace(-12, -1, 24)]),), "edges", atol=0),
+    Case("aten.special_log1p.default", aten.special_log1p, (_X,)),
+    Case("aten.expm1.default", torch.expm1, (_X,)),
+    Case("aten.expm1.default", torch.expm1, (torch.cat([_EDGES, torch.logspace(-12, -1, 24)]),), "edges", atol=0),
+    Case("aten.special_expm1.default", aten.special_expm1, (_X,)),
+    Case("aten.signbit.default", torch.signbit, (_X,)),
+    Case("aten.signbit.default", torch.signbit, (_EDGES[:6],), "edges"),
+    Case("aten.signbit.default", torch.signbit, (T((3,), torch.int32),), "int32"),
+    Case("aten.copysign.Tensor", torch.copysign, (_X, _Y)),
+    Case("aten.copysign.Scalar", lambda x: torch.copysign(x, -0.0), (T(("n", 3), torch.int64),)),
+    Case("aten.fmax.default", torch.fmax, (_X, _Y)),
+    Case("aten.fmax.default", torch.fmax, _PAIRS, "edges"),
+    Case("aten.fmin.default", torch.fmin, (_X, _Y)),
+    Case("aten.fmin.default", torch.fmin, _PAIRS, "edges"),
+    Case("aten.atan2.default", torch.atan2, (_X, _Y)),
+    Case("aten.atan2.default", torch.atan2, _PAIRS, "edges"),
+    Case("aten.arctan2.default", aten.arctan2, (T(("n", 3), torch.int64), _Y)),
+    Case("aten.hypot.default", torch.hypot, (_X, _Y)),
+    Case("aten.hypot.default", torch.hypot, _PAIRS, "edges"),
+    Case("aten.frexp.Tensor", torch.frexp, (_X,)),
+    Case(
+        "aten.frexp.Tensor",
+        torch.frexp,
+        (
+            torch.cat(
+                [
+                    torch.ldexp(torch.tensor([1.0, 0.75, 0.99999994]), torch.arange(-130, 128, 3)[:, None]).flatten(),
+                    _EDGES[:2],
+                ]
+            ),
+        ),
+        "all exponents",
+    ),
+)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_translation(case: Case) -> None:
+    run(case)

@@ -1,0 +1,266 @@
+"""Error functions, their inverses, gamma functions and zeta."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import partial
+
+import onnx_ir as ir
+import torch
+
+from ..formulas import erfc_tail, in_float, polynomial
+from ..loops import loop
+from ..op import Op, Operand, Unsupported
+from ..registry import translates
+
+aten = torch.ops.aten
+
+_LOG_SQRT_2_PI = 0.5 * math.log(2 * math.pi)
+
+
+def _refuse_double(op: Op, what: str) -> None:
+    if op.result.dtype == ir.DataType.DOUBLE:
+        raise Unsupported(f"{what} is known to the precision of float32 only, and ONNX has no operator for it")
+
+
+# ---- error functions
+
+
+def _erfc(op: Op, x: ir.Value) -> ir.Value:
+    dtype = op.dtype_of(x)
+    size = op.Abs(x)
+    t, power = erfc_tail(op, size)
+    tail = op.Mul(t, op.Exp(op.Sub(power, op.Mul(size, size))))
+    near = op.Less(x, op.const(0.5, dtype))
+    return op.Where(near, op.Sub(op.const(1.0, dtype), op.Erf(x)), tail)
+
+
+@translates(aten.erfc.default, aten.special_erfc.default)
+def erfc(op: Op, self: ir.Value) -> ir.Value:
+    """aten::erfc(Tensor self) -> Tensor
+    aten::special_erfc(Tensor self) -> Tensor
+
+    1 - erf(x) has nothing left of the tail.
+    """
+    _refuse_double(op, "erfc")
+    return in_float(op, _erfc, self)
+
+
+def _erfcx(op: Op, x: ir.Value) -> ir.Value:
+    dtype = op.dtype_of(x)
+    t, power = erfc_tail(op, op.Abs(x))
+    positive = op.Mul(t, op.Exp(power))
+    mirrored = op.Sub(op.Mul(op.const(2.0, dtype), op.Exp(op.Mul(x, x))), positive)
+    return op.Where(op.Less(x, op.const(0.0, dtype)), mirrored, positive)
+
+
+@translates(aten.special_erfcx.default)
+def special_erfcx(op: Op, self: ir.Value) -> ir.Value:
+    """aten::special_erfcx(Tensor self) -> Tensor"""
+    _refuse_double(op, "erfcx")
+    return in_float(op, _erfcx, self)
+
+
+# Rational starting values (those of MATLAB's erfinv): for |y| <= 0.7 in y^2, beyond in sqrt(-log((1 - |y|) / 2)).
+_CENTRAL = (
+    (0.886226899, -1.645349621, 0.914624893, -0.140543331),
+    (1.0, -2.118377725, 1.442710462, -0.329097515, 0.012229801),
+)
+_TAIL = ((-1.970840454, -1.624906493, 3.429567803, 1.641345311), (1.0, 3.543889200, 1.637067800))
+
+
+def _erfinv(op: Op, y: ir.Value) -> ir.Value:
+    dtype = op.dtype_of(y)
+    one = op.const(1.0, dtype)
+    size = op.Abs(y)
+    square = op.Mul(y, y)
+    central = op.Mul(y, op.Div(polynomial(op, square, _CENTRAL[0]), polynomial(op, square, _CENTRAL[1])))
+    root = op.Sqrt(op.Neg(op.Log(op.Mul(op.Sub(one, size), op.const(0.5, dtype)))))
+    tail = op.Mul(op.Sign(y), op.Div(polynomial(op, root, _TAIL[0]), polynomial(op, root, _TAIL[1])))
+    x = op.Where(op.LessOrEqual(size, op.const(0.7, dtype)), central, tail)
+    for _ in range(2):
+        slope = op.Mul(op.const(2 / math.sqrt(math.pi), dtype), op.Exp(op.Neg(op.Mul(x, x))))
+        x = op.Sub(x, op.Div(op.Sub(op.Erf(x), y), slope))
+    infinite = op.Mul(y, op.const(math.inf, dtype))
+    return op.Where(op.Equal(size, one), infinite, x)
+
+
+@translates(aten.erfinv.default, aten.special_erfinv.default)
+def erfinv(op: Op, self: ir.Value) -> ir.Value:
+    """aten::erfinv(Tensor self) -> Tensor
+    aten::special_erfinv(Tensor self) -> Tensor
+
+    A rational approximation and two steps of Newton's method.
+    """
+    _refuse_double(op, "erf")
+    return in_float(op, _erfinv, self)
+
+
+# ---- gamma functions
+
+_SHIFT = 8
+_STIRLING = tuple(
+    bernoulli / (2 * k * (2 * k - 1))
+    for k, bernoulli in enumerate((1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66, -691 / 2730), start=1)
+)
+_DIGAMMA = tuple(
+    -bernoulli / (2 * k) for k, bernoulli in enumerate((1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66, -691 / 2730), start=1)
+)
+
+
+def _distance_to_integer(op: Op, x: ir.Value) -> ir.Value:
+    return op.Sub(x, op.Round(x))
+
+
+def _log_gamma_positive(op: Op, x: ir.Value) -> ir.Value:
+    """Stirling's series at x, for a small x at x + 8 by the recurrence."""
+    dtype = op.dtype_of(x)
+    small = op.Less(x, op.const(float(_SHIFT), dtype))
+    product = x
+    for step in range(1, _SHIFT):
+        product = op.Mul(product, op.Add(x, op.const(float(step), dtype)))
+    shifted = op.Where(small, op.Add(x, op.const(float(_SHIFT), dtype)), x)
+    inverse = op.Reciprocal(shifted)
+    series = op.Mul(inverse, polynomial(op, op.Mul(inverse, inverse), _STIRLING))
+    leading = op.Sub(op.Mul(op.Sub(shifted, op.const(0.5, dtype)), op.Log(shifted)), shifted)
+    value = op.Add(op.Add(leading, op.const(_LOG_SQRT_2_PI, dtype)), series)
+    return op.Where(small, op.Sub(value, op.Log(product)), value)
+
+
+def _lgamma(op: Op, x: ir.Value) -> ir.Value:
+    dtype = op.dtype_of(x)
+    half, one, pi = op.const(0.5, dtype), op.const(1.0, dtype), op.const(math.pi, dtype)
+    mirrored = op.Less(x, half)
+    value = _log_gamma_positive(op, op.Where(mirrored, op.Sub(one, x), x))
+    sine = op.Abs(op.Sin(op.Mul(pi, _distance_to_integer(op, x))))
+    value = op.Where(mirrored, op.Sub(op.Log(op.Div(pi, sine)), value), value)
+    return op.Where(op.IsInf(x), op.const(math.inf, dtype), value)
+
+
+@translates(aten.lgamma.default, aten.special_gammaln.default)
+def lgamma(op: Op, self: ir.Value) -> ir.Value:
+    """aten::lgamma(Tensor self) -> Tensor
+    aten::special_gammaln(Tensor self) -> Tensor
+    """
+    return in_float(op, _lgamma, self)
+
+
+def _digamma(op: Op, x: ir.Value) -> ir.Value:
+    dtype = op.dtype_of(x)
+    zero, half, one, pi = (op.const(number, dtype) for number in (0.0, 0.5, 1.0, math.pi))
+    mirrored = op.Less(x, zero)
+    positive = op.Where(mirrored, op.Sub(one, x), x)
+    small = op.Less(positive, op.const(float(_SHIFT), dtype))
+    total = op.Reciprocal(positive)
+    for step in range(1, _SHIFT):
+        total = op.Add(total, op.Reciprocal(op.Add(positive, op.const(float(step), dtype))))
+    shifted = op.Where(small, op.Add(positive, op.const(float(_SHIFT), dtype)), positive)
+    inverse = op.Reciprocal(shifted)
+    square = op.Mul(inverse, inverse)
+    series = op.Sub(op.Mul(square, polynomial(op, square, _DIGAMMA)), op.Mul(half, inverse))
+    value = op.Add(op.Log(shifted), series)
+    value = op.Where(small, op.Sub(value, total), value)
+    angle = op.Mul(pi, _distance_to_integer(op, x))
+    value = op.Where(mirrored, op.Sub(value, op.Div(pi, op.Div(op.Sin(angle), op.Cos(angle)))), value)
+    whole = op.And(mirrored, op.Equal(x, op.Round(x)))
+    value = op.Where(whole, op.const(math.nan, dtype), value)
+    # The poles of the two zeros have opposite signs.
+    return op.Where(op.Equal(x, zero), op.Neg(op.Reciprocal(x)), value)
+
+
+@translates(aten.digamma.default, aten.special_digamma.default, aten.special_psi.default)
+def digamma(op: Op, self: ir.Value) -> ir.Value:
+    """aten::digamma(Tensor self) -> Tensor
+    aten::special_digamma(Tensor self) -> Tensor
+    aten::special_psi(Tensor self) -> Tensor
+    """
+    return in_float(op, _digamma, self)
+
+
+# ---- zeta
+
+_FROM = 9.0  # where the Euler-Maclaurin formula takes over from the sum
+_MOST_TERMS = 100_000.0  # beyond it a negative argument has no fractional digits left in float32
+
+# B(2j) / (2j)! of the Euler-Maclaurin formula.
+_EULER_MACLAURIN = tuple(
+    bernoulli / math.factorial(2 * j)
+    for j, bernoulli in enumerate((1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66, -691 / 2730), start=1)
+)
+
+
+def _partial_sum(op: Op, s: ir.Value, q: ir.Value) -> tuple[ir.Value, ir.Value]:
+    """The sum of (q + k)^-s while q + k is small, and the first q + k that is not."""
+    dtype = op.dtype_of(s)
+    one, limit = op.const(1.0, dtype), op.const(_FROM, dtype)
+    power = op.Neg(s)
+    start = op.Add(q, op.Mul(s, op.const(0.0, dtype)))
+    distances = op.Reshape(op.Sub(limit, q), [-1])
+    distances = op.Concat(op.Where(op.IsNaN(distances), limit, distances), op.const([_FROM], dtype), axis=0)
+    most = op.Min(op.ReduceMax(distances, [0], keepdims=0), op.const(_MOST_TERMS, dtype))
+    trips = op.Add(op.cast(op.Ceil(most), ir.DataType.INT64), op.const(1))
+
+    def step(body: Op, k: ir.Value, states: Sequence[ir.Value]) -> Sequence[ir.Value]:
+        total, place = states
+        small = body.LessOrEqual(place, limit)
+        total = body.Where(small, body.Add(total, body.Pow(place, power)), total)
+        return total, body.Where(small, body.Add(place, one), place)
+
+    total, place = loop(op, trips, [op.Mul(start, op.const(0.0, dtype)), start], step)
+    return total, place
+
+
+def _zeta(op: Op, s: ir.Value, q: ir.Value) -> ir.Value:
+    dtype = op.dtype_of(s)
+    one, half = op.const(1.0, dtype), op.const(0.5, dtype)
+    total, end = _partial_sum(op, s, q)
+    term = op.Pow(end, op.Neg(s))
+    total = op.Add(total, op.Add(op.Div(op.Mul(term, end), op.Sub(s, one)), op.Mul(half, term)))
+    factor = s
+    term = op.Div(term, end)
+    for j, coefficient in enumerate(_EULER_MACLAURIN, start=1):
+        total = op.Add(total, op.Mul(op.const(coefficient, dtype), op.Mul(factor, term)))
+        low, high = op.const(2.0 * j - 1, dtype), op.const(2.0 * j, dtype)
+        factor = op.Mul(factor, op.Mul(op.Add(s, low), op.Add(s, high)))
+        term = op.Div(term, op.Mul(end, end))
+    infinite = op.Or(op.Equal(s, one), op.And(op.Equal(q, op.Floor(q)), op.LessOrEqual(q, op.const(0.0, dtype))))
+    value = op.Where(infinite, op.const(math.inf, dtype), total)
+    undefined = op.And(op.Less(q, op.const(0.0, dtype)), op.Not(op.Equal(s, op.Floor(s))))
+    undefined = op.Or(op.Less(s, one), op.And(undefined, op.Not(infinite)))
+    return op.Where(undefined, op.const(math.nan, dtype), value)
+
+
+@translates(aten.special_zeta.default, aten.special_zeta.self_scalar, aten.special_zeta.other_scalar)
+def special_zeta(op: Op, self: Operand, other: Operand) -> ir.Value:
+    """aten::special_zeta(Tensor self, Tensor other) -> Tensor
+    aten::special_zeta.self_scalar(Scalar self, Tensor other) -> Tensor
+    aten::special_zeta.other_scalar(Tensor self, Scalar other) -> Tensor
+    """
+    dtype = op.result.dtype
+    return in_float(op, _zeta, op.operand(self, dtype), op.operand(other, dtype))
+
+
+def _trigamma(op: Op, x: ir.Value) -> ir.Value:
+    dtype = op.dtype_of(x)
+    mirrored = op.Less(x, op.const(0.5, dtype))
+    value = _zeta(op, op.const(2.0, dtype), op.Where(mirrored, op.Sub(op.const(1.0, dtype), x), x))
+    pi = op.const(math.pi, dtype)
+    ratio = op.Div(pi, op.Sin(op.Mul(pi, _distance_to_integer(op, x))))
+    return op.Where(mirrored, op.Sub(op.Mul(ratio, ratio), value), value)
+
+
+def _polygamma(op: Op, x: ir.Value, *, n: int) -> ir.Value:
+    dtype = op.dtype_of(x)
+    sign = 1.0 if n % 2 else -1.0
+    return op.Mul(op.const(sign * math.factorial(n), dtype), _zeta(op, op.const(n + 1.0, dtype), x))
+
+
+@translates(aten.polygamma.default, aten.special_polygamma.default)
+def polygamma(op: Op, n: int, self: ir.Value) -> ir.Value:
+    """aten::polygamma(int n, Tensor self) -> Tensor
+    aten::special_polygamma(int n, Tensor self) -> Tensor
+    """
+    if n == 0:
+        return digamma(op, self)
+    return in_float(op, _trigamma if n == 1 else partial(_polygamma, n=n), self)
