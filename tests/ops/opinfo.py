@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch.testing._internal.common_methods_invocations import op_db
-from torch.testing._internal.opinfo.core import OpInfo
+from torch.testing._internal.opinfo.core import OpInfo, SampleInput
 from torch.utils import _pytree as pytree
 
 __all__ = ["DTYPES", "Problem", "entries", "problems"]
@@ -28,6 +29,9 @@ DTYPES = (
 
 _UP_TO_SIGN = frozenset({"linalg.eigh", "linalg.svd", "pca_lowrank", "svd", "svd_lowrank"})
 """Entries whose vectors have no defined sign."""
+
+_AMONG_EQUALS = {"argsort": 0, "kthvalue": 1, "median": 0, "mode": 0, "nanmedian": 0, "sort": 0, "topk": 1}
+"""Entries whose positions of equal elements are not defined, and the place of ``dim`` among their arguments."""
 
 
 class Applied(torch.nn.Module):
@@ -103,10 +107,27 @@ def problems(entry: OpInfo, dtype: torch.dtype, limit: int) -> Iterator[Problem]
         name = f"{entry.full_name}-{str(dtype).removeprefix('torch.')}-{count}"
         key = repr([_description(leaf, sizes=False) for leaf in leaves]) + repr(spec)
         defined = sample.output_process_fn_grad if entry.full_name in _UP_TO_SIGN else None
+        if entry.full_name in _AMONG_EQUALS:
+            defined = partial(_read_at, sample.input, _dim_of(sample, _AMONG_EQUALS[entry.full_name]))
         yield Problem(name, Applied(entry.get_op(), leaves, spec), tensors, key, defined)
         count += 1
         if count == limit:
             return
+
+
+def _dim_of(sample: SampleInput, place: int) -> int:
+    return sample.kwargs.get("dim", sample.args[place] if len(sample.args) > place else -1)
+
+
+def _read_at(values: torch.Tensor, dim: int, results: Any) -> list[torch.Tensor]:
+    """The results with what stands at the positions in place of the positions."""
+    *others, positions = pytree.tree_leaves(results)
+    # The median of everything is a value alone.
+    if values.dim() == 0 or not (others or positions.shape == values.shape):
+        return [*others, positions]
+    if positions.dim() < values.dim():
+        positions = positions.unsqueeze(dim)
+    return [*others, values.gather(dim, positions)]
 
 
 def _description(leaf: Any, *, sizes: bool) -> Any:

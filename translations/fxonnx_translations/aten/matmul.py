@@ -59,7 +59,7 @@ def _scaled(op: Op, value: ir.Value, factor: Operand) -> ir.Value:
     return value if factor == 1 else op.Mul(value, op.operand(factor, op.dtype_of(value)))
 
 
-def _sum_of_products(op: Op, self: ir.Value, product: ir.Value, beta: Operand, alpha: Operand) -> ir.Value:
+def sum_of_products(op: Op, self: ir.Value, product: ir.Value, beta: Operand, alpha: Operand) -> ir.Value:
     """beta * self + alpha * product, where beta == 0 ignores self, NaN and all."""
     scaled = _scaled(op, product, alpha)
     return op.expand(scaled, op.result.shape) if beta == 0 else op.Add(_scaled(op, self, beta), scaled)
@@ -68,15 +68,18 @@ def _sum_of_products(op: Op, self: ir.Value, product: ir.Value, beta: Operand, a
 @translates(aten.addmm.default)
 def addmm(op: Op, self: ir.Value, mat1: ir.Value, mat2: ir.Value, beta: Operand = 1, alpha: Operand = 1) -> ir.Value:
     """aten::addmm(Tensor self, Tensor mat1, Tensor mat2, *, Scalar beta=1, Scalar alpha=1) -> Tensor"""
+    if op.dims(mat1)[1] == 0:
+        # ONNX Runtime's Gemm forgets beta where there is nothing to multiply.
+        return op.expand(_scaled(op, self, beta), op.result.shape)
     if op.is_float(self) and isinstance(beta, (int, float)) and isinstance(alpha, (int, float)) and beta != 0:
         return op.Gemm(mat1, mat2, self, alpha=float(alpha), beta=float(beta))
-    return _sum_of_products(op, self, op.MatMul(mat1, mat2), beta, alpha)
+    return sum_of_products(op, self, op.MatMul(mat1, mat2), beta, alpha)
 
 
 @translates(aten.addmv.default)
 def addmv(op: Op, self: ir.Value, mat: ir.Value, vec: ir.Value, beta: Operand = 1, alpha: Operand = 1) -> ir.Value:
     """aten::addmv(Tensor self, Tensor mat, Tensor vec, *, Scalar beta=1, Scalar alpha=1) -> Tensor"""
-    return _sum_of_products(op, self, op.MatMul(mat, vec), beta, alpha)
+    return sum_of_products(op, self, op.MatMul(mat, vec), beta, alpha)
 
 
 @translates(aten.baddbmm.default)
@@ -84,7 +87,7 @@ def baddbmm(
     op: Op, self: ir.Value, batch1: ir.Value, batch2: ir.Value, beta: Operand = 1, alpha: Operand = 1
 ) -> ir.Value:
     """aten::baddbmm(Tensor self, Tensor batch1, Tensor batch2, *, Scalar beta=1, Scalar alpha=1) -> Tensor"""
-    return _sum_of_products(op, self, op.MatMul(batch1, batch2), beta, alpha)
+    return sum_of_products(op, self, op.MatMul(batch1, batch2), beta, alpha)
 
 
 @translates(aten.outer.default)

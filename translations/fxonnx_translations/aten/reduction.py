@@ -28,10 +28,29 @@ def axes_of(op: Op, value: ir.Value, dim: Axes) -> list[int]:
     return sorted({op.axis(axis, rank) for axis in dims}) if rank else []
 
 
+# What is left of no elements; a maximum does not exist, so that there are none of it either.
+_OF_NOTHING = {
+    "ReduceSum": 0,
+    "ReduceProd": 1,
+    "ReduceMean": math.nan,
+    "ReduceMax": 0,
+    "ReduceMin": 0,
+    "ReduceLogSumExp": -math.inf,
+    "ReduceL1": 0,
+    "ReduceL2": 0,
+    "ReduceSumSquare": 0,
+}
+
+
 def reduced(op: Op, operator: str, value: ir.Value, dim: Axes, keepdim: bool) -> ir.Value:
     """The ONNX reduction; a 0-dim tensor is its own sum, product, mean, maximum ..."""
     if op.rank_of(value) == 0:
         return value
+    dims, axes = op.dims(value), axes_of(op, value, dim)
+    if 0 in dims:
+        # ONNX Runtime returns a tensor without elements as it is, whatever the axes.
+        kept = [1 if axis in axes else size for axis, size in enumerate(dims) if keepdim or axis not in axes]
+        return op.expand(op.const(_OF_NOTHING[operator], op.dtype_of(value)), kept)
     result: ir.Value = getattr(op, operator)(value, axes_of(op, value, dim), keepdims=int(keepdim))
     return result
 

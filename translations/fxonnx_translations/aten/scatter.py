@@ -223,7 +223,8 @@ def index_reduce(
 ) -> ir.Value:
     """aten::index_reduce(Tensor self, int dim, Tensor index, Tensor source, str reduce, *, bool include_self=True) -> Tensor"""
     if rank(op, self) == 0:
-        raise Unsupported("index_reduce of a number")
+        row, only = op.Unsqueeze(self, [0]), op.Reshape(source, [-1])
+        return op.Squeeze(index_reduce(op, row, 0, op.Reshape(index, [-1]), only, reduce, include_self), [0])
     axis = axis_of(op, self, dim)
     column = op.Reshape(op.cast(index, INT64), [-1] + [1] * (op.rank_of(self) - axis - 1))
     positions = op.expand(column, op.dims(source))

@@ -150,11 +150,3 @@ def max_along(op: Op, self: ir.Value, dim: int, keepdim: bool = False) -> list[i
 def min_along(op: Op, self: ir.Value, dim: int, keepdim: bool = False) -> list[ir.Value]:
     """aten::min.dim(Tensor self, int dim, bool keepdim=False) -> (Tensor values, Tensor indices)"""
     return _extreme(op, "ArgMin", self, dim, keepdim)
-
-
-@translates(aten.median.dim)
-def median_along(op: Op, self: ir.Value, dim: int, keepdim: bool = False) -> list[ir.Value]:
-    """aten::median.dim(Tensor self, int dim, bool keepdim=False) -> (Tensor values, Tensor indices)"""
-    if op.is_float(self):
-        raise Unsupported("the median of floats, which is NaN if any of them is, together with its position")
-    return kthvalue(op, self, (_size(op, self, dim) + 1) // 2, dim, keepdim)

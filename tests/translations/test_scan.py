@@ -1,0 +1,33 @@
+"""Running extremes and sums of exponentials."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from .harness import Case, T, run
+
+_NAN = torch.tensor([[1.0, math.nan, 3.0, math.nan, 2.0], [math.inf, -math.inf, -0.0, 0.0, 1.0]])
+
+CASES = (
+    Case("aten.cummax.default", lambda x: torch.cummax(x, 1), (T(("n", "t")),)),
+    Case("aten.cummax.default", lambda x: torch.cummax(x, 1), (_NAN,), "nan"),
+    Case("aten.cummax.default", lambda x: torch.cummax(x, 0), (T((5, 2), torch.int64),), "ties"),
+    Case("aten.cummax.default", lambda x: torch.cummax(x, -1), (T((2, 4), torch.bool),), "bool"),
+    Case("aten.cummin.default", lambda x: torch.cummin(x, -2), (T(("n", "t")),)),
+    Case("aten.cummin.default", lambda x: torch.cummin(x, 1), (_NAN,), "nan"),
+    Case("aten.logcumsumexp.default", lambda x: torch.logcumsumexp(x, 1), (T(("n", "t"), low=-30, high=90),)),
+    Case(
+        "aten.logcumsumexp.default",
+        lambda x: torch.logcumsumexp(x, 0),
+        (torch.tensor([-math.inf, -math.inf, 1.0, math.inf, 2.0, math.nan]),),
+        "infinities",
+    ),
+)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_translation(case: Case) -> None:
+    run(case)

@@ -1,0 +1,65 @@
+"""Sorted sequences, bins, sets of values."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from .harness import Case, T, run
+
+aten = torch.ops.aten
+
+_EDGES = torch.tensor([-1.0, 0.0, 0.0, 1.5])
+_VALUES = torch.tensor([[-2.0, -1.0, 0.0], [1.5, 9.0, math.nan]])
+_RUNS = torch.tensor([1, 1, 2, 2, 2, 1, 3])
+
+CASES = (
+    Case("aten.searchsorted.Tensor", torch.searchsorted, (_EDGES, T(("n", 3)))),
+    Case("aten.searchsorted.Tensor", lambda e, v: torch.searchsorted(e, v, side="right"), (_EDGES, _VALUES), "right"),
+    Case(
+        "aten.searchsorted.Tensor",
+        lambda e, v: torch.searchsorted(e, v, out_int32=True, sorter=torch.tensor([[1, 0], [0, 1]])),
+        (torch.tensor([[2.0, 1.0], [1.0, 2.0]]), T((2, 3))),
+        "sorter",
+    ),
+    Case("aten.searchsorted.Scalar", lambda e: torch.searchsorted(e, 0.0), (_EDGES,)),
+    Case("aten.bucketize.Tensor", lambda v: torch.bucketize(v, _EDGES, right=True), (T(("n", 3)),)),
+    Case("aten.bucketize.Scalar", lambda e: torch.bucketize(0.5, e), (_EDGES,)),
+    Case("aten.histc.default", lambda x: torch.histc(x, 5, -1, 1), (T(("n", 3)),)),
+    Case("aten.histc.default", lambda x: torch.histc(x, 4), (T(("n", 3)),), "range of the values"),
+    Case("aten.histc.default", lambda x: torch.histc(x, 4), (torch.ones(3),), "one value"),
+    Case("aten.bincount.default", lambda x: torch.bincount(x, minlength=4), (T(("n",), torch.int64, 0, 7),)),
+    Case(
+        "aten.bincount.default", lambda x, w: torch.bincount(x, w), (T(("n",), torch.int64, 0, 7), T(("n",))), "weights"
+    ),
+    Case("aten._unique2.default", lambda x: torch.unique(x), (T(("n", 3), torch.int64),)),
+    Case(
+        "aten._unique2.default",
+        lambda x: torch.unique(x, return_inverse=True, return_counts=True),
+        (T(("n", 3), torch.int32),),
+        "all of it",
+    ),
+    Case(
+        "aten.unique_dim.default",
+        lambda x: torch.unique(x, dim=1, return_inverse=True, return_counts=True),
+        (T((2, "n"), torch.int64, 0, 2),),
+    ),
+    Case("aten.unique_consecutive.default", lambda x: torch.unique_consecutive(x, True, True), (_RUNS,)),
+    Case("aten.unique_consecutive.default", lambda x: torch.unique_consecutive(x), (T(("n",), torch.bool),), "bool"),
+    Case(
+        "aten.unique_consecutive.default",
+        lambda x: torch.unique_consecutive(x, True, True, dim=1),
+        (torch.stack([_RUNS, _RUNS]),),
+        "dim",
+    ),
+    Case("aten.nonzero_static.default", lambda x: torch.nonzero_static(x, size=5), (T((2, 2), torch.int64, 0, 2),)),
+    Case("aten.mode.default", lambda x: torch.mode(x, 1), (T(("n", 5), torch.int64, 0, 3),)),
+    Case("aten.mode.default", lambda x: torch.mode(x, 0, True), (T((4, 2)),), "keepdim"),
+)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_translation(case: Case) -> None:
+    run(case)
