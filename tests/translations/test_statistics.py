@@ -55,7 +55,7 @@ CASES = (
     Case(
         "aten._unsafe_masked_index.default",
         lambda x: aten._unsafe_masked_index(x, _MASK, [_PLACES], 7.0),
-        (T(("n", 2)),),
+        (T((3,)),),
     ),
     Case(
         "aten._unsafe_masked_index_put_accumulate.default",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -50,15 +50,21 @@ class Op(onnxscript.OpBuilder):
         builder: The builder of the graph being written.
         results: What torch says the FX node returns, one per tensor output.
         shared: Initializers read by more than one FX node; deriving from them would store them twice.
+        complex_values: The FX node's operands that are complex.
     """
 
     def __init__(
-        self, builder: Builder, results: Sequence[Result] = (), shared: frozenset[ir.Value] = frozenset()
+        self,
+        builder: Builder,
+        results: Sequence[Result] = (),
+        shared: frozenset[ir.Value] = frozenset(),
+        complex_values: frozenset[ir.Value] = frozenset(),
     ) -> None:
         super().__init__(builder, "", builder.opset_version)
         self._graph_builder = builder
         self.results = tuple(results)
         self.shared = shared
+        self.complex_values = complex_values
 
     def __getattr__(self, op_type: str) -> Callable[..., ir.Value]:
         if not op_type[:1].isupper():
@@ -232,6 +238,45 @@ class Op(onnxscript.OpBuilder):
         dtype = self.compute_dtype(*operands)
         return tuple(self.operand(value, dtype) for value in operands)
 
+    # ---- complex numbers
+
+    def parts(self, value: ir.Value) -> tuple[ir.Value, ir.Value]:
+        """The real and the imaginary parts of a complex tensor, which is a real one with a last axis of 2."""
+        builder = self._graph_builder
+        known = builder.parts.get(value)
+        if known is not None:
+            return known
+        array = array_of(value)
+        if array is not None:
+            dtype = self.dtype_of(value)
+            real, imaginary = (self.const(ir.Tensor(array[..., part].copy(), dtype=dtype)) for part in (0, 1))
+        else:
+            dims = self.dims(value)[:-1]
+            real, imaginary = (self.shaped(self.Gather(value, part, axis=-1), dims) for part in (0, 1))
+        builder.parts[value] = (real, imaginary)
+        builder.joined[real, imaginary] = value
+        return real, imaginary
+
+    def join(self, real: ir.Value, imaginary: ir.Value) -> ir.Value:
+        """The complex tensor of two parts of one shape; whoever asks for its parts gets these."""
+        builder = self._graph_builder
+        known = builder.joined.get((real, imaginary))
+        if known is not None:
+            return known
+        pieces = [self.Unsqueeze(part, [-1]) for part in (real, imaginary)]
+        value = self.shaped(self.Concat(*pieces, axis=-1), (*self.dims(real), 2))
+        builder.parts[value] = (real, imaginary)
+        builder.joined[real, imaginary] = value
+        return value
+
+    def for_parts(self) -> Op:
+        """What writes the same FX node for one part of its complex numbers: its results are real."""
+        results = [
+            replace(result, torch_dtype=result.torch_dtype.to_real()) if result.torch_dtype.is_complex else result
+            for result in self.results
+        ]
+        return Op(self._graph_builder, results, self.shared)
+
     # ---- graphs
 
     def body(self, name: str, inputs: Sequence[tuple[ir.DataType, Sequence[Dim]]]) -> Op:
@@ -290,7 +335,8 @@ class Op(onnxscript.OpBuilder):
         ]
         if target.count(None) <= 1 and 0 not in dims:
             return self.shaped(self.Reshape(value, [-1 if size is None else size for size in target]), dims)
-        return self.shaped(self.Reshape(value, self.sizes(dims)), dims)
+        allowzero = 1 if 0 in dims and self.opset >= 14 else None
+        return self.shaped(self.Reshape(value, self.sizes(dims), allowzero=allowzero), dims)
 
     def expand(self, value: ir.Value, dims: Sequence[Dim]) -> ir.Value:
         """Expand to known sizes; itself when it has them already."""
