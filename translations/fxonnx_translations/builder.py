@@ -55,6 +55,8 @@ class Builder(onnxscript.GraphBuilder):
         self._texts: dict[sympy.Expr, str] = parent._texts if parent else {}
         self._constants: dict[constants.Key, ir.Value] = parent._constants if parent else {}
         self._literals: dict[Any, ir.Value] = parent._literals if parent else {}
+        self.parts: dict[ir.Value, tuple[ir.Value, ir.Value]] = dict(parent.parts) if parent else {}
+        self.joined: dict[tuple[ir.Value, ir.Value], ir.Value] = dict(parent.joined) if parent else {}
         self._sizes: dict[sympy.Expr, ir.Value] = {}
         self._nodes: dict[Any, Sequence[ir.Value]] = {}
 
@@ -389,3 +391,6 @@ class Builder(onnxscript.GraphBuilder):
                 node.graph.remove(node, safe=True)
         self._sizes = {expr: value for expr, value in self._sizes.items() if value not in gone}
         self._nodes = {key: made for key, made in self._nodes.items() if made[0] not in gone}
+        if self.parts:
+            self.parts = {value: pair for value, pair in self.parts.items() if gone.isdisjoint((value, *pair))}
+            self.joined = {pair: value for pair, value in self.joined.items() if gone.isdisjoint((value, *pair))}

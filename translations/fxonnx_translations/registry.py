@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import torch
 
-__all__ = ["Accepts", "Call", "Registry", "Translation", "build_registry", "translates"]
+__all__ = ["Accepts", "Call", "Registry", "Translation", "build_registry", "structural", "translates"]
 
 Target = Callable[..., Any]
 """An ``OpOverload``, a Python function such as ``operator.getitem``, or a higher-order operator."""
@@ -47,23 +47,31 @@ class Translation:
         targets: The operators.
         accepts: Conditions beyond the target; None takes every call.
         custom: Whether it comes from the user's ``custom_translation_table``.
+        complex: Whether it takes the calls with complex tensors, which no other translation sees.
+        data: The arguments whose real and imaginary parts the operator's own translation is run on, one after the
+            other; None for a translation of its own.
     """
 
     function: Callable[..., Any]
     targets: tuple[Target, ...]
     accepts: Accepts | None = None
     custom: bool = False
+    complex: bool = False
+    data: tuple[str, ...] | None = None
 
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
-def translates(*targets: Target, accepts: Accepts | None = None) -> Callable[[_Function], _Function]:
+def translates(
+    *targets: Target, accepts: Accepts | None = None, complex: bool = False
+) -> Callable[[_Function], _Function]:
     """Marks a function as the translation of operators.
 
     Args:
         targets: OpOverloads such as ``torch.ops.aten.add.Tensor``; never overload packets.
         accepts: Returns the reason why a call is not taken, or None.
+        complex: It takes the calls in which a tensor argument or result is complex, and only those.
 
     Raises:
         TypeError: For an OpOverloadPacket.
@@ -74,26 +82,47 @@ def translates(*targets: Target, accepts: Accepts | None = None) -> Callable[[_F
 
     def attach(function: _Function) -> _Function:
         records = getattr(function, "__translations__", ())
-        record = Translation(function, targets, accepts)
+        record = Translation(function, targets, accepts, complex=complex)
         function.__translations__ = (*records, record)  # type: ignore[attr-defined]
         return function
 
     return attach
 
 
+def structural(*targets: Target, data: tuple[str, ...]) -> Translation:
+    """The row of operators that do to complex numbers what they do to their real and imaginary parts.
+
+    Args:
+        targets: The operators; each has a translation for real numbers, or the row declines.
+        data: The arguments that hold the numbers: tensors, lists of tensors, or scalars.
+    """
+    return Translation(_on_parts, targets, complex=True, data=data)
+
+
+def _on_parts(*_: Any, **__: Any) -> Any:
+    raise TypeError("a structural row is run through the translation of the operator for real numbers")
+
+
 @dataclass(frozen=True)
 class Registry:
-    """Immutable mapping from operators to their candidate translations, best first."""
+    """Immutable mapping from operators to their candidate translations, best first.
+
+    Attributes:
+        table: The translations of calls without complex tensors.
+        complex_table: The translations of calls with complex tensors.
+    """
 
     table: Mapping[Target, tuple[Translation, ...]] = field(default_factory=dict)
+    complex_table: Mapping[Target, tuple[Translation, ...]] = field(default_factory=dict)
 
     def __contains__(self, target: object) -> bool:
         return target in self.table
 
-    def find(self, call: Call) -> tuple[Translation | None, tuple[str, ...]]:
+    def find(self, call: Call, *, complex: bool = False) -> tuple[Translation | None, tuple[str, ...]]:
         """The first candidate that takes the call, else None and each candidate's reason."""
         reasons = []
-        for candidate in self.table.get(call.target, ()):
+        table = self.complex_table if complex else self.table
+        for candidate in table.get(call.target, ()):
             reason = None if candidate.accepts is None else candidate.accepts(call)
             if reason is None:
                 return candidate, ()
@@ -107,11 +136,12 @@ class Registry:
 
     def extended(self, custom: Mapping[Target, Callable[..., Any]]) -> Registry:
         """A new registry in which the user's functions come before the built-in ones."""
-        table = dict(self.table)
+        table, complex_table = dict(self.table), dict(self.complex_table)
         for target, function in custom.items():
             record = Translation(function, (target,), custom=True)
             table[target] = (record, *table.get(target, ()))
-        return Registry(MappingProxyType(table))
+            complex_table[target] = (record, *complex_table.get(target, ()))
+        return Registry(MappingProxyType(table), MappingProxyType(complex_table))
 
 
 def build_registry(modules: Iterable[ModuleType], tables: Sequence[Translation] = ()) -> Registry:
@@ -120,7 +150,7 @@ def build_registry(modules: Iterable[ModuleType], tables: Sequence[Translation] 
     Raises:
         ValueError: If two unconditional translations claim one operator.
     """
-    table: dict[Target, tuple[Translation, ...]] = {}
+    tables_of: dict[bool, dict[Target, tuple[Translation, ...]]] = {False: {}, True: {}}
     records = list(tables)
     for module in modules:
         for value in vars(module).values():
@@ -128,6 +158,7 @@ def build_registry(modules: Iterable[ModuleType], tables: Sequence[Translation] 
                 records.extend(getattr(value, "__translations__", ()))
         records.extend(getattr(module, "TRANSLATIONS", ()))
     for record in records:
+        table = tables_of[record.complex]
         for target in record.targets:
             others = table.get(target, ())
             if record.accepts is None and any(other.accepts is None for other in others):
@@ -136,4 +167,4 @@ def build_registry(modules: Iterable[ModuleType], tables: Sequence[Translation] 
                 )
             # Conditional candidates come first: the unconditional one is what remains when all of them decline.
             table[target] = (*others, record) if record.accepts is None else (record, *others)
-    return Registry(MappingProxyType(table))
+    return Registry(MappingProxyType(tables_of[False]), MappingProxyType(tables_of[True]))

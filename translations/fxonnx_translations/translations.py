@@ -46,6 +46,7 @@ from .aten import (
     unary,
     view,
 )
+from .complex import structural
 from .foreign import loaded
 from .registry import Registry, Translation, build_registry
 
@@ -89,6 +90,7 @@ MODULES = (
     spectral,
     statistics,
     sorting,
+    structural,
     unary,
     view,
 )

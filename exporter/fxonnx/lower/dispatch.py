@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
 
+from fxonnx_translations.complex.parts import on_parts
 from fxonnx_translations.registry import Call, Registry, Translation
 
 __all__ = ["bind", "find", "is_translated"]
@@ -35,12 +37,18 @@ def find(node: torch.fx.Node, registry: Registry, opset: int) -> tuple[Translati
     target = node.target
     if not callable(target):
         return None, ()
+    if _has_complex(node):
+        return _find_complex(node, registry, opset)
     simple = registry.unconditional(target)
     if simple is not None:
         return simple, ()
     if target not in registry:
         return None, ()
-    arguments = {}
+    return registry.find(_call(node, opset))
+
+
+def _call(node: torch.fx.Node, opset: int) -> Call:
+    target, arguments = node.target, {}
     if isinstance(target, torch._ops.OpOverload):
         arguments = {
             parameter.name: parameter.default_value
@@ -48,7 +56,49 @@ def find(node: torch.fx.Node, registry: Registry, opset: int) -> tuple[Translati
             if parameter.has_default_value()
         }
     arguments.update((name, _facts(argument)) for name, argument in bind(node).items())
-    return registry.find(Call(target, arguments, opset))
+    return Call(target, arguments, opset)  # type: ignore[arg-type]
+
+
+def _has_complex(node: torch.fx.Node) -> bool:
+    """Whether a tensor argument or result is complex."""
+    if _is_complex(node.meta.get("val")):
+        return True
+    # One loop instead of any(): every node of every export comes here, twice.
+    for argument in node._input_nodes:
+        if _is_complex(argument.meta.get("val")):
+            return True
+    return False
+
+
+def _is_complex(val: Any) -> bool:
+    if isinstance(val, torch.Tensor):
+        return val.dtype.is_complex
+    return isinstance(val, (list, tuple)) and any(map(_is_complex, val))
+
+
+def _find_complex(
+    node: torch.fx.Node, registry: Registry, opset: int
+) -> tuple[Translation | None, tuple[str, ...]]:
+    call = _call(node, opset)
+    found, reasons = registry.find(call, complex=True)
+    if found is None or found.data is None:
+        return found, reasons
+    arguments = {name: _real_facts(argument) for name, argument in call.arguments.items()}
+    real, reasons = registry.find(replace(call, arguments=arguments))
+    if real is None:
+        return None, reasons
+    return replace(found, function=on_parts(real.function, found.data)), ()
+
+
+def _real_facts(argument: Any) -> Any:
+    """An argument as the translation for real numbers knows it."""
+    if isinstance(argument, torch.Tensor) and argument.dtype.is_complex:
+        return torch.empty_like(argument, dtype=argument.dtype.to_real())
+    if isinstance(argument, torch.dtype) and argument.is_complex:
+        return argument.to_real()
+    if isinstance(argument, complex):
+        return argument.real
+    return [_real_facts(item) for item in argument] if isinstance(argument, list) else argument
 
 
 def is_translated(node: torch.fx.Node, registry: Registry, opset: int) -> bool:

@@ -72,7 +72,10 @@ def lower(prepared: Prepared, request: Request) -> ir.Model:
         if node.op == "call_function" and node not in prepared.derived:
             walk.call(node)
         elif node.op == "get_attr" and node.target in prepared.constants:
-            walk.env[node] = builder.constant(prepared.constants[node.target])
+            constant = prepared.constants[node.target]
+            walk.env[node] = builder.constant(
+                torch.view_as_real(constant.resolve_conj()) if constant.is_complex() else constant
+            )
     if walk.unsupported:
         raise UnsupportedOperatorError(walk.report())
     add_outputs(prepared, builder, walk.env, request.output_names)
@@ -158,8 +161,9 @@ class _Walk:
             return
         builder = self.builder
         mark = len(builder.created)
-        op = Op(builder, results, self.shared)
         try:
+            complex_values = self._complex_values(node) if translation.complex else frozenset()
+            op = Op(builder, results, self.shared, complex_values)
             returned = self._run(translation, op, node)
         except Unsupported as error:
             builder.rollback(mark)
@@ -180,6 +184,21 @@ class _Walk:
                 translation.function, op, self.value(node.args), {k: self.value(v) for k, v in node.kwargs.items()}
             )
         return translation.function(op, **{name: self.value(argument) for name, argument in bind(node).items()})
+
+    def _complex_values(self, node: torch.fx.Node) -> frozenset[ir.Value]:
+        """The operands that are complex.
+
+        Raises:
+            Unsupported: If one value is a complex and a real operand: a complex tensor together with its real view.
+        """
+        values: tuple[set[ir.Value], set[ir.Value]] = (set(), set())
+        for argument in node.all_input_nodes:
+            value, val = self.env[argument], argument.meta.get("val")
+            if isinstance(value, ir.Value) and isinstance(val, torch.Tensor):
+                values[val.dtype.is_complex].add(value)
+        if values[False] & values[True]:
+            raise Unsupported("one operand is another one's view as complex or as real numbers")
+        return frozenset(values[True])
 
     def _results(self, val: Any) -> tuple[Result, ...]:
         values = val if isinstance(val, (list, tuple)) else (val,)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import onnx.helper
@@ -148,10 +148,29 @@ def _derived(derived: Derived, env: dict[torch.fx.Node, Any], builder: Builder) 
     sources = [env[node] for node in derived.sources]
     tensors = [source.const_value for source in sources]
     name = builder.names.unique(f"{sources[0].name}::{derived.suffix}")
-    tensor = DerivedTensor(name, tensors, derived.recipe, dtypes.from_torch(derived.dtype), derived.shape)
+    are_complex = [node.meta["val"].dtype.is_complex for node in derived.sources]
+    recipe, shape = derived.recipe, derived.shape
+    if derived.dtype.is_complex or any(are_complex):
+        recipe = _on_pairs(recipe, are_complex)
+        shape = (*shape, 2) if derived.dtype.is_complex else shape
+    tensor = DerivedTensor(name, tensors, recipe, dtypes.from_torch(derived.dtype), shape)
     value = builder.register_weight(name, tensor)
     value.metadata_props["pkg.fxonnx.derived_from"] = ", ".join(str(source.name) for source in sources)
     return value
+
+
+def _on_pairs(recipe: Callable[..., torch.Tensor], are_complex: Sequence[bool]) -> Callable[..., torch.Tensor]:
+    """A recipe of complex tensors for the real ones with a last axis of 2 that initializers hold."""
+
+    def recipe_of_pairs(*sources: torch.Tensor) -> torch.Tensor:
+        given = [
+            torch.view_as_complex(source.contiguous()) if is_complex else source
+            for source, is_complex in zip(sources, are_complex, strict=True)
+        ]
+        result = recipe(*given)
+        return torch.view_as_real(result.resolve_conj()) if result.is_complex() else result
+
+    return recipe_of_pairs
 
 
 def add_outputs(
