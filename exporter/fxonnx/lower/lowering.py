@@ -154,6 +154,9 @@ class _Walk:
 
     def _translate(self, node: torch.fx.Node, val: Any) -> None:
         results = self._results(val)
+        if results and all(0 in result.shape for result in results) and not node.meta.get("unbacked_bindings"):
+            self._nothing(node, results, val)
+            return
         translation, reasons = find(node, self.request.registry, self.request.opset)
         if translation is None:
             why_whole = node.meta.get(REASON_KEY)
@@ -174,6 +177,18 @@ class _Walk:
         except Exception as error:
             raise self._error(node, f"{type(error).__name__}: {error}") from error
         self.env[node] = self._checked(node, returned, results, val)
+        self._annotate(node, mark)
+
+    def _nothing(self, node: torch.fx.Node, results: Sequence[Result], val: Any) -> None:
+        """Results without elements need no computation, and ONNX Runtime's kernels often do not take what makes them."""
+        mark = len(self.builder.created)
+        op = Op(self.builder, results, self.shared)
+        values = []
+        for result in results:
+            trailing = (2,) if result.torch_dtype.is_complex else ()
+            shape = (*result.shape, *trailing)
+            values.append(op.expand(op.const(0, result.dtype), shape))
+        self.env[node] = self._checked(node, values if isinstance(val, (list, tuple)) else values[0], results, val)
         self._annotate(node, mark)
 
     def _run(self, translation: Translation, op: Op, node: torch.fx.Node) -> Any:

@@ -115,11 +115,15 @@ def conv_transpose(
     aten::conv_transpose3d.input(Tensor input, Tensor weight, Tensor? bias=None, SymInt[3] stride=[1, 1, 1], SymInt[3] padding=[0, 0, 0], SymInt[3] output_padding=[0, 0, 0], SymInt groups=1, SymInt[3] dilation=[1, 1, 1]) -> Tensor
     """
     count = op.rank_of(weight) - 2
+    strides, begin, extra = spatial(stride, count), spatial(padding, count), spatial(output_padding, count)
+    # ONNX Runtime wants less output padding than stride; more output is less cut off at the end as well.
+    moved = [min(pad, more) if more >= step else 0 for pad, more, step in zip(begin, extra, strides, strict=True)]
+    end = [pad - move for pad, move in zip(begin, moved, strict=True)]
     result = op.ConvTranspose(
         *_operands(op, input, weight, bias),
-        strides=spatial(stride, count),
-        pads=spatial(padding, count) * 2,
-        output_padding=spatial(output_padding, count),
+        strides=strides,
+        pads=[*begin, *end],
+        output_padding=[more - move for more, move in zip(extra, moved, strict=True)],
         dilations=spatial(dilation, count),
         group=groups,
     )

@@ -76,6 +76,8 @@ def masked_select(op: Op, self: ir.Value, mask: ir.Value) -> ir.Value:
     if op.dims(self) != op.dims(mask):
         self, mask = broadcast(op, [self, mask])
     refuse_complex(op, "masked_select")
+    if op.rank_of(self) == 0:
+        self = op.Unsqueeze(self, [0])
     return compressed(op, self, op.Reshape(mask, [-1]), None)
 
 

@@ -26,10 +26,22 @@ def _per_axis(op: Op, value: ir.Value, pad: Sequence[Dim]) -> tuple[list[Dim], l
     return begin + trailing, end + trailing
 
 
+def _keeping_one(size: Dim, before: Dim, after: Dim) -> tuple[Dim, Dim]:
+    """The paddings of one axis if they cut off all of it: torch then repeats the element at the border."""
+    if isinstance(size, int) and isinstance(before, int) and isinstance(after, int) and size > 0:
+        if -before >= size:
+            return 1 - size, after + before + size - 1
+        if -after >= size:
+            return before + after + size - 1, 1 - size
+    return before, after
+
+
 def _cropped(op: Op, value: ir.Value, begin: list[Dim], end: list[Dim]) -> tuple[ir.Value, list[Dim], list[Dim]]:
     """What is left to pad once the negative paddings are cut off."""
     dims = op.dims(value)
-    for axis, (before, after) in enumerate(zip(begin, end, strict=True)):
+    pairs = [_keeping_one(*axis) for axis in zip(dims, begin, end, strict=True)]
+    begin, end = [before for before, _ in pairs], [after for _, after in pairs]
+    for axis, (before, after) in enumerate(pairs):
         first = -before if isinstance(before, int) and before < 0 else 0
         last = dims[axis] + after if isinstance(after, int) and after < 0 else dims[axis]
         value = sliced(op, value, axis, first, last)
