@@ -22,6 +22,7 @@ from .aten import (
     fake_quantize,
     flat_index,
     floats,
+    grid,
     indexing,
     join_split,
     matmul,
@@ -46,6 +47,8 @@ from .aten import (
     unary,
     view,
 )
+from .complex import angles, functions
+from .complex import arithmetic as complex_arithmetic
 from .complex import structural
 from .foreign import loaded
 from .registry import Registry, Translation, build_registry
@@ -69,6 +72,7 @@ MODULES = (
     flat_index,
     floats,
     fake_quantize,
+    grid,
     indexing,
     join_split,
     matmul,

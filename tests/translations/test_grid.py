@@ -1,0 +1,35 @@
+"""Sampling at the positions of a grid."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from .harness import Case, T, run
+
+_VOLUME, _GRID = T(("n", 2, 3, 4, 5)), T(("n", 2, 2, 3, 3), low=-1.3, high=1.3)
+
+CASES = (
+    *(
+        Case(
+            "aten.grid_sampler.default",
+            lambda x, g, mode=mode, padding=padding, corners=corners: F.grid_sample(x, g, mode, padding, corners),
+            (_VOLUME, _GRID),
+            f"{mode}, {padding}, {corners}",
+        )
+        for mode in ("bilinear", "nearest")
+        for padding in ("zeros", "border", "reflection")
+        for corners in (False, True)
+    ),
+    Case(
+        "aten.grid_sampler_3d.default",
+        lambda x, g: torch.ops.aten.grid_sampler_3d(x, g, 0, 0, False),
+        (_VOLUME, _GRID),
+    ),
+)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_translation(case: Case) -> None:
+    run(case)
