@@ -269,12 +269,19 @@ class Op(onnxscript.OpBuilder):
         builder.joined[real, imaginary] = value
         return value
 
-    def for_parts(self) -> Op:
-        """What writes the same FX node for one part of its complex numbers: its results are real."""
-        results = [
-            replace(result, torch_dtype=result.torch_dtype.to_real()) if result.torch_dtype.is_complex else result
-            for result in self.results
-        ]
+    def for_parts(self, dtype: torch.dtype | None = None) -> Op:
+        """What writes the same FX node for one part of its complex numbers: its results are real.
+
+        Args:
+            dtype: Of the results, if it is not that of the parts.
+        """
+        results = []
+        for result in self.results:
+            if dtype is not None:
+                result = replace(result, torch_dtype=dtype, dtype=dtypes.from_torch(dtype))
+            elif result.torch_dtype.is_complex:
+                result = replace(result, torch_dtype=result.torch_dtype.to_real())
+            results.append(result)
         return Op(self._graph_builder, results, self.shared)
 
     # ---- graphs

@@ -24,6 +24,7 @@ from .aten import (
     floats,
     grid,
     indexing,
+    integers,
     join_split,
     matmul,
     norm,
@@ -47,9 +48,7 @@ from .aten import (
     unary,
     view,
 )
-from .complex import angles, functions
-from .complex import arithmetic as complex_arithmetic
-from .complex import structural
+from .complex import MODULES as COMPLEX_MODULES
 from .foreign import loaded
 from .registry import Registry, Translation, build_registry
 
@@ -74,6 +73,7 @@ MODULES = (
     fake_quantize,
     grid,
     indexing,
+    integers,
     join_split,
     matmul,
     norm,
@@ -94,9 +94,9 @@ MODULES = (
     spectral,
     statistics,
     sorting,
-    structural,
     unary,
     view,
+    *COMPLEX_MODULES,
 )
 
 

@@ -12,7 +12,7 @@ import torch
 from ..op import Op, Unsupported
 from ..symbols import Dim
 
-__all__ = ["Pair", "on_parts", "pair_of", "part_dtype", "split_operand"]
+__all__ = ["Pair", "is_complex", "join", "on_parts", "pair_of", "part_dtype", "real_alone", "split_operand"]
 
 Pair: TypeAlias = tuple[ir.Value, ir.Value]
 """The real and the imaginary parts, of one shape and element type."""
@@ -96,3 +96,14 @@ def on_parts(translation: Callable[..., Any], data: Sequence[str]) -> Callable[.
         ]
 
     return run
+
+
+def join(op: Op, real: ir.Value, imaginary: ir.Value) -> ir.Value:
+    """The result of the FX node from two parts, one of which may have fewer axes or sizes of 1."""
+    shape = op.result.shape
+    return op.join(op.expand(real, shape), op.expand(imaginary, shape))
+
+
+def real_alone(op: Op, *operands: Any) -> ir.DataType:
+    """The element type of the parts in which torch computes with these operands; for results that are not complex."""
+    return op.compute_dtype(*(operand.real if isinstance(operand, complex) else operand for operand in operands))
