@@ -10,7 +10,7 @@ import torch
 
 from ..op import Op, Operand, Unsupported
 from ..registry import translates
-from .matmul import sum_of_products
+from .matmul import sum_of_products, wide
 
 aten = torch.ops.aten
 
@@ -70,11 +70,12 @@ def _trilinear(
     unroll_dim: int = 1,
 ) -> ir.Value:
     """aten::_trilinear(Tensor i1, Tensor i2, Tensor i3, int[] expand1, int[] expand2, int[] expand3, int[] sumdim, int unroll_dim=1) -> Tensor"""
-    factors = []
+    factors: list[ir.Value] = []
     for value, axes in ((i1, expand1), (i2, expand2), (i3, expand3)):
-        factors.append(op.Unsqueeze(value, sorted(axes)) if axes else value)
+        factors.extend(wide(op, op.Unsqueeze(value, sorted(axes)) if axes else value))
     product = op.Mul(op.Mul(factors[0], factors[1]), factors[2])
-    return op.ReduceSum(product, sorted(sumdim), keepdims=0) if sumdim else product
+    total = op.ReduceSum(product, sorted(sumdim), keepdims=0) if sumdim else product
+    return op.cast(total, op.result.dtype)
 
 
 @translates(aten.addbmm.default)
@@ -82,5 +83,6 @@ def addbmm(
     op: Op, self: ir.Value, batch1: ir.Value, batch2: ir.Value, beta: Operand = 1, alpha: Operand = 1
 ) -> ir.Value:
     """aten::addbmm(Tensor self, Tensor batch1, Tensor batch2, *, Scalar beta=1, Scalar alpha=1) -> Tensor"""
-    product = op.MatMul(batch1, batch2)
-    return sum_of_products(op, self, op.ReduceSum(product, [0], keepdims=0), beta, alpha)
+    product = op.MatMul(*wide(op, batch1, batch2))
+    (base,) = wide(op, self)
+    return sum_of_products(op, base, op.ReduceSum(product, [0], keepdims=0), beta, alpha)

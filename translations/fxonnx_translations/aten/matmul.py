@@ -14,7 +14,8 @@ aten = torch.ops.aten
 @translates(aten.linear.default)
 def linear(op: Op, input: ir.Value, weight: ir.Value, bias: ir.Value | None = None) -> ir.Value:
     """aten::linear(Tensor input, Tensor weight, Tensor? bias=None) -> Tensor"""
-    if op.rank_of(input) == 2 and op.rank_of(weight) == 2:
+    # Gemm takes integers, but ONNX Runtime's does not.
+    if op.rank_of(input) == 2 and op.rank_of(weight) == 2 and op.is_float(input):
         return op.Gemm(input, weight, bias, transB=1) if bias is not None else op.Gemm(input, weight, transB=1)
     if op.rank_of(weight) == 1:
         product = op.MatMul(input, weight)
@@ -60,9 +61,16 @@ def _scaled(op: Op, value: ir.Value, factor: Operand) -> ir.Value:
 
 
 def sum_of_products(op: Op, self: ir.Value, product: ir.Value, beta: Operand, alpha: Operand) -> ir.Value:
-    """beta * self + alpha * product, where beta == 0 ignores self, NaN and all."""
-    scaled = _scaled(op, product, alpha)
-    return op.expand(scaled, op.result.shape) if beta == 0 else op.Add(_scaled(op, self, beta), scaled)
+    """beta * self + alpha * product in the result's type, where beta == 0 ignores self, NaN and all."""
+    total = _scaled(op, product, alpha)
+    total = op.expand(total, op.result.shape) if beta == 0 else op.Add(_scaled(op, self, beta), total)
+    return op.cast(total, op.result.dtype)
+
+
+def wide(op: Op, *values: ir.Value) -> tuple[ir.Value, ...]:
+    """Half types as float32: torch rounds once, after the last step."""
+    half = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
+    return tuple(op.cast(value, ir.DataType.FLOAT) if op.dtype_of(value) in half else value for value in values)
 
 
 @translates(aten.addmm.default)
@@ -87,7 +95,8 @@ def baddbmm(
     op: Op, self: ir.Value, batch1: ir.Value, batch2: ir.Value, beta: Operand = 1, alpha: Operand = 1
 ) -> ir.Value:
     """aten::baddbmm(Tensor self, Tensor batch1, Tensor batch2, *, Scalar beta=1, Scalar alpha=1) -> Tensor"""
-    return sum_of_products(op, self, op.MatMul(batch1, batch2), beta, alpha)
+    base, left, right = wide(op, self, batch1, batch2)
+    return sum_of_products(op, base, op.MatMul(left, right), beta, alpha)
 
 
 @translates(aten.outer.default)
