@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
@@ -27,6 +29,12 @@ CASES = (
     Case("aten.add.Scalar", lambda a: aten.add.Scalar(a, 2, 3), (N,)),
     Case("aten.sub.Tensor", torch.sub, (N, ROW), ops=("Sub",)),
     Case("aten.sub.Tensor", lambda a, b: torch.sub(a, b, alpha=2), (I, POSITIVE), "alpha"),
+    Case(
+        "aten.sub.Tensor",
+        lambda a, b: torch.sub(a, b, alpha=0.3),
+        (T(("n", 3), torch.float16), T((3,), torch.float16)),
+        "float16 is rounded once",
+    ),
     Case("aten.sub.Scalar", lambda a: aten.sub.Scalar(a, 2), (N,)),
     Case("aten.rsub.Tensor", torch.rsub, (N, ROW)),
     Case("aten.rsub.Scalar", lambda a: torch.rsub(a, 1, alpha=3), (N,)),
@@ -47,6 +55,15 @@ CASES = (
     Case("aten.div.Scalar_mode", lambda a: aten.div.Scalar_mode(a, -3, rounding_mode="floor"), (I,)),
     Case("aten.floor_divide.default", torch.floor_divide, (I, SIGNED)),
     Case("aten.floor_divide.default", lambda a: a // 3, (T(("n",), torch.uint8, 0, 99),), "uint8"),
+    Case(
+        "aten.floor_divide.default",
+        torch.floor_divide,
+        (
+            torch.tensor([1.0, 7.0, -1.0, 1.0, -7.5, 0.0, 3.0, -3.0, math.inf]),
+            torch.tensor([0.1, 0.7, math.inf, -math.inf, 2.5, 3.0, 0.0, 0.0, 2.0]),
+        ),
+        "rounded quotients",
+    ),
     Case("aten.floor_divide.Scalar", lambda a: aten.floor_divide.Scalar(a, 3), (I,)),
     Case("aten.remainder.Tensor", torch.remainder, (I, SIGNED)),
     Case("aten.remainder.Tensor", torch.remainder, (N, ROW), "float"),
@@ -57,6 +74,16 @@ CASES = (
     Case("aten.pow.Tensor_Tensor", torch.pow, (T(("n", 3), low=0.1), ROW)),
     Case("aten.pow.Tensor_Tensor", torch.pow, (I, T((3,), torch.int64, 0, 4)), "int64"),
     Case("aten.pow.Tensor_Tensor", torch.pow, (T((3,), torch.uint8, 0, 9), T((3,), torch.uint8, 0, 4)), "uint8 wraps"),
+    Case(
+        "aten.pow.Tensor_Tensor",
+        torch.pow,
+        (torch.tensor([3, -3, 2, 2, 1, -1, -1, 5, 0, 0]), torch.tensor([37, 39, 62, 64, -3, -3, -4, -2, -1, 0])),
+        "int64 wraps, negative exponents",
+    ),
+    Case("aten.pow.Tensor_Tensor", torch.pow, (T((0,), torch.int64), T((0,), torch.int64)), "no integers"),
+    Case("aten.pow.Tensor_Scalar", lambda a: a**41, (I,), "int64 wraps"),
+    Case("aten.pow.Tensor_Scalar", lambda a: a**0, (I,), "int64 to the power of 0"),
+    Case("aten.pow.Scalar", lambda a: 2**a, (T(("n", 3), torch.int32, -2, 40),), "int32 wraps"),
     *(
         Case("aten.pow.Tensor_Scalar", lambda a, e=e: a**e, (T(("n", 3), low=0.1),), str(e))
         for e in (2, 1, 0.5, -1, 3, 1.7, 0)

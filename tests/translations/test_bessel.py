@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+import fxonnx
 from fxonnx_translations.aten import bessel, polynomials
 
 from .harness import Case, T, run
@@ -35,3 +36,12 @@ CASES = (*_bessel(), *_polynomials())
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_translation(case: Case) -> None:
     run(case)
+
+
+def test_float64_is_refused() -> None:
+    class Model(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.special.bessel_j0(x)
+
+    with pytest.raises(fxonnx.UnsupportedOperatorError, match="_bessel: Bessel functions are known to the precision"):
+        fxonnx.export(Model(), (torch.ones(2, dtype=torch.float64),))

@@ -49,6 +49,8 @@ CASES = (
         Case(f"aten.{name}.default", getattr(aten, name).default, (T(("n", 3), torch.int64, 1, 3),), "int64")
         for name in ("exp", "sqrt", "sigmoid", "rsqrt", "log2", "erfc", "exp2", "reciprocal", "square")
     ),
+    Case("aten.log2.default", torch.log2, (2.0 ** torch.arange(-126.0, 128.0),), "powers of two", rtol=0, atol=0),
+    Case("aten.log10.default", torch.log10, (10.0 ** torch.arange(-30.0, 11.0),), "powers of ten", rtol=0, atol=0),
     Case("aten.special_expit.default", aten.special_expit.default, (N,)),
     Case("aten.special_erf.default", aten.special_erf.default, (N,)),
     *(

@@ -16,6 +16,7 @@ import sympy
 
 from . import constants, shapes
 from .compositions import COMPOSITIONS
+from .doubles import NO_DOUBLE_KERNEL
 from .forms import FORMS, FormError
 from .kernels import NARROW, wider_type
 from .names import Names
@@ -268,6 +269,12 @@ class Builder(onnxscript.GraphBuilder):
             from .op import Op
 
             return composed[1](Op(self), *inputs, **attributes)
+        if inputs and isinstance(inputs[0], ir.Value) and inputs[0].dtype == ir.DataType.DOUBLE:
+            from .op import Op
+
+            formula = NO_DOUBLE_KERNEL.get(op_type)
+            if formula is not None:
+                return formula(Op(self), *inputs, **attributes)
         try:
             for since, form in FORMS.get(op_type, ()):
                 if self.opset_version < since:

@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
-from .op import Op
+if TYPE_CHECKING:
+    from .op import Op
 
-__all__ = ["erfc_tail", "exp_minus_one", "in_float", "log_one_plus", "polynomial", "sign_bit"]
+__all__ = [
+    "erf",
+    "erfc",
+    "exp_minus_one",
+    "exp_of_square",
+    "in_double",
+    "in_float",
+    "log_one_plus",
+    "polynomial",
+    "rational",
+    "scaled_erfc_tail",
+    "sign_bit",
+]
 
 _HALF = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 
@@ -18,6 +33,11 @@ def in_float(op: Op, formula: Callable[..., ir.Value], *values: ir.Value) -> ir.
     dtype = op.result.dtype
     wide = ir.DataType.FLOAT if dtype in _HALF else dtype
     return op.cast(formula(op, *(op.cast(value, wide) for value in values)), dtype)
+
+
+def in_double(op: Op, formula: Callable[..., ir.Value], *values: ir.Value) -> ir.Value:
+    """A formula that loses digits, in float64 with one rounding to the result's type."""
+    return op.cast(formula(op, *(op.cast(value, ir.DataType.DOUBLE) for value in values)), op.result.dtype)
 
 
 def polynomial(op: Op, x: ir.Value, coefficients: Sequence[float]) -> ir.Value:
@@ -57,23 +77,113 @@ def exp_minus_one(op: Op, x: ir.Value) -> ir.Value:
     return op.Where(op.Less(op.Abs(x), op.const(0.5, dtype)), small, rest)
 
 
-# Numerical Recipes, erfc by a Chebyshev fit: relative error below 1.2e-7 for x >= 0.
-_ERFC = (
-    -1.26551223,
-    1.00002368,
-    0.37409196,
-    0.09678418,
-    -0.18628806,
-    0.27886807,
-    -1.13520398,
-    1.48851587,
-    -0.82215223,
-    0.17087277,
+# Cephes, ndtr.c: erf below 1 in x^2, and exp(x^2) erfc(x) from 1 to 8 in x and beyond, in 1/x.
+_ERF = (
+    (
+        5.55923013010394962768e4,
+        7.00332514112805075473e3,
+        2.23200534594684319226e3,
+        9.00260197203842689217e1,
+        9.60497373987051638749e0,
+    ),
+    (
+        4.92673942608635921086e4,
+        2.26290000613890934246e4,
+        4.59432382970980127987e3,
+        5.21357949780152679795e2,
+        3.35617141647503099647e1,
+        1.0,
+    ),
+)
+_ERFC_MIDDLE = (
+    (
+        5.57535335369399327526e2,
+        1.02755188689515710272e3,
+        9.34528527171957607540e2,
+        5.26445194995477358631e2,
+        1.96520832956077098242e2,
+        4.86371970985681366614e1,
+        7.46321056442269912687e0,
+        5.64189564831068821977e-1,
+        2.46196981473530512524e-10,
+    ),
+    (
+        5.57535340817727675546e2,
+        1.65666309194161350182e3,
+        2.24633760818710981792e3,
+        1.82390916687909736289e3,
+        9.75708501743205489753e2,
+        3.54937778887819891062e2,
+        8.67072140885989742329e1,
+        1.32281951154744992508e1,
+        1.0,
+    ),
+)
+_ERFC_FAR = (
+    (
+        5.64189583547755073984e-1,
+        1.27536670759978104416e0,
+        5.01905042251180477414e0,
+        6.16021097993053585195e0,
+        7.40974269950448939160e0,
+        2.97886665372100240670e0,
+    ),
+    (
+        1.0,
+        2.26052863220117276590e0,
+        9.39603524938001434673e0,
+        1.20489539808096656605e1,
+        1.70814450747565897222e1,
+        9.60896809063285878198e0,
+        3.36907645100081516050e0,
+    ),
 )
 
 
-def erfc_tail(op: Op, x: ir.Value) -> tuple[ir.Value, ir.Value]:
-    """t and p with erfc(x) = t exp(p - x^2) for x >= 0, to float32's precision."""
+def rational(op: Op, x: ir.Value, coefficients: tuple[Sequence[float], Sequence[float]]) -> ir.Value:
+    """The quotient of two polynomials."""
+    return op.Div(polynomial(op, x, coefficients[0]), polynomial(op, x, coefficients[1]))
+
+
+def exp_of_square(op: Op, x: ir.Value, sign: float) -> ir.Value:
+    """exp(sign x^2): the square is rounded, and the exponential of what the rounding cuts off is a factor of its own."""
     dtype = op.dtype_of(x)
-    t = op.Reciprocal(op.Add(op.Mul(x, op.const(0.5, dtype)), op.const(1.0, dtype)))
-    return t, polynomial(op, t, _ERFC)
+    # So few bits that their square is exact.
+    grid = op.const(16.0, dtype)
+    whole = op.Div(op.Round(op.Mul(x, grid)), grid)
+    rest = op.Mul(op.Sub(x, whole), op.Add(x, whole))
+    factor = op.const(sign, dtype)
+    value = op.Mul(op.Exp(op.Mul(op.Mul(whole, whole), factor)), op.Exp(op.Mul(rest, factor)))
+    # The difference of two infinities is NaN.
+    return op.Where(op.IsInf(x), op.const(0.0 if sign < 0 else math.inf, dtype), value)
+
+
+def _erf_near(op: Op, x: ir.Value) -> ir.Value:
+    return op.Mul(x, rational(op, op.Mul(x, x), _ERF))
+
+
+def scaled_erfc_tail(op: Op, x: ir.Value) -> ir.Value:
+    """exp(x^2) erfc(x) for x >= 1."""
+    dtype = op.dtype_of(x)
+    border = op.const(8.0, dtype)
+    inverse = op.Reciprocal(op.Max(x, border))
+    far = op.Mul(inverse, rational(op, inverse, _ERFC_FAR))
+    return op.Where(op.Less(x, border), rational(op, op.Min(x, border), _ERFC_MIDDLE), far)
+
+
+def erf(op: Op, x: ir.Value) -> ir.Value:
+    """Erf, for the types that ONNX Runtime has no kernel for."""
+    dtype = op.dtype_of(x)
+    one = op.const(1.0, dtype)
+    size = op.Abs(x)
+    tail = op.Sub(one, op.Mul(exp_of_square(op, size, -1.0), scaled_erfc_tail(op, size)))
+    tail = op.Where(op.Less(x, op.const(0.0, dtype)), op.Neg(tail), tail)
+    return op.Where(op.Less(size, one), _erf_near(op, x), tail)
+
+
+def erfc(op: Op, x: ir.Value) -> ir.Value:
+    """1 - erf(x), of which the subtraction leaves nothing in the tail."""
+    dtype = op.dtype_of(x)
+    one = op.const(1.0, dtype)
+    tail = op.Mul(exp_of_square(op, x, -1.0), scaled_erfc_tail(op, x))
+    return op.Where(op.Less(x, one), op.Sub(one, op.Erf(x)), tail)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 import onnx_ir as ir
 import torch
 
+from ..formulas import exp_minus_one, in_float
 from ..op import Op, Operand, Unsupported
 from ..registry import translates
 
@@ -74,10 +77,16 @@ def elu(op: Op, self: ir.Value, alpha: float = 1, scale: float = 1, input_scale:
     """aten::elu(Tensor self, Scalar alpha=1, Scalar scale=1, Scalar input_scale=1) -> Tensor"""
     if input_scale == 1:
         return op.Mul(op.Elu(self, alpha=float(alpha)), float(scale))
-    # Only the negative side is scaled before the exponential.
-    negative = op.Mul(op.Sub(op.Exp(op.Mul(self, float(input_scale))), 1.0), float(alpha))
-    chosen = op.Where(op.Greater(self, op.const(0.0, op.dtype_of(self))), self, negative)
-    return op.Mul(chosen, float(scale))
+
+    def formula(op: Op, x: ir.Value) -> ir.Value:
+        dtype = op.dtype_of(x)
+        # Only the negative side is scaled before the exponential.
+        power = exp_minus_one(op, op.Mul(x, op.operand(float(input_scale), dtype)))
+        negative = op.Mul(power, op.operand(float(alpha), dtype))
+        chosen = op.Where(op.Greater(x, op.const(0.0, dtype)), x, negative)
+        return op.Mul(chosen, op.operand(float(scale), dtype))
+
+    return in_float(op, formula, self)
 
 
 @translates(aten.softplus.default)
@@ -111,10 +120,13 @@ def prelu(op: Op, self: ir.Value, weight: ir.Value) -> ir.Value:
 def glu(op: Op, self: ir.Value, dim: int = -1) -> ir.Value:
     """aten::glu(Tensor self, int dim=-1) -> Tensor"""
     axis = dim % op.rank_of(self)
-    half = op.dims(self)[axis]
-    if not isinstance(half, int):
-        raise Unsupported(f"the gated axis has the symbolic size {half}")
-    value, gate = op.multi("Split", self, [half // 2, half // 2], axis=axis, outputs=2)
+    value, gate = (
+        op.shaped(half, op.result.shape) for half in op.multi("Split", self, axis=axis, num_outputs=2, outputs=2)
+    )
+    return in_float(op, _gated, value, gate)
+
+
+def _gated(op: Op, value: ir.Value, gate: ir.Value) -> ir.Value:
     return op.Mul(value, op.Sigmoid(gate))
 
 
@@ -184,14 +196,18 @@ def clamp(op: Op, self: ir.Value, min: Operand | None = None, max: Operand | Non
     """aten::clamp(Tensor self, Scalar? min=None, Scalar? max=None) -> Tensor
     aten::clamp.Tensor(Tensor self, Tensor? min=None, Tensor? max=None) -> Tensor
     """
-    # ONNX Runtime has no kernels for INT16 here; INT32 holds all of its numbers.
-    dtype = ir.DataType.INT32 if op.result.dtype == ir.DataType.INT16 else op.result.dtype
+    dtype = op.result.dtype
     value, low, high = op.cast(self, dtype), bound(op, min, dtype), bound(op, max, dtype)
-    if all(limit is None or op.dims(limit) == () for limit in (low, high)):
-        return op.cast(op.Clip(value, low, high), op.result.dtype)
+    # Clip looks away from a limit that is NaN, and has the largest finite numbers for absent ones.
+    if low is not None and high is not None and _is_number(min) and _is_number(max):
+        return op.Clip(value, low, high)
     if low is not None:
         value = op.Max(value, low)
-    return op.cast(value if high is None else op.Min(value, high), op.result.dtype)
+    return value if high is None else op.Min(value, high)
+
+
+def _is_number(limit: Operand | None) -> bool:
+    return isinstance(limit, (int, float)) and not math.isnan(limit)
 
 
 @translates(aten.clamp_min.default, aten.clamp_min.Tensor)

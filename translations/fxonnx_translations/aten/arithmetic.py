@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import onnx_ir as ir
 import torch
 
+from ..formulas import in_float
+from ..loops import loop
 from ..op import Op, Operand
 from ..registry import translates
 from .axes import sliced
@@ -20,6 +24,20 @@ def _operands(op: Op, self: Operand, other: Operand) -> tuple[ir.Value, ir.Value
     return op.operand(self, dtype), op.operand(other, dtype)
 
 
+def _linear(op: Op, operator: str, value: ir.Value, scaled: ir.Value, alpha: Operand) -> ir.Value:
+    """value + alpha * scaled, or their difference."""
+    if alpha == 1:
+        result: ir.Value = getattr(op, operator)(value, scaled)
+        return result
+
+    def formula(op: Op, value: ir.Value, scaled: ir.Value) -> ir.Value:
+        product = op.Mul(scaled, op.operand(alpha, op.dtype_of(scaled)))
+        result: ir.Value = getattr(op, operator)(value, product)
+        return result
+
+    return in_float(op, formula, value, scaled)
+
+
 @translates(aten.add.Tensor, aten.add.Scalar)
 def add(op: Op, self: ir.Value, other: Operand, alpha: Operand = 1) -> ir.Value:
     """aten::add.Tensor(Tensor self, Tensor other, *, Scalar alpha=1) -> Tensor
@@ -28,7 +46,7 @@ def add(op: Op, self: ir.Value, other: Operand, alpha: Operand = 1) -> ir.Value:
     left, right = _operands(op, self, other)
     if op.result.dtype == BOOL:
         return op.Or(left, right)
-    return op.Add(left, right if alpha == 1 else op.Mul(right, op.operand(alpha, op.result.dtype)))
+    return _linear(op, "Add", left, right, alpha)
 
 
 @translates(aten.sub.Tensor, aten.sub.Scalar)
@@ -37,7 +55,7 @@ def sub(op: Op, self: ir.Value, other: Operand, alpha: Operand = 1) -> ir.Value:
     aten::sub.Scalar(Tensor self, Scalar other, Scalar alpha=1) -> Tensor
     """
     left, right = _operands(op, self, other)
-    return op.Sub(left, right if alpha == 1 else op.Mul(right, op.operand(alpha, op.result.dtype)))
+    return _linear(op, "Sub", left, right, alpha)
 
 
 @translates(aten.rsub.Tensor, aten.rsub.Scalar)
@@ -46,7 +64,7 @@ def rsub(op: Op, self: ir.Value, other: Operand, alpha: Operand = 1) -> ir.Value
     aten::rsub.Scalar(Tensor self, Scalar other, Scalar alpha=1) -> Tensor
     """
     left, right = _operands(op, self, other)
-    return op.Sub(right, left if alpha == 1 else op.Mul(left, op.operand(alpha, op.result.dtype)))
+    return _linear(op, "Sub", right, left, alpha)
 
 
 @translates(aten.mul.Tensor, aten.mul.Scalar, aten.multiply.Tensor)
@@ -88,21 +106,44 @@ def floor_divide(op: Op, self: ir.Value, other: Operand) -> ir.Value:
 
 
 def _trunc_div(op: Op, left: ir.Value, right: ir.Value) -> ir.Value:
-    quotient = op.Div(left, right)
     if not op.is_float(left):
         # Integer Div truncates in ONNX as in C.
-        return quotient
+        return op.Div(left, right)
+    return in_float(op, _truncated_quotient, left, right)
+
+
+def _truncated_quotient(op: Op, left: ir.Value, right: ir.Value) -> ir.Value:
+    quotient = op.Div(left, right)
     # ONNX has no Trunc: take the floor of the magnitude.
     return op.Mul(op.Sign(quotient), op.Floor(op.Abs(quotient)))
 
 
 def _floor_div(op: Op, left: ir.Value, right: ir.Value) -> ir.Value:
     if op.is_float(left):
-        return op.Floor(op.Div(left, right))
+        return in_float(op, _floored_quotient, left, right)
     if op.dtype_of(left).name.startswith("U"):
         return op.Div(left, right)
     # The remainder has the divisor's sign, so that this division leaves none and need not round.
     return op.Div(op.Sub(left, op.Mod(left, right)), right)
+
+
+def _floored_quotient(op: Op, left: ir.Value, right: ir.Value) -> ir.Value:
+    """The floor of the exact quotient, as Python has it: that of the rounded one is 10 for 1.0 // 0.1."""
+    dtype = op.dtype_of(left)
+    zero, one = op.const(0.0, dtype), op.const(1.0, dtype)
+    rest = op.Mod(left, right, fmod=1)
+    quotient = op.Div(op.Sub(left, rest), right)
+    quotient = op.Where(_crosses_zero(op, rest, right), op.Sub(quotient, one), quotient)
+    # Whole but for the rounding of the division.
+    floor = op.Round(quotient)
+    # Mod of an infinity is NaN, and torch's quotient then, too; that of a division by zero is not looked at.
+    return op.Where(op.Equal(right, zero), op.Div(left, right), floor)
+
+
+def _crosses_zero(op: Op, rest: ir.Value, divisor: ir.Value) -> ir.Value:
+    """Whether a remainder is on the other side of 0 than the divisor."""
+    zero = op.const(0.0, op.dtype_of(rest))
+    return op.And(op.Not(op.Equal(rest, zero)), op.Xor(op.Less(rest, zero), op.Less(divisor, zero)))
 
 
 @translates(aten.remainder.Tensor, aten.remainder.Scalar, aten.remainder.Scalar_Tensor)
@@ -116,9 +157,7 @@ def remainder(op: Op, self: Operand, other: Operand) -> ir.Value:
         return op.Mod(left, right)
     # Mod of floats is C's fmod, with the dividend's sign; torch's remainder has the divisor's.
     rest = op.Mod(left, right, fmod=1)
-    zero = op.const(0.0, op.result.dtype)
-    wrong_sign = op.And(op.Not(op.Equal(rest, zero)), op.Xor(op.Less(rest, zero), op.Less(right, zero)))
-    return op.Where(wrong_sign, op.Add(rest, right), rest)
+    return op.Where(_crosses_zero(op, rest, right), op.Add(rest, right), rest)
 
 
 @translates(aten.fmod.Tensor, aten.fmod.Scalar)
@@ -148,39 +187,72 @@ def pow(op: Op, self: Operand, exponent: Operand) -> ir.Value:
             return op.Sqrt(base)
         if op.is_float(base) and exponent == -1:
             return op.Reciprocal(base)
+        if not op.is_float(base) and isinstance(exponent, int):
+            return _whole_power(op, base, exponent)
     left, right = _operands(op, self, exponent)
-    if dtype in (ir.DataType.INT8, ir.DataType.INT16, ir.DataType.UINT8):
-        # Pow takes INT32 and INT64 only; the wider product wraps to the same low bits.
-        wide = op.Pow(op.cast(left, ir.DataType.INT64), op.cast(right, ir.DataType.INT64))
-        return op.cast(wide, dtype)
-    return op.Pow(left, right)
+    return op.Pow(left, right) if op.is_float(left) else _integer_power(op, left, right)
+
+
+def _whole_power(op: Op, base: ir.Value, exponent: int) -> ir.Value:
+    """A non-negative power by repeated squaring: ONNX Runtime's Pow of integers rounds to float64 and does not wrap."""
+    result: ir.Value | None = None
+    while exponent:
+        if exponent & 1:
+            result = base if result is None else op.Mul(result, base)
+        exponent >>= 1
+        base = op.Mul(base, base) if exponent else base
+    return result if result is not None else op.expand(op.const(1, op.result.dtype), op.result.shape)
+
+
+def _integer_power(op: Op, base: ir.Value, exponent: ir.Value) -> ir.Value:
+    """Repeated squaring with a tensor of exponents; of a negative one only the powers of 1 and -1 are not 0."""
+    dtype, wide = op.dtype_of(base), ir.DataType.INT64
+    # The low bits of a wider product are those of the narrow one.
+    base, exponent = op.cast(base, wide), op.cast(exponent, wide)
+    zero, one, two = op.const(0), op.const(1), op.const(2)
+    nothing = op.Mul(op.Add(base, exponent), zero)
+    base, rest = op.Add(base, nothing), op.Add(op.Abs(exponent), nothing)
+    largest = op.ReduceMax(op.Concat(op.Reshape(rest, [-1]), op.const([1]), axis=0), [0], keepdims=0)
+    bits = op.Ceil(op.Log(op.Add(op.cast(largest, ir.DataType.DOUBLE), op.const(1.0, ir.DataType.DOUBLE))))
+    trips = op.cast(op.Mul(bits, op.const(1.5, ir.DataType.DOUBLE)), wide)
+
+    def step(body: Op, k: ir.Value, states: Sequence[ir.Value]) -> Sequence[ir.Value]:
+        result, power, rest = states
+        odd = body.Equal(body.Mod(rest, two), one)
+        result = body.Where(odd, body.Mul(result, power), result)
+        return result, body.Mul(power, power), body.Div(rest, two)
+
+    result, _, _ = loop(op, trips, [op.Add(nothing, one), base, rest], step)
+    if dtype.name.startswith("U"):
+        return op.cast(result, dtype)
+    unit = op.Equal(op.Abs(base), one)
+    return op.cast(op.Where(op.And(op.Less(exponent, zero), op.Not(unit)), zero, result), dtype)
 
 
 @translates(aten.addcmul.default)
 def addcmul(op: Op, self: ir.Value, tensor1: ir.Value, tensor2: ir.Value, value: Operand = 1) -> ir.Value:
     """aten::addcmul(Tensor self, Tensor tensor1, Tensor tensor2, *, Scalar value=1) -> Tensor"""
-    dtype = op.result.dtype
-    product = op.Mul(op.operand(tensor1, dtype), op.operand(tensor2, dtype))
-    return op.Add(op.operand(self, dtype), product if value == 1 else op.Mul(product, op.operand(value, dtype)))
+    return _added(op, "Mul", self, tensor1, tensor2, value)
 
 
 @translates(aten.addcdiv.default)
 def addcdiv(op: Op, self: ir.Value, tensor1: ir.Value, tensor2: ir.Value, value: Operand = 1) -> ir.Value:
     """aten::addcdiv(Tensor self, Tensor tensor1, Tensor tensor2, *, Scalar value=1) -> Tensor"""
-    dtype = op.result.dtype
-    numerator = op.operand(tensor1, dtype)
-    scaled = numerator if value == 1 else op.Mul(numerator, op.operand(value, dtype))
-    return op.Add(op.operand(self, dtype), op.Div(scaled, op.operand(tensor2, dtype)))
+    return _added(op, "Div", self, tensor1, tensor2, value)
+
+
+def _added(op: Op, operator: str, self: ir.Value, tensor1: ir.Value, tensor2: ir.Value, value: Operand) -> ir.Value:
+    def formula(op: Op, self: ir.Value, tensor1: ir.Value, tensor2: ir.Value) -> ir.Value:
+        scaled = tensor1 if value == 1 else op.Mul(tensor1, op.operand(value, op.dtype_of(tensor1)))
+        return op.Add(self, getattr(op, operator)(scaled, tensor2))
+
+    return in_float(op, formula, self, tensor1, tensor2)
 
 
 def _extremum(op: Op, name: str, self: ir.Value, other: Operand) -> ir.Value:
     left, right = _operands(op, self, other)
     if op.result.dtype == BOOL:
         return op.Or(left, right) if name == "Max" else op.And(left, right)
-    if op.result.dtype in (ir.DataType.INT8, ir.DataType.INT16, ir.DataType.UINT8):
-        # ONNX Runtime's Max and Min have no kernel for the small integers.
-        wide = (op.cast(left, ir.DataType.INT32), op.cast(right, ir.DataType.INT32))
-        return op.cast(op.Max(*wide) if name == "Max" else op.Min(*wide), op.result.dtype)
     return op.Max(left, right) if name == "Max" else op.Min(left, right)
 
 

@@ -9,9 +9,10 @@ from functools import partial
 import onnx_ir as ir
 import torch
 
-from ..formulas import erfc_tail, in_float, polynomial
+from .. import formulas
+from ..formulas import in_double, in_float, polynomial, rational
 from ..loops import loop
-from ..op import Op, Operand, Unsupported
+from ..op import Op, Operand
 from ..registry import translates
 
 aten = torch.ops.aten
@@ -19,46 +20,32 @@ aten = torch.ops.aten
 _LOG_SQRT_2_PI = 0.5 * math.log(2 * math.pi)
 
 
-def _refuse_double(op: Op, what: str) -> None:
-    if op.result.dtype == ir.DataType.DOUBLE:
-        raise Unsupported(f"{what} is known to the precision of float32 only, and ONNX has no operator for it")
-
-
 # ---- error functions
-
-
-def _erfc(op: Op, x: ir.Value) -> ir.Value:
-    dtype = op.dtype_of(x)
-    size = op.Abs(x)
-    t, power = erfc_tail(op, size)
-    tail = op.Mul(t, op.Exp(op.Sub(power, op.Mul(size, size))))
-    near = op.Less(x, op.const(0.5, dtype))
-    return op.Where(near, op.Sub(op.const(1.0, dtype), op.Erf(x)), tail)
 
 
 @translates(aten.erfc.default, aten.special_erfc.default)
 def erfc(op: Op, self: ir.Value) -> ir.Value:
     """aten::erfc(Tensor self) -> Tensor
     aten::special_erfc(Tensor self) -> Tensor
-
-    1 - erf(x) has nothing left of the tail.
     """
-    _refuse_double(op, "erfc")
-    return in_float(op, _erfc, self)
+    return in_float(op, formulas.erfc, self)
 
 
 def _erfcx(op: Op, x: ir.Value) -> ir.Value:
     dtype = op.dtype_of(x)
-    t, power = erfc_tail(op, op.Abs(x))
-    positive = op.Mul(t, op.Exp(power))
-    mirrored = op.Sub(op.Mul(op.const(2.0, dtype), op.Exp(op.Mul(x, x))), positive)
-    return op.Where(op.Less(x, op.const(0.0, dtype)), mirrored, positive)
+    one = op.const(1.0, dtype)
+    size = op.Abs(x)
+    power = formulas.exp_of_square(op, size, 1.0)
+    near = op.Mul(power, op.Sub(one, op.Erf(x)))
+    tail = formulas.scaled_erfc_tail(op, size)
+    mirrored = op.Sub(op.Add(power, power), tail)
+    far = op.Where(op.Less(x, op.const(0.0, dtype)), mirrored, tail)
+    return op.Where(op.Less(size, one), near, far)
 
 
 @translates(aten.special_erfcx.default)
 def special_erfcx(op: Op, self: ir.Value) -> ir.Value:
     """aten::special_erfcx(Tensor self) -> Tensor"""
-    _refuse_double(op, "erfcx")
     return in_float(op, _erfcx, self)
 
 
@@ -75,9 +62,9 @@ def _erfinv(op: Op, y: ir.Value) -> ir.Value:
     one = op.const(1.0, dtype)
     size = op.Abs(y)
     square = op.Mul(y, y)
-    central = op.Mul(y, op.Div(polynomial(op, square, _CENTRAL[0]), polynomial(op, square, _CENTRAL[1])))
+    central = op.Mul(y, rational(op, square, _CENTRAL))
     root = op.Sqrt(op.Neg(op.Log(op.Mul(op.Sub(one, size), op.const(0.5, dtype)))))
-    tail = op.Mul(op.Sign(y), op.Div(polynomial(op, root, _TAIL[0]), polynomial(op, root, _TAIL[1])))
+    tail = op.Mul(op.Sign(y), rational(op, root, _TAIL))
     x = op.Where(op.LessOrEqual(size, op.const(0.7, dtype)), central, tail)
     for _ in range(2):
         slope = op.Mul(op.const(2 / math.sqrt(math.pi), dtype), op.Exp(op.Neg(op.Mul(x, x))))
@@ -93,7 +80,6 @@ def erfinv(op: Op, self: ir.Value) -> ir.Value:
 
     A rational approximation and two steps of Newton's method.
     """
-    _refuse_double(op, "erf")
     return in_float(op, _erfinv, self)
 
 
@@ -143,7 +129,7 @@ def lgamma(op: Op, self: ir.Value) -> ir.Value:
     """aten::lgamma(Tensor self) -> Tensor
     aten::special_gammaln(Tensor self) -> Tensor
     """
-    return in_float(op, _lgamma, self)
+    return in_double(op, _lgamma, self)
 
 
 def _digamma(op: Op, x: ir.Value) -> ir.Value:
@@ -175,7 +161,7 @@ def digamma(op: Op, self: ir.Value) -> ir.Value:
     aten::special_digamma(Tensor self) -> Tensor
     aten::special_psi(Tensor self) -> Tensor
     """
-    return in_float(op, _digamma, self)
+    return in_double(op, _digamma, self)
 
 
 # ---- zeta

@@ -8,6 +8,7 @@ from functools import partial
 import onnx_ir as ir
 import torch
 
+from ..formulas import in_double, in_float
 from ..op import Op
 from ..registry import Translation, translates
 
@@ -117,7 +118,7 @@ def sign(op: Op, self: ir.Value) -> ir.Value:
 @translates(aten.rsqrt.default)
 def rsqrt(op: Op, self: ir.Value) -> ir.Value:
     """aten::rsqrt(Tensor self) -> Tensor"""
-    return op.Reciprocal(op.Sqrt(op.cast(self, op.result.dtype)))
+    return in_float(op, lambda op, x: op.Reciprocal(op.Sqrt(x)), self)
 
 
 @translates(aten.square.default)
@@ -128,7 +129,12 @@ def square(op: Op, self: ir.Value) -> ir.Value:
 
 
 def _log_of_base(op: Op, self: ir.Value, scale: float) -> ir.Value:
-    return op.Mul(op.Log(op.cast(self, op.result.dtype)), scale)
+    def formula(op: Op, x: ir.Value) -> ir.Value:
+        return op.Mul(op.Log(x), op.const(scale, op.dtype_of(x)))
+
+    # In float32 one in six powers of two would get a logarithm that is not whole, and its floor is another number.
+    exact = in_double if op.result.dtype == ir.DataType.FLOAT else in_float
+    return exact(op, formula, self)
 
 
 @translates(aten.log2.default)
