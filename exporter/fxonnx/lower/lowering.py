@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -170,7 +171,7 @@ class _Walk:
             returned = self._run(translation, op, node)
         except Unsupported as error:
             builder.rollback(mark)
-            self._give_up(node, results, val, (f"{translation.function.__name__}: {error}",))
+            self._give_up(node, results, val, (f"{_name(translation.function)}: {error}",))
             return
         except (TranslationError, UnsupportedOperatorError):
             raise
@@ -303,3 +304,10 @@ class _Walk:
 def _differ(found: Dim, expected: Dim) -> bool:
     """Whether two sizes are known to be different; symbolic ones may be equal in ways that only torch knows."""
     return isinstance(found, int) and isinstance(expected, int) and found != expected
+
+
+def _name(function: Any) -> str:
+    """A translation's name; users' may be any callable, and rows of a table are partial ones."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return str(getattr(function, "__name__", type(function).__name__))
