@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 import fxonnx
+from fxonnx.errors import UnsupportedOperatorError
 
 INPUT = "pkg.torch.export.graph_signature.InputSpec."
 OUTPUT = "pkg.torch.export.graph_signature.OutputSpec."
@@ -194,19 +195,19 @@ def test_an_input_named_like_a_weight_keeps_its_name() -> None:
 
 def test_all_unsupported_operators_are_listed_at_once() -> None:
     def function(x: torch.Tensor) -> torch.Tensor:
-        y = aten.geqrf.default(x)[0]
-        y = aten.geqrf.default(y)[0]
-        return aten.ormqr.default(y, y[0], y)
+        y = aten.linalg_ldl_factor_ex.default(x)[0]
+        y = aten.linalg_ldl_factor_ex.default(y)[0]
+        return aten.hash_tensor.default(y)
 
     with pytest.raises(fxonnx.UnsupportedOperatorError) as caught:
         outputs_of(function, torch.ones(3, 3))
     assert [(row.name, row.count) for row in caught.value.operators] == [
-        ("aten.geqrf.default", 2),
-        ("aten.ormqr.default", 1),
+        ("aten.linalg_ldl_factor_ex.default", 2),
+        ("aten.hash_tensor.default", 1),
     ]
     assert "test_model.py:" in caught.value.operators[0].location
     assert "2 operators have no ONNX translation and no decomposition" in str(caught.value)
-    assert "custom_translation_table={torch.ops.aten.geqrf.default: my_function" in str(caught.value)
+    assert "custom_translation_table={torch.ops.aten.linalg_ldl_factor_ex.default: my_function" in str(caught.value)
 
 
 def test_custom_translations_come_first() -> None:
@@ -280,3 +281,12 @@ def test_updates_of_buffers_are_lost_with_a_warning() -> None:
     assert len(program.model.graph.outputs) == 1
     assert [program(torch.ones(2))[0].tolist() for _ in range(2)] == [[2, 2], [2, 2]]
     assert model.count.tolist() == [0, 0]
+
+
+def test_an_unsupported_operator_with_a_nested_result_is_reported() -> None:
+    class Model(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> Any:
+            return torch.histogramdd(x, [2, 2])
+
+    with pytest.raises(UnsupportedOperatorError, match=r"aten\.histogramdd\.default"):
+        fxonnx.export(Model().eval(), (torch.rand(4, 2),))

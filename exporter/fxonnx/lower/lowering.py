@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -181,7 +181,7 @@ class _Walk:
         self._annotate(node, mark)
 
     def _nothing(self, node: torch.fx.Node, results: Sequence[Result], val: Any) -> None:
-        """Results without elements need no computation, and ONNX Runtime's kernels often do not take what makes them."""
+        """Results without elements need no computation, and ONNX Runtime often does not run what makes them."""
         mark = len(self.builder.created)
         op = Op(self.builder, results, self.shared)
         values = []
@@ -217,10 +217,9 @@ class _Walk:
         return frozenset(values[True])
 
     def _results(self, val: Any) -> tuple[Result, ...]:
-        values = val if isinstance(val, (list, tuple)) else (val,)
         return tuple(
             Result(dtypes.from_torch(item.dtype), self.builder.symbols.dims(item.shape), item.dtype)
-            for item in values
+            for item in _leaves(val)
             if isinstance(item, torch.Tensor)
         )
 
@@ -290,7 +289,7 @@ class _Walk:
             self.builder.set_dims(value, result.shape)
             self.builder.symbols.define(value, result.shape)
             stand_ins.append(value)
-        self.env[node] = stand_ins if isinstance(val, (list, tuple)) else stand_ins[0] if stand_ins else None
+        self.env[node] = _nested(val, iter(stand_ins))
 
     def report(self) -> list[UnsupportedOperator]:
         """One row per unsupported operator."""
@@ -311,3 +310,14 @@ def _name(function: Any) -> str:
     while isinstance(function, functools.partial):
         function = function.func
     return str(getattr(function, "__name__", type(function).__name__))
+
+
+def _nested(val: Any, values: Iterator[ir.Value]) -> Bound:
+    """One value per tensor, nested as torch's are."""
+    if isinstance(val, (list, tuple)):
+        return [_nested(item, values) for item in val]
+    return next(values) if isinstance(val, torch.Tensor) else None
+
+
+def _leaves(val: Any) -> list[Any]:
+    return [leaf for item in val for leaf in _leaves(item)] if isinstance(val, (list, tuple)) else [val]
