@@ -63,11 +63,7 @@ def _has_complex(node: torch.fx.Node) -> bool:
     """Whether a tensor argument or result is complex."""
     if _is_complex(node.meta.get("val")):
         return True
-    # One loop instead of any(): every node of every export comes here, twice.
-    for argument in node._input_nodes:
-        if _is_complex(argument.meta.get("val")):
-            return True
-    return False
+    return any(_is_complex(argument.meta.get("val")) for argument in node.all_input_nodes)
 
 
 def _is_complex(val: Any) -> bool:
@@ -76,9 +72,7 @@ def _is_complex(val: Any) -> bool:
     return isinstance(val, (list, tuple)) and any(map(_is_complex, val))
 
 
-def _find_complex(
-    node: torch.fx.Node, registry: Registry, opset: int
-) -> tuple[Translation | None, tuple[str, ...]]:
+def _find_complex(node: torch.fx.Node, registry: Registry, opset: int) -> tuple[Translation | None, tuple[str, ...]]:
     call = _call(node, opset)
     found, reasons = registry.find(call, complex=True)
     if found is None or found.data is None:

@@ -34,7 +34,9 @@ def _by_matrix(op: Op, value: ir.Value, axis: int, inverse: bool, onesided: bool
         raise Unsupported(f"a Fourier transform of {length} numbers before opset {_DFT_SINCE}")
     turns = np.outer(np.arange(length), np.arange(length // 2 + 1 if onesided else length)) % length
     matrix = np.exp((2j if inverse else -2j) * math.pi * turns / length) / (length if inverse else 1)
-    cosines, sines = (op.const(ir.Tensor(part.astype(dtype.numpy()), dtype=dtype)) for part in (matrix.real, matrix.imag))
+    cosines, sines = (
+        op.const(ir.Tensor(part.astype(dtype.numpy()), dtype=dtype)) for part in (matrix.real, matrix.imag)
+    )
     last = len(dims) - 2
     order = [other for other in range(last + 1) if other != axis] + [axis]
     back = [order.index(other) for other in range(last + 1)]

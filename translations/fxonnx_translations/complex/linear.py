@@ -167,7 +167,7 @@ def conv(
     part = op.for_parts()
 
     def product(left: ir.Value, right: ir.Value) -> ir.Value:
-        return real_conv.conv(part, left, right, None, stride, padding, dilation, groups)
+        return op.shaped(real_conv.conv(part, left, right, None, stride, padding, dilation, groups), op.result.shape)
 
     return _with_bias(op, bilinear(op, product, input, weight), bias, _spatial_rank(op, weight))
 
@@ -190,7 +190,9 @@ def conv_padding(
     part = op.for_parts()
 
     def product(left: ir.Value, right: ir.Value) -> ir.Value:
-        return real_conv.conv_padding(part, left, right, None, stride, padding, dilation, groups)
+        return op.shaped(
+            real_conv.conv_padding(part, left, right, None, stride, padding, dilation, groups), op.result.shape
+        )
 
     return _with_bias(op, bilinear(op, product, input, weight), bias, _spatial_rank(op, weight))
 
@@ -214,7 +216,10 @@ def conv_transpose(
     part = op.for_parts()
 
     def product(left: ir.Value, right: ir.Value) -> ir.Value:
-        return real_conv.conv_transpose(part, left, right, None, stride, padding, output_padding, groups, dilation)
+        return op.shaped(
+            real_conv.conv_transpose(part, left, right, None, stride, padding, output_padding, groups, dilation),
+            op.result.shape,
+        )
 
     return _with_bias(op, bilinear(op, product, input, weight), bias, _spatial_rank(op, weight))
 

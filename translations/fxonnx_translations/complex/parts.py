@@ -57,10 +57,14 @@ def _filled(op: Op, argument: Any) -> tuple[Any, Any]:
     if argument is None:
         return None, None
     real, imaginary = split_operand(op, argument)
-    if isinstance(argument, ir.Value) and not is_complex(op, argument):
+    if isinstance(argument, ir.Value) and not is_complex(op, argument) and _makes_complex(op):
         real = op.cast(real, part_dtype(op))
         imaginary = op.expand(imaginary, op.dims(argument))
     return real, imaginary
+
+
+def _makes_complex(op: Op) -> bool:
+    return any(result.torch_dtype.is_complex for result in op.results)
 
 
 def _plain(argument: Any) -> Any:
@@ -84,6 +88,9 @@ def on_parts(translation: Callable[..., Any], data: Sequence[str]) -> Callable[.
         parts = {name: _filled(op, argument) for name, argument in arguments.items() if name in data}
         rest = {name: _plain(argument) for name, argument in arguments.items() if name not in data}
         part = op.for_parts()
+        if not _makes_complex(op):
+            # A real tensor next to a complex one of which only the shape counts, or only the real part.
+            return translation(part, **rest, **{name: pair[0] for name, pair in parts.items()})
         reals, imaginaries = (
             translation(part, **rest, **{name: pair[which] for name, pair in parts.items()}) for which in (0, 1)
         )

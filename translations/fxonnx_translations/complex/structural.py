@@ -130,7 +130,7 @@ TRANSLATIONS = (
         aten.where.Scalar,
         data=("self", "other"),
     ),
-    structural(aten.copy.default, aten.lift_fresh.default, data=("self", "src")),
+    structural(aten.copy.default, data=("self", "src")),
     # Constants: what is not filled in with data is zero.
     structural(aten.zeros.default, aten.empty.memory_format, data=()),
     structural(aten.full.default, data=("fill_value",)),
