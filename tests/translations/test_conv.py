@@ -9,10 +9,8 @@ from torch import nn
 
 from .harness import Case, T, run
 
-F16, F64, BF16 = torch.float16, torch.float64, torch.bfloat16
+F16, F64, BF16, I64 = torch.float16, torch.float64, torch.bfloat16, torch.int64
 _SIGNAL, _IMAGE, _VOLUME = T(("n", 4, "h")), T(("n", 4, "h", "w")), T((2, 4, 5, 6, "w"))
-# ONNX Runtime convolves in float only, and adds up in another order.
-_AS_FLOAT = 1e-5
 
 CASES = (
     Case("aten.conv1d.default", nn.Conv1d(4, 6, 3), (_SIGNAL,), ops=("Conv",)),
@@ -26,13 +24,20 @@ CASES = (
     Case("aten.conv2d.default", nn.Conv2d(4, 6, 3), (T((4, "h", "w")),), "unbatched"),
     Case("aten.conv2d.default", F.conv2d, (_IMAGE, T((6, 4, 3, 3)), T((6,))), "weight at run time"),
     Case("aten.conv2d.default", nn.Conv2d(4, 6, 3), (_IMAGE,), "opset 11", opset=11),
+    Case("aten.conv1d.padding", nn.Conv1d(4, 6, 4, padding="same").double(), (T((4, "h"), F64),), "same, float64"),
+    Case("aten.conv2d.default", nn.Conv2d(4, 6, 3).double(), (T(("n", 4, "h", "w"), F64),), "float64"),
     Case(
         "aten.conv2d.default",
-        nn.Conv2d(4, 6, 3).double(),
+        nn.Conv2d(4, 6, (3, 2), (2, 1), (1, 0), (1, 2), 2).double(),
         (T(("n", 4, "h", "w"), F64),),
-        "float64",
-        rtol=_AS_FLOAT,
-        atol=_AS_FLOAT,
+        "float64, opset 11",
+        opset=11,
+    ),
+    Case(
+        "aten.conv2d.default",
+        lambda x, w, b: F.conv2d(x, w, b, 2, 1),
+        (T(("n", 4, "h", "w"), I64, -(2**30), 2**30), T((3, 4, 3, 2), I64, -(2**30), 2**30), T((3,), I64, -9, 9)),
+        "int64",
     ),
     Case("aten.conv2d.default", nn.Conv2d(4, 6, 3).half(), (T((2, 4, 5, 5), F16),), "float16"),
     Case("aten.conv2d.default", nn.Conv2d(4, 6, 3).bfloat16(), (T((2, 4, 5, 5), BF16),), "bfloat16"),
@@ -59,13 +64,25 @@ CASES = (
     Case("aten.conv_transpose2d.input", nn.ConvTranspose2d(4, 4, 3, groups=4), (T((4, "h", "w")),), "unbatched"),
     Case("aten.conv_transpose2d.input", F.conv_transpose2d, (_IMAGE, T((4, 3, 2, 2))), "weight at run time"),
     Case("aten.conv_transpose2d.input", nn.ConvTranspose2d(4, 6, 3, 2), (_IMAGE,), "opset 11", opset=11),
+    Case("aten.conv_transpose2d.input", nn.ConvTranspose2d(4, 6, 3).double(), (T((2, 4, 5, 5), F64),), "float64"),
     Case(
         "aten.conv_transpose2d.input",
-        nn.ConvTranspose2d(4, 6, 3).double(),
-        (T((2, 4, 5, 5), F64),),
-        "float64",
-        rtol=_AS_FLOAT,
-        atol=_AS_FLOAT,
+        nn.ConvTranspose2d(4, 6, (3, 2), (2, 3), (3, 0), (1, 2), 2, True, (1, 2)).double(),
+        (T((4, "h", "w"), F64),),
+        "float64, each axis its own",
+    ),
+    Case(
+        "aten.conv_transpose1d.default",
+        lambda x, w: F.conv_transpose1d(x, w, stride=3, padding=3),
+        (T(("n", 4, "h"), I64, -(2**30), 2**30), T((4, 3, 2), I64, -(2**30), 2**30)),
+        "int64, more padding than kernel",
+        opset=11,
+    ),
+    Case(
+        "aten.conv_transpose1d.default",
+        nn.ConvTranspose1d(4, 6, 3, 2, 1, 2, dilation=3),
+        (_SIGNAL,),
+        "output padding as large as the stride",
     ),
     Case("aten.conv_transpose2d.input", nn.ConvTranspose2d(4, 6, 3).bfloat16(), (T((2, 4, 5, 5), BF16),), "bfloat16"),
     Case("aten.conv_transpose3d.input", nn.ConvTranspose3d(4, 6, 3, 2, 1, 1, 2), (_VOLUME,)),

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from .harness import Case, T, run
 
 F16, F64, BF16, I64 = torch.float16, torch.float64, torch.bfloat16, torch.int64
+_NAN, _INF = float("nan"), float("inf")
 _IMAGE = T(("n", 3, "h", "w"))
 _STATIC = T((2, 3, 8, 9))
 
@@ -113,6 +114,25 @@ _MAX = (
         lambda x: F.max_pool2d(x, 2, return_indices=True),
         (T((2, 3, 4, 6), torch.int32, -9, 9),),
         "int32",
+    ),
+    Case(
+        "aten.max_pool2d_with_indices.default",
+        lambda x: F.max_pool2d(x, 3, 2, 1, 1, True, return_indices=True),
+        (T((2, 3, "h", "w"), I64, -3, 3),),
+        "int64, equal elements",
+    ),
+    Case(
+        "aten.max_pool2d_with_indices.default",
+        lambda x: F.max_pool2d(x, 2, 1, 1, return_indices=True),
+        (torch.full((1, 1, 3, 3), -(2**63)),),
+        "int64, no less than the padding",
+        opset=11,
+    ),
+    Case(
+        "aten.max_pool1d_with_indices.default",
+        lambda x: F.max_pool1d(x, 2, 3, 1, 3, True, return_indices=True),
+        (torch.tensor([[[_NAN, 1.0, 3.0, _NAN, -_INF, _NAN, 2.0, 2.0, -_INF, -_INF, _NAN, 9.0, _NAN]]]),),
+        "a last window beyond the end, NaN",
     ),
     Case(
         "aten.max_pool3d_with_indices.default",

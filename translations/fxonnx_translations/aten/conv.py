@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import onnx_ir as ir
@@ -9,6 +10,8 @@ import torch
 
 from ..op import Op
 from ..registry import translates
+from ..symbols import Dim
+from .windows import Row, padded_spatially, windowed
 
 aten = torch.ops.aten
 
@@ -20,12 +23,45 @@ def spatial(value: int | Sequence[int], count: int) -> list[int]:
 
 
 def _operands(op: Op, input: ir.Value, weight: ir.Value, bias: ir.Value | None) -> list[ir.Value]:
-    """The operands in a type ONNX Runtime convolves in, which DOUBLE and BFLOAT16 are not, with a batch axis."""
+    """The operands in a type that can be convolved in, with a batch axis."""
     dtype = op.dtype_of(input)
-    carrier = ir.DataType.FLOAT if dtype in (ir.DataType.DOUBLE, ir.DataType.BFLOAT16) else dtype
+    carrier = dtype
+    if dtype == ir.DataType.BFLOAT16:
+        carrier = ir.DataType.FLOAT
+    elif not dtype.is_floating_point():
+        # Sums of products wrap around in every integer type alike.
+        carrier = ir.DataType.INT64
     # torch takes one sample without a batch axis, too.
     value = input if op.rank_of(input) == op.rank_of(weight) else op.Unsqueeze(input, [0])
     return [op.cast(operand, carrier) for operand in (value, weight, bias) if operand is not None]
+
+
+def _is_product(op: Op, value: ir.Value) -> bool:
+    """Whether ONNX Runtime has no convolution in this type, but a product of matrices."""
+    dtype = op.dtype_of(value)
+    return dtype == ir.DataType.DOUBLE or not dtype.is_floating_point()
+
+
+def _product(
+    op: Op, value: ir.Value, weight: ir.Value, bias: ir.Value | None, groups: int, rows: Sequence[Row]
+) -> ir.Value:
+    """A convolution as a product of matrices.
+
+    Args:
+        op: What to write with.
+        value: The padded input.
+        weight: [groups, output channels of a group, channels of a group * kernel elements].
+        bias: [output channels], or None.
+        groups: Number of groups.
+        rows: Where the windows are, per spatial axis.
+    """
+    windows, rank = windowed(op, value, rows), len(rows)
+    perm = [0, 1, *range(3, 3 + 2 * rank, 2), *range(2, 2 + 2 * rank, 2)]
+    spots = math.prod(row.count for row in rows)
+    columns = op.reshape(op.Transpose(windows, perm=perm), [op.dims(value)[0], groups, op.dims(weight)[2], spots])
+    batch, outputs = op.result.shape[:2] if op.rank_of(value) == len(op.result.shape) else (1, op.result.shape[0])
+    product = op.reshape(op.MatMul(weight, columns), [batch, outputs, *(row.count for row in rows)])
+    return product if bias is None else op.Add(product, op.Reshape(bias, [-1] + [1] * rank))
 
 
 def _result(op: Op, value: ir.Value, rank: int) -> ir.Value:
@@ -44,13 +80,16 @@ def _conv(
     groups: int,
 ) -> ir.Value:
     count = op.rank_of(weight) - 2
-    result = op.Conv(
-        *_operands(op, input, weight, bias),
-        strides=spatial(stride, count),
-        pads=list(pads),
-        dilations=spatial(dilation, count),
-        group=groups,
-    )
+    strides, dilations = spatial(stride, count), spatial(dilation, count)
+    value, factors, *added = _operands(op, input, weight, bias)
+    if _is_product(op, value):
+        padded = padded_spatially(op, value, pads[:count], pads[count:])
+        outputs, channels, *kernel = op.dims(weight)
+        counts = op.result.shape[-count:]
+        rows = [Row(*axis) for axis in zip(counts, kernel, strides, dilations, strict=True)]
+        matrices = op.reshape(factors, [groups, _quotient(outputs, groups), channels * math.prod(kernel)])
+        return _result(op, _product(op, padded, matrices, added[0] if added else None, groups, rows), count + 2)
+    result = op.Conv(value, factors, *added, strides=strides, pads=list(pads), dilations=dilations, group=groups)
     return _result(op, result, count + 2)
 
 
@@ -116,15 +155,61 @@ def conv_transpose(
     """
     count = op.rank_of(weight) - 2
     strides, begin, extra = spatial(stride, count), spatial(padding, count), spatial(output_padding, count)
+    dilations = spatial(dilation, count)
+    value, factors, *added = _operands(op, input, weight, bias)
+    if _is_product(op, value):
+        result = _transposed_product(
+            op, value, factors, added[0] if added else None, strides, begin, extra, groups, dilations
+        )
+        return _result(op, result, count + 2)
     # ONNX Runtime wants less output padding than stride; more output is less cut off at the end as well.
     moved = [min(pad, more) if more >= step else 0 for pad, more, step in zip(begin, extra, strides, strict=True)]
     end = [pad - move for pad, move in zip(begin, moved, strict=True)]
     result = op.ConvTranspose(
-        *_operands(op, input, weight, bias),
+        value,
+        factors,
+        *added,
         strides=strides,
         pads=[*begin, *end],
         output_padding=[more - move for more, move in zip(extra, moved, strict=True)],
-        dilations=spatial(dilation, count),
+        dilations=dilations,
         group=groups,
     )
     return _result(op, result, count + 2)
+
+
+def _transposed_product(
+    op: Op,
+    value: ir.Value,
+    weight: ir.Value,
+    bias: ir.Value | None,
+    strides: Sequence[int],
+    padding: Sequence[int],
+    output_padding: Sequence[int],
+    groups: int,
+    dilations: Sequence[int],
+) -> ir.Value:
+    """A transposed convolution: a convolution of the elements, zeros between them, with the mirrored weight."""
+    batch, channels, *sizes = op.dims(value)
+    inputs, outputs, *kernel = op.dims(weight)
+    rank, apart = len(sizes), [step - 1 for step in strides]
+    if any(apart):
+        columns = op.Unsqueeze(value, [3 + 2 * axis for axis in range(rank)])
+        zeros = [0, 0] + [pad for more in apart for pad in (0, more)]
+        spread = op.Pad(columns, [0] * len(zeros) + zeros)
+        wide = [size * step for size, step in zip(sizes, strides, strict=True)]
+        value = op.shaped(op.Reshape(spread, op.sizes([batch, channels, *wide])), (batch, channels, *wide))
+    reach = [step * (size - 1) for step, size in zip(dilations, kernel, strict=True)]
+    before = [far - pad for far, pad in zip(reach, padding, strict=True)]
+    after = [far + more - zero for far, more, zero in zip(before, output_padding, apart, strict=True)]
+    counts = op.result.shape[-rank:]
+    rows = [Row(count, size, 1, step, True) for count, size, step in zip(counts, kernel, dilations, strict=True)]
+    grouped = op.reshape(weight, [groups, _quotient(inputs, groups), outputs, *kernel])
+    swapped = op.Transpose(grouped, perm=[0, 2, 1, *range(3, 3 + rank)])
+    matrices = op.reshape(swapped, [groups, outputs, _quotient(inputs, groups) * math.prod(kernel)])
+    return _product(op, padded_spatially(op, value, before, after), matrices, bias, groups, rows)
+
+
+def _quotient(channels: Dim, groups: int) -> Dim:
+    """Channels of one group."""
+    return channels // groups if isinstance(channels, int) else channels / groups

@@ -10,11 +10,12 @@ import onnx_ir as ir
 import torch
 
 from .. import dtypes
-from ..op import Op, Unsupported
+from ..op import Op
 from ..registry import translates
 from ..symbols import Dim
 from .axes import sliced
 from .conv import spatial
+from .windows import Row, padded_spatially, windowed
 
 aten = torch.ops.aten
 
@@ -56,6 +57,11 @@ class Windows:
     def spans(self) -> list[int]:
         """From the first to the last element of a window, inclusively."""
         return [step * (size - 1) + 1 for size, step in zip(self.kernel, self.dilations, strict=True)]
+
+    @property
+    def reach(self) -> list[int]:
+        """How far windows may stick out beyond the padding at most: in ceil_mode by less than one stride."""
+        return [stride - 1 if self.ceil_mode else 0 for stride in self.strides]
 
     def overhang(self, sizes: Sequence[Dim], counts: Sequence[Dim]) -> list[int] | None:
         """How far the last windows reach beyond the input, which makes ceil_mode a matter of padding.
@@ -109,15 +115,18 @@ def _padded(op: Op, value: ir.Value, before: Sequence[int], after: Sequence[int]
     return op.Pad(value, [0, 0, *before, 0, 0, *after], op.const(fill, op.dtype_of(value)))
 
 
+def _is_too_padded(op: Op, value: ir.Value, windows: Windows) -> bool:
+    """Whether MaxPool does not take the padding: ONNX Runtime wants less than the kernel has elements."""
+    after = windows.overhang(op.dims(value)[2:], _counts(op, windows)) or windows.pads
+    return any(pad >= size for pad, size in zip([*windows.pads, *after], windows.kernel * 2, strict=True))
+
+
 def max_windows(op: Op, value: ir.Value, windows: Windows, outputs: int) -> tuple[ir.Value, ...]:
     """MaxPool in a type that it takes; ``value`` has a batch axis, and so have the results."""
-    after = windows.overhang(op.dims(value)[2:], _counts(op, windows))
-    before, ceil_mode = windows.pads, int(after is None)
+    before, after = windows.pads, windows.overhang(op.dims(value)[2:], _counts(op, windows))
+    ceil_mode = int(after is None)
     after = before if after is None else after
-    if any(pad >= size for pad, size in zip([*before, *after], windows.kernel * 2, strict=True)):
-        # ONNX Runtime wants less padding than the kernel has elements, whatever the dilation.
-        if outputs > 1:
-            raise Unsupported("the places of the maxima with more padding than the kernel has elements")
+    if _is_too_padded(op, value, windows):
         value = _padded(op, value, before, after, _lowest(op.dtype_of(value)))
         before = after = [0] * windows.rank
     return op.multi(
@@ -143,9 +152,7 @@ def _by_slices(
 
     For the types that the pooling operators have no kernel for.
     """
-    # In ceil_mode no window reaches further than one stride beyond the padding.
-    reach = [stride - 1 if windows.ceil_mode else 0 for stride in windows.strides]
-    after = [pad + more for pad, more in zip(windows.pads, reach, strict=True)]
+    after = [pad + more for pad, more in zip(windows.pads, windows.reach, strict=True)]
     value = _padded(op, value, windows.pads, after, fill)
     for axis, count in enumerate(_counts(op, windows)):
         size, stride, step = windows.kernel[axis], windows.strides[axis], windows.dilations[axis]
@@ -217,12 +224,45 @@ def max_pool_with_indices(
     aten::max_pool3d_with_indices(Tensor self, int[3] kernel_size, int[3] stride=[], int[3] padding=0, int[3] dilation=1, bool ceil_mode=False) -> (Tensor, Tensor)
     """
     windows, dtype = _windows(kernel_size, stride, padding, dilation, ceil_mode), op.dtype_of(self)
-    if dtype == INT64:
-        raise Unsupported("MaxPool takes no INT64, and no type it takes holds all INT64 numbers")
-    value = op.cast(batched(op, self, windows.rank), max_carrier(op, dtype))
-    pooled, indices = max_windows(op, value, windows, 2)
-    within = places(op, indices, op.dims(value)[2:])
-    return unbatched(op, op.cast(pooled, dtype), windows.rank), unbatched(op, within, windows.rank)
+    batch = batched(op, self, windows.rank)
+    if dtype == INT64 or _is_too_padded(op, batch, windows):
+        pooled, within = _maxima_and_places(op, batch, windows)
+    else:
+        pooled, indices = max_windows(op, op.cast(batch, max_carrier(op, dtype)), windows, 2)
+        pooled, within = op.cast(pooled, dtype), places(op, indices, op.dims(batch)[2:])
+    return unbatched(op, pooled, windows.rank), unbatched(op, within, windows.rank)
+
+
+def _maxima_and_places(op: Op, value: ir.Value, windows: Windows) -> tuple[ir.Value, ir.Value]:
+    """The maxima and where they are, where MaxPool has no kernel: the elements of all windows are gathered."""
+    sizes, dtype = op.dims(value)[2:], op.dtype_of(value)
+    plane = op.Range(0, op.scalar(math.prod(sizes)), 1)
+    numbers = op.reshape(op.shaped(plane, (math.prod(sizes),)), sizes)
+    elements = _side_by_side(op, value, windows, _lowest(dtype))
+    spots = _side_by_side(op, numbers, windows, -1)
+    largest = op.ReduceMax(elements, [-1], keepdims=1)
+    inside = op.GreaterOrEqual(spots, 0)
+    nowhere = op.const(torch.iinfo(torch.int64).max)
+    first = op.ReduceMin(op.Where(op.And(op.Equal(elements, largest), inside), spots, nowhere), [-1], keepdims=0)
+    largest = op.Squeeze(largest, [-1])
+    if not dtype.is_floating_point():
+        return largest, first
+    # torch keeps the last NaN of a window.
+    last = op.ReduceMax(op.Where(op.IsNaN(elements), spots, op.const(-1)), [-1], keepdims=0)
+    unordered = op.GreaterOrEqual(last, 0)
+    return op.Where(unordered, op.const(math.nan, dtype), largest), op.Where(unordered, last, first)
+
+
+def _side_by_side(op: Op, value: ir.Value, windows: Windows, fill: float) -> ir.Value:
+    """The elements of each window along a new last axis."""
+    rank, counts = windows.rank, _counts(op, windows)
+    lead = op.rank_of(value) - rank
+    rows = [Row(*axis) for axis in zip(counts, windows.kernel, windows.strides, windows.dilations, strict=True)]
+    after = [pad + more for pad, more in zip(windows.pads, windows.reach, strict=True)]
+    gathered = windowed(op, padded_spatially(op, value, windows.pads, after, fill), rows)
+    perm = [*range(lead), *range(lead, lead + 2 * rank, 2), *range(lead + 1, lead + 2 * rank, 2)]
+    dims = [*op.dims(value)[:lead], *counts, math.prod(windows.kernel)]
+    return op.reshape(op.Transpose(gathered, perm=perm), dims)
 
 
 def _length(op: Op, windows: Windows, axis: int, size: Dim, count: Dim, include_pad: bool) -> int | ir.Value:
