@@ -65,6 +65,7 @@ LOOSER: tuple[Looser, ...] = (
     Looser(
         _names(
             "polygamma.polygamma_n_0 polygamma.polygamma_n_1 polygamma.polygamma_n_2 polygamma.polygamma_n_3 "
+            "polygamma.polygamma_n_4 "
             "special.polygamma.special_polygamma_n_0"
         ),
         _names("float32"),

@@ -33,6 +33,7 @@ CASES = (
     Case("aten.hardswish.default", F.hardswish, (N,)),
     Case("aten.hardswish.default", F.hardswish, (N,), "opset 13", opset=13),
     Case("aten.leaky_relu.default", lambda x: F.leaky_relu(x, 0.2), (N,)),
+    Case("aten.rrelu.default", lambda x: F.rrelu(x, 0.1, 0.3), (N,), ops=("LeakyRelu",)),
     Case("aten.elu.default", lambda x: F.elu(x, 0.7), (N,)),
     Case("aten.elu.default", lambda x: aten.elu.default(x, 0.7, 1.1, 0.9), (N,), "scales"),
     Case("aten.softplus.default", lambda x: F.softplus(x, 2.0, 5.0), (N,)),

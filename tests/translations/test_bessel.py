@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import pytest
@@ -30,7 +31,14 @@ def _polynomials() -> Iterator[Case]:
         yield Case(str(n_scalar), lambda x, f=n_scalar: f(x, 3), (T(("n", 2)),), rtol=1e-4, atol=1e-4)
 
 
-CASES = (*_bessel(), *_polynomials())
+def _airy() -> Iterator[Case]:
+    yield Case("aten.special_airy_ai.default", torch.special.airy_ai, (T(("n", 3), low=-5.0, high=5.0),))
+    ends = torch.tensor([-2.09, 2.09, 120.0, math.inf, -math.inf, math.nan])
+    wide = torch.cat([torch.linspace(-60, 20, 161), ends]).double()
+    yield Case("aten.special_airy_ai.default", torch.special.airy_ai, (wide,), "wide", rtol=1e-9, atol=1e-13)
+
+
+CASES = (*_bessel(), *_airy(), *_polynomials())
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)

@@ -15,6 +15,17 @@ _X, _Y = T(("n", 3)), T((3,))
 _EDGES = torch.tensor([0.0, -0.0, 1.0, -1.0, math.inf, -math.inf, math.nan, 1e-30, -1e30])
 _PAIRS = (_EDGES.repeat_interleave(9), _EDGES.repeat(9))
 
+
+def _steps(dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    """Pairs of numbers at the borders of the type and of its exponents."""
+    limits = torch.finfo(dtype)
+    special = [0.0, -0.0, math.inf, -math.inf, math.nan, limits.max, limits.min, 1.0 - limits.eps / 2, 0.1]
+    small = [limits.smallest_normal * factor for factor in (1.0, -1.0, 2.0, 4.0, 0.5, limits.eps, 1 + limits.eps)]
+    powers = [sign * 2.0**exponent for exponent in range(-12, 12) for sign in (1.0, -1.0)]
+    values = torch.tensor([*special, *small, *powers], dtype=torch.float64).to(dtype)
+    return values.repeat_interleave(len(values)), values.repeat(len(values))
+
+
 CASES = (
     Case("aten.log1p.default", torch.log1p, (T(("n", 3), low=-0.9),)),
     Case("aten.log1p.default", torch.log1p, (torch.cat([_EDGES, torch.logspace(-12, -1, 24)]),), "edges", atol=0),
@@ -36,6 +47,11 @@ CASES = (
     Case("aten.arctan2.default", aten.arctan2, (T(("n", 3), torch.int64), _Y)),
     Case("aten.hypot.default", torch.hypot, (_X, _Y)),
     Case("aten.hypot.default", torch.hypot, _PAIRS, "edges"),
+    *(
+        Case("aten.nextafter.default", torch.nextafter, _steps(dtype), str(dtype), rtol=0, atol=0)
+        for dtype in (torch.float32, torch.float16, torch.bfloat16, torch.float64)
+    ),
+    Case("aten.nextafter.default", torch.nextafter, (_X, _Y), rtol=0, atol=0),
     Case("aten.frexp.Tensor", torch.frexp, (_X,)),
     Case(
         "aten.frexp.Tensor",

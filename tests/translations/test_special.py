@@ -19,6 +19,26 @@ CASES = (
     Case("aten.erfc.default", torch.erfc, (torch.linspace(-4, 9, 40),), "tail", rtol=4e-6, atol=0),
     Case("aten.special_erfc.default", aten.special_erfc, (_X,)),
     Case("aten.special_erfcx.default", aten.special_erfcx, (torch.linspace(-4, 30, 40),)),
+    Case(
+        "aten.erfc.default", torch.erfc, (torch.tensor([1e3, 2e3, 1e20, -2e3, math.inf, -math.inf, math.nan]),), "far"
+    ),
+    Case("aten.erfc.default", torch.erfc, (torch.linspace(-6, 27, 67).double(),), "float64", rtol=1e-11, atol=0),
+    Case("aten.special_erfcx.default", aten.special_erfcx, (torch.tensor([-30.0, -3.0, 9.0, 1e8, math.inf]),), "far"),
+    Case(
+        "aten.special_erfcx.default",
+        aten.special_erfcx,
+        (torch.linspace(-25, 60, 86).double(),),
+        "float64",
+        rtol=1e-11,
+        atol=0,
+    ),
+    Case("aten.special_ndtri.default", aten.special_ndtri, (T(("n", 3), low=0.0, high=1.0),)),
+    Case(
+        "aten.special_ndtri.default",
+        aten.special_ndtri,
+        (torch.tensor([0.0, 1.0, -0.5, 1.5, math.nan, 0.5, 1e-30, 1e-6, 0.13, 0.14, 0.999999]),),
+        "edges",
+    ),
     Case("aten.erfinv.default", torch.erfinv, (T(("n", 3), low=-1.0, high=1.0),)),
     Case("aten.erfinv.default", torch.erfinv, (torch.tensor([-1.0, 1.0, 0.0, 1.5, math.nan, 0.999999]),), "edges"),
     Case("aten.special_erfinv.default", aten.special_erfinv, (T(("n", 3), low=-1.0, high=1.0),)),

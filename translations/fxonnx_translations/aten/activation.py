@@ -72,6 +72,22 @@ def leaky_relu(op: Op, self: ir.Value, negative_slope: float = 0.01) -> ir.Value
     return op.LeakyRelu(self, alpha=float(negative_slope))
 
 
+@translates(aten.rrelu.default)
+def rrelu(
+    op: Op,
+    self: ir.Value,
+    lower: float = 0.125,
+    upper: float = 0.33333333333333331,
+    training: bool = False,
+    generator: None = None,
+) -> ir.Value:
+    """aten::rrelu(Tensor self, Scalar lower=0.125, Scalar upper=0.33333333333333331, bool training=False, Generator? generator=None) -> Tensor"""
+    if not training:
+        return leaky_relu(op, self, (float(lower) + float(upper)) / 2)
+    slope = op.RandomUniformLike(self, low=float(lower), high=float(upper))
+    return op.Where(op.Less(self, op.const(0.0, op.dtype_of(self))), op.Mul(self, slope), self)
+
+
 @translates(aten.elu.default)
 def elu(op: Op, self: ir.Value, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> ir.Value:
     """aten::elu(Tensor self, Scalar alpha=1, Scalar scale=1, Scalar input_scale=1) -> Tensor"""

@@ -1,4 +1,4 @@
-"""Bessel functions, by the polynomial approximations of Abramowitz and Stegun, 9.4 and 9.8.
+"""Bessel functions, by the polynomial approximations of Abramowitz and Stegun, 9.4 and 9.8, and Airy's.
 
 Their errors are below 3e-7: enough for float32, not for float64.
 """
@@ -13,9 +13,9 @@ from typing import Any
 import onnx_ir as ir
 import torch
 
-from ..formulas import in_float, polynomial
+from ..formulas import in_double, in_float, polynomial, rational
 from ..op import Op, Unsupported
-from ..registry import Translation
+from ..registry import Translation, translates
 
 aten = torch.ops.aten
 
@@ -136,6 +136,124 @@ def _spherical(op: Op, x: ir.Value) -> ir.Value:
     series = polynomial(op, square, [(-1.0) ** k / math.factorial(2 * k + 1) for k in range(6)])
     value = op.Where(op.Less(op.Abs(x), op.const(0.5, dtype)), series, op.Div(op.Sin(x), x))
     return op.Where(op.IsInf(x), op.const(0.0, dtype), value)
+
+
+# Cephes, airy.c: beyond 2.09 in 1/zeta, below -2.09 in 1/zeta^2, where zeta = 2/3 |x|^(3/2).
+_AIRY_RIGHT = (
+    (
+        1.0,
+        14.026469116338967,
+        70.53609068404442,
+        159.75639135016442,
+        168.08922493463058,
+        76.27960536152345,
+        12.007595273964581,
+        0.346538101525629,
+    ),
+    (
+        1.0,
+        14.095913560783403,
+        71.47784008255756,
+        164.2346928715297,
+        177.31808814540045,
+        84.51389701414746,
+        14.75625625848472,
+        0.5675945326387702,
+    ),
+)
+_AIRY_SINE = (
+    (
+        -1.6778769848911465e-08,
+        -2.776491081552329e-06,
+        -0.0001592764962392621,
+        -0.004062659235948854,
+        -0.04919001326095003,
+        -0.2797799815451191,
+        -0.6931580360369335,
+        -0.6264565444319123,
+        -0.1316963234183318,
+    ),
+    (
+        4.5185009297058035e-07,
+        7.547203482874142e-05,
+        0.004402916416152112,
+        0.11568717379518804,
+        1.4752914677166642,
+        9.187074029072596,
+        26.736704094149957,
+        32.682503279522464,
+        13.356042070655324,
+    ),
+)
+_AIRY_COSINE = (
+    (
+        3.415517847659236e-10,
+        8.117892395543892e-08,
+        6.98793669997261e-06,
+        0.000282851600836737,
+        0.005858041130483885,
+        0.06338889196289255,
+        0.35146565610554764,
+        0.9391692298166502,
+        1.0657989759959559,
+        0.39110302961568827,
+        0.01973399320916857,
+    ),
+    (
+        4.9183457006293e-09,
+        1.1716673321441352e-06,
+        0.00010125908511650914,
+        0.004126565238242226,
+        0.08645808263523921,
+        0.9542936116189619,
+        5.476860694229755,
+        15.564662893286462,
+        19.835292871831214,
+        9.30892908077442,
+    ),
+)
+_AIRY_BORDER = 2.09
+_AIRY_AT_0, _AIRY_SLOPE_AT_0 = 0.355028053887817239260, -0.258819403792806798405
+
+
+def _airy_series() -> tuple[list[float], list[float]]:
+    """The coefficients of Ai's Taylor series in x^3, and those of its odd part, which is x times another one."""
+    even, odd = [_AIRY_AT_0], [_AIRY_SLOPE_AT_0]
+    for k in range(1, 16):
+        even.append(even[-1] / ((3 * k - 1) * (3 * k)))
+        odd.append(odd[-1] / ((3 * k) * (3 * k + 1)))
+    return even, odd
+
+
+def _airy(op: Op, x: ir.Value) -> ir.Value:
+    dtype = op.dtype_of(x)
+    even, odd = _airy_series()
+    cube = op.Mul(op.Mul(x, x), x)
+    middle = op.Add(polynomial(op, cube, even), op.Mul(x, polynomial(op, cube, odd)))
+    border = op.const(_AIRY_BORDER, dtype)
+    size = op.Max(op.Abs(x), border)
+    root = op.Sqrt(size)
+    zeta = op.Mul(op.Mul(size, root), op.const(2 / 3, dtype))
+    inverse, scale = op.Reciprocal(zeta), op.Div(op.const(1 / math.sqrt(math.pi), dtype), op.Sqrt(root))
+    decay = op.Mul(op.Exp(op.Neg(zeta)), op.const(0.5, dtype))
+    right = op.Mul(op.Mul(scale, decay), rational(op, inverse, _AIRY_RIGHT))
+    square = op.Mul(inverse, inverse)
+    angle = op.Add(zeta, op.const(math.pi / 4, dtype))
+    sine = op.Add(op.Mul(square, rational(op, square, _AIRY_SINE)), op.const(1.0, dtype))
+    cosine = op.Mul(inverse, rational(op, square, _AIRY_COSINE))
+    left = op.Mul(scale, op.Sub(op.Mul(op.Sin(angle), sine), op.Mul(op.Cos(angle), cosine)))
+    value = op.Where(op.Greater(x, border), right, op.Where(op.Less(x, op.Neg(border)), left, middle))
+    # torch has no limit for infinities.
+    return op.Where(op.IsInf(x), op.const(math.nan, dtype), value)
+
+
+@translates(aten.special_airy_ai.default)
+def special_airy_ai(op: Op, x: ir.Value) -> ir.Value:
+    """aten::special_airy_ai(Tensor x) -> Tensor
+
+    In float64: the angle of the left side is large.
+    """
+    return in_double(op, _airy, x)
 
 
 def _bessel(op: Op, *, formula: Callable[[Op, ir.Value], ir.Value], **arguments: ir.Value) -> ir.Value:

@@ -7,6 +7,7 @@ import math
 import onnx_ir as ir
 import torch
 
+from ..dtypes import to_torch_dtype
 from ..formulas import exp_minus_one, in_float, log_one_plus, sign_bit
 from ..op import Op, Operand
 from ..registry import translates
@@ -133,3 +134,32 @@ def frexp(op: Op, self: ir.Value) -> tuple[ir.Value, ir.Value]:
     power = op.Where(tiny, op.Sub(power, op.const(60.0, wide)), power)
     exponent = op.cast(op.Where(special, zero, power), ir.DataType.INT32)
     return op.cast(op.Where(special, x, mantissa), dtype), exponent
+
+
+@translates(aten.nextafter.default)
+def nextafter(op: Op, self: ir.Value, other: ir.Value) -> ir.Value:
+    """aten::nextafter(Tensor self, Tensor other) -> Tensor
+
+    ONNX has no bits of floats. Adding more than half a unit in the last place, and less than one and a half, rounds to
+    the next number; the half types are rounded by the cast from float32.
+    """
+    dtype = op.result.dtype
+    limits = torch.finfo(to_torch_dtype(dtype))
+    wide = ir.DataType.DOUBLE if dtype == ir.DataType.DOUBLE else ir.DataType.FLOAT
+    x, goal = op.cast(self, wide), op.cast(other, wide)
+    zero, one, size = op.const(0.0, wide), op.const(1.0, wide), op.Abs(x)
+    upwards = op.Less(x, goal)
+    # The step of a number below 1 is computed for a larger one, where it is not subnormal.
+    scale = op.Where(op.Less(size, one), op.const(2.0**64, wide), one)
+    scaled = op.Mul(x, scale)
+    step = op.Mul(op.Abs(scaled), op.const(0.625 * limits.eps, wide))
+    value = op.Div(op.Where(upwards, op.Add(scaled, step), op.Sub(scaled, step)), scale)
+    smallest = op.const(limits.smallest_normal * limits.eps, wide)
+    near_zero = op.Where(upwards, op.Add(x, smallest), op.Sub(x, smallest))
+    value = op.Where(op.LessOrEqual(size, op.const(limits.smallest_normal, wide)), near_zero, value)
+    largest = limits.max
+    finite = op.Where(op.Less(x, zero), op.const(-largest, wide), op.const(largest, wide))
+    value = op.Where(op.IsInf(x), finite, value)
+    value = op.Where(op.Equal(x, goal), goal, value)
+    # Their sum is NaN if one of them is.
+    return op.cast(op.Where(op.Or(op.IsNaN(x), op.IsNaN(goal)), op.Add(x, goal), value), dtype)

@@ -15,6 +15,8 @@ from ..loops import loop
 from ..op import Op, Operand
 from ..registry import translates
 
+__all__ = ["log_gamma_positive"]
+
 aten = torch.ops.aten
 
 _LOG_SQRT_2_PI = 0.5 * math.log(2 * math.pi)
@@ -83,6 +85,104 @@ def erfinv(op: Op, self: ir.Value) -> ir.Value:
     return in_float(op, _erfinv, self)
 
 
+# Cephes, ndtri.c: in (y - 1/2)^2 in the middle, in 1 / sqrt(-2 log y) below exp(-2) and below exp(-32).
+_NDTRI_MIDDLE = (
+    (
+        -1.2391658386738125,
+        13.931260938727968,
+        -56.67628574690703,
+        98.00107541859997,
+        -59.96335010141079,
+    ),
+    (
+        -1.1833162112133,
+        15.90562251262117,
+        -82.03722561683334,
+        200.26021238006066,
+        -225.46268785411937,
+        86.36024213908905,
+        4.676279128988815,
+        1.9544885833814176,
+        1.0,
+    ),
+)
+_NDTRI_TAIL = (
+    (
+        -0.0008574567851546854,
+        -0.03504246268278482,
+        -0.1402560791713545,
+        2.1866330685079025,
+        14.684956192885803,
+        44.08050738932008,
+        57.16281922464213,
+        31.525109459989388,
+        4.0554489230596245,
+    ),
+    (
+        -0.0009332594808954574,
+        -0.03808064076915783,
+        -0.14218292285478779,
+        2.504649462083094,
+        15.04253856929075,
+        41.3172038254672,
+        45.39076351288792,
+        15.779988325646675,
+        1.0,
+    ),
+)
+_NDTRI_FAR_TAIL = (
+    (
+        6.239745391849833e-09,
+        2.6580697468673755e-06,
+        0.00030158155350823543,
+        0.012371663481782003,
+        0.20148538954917908,
+        1.3330346081580755,
+        3.9388102529247444,
+        6.915228890689842,
+        3.2377489177694603,
+    ),
+    (
+        6.790194080099813e-09,
+        2.8924786474538068e-06,
+        0.00032801446468212774,
+        0.013420400608854318,
+        0.21623699359449663,
+        1.3770209948908132,
+        3.6798356385616087,
+        6.02427039364742,
+        1.0,
+    ),
+)
+
+
+def _ndtri(op: Op, p: ir.Value) -> ir.Value:
+    dtype = op.dtype_of(p)
+    zero, half, one = (op.const(number, dtype) for number in (0.0, 0.5, 1.0))
+    mirrored = op.Greater(p, op.const(1 - math.exp(-2), dtype))
+    y = op.Where(mirrored, op.Sub(one, p), p)
+    offset = op.Sub(y, half)
+    square = op.Mul(offset, offset)
+    middle = op.Add(offset, op.Mul(op.Mul(offset, square), rational(op, square, _NDTRI_MIDDLE)))
+    middle = op.Mul(middle, op.const(math.sqrt(2 * math.pi), dtype))
+    root = op.Sqrt(op.Mul(op.Log(y), op.const(-2.0, dtype)))
+    inverse = op.Reciprocal(root)
+    near, far = (rational(op, inverse, table) for table in (_NDTRI_TAIL, _NDTRI_FAR_TAIL))
+    correction = op.Mul(inverse, op.Where(op.Less(root, op.const(8.0, dtype)), near, far))
+    tail = op.Sub(op.Sub(root, op.Div(op.Log(root), root)), correction)
+    tail = op.Where(mirrored, tail, op.Neg(tail))
+    value = op.Where(op.Greater(y, op.const(math.exp(-2), dtype)), middle, tail)
+    # At 0 and 1 the logarithms are infinite, and their quotient nothing.
+    value = op.Where(op.Equal(p, zero), op.const(-math.inf, dtype), value)
+    return op.Where(op.Equal(p, one), op.const(math.inf, dtype), value)
+
+
+@translates(aten.special_ndtri.default)
+def special_ndtri(op: Op, self: ir.Value) -> ir.Value:
+    """aten::special_ndtri(Tensor self) -> Tensor"""
+    return in_double(op, _ndtri, self)
+
+
 # ---- gamma functions
 
 _SHIFT = 8
@@ -99,8 +199,8 @@ def _distance_to_integer(op: Op, x: ir.Value) -> ir.Value:
     return op.Sub(x, op.Round(x))
 
 
-def _log_gamma_positive(op: Op, x: ir.Value) -> ir.Value:
-    """Stirling's series at x, for a small x at x + 8 by the recurrence."""
+def log_gamma_positive(op: Op, x: ir.Value) -> ir.Value:
+    """log(gamma(x)) for x > 0: Stirling's series at x, for a small x at x + 8 by the recurrence."""
     dtype = op.dtype_of(x)
     small = op.Less(x, op.const(float(_SHIFT), dtype))
     product = x
@@ -118,7 +218,7 @@ def _lgamma(op: Op, x: ir.Value) -> ir.Value:
     dtype = op.dtype_of(x)
     half, one, pi = op.const(0.5, dtype), op.const(1.0, dtype), op.const(math.pi, dtype)
     mirrored = op.Less(x, half)
-    value = _log_gamma_positive(op, op.Where(mirrored, op.Sub(one, x), x))
+    value = log_gamma_positive(op, op.Where(mirrored, op.Sub(one, x), x))
     sine = op.Abs(op.Sin(op.Mul(pi, _distance_to_integer(op, x))))
     value = op.Where(mirrored, op.Sub(op.Log(op.Div(pi, sine)), value), value)
     return op.Where(op.IsInf(x), op.const(math.inf, dtype), value)
@@ -224,7 +324,7 @@ def special_zeta(op: Op, self: Operand, other: Operand) -> ir.Value:
     aten::special_zeta.other_scalar(Tensor self, Scalar other) -> Tensor
     """
     dtype = op.result.dtype
-    return in_float(op, _zeta, op.operand(self, dtype), op.operand(other, dtype))
+    return in_double(op, _zeta, op.operand(self, dtype), op.operand(other, dtype))
 
 
 def _trigamma(op: Op, x: ir.Value) -> ir.Value:
@@ -249,4 +349,4 @@ def polygamma(op: Op, n: int, self: ir.Value) -> ir.Value:
     """
     if n == 0:
         return digamma(op, self)
-    return in_float(op, _trigamma if n == 1 else partial(_polygamma, n=n), self)
+    return in_double(op, _trigamma if n == 1 else partial(_polygamma, n=n), self)
