@@ -41,7 +41,11 @@ class T:
         sizes = [SIZES[dim][second] if isinstance(dim, str) else dim for dim in self.shape]
         if self.dtype == torch.bool:
             return torch.rand(sizes, generator=generator) < 0.5
+        if self.dtype.is_complex:
+            sizes = [*sizes, 2]
         values = torch.rand(sizes, generator=generator, dtype=torch.float64) * (self.high - self.low) + self.low
+        if self.dtype.is_complex:
+            return torch.view_as_complex(values).to(self.dtype)
         return values.floor().to(self.dtype) if not self.dtype.is_floating_point else values.to(self.dtype)
 
     @property
@@ -100,6 +104,9 @@ def _compare(case: Case, program: fxonnx.ONNXProgram, model: torch.nn.Module, in
     assert len(found) == len(expected)
     for ours, theirs in zip(found, expected, strict=True):
         reference = torch.as_tensor(theirs)
+        if reference.is_complex():
+            # The model's complex outputs are real pairs.
+            reference = torch.view_as_real(reference.resolve_conj())
         rtol, atol = torch.testing._comparison.default_tolerances(reference)
         torch.testing.assert_close(
             ours,

@@ -286,7 +286,7 @@ class _Walk:
         stand_ins = []
         for result in results:
             value = ir.Value(name=self.builder.names.helper(), type=ir.TensorType(result.dtype))
-            self.builder.set_dims(value, result.shape)
+            self.builder.set_dims(value, (*result.shape, 2) if result.torch_dtype.is_complex else result.shape)
             self.builder.symbols.define(value, result.shape)
             stand_ins.append(value)
         self.env[node] = _nested(val, iter(stand_ins))
