@@ -60,7 +60,7 @@ def test_node_metadata_is_that_of_the_documentation() -> None:
 
 def test_helper_nodes_carry_the_metadata_of_their_fx_node() -> None:
     program = outputs_of(torch.log2, torch.ones(2))
-    assert [node.op_type for node in program.model.graph] == ["Log", "Mul"]
+    assert [node.op_type for node in program.model.graph] == ["Cast", "Log", "Mul", "Cast"]
     assert len({tuple(node.metadata_props.items()) for node in program.model.graph}) == 1
 
 
@@ -177,6 +177,11 @@ def test_numbers_are_outputs_like_tensors() -> None:
     program = outputs_of(lambda x: (x.shape[0], x + 1, 3), torch.ones(2, 3), dynamic_shapes=(({0: "n"},),))
     found = program(torch.ones(5, 3))
     assert (found[0].item(), found[2].item()) == (5, 3)
+
+
+def test_a_bool_is_an_output_like_a_tensor() -> None:
+    program = outputs_of(lambda x: x.item(), torch.tensor(True))
+    assert [program(torch.tensor(value))[0].item() for value in (True, False)] == [True, False]
 
 
 def test_an_input_named_like_a_weight_keeps_its_name() -> None:

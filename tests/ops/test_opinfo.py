@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -14,7 +15,7 @@ from .limits import FAILURES, LOOSER
 from .opinfo import DTYPES, entries
 
 # How many samples of an entry are run in each dtype here; the complete sweep runs more of them.
-SAMPLES = {torch.float32: 4, torch.int64: 2, torch.bool: 2, torch.complex64: 2}
+SAMPLES = {torch.float32: 8, torch.int64: 4, torch.bool: 4, torch.complex64: 4}
 
 OPSETS = (13, 17, 20, 23, 26)
 
@@ -40,7 +41,7 @@ def _rows() -> Iterator[object]:
 def test_operator(entry: OpInfo, dtype: torch.dtype) -> None:
     failure = expected_failure(entry.full_name, dtype_name(dtype))
     known = failure is not None
-    samples = ALL_SAMPLES if known else SAMPLES.get(dtype, 1)
+    samples = ALL_SAMPLES if known else SAMPLES.get(dtype, 2)
     outcomes = check(entry, dtype, samples, dynamic=known or dtype == torch.float32)
     wrong = [outcome for outcome in outcomes if outcome.status not in ("ok", "eager")]
     text = "\n".join(f"{outcome.name}: {outcome.status}: {outcome.detail}" for outcome in wrong)
@@ -61,11 +62,10 @@ def _opset_rows() -> Iterator[object]:
 @pytest.mark.parametrize(("entry", "opset"), _opset_rows())
 def test_opset(entry: OpInfo, opset: int) -> None:
     outcomes = check(entry, torch.float32, 1, dynamic=False, opset=opset)
-    # What an opset can not express, it says.
+    # What an opset can not express, it says. ONNX Runtime 1.31 has random numbers up to opset 21.
+    says = re.compile(rf"at opset {opset}|from opset \d+ on|not find an implementation for Random(Uniform|Normal)")
     wrong = [
-        outcome
-        for outcome in outcomes
-        if outcome.status not in ("ok", "eager") and f"at opset {opset}" not in outcome.detail
+        outcome for outcome in outcomes if outcome.status not in ("ok", "eager") and not says.search(outcome.detail)
     ]
     assert not wrong, wrong
 
@@ -78,4 +78,5 @@ def test_the_tables_name_entries_that_exist() -> None:
 
 def test_wrong_results_are_only_ever_those_of_onnx_runtime() -> None:
     wrong = {"count", "shape", "dtype", "value"}
-    assert [row.reason for row in FAILURES if row.statuses & wrong and row.owner != "ort"] == []
+    rows = [row for row in FAILURES if row.statuses & wrong and row.owner != "ort"]
+    assert [row.reason for row in rows] == []

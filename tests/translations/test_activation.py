@@ -1,4 +1,4 @@
-"""Activation functions, softmax, clamp and dropout."""
+"""Activation functions, softmax and clamp."""
 
 from __future__ import annotations
 
@@ -33,7 +33,6 @@ CASES = (
     Case("aten.hardswish.default", F.hardswish, (N,)),
     Case("aten.hardswish.default", F.hardswish, (N,), "opset 13", opset=13),
     Case("aten.leaky_relu.default", lambda x: F.leaky_relu(x, 0.2), (N,)),
-    Case("aten.rrelu.default", lambda x: F.rrelu(x, 0.1, 0.3), (N,), ops=("LeakyRelu",)),
     Case("aten.elu.default", lambda x: F.elu(x, 0.7), (N,)),
     Case("aten.elu.default", lambda x: aten.elu.default(x, 0.7, 1.1, 0.9), (N,), "scales"),
     Case("aten.softplus.default", lambda x: F.softplus(x, 2.0, 5.0), (N,)),
@@ -50,12 +49,6 @@ CASES = (
     Case("aten._softmax.default", lambda x: aten._softmax.default(x, 1, False), (N,)),
     Case("aten.log_softmax.int", lambda x: F.log_softmax(x, 0), (N,)),
     Case("aten._log_softmax.default", lambda x: aten._log_softmax.default(x, 1, False), (N,)),
-    Case("aten.dropout.default", lambda x: F.dropout(x, 0.5, training=False) + 1, (N,), ops=("Add",)),
-    Case("aten.dropout.default", lambda x: F.dropout(x, 1.0, training=True), (N,), "everything dropped"),
-    *(
-        Case(f"aten.{name}.default", lambda x, n=name: getattr(aten, n).default(x, 0.5, False) + 1, (T(("n", 3, 4)),))
-        for name in ("feature_dropout", "alpha_dropout", "feature_alpha_dropout")
-    ),
     Case("aten.clamp.default", lambda x: x.clamp(-1, 2.5), (N,), ops=("Clip",)),
     Case("aten.clamp.default", lambda x: x.clamp(max=2), (I,), "int64"),
     Case("aten.clamp.default", lambda x: x.clamp(-1, 1.5), (I,), "promoted"),

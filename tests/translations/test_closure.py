@@ -11,23 +11,25 @@ import pytest
 import torch
 
 import tests.translations as tables
-from fxonnx_translations import aten
+from fxonnx_translations import aten, complex
 from fxonnx_translations.registry import Translation
 from fxonnx_translations.translations import MODULES, default_registry
 
+from . import test_complex, test_complex_solve, test_complex_structural, test_fft, test_random
 from .harness import Case
 
 
 def _records() -> Iterator[Translation]:
     seen = set()
-    for candidates in default_registry().table.values():
+    registry = default_registry()
+    for candidates in (*registry.table.values(), *registry.complex_table.values()):
         for record in candidates:
             if id(record) not in seen:
                 seen.add(id(record))
                 yield record
 
 
-WRITTEN = [record for record in _records() if inspect.isfunction(record.function)]
+WRITTEN = [record for record in _records() if inspect.isfunction(record.function) and record.data is None]
 
 
 @pytest.mark.parametrize("record", WRITTEN, ids=lambda record: record.function.__qualname__)
@@ -54,12 +56,18 @@ def test_parameters_are_those_of_the_schemas(record: Translation) -> None:
 
 def test_every_module_of_translations_is_registered() -> None:
     found = {
-        importlib.import_module(f"{aten.__name__}.{module.name}") for module in pkgutil.iter_modules(aten.__path__)
+        importlib.import_module(f"{room.__name__}.{module.name}")
+        for room in (aten, complex)
+        for module in pkgutil.iter_modules(room.__path__)
     }
     with_translations = {
         module
         for module in found
-        if hasattr(module, "TRANSLATIONS") or any(hasattr(value, "__translations__") for value in vars(module).values())
+        if hasattr(module, "TRANSLATIONS")
+        or any(
+            hasattr(value, "__translations__") and value.__module__ == module.__name__
+            for value in vars(module).values()
+        )
     }
     assert with_translations <= set(MODULES)
 
@@ -71,5 +79,27 @@ def test_every_translation_has_a_row() -> None:
         for case in getattr(importlib.import_module(f"{tables.__name__}.{module.name}"), "CASES", ())
         if isinstance(case, Case)
     }
+    rows |= {draw.target for draw in test_random.DRAWS}
     targets = {str(target) for target in default_registry().table}
     assert sorted(targets - rows) == []
+
+
+def test_every_complex_translation_has_a_row() -> None:
+    rows = {
+        case.target
+        for table in (test_complex, test_complex_solve, test_complex_structural, test_fft)
+        for case in table.CASES
+    }
+    rows |= {draw.target for draw in test_random.DRAWS if "complex" in draw.name}
+    targets = {str(target) for target in default_registry().complex_table}
+    assert sorted(targets - rows) == []
+
+
+def test_structural_rows_have_a_real_translation_and_name_arguments() -> None:
+    registry = default_registry()
+    for candidates in registry.complex_table.values():
+        for record in candidates:
+            for target in record.targets if record.data is not None else ():
+                names = {argument.name for argument in target._schema.arguments}  # type: ignore[attr-defined]
+                assert target in registry, target
+                assert not record.data or names & set(record.data), target

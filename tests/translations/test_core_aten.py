@@ -92,7 +92,9 @@ def _core() -> list[torch._ops.OpOverload]:
 
 @pytest.mark.parametrize("target", _core(), ids=str)
 def test_is_accounted_for(target: torch._ops.OpOverload) -> None:
-    translated = target in default_registry()
+    registry = default_registry()
+    # Those that only ever give or take complex tensors have their translation in the other table.
+    translated = target in registry or target in registry.complex_table
     if target in EXCUSED:
         assert not translated, "translated by now: remove the excuse"
     elif not translated:

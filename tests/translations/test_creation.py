@@ -28,6 +28,10 @@ CASES = (
     Case("aten.new_zeros.default", lambda x: x.new_zeros(x.shape[0], 2), (I,)),
     Case("aten.new_ones.default", lambda x: x.new_ones((2, 2)), (X,)),
     Case("aten.new_empty.default", lambda x: x.new_empty(x.shape[0], 2) * 0, (I,)),
+    Case("aten.new_empty_strided.default", lambda x: x.new_empty_strided((x.shape[0], 2), (2, 1)) * 0, (I,)),
+    Case(
+        "aten.empty_strided.default", lambda x: torch.ops.aten.zero(torch.empty_strided((x.shape[0], 2), (1, 9))), (X,)
+    ),
     Case("aten.fill.Scalar", lambda x: aten.fill.Scalar(x, 2), (X,)),
     Case("aten.fill.Tensor", lambda x, y: aten.fill.Tensor(x, y), (X, T((), torch.int64))),
     Case("aten.scalar_tensor.default", lambda x: aten.scalar_tensor.default(x.shape[0]) + x, (X,)),

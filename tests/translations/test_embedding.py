@@ -36,8 +36,32 @@ class Bag(torch.nn.Module):
 
 
 BAG = "aten.embedding_bag.padding_idx"
+STARTS = torch.tensor([0, 2, 2, 5])
 CASES = (
     Case("aten.embedding.default", torch.nn.Embedding(5, 3, padding_idx=0), (IDS,), ops=("Gather",)),
+    Case(
+        "aten._embedding_bag.default",
+        lambda i, w: torch.ops.aten._embedding_bag(w, i, STARTS, False, 1)[0],
+        (T((6,), torch.int64, 0, 5), T((5, 3))),
+        "no padding",
+    ),
+    Case(
+        "aten._embedding_bag_forward_only.default",
+        lambda i, w: torch.ops.aten._embedding_bag_forward_only(w, i, STARTS, mode=2, padding_idx=1)[0],
+        (T((6,), torch.int64, 0, 5), T((5, 3))),
+        "padding",
+    ),
+    Case(
+        "aten.embedding_renorm_.default",
+        lambda i, w: torch.nn.functional.embedding(i, w.clone(), max_norm=1.0),
+        (T(("n", 3), torch.int64, 0, 5), T((5, 3))),
+    ),
+    Case(
+        "aten.embedding_renorm.default",
+        lambda i, w: torch.ops.aten.embedding_renorm(w, i, 0.7, 1.0),
+        (T(("n", 3), torch.int64, 0, 5), T((5, 3))),
+        "of order 1",
+    ),
     Case("aten.embedding.default", torch.nn.Embedding(5, 3), (T(("n",), torch.int32, 0, 5),), "int32", opset=11),
     Case(BAG, Bag("sum"), (IDS,), "sum, 2d"),
     Case(BAG, Bag("mean"), (FLAT, OFFSETS), "mean"),
@@ -47,6 +71,7 @@ CASES = (
     Case(BAG, Bag("mean", padding_idx=-3), (FLAT, OFFSETS), "mean, padding"),
     Case(BAG, Bag("max", padding_idx=2), (FLAT, OFFSETS), "max, padding"),
     Case("aten.one_hot.default", lambda a: torch.nn.functional.one_hot(a, 5), (IDS,), ops=("OneHot",)),
+    Case("aten.one_hot.default", lambda a: torch.nn.functional.one_hot(a, 5), (torch.tensor(3),), "0-dim"),
 )
 
 

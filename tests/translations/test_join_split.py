@@ -39,6 +39,13 @@ CASES = (
     Case("aten.unsafe_chunk.default", lambda a: aten.unsafe_chunk(a, 3, 1), (T(("n", 8)),)),
     Case("aten.tensor_split.sections", lambda a: a.tensor_split(3, 1), (T(("n", 8)),)),
     Case("aten.tensor_split.indices", lambda a: a.tensor_split([2, 5], -1), (T(("n", 8)),)),
+    Case("aten.tensor_split.indices", lambda a: a.tensor_split([1, -2, 99]), (T(("h", 3)),), "of a symbolic size"),
+    Case("aten.tensor_split.indices", lambda a: a.tensor_split([4, 1, 3], 1), (T(("n", 8)),), "out of order"),
+    Case(
+        "aten.tensor_split.tensor_indices_or_sections",
+        lambda a, i: torch.tensor_split(a, i, -1),
+        (T(("n", "h")), torch.tensor([1, -3])),
+    ),
     Case("aten.unbind.int", lambda a: a.unbind(-1), (T(("n", 3)),), ops=("Gather",) * 3),
     Case("aten.unbind.int", lambda a: a.unbind(1)[0], (T(("n", 1, 3)),), "one", ops=("Squeeze",)),
     Case("aten.meshgrid.default", lambda a, b: aten.meshgrid([a, b]), (T(("n",)), T(("m",)))),

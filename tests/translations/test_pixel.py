@@ -47,6 +47,12 @@ CASES = (
         "aten.channel_shuffle.default", lambda x: torch.channel_shuffle(x, 4), (T(("n", 12, "t"), torch.int64),), "1d"
     ),
     Case("aten.channel_shuffle.default", lambda x: torch.channel_shuffle(x, 1) * 2, (_IMAGE,), "by 1", ops=("Mul",)),
+    Case(
+        "aten.channel_shuffle.default",
+        lambda x: torch.channel_shuffle(torch.cat([x, x], 1), 2),
+        (T(("n", "m", 3, "w")),),
+        "symbolic channels",
+    ),
     Case("aten.native_channel_shuffle.default", lambda x: torch.native_channel_shuffle(x, 3), (T((2, 12, 3, 4)),)),
 )
 

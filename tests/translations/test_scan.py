@@ -18,6 +18,12 @@ CASES = (
     Case("aten.cummax.default", lambda x: torch.cummax(x, -1), (T((2, 4), torch.bool),), "bool"),
     Case("aten.cummin.default", lambda x: torch.cummin(x, -2), (T(("n", "t")),)),
     Case("aten.cummin.default", lambda x: torch.cummin(x, 1), (_NAN,), "nan"),
+    Case("aten.cumprod.default", lambda x: torch.cumprod(x, 1), (T(("n", "t")),)),
+    Case("aten.cumprod.default", lambda x: torch.cumprod(x, 0), (T(("n", 3), torch.int64, -3, 4),), "int64"),
+    Case("aten.cumprod.default", lambda x: x.cumprod(0, dtype=torch.int32), (T((3, 2), torch.uint8, 0, 9),), "int32"),
+    Case("aten.cumprod.default", lambda x: x.cumprod(0, dtype=torch.uint8), (T((3, 2), torch.uint8, 0, 9),), "wraps"),
+    Case("aten.cumprod.default", lambda x: x.cumprod(-1), (T((3, 9), torch.bfloat16),), "bfloat16", opset=13),
+    Case("aten.cumprod.default", lambda x: x.sum().cumprod(0), (T(("n",)),), "number"),
     Case("aten.logcumsumexp.default", lambda x: torch.logcumsumexp(x, 1), (T(("n", "t"), low=-30, high=90),)),
     Case(
         "aten.logcumsumexp.default",

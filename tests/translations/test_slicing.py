@@ -35,7 +35,6 @@ CASES = (
     Case("aten.diagonal.default", lambda a: a.diagonal(-1, 2, 0), (T((4, "n", 3)),), "below"),
     Case("aten.diagonal.default", lambda a: a.diagonal(1), (T(("n", 8)),), "dynamic"),
     Case("aten.diagonal.default", lambda a: a.diagonal(9), (T((3, 5)),), "outside"),
-    Case("aten.as_strided.default", lambda a: a.as_strided((2, 3), (1, 2), 1), (T((3, 4)),)),
     Case("aten.flip.default", lambda a: a.flip(0, -1), (T(("n", "m", 3)),), ops=("Slice",), opset=11),
     Case("aten.flip.default", lambda a: a.flip(()) + 1, (T(("n",)),), "nothing", ops=("Add",)),
     Case("aten.flip.default", lambda a: a.sum().flip(()), (T(("n",)),), "number"),

@@ -18,7 +18,7 @@ from . import constants, shapes
 from .compositions import COMPOSITIONS
 from .doubles import NO_DOUBLE_KERNEL
 from .forms import FORMS, FormError
-from .kernels import NARROW, wider_type
+from .kernels import TABLED, NoKernelError, wider_type
 from .names import Names
 from .opschema import OpFacts, facts_of
 from .simplify import RULES
@@ -93,8 +93,11 @@ class Builder(onnxscript.GraphBuilder):
             shapes.infer(node, self)
 
     def set_dims(self, value: ir.Value, dims: Sequence[Dim]) -> None:
-        """Records the shape that the captured graph gives a value."""
+        """Records the shape that the captured graph gives a value, which is that of what a cast casts, too."""
         self._dims[value] = tuple(dims)
+        node = value.producer()
+        if node is not None and node.op_type == "Cast" and node.inputs[0] not in self._dims:
+            self.set_dims(node.inputs[0], dims)  # type: ignore[arg-type]
 
     def stamp(self, value: ir.Value, dims: Sequence[Dim]) -> None:
         """Writes the shape into the model."""
@@ -197,7 +200,7 @@ class Builder(onnxscript.GraphBuilder):
             simpler = RULES[op_type](self, values, attributes)  # type: ignore[arg-type]
             if simpler is not None:
                 return simpler
-        if facts is not None and isinstance(outputs, int) and any(v is not None and v.dtype in NARROW for v in values):
+        if facts is not None and isinstance(outputs, int) and any(v is not None and v.dtype in TABLED for v in values):
             widened = self._widened(op_type, facts, values)
             if widened is not None:
                 return self._emit_wider(op_type, facts, values, widened, attributes, outputs, name)
@@ -210,7 +213,10 @@ class Builder(onnxscript.GraphBuilder):
             variable = facts.type_variable(index)
             if value is None or value.dtype is None or variable is None or variable in wider:
                 continue
-            wider[variable] = wider_type(op_type, value.dtype, variable, facts)
+            try:
+                wider[variable] = wider_type(op_type, value.dtype, variable, facts)
+            except NoKernelError as error:
+                raise Unsupported(str(error)) from error
         if not any(wider.values()):
             return None
         types = [wider.get(facts.type_variable(index) or "") for index in range(len(values))]
@@ -369,9 +375,7 @@ class Builder(onnxscript.GraphBuilder):
             allowed = facts.allowed.get(variable)
             if allowed is not None and value.dtype is not None and value.dtype not in allowed:
                 raise Unsupported(f"{op_type} does not take {value.dtype.name} at opset {self.opset_version}")
-        if op_type in ("Cast", "RandomNormal", "RandomUniform", "EyeLike") and (
-            "to" in attributes or "dtype" in attributes
-        ):
+        if "to" in attributes or "dtype" in attributes:
             made[0].type = ir.TensorType(ir.DataType(attributes.get("to", attributes.get("dtype"))))
             return
         if op_type == "ConstantOfShape":

@@ -1,7 +1,7 @@
 """Operators for which ONNX Runtime's CPU execution provider has no float64 kernel, written with those it has.
 
 There is no wider type to compute in, so these are formulas to the precision of float64. Each function has the signature
-of the ONNX operator it stands for; the table is that of ONNX Runtime 1.31 (``python -m benchmarks.kernel_table``).
+of the ONNX operator it stands for; the table is that of ONNX Runtime 1.31 (``python -m benchmarks.kernel_probe``).
 """
 
 from __future__ import annotations

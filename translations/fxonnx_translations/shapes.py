@@ -307,6 +307,9 @@ def quick(value: ir.Value, builder: Builder) -> Dims | None:
     if known is not None:
         return known
     node = value.producer()
+    if node is not None and node.op_type == "Cast":
+        # Of an operator that was computed in a wider type, and that only ONNX knows the shape of.
+        return quick(_first(node), builder)
     return _by_rule(node, builder) if node is not None and value.index() == 0 else None
 
 

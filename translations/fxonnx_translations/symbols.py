@@ -78,6 +78,11 @@ class SymbolTable:
             if known is None or not known[2].is_Symbol:
                 self._origins[expr] = (value, axis, expr)
             return
+        if isinstance(expr, sympy.Eq):
+            # The value of a bool: torch says that a symbol is 1.
+            if expr.lhs.is_Symbol and expr.rhs == 1:
+                self._origins.setdefault(expr.lhs, (value, axis, expr.lhs))
+            return
         free = list(expr.free_symbols)
         if len(free) == 1 and free[0] not in self._origins and _slope(expr, free[0]) is not None:
             self._origins[free[0]] = (value, axis, expr)
@@ -107,11 +112,18 @@ def _named_like(symbol: sympy.Symbol, name: str) -> sympy.Symbol:
 
 def _slope(expr: sympy.Expr, symbol: sympy.Symbol) -> tuple[int, int] | None:
     """(a, b) of ``a*symbol + b`` with integers a > 0 and b, or None when the expression is not of that form."""
-    polynomial = sympy.Poly(expr, symbol) if expr.is_polynomial(symbol) else None
+    # A condition is no expression.
+    is_polynomial = isinstance(expr, sympy.Expr) and expr.is_polynomial(symbol)
+    polynomial = sympy.Poly(expr, symbol) if is_polynomial else None
     if polynomial is None or polynomial.degree() != 1:
         return None
     a, b = polynomial.all_coeffs()
     return (int(a), int(b)) if a.is_Integer and b.is_Integer and a > 0 else None
+
+
+_SMALL_INTEGERS = frozenset(
+    {ir.DataType.BOOL, ir.DataType.INT8, ir.DataType.UINT8, ir.DataType.INT16, ir.DataType.INT32}
+)
 
 
 class _Emitter:
@@ -150,7 +162,7 @@ class _Emitter:
         value, axis, expr = self.table.origin(symbol)
         if axis is None:
             read = self._op("Reshape", value, [1])
-            if value.dtype in (ir.DataType.INT32, ir.DataType.INT16, ir.DataType.INT8, ir.DataType.UINT8):
+            if value.dtype in _SMALL_INTEGERS:
                 read = self._op("Cast", read, to=ir.DataType.INT64)
         elif self.builder.opset_version >= 15:
             read = self._op("Shape", value, start=axis, end=axis + 1)

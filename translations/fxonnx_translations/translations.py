@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import functools
 
-from . import onnx_ops, quantized, torchvision
+from . import onnx_ops, quantized, torchvision, transformers
 from .aten import (
     activation,
     adaptive_pool,
     arithmetic,
     attention,
+    batch_norm,
     bessel,
     comparison,
     conv,
@@ -17,11 +18,13 @@ from .aten import (
     copies,
     creation,
     distance,
+    dropout,
     embedding,
     factorization,
     fake_quantize,
     flat_index,
     floats,
+    fractional_pool,
     gamma,
     grid,
     indexing,
@@ -33,19 +36,23 @@ from .aten import (
     pixel,
     polynomials,
     pool,
+    random,
     recurrent,
     reduction,
+    resample,
     resize,
     scan,
     scatter,
     scatter_views,
     search,
+    segments,
     slicing,
     solve,
     sorting,
     special,
     spectral,
     statistics,
+    strided,
     unary,
     view,
 )
@@ -60,6 +67,7 @@ MODULES = (
     adaptive_pool,
     arithmetic,
     attention,
+    batch_norm,
     bessel,
     comparison,
     conv,
@@ -67,12 +75,14 @@ MODULES = (
     copies,
     creation,
     distance,
+    dropout,
     embedding,
     factorization,
+    fake_quantize,
     flat_index,
     floats,
+    fractional_pool,
     gamma,
-    fake_quantize,
     grid,
     indexing,
     integers,
@@ -83,19 +93,23 @@ MODULES = (
     pixel,
     polynomials,
     pool,
+    random,
     recurrent,
     reduction,
+    resample,
     resize,
     scan,
     scatter,
     scatter_views,
     search,
+    segments,
     slicing,
     solve,
+    sorting,
     special,
     spectral,
     statistics,
-    sorting,
+    strided,
     unary,
     view,
     *COMPLEX_MODULES,
@@ -103,7 +117,7 @@ MODULES = (
 
 
 # Operators of other libraries, which may be imported between two exports.
-FOREIGN_MODULES = (onnx_ops, quantized, torchvision)
+FOREIGN_MODULES = (onnx_ops, quantized, torchvision, transformers)
 
 
 def default_registry() -> Registry:

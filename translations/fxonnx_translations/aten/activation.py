@@ -1,4 +1,4 @@
-"""Activation functions, softmax and dropout."""
+"""Activation functions and softmax."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import onnx_ir as ir
 import torch
 
 from ..formulas import exp_minus_one, in_float
-from ..op import Op, Operand, Unsupported
+from ..op import Op, Operand
 from ..registry import translates
 
 aten = torch.ops.aten
@@ -70,22 +70,6 @@ def hardswish(op: Op, self: ir.Value) -> ir.Value:
 def leaky_relu(op: Op, self: ir.Value, negative_slope: float = 0.01) -> ir.Value:
     """aten::leaky_relu(Tensor self, Scalar negative_slope=0.01) -> Tensor"""
     return op.LeakyRelu(self, alpha=float(negative_slope))
-
-
-@translates(aten.rrelu.default)
-def rrelu(
-    op: Op,
-    self: ir.Value,
-    lower: float = 0.125,
-    upper: float = 0.33333333333333331,
-    training: bool = False,
-    generator: None = None,
-) -> ir.Value:
-    """aten::rrelu(Tensor self, Scalar lower=0.125, Scalar upper=0.33333333333333331, bool training=False, Generator? generator=None) -> Tensor"""
-    if not training:
-        return leaky_relu(op, self, (float(lower) + float(upper)) / 2)
-    slope = op.RandomUniformLike(self, low=float(lower), high=float(upper))
-    return op.Where(op.Less(self, op.const(0.0, op.dtype_of(self))), op.Mul(self, slope), self)
 
 
 @translates(aten.elu.default)
@@ -177,29 +161,6 @@ def log_softmax(op: Op, self: ir.Value, dim: int, dtype: torch.dtype | None = No
 def unsafe_log_softmax(op: Op, self: ir.Value, dim: int, half_to_float: bool) -> ir.Value:
     """aten::_log_softmax(Tensor self, int dim, bool half_to_float) -> Tensor"""
     return _exponential(op, "LogSoftmax", self, dim)
-
-
-@translates(aten.dropout.default)
-def dropout(op: Op, input: ir.Value, p: float, train: bool) -> ir.Value:
-    """aten::dropout(Tensor input, float p, bool train) -> Tensor"""
-    if not train or p == 0:
-        return input
-    if p == 1:
-        return op.Mul(input, op.const(0, op.dtype_of(input)))
-    if op.opset < 12:
-        raise Unsupported("Dropout in training mode exists from opset 12 on")
-    return op.Dropout(input, op.const(float(p)), op.const(True))
-
-
-@translates(aten.feature_dropout.default, aten.alpha_dropout.default, aten.feature_alpha_dropout.default)
-def inactive_dropout(op: Op, input: ir.Value, p: float, train: bool) -> ir.Value:
-    """aten::feature_dropout(Tensor input, float p, bool train) -> Tensor
-    aten::alpha_dropout(Tensor input, float p, bool train) -> Tensor
-    aten::feature_alpha_dropout(Tensor input, float p, bool train) -> Tensor
-    """
-    if train and p != 0:
-        raise Unsupported("this kind of dropout has no ONNX form in training mode")
-    return input
 
 
 def bound(op: Op, value: Operand | None, dtype: ir.DataType) -> ir.Value | None:

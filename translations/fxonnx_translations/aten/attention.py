@@ -27,6 +27,9 @@ def scaled_dot_product_attention(
     enable_gqa: bool = False,
 ) -> ir.Value:
     """aten::scaled_dot_product_attention(Tensor query, Tensor key, Tensor value, Tensor? attn_mask=None, float dropout_p=0., bool is_causal=False, *, float? scale=None, bool enable_gqa=False) -> Tensor"""
+    if op.dtype_of(query) == ir.DataType.BFLOAT16:
+        # torch rounds the result only.
+        query, key, value = (op.cast(operand, ir.DataType.FLOAT) for operand in (query, key, value))
     if enable_gqa:
         key, value = (_repeated_heads(op, operand, query) for operand in (key, value))
     scores = op.MatMul(_scaled(op, query, scale), swapped(op, key, -2, -1))
@@ -36,7 +39,7 @@ def scaled_dot_product_attention(
         weights = _without_nan(op, weights, attn_mask)
     if dropout_p > 0:
         weights = op.Dropout(weights, op.const(float(dropout_p)), op.const(True))
-    return op.MatMul(weights, value)
+    return op.cast(op.MatMul(weights, value), op.result.dtype)
 
 
 def _scaled(op: Op, query: ir.Value, scale: float | None) -> ir.Value:

@@ -49,6 +49,12 @@ def empty(op: Op, size: Sequence[Dim], **options: Any) -> ir.Value:
     return filled(op, 0)
 
 
+@translates(aten.empty_strided.default)
+def empty_strided(op: Op, size: Sequence[Dim], stride: Sequence[Dim], **options: Any) -> ir.Value:
+    """aten::empty_strided(SymInt[] size, SymInt[] stride, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor"""
+    return filled(op, 0)
+
+
 @translates(aten.full_like.default)
 def full_like(op: Op, self: ir.Value, fill_value: Operand, **options: Any) -> ir.Value:
     """aten::full_like(Tensor self, Scalar fill_value, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None, MemoryFormat? memory_format=None) -> Tensor"""
@@ -94,6 +100,12 @@ def new_ones(op: Op, self: ir.Value, size: Sequence[Dim], **options: Any) -> ir.
 @translates(aten.new_empty.default)
 def new_empty(op: Op, self: ir.Value, size: Sequence[Dim], **options: Any) -> ir.Value:
     """aten::new_empty(Tensor self, SymInt[] size, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor"""
+    return filled(op, 0)
+
+
+@translates(aten.new_empty_strided.default)
+def new_empty_strided(op: Op, self: ir.Value, size: Sequence[Dim], stride: Sequence[Dim], **options: Any) -> ir.Value:
+    """aten::new_empty_strided(Tensor self, SymInt[] size, SymInt[] stride, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor"""
     return filled(op, 0)
 
 

@@ -10,6 +10,7 @@ import torch
 from ..op import Op, Unsupported
 from ..registry import translates
 from ..symbols import Dim
+from .norm import linalg_vector_norm
 from .scatter import scatter_op
 
 aten = torch.ops.aten
@@ -53,15 +54,17 @@ def embedding_bag(
     padding_idx: int | None,
 ) -> list[ir.Value | None]:
     """aten::embedding_bag.padding_idx(Tensor weight, Tensor indices, Tensor offsets, bool scale_grad_by_freq, int mode, bool sparse, Tensor? per_sample_weights, bool include_last_offset, int? padding_idx) -> (Tensor, Tensor, Tensor, Tensor)"""
-    dtype, width = op.dtype_of(weight), op.dims(weight)[1]
+    width = op.dims(weight)[1]
+    # Sums of half types are rounded once.
+    dtype = ir.DataType.DOUBLE if op.dtype_of(weight) == ir.DataType.DOUBLE else ir.DataType.FLOAT
     if include_last_offset:
         # It is the number of indices, so that no bag begins there.
         offsets = op.Slice(offsets, [0], [-1], [0])
     bags = op.result.shape[0]
     numbers = _bag_numbers(op, op.cast(offsets, INT64), op.dims(indices)[0])
-    rows = op.Gather(weight, indices, axis=0)
+    rows = op.cast(op.Gather(weight, indices, axis=0), dtype)
     if per_sample_weights is not None:
-        rows = op.Mul(rows, op.Unsqueeze(per_sample_weights, [1]))
+        rows = op.Mul(rows, op.cast(op.Unsqueeze(per_sample_weights, [1]), dtype))
     empty, reduction = (-math.inf, "max") if mode == 2 else (0.0, "add")
     counted = op.expand(op.const([[1.0]], dtype), [op.dims(indices)[0], 1])
     if padding_idx is not None:
@@ -80,7 +83,42 @@ def embedding_bag(
             zero = op.const(0.0, dtype)
             result = op.Where(op.Equal(count, zero), zero, result)
     # The other outputs serve the backward pass.
-    return [result, None, None, None]
+    return [op.cast(result, op.dtype_of(weight)), None, None, None]
+
+
+@translates(aten._embedding_bag.default, aten._embedding_bag_forward_only.default)
+def embedding_bag_core(
+    op: Op,
+    weight: ir.Value,
+    indices: ir.Value,
+    offsets: ir.Value,
+    scale_grad_by_freq: bool = False,
+    mode: int = 0,
+    sparse: bool = False,
+    per_sample_weights: ir.Value | None = None,
+    include_last_offset: bool = False,
+    padding_idx: int = -1,
+) -> list[ir.Value | None]:
+    """aten::_embedding_bag(Tensor weight, Tensor indices, Tensor offsets, bool scale_grad_by_freq=False, int mode=0, bool sparse=False, Tensor? per_sample_weights=None, bool include_last_offset=False, int padding_idx=-1) -> (Tensor, Tensor, Tensor, Tensor)
+    aten::_embedding_bag_forward_only(Tensor weight, Tensor indices, Tensor offsets, bool scale_grad_by_freq=False, int mode=0, bool sparse=False, Tensor? per_sample_weights=None, bool include_last_offset=False, int padding_idx=-1) -> (Tensor, Tensor, Tensor, Tensor)
+    """
+    # Here -1 stands for no padding, not for the last row.
+    padding = None if padding_idx < 0 else padding_idx
+    bag = (per_sample_weights, include_last_offset, padding)
+    return embedding_bag(op, weight, indices, offsets, scale_grad_by_freq, mode, sparse, *bag)
+
+
+@translates(aten.embedding_renorm.default)
+def embedding_renorm(op: Op, self: ir.Value, indices: ir.Value, max_norm: float, norm_type: float) -> ir.Value:
+    """aten::embedding_renorm(Tensor self, Tensor indices, float max_norm, float norm_type) -> Tensor"""
+    places = op.Reshape(indices, [-1])
+    rows = op.Gather(self, places, axis=0)
+    dtype = op.dtype_of(rows)
+    length = linalg_vector_norm(op, rows, float(norm_type), [1], True)
+    factor = op.Div(op.const(float(max_norm), dtype), op.Add(length, op.const(1e-7, dtype)))
+    shorter = op.Where(op.Greater(length, op.const(float(max_norm), dtype)), op.Mul(rows, factor), rows)
+    # A row that is looked up twice is written twice, the same.
+    return scatter_op(op, "ScatterND", self, op.Unsqueeze(op.cast(places, INT64), [1]), shorter, None)
 
 
 @translates(aten.one_hot.default)
@@ -88,4 +126,8 @@ def one_hot(op: Op, self: ir.Value, num_classes: int = -1) -> ir.Value:
     """aten::one_hot(Tensor self, int num_classes=-1) -> Tensor"""
     if num_classes < 0:
         raise Unsupported("one_hot without num_classes, whose result's size depends on the data")
-    return op.OneHot(self, op.const(num_classes), op.const([0, 1]), axis=-1)
+    size, numbers = op.const(num_classes), op.const([0, 1])
+    if op.rank_of(self) == 0:
+        # ONNX takes no 0-dim indices.
+        return op.Squeeze(op.OneHot(op.Unsqueeze(self, [0]), size, numbers, axis=-1), [0])
+    return op.OneHot(self, size, numbers, axis=-1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 
@@ -11,7 +12,7 @@ import torch
 from ..op import Op, Unsupported
 from ..registry import translates
 from ..symbols import Dim
-from .axes import as_carrier, axis_of, rank, refuse_complex, split_at
+from .axes import END, as_carrier, axis_of, rank, refuse_complex, sliced, split_at
 
 aten = torch.ops.aten
 
@@ -92,10 +93,22 @@ def tensor_split_indices(op: Op, self: ir.Value, indices: Sequence[Dim], dim: in
     axis = axis_of(op, self, dim)
     sizes = [result.shape[axis] for result in op.results]
     total = sum(sizes)
-    if total != op.dims(self)[axis]:
-        # Indices out of order give overlapping pieces, which Split has no form for.
-        raise Unsupported(f"the pieces of tensor_split add up to {total}, not to the size {op.dims(self)[axis]}")
-    return split_at(op, self, axis, sizes)
+    if total == op.dims(self)[axis]:
+        return split_at(op, self, axis, sizes)
+    # Indices out of order give overlapping pieces, and those of a symbolic size are clamped at run time.
+    limits = [0, *indices, END]
+    return [sliced(op, self, axis, start, end) for start, end in itertools.pairwise(limits)]
+
+
+@translates(aten.tensor_split.tensor_indices_or_sections)
+def tensor_split(op: Op, self: ir.Value, tensor_indices_or_sections: ir.Value, dim: int = 0) -> list[ir.Value]:
+    """aten::tensor_split.tensor_indices_or_sections(Tensor(a -> *) self, Tensor tensor_indices_or_sections, int dim=0) -> Tensor(a)[]"""
+    axis = axis_of(op, self, dim)
+    indices = op.cast(tensor_indices_or_sections, INT64)
+    if op.rank_of(indices) == 0:
+        raise Unsupported("a number of sections known at run time only")
+    limits = [op.const([0]), *(op.Slice(indices, [at], [at + 1]) for at in range(len(op.results) - 1)), op.const([END])]
+    return [op.Slice(self, start, end, [axis]) for start, end in itertools.pairwise(limits)]
 
 
 @translates(aten.unbind.int)

@@ -49,6 +49,24 @@ def _cropped(op: Op, value: ir.Value, begin: list[Dim], end: list[Dim]) -> tuple
     return value, left_begin, left_end
 
 
+def _clamped(op: Op, value: ir.Value, begin: list[Dim], end: list[Dim]) -> tuple[ir.Value, list[Dim], list[Dim]]:
+    """What is left to replicate after the axes of symbolic size that are cut at one end and padded at the other.
+
+    The cut may remove all of them, and then torch repeats the element at the border.
+    """
+    begin, end = list(begin), list(end)
+    for axis, (size, before, after) in enumerate(zip(op.dims(value), begin, end, strict=True)):
+        if isinstance(size, int) or not (isinstance(before, int) and isinstance(after, int) and before * after < 0):
+            continue
+        number = op.Sub(op.Range(0, op.scalar(size + before + after), 1), before)
+        places = op.Min(op.Max(number, 0), op.Sub(op.scalar(size), 1))
+        dims = op.dims(value)
+        gathered = op.Gather(value, places, axis=axis)
+        value = op.shaped(gathered, (*dims[:axis], size + before + after, *dims[axis + 1 :]))
+        begin[axis] = end[axis] = 0
+    return value, begin, end
+
+
 def _repeated(op: Op, value: ir.Value, begin: list[Dim], end: list[Dim]) -> ir.Value:
     """Circular padding one axis after the other, where Pad has no such mode."""
     for axis, (before, after) in enumerate(zip(begin, end, strict=True)):
@@ -72,6 +90,8 @@ def padded(op: Op, value: ir.Value, pad: Sequence[Dim], mode: str, fill: float =
         fill: The number around it in the mode ``constant``.
     """
     begin, end = _per_axis(op, value, pad)
+    if mode == "replicate":
+        value, begin, end = _clamped(op, value, begin, end)
     if mode != "constant":
         value, begin, end = _cropped(op, value, begin, end)
     if all(size == 0 for size in [*begin, *end]):

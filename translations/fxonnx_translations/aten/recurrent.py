@@ -11,7 +11,7 @@ import torch
 
 from ..op import Op
 from ..registry import translates
-from .activation import dropout as dropout_between
+from .dropout import dropout as dropout_between
 
 aten = torch.ops.aten
 

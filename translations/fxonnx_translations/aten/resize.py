@@ -15,7 +15,7 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
-from ..op import Op, Unsupported
+from ..op import Op
 from ..registry import Call, translates
 from ..symbols import Dim, is_static
 
@@ -32,7 +32,7 @@ _CUBIC = frozenset({aten.upsample_bicubic2d.vec, aten.upsample_bicubic2d.default
 
 
 @dataclass(frozen=True)
-class _Axis:
+class Axis:
     """One spatial axis.
 
     Attributes:
@@ -78,23 +78,23 @@ def _is_safe(factor: float) -> bool:
     return 0 < numerator <= 256 and (factor <= 1 or factor >= 1.5)
 
 
-def _axes(
+def axes_of(
     op: Op, input: ir.Value, output_size: Sequence[Dim] | None, factors: Sequence[float | None] | None
-) -> list[_Axis]:
+) -> list[Axis]:
     count = op.rank_of(input) - 2
     sizes = zip(op.dims(input)[2:], op.result.shape[2:], factors or [None] * count, strict=True)
     return [
-        _Axis(size, out, None if factor is None else float(factor), floored=output_size is None)
+        Axis(size, out, None if factor is None else float(factor), floored=output_size is None)
         for size, out, factor in sizes
     ]
 
 
-def _by_scale(axes: Sequence[_Axis]) -> bool:
+def _by_scale(axes: Sequence[Axis]) -> bool:
     """Whether Resize is told the scales; otherwise it is told the sizes."""
     return all(axis.scale is not None and (axis.factor is not None or _is_safe(axis.scale)) for axis in axes)
 
 
-def _resized(op: Op, x: ir.Value, axes: Sequence[_Axis], **attributes: Any) -> ir.Value:
+def _resized(op: Op, x: ir.Value, axes: Sequence[Axis], **attributes: Any) -> ir.Value:
     """One Resize of the trailing axes."""
     lead = op.dims(x)[: op.rank_of(x) - len(axes)]
     if _by_scale(axes):
@@ -147,7 +147,7 @@ def _spare(factor: float) -> int | None:
     return math.ceil(1 / (factor - 1)) if factor >= 1.01 else None
 
 
-def _cut(op: Op, x: ir.Value, axes: Sequence[_Axis], copies: bool, **attributes: Any) -> ir.Value:
+def _cut(op: Op, x: ir.Value, axes: Sequence[Axis], copies: bool, **attributes: Any) -> ir.Value:
     """Resizes by factors that float32 can not hold: a little too far, then cut to torch's size.
 
     The coordinates depend on the scale alone, so the pixels that stay are torch's.
@@ -185,11 +185,11 @@ def _interpolated(
     **attributes: Any,
 ) -> ir.Value:
     # Aligned corners depend on the sizes only.
-    axes = _axes(op, input, output_size, None if align_corners else factors)
+    axes = axes_of(op, input, output_size, None if align_corners else factors)
     copies = attributes["mode"] == "linear" or "antialias" in attributes
     # A size that stays counts as a factor of 1, where torch copies such an axis.
     whole = None if all(axis.factor is None for axis in axes) else 1.0
-    axes = [_Axis(axis.size, axis.out, whole, True) if copies and axis.size == axis.out else axis for axis in axes]
+    axes = [Axis(axis.size, axis.out, whole, True) if copies and axis.size == axis.out else axis for axis in axes]
     if all(axis.size == axis.out and axis.factor in (None, 1) for axis in axes):
         return input
     # ONNX Runtime has no kernel for bfloat16.
@@ -197,7 +197,7 @@ def _interpolated(
     is_signal = len(axes) == 1
     if is_signal:
         # ONNX Runtime's kernel for images is faster than the one for rank 3, which takes volumes.
-        x, axes = op.Unsqueeze(x, [2]), [_Axis(1, 1, axes[0].factor and 1.0, axes[0].floored), *axes]
+        x, axes = op.Unsqueeze(x, [2]), [Axis(1, 1, axes[0].factor and 1.0, axes[0].floored), *axes]
     attributes["coordinate_transformation_mode"] = "align_corners" if align_corners else "half_pixel"
     if _by_scale(axes) or all(axis.factor is None for axis in axes):
         result = _resized(op, x, axes, **attributes)
@@ -282,6 +282,15 @@ def upsample_bicubic(
 # ---- antialiased
 
 
+def _declines_antialiased(call: Call) -> str | None:
+    """Why Resize would not give torch's answer, or does not exist."""
+    if call.opset < 18:
+        return "Resize has antialiasing from opset 18 on"
+    if call.arguments["align_corners"]:
+        return "ONNX Runtime's antialiasing does not align corners as torch does"
+    return _declines(call)
+
+
 def _antialiased(
     op: Op,
     input: ir.Value,
@@ -290,14 +299,10 @@ def _antialiased(
     factors: Sequence[float | None] | None,
     **attributes: Any,
 ) -> ir.Value:
-    if op.opset < 18:
-        raise Unsupported("Resize has antialiasing from opset 18 on")
-    if align_corners:
-        raise Unsupported("ONNX Runtime's antialiasing does not align corners as torch does")
     return _interpolated(op, input, output_size, align_corners, factors, antialias=1, exclude_outside=1, **attributes)
 
 
-@translates(aten._upsample_bilinear2d_aa.vec, accepts=_declines)
+@translates(aten._upsample_bilinear2d_aa.vec, accepts=_declines_antialiased)
 def upsample_bilinear_aa_vec(
     op: Op,
     input: ir.Value,
@@ -309,7 +314,7 @@ def upsample_bilinear_aa_vec(
     return _antialiased(op, input, output_size, align_corners, scale_factors, mode="linear")
 
 
-@translates(aten._upsample_bilinear2d_aa.default, accepts=_declines)
+@translates(aten._upsample_bilinear2d_aa.default, accepts=_declines_antialiased)
 def upsample_bilinear_aa(
     op: Op,
     self: ir.Value,
@@ -322,7 +327,7 @@ def upsample_bilinear_aa(
     return _antialiased(op, self, output_size, align_corners, [scales_h, scales_w], mode="linear")
 
 
-@translates(aten._upsample_bicubic2d_aa.vec, accepts=_declines)
+@translates(aten._upsample_bicubic2d_aa.vec, accepts=_declines_antialiased)
 def upsample_bicubic_aa_vec(
     op: Op,
     input: ir.Value,
@@ -334,7 +339,7 @@ def upsample_bicubic_aa_vec(
     return _antialiased(op, input, output_size, align_corners, scale_factors, **_cubic(-0.5))
 
 
-@translates(aten._upsample_bicubic2d_aa.default, accepts=_declines)
+@translates(aten._upsample_bicubic2d_aa.default, accepts=_declines_antialiased)
 def upsample_bicubic_aa(
     op: Op,
     self: ir.Value,
@@ -363,7 +368,7 @@ class _Nearest:
     offset: float
     whole: tuple[bool, ...] = (False,)
 
-    def torch_indices(self, axis: _Axis, size: int, out: int) -> list[np.ndarray]:
+    def torch_indices(self, axis: Axis, size: int, out: int) -> list[np.ndarray]:
         """Input positions as torch computes them, for each answer; in float32 whatever the element type."""
         results = []
         for whole in self.whole:
@@ -374,14 +379,14 @@ class _Nearest:
             results.append(np.minimum(np.floor(positions * inverse), size - 1).astype(np.int64))
         return results
 
-    def static_indices(self, axis: _Axis) -> list[int] | None:
+    def static_indices(self, axis: Axis) -> list[int] | None:
         """torch's input positions if they are known while exporting."""
         if not isinstance(axis.size, int) or not isinstance(axis.out, int):
             return None
         first, *others = self.torch_indices(axis, axis.size, axis.out)
         return list(map(int, first)) if all((first == other).all() for other in others) else None
 
-    def is_resize(self, axis: _Axis, size: int, out: int, scale: float) -> bool:
+    def is_resize(self, axis: Axis, size: int, out: int, scale: float) -> bool:
         """Whether Resize picks the same elements."""
         if self.offset == 0:
             exact = np.arange(out, dtype=_SINGLE) / _SINGLE(scale)
@@ -394,7 +399,7 @@ class _Nearest:
         theirs = np.minimum(np.floor(exact), size - 1)
         return all((theirs == ours).all() for ours in self.torch_indices(axis, size, out))
 
-    def is_resize_of(self, axis: _Axis) -> bool:
+    def is_resize_of(self, axis: Axis) -> bool:
         """Whether Resize picks the same elements at every size the axis may have."""
         scale = axis.scale
         if scale is None:
@@ -406,7 +411,7 @@ class _Nearest:
             # Only small sizes stay or double although the scale is neither 1 nor 2.
             small = [(size, int(size * scale)) for size in range(1, 129)]
             tried += [(size, out) for size, out in small if out in (size, 2 * size)]
-        return all(self.is_resize(_Axis(size, out, scale), size, out, scale) for size, out in tried)
+        return all(self.is_resize(Axis(size, out, scale), size, out, scale) for size, out in tried)
 
 
 _FLOOR, _CENTER = _Nearest(0.0), _Nearest(0.5)
@@ -415,14 +420,14 @@ _SMALL_IMAGE = 128
 """torch's kernel for images whose output height and width add up to no more than this ignores needless factors."""
 
 
-def _floor_kind(axes: Sequence[_Axis]) -> _Nearest:
+def _floor_kind(axes: Sequence[Axis]) -> _Nearest:
     if len(axes) != 2:
         return _FLOOR
     total = axes[0].out + axes[1].out
     return _Nearest(0.0, (total <= _SMALL_IMAGE,) if isinstance(total, int) else (False, True))
 
 
-def _runtime_indices(op: Op, kind: _Nearest, axis: _Axis, axes: Sequence[_Axis]) -> ir.Value:
+def _runtime_indices(op: Op, kind: _Nearest, axis: Axis, axes: Sequence[Axis]) -> ir.Value:
     """torch's input positions of an axis, an INT64 vector."""
     size, out = op.scalar(axis.size), op.scalar(axis.out)
     inverse = ratio = op.Div(op.cast(size, FLOAT), op.cast(out, FLOAT))
@@ -445,7 +450,7 @@ def _nearest(
     output_size: Sequence[Dim] | None,
     factors: Sequence[float | None] | None,
 ) -> ir.Value:
-    axes = _axes(op, input, output_size, factors)
+    axes = axes_of(op, input, output_size, factors)
     if all(axis.size == axis.out and axis.factor in (None, 1) for axis in axes):
         return input
     kind = _CENTER if center else _floor_kind(axes)

@@ -1,4 +1,4 @@
-"""Running maxima, minima and logarithms of sums along one dim."""
+"""Running maxima, minima, products and logarithms of sums along one dim."""
 
 from __future__ import annotations
 
@@ -86,6 +86,26 @@ def cummax(op: Op, self: ir.Value, dim: int) -> tuple[ir.Value, ir.Value]:
 def cummin(op: Op, self: ir.Value, dim: int) -> tuple[ir.Value, ir.Value]:
     """aten::cummin(Tensor self, int dim) -> (Tensor values, Tensor indices)"""
     return _running(op, self, dim, "LessOrEqual")
+
+
+@translates(aten.cumprod.default)
+def cumprod(op: Op, self: ir.Value, dim: int, *, dtype: torch.dtype | None = None) -> ir.Value:
+    """aten::cumprod(Tensor self, int dim, *, ScalarType? dtype=None) -> Tensor"""
+    made = op.result.dtype
+    value = op.cast(self, made)
+    rank = op.rank_of(value)
+    if rank == 0:
+        return value
+    axis = op.axis(dim, rank)
+    # torch rounds the products of half types at the end.
+    value = op.cast(value, ir.DataType.FLOAT) if made in (ir.DataType.FLOAT16, ir.DataType.BFLOAT16) else value
+
+    def step(body: Op, states: Sequence[ir.Value], items: Sequence[ir.Value]) -> Sequence[ir.Value]:
+        return [body.Mul(states[0], items[0])]
+
+    first = op.Gather(value, op.const(0), axis=axis)
+    start = op.expand(op.const(1, op.dtype_of(value)), op.dims(first))
+    return op.cast(_scanned(op, [value], [axis], [start], axis, step)[0], made)
 
 
 @translates(aten.logcumsumexp.default)

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-import numpy as np
 import onnx_ir as ir
 import torch
 from torch.utils._sympy.functions import PythonMod
 
 from ..op import Op
-from ..registry import Call, translates
+from ..registry import translates
 from ..symbols import Dim
 from .axes import END, as_carrier, axis_of, position, rank, sliced
 
@@ -95,31 +93,6 @@ def diagonal(op: Op, self: ir.Value, offset: int = 0, dim1: int = 0, dim2: int =
     if not op.result.torch_dtype.is_complex:
         return cut
     return op.Transpose(cut, perm=[*range(len(rest) - 1), len(rest), len(rest) - 1])
-
-
-def _contiguous_source(call: Call) -> str | None:
-    """as_strided addresses memory, which ONNX tensors have none of: only a whole contiguous tensor tells its order."""
-    source = call.arguments["self"]
-    numbers: list[Any] = [*call.arguments["size"], *call.arguments["stride"], call.arguments["storage_offset"] or 0]
-    if not all(isinstance(number, int) for number in [*numbers, *source.shape]):
-        return "as_strided with symbolic sizes, strides or offset"
-    if source.dtype.is_complex:
-        return "as_strided of a complex tensor"
-    if not source.is_contiguous() or source.storage_offset() != 0:
-        return "as_strided of a tensor that is itself a view of something larger"
-    return None
-
-
-@translates(aten.as_strided.default, accepts=_contiguous_source)
-def as_strided(
-    op: Op, self: ir.Value, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None
-) -> ir.Value:
-    """aten::as_strided(Tensor(a) self, SymInt[] size, SymInt[] stride, SymInt? storage_offset=None) -> Tensor(a)"""
-    places = np.full((), storage_offset or 0, dtype=np.int64)
-    for count, distance in zip(size, stride, strict=True):
-        places = places[..., None] + np.arange(count, dtype=np.int64) * distance
-    flat = op.Reshape(self, [-1])
-    return op.Gather(flat, op.const(torch.from_numpy(places)), axis=0)
 
 
 # ---- order

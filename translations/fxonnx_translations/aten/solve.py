@@ -93,7 +93,7 @@ def cholesky_inverse(op: Op, self: ir.Value, upper: bool = False) -> ir.Value:
 # ---- by LU
 
 
-def _solved(op: Op, factors: ir.Value, order: ir.Value, right: ir.Value, *, transposed: bool = False) -> ir.Value:
+def solved_by_lu(op: Op, factors: ir.Value, order: ir.Value, right: ir.Value, *, transposed: bool = False) -> ir.Value:
     """X of A X = right or of its transpose, for factors of A and the order [*, n, 1] of its rows."""
     batch = _batch_of(op.dims(factors)[:-2], op.dims(right)[:-2])
     right = _broadcast(op, right, batch)
@@ -115,8 +115,10 @@ def _solved_from(
     op: Op, factors: ir.Value, order: ir.Value, right: ir.Value, *, left: bool, transposed: bool = False
 ) -> ir.Value:
     if left:
-        return _solved(op, factors, order, right, transposed=transposed)
-    return matrix_transpose(op, _solved(op, factors, order, matrix_transpose(op, right), transposed=not transposed))
+        return solved_by_lu(op, factors, order, right, transposed=transposed)
+    return matrix_transpose(
+        op, solved_by_lu(op, factors, order, matrix_transpose(op, right), transposed=not transposed)
+    )
 
 
 @translates(aten.linalg_lu_solve.default)
@@ -146,7 +148,7 @@ def linalg_inv_ex(op: Op, A: ir.Value, *, check_errors: bool = False) -> tuple[i
     """aten::linalg_inv_ex(Tensor A, *, bool check_errors=False) -> (Tensor inverse, Tensor info)"""
     lu = lu_factors(op, A)
     *batch, size, _ = op.dims(A)
-    return _solved(op, lu.factors, lu.order, unit_matrix(op, batch, size, size, op.dtype_of(A))), lu.info
+    return solved_by_lu(op, lu.factors, lu.order, unit_matrix(op, batch, size, size, op.dtype_of(A))), lu.info
 
 
 # ---- determinants

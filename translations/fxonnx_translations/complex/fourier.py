@@ -80,8 +80,8 @@ def _scaled(op: Op, value: ir.Value, lengths: Sequence[Dim], normalization: int,
         return value
     dtype = op.dtype_of(value)
     if all(isinstance(length, int) for length in lengths):
-        return op.Mul(value, op.const(float(math.prod(lengths)) ** power, dtype))  # type: ignore[arg-type]
-    total = op.scalar(math.prod(lengths), dtype)  # type: ignore[arg-type]
+        return op.Mul(value, op.const(float(math.prod(lengths)) ** power, dtype))
+    total = op.scalar(math.prod(lengths), dtype)
     if abs(power) == 0.5:
         total = op.Sqrt(total)
     return op.Mul(value, total) if power > 0 else op.Div(value, total)

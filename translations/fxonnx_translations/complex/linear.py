@@ -222,22 +222,3 @@ def conv_transpose(
         )
 
     return _with_bias(op, bilinear(op, product, input, weight), bias, _spatial_rank(op, weight))
-
-
-@translates(aten.convolution.default, complex=True)
-def convolution(
-    op: Op,
-    input: ir.Value,
-    weight: ir.Value,
-    bias: ir.Value | None,
-    stride: Any,
-    padding: Any,
-    dilation: Any,
-    transposed: bool,
-    output_padding: Any,
-    groups: int,
-) -> ir.Value:
-    """aten::convolution(Tensor input, Tensor weight, Tensor? bias, SymInt[] stride, SymInt[] padding, SymInt[] dilation, bool transposed, SymInt[] output_padding, SymInt groups) -> Tensor"""
-    if transposed:
-        return conv_transpose(op, input, weight, bias, stride, padding, output_padding, groups, dilation)
-    return conv(op, input, weight, bias, stride, padding, dilation, groups)

@@ -54,6 +54,7 @@ TRANSLATIONS = (
         aten.t.default,
         aten.tensor_split.indices,
         aten.tensor_split.sections,
+        aten.tensor_split.tensor_indices_or_sections,
         aten.tile.default,
         aten.transpose.int,
         aten.tril.default,
@@ -102,6 +103,7 @@ TRANSLATIONS = (
         data=("self", "values"),
     ),
     structural(
+        aten.as_strided_scatter.default,
         aten.diagonal_scatter.default,
         aten.scatter.src,
         aten.scatter_add.default,
@@ -136,6 +138,14 @@ TRANSLATIONS = (
     structural(aten.full.default, data=("fill_value",)),
     structural(aten.full_like.default, aten.new_full.default, data=("self", "fill_value")),
     structural(aten.scalar_tensor.default, data=("s",)),
+    structural(
+        aten.empty_strided.default,
+        aten.new_empty_strided.default,
+        aten.rand.default,
+        aten.rand_like.default,
+        aten.uniform.default,
+        data=(),
+    ),
     # Linear in real factors.
     structural(
         aten.cumsum.default,

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
-__all__ = ["Effects", "Facts", "argument_at", "find_writes", "memory", "read_facts", "view_overload"]
+__all__ = ["Effects", "Facts", "argument_at", "find_writes", "memory", "read_facts", "returns_fresh", "view_overload"]
 
 aten = torch.ops.aten
 
@@ -125,6 +125,11 @@ def argument_at(node: Node, position: int) -> Any:
     return node.kwargs.get(node.target._schema.arguments[position].name)  # type: ignore[union-attr]
 
 
+def returns_fresh(schema: torch.FunctionSchema) -> bool:
+    """Whether the results are none of the arguments."""
+    return bool(schema.returns) and all(result.alias_info is None for result in schema.returns)
+
+
 def view_overload(target: torch._ops.OpOverload) -> torch._ops.OpOverload:
     """The view operator for one that changes only how a tensor sees its memory: ``t_`` gives ``t``."""
     name = target._schema.name.partition("::")[2]
@@ -150,6 +155,8 @@ def _rerun(graph: Graph, effects: Mapping[Any, Effects]) -> dict[Node, Any]:
         if found is None or not found.aliases or val is None:
             continue
         if found.written and not found.is_view:
+            if returns_fresh(node.target._schema):
+                continue
             results = [values.get(argument_at(node, position)) for position in found.written]
             values[node] = tuple(results) if isinstance(val, (list, tuple)) else results[0]
             continue

@@ -12,7 +12,7 @@ from torch.fx import Graph, GraphModule, Node, map_arg
 
 from .aliases import Alias, Memory
 from .emit import Emitter, refuse, same_size
-from .facts import Effects, Facts, argument_at, find_writes, memory, read_facts, view_overload
+from .facts import Effects, Facts, argument_at, find_writes, memory, read_facts, returns_fresh, view_overload
 from .views import OperatorView, PieceView
 from .writes import Writer
 
@@ -252,10 +252,13 @@ class _Rewriter:
             if value is not aliases[0].value or aliases[0].version != aliases[0].log.version:
                 self._memory.write(aliases[0], value)
             return
-        names = [schema.arguments[position].name for position in positions]
-        values = self._writer.out(node, dict(zip(names, aliases, strict=True)))
+        named = {schema.arguments[position].name: alias for position, alias in zip(positions, aliases, strict=True)}
+        returns_others = returns_fresh(schema)
+        values = self._writer.beside(node, named) if returns_others else self._writer.out(node, named)
         for alias, value in zip(aliases, values, strict=True):
             self._memory.write(alias, value)
+        if returns_others:
+            return
         if len(aliases) == 1:
             self._aliases[node] = aliases[0]
         else:

@@ -179,6 +179,36 @@ class Writer:
                 refuse(node, f"the out tensor of shape {tuple(target.shape)} would be resized")
         return [self._as_content(node, result, alias) for result, alias in zip(results, aliases.values(), strict=True)]
 
+    def beside(self, node: Node, aliases: dict[str, Alias]) -> list[Node]:
+        """The contents of the arguments that an operator writes to beside returning its results.
+
+        Args:
+            node: The call, such as a batch normalization that updates its statistics; it becomes the call of the
+                operator that returns the contents after its results.
+            aliases: What the arguments look at, by schema name.
+
+        Raises:
+            PrepareError: If there is no such operator.
+        """
+        namespace, _, name = node.target._schema.name.partition("::")  # type: ignore[union-attr]
+        functional = getattr(getattr(getattr(torch.ops, namespace), f"{name}_functional", None), "default", None)
+        if functional is None:
+            refuse(node, "this operator writes to its arguments and has no functional form")
+        node.args, node.kwargs = map_arg((node.args, dict(node.kwargs)), self._resolve)
+        node.target = functional
+        results, contents = node.meta["val"], [alias.val for alias in aliases.values()]
+        self._emitter.anchor = node.next
+        if isinstance(results, torch.Tensor):
+            results = [results]
+            node.meta["val"] = (*results, *contents)
+            users = list(node.users)
+            only = _piece(self._emitter, node, 0)
+            for user in users:
+                user.replace_input_with(node, only)
+        node.meta["val"] = (*results, *contents)
+        first = len(results)
+        return [_piece(self._emitter, node, first + index) for index in range(len(contents))]
+
 
 def _piece(emitter: Emitter, node: Node, index: int) -> Node:
     return emitter.call(operator.getitem, (node, index), val=node.meta["val"][index], origin=node)

@@ -1,0 +1,48 @@
+"""Discrete Fourier transforms."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from .harness import Case, T, run
+
+C64, C128, F64 = torch.complex64, torch.complex128, torch.float64
+_Z = T(("n", 12), C64)
+
+CASES = (
+    Case("aten._fft_c2c.default", lambda x: torch.ops.aten._fft_c2c(x, [1], 0, True), (_Z,)),
+    Case("aten._fft_c2c.default", lambda x: torch.ops.aten._fft_c2c(x, [0, 1], 2, False), (_Z,), "dynamic length"),
+    Case("aten._fft_c2c.default", lambda x: torch.ops.aten._fft_c2c(x, [1], 1, False), (T((2, 1000), C64),), "long"),
+    Case("aten._fft_c2c.default", lambda x: torch.ops.aten._fft_c2c(x, [0], 1, True), (T((16,), C128),), "double"),
+    Case("aten._fft_c2c.default", lambda x: torch.ops.aten._fft_c2c(x, [1], 0, True), (_Z,), "opset 13", opset=13),
+    Case("aten._fft_c2c.default", lambda x: torch.ops.aten._fft_c2c(x, [0, 1], 0, False), (_Z,), "opset 18", opset=18),
+    Case("aten._fft_r2c.default", lambda x: torch.ops.aten._fft_r2c(x, [1], 0, True), (T(("n", 13)),)),
+    Case(
+        "aten._fft_r2c.default", lambda x: torch.ops.aten._fft_r2c(x, [0, 1], 1, False), (T(("n", 13)),), "both sides"
+    ),
+    Case(
+        "aten._fft_r2c.default", lambda x: torch.ops.aten._fft_r2c(x, [1, 0], 2, True), (T(("n", 8)),), "dynamic length"
+    ),
+    Case("aten._fft_r2c.default", lambda x: torch.ops.aten._fft_r2c(x, [1], 0, True), (T(("n", 13)),), "old", opset=13),
+    Case("aten._fft_c2r.default", lambda x: torch.ops.aten._fft_c2r(x, [1], 2, 13), (T(("n", 7), C64),)),
+    Case("aten._fft_c2r.default", lambda x: torch.ops.aten._fft_c2r(x, [0, 1], 0, 12), (T(("n", 7), C64),), "even"),
+    Case(
+        "aten._fft_c2r.default",
+        lambda x: torch.ops.aten._fft_c2r(x, [0], 2, 2 * (x.shape[0] - 1)),
+        (T(("n", 2), C64),),
+        "dynamic length",
+    ),
+    Case("aten.fft_irfft.default", lambda x: torch.fft.irfft(x, 9), (_Z,), "cropped"),
+    Case("aten.fft_hfft.default", lambda x: torch.fft.hfft(x, norm="ortho"), (_Z,)),
+    Case(
+        "aten.stft.default",
+        lambda x: torch.stft(x, 16, 4, window=torch.hann_window(16), return_complex=True),
+        (T((2, 100)),),
+    ),
+)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_fft(case: Case) -> None:
+    run(case)
