@@ -1,4 +1,4 @@
-"""The README's script runs as it stands."""
+"""The README's scripts run as they stand."""
 
 from __future__ import annotations
 
@@ -8,13 +8,17 @@ from pathlib import Path
 import onnx
 import pytest
 
+from .models.torchvision_shim import import_torchvision
+
 README = Path(__file__).parent.parent / "README.md"
 
 
-def test_the_first_script_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (script,) = re.findall(r"```python\n(.*?)```", README.read_text(), flags=re.DOTALL)
+def test_the_scripts_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import_torchvision()
+    scripts = re.findall(r"```python\n(.*?)```", README.read_text(), flags=re.DOTALL)
+    assert len(scripts) == 2
     monkeypatch.chdir(tmp_path)
-    exec(compile(script, "README.md", "exec"), {"__name__": "__main__"})
+    exec(compile("\n".join(scripts), "README.md", "exec"), {"__name__": "__main__"})
     onnx.checker.check_model(tmp_path / "mlp.onnx", full_check=True)
 
 

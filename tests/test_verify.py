@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+import warnings
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 
+import fxonnx
 from fxonnx import ArgumentError, ONNXProgram, Row, VerificationError, verify
 from fxonnx.verification import TOLERANCES, compare
 from tests.program.handmade import program
@@ -209,3 +212,170 @@ def test_neither_model_nor_inputs_are_changed() -> None:
     assert torch.equal(x, before[0])
     assert torch.equal(model.count, before[1])
     assert torch.equal(doubling.exported_program.state_dict["count"], before[1])
+
+
+def two_ways(x: torch.Tensor) -> torch.Tensor:
+    if x.shape[1] > 8:
+        return x + 1
+    return x - 1
+
+
+class Function(torch.nn.Module):
+    """A model of functions of its inputs."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: torch.Tensor, y: Any = None) -> Any:
+        return self.function(x) if y is None else self.function(x, y)
+
+
+def exported(function: Callable[..., Any], args: tuple[Any, ...], dynamic_shapes: Any) -> ONNXProgram:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return fxonnx.export(Function(function).eval(), args, dynamic_shapes=dynamic_shapes)
+
+
+def sizes_of(rows: list[Row]) -> list[dict[str, int]]:
+    return [dict(row.sizes) for row in rows]
+
+
+R = torch.rand
+d = torch.export.Dim("d")
+one_dim = [{"n": 4}, {"n": 1}, {"n": 7}, {"n": 17}]
+AUTO = [
+    pytest.param(lambda x: x * 2, (R(4, 3),), ({0: "n"},), one_dim, id="one"),
+    pytest.param(lambda x: x * 2, (R(7, 3),), ({0: "n"},), [{"n": 7}, {"n": 1}, {"n": 11}, {"n": 17}], id="example-is-prime"),
+    pytest.param(lambda x: x * 2, (R(2, 12),), ({0: "n", 1: "m"},), [{"n": 2, "m": 12}, {"n": 1, "m": 1}, {"n": 1, "m": 12}, {"n": 2, "m": 1}, {"n": 7, "m": 11}, {"n": 17, "m": 26}], id="two"),
+    pytest.param(two_ways, (R(2, 12),), ({1: "s"},), [{"s": 12}, {"s": 9}, {"s": 25}], id="at-least"),
+    pytest.param(lambda x: x.view(-1, 16), (R(32),), ({0: "n"},), [{"n": 32}, {"n": 16}, {"n": 64}], id="multiples"),
+    pytest.param(lambda x: x * 2, (R(4),), ({0: torch.export.Dim("n", min=3, max=9)},), [{"n": 4}, {"n": 3}, {"n": 7}, {"n": 9}], id="range"),
+    pytest.param(lambda x, y: x + y, (R(4), R(4)), ({0: "a"}, {0: "b"}), [{"a": size, "b": size} for size in (4, 1, 7, 17)], id="equal"),
+    pytest.param(lambda x, y: x + y[1:], (R(4), R(5)), ({0: d}, {0: d + 1}), [{"d": 4}, {"d": 1}, {"d": 7}, {"d": 17}], id="derived"),
+    pytest.param(lambda x, y: x + y[1:], (R(4), R(5)), ({0: "a"}, {0: "b"}), [{"a": size, "b": size + 1} for size in (4, 1, 7, 17)], id="following"),
+    pytest.param(lambda x, y: (x + 1, y + 1), (R(4), R(4)), ({0: "n"}, {0: "n"}), [row for size in (4, 1, 7, 17) for row in 2 * [{"n": size, "n_1": size}]], id="twins"),
+    pytest.param(lambda x, y: x * y, (R(4), 5), ({0: "n"}, "k"), [{"n": size, "k": 5} for size in (4, 1, 7, 17)], id="int"),
+    pytest.param(lambda x: x * 2, (R(4),), None, [{}], id="static"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("function", "args", "shapes", "sizes"), AUTO)
+def test_auto_sizes(function: Any, args: Any, shapes: Any, sizes: list[dict[str, int]]) -> None:
+    rows = exported(function, args, shapes).verify(sizes="auto")
+    assert sizes_of(rows) == sizes
+    assert {row.status for row in rows} == {"ok"}
+
+
+def test_given_sizes() -> None:
+    program = exported(lambda x: x * 2, (R(4, 3, 2),), ({0: "n", 1: "m"},))
+    rows = verify(program, sizes=[{"n": 2}, {"n": 5, "m": 1}])
+    assert [(dict(row.sizes), row.shape) for row in rows] == [
+        ({"n": 2, "m": 3}, (2, 3, 2)),
+        ({"n": 5, "m": 1}, (5, 1, 2)),
+    ]
+    assert rows == verify(program, sizes=[{"n": 2}, {"n": 5, "m": 1}])
+
+
+WRONG_SIZES = [
+    ([{"s": 4}], r"sizes: the model was exported for s >= 9, got s = 4\n  at: .*test_verify\.py:\d+ in two_ways: if x\.shape"),
+    ([{"q": 4}], r"sizes: there is no dim 'q'\nhint: the dynamic dims are: s"),
+    ([{"s": 4.5}], r"sizes: the size of 's' is 4.5\nhint: pass ints"),
+    ([{"s": -1}], "sizes: the size of 's' is -1"),
+    ("all", "sizes: expected 'auto' or a list of dicts, got 'all'\nhint: for example"),
+    ({"s": 12}, "sizes: expected 'auto' or a list of dicts, got {'s': 12}"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("sizes", "message"), WRONG_SIZES)
+def test_wrong_sizes(sizes: Any, message: str) -> None:
+    program = exported(two_ways, (R(2, 12),), ({1: "s"},))
+    with pytest.raises(ArgumentError, match=message):
+        program.verify(sizes=sizes)
+
+
+def test_sizes_compare_with_the_model_and_not_with_what_was_captured() -> None:
+    program = exported(lambda x: x * 2, (R(4, 3),), ({0: "n"},))
+    program.source.function = lambda x: x * 2 if x.shape[0] != 7 else x
+    with pytest.raises(VerificationError, match=r"21 of 21 elements differ .*  \[n = 7\]") as caught:
+        program.verify(sizes="auto")
+    assert [(row.status, dict(row.sizes)["n"]) for row in caught.value.rows] == [
+        ("ok", 4),
+        ("ok", 1),
+        ("mismatch", 7),
+        ("ok", 17),
+    ]
+
+
+def test_sizes_where_eager_torch_fails() -> None:
+    program = exported(lambda x: x * 2, (R(4, 3),), ({0: "n"},))
+
+    def fails(x: torch.Tensor) -> torch.Tensor:
+        if x.shape[0] == 1:
+            raise ValueError("not for one")
+        return x * 2
+
+    program.source.function = fails
+    rows = program.verify(sizes="auto")
+    assert [row.status for row in rows] == ["ok", "skipped", "ok", "ok"]
+    assert rows[1].message == "eager torch fails: ValueError: not for one"
+    with pytest.raises(ArgumentError, match=r"sizes: eager torch fails: ValueError: not for one\n  at sizes: n = 1"):
+        program.verify(sizes=[{"n": 1}])
+
+
+def test_made_inputs_are_like_the_examples() -> None:
+    seen: list[torch.Tensor] = []
+    examples = {
+        "float": torch.tensor([0.25, 0.5, float("inf")]),
+        "constant": torch.ones(3),
+        "empty": torch.ones(0),
+        "half": torch.tensor([1.0, 2.0], dtype=torch.float16),
+        "complex": torch.tensor([1 + 2j, 2 + 3j]),
+        "int": torch.tensor([3, 5], dtype=torch.int32),
+        "no_int": torch.ones(0, dtype=torch.int64),
+        "bool": torch.tensor([True, True]),
+        "no_bool": torch.ones(0, dtype=torch.bool),
+    }
+
+    def note(x: dict[str, torch.Tensor]) -> list[torch.Tensor]:
+        seen.append(x)
+        return [torch.view_as_real(value) * 1 if value.is_complex() else value * 1 for value in x.values()]
+
+    program = exported(note, (examples,), ({name: {0: name} for name in examples},))
+    program.verify(sizes=[dict.fromkeys(examples, 50)])
+    made = seen[-1]
+    assert all(made[name].dtype == examples[name].dtype and made[name].shape == (50,) for name in examples)
+    ranges = {name: (made[name].min().item(), made[name].max().item()) for name in made if name != "complex"}
+    limits = {
+        "float": (0.25, 0.5),
+        "constant": (1, 2),
+        "empty": (0, 1),
+        "half": (1, 2),
+        "int": (3, 5),
+        "no_int": (0, 0),
+    }
+    for name, (low, high) in limits.items():
+        assert low <= ranges[name][0] <= ranges[name][1] <= high
+    assert made["int"].unique().tolist() == [3, 4, 5]
+    assert made["float"].unique().numel() > 40
+    assert made["complex"].imag.min() >= 2
+    assert made["bool"].all()
+    assert 0 < made["no_bool"].sum() < 50
+
+
+def test_sizes_leave_the_model_as_it_is() -> None:
+    model, x = Writes(), torch.ones(2)
+    program = fxonnx.export(model.eval(), (x,), dynamic_shapes=({0: "n"},))
+    rows = program.verify(sizes="auto")
+    assert {row.status for row in rows} == {"ok"}
+    assert torch.equal(x, torch.ones(2))
+    assert torch.equal(model.count, torch.zeros(1))
+
+
+def test_sizes_of_a_program_without_its_model() -> None:
+    captured = torch.export.export(
+        Function(lambda x: x * 2), (R(4, 3),), dynamic_shapes=({0: torch.export.Dim.DYNAMIC},)
+    )
+    program = fxonnx.export(captured, dynamic_shapes=({0: "n"},))
+    assert program.source is None
+    assert sizes_of(program.verify(sizes="auto")) == one_dim

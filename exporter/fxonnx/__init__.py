@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .api import export
+    from .capture.constraints import Constraint
     from .errors import (
         ArgumentError,
         CaptureError,
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = [  # noqa: RUF022 - grouped
     # The export
+    "Constraint",
     "ONNXProgram",
     "export",
     # Comparison with eager torch
@@ -49,7 +51,13 @@ __all__ = [  # noqa: RUF022 - grouped
 ]  # fmt: skip
 
 # A name must not be that of its module: importing the module would put it in the name's place.
-_ROOMS = {"export": "api", "ONNXProgram": "program", "Row": "verification", "verify": "verification"}
+_ROOMS = {
+    "Constraint": "capture.constraints",
+    "export": "api",
+    "ONNXProgram": "program",
+    "Row": "verification",
+    "verify": "verification",
+}
 
 
 def __getattr__(name: str) -> Any:

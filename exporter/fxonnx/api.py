@@ -13,9 +13,10 @@ import torch
 from fxonnx_translations.translations import default_registry
 
 from .arguments import check_names, check_opset, check_table
-from .capture import capture
+from .capture import CONSTRAINTS_KEY, capture
 from .lower.dispatch import is_translated
 from .lower.lowering import Request, lower
+from .lower.model import Ends
 from .prepare import prepare, warn_of_lost_updates
 from .program import ONNXProgram
 from .timing import Timer
@@ -40,6 +41,7 @@ def export(
     keep_initializers_as_inputs: bool = False,
     external_data: bool | None = None,
     verify: bool = False,
+    strict_shapes: bool = False,
     on_stage: Callable[[str], None] | None = None,
 ) -> ONNXProgram:
     """Exports a model to ONNX.
@@ -58,6 +60,7 @@ def export(
         keep_initializers_as_inputs: Whether initializers are graph inputs in the file ``f``, too.
         external_data: Whether the weights go into a second file beside ``f``; by default only above 1.5 GiB.
         verify: Compare ONNX Runtime with eager torch on the example inputs.
+        strict_shapes: Raise, not only warn, if the model can not be exported for all sizes that were asked for.
         on_stage: Called with the name of each stage as it begins.
 
     Returns:
@@ -65,7 +68,7 @@ def export(
 
     Raises:
         ArgumentError: If an argument is wrong.
-        CaptureError: If torch.export can not capture the model.
+        CaptureError: If torch.export can not capture the model, or with ``strict_shapes`` not for all sizes.
         UnsupportedOperatorError: If operators have neither a translation nor a decomposition.
         VerificationError: With ``verify=True``, if the results differ.
         SaveError: If ``f`` can not be written.
@@ -75,13 +78,22 @@ def export(
     registry = check_table(default_registry(), custom_translation_table)
     timer = Timer(on_stage)
     with timer.stage("capture"):
-        captured = capture(model, args, kwargs, dynamic_shapes)
+        captured = capture(model, args, kwargs, dynamic_shapes, strict_shapes=strict_shapes)
     with timer.stage("prepare"):
         prepared = prepare(captured.exported_program, partial(is_translated, registry=registry, opset=opset))
     warn_of_lost_updates(prepared)
+    ends = Ends(*names, captured.input_paths, captured.output_paths)
     with timer.stage("lower"):
-        lowered = lower(prepared, Request(opset, registry, captured.dim_names, *names))
-    program = ONNXProgram(lowered, captured.exported_program, timings=timer.seconds)
+        lowered = lower(prepared, Request(opset, registry, captured.dim_names, ends))
+    if captured.limits.constraints:
+        lowered.metadata_props[CONSTRAINTS_KEY] = captured.limits.metadata()
+    program = ONNXProgram(
+        lowered,
+        captured.exported_program,
+        timings=timer.seconds,
+        limits=captured.limits,
+        source=model if isinstance(model, torch.nn.Module) else None,
+    )
     if verify:
         with timer.stage("verify"):
             program.verify()

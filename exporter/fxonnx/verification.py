@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch.utils import _pytree as pytree
 
+from .capture.preserve import preserved
 from .errors import ArgumentError, VerificationError
-from .program.binding import bind
+from .program.binding import Call, bind
+from .resizing import auto_sizes, check_sizes, resized
 
 if TYPE_CHECKING:
     from .program import ONNXProgram
@@ -42,22 +44,24 @@ class Row:
     Attributes:
         name: Name of the graph output.
         index: Its position among the graph outputs.
-        status: Whether it agrees.
+        status: Whether it agrees; "skipped" is for a whole size at which eager torch itself fails.
         dtype: What eager torch returns, complex numbers as real pairs.
         shape: The shape of that.
         max_abs: Largest absolute difference of finite elements; None if nothing could be subtracted.
         max_rel: Largest difference relative to eager torch's value, likewise.
         message: What disagrees, or "".
+        sizes: Name and size of each dynamic dim, if several sizes were tried.
     """
 
     name: str
     index: int
-    status: Literal["ok", "mismatch"]
+    status: Literal["ok", "mismatch", "skipped"]
     dtype: str
     shape: tuple[int, ...]
     max_abs: float | None = None
     max_rel: float | None = None
     message: str = ""
+    sizes: tuple[tuple[str, int], ...] = ()
 
 
 def verify(
@@ -65,6 +69,7 @@ def verify(
     args: tuple[Any, ...] | None = None,
     kwargs: Mapping[str, Any] | None = None,
     *,
+    sizes: Literal["auto"] | Sequence[Mapping[str, int]] | None = None,
     rtol: float | None = None,
     atol: float | None = None,
 ) -> list[Row]:
@@ -78,14 +83,19 @@ def verify(
         program: The program.
         args: Positional inputs; with ``kwargs`` also absent, the inputs the program was exported with.
         kwargs: Keyword inputs.
+        sizes: Sizes to try instead of those of the inputs: dicts from the name of a dynamic dim to its size, those left
+            out as in the inputs; or "auto" for 1, the inputs' own sizes, primes and large ones within the constraints.
+            Inputs of other sizes are random, with a fixed seed, in the range of the values given. The model itself is
+            run in eager torch then, not what was captured of it.
         rtol: Relative tolerance.
         atol: Absolute tolerance.
 
     Returns:
-        One row for each graph output.
+        One row for each graph output and size.
 
     Raises:
-        ArgumentError: If there are no inputs to run on, or they do not fit the exported ones.
+        ArgumentError: If there are no inputs to run on, they do not fit the exported ones, or their sizes or ``sizes``
+            not the constraints.
         RuntimeSessionError: If ONNX Runtime can not load or run the model.
         VerificationError: If an output disagrees; it has all rows.
     """
@@ -94,16 +104,84 @@ def verify(
             raise ArgumentError("args", "the exported program has no example inputs", hint="pass args or kwargs")
         args, kwargs = program.example_inputs
     call = bind(program.exported_program, args or (), kwargs or {})
-    # Each run gets inputs of its own: a model may write to them.
-    actual = program(*_copied(call.args), **_copied(call.kwargs))
-    with torch.no_grad():
-        result = _isolated_module(program.exported_program)(*_copied(call.args), **_copied(call.kwargs))
-    expected = [leaf for leaf in pytree.tree_leaves(result) if leaf is not None]
-    names = [str(value.name) for value in program.model.graph.outputs]
-    rows = compare(names, expected, actual, rtol=rtol, atol=atol)
-    if any(row.status != "ok" for row in rows):
+    if sizes is None:
+        # Each run gets inputs of its own: a model may write to them.
+        actual = program(*_copied(call.args), **_copied(call.kwargs))
+        module = _isolated_module(program.exported_program)
+        rows = _compared(program, _run(module, call.args, call.kwargs), actual, rtol, atol)
+    else:
+        rows = [row for one in _tried_sizes(program, call, sizes) for row in _rows_at(program, call, one, rtol, atol)]
+    if any(row.status == "mismatch" for row in rows):
         raise VerificationError(f"ONNX Runtime and eager torch disagree:\n{_table(rows)}", rows=rows)
     return rows
+
+
+@dataclass(frozen=True)
+class _Trial:
+    """Sizes to compare at, and whether eager torch may fail there."""
+
+    sizes: Mapping[str, int]
+    may_fail: bool
+
+
+def _tried_sizes(program: ONNXProgram, call: Call, sizes: Any) -> list[_Trial]:
+    limits = program.limits
+    given = limits.sizes(call.inputs)
+    if sizes == "auto":
+        return [_Trial(one, one != given) for one in auto_sizes(limits, call.inputs)]
+    if isinstance(sizes, str | Mapping) or not all(isinstance(one, Mapping) for one in sizes):
+        raise ArgumentError(
+            "sizes", f"expected 'auto' or a list of dicts, got {sizes!r}", hint='for example [{"n": 3}]'
+        )
+    trials = []
+    for one in sizes:
+        complete = {**given, **one}
+        check_sizes(limits, complete)
+        trials.append(_Trial(complete, may_fail=False))
+    return trials
+
+
+def _rows_at(program: ONNXProgram, call: Call, trial: _Trial, rtol: float | None, atol: float | None) -> list[Row]:
+    args, kwargs = resized(program.exported_program, program.limits, call, trial.sizes)
+    sizes = tuple(trial.sizes.items())
+    shown = ", ".join(f"{name} = {size}" for name, size in sizes)
+    try:
+        expected = _run_source(program, args, kwargs)
+    except Exception as error:  # a model may raise anything
+        reason = f"eager torch fails: {type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+        if trial.may_fail:
+            return [Row("-", -1, "skipped", "-", (), message=reason, sizes=sizes)]
+        raise ArgumentError("sizes", f"{reason}\n  at sizes: {shown}") from error
+    actual = program(*_copied(args), **_copied(kwargs))
+    return [replace(row, sizes=sizes) for row in _compared(program, expected, actual, rtol, atol)]
+
+
+def _run(module: torch.nn.Module, args: Any, kwargs: Any) -> list[Any]:
+    with torch.no_grad():
+        result = module(*_copied(args), **_copied(kwargs))
+    return [leaf for leaf in pytree.tree_leaves(result) if leaf is not None]
+
+
+def _run_source(program: ONNXProgram, args: Any, kwargs: Any) -> list[Any]:
+    """The user's model on inputs, which leaves it as it is; what was captured of it, if it is not at hand."""
+    source = program.source
+    if source is None:
+        return _run(_isolated_module(program.exported_program), args, kwargs)
+    buffers = {name: buffer.detach().clone() for name, buffer in source.named_buffers()}
+    with torch.no_grad(), preserved(source, ()):
+        result = torch.func.functional_call(source, buffers, _copied(args), _copied(kwargs))
+    return [leaf for leaf in pytree.tree_leaves(result) if leaf is not None]
+
+
+def _compared(
+    program: ONNXProgram,
+    expected: Sequence[Any],
+    actual: Sequence[torch.Tensor],
+    rtol: float | None,
+    atol: float | None,
+) -> list[Row]:
+    names = [str(value.name) for value in program.model.graph.outputs]
+    return compare(names, expected, actual, rtol=rtol, atol=atol)
 
 
 def _copied(tree: Any) -> Any:
@@ -222,7 +300,7 @@ def _count(wrong: torch.Tensor, what: str) -> str:
 
 def _table(rows: Sequence[Row]) -> str:
     """The rows as aligned plain text."""
-    cells = [("output", "status", "dtype", "shape", "max abs", "max rel", "")]
+    cells = [("output", "status", "dtype", "shape", "max abs", "max rel", "", "")]
     cells += [
         (
             row.name,
@@ -232,6 +310,7 @@ def _table(rows: Sequence[Row]) -> str:
             _number(row.max_abs),
             _number(row.max_rel),
             row.message,
+            f"[{', '.join(f'{name} = {size}' for name, size in row.sizes)}]" if row.sizes else "",
         )
         for row in rows
     ]

@@ -241,7 +241,8 @@ FIXED = [
 def test_dynamic_dim_that_the_model_fixes(shapes: Any, lines: list[str]) -> None:
     with pytest.raises(CaptureError, match=r"the model works for one size only of .* that should be dynamic") as info:
         capture(model(fixes_both), (A(4, 3), A(4, 3)), None, shapes)
-    assert str(info.value).splitlines()[1:-1] == [f"  {line}" for line in lines]
+    shown = [line for line in str(info.value).splitlines()[1:-1] if not line.startswith("    at: ")]
+    assert shown == [f"  {line}" for line in lines]
     assert "hint: look for sizes written as numbers" in str(info.value)
 
 
@@ -267,7 +268,7 @@ NARROWED = [
 
 @pytest.mark.parametrize(("function", "dim", "bounds"), NARROWED)
 def test_narrowed_range_is_warned_about(function: Any, dim: Dim, bounds: tuple[int, int]) -> None:
-    with pytest.warns(UserWarning, match=r"not work for all sizes .* exported for: Dim\('w', (min|max)=") as caught:
+    with pytest.warns(UserWarning, match=r"not be exported for all sizes .*, only for:\n  w [<>]= \d+\n") as caught:
         captured = capture(model(function), (A(4), A(5)), None, ({0: dim}, None))
     assert len(caught) == 1
     assert list(captured.dim_names.values()) == ["w"]

@@ -82,10 +82,12 @@ def _compare(example: Example, program: fxonnx.ONNXProgram, args: tuple[Any, ...
 
 
 def _check_names(example: Example, program: fxonnx.ONNXProgram) -> None:
-    """Inputs and outputs are named by torch or by the user, initializers after the state_dict."""
+    """Inputs and outputs are named by torch, the user or the fields of a result, initializers after the state_dict."""
     signature = program.exported_program.graph_signature
     inputs = example.case.input_names or signature.user_inputs
-    outputs = example.case.output_names or signature.user_outputs
+    # The keys of a dict or of what transformers returns; None for a tuple.
+    fields = program.exported_program.call_spec.out_spec.context
+    outputs = example.case.output_names or fields or signature.user_outputs
     assert [value.name for value in program.model.graph.inputs] == list(inputs)
     assert [value.name for value in program.model.graph.outputs] == [name for name in outputs if name is not None]
     weights = {*example.model.state_dict(), *dict(example.model.named_buffers()), *program.exported_program.constants}

@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from .captured import Capture, capture
+from .constraints import CONSTRAINTS_KEY, Constraint, Limits
 
-__all__ = ["Capture", "capture"]
+__all__ = ["CONSTRAINTS_KEY", "Capture", "Constraint", "Limits", "capture"]

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import re
-import sysconfig
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from inspect import Signature
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -18,8 +16,12 @@ from torch.export import Dim, ExportedProgram
 from torch.fx.experimental import _config as symbolic_config
 
 from ..errors import CaptureError
+from .attention import symbolic_causality
+from .guards import GuardLog, is_users, recorded_guards, source_line_of
 from .inputs import Inputs
 from .naming import fixed_dims_error
+from .objects import assembled, dismantled
+from .pooling import pooled_sizes
 from .preserve import preserved
 from .recurrent import recurrent_kernels
 from .shapes import DimHint, DimSpec, Leaf, Shapes
@@ -39,15 +41,29 @@ NARROWED_NAMES = re.compile(r"^\s+(\w+) = Dim\('\w+'(?:, min=(\d+))?(?:, max=(\d
 RELATED_NAMES = re.compile(r"^\s+(\w+) = (?:(\d+)\*)?([A-Za-z_]\w*)(?: ([+-]) (\d+))?$", re.M)
 
 
-def export_module(model: torch.nn.Module, inputs: Inputs, shapes: Shapes) -> ExportedProgram:
+def export_module(
+    model: torch.nn.Module, inputs: Inputs, shapes: Shapes, log: GuardLog | None = None
+) -> ExportedProgram:
     """Exports without Python tracing of the byte code first, and with it (``strict``) if that fails.
+
+    Args:
+        model: The model.
+        inputs: The example inputs.
+        shapes: Which dims are to be dynamic.
+        log: Gets what torch assumes about the sizes.
 
     Raises:
         CaptureError: If both fail, with the message of the first, or if the model fixes a dim that is dynamic.
     """
     inputs = _distinct(inputs)
+    log = GuardLog() if log is None else log
+    with recorded_guards(log):
+        return _export_somehow(model, inputs, shapes, log)
+
+
+def _export_somehow(model: torch.nn.Module, inputs: Inputs, shapes: Shapes, log: GuardLog) -> ExportedProgram:
     try:
-        return _export_refined(model, inputs, shapes)
+        return _export_refined(model, inputs, shapes, log)
     except CaptureError:
         raise
     except Exception as error:  # noqa: BLE001 - raised below unless the second way works
@@ -58,7 +74,7 @@ def export_module(model: torch.nn.Module, inputs: Inputs, shapes: Shapes) -> Exp
         raise _failure(first) from first
 
 
-def _export_refined(model: torch.nn.Module, inputs: Inputs, shapes: Shapes) -> ExportedProgram:
+def _export_refined(model: torch.nn.Module, inputs: Inputs, shapes: Shapes, log: GuardLog) -> ExportedProgram:
     """Exports; if torch finds that Dims have smaller ranges or follow from each other, exports with that."""
     try:
         return _export(model, inputs, shapes.for_torch(_dim), strict=False)
@@ -66,17 +82,10 @@ def _export_refined(model: torch.nn.Module, inputs: Inputs, shapes: Shapes) -> E
         message = str(error)
         fixed = _fixed_dims(message, shapes)
         if fixed:
-            raise fixed_dims_error(fixed) from error
+            raise fixed_dims_error(fixed, log) from error
         refined = _refined_dims(message, shapes)
         if not refined:
             raise
-    narrowed = [repr(dim) for name, dim in refined.items() if dim.__name__ == name]
-    if narrowed:
-        warnings.warn(
-            f"the model does not work for all sizes that were asked for; exported for: {', '.join(narrowed)}",
-            UserWarning,
-            stacklevel=5,
-        )
     return _export(model, inputs, shapes.for_torch(lambda spec: _dim(spec, refined)), strict=False)
 
 
@@ -84,9 +93,8 @@ def _export(
     model: torch.nn.Module, inputs: Inputs, dynamic_shapes: dict[str, Any] | None, *, strict: bool
 ) -> ExportedProgram:
     tensors = [leaf for leaf in pytree.tree_leaves((inputs.args, inputs.kwargs)) if isinstance(leaf, torch.Tensor)]
-    with preserved(model, tensors), recurrent_kernels(), _quiet():
-        if inputs.var_keyword is not None and dynamic_shapes is not None:
-            model.forward = _with_signature(model.forward, inputs.signature)
+    with preserved(model, tensors), recurrent_kernels(), pooled_sizes(), symbolic_causality(), _quiet():
+        model.forward = _of_tensors(model.forward, inputs)
         # Oblivious: an example size of 0 or 1 says nothing about a dynamic dim.
         with symbolic_config.patch(backed_size_oblivious=True):  # type: ignore[attr-defined]
             return torch.export.export(
@@ -115,17 +123,22 @@ def _distinct(inputs: Inputs) -> Inputs:
     if len({id(tensor) for tensor in tensors}) == len(tensors):
         return inputs
     args, kwargs = pytree.tree_map(once, (inputs.args, inputs.kwargs))
-    return Inputs(args, kwargs, inputs.signature, inputs.var_keyword)
+    return replace(inputs, args=args, kwargs=kwargs)
 
 
-def _with_signature(forward: Callable[..., Any], signature: Signature) -> Callable[..., Any]:
-    """``forward`` with the names of its ``**kwargs`` in its signature; torch.export mixes the two up otherwise."""
+def _of_tensors(forward: Callable[..., Any], inputs: Inputs) -> Callable[..., Any]:
+    """``forward`` as a function of containers of tensors, for the objects that it takes and returns.
 
-    def named(*args: Any, **kwargs: Any) -> Any:
-        return forward(*args, **kwargs)
+    Its signature has the names of its ``**kwargs``; torch.export mixes the two up otherwise.
+    """
 
-    named.__signature__ = signature  # type: ignore[attr-defined]
-    return named
+    def forward_of_tensors(*args: Any, **kwargs: Any) -> Any:
+        if inputs.objects is not None:
+            args, kwargs = assembled(inputs.objects, (args, kwargs))
+        return dismantled(forward(*args, **kwargs))
+
+    forward_of_tensors.__signature__ = inputs.signature  # type: ignore[attr-defined]
+    return forward_of_tensors
 
 
 @contextmanager
@@ -211,15 +224,7 @@ def _failure(error: Exception) -> CaptureError:
 
 def _user_line(error: Exception) -> str:
     """The innermost line of code that is neither torch's, nor ours, nor Python's."""
-    foreign = (
-        str(Path(torch.__file__).parent),
-        str(Path(__file__).parent),
-        str(Path(torch.__file__).parent.parent / "sympy"),
-    )
-    library = sysconfig.get_path("stdlib")
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        name = frame.filename
-        if name.startswith((*foreign, "<")) or (name.startswith(library) and "site-packages" not in name):
-            continue
-        return f"{name}:{frame.lineno} in {frame.name}: {frame.line}"
+        if is_users(frame.filename):
+            return str(source_line_of(frame.filename, frame.lineno or 0, frame.name))
     return ""

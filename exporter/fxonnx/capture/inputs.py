@@ -14,6 +14,7 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 
 from ..errors import ArgumentError
+from .objects import dismantled
 
 __all__ = ["Inputs", "bind_inputs", "check_model", "inputs_of_program"]
 
@@ -27,12 +28,14 @@ class Inputs:
         kwargs: Keyword inputs, in the order the user gave them: it is the order of the graph inputs.
         signature: Of ``forward``, with ``**kwargs`` replaced by the keywords that are given.
         var_keyword: What the ``**kwargs`` parameter is called, if there is one.
+        objects: Positional and keyword inputs as they were given, if objects among them were taken apart.
     """
 
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
     signature: Signature
     var_keyword: str | None = None
+    objects: tuple[tuple[Any, ...], Mapping[str, Any]] | None = None
 
     def names(self) -> tuple[str, ...]:
         """What to call each positional input: its parameter, or ``ys[1]`` for one of ``*ys``."""
@@ -102,7 +105,10 @@ def bind_inputs(model: torch.nn.Module, args: Any, kwargs: Any) -> Inputs:
             f"the example inputs do not fit {type(model).__name__}.forward{signature}: {problem}",
             hint="args holds the positional inputs in order, kwargs the others by name",
         )
-    return Inputs(positional, keywords, *_expand(signature, keywords))
+    given = (positional, keywords)
+    args, keywords_of_tensors = plain = dismantled(given)
+    objects = None if plain is given else given
+    return Inputs(args, keywords_of_tensors, *_expand(signature, keywords), objects)
 
 
 def _positional(args: Any) -> tuple[Any, ...]:

@@ -11,13 +11,14 @@ from torch.export import Dim, ExportedProgram
 from torch.export.graph_signature import InputKind
 
 from ..errors import CaptureError
+from .guards import GuardLog
 from .shapes import DimHint, DimSpec, Leaf
 
 __all__ = ["fixed_dims_error", "name_dims"]
 
 
 def name_dims(
-    program: ExportedProgram, leaves: Sequence[Leaf]
+    program: ExportedProgram, leaves: Sequence[Leaf], log: GuardLog | None = None
 ) -> tuple[dict[sympy.Symbol, str], dict[str, tuple[str, ...]]]:
     """Finds the symbol of every dim that has a name.
 
@@ -49,21 +50,27 @@ def name_dims(
                 if name not in names:
                     names.append(name)
     if fixed:
-        raise fixed_dims_error(fixed)
+        raise fixed_dims_error(fixed, log)
     return _unique(given)
 
 
-def fixed_dims_error(fixed: Sequence[tuple[Leaf, int | None, int]]) -> CaptureError:
-    """The error for dims (leaf, axis, size) that were to be dynamic and are not."""
+def fixed_dims_error(fixed: Sequence[tuple[Leaf, int | None, int]], log: GuardLog | None) -> CaptureError:
+    """The error for dims (leaf, axis, size) that were to be dynamic and are not, with the lines that fix them."""
     lines = []
     for leaf, axis, constant in fixed:
         place = leaf.label if axis is None else f"{leaf.label} axis {axis}"
         lines.append(f"  {place}, {_describe(leaf.dims[axis])}, is always {constant}")
+        source = f"L['{leaf.parameter}']{leaf.path}" + ("" if axis is None else f".size()[{axis}]")
+        line = None if log is None else log.line_that_fixes(source)
+        if line is not None:
+            lines.append(f"    at: {line}")
+    ones = any(constant == 1 for _, _, constant in fixed)
     noun = "a dim" if len(fixed) == 1 else "dims"
     return CaptureError(
         f"the model works for one size only of {noun} that should be dynamic:\n" + "\n".join(lines),
         hint="look for sizes written as numbers or turned into Python ints on the way (view, reshape, int(), range), "
-        "or leave the axis out of dynamic_shapes to fix its size",
+        "or leave the axis out of dynamic_shapes to fix its size"
+        + ("; if the model treats a size of 1 as a special case, pass a larger example" if ones else ""),
     )
 
 

@@ -7,7 +7,7 @@ result is flat: one record per leaf of the inputs.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from inspect import Parameter
 from typing import Any, NamedTuple
 
@@ -17,6 +17,7 @@ from torch.export import Dim
 
 from ..errors import ArgumentError
 from .inputs import Inputs
+from .objects import COUNTERS
 
 __all__ = ["DimSpec", "Leaf", "Shapes", "read_shapes"]
 
@@ -129,7 +130,25 @@ def read_shapes(inputs: Inputs, dynamic_shapes: Any) -> Shapes:
     for name, value in inputs.kwargs.items():
         reader.read(value, kwarg_specs[name], name, "")
     _check_shared(reader.leaves)
-    return Shapes(tuple(reader.leaves), inputs)
+    return Shapes(_with_counters(reader.leaves), inputs)
+
+
+def _with_counters(leaves: Sequence[Leaf]) -> tuple[Leaf, ...]:
+    """A cache's counter of tokens is as dynamic as the tensors beside it."""
+
+    def place(leaf: Leaf) -> tuple[str, str]:
+        return leaf.parameter, leaf.path.rpartition(".")[0]
+
+    dynamic = {place(leaf) for leaf in leaves if leaf.dims}
+    return tuple(
+        replace(leaf, dims={None: Dim.AUTO}) if place(leaf) in dynamic and _is_counter(leaf) and not leaf.dims else leaf
+        for leaf in leaves
+    )
+
+
+def _is_counter(leaf: Leaf) -> bool:
+    name = leaf.path.rpartition(".")[2].removesuffix("']")
+    return name in COUNTERS and isinstance(leaf.value, int)
 
 
 def _check_shared(leaves: Sequence[Leaf]) -> None:

@@ -25,7 +25,7 @@ from ..origin import source_line
 from ..prepare import REASON_KEY, Prepared
 from .dispatch import bind, find
 from .metadata import node_metadata, target_name
-from .model import add_inputs, add_outputs, new_model
+from .model import Ends, add_inputs, add_outputs, new_model
 
 __all__ = ["Request", "lower"]
 
@@ -44,15 +44,13 @@ class Request:
         opset: Target opset of the default domain.
         registry: The translations.
         dim_names: torch's symbols to the user's names.
-        input_names: Names of the first graph inputs.
-        output_names: Names of the first graph outputs.
+        ends: Names of graph inputs and outputs.
     """
 
     opset: int
     registry: Registry
     dim_names: Mapping[sympy.Symbol, str]
-    input_names: Sequence[str] = ()
-    output_names: Sequence[str] = ()
+    ends: Ends
 
 
 def lower(prepared: Prepared, request: Request) -> ir.Model:
@@ -67,8 +65,7 @@ def lower(prepared: Prepared, request: Request) -> ir.Model:
     model = new_model(prepared, request.opset)
     builder = Builder(model.graph, symbols, names)
     walk = _Walk(builder, request)
-    shared = add_inputs(prepared, builder, walk.env, request.input_names, reserved=request.output_names)
-    walk.shared = shared
+    walk.shared, paths = add_inputs(prepared, builder, walk.env, request.ends)
     for node in prepared.graph.nodes:
         if node.op == "call_function" and node not in prepared.derived:
             walk.call(node)
@@ -79,7 +76,7 @@ def lower(prepared: Prepared, request: Request) -> ir.Model:
             )
     if walk.unsupported:
         raise UnsupportedOperatorError(walk.report())
-    add_outputs(prepared, builder, walk.env, request.output_names)
+    add_outputs(prepared, builder, walk.env, request.ends.outputs, paths)
     _finish(builder)
     return model
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import onnx.helper
@@ -20,11 +21,28 @@ from ..errors import ArgumentError
 from ..prepare import Derived, Prepared
 from ..signature import InputRecord
 
-__all__ = ["add_inputs", "add_outputs", "new_model"]
+__all__ = ["Ends", "add_inputs", "add_outputs", "new_model"]
 
 _INPUT = "pkg.torch.export.graph_signature.InputSpec."
 _OUTPUT = "pkg.torch.export.graph_signature.OutputSpec."
 _ORIGINAL = "pkg.torch.onnx.original_node_name"
+
+
+@dataclass(frozen=True)
+class Ends:
+    """Names of graph inputs and outputs.
+
+    Attributes:
+        inputs: Of the first graph inputs, then of the parameters.
+        outputs: Of the first graph outputs.
+        input_paths: Placeholder to name, for inputs that are not among ``inputs``.
+        output_paths: Position among the program's outputs to name, for outputs that are not among ``outputs``.
+    """
+
+    inputs: Sequence[str] = ()
+    outputs: Sequence[str] = ()
+    input_paths: Mapping[str, str] = field(default_factory=dict)
+    output_paths: Mapping[int, str] = field(default_factory=dict)
 
 
 def new_model(prepared: Prepared, opset: int) -> ir.Model:
@@ -52,29 +70,29 @@ def add_inputs(
     prepared: Prepared,
     builder: Builder,
     env: dict[torch.fx.Node, Any],
-    input_names: Sequence[str],
-    reserved: Sequence[str],
-) -> frozenset[ir.Value]:
+    ends: Ends,
+) -> tuple[frozenset[ir.Value], Mapping[int, str]]:
     """Makes graph inputs and initializers of the placeholders.
 
     Names are taken in the order in which users care about them: inputs, outputs, weights, then everything else.
 
     Returns:
-        The initializers that more than one node reads.
+        The initializers that more than one node reads; and the names kept for outputs, by their positions.
     """
     placeholders = [node for node in prepared.graph.nodes if node.op == "placeholder"]
     records = list(zip(prepared.signature.inputs, placeholders, strict=True))
-    wanted = iter(input_names)
+    wanted = iter(ends.inputs)
     for record, node in records:
         if record.is_user_input:
-            value = _graph_input(record, node, builder, next(wanted, None))
+            value = _graph_input(record, node, builder, next(wanted, ends.input_paths.get(record.name)))
             val = node.meta["val"]
             # A number is used as its expression; the input is only where the expression is read from.
             env[node] = value if isinstance(val, torch.Tensor) else builder.symbols.dim(val)
         elif record.is_constant:
             env[node] = record.constant
-    for name in reserved:
+    for name in ends.outputs:
         builder.names.unique(name)
+    paths = {position: builder.names.unique(path) for position, path in ends.output_paths.items()}
     weights: dict[Any, ir.Value] = {}
     readers: dict[ir.Value, int] = {}
     needed = {source for derived in prepared.derived.values() for source in derived.sources}
@@ -87,13 +105,13 @@ def add_inputs(
     surplus = next(wanted, None)
     if surplus is not None:
         raise ArgumentError(
-            "input_names", f"{surplus!r} is left over: {len(input_names)} names for the model's inputs and parameters"
+            "input_names", f"{surplus!r} is left over: {len(ends.inputs)} names for the model's inputs and parameters"
         )
     for node, derived in prepared.derived.items():
         value = _derived(derived, env, builder)
         env[node] = value
         readers[value] = len(node.users)
-    return frozenset(value for value, count in readers.items() if count > 1)
+    return frozenset(value for value, count in readers.items() if count > 1), paths
 
 
 def _graph_input(record: InputRecord, node: torch.fx.Node, builder: Builder, wanted: str | None) -> ir.Value:
@@ -174,22 +192,38 @@ def _on_pairs(recipe: Callable[..., torch.Tensor], are_complex: Sequence[bool]) 
 
 
 def add_outputs(
-    prepared: Prepared, builder: Builder, env: dict[torch.fx.Node, Any], output_names: Sequence[str]
+    prepared: Prepared,
+    builder: Builder,
+    env: dict[torch.fx.Node, Any],
+    output_names: Sequence[str],
+    paths: Mapping[int, str],
 ) -> None:
-    """Makes graph outputs of the user outputs, in order; None outputs have no ONNX counterpart."""
+    """Makes graph outputs of the user outputs, in order; None outputs have no ONNX counterpart.
+
+    Args:
+        prepared: The prepared program.
+        builder: Of the graph.
+        env: FX node to value.
+        output_names: The user's names of the first of them.
+        paths: Position to name for the others.
+    """
     graph = builder.graph
     (output_node,) = [node for node in prepared.graph.nodes if node.op == "output"]
     wanted = iter(output_names)
+    user_outputs = [
+        (record, argument)
+        for record, argument in zip(prepared.signature.outputs, output_node.args[0], strict=False)
+        if record.kind == OutputKind.USER_OUTPUT
+    ]
     op = Op(builder)
-    # The values of mutated buffers follow the program's own outputs.
-    for record, argument in zip(prepared.signature.outputs, output_node.args[0], strict=False):
-        if record.kind != OutputKind.USER_OUTPUT or argument is None:
+    for position, (record, argument) in enumerate(user_outputs):
+        if argument is None:
             continue
         found = env[argument] if isinstance(argument, torch.fx.Node) else argument
         if found is None:
             continue
         value = found if isinstance(found, ir.Value) else op.scalar(found)
-        name = next(wanted, None)
+        name = next(wanted, paths.get(position))
         if value.producer() is None or value in graph.outputs:
             # An output needs a node of its own: inputs and weights keep their names, and no value is output twice.
             value = _identity(value, builder, name or builder.names.unique(record.name or "output"))

@@ -10,6 +10,7 @@ import torch
 from torch.export.graph_signature import ConstantArgument, InputKind
 from torch.utils._pytree import TreeSpec
 
+from ..capture.objects import dismantled
 from ..errors import ArgumentError
 
 __all__ = ["Call", "bind"]
@@ -45,7 +46,7 @@ def bind(exported_program: torch.export.ExportedProgram, args: Sequence[Any], kw
             constant with another value. Constants need not be given.
     """
     parameters, positional = _parameters(exported_program)
-    given = _given(parameters, positional, args, kwargs)
+    given = dismantled(_given(parameters, positional, args, kwargs))
     constants = [
         spec.arg if isinstance(spec.arg, ConstantArgument) else None
         for spec in exported_program.graph_signature.input_specs

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 import onnx
 import onnx_ir as ir
 import torch
 
+from ..capture.constraints import Constraint, Limits
 from ..errors import SaveError
 from . import saving
 from .binding import bind
@@ -31,10 +32,14 @@ class ONNXProgram:
         exported_program: The program it was made of.
         timings: Stage name to seconds.
         example_inputs: Positional and keyword example inputs; by default those of the exported program.
+        limits: For which sizes it may be used.
+        source: The model it was captured from, if that is at hand.
 
     Attributes:
         model: The ``onnx_ir.Model``; it may be changed, call ``release`` afterwards.
         exported_program: The program it was made of, as torch.export captured it.
+        limits: For which sizes it may be used.
+        source: The model it was captured from, or None.
     """
 
     def __init__(
@@ -44,9 +49,13 @@ class ONNXProgram:
         *,
         timings: Mapping[str, float] = MappingProxyType({}),
         example_inputs: tuple[tuple[Any, ...], dict[str, Any]] | None = None,
+        limits: Limits | None = None,
+        source: torch.nn.Module | None = None,
     ) -> None:
         self.model = model
         self.exported_program = exported_program
+        self.limits = Limits() if limits is None else limits
+        self.source = source
         self._timings = timings
         self._example_inputs = example_inputs
         self._session: Session | None = None
@@ -55,6 +64,14 @@ class ONNXProgram:
     def timings(self) -> Mapping[str, float]:
         """Stage name to wall-clock seconds, in the order of the stages."""
         return MappingProxyType(dict(self._timings))
+
+    @property
+    def constraints(self) -> tuple[Constraint, ...]:
+        """The conditions on the sizes of the inputs, besides those asked for with ``dynamic_shapes``.
+
+        They are also in the metadata of the model, as JSON under ``pkg.fxonnx.constraints``.
+        """
+        return self.limits.constraints
 
     @property
     def example_inputs(self) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
@@ -88,10 +105,11 @@ class ONNXProgram:
             tensors with a last dimension of 2.
 
         Raises:
-            ArgumentError: If the arguments do not fit the exported ones.
+            ArgumentError: If the arguments do not fit the exported ones, or their sizes not the constraints.
             RuntimeSessionError: If ONNX Runtime can not load or run the model.
         """
         call = bind(self.exported_program, args, kwargs)
+        self.limits.check(call.inputs)
         if self._session is None:
             self._session = Session(self.model)
         return self._session.run(call.inputs)
@@ -130,13 +148,14 @@ class ONNXProgram:
         args: tuple[Any, ...] | None = None,
         kwargs: Mapping[str, Any] | None = None,
         *,
+        sizes: Literal["auto"] | Sequence[Mapping[str, int]] | None = None,
         rtol: float | None = None,
         atol: float | None = None,
     ) -> list[Row]:
         """Compares ONNX Runtime with eager torch; see ``fxonnx.verify``."""
         from ..verification import verify
 
-        return verify(self, args, kwargs, rtol=rtol, atol=atol)
+        return verify(self, args, kwargs, sizes=sizes, rtol=rtol, atol=atol)
 
     def release(self) -> None:
         """Drops the ONNX Runtime session; the next call makes one of the model as it is then."""

@@ -1,0 +1,27 @@
+"""Caches of transformers, made to work for every length of the past while a model is captured."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+__all__ = ["for_any_length"]
+
+
+def for_any_length(layer: Any) -> None:
+    """Gives a copied cache layer with a sliding window the sizes of its mask without a branch on the length.
+
+    transformers asks whether the window is full; torch would capture the answer for the example alone.
+    """
+    if not all(hasattr(layer, name) for name in ("sliding_window", "cumulative_length", "get_mask_sizes")):
+        return
+    if not isinstance(layer.cumulative_length, torch.SymInt):
+        return
+
+    def get_mask_sizes(query_length: int) -> tuple[int, int]:
+        past, window = layer.cumulative_length, layer.sliding_window
+        kept = torch.sym_min(past, window - 1)  # type: ignore[no-untyped-call]
+        return kept + query_length, past - kept
+
+    layer.get_mask_sizes = get_mask_sizes

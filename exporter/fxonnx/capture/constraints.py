@@ -1,0 +1,189 @@
+"""``Constraint``: for which sizes a captured program stands for the model, in the user's names for the dims.
+
+While it captures, torch follows one way through the model: that of the example sizes. What it assumes about them on
+the way holds for other sizes or does not. Where it does not, the program computes something else than the model.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+import sympy
+import torch
+
+from ..errors import ArgumentError
+from .relations import Bounds, text_of
+
+__all__ = ["CONSTRAINTS_KEY", "Constraint", "Limits", "Place"]
+
+CONSTRAINTS_KEY = "pkg.fxonnx.constraints"
+"""Where the constraints are among the model's metadata."""
+
+
+@dataclass(frozen=True)
+class Constraint:
+    """One condition on the sizes of the inputs.
+
+    Attributes:
+        text: It in Python's notation: ``seq >= 9``, ``batch % 16 == 0``, ``a == b``.
+        expression: The same as a sympy relation of symbols with the names of the dims.
+        dims: The dims it is about, as the user called them; ``x.shape[0]`` if they have no name.
+        line: The user's line of code that makes it necessary, ``file.py:12 in forward: if x.shape[0] > 8:``, or None.
+        code: The code of that line alone, or None.
+        narrows: Whether the user asked for more: a name, ``Dim.DYNAMIC`` or a ``Dim``; ``Dim.AUTO`` asks for nothing.
+    """
+
+    text: str
+    expression: sympy.Basic
+    dims: tuple[str, ...]
+    line: str | None = None
+    code: str | None = None
+    narrows: bool = False
+
+    def __str__(self) -> str:
+        return self.text if self.line is None else f"{self.text} ({self.line})"
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the size of a dim is seen.
+
+    Attributes:
+        input: Position among the inputs that are not built into the program.
+        axis: Axis of that input; None for the value of an int.
+        label: What to call it: ``x axis 0``.
+        expression: The size there, in symbols with the names of the dims.
+        is_exact: Whether the program relies on it; not where the user has a name of his own for the size.
+    """
+
+    input: int
+    axis: int | None
+    label: str
+    expression: sympy.Expr
+    is_exact: bool = True
+
+    @property
+    def argument(self) -> str:
+        """The input's label."""
+        return self.label.partition(" axis ")[0]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """For which sizes a program may be used.
+
+    Attributes:
+        constraints: The conditions.
+        places: Where sizes are seen, in the order of the inputs.
+        asked: The limits the user gave with the dims.
+        twins: A dim to the first one that the user gave the same name, where nothing proves them equal.
+    """
+
+    constraints: tuple[Constraint, ...] = ()
+    places: tuple[Place, ...] = ()
+    asked: Mapping[str, Bounds] = field(default_factory=lambda: MappingProxyType({}))
+    twins: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+
+    def sizes(self, inputs: Sequence[Any]) -> dict[str, int]:
+        """The size of every dim, by name, as far as it can be told from the inputs."""
+        found: dict[str, int] = {}
+        # A dim that is only seen as 2*d is told from that, but only if it is seen nowhere else.
+        for place, size in sorted(self._seen(inputs), key=lambda pair: not pair[0].expression.is_Symbol):
+            symbols = place.expression.free_symbols
+            if len(symbols) == 1:
+                (symbol,) = symbols
+                solution = _solve(place.expression, symbol, size)
+                if solution is not None:
+                    found.setdefault(symbol.name, solution)
+        return found
+
+    def check(self, inputs: Sequence[Any]) -> None:
+        """Checks that the program may be used for inputs of these sizes.
+
+        Raises:
+            ArgumentError: If not; it names the constraint, the sizes and the line of code.
+        """
+        if not self.places:
+            return
+        sizes = self.sizes(inputs)
+        constraint = self.violated(sizes)
+        if constraint is None:
+            self._check_equal(inputs, sizes)
+            return
+        given = ", ".join(f"{name} = {sizes[name]}" for name in constraint.dims)
+        places = [place for place in self.places if place.expression.free_symbols & constraint.expression.free_symbols]
+        at = f"\n  at: {constraint.line}" if constraint.line else ""
+        raise ArgumentError(
+            ", ".join(dict.fromkeys(place.argument for place in places)),
+            f"the model was exported for {constraint.text}, got {given}{at}",
+            hint="at other sizes the model computes something else, or nothing; export again with such an example",
+        )
+
+    def _seen(self, inputs: Sequence[Any]) -> list[tuple[Place, int]]:
+        seen = [(place, _size(inputs, place)) for place in self.places]
+        return [(place, size) for place, size in seen if size is not None]
+
+    def _check_equal(self, inputs: Sequence[Any], sizes: Mapping[str, int]) -> None:
+        seen = [pair for pair in self._seen(inputs) if pair[0].is_exact]
+        for place, size in seen:
+            symbols = place.expression.free_symbols
+            expected = place.expression.xreplace(
+                {symbol: sympy.Integer(sizes[symbol.name]) for symbol in symbols if symbol.name in sizes}
+            )
+            if expected == size:
+                continue
+            if not expected.is_Integer:
+                if len(symbols) == 1 and sympy.diff(place.expression, *symbols).is_Integer:
+                    text = f"the size of {place.label} is {text_of(place.expression)}, which can not be {size}"
+                    raise ArgumentError(place.argument, text, hint="the model was exported with a dim like that")
+                continue
+            related = [(other, length) for other, length in seen if other.expression.free_symbols & symbols]
+            others = [f"{other.label} has {length}" for other, length in related]
+            raise ArgumentError(
+                place.argument,
+                f"the size of {place.label} is {text_of(place.expression)}, here {expected}: {', '.join(others)}",
+                hint="the model was exported with sizes that belong together",
+            )
+
+    def violated(self, sizes: Mapping[str, int]) -> Constraint | None:
+        """The first constraint that sizes do not satisfy; one that is about other dims, too, is left out."""
+        for constraint in self.constraints:
+            if all(name in sizes for name in constraint.dims) and not _holds(constraint.expression, sizes):
+                return constraint
+        return None
+
+    def metadata(self) -> str:
+        """The constraints as JSON, without anything that differs from one machine to another."""
+        return json.dumps(
+            [{"constraint": item.text, "dims": list(item.dims), "code": item.code} for item in self.constraints]
+        )
+
+
+def _holds(expression: sympy.Basic, sizes: Mapping[str, int]) -> bool:
+    values = {symbol: sympy.Integer(sizes[symbol.name]) for symbol in expression.free_symbols}
+    try:
+        return bool(expression.xreplace(values) == sympy.true)
+    except ZeroDivisionError:
+        # A remainder of a division by zero: the model fails there.
+        return False
+
+
+def _size(inputs: Sequence[Any], place: Place) -> int | None:
+    value = inputs[place.input] if place.input < len(inputs) else None
+    if place.axis is None:
+        if isinstance(value, torch.Tensor):
+            return int(value) if value.numel() == 1 else None
+        return int(value) if isinstance(value, int) else None
+    return int(value.shape[place.axis]) if isinstance(value, torch.Tensor) and value.dim() > place.axis else None
+
+
+def _solve(expression: sympy.Expr, symbol: sympy.Symbol, size: int) -> int | None:
+    if expression == symbol:
+        return size
+    slope = sympy.diff(expression, symbol)
+    solution = (size - expression.xreplace({symbol: sympy.Integer(0)})) / slope if slope.is_Integer else None
+    return int(solution) if solution is not None and solution.is_Integer else None

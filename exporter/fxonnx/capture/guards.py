@@ -1,0 +1,287 @@
+"""What torch assumes about sizes while it captures a model, and which line of the user's code makes it do so.
+
+torch keeps little of this: a guard that narrows the range of a size leaves only the range, and the stacks are dropped
+at the end of the capture. So they are written down as they arise.
+"""
+
+from __future__ import annotations
+
+import linecache
+import re
+import sys
+import sysconfig
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+import sympy
+import torch
+from torch._guards import TracingContext
+from torch.fx.experimental.sym_node import SymNode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+__all__ = [
+    "Guard",
+    "GuardLog",
+    "SourceLine",
+    "guards_of_environment",
+    "is_users",
+    "line_of_node",
+    "recorded_guards",
+    "source_line_of",
+]
+
+_TORCH = str(Path(torch.__file__).parent) + "/"
+_OWN = str(Path(__file__).parent.parent) + "/"
+_SYMPY = str(Path(sympy.__file__).parent) + "/"
+_LIBRARY = sysconfig.get_path("stdlib")
+# Where symbolic numbers are made and asked: the frame behind it is the one that wants to know.
+_MACHINERY = (_TORCH + "fx/experimental/", _TORCH + "__init__.py", _TORCH + "_dynamo/", _SYMPY, __file__, "<")
+# The fake convolution wants to know which memory format its result has, a fake view whether the elements lie in
+# order, a fake Fourier transform whether to resize. Where the elements do not lie in order, eager torch copies them or
+# fails; ONNX has no such thing.
+_LAYOUT = frozenset(
+    {
+        (_TORCH + "_subclasses/fake_impls.py", "conv"),
+        (_TORCH + "_subclasses/fake_impls.py", "convert"),
+        (_TORCH + "_subclasses/fake_impls.py", "_is_contiguous_with_hinted_checks"),
+        (_TORCH + "_subclasses/fake_impls.py", "_hinted_eq"),
+        (_TORCH + "_meta_registrations.py", "_exec_fft"),
+    }
+)
+# transformers asks here whether to repeat a mask or positions, and which of two kernels to call for the same result.
+_BROADCASTING = re.compile(r"/transformers/(masking_utils\.py|integrations/\w+\.py)$")
+
+_MASKS = re.compile(r"/transformers/masking_utils\.py$")
+_FRAME = re.compile(r'File "([^"]+)", line (\d+), in (.+)')
+
+
+@dataclass(frozen=True)
+class SourceLine:
+    """One line of the user's code.
+
+    Attributes:
+        place: ``file.py:12 in forward``.
+        code: The line itself.
+    """
+
+    place: str
+    code: str
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.code}" if self.code else self.place
+
+
+@dataclass(frozen=True)
+class Guard:
+    """Something that holds at the sizes of the examples, and that the captured program relies on.
+
+    Attributes:
+        expression: It, in torch's symbols.
+        line: The user's line that asked, if it is known.
+    """
+
+    expression: sympy.Basic
+    line: SourceLine | None
+
+
+@dataclass
+class GuardLog:
+    """All guards of one capture.
+
+    Attributes:
+        guards: In the order they arose, without repetitions.
+        sources: torch's symbol to what torch calls its place: ``L['x'].size()[0]``.
+    """
+
+    guards: list[Guard] = field(default_factory=list)
+    sources: dict[sympy.Symbol, str] = field(default_factory=dict)
+    _settled: set[sympy.Basic] = field(default_factory=set)
+
+    def add(self, shape_env: ShapeEnv, expression: sympy.Basic, frame: FrameType | None) -> None:
+        """Writes a guard down, once."""
+        if expression in self._settled:
+            return
+        self._settled.add(expression)
+        for symbol in sorted(expression.free_symbols, key=str):
+            if symbol not in self.sources:
+                sources = shape_env.var_to_sources.get(symbol)
+                if sources:
+                    self.sources[symbol] = sources[0].name
+        self.guards.append(Guard(expression, _users_line(frame)))
+
+    def line_that_fixes(self, place: str) -> SourceLine | None:
+        """The first line that leaves one size for a place, named as torch does."""
+        symbols = {symbol for symbol, source in self.sources.items() if source == place}
+        for guard in self.guards:
+            if isinstance(guard.expression, sympy.Eq) and symbols & guard.expression.free_symbols:
+                return guard.line
+        return None
+
+
+def is_users(filename: str) -> bool:
+    """Whether a file is neither torch's, nor ours, nor Python's."""
+    if filename.startswith((_TORCH, _OWN, _SYMPY, "<")):
+        return False
+    return not filename.startswith(_LIBRARY) or "site-packages" in filename
+
+
+def source_line_of(filename: str, number: int, function: str) -> SourceLine:
+    """The record of one line of a file."""
+    return SourceLine(f"{filename}:{number} in {function}", linecache.getline(filename, number).strip())
+
+
+def line_of_node(node: torch.fx.Node) -> SourceLine | None:
+    """The innermost line of the user's code that a node comes from."""
+    for filename, number, function in reversed(_FRAME.findall(node.meta.get("stack_trace") or "")):
+        if is_users(filename):
+            return source_line_of(filename, int(number), function)
+    return None
+
+
+def guards_of_environment(environment: ShapeEnv) -> Iterator[Guard]:
+    """The guards that torch notes itself, where it does not turn them into assertions."""
+    for guard in environment.guards:
+        asking = guard.sloc.framework_loc
+        name = getattr(asking, "filename", "")
+        if name.startswith(_TORCH) and _is_about_one(guard.expr):
+            continue
+        line = None
+        if name and is_users(name):
+            line = source_line_of(name, getattr(asking, "lineno", 0), getattr(asking, "name", ""))
+        elif guard.sloc.maybe_user_loc is not None:
+            line = SourceLine(str(guard.sloc.maybe_user_loc), "")
+        yield Guard(guard.expr, line)
+
+
+@contextmanager
+def recorded_guards(log: GuardLog) -> Iterator[None]:
+    """Writes down what torch assumes while the body captures a model.
+
+    What the user's code asks counts: its other branch is not in the program. What torch checks counts, too: the model
+    fails at other sizes. What torch asks for shortcuts and memory layouts at sizes 0 and 1 does not count, since the
+    values are the same. torch must not draw conclusions from it, either, or it would take later checks for granted.
+    """
+    evaluate, note = SymNode.guard_bool, ShapeEnv._log_guard
+    learn, assert_later = ShapeEnv._maybe_guard_rel, ShapeEnv.guard_or_defer_runtime_assert
+    shortcuts: set[sympy.Basic] = set()
+
+    def guard_bool(self: Any, file: str, line: int) -> bool:
+        asking = _asking(sys._getframe(1))
+        if asking is not None and asking.f_code.co_filename.startswith((_TORCH, _OWN)):
+            return evaluate(self, file, line)
+        question = self.expr
+        answer = evaluate(self, file, line)
+        if asking is not None and _is_shortcut(question, asking.f_code):
+            return answer
+        # Not while torch suppresses guards: it asks out of curiosity then.
+        if question.free_symbols and not ShapeEnv._suppress_guards_tls():
+            log.add(self.shape_env, _weakened(question if answer else sympy.Not(question), asking), sys._getframe(1))
+        return answer
+
+    def log_guard(self: Any, prefix: str, g: Any, forcing_spec: bool) -> None:
+        if "suppressed" not in prefix:
+            asking = _asking(sys._getframe(1))
+            if prefix == "eval" and asking is not None and _is_shortcut(g, asking.f_code):
+                shortcuts.add(g)
+            else:
+                log.add(self, _weakened(g, asking), sys._getframe(1))
+        note(self, prefix, g, forcing_spec)
+
+    def maybe_guard_rel(self: Any, expr: Any) -> None:
+        if expr not in shortcuts:
+            learn(self, expr)
+
+    def guard_or_defer_runtime_assert(self: Any, orig_expr: Any, msg: str, fx_node: Any = None) -> bool:
+        if orig_expr in shortcuts and msg.startswith("evaluate_expr"):
+            shortcuts.discard(orig_expr)
+            return True
+        asking = _asking(sys._getframe(1))
+        if asking is not None and _is_about_layout(asking.f_code):
+            return True
+        return assert_later(self, orig_expr, msg, fx_node)
+
+    patches = (
+        (SymNode, "guard_bool", guard_bool, evaluate),
+        (ShapeEnv, "_log_guard", log_guard, note),
+        (ShapeEnv, "_maybe_guard_rel", maybe_guard_rel, learn),
+        (ShapeEnv, "guard_or_defer_runtime_assert", guard_or_defer_runtime_assert, assert_later),
+    )
+    try:
+        for owner, name, hook, _ in patches:
+            setattr(owner, name, hook)
+        yield
+    finally:
+        for owner, name, _, original in patches:
+            setattr(owner, name, original)
+
+
+def _asking(frame: FrameType | None) -> FrameType | None:
+    """Who wants to know; None if it is the user's code, which ``strict`` capture reads without running it."""
+    while frame is not None and frame.f_code.co_filename.startswith(_MACHINERY):
+        frame = frame.f_back
+    return frame
+
+
+def _weakened(guard: sympy.Basic, asking: FrameType | None) -> sympy.Basic:
+    """A guard as far as the captured branch needs it.
+
+    transformers cuts a mask that is longer than what it is for; cut to the length it has, a mask stays as it is.
+    """
+    if asking is not None and _MASKS.search(asking.f_code.co_filename) and isinstance(guard, sympy.Gt | sympy.Lt):
+        return (sympy.Ge if isinstance(guard, sympy.Gt) else sympy.Le)(*guard.args)
+    return guard
+
+
+def _is_shortcut(guard: sympy.Basic, asking: CodeType) -> bool:
+    """Whether torch, or transformers about a mask, asked for a shortcut or a memory layout."""
+    name = asking.co_filename
+    if _BROADCASTING.search(name) is not None:
+        return _is_about_one(guard)
+    if not name.startswith((_TORCH, _OWN)):
+        return False
+    # Every operator is called from __torch_function__; what else torch.export asks is about the program.
+    if name.startswith((_TORCH + "export/", _TORCH + "_export/")) and asking.co_name != "__torch_function__":
+        return False
+    return _is_about_layout(asking) or _is_about_one(guard)
+
+
+def _is_about_layout(asking: CodeType) -> bool:
+    return (asking.co_filename, asking.co_name) in _LAYOUT
+
+
+def _is_about_one(guard: sympy.Basic) -> bool:
+    """Whether it only tells a size of 0 or 1 from others."""
+    if not isinstance(guard, sympy.Rel):
+        return False
+    if isinstance(guard, sympy.Eq | sympy.Ne):
+        return any(side in (0, 1) for side in guard.args) or any(
+            _is_product(one / other, 1) for one, other in (guard.args, guard.args[::-1]) if other != 0
+        )
+    if (guard.lts.is_number and guard.lts in (0, 1, 2)) or (guard.gts.is_number and guard.gts in (0, 1)):
+        return True
+    return isinstance(guard, sympy.Lt | sympy.Gt) and guard.lts != 0 and _is_product(guard.gts / guard.lts, None)
+
+
+def _is_product(ratio: sympy.Expr, factor: int | None) -> bool:
+    """Whether a ratio is sizes times the factor, or times any number: two strides of one tensor, for example."""
+    number, rest = ratio.as_coeff_Mul()
+    if not number.is_Integer or (factor is not None and number != factor):
+        return False
+    return number > 0 and not rest.is_number and sympy.fraction(rest)[1] == 1 and not isinstance(rest, sympy.Add)
+
+
+def _users_line(frame: FrameType | None) -> SourceLine | None:
+    while frame is not None and not frame.f_code.co_filename.endswith("/fxonnx/capture/exporting.py"):
+        code = frame.f_code
+        if is_users(code.co_filename):
+            return source_line_of(code.co_filename, frame.f_lineno, code.co_name)
+        frame = frame.f_back
+    if TracingContext.try_get() is not None:
+        for summary in reversed(TracingContext.extract_stack()):
+            if is_users(summary.filename):
+                return source_line_of(summary.filename, summary.lineno or 0, summary.name)
+    return None

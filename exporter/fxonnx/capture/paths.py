@@ -1,0 +1,72 @@
+"""Names of inputs and outputs by where they are in what ``forward`` takes and returns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch.utils._pytree as pytree
+from torch.export import ExportedProgram
+from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
+
+from .inputs import Inputs
+from .objects import is_object
+from .shapes import Leaf
+
+__all__ = ["input_paths", "output_paths"]
+
+# What a language model returns for the next call, where its own name is that of an input.
+_PRESENT = {"past_key_values": "present"}
+
+
+def input_paths(program: ExportedProgram, inputs: Inputs, leaves: tuple[Leaf, ...]) -> dict[str, str]:
+    """Placeholder to path, ``past_key_values.0.key``, for the parts of objects; other inputs keep torch's names."""
+    if inputs.objects is None:
+        return {}
+    args, kwargs = inputs.objects
+    given = {**dict(zip(inputs.names(), args, strict=True)), **kwargs}
+    with_objects = {name for name, value in given.items() if any(map(is_object, pytree.tree_leaves(value)))}
+    placeholders = [spec.arg.name for spec in program.graph_signature.input_specs if spec.kind == InputKind.USER_INPUT]
+    return {
+        placeholder: _dotted(leaf.label)
+        for placeholder, leaf in zip(placeholders, leaves, strict=True)
+        if leaf.parameter in with_objects
+    }
+
+
+def _dotted(label: str) -> str:
+    """``caches[0]['1.key']`` as ``caches.0.1.key``."""
+    return label.replace("['", ".").replace("[", ".").replace("']", "").replace("]", "")
+
+
+def output_paths(program: ExportedProgram) -> Mapping[int, str]:
+    """Position among the user's outputs to name, for outputs in a dict, a dataclass or an object.
+
+    Positions in lists and tuples alone say less than the name of the operator does, and give no name.
+    """
+    structure = program.call_spec.out_spec
+    if structure is None:
+        return {}
+    vals = {node.name: node.meta.get("val") for node in program.graph.nodes}
+    values = [
+        spec.arg.value if isinstance(spec.arg, ConstantArgument) else vals[spec.arg.name]
+        for spec in program.graph_signature.output_specs
+        if spec.kind == OutputKind.USER_OUTPUT
+    ]
+    taken = {spec.arg.name for spec in program.graph_signature.input_specs if spec.kind == InputKind.USER_INPUT}
+    found: dict[int, str] = {}
+    for position, (path, _) in enumerate(pytree.tree_flatten_with_path(pytree.tree_unflatten(values, structure))[0]):
+        names = [_key(entry) for entry in path]
+        if not any(isinstance(name, str) for name in names):
+            continue
+        first = str(names[0])
+        if first in _PRESENT and any(name == first or name.startswith(f"{first}_") for name in taken):
+            names[0] = _PRESENT[first]
+        found[position] = ".".join(map(str, names))
+    return found
+
+
+def _key(entry: Any) -> str | int:
+    if isinstance(entry, pytree.SequenceKey):
+        return int(entry.idx)
+    return str(entry.key if isinstance(entry, pytree.MappingKey) else getattr(entry, "name", entry))

@@ -1,0 +1,257 @@
+"""Relations between sizes: brought into one form, compared with what is known of the sizes, and written as Python."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import sympy
+from sympy.printing.precedence import PRECEDENCE, precedence
+from sympy.printing.str import StrPrinter
+from torch.utils._sympy.functions import FloorDiv, Max, Min, Mod, PythonMod
+from torch.utils._sympy.numbers import int_oo
+from torch.utils._sympy.solve import try_solve
+from torch.utils._sympy.value_ranges import ValueRangeError, ValueRanges, bound_sympy
+
+__all__ = ["Bounds", "bounds_of", "follows", "normal_forms", "text_of"]
+
+# Longer periods than this are left undecided: the relation is kept.
+LONGEST_PERIOD = 4096
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """The smallest and the largest size a dim may have; None is no limit."""
+
+    low: int | None = None
+    high: int | None = None
+
+    def range(self) -> ValueRanges[sympy.Expr]:
+        """It as torch's value range."""
+        low = -int_oo if self.low is None else sympy.Integer(self.low)
+        return ValueRanges(low, int_oo if self.high is None else sympy.Integer(self.high))
+
+    def within(self, other: Bounds) -> Bounds:
+        """What satisfies both."""
+        lows = [bound.low for bound in (self, other) if bound.low is not None]
+        highs = [bound.high for bound in (self, other) if bound.high is not None]
+        return Bounds(max(lows, default=None), min(highs, default=None))
+
+
+def normal_forms(expression: sympy.Basic) -> Iterator[sympy.Basic]:
+    """The relations that an expression is the conjunction of, those that bound one size as ``size >= number``."""
+    if isinstance(expression, sympy.And):
+        for part in expression.args:
+            yield from normal_forms(part)
+    elif isinstance(expression, sympy.Not) and isinstance(expression.args[0], sympy.Or):
+        for part in expression.args[0].args:
+            yield from normal_forms(sympy.Not(part))
+    elif expression not in (sympy.true, True):
+        yield _normal(expression)
+
+
+def _normal(expression: sympy.Basic) -> sympy.Basic:
+    if isinstance(expression, sympy.Eq):
+        expression = _shortened(expression)
+        if not isinstance(expression, sympy.Eq):
+            return expression
+        found = [form for form in (_limit(expression), _divisibility(expression)) if form is not None]
+        if found:
+            return found[0]
+    if isinstance(expression, sympy.Ne) and expression.rhs == 0:
+        quotient = expression.lhs.as_coeff_Mul()[1]
+        if isinstance(quotient, FloorDiv) and quotient.args[0].is_nonnegative:
+            return _normal(sympy.Ge(quotient, 1))
+    if not isinstance(expression, sympy.Rel) or isinstance(expression, sympy.Ne):
+        return expression
+    if len(expression.free_symbols) != 1:
+        return expression
+    (symbol,) = expression.free_symbols
+    solved = try_solve(expression, symbol)
+    if solved is None or solved[0].lhs != symbol or not solved[1].is_number or not symbol.is_integer:
+        return expression
+    relation, number = solved
+    if isinstance(relation, sympy.Eq):
+        return relation if number.is_Integer else expression
+    if isinstance(relation, sympy.Ge):
+        return sympy.Ge(symbol, sympy.ceiling(number))
+    if isinstance(relation, sympy.Gt):
+        return sympy.Ge(symbol, sympy.floor(number) + 1)
+    if isinstance(relation, sympy.Le):
+        return sympy.Le(symbol, sympy.floor(number))
+    return sympy.Le(symbol, sympy.ceiling(number) - 1)
+
+
+def _shortened(equation: sympy.Eq) -> sympy.Basic:
+    """An equation without the factors that both sides have; sizes are not 0."""
+    if equation.rhs.is_number or equation.lhs.is_number or not all(s.is_positive for s in equation.free_symbols):
+        return equation
+    return sympy.Eq(*_reduced(equation.lhs, equation.rhs))
+
+
+def _reduced(one: sympy.Expr, other: sympy.Expr) -> tuple[sympy.Expr, sympy.Expr]:
+    """Both without their common factors."""
+    (number, rest), (divisor, others) = one.as_coeff_Mul(), other.as_coeff_Mul()
+    if not (number.is_Integer and divisor.is_Integer):
+        return one, other
+    # Numbers apart: sympy would multiply a fraction of them into a sum.
+    rest, others = sympy.fraction(rest / others)
+    common = math.gcd(int(number), int(divisor))
+    return rest * (number / common), others * (divisor / common)
+
+
+def _limit(equation: sympy.Eq) -> sympy.Basic | None:
+    """``s == min(s, 512)`` is how torch says that a table of 512 rows was cut to s."""
+    for one, other in (equation.args, equation.args[::-1]):
+        if isinstance(other, Min | Max) and one in other.args and len(other.args) == 2:
+            (limit,) = [argument for argument in other.args if argument != one]
+            return _normal(sympy.Le(one, limit) if isinstance(other, Min) else sympy.Ge(one, limit))
+    return None
+
+
+def _divisibility(equation: sympy.Eq) -> sympy.Basic | None:
+    """``e % k == 0``, also from torch's other way to write it, ``e == k * (e // k)``."""
+    for one, other in (equation.args, equation.args[::-1]):
+        if other == 0 and isinstance(one, Mod | PythonMod):
+            return _whole_multiple(*one.args)
+        for quotient in sorted(other.atoms(FloorDiv), key=str):
+            value, divisor = quotient.args
+            # sympy may have taken a common factor out of the quotient.
+            if sympy.expand(other * value - one * quotient * divisor) == 0 and sympy.expand(one / value).is_Integer:
+                return _whole_multiple(value, divisor)
+    return None
+
+
+def _whole_multiple(value: sympy.Expr, divisor: sympy.Expr) -> sympy.Basic:
+    if divisor.is_Integer or all(symbol.is_positive for symbol in value.free_symbols | divisor.free_symbols):
+        value, divisor = _reduced(value, divisor)
+    if divisor.is_Integer:
+        # What is left of the factor has nothing in common with the divisor.
+        value = value.as_coeff_Mul()[1]
+    return sympy.Eq(Mod(value, divisor), 0)
+
+
+def bounds_of(relation: sympy.Basic) -> tuple[sympy.Symbol, Bounds] | None:
+    """The size and the limits, for a relation that limits one size."""
+    if not isinstance(relation, sympy.Ge | sympy.Le | sympy.Eq):
+        return None
+    for symbol, number in (relation.args, relation.args[::-1]):
+        if symbol.is_Symbol and number.is_Integer:
+            limit = int(number)
+            if isinstance(relation, sympy.Eq):
+                return symbol, Bounds(limit, limit)
+            at_least = isinstance(relation, sympy.Ge) == (symbol is relation.args[0])
+            return symbol, Bounds(limit, None) if at_least else Bounds(None, limit)
+    return None
+
+
+def follows(relation: sympy.Basic, bounds: Mapping[sympy.Symbol, Bounds]) -> bool:
+    """Whether a relation is true for all sizes within the bounds, as far as can be told."""
+    if isinstance(relation, sympy.Or):
+        return any(all(follows(form, bounds) for form in normal_forms(part)) for part in relation.args)
+    if isinstance(relation, sympy.And):
+        return all(follows(part, bounds) for part in relation.args)
+    ranges = {symbol: bounds.get(symbol, Bounds()).range() for symbol in relation.free_symbols}
+    try:
+        if bound_sympy(relation, ranges) == ValueRanges.wrap(sympy.true):
+            return True
+    except (ValueRangeError, NotImplementedError, TypeError, AttributeError, KeyError):
+        # torch has no rule for it, or the bounds contradict it.
+        return False
+    if len(ranges) != 1:
+        return False
+    (symbol,) = ranges
+    return _always_holds(relation, symbol, bounds.get(symbol, Bounds()))
+
+
+def _always_holds(relation: sympy.Basic, symbol: sympy.Symbol, bounds: Bounds) -> bool:
+    """Decides a relation of sums, quotients and remainders of one size, which repeats itself but for a slope."""
+    low, high = bounds.low, bounds.high
+    if low is None or not isinstance(relation, sympy.Rel):
+        return False
+    period = _period(relation.lhs) * _period(relation.rhs)
+    if not 0 < period <= LONGEST_PERIOD:
+        return False
+    difference = relation.lhs - relation.rhs
+    last = low + period if high is None else min(low + period, high)
+    values = [int(difference.xreplace({symbol: sympy.Integer(size)})) for size in range(low, last + 1)]
+    holds = all(bool(relation.func(value, 0)) for value in values)
+    if not holds or (high is not None and high <= low + period):
+        return holds
+    slope = values[-1] - values[0]
+    if slope == 0:
+        return True
+    if isinstance(relation, sympy.Ne):
+        return min(values) > 0 if slope > 0 else max(values) < 0
+    return isinstance(relation, sympy.Ge | sympy.Gt) if slope > 0 else isinstance(relation, sympy.Le | sympy.Lt)
+
+
+def _period(expression: sympy.Expr) -> int:
+    """After how many steps of the size its differences repeat; 0 if it is of no such kind."""
+    if expression.is_Integer or expression.is_Symbol:
+        return 1
+    if isinstance(expression, sympy.Add | sympy.Mul):
+        if isinstance(expression, sympy.Mul) and sum(1 for part in expression.args if not part.is_Integer) > 1:
+            return 0
+        return math.prod(_period(part) for part in expression.args)
+    if isinstance(expression, FloorDiv | Mod | PythonMod):
+        value, divisor = expression.args
+        return _period(value) * int(divisor) if divisor.is_Integer and divisor > 0 else 0
+    return 0
+
+
+class _Printer(StrPrinter):  # type: ignore[misc]
+    """Python's notation; the names of sizes may hold any characters."""
+
+    printmethod = "_fxonnx"  # torch's functions would print themselves otherwise
+
+    def _print_Relational(self, relation: sympy.Rel) -> str:
+        lhs, rhs = relation.lhs, relation.rhs
+        if isinstance(relation, sympy.Eq | sympy.Ne):
+            # sympy has an order of its own for these.
+            lhs, rhs = sorted((lhs, rhs), key=lambda side: (side.is_number, not side.is_Symbol, str(side)))
+        return f"{self._print(lhs)} {relation.rel_op} {self._print(rhs)}"
+
+    def _binary(self, expression: sympy.Expr, sign: str) -> str:
+        one, other = (self.parenthesize(side, PRECEDENCE["Mul"] + 1) for side in expression.args)
+        return f"{one} {sign} {other}"
+
+    def _print_FloorDiv(self, expression: sympy.Expr) -> str:
+        return self._binary(expression, "//")
+
+    _print_CleanDiv = _print_FloorDiv
+
+    def _print_Mod(self, expression: sympy.Expr) -> str:
+        return self._binary(expression, "%")
+
+    _print_PythonMod = _print_Mod
+
+    def _print_Min(self, expression: sympy.Expr) -> str:
+        return f"min({', '.join(sorted(self._print(argument) for argument in expression.args))})"
+
+    def _print_Max(self, expression: sympy.Expr) -> str:
+        return f"max({', '.join(sorted(self._print(argument) for argument in expression.args))})"
+
+    def _joined(self, expression: sympy.Basic, word: str) -> str:
+        parts = [
+            f"({self._print(part)})" if precedence(part) < PRECEDENCE["Relational"] else self._print(part)
+            for part in expression.args
+        ]
+        return f" {word} ".join(sorted(parts))
+
+    def _print_And(self, expression: sympy.Basic) -> str:
+        return self._joined(expression, "and")
+
+    def _print_Or(self, expression: sympy.Basic) -> str:
+        return self._joined(expression, "or")
+
+    def _print_Not(self, expression: sympy.Basic) -> str:
+        return f"not ({self._print(expression.args[0])})"
+
+
+def text_of(relation: sympy.Basic) -> str:
+    """A relation as Python writes it: ``seq >= 9``, ``batch % 16 == 0``."""
+    if isinstance(relation, sympy.Gt | sympy.Lt | sympy.Ge | sympy.Le) and relation.lhs.is_number:
+        relation = relation.reversed
+    return str(_Printer().doprint(relation))

@@ -1,0 +1,383 @@
+"""For which sizes a program stands for the model: the constraints, and that nothing outside of them goes unnoticed."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import onnxruntime
+import pytest
+import sympy
+import torch
+from torch import nn
+from torch.export import Dim
+from torch.utils._sympy.functions import FloorDiv, Max, Min, Mod, PythonMod
+
+import fxonnx
+from fxonnx.capture import capture
+from fxonnx.capture.guards import SourceLine
+from fxonnx.capture.relations import Bounds, bounds_of, follows, normal_forms, text_of
+from fxonnx.errors import ArgumentError, CaptureError
+
+R = torch.rand
+d = Dim("d")
+
+
+class Apply(nn.Module):
+    """A model of one or two inputs."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: Any, y: Any = None) -> Any:
+        return self.function(x) if y is None else self.function(x, y)
+
+
+def model(function: Callable[..., Any]) -> nn.Module:
+    return Apply(function).eval()
+
+
+def branch(x: torch.Tensor) -> torch.Tensor:
+    if x.shape[1] > 8:
+        return x + 1
+    return x - 1
+
+
+def sixteens(x: torch.Tensor) -> torch.Tensor:
+    return x.view(-1, 4) * 2 if x.shape[0] % 16 == 0 else x.view(-1, 4)
+
+
+def either(x: torch.Tensor) -> torch.Tensor:
+    return x + 1 if (x.shape[0] > 3) | (x.shape[1] > 20) else x - 1
+
+
+def checked(x: torch.Tensor) -> torch.Tensor:
+    torch._check(x.shape[0] <= 20)
+    return x + 1
+
+
+def asked_twice(x: torch.Tensor) -> torch.Tensor:
+    pooled = nn.functional.max_pool2d(x, 3)
+    return pooled + 1 if x.shape[2] >= 4 else pooled - 1
+
+
+def after_torch(x: torch.Tensor) -> torch.Tensor:
+    # Attention asks for the memory layout of batches of 1 before the model does.
+    attended = nn.functional.scaled_dot_product_attention(x, x, x).transpose(0, 1).reshape(-1, 4)
+    return attended + 1 if x.shape[0] == 1 else attended - 1
+
+
+def table(x: torch.Tensor) -> torch.Tensor:
+    return x + torch.arange(12.0)[: x.shape[0]]
+
+
+# Function, examples, dynamic_shapes, constraints, inputs within them, inputs outside.
+NARROW = [
+    pytest.param(branch, (R(2, 12),), ({0: "b", 1: "s"},), ["s >= 9"], (R(1, 9),), (R(2, 8),), id="branch"),
+    pytest.param(branch, (R(2, 5),), ({1: "s"},), ["s <= 8"], (R(2, 8),), (R(2, 9),), id="other-branch"),
+    pytest.param(branch, (R(2, 12),), ({1: Dim("s", max=40)},), ["s >= 9"], (R(2, 40),), (R(2, 8),), id="dim"),
+    pytest.param(branch, (R(2, 12),), ({1: 2 * d},), ["d >= 5"], (R(2, 10),), (R(2, 8),), id="derived-dim"),
+    pytest.param(branch, (R(2, 12),), ({1: Dim.DYNAMIC},), ["x.shape[1] >= 9"], (R(2, 9),), (R(2, 8),), id="hint"),
+    pytest.param(sixteens, (R(32, 3),), ({0: "n"},), ["n % 16 == 0"], (R(16, 3),), (R(8, 3),), id="multiple"),
+    pytest.param(either, (R(5, 3),), ({0: "n", 1: "m"},), ["m > 20 or n > 3"], (R(2, 21),), (R(1, 1),), id="or"),
+    pytest.param(checked, (R(5),), ({0: "n"},), ["n <= 20"], (R(20),), (R(21),), id="check"),
+    pytest.param(table, (R(5),), ({0: "n"},), ["n <= 12"], (R(12),), (R(13),), id="table"),
+    pytest.param(asked_twice, (R(1, 1, 6, 6),), ({2: "h"},), ["h >= 4"], (R(1, 1, 4, 6),), (R(1, 1, 3, 6),), id="bounds"),
+    pytest.param(after_torch, (R(3, 2, 5, 4),), ({0: "n"},), ["n != 1"], (R(2, 2, 5, 4),), (R(1, 2, 5, 4),), id="layout"),
+    pytest.param(lambda x: x.squeeze(0), (R(3, 2),), ({0: "n"},), ["n != 1"], (R(2, 2),), (R(1, 2),), id="squeeze"),
+    pytest.param(lambda x, y: x + y, (R(4), R(4)), ({0: "a"}, {0: "b"}), ["a == b"], (R(5), R(5)), (R(4), R(5)), id="equal"),
+    pytest.param(lambda x, y: x + y[1:], (R(4), R(5)), ({0: "a"}, {0: "b"}), ["a == b - 1"], (R(5), R(6)), (R(4), R(4)), id="next"),
+    pytest.param(lambda x, y: x + y[1:], (R(4), R(5)), ({0: d}, {0: Dim("e")}), ["d == e - 1"], (R(5), R(6)), (R(4), R(4)), id="dims"),
+    pytest.param(lambda x, y: x + 1 if y > 2 else x, (R(4), 5), ({0: "n"}, "k"), ["k >= 3"], (R(5), 3), (R(4), 2), id="int"),
+    pytest.param(lambda x: x.reshape(x.shape[0] // 4, 4), (R(8),), ({0: "n"},), ["n % 4 == 0"], (R(12),), (R(9),), id="floor"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("function", "examples", "shapes", "texts", "within", "outside"), NARROW)
+def test_narrower_than_asked(
+    function: Any, examples: Any, shapes: Any, texts: list[str], within: Any, outside: Any
+) -> None:
+    with pytest.warns(UserWarning, match=r"not be exported for all sizes that were asked for, only for:\n") as caught:
+        program = fxonnx.export(model(function), examples, dynamic_shapes=shapes)
+    (warning,) = caught
+    assert warning.filename == __file__
+    lines = str(warning.message).splitlines()[1:]
+    assert [line.strip() for line in lines[::2]] == texts
+    assert all(
+        re.match(r"    at: .*test_constraints\.py:\d+ in \w+|    at: .*<lambda>: ", line) for line in lines[1::2]
+    )
+    assert [constraint.text for constraint in program.constraints] == texts
+    assert all(constraint.narrows and constraint.line for constraint in program.constraints)
+    for inputs in (examples, within):
+        torch.testing.assert_close(program(*inputs)[0], function(*inputs))
+    with pytest.raises(
+        ArgumentError, match=r"^[xy, ]+: the model was exported for .*, got \S+ = \d+.*\n  at: .*\nhint: "
+    ):
+        program(*outside)
+    with pytest.raises(ArgumentError, match="the model was exported for"):
+        fxonnx.verify(program, outside)
+    with pytest.raises(CaptureError, match=re.escape(str(warning.message)) + r"\nhint: pass strict_shapes=False"):
+        fxonnx.export(model(function), examples, dynamic_shapes=shapes, strict_shapes=True)
+
+
+def convolved(x: torch.Tensor) -> torch.Tensor:
+    return nn.functional.conv2d(x, torch.ones(2, 1, 1, 1)).flatten(1).sum(1)
+
+
+def ceiled(x: torch.Tensor) -> torch.Tensor:
+    return nn.functional.max_pool2d(x, 2, 2, ceil_mode=True) * 2
+
+
+encoder = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval().requires_grad_(False)
+
+
+def windows(x: torch.Tensor) -> torch.Tensor:
+    pooled = nn.functional.avg_pool2d(x, (2, 3), (4, 2), (0, 1), ceil_mode=True)
+    return pooled.flatten(2) + pooled.shape[2] * 10 + pooled.shape[3]
+
+
+# Function, examples, dynamic_shapes, other inputs: nothing is assumed that was not asked for.
+WIDE = [
+    pytest.param(lambda x: x + 1, (R(4, 3),), ({0: "n"},), (R(1, 3),), id="nothing"),
+    pytest.param(branch, (R(2, 12),), ({1: Dim("s", min=9)},), (R(2, 9),), id="asked-for"),
+    pytest.param(branch, (R(2, 12),), ({1: Dim("s", min=20, max=30)},) and ({1: Dim("s", min=10, max=30)},), (R(2, 30),), id="within-asked"),
+    pytest.param(convolved, (R(1, 1, 5, 5),), ({0: "n", 2: "h", 3: "w"},), (R(3, 1, 1, 1),), id="memory-format"),
+    pytest.param(convolved, (R(2, 1, 1, 1),), ({0: "n", 2: "h", 3: "w"},), (R(1, 1, 4, 3),), id="example-of-1"),
+    pytest.param(ceiled, (R(1, 1, 5, 7),), ({2: "h", 3: "w"},), (R(1, 1, 2, 3),), id="pool"),
+    pytest.param(windows, (R(1, 1, 8, 9),), ({2: "h", 3: "w"},), (R(1, 1, 12, 11),), id="pool-with-a-window-taken-back"),
+    pytest.param(lambda x: encoder(x), (R(2, 5, 8),), ({0: "n", 1: "t"},), (R(1, 1, 8),), id="strides"),
+    pytest.param(lambda x: encoder(x), (R(1, 5, 8),), ({0: "n", 1: "t"},), (R(3, 4, 8),), id="strides-at-1"),
+    pytest.param(lambda x: encoder(x), (R(5, 5, 8),), ({0: "n", 1: "t"},), (R(3, 4, 8),), id="strides-that-agree"),
+    pytest.param(lambda x, y: x + y, (R(4), R(4)), ({0: "n"}, {0: "n"}), (R(1), R(1)), id="same-name"),
+    pytest.param(lambda x, y: x + y[1:], (R(4), R(5)), ({0: d}, {0: d + 1}), (R(7), R(8)), id="derived"),
+    pytest.param(lambda x: x + 1 if x.shape[0] >= 1 else x, (R(4),), ({0: "n"},), (R(1),), id="not-empty"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("function", "examples", "shapes", "other"), WIDE)
+def test_nothing_to_say(function: Any, examples: Any, shapes: Any, other: Any) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        program = fxonnx.export(model(function), examples, dynamic_shapes=shapes, strict_shapes=True)
+    assert program.constraints == ()
+    assert "pkg.fxonnx.constraints" not in program.model.metadata_props
+    for inputs in (examples, other):
+        torch.testing.assert_close(program(*inputs)[0], function(*inputs))
+
+
+POOLS = [(2, 4, 0), (3, 2, 1), (3, 3, 0), ((3, 2), (2, 5), (1, 0)), (5, 3, 2), (1, 2, 0)]
+
+
+@pytest.mark.parametrize("options", POOLS, ids=str)
+def test_pooled_sizes_are_right_at_every_size(options: tuple[Any, ...]) -> None:
+    def pool(x: torch.Tensor) -> torch.Tensor:
+        pooled = nn.functional.max_pool2d(x, *options, ceil_mode=True)
+        return pooled.flatten() + torch.ones(pooled.shape[1] * pooled.shape[2])
+
+    program = fxonnx.export(model(pool), (R(1, 8, 9),), dynamic_shapes=({1: "h", 2: "w"},))
+    program.verify(sizes=[{"h": height, "w": 21 - height} for height in range(5, 17)])
+
+
+def test_auto_asks_for_nothing_but_is_enforced() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        program = fxonnx.export(model(branch), (R(2, 12),), dynamic_shapes=({1: Dim.AUTO},), strict_shapes=True)
+    (constraint,) = program.constraints
+    assert (constraint.text, constraint.dims, constraint.narrows) == ("x.shape[1] >= 9", ("x.shape[1]",), False)
+    with pytest.raises(ArgumentError, match=r"exported for x\.shape\[1\] >= 9, got x\.shape\[1\] = 4"):
+        program(R(2, 4))
+
+
+def test_a_constraint_says_where_it_comes_from() -> None:
+    captured = capture(model(branch), (R(2, 12),), None, ({1: Dim.AUTO},))
+    (constraint,) = captured.limits.constraints
+    assert constraint.code == "if x.shape[1] > 8:"
+    assert re.fullmatch(r".*/test_constraints\.py:\d+ in branch: if x\.shape\[1\] > 8:", str(constraint.line))
+    assert str(constraint) == f"x.shape[1] >= 9 ({constraint.line})"
+    assert constraint.expression == (sympy.Symbol("x.shape[1]", integer=True, positive=True) >= 9)
+    assert str(SourceLine("a.py:3 in f", "")) == "a.py:3 in f"
+
+
+class NeedsStrict(nn.Module):
+    """Python without tracing of the byte code runs into the list."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        torch._dynamo.is_compiling() or torch._check(False)
+        return x + 1 if x.shape[0] > 8 else x - 1
+
+
+def test_strict_capture_knows_the_line() -> None:
+    with pytest.warns(UserWarning, match=r"n >= 9\n    at: .*test_constraints\.py:\d+ in forward: return x \+ 1 if"):
+        captured = capture(NeedsStrict().eval(), (R(12),), None, ({0: "n"},))
+    assert [constraint.text for constraint in captured.limits.constraints] == ["n >= 9"]
+
+
+def test_sizes_that_belong_together() -> None:
+    program = fxonnx.export(
+        model(lambda x, y: x if x.shape[0] == y.shape[0] else y), (R(4), R(4)), dynamic_shapes=({0: "n"}, {0: "n"})
+    )
+    with pytest.raises(
+        ArgumentError, match=r"y: the size of y axis 0 is n, here 4: x axis 0 has 4, y axis 0 has 5\nhint"
+    ):
+        program(R(4), R(5))
+    derived = fxonnx.export(
+        model(lambda x, y: (x + 1, y + 1)), (R(8), R(9)), dynamic_shapes=({0: 2 * d}, {0: 2 * d + 1})
+    )
+    assert [tuple(output.shape) for output in derived(R(6), R(7))] == [(6,), (7,)]
+    with pytest.raises(
+        ArgumentError, match=r"the size of y axis 0 is 2\*d \+ 1, here 7: x axis 0 has 6, y axis 0 has 9"
+    ):
+        derived(R(6), R(9))
+    with pytest.raises(
+        ArgumentError, match=r"x: the size of x axis 0 is 2\*d, which can not be 7\nhint: the model was"
+    ):
+        fxonnx.export(model(lambda x: x + 1), (R(8),), dynamic_shapes=({0: 2 * d},))(R(7))
+
+
+FIXED = [
+    pytest.param(lambda x: x + torch.ones(int(x.shape[0])), R(5), {0: "n"}, r"'n', is always 5\n    at: .*lambda x: x \+", id="int"),
+    pytest.param(lambda x: x.view(4, 3), R(4, 3), {0: Dim("n")}, r"'n', is always 4\n    at: .*<lambda>: .*x\.view", id="view"),
+    pytest.param(lambda x: x if x.shape[0] == 5 else -x, R(5), {0: Dim.DYNAMIC}, r"Dim\.DYNAMIC, is always 5\n    at: ", id="hint"),
+    pytest.param(lambda x: x if x.shape[0] == 1 else -x, R(1), {0: "n"}, r"'n', is always 1\n    at: .*\nhint: .*; if the model treats a size of 1 as .*, pass a larger example", id="one"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("function", "x", "shapes", "message"), FIXED)
+def test_a_dim_with_one_size_is_an_error_with_the_line(function: Any, x: Any, shapes: Any, message: str) -> None:
+    with pytest.raises(CaptureError, match=r"one size only of a dim that should be dynamic:\n  x axis 0, " + message):
+        capture(model(function), (x,), None, (shapes,))
+
+
+@pytest.mark.parametrize("shapes", [None, ({1: "s"},)], ids=["no-names", "names"])
+def test_exported_program(shapes: Any) -> None:
+    exported = torch.export.export(model(branch), (R(2, 12),), dynamic_shapes=({0: Dim.DYNAMIC, 1: Dim.DYNAMIC},))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        program = fxonnx.export(exported, dynamic_shapes=shapes)
+    name = "x.shape[1]" if shapes is None else "s"
+    assert [constraint.text for constraint in program.constraints] == [f"{name} >= 9"]
+    assert program.constraints[0].code == "if x.shape[1] > 8:"
+    with pytest.raises(ArgumentError, match="the model was exported for"):
+        program(R(2, 4))
+
+
+def test_exported_program_with_assertions() -> None:
+    exported = torch.export.export(
+        model(lambda x: x * 2 if x.shape[0] % 16 == 0 else x),
+        (R(32, 3),),
+        dynamic_shapes=({0: Dim("n", max=64)},),
+        prefer_deferred_runtime_asserts_over_guards=True,
+    )
+    program = fxonnx.export(exported)
+    assert [constraint.text for constraint in program.constraints] == ["x.shape[0] <= 64", "x.shape[0] % 16 == 0"]
+
+
+def test_metadata_is_for_runtimes_and_names_no_files() -> None:
+    with pytest.warns(UserWarning, match="s >= 9"):
+        program = fxonnx.export(model(branch), (R(2, 12),), dynamic_shapes=({1: "s"},))
+    session = onnxruntime.InferenceSession(program.model_proto.SerializeToString())
+    text = session.get_modelmeta().custom_metadata_map["pkg.fxonnx.constraints"]
+    assert json.loads(text) == [{"constraint": "s >= 9", "dims": ["s"], "code": "if x.shape[1] > 8:"}]
+
+
+def test_metadata_is_the_same_in_every_process() -> None:
+    script = (
+        "import torch, fxonnx\n"
+        "from tests.capture.test_constraints import model, either\n"
+        "f = lambda x: either(x) * 2 if x.shape[1] != 7 and x.shape[0] * x.shape[1] > 4 else x\n"
+        "p = fxonnx.export(model(f), (torch.rand(5, 3),), dynamic_shapes=({0: 'n', 1: 'm'},))\n"
+        "print(p.model.metadata_props['pkg.fxonnx.constraints'])\n"
+    )
+    outputs = {
+        subprocess.run(
+            [sys.executable, "-W", "ignore", "-c", script], env={"PYTHONHASHSEED": seed, "PATH": ""},
+            check=True, capture_output=True, text=True,
+        ).stdout
+        for seed in ("1", "2")
+    }  # fmt: skip
+    (output,) = outputs
+    assert [item["constraint"] for item in json.loads(output)] == ["m != 7", "m*n > 4", "m > 20 or n > 3"]
+
+
+def test_torch_is_as_it_was() -> None:
+    from torch.fx.experimental.sym_node import SymNode
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    names = ("_log_guard", "_maybe_guard_rel", "guard_or_defer_runtime_assert")
+    before = [SymNode.guard_bool, *(getattr(ShapeEnv, name) for name in names)]
+    with pytest.raises(CaptureError, match="one size only"):
+        capture(model(lambda x: x.view(4)), (R(4),), None, ({0: "n"},))
+    assert [SymNode.guard_bool, *(getattr(ShapeEnv, name) for name in names)] == before
+
+
+n, m = (sympy.Symbol(name, integer=True, positive=True) for name in ("n", "batch size"))
+RELATIONS = [
+    (n > 8, ["n >= 9"]),
+    (sympy.Lt(n, 8), ["n <= 7"]),
+    (2 * n <= 9, ["n <= 4"]),
+    (sympy.Eq(Mod(3 * n, 4), 0), ["n % 4 == 0"]),
+    (sympy.Eq(6 * n, 4 * FloorDiv(6 * n, 4)), ["n % 2 == 0"]),
+    (sympy.Eq(n, m), ["batch size == n"]),
+    (sympy.Eq(n, Min(512, n)), ["n <= 512"]),
+    (sympy.Eq(n, Max(5, n)), ["n >= 5"]),
+    (sympy.Eq(Mod(m * (n + 1), 4 * m), 0), ["(n + 1) % 4 == 0"]),
+    (sympy.Eq(Mod(6 * m * n, 4 * m * m), 0), ["(3*n) % (2*batch size) == 0"]),
+    (sympy.Eq(12 * m * FloorDiv(n, 2), 6 * m * n), ["n % 2 == 0"]),
+    (sympy.Eq(4 * m * FloorDiv(n, 2), m * n * m), ["4*(n // 2) == batch size*n"]),
+    (sympy.Eq(2 * n, 10), ["n == 5"]),
+    (sympy.Eq(2 * n, 9), ["False"]),
+    (sympy.Ne(4 * FloorDiv(n, 4), 0), ["n >= 4"]),
+    (sympy.And(n > 3, m > 4), ["batch size >= 5", "n >= 4"]),
+    (sympy.Not(sympy.Or(sympy.Eq(n, 3), m > 4)), ["n != 3", "batch size <= 4"]),
+    (sympy.Or(sympy.And(n > 3, m > 4), n > 7), ["(batch size > 4 and n > 3) or n > 7"]),
+    (FloorDiv(FloorDiv(n - 3, 2) - 1, 2) + 1 >= 1, ["n >= 5"]),
+    (Max(3, n) < m * n, ["max(3, n) < batch size*n"]),
+    (sympy.true, []),
+]
+
+
+@pytest.mark.parametrize(("relation", "texts"), RELATIONS, ids=str)
+def test_normal_forms(relation: Any, texts: list[str]) -> None:
+    assert [text_of(form) for form in normal_forms(relation)] == texts
+
+
+FOLLOWS = [
+    (n >= 3, Bounds(4), True),
+    (n >= 5, Bounds(4), False),
+    (n <= 5, Bounds(1, 5), True),
+    (2 * FloorDiv(FloorDiv(n - 3, 2) - 1, 2) < FloorDiv(n - 3, 2) + 1, Bounds(3), True),
+    (2 * FloorDiv(n, 2) < n, Bounds(1), False),
+    (2 * FloorDiv(n, 2) >= n - 1, Bounds(1), True),
+    (2 * FloorDiv(n, 2) <= 100, Bounds(1), False),
+    (2 * FloorDiv(n, 2) <= 100, Bounds(1, 101), True),
+    (3 * FloorDiv(n, 2) > n - 2, Bounds(1), True),
+    (sympy.Eq(Mod(n, 2) + 2 * FloorDiv(n, 2), n), Bounds(1), True),
+    (sympy.Ne(Mod(n, 5), 4), Bounds(1), False),
+    (sympy.Eq(Mod(n + PythonMod(-n, 4), 4), 0), Bounds(1), True),
+    (sympy.Ne(3 * FloorDiv(n, 2), 4 * n), Bounds(1), True),
+    (sympy.Ne(3 * FloorDiv(n, 2), n), Bounds(1), False),
+    (sympy.Or(n > 100, n > 3), Bounds(4), True),
+    (FloorDiv(n, 9999) * 2 > FloorDiv(n, 9999), Bounds(1), False),
+    (n * n > 8, Bounds(3), True),
+]
+
+
+@pytest.mark.parametrize(("relation", "bounds", "expected"), FOLLOWS, ids=str)
+def test_follows(relation: Any, bounds: Bounds, expected: bool) -> None:
+    assert follows(relation, {n: bounds}) is expected
+    if expected:
+        last = 40 if bounds.high is None else bounds.high
+        assert all(relation.subs(n, size) == sympy.true for size in range(bounds.low or 1, last + 1))
+
+
+def test_bounds() -> None:
+    assert bounds_of(sympy.Ge(5, n)) == (n, Bounds(None, 5))
+    assert bounds_of(sympy.Ne(n, 5)) is None
+    assert bounds_of(n >= m) is None
+    assert Bounds(2, None).within(Bounds(1, 7)) == Bounds(2, 7)

@@ -1,0 +1,174 @@
+"""Objects as inputs and outputs: taken apart, named by path, and put together again."""
+
+from __future__ import annotations
+
+from collections import namedtuple
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import fxonnx
+from fxonnx.capture.objects import assembled, dismantled, is_object, parts_of
+
+from ..models.torchvision_shim import import_torchvision
+
+
+class Layer:
+    def __init__(self, keys: Tensor, values: Tensor) -> None:
+        self.keys = keys
+        self.values = values
+        self.name = "layer"
+        self._sliding_window_tensor = torch.tensor(4)
+        self.cumulative_length = keys.shape[-2]
+
+
+class Cache:
+    """Of the shape of those of transformers."""
+
+    def __init__(self, layers: list[Layer]) -> None:
+        self.layers = layers
+        self.owner = self
+
+    def update(self, index: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        layer = self.layers[index]
+        layer.cumulative_length += keys.shape[-2]
+        layer.keys = torch.cat([layer.keys, keys], dim=-2)
+        layer.values = torch.cat([layer.values, values], dim=-2)
+        return layer.keys, layer.values
+
+
+@dataclass
+class State:
+    hidden: Tensor
+    history: list[Tensor]
+    named: dict[str, Any] = field(default_factory=dict)
+    again: Tensor | None = None
+
+
+Pair = namedtuple("Pair", "first second")
+
+
+def _cache(batch: int = 2, past: int = 3) -> Cache:
+    return Cache([Layer(torch.rand(batch, past, 4), torch.rand(batch, past, 4)) for _ in range(2)])
+
+
+class Decoder(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor, past_key_values: Cache) -> dict[str, Any]:
+        for index in range(2):
+            keys, values = past_key_values.update(index, self.linear(x), x)
+            x = torch.softmax(x @ keys.mT, -1) @ values
+        return {"logits": x, "past_key_values": past_key_values}
+
+
+def test_parts_are_named_by_path() -> None:
+    assert list(parts_of(_cache())) == [
+        *("0.key", "0.value", "0.cumulative_length"),
+        *("1.key", "1.value", "1.cumulative_length"),
+    ]
+    hidden = torch.ones(1)
+    state = State(hidden, [torch.ones(2), torch.ones(3)], {"pair": Pair(torch.ones(4), 5)}, again=hidden)
+    assert list(parts_of(state)) == ["hidden", "history.0", "history.1", "named.pair.first"]
+
+
+@pytest.mark.parametrize(
+    "value", [3, "x", None, torch.ones(1), [torch.ones(1)], nn.Linear(1, 1), Cache, print, object()]
+)
+def test_what_is_no_object(value: Any) -> None:
+    assert not is_object(value)
+    assert dismantled(value) is value
+
+
+def test_assembled_is_a_copy_with_the_given_tensors() -> None:
+    cache = _cache()
+    parts = dismantled((cache, 1))
+    new = {name: part + 1 for name, part in parts[0].items()}
+    made, one = assembled((cache, 1), (new, 1))
+    assert one == 1
+    assert made is not cache
+    assert made.owner is made
+    assert made.layers[0].keys is new["0.key"]
+    assert made.layers[1].cumulative_length == 4
+    assert made.layers[0]._sliding_window_tensor is cache.layers[0]._sliding_window_tensor
+    assert cache.layers[0].keys is parts[0]["0.key"]
+    hidden = torch.ones(1)
+    state = State(hidden, [hidden], {"pair": Pair(hidden, 5)})
+    made = assembled(state, {"hidden": hidden + 1})
+    assert made.named["pair"].first is made.hidden is made.history[0]
+
+
+def test_a_cache_in_and_out() -> None:
+    model = Decoder().eval()
+    x, cache = torch.rand(2, 1, 4), _cache()
+    before = parts_of(cache)
+    spec = {name: {0: "batch", 1: "past"} for name in before if "cumulative" not in name}
+    program = fxonnx.export(model, (x, cache), dynamic_shapes={"x": {0: "batch"}, "past_key_values": spec})
+    assert [value.name for value in program.model.graph.inputs] == [
+        "x",
+        *(f"past_key_values.{layer}.{name}" for layer in range(2) for name in ("key", "value", "cumulative_length")),
+    ]
+    assert [value.name for value in program.model.graph.outputs] == [
+        "logits",
+        *(f"present.{layer}.{name}" for layer in range(2) for name in ("key", "value", "cumulative_length")),
+    ]
+    assert all(part is before[name] for name, part in parts_of(cache).items())
+    for batch, past in ((2, 3), (1, 3), (3, 8), (2, 0)):
+        x, cache = torch.rand(batch, 1, 4), _cache(batch, past)
+        ours = program(x, cache)
+        theirs = model(x, cache)
+        torch.testing.assert_close(ours[0], theirs["logits"])
+        torch.testing.assert_close(ours[1], theirs["past_key_values"].layers[0].keys)
+        assert ours[3].item() == past + 1
+
+
+def test_outputs_are_named_by_path() -> None:
+    class Model(nn.Module):
+        def forward(self, x: Tensor) -> dict[str, Any]:
+            return {"x": x + 1, "inner": [x * 2, {"deep": x * 3}], "state": State(x * 4, [x * 5])}
+
+    program = fxonnx.export(Model(), (torch.ones(2),))
+    names = [value.name for value in program.model.graph.outputs]
+    assert names == ["x_1", "inner.0", "inner.1.deep", "state.hidden", "state.history.0"]
+    named = fxonnx.export(Model(), (torch.ones(2),), output_names=["first", "second"])
+    assert [value.name for value in named.model.graph.outputs] == ["first", "second", *names[2:]]
+    for ours, factor in zip(program(torch.ones(2)), (2.0, 2, 3, 4, 5), strict=True):
+        torch.testing.assert_close(ours, torch.full((2,), float(factor)))
+
+
+@pytest.mark.parametrize("example", [(2, 5, 3), (1, 5, 1)], ids=["several", "one"])
+def test_a_step_of_a_language_model_runs_with_a_past_of_any_length(example: tuple[int, int, int]) -> None:
+    import_torchvision()
+    transformers = pytest.importorskip("transformers")
+    config = transformers.LlamaConfig(
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        vocab_size=20,
+    )
+    model = transformers.LlamaForCausalLM(config).eval()
+
+    def call(batch: int, past: int, tokens: int) -> dict[str, Any]:
+        layers = [(torch.rand(batch, 2, past, 4), torch.rand(batch, 2, past, 4)) for _ in range(2)]
+        return {
+            "input_ids": torch.randint(0, 20, (batch, tokens)),
+            "attention_mask": torch.ones(batch, past + tokens, dtype=torch.int64),
+            "past_key_values": transformers.DynamicCache(layers),
+        }
+
+    past = {f"{layer}.{name}": {0: "batch", 2: "past"} for layer in range(2) for name in ("key", "value")}
+    shapes = {"input_ids": {0: "batch", 1: "seq"}, "attention_mask": {0: "batch", 1: "total"}, "past_key_values": past}
+    program = fxonnx.export(model, kwargs=call(*example), dynamic_shapes=shapes)
+    for sizes in ((2, 5, 3), (3, 7, 1), (1, 0, 4), (1, 1, 1)):
+        inputs = call(*sizes)
+        ours = program(**inputs)
+        theirs = model(**inputs)
+        torch.testing.assert_close(ours[0], theirs.logits, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(ours[3], theirs.past_key_values.layers[1].keys, rtol=1e-4, atol=1e-4)
