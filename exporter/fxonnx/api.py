@@ -93,6 +93,7 @@ def export(
         timings=timer.seconds,
         limits=captured.limits,
         source=model if isinstance(model, torch.nn.Module) else None,
+        objects=captured.objects,
     )
     if verify:
         with timer.stage("verify"):

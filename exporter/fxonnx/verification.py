@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch.utils import _pytree as pytree
 
+from .capture.objects import assembled, dismantled
 from .capture.preserve import preserved
 from .errors import ArgumentError, VerificationError
 from .program.binding import Call, bind
@@ -169,7 +170,10 @@ def _run_source(program: ONNXProgram, args: Any, kwargs: Any) -> list[Any]:
         return _run(_isolated_module(program.exported_program), args, kwargs)
     buffers = {name: buffer.detach().clone() for name, buffer in source.named_buffers()}
     with torch.no_grad(), preserved(source, ()):
-        result = torch.func.functional_call(source, buffers, _copied(args), _copied(kwargs))
+        given = (_copied(args), _copied(kwargs))
+        if program.objects is not None:
+            given = assembled(program.objects, given)
+        result = dismantled(torch.func.functional_call(source, buffers, *given))
     return [leaf for leaf in pytree.tree_leaves(result) if leaf is not None]
 
 

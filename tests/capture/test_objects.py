@@ -118,6 +118,10 @@ def test_a_cache_in_and_out() -> None:
         *(f"present.{layer}.{name}" for layer in range(2) for name in ("key", "value", "cumulative_length")),
     ]
     assert all(part is before[name] for name, part in parts_of(cache).items())
+    program.verify()
+    tried = [dict(row.sizes) for row in program.verify(sizes="auto")]
+    assert {sizes["batch"] for sizes in tried} > {1, 2}
+    assert {sizes["past"] for sizes in tried} > {1, 3}
     for batch, past in ((2, 3), (1, 3), (3, 8), (2, 0)):
         x, cache = torch.rand(batch, 1, 4), _cache(batch, past)
         ours = program(x, cache)

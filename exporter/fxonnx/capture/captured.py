@@ -34,6 +34,7 @@ class Capture:
         dim_names: torch's symbol (``s77``) to the user's name, for the dims the user named. Names are unique.
         input_paths: Placeholder to path for the inputs that are parts of objects.
         output_paths: Position among the user's outputs to path, for those in a dict, a dataclass or an object.
+        objects: Positional and keyword inputs as they were given, if objects among them were taken apart.
         dim_aliases: A name in ``dim_names`` to the other names the user gave to dims that are always as large.
         limits: For which sizes the program stands for the model.
     """
@@ -44,6 +45,7 @@ class Capture:
     limits: Limits = field(default_factory=Limits)
     input_paths: Mapping[str, str] = field(default_factory=dict)
     output_paths: Mapping[int, str] = field(default_factory=dict)
+    objects: tuple[tuple[Any, ...], Mapping[str, Any]] | None = None
 
 
 def capture(
@@ -99,7 +101,7 @@ def capture(
     if narrow:
         warnings.warn(_narrowed(narrow), UserWarning, stacklevel=3)
     paths = input_paths(program, inputs, shapes.leaves), output_paths(program)
-    return Capture(program, names, aliases, limits, *paths)
+    return Capture(program, names, aliases, limits, *paths, inputs.objects)
 
 
 def _narrowed(constraints: Sequence[Constraint]) -> str:

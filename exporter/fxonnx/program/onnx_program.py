@@ -34,12 +34,14 @@ class ONNXProgram:
         example_inputs: Positional and keyword example inputs; by default those of the exported program.
         limits: For which sizes it may be used.
         source: The model it was captured from, if that is at hand.
+        objects: Positional and keyword inputs as the model takes them, if there are objects among them.
 
     Attributes:
         model: The ``onnx_ir.Model``; it may be changed, call ``release`` afterwards.
         exported_program: The program it was made of, as torch.export captured it.
         limits: For which sizes it may be used.
         source: The model it was captured from, or None.
+        objects: Inputs as that model takes them, if there are objects among them.
     """
 
     def __init__(
@@ -51,11 +53,13 @@ class ONNXProgram:
         example_inputs: tuple[tuple[Any, ...], dict[str, Any]] | None = None,
         limits: Limits | None = None,
         source: torch.nn.Module | None = None,
+        objects: tuple[tuple[Any, ...], Mapping[str, Any]] | None = None,
     ) -> None:
         self.model = model
         self.exported_program = exported_program
         self.limits = Limits() if limits is None else limits
         self.source = source
+        self.objects = objects
         self._timings = timings
         self._example_inputs = example_inputs
         self._session: Session | None = None
