@@ -331,3 +331,14 @@ def test_parameter_without_example() -> None:
 def test_spec_of_star_args_with_the_wrong_length() -> None:
     with pytest.raises(ArgumentError, match=r"\*rest has 2 inputs, but its spec is \(None,\)\nhint: pass a tuple of 2"):
         capture(Variadic().eval(), (A(4), A(5), A(6)), None, {"rest": (None,)})
+
+
+def test_a_capture_that_fails_prints_no_graph(capfd: pytest.CaptureFixture[str]) -> None:
+    class Model(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            positive = x[x > 0]
+            return positive + 1 if positive.numel() > 3 else positive
+
+    with pytest.raises(CaptureError, match="data-dependent expression"):
+        capture(Model().eval(), (torch.rand(5),))
+    assert "def forward" not in "".join(capfd.readouterr())

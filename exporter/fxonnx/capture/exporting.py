@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.utils._pytree as pytree
-from torch.export import Dim, ExportedProgram
+from torch.export import Dim, ExportedProgram, _trace
 from torch.fx.experimental import _config as symbolic_config
 
 from ..errors import CaptureError
@@ -143,12 +144,16 @@ def _of_tensors(forward: Callable[..., Any], inputs: Inputs) -> Callable[..., An
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Silences what torch says about RNNs: their list of weights is its own, and it is put back."""
-    with warnings.catch_warnings():
+    """Silences what torch says about RNNs, whose list of weights is put back, and the graph it prints when it fails."""
+    with warnings.catch_warnings(), mock.patch.object(_trace, "print", _print_nothing, create=True):
         warnings.filterwarnings(
             "ignore", message=r"The tensor attributes? (self\.[\w.]*_flat_weights\[\d+\](, )?)+ (was|were) assigned"
         )
         yield
+
+
+def _print_nothing(*values: object, **options: object) -> None:
+    """In place of ``print``: thousands of lines of a large model would bury the error."""
 
 
 def _dim(spec: DimSpec, refined: Mapping[str, Any] | None = None) -> Any:
