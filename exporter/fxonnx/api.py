@@ -8,12 +8,13 @@ from functools import partial
 from io import BytesIO
 from typing import Any
 
+import onnx_ir as ir
 import torch
 
 from fxonnx_translations.translations import default_registry
 
 from .arguments import check_names, check_opset, check_table
-from .capture import CONSTRAINTS_KEY, capture
+from .capture import CONSTRAINTS_KEY, Capture, capture
 from .lower.dispatch import is_translated
 from .lower.lowering import Request, lower
 from .lower.model import Ends
@@ -85,16 +86,7 @@ def export(
     ends = Ends(*names, captured.input_paths, captured.output_paths)
     with timer.stage("lower"):
         lowered = lower(prepared, Request(opset, registry, captured.dim_names, ends))
-    if captured.limits.constraints:
-        lowered.metadata_props[CONSTRAINTS_KEY] = captured.limits.metadata()
-    program = ONNXProgram(
-        lowered,
-        captured.exported_program,
-        timings=timer.seconds,
-        limits=captured.limits,
-        source=model if isinstance(model, torch.nn.Module) else None,
-        objects=captured.objects,
-    )
+    program = _program(model, captured, lowered, timer)
     if verify:
         with timer.stage("verify"):
             program.verify()
@@ -107,3 +99,18 @@ def export(
                 external_data=external_data,
             )
     return program
+
+
+def _program(
+    model: torch.nn.Module | torch.export.ExportedProgram, captured: Capture, lowered: ir.Model, timer: Timer
+) -> ONNXProgram:
+    if captured.limits.constraints:
+        lowered.metadata_props[CONSTRAINTS_KEY] = captured.limits.metadata()
+    return ONNXProgram(
+        lowered,
+        captured.exported_program,
+        timings=timer.seconds,
+        limits=captured.limits,
+        source=model if isinstance(model, torch.nn.Module) else None,
+        objects=captured.objects,
+    )

@@ -62,6 +62,12 @@ CASES = (
         (T(("n", 3), torch.int64, 0, 5), T((5, 3))),
         "of order 1",
     ),
+    Case(
+        "aten.embedding_renorm.default",
+        lambda i, w: torch.ops.aten.embedding_renorm(w, i, 0.7, 2.0),
+        (T(("n", 3), torch.int64, 0, 5), T((5, 3), torch.float16)),
+        "float16",
+    ),
     Case("aten.embedding.default", torch.nn.Embedding(5, 3), (T(("n",), torch.int32, 0, 5),), "int32", opset=11),
     Case(BAG, Bag("sum"), (IDS,), "sum, 2d"),
     Case(BAG, Bag("mean"), (FLAT, OFFSETS), "mean"),

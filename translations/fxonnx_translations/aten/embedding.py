@@ -114,9 +114,14 @@ def embedding_renorm(op: Op, self: ir.Value, indices: ir.Value, max_norm: float,
     places = op.Reshape(indices, [-1])
     rows = op.Gather(self, places, axis=0)
     dtype = op.dtype_of(rows)
-    length = linalg_vector_norm(op, rows, float(norm_type), [1], True)
-    factor = op.Div(op.const(float(max_norm), dtype), op.Add(length, op.const(1e-7, dtype)))
-    shorter = op.Where(op.Greater(length, op.const(float(max_norm), dtype)), op.Mul(rows, factor), rows)
+    carrier = ir.DataType.DOUBLE if dtype == ir.DataType.DOUBLE else ir.DataType.FLOAT
+    wide = op.cast(rows, carrier)
+    # torch rounds the norm of half types, the factor and the scaled rows, each once.
+    length = op.cast(op.cast(linalg_vector_norm(op, wide, float(norm_type), [1], True), dtype), carrier)
+    limit = op.const(float(max_norm), carrier)
+    factor = op.cast(op.cast(op.Div(limit, op.Add(length, 1e-7)), dtype), carrier)
+    scaled = op.cast(op.Mul(wide, factor), dtype)
+    shorter = op.Where(op.Greater(length, limit), scaled, rows)
     # A row that is looked up twice is written twice, the same.
     return scatter_op(op, "ScatterND", self, op.Unsqueeze(op.cast(places, INT64), [1]), shorter, None)
 

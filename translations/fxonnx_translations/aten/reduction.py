@@ -73,6 +73,18 @@ def sum(op: Op, self: ir.Value, dim: Axes = None, keepdim: bool = False, dtype: 
     return _accumulated(op, "ReduceSum", self, dim, keepdim)
 
 
+@translates(aten.sum_to_size.default)
+def sum_to_size(op: Op, self: ir.Value, size: Sequence[Dim]) -> ir.Value:
+    """aten::sum_to_size(Tensor self, SymInt[] size) -> Tensor"""
+    dims = op.dims(self)
+    added = len(dims) - len(size)
+    # A symbolic size is the one that is there: what is broadcast has size 1.
+    axes = [axis for axis, dim in enumerate(dims) if axis < added or (size[axis - added] == 1 and dim != 1)]
+    if not axes:
+        return op.cast(self, op.result.dtype)
+    return op.reshape(_accumulated(op, "ReduceSum", self, axes, True), list(size))
+
+
 @translates(aten.mean.default, aten.mean.dim)
 def mean(op: Op, self: ir.Value, dim: Axes = None, keepdim: bool = False, dtype: torch.dtype | None = None) -> ir.Value:
     """aten::mean(Tensor self, *, ScalarType? dtype=None) -> Tensor
