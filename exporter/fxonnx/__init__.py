@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         UnsupportedOperatorError,
         VerificationError,
     )
+    from .observer import InputObserver
     from .program import ONNXProgram
     from .verification import Row, verify
 
@@ -34,6 +35,8 @@ __all__ = [  # noqa: RUF022 - grouped
     "Constraint",
     "ONNXProgram",
     "export",
+    # What to export with
+    "InputObserver",
     # Comparison with eager torch
     "Row",
     "verify",
@@ -53,9 +56,10 @@ __all__ = [  # noqa: RUF022 - grouped
 # A name must not be that of its module: importing the module would put it in the name's place.
 _ROOMS = {
     "Constraint": "capture.constraints",
-    "export": "api",
+    "InputObserver": "observer",
     "ONNXProgram": "program",
     "Row": "verification",
+    "export": "api",
     "verify": "verification",
 }
 

@@ -8,9 +8,9 @@ from functools import partial
 from io import BytesIO
 from typing import Any
 
-import onnx_ir as ir
 import torch
 
+from fxonnx_translations.registry import Registry
 from fxonnx_translations.translations import default_registry
 
 from .arguments import check_names, check_opset, check_table
@@ -34,6 +34,8 @@ def export(
     *,
     kwargs: Mapping[str, Any] | None = None,
     dynamic_shapes: Mapping[str, Any] | Sequence[Any] | None = None,
+    dynamic_axes: Mapping[str, Mapping[int, str] | Sequence[int] | None] | None = None,
+    more_inputs: Sequence[tuple[tuple[Any, ...] | torch.Tensor, Mapping[str, Any] | None]] | None = None,
     input_names: Sequence[str] | None = None,
     output_names: Sequence[str] | None = None,
     opset_version: int | None = None,
@@ -52,7 +54,10 @@ def export(
         args: Positional example inputs; a bare tensor is one argument.
         f: Where to save the model, if anywhere.
         kwargs: Keyword example inputs.
-        dynamic_shapes: As for ``torch.export.export``, with plain strings as names of dynamic dims, too.
+        dynamic_shapes: As for ``torch.export.export``, with plain strings as names of dynamic dims, and names of graph
+            inputs or patterns for them (``past_key_values.*``) as keys, too.
+        dynamic_axes: Instead of it, ``{name: {axis: dim}}`` or ``{name: [axis]}`` by names of graph inputs and outputs.
+        more_inputs: Further examples, ``(args, kwargs)`` each; what is not of one size in all of them is dynamic.
         input_names: Names of the graph inputs, or of the first of them.
         output_names: Names of the graph outputs, or of the first of them.
         opset_version: Target opset, 11 to 26; by default 20.
@@ -60,7 +65,7 @@ def export(
         export_params: Whether the file ``f`` holds the weights.
         keep_initializers_as_inputs: Whether initializers are graph inputs in the file ``f``, too.
         external_data: Whether the weights go into a second file beside ``f``; by default only above 1.5 GiB.
-        verify: Compare ONNX Runtime with eager torch on the example inputs.
+        verify: Compare ONNX Runtime with eager torch on all example inputs.
         strict_shapes: Raise, not only warn, if the model can not be exported for all sizes that were asked for.
         on_stage: Called with the name of each stage as it begins.
 
@@ -79,17 +84,20 @@ def export(
     registry = check_table(default_registry(), custom_translation_table)
     timer = Timer(on_stage)
     with timer.stage("capture"):
-        captured = capture(model, args, kwargs, dynamic_shapes, strict_shapes=strict_shapes)
-    with timer.stage("prepare"):
-        prepared = prepare(captured.exported_program, partial(is_translated, registry=registry, opset=opset))
-    warn_of_lost_updates(prepared)
-    ends = Ends(*names, captured.input_paths, captured.output_paths)
-    with timer.stage("lower"):
-        lowered = lower(prepared, Request(opset, registry, captured.dim_names, ends))
-    program = _program(model, captured, lowered, timer)
+        captured = capture(
+            model,
+            args,
+            kwargs,
+            dynamic_shapes,
+            dynamic_axes=dynamic_axes,
+            more_inputs=more_inputs,
+            input_names=names[0],
+            output_names=names[1],
+            strict_shapes=strict_shapes,
+        )
+    program = _program(model, captured, opset, registry, names, timer)
     if verify:
-        with timer.stage("verify"):
-            program.verify()
+        _verify(program, captured, timer)
     if f is not None:
         with timer.stage("save"):
             program.save(
@@ -102,8 +110,19 @@ def export(
 
 
 def _program(
-    model: torch.nn.Module | torch.export.ExportedProgram, captured: Capture, lowered: ir.Model, timer: Timer
+    model: torch.nn.Module | torch.export.ExportedProgram,
+    captured: Capture,
+    opset: int,
+    registry: Registry,
+    names: tuple[Sequence[str], Sequence[str]],
+    timer: Timer,
 ) -> ONNXProgram:
+    with timer.stage("prepare"):
+        prepared = prepare(captured.exported_program, partial(is_translated, registry=registry, opset=opset))
+    warn_of_lost_updates(prepared)
+    ends = Ends(*names, captured.input_paths, captured.output_paths)
+    with timer.stage("lower"):
+        lowered = lower(prepared, Request(opset, registry, captured.dim_names, ends))
     if captured.limits.constraints:
         lowered.metadata_props[CONSTRAINTS_KEY] = captured.limits.metadata()
     return ONNXProgram(
@@ -114,3 +133,10 @@ def _program(
         source=model if isinstance(model, torch.nn.Module) else None,
         objects=captured.objects,
     )
+
+
+def _verify(program: ONNXProgram, captured: Capture, timer: Timer) -> None:
+    with timer.stage("verify"):
+        program.verify()
+        for args, kwargs in captured.more_inputs:
+            program.verify(args, kwargs)

@@ -281,7 +281,7 @@ def both(spec: Any) -> tuple[Any, Any]:
 
 
 WRONG = [
-    pytest.param(A(4, 3), {"q": {0: "n"}}, r"'q' is no parameter of forward\nhint: .*forward's parameters: x, y; given are: x, y", id="unknown"),
+    pytest.param(A(4, 3), {"q": {0: "n"}}, r"'q' is no parameter of forward, and fits no graph input\nhint: .*forward's parameters: x, y; given are: x, y", id="unknown"),
     pytest.param(A(4, 3), 3, "expected a dict, a tuple or a list, got 3", id="int"),
     pytest.param(A(4, 3), "n", "expected a dict, a tuple or a list, got 'n'", id="str"),
     pytest.param(A(4, 3), ({0: "n"},) * 3, r"it has 3 elements, but there are 2 inputs: x, y\nhint: pass one spec per input", id="too-many"),

@@ -11,16 +11,20 @@ import sympy
 import torch
 from torch.export import ExportedProgram
 
-from ..errors import CaptureError
+from ..errors import ArgumentError, CaptureError
 from .assumptions import read_limits
+from .axes import Axes, name_output_dims, read_axes
 from .constraints import Constraint, Limits
+from .examples import Examples, add_examples
 from .exporting import export_module
 from .guards import GuardLog
-from .inputs import bind_inputs, check_model, inputs_of_program
+from .inference import Call
+from .inputs import Inputs, bind_inputs, check_model, inputs_of_program, user_inputs
+from .keys import read_keyed
 from .naming import fixed_dims_error, name_dims
 from .paths import input_paths, output_paths
 from .relations import bounds_of
-from .shapes import Leaf, read_shapes
+from .shapes import Leaf, Shapes
 
 __all__ = ["Capture", "capture"]
 
@@ -37,6 +41,7 @@ class Capture:
         objects: Positional and keyword inputs as they were given, if objects among them were taken apart.
         dim_aliases: A name in ``dim_names`` to the other names the user gave to dims that are always as large.
         limits: For which sizes the program stands for the model.
+        more_inputs: Further examples, positional and keyword inputs each.
     """
 
     exported_program: ExportedProgram
@@ -46,6 +51,33 @@ class Capture:
     input_paths: Mapping[str, str] = field(default_factory=dict)
     output_paths: Mapping[int, str] = field(default_factory=dict)
     objects: tuple[tuple[Any, ...], Mapping[str, Any]] | None = None
+    more_inputs: tuple[Call, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Request:
+    """What the user said of sizes and names; see ``capture``."""
+
+    dynamic_shapes: Mapping[str, Any] | Sequence[Any] | None
+    dynamic_axes: Mapping[str, Any] | None
+    more_inputs: Examples | None
+    input_names: Sequence[str]
+    output_names: Sequence[str]
+
+    def read(self, inputs: Inputs, graph: Sequence[str] | None = None) -> tuple[Shapes, Axes | None, tuple[Call, ...]]:
+        """The sizes of the inputs, what ``dynamic_axes`` says of outputs, and the further examples."""
+        if self.dynamic_axes is not None and self.dynamic_shapes is not None:
+            raise ArgumentError("dynamic_axes", "dynamic_shapes is given, too", hint="say everything in one of them")
+        axes = None
+        if self.dynamic_axes is not None:
+            axes = read_axes(inputs, self.dynamic_axes, self.input_names, graph)
+            shapes = axes.shapes
+        else:
+            shapes = read_keyed(inputs, self.dynamic_shapes, self.input_names, graph)
+        others: tuple[Call, ...] = ()
+        if self.more_inputs:
+            shapes, others = add_examples(shapes, self.more_inputs)
+        return shapes, axes, others
 
 
 def capture(
@@ -54,18 +86,27 @@ def capture(
     kwargs: Mapping[str, Any] | None = None,
     dynamic_shapes: Mapping[str, Any] | Sequence[Any] | None = None,
     *,
+    dynamic_axes: Mapping[str, Any] | None = None,
+    more_inputs: Examples | None = None,
+    input_names: Sequence[str] = (),
+    output_names: Sequence[str] = (),
     strict_shapes: bool = False,
 ) -> Capture:
     """Captures a model with torch.export. The model and the example inputs stay as they are.
 
     Args:
         model: An ``nn.Module``; or an ``ExportedProgram``, which is used as it is: ``args`` and ``kwargs`` are then
-            ignored and ``dynamic_shapes`` only names dims.
+            ignored, and ``dynamic_shapes`` and ``dynamic_axes`` only name dims.
         args: Positional example inputs; a bare tensor is one argument.
         kwargs: Keyword example inputs.
         dynamic_shapes: By name of ``forward``'s parameters, or in their order. The leaves are, per tensor, a dict
             from axis to spec or a sequence of specs; a spec is a name, a ``Dim``, ``Dim.AUTO``, ``Dim.DYNAMIC``,
-            ``Dim.STATIC``, an int or None. What is left out is static.
+            ``Dim.STATIC``, an int or None. What is left out is static. Tensors may also be given by the name of their
+            graph input, or by a pattern for such names.
+        dynamic_axes: Instead of it, by names of graph inputs and outputs: ``{name: {axis: dim}}``, ``{name: [axis]}``.
+        more_inputs: Further examples, ``(args, kwargs)`` each; what is not of one size in all of them is dynamic.
+        input_names: Names of the first graph inputs.
+        output_names: Names of the first graph outputs.
         strict_shapes: Whether it is an error, not a warning, if the model can not be captured for all sizes asked for.
 
     Raises:
@@ -74,13 +115,9 @@ def capture(
             ``strict_shapes``, not all the sizes that were asked for.
     """
     check_model(model)
+    request = _Request(dynamic_shapes, dynamic_axes, more_inputs, input_names, output_names)
     if isinstance(model, ExportedProgram):
-        if not dynamic_shapes:
-            return Capture(model, {}, {}, read_limits(model, (), {}, None), output_paths=output_paths(model))
-        shapes = read_shapes(inputs_of_program(model), dynamic_shapes)
-        names, aliases = name_dims(model, shapes.leaves)
-        limits = read_limits(model, shapes.leaves, names, None)
-        return Capture(model, names, aliases, limits, output_paths=output_paths(model))
+        return _as_it_is(model, request)
     if model.training:
         warnings.warn(
             "the model is in training mode and is exported as such: dropout and batch statistics stay active. "
@@ -89,10 +126,10 @@ def capture(
             stacklevel=3,
         )
     inputs = bind_inputs(model, args, kwargs)
-    shapes = read_shapes(inputs, dynamic_shapes)
+    shapes, axes, others = request.read(inputs)
     log = GuardLog()
     program = export_module(model, inputs, shapes, log)
-    names, aliases = name_dims(program, shapes.leaves, log)
+    names, aliases = _names(program, shapes, axes, request, log)
     limits = read_limits(program, shapes.leaves, names, log)
     _check_fixed(limits, shapes.leaves, log)
     narrow = [constraint for constraint in limits.constraints if constraint.narrows]
@@ -101,7 +138,27 @@ def capture(
     if narrow:
         warnings.warn(_narrowed(narrow), UserWarning, stacklevel=3)
     paths = input_paths(program, inputs, shapes.leaves), output_paths(program)
-    return Capture(program, names, aliases, limits, *paths, inputs.objects)
+    return Capture(program, names, aliases, limits, *paths, inputs.objects, others)
+
+
+def _as_it_is(program: ExportedProgram, request: _Request) -> Capture:
+    if request.more_inputs:
+        raise ArgumentError(
+            "more_inputs", "the dims of an ExportedProgram are what they are", hint="pass the nn.Module it was made of"
+        )
+    if not (request.dynamic_shapes or request.dynamic_axes):
+        return Capture(program, {}, {}, read_limits(program, (), {}, None), output_paths=output_paths(program))
+    shapes, axes, _ = request.read(inputs_of_program(program), user_inputs(program))
+    names, aliases = _names(program, shapes, axes, request)
+    limits = read_limits(program, shapes.leaves, names, None)
+    return Capture(program, names, aliases, limits, output_paths=output_paths(program))
+
+
+def _names(
+    program: ExportedProgram, shapes: Shapes, axes: Axes | None, request: _Request, log: GuardLog | None = None
+) -> tuple[dict[sympy.Symbol, str], dict[str, tuple[str, ...]]]:
+    names = name_dims(program, shapes.leaves, log)
+    return names if axes is None else name_output_dims(program, axes, request.output_names, names)
 
 
 def _narrowed(constraints: Sequence[Constraint]) -> str:

@@ -16,7 +16,7 @@ from torch.export.graph_signature import InputKind
 from ..errors import ArgumentError
 from .objects import dismantled
 
-__all__ = ["Inputs", "bind_inputs", "check_model", "inputs_of_program"]
+__all__ = ["Inputs", "bind_inputs", "check_model", "expand", "inputs_of_program", "user_inputs"]
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ def bind_inputs(model: torch.nn.Module, args: Any, kwargs: Any) -> Inputs:
     given = (positional, keywords)
     args, keywords_of_tensors = plain = dismantled(given)
     objects = None if plain is given else given
-    return Inputs(args, keywords_of_tensors, *_expand(signature, keywords), objects)
+    return Inputs(args, keywords_of_tensors, *expand(signature, keywords), objects)
 
 
 def _positional(args: Any) -> tuple[Any, ...]:
@@ -154,7 +154,7 @@ def _misfit(signature: Signature, args: tuple[Any, ...], kwargs: Mapping[str, An
     return None
 
 
-def _expand(signature: Signature, keywords: Mapping[str, Any]) -> tuple[Signature, str | None]:
+def expand(signature: Signature, keywords: Mapping[str, Any]) -> tuple[Signature, str | None]:
     """Replaces ``**kwargs`` by the keywords that go into it."""
     variable = next((p for p in signature.parameters.values() if p.kind == Parameter.VAR_KEYWORD), None)
     if variable is None:
@@ -163,6 +163,11 @@ def _expand(signature: Signature, keywords: Mapping[str, Any]) -> tuple[Signatur
     known = {parameter.name for parameter in named if parameter.kind != Parameter.POSITIONAL_ONLY}
     extra = [Parameter(key, Parameter.KEYWORD_ONLY) for key in keywords if key not in known]
     return Signature([*named, *extra]), variable.name
+
+
+def user_inputs(program: ExportedProgram) -> list[str]:
+    """What the placeholders of the inputs are called, constants among them."""
+    return [spec.arg.name for spec in program.graph_signature.input_specs if spec.kind == InputKind.USER_INPUT]
 
 
 def inputs_of_program(program: ExportedProgram) -> Inputs:

@@ -6,7 +6,7 @@ result is flat: one record per leaf of the inputs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from inspect import Parameter
 from typing import Any, NamedTuple
@@ -19,7 +19,7 @@ from ..errors import ArgumentError
 from .inputs import Inputs
 from .objects import COUNTERS
 
-__all__ = ["DimSpec", "Leaf", "Shapes", "read_shapes"]
+__all__ = ["DimSpec", "Leaf", "Shapes", "check_example", "fill", "is_counter", "read_shapes", "settled", "specified"]
 
 DimHint = type(Dim.DYNAMIC)
 """The type of ``Dim.AUTO``, ``Dim.DYNAMIC`` and ``Dim.STATIC``; torch gives it no public name."""
@@ -37,12 +37,14 @@ class Leaf:
         path: Where in it: ``""``, ``[0]``, ``['mask']``.
         value: The example (a fake tensor for an ExportedProgram).
         dims: Specs by axis, in the order of the axes; the key None stands for the value of an int.
+        fixed: Axes of which the user said that they are static.
     """
 
     parameter: str
     path: str
     value: Any
     dims: Mapping[int | None, DimSpec]
+    fixed: frozenset[int | None] = frozenset()
 
     @property
     def label(self) -> str:
@@ -81,8 +83,8 @@ class Shapes:
             else {axis: dim_of(spec) for axis, spec in leaf.dims.items()} or None
             for leaf in self.leaves
         )
-        args = [_fill(value, specs) for value in self.inputs.args]
-        kwargs = {key: _fill(value, specs) for key, value in self.inputs.kwargs.items()}
+        args = [fill(value, specs) for value in self.inputs.args]
+        kwargs = {key: fill(value, specs) for key, value in self.inputs.kwargs.items()}
         return dict(self.inputs.signature.bind(*args, **kwargs).arguments)
 
 
@@ -109,11 +111,12 @@ def _children(value: Any) -> _Node | None:
     return _Node(keys, values, list)
 
 
-def _fill(value: Any, specs: Any) -> Any:
+def fill(value: Any, specs: Iterator[Any]) -> Any:
+    """One spec after the other in the places of the leaves of ``value``, in the form torch.export expects."""
     node = _children(value)
     if node is None:
         return next(specs)
-    return node.rebuild([_fill(child, specs) for child in node.values])
+    return node.rebuild([fill(child, specs) for child in node.values])
 
 
 def read_shapes(inputs: Inputs, dynamic_shapes: Any) -> Shapes:
@@ -129,8 +132,17 @@ def read_shapes(inputs: Inputs, dynamic_shapes: Any) -> Shapes:
         reader.read(value, spec, parameter, bracket + rest)
     for name, value in inputs.kwargs.items():
         reader.read(value, kwarg_specs[name], name, "")
-    _check_shared(reader.leaves)
-    return Shapes(_with_counters(reader.leaves), inputs)
+    return settled(reader.leaves, inputs)
+
+
+def settled(leaves: Sequence[Leaf], inputs: Inputs) -> Shapes:
+    """The shapes, once every spec has been read.
+
+    Raises:
+        ArgumentError: If axes that share a Dim have several sizes.
+    """
+    _check_shared(leaves)
+    return Shapes(_with_counters(leaves), inputs)
 
 
 def _with_counters(leaves: Sequence[Leaf]) -> tuple[Leaf, ...]:
@@ -141,12 +153,13 @@ def _with_counters(leaves: Sequence[Leaf]) -> tuple[Leaf, ...]:
 
     dynamic = {place(leaf) for leaf in leaves if leaf.dims}
     return tuple(
-        replace(leaf, dims={None: Dim.AUTO}) if place(leaf) in dynamic and _is_counter(leaf) and not leaf.dims else leaf
+        replace(leaf, dims={None: Dim.AUTO}) if place(leaf) in dynamic and is_counter(leaf) and not leaf.dims else leaf
         for leaf in leaves
     )
 
 
-def _is_counter(leaf: Leaf) -> bool:
+def is_counter(leaf: Leaf) -> bool:
+    """Whether a leaf is the number of tokens in a cache."""
     name = leaf.path.rpartition(".")[2].removesuffix("']")
     return name in COUNTERS and isinstance(leaf.value, int)
 
@@ -247,8 +260,7 @@ class _Reader:
     def read(self, value: Any, spec: Any, parameter: str, path: str) -> None:
         node = _children(value)
         if node is None:
-            dims = _leaf_dims(value, spec, parameter + path)
-            self.leaves.append(Leaf(parameter, path, value, dims))
+            self.leaves.append(specified(Leaf(parameter, path, value, {}), spec))
             return
         specs = _child_specs(value, node, spec, parameter + path)
         for key, child, child_spec in zip(node.keys, node.values, specs, strict=True):
@@ -287,6 +299,40 @@ def _child_specs(value: Any, node: _Node, spec: Any, label: str) -> list[Any]:
     )
 
 
+def specified(leaf: Leaf, spec: Any) -> Leaf:
+    """The leaf with the dims that a spec gives to it.
+
+    Raises:
+        ArgumentError: If the spec does not fit the leaf.
+    """
+    dims = _leaf_dims(leaf.value, spec, leaf.label)
+    dynamic = _only_dynamic(dims)
+    fixed = frozenset(axis for axis, dim in dims.items() if axis not in dynamic and dim is not None)
+    return replace(leaf, dims=dynamic, fixed=fixed)
+
+
+def check_example(leaves: Sequence[Leaf], values: Sequence[Any]) -> None:
+    """Checks the sizes of another example against the specs.
+
+    Args:
+        leaves: The leaves of the inputs.
+        values: Their values in the other example; None where it does not give one.
+
+    Raises:
+        ArgumentError: If a size is not one that the spec allows.
+    """
+    others = [
+        replace(leaf, value=value)
+        for leaf, value in zip(leaves, values, strict=True)
+        if isinstance(value, torch.Tensor)
+    ]
+    for leaf in others:
+        for axis, spec in leaf.dims.items():
+            if axis is not None:
+                _check_dim(leaf.value, axis, spec, leaf.label)
+    _check_shared(others)
+
+
 def _leaf_dims(value: Any, spec: Any, label: str) -> dict[int | None, DimSpec]:
     if isinstance(value, torch.Tensor):
         return _tensor_dims(value, spec, label)
@@ -296,7 +342,7 @@ def _leaf_dims(value: Any, spec: Any, label: str) -> dict[int | None, DimSpec]:
         if isinstance(spec, Dim):
             raise _wrong(f"{label} is an int, which can not be a Dim", hint=f"pass its name, {spec.__name__!r}")
         if isinstance(spec, str | DimHint):
-            return _only_dynamic({None: spec})
+            return {None: spec}
         if isinstance(value, int) and spec == value:
             return {}
         raise _wrong(f"{label} is the int {value}, but its spec is {spec!r}", hint="pass a name or Dim.DYNAMIC")
@@ -331,7 +377,7 @@ def _tensor_dims(tensor: torch.Tensor, spec: Any, label: str) -> dict[int | None
         raise _wrong(f"{label} is a tensor, but its spec is {spec!r}", hint="pass {axis: dim}")
     for axis, dim in by_axis.items():
         _check_dim(tensor, axis, dim, label)
-    return _only_dynamic({axis: by_axis[axis] for axis in sorted(by_axis)})
+    return {axis: by_axis[axis] for axis in sorted(by_axis)}
 
 
 def _check_dim(tensor: torch.Tensor, axis: int, dim: Any, label: str) -> None:

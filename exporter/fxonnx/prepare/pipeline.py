@@ -138,5 +138,5 @@ def warn_of_lost_updates(prepared: Prepared) -> None:
             f"forward writes to {names}, and an ONNX model keeps nothing from one call to the next: every call starts "
             "from the values at export, and the updates are not returned.\nhint: pass what changes as an input and "
             "return it",
-            stacklevel=3,
+            stacklevel=4,
         )
