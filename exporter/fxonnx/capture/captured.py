@@ -131,6 +131,9 @@ def capture(
     program = export_module(model, inputs, shapes, log)
     names, aliases = _names(program, shapes, axes, request, log)
     limits = read_limits(program, shapes.leaves, names, log)
+    joined = _joined(names, limits)
+    if joined != names:
+        names, limits = joined, read_limits(program, shapes.leaves, joined, log)
     _check_fixed(limits, shapes.leaves, log)
     narrow = [constraint for constraint in limits.constraints if constraint.narrows]
     if narrow and strict_shapes:
@@ -159,6 +162,19 @@ def _names(
 ) -> tuple[dict[sympy.Symbol, str], dict[str, tuple[str, ...]]]:
     names = name_dims(program, shapes.leaves, log)
     return names if axes is None else name_output_dims(program, axes, request.output_names, names)
+
+
+def _joined(names: Mapping[sympy.Symbol, str], limits: Limits) -> dict[sympy.Symbol, str]:
+    """The names, one for what the user gave one name to and the model needs to be equal."""
+    firsts = dict(limits.twins)
+    equal: dict[str, str] = {}
+    for constraint in limits.constraints:
+        sides = [str(side) for side in constraint.expression.args if side.is_Symbol]
+        if isinstance(constraint.expression, sympy.Eq) and len(sides) == 2:
+            one, other = sides
+            if firsts.get(one, one) == firsts.get(other, other):
+                equal |= {name: firsts[name] for name in sides if name in firsts}
+    return {symbol: equal.get(name, name) for symbol, name in names.items()}
 
 
 def _narrowed(constraints: Sequence[Constraint]) -> str:

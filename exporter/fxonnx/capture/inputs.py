@@ -14,7 +14,7 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 
 from ..errors import ArgumentError
-from .objects import dismantled
+from .objects import dismantled, is_object
 
 __all__ = ["Inputs", "bind_inputs", "check_model", "expand", "inputs_of_program", "user_inputs"]
 
@@ -47,6 +47,14 @@ class Inputs:
             elif parameter.kind != Parameter.KEYWORD_ONLY:
                 positional.append(parameter.name)
         return tuple(positional[: len(self.args)])
+
+    def stand_ins(self) -> frozenset[int]:
+        """The ``id`` of every dict that stands for an object that was taken apart."""
+        if self.objects is None:
+            return frozenset()
+        leaves, structure = pytree.tree_flatten(self.objects)
+        parts = structure.flatten_up_to((self.args, self.kwargs))
+        return frozenset(id(part) for leaf, part in zip(leaves, parts, strict=True) if is_object(leaf))
 
 
 def check_model(model: Any) -> None:

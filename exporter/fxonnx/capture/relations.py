@@ -84,7 +84,11 @@ def _normal(expression: sympy.Basic) -> sympy.Basic:
 
 
 def _shortened(equation: sympy.Eq) -> sympy.Basic:
-    """An equation without the factors that both sides have; sizes are not 0."""
+    """An equation without the terms and the factors that both sides have; sizes are not 0."""
+    common = sympy.Add(*set(sympy.Add.make_args(equation.lhs)).intersection(sympy.Add.make_args(equation.rhs)))
+    equation = sympy.Eq(equation.lhs - common, equation.rhs - common)
+    if not isinstance(equation, sympy.Eq):
+        return equation
     if equation.rhs.is_number or equation.lhs.is_number or not all(s.is_positive for s in equation.free_symbols):
         return equation
     return sympy.Eq(*_reduced(equation.lhs, equation.rhs))

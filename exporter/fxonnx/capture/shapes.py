@@ -6,7 +6,7 @@ result is flat: one record per leaf of the inputs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from inspect import Parameter
 from typing import Any, NamedTuple
@@ -18,6 +18,7 @@ from torch.export import Dim
 from ..errors import ArgumentError
 from .inputs import Inputs
 from .objects import COUNTERS
+from .part_specs import specs_of_parts
 
 __all__ = ["DimSpec", "Leaf", "Shapes", "check_example", "fill", "is_counter", "read_shapes", "settled", "specified"]
 
@@ -125,7 +126,7 @@ def read_shapes(inputs: Inputs, dynamic_shapes: Any) -> Shapes:
     Raises:
         ArgumentError: If it does not fit the inputs; it lists what there is.
     """
-    reader = _Reader()
+    reader = _Reader(inputs.stand_ins())
     arg_specs, kwarg_specs = _by_parameter(inputs, dynamic_shapes)
     for name, value, spec in zip(inputs.names(), inputs.args, arg_specs, strict=True):
         parameter, bracket, rest = name.partition("[")
@@ -254,15 +255,19 @@ def _from_sequence(inputs: Inputs, shapes: list[Any]) -> tuple[list[Any], dict[s
 class _Reader:
     """Walks inputs and specs together and collects the leaves."""
 
-    def __init__(self) -> None:
+    def __init__(self, stand_ins: Collection[int]) -> None:
         self.leaves: list[Leaf] = []
+        self._stand_ins = stand_ins
 
     def read(self, value: Any, spec: Any, parameter: str, path: str) -> None:
         node = _children(value)
         if node is None:
             self.leaves.append(specified(Leaf(parameter, path, value, {}), spec))
             return
-        specs = _child_specs(value, node, spec, parameter + path)
+        if id(value) in self._stand_ins:
+            specs = specs_of_parts(list(value), spec, parameter + path)
+        else:
+            specs = _child_specs(value, node, spec, parameter + path)
         for key, child, child_spec in zip(node.keys, node.values, specs, strict=True):
             self.read(child, child_spec, parameter, path + key)
 
