@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -14,7 +15,7 @@ from fxonnx_translations.registry import Registry
 from fxonnx_translations.translations import default_registry
 
 from .arguments import check_names, check_opset, check_table
-from .capture import CONSTRAINTS_KEY, Capture, capture
+from .capture import ALIASES_KEY, CONSTRAINTS_KEY, Capture, capture
 from .lower.dispatch import is_translated
 from .lower.lowering import Request, lower
 from .lower.model import Ends
@@ -125,6 +126,8 @@ def _program(
         lowered = lower(prepared, Request(opset, registry, captured.dim_names, ends))
     if captured.limits.constraints:
         lowered.metadata_props[CONSTRAINTS_KEY] = captured.limits.metadata()
+    if captured.dim_aliases:
+        lowered.metadata_props[ALIASES_KEY] = json.dumps(captured.dim_aliases)
     return ONNXProgram(
         lowered,
         captured.exported_program,

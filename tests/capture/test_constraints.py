@@ -112,8 +112,9 @@ def test_narrower_than_asked(
     assert all(
         re.match(r"    at: .*test_constraints\.py:\d+ in \w+|    at: .*<lambda>: ", line) for line in lines[1::2]
     )
-    assert [constraint.text for constraint in program.constraints] == texts
-    assert all(constraint.narrows and constraint.line for constraint in program.constraints)
+    narrow = [constraint for constraint in program.constraints if constraint.narrows]
+    assert [constraint.text for constraint in narrow] == texts
+    assert all(constraint.line for constraint in narrow)
     for inputs in (examples, within):
         torch.testing.assert_close(program(*inputs)[0], function(*inputs))
     with pytest.raises(
@@ -165,10 +166,27 @@ def test_nothing_to_say(function: Any, examples: Any, shapes: Any, other: Any) -
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         program = fxonnx.export(model(function), examples, dynamic_shapes=shapes, strict_shapes=True)
-    assert program.constraints == ()
-    assert "pkg.fxonnx.constraints" not in program.model.metadata_props
+    assert not any(constraint.narrows for constraint in program.constraints)
     for inputs in (examples, other):
         torch.testing.assert_close(program(*inputs)[0], function(*inputs))
+
+
+def test_a_range_that_was_asked_for_is_enforced() -> None:
+    shapes = ({0: Dim("n", min=2, max=9), 1: 2 * Dim("m", max=4)},)
+    program = fxonnx.export(model(lambda x: x + 1), (R(3, 4),), dynamic_shapes=shapes, strict_shapes=True)
+    assert [constraint.text for constraint in program.constraints] == ["n >= 2", "n <= 9", "m <= 4"]
+    assert program.model.metadata_props["pkg.fxonnx.constraints"].count('"code": null') == 3
+    torch.testing.assert_close(program(x := R(9, 2))[0], x + 1)
+    for size in (1, 10):
+        with pytest.raises(
+            ArgumentError, match=r"x: the model was exported for n .= [29], got n = 10?\nhint: the range"
+        ):
+            program(R(size, 2))
+
+
+def test_the_other_names_of_a_dim_are_in_the_metadata() -> None:
+    program = fxonnx.export(model(lambda x, y: x + y), (R(3), R(3)), dynamic_shapes=({0: "a"}, {0: "b"}))
+    assert program.model.metadata_props["pkg.fxonnx.dim_aliases"] == '{"a": ["b"]}'
 
 
 POOLS = [(2, 4, 0), (3, 2, 1), (3, 3, 0), ((3, 2), (2, 5), (1, 0)), (5, 3, 2), (1, 2, 0)]

@@ -89,7 +89,9 @@ def test_an_exported_program_takes_names_but_no_examples() -> None:
     exported = torch.export.export(Two().eval(), PAIR, dynamic_shapes=({0: Dim.DYNAMIC}, [None, None]))
     program = fxonnx.export(exported, dynamic_shapes={"a": {0: "n"}}, input_names=NAMED)
     assert dims(program)["a"] == ["n", "3"]
-    with pytest.raises(ArgumentError, match=r"more_inputs: the dims of an ExportedProgram are what they are\nhint: pass"):
+    with pytest.raises(
+        ArgumentError, match=r"more_inputs: the dims of an ExportedProgram are what they are\nhint: pass"
+    ):
         fxonnx.export(exported, more_inputs=[(PAIR, {})])
 
 

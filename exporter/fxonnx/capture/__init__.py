@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .captured import Capture, capture
+from .captured import ALIASES_KEY, Capture, capture
 from .constraints import CONSTRAINTS_KEY, Constraint, Limits
 
-__all__ = ["CONSTRAINTS_KEY", "Capture", "Constraint", "Limits", "capture"]
+__all__ = ["ALIASES_KEY", "CONSTRAINTS_KEY", "Capture", "Constraint", "Limits", "capture"]

@@ -50,8 +50,9 @@ def read_limits(
     if not reader.places:
         return Limits()
     guards = [*(log.guards if log is not None else _guards_of_program(program)), *_guards_of_squeezes(program)]
+    constraints = list(reader.constraints(guards))
     return Limits(
-        tuple(reader.constraints(guards)),
+        (*constraints, *reader.ranges(constraints)),
         tuple(reader.places),
         {symbol.name: bounds for symbol, bounds in reader.asked.items()},
         reader.twins,
@@ -120,6 +121,7 @@ class _Reader:
         self.twins: dict[str, str] = {}
         self._environment = _environment(program)
         self._demanded: set[sympy.Symbol] = set()
+        self._ranges: dict[sympy.Symbol, Bounds] = {}
         self._symbols: dict[str, sympy.Symbol] = {}
         self._named: dict[sympy.Symbol, sympy.Symbol] = {}
         # What the user calls the dim that torch made the symbol for; the dim may have another symbol by now.
@@ -149,6 +151,7 @@ class _Reader:
         bounds = Bounds(1) if is_size else Bounds()
         if isinstance(spec, Dim) and getattr(spec, "root", None) is None:
             bounds = bounds.within(_bounds_of_dim(spec))
+            self._ranges[named] = bounds
         self.asked[named] = self.asked.get(named, bounds).within(bounds)
         if isinstance(spec, str | Dim) or (isinstance(spec, DimHint) and spec.type != Dim.AUTO.type):
             self._demanded.add(named)
@@ -211,6 +214,20 @@ class _Reader:
                 None if line is None else line.code,
                 narrows=any(symbol in self._demanded for symbol in symbols),
             )
+
+    def ranges(self, constraints: Sequence[Constraint]) -> Iterator[Constraint]:
+        """The ranges that the user gave, as far as the constraints do not narrow them."""
+        narrowed = [limit for limit in (bounds_of(constraint.expression) for constraint in constraints) if limit]
+        for symbol, asked in self._ranges.items():
+            found = [bounds for bounded, bounds in narrowed if bounded == symbol]
+            if asked.low is not None and asked.low > 1 and not any(bounds.low is not None for bounds in found):
+                yield _range(sympy.Ge(symbol, asked.low), symbol)
+            if asked.high is not None and not any(bounds.high is not None for bounds in found):
+                yield _range(sympy.Le(symbol, asked.high), symbol)
+
+
+def _range(relation: sympy.Basic, symbol: sympy.Symbol) -> Constraint:
+    return Constraint(text_of(relation), relation, (symbol.name,), is_range=True)
 
 
 def _symbolic_sizes(

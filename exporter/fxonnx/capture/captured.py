@@ -26,7 +26,10 @@ from .paths import input_paths, output_paths
 from .relations import bounds_of
 from .shapes import Leaf, Shapes
 
-__all__ = ["Capture", "capture"]
+__all__ = ["ALIASES_KEY", "Capture", "capture"]
+
+ALIASES_KEY = "pkg.fxonnx.dim_aliases"
+"""Where the further names of dims are among the model's metadata: JSON, name to other names."""
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,8 @@ from .relations import Bounds, text_of
 
 __all__ = ["CONSTRAINTS_KEY", "Constraint", "Limits", "Place"]
 
+_OTHERWISE = "at other sizes the model computes something else, or nothing; export again with such an example"
+
 CONSTRAINTS_KEY = "pkg.fxonnx.constraints"
 """Where the constraints are among the model's metadata."""
 
@@ -35,6 +37,7 @@ class Constraint:
         line: The user's line of code that makes it necessary, ``file.py:12 in forward: if x.shape[0] > 8:``, or None.
         code: The code of that line alone, or None.
         narrows: Whether the user asked for more: a name, ``Dim.DYNAMIC`` or a ``Dim``; ``Dim.AUTO`` asks for nothing.
+        is_range: Whether it is the range of a ``Dim`` that the user gave.
     """
 
     text: str
@@ -43,6 +46,7 @@ class Constraint:
     line: str | None = None
     code: str | None = None
     narrows: bool = False
+    is_range: bool = False
 
     def __str__(self) -> str:
         return self.text if self.line is None else f"{self.text} ({self.line})"
@@ -120,7 +124,7 @@ class Limits:
         raise ArgumentError(
             ", ".join(dict.fromkeys(place.argument for place in places)),
             f"the model was exported for {constraint.text}, got {given}{at}",
-            hint="at other sizes the model computes something else, or nothing; export again with such an example",
+            hint="the range was given in dynamic_shapes; widen it there" if constraint.is_range else _OTHERWISE,
         )
 
     def _seen(self, inputs: Sequence[Any]) -> list[tuple[Place, int]]:

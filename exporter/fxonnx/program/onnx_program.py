@@ -71,7 +71,7 @@ class ONNXProgram:
 
     @property
     def constraints(self) -> tuple[Constraint, ...]:
-        """The conditions on the sizes of the inputs, besides those asked for with ``dynamic_shapes``.
+        """The conditions on the sizes of the inputs: what the model needs, and the ranges in ``dynamic_shapes``.
 
         They are also in the metadata of the model, as JSON under ``pkg.fxonnx.constraints``.
         """
