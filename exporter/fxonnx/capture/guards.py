@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import CodeType, FrameType
+from types import FrameType
 from typing import Any
 
 import sympy
@@ -175,7 +175,7 @@ def recorded_guards(log: GuardLog) -> Iterator[None]:
             return evaluate(self, file, line)
         question = self.expr
         answer = evaluate(self, file, line)
-        if asking is not None and _is_shortcut(question, asking.f_code):
+        if asking is not None and _is_shortcut(question, asking):
             return answer
         # Not while torch suppresses guards: it asks out of curiosity then.
         if question.free_symbols and not ShapeEnv._suppress_guards_tls():
@@ -185,7 +185,7 @@ def recorded_guards(log: GuardLog) -> Iterator[None]:
     def log_guard(self: Any, prefix: str, g: Any, forcing_spec: bool) -> None:
         if "suppressed" not in prefix:
             asking = _asking(sys._getframe(1))
-            if prefix == "eval" and asking is not None and _is_shortcut(g, asking.f_code):
+            if prefix == "eval" and asking is not None and _is_shortcut(g, asking):
                 shortcuts.add(g)
             else:
                 log.add(self, _weakened(g, asking), sys._getframe(1))
@@ -200,7 +200,7 @@ def recorded_guards(log: GuardLog) -> Iterator[None]:
             shortcuts.discard(orig_expr)
             return True
         asking = _asking(sys._getframe(1))
-        if asking is not None and _is_about_layout(asking.f_code):
+        if asking is not None and _is_about_layout(asking):
             return True
         return assert_later(self, orig_expr, msg, fx_node)
 
@@ -236,21 +236,29 @@ def _weakened(guard: sympy.Basic, asking: FrameType | None) -> sympy.Basic:
     return guard
 
 
-def _is_shortcut(guard: sympy.Basic, asking: CodeType) -> bool:
+def _is_shortcut(guard: sympy.Basic, asking: FrameType) -> bool:
     """Whether torch, or transformers about a mask, asked for a shortcut or a memory layout."""
-    name = asking.co_filename
+    name = asking.f_code.co_filename
     if _BROADCASTING.search(name) is not None:
         return _is_about_one(guard)
     if not name.startswith((_TORCH, _OWN)):
         return False
     # Every operator is called from __torch_function__; what else torch.export asks is about the program.
-    if name.startswith((_TORCH + "export/", _TORCH + "_export/")) and asking.co_name != "__torch_function__":
+    if name.startswith((_TORCH + "export/", _TORCH + "_export/")) and not _is_call(asking):
         return False
     return _is_about_layout(asking) or _is_about_one(guard)
 
 
-def _is_about_layout(asking: CodeType) -> bool:
-    return (asking.co_filename, asking.co_name) in _LAYOUT
+def _is_about_layout(asking: FrameType) -> bool:
+    if _is_call(asking):
+        # It returns the same values, copied or not.
+        return asking.f_locals.get("func") is torch.Tensor.contiguous
+    return (asking.f_code.co_filename, asking.f_code.co_name) in _LAYOUT
+
+
+def _is_call(asking: FrameType) -> bool:
+    """Whether torch asks while it computes an operator that it has written in C++."""
+    return asking.f_code.co_name == "__torch_function__"
 
 
 def _is_about_one(guard: sympy.Basic) -> bool:
