@@ -10,7 +10,8 @@ from torch.export.graph_signature import ConstantArgument, InputKind
 from torch.utils import _pytree as pytree
 
 from .capture.constraints import Limits
-from .capture.relations import Bounds, bounds_of
+from .capture.periods import Bounds
+from .capture.relations import bounds_of
 from .errors import ArgumentError
 from .program.binding import Call
 

@@ -21,7 +21,8 @@ from torch.utils._sympy.functions import FloorDiv, Max, Min, Mod, PythonMod
 import fxonnx
 from fxonnx.capture import capture
 from fxonnx.capture.guards import SourceLine
-from fxonnx.capture.relations import Bounds, bounds_of, follows, normal_forms, text_of
+from fxonnx.capture.periods import Bounds
+from fxonnx.capture.relations import bounds_of, follows, normal_forms, text_of
 from fxonnx.errors import ArgumentError, CaptureError
 
 R = torch.rand
@@ -51,6 +52,12 @@ def branch(x: torch.Tensor) -> torch.Tensor:
 
 def sixteens(x: torch.Tensor) -> torch.Tensor:
     return x.view(-1, 4) * 2 if x.shape[0] % 16 == 0 else x.view(-1, 4)
+
+
+def halved_thrice(x: torch.Tensor) -> torch.Tensor:
+    for _ in range(3):
+        x = x.view(2, x.shape[0] // 2, 3).sum(0)
+    return x
 
 
 def either(x: torch.Tensor) -> torch.Tensor:
@@ -85,6 +92,7 @@ NARROW = [
     pytest.param(branch, (R(2, 12),), ({1: 2 * d},), ["d >= 5"], (R(2, 10),), (R(2, 8),), id="derived-dim"),
     pytest.param(branch, (R(2, 12),), ({1: Dim.DYNAMIC},), ["x.shape[1] >= 9"], (R(2, 9),), (R(2, 8),), id="hint"),
     pytest.param(sixteens, (R(32, 3),), ({0: "n"},), ["n % 16 == 0"], (R(16, 3),), (R(8, 3),), id="multiple"),
+    pytest.param(halved_thrice, (R(16, 3),), ({0: "n"},), ["n % 8 == 0"], (R(8, 3),), (R(12, 3),), id="halved"),
     pytest.param(either, (R(5, 3),), ({0: "n", 1: "m"},), ["m > 20 or n > 3"], (R(2, 21),), (R(1, 1),), id="or"),
     pytest.param(checked, (R(5),), ({0: "n"},), ["n <= 20"], (R(20),), (R(21),), id="check"),
     pytest.param(table, (R(5),), ({0: "n"},), ["n <= 12"], (R(12),), (R(13),), id="table"),
@@ -355,6 +363,10 @@ RELATIONS = [
     (sympy.Not(sympy.Or(sympy.Eq(n, 3), m > 4)), ["n != 3", "batch size <= 4"]),
     (sympy.Or(sympy.And(n > 3, m > 4), n > 7), ["(batch size > 4 and n > 3) or n > 7"]),
     (FloorDiv(FloorDiv(n - 3, 2) - 1, 2) + 1 >= 1, ["n >= 5"]),
+    (FloorDiv(n, 4) + Mod(7 - Mod(FloorDiv(n, 4), 7), 7) > 7, ["n >= 32"]),
+    (3 < FloorDiv(n, 2) * 5 - Mod(n, 3), ["n >= 3"]),
+    (Mod(n, 3) + FloorDiv(n, 3) > 1, ["(n // 3) + (n % 3) > 1"]),
+    (sympy.Eq(n * m + m, n * m + 3), ["batch size == 3"]),
     (Max(3, n) < m * n, ["max(3, n) < batch size*n"]),
     (sympy.true, []),
 ]
@@ -383,6 +395,7 @@ FOLLOWS = [
     (sympy.Or(n > 100, n > 3), Bounds(4), True),
     (FloorDiv(n, 9999) * 2 > FloorDiv(n, 9999), Bounds(1), False),
     (n * n > 8, Bounds(3), True),
+    (sympy.Eq(49 * FloorDiv(n + Mod(7 - Mod(n, 7), 7), 7) * n, 7 * (n + Mod(7 - Mod(n, 7), 7)) * n), Bounds(1), True),
 ]
 
 

@@ -16,7 +16,8 @@ from torch.utils._sympy.numbers import int_oo
 
 from .constraints import Constraint, Limits, Place
 from .guards import Guard, GuardLog, guards_of_environment, line_of_node
-from .relations import Bounds, bounds_of, follows, normal_forms, text_of
+from .periods import Bounds, multiple
+from .relations import bounds_of, follows, normal_forms, text_of
 from .shapes import DimHint, DimSpec, Leaf
 
 __all__ = ["read_limits"]
@@ -203,6 +204,7 @@ class _Reader:
             for relation in normal_forms(expression):
                 if lines.get(relation) is None and not follows(relation, self.asked):
                     lines[relation] = guard.line
+        _join_multiples(lines)
         for relation in _without_implied(list(lines), self.asked):
             line = lines[relation]
             symbols = sorted(relation.free_symbols, key=str)
@@ -268,6 +270,20 @@ def _bounds_of_dim(dim: Any) -> Bounds:
     return Bounds(int(dim.min), None if high is int_oo or high == int_oo or high >= 2**62 else int(high))
 
 
+def _join_multiples(lines: dict[sympy.Basic, Any]) -> None:
+    """``h % 2 == 0`` and ``h // 2 == 2*(h // 4)`` are ``h % 4 == 0``."""
+    equations: dict[sympy.Symbol, list[sympy.Basic]] = {}
+    for relation in lines:
+        if isinstance(relation, sympy.Eq) and len(relation.free_symbols) == 1 and bounds_of(relation) is None:
+            (symbol,) = relation.free_symbols
+            equations.setdefault(symbol, []).append(relation)
+    for symbol, relations in equations.items():
+        joined = multiple(relations, symbol) if len(relations) > 1 else None
+        if joined is not None:
+            asked = [lines.pop(relation) for relation in relations]
+            lines[joined] = next((line for line in asked if line is not None), None)
+
+
 def _without_implied(relations: Sequence[sympy.Basic], asked: Mapping[sympy.Symbol, Bounds]) -> Iterator[sympy.Basic]:
     """The relations that do not follow from the others."""
     known = dict(asked)
@@ -286,6 +302,9 @@ def _without_implied(relations: Sequence[sympy.Basic], asked: Mapping[sympy.Symb
         divided = _divisor(relation)
         if divided is not None:
             divisors[divided[0]] = max(divisors.get(divided[0], 1), divided[1])
+            if divided[0].is_Symbol:
+                known[divided[0]] = known.get(divided[0], Bounds()).within(Bounds(divided[1]))
+                strongest = {key: kept for key, kept in strongest.items() if not _is_weaker(key, kept, divided)}
     kept = set(strongest.values())
     for relation in relations:
         divided = _divisor(relation)
@@ -298,6 +317,12 @@ def _without_implied(relations: Sequence[sympy.Basic], asked: Mapping[sympy.Symb
                 yield relation
         elif not follows(relation, known):
             yield relation
+
+
+def _is_weaker(key: tuple[sympy.Symbol, str], limit: sympy.Basic, divided: tuple[sympy.Basic, int]) -> bool:
+    """Whether a limit says less than that the size is a multiple of a number."""
+    found = bounds_of(limit)
+    return key == (divided[0], "low") and found is not None and (found[1].low or 0) <= divided[1]
 
 
 def _divisor(relation: sympy.Basic) -> tuple[sympy.Basic, int] | None:

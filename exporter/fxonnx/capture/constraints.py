@@ -16,7 +16,8 @@ import sympy
 import torch
 
 from ..errors import ArgumentError
-from .relations import Bounds, text_of
+from .periods import Bounds
+from .relations import text_of
 
 __all__ = ["CONSTRAINTS_KEY", "Constraint", "Limits", "Place"]
 

@@ -17,6 +17,7 @@ from .derive import Derived, derive_weights, fold_batch_norm
 from .fold import fold
 from .functionalize import Mutation, functionalize
 from .inline import inline
+from .share import share
 from .splicing import find_attribute
 
 __all__ = ["Prepared", "prepare", "warn_of_lost_updates"]
@@ -88,6 +89,7 @@ def prepare(exported_program: torch.export.ExportedProgram, is_translated: Calla
         for node, record in records.items()
         if record.kind == InputKind.CONSTANT_TENSOR and node.name not in mutated
     }
+    share(graph, lifted)
     constants = dict(fold(module, lifted))
     weights = {node for node, record in records.items() if record.is_weight and node.name not in mutated}
     fold_batch_norm(graph, weights)
