@@ -1,4 +1,4 @@
-"""The models that are measured, at their real sizes, with random weights and static shapes."""
+"""The models that are measured, at their real sizes, with random weights, and which of their sizes may be dynamic."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import nn
 
 from tests.models.torchvision_shim import import_torchvision
 
-__all__ = ["SPEED_MODELS", "Example", "bert_base", "linear_layers"]
+__all__ = ["DYNAMIC_AXES", "SPEED_MODELS", "Example", "bert_base", "linear_layers"]
 
 Example = tuple[nn.Module, tuple[Any, ...]]
 """A model in eval mode and its positional example inputs."""
@@ -63,3 +63,18 @@ SPEED_MODELS: Mapping[str, Callable[[], Example]] = {
     "bert_base": bert_base,
     "llama_16_layers": _llama,
 }
+
+_IMAGE = {0: "batch", 2: "height", 3: "width"}
+_TEXT = {0: "batch", 1: "sequence"}
+
+DYNAMIC_AXES: Mapping[str, Mapping[int, str]] = {
+    "resnet50": _IMAGE,
+    # It asserts the size of the image.
+    "vit_b_16": {0: "batch"},
+    "swin_t": {0: "batch"},
+    "convnext_tiny": _IMAGE,
+    "efficientnet_b0": _IMAGE,
+    "bert_base": _TEXT,
+    "llama_16_layers": _TEXT,
+}
+"""Axes of the only input that a dynamic export leaves open."""

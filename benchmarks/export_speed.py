@@ -1,6 +1,7 @@
 """How long an export takes: torch.export alone, fxonnx, and torch.onnx.
 
-    python -m benchmarks.export_speed [--models resnet50,swin_t] [--repeats 3] [--json speed.json] [--no-torch-onnx]
+    python -m benchmarks.export_speed [--models resnet50,swin_t] [--repeats 3] [--dynamic] [--json speed.json]
+        [--no-torch-onnx]
 
 Each repeat runs the three one after the other in this process, so that all of them meet the same noise, and the
 garbage collector runs before each. A number is the minimum over the repeats: noise only ever adds time.
@@ -8,7 +9,8 @@ garbage collector runs before each. A number is the minimum over the repeats: no
 separately under the same settings; below it lies nothing that an exporter built on torch.export could save. Stages are
 those of the exporter's fastest repeat, in wall seconds. torch runs on one thread: the arithmetic of an export is small,
 and threads that wait for work would count as CPU time. Everything is imported and warmed up on one linear layer before
-the first measurement.
+the first measurement. With ``--dynamic`` the sizes that a model leaves open are dynamic: batch, sequence, height and
+width.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -31,7 +33,7 @@ from torch.fx.experimental import _config as shape_config
 
 import fxonnx
 
-from ._models import SPEED_MODELS, Example, linear_layers
+from ._models import DYNAMIC_AXES, SPEED_MODELS, Example, linear_layers
 from ._output import print_table, write_json
 
 STAGES = ("capture", "prepare", "lower")
@@ -73,25 +75,36 @@ def _count_nodes(result: Any) -> int:
     return sum(1 for _ in model.graph.all_nodes())
 
 
-def _capture(model: torch.nn.Module, args: tuple[Any, ...]) -> torch.export.ExportedProgram:
+Axes = Mapping[int, str] | None
+"""Dynamic axes of the only input; None if all sizes are static."""
+
+Exporters = dict[str, Callable[[torch.nn.Module, tuple[Any, ...], Axes], Any]]
+
+
+def _capture(model: torch.nn.Module, args: tuple[Any, ...], axes: Axes) -> torch.export.ExportedProgram:
+    shapes = None if axes is None else (dict.fromkeys(axes, torch.export.Dim.DYNAMIC),)
     with shape_config.patch(backed_size_oblivious=True):
-        return torch.export.export(model, args, strict=False, prefer_deferred_runtime_asserts_over_guards=True)
+        return torch.export.export(
+            model, args, dynamic_shapes=shapes, strict=False, prefer_deferred_runtime_asserts_over_guards=True
+        )
 
 
-def _torch_onnx(model: torch.nn.Module, args: tuple[Any, ...]) -> Any:
-    return torch.onnx.export(model, args, dynamo=True, optimize=True, verbose=False)
+def _fxonnx(model: torch.nn.Module, args: tuple[Any, ...], axes: Axes) -> Any:
+    return fxonnx.export(model, args, dynamic_shapes=None if axes is None else (axes,))
 
 
-Exporters = dict[str, Callable[[torch.nn.Module, tuple[Any, ...]], Any]]
+def _torch_onnx(model: torch.nn.Module, args: tuple[Any, ...], axes: Axes) -> Any:
+    shapes = None if axes is None else (dict(axes),)
+    return torch.onnx.export(model, args, dynamo=True, optimize=True, verbose=False, dynamic_shapes=shapes)
 
 
-def measure(example: Example, exporters: Exporters, repeats: int) -> dict[str, Measurement]:
+def measure(example: Example, exporters: Exporters, repeats: int, axes: Axes = None) -> dict[str, Measurement]:
     """Runs all exporters on a model, alternating."""
     model, args = example
     measurements = {name: Measurement() for name in exporters}
     for _ in range(repeats):
         for name, exporter in exporters.items():
-            measurements[name].add(lambda exporter=exporter: exporter(model, args))
+            measurements[name].add(lambda exporter=exporter: exporter(model, args, axes))
     return measurements
 
 
@@ -135,6 +148,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--json", help="file to write all measurements to")
     parser.add_argument("--no-torch-onnx", action="store_true", help="leave out torch.onnx, the slowest of the three")
+    parser.add_argument("--dynamic", action="store_true", help="leave the sizes open that the models leave open")
     options = parser.parse_args(arguments)
     options.models = options.models.split(",")
     if unknown := [name for name in options.models if name not in SPEED_MODELS]:
@@ -150,7 +164,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     warnings.filterwarnings("ignore")
     logging.disable(logging.WARNING)
     torch.set_num_threads(1)
-    exporters: Exporters = {"capture": _capture, "fxonnx": fxonnx.export}
+    exporters: Exporters = {"capture": _capture, "fxonnx": _fxonnx}
     if not options.no_torch_onnx:
         exporters["torch.onnx"] = _torch_onnx
     imports = import_seconds(options.repeats)
@@ -158,7 +172,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     linear = measure(linear_layers(1, 8), exporters, repeats=5 * options.repeats)
     models: dict[str, dict[str, Measurement]] = {}
     for name in options.models:
-        models[name] = measure(SPEED_MODELS[name](), exporters, options.repeats)
+        axes = DYNAMIC_AXES[name] if options.dynamic else None
+        models[name] = measure(SPEED_MODELS[name](), exporters, options.repeats, axes)
         print(f"measured {name}", file=sys.stderr)
     means = {
         name: geometric_mean([ratio(row, name) for row in models.values()]) for name in exporters if name != "capture"
@@ -171,10 +186,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
         header += ["torch.onnx", "total/capture", "ONNX nodes"]
         mean_row += ["", f"{means['torch.onnx']:.2f}x", ""]
     rows = [_row(name, row, digits=2) for name, row in models.items()]
-    print_table("Seconds per export", header, [*rows, mean_row, _row("one linear layer", linear, digits=4)])
+    print_table(
+        "Seconds per export" + (", dynamic" if options.dynamic else ""),
+        header,
+        [*rows, mean_row, _row("one linear layer", linear, digits=4)],
+    )
     print(f"import fxonnx after torch: {imports['package']:.3f} s; all that an export needs: {imports['export']:.3f} s")
     content = {
         "repeats": options.repeats,
+        "dynamic": options.dynamic,
         "models": {name: {key: asdict(value) for key, value in row.items()} for name, row in models.items()},
         "linear": {key: asdict(value) for key, value in linear.items()},
         "geometric_mean_total_over_capture": means,

@@ -58,6 +58,13 @@ def model_only():
 def no_model():
     return x, x
 
+def narrow():
+    class Narrow(torch.nn.Module):
+        def forward(self, x):
+            return x + 1 if x.shape[0] > 1 else x
+
+    return Narrow().eval(), (torch.ones(3),), {{}}, ({{0: "batch"}},)
+
 def raises():
     raise RuntimeError("no weights today")
 """
@@ -110,6 +117,25 @@ def test_export_of_a_file_with_options(module: str, tmp_path: Path) -> None:
         assert stage in result.stdout
     graph = onnx.load(tmp_path / "m.onnx").graph
     assert [value.name for value in (*graph.input, *graph.output)] == ["data", "logits"]
+
+
+def test_several_sizes(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    trials = []
+    verify = fxonnx.verification.verify
+    monkeypatch.setattr("fxonnx.verification.verify", lambda *a, **k: [trials.append(k["sizes"]), verify(*a, **k)])
+    result = invoke("export", f"{module}:four", "-o", "m.onnx", "--all-sizes", "--strict-shapes")
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout.endswith("verified\n")
+    assert trials == ["auto"]
+
+
+def test_sizes_that_are_narrower_than_asked_for(module: str, tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match="only for:\n  batch >= 2"):
+        assert invoke("export", f"{module}:narrow", "-o", "m.onnx").exit_code == 0
+    result = invoke("export", f"{module}:narrow", "-o", "n.onnx", "--strict-shapes")
+    assert result.exit_code == 1
+    assert "only for:\n  batch >= 2" in result.stderr
+    assert not (tmp_path / "n.onnx").exists()
 
 
 def test_progress_on_a_terminal(module: str, monkeypatch: pytest.MonkeyPatch) -> None:

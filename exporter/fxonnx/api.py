@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from io import BytesIO
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -44,7 +44,7 @@ def export(
     export_params: bool = True,
     keep_initializers_as_inputs: bool = False,
     external_data: bool | None = None,
-    verify: bool = False,
+    verify: bool | Literal["auto"] = False,
     strict_shapes: bool = False,
     on_stage: Callable[[str], None] | None = None,
 ) -> ONNXProgram:
@@ -66,7 +66,7 @@ def export(
         export_params: Whether the file ``f`` holds the weights.
         keep_initializers_as_inputs: Whether initializers are graph inputs in the file ``f``, too.
         external_data: Whether the weights go into a second file beside ``f``; by default only above 1.5 GiB.
-        verify: Compare ONNX Runtime with eager torch on all example inputs.
+        verify: Compare ONNX Runtime with eager torch on all example inputs; ``"auto"``: at several sizes, too.
         strict_shapes: Raise, not only warn, if the model can not be exported for all sizes that were asked for.
         on_stage: Called with the name of each stage as it begins.
 
@@ -98,7 +98,7 @@ def export(
         )
     program = _program(model, captured, opset, registry, names, timer)
     if verify:
-        _verify(program, captured, timer)
+        _verify(program, captured, timer, "auto" if verify == "auto" else None)
     if f is not None:
         with timer.stage("save"):
             program.save(
@@ -138,8 +138,8 @@ def _program(
     )
 
 
-def _verify(program: ONNXProgram, captured: Capture, timer: Timer) -> None:
+def _verify(program: ONNXProgram, captured: Capture, timer: Timer, sizes: Literal["auto"] | None) -> None:
     with timer.stage("verify"):
-        program.verify()
+        program.verify(sizes=sizes)
         for args, kwargs in captured.more_inputs:
             program.verify(args, kwargs)

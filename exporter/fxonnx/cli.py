@@ -58,6 +58,12 @@ def export_command(
     output: Annotated[Path, typer.Option("--output", "-o", help="The ONNX file to write.")],
     opset: Annotated[int | None, typer.Option(help="The ONNX opset to write, 11 to 26.")] = None,
     verify: Annotated[bool, typer.Option("--verify", help="Compare ONNX Runtime with eager torch.")] = False,
+    all_sizes: Annotated[
+        bool, typer.Option("--all-sizes", help="Compare with eager torch at several sizes of the dynamic dims, too.")
+    ] = False,
+    strict_shapes: Annotated[
+        bool, typer.Option("--strict-shapes", help="Fail if the model can not be exported for all sizes asked for.")
+    ] = False,
     profile: Annotated[bool, typer.Option("--profile", help="Show the seconds of each stage.")] = False,
     input_names: Annotated[str | None, typer.Option(help="Names of the graph inputs, separated by commas.")] = None,
     output_names: Annotated[str | None, typer.Option(help="Names of the graph outputs, separated by commas.")] = None,
@@ -84,14 +90,15 @@ def export_command(
             input_names=_names(input_names),
             output_names=_names(output_names),
             opset_version=opset,
-            verify=verify,
+            verify="auto" if all_sizes else verify,
+            strict_shapes=strict_shapes,
             on_stage=on_stage,
         )
     console = Console()
     if profile:
         console.print(_stages(program.timings))
     graph = program.model.graph
-    checked = ", verified" if verify else ""
+    checked = ", verified" if verify or all_sizes else ""
     typer.echo(
         f"wrote {output}: {_size(output.stat().st_size)}, {len(graph)} nodes, "
         f"opset {program.model.opset_imports.get('')}{checked}"

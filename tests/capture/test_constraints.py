@@ -364,7 +364,7 @@ RELATIONS = [
     (sympy.Or(sympy.And(n > 3, m > 4), n > 7), ["(batch size > 4 and n > 3) or n > 7"]),
     (FloorDiv(FloorDiv(n - 3, 2) - 1, 2) + 1 >= 1, ["n >= 5"]),
     (FloorDiv(n, 4) + Mod(7 - Mod(FloorDiv(n, 4), 7), 7) > 7, ["n >= 32"]),
-    (3 < FloorDiv(n, 2) * 5 - Mod(n, 3), ["n >= 3"]),
+    (FloorDiv(n, 2) * 5 - Mod(n, 3) > 3, ["n >= 3"]),
     (Mod(n, 3) + FloorDiv(n, 3) > 1, ["(n // 3) + (n % 3) > 1"]),
     (sympy.Eq(n * m + m, n * m + 3), ["batch size == 3"]),
     (Max(3, n) < m * n, ["max(3, n) < batch size*n"]),
