@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     )
     from .observer import InputObserver
     from .program import ONNXProgram
+    from .program.weights import weights_of
     from .verification import Row, verify
 
 __all__ = [  # noqa: RUF022 - grouped
@@ -35,6 +36,7 @@ __all__ = [  # noqa: RUF022 - grouped
     "Constraint",
     "ONNXProgram",
     "export",
+    "weights_of",
     # What to export with
     "InputObserver",
     # Comparison with eager torch
@@ -61,6 +63,7 @@ _ROOMS = {
     "Row": "verification",
     "export": "api",
     "verify": "verification",
+    "weights_of": "program.weights",
 }
 
 

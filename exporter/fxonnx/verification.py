@@ -108,8 +108,7 @@ def verify(
     if sizes is None:
         # Each run gets inputs of its own: a model may write to them.
         actual = program(*_copied(call.args), **_copied(call.kwargs))
-        module = _isolated_module(program.exported_program)
-        rows = _compared(program, _run(module, call.args, call.kwargs), actual, rtol, atol)
+        rows = _compared(program, _run_captured(program, call.args, call.kwargs), actual, rtol, atol)
     else:
         rows = [row for one in _tried_sizes(program, call, sizes) for row in _rows_at(program, call, one, rtol, atol)]
     if any(row.status == "mismatch" for row in rows):
@@ -157,9 +156,12 @@ def _rows_at(program: ONNXProgram, call: Call, trial: _Trial, rtol: float | None
     return [replace(row, sizes=sizes) for row in _compared(program, expected, actual, rtol, atol)]
 
 
-def _run(module: torch.nn.Module, args: Any, kwargs: Any) -> list[Any]:
+def _run_captured(program: ONNXProgram, args: Any, kwargs: Any) -> list[Any]:
+    module = _isolated_module(program.exported_program)
     with torch.no_grad():
-        result = module(*_copied(args), **_copied(kwargs))
+        result = torch.func.functional_call(
+            module, dict(program.applied_weights), tuple(_copied(args)), dict(_copied(kwargs)), tie_weights=False
+        )
     return [leaf for leaf in pytree.tree_leaves(result) if leaf is not None]
 
 
@@ -167,13 +169,13 @@ def _run_source(program: ONNXProgram, args: Any, kwargs: Any) -> list[Any]:
     """The user's model on inputs, which leaves it as it is; what was captured of it, if it is not at hand."""
     source = program.source
     if source is None:
-        return _run(_isolated_module(program.exported_program), args, kwargs)
-    buffers = {name: buffer.detach().clone() for name, buffer in source.named_buffers()}
+        return _run_captured(program, args, kwargs)
+    weights = {name: buffer.detach().clone() for name, buffer in source.named_buffers()} | dict(program.applied_weights)
     with torch.no_grad(), preserved(source, ()):
         given = (_copied(args), _copied(kwargs))
         if program.objects is not None:
             given = assembled(program.objects, given)
-        result = dismantled(torch.func.functional_call(source, buffers, *given))
+        result = dismantled(torch.func.functional_call(source, weights, *given, tie_weights=False))
     return [leaf for leaf in pytree.tree_leaves(result) if leaf is not None]
 
 

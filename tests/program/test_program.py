@@ -221,7 +221,7 @@ def test_graph_input_without_dtype(many: ONNXProgram) -> None:
     (x,) = session.Session(linear_model())._inputs
     x.type = None
     with pytest.raises(ArgumentError, match="x: this graph input has no dtype"):
-        session._to_tensor(torch.ones(1), x)
+        session.as_tensor(torch.ones(1), x)
 
 
 def test_model_proto_is_fresh(many: ONNXProgram) -> None:

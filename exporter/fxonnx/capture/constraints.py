@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -92,6 +92,29 @@ class Limits:
     places: tuple[Place, ...] = ()
     asked: Mapping[str, Bounds] = field(default_factory=lambda: MappingProxyType({}))
     twins: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+
+    def renamed(self, names: Mapping[str, str]) -> Limits:
+        """The same for dims of other names."""
+
+        def to(symbols: set[sympy.Symbol]) -> dict[sympy.Symbol, sympy.Symbol]:
+            return {
+                symbol: sympy.Symbol(names[symbol.name], integer=True, positive=symbol.is_positive)
+                for symbol in symbols
+                if symbol.name in names
+            }
+
+        constraints = []
+        for constraint in self.constraints:
+            expression = constraint.expression.xreplace(to(constraint.expression.free_symbols))
+            dims = tuple(names.get(dim, dim) for dim in constraint.dims)
+            constraints.append(replace(constraint, text=text_of(expression), expression=expression, dims=dims))
+        places = [
+            replace(place, expression=place.expression.xreplace(to(place.expression.free_symbols)))
+            for place in self.places
+        ]
+        asked = {names.get(name, name): bounds for name, bounds in self.asked.items()}
+        twins = {names.get(name, name): names.get(first, first) for name, first in self.twins.items()}
+        return Limits(tuple(constraints), tuple(places), asked, twins)
 
     def sizes(self, inputs: Sequence[Any]) -> dict[str, int]:
         """The size of every dim, by name, as far as it can be told from the inputs."""

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.export.graph_signature import ConstantArgument, InputKind
+from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
+from torch.utils import _pytree as pytree
 from torch.utils._pytree import TreeSpec
 
 from ..capture.objects import dismantled
 from ..errors import ArgumentError
 
-__all__ = ["Call", "bind"]
+__all__ = ["Call", "bind", "unflatten"]
 
 _GIVEN_BY_THE_USER = frozenset({InputKind.USER_INPUT, InputKind.CUSTOM_OBJ})
 
@@ -130,3 +131,27 @@ def _inputs(name: str, value: Any, spec: TreeSpec, constants: Sequence[ConstantA
 def _is_same(value: Any, constant: Any) -> bool:
     # repr: True is not 1, 1 is not 1.0, -0.0 is not 0.0, and NaN is NaN.
     return type(value) is type(constant) and (value is constant or repr(value) == repr(constant))
+
+
+def unflatten(exported_program: torch.export.ExportedProgram, outputs: Sequence[torch.Tensor]) -> Any:
+    """Graph outputs in the structure that the program returns.
+
+    Args:
+        exported_program: The program that was exported.
+        outputs: One value for each graph output.
+
+    Raises:
+        ArgumentError: If there are more or fewer values than graph outputs.
+    """
+    structure = exported_program.call_spec.out_spec
+    leaves = [spec.arg for spec in exported_program.graph_signature.output_specs if spec.kind == OutputKind.USER_OUTPUT]
+    given = iter(outputs)
+    expected = sum(not _is_nothing(leaf) for leaf in leaves)
+    if structure is None or expected != len(outputs):
+        raise ArgumentError("outputs", f"the model has {expected} outputs, not {len(outputs)}")
+    values = [None if _is_nothing(leaf) else next(given) for leaf in leaves]
+    return pytree.tree_unflatten(values, structure)
+
+
+def _is_nothing(leaf: Any) -> bool:
+    return isinstance(leaf, ConstantArgument) and leaf.value is None

@@ -11,11 +11,15 @@ import onnx
 import onnx_ir as ir
 import torch
 
-from ..capture.constraints import Constraint, Limits
+from ..capture.constraints import CONSTRAINTS_KEY, Constraint, Limits
 from ..errors import SaveError
 from . import saving
-from .binding import bind
-from .session import Session
+from .binding import bind, unflatten
+from .inspection import compute_values, run_reference
+from .optimizing import optimized
+from .renaming import rename_dims
+from .session import Initializer, Session
+from .weights import WeightMap, read_weights, replace_weights
 from .wire import PROTOBUF_LIMIT, external_bytes
 
 if TYPE_CHECKING:
@@ -63,6 +67,9 @@ class ONNXProgram:
         self._timings = timings
         self._example_inputs = example_inputs
         self._session: Session | None = None
+        self._initializer: Initializer | None = None
+        self._weights: WeightMap | None = None
+        self._applied: dict[str, torch.Tensor] = {}
 
     @property
     def timings(self) -> Mapping[str, float]:
@@ -112,11 +119,111 @@ class ONNXProgram:
             ArgumentError: If the arguments do not fit the exported ones, or their sizes not the constraints.
             RuntimeSessionError: If ONNX Runtime can not load or run the model.
         """
+        inputs = self._inputs(args, kwargs)
+        if self._session is None:
+            self._session = Session(self.model, self._initializer)
+        return self._session.run(inputs)
+
+    def _inputs(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
         call = bind(self.exported_program, args, kwargs)
         self.limits.check(call.inputs)
-        if self._session is None:
-            self._session = Session(self.model)
-        return self._session.run(call.inputs)
+        return call.inputs
+
+    def call_reference(self, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, ...]:
+        """Runs the model in onnx's reference implementation, which is slow and has every dtype; as a call otherwise."""
+        return run_reference(self.model, self._inputs(args, kwargs))
+
+    def unflatten(self, outputs: Sequence[torch.Tensor]) -> Any:
+        """Graph outputs in the structure that the model returns, with its None and other constants in their places.
+
+        Args:
+            outputs: What a call returned.
+
+        Raises:
+            ArgumentError: If there are more or fewer than the graph has.
+        """
+        return unflatten(self.exported_program, outputs)
+
+    def compute_values(
+        self, value_names: Sequence[str], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> dict[str, torch.Tensor]:
+        """Computes values inside of the model, by the names that they have in the graph.
+
+        Args:
+            value_names: Graph inputs, initializers or outputs of nodes of the main graph.
+            args: Positional inputs.
+            kwargs: Keyword inputs.
+
+        Raises:
+            ArgumentError: If there is no such value, or the inputs do not fit.
+        """
+        return compute_values(self.model, value_names, self._inputs(args, kwargs or {}), self._initializer)
+
+    def initialize_inference_session(self, initializer: Initializer | None = None) -> None:
+        """Makes the session that the next calls use.
+
+        Args:
+            initializer: Takes the serialized model, or the path of one above 1.5 GiB, and returns an
+                ``onnxruntime.InferenceSession``, with other providers or options for example.
+        """
+        self.release()
+        self._initializer = initializer
+        self._session = Session(self.model, initializer)
+
+    @property
+    def weights(self) -> WeightMap:
+        """Names of the weights in the state_dict and in the model."""
+        if self._weights is None:
+            self._weights = read_weights(self.model, self.exported_program)
+        return self._weights
+
+    @property
+    def applied_weights(self) -> Mapping[str, torch.Tensor]:
+        """The weights that ``apply_weights`` put in the place of the model's."""
+        return MappingProxyType(self._applied)
+
+    def apply_weights(self, state_dict: Mapping[str, torch.Tensor]) -> None:
+        """Puts other weights in the place of the model's, by their names in the state_dict.
+
+        What is computed from them (a transpose, a folded batch norm) is computed anew.
+
+        Args:
+            state_dict: All weights or some. A name that the model does not have is a warning.
+
+        Raises:
+            ArgumentError: If a weight has another shape or dtype than at export, or tied weights are not equal.
+        """
+        self._applied |= replace_weights(self.model, self.weights, state_dict)
+        self.release()
+
+    def rename_axes(self, rename_mapping: Mapping[str | ir.SymbolicDim, str]) -> None:
+        """Gives dims other names, also in expressions, in the constraints and in the metadata.
+
+        Args:
+            rename_mapping: Name, or ``ir.SymbolicDim``, to new name. Names that no dim has are left out.
+
+        Raises:
+            ArgumentError: If a key is neither, or a new name is empty or that of another dim.
+        """
+        names = rename_dims(self.model, rename_mapping)
+        self.limits = self.limits.renamed(names)
+        if self.limits.constraints:
+            self.model.metadata_props[CONSTRAINTS_KEY] = self.limits.metadata()
+        self.release()
+
+    def optimize(self) -> None:
+        """Runs onnxscript's optimizer on the model, and keeps the result if it computes the same on the example inputs.
+
+        The weights are then those of the model as it is now: what the optimizer folded has no recipe any more.
+        """
+        inputs = None
+        if self.example_inputs is not None:
+            args, kwargs = self.example_inputs
+            inputs = self._inputs(args, kwargs)
+        better = optimized(self.model, inputs)
+        if better is not None:
+            self.model = better
+            self.release()
 
     def save(
         self,

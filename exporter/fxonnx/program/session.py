@@ -5,10 +5,11 @@ from __future__ import annotations
 import ctypes
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from io import BytesIO
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+import numpy as np
 import onnx_ir as ir
 import torch
 
@@ -21,7 +22,10 @@ from .wire import external_bytes
 if TYPE_CHECKING:
     import onnxruntime
 
-__all__ = ["Session"]
+__all__ = ["Initializer", "Session", "as_tensor"]
+
+Initializer: TypeAlias = "Callable[[str | bytes], onnxruntime.InferenceSession]"
+"""Makes a session of a serialized model, or of the path of one that is too large for that."""
 
 _QUIET = 3  # errors only
 _UNKNOWN_TO_NUMPY = frozenset(
@@ -41,24 +45,19 @@ class Session:
 
     Args:
         model: The model.
+        initializer: Makes the session; by default on CUDA where there is it, and on the CPU.
 
     Raises:
         RuntimeSessionError: If ONNX Runtime can not load it.
     """
 
-    def __init__(self, model: ir.Model) -> None:
-        import onnxruntime
-
+    def __init__(self, model: ir.Model, initializer: Initializer | None = None) -> None:
         self._inputs = tuple(model.graph.inputs)
         self._output_names = [str(value.name) for value in model.graph.outputs]
         self._directory: tempfile.TemporaryDirectory[str] | None = None
-        options = onnxruntime.SessionOptions()
-        options.log_severity_level = _QUIET
-        available = onnxruntime.get_available_providers()
-        providers = [name for name in ("CUDAExecutionProvider", "CPUExecutionProvider") if name in available]
         source = self._source(model)
         try:
-            self._session = onnxruntime.InferenceSession(source, options, providers=providers)
+            self._session = (initializer or _default_session)(source)
         except Exception as error:
             self.close()
             raise RuntimeSessionError(f"ONNX Runtime can not load the model: {error}") from error
@@ -95,7 +94,7 @@ class Session:
         if len(values) != len(self._inputs):
             raise ArgumentError("args", f"the model has {len(self._inputs)} inputs, not {len(values)}")
         feeds = {
-            str(graph_input.name): _to_ort(_to_tensor(value, graph_input))
+            str(graph_input.name): _to_ort(as_tensor(value, graph_input))
             for value, graph_input in zip(values, self._inputs, strict=True)
         }
         try:
@@ -105,12 +104,28 @@ class Session:
         return tuple(_to_torch(output) for output in outputs)
 
 
-def _to_tensor(value: Any, graph_input: ir.Value) -> torch.Tensor:
-    """The value as a tensor on the CPU, checked against what the graph expects."""
+def _default_session(source: str | bytes) -> onnxruntime.InferenceSession:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = _QUIET
+    available = onnxruntime.get_available_providers()
+    providers = [name for name in ("CUDAExecutionProvider", "CPUExecutionProvider") if name in available]
+    return onnxruntime.InferenceSession(source, options, providers=providers)
+
+
+def as_tensor(value: Any, graph_input: ir.Value) -> torch.Tensor:
+    """The value as a tensor on the CPU.
+
+    Raises:
+        ArgumentError: If it has not the dtype and the rank that the graph expects.
+    """
     name = str(graph_input.name)
     if graph_input.dtype is None:
         raise ArgumentError(name, "this graph input has no dtype")
     dtype = to_torch_dtype(graph_input.dtype)
+    if isinstance(value, np.ndarray | np.generic):
+        value = torch.from_numpy(np.asarray(value))
     if isinstance(value, (bool, int, float)):
         found: torch.dtype | None = torch.tensor(value).dtype
         if isinstance(value, float) and dtype.is_floating_point:

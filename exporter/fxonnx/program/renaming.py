@@ -1,0 +1,81 @@
+"""Other names for the dims of a model."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import onnx_ir as ir
+
+from ..errors import ArgumentError
+
+__all__ = ["rename_dims"]
+
+
+def rename_dims(model: ir.Model, mapping: Mapping[Any, str]) -> dict[str, str]:
+    """Gives dims other names, everywhere in the model and inside of expressions such as ``2*n + 1``.
+
+    Args:
+        model: The model.
+        mapping: Name, or ``ir.SymbolicDim``, to new name. Names that no dim has are left out.
+
+    Returns:
+        The names that were given.
+
+    Raises:
+        ArgumentError: If a key is neither, a new name is empty, or it is that of another dim.
+    """
+    names = {_name(key): _checked(new) for key, new in mapping.items()}
+    shapes = list(_shapes(model))
+    present = {token for shape in shapes for dim in shape for token in re.findall(r"\w[\w ]*\w|\w", _text(dim))}
+    for old, new in names.items():
+        if new in present and new not in names and old in present and old != new:
+            raise ArgumentError("rename_mapping", f"{new!r} is the name of another dim already")
+    if not names:
+        return names
+    alternatives = "|".join(map(re.escape, sorted(names, key=len, reverse=True)))
+    # All at once: a new name is not renamed again.
+    pattern = re.compile(rf"(?<!\w)(?:{alternatives})(?!\w)")
+    for shape in shapes:
+        for axis, dim in enumerate(shape):
+            text = _text(dim)
+            if text:
+                shape[axis] = pattern.sub(lambda match: names[match[0]], text)
+    return names
+
+
+def _name(key: Any) -> str:
+    if isinstance(key, ir.SymbolicDim):
+        return str(key.value)
+    if isinstance(key, str):
+        return key
+    raise ArgumentError(
+        "rename_mapping", f"Invalid key type in rename_mapping: {type(key)}({key!r}). Expected str or ir.SymbolicDim."
+    )
+
+
+def _checked(new: Any) -> str:
+    if not isinstance(new, str) or not new or new.isdigit():
+        raise ArgumentError("rename_mapping", f"expected a name, got {new!r}")
+    return new
+
+
+def _text(dim: Any) -> str:
+    return "" if isinstance(dim, int) or dim.value is None else str(dim.value)
+
+
+def _shapes(model: ir.Model) -> Iterator[ir.Shape]:
+    seen: set[int] = set()
+    graphs: list[Any] = [model.graph, *model.functions.values()]
+    for graph in graphs:
+        values = list(graph.inputs)
+        for node in graph.all_nodes():
+            values += node.outputs
+            for attribute in node.attributes.values():
+                if attribute.type == ir.AttributeType.GRAPH:
+                    values += attribute.as_graph().inputs
+        for value in values:
+            if value.shape is not None and not value.shape.frozen and id(value.shape) not in seen:
+                seen.add(id(value.shape))
+                yield value.shape

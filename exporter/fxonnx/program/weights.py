@@ -1,0 +1,156 @@
+"""The weights of a program by their names in the state_dict: which there are, and others in their place."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import onnx_ir as ir
+import torch
+from torch.onnx.errors import OnnxExporterWarning
+
+from fxonnx_translations.weights import DerivedTensor, TorchTensor
+
+from ..errors import ArgumentError
+
+if TYPE_CHECKING:
+    from .onnx_program import ONNXProgram
+
+__all__ = ["WeightMap", "read_weights", "replace_weights", "weights_of"]
+
+
+@dataclass(frozen=True)
+class WeightMap:
+    """Names in the state_dict and names in the model.
+
+    Attributes:
+        initializers: Name in the state_dict to the initializers that hold it or are computed from it; tied weights name
+            the same ones. A weight that the model does not use has none.
+        sources: Name of an initializer to the names in the state_dict that it is computed from.
+        stored: Name in the state_dict to the name under which the model knows the tensor itself.
+    """
+
+    initializers: Mapping[str, tuple[str, ...]]
+    sources: Mapping[str, tuple[str, ...]]
+    stored: Mapping[str, str]
+
+
+def weights_of(program: ONNXProgram) -> WeightMap:
+    """Which initializer of a program is which weight of the model, and the other way around."""
+    return program.weights
+
+
+def read_weights(model: ir.Model, exported_program: torch.export.ExportedProgram) -> WeightMap:
+    """Reads the map from the storages that the model shares with the exported program."""
+    targets: dict[Any, list[str]] = {}
+    for target, tensor in _weights(exported_program):
+        targets.setdefault(_storage(tensor, target), []).append(target)
+    initializers: dict[str, list[str]] = {target: [] for target, _ in _weights(exported_program)}
+    sources: dict[str, tuple[str, ...]] = {}
+    stored: dict[str, str] = {}
+    for value in model.graph.initializers.values():
+        found: list[str] = []
+        for source in _sources(value.const_value):
+            tied = targets.get(_storage(source.raw, str(source.name)), [])
+            stored.update(dict.fromkeys(tied, str(source.name)))
+            found += tied
+        if found:
+            name = str(value.name)
+            sources[name] = tuple(dict.fromkeys(found))
+            for target in sources[name]:
+                initializers[target].append(name)
+    return WeightMap({target: tuple(names) for target, names in initializers.items()}, sources, stored)
+
+
+def _weights(exported_program: torch.export.ExportedProgram) -> Iterator[tuple[str, torch.Tensor]]:
+    yield from exported_program.state_dict.items()
+    for name in exported_program.graph_signature.non_persistent_buffers:
+        buffer = exported_program.constants.get(name)
+        if isinstance(buffer, torch.Tensor):
+            yield name, buffer
+
+
+def _storage(tensor: torch.Tensor, name: str) -> Any:
+    """Equal for tied weights, a complex tensor and its real view."""
+    real = torch.view_as_real(tensor.detach()) if tensor.is_complex() and not tensor.is_conj() else tensor
+    return (real.data_ptr(), tuple(real.shape), real.stride(), real.dtype) if real.numel() else name
+
+
+def _sources(tensor: Any) -> Iterator[TorchTensor]:
+    if isinstance(tensor, DerivedTensor):
+        for source in tensor.sources:
+            yield from _sources(source)
+    elif isinstance(tensor, TorchTensor):
+        yield tensor
+
+
+def replace_weights(
+    model: ir.Model, known: WeightMap, state_dict: Mapping[str, torch.Tensor]
+) -> dict[str, torch.Tensor]:
+    """Puts other weights in the place of the model's; what is derived from them is derived anew.
+
+    Args:
+        model: The model; changed only if every weight fits.
+        known: Its weights.
+        state_dict: The new ones by name. A name that the model does not have is a warning.
+
+    Returns:
+        The weights that were applied, also by the names of those that are tied to them.
+
+    Raises:
+        ArgumentError: If a weight has another shape or dtype, or tied weights are given several values.
+    """
+    current = {
+        str(source.name): source.raw
+        for value in model.graph.initializers.values()
+        for source in _sources(value.const_value)
+    }
+    new: dict[str, TorchTensor] = {}
+    applied: dict[str, torch.Tensor] = {}
+    for name, tensor in state_dict.items():
+        if name not in known.initializers:
+            text = f"Weight {name!r} not found in the model. Skipped applying."
+            warnings.warn(text, OnnxExporterWarning, stacklevel=3)
+            continue
+        stored = known.stored.get(name)
+        tied = [other for other, place in known.stored.items() if place == stored]
+        applied |= dict.fromkeys([name, *tied], tensor)
+        if stored is None:
+            continue
+        real = _checked(name, tensor, current[stored])
+        if stored in new and not torch.equal(new[stored].raw, real):
+            raise ArgumentError(
+                "state_dict", f"{' and '.join(map(repr, tied))} are one tensor in the model, but are not equal here"
+            )
+        new[stored] = TorchTensor(real, name=stored)
+    for value in model.graph.initializers.values():
+        value.const_value = _rebuilt(value.const_value, new)
+    return applied
+
+
+def _checked(name: str, tensor: Any, current: torch.Tensor) -> torch.Tensor:
+    if not isinstance(tensor, torch.Tensor):
+        raise ArgumentError("state_dict", f"{name!r} is a {type(tensor).__name__}, not a tensor")
+    real = torch.view_as_real(tensor.detach().resolve_conj()) if tensor.is_complex() else tensor.detach()
+    if real.dtype != current.dtype or real.shape != current.shape:
+        raise ArgumentError(
+            "state_dict",
+            f"{name!r} is {real.dtype} of shape {list(real.shape)}, in the model {current.dtype} of shape "
+            f"{list(current.shape)}",
+            hint="export again for weights of another shape or dtype",
+        )
+    return real
+
+
+def _rebuilt(tensor: Any, new: Mapping[str, TorchTensor]) -> Any:
+    if isinstance(tensor, TorchTensor):
+        return new.get(str(tensor.name), tensor)
+    if not isinstance(tensor, DerivedTensor):
+        return tensor
+    sources = [_rebuilt(source, new) for source in tensor.sources]
+    if all(one is other for one, other in zip(sources, tensor.sources, strict=True)):
+        return tensor
+    shape = [int(size) for size in tensor.shape.numpy()]
+    return DerivedTensor(str(tensor.name), sources, tensor.recipe, tensor.dtype, shape)

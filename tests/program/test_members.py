@@ -1,0 +1,246 @@
+"""Weights, values inside, other names and the optimizer: what a program can do besides being run and saved."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import onnxruntime
+import pytest
+import torch
+from torch import nn
+from torch.onnx.errors import OnnxExporterWarning
+
+import fxonnx
+from fxonnx import ArgumentError
+
+
+class Network(nn.Module):
+    """Every kind of weight: used as it is, transposed, folded, tied, complex, a buffer, and not used at all."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(2, 4, 3)
+        self.norm = nn.BatchNorm2d(4)
+        self.table = nn.Embedding(6, 4)
+        self.head = nn.Linear(4, 6)
+        self.head.weight = self.table.weight
+        self.phase = nn.Parameter(torch.randn(4, dtype=torch.complex64))
+        self.register_buffer("shift", torch.rand(6))
+        self.register_buffer("hidden", torch.rand(6), persistent=False)
+        self.unused = nn.Linear(2, 2)
+
+    def forward(self, x: torch.Tensor, ids: torch.Tensor) -> dict[str, Any]:
+        x = self.norm(self.conv(x)).mean((2, 3)) + self.table(ids)
+        turned = torch.view_as_real(x * self.phase)[..., 0]
+        return {"logits": self.head(turned) + self.shift * self.hidden, "nothing": None, "pooled": (x,)}
+
+
+def inputs(batch: int = 3) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.randn(batch, 2, 5, 5), torch.randint(0, 6, (batch,))
+
+
+def exported(model: nn.Module | None = None) -> fxonnx.ONNXProgram:
+    torch.manual_seed(0)
+    model = Network() if model is None else model
+    return fxonnx.export(model.eval(), inputs(), dynamic_shapes=({0: "batch", 2: "h", 3: "w"}, {0: "batch"}))
+
+
+@pytest.fixture(scope="module")
+def program() -> fxonnx.ONNXProgram:
+    return exported()
+
+
+def expect(program: fxonnx.ONNXProgram, model: nn.Module, given: Any) -> None:
+    with torch.no_grad():
+        expected = model(*given)
+    for name, value in zip(("logits", "pooled"), program(*given), strict=True):
+        wanted = expected[name][0] if name == "pooled" else expected[name]
+        torch.testing.assert_close(value, wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_weights_have_their_names(program: fxonnx.ONNXProgram) -> None:
+    weights = fxonnx.weights_of(program)
+    state = Network().state_dict()
+    assert set(weights.initializers) == {*state, "hidden"}
+    assert weights.initializers["table.weight"] == weights.initializers["head.weight"]
+    assert {"head.weight", "table.weight"} & set(weights.initializers["table.weight"])
+    (folded,) = weights.initializers["norm.running_var"][:1]
+    assert {"conv.weight", "norm.weight"} <= set(weights.sources[folded])
+    assert weights.initializers["unused.weight"] == weights.initializers["norm.num_batches_tracked"] == ()
+    for name, sources in weights.sources.items():
+        assert name in program.model.graph.initializers
+        assert all(name in weights.initializers[source] for source in sources)
+
+
+def test_other_weights() -> None:
+    program = exported()
+    given = inputs(2)
+    program(*given)  # the session is made anew afterwards
+    torch.manual_seed(7)
+    other = Network().eval()
+    for norm_buffer in (other.norm.running_mean, other.norm.running_var):
+        norm_buffer.copy_(torch.rand(4) + 0.5)
+    program.apply_weights({**other.state_dict(), "hidden": other.hidden})
+    expect(program, other, given)
+    program.verify()
+    program.verify(sizes=[{"batch": 5}])
+    # One of them alone.
+    other.head.bias.data = torch.rand(6)
+    program.apply_weights({"head.bias": other.head.bias})
+    expect(program, other, given)
+
+
+def test_weights_that_do_not_fit() -> None:
+    model = Network().eval()
+    program = exported(model)
+    state = model.state_dict()
+    with pytest.warns(OnnxExporterWarning, match=r"Weight 'zzz' not found in the model. Skipped applying.") as caught:
+        program.apply_weights({"zzz": torch.rand(3)})
+    assert caught[0].filename == __file__
+    wrong = {
+        r"'head.bias' is torch.float64 of shape \[6\], in the model torch.float32 of shape \[6\]\nhint: export": {"head.bias": state["head.bias"].double()},
+        r"'head.bias' is torch.float32 of shape \[5\], in": {"head.bias": torch.rand(5)},
+        r"'head.bias' is a list, not a tensor": {"head.bias": [1.0]},
+        r"'table.weight' and 'head.weight' are one tensor in the model, but are not equal here": {
+            "table.weight": torch.zeros(6, 4), "head.weight": torch.ones(6, 4)
+        },
+    }  # fmt: skip
+    for match, state_dict in wrong.items():
+        with pytest.raises(ArgumentError, match=f"state_dict: {match}"):
+            program.apply_weights({"conv.bias": torch.zeros(4), **state_dict})  # type: ignore[dict-item]
+    # Nothing of it was applied.
+    expect(program, model, inputs())
+
+
+def test_values_inside(program: fxonnx.ONNXProgram) -> None:
+    given = inputs()
+    (node,) = [node for node in program.model.graph if node.op_type == "Conv"]
+    name = str(node.outputs[0].name)
+    outputs = [str(value.name) for value in program.model.graph.outputs]
+    found = program.compute_values([name, "ids", "head.bias", *outputs, name], given)
+    assert list(found) == [name, "ids", "head.bias", *outputs]
+    assert found[name].shape == (3, 4, 3, 3)
+    assert torch.equal(found["ids"], given[1])
+    assert torch.equal(found["head.bias"], program.exported_program.state_dict["head.bias"])
+    for value, expected in zip(outputs, program(*given), strict=True):
+        torch.testing.assert_close(found[value], expected)
+    assert [str(value.name) for value in program.model.graph.outputs] == outputs
+    with pytest.raises(
+        ArgumentError, match=r"value_names: 'head.bia' is not a value of the main graph\nhint: did you mean head.bias"
+    ):
+        program.compute_values(["head.bia"], given)
+    with pytest.raises(ArgumentError, match=r"'\?' is not a value of the main graph\nhint: program.model.graph lists"):
+        program.compute_values(["?"], given)
+
+
+def test_the_reference_implementation(program: fxonnx.ONNXProgram) -> None:
+    given = inputs()
+    for one, other in zip(program.call_reference(*given), program(*given), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float8_e4m3fn, torch.int8, torch.bool])
+def test_the_reference_implementation_has_every_dtype(dtype: torch.dtype) -> None:
+    class Stack(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.reshape(3, 2)
+
+    x = torch.tensor([[0.5, 1, 0], [2, -1, 1]]).to(dtype)
+    (result,) = fxonnx.export(Stack().eval(), (x,)).call_reference(x)
+    assert result.dtype == dtype
+    assert torch.equal(result.float(), x.reshape(3, 2).float())
+
+
+def test_outputs_as_the_model_returns_them(program: fxonnx.ONNXProgram) -> None:
+    outputs = program(*inputs())
+    found = program.unflatten(outputs)
+    assert list(found) == ["logits", "nothing", "pooled"]
+    assert found["logits"] is outputs[0]
+    assert found["nothing"] is None
+    assert found["pooled"] == (outputs[1],)
+    with pytest.raises(ArgumentError, match="outputs: the model has 2 outputs, not 1"):
+        program.unflatten(outputs[:1])
+
+
+def test_numpy_inputs(program: fxonnx.ONNXProgram) -> None:
+    given = inputs()
+    for one, other in zip(program(*(value.numpy() for value in given)), program(*given), strict=True):
+        torch.testing.assert_close(one, other)
+    with pytest.raises(ArgumentError, match=r"x: expected dtype torch\.float32, got torch\.float64"):
+        program(given[0].double().numpy(), given[1].numpy())
+
+
+def test_a_session_of_the_users() -> None:
+    program = exported()
+    seen: list[Any] = []
+
+    def make(source: str | bytes) -> onnxruntime.InferenceSession:
+        seen.append(type(source))
+        return onnxruntime.InferenceSession(source, providers=["CPUExecutionProvider"])
+
+    program.initialize_inference_session(make)
+    program(*inputs())
+    program.release()
+    program(*inputs())
+    assert seen == [bytes, bytes]
+
+
+class Branch(nn.Module):
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return torch.cat([x, y, x]) if x.shape[0] > 2 else x
+
+
+def test_other_names_of_dims() -> None:
+    with pytest.warns(UserWarning, match="only for:\n  n >= 3"):
+        program = fxonnx.export(Branch().eval(), (torch.rand(4), torch.rand(5)), dynamic_shapes=({0: "n"}, {0: "nn"}))
+    graph = program.model.graph
+
+    def dims() -> list[str]:
+        return [str(value.shape[0]) for value in (*graph.inputs, *graph.outputs)]  # type: ignore[index]
+
+    assert dims() == ["n", "nn", "2*n + nn"]
+    program.rename_axes({"n": "nn", ir.SymbolicDim("nn"): "n", "absent": "m"})
+    assert dims() == ["nn", "n", "2*nn + n"]
+    program.rename_axes({"nn": "batch"})
+    assert dims() == ["batch", "n", "2*batch + n"]
+    assert [constraint.text for constraint in program.constraints] == ["batch >= 3"]
+    assert '"batch >= 3"' in program.model.metadata_props["pkg.fxonnx.constraints"]
+    assert program(torch.rand(3), torch.rand(1))[0].shape == (7,)
+    with pytest.raises(ArgumentError, match="the model was exported for batch >= 3, got batch = 2"):
+        program(torch.rand(2), torch.rand(1))
+    wrong: list[tuple[Any, str]] = [
+        ({3: "a"}, r"Invalid key type in rename_mapping: <class 'int'>\(3\). Expected str or ir.SymbolicDim."),
+        ({"n": ""}, "rename_mapping: expected a name, got ''"),
+        ({"n": "7"}, "rename_mapping: expected a name, got '7'"),
+        ({"n": "batch"}, "rename_mapping: 'batch' is the name of another dim already"),
+    ]
+    for mapping, match in wrong:
+        with pytest.raises(ArgumentError, match=match):
+            program.rename_axes(mapping)
+
+
+def test_the_optimizer_is_kept_only_if_nothing_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = exported()
+    given = inputs()
+    before = program(*given)
+    program.optimize()
+    for one, other in zip(program(*given), before, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+    model = program.model
+
+    def ruin(found: ir.Model) -> None:
+        constant = next(iter(found.graph.initializers.values()))
+        constant.const_value = ir.tensor(np.asarray(constant.const_value.numpy()) * 2 + 1)  # type: ignore[union-attr]
+
+    def fail(found: ir.Model) -> None:
+        raise KeyError("rule")
+
+    for function, match in ((ruin, "VerificationError: logits has changed"), (fail, "KeyError: 'rule'")):
+        monkeypatch.setattr("onnxscript.optimizer.optimize", function)
+        with pytest.warns(UserWarning, match=f"the optimizer was not applied: {match}"):
+            program.optimize()
+        assert program.model is model
+        for one, other in zip(program(*given), before, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
