@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from io import BytesIO
 from typing import Any, Literal
@@ -37,6 +37,7 @@ def export(
     dynamic_shapes: Mapping[str, Any] | Sequence[Any] | None = None,
     dynamic_axes: Mapping[str, Mapping[int, str] | Sequence[int] | None] | None = None,
     more_inputs: Sequence[tuple[tuple[Any, ...] | torch.Tensor, Mapping[str, Any] | None]] | None = None,
+    dynamic_scalars: Collection[str] = (),
     input_names: Sequence[str] | None = None,
     output_names: Sequence[str] | None = None,
     opset_version: int | None = None,
@@ -59,6 +60,7 @@ def export(
             inputs or patterns for them (``past_key_values.*``) as keys, too.
         dynamic_axes: Instead of it, ``{name: {axis: dim}}`` or ``{name: [axis]}`` by names of graph inputs and outputs.
         more_inputs: Further examples, ``(args, kwargs)`` each; what is not of one size in all of them is dynamic.
+        dynamic_scalars: The ints, floats and bools that are inputs, by parameter or path; others are part of the model.
         input_names: Names of the graph inputs, or of the first of them.
         output_names: Names of the graph outputs, or of the first of them.
         opset_version: Target opset, 11 to 26; by default 20.
@@ -94,6 +96,7 @@ def export(
             more_inputs=more_inputs,
             input_names=names[0],
             output_names=names[1],
+            dynamic_scalars=dynamic_scalars,
             strict_shapes=strict_shapes,
         )
     program = _program(model, captured, opset, registry, names, timer)
@@ -135,6 +138,8 @@ def _program(
         limits=captured.limits,
         source=model if isinstance(model, torch.nn.Module) else None,
         objects=captured.objects,
+        frozen_arguments=captured.frozen_arguments,
+        scalars=captured.scalars,
     )
 
 

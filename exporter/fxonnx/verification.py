@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
@@ -162,7 +162,7 @@ def _run_captured(program: ONNXProgram, args: Any, kwargs: Any) -> list[Any]:
         result = torch.func.functional_call(
             module, dict(program.applied_weights), tuple(_copied(args)), dict(_copied(kwargs)), tie_weights=False
         )
-    return [leaf for leaf in pytree.tree_leaves(result) if leaf is not None]
+    return [leaf for leaf in pytree.tree_leaves(result) if not isinstance(leaf, str | None)]
 
 
 def _run_source(program: ONNXProgram, args: Any, kwargs: Any) -> list[Any]:
@@ -172,11 +172,20 @@ def _run_source(program: ONNXProgram, args: Any, kwargs: Any) -> list[Any]:
         return _run_captured(program, args, kwargs)
     weights = {name: buffer.detach().clone() for name, buffer in source.named_buffers()} | dict(program.applied_weights)
     with torch.no_grad(), preserved(source, ()):
-        given = (_copied(args), _copied(kwargs))
+        given = _with_numbers((_copied(args), _copied(kwargs)), program.scalars)
         if program.objects is not None:
             given = assembled(program.objects, given)
         result = dismantled(torch.func.functional_call(source, weights, *given, tie_weights=False))
-    return [leaf for leaf in pytree.tree_leaves(result) if leaf is not None]
+    return [leaf for leaf in pytree.tree_leaves(result) if not isinstance(leaf, str | None)]
+
+
+def _with_numbers(given: Any, positions: Collection[int]) -> Any:
+    """The inputs with Python's numbers where the program has tensors for them."""
+    if not positions:
+        return given
+    leaves, structure = pytree.tree_flatten(given)
+    numbers = [leaf.item() if index in positions else leaf for index, leaf in enumerate(leaves)]
+    return pytree.tree_unflatten(numbers, structure)
 
 
 def _compared(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,6 +24,7 @@ from .keys import read_keyed
 from .naming import fixed_dims_error, name_dims
 from .paths import input_paths, output_paths
 from .relations import bounds_of
+from .scalars import explain_branch, frozen_arguments, with_dynamic_ints, with_scalar_inputs
 from .shapes import Leaf, Shapes
 
 __all__ = ["ALIASES_KEY", "Capture", "capture"]
@@ -45,6 +46,8 @@ class Capture:
         dim_aliases: A name in ``dim_names`` to the other names the user gave to dims that are always as large.
         limits: For which sizes the program stands for the model.
         more_inputs: Further examples, positional and keyword inputs each.
+        frozen_arguments: Label to value of the numbers and strings that are part of the program.
+        scalars: Positions among the leaves of the inputs of the numbers that were made tensors.
     """
 
     exported_program: ExportedProgram
@@ -55,6 +58,8 @@ class Capture:
     output_paths: Mapping[int, str] = field(default_factory=dict)
     objects: tuple[tuple[Any, ...], Mapping[str, Any]] | None = None
     more_inputs: tuple[Call, ...] = ()
+    frozen_arguments: Mapping[str, Any] = field(default_factory=dict)
+    scalars: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -93,6 +98,7 @@ def capture(
     more_inputs: Examples | None = None,
     input_names: Sequence[str] = (),
     output_names: Sequence[str] = (),
+    dynamic_scalars: Collection[str] = (),
     strict_shapes: bool = False,
 ) -> Capture:
     """Captures a model with torch.export. The model and the example inputs stay as they are.
@@ -110,6 +116,7 @@ def capture(
         more_inputs: Further examples, ``(args, kwargs)`` each; what is not of one size in all of them is dynamic.
         input_names: Names of the first graph inputs.
         output_names: Names of the first graph outputs.
+        dynamic_scalars: The ints, floats and bools that are inputs, by parameter or path; others are part of the model.
         strict_shapes: Whether it is an error, not a warning, if the model can not be captured for all sizes asked for.
 
     Raises:
@@ -128,10 +135,15 @@ def capture(
             UserWarning,
             stacklevel=3,
         )
-    inputs = bind_inputs(model, args, kwargs)
+    inputs, scalars, ints = with_scalar_inputs(bind_inputs(model, args, kwargs), dynamic_scalars, model)
     shapes, axes, others = request.read(inputs)
+    shapes = with_dynamic_ints(shapes, ints)
     log = GuardLog()
-    program = export_module(model, inputs, shapes, log)
+    try:
+        program = export_module(model, inputs, shapes, log)
+    except CaptureError as error:
+        explain_branch(error, [shapes.leaves[index].label for index in sorted(scalars)])
+        raise
     names, aliases = _names(program, shapes, axes, request, log)
     limits = read_limits(program, shapes.leaves, names, log)
     joined = _joined(names, limits)
@@ -144,7 +156,8 @@ def capture(
     if narrow:
         warnings.warn(_narrowed(narrow), UserWarning, stacklevel=3)
     paths = input_paths(program, inputs, shapes.leaves), output_paths(program)
-    return Capture(program, names, aliases, limits, *paths, inputs.objects, others)
+    frozen = frozen_arguments(shapes.leaves)
+    return Capture(program, names, aliases, limits, *paths, inputs.objects, others, frozen, scalars)
 
 
 def _as_it_is(program: ExportedProgram, request: _Request) -> Capture:

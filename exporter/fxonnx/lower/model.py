@@ -220,9 +220,13 @@ def add_outputs(
         if argument is None:
             continue
         found = env[argument] if isinstance(argument, torch.fx.Node) else argument
-        if found is None:
+        if found is None or isinstance(found, str):
             continue
-        value = found if isinstance(found, ir.Value) else op.scalar(found)
+        if isinstance(found, float):
+            # All digits of it, as of a float that is computed from sizes.
+            value = op.const(found, ir.DataType.DOUBLE)
+        else:
+            value = found if isinstance(found, ir.Value) else op.scalar(found)
         name = next(wanted, paths.get(position))
         if value.producer() is None or value in graph.outputs:
             # An output needs a node of its own: inputs and weights keep their names, and no value is output twice.

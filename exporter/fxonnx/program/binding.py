@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
+from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind, TensorArgument
 from torch.utils import _pytree as pytree
 from torch.utils._pytree import TreeSpec
 
@@ -48,22 +48,29 @@ def bind(exported_program: torch.export.ExportedProgram, args: Sequence[Any], kw
     """
     parameters, positional = _parameters(exported_program)
     given = dismantled(_given(parameters, positional, args, kwargs))
-    constants = [
-        spec.arg if isinstance(spec.arg, ConstantArgument) else None
-        for spec in exported_program.graph_signature.input_specs
+    expected = [
+        spec.arg if isinstance(spec.arg, ConstantArgument) else node.meta.get("val")
+        for spec, node in zip(
+            exported_program.graph_signature.input_specs,
+            exported_program.graph.find_nodes(op="placeholder"),
+            strict=True,
+        )
         if spec.kind in _GIVEN_BY_THE_USER
     ]
     values: dict[str, Any] = {}
     inputs: list[Any] = []
     start = 0
     for name, spec in parameters.items():
-        here = constants[start : start + spec.num_leaves]
+        here = expected[start : start + spec.num_leaves]
         start += spec.num_leaves
         if name in given:
-            values[name] = given[name]
-            inputs.extend(_inputs(name, given[name], spec, here))
+            leaves = _leaves(name, given[name], spec, here)
+            values[name] = spec.unflatten(leaves)
+            inputs.extend(
+                leaf for leaf, known in zip(leaves, here, strict=True) if not isinstance(known, ConstantArgument)
+            )
         else:
-            baked = [constant.value for constant in here if constant is not None]
+            baked = [known.value for known in here if isinstance(known, ConstantArgument)]
             if len(baked) < len(here):
                 raise ArgumentError(name, "this argument is missing", hint=_known(parameters))
             values[name] = spec.unflatten(baked)
@@ -109,23 +116,34 @@ def _given(
     return given
 
 
-def _inputs(name: str, value: Any, spec: TreeSpec, constants: Sequence[ConstantArgument | None]) -> list[Any]:
+def _leaves(name: str, value: Any, spec: TreeSpec, expected: Sequence[Any]) -> list[Any]:
     try:
         leaves = spec.flatten_up_to(value)
     except ValueError as error:
         raise ArgumentError(name, f"the structure is not the exported one: {error}") from error
-    kept = []
-    for leaf, constant in zip(leaves, constants, strict=True):
-        if constant is None:
-            kept.append(leaf)
-        elif not _is_same(leaf, constant.value):
+    for index, (leaf, known) in enumerate(zip(leaves, expected, strict=True)):
+        if not isinstance(known, ConstantArgument):
+            leaves[index] = _as_expected(leaf, known)
+        elif not _is_same(leaf, known.value):
             given = f"a {type(leaf).__name__}" if isinstance(leaf, torch.Tensor) else repr(leaf)
             raise ArgumentError(
                 name,
-                f"{given} given, but the model was exported with {constant.value!r} built in",
-                hint="export again with the other value",
+                f"{given} given, but the model was exported with {known.value!r} built in",
+                hint="export again with the other value, or with dynamic_scalars if it is a number",
             )
-    return kept
+    return leaves
+
+
+def _as_expected(leaf: Any, known: Any) -> Any:
+    """A number where the program takes a tensor of 0 dims, and the other way around."""
+    if isinstance(known, torch.Tensor) and known.dim() == 0 and isinstance(leaf, bool | int | float):
+        if isinstance(leaf, bool) == (known.dtype == torch.bool) and (
+            not isinstance(leaf, float) or known.dtype.is_floating_point
+        ):
+            return torch.tensor(leaf, dtype=known.dtype)
+    elif isinstance(known, torch.SymInt) and isinstance(leaf, torch.Tensor) and leaf.numel() == 1:
+        return int(leaf)
+    return leaf
 
 
 def _is_same(value: Any, constant: Any) -> bool:
@@ -146,12 +164,20 @@ def unflatten(exported_program: torch.export.ExportedProgram, outputs: Sequence[
     structure = exported_program.call_spec.out_spec
     leaves = [spec.arg for spec in exported_program.graph_signature.output_specs if spec.kind == OutputKind.USER_OUTPUT]
     given = iter(outputs)
-    expected = sum(not _is_nothing(leaf) for leaf in leaves)
+    expected = sum(not _has_no_value(leaf) for leaf in leaves)
     if structure is None or expected != len(outputs):
         raise ArgumentError("outputs", f"the model has {expected} outputs, not {len(outputs)}")
-    values = [None if _is_nothing(leaf) else next(given) for leaf in leaves]
+    values = [_returned(leaf, given) for leaf in leaves]
     return pytree.tree_unflatten(values, structure)
 
 
-def _is_nothing(leaf: Any) -> bool:
-    return isinstance(leaf, ConstantArgument) and leaf.value is None
+def _has_no_value(leaf: Any) -> bool:
+    """None and strings are no ONNX values."""
+    return isinstance(leaf, ConstantArgument) and (leaf.value is None or isinstance(leaf.value, str))
+
+
+def _returned(leaf: Any, outputs: Iterator[torch.Tensor]) -> Any:
+    if _has_no_value(leaf):
+        return leaf.value
+    value = next(outputs)
+    return value if isinstance(leaf, TensorArgument) else value.item()

@@ -39,6 +39,8 @@ class ONNXProgram:
         limits: For which sizes it may be used.
         source: The model it was captured from, if that is at hand.
         objects: Positional and keyword inputs as the model takes them, if there are objects among them.
+        frozen_arguments: Label to value of the arguments that are part of the model.
+        scalars: Positions among the leaves of the inputs of the numbers that the model gets as tensors.
 
     Attributes:
         model: The ``onnx_ir.Model``; it may be changed, call ``release`` afterwards.
@@ -46,6 +48,8 @@ class ONNXProgram:
         limits: For which sizes it may be used.
         source: The model it was captured from, or None.
         objects: Inputs as that model takes them, if there are objects among them.
+        frozen_arguments: Label to value of the arguments that are part of the model: at every call they are as then.
+        scalars: Positions among the leaves of the inputs of the numbers that are graph inputs.
     """
 
     def __init__(
@@ -58,12 +62,16 @@ class ONNXProgram:
         limits: Limits | None = None,
         source: torch.nn.Module | None = None,
         objects: tuple[tuple[Any, ...], Mapping[str, Any]] | None = None,
+        frozen_arguments: Mapping[str, Any] = MappingProxyType({}),
+        scalars: frozenset[int] = frozenset(),
     ) -> None:
         self.model = model
         self.exported_program = exported_program
         self.limits = Limits() if limits is None else limits
         self.source = source
         self.objects = objects
+        self.frozen_arguments = MappingProxyType(dict(frozen_arguments))
+        self.scalars = scalars
         self._timings = timings
         self._example_inputs = example_inputs
         self._session: Session | None = None
