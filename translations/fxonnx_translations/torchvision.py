@@ -5,6 +5,7 @@ torchvision need not be installed: the translations apply to whoever defines the
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -39,6 +40,33 @@ def nms(op: Op, dets: ir.Value, scores: ir.Value, iou_threshold: float) -> ir.Va
         boxes, per_class, op.const([_ALL_BOXES], INT64), op.const([_rounded_down(iou_threshold)], FLOAT)
     )
     return op.Gather(kept, 2, axis=1)
+
+
+@translates_when_loaded("fxonnx::batched_nms")
+def batched_nms(op: Op, boxes: ir.Value, scores: ir.Value, idxs: ir.Value, iou_threshold: float) -> ir.Value:
+    """fxonnx::batched_nms(Tensor boxes, Tensor scores, Tensor idxs, float iou_threshold) -> Tensor
+
+    NonMaxSuppression takes all boxes for each class: those of other classes have no score.
+    """
+    if DOUBLE in (op.dtype_of(boxes), op.dtype_of(scores)):
+        raise Unsupported("nms of DOUBLE boxes: NonMaxSuppression takes FLOAT, which may order them differently")
+    classes = op.verbatim("Unique", [idxs], {"sorted": 1}, [op.dtype_of(idxs)])[0]
+    is_of_class = op.Equal(op.Unsqueeze(classes, [1]), op.Unsqueeze(idxs, [0]))
+    wide = op.cast(scores, FLOAT)
+    by_class = op.Where(is_of_class, op.Unsqueeze(wide, [0]), op.const(-math.inf, FLOAT))
+    kept = op.NonMaxSuppression(
+        op.Unsqueeze(op.cast(boxes, FLOAT), [0]),
+        op.Unsqueeze(by_class, [0]),
+        op.const([_ALL_BOXES], INT64),
+        op.const([_rounded_down(iou_threshold)], FLOAT),
+        op.const([float(np.finfo(np.float32).min)], FLOAT),
+    )
+    places = op.Gather(kept, 2, axis=1)
+    count = op.Shape(places)
+    # Of equal scores the first box comes first.
+    places, _ = op.multi("TopK", places, count, axis=0, largest=0, outputs=2)
+    _, order = op.multi("TopK", op.Gather(wide, places, axis=0), count, axis=0, outputs=2)
+    return op.Gather(places, order, axis=0)
 
 
 def _rounded_down(threshold: float) -> float:

@@ -26,7 +26,9 @@ def normal_forms(expression: sympy.Basic) -> Iterator[sympy.Basic]:
         for part in expression.args[0].args:
             yield from normal_forms(sympy.Not(part))
     elif expression not in (sympy.true, True):
-        yield _normal(expression)
+        form = _normal(expression)
+        if form != sympy.true:
+            yield form
 
 
 def _normal(expression: sympy.Basic) -> sympy.Basic:
@@ -37,6 +39,12 @@ def _normal(expression: sympy.Basic) -> sympy.Basic:
         found = [form for form in (_limit(expression), _divisibility(expression)) if form is not None]
         if found:
             return found[0]
+    if isinstance(expression, sympy.Le | sympy.Ge):
+        smaller, larger = (expression.lts, expression.gts)
+        if (isinstance(smaller, Min) and larger in smaller.args) or (
+            isinstance(larger, Max) and smaller in larger.args
+        ):
+            return sympy.true
     if isinstance(expression, sympy.Ne) and expression.rhs == 0:
         quotient = expression.lhs.as_coeff_Mul()[1]
         if isinstance(quotient, FloorDiv) and quotient.args[0].is_nonnegative:
@@ -109,6 +117,9 @@ def _divisibility(equation: sympy.Eq) -> sympy.Basic | None:
 def _whole_multiple(value: sympy.Expr, divisor: sympy.Expr) -> sympy.Basic:
     if divisor.is_Integer or all(symbol.is_positive for symbol in value.free_symbols | divisor.free_symbols):
         value, divisor = _reduced(value, divisor)
+    quotient = sympy.cancel(value / divisor)
+    if not divisor.is_number and sympy.fraction(quotient)[1] == 1 and quotient.is_polynomial(*quotient.free_symbols):
+        return sympy.true
     if divisor.is_Integer:
         # What is left of the factor has nothing in common with the divisor.
         value = value.as_coeff_Mul()[1]

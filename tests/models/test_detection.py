@@ -1,0 +1,208 @@
+"""torchvision's detectors: images of three sizes, with as many boxes as eager torch finds."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import fxonnx
+
+from .torchvision_shim import import_torchvision
+
+CLASSES = 4
+# The kernels of torchvision's operators that the tests use are slow.
+FEW = {"rpn_pre_nms_top_n_test": 20, "rpn_post_nms_top_n_test": 8, "box_detections_per_img": 6}
+SOME = {"topk_candidates": 30, "detections_per_img": 20, "score_thresh": 0.01}
+
+
+def backbone(**options: Any) -> nn.Module:
+    """Four levels of features of 32 channels."""
+    torchvision = import_torchvision()
+    from torchvision.ops import FeaturePyramidNetwork
+
+    class Backbone(nn.Module):
+        out_channels = 32
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.stem = nn.Sequential(nn.Conv2d(3, 8, 3, 2, 1), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2))
+            widths = (8, 16, 24)
+            self.levels = nn.ModuleList(
+                nn.Sequential(nn.Conv2d(width, width + 8, 3, 2, 1), nn.BatchNorm2d(width + 8), nn.ReLU())
+                for width in widths
+            )
+            extra = torchvision.ops.feature_pyramid_network.LastLevelMaxPool()
+            self.fpn = FeaturePyramidNetwork([8, 16, 24, 32], 32, **({"extra_blocks": extra} | options))
+
+        def forward(self, x: Tensor) -> dict[str, Tensor]:
+            x = self.stem(x)
+            features = {"0": x}
+            for index, level in enumerate(self.levels, 1):
+                features[str(index)] = x = level(x)
+            return self.fpn(features)
+
+    return Backbone()
+
+
+def anchors(detection: Any, levels: int, *, ratios: int = 3) -> Any:
+    sizes = tuple((8 * 2**level,) for level in range(levels))
+    return detection.anchor_utils.AnchorGenerator(sizes, ((0.5, 1.0, 2.0)[:ratios],) * levels)
+
+
+def faster_rcnn(detection: Any) -> nn.Module:
+    return detection.FasterRCNN(backbone(), CLASSES, 64, 96, rpn_anchor_generator=anchors(detection, 5), **FEW)
+
+
+def mask_rcnn(detection: Any) -> nn.Module:
+    return detection.MaskRCNN(backbone(), CLASSES, 64, 96, rpn_anchor_generator=anchors(detection, 5), **FEW)
+
+
+def retinanet(detection: Any) -> nn.Module:
+    return detection.RetinaNet(backbone(), CLASSES, 64, 96, anchor_generator=anchors(detection, 5), **SOME)
+
+
+def fcos(detection: Any) -> nn.Module:
+    generator = anchors(detection, 5)
+    generator = detection.anchor_utils.AnchorGenerator(generator.sizes, ((1.0,),) * 5)
+    return detection.FCOS(backbone(), CLASSES, 64, 96, anchor_generator=generator, **SOME)
+
+
+def ssd(detection: Any) -> nn.Module:
+    options = {"topk_candidates": 30, "detections_per_img": 20}
+    return detection.ssdlite320_mobilenet_v3_large(weights=None, weights_backbone=None, num_classes=CLASSES, **options)
+
+
+DETECTORS: dict[str, Callable[[Any], nn.Module]] = {
+    "faster_rcnn": faster_rcnn,
+    "mask_rcnn": mask_rcnn,
+    "retinanet": retinanet,
+    "fcos": fcos,
+    "ssd": ssd,
+}
+LAST = ("cls_logits", "cls_score", "bbox_pred", "bbox_reg", "classification_head", "regression_head", "mask_fcn_logits")
+
+
+@pytest.fixture
+def detection(monkeypatch: pytest.MonkeyPatch) -> Any:
+    import_torchvision()
+    from ..translations.torchvision_kernels import make_operators_run
+
+    make_operators_run()
+    monkeypatch.setattr("torchvision.extension._has_ops", lambda: True)
+    from torchvision.models import detection
+
+    return detection
+
+
+def prepared(model: nn.Module) -> nn.Module:
+    """With statistics of batch norms as in a trained network, and scores that are far from equal."""
+    norms = [module for module in model.modules() if isinstance(module, nn.BatchNorm2d)]
+    for norm in norms:
+        nn.init.uniform_(norm.weight, 0.8, 1.2)
+        norm.momentum = 1.0
+    with torch.no_grad():
+        model.backbone.train()(torch.randn(4, 3, 96, 96))
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Conv2d | nn.Linear) and name.split(".")[-1] in LAST:
+            nn.init.normal_(module.weight, std=0.05)
+    return model.eval().requires_grad_(False)
+
+
+def rows(found: list[Tensor]) -> list[list[Tensor]]:
+    return [list(row) for row in zip(*found, strict=True)]
+
+
+def expect_same_objects(actual: list[Tensor], expected: list[Tensor]) -> None:
+    """The same objects, in an order in which those of nearly equal scores may stand either way."""
+    assert [value.shape for value in actual] == [value.shape for value in expected]
+    assert [value.dtype for value in actual] == [value.dtype for value in expected]
+    left = rows(expected)
+    for row in rows(actual):
+        match = next(
+            (
+                index
+                for index, other in enumerate(left)
+                if all(
+                    torch.allclose(one.float(), two.float(), rtol=1e-3, atol=2e-2)
+                    for one, two in zip(row, other, strict=True)
+                )
+            ),
+            None,
+        )
+        assert match is not None, f"no such object: {[value.tolist() for value in row if value.dim() < 2]}"
+        del left[match]
+
+
+SIZES = ((80, 72), (70, 90), (100, 60))
+
+
+@pytest.mark.parametrize("name", DETECTORS)
+def test_images_of_three_sizes(name: str, detection: Any) -> None:
+    torch.manual_seed(0)
+    model = prepared(DETECTORS[name](detection))
+    counts = set()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        program = fxonnx.export(
+            model, ([torch.rand(3, *SIZES[0])],), dynamic_shapes={"images_0": {1: "height", 2: "width"}}
+        )
+    for index, size in enumerate(SIZES):
+        torch.manual_seed(index)
+        image = torch.randn(3, *size)
+        (expected,) = model([image])
+        counts.add(len(expected["boxes"]))
+        (found,) = program.unflatten(program([image]))
+        assert list(found) == list(expected)
+        expect_same_objects(list(found.values()), list(expected.values()))
+    assert max(counts) > 3
+
+
+def test_no_boxes_at_all(detection: Any) -> None:
+    torch.manual_seed(0)
+    model = prepared(faster_rcnn(detection))
+    model.roi_heads.score_thresh = 2.0
+    image = torch.rand(3, 80, 72)
+    program = fxonnx.export(model, ([image],))
+    (expected,) = model([image])
+    assert len(expected["boxes"]) == 0
+    assert [value.shape for value in program([image])] == [value.shape for value in expected.values()]
+
+
+class Nms(nn.Module):
+    def forward(self, boxes: Tensor, scores: Tensor, classes: Tensor) -> Tensor:
+        from torchvision.ops import boxes as box_ops
+
+        return box_ops.batched_nms(boxes, scores, classes, 0.4)
+
+
+@pytest.mark.parametrize("count", [0, 1, 7, 40, 1200])
+def test_nms_by_class(count: int, detection: Any) -> None:
+    def example(size: int) -> tuple[Tensor, Tensor, Tensor]:
+        torch.manual_seed(size)
+        corners = torch.rand(size, 2) * 30
+        boxes = torch.cat([corners, corners + torch.rand(size, 2) * 20], 1)
+        return boxes, torch.rand(size), torch.randint(0, 3, (size,))
+
+    program = fxonnx.export(Nms().eval(), example(12), dynamic_shapes={"*": {0: "boxes"}})
+    given = example(count)
+    assert torch.equal(program(*given)[0], Nms()(*given))
+
+
+def test_torchvision_is_as_before(detection: Any) -> None:
+    from torchvision.models.detection import _utils, transform
+    from torchvision.ops import boxes, poolers
+
+    owners = [
+        (boxes, "batched_nms"),
+        (poolers, "_infer_scale"),
+        (transform, "_resize_image_and_masks"),
+        (_utils.BoxCoder, "decode"),
+    ]
+    before = [getattr(owner, name) for owner, name in owners]
+    fxonnx.export(Nms().eval(), (torch.rand(3, 4), torch.rand(3), torch.zeros(3)))
+    assert [getattr(owner, name) for owner, name in owners] == before
