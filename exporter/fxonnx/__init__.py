@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from .observer import InputObserver
     from .program import ONNXProgram
     from .program.weights import weights_of
+    from .state import is_in_onnx_export
     from .verification import Row, verify
 
 __all__ = [  # noqa: RUF022 - grouped
@@ -36,6 +37,7 @@ __all__ = [  # noqa: RUF022 - grouped
     "Constraint",
     "ONNXProgram",
     "export",
+    "is_in_onnx_export",
     "weights_of",
     # What to export with
     "InputObserver",
@@ -62,6 +64,7 @@ _ROOMS = {
     "ONNXProgram": "program",
     "Row": "verification",
     "export": "api",
+    "is_in_onnx_export": "state",
     "verify": "verification",
     "weights_of": "program.weights",
 }

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import partial
+from dataclasses import dataclass
 from io import BytesIO
 from typing import Any, Literal
 
 import torch
+from torch.onnx import OperatorExportTypes, TrainingMode
 
 from fxonnx_translations.registry import Registry
 from fxonnx_translations.translations import default_registry
@@ -19,8 +21,12 @@ from .capture import ALIASES_KEY, CONSTRAINTS_KEY, Capture, capture
 from .lower.dispatch import is_translated
 from .lower.lowering import Request, lower
 from .lower.model import Ends
+from .lower.passthrough import Passthrough
+from .options import check_flags, check_passthrough, check_training, in_mode
 from .prepare import prepare, warn_of_lost_updates
 from .program import ONNXProgram
+from .report import dump, graph_text, reported, stage_table
+from .state import exporting
 from .timing import Timer
 
 __all__ = ["DEFAULT_OPSET", "export"]
@@ -34,18 +40,31 @@ def export(
     f: str | os.PathLike[str] | BytesIO | None = None,
     *,
     kwargs: Mapping[str, Any] | None = None,
-    dynamic_shapes: Mapping[str, Any] | Sequence[Any] | None = None,
-    dynamic_axes: Mapping[str, Mapping[int, str] | Sequence[int] | None] | None = None,
-    more_inputs: Sequence[tuple[tuple[Any, ...] | torch.Tensor, Mapping[str, Any] | None]] | None = None,
-    dynamic_scalars: Collection[str] = (),
+    verbose: bool | None = None,
     input_names: Sequence[str] | None = None,
     output_names: Sequence[str] | None = None,
     opset_version: int | None = None,
+    dynamo: bool = True,
+    external_data: bool | None = None,
+    dynamic_shapes: Mapping[str, Any] | Sequence[Any] | None = None,
     custom_translation_table: Mapping[Callable[..., Any], Callable[..., Any]] | None = None,
+    report: bool = False,
+    optimize: bool = True,
+    verify: bool | Literal["auto"] = False,
+    profile: bool = False,
+    dump_exported_program: bool = False,
+    artifacts_dir: str | os.PathLike[str] = ".",
     export_params: bool = True,
     keep_initializers_as_inputs: bool = False,
-    external_data: bool | None = None,
-    verify: bool | Literal["auto"] = False,
+    dynamic_axes: Mapping[str, Mapping[int, str] | Sequence[int] | None] | None = None,
+    training: TrainingMode | None = None,
+    operator_export_type: OperatorExportTypes | None = None,
+    do_constant_folding: bool = True,
+    custom_opsets: Mapping[str, int] | None = None,
+    export_modules_as_functions: bool | Collection[type[torch.nn.Module]] = False,
+    autograd_inlining: bool = True,
+    more_inputs: Sequence[tuple[tuple[Any, ...] | torch.Tensor, Mapping[str, Any] | None]] | None = None,
+    dynamic_scalars: Collection[str] = (),
     strict_shapes: bool = False,
     on_stage: Callable[[str], None] | None = None,
 ) -> ONNXProgram:
@@ -56,19 +75,35 @@ def export(
         args: Positional example inputs; a bare tensor is one argument.
         f: Where to save the model, if anywhere.
         kwargs: Keyword example inputs.
-        dynamic_shapes: As for ``torch.export.export``, with plain strings as names of dynamic dims, and names of graph
-            inputs or patterns for them (``past_key_values.*``) as keys, too.
-        dynamic_axes: Instead of it, ``{name: {axis: dim}}`` or ``{name: [axis]}`` by names of graph inputs and outputs.
-        more_inputs: Further examples, ``(args, kwargs)`` each; what is not of one size in all of them is dynamic.
-        dynamic_scalars: The ints, floats and bools that are inputs, by parameter or path; others are part of the model.
-        input_names: Names of the graph inputs, or of the first of them.
+        verbose: Whether to print the graph, with types, modules and lines of source.
+        input_names: Names of the graph inputs, or of the first of them; further ones name parameters.
         output_names: Names of the graph outputs, or of the first of them.
         opset_version: Target opset, 11 to 26; by default 20.
+        dynamo: True and False select this exporter; it is here for callers of ``torch.onnx.export``.
+        external_data: Whether the weights go into a second file beside ``f``; by default only above 1.5 GiB.
+        dynamic_shapes: As for ``torch.export.export``, with plain strings as names of dynamic dims, and names of graph
+            inputs or patterns for them (``past_key_values.*``) as keys, too.
         custom_translation_table: Translations of the user's that come before the built-in ones.
+        report: Whether to write a page in Markdown about the export, or its failure, to ``artifacts_dir``.
+        optimize: Whether equal computations are shared and batch norms folded into the layer before them.
+        verify: Compare ONNX Runtime with eager torch on all example inputs; ``"auto"``: at several sizes, too.
+        profile: Whether to print the seconds of each stage.
+        dump_exported_program: Whether to save the captured program to ``artifacts_dir``.
+        artifacts_dir: Where the report and the captured program go.
         export_params: Whether the file ``f`` holds the weights.
         keep_initializers_as_inputs: Whether initializers are graph inputs in the file ``f``, too.
-        external_data: Whether the weights go into a second file beside ``f``; by default only above 1.5 GiB.
-        verify: Compare ONNX Runtime with eager torch on all example inputs; ``"auto"``: at several sizes, too.
+        dynamic_axes: Instead of ``dynamic_shapes``, by names of graph inputs and outputs: ``{name: {axis: dim}}`` or
+            ``{name: [axis]}``.
+        training: EVAL or TRAINING to put the model into that mode for the export; PRESERVE to leave it in its own, as
+            by default, but without a warning if that is training mode.
+        operator_export_type: ONNX_FALLTHROUGH or ONNX_ATEN_FALLBACK: operators that can not be translated become nodes
+            of their own domain; ONNX_ATEN: all operators of ATen do.
+        do_constant_folding: Whether what the model computes of weights alone is computed when it is saved.
+        custom_opsets: Domain to version; operators of these domains become nodes of them.
+        export_modules_as_functions: Refused unless False.
+        autograd_inlining: Refused unless True.
+        more_inputs: Further examples, ``(args, kwargs)`` each; what is not of one size in all of them is dynamic.
+        dynamic_scalars: The ints, floats and bools that are inputs, by parameter or path; others are part of the model.
         strict_shapes: Raise, not only warn, if the model can not be exported for all sizes that were asked for.
         on_stage: Called with the name of each stage as it begins.
 
@@ -80,53 +115,87 @@ def export(
         CaptureError: If torch.export can not capture the model, or with ``strict_shapes`` not for all sizes.
         UnsupportedOperatorError: If operators have neither a translation nor a decomposition.
         VerificationError: With ``verify=True``, if the results differ.
-        SaveError: If ``f`` can not be written.
+        SaveError: If ``f`` or the report can not be written.
     """
-    opset = check_opset(opset_version, DEFAULT_OPSET)
+    check_flags(dynamo, export_modules_as_functions, autograd_inlining)
     names = check_names(input_names, output_names)
-    registry = check_table(default_registry(), custom_translation_table)
+    how = _Translating(
+        check_opset(opset_version, DEFAULT_OPSET),
+        check_table(default_registry(), custom_translation_table),
+        names,
+        check_passthrough(operator_export_type, custom_opsets),
+        optimize,
+        do_constant_folding,
+    )
+    mode = check_training(training)
     timer = Timer(on_stage)
-    with timer.stage("capture"):
-        captured = capture(
-            model,
-            args,
-            kwargs,
-            dynamic_shapes,
-            dynamic_axes=dynamic_axes,
-            more_inputs=more_inputs,
-            input_names=names[0],
-            output_names=names[1],
-            dynamic_scalars=dynamic_scalars,
-            strict_shapes=strict_shapes,
-        )
-    program = _program(model, captured, opset, registry, names, timer)
-    if verify:
-        _verify(program, captured, timer, "auto" if verify == "auto" else None)
-    if f is not None:
-        with timer.stage("save"):
-            program.save(
-                f,
-                include_initializers=export_params,
-                keep_initializers_as_inputs=keep_initializers_as_inputs,
-                external_data=external_data,
+    with reported(artifacts_dir, timer.seconds, wanted=report) as page, exporting():
+        with timer.stage("capture"), in_mode(model, mode):
+            captured = capture(
+                model,
+                args,
+                kwargs,
+                dynamic_shapes,
+                dynamic_axes=dynamic_axes,
+                more_inputs=more_inputs,
+                input_names=names[0],
+                output_names=names[1],
+                dynamic_scalars=dynamic_scalars,
+                strict_shapes=strict_shapes,
+                may_train=mode is not None,
             )
+        if dump_exported_program:
+            dump(captured.exported_program, artifacts_dir)
+        program = page.program = _program(model, captured, how, timer, mode)
+        if verify:
+            _verify(program, captured, timer, "auto" if verify == "auto" else None)
+        if f is not None:
+            with timer.stage("save"):
+                program.save(
+                    f,
+                    include_initializers=export_params,
+                    keep_initializers_as_inputs=keep_initializers_as_inputs,
+                    external_data=external_data,
+                )
+    if verbose:
+        sys.stdout.write(f"{graph_text(program.model)}\n")
+    if profile:
+        sys.stdout.write(f"{stage_table(program.timings)}\n")
     return program
+
+
+@dataclass(frozen=True)
+class _Translating:
+    """How the captured program is to be translated."""
+
+    opset: int
+    registry: Registry
+    names: tuple[Sequence[str], Sequence[str]]
+    passthrough: Passthrough
+    optimize: bool
+    fold_weights: bool
+
+    def is_translated(self, node: torch.fx.Node) -> bool:
+        """Whether a node needs no decomposition."""
+        return self.passthrough.keeps(node.target) or is_translated(node, self.registry, self.opset)
 
 
 def _program(
     model: torch.nn.Module | torch.export.ExportedProgram,
     captured: Capture,
-    opset: int,
-    registry: Registry,
-    names: tuple[Sequence[str], Sequence[str]],
+    how: _Translating,
     timer: Timer,
+    mode: TrainingMode | None,
 ) -> ONNXProgram:
     with timer.stage("prepare"):
-        prepared = prepare(captured.exported_program, partial(is_translated, registry=registry, opset=opset))
+        prepared = prepare(
+            captured.exported_program, how.is_translated, optimize=how.optimize, fold_weights=how.fold_weights
+        )
     warn_of_lost_updates(prepared)
-    ends = Ends(*names, captured.input_paths, captured.output_paths)
+    ends = Ends(*how.names, captured.input_paths, captured.output_paths)
     with timer.stage("lower"):
-        lowered = lower(prepared, Request(opset, registry, captured.dim_names, ends))
+        request = Request(how.opset, how.registry, captured.dim_names, ends, how.passthrough)
+        lowered = lower(prepared, request)
     if captured.limits.constraints:
         lowered.metadata_props[CONSTRAINTS_KEY] = captured.limits.metadata()
     if captured.dim_aliases:
@@ -137,6 +206,7 @@ def _program(
         timings=timer.seconds,
         limits=captured.limits,
         source=model if isinstance(model, torch.nn.Module) else None,
+        mode=mode,
         objects=captured.objects,
         frozen_arguments=captured.frozen_arguments,
         scalars=captured.scalars,

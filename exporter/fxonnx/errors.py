@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 from torch.onnx import OnnxExporterError
@@ -45,13 +46,21 @@ class ExportError(OnnxExporterError):
     Args:
         message: What happened and where, in the user's words.
         hint: What the user can do about it; appended to the message behind ``hint:``.
+
+    Attributes:
+        report: The page that was written about the failed export, if one was asked for.
     """
 
     code: ClassVar[str] = "FX000"
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
         self.hint = hint
+        self.report: Path | None = None
         super().__init__(message if hint is None else f"{message}\nhint: {hint}")
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        return text if self.report is None else f"{text}\nreport: {self.report}"
 
 
 class ArgumentError(ExportError, ValueError):

@@ -14,6 +14,7 @@ from torch.utils import _pytree as pytree
 from .capture.objects import assembled, dismantled
 from .capture.preserve import preserved
 from .errors import ArgumentError, VerificationError
+from .options import in_mode
 from .program.binding import Call, bind
 from .resizing import auto_sizes, check_sizes, resized
 
@@ -171,7 +172,7 @@ def _run_source(program: ONNXProgram, args: Any, kwargs: Any) -> list[Any]:
     if source is None:
         return _run_captured(program, args, kwargs)
     weights = {name: buffer.detach().clone() for name, buffer in source.named_buffers()} | dict(program.applied_weights)
-    with torch.no_grad(), preserved(source, ()):
+    with torch.no_grad(), in_mode(source, program.mode), preserved(source, ()):
         given = _with_numbers((_copied(args), _copied(kwargs)), program.scalars)
         if program.objects is not None:
             given = assembled(program.objects, given)

@@ -100,6 +100,7 @@ def capture(
     output_names: Sequence[str] = (),
     dynamic_scalars: Collection[str] = (),
     strict_shapes: bool = False,
+    may_train: bool = False,
 ) -> Capture:
     """Captures a model with torch.export. The model and the example inputs stay as they are.
 
@@ -119,6 +120,8 @@ def capture(
         dynamic_scalars: The ints, floats and bools that are inputs, by parameter or path; others are part of the model.
         strict_shapes: Whether it is an error, not a warning, if the model can not be captured for all sizes asked for.
 
+        may_train: Whether there is no need to warn of a model in training mode.
+
     Raises:
         ArgumentError: If an argument is wrong; it names the argument.
         CaptureError: If torch.export fails, a dim that was to be dynamic has only one possible size, or, with
@@ -128,7 +131,7 @@ def capture(
     request = _Request(dynamic_shapes, dynamic_axes, more_inputs, input_names, output_names)
     if isinstance(model, ExportedProgram):
         return _as_it_is(model, request)
-    if model.training:
+    if model.training and not may_train:
         warnings.warn(
             "the model is in training mode and is exported as such: dropout and batch statistics stay active. "
             "Call model.eval() before the export if it is meant for inference",

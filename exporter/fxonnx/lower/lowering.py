@@ -26,6 +26,7 @@ from ..prepare import REASON_KEY, Prepared
 from .dispatch import bind, find
 from .metadata import node_metadata, target_name
 from .model import Ends, add_inputs, add_outputs, new_model
+from .passthrough import Passthrough
 
 __all__ = ["Request", "lower"]
 
@@ -45,12 +46,14 @@ class Request:
         registry: The translations.
         dim_names: torch's symbols to the user's names.
         ends: Names of graph inputs and outputs.
+        passthrough: Operators that become nodes of their own domain.
     """
 
     opset: int
     registry: Registry
     dim_names: Mapping[sympy.Symbol, str]
     ends: Ends
+    passthrough: Passthrough = Passthrough()  # noqa: RUF009 - immutable
 
 
 def lower(prepared: Prepared, request: Request) -> ir.Model:
@@ -155,7 +158,13 @@ class _Walk:
         if results and all(0 in result.shape for result in results) and not node.meta.get("unbacked_bindings"):
             self._nothing(node, results, val)
             return
-        translation, reasons = find(node, self.request.registry, self.request.opset)
+        passthrough = self.request.passthrough
+        translation: Translation | None = None
+        reasons: tuple[str, ...] = ()
+        if not passthrough.keeps(node.target):
+            translation, reasons = find(node, self.request.registry, self.request.opset)
+        if translation is None:
+            translation = passthrough.translation(node.target)
         if translation is None:
             why_whole = node.meta.get(REASON_KEY)
             self._give_up(node, results, val, reasons if why_whole is None else (*reasons, why_whole))

@@ -64,12 +64,20 @@ def _tensor(exported_program: torch.export.ExportedProgram, record: InputRecord)
     return found
 
 
-def prepare(exported_program: torch.export.ExportedProgram, is_translated: Callable[[torch.fx.Node], bool]) -> Prepared:
+def prepare(
+    exported_program: torch.export.ExportedProgram,
+    is_translated: Callable[[torch.fx.Node], bool],
+    *,
+    optimize: bool = True,
+    fold_weights: bool = True,
+) -> Prepared:
     """Runs all passes on a copy of the captured graph.
 
     Args:
         exported_program: The captured program; not changed.
         is_translated: Whether a node can be translated as it is; others are decomposed.
+        optimize: Whether equal computations are shared and batch norms folded.
+        fold_weights: Whether weights that are computed from weights are initializers, not nodes.
     """
     signature = read_signature(exported_program)
     module = _copy(exported_program)
@@ -89,11 +97,13 @@ def prepare(exported_program: torch.export.ExportedProgram, is_translated: Calla
         for node, record in records.items()
         if record.kind == InputKind.CONSTANT_TENSOR and node.name not in mutated
     }
-    share(graph, lifted)
+    if optimize:
+        share(graph, lifted)
     constants = dict(fold(module, lifted))
     weights = {node for node, record in records.items() if record.is_weight and node.name not in mutated}
-    fold_batch_norm(graph, weights)
-    derived = derive_weights(graph, weights, constants)
+    if optimize and fold_weights:
+        fold_batch_norm(graph, weights)
+    derived = derive_weights(graph, weights, constants) if fold_weights else {}
     _drop_dead(graph, keep=derived)
     for node in graph.nodes:
         if node.op == "get_attr" and node.target not in constants:

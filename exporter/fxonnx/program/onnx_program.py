@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 import onnx
 import onnx_ir as ir
 import torch
+from torch.onnx import TrainingMode
 
 from ..capture.constraints import CONSTRAINTS_KEY, Constraint, Limits
 from ..errors import SaveError
@@ -38,6 +39,7 @@ class ONNXProgram:
         example_inputs: Positional and keyword example inputs; by default those of the exported program.
         limits: For which sizes it may be used.
         source: The model it was captured from, if that is at hand.
+        mode: The mode that the model was exported in, if it was asked for.
         objects: Positional and keyword inputs as the model takes them, if there are objects among them.
         frozen_arguments: Label to value of the arguments that are part of the model.
         scalars: Positions among the leaves of the inputs of the numbers that the model gets as tensors.
@@ -47,6 +49,7 @@ class ONNXProgram:
         exported_program: The program it was made of, as torch.export captured it.
         limits: For which sizes it may be used.
         source: The model it was captured from, or None.
+        mode: The mode that model was exported in, if it was asked for; None is its own.
         objects: Inputs as that model takes them, if there are objects among them.
         frozen_arguments: Label to value of the arguments that are part of the model: at every call they are as then.
         scalars: Positions among the leaves of the inputs of the numbers that are graph inputs.
@@ -61,6 +64,7 @@ class ONNXProgram:
         example_inputs: tuple[tuple[Any, ...], dict[str, Any]] | None = None,
         limits: Limits | None = None,
         source: torch.nn.Module | None = None,
+        mode: TrainingMode | None = None,
         objects: tuple[tuple[Any, ...], Mapping[str, Any]] | None = None,
         frozen_arguments: Mapping[str, Any] = MappingProxyType({}),
         scalars: frozenset[int] = frozenset(),
@@ -69,6 +73,7 @@ class ONNXProgram:
         self.exported_program = exported_program
         self.limits = Limits() if limits is None else limits
         self.source = source
+        self.mode = mode
         self.objects = objects
         self.frozen_arguments = MappingProxyType(dict(frozen_arguments))
         self.scalars = scalars

@@ -1,0 +1,102 @@
+"""The options of torch.onnx.export that say how to export, checked: each is honoured or refused."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from types import MappingProxyType
+from typing import Any, Literal
+
+import torch
+from torch.onnx import OperatorExportTypes, TrainingMode
+
+from .errors import ArgumentError
+from .lower.passthrough import Passthrough
+
+__all__ = ["check_flags", "check_passthrough", "check_training", "in_mode"]
+
+_MODES: Mapping[str, Literal["none", "aten", "fallback", "fallthrough"]] = MappingProxyType(
+    {"ONNX": "none", "ONNX_ATEN": "aten", "ONNX_ATEN_FALLBACK": "fallback", "ONNX_FALLTHROUGH": "fallthrough"}
+)
+
+
+def check_training(training: Any) -> TrainingMode | None:
+    """The mode to export in; None leaves the model in its own.
+
+    Raises:
+        ArgumentError: If it is no ``torch.onnx.TrainingMode``.
+    """
+    if training is None or isinstance(training, TrainingMode):
+        return training
+    raise ArgumentError(
+        "training",
+        f"expected a torch.onnx.TrainingMode, got {training!r}",
+        hint="pass TrainingMode.EVAL, PRESERVE or TRAINING, or nothing",
+    )
+
+
+def check_passthrough(operator_export_type: Any, custom_opsets: Any) -> Passthrough:
+    """Which operators stay what they are.
+
+    Raises:
+        ArgumentError: If an argument has another form.
+    """
+    name = "ONNX" if operator_export_type is None else getattr(operator_export_type, "name", operator_export_type)
+    if name not in _MODES:
+        raise ArgumentError(
+            "operator_export_type",
+            f"expected a torch.onnx.OperatorExportTypes, got {operator_export_type!r}",
+            hint=f"there are {', '.join(OperatorExportTypes.__members__)}",
+        )
+    opsets = {} if custom_opsets is None else custom_opsets
+    if not isinstance(opsets, Mapping):
+        raise ArgumentError(
+            "custom_opsets", f"expected a dict from domain to version, got {opsets!r}", hint='write {"my_domain": 1}'
+        )
+    for domain, version in opsets.items():
+        if not isinstance(domain, str) or not domain or domain in ("ai.onnx", "aten"):
+            raise ArgumentError("custom_opsets", f"{domain!r} is not a domain of custom operators")
+        if isinstance(version, bool) or not isinstance(version, int) or version < 1:
+            raise ArgumentError("custom_opsets", f"the version of {domain!r} is {version!r}, not a positive int")
+    return Passthrough(_MODES[name], MappingProxyType(dict(opsets)))
+
+
+def check_flags(
+    dynamo: Any,
+    export_modules_as_functions: bool | Collection[type[torch.nn.Module]],
+    autograd_inlining: bool,
+) -> None:
+    """Refuses what can not be honoured.
+
+    Raises:
+        ArgumentError: It says what to do instead.
+    """
+    if not isinstance(dynamo, bool):
+        raise ArgumentError("dynamo", f"expected True or False, got {dynamo!r}", hint="both select this exporter")
+    if export_modules_as_functions:
+        raise ArgumentError(
+            "export_modules_as_functions",
+            "modules can not be exported as ONNX functions",
+            hint="leave it out; which module a node comes from is in its metadata, under namespace",
+        )
+    if not autograd_inlining:
+        raise ArgumentError(
+            "autograd_inlining",
+            "the forward of an autograd.Function is always exported in its place",
+            hint="wrap it in torch.library.custom_op and pass a translation in custom_translation_table",
+        )
+
+
+@contextmanager
+def in_mode(model: Any, training: TrainingMode | None) -> Iterator[None]:
+    """Puts a model into training or evaluation mode for the body; every module is in its own mode again afterwards."""
+    if training in (None, TrainingMode.PRESERVE) or not isinstance(model, torch.nn.Module):
+        yield
+        return
+    before = {module: module.training for module in model.modules()}
+    try:
+        model.train(training == TrainingMode.TRAINING)
+        yield
+    finally:
+        for module, was in before.items():
+            module.training = was

@@ -1,0 +1,240 @@
+"""Every option of torch.onnx.export is honoured, or refused with a reason."""
+
+from __future__ import annotations
+
+import inspect
+import threading
+import warnings
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+import torch
+from torch import nn
+from torch.onnx import OperatorExportTypes, TrainingMode
+
+import fxonnx
+from fxonnx import ArgumentError, UnsupportedOperatorError
+
+LIBRARY = torch.library.Library("fxonnx_options", "DEF")
+LIBRARY.define(
+    "scaled(Tensor x, Tensor? bias, float scale, int[] axes, str mode='a', *, ScalarType? dtype=None) -> Tensor"
+)
+LIBRARY.impl("scaled", lambda x, bias, scale, axes, mode="a", *, dtype=None: x * scale, "CompositeExplicitAutograd")
+LIBRARY.define("halves(Tensor x) -> (Tensor, Tensor)")
+LIBRARY.impl("halves", lambda x: (x[:2].clone(), x[2:].clone()), "CompositeExplicitAutograd")
+
+
+class Custom(nn.Module):
+    def forward(self, x: torch.Tensor) -> Any:
+        y = torch.ops.fxonnx_options.scaled(x, None, 2.0, [0, 1], dtype=torch.float32)
+        return torch.ops.fxonnx_options.halves(y.relu())
+
+
+class Network(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3), nn.Dropout(0.5), nn.ReLU())
+        self.head = nn.Linear(3, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.layers(x).mean(2).transpose(1, 2))
+
+
+X = torch.randn(2, 2, 6, 5)
+
+
+def operators(program: fxonnx.ONNXProgram) -> list[str]:
+    return [f"{node.domain}::{node.op_type}" if node.domain else node.op_type for node in program.model.graph]
+
+
+def test_no_parameter_of_the_incumbent_is_missing() -> None:
+    ours, theirs = inspect.signature(fxonnx.export).parameters, inspect.signature(torch.onnx.export).parameters
+    assert [name for name in theirs if name not in ours] == []
+    assert list(ours)[:3] == list(theirs)[:3]
+    assert all(ours[name].kind == theirs[name].kind for name in theirs)
+
+
+def test_no_member_of_its_program_is_missing() -> None:
+    members = [name for name in dir(torch.onnx.ONNXProgram) if not name.startswith("_")]
+    program = fxonnx.export(nn.ReLU().eval(), (X,))
+    assert [name for name in [*members, "model", "exported_program"] if not hasattr(program, name)] == []
+
+
+@pytest.mark.parametrize("dynamo", [True, False])
+def test_either_value_of_dynamo(dynamo: bool) -> None:
+    assert operators(fxonnx.export(nn.ReLU().eval(), (X,), dynamo=dynamo)) == ["Relu"]
+
+
+def test_verbose_prints_the_graph(capsys: pytest.CaptureFixture[str]) -> None:
+    fxonnx.export(Network().eval(), (X,), dynamic_shapes=({0: "batch"},), verbose=True)
+    text = capsys.readouterr().out
+    assert text.startswith("graph main_graph (\n  %x : FLOAT[batch, 2, 6, 5]\n")
+    assert "  %head.bias : FLOAT[2]  # initializer\n" in text
+    assert "Conv[" in text
+    assert ", scope: layers.0  # test_options.py:" in text
+    assert "  return %linear : FLOAT[batch, 3, 2]\n}\n" in text
+    fxonnx.export(nn.ReLU().eval(), (X,))
+    assert capsys.readouterr().out == ""
+
+
+def test_verbose_prints_bodies(capsys: pytest.CaptureFixture[str]) -> None:
+    class Branch(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.cumprod(x, 0)
+
+    fxonnx.export(Branch().eval(), (torch.rand(3, 2),), verbose=True)
+    assert "    body (" in capsys.readouterr().out
+
+
+def test_profile_prints_the_stages(capsys: pytest.CaptureFixture[str]) -> None:
+    fxonnx.export(nn.ReLU().eval(), (X,), profile=True)
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == ["capture", "prepare", "lower", "total"]
+    assert all(line.endswith(" s") for line in lines)
+
+
+def test_reports(tmp_path: Path) -> None:
+    directory = tmp_path / "new"
+    fxonnx.export(Network().eval(), (X,), dynamic_shapes=({0: "batch"},), report=True, artifacts_dir=directory)
+    (page,) = directory.glob("onnx_export_*_success.md")
+    text = page.read_text()
+    for part in (
+        "The export succeeded.",
+        "| capture | ",
+        "| input | x | FLOAT[batch, 2, 6, 5] |",
+        "| Conv | 1 |",
+        "class GraphModule",
+    ):
+        assert part in text
+    with pytest.raises(UnsupportedOperatorError, match=r"fxonnx_options\.scaled(?s:.*)\nreport: .*_error\.md$"):
+        fxonnx.export(Custom().eval(), (torch.rand(4, 3),), report=True, artifacts_dir=directory)
+    (page,) = directory.glob("onnx_export_*_error.md")
+    text = page.read_text()
+    for part in (
+        "The export failed.",
+        "FX004 UnsupportedOperatorError",
+        "fxonnx_options.scaled",
+        "Traceback",
+        "| lower | ",
+    ):
+        assert part in text
+    (tmp_path / "file").touch()
+    with pytest.raises(fxonnx.SaveError, match=r"artifacts_dir .*file can not be made"):
+        fxonnx.export(nn.ReLU().eval(), (X,), report=True, artifacts_dir=tmp_path / "file")
+
+
+def test_the_captured_program_is_saved(tmp_path: Path) -> None:
+    fxonnx.export(nn.ReLU().eval(), (X,), dump_exported_program=True, artifacts_dir=tmp_path)
+    (path,) = tmp_path.glob("onnx_export_*.pt2")
+    assert torch.equal(torch.export.load(path).module()(X), X.relu())
+
+
+def test_without_optimization() -> None:
+    model = Network().eval()
+    program = fxonnx.export(model, (X,))
+    assert "BatchNormalization" not in operators(program)
+    plain = fxonnx.export(model, (X,), optimize=False)
+    assert "BatchNormalization" in operators(plain)
+    runtime = fxonnx.export(model, (X,), do_constant_folding=False)
+    assert len(operators(runtime)) > len(operators(program))
+    assert not any("::folded" in name for name in runtime.model.graph.initializers)
+    for one in (program, plain, runtime):
+        torch.testing.assert_close(one(X)[0], model(X), rtol=1e-4, atol=1e-5)
+
+
+def test_training_modes() -> None:
+    model = Network().train()
+    model.layers[1].eval()
+    before = {name: module.training for name, module in model.named_modules()}
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message="the model is in training mode")
+        warnings.filterwarnings("ignore", message="forward writes to")
+        evaluated = fxonnx.export(model, (X,), training=TrainingMode.EVAL, verify="auto", dynamic_shapes=({0: "n"},))
+        kept = fxonnx.export(model, (X,), training=TrainingMode.PRESERVE)
+        trained = fxonnx.export(Network().eval(), (X,), training=TrainingMode.TRAINING)
+    assert "Dropout" not in " ".join(operators(evaluated))
+    assert "RandomUniformLike" in operators(kept) or "Dropout" in operators(kept) or "Bernoulli" in operators(kept)
+    assert not any(
+        node.op_type == "BatchNormalization" and "training_mode" in node.attributes for node in kept.model.graph
+    )
+    assert len(operators(trained)) > len(operators(evaluated))
+    assert {name: module.training for name, module in model.named_modules()} == before
+    with pytest.raises(ArgumentError, match=r"training: expected a torch.onnx.TrainingMode, got True\nhint: pass"):
+        fxonnx.export(model, (X,), training=True)  # type: ignore[arg-type]
+
+
+def test_custom_operators_pass_through() -> None:
+    x = torch.rand(4, 3)
+    program = fxonnx.export(Custom().eval(), (x,), custom_opsets={"fxonnx_options": 3})
+    assert operators(program) == ["fxonnx_options::scaled", "Relu", "fxonnx_options::halves"]
+    assert program.model.opset_imports["fxonnx_options"] == 3
+    scaled, _, halves = program.model.graph
+    assert {name: item.value for name, item in scaled.attributes.items()} == {
+        "scale": 2.0, "axes": (0, 1), "mode": "a", "dtype": onnx.TensorProto.FLOAT
+    }  # fmt: skip
+    assert [value.name for value in scaled.inputs] == ["x"]
+    assert len(halves.outputs) == 2
+    onnx.checker.check_model(program.model_proto)
+
+
+def test_operators_without_a_translation_fall_through() -> None:
+    class Solved(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.ops.fxonnx_options.scaled(torch.linalg.eigvals(x).abs(), None, 2.0, [0])
+
+    x, model = torch.rand(3, 3), Solved().eval()
+    export_types = OperatorExportTypes
+    program = fxonnx.export(Custom().eval(), (torch.rand(4, 3),), operator_export_type=export_types.ONNX_FALLTHROUGH)
+    assert operators(program)[0] == "fxonnx_options::scaled"
+    with pytest.raises(UnsupportedOperatorError, match="fxonnx_options"):
+        fxonnx.export(model, (x,), operator_export_type=export_types.ONNX_ATEN_FALLBACK)
+    with pytest.raises(UnsupportedOperatorError, match="fxonnx_options"):
+        fxonnx.export(model, (x,))
+
+
+def test_everything_as_aten() -> None:
+    program = fxonnx.export(Network().eval(), (X,), operator_export_type=OperatorExportTypes.ONNX_ATEN)
+    assert set(operators(program)) == {"org.pytorch.aten::ATen"}
+    first = program.model.graph[0]
+    assert (first.attributes["operator"].value, first.attributes["overload_name"].value) == ("conv2d", "")
+    assert program.model.opset_imports["org.pytorch.aten"] == 1
+
+
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"dynamo": 1}, "dynamo: expected True or False, got 1"),
+    ({"export_modules_as_functions": True}, "export_modules_as_functions: modules can not be .*\nhint: leave it out"),
+    ({"export_modules_as_functions": {nn.Linear}}, "export_modules_as_functions: modules can not be"),
+    ({"autograd_inlining": False}, "autograd_inlining: the forward of an autograd.Function is always"),
+    ({"operator_export_type": "RAW"}, "operator_export_type: expected .*, got 'RAW'\nhint: there are ONNX, ONNX_ATEN,"),
+    ({"custom_opsets": ["a"]}, r"custom_opsets: expected a dict from domain to version, got \['a'\]"),
+    ({"custom_opsets": {"ai.onnx": 3}}, "custom_opsets: 'ai.onnx' is not a domain of custom operators"),
+    ({"custom_opsets": {"a": 0}}, "custom_opsets: the version of 'a' is 0, not a positive int"),
+]
+
+
+@pytest.mark.parametrize(("options", "match"), REFUSED)
+def test_what_can_not_be_honoured(options: dict[str, Any], match: str) -> None:
+    with pytest.raises(ArgumentError, match=match):
+        fxonnx.export(nn.ReLU().eval(), (X,), **options)
+
+
+class Told(nn.Module):
+    """Does something else while it is exported, and exports another model meanwhile."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if not fxonnx.is_in_onnx_export():
+            return x
+        seen: list[bool] = []
+        thread = threading.Thread(target=lambda: seen.append(fxonnx.is_in_onnx_export()))
+        thread.start()
+        thread.join()
+        return x + 1 if seen == [False] else x + 2
+
+
+def test_a_model_can_tell_that_it_is_exported() -> None:
+    assert not fxonnx.is_in_onnx_export()
+    program = fxonnx.export(Told().eval(), (X,))
+    assert torch.equal(program(X)[0], X + 1)
+    assert not fxonnx.is_in_onnx_export()
