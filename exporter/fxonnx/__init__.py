@@ -14,6 +14,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .api import export
     from .capture.constraints import Constraint
+    from .drop_in import (
+        ExportableModule,
+        export_to_pretty_string,
+        install,
+        installed,
+        select_model_mode_for_export,
+        uninstall,
+    )
     from .errors import (
         ArgumentError,
         CaptureError,
@@ -39,6 +47,13 @@ __all__ = [  # noqa: RUF022 - grouped
     "export",
     "is_in_onnx_export",
     "weights_of",
+    # In the place of torch.onnx
+    "ExportableModule",
+    "export_to_pretty_string",
+    "install",
+    "installed",
+    "select_model_mode_for_export",
+    "uninstall",
     # What to export with
     "InputObserver",
     # Comparison with eager torch
@@ -59,6 +74,12 @@ __all__ = [  # noqa: RUF022 - grouped
 
 # A name must not be that of its module: importing the module would put it in the name's place.
 _ROOMS = {
+    "ExportableModule": "drop_in",
+    "export_to_pretty_string": "drop_in",
+    "install": "drop_in",
+    "installed": "drop_in",
+    "select_model_mode_for_export": "drop_in",
+    "uninstall": "drop_in",
     "Constraint": "capture.constraints",
     "InputObserver": "observer",
     "ONNXProgram": "program",

@@ -1,0 +1,122 @@
+"""In the place of torch.onnx: ``fxonnx.install()``, and the smaller functions that its callers use."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.onnx import TrainingMode
+
+from . import api, program, state
+from .errors import ArgumentError
+from .observer import InputObserver
+from .options import check_training, in_mode
+from .report import graph_text
+
+__all__ = [
+    "ExportableModule",
+    "export_to_pretty_string",
+    "install",
+    "installed",
+    "select_model_mode_for_export",
+    "uninstall",
+]
+
+_KEPT = "_fxonnx_kept"
+"""Attribute of ``torch.onnx`` with what was in the places that are taken."""
+
+
+def install() -> None:
+    """Lets ``torch.onnx.export`` and its companions be those of fxonnx, until ``uninstall``.
+
+    ``export``, ``ONNXProgram``, ``is_in_onnx_export``, ``InputObserver`` and ``ExportableModule`` are replaced there; scripts
+    written for torch.onnx run unchanged. To install twice is to install once.
+    """
+    if installed():
+        return
+    ours: Mapping[str, Any] = {
+        "export": api.export,
+        "ONNXProgram": program.ONNXProgram,
+        "is_in_onnx_export": state.is_in_onnx_export,
+        "InputObserver": InputObserver,
+        "ExportableModule": ExportableModule,
+    }
+    setattr(torch.onnx, _KEPT, {name: getattr(torch.onnx, name) for name in ours})
+    for name, value in ours.items():
+        setattr(torch.onnx, name, value)
+
+
+def uninstall() -> None:
+    """Puts back what ``install`` replaced."""
+    if not installed():
+        return
+    for name, value in getattr(torch.onnx, _KEPT).items():
+        setattr(torch.onnx, name, value)
+    delattr(torch.onnx, _KEPT)
+
+
+def installed() -> bool:
+    """Whether ``torch.onnx.export`` is that of fxonnx."""
+    return hasattr(torch.onnx, _KEPT)
+
+
+class ExportableModule(torch.nn.Module, abc.ABC):
+    """A module that knows how it is exported: a base class with example arguments, sizes and names to fill in."""
+
+    @abc.abstractmethod
+    def example_arguments(self) -> tuple[tuple[Any, ...], dict[str, Any] | None]:
+        """Positional and keyword example inputs."""
+
+    def dynamic_shapes(self) -> Any:
+        """Which sizes are dynamic; none by default."""
+        return None
+
+    def input_names(self) -> Sequence[str] | None:
+        """Names of the graph inputs."""
+        return None
+
+    def output_names(self) -> Sequence[str] | None:
+        """Names of the graph outputs."""
+        return None
+
+    def to_onnx(self, **options: Any) -> program.ONNXProgram:
+        """Exports the module; options are those of ``fxonnx.export`` and come before the module's own."""
+        args, kwargs = self.example_arguments()
+        own = {
+            "args": args,
+            "kwargs": kwargs,
+            "dynamic_shapes": self.dynamic_shapes(),
+            "input_names": self.input_names(),
+            "output_names": self.output_names(),
+        }
+        return api.export(self, **(own | options))
+
+
+def export_to_pretty_string(model: torch.nn.Module, args: Any = (), **options: Any) -> str:
+    """The graph of an export as text, with types, modules and lines of source; nothing is saved.
+
+    Args:
+        model: As for ``export``.
+        args: Likewise.
+        **options: Likewise; ``f`` is refused.
+
+    Raises:
+        ArgumentError: If ``f`` is given.
+    """
+    if options.pop("f", None) is not None:
+        raise ArgumentError("f", "export_to_pretty_string saves nothing", hint="call export for a file")
+    return graph_text(api.export(model, args, **options).model)
+
+
+@contextmanager
+def select_model_mode_for_export(model: torch.nn.Module, mode: TrainingMode | None) -> Iterator[None]:
+    """Puts a model into the mode of an export for the body, and each of its modules into its own again afterwards.
+
+    Raises:
+        ArgumentError: If the mode is no ``torch.onnx.TrainingMode``.
+    """
+    with in_mode(model, check_training(mode)):
+        yield
