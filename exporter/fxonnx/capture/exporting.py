@@ -6,7 +6,7 @@ import re
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
 from unittest import mock
@@ -18,6 +18,7 @@ from torch.fx.experimental import _config as symbolic_config
 
 from ..errors import CaptureError
 from .attention import symbolic_causality
+from .broadcasting import broadcast_as_the_example
 from .guards import GuardLog, is_users, recorded_guards, source_line_of
 from .inputs import Inputs
 from .naming import fixed_dims_error
@@ -94,7 +95,9 @@ def _export(
     model: torch.nn.Module, inputs: Inputs, dynamic_shapes: dict[str, Any] | None, *, strict: bool
 ) -> ExportedProgram:
     tensors = [leaf for leaf in pytree.tree_leaves((inputs.args, inputs.kwargs)) if isinstance(leaf, torch.Tensor)]
-    with preserved(model, tensors), recurrent_kernels(), pooled_sizes(), symbolic_causality(), _quiet():
+    with preserved(model, tensors), ExitStack() as stack:
+        for scope in (recurrent_kernels, pooled_sizes, symbolic_causality, broadcast_as_the_example, _quiet):
+            stack.enter_context(scope())
         model.forward = _of_tensors(model.forward, inputs)
         # Oblivious: an example size of 0 or 1 says nothing about a dynamic dim.
         with symbolic_config.patch(backed_size_oblivious=True):  # type: ignore[attr-defined]
