@@ -32,8 +32,8 @@ _KEPT = "_fxonnx_kept"
 def install() -> None:
     """Lets ``torch.onnx.export`` and its companions be those of fxonnx, until ``uninstall``.
 
-    ``export``, ``ONNXProgram``, ``is_in_onnx_export``, ``InputObserver`` and ``ExportableModule`` are replaced there; scripts
-    written for torch.onnx run unchanged. To install twice is to install once.
+    ``export``, ``ONNXProgram``, ``is_in_onnx_export``, ``InputObserver`` and ``ExportableModule`` are replaced, so
+    that scripts written for torch.onnx run unchanged. To install twice is to install once.
     """
     if installed():
         return

@@ -18,6 +18,7 @@ from torch.fx.experimental import _config as symbolic_config
 
 from ..errors import CaptureError
 from .attention import symbolic_causality
+from .broadcasting import broadcast_as_the_example
 from .detection import any_number_of_boxes
 from .guards import GuardLog, is_users, recorded_guards, source_line_of
 from .inputs import Inputs
@@ -100,6 +101,7 @@ def _export(
         recurrent_kernels(),
         pooled_sizes(),
         symbolic_causality(),
+        broadcast_as_the_example(),
         any_number_of_boxes(),
         _quiet(),
     ):

@@ -16,7 +16,7 @@ from .shapes import Leaf
 __all__ = ["input_paths", "output_paths"]
 
 # What a language model returns for the next call, where its own name is that of an input.
-_PRESENT = {"past_key_values": "present"}
+_PRESENT = {"past_key_values": "present", "cache_params": "present"}
 
 
 def input_paths(program: ExportedProgram, inputs: Inputs, leaves: tuple[Leaf, ...]) -> dict[str, str]:

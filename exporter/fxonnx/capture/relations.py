@@ -93,12 +93,28 @@ def _reduced(one: sympy.Expr, other: sympy.Expr) -> tuple[sympy.Expr, sympy.Expr
 
 
 def _limit(equation: sympy.Eq) -> sympy.Basic | None:
-    """``s == min(s, 512)`` is how torch says that a table of 512 rows was cut to s."""
-    for one, other in (equation.args, equation.args[::-1]):
-        if isinstance(other, Min | Max) and one in other.args and len(other.args) == 2:
-            (limit,) = [argument for argument in other.args if argument != one]
-            return _normal(sympy.Le(one, limit) if isinstance(other, Min) else sympy.Ge(one, limit))
+    """``s == min(s, 512)`` or ``512 - max(512 - s, 0) == s`` is how torch says that a table was cut to s rows."""
+    difference = equation.lhs - equation.rhs
+    clamped = difference.atoms(Min, Max)
+    if len(clamped) != 1:
+        return None
+    (clamp,) = clamped
+    factor = difference.coeff(clamp)
+    if abs(factor) != 1 or len(clamp.args) != 2:
+        return None
+    value = sympy.expand(clamp - difference / factor)
+    for one, other in (clamp.args, clamp.args[::-1]):
+        if sympy.expand(value - one) == 0:
+            return _normal(_at_least(one, other) if isinstance(clamp, Max) else _at_least(other, one))
     return None
+
+
+def _at_least(one: sympy.Expr, other: sympy.Expr) -> sympy.Basic:
+    """``one >= other``; as ``a + b <= 64`` where all sizes are subtracted from a number."""
+    number, sizes = sympy.expand(one - other).as_coeff_Add()
+    if all(coefficient.is_negative for coefficient in sizes.as_coefficients_dict().values()):
+        return sympy.Le(-sizes, number)
+    return sympy.Ge(one, other)
 
 
 def _divisibility(equation: sympy.Eq) -> sympy.Basic | None:

@@ -1,0 +1,66 @@
+"""Steps of language models: sessions and their runs, for the tests of decoding."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from io import BytesIO
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import torch
+
+import fxonnx
+from fxonnx.capture.objects import parts_of
+
+__all__ = ["dynamic_parts", "run", "session", "zero_state"]
+
+
+def session(
+    model: torch.nn.Module, inputs: Mapping[str, Any], shapes: Mapping[str, Any]
+) -> onnxruntime.InferenceSession:
+    """The model exported with these inputs, ready to run."""
+    file = BytesIO()
+    fxonnx.export(model, (), file, kwargs=inputs, dynamic_shapes=shapes)
+    return onnxruntime.InferenceSession(file.getvalue(), providers=["CPUExecutionProvider"])
+
+
+def run(program: onnxruntime.InferenceSession, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Outputs by name, of those inputs that the program has."""
+    wanted = {given.name for given in program.get_inputs()}
+    names = [made.name for made in program.get_outputs()]
+    feeds = {name: value for name, value in inputs.items() if name in wanted}
+    return dict(zip(names, program.run(None, feeds), strict=True))
+
+
+def dynamic_parts(small: Any, large: Any, batch: Any, past: str = "past") -> dict[str, dict[int, Any]]:
+    """What is dynamic about the parts of a cache: ``batch`` where the sizes differ in axis 0, else ``past``.
+
+    Args:
+        small: A cache.
+        large: The same for another batch size and another number of tokens.
+        batch: The spec of the batch dim.
+        past: The spec of the other dims.
+    """
+    others = parts_of(large)
+    return {
+        name: {
+            axis: past if axis else batch
+            for axis, sizes in enumerate(zip(part.shape, others[name].shape, strict=True))
+            if sizes[0] != sizes[1]
+        }
+        for name, part in parts_of(small).items()
+        if isinstance(part, torch.Tensor)
+    }
+
+
+def zero_state(program: onnxruntime.InferenceSession, prefix: str, batch: int) -> dict[str, np.ndarray]:
+    """The state before the first token: an empty past, and zeros where the size is fixed."""
+    return {
+        given.name: np.zeros(
+            [size if isinstance(size, int) else 0 if axis else batch for axis, size in enumerate(given.shape)],
+            np.float32 if given.type == "tensor(float)" else np.int64,
+        )
+        for given in program.get_inputs()
+        if given.name.startswith(f"{prefix}.")
+    }
