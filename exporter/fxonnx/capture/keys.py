@@ -56,10 +56,11 @@ class GraphInputs:
         return next((names[key] for names in self.names if key in names), None)
 
     def match(self, pattern: str) -> Iterator[int]:
-        """The tensors that a name with ``*``, ``?`` or ``[...]`` fits."""
+        """The tensors with axes that a name with ``*``, ``?`` or ``[...]`` fits."""
         for index, leaf in enumerate(self.leaves):
             called = [name for names in self.names for name, position in names.items() if position == index]
-            if isinstance(leaf.value, torch.Tensor) and any(fnmatchcase(name, pattern) for name in called):
+            has_axes = isinstance(leaf.value, torch.Tensor) and leaf.value.dim() > 0
+            if has_axes and any(fnmatchcase(name, pattern) for name in called):
                 yield index
 
     def known(self) -> str:

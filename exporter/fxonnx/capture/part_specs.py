@@ -6,16 +6,18 @@ from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
+import torch
+
 from ..errors import ArgumentError
 
 __all__ = ["specs_of_parts"]
 
 
-def specs_of_parts(keys: Sequence[str], spec: Any, label: str) -> list[Any]:
-    """One spec for each tensor of an object.
+def specs_of_parts(parts: Mapping[str, Any], spec: Any, label: str) -> list[Any]:
+    """One spec for each tensor of an object; a pattern, or one spec for all, is not about numbers and 0-dim tensors.
 
     Args:
-        keys: Where the tensors are in the object: ``0.key``, ``0.value``, ``1.key``.
+        parts: The tensors by where they are in the object: ``0.key``, ``0.value``, ``1.key``.
         spec: By these paths or patterns for them, ``{"*.key": {2: "past"}}``; or ``{axis: dim}`` for all of them; or
             one spec for each, in pairs for each layer or as all keys and all values, which is how torch writes a cache.
         label: What to call the object in messages.
@@ -23,12 +25,14 @@ def specs_of_parts(keys: Sequence[str], spec: Any, label: str) -> list[Any]:
     Raises:
         ArgumentError: If it is none of these, or if the order of several specs is not clear.
     """
+    keys = list(parts)
+    has_axes = {key: isinstance(part, torch.Tensor) and part.dim() > 0 for key, part in parts.items()}
     if not spec:
         return [None] * len(keys)
     if isinstance(spec, Mapping) and all(isinstance(key, int) for key in spec):
-        return [spec] * len(keys)
+        return [spec if has_axes[key] else None for key in keys]
     if isinstance(spec, Mapping):
-        return _by_path(keys, spec, label)
+        return _by_path(has_axes, spec, label)
     if isinstance(spec, list | tuple):
         return _in_order(keys, spec, label)
     raise _wrong(keys, label, f"its spec is {spec!r}")
@@ -43,14 +47,16 @@ def _wrong(keys: Sequence[str], label: str, problem: str) -> ArgumentError:
     )
 
 
-def _by_path(keys: Sequence[str], spec: Mapping[Any, Any], label: str) -> list[Any]:
+def _by_path(has_axes: Mapping[str, bool], spec: Mapping[Any, Any], label: str) -> list[Any]:
+    keys = list(has_axes)
     unknown = [path for path in spec if not any(fnmatchcase(key, str(path)) for key in keys)]
     if unknown:
         raise _wrong(keys, label, f"none is at {unknown[0]!r}")
-    return [
-        spec[key] if key in spec else next((spec[path] for path in spec if fnmatchcase(key, str(path))), None)
-        for key in keys
-    ]
+    found: list[Any] = []
+    for key in keys:
+        patterns = [path for path in spec if has_axes[key] and fnmatchcase(key, str(path))]
+        found.append(spec[key] if key in spec else spec[patterns[0]] if patterns else None)
+    return found
 
 
 def _in_order(keys: Sequence[str], spec: Sequence[Any], label: str) -> list[Any]:

@@ -265,7 +265,7 @@ class _Reader:
             self.leaves.append(specified(Leaf(parameter, path, value, {}), spec))
             return
         if id(value) in self._stand_ins:
-            specs = specs_of_parts(list(value), spec, parameter + path)
+            specs = specs_of_parts(value, spec, parameter + path)
         else:
             specs = _child_specs(value, node, spec, parameter + path)
         for key, child, child_spec in zip(node.keys, node.values, specs, strict=True):
