@@ -2,30 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import nn
 from torch.utils import _pytree as pytree
 
 import fxonnx
 from fxonnx import CaptureError
 
+from ..functions import Function
+
 V = torch.tensor
 X = (V([[1.0, -2, 3], [-4, 5, 6]]), V([[-1.0, -2, -3], [-4, -5, -6], [-7, -8, -9]]), V([[2.0, 3, 4]]))
 """Five, none and three positive numbers, in two, three and one rows."""
-
-
-class Fn(nn.Module):
-    def __init__(self, function: Callable[..., Any]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, x: torch.Tensor) -> Any:
-        return self.function(x)
 
 
 def count(x: torch.Tensor) -> Any:
@@ -123,7 +114,7 @@ ROWS = {
 @pytest.mark.parametrize("shapes", [None, ({0: "rows"},)], ids=["static", "dynamic"])
 @pytest.mark.parametrize("name", ROWS)
 def test_three_counts(name: str, shapes: Any) -> None:
-    model = Fn(ROWS[name]).eval()
+    model = Function(ROWS[name]).eval()
     program = fxonnx.export(model, (X[0],), dynamic_shapes=shapes)
     examples = X if shapes is not None else (X[0], -X[0].abs(), X[0].abs())
     for x in examples:
@@ -141,4 +132,4 @@ WRONG = {
 @pytest.mark.parametrize("name", WRONG)
 def test_what_only_python_can_decide_names_the_line(name: str) -> None:
     with pytest.raises(CaptureError, match=r"(?s)data-dependent.*at: .*test_data_dependent\.py:\d+ in <lambda>: "):
-        fxonnx.export(Fn(WRONG[name]).eval(), (X[0],))
+        fxonnx.export(Function(WRONG[name]).eval(), (X[0],))

@@ -15,6 +15,8 @@ from torch.utils import _pytree as pytree
 import fxonnx
 from fxonnx import ArgumentError, CaptureError
 
+from ..functions import Function
+
 R = torch.rand
 
 
@@ -207,19 +209,10 @@ OUTPUTS = [
 ]  # fmt: skip
 
 
-class Of(nn.Module):
-    def __init__(self, function: Callable[..., Any]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, x: torch.Tensor) -> Any:
-        return self.function(x)
-
-
 @pytest.mark.parametrize("shapes", [None, ({0: "n"},)], ids=["static", "dynamic"])
 @pytest.mark.parametrize("function", OUTPUTS)
 def test_outputs_that_are_no_tensors(function: Any, shapes: Any) -> None:
-    program = fxonnx.export(Of(function).eval(), (R(5, 3),), dynamic_shapes=shapes, verify=True)
+    program = fxonnx.export(Function(function).eval(), (R(5, 3),), dynamic_shapes=shapes, verify=True)
     for size in (5,) if shapes is None else (5, 2, 3):
         x = R(size, 3)
         found, expected = program.unflatten(program(x)), function(x)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from io import BytesIO
 from types import MappingProxyType
 from typing import Any
 
@@ -12,9 +11,9 @@ import onnxruntime
 import pytest
 import torch
 
-import fxonnx
 from fxonnx.capture.objects import parts_of
 
+from .steps import run, session
 from .torchvision_shim import import_torchvision
 
 import_torchvision()
@@ -68,26 +67,11 @@ def _source(model: Any, batch: int, length: int) -> dict[str, torch.Tensor]:
     return {"input_ids": torch.randint(3, 50, (batch, length)), "attention_mask": mask}
 
 
-def _session(
-    model: torch.nn.Module, inputs: Mapping[str, Any], shapes: Mapping[str, Any]
-) -> onnxruntime.InferenceSession:
-    file = BytesIO()
-    fxonnx.export(model, (), file, kwargs=inputs, dynamic_shapes=shapes)
-    return onnxruntime.InferenceSession(file.getvalue(), providers=["CPUExecutionProvider"])
-
-
-def _run(session: onnxruntime.InferenceSession, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    wanted = {given.name for given in session.get_inputs()}
-    names = [made.name for made in session.get_outputs()]
-    feeds = {name: value for name, value in inputs.items() if name in wanted}
-    return dict(zip(names, session.run(None, feeds), strict=True))
-
-
 def _sessions(model: Any) -> tuple[onnxruntime.InferenceSession, ...]:
     """Encoder, the step that fills the cross-attention's cache, and the step that reads it."""
     given = _source(model, 2, 7)
     source = {name: {0: "batch"} | ({} if name == "input_features" else {1: "source"}) for name in given}
-    encoder = _session(model.get_encoder(), given, source)
+    encoder = session(model.get_encoder(), given, source)
     with torch.no_grad():
         encoded = model.get_encoder()(**given)
     tokens = torch.randint(3, 50, (2, 6))
@@ -102,10 +86,10 @@ def _sessions(model: Any) -> tuple[onnxruntime.InferenceSession, ...]:
         shapes["attention_mask"] = length
     with torch.no_grad():
         cache = model(**inputs, use_cache=True).past_key_values
-    first = _session(model, {**inputs, "use_cache": True}, {**shapes, "use_cache": None})
+    first = session(model, {**inputs, "use_cache": True}, {**shapes, "use_cache": None})
     past = {name: {0: "batch", 2: "source" if "cross" in name else "past"} for name in parts_of(cache)}
     inputs |= {"decoder_input_ids": tokens[:, 4:], "past_key_values": cache}
-    return encoder, first, _session(model, inputs, {**shapes, "past_key_values": past})
+    return encoder, first, session(model, inputs, {**shapes, "past_key_values": past})
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -122,19 +106,19 @@ def test_greedy_tokens_are_those_of_generate(name: str) -> None:
     given = _source(model, 3, 9)
     expected = model.generate(**given, max_new_tokens=8, do_sample=False, num_beams=1)
     source = {key: value.numpy() for key, value in given.items()}
-    encoded = _run(encoder, source)["last_hidden_state"]
+    encoded = run(encoder, source)["last_hidden_state"]
     fixed = {**source, "encoder_outputs_last_hidden_state": encoded}
     new = np.full((3, 1), 1)
-    made = _run(first, {**fixed, "decoder_input_ids": new})
+    made = run(first, {**fixed, "decoder_input_ids": new})
     state = {key: made[key] for key in caches}
     # The first step of an empty past that knows the source already.
     empty = {key: value[:, :, :0] if "self" in key else value for key, value in state.items()}
-    again = _run(step, {**fixed, **empty, "decoder_input_ids": new})
+    again = run(step, {**fixed, **empty, "decoder_input_ids": new})
     np.testing.assert_allclose(again["logits"], made["logits"], rtol=1e-4, atol=1e-4)
     found = new
     for _ in range(8):
         new = made["logits"][:, -1].argmax(-1)[:, None]
         found = np.concatenate([found, new], 1)
-        made = _run(step, {**fixed, **state, "decoder_input_ids": new})
+        made = run(step, {**fixed, **state, "decoder_input_ids": new})
         state = {key: made[key.replace("past_key_values", "present", 1)] for key in caches}
     assert found[:, -expected.shape[1] :].tolist() == expected.tolist()

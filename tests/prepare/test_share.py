@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from torch import nn
 
 import fxonnx
 from fxonnx.prepare.share import share
 
-
-class Fn(nn.Module):
-    def __init__(self, function: Callable[..., Any]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, x: torch.Tensor) -> Any:
-        return self.function(x)
+from ..functions import Function
 
 
 def masked(x: torch.Tensor) -> torch.Tensor:
@@ -47,11 +38,11 @@ ROWS = [
 @pytest.mark.parametrize(("function", "removed"), ROWS)
 def test_what_is_equal(function: Any, removed: int) -> None:
     x = torch.randn(3, 3)
-    exported = torch.export.export(Fn(function), (x,))
+    exported = torch.export.export(Function(function), (x,))
     graph = exported.graph_module.graph
     assert share(graph) == removed
     graph.lint()
-    program = fxonnx.export(Fn(function).eval(), (x,), dynamic_shapes=({0: "n", 1: "n"},))
+    program = fxonnx.export(Function(function).eval(), (x,), dynamic_shapes=({0: "n", 1: "n"},))
     for size in (3, 5):
         example = torch.randn(size, size)
         for actual, expected in zip(program(example), torch.utils._pytree.tree_leaves(function(example)), strict=True):
@@ -59,10 +50,10 @@ def test_what_is_equal(function: Any, removed: int) -> None:
 
 
 def test_random_numbers_are_drawn_again() -> None:
-    exported = torch.export.export(Fn(lambda x: torch.rand_like(x) - torch.rand_like(x)), (torch.zeros(3),))
+    exported = torch.export.export(Function(lambda x: torch.rand_like(x) - torch.rand_like(x)), (torch.zeros(3),))
     assert share(exported.graph_module.graph) == 0
 
 
 def test_a_model_has_one_mask() -> None:
-    program = fxonnx.export(Fn(masked).eval(), (torch.zeros(3, 3),), dynamic_shapes=({0: "n", 1: "n"},))
+    program = fxonnx.export(Function(masked).eval(), (torch.zeros(3, 3),), dynamic_shapes=({0: "n", 1: "n"},))
     assert sum(node.op_type == "Range" for node in program.model.graph) == 1
