@@ -238,3 +238,44 @@ def test_a_model_can_tell_that_it_is_exported() -> None:
     program = fxonnx.export(Told().eval(), (X,))
     assert torch.equal(program(X)[0], X + 1)
     assert not fxonnx.is_in_onnx_export()
+
+
+@pytest.mark.parametrize(
+    ("level", "keys"),
+    [
+        ("full", {"namespace", "class_hierarchy", "name_scopes", "fx_node", "stack_trace"}),
+        ("names", {"namespace", "class_hierarchy", "name_scopes"}),
+        ("none", set()),
+    ],
+)
+def test_metadata(level: Any, keys: set[str]) -> None:
+    program = fxonnx.export(Network().eval(), (X,), metadata=level)
+    for node in program.model.graph:
+        assert {key.removeprefix("pkg.torch.onnx.") for key in node.metadata_props} == keys
+    with pytest.raises(ArgumentError, match="metadata: expected one of 'full', 'names', 'none', got 'some'"):
+        fxonnx.export(Network().eval(), (X,), metadata="some")  # type: ignore[arg-type]
+
+
+def test_paths_of_sources_are_relative(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def files() -> set[str]:
+        program = fxonnx.export(Network().eval(), (X,))
+        traces = "".join(node.metadata_props["pkg.torch.onnx.stack_trace"] for node in program.model.graph)
+        return {line.split('"')[1] for line in traces.splitlines() if line.strip().startswith("File ")}
+
+    found = files()
+    assert {"torch/nn/modules/conv.py", "tests/test_options.py"} <= found
+    monkeypatch.chdir(tmp_path)
+    assert not any(Path(name).is_absolute() for name in found | files())
+
+
+def test_notes_of_the_user_are_kept() -> None:
+    class Annotated(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            with torch.fx.traceback.annotate({"stage": 1}):
+                x = x.exp()
+            return x.sin()
+
+    with torch.fx.traceback.preserve_node_meta():
+        program = fxonnx.export(Annotated().eval(), (X,))
+    notes = {node.op_type: node.metadata_props.get("pkg.fxonnx.custom") for node in program.model.graph}
+    assert notes == {"Exp": '{"stage": 1}', "Sin": None}

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from io import BytesIO
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch.onnx import OperatorExportTypes, TrainingMode
@@ -20,10 +20,11 @@ from .arguments import check_names, check_opset, check_table
 from .capture import ALIASES_KEY, CONSTRAINTS_KEY, Capture, capture
 from .lower.dispatch import is_translated
 from .lower.lowering import Request, lower
+from .lower.metadata import MetadataLevel
 from .lower.model import Ends
 from .lower.passthrough import Passthrough
-from .options import check_flags, check_passthrough, check_training, in_mode
-from .prepare import prepare, warn_of_lost_updates
+from .options import check_choice, check_flags, check_passthrough, check_training, in_mode
+from .prepare import LOST_UPDATES_KEY, State, find_updates, prepare, report_updates
 from .program import ONNXProgram
 from .report import dump, graph_text, reported, stage_table
 from .state import exporting
@@ -66,6 +67,8 @@ def export(
     more_inputs: Sequence[tuple[tuple[Any, ...] | torch.Tensor, Mapping[str, Any] | None]] | None = None,
     dynamic_scalars: Collection[str] = (),
     strict_shapes: bool = False,
+    state: State = "warn",
+    metadata: MetadataLevel = "full",
     on_stage: Callable[[str], None] | None = None,
 ) -> ONNXProgram:
     """Exports a model to ONNX.
@@ -105,6 +108,11 @@ def export(
         more_inputs: Further examples, ``(args, kwargs)`` each; what is not of one size in all of them is dynamic.
         dynamic_scalars: The ints, floats and bools that are inputs, by parameter or path; others are part of the model.
         strict_shapes: Raise, not only warn, if the model can not be exported for all sizes that were asked for.
+        state: What becomes of writes to parameters, buffers and inputs, whose updates ONNX does not keep: "warn" of
+            them; "io" for a graph input ``<name>.in``, the content at export by default, and an output ``<name>.out``
+            behind the others; "outputs" for the output alone; "error" to refuse.
+        metadata: What nodes say of where they come from: "full" for modules, operators, FX nodes and stack traces with
+            relative paths, "names" without the last two, "none" for nothing.
         on_stage: Called with the name of each stage as it begins.
 
     Returns:
@@ -116,6 +124,7 @@ def export(
         UnsupportedOperatorError: If operators have neither a translation nor a decomposition.
         VerificationError: With ``verify=True``, if the results differ.
         SaveError: If ``f`` or the report can not be written.
+        StateError: With ``state="error"``, if forward writes to what outlives the call.
     """
     check_flags(dynamo, export_modules_as_functions, autograd_inlining)
     names = check_names(input_names, output_names)
@@ -124,8 +133,10 @@ def export(
         check_table(default_registry(), custom_translation_table),
         names,
         check_passthrough(operator_export_type, custom_opsets),
-        optimize,
-        do_constant_folding,
+        optimize=optimize,
+        fold_weights=do_constant_folding,
+        state=state,
+        metadata=metadata,
     )
     mode = check_training(training)
     timer = Timer(on_stage)
@@ -157,10 +168,7 @@ def export(
                     keep_initializers_as_inputs=keep_initializers_as_inputs,
                     external_data=external_data,
                 )
-    if verbose:
-        sys.stdout.write(f"{graph_text(program.model)}\n")
-    if profile:
-        sys.stdout.write(f"{stage_table(program.timings)}\n")
+    _print(program, graph=bool(verbose), stages=profile)
     return program
 
 
@@ -174,6 +182,13 @@ class _Translating:
     passthrough: Passthrough
     optimize: bool
     fold_weights: bool
+    state: State
+    metadata: MetadataLevel
+
+    def __post_init__(self) -> None:
+        """Raises an ArgumentError for words that mean nothing."""
+        check_choice("state", self.state, get_args(State))
+        check_choice("metadata", self.metadata, get_args(MetadataLevel))
 
     def is_translated(self, node: torch.fx.Node) -> bool:
         """Whether a node needs no decomposition."""
@@ -191,11 +206,15 @@ def _program(
         prepared = prepare(
             captured.exported_program, how.is_translated, optimize=how.optimize, fold_weights=how.fold_weights
         )
-    warn_of_lost_updates(prepared)
-    ends = Ends(*how.names, captured.input_paths, captured.output_paths)
+    updates = find_updates(prepared, captured.input_paths)
+    lost = report_updates(updates, how.state)
+    returned = [] if how.state == "warn" else [update for update in updates if not update.is_returned]
+    ends = Ends(*how.names, captured.input_paths, captured.output_paths, returned, how.state == "io")
     with timer.stage("lower"):
-        request = Request(how.opset, how.registry, captured.dim_names, ends, how.passthrough)
+        request = Request(how.opset, how.registry, captured.dim_names, ends, how.passthrough, how.metadata)
         lowered = lower(prepared, request)
+    if lost:
+        lowered.metadata_props[LOST_UPDATES_KEY] = json.dumps(lost)
     if captured.limits.constraints:
         lowered.metadata_props[CONSTRAINTS_KEY] = captured.limits.metadata()
     if captured.dim_aliases:
@@ -211,6 +230,13 @@ def _program(
         frozen_arguments=captured.frozen_arguments,
         scalars=captured.scalars,
     )
+
+
+def _print(program: ONNXProgram, *, graph: bool, stages: bool) -> None:
+    if graph:
+        sys.stdout.write(f"{graph_text(program.model)}\n")
+    if stages:
+        sys.stdout.write(f"{stage_table(program.timings)}\n")
 
 
 def _verify(program: ONNXProgram, captured: Capture, timer: Timer, sizes: Literal["auto"] | None) -> None:

@@ -11,7 +11,8 @@ The tree::
         ├── TranslationError           FX005  a translation failed or returned the wrong thing
         ├── SaveError                  FX006  the file can not be written
         ├── RuntimeSessionError        FX007  ONNX Runtime can not load or run the model
-        └── VerificationError          FX008  ONNX Runtime and eager torch disagree
+        ├── VerificationError          FX008  ONNX Runtime and eager torch disagree
+        └── StateError                 FX009  forward writes to buffers or inputs, and state="error"
 
 ``code`` is stable: scripts and bug reports may rely on it. A message says what happened, where, and, after
 ``hint:``, what to do about it.
@@ -33,6 +34,7 @@ __all__ = [
     "PrepareError",
     "RuntimeSessionError",
     "SaveError",
+    "StateError",
     "TranslationError",
     "UnsupportedOperator",
     "UnsupportedOperatorError",
@@ -178,3 +180,9 @@ class VerificationError(ExportError):
     def __init__(self, message: str, *, rows: Sequence[Any] = (), hint: str | None = None) -> None:
         self.rows = tuple(rows)
         super().__init__(message, hint=hint)
+
+
+class StateError(ExportError):
+    """The model writes to its own buffers or to its inputs, which was not to be."""
+
+    code = "FX009"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Any, Literal
@@ -13,7 +13,7 @@ from torch.onnx import OperatorExportTypes, TrainingMode
 from .errors import ArgumentError
 from .lower.passthrough import Passthrough
 
-__all__ = ["check_flags", "check_passthrough", "check_training", "in_mode"]
+__all__ = ["check_choice", "check_flags", "check_passthrough", "check_training", "in_mode"]
 
 _MODES: Mapping[str, Literal["none", "aten", "fallback", "fallthrough"]] = MappingProxyType(
     {"ONNX": "none", "ONNX_ATEN": "aten", "ONNX_ATEN_FALLBACK": "fallback", "ONNX_FALLTHROUGH": "fallthrough"}
@@ -85,6 +85,16 @@ def check_flags(
             "the forward of an autograd.Function is always exported in its place",
             hint="wrap it in torch.library.custom_op and pass a translation in custom_translation_table",
         )
+
+
+def check_choice(argument: str, value: Any, choices: Sequence[str]) -> None:
+    """Whether a string is one of several.
+
+    Raises:
+        ArgumentError: If not.
+    """
+    if value not in choices:
+        raise ArgumentError(argument, f"expected one of {', '.join(map(repr, choices))}, got {value!r}")
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from .capture.preserve import preserved
 from .errors import ArgumentError, VerificationError
 from .options import in_mode
 from .program.binding import Call, bind
+from .program.stateful import final_states
 from .resizing import auto_sizes, check_sizes, resized
 
 if TYPE_CHECKING:
@@ -159,11 +160,11 @@ def _rows_at(program: ONNXProgram, call: Call, trial: _Trial, rtol: float | None
 
 def _run_captured(program: ONNXProgram, args: Any, kwargs: Any) -> list[Any]:
     module = _isolated_module(program.exported_program)
+    weights = {name: buffer.detach().clone() for name, buffer in module.named_buffers()} | dict(program.applied_weights)
+    args, kwargs = tuple(_copied(args)), dict(_copied(kwargs))
     with torch.no_grad():
-        result = torch.func.functional_call(
-            module, dict(program.applied_weights), tuple(_copied(args)), dict(_copied(kwargs)), tie_weights=False
-        )
-    return [leaf for leaf in pytree.tree_leaves(result) if not isinstance(leaf, str | None)]
+        result = torch.func.functional_call(module, weights, args, kwargs, tie_weights=False)
+        return _returned(result) + _final_states(program, module, weights, args, kwargs)
 
 
 def _run_source(program: ONNXProgram, args: Any, kwargs: Any) -> list[Any]:
@@ -172,12 +173,24 @@ def _run_source(program: ONNXProgram, args: Any, kwargs: Any) -> list[Any]:
     if source is None:
         return _run_captured(program, args, kwargs)
     weights = {name: buffer.detach().clone() for name, buffer in source.named_buffers()} | dict(program.applied_weights)
+    args, kwargs = _copied(args), _copied(kwargs)
     with torch.no_grad(), in_mode(source, program.mode), preserved(source, ()):
-        given = _with_numbers((_copied(args), _copied(kwargs)), program.scalars)
+        given = _with_numbers((args, kwargs), program.scalars)
         if program.objects is not None:
             given = assembled(program.objects, given)
         result = dismantled(torch.func.functional_call(source, weights, *given, tie_weights=False))
+        return _returned(result) + _final_states(program, source, weights, args, kwargs)
+
+
+def _returned(result: Any) -> list[Any]:
     return [leaf for leaf in pytree.tree_leaves(result) if not isinstance(leaf, str | None)]
+
+
+def _final_states(program: ONNXProgram, module: torch.nn.Module, weights: Any, args: Any, kwargs: Any) -> list[Any]:
+    if not program.states:
+        return []
+    states = final_states(program, module, weights, bind(program.exported_program, args, kwargs).inputs)
+    return _copied(states)  # type: ignore[no-any-return]
 
 
 def _with_numbers(given: Any, positions: Collection[int]) -> Any:

@@ -282,7 +282,7 @@ def test_updates_of_buffers_are_lost_with_a_warning() -> None:
     model = Counter()
     with pytest.warns(UserWarning, match=r"forward writes to 'count', and an ONNX model keeps nothing"):
         program = fxonnx.export(model, (torch.ones(2),))
-    assert program.model.graph.metadata_props["pkg.fxonnx.lost_updates"] == '["count"]'
+    assert program.model.metadata_props["pkg.fxonnx.lost_updates"] == '["count"]'
     assert len(program.model.graph.outputs) == 1
     assert [program(torch.ones(2))[0].tolist() for _ in range(2)] == [[2, 2], [2, 2]]
     assert model.count.tolist() == [0, 0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from copy import deepcopy
 from typing import Any
 
+import pytest
 import torch
 
 import fxonnx
@@ -15,7 +16,8 @@ from .torchvision_shim import import_torchvision
 SMALL = {"hidden_size": 16, "intermediate_size": 32, "num_attention_heads": 2, "num_key_value_heads": 1}
 
 
-def test_steps_with_a_static_cache() -> None:
+@pytest.mark.parametrize(("opset", "write"), [(20, "ScatterElements"), (24, "TensorScatter")])
+def test_steps_with_a_static_cache(opset: int, write: str) -> None:
     import_torchvision()
     from transformers import LlamaConfig, LlamaForCausalLM, StaticCache
 
@@ -35,7 +37,8 @@ def test_steps_with_a_static_cache() -> None:
     }
     shapes = {"input_ids": {0: "batch"}, "past_key_values.*": {0: "batch"}}
     before = {name: part.clone() for name, part in parts_of(example["past_key_values"]).items()}
-    program = fxonnx.export(model, kwargs=example, dynamic_shapes=shapes)
+    program = fxonnx.export(model, kwargs=example, dynamic_shapes=shapes, opset_version=opset)
+    assert sum(node.op_type == write for node in program.model.graph) == 4
     for name, part in parts_of(example["past_key_values"]).items():
         assert torch.equal(part, before[name]), name
     names = [str(value.name) for value in program.model.graph.outputs]

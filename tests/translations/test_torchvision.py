@@ -18,6 +18,8 @@ from .torchvision_kernels import make_operators_run  # noqa: E402  # needs an im
 
 make_operators_run()
 
+import fxonnx.capture.detection  # noqa: E402  # brings operators of its own
+
 OPS = torch.ops.torchvision
 DOUBLE = torch.float64
 
@@ -46,6 +48,7 @@ BOXES = torch.tensor(
     ]
 )
 SCORES = torch.tensor([0.5, 0.5, 0.9, 0.1, 0.3, 0.2])
+CLASSES = torch.tensor([0, 1, 0, 1, 1, 0])
 
 
 def _align(ratio: int, aligned: bool, scale: float = 0.5) -> Callable[..., Any]:
@@ -83,6 +86,15 @@ CASES = (
         for threshold in (0.0, 0.1, 1 / 3, 0.5, 2 / 3, 1.0, 1.5)
     ),
     Case("torchvision.nms.default", lambda b, s: OPS.nms(b, s, 0.5), (BOXES[:0], SCORES[:0]), "empty"),
+    *(
+        Case(
+            "fxonnx.batched_nms.default",
+            lambda b, s, c, t=threshold: torch.ops.fxonnx.batched_nms(b, s, c, t),
+            (BOXES, SCORES, CLASSES),
+            f"{threshold}",
+        )
+        for threshold in (0.1, 0.5, 1.0)
+    ),
     *(
         Case(
             "torchvision.roi_align.default",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import operator
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,8 +25,8 @@ from ..errors import TranslationError, UnsupportedOperator, UnsupportedOperatorE
 from ..origin import source_line
 from ..prepare import REASON_KEY, Prepared
 from .dispatch import bind, find
-from .metadata import node_metadata, target_name
-from .model import Ends, add_inputs, add_outputs, new_model
+from .metadata import MetadataLevel, NodeMetadata, target_name
+from .model import STATE_KEY, Ends, add_inputs, add_outputs, new_model
 from .passthrough import Passthrough
 
 __all__ = ["Request", "lower"]
@@ -47,6 +48,7 @@ class Request:
         dim_names: torch's symbols to the user's names.
         ends: Names of graph inputs and outputs.
         passthrough: Operators that become nodes of their own domain.
+        metadata: How much nodes say of where they come from.
     """
 
     opset: int
@@ -54,6 +56,7 @@ class Request:
     dim_names: Mapping[sympy.Symbol, str]
     ends: Ends
     passthrough: Passthrough = Passthrough()  # noqa: RUF009 - immutable
+    metadata: MetadataLevel = "full"
 
 
 def lower(prepared: Prepared, request: Request) -> ir.Model:
@@ -79,7 +82,9 @@ def lower(prepared: Prepared, request: Request) -> ir.Model:
             )
     if walk.unsupported:
         raise UnsupportedOperatorError(walk.report())
-    add_outputs(prepared, builder, walk.env, request.ends.outputs, paths)
+    states = add_outputs(prepared, builder, walk.env, request.ends, paths)
+    if states:
+        model.metadata_props[STATE_KEY] = json.dumps(states)
     _finish(builder)
     return model
 
@@ -99,7 +104,8 @@ def _finish(builder: Builder) -> None:
                     builder.stamp(output, builder.dims(output))
                 except Unsupported as error:
                     raise TranslationError(str(error), target=node.op_type) from error
-    unused = [name for name, value in graph.initializers.items() if not value.uses() and value not in outputs]
+    kept = outputs.union(graph.inputs)
+    unused = [name for name, value in graph.initializers.items() if not value.uses() and value not in kept]
     for name in unused:
         del graph.initializers[name]
 
@@ -111,6 +117,7 @@ class _Walk:
         self.builder = builder
         self.request = request
         self.env: dict[torch.fx.Node, Bound] = {}
+        self.metadata = NodeMetadata(request.metadata)
         self.shared: frozenset[ir.Value] = frozenset()
         self.unsupported: dict[str, list[tuple[torch.fx.Node, tuple[str, ...]]]] = {}
 
@@ -277,7 +284,7 @@ class _Walk:
     def _annotate(self, node: torch.fx.Node, mark: int) -> None:
         created = self.builder.created[mark:]
         if created:
-            metadata = node_metadata(node)
+            metadata = self.metadata.of(node)
             for onnx_node in created:
                 onnx_node.metadata_props.update(metadata)
 

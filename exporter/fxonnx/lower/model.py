@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,14 +17,16 @@ from fxonnx_translations.op import Op
 from fxonnx_translations.weights import DerivedTensor, TorchTensor
 
 from ..errors import ArgumentError
-from ..prepare import Derived, Prepared
+from ..prepare import Derived, Prepared, Update
 from ..signature import InputRecord
 
-__all__ = ["Ends", "add_inputs", "add_outputs", "new_model"]
+__all__ = ["STATE_KEY", "Ends", "add_inputs", "add_outputs", "new_model"]
 
 _INPUT = "pkg.torch.export.graph_signature.InputSpec."
 _OUTPUT = "pkg.torch.export.graph_signature.OutputSpec."
 _ORIGINAL = "pkg.torch.onnx.original_node_name"
+STATE_KEY = "pkg.fxonnx.state"
+"""Metadata of the model: JSON, a list of dicts with the name of what forward writes to, its input and its output."""
 
 
 @dataclass(frozen=True)
@@ -37,12 +38,22 @@ class Ends:
         outputs: Of the first graph outputs.
         input_paths: Placeholder to name, for inputs that are not among ``inputs``.
         output_paths: Position among the program's outputs to name, for outputs that are not among ``outputs``.
+        updates: What forward writes to, and is to be returned as ``<name>.out`` behind the other outputs.
+        state_inputs: Whether the parameters and buffers among them are inputs ``<name>.in``, too, behind the others; an
+            initializer of that name is what they are when none is given.
     """
 
     inputs: Sequence[str] = ()
     outputs: Sequence[str] = ()
     input_paths: Mapping[str, str] = field(default_factory=dict)
     output_paths: Mapping[int, str] = field(default_factory=dict)
+    updates: Sequence[Update] = ()
+    state_inputs: bool = False
+
+    @property
+    def states(self) -> frozenset[str]:
+        """Placeholders of the parameters and buffers that are graph inputs."""
+        return frozenset(update.placeholder for update in self.updates if self.state_inputs and not update.is_input)
 
 
 def new_model(prepared: Prepared, opset: int) -> ir.Model:
@@ -52,8 +63,6 @@ def new_model(prepared: Prepared, opset: int) -> ir.Model:
     graph.metadata_props["pkg.torch.export.ExportedProgram.range_constraints"] = str(
         prepared.exported_program.range_constraints
     )
-    if prepared.lost_updates:
-        graph.metadata_props["pkg.fxonnx.lost_updates"] = json.dumps(prepared.lost_updates)
     return ir.Model(graph, ir_version=_ir_version(opset), producer_name="pytorch", producer_version=torch.__version__)
 
 
@@ -95,11 +104,17 @@ def add_inputs(
     paths = {position: builder.names.unique(path) for position, path in ends.output_paths.items()}
     weights: dict[Any, ir.Value] = {}
     readers: dict[ir.Value, int] = {}
+    states = ends.states
     needed = {source for derived in prepared.derived.values() for source in derived.sources}
     for record, node in records:
-        if record.is_weight and (node.users or node in needed):
+        is_state = record.name in states
+        if record.is_weight and (node.users or node in needed or is_state):
             wanted_name = next(wanted, None) if record.kind == InputKind.PARAMETER else None
+            if is_state:
+                wanted_name = f"{wanted_name or record.target}.in"
             value = _initializer(record, prepared.tensor(record), builder, weights, wanted_name)
+            if is_state:
+                builder.graph.inputs.append(value)
             env[node] = value
             readers[value] = readers.get(value, 0) + len(node.users)
     surplus = next(wanted, None)
@@ -192,24 +207,23 @@ def _on_pairs(recipe: Callable[..., torch.Tensor], are_complex: Sequence[bool]) 
 
 
 def add_outputs(
-    prepared: Prepared,
-    builder: Builder,
-    env: dict[torch.fx.Node, Any],
-    output_names: Sequence[str],
-    paths: Mapping[int, str],
-) -> None:
+    prepared: Prepared, builder: Builder, env: dict[torch.fx.Node, Any], ends: Ends, paths: Mapping[int, str]
+) -> list[dict[str, str | None]]:
     """Makes graph outputs of the user outputs, in order; None outputs have no ONNX counterpart.
 
     Args:
         prepared: The prepared program.
         builder: Of the graph.
         env: FX node to value.
-        output_names: The user's names of the first of them.
+        ends: The user's names of the first of them, and what is returned behind them.
         paths: Position to name for the others.
+
+    Returns:
+        For what forward writes to, as in the model's metadata: its name, input, output and initial value.
     """
     graph = builder.graph
     (output_node,) = [node for node in prepared.graph.nodes if node.op == "output"]
-    wanted = iter(output_names)
+    wanted = iter(ends.outputs)
     user_outputs = [
         (record, argument)
         for record, argument in zip(prepared.signature.outputs, output_node.args[0], strict=False)
@@ -227,20 +241,47 @@ def add_outputs(
             value = op.const(found, ir.DataType.DOUBLE)
         else:
             value = found if isinstance(found, ir.Value) else op.scalar(found)
-        name = next(wanted, paths.get(position))
-        if value.producer() is None or value in graph.outputs:
-            # An output needs a node of its own: inputs and weights keep their names, and no value is output twice.
-            value = _identity(value, builder, name or builder.names.unique(record.name or "output"))
-        elif name is not None:
-            value.metadata_props[_ORIGINAL] = str(value.name)
-            value.name = name
-        value.metadata_props[_OUTPUT + "kind"] = record.kind.name
-        graph.outputs.append(value)
+        _add_output(value, builder, next(wanted, paths.get(position)), record.name or "output", record.kind)
     surplus = next(wanted, None)
     if surplus is not None:
         raise ArgumentError(
-            "output_names", f"{surplus!r} is left over: {len(output_names)} names for {len(graph.outputs)} outputs"
+            "output_names", f"{surplus!r} is left over: {len(ends.outputs)} names for {len(graph.outputs)} outputs"
         )
+    return _return_updates(prepared, builder, env, ends)
+
+
+def _add_output(value: ir.Value, builder: Builder, name: str | None, fallback: str, kind: OutputKind) -> None:
+    if value.producer() is None or value in builder.graph.outputs:
+        # An output needs a node of its own: inputs and weights keep their names, and no value is output twice.
+        value = _identity(value, builder, name or builder.names.unique(fallback))
+    elif name is not None:
+        value.metadata_props[_ORIGINAL] = str(value.name)
+        value.name = name
+    value.metadata_props[_OUTPUT + "kind"] = kind.name
+    builder.graph.outputs.append(value)
+
+
+def _return_updates(
+    prepared: Prepared, builder: Builder, env: Mapping[torch.fx.Node, Any], ends: Ends
+) -> list[dict[str, str | None]]:
+    inputs = {node.name: node for node in prepared.graph.nodes if node.op == "placeholder"}
+    pairs: list[dict[str, str | None]] = []
+    for update in ends.updates:
+        is_given = update.is_input or ends.state_inputs
+        given = str(env[inputs[update.placeholder]].name) if is_given else None
+        label = given if update.is_input else update.name
+        name = builder.names.unique(f"{label}.out")
+        kind = OutputKind.USER_INPUT_MUTATION if update.is_input else OutputKind.BUFFER_MUTATION
+        _add_output(env[update.value], builder, name, name, kind)
+        pairs.append(
+            {
+                "name": update.name,
+                "input": given,
+                "output": name,
+                "initial": None if update.is_input else given,
+            }
+        )
+    return pairs
 
 
 def _identity(value: ir.Value, builder: Builder, name: str) -> ir.Value:

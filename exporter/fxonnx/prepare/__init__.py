@@ -4,6 +4,17 @@ from __future__ import annotations
 
 from .decompose import REASON_KEY
 from .derive import Derived
-from .pipeline import Prepared, prepare, warn_of_lost_updates
+from .pipeline import Prepared, prepare
+from .updates import LOST_UPDATES_KEY, State, Update, find_updates, report_updates
 
-__all__ = ["REASON_KEY", "Derived", "Prepared", "prepare", "warn_of_lost_updates"]
+__all__ = [
+    "LOST_UPDATES_KEY",
+    "REASON_KEY",
+    "Derived",
+    "Prepared",
+    "State",
+    "Update",
+    "find_updates",
+    "prepare",
+    "report_updates",
+]

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -19,8 +18,9 @@ from .functionalize import Mutation, functionalize
 from .inline import inline
 from .share import share
 from .splicing import find_attribute
+from .statistics import reveal_statistics
 
-__all__ = ["Prepared", "prepare", "warn_of_lost_updates"]
+__all__ = ["Prepared", "prepare"]
 
 
 @dataclass(frozen=True)
@@ -44,12 +44,6 @@ class Prepared:
     derived: Mapping[torch.fx.Node, Derived]
     mutations: tuple[Mutation, ...] = ()
     undecomposed: tuple[torch.fx.Node, ...] = field(default=())
-
-    @property
-    def lost_updates(self) -> tuple[str, ...]:
-        """Qualified names of the parameters and buffers the model writes to: ONNX has no place to keep the update."""
-        targets = {record.name: record.target for record in self.signature.inputs if record.is_weight}
-        return tuple(str(targets[mutation.target]) for mutation in self.mutations if mutation.target in targets)
 
     def tensor(self, record: InputRecord) -> torch.Tensor:
         """The tensor behind a parameter, buffer or constant of the signature."""
@@ -83,6 +77,7 @@ def prepare(
     module = _copy(exported_program)
     graph = module.graph
     inline(module)
+    reveal_statistics(graph)
     mutations = functionalize(graph)
     # While the passes exchange nodes, the final values are kept as outputs behind the program's own.
     output: Any = graph.output_node()
@@ -111,7 +106,7 @@ def prepare(
             if isinstance(attribute, torch.Tensor):
                 constants[str(node.target)] = attribute
     returned = output.args[0][own:]
-    finals = tuple(Mutation(mutation.target, value) for mutation, value in zip(mutations, returned, strict=True))
+    finals = tuple(replace(mutation, value=value) for mutation, value in zip(mutations, returned, strict=True))
     return Prepared(exported_program, graph, signature, constants, derived, finals, tuple(undecomposed))
 
 
@@ -140,15 +135,3 @@ def _drop_dead(graph: torch.fx.Graph, keep: Mapping[torch.fx.Node, Derived]) -> 
     for node in reversed(graph.nodes):
         if not node.users and node.op not in ("placeholder", "output"):
             graph.erase_node(node)
-
-
-def warn_of_lost_updates(prepared: Prepared) -> None:
-    """Warns when the model changes its own parameters or buffers: the exported model can not keep such changes."""
-    if prepared.lost_updates:
-        names = ", ".join(map(repr, prepared.lost_updates))
-        warnings.warn(
-            f"forward writes to {names}, and an ONNX model keeps nothing from one call to the next: every call starts "
-            "from the values at export, and the updates are not returned.\nhint: pass what changes as an input and "
-            "return it",
-            stacklevel=4,
-        )

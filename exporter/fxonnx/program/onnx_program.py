@@ -20,6 +20,7 @@ from .inspection import compute_values, run_reference
 from .optimizing import optimized
 from .renaming import rename_dims
 from .session import Initializer, Session
+from .stateful import StatefulSession, StatePair, read_states
 from .weights import WeightMap, read_weights, replace_weights
 from .wire import PROTOBUF_LIMIT, external_bytes
 
@@ -126,36 +127,46 @@ class ONNXProgram:
 
         Returns:
             The graph outputs in order: a flat tuple, without the outputs that are None, complex outputs as real
-            tensors with a last dimension of 2.
+            tensors with a last dimension of 2. States come last; each call begins with those at export.
 
         Raises:
             ArgumentError: If the arguments do not fit the exported ones, or their sizes not the constraints.
             RuntimeSessionError: If ONNX Runtime can not load or run the model.
         """
-        inputs = self._inputs(args, kwargs)
+        inputs = self.graph_inputs(args, kwargs)
         if self._session is None:
             self._session = Session(self.model, self._initializer)
         return self._session.run(inputs)
 
-    def _inputs(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
+    def graph_inputs(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
+        """The values of a call for the graph inputs, in their order; those of states are not among them.
+
+        Args:
+            args: Positional arguments, as for the exported ``forward``.
+            kwargs: Keyword arguments, in any order.
+
+        Raises:
+            ArgumentError: If the arguments do not fit the exported ones, or their sizes not the constraints.
+        """
         call = bind(self.exported_program, args, kwargs)
         self.limits.check(call.inputs)
         return call.inputs
 
     def call_reference(self, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, ...]:
         """Runs the model in onnx's reference implementation, which is slow and has every dtype; as a call otherwise."""
-        return run_reference(self.model, self._inputs(args, kwargs))
+        return run_reference(self.model, self.graph_inputs(args, kwargs))
 
     def unflatten(self, outputs: Sequence[torch.Tensor]) -> Any:
         """Graph outputs in the structure that the model returns, with its None and other constants in their places.
 
         Args:
-            outputs: What a call returned.
+            outputs: What a call returned, with or without the states behind.
 
         Raises:
             ArgumentError: If there are more or fewer than the graph has.
         """
-        return unflatten(self.exported_program, outputs)
+        own = len(self.model.graph.outputs) - len(self.states)
+        return unflatten(self.exported_program, outputs[:own] if len(outputs) == own + len(self.states) else outputs)
 
     def compute_values(
         self, value_names: Sequence[str], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
@@ -170,7 +181,7 @@ class ONNXProgram:
         Raises:
             ArgumentError: If there is no such value, or the inputs do not fit.
         """
-        return compute_values(self.model, value_names, self._inputs(args, kwargs or {}), self._initializer)
+        return compute_values(self.model, value_names, self.graph_inputs(args, kwargs or {}), self._initializer)
 
     def initialize_inference_session(self, initializer: Initializer | None = None) -> None:
         """Makes the session that the next calls use.
@@ -182,6 +193,20 @@ class ONNXProgram:
         self.release()
         self._initializer = initializer
         self._session = Session(self.model, initializer)
+
+    @property
+    def states(self) -> tuple[StatePair, ...]:
+        """What forward writes to, with its graph inputs and outputs, if it was exported with ``state``."""
+        return read_states(self.model)
+
+    def stateful_session(self) -> StatefulSession:
+        """A session whose calls go on from the state that the call before left.
+
+        Raises:
+            ArgumentError: If the program was not exported with ``state="io"``, or has no state.
+            RuntimeSessionError: If ONNX Runtime can not load the model.
+        """
+        return StatefulSession(self)
 
     @property
     def weights(self) -> WeightMap:
@@ -232,7 +257,7 @@ class ONNXProgram:
         inputs = None
         if self.example_inputs is not None:
             args, kwargs = self.example_inputs
-            inputs = self._inputs(args, kwargs)
+            inputs = self.graph_inputs(args, kwargs)
         better = optimized(self.model, inputs)
         if better is not None:
             self.model = better

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import onnx_ir as ir
@@ -29,13 +30,27 @@ def optimized(model: ir.Model, inputs: Sequence[Any] | None) -> ir.Model | None:
 
     copy = model.clone()
     try:
-        optimizer.optimize(copy)
+        with _without_defaults(copy.graph):
+            optimizer.optimize(copy)
         if inputs is not None:
             _check_same(model, _run(model, inputs), _run(copy, inputs))
     except Exception as error:  # noqa: BLE001 - whatever a rewrite rule raises, the model is as it was
         warnings.warn(f"the optimizer was not applied: {type(error).__name__}: {error}", UserWarning, stacklevel=3)
         return None
     return copy
+
+
+@contextmanager
+def _without_defaults(graph: ir.Graph) -> Iterator[None]:
+    """Inputs that have a value at export may be given another: the optimizer is not to know it."""
+    defaults = {value: value.const_value for value in graph.inputs if str(value.name) in graph.initializers}
+    for value in defaults:
+        del graph.initializers[str(value.name)]
+        value.const_value = None
+    yield
+    for value, constant in defaults.items():
+        value.const_value = constant
+        graph.register_initializer(value)
 
 
 def _check_same(model: ir.Model, before: Sequence[torch.Tensor], after: Sequence[torch.Tensor]) -> None:

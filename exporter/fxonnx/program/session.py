@@ -53,6 +53,7 @@ class Session:
 
     def __init__(self, model: ir.Model, initializer: Initializer | None = None) -> None:
         self._inputs = tuple(model.graph.inputs)
+        self._needed = sum(str(value.name) not in model.graph.initializers for value in self._inputs)
         self._output_names = [str(value.name) for value in model.graph.outputs]
         self._directory: tempfile.TemporaryDirectory[str] | None = None
         source = self._source(model)
@@ -82,7 +83,7 @@ class Session:
         """Runs the model once.
 
         Args:
-            values: A tensor or number for each graph input, in order.
+            values: A tensor or number for each graph input, in order; those that have an initializer may be left out.
 
         Returns:
             The graph outputs in order, on the CPU.
@@ -91,11 +92,11 @@ class Session:
             ArgumentError: If a value does not fit its input.
             RuntimeSessionError: If ONNX Runtime fails.
         """
-        if len(values) != len(self._inputs):
+        if not self._needed <= len(values) <= len(self._inputs):
             raise ArgumentError("args", f"the model has {len(self._inputs)} inputs, not {len(values)}")
         feeds = {
             str(graph_input.name): _to_ort(as_tensor(value, graph_input))
-            for value, graph_input in zip(values, self._inputs, strict=True)
+            for value, graph_input in zip(values, self._inputs, strict=False)
         }
         try:
             outputs = self._session.run_with_ort_values(self._output_names, feeds)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -57,6 +58,11 @@ def _typed(value: ir.Value) -> str:
     return f"%{value.name} : {dtype}[{dims}]"
 
 
+def _is_users(name: str) -> bool:
+    package = name.split("/")[0].removesuffix(".py")
+    return is_users(name) and package not in ("torch", "fxonnx") and package not in sys.stdlib_module_names
+
+
 def _short(attribute: ir.Attr) -> str:
     text = repr(attribute.value)
     return text if len(text) <= LONGEST_ATTRIBUTE else f"{text[:LONGEST_ATTRIBUTE]}..."
@@ -66,6 +72,6 @@ def _origin(node: ir.Node) -> str:
     """``, scope: features.0 # model.py:12`` from the metadata, as far as there is any."""
     scopes = re.findall(r"'([^']*)'", node.metadata_props.get(_SCOPES, ""))[:-1]
     scope = next((name for name in reversed(scopes) if name), "")
-    frames = [frame for frame in _FRAME.findall(node.metadata_props.get(_STACK, "")) if is_users(frame[0])]
+    frames = [frame for frame in _FRAME.findall(node.metadata_props.get(_STACK, "")) if _is_users(frame[0])]
     line = f"  # {Path(frames[-1][0]).name}:{frames[-1][1]}" if frames else ""
     return (f", scope: {scope}" if scope else "") + line

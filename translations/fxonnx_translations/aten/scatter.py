@@ -16,7 +16,7 @@ from .indexing import Indexing, Indices, broadcast, is_mask, nonzero_rows, prepa
 
 aten = torch.ops.aten
 
-BOOL, INT64, FLOAT = ir.DataType.BOOL, ir.DataType.INT64, ir.DataType.FLOAT
+BOOL, INT32, INT64, FLOAT = ir.DataType.BOOL, ir.DataType.INT32, ir.DataType.INT64, ir.DataType.FLOAT
 
 _SINCE = {None: 11, "add": 16, "mul": 16, "max": 18, "min": 18}
 _HALF = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
@@ -188,10 +188,58 @@ def along_axis(
     return scatter_op(op, "ScatterElements", self, op.expand(column, op.dims(source)), source, reduction, axis)
 
 
+def _written_in_a_row(op: Op, self: ir.Value, dim: int, index: ir.Value, source: ir.Value) -> ir.Value | None:
+    """A write to consecutive positions as TensorScatter, which runtimes do in place; None where that can not say it."""
+    if op.opset < 24 or op.rank_of(self) < 2 or op.rank_of(source) != op.rank_of(self):
+        return None
+    axis = axis_of(op, self, dim)
+    first = consecutive(op, index)
+    # The first axis is the batch, which has a position for each row.
+    if axis == 0 or first is None:
+        return None
+    return op.TensorScatter(self, source, op.expand(op.cast(first, INT64), [op.dims(self)[0]]), axis=axis)
+
+
+def consecutive(op: Op, index: ir.Value) -> ir.Value | None:
+    """The first of positions that are known to go up by one, as [1] or a number; None if they are not.
+
+    Args:
+        op: The op object.
+        index: INT32 or INT64 [count].
+    """
+    if op.dims(index) in ((), (1,), [], [1]):
+        return index
+    constant = index.const_value
+    if constant is not None:
+        values = constant.numpy().tolist()
+        return op.const(values[:1], INT64) if values == list(range(values[0], values[0] + len(values))) else None
+    node = index.producer()
+    if node is None:
+        return None
+    if node.op_type == "Range" and node.inputs[2] is not None and node.inputs[2].const_value is not None:
+        return node.inputs[0] if node.inputs[2].const_value.numpy().item() == 1 else None
+    if node.op_type == "Cast":
+        return consecutive(op, _input(node, 0)) if _input(node, 0).dtype in (INT32, INT64) else None
+    if node.op_type == "Add":
+        for offset, positions in ((0, 1), (1, 0)):
+            if math.prod(op.dims(_input(node, offset))) == 1 and op.rank_of(_input(node, positions)) == 1:
+                first = consecutive(op, _input(node, positions))
+                return None if first is None else op.Add(first, _input(node, offset))
+    return None
+
+
+def _input(node: ir.Node, position: int) -> ir.Value:
+    value = node.inputs[position]
+    if value is None:
+        raise Unsupported(f"input {position} of {node.op_type} is absent")
+    return value
+
+
 @translates(aten.index_copy.default)
 def index_copy(op: Op, self: ir.Value, dim: int, index: ir.Value, source: ir.Value) -> ir.Value:
     """aten::index_copy(Tensor self, int dim, Tensor index, Tensor source) -> Tensor"""
-    return along_axis(op, self, dim, index, source)
+    written = _written_in_a_row(op, self, dim, index, source)
+    return written if written is not None else along_axis(op, self, dim, index, source)
 
 
 @translates(aten.index_add.default)

@@ -50,10 +50,12 @@ class Mutation:
     Attributes:
         target: Name of the placeholder.
         value: The node that holds its final content, of the placeholder's shape and dtype.
+        writer: The node that wrote to it last.
     """
 
     target: str
     value: Node
+    writer: Node
 
 
 def functionalize(graph: Graph) -> list[Mutation]:
@@ -114,6 +116,7 @@ class _Rewriter:
         self._aliases: dict[Node, Alias] = {}
         self._lists: dict[Node, list[Alias | None]] = {}
         self._owners: list[tuple[Node, Alias]] = []
+        self._writers: dict[Alias, Node] = {}
         self._emitter = Emitter(graph)
         self._memory = Memory(self._emitter, self._resolve)
         self._writer = Writer(self._emitter, self._memory, self._resolve)
@@ -160,7 +163,7 @@ class _Rewriter:
         for node, owner in self._owners:
             value = self._memory.read(owner)
             if (value, owner) not in self._owners:
-                self.mutations.append(Mutation(node.name, value))
+                self.mutations.append(Mutation(node.name, value, self._writers[owner.owner_alias]))
 
     def _map_arguments(self, node: Node) -> None:
         if any(source in self._aliases for source in node.all_input_nodes):
@@ -244,6 +247,7 @@ class _Rewriter:
         if name in _RESIZING:
             refuse(node, "it changes the memory of a tensor, not only what is in it")
         aliases = [self._writable(node, argument_at(node, position)) for position in positions]
+        self._writers.update((alias.owner_alias, node) for alias in aliases)
         schema = node.target._schema  # type: ignore[union-attr]
         # copy_to is what decompositions write for copy_.
         if positions == (0,) and (name.endswith("_") or name == "copy_to"):

@@ -1,0 +1,211 @@
+"""What forward writes to: lost with a warning, returned, fed back step by step, or refused."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import onnx
+import onnxruntime
+import pytest
+import torch
+from torch import nn
+from torch.onnx import TrainingMode
+
+import fxonnx
+from fxonnx import ArgumentError, StateError
+
+
+class Cache(nn.Module):
+    """Two buffers that outlive the call, one of them not in the state_dict, and an input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("cache", torch.zeros(2, 8, 4))
+        self.register_buffer("steps", torch.zeros((), dtype=torch.long), persistent=False)
+
+    def forward(self, x: torch.Tensor, at: torch.Tensor, seen: torch.Tensor) -> dict[str, Any]:
+        self.cache.index_copy_(1, at, x)
+        self.steps += 1
+        seen.add_(x.sum())
+        return {"total": self.cache.sum(1) * self.steps, "nothing": None}
+
+
+class Assigned(nn.Module):
+    """A buffer that is replaced, not written to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.mean = self.mean * 0.5 + x
+        return x - self.mean
+
+
+class Whole(nn.Module):
+    """A buffer whose content at the beginning nothing reads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("last", torch.zeros(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.last.copy_(x)
+        return x + 1
+
+
+class Averaged(nn.Module):
+    """Batch statistics of two kinds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.batch = nn.BatchNorm1d(3, momentum=0.3)
+        self.instance = nn.InstanceNorm1d(3, track_running_stats=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.instance(x) + self.batch(x)
+
+
+def step(position: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    return torch.randn(2, 1, 4), torch.tensor([position]), torch.zeros(3)
+
+
+def names(values: Sequence[Any]) -> list[str]:
+    return [str(value.name) for value in values]
+
+
+def test_lost_updates_are_a_warning_with_names_and_lines() -> None:
+    model = Cache()
+    text = (
+        r"forward writes to 'cache', 'steps', 'seen', and an ONNX model keeps nothing(?s:.*)"
+        r"'cache' at .*test_state\.py:\d+\n  'steps' at .*test_state\.py:\d+\n  'seen' at .*test_state\.py:\d+\nhint: pass state="
+    )
+    given = step(0)
+    with pytest.warns(UserWarning, match=text):
+        program = fxonnx.export(model, given)
+    assert json.loads(program.model.metadata_props["pkg.fxonnx.lost_updates"]) == ["cache", "steps", "seen"]
+    assert names(program.model.graph.outputs) == ["total"]
+    assert model.cache.abs().sum() == 0
+    assert given[2].sum() == 0
+    with pytest.raises(ArgumentError, match="the program has no state, or only returns it"):
+        program.stateful_session()
+
+
+def test_a_returned_input_is_not_lost() -> None:
+    class Returned(nn.Module):
+        def forward(self, data: torch.Tensor, row: torch.Tensor) -> torch.Tensor:
+            data[1] = row
+            return data
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fxonnx.export(Returned().eval(), (torch.zeros(3, 2), torch.ones(2)), state="error", verify=True)
+
+
+def test_updates_can_be_refused() -> None:
+    with pytest.raises(StateError, match=r"forward writes to 'last'(?s:.*)'last' at .*test_state\.py"):
+        fxonnx.export(Whole().eval(), (torch.ones(3),), state="error")
+    with pytest.raises(ArgumentError, match="state: expected one of 'warn', 'io', 'outputs', 'error', got 'input'"):
+        fxonnx.export(Whole().eval(), (torch.ones(3),), state="input")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("opset", [20, 24])
+def test_states_are_fed_back(opset: int) -> None:
+    torch.manual_seed(0)
+    model = Cache().eval()
+    model.cache += 0.5
+    program = fxonnx.export(model, step(0), state="io", opset_version=opset, verify=True)
+    assert [value.op_type for value in program.model.graph if "Scatter" in value.op_type] == [
+        "TensorScatter" if opset == 24 else "ScatterElements"
+    ]
+    assert names(program.model.graph.inputs) == ["x", "at", "seen", "cache.in", "steps.in"]
+    assert names(program.model.graph.outputs) == ["total", "cache.out", "steps.out", "seen.out"]
+    pairs = [(pair.name, pair.input, pair.output, pair.initial) for pair in program.states]
+    assert pairs == [
+        ("cache", "cache.in", "cache.out", "cache.in"),
+        ("steps", "steps.in", "steps.out", "steps.in"),
+        ("seen", "seen", "seen.out", None),
+    ]
+    session = program.stateful_session()
+    for _ in range(2):
+        expected = Cache()
+        expected.load_state_dict(model.state_dict())
+        for position in range(4):
+            given = step(position)
+            ours = [value.clone() for value in given]
+            torch.testing.assert_close(session(*ours), (expected(*given)["total"],))
+            torch.testing.assert_close(ours, list(given))
+            torch.testing.assert_close(dict(session.state), {"cache": expected.cache, "steps": expected.steps})
+        session.reset()
+    given = step(1)
+    session.reset({"steps": torch.tensor(6)})
+    assert session(*given)[0].equal(program(*given)[0] * 7)
+    assert set(program.unflatten(program(*given))) == {"total", "nothing"}
+    with pytest.raises(ArgumentError, match="state: there is no 'other'"):
+        session.reset({"other": torch.zeros(1)})
+    with pytest.raises(ArgumentError, match=r"cache\.in: expected shape \[2, 8, 4\], got \[1\]"):
+        session.reset({"cache": torch.zeros(1)})
+
+
+def test_states_of_a_file(tmp_path: Path) -> None:
+    program = fxonnx.export(Cache().eval(), step(0), state="io")
+    program.save(tmp_path / "model.onnx")
+    onnx.checker.check_model(str(tmp_path / "model.onnx"), full_check=True)
+    session = onnxruntime.InferenceSession(tmp_path / "model.onnx")
+    pairs = json.loads(session.get_modelmeta().custom_metadata_map["pkg.fxonnx.state"])
+    assert [pair["name"] for pair in pairs] == ["cache", "steps", "seen"]
+    x, at, seen = (value.numpy() for value in step(3))
+    (steps,) = session.run(["steps.out"], {"x": x, "at": at, "seen": seen})
+    assert steps == 1
+    (steps,) = session.run(["steps.out"], {"x": x, "at": at, "seen": seen, "steps.in": steps})
+    assert steps == 2
+
+
+def test_states_survive_the_optimizer_and_other_weights() -> None:
+    program = fxonnx.export(Cache().eval(), step(0), state="io")
+    program.optimize()
+    session = program.stateful_session()
+    first, second = session(*step(0)), session(*step(0))
+    assert session.state["steps"] == 2
+    assert not first[0].equal(second[0])
+    program.apply_weights({"cache": torch.ones(2, 8, 4)})
+    assert program.stateful_session().state["cache"].sum() == 64
+
+
+def test_states_that_are_only_returned() -> None:
+    program = fxonnx.export(Cache().eval(), step(0), state="outputs", verify=True)
+    assert names(program.model.graph.inputs) == ["x", "at", "seen"]
+    assert names(program.model.graph.outputs) == ["total", "cache.out", "steps.out", "seen.out"]
+    assert [pair.initial for pair in program.states] == [None, None, None]
+    assert program(*step(0))[2] == 1
+
+
+@pytest.mark.parametrize("model", [Assigned(), Whole()], ids=["assigned", "never-read"])
+def test_other_ways_to_write(model: Any) -> None:
+    x = torch.tensor([1.0, 2.0, 3.0])
+    session = fxonnx.export(model.eval(), (x,), state="io", verify=True).stateful_session()
+    for _ in range(3):
+        torch.testing.assert_close(session(x), (model(x),))
+        torch.testing.assert_close(dict(session.state), dict(model.named_buffers()))
+
+
+def test_running_statistics() -> None:
+    model = Averaged().train()
+    x = torch.randn(4, 3, 5)
+    shapes = ({0: "n", 2: "t"},)
+    names_ = r"'batch\.running_mean', 'batch\.running_var', 'batch\.num_batches_tracked', 'instance\.running_mean'"
+    with pytest.warns(UserWarning, match=names_):
+        fxonnx.export(model, (x,), training=TrainingMode.PRESERVE)
+    program = fxonnx.export(
+        model, (x,), training=TrainingMode.PRESERVE, state="io", dynamic_shapes=shapes, verify="auto"
+    )
+    session = program.stateful_session()
+    for size in (2, 3, 4):
+        x = torch.randn(size, 3, 2 * size)
+        torch.testing.assert_close(session(x), (model(x).detach(),), rtol=1e-4, atol=1e-5)
+        for name, value in session.state.items():
+            torch.testing.assert_close(value, model.state_dict()[name])
