@@ -15,7 +15,9 @@ from torch import nn
 from torch.onnx import TrainingMode
 
 import fxonnx
-from fxonnx import ArgumentError
+from fxonnx import ArgumentError, errors
+
+from .functions import Function
 
 NAMES = ("export", "ONNXProgram", "is_in_onnx_export", "InputObserver", "ExportableModule")
 
@@ -136,3 +138,22 @@ def test_modes() -> None:
     assert [module.training for module in model] == [True, False]
     with pytest.raises(ArgumentError, match=r"training: expected a torch\.onnx\.TrainingMode, got 'eval'"):
         fxonnx.select_model_mode_for_export(model, "eval").__enter__()  # type: ignore[arg-type]
+
+
+def test_for_the_body_of_a_with() -> None:
+    with fxonnx.installed():
+        assert fxonnx.installed()
+        assert torch.onnx.export is fxonnx.export
+        with fxonnx.installed():
+            assert torch.onnx.enable_fake_mode is fxonnx.enable_fake_mode
+        assert fxonnx.installed()
+    assert not fxonnx.installed()
+    assert not hasattr(torch.onnx, "enable_fake_mode")
+
+
+def test_errors_have_the_names_of_the_incumbent() -> None:
+    names = ("ConversionError", "DispatchError", "GraphConstructionError", "TorchExportError")
+    assert all(issubclass(getattr(errors, name), torch.onnx.OnnxExporterError) for name in names)
+    with pytest.raises(torch.onnx.errors.UnsupportedOperatorError, match="no ONNX translation") as info:
+        fxonnx.export(Function(lambda x: torch.histogramdd(x, [2, 2])).eval(), (torch.rand(4, 2),))
+    assert isinstance(info.value, errors.ConversionError)

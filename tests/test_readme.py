@@ -16,7 +16,7 @@ README = Path(__file__).parent.parent / "README.md"
 def test_the_scripts_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import_torchvision()
     scripts = re.findall(r"```python\n(.*?)```", README.read_text(), flags=re.DOTALL)
-    assert len(scripts) == 4
+    assert len(scripts) == 5
     monkeypatch.chdir(tmp_path)
     exec(compile("\n".join(scripts), "README.md", "exec"), {"__name__": "__main__"})
     onnx.checker.check_model(tmp_path / "mlp.onnx", full_check=True)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from .capture.constraints import Constraint
     from .drop_in import (
         ExportableModule,
+        enable_fake_mode,
         export_to_pretty_string,
         install,
         installed,
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from .errors import (
         ArgumentError,
         CaptureError,
+        ConversionError,
         ExportError,
         PrepareError,
         RuntimeSessionError,
@@ -37,6 +39,8 @@ if TYPE_CHECKING:
     )
     from .observer import InputObserver
     from .program import ONNXProgram
+    from .program.several import save_all
+    from .program.sides import REFERENCE
     from .program.weights import weights_of
     from .state import is_in_onnx_export
     from .verification import Row, verify
@@ -45,11 +49,14 @@ __all__ = [  # noqa: RUF022 - grouped
     # The export
     "Constraint",
     "ONNXProgram",
+    "REFERENCE",
     "export",
+    "save_all",
     "is_in_onnx_export",
     "weights_of",
     # In the place of torch.onnx
     "ExportableModule",
+    "enable_fake_mode",
     "export_to_pretty_string",
     "install",
     "installed",
@@ -63,6 +70,7 @@ __all__ = [  # noqa: RUF022 - grouped
     # Errors
     "ArgumentError",
     "CaptureError",
+    "ConversionError",
     "ExportError",
     "PrepareError",
     "RuntimeSessionError",
@@ -77,6 +85,7 @@ __all__ = [  # noqa: RUF022 - grouped
 # A name must not be that of its module: importing the module would put it in the name's place.
 _ROOMS = {
     "ExportableModule": "drop_in",
+    "enable_fake_mode": "drop_in",
     "export_to_pretty_string": "drop_in",
     "install": "drop_in",
     "installed": "drop_in",
@@ -85,6 +94,8 @@ _ROOMS = {
     "Constraint": "capture.constraints",
     "InputObserver": "observer",
     "ONNXProgram": "program",
+    "REFERENCE": "program.sides",
+    "save_all": "program.several",
     "Row": "verification",
     "export": "api",
     "is_in_onnx_export": "state",

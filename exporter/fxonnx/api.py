@@ -11,6 +11,7 @@ from io import BytesIO
 from typing import Any, Literal, get_args
 
 import torch
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.onnx import OperatorExportTypes, TrainingMode
 
 from fxonnx_translations.registry import Registry
@@ -202,7 +203,8 @@ def _program(
     timer: Timer,
     mode: TrainingMode | None,
 ) -> ONNXProgram:
-    with timer.stage("prepare"):
+    # Constants have values, even if the model is exported where new tensors have none.
+    with unset_fake_temporarily(), timer.stage("prepare"):
         prepared = prepare(
             captured.exported_program, how.is_translated, optimize=how.optimize, fold_weights=how.fold_weights
         )
@@ -210,7 +212,7 @@ def _program(
     lost = report_updates(updates, how.state)
     returned = [] if how.state == "warn" else [update for update in updates if not update.is_returned]
     ends = Ends(*how.names, captured.input_paths, captured.output_paths, returned, how.state == "io")
-    with timer.stage("lower"):
+    with unset_fake_temporarily(), timer.stage("lower"):
         request = Request(how.opset, how.registry, captured.dim_names, ends, how.passthrough, how.metadata)
         lowered = lower(prepared, request)
     if lost:

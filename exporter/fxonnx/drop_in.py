@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.onnx import TrainingMode
 
 from . import api, program, state
@@ -18,6 +19,8 @@ from .report import graph_text
 
 __all__ = [
     "ExportableModule",
+    "Installed",
+    "enable_fake_mode",
     "export_to_pretty_string",
     "install",
     "installed",
@@ -43,8 +46,11 @@ def install() -> None:
         "is_in_onnx_export": state.is_in_onnx_export,
         "InputObserver": InputObserver,
         "ExportableModule": ExportableModule,
+        # Of older versions of torch.
+        "enable_fake_mode": enable_fake_mode,
+        "export_to_pretty_string": export_to_pretty_string,
     }
-    setattr(torch.onnx, _KEPT, {name: getattr(torch.onnx, name) for name in ours})
+    setattr(torch.onnx, _KEPT, {name: getattr(torch.onnx, name, None) for name in ours})
     for name, value in ours.items():
         setattr(torch.onnx, name, value)
 
@@ -54,13 +60,45 @@ def uninstall() -> None:
     if not installed():
         return
     for name, value in getattr(torch.onnx, _KEPT).items():
-        setattr(torch.onnx, name, value)
+        if value is None:
+            delattr(torch.onnx, name)
+        else:
+            setattr(torch.onnx, name, value)
     delattr(torch.onnx, _KEPT)
 
 
-def installed() -> bool:
-    """Whether ``torch.onnx.export`` is that of fxonnx."""
-    return hasattr(torch.onnx, _KEPT)
+class Installed:
+    """True if ``torch.onnx.export`` is that of fxonnx; as a context manager, it is for the body."""
+
+    def __init__(self) -> None:
+        self._was = bool(self)
+
+    def __bool__(self) -> bool:
+        return hasattr(torch.onnx, _KEPT)
+
+    def __enter__(self) -> None:
+        self._was = bool(self)
+        install()
+
+    def __exit__(self, *_: object) -> None:
+        if not self._was:
+            uninstall()
+
+
+def installed() -> Installed:
+    """Whether ``torch.onnx.export`` is that of fxonnx; ``with installed():`` makes it so for the body."""
+    return Installed()
+
+
+@contextmanager
+def enable_fake_mode() -> Iterator[FakeTensorMode]:
+    """In the body, new tensors have a shape and a dtype and no values.
+
+    A model made there takes no memory. It is exported there or later, and saved with its weights from elsewhere:
+    ``program.save(path, weights=...)``. A model made before keeps its weights.
+    """
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        yield mode
 
 
 class ExportableModule(torch.nn.Module, abc.ABC):

@@ -6,16 +6,19 @@ The tree::
     └── ExportError                    base of everything below
         ├── ArgumentError              FX001  an argument of a public call is wrong (also a ValueError)
         ├── CaptureError               FX002  torch.export could not capture the model
-        ├── PrepareError               FX003  the captured graph can not be made functional
-        ├── UnsupportedOperatorError   FX004  operators without translation and without decomposition
-        ├── TranslationError           FX005  a translation failed or returned the wrong thing
+        ├── ConversionError            base of what can go wrong between capture and model
+        │   ├── PrepareError               FX003  the captured graph can not be made functional
+        │   ├── UnsupportedOperatorError   FX004  operators without translation and without decomposition
+        │   └── TranslationError           FX005  a translation failed or returned the wrong thing
         ├── SaveError                  FX006  the file can not be written
         ├── RuntimeSessionError        FX007  ONNX Runtime can not load or run the model
         ├── VerificationError          FX008  ONNX Runtime and eager torch disagree
         └── StateError                 FX009  forward writes to buffers or inputs, and state="error"
 
 ``code`` is stable: scripts and bug reports may rely on it. A message says what happened, where, and, after
-``hint:``, what to do about it.
+``hint:``, what to do about it. The errors of torch.onnx are here by its names, too: ``TorchExportError`` is
+CaptureError, ``DispatchError`` UnsupportedOperatorError, ``GraphConstructionError`` TranslationError, and an
+UnsupportedOperatorError is one of ``torch.onnx.errors``.
 """
 
 from __future__ import annotations
@@ -25,16 +28,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from torch.onnx import OnnxExporterError
+from torch.onnx import OnnxExporterError, errors
 
 __all__ = [
     "ArgumentError",
     "CaptureError",
+    "ConversionError",
+    "DispatchError",
     "ExportError",
+    "GraphConstructionError",
     "PrepareError",
     "RuntimeSessionError",
     "SaveError",
     "StateError",
+    "TorchExportError",
     "TranslationError",
     "UnsupportedOperator",
     "UnsupportedOperatorError",
@@ -58,7 +65,8 @@ class ExportError(OnnxExporterError):
     def __init__(self, message: str, *, hint: str | None = None) -> None:
         self.hint = hint
         self.report: Path | None = None
-        super().__init__(message if hint is None else f"{message}\nhint: {hint}")
+        # Not super(): the errors of torch.onnx that some of ours are, too, make texts of their own.
+        OnnxExporterError.__init__(self, message if hint is None else f"{message}\nhint: {hint}")
 
     def __str__(self) -> str:
         text = super().__str__()
@@ -87,7 +95,11 @@ class CaptureError(ExportError):
     code = "FX002"
 
 
-class PrepareError(ExportError):
+class ConversionError(ExportError):
+    """The captured graph can not become a model."""
+
+
+class PrepareError(ConversionError):
     """The captured graph can not be brought into functional form."""
 
     code = "FX003"
@@ -110,7 +122,7 @@ class UnsupportedOperator:
     reasons: tuple[str, ...] = ()
 
 
-class UnsupportedOperatorError(ExportError):
+class UnsupportedOperatorError(ConversionError, errors.UnsupportedOperatorError):
     """Operators of the model that can not be translated, all at once."""
 
     code = "FX004"
@@ -130,7 +142,7 @@ class UnsupportedOperatorError(ExportError):
         )
 
 
-class TranslationError(ExportError):
+class TranslationError(ConversionError):
     """A translation raised, or its result disagrees with what torch says the operator returns.
 
     Args:
@@ -186,3 +198,8 @@ class StateError(ExportError):
     """The model writes to its own buffers or to its inputs, which was not to be."""
 
     code = "FX009"
+
+
+TorchExportError = CaptureError
+DispatchError = UnsupportedOperatorError
+GraphConstructionError = TranslationError

@@ -234,7 +234,7 @@ def _failing(tensor: ir.TensorProtocol) -> ir.Model:
     [
         (Watched(torch.ones(100), "late", [], fail), "initializer 'late' can not be written: the disk of the model"),
         (Short(torch.ones(100), name="late"), "initializer 'late' has 4 bytes, its dtype and shape say 400"),
-        (TorchTensor(torch.empty(100, device="meta"), name="late"), "initializer 'late' can not be written: .*meta"),
+        (TorchTensor(torch.empty(100, device="meta"), name="late"), "1 of the weights have no values, 'late' first"),
     ],
     ids=["raises", "short", "meta"],
 )

@@ -407,4 +407,5 @@ class Op(onnxscript.OpBuilder):
             name = builder.names.unique(name)
         value = builder.register_weight(name, derive(name, tensors, recipe))
         value.metadata_props["pkg.fxonnx.derived_from"] = ", ".join(str(weight.name) for weight in weights)
+        value.metadata_props["pkg.fxonnx.recipe"] = suffix
         return value

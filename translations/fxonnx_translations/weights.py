@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from typing import Any
 
 import onnx_ir as ir
 import torch
 from onnx_ir.tensor_adapters import TorchTensor
+from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 
 from .dtypes import from_torch, to_torch_dtype
 
-__all__ = ["DerivedTensor", "Recipe", "TorchTensor", "derive"]
+__all__ = ["DerivedTensor", "Recipe", "TorchTensor", "derive", "has_content", "sources_of", "storage_key"]
 
 Recipe = Callable[..., torch.Tensor]
 
@@ -40,8 +42,36 @@ class DerivedTensor(ir.LazyTensor):
 
     def torch(self) -> torch.Tensor:
         """Computes the tensor; nothing is cached, so peak memory is this tensor plus its temporaries."""
-        with torch.no_grad():
+        with torch.no_grad(), unset_fake_temporarily():
             return self.recipe(*(_torch(source) for source in self.sources)).contiguous()
+
+
+def sources_of(tensor: Any) -> Iterator[TorchTensor]:
+    """The weights that an initializer is or is computed from."""
+    if isinstance(tensor, DerivedTensor):
+        for source in tensor.sources:
+            yield from sources_of(source)
+    elif isinstance(tensor, TorchTensor):
+        yield tensor
+
+
+def has_content(tensor: torch.Tensor) -> bool:
+    """Whether a tensor has values: those on the meta device and fake ones have not."""
+    return not (tensor.is_meta or isinstance(tensor, FakeTensor))
+
+
+def storage_key(tensor: torch.Tensor, name: str) -> Hashable:
+    """Equal for weights that are tied, and for a complex tensor and its real view.
+
+    Args:
+        tensor: The weight.
+        name: Its name, which tells tensors without elements apart.
+    """
+    real = torch.view_as_real(tensor.detach()) if tensor.is_complex() and not tensor.is_conj() else tensor
+    if not real.numel():
+        return name
+    where = (real.data_ptr(),) if has_content(real) else (real.untyped_storage()._cdata, real.storage_offset())
+    return (*where, tuple(real.shape), real.stride(), real.dtype)
 
 
 def _torch(tensor: TorchTensor | DerivedTensor) -> torch.Tensor:

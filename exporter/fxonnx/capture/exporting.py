@@ -21,6 +21,7 @@ from .attention import symbolic_causality
 from .broadcasting import broadcast_as_the_example
 from .detection import any_number_of_boxes
 from .guards import GuardLog, is_users, recorded_guards, source_line_of
+from .imagined import on_the_cpu
 from .inputs import Inputs
 from .naming import fixed_dims_error
 from .objects import assembled, dismantled
@@ -98,6 +99,7 @@ def _export(
     tensors = [leaf for leaf in pytree.tree_leaves((inputs.args, inputs.kwargs)) if isinstance(leaf, torch.Tensor)]
     with (
         preserved(model, tensors),
+        on_the_cpu(model, inputs) as inputs,
         recurrent_kernels(),
         pooled_sizes(),
         symbolic_causality(),

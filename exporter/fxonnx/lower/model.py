@@ -14,7 +14,7 @@ from torch.export.graph_signature import InputKind, OutputKind
 from fxonnx_translations import dtypes
 from fxonnx_translations.builder import Builder
 from fxonnx_translations.op import Op
-from fxonnx_translations.weights import DerivedTensor, TorchTensor
+from fxonnx_translations.weights import DerivedTensor, TorchTensor, storage_key
 
 from ..errors import ArgumentError
 from ..prepare import Derived, Prepared, Update
@@ -165,7 +165,7 @@ def _initializer(
 ) -> ir.Value:
     """One initializer per storage: tied weights are stored once, under the first name."""
     real = torch.view_as_real(tensor.detach().resolve_conj()) if tensor.is_complex() else tensor
-    key: Any = (real.data_ptr(), tuple(real.shape), real.stride(), real.dtype) if real.numel() else record.target
+    key = storage_key(real, str(record.target))
     known = weights.get(key)
     if known is not None:
         return known
@@ -189,6 +189,7 @@ def _derived(derived: Derived, env: dict[torch.fx.Node, Any], builder: Builder) 
     tensor = DerivedTensor(name, tensors, recipe, dtypes.from_torch(derived.dtype), shape)
     value = builder.register_weight(name, tensor)
     value.metadata_props["pkg.fxonnx.derived_from"] = ", ".join(str(source.name) for source in sources)
+    value.metadata_props["pkg.fxonnx.recipe"] = derived.suffix
     return value
 
 

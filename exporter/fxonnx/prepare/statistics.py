@@ -30,7 +30,8 @@ def reveal_statistics(graph: Graph) -> None:
 
 def _batch_norm(graph: Graph, node: Node) -> None:
     input, weight, bias, mean, variance, training, momentum, eps, _cudnn = node.args
-    if not training or mean is None:
+    # Without channels there is nothing to normalize, and torch knows the shapes of this operator only.
+    if not training or mean is None or _val(input).dim() < 2:
         return
     arguments = (input, weight, bias, mean, variance, True, momentum, eps)
     call = _calls(graph, node)

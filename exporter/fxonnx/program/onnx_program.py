@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
@@ -16,12 +17,15 @@ from ..capture.constraints import CONSTRAINTS_KEY, Constraint, Limits
 from ..errors import SaveError
 from . import saving
 from .binding import bind, unflatten
+from .checkpoints import Weights
 from .inspection import compute_values, run_reference
 from .optimizing import optimized
+from .referencing import pointing
 from .renaming import rename_dims
 from .session import Initializer, Session
+from .sides import REFERENCE, ExternalData
 from .stateful import StatefulSession, StatePair, read_states
-from .weights import WeightMap, read_weights, replace_weights
+from .weights import WeightMap, other_weights, read_weights, replace_weights
 from .wire import PROTOBUF_LIMIT, external_bytes
 
 if TYPE_CHECKING:
@@ -108,7 +112,7 @@ class ONNXProgram:
         """The model as a protobuf message, made anew with a copy of all weights.
 
         Raises:
-            SaveError: If the weights are too large for one message.
+            SaveError: If the weights are too large for one message, or have no values.
         """
         size = external_bytes(self.model)
         if size > PROTOBUF_LIMIT:
@@ -116,6 +120,7 @@ class ONNXProgram:
                 f"the model has {size / 2**30:.1f} GiB of weights, and a protobuf message must stay below 2 GiB",
                 hint="use program.save(path), which puts the weights into a second file",
             )
+        saving.check_values(value.const_value for value in self.model.graph.initializers.values())
         return ir.serde.serialize_model(self.model)
 
     def __call__(self, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, ...]:
@@ -154,6 +159,7 @@ class ONNXProgram:
 
     def call_reference(self, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, ...]:
         """Runs the model in onnx's reference implementation, which is slow and has every dtype; as a call otherwise."""
+        saving.check_values(value.const_value for value in self.model.graph.initializers.values())
         return run_reference(self.model, self.graph_inputs(args, kwargs))
 
     def unflatten(self, outputs: Sequence[torch.Tensor]) -> Any:
@@ -269,7 +275,8 @@ class ONNXProgram:
         *,
         include_initializers: bool = True,
         keep_initializers_as_inputs: bool = False,
-        external_data: bool | None = None,
+        external_data: ExternalData = None,
+        weights: Weights | None = None,
     ) -> None:
         """Saves the model: tensor by tensor, and all or nothing.
 
@@ -279,18 +286,28 @@ class ONNXProgram:
                 are in the file. Shapes, scalars and constants of the graph always are.
             keep_initializers_as_inputs: Whether initializers are graph inputs, too.
             external_data: Whether tensors above 256 bytes go to the side file ``<name>.data``. None: only when they
-                have more than 1.5 GiB together.
+                have more than 1.5 GiB together. "safetensors": to ``<name>.safetensors``. ``fxonnx.REFERENCE``: the
+                model points into the safetensors files given as ``weights``, which must be in its directory or below;
+                only what is computed from them goes to ``<name>.data``.
+            weights: Values of the weights in the place of the program's: a safetensors file, the index of several, a
+                directory of them, a state_dict, or a list of these, of which later ones win. Files are read tensor by
+                tensor as they are written; the program stays as it is.
 
         Raises:
+            ArgumentError: If ``weights`` do not fit the model.
             SaveError: If the model can not be written; what was at the destination before is then still there.
         """
-        saving.save(
-            self.model,
-            destination,
-            include_initializers=include_initializers,
-            keep_initializers_as_inputs=keep_initializers_as_inputs,
-            external_data=external_data,
-        )
+        with ExitStack() as stack:
+            if weights is not None:
+                stack.enter_context(other_weights(self.model, self.weights, weights))
+            model = pointing(self.model) if external_data == REFERENCE else self.model
+            saving.save(
+                model,
+                destination,
+                include_initializers=include_initializers,
+                keep_initializers_as_inputs=keep_initializers_as_inputs,
+                external_data=external_data,
+            )
 
     def verify(
         self,

@@ -13,18 +13,21 @@ import contextlib
 import itertools
 import mmap
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
 import onnx_ir as ir
 
-from ..errors import SaveError
-from .staged import StagedFile
-from .wire import PROTOBUF_LIMIT, Layout, external_bytes, layout, write_layout, write_tensor
+from fxonnx_translations.weights import has_content, sources_of
 
-__all__ = ["SINGLE_FILE_BYTES", "check_destination", "save"]
+from ..errors import ArgumentError, SaveError
+from .sides import REFERENCE, SUFFIXES, ExternalData, Form
+from .staged import StagedFile
+from .wire import PROTOBUF_LIMIT, Layout, external_bytes, layout, write_layout, write_side
+
+__all__ = ["SINGLE_FILE_BYTES", "check_destination", "check_values", "save"]
 
 SINGLE_FILE_BYTES = 3 * 2**29  # 1.5 GiB: above, weights go to a side file unless the caller says otherwise
 
@@ -35,7 +38,7 @@ def save(
     *,
     include_initializers: bool = True,
     keep_initializers_as_inputs: bool = False,
-    external_data: bool | None = None,
+    external_data: ExternalData = None,
 ) -> None:
     """Writes a model; the model itself is only read.
 
@@ -45,10 +48,16 @@ def save(
         include_initializers: Whether the weights are in the file.
         keep_initializers_as_inputs: Whether initializers are graph inputs, too.
         external_data: Whether tensors above 256 bytes go to ``<name>.data``; None: only above 1.5 GiB of weights.
+            "safetensors": to ``<name>.safetensors``. REFERENCE: only what is in no safetensors file yet.
 
     Raises:
+        ArgumentError: If ``external_data`` is something else.
         SaveError: If it can not be written; what was at the destination before is then still there.
     """
+    if external_data not in (None, True, False, "safetensors", REFERENCE):
+        raise ArgumentError(
+            "external_data", f'expected True, False, None, "safetensors" or fxonnx.REFERENCE, got {external_data!r}'
+        )
     render = partial(
         layout,
         model,
@@ -65,9 +74,30 @@ def save(
     if external_data is None:
         external_data = include_initializers and external_bytes(model) > SINGLE_FILE_BYTES
     try:
-        _save_to_path(path, render, external=external_data)
+        if external_data == REFERENCE:
+            _save_to_path(path, partial(render, base=path.parent), "raw")
+        elif external_data == "safetensors":
+            _save_to_path(path, render, "safetensors")
+        else:
+            _save_to_path(path, render, "raw" if external_data else None)
     except OSError as error:
         raise SaveError(f"{path} can not be written: {error.strerror or error}") from error
+
+
+def check_values(tensors: Iterable[ir.TensorProtocol | None]) -> None:
+    """Whether tensors have values: models on the meta device, or of fake tensors, have no weights.
+
+    Raises:
+        SaveError: If one has none.
+    """
+    missing = [str(source.name) for tensor in tensors for source in sources_of(tensor) if not has_content(source.raw)]
+    if missing:
+        names = list(dict.fromkeys(missing))
+        raise SaveError(
+            f"{len(names)} of the weights have no values, {', '.join(map(repr, names[:3]))} first: the model was "
+            "exported on the meta device or with fake tensors",
+            hint="pass them: save(..., weights=<safetensors files or state_dicts>), or call apply_weights(state_dict)",
+        )
 
 
 def check_destination(path: Path) -> None:
@@ -98,7 +128,7 @@ def _problem(path: Path) -> tuple[str, str | None]:
 
 
 def _save_to_file(file: BinaryIO, laid_out: Layout) -> None:
-    _check_size(laid_out, hint="save to a path: the weights then go to a second file")
+    _check(laid_out, hint="save to a path: the weights then go to a second file")
     start = file.tell()
     try:
         write_layout(file, laid_out)
@@ -108,24 +138,27 @@ def _save_to_file(file: BinaryIO, laid_out: Layout) -> None:
         raise
 
 
-def _check_size(laid_out: Layout, hint: str) -> None:
+def _check(laid_out: Layout, hint: str) -> None:
     if laid_out.size > PROTOBUF_LIMIT:
         raise SaveError(
             f"the model has {laid_out.size / 2**30:.1f} GiB, and a single ONNX file must stay below 2 GiB", hint=hint
         )
+    check_values(piece for piece in laid_out.pieces if not isinstance(piece, bytes))
+    check_values(tensor for _, tensor in laid_out.side.tensors)
 
 
-def _save_to_path(path: Path, render: Callable[..., Layout], *, external: bool) -> None:
+def _save_to_path(path: Path, render: Callable[..., Layout], form: Form | None) -> None:
     used = {side for side in _side_files(path) if _mentions(path, side.name)}
-    side = next(candidate for candidate in _side_names(path) if candidate not in used) if external else None
+    side: Path | None = None
+    if form is not None:
+        render = partial(render, form=form)
+        side = next(candidate for candidate in _side_names(path, form) if candidate not in used)
     laid_out = render(location=None if side is None else side.name)
-    _check_size(laid_out, hint="leave external_data out, or pass external_data=True")
+    _check(laid_out, hint="leave external_data out, or pass external_data=True")
     with StagedFile(path) as model_file:
-        if side is not None and laid_out.side:
+        if side is not None and laid_out.side.tensors:
             with StagedFile(side) as side_file:
-                for offset, tensor in laid_out.side:
-                    side_file.file.seek(offset)
-                    write_tensor(side_file.file, tensor)
+                write_side(side_file.file, laid_out.side)
                 write_layout(model_file.file, laid_out)
                 model_file.sync()
                 side_file.commit()
@@ -137,22 +170,25 @@ def _save_to_path(path: Path, render: Callable[..., Layout], *, external: bool) 
             model_file.commit()
         model_file.remove_leftovers()
     for old in used:
-        old.unlink(missing_ok=True)
-    usual = next(_side_names(path))
-    if side is not None and laid_out.side and side != usual:
+        if old.resolve() not in laid_out.elsewhere:
+            old.unlink(missing_ok=True)
+    if side is None or form is None or not laid_out.side.tensors:
+        return
+    usual = next(_side_names(path, form))
+    if side != usual and usual.resolve() not in laid_out.elsewhere:
         _rename_side_file(path, side, usual, render(location=usual.name))
 
 
-def _side_names(path: Path) -> Iterator[Path]:
-    yield path.with_name(f"{path.name}.data")
+def _side_names(path: Path, form: Form) -> Iterator[Path]:
+    suffix = SUFFIXES[form]
+    yield path.with_name(f"{path.name}.{suffix}")
     for number in itertools.count(1):
-        yield path.with_name(f"{path.name}.{number}.data")
+        yield path.with_name(f"{path.name}.{number}.{suffix}")
 
 
 def _side_files(path: Path) -> list[Path]:
     """The side files that exist; of the numbered ones, only a save killed half-way leaves any."""
-    usual, *numbered = itertools.islice(_side_names(path), 4)
-    return [side for side in (usual, *numbered) if side.is_file()]
+    return [side for form in SUFFIXES for side in itertools.islice(_side_names(path, form), 4) if side.is_file()]
 
 
 def _mentions(path: Path, name: str) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,14 +12,16 @@ import onnx_ir as ir
 import torch
 from torch.onnx.errors import OnnxExporterWarning
 
-from fxonnx_translations.weights import DerivedTensor, TorchTensor
+from fxonnx_translations.dtypes import from_torch, to_torch_dtype
+from fxonnx_translations.weights import DerivedTensor, TorchTensor, has_content, sources_of, storage_key
 
 from ..errors import ArgumentError
+from .checkpoints import FileTensor, Stored, Weights, closest, read_weight_sources
 
 if TYPE_CHECKING:
     from .onnx_program import ONNXProgram
 
-__all__ = ["WeightMap", "read_weights", "replace_weights", "weights_of"]
+__all__ = ["WeightMap", "other_weights", "read_weights", "replace_weights", "weights_of"]
 
 
 @dataclass(frozen=True)
@@ -46,14 +49,14 @@ def read_weights(model: ir.Model, exported_program: torch.export.ExportedProgram
     """Reads the map from the storages that the model shares with the exported program."""
     targets: dict[Any, list[str]] = {}
     for target, tensor in _weights(exported_program):
-        targets.setdefault(_storage(tensor, target), []).append(target)
+        targets.setdefault(storage_key(tensor, target), []).append(target)
     initializers: dict[str, list[str]] = {target: [] for target, _ in _weights(exported_program)}
     sources: dict[str, tuple[str, ...]] = {}
     stored: dict[str, str] = {}
     for value in model.graph.initializers.values():
         found: list[str] = []
-        for source in _sources(value.const_value):
-            tied = targets.get(_storage(source.raw, str(source.name)), [])
+        for source in sources_of(value.const_value):
+            tied = targets.get(storage_key(source.raw, str(source.name)), [])
             stored.update(dict.fromkeys(tied, str(source.name)))
             found += tied
         if found:
@@ -72,20 +75,6 @@ def _weights(exported_program: torch.export.ExportedProgram) -> Iterator[tuple[s
             yield name, buffer
 
 
-def _storage(tensor: torch.Tensor, name: str) -> Any:
-    """Equal for tied weights, a complex tensor and its real view."""
-    real = torch.view_as_real(tensor.detach()) if tensor.is_complex() and not tensor.is_conj() else tensor
-    return (real.data_ptr(), tuple(real.shape), real.stride(), real.dtype) if real.numel() else name
-
-
-def _sources(tensor: Any) -> Iterator[TorchTensor]:
-    if isinstance(tensor, DerivedTensor):
-        for source in tensor.sources:
-            yield from _sources(source)
-    elif isinstance(tensor, TorchTensor):
-        yield tensor
-
-
 def replace_weights(
     model: ir.Model, known: WeightMap, state_dict: Mapping[str, torch.Tensor]
 ) -> dict[str, torch.Tensor]:
@@ -102,11 +91,7 @@ def replace_weights(
     Raises:
         ArgumentError: If a weight has another shape or dtype, or tied weights are given several values.
     """
-    current = {
-        str(source.name): source.raw
-        for value in model.graph.initializers.values()
-        for source in _sources(value.const_value)
-    }
+    current = _current(model)
     new: dict[str, TorchTensor] = {}
     applied: dict[str, torch.Tensor] = {}
     for name, tensor in state_dict.items():
@@ -130,21 +115,77 @@ def replace_weights(
     return applied
 
 
-def _checked(name: str, tensor: Any, current: torch.Tensor) -> torch.Tensor:
-    if not isinstance(tensor, torch.Tensor):
-        raise ArgumentError("state_dict", f"{name!r} is a {type(tensor).__name__}, not a tensor")
-    real = torch.view_as_real(tensor.detach().resolve_conj()) if tensor.is_complex() else tensor.detach()
-    if real.dtype != current.dtype or real.shape != current.shape:
+def _current(model: ir.Model) -> dict[str, torch.Tensor]:
+    """The tensors that the initializers are or are computed from, by their names in the model."""
+    return {
+        str(source.name): source.raw
+        for value in model.graph.initializers.values()
+        for source in sources_of(value.const_value)
+    }
+
+
+@contextmanager
+def other_weights(model: ir.Model, known: WeightMap, weights: Weights) -> Iterator[None]:
+    """Gives a model other weights for the body; files are read only when their tensors are written.
+
+    Args:
+        model: The model.
+        known: Its weights.
+        weights: Where the others are. Names that the model does not have are left out.
+
+    Raises:
+        ArgumentError: If one has another shape or dtype, or one that the model has no value of is missing.
+    """
+    given = read_weight_sources(weights)
+    current = _current(model)
+    new: dict[str, TorchTensor | DerivedTensor] = {}
+    for name, place in known.stored.items():
+        source = given.get(name)
+        if isinstance(source, Stored):
+            tensor = FileTensor(place, source)
+            _check_fits(f"{name!r} in {source.path}", tensor.dtype, tuple(tensor.shape.numpy()), current[place])
+            new.setdefault(place, tensor)
+        elif source is not None:
+            new[place] = TorchTensor(_checked(name, source, current[place], "weights"), name=place)
+    missing = [place for place, tensor in current.items() if place not in new and not has_content(tensor)]
+    if missing:
         raise ArgumentError(
-            "state_dict",
-            f"{name!r} is {real.dtype} of shape {list(real.shape)}, in the model {current.dtype} of shape "
-            f"{list(current.shape)}",
-            hint="export again for weights of another shape or dtype",
+            "weights",
+            f"there is nothing for {', '.join(map(repr, missing[:5]))}{', ...' if len(missing) > 5 else ''} "
+            f"({len(missing)} of {len(current)} weights), and the model was exported without values",
+            hint=closest(missing, list(given)) or "pass what no file has as a dict: weights=[file, {name: tensor}]",
         )
+    before = {value: value.const_value for value in model.graph.initializers.values()}
+    try:
+        for value, tensor_before in before.items():
+            value.const_value = _rebuilt(tensor_before, new)
+        yield
+    finally:
+        for value, tensor_before in before.items():
+            value.const_value = tensor_before
+
+
+def _checked(name: str, tensor: Any, current: torch.Tensor, argument: str = "state_dict") -> torch.Tensor:
+    if not isinstance(tensor, torch.Tensor):
+        raise ArgumentError(argument, f"{name!r} is a {type(tensor).__name__}, not a tensor")
+    real = torch.view_as_real(tensor.detach().resolve_conj()) if tensor.is_complex() else tensor.detach()
+    _check_fits(repr(name), from_torch(real.dtype), tuple(real.shape), current, argument)
     return real
 
 
-def _rebuilt(tensor: Any, new: Mapping[str, TorchTensor]) -> Any:
+def _check_fits(
+    what: str, dtype: ir.DataType, shape: tuple[int, ...], current: torch.Tensor, argument: str = "weights"
+) -> None:
+    if dtype != from_torch(current.dtype) or shape != tuple(current.shape):
+        found = to_torch_dtype(dtype)
+        raise ArgumentError(
+            argument,
+            f"{what} is {found} of shape {list(shape)}, in the model {current.dtype} of shape {list(current.shape)}",
+            hint="export again for weights of another shape or dtype",
+        )
+
+
+def _rebuilt(tensor: Any, new: Mapping[str, TorchTensor | DerivedTensor]) -> Any:
     if isinstance(tensor, TorchTensor):
         return new.get(str(tensor.name), tensor)
     if not isinstance(tensor, DerivedTensor):

@@ -7,9 +7,10 @@ message that ``onnx.save`` would write, without ever holding the weights a secon
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import BinaryIO
+from pathlib import Path
+from typing import BinaryIO, TypeGuard
 
 import onnx
 import onnx_ir as ir
@@ -17,12 +18,22 @@ import onnx_ir as ir
 from fxonnx_translations.weights import DerivedTensor
 
 from ..errors import SaveError
+from .checkpoints import FileTensor
+from .sides import Form, Side, arrange
 
-__all__ = ["INLINE_BYTES", "PROTOBUF_LIMIT", "Layout", "external_bytes", "layout", "write_layout", "write_tensor"]
+__all__ = [
+    "INLINE_BYTES",
+    "PROTOBUF_LIMIT",
+    "Layout",
+    "external_bytes",
+    "is_weight",
+    "layout",
+    "write_layout",
+    "write_side",
+]
 
 INLINE_BYTES = 256  # tensors up to this size stay in the model file
 PROTOBUF_LIMIT = 2**31 - 1  # no parser reads a longer message
-ALIGNMENT = 4096  # the ONNX specification asks for page-aligned offsets, so that the file can be mapped
 _MODEL_GRAPH = 7
 _GRAPH_INITIALIZER = 5
 _TENSOR_RAW_DATA = 9
@@ -39,12 +50,14 @@ class Layout:
     Attributes:
         pieces: The model file in order: bytes, and tensors whose bytes come at that place.
         size: Length of the model file.
-        side: Offset and tensor of everything in the side file, in order.
+        side: What is in the side file.
+        elsewhere: The files of others that the model points into.
     """
 
     pieces: tuple[Piece, ...]
     size: int
-    side: tuple[tuple[int, ir.TensorProtocol], ...]
+    side: Side
+    elsewhere: frozenset[Path] = frozenset()
 
 
 def external_bytes(model: ir.Model) -> int:
@@ -53,12 +66,24 @@ def external_bytes(model: ir.Model) -> int:
     return sum(tensor.nbytes for tensor in tensors if tensor is not None and _is_streamed(tensor))
 
 
+def outside(model: ir.Model) -> dict[str, ir.TensorProtocol]:
+    """The initializers that are in a side file, if there is one."""
+    return {
+        name: tensor
+        for name, value in model.graph.initializers.items()
+        if (tensor := value.const_value) is not None and _is_streamed(tensor) and tensor.nbytes > INLINE_BYTES
+    }
+
+
 def layout(
     model: ir.Model,
     *,
     include_initializers: bool = True,
     keep_initializers_as_inputs: bool = False,
     location: str | None = None,
+    form: Form = "raw",
+    base: Path | None = None,
+    offsets: Mapping[str, int] | None = None,
 ) -> Layout:
     """Lays out the file of a model; the model is only read, and no tensor is computed.
 
@@ -67,35 +92,61 @@ def layout(
         include_initializers: Whether the weights are in the file; constants that are no weights always are.
         keep_initializers_as_inputs: Whether initializers are graph inputs, too.
         location: Name of the side file for tensors above ``INLINE_BYTES``, or None to have all in one file.
+        form: Of the side file.
+        base: Directory of the model file, if tensors of safetensors files there are to stay where they are.
+        offsets: Name of each initializer that ``outside`` tells to where its bytes begin in a file of several models.
 
     Raises:
-        SaveError: If an initializer has no value.
+        SaveError: If an initializer has no value, or a tensor is to stay where it is in a file outside of ``base``.
     """
     graph = model.graph
-    stored = {name for name, value in graph.initializers.items() if include_initializers or not _is_weight(value)}
-    side: list[tuple[int, ir.TensorProtocol]] = []
+    stored = {name: 0 for name, value in graph.initializers.items() if include_initializers or not is_weight(value)}
+    large = {name: tensor for name, tensor in outside(model).items() if name in stored}
+    references = {} if base is None else {name: tensor.stored for name, tensor in large.items() if _is_file(tensor)}
+    written = {name: tensor for name, tensor in large.items() if name not in references}
+    side = arrange(written if location is not None else {}, form) if offsets is None else Side(offsets, b"", ())
     stand_ins = {}
-    end = 0
     for name, value in graph.initializers.items():
         tensor = value.const_value
         if tensor is None:
             raise SaveError(f"initializer {name!r} has no value")
         placeholder = tensor
-        if name in stored and location is not None and _is_streamed(tensor) and tensor.nbytes > INLINE_BYTES:
-            offset = -(-end // ALIGNMENT) * ALIGNMENT
-            side.append((offset, tensor))
-            end = offset + tensor.nbytes
-            placeholder = _external(tensor, name, location, offset)
+        if name in references and base is not None:
+            placeholder = _external(tensor, name, _within(base, references[name].path), references[name].offset)
+        elif name in side.offsets and location is not None:
+            placeholder = _external(tensor, name, location, side.offsets[name])
         elif _is_streamed(tensor):
             placeholder = _without_bytes(tensor, name)
         stand_ins[name] = _stand_in(value, placeholder)
     inputs = [stand_ins.get(str(value.name), value) for value in graph.inputs]
     if keep_initializers_as_inputs:
         inputs += [stand_in for name, stand_in in stand_ins.items() if graph.initializers[name] not in graph.inputs]
+    tensors = {name: graph.initializers[name].const_value for name in stored}
     proto = ir.serde.serialize_model(_view(model, inputs, list(stand_ins.values())))
-    headers = [header for header in proto.graph.initializer if header.name in stored]
-    pieces = _pieces(proto, headers, {name: graph.initializers[name].const_value for name in stored})
-    return Layout(tuple(pieces), sum(map(_size, pieces)), tuple(side))
+    headers = [header for header in proto.graph.initializer if header.name in tensors]
+    pieces = _pieces(proto, headers, tensors)
+    elsewhere = frozenset(where.path.resolve() for where in references.values())
+    return Layout(tuple(pieces), sum(map(_size, pieces)), side, elsewhere)
+
+
+def _is_file(tensor: ir.TensorProtocol) -> TypeGuard[FileTensor]:
+    """Whether a tensor can be read from where it is."""
+    return isinstance(tensor, FileTensor) and tensor.stored.offset % tensor.dtype.itemsize == 0
+
+
+def _within(base: Path, path: Path) -> str:
+    """The path of a file from a directory that it is in: runtimes follow no others, and no symbolic links.
+
+    Raises:
+        SaveError: If it is not in it.
+    """
+    try:
+        return path.resolve().relative_to(base.resolve()).as_posix()
+    except ValueError:
+        raise SaveError(
+            f"{path} is not in {base.resolve()}, and ONNX files point only to files beside or below them",
+            hint="save the model into the directory of the checkpoint",
+        ) from None
 
 
 def _is_streamed(tensor: ir.TensorProtocol) -> bool:
@@ -103,7 +154,7 @@ def _is_streamed(tensor: ir.TensorProtocol) -> bool:
     return tensor.dtype != ir.DataType.STRING
 
 
-def _is_weight(value: ir.Value) -> bool:
+def is_weight(value: ir.Value) -> bool:
     """Whether a state_dict brings the value back; shapes, scalars and lifted constants are part of the graph."""
     if isinstance(value.const_value, DerivedTensor):
         return True
@@ -233,6 +284,18 @@ def write_layout(file: BinaryIO, laid_out: Layout) -> None:
             file.write(piece)
         else:
             write_tensor(file, piece)
+
+
+def write_side(file: BinaryIO, side: Side) -> None:
+    """Writes a side file, one tensor after the other.
+
+    Raises:
+        SaveError: If a tensor can not be computed.
+    """
+    file.write(side.head)
+    for offset, tensor in side.tensors:
+        file.seek(offset)
+        write_tensor(file, tensor)
 
 
 def write_tensor(file: BinaryIO, tensor: ir.TensorProtocol) -> None:
