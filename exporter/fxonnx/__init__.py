@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from .program.sides import REFERENCE
     from .program.weights import weights_of
     from .state import is_in_onnx_export
+    from .symbolics import register_custom_op_symbolic, unregister_custom_op_symbolic
     from .verification import Row, verify
 
 __all__ = [  # noqa: RUF022 - grouped
@@ -60,8 +61,10 @@ __all__ = [  # noqa: RUF022 - grouped
     "export_to_pretty_string",
     "install",
     "installed",
+    "register_custom_op_symbolic",
     "select_model_mode_for_export",
     "uninstall",
+    "unregister_custom_op_symbolic",
     # What to export with
     "InputObserver",
     # Comparison with eager torch
@@ -99,6 +102,8 @@ _ROOMS = {
     "Row": "verification",
     "export": "api",
     "is_in_onnx_export": "state",
+    "register_custom_op_symbolic": "symbolics",
+    "unregister_custom_op_symbolic": "symbolics",
     "verify": "verification",
     "weights_of": "program.weights",
 }

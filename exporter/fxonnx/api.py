@@ -6,7 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import BytesIO
 from typing import Any, Literal, get_args
 
@@ -24,11 +24,13 @@ from .lower.lowering import Request, lower
 from .lower.metadata import MetadataLevel
 from .lower.model import Ends
 from .lower.passthrough import Passthrough
+from .lower.symbolic import CalledFunctions
 from .options import check_choice, check_flags, check_passthrough, check_training, in_mode
 from .prepare import LOST_UPDATES_KEY, State, find_updates, prepare, report_updates
 from .program import ONNXProgram
 from .report import dump, graph_text, reported, stage_table
 from .state import exporting
+from .symbolics import registered_symbolics
 from .timing import Timer
 
 __all__ = ["DEFAULT_OPSET", "export"]
@@ -128,11 +130,11 @@ def export(
         StateError: With ``state="error"``, if forward writes to what outlives the call.
     """
     check_flags(dynamo, export_modules_as_functions, autograd_inlining)
-    names = check_names(input_names, output_names)
+    opset = check_opset(opset_version, DEFAULT_OPSET)
     how = _Translating(
-        check_opset(opset_version, DEFAULT_OPSET),
-        check_table(default_registry(), custom_translation_table),
-        names,
+        opset,
+        check_table(default_registry().extended(registered_symbolics(opset)), custom_translation_table),
+        check_names(input_names, output_names),
         check_passthrough(operator_export_type, custom_opsets),
         optimize=optimize,
         fold_weights=do_constant_folding,
@@ -150,8 +152,8 @@ def export(
                 dynamic_shapes,
                 dynamic_axes=dynamic_axes,
                 more_inputs=more_inputs,
-                input_names=names[0],
-                output_names=names[1],
+                input_names=how.names[0],
+                output_names=how.names[1],
                 dynamic_scalars=dynamic_scalars,
                 strict_shapes=strict_shapes,
                 may_train=mode is not None,
@@ -203,6 +205,9 @@ def _program(
     timer: Timer,
     mode: TrainingMode | None,
 ) -> ONNXProgram:
+    if captured.functions:
+        called = CalledFunctions(captured.functions)
+        how = replace(how, registry=how.registry.extended({torch.ops.fxonnx_functions.apply.default: called}))
     # Constants have values, even if the model is exported where new tensors have none.
     with unset_fake_temporarily(), timer.stage("prepare"):
         prepared = prepare(
@@ -231,6 +236,7 @@ def _program(
         objects=captured.objects,
         frozen_arguments=captured.frozen_arguments,
         scalars=captured.scalars,
+        functions=captured.functions,
     )
 
 

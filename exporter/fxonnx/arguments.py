@@ -85,8 +85,10 @@ def check_table(registry: Registry, table: Mapping[Callable[..., Any], Callable[
             )
         if not callable(target):
             raise ArgumentError("custom_translation_table", f"the key {target!r} is not an operator")
-        if not callable(function):
+        functions: Any = list(function) if isinstance(function, (list, tuple)) else [function]
+        if not functions or not all(map(callable, functions)):
             raise ArgumentError(
-                "custom_translation_table", f"the value for {target} is a {type(function).__name__}, not a function"
+                "custom_translation_table",
+                f"the value for {target} is a {type(function).__name__}, not a function or a list of functions",
             )
     return registry.extended(table)

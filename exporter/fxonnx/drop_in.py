@@ -16,6 +16,7 @@ from .errors import ArgumentError
 from .observer import InputObserver
 from .options import check_training, in_mode
 from .report import graph_text
+from .symbolics import register_custom_op_symbolic, unregister_custom_op_symbolic
 
 __all__ = [
     "ExportableModule",
@@ -49,6 +50,8 @@ def install() -> None:
         # Of older versions of torch.
         "enable_fake_mode": enable_fake_mode,
         "export_to_pretty_string": export_to_pretty_string,
+        "register_custom_op_symbolic": register_custom_op_symbolic,
+        "unregister_custom_op_symbolic": unregister_custom_op_symbolic,
     }
     setattr(torch.onnx, _KEPT, {name: getattr(torch.onnx, name, None) for name in ours})
     for name, value in ours.items():

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch.utils import _pytree as pytree
 
+from .capture.functions import called_functions
 from .capture.objects import assembled, dismantled
 from .capture.preserve import preserved
 from .errors import ArgumentError, VerificationError
@@ -162,7 +163,7 @@ def _run_captured(program: ONNXProgram, args: Any, kwargs: Any) -> list[Any]:
     module = _isolated_module(program.exported_program)
     weights = {name: buffer.detach().clone() for name, buffer in module.named_buffers()} | dict(program.applied_weights)
     args, kwargs = tuple(_copied(args)), dict(_copied(kwargs))
-    with torch.no_grad():
+    with torch.no_grad(), called_functions(program.functions):
         result = torch.func.functional_call(module, weights, args, kwargs, tie_weights=False)
         return _returned(result) + _final_states(program, module, weights, args, kwargs)
 

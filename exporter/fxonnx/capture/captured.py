@@ -17,6 +17,7 @@ from .axes import Axes, name_output_dims, read_axes
 from .constraints import Constraint, Limits
 from .examples import Examples, add_examples
 from .exporting import export_module
+from .functions import FunctionCall, whole_functions
 from .guards import GuardLog
 from .inference import Call
 from .inputs import Inputs, bind_inputs, check_model, inputs_of_program, user_inputs
@@ -48,6 +49,7 @@ class Capture:
         more_inputs: Further examples, positional and keyword inputs each.
         frozen_arguments: Label to value of the numbers and strings that are part of the program.
         scalars: Positions among the leaves of the inputs of the numbers that were made tensors.
+        functions: The autograd functions with a ``symbolic`` that the program calls by their positions here.
     """
 
     exported_program: ExportedProgram
@@ -60,6 +62,7 @@ class Capture:
     more_inputs: tuple[Call, ...] = ()
     frozen_arguments: Mapping[str, Any] = field(default_factory=dict)
     scalars: frozenset[int] = frozenset()
+    functions: tuple[FunctionCall, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -142,8 +145,10 @@ def capture(
     shapes, axes, others = request.read(inputs)
     shapes = with_dynamic_ints(shapes, ints)
     log = GuardLog()
+    calls: list[FunctionCall] = []
     try:
-        program = export_module(model, inputs, shapes, log)
+        with whole_functions(calls):
+            program = export_module(model, inputs, shapes, log)
     except CaptureError as error:
         explain_branch(error, [shapes.leaves[index].label for index in sorted(scalars)])
         raise
@@ -160,7 +165,7 @@ def capture(
         warnings.warn(_narrowed(narrow), UserWarning, stacklevel=3)
     paths = input_paths(program, inputs, shapes.leaves), output_paths(program)
     frozen = frozen_arguments(shapes.leaves)
-    return Capture(program, names, aliases, limits, *paths, inputs.objects, others, frozen, scalars)
+    return Capture(program, names, aliases, limits, *paths, inputs.objects, others, frozen, scalars, tuple(calls))
 
 
 def _as_it_is(program: ExportedProgram, request: _Request) -> Capture:

@@ -1,29 +1,122 @@
-"""Calling the translations of a ``custom_translation_table``."""
+"""Calling the translations of a ``custom_translation_table``, in each form that users write them in."""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import onnx_ir as ir
 import onnxscript
+import torch
+from onnxscript import evaluator, values
 
-from fxonnx_translations.op import Op
+from fxonnx_translations.op import Op, Unsupported
+
+from .symbolic import CalledFunctions, Symbolic, SymbolicGraph, by_schema, call_symbolic
 
 __all__ = ["call_custom"]
 
 
-def call_custom(function: Callable[..., Any], op: Op, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def call_custom(
+    function: Callable[..., Any] | Sequence[Callable[..., Any]],
+    op: Op,
+    target: Any,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    opsets: Mapping[str, int],
+) -> Any:
     """Runs a user's translation.
 
     Args:
-        function: An ``@onnxscript.script`` function, whose body is inlined, or a function that takes ``op`` first.
+        function: An ``@onnxscript.script`` function, whose body is inlined; a function whose first parameter is ``op``,
+            or ``g`` as in torch.onnx's symbolic functions; a function that calls operators of ``onnxscript.opsetN``; or
+            several of these, of which the first that takes the arguments is run.
         op: The op object of the node.
+        target: The operator.
         args: The node's positional arguments.
         kwargs: The node's keyword arguments.
+        opsets: Versions of the domains of custom operators.
 
     Returns:
         The value or values it returns.
+
+    Raises:
+        Unsupported: If none of several takes the arguments.
     """
+    if isinstance(function, Sequence):
+        chosen = next((one for one in function if _takes(one, args)), None)
+        if chosen is None:
+            raise Unsupported(f"none of the {len(function)} functions takes these element types")
+        return call_custom(chosen, op, target, args, kwargs, opsets)
     if isinstance(function, onnxscript.OnnxFunction):
         return op.call_inline(function, *args, **kwargs)
-    return function(op, *args, **kwargs)
+    if isinstance(function, CalledFunctions):
+        return function(SymbolicGraph(op, opsets), *args)
+    first = "g" if isinstance(function, Symbolic) else _first_parameter(function)
+    if first == "g":
+        if isinstance(target, torch._ops.OpOverload):
+            args, kwargs = by_schema(function, target, args, kwargs)
+        return call_symbolic(function, SymbolicGraph(op, opsets), args, kwargs)
+    if first == "op":
+        return function(op, *args, **kwargs)
+    with evaluator.default_as(_Emitting(op, opsets)):
+        return function(*args, **kwargs)
+
+
+def _first_parameter(function: Callable[..., Any]) -> str:
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):
+        return "op"
+    # What takes anything takes the op object, too.
+    if not parameters or parameters[0].kind == inspect.Parameter.VAR_POSITIONAL:
+        return "op"
+    return parameters[0].name
+
+
+def _takes(function: Callable[..., Any], args: Sequence[Any]) -> bool:
+    """Whether the element types of the arguments are among those of an onnxscript function; others take all."""
+    signature = getattr(function, "op_signature", None)
+    if signature is None:
+        return True
+    return all(
+        not isinstance(value, ir.Value)
+        or value.dtype is None
+        or ir.TensorType(value.dtype) in declared.type_constraint.allowed_types
+        for declared, value in zip(signature.params, args, strict=False)
+        if hasattr(declared, "type_constraint")
+    )
+
+
+class _Emitting:
+    """What ``onnxscript.opsetN.Add(...)`` does while a user's function runs: it becomes a node of the graph."""
+
+    def __init__(self, op: Op, opsets: Mapping[str, int]) -> None:
+        self._op = op
+        self._opsets = opsets
+
+    def eval_op(self, operator: values.Op, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Emits one operator; inputs may be given by name."""
+        schema = operator.op_schema
+        if schema is None:
+            raise Unsupported(f"{operator.domain or 'ONNX'} has no operator {operator.name}")
+        given = dict(kwargs)
+        inputs = list(args)
+        inputs += [given.pop(declared.name, None) for declared in schema.inputs[len(inputs) :]]
+        while inputs and inputs[-1] is None:
+            inputs.pop()
+        if operator.domain not in ("", "ai.onnx"):
+            graph = SymbolicGraph(self._op, self._opsets)
+            return graph.emit(operator.domain, operator.name, inputs, given, len(schema.outputs))
+        if operator.name == "BatchNormalization" and not given.get("training_mode"):
+            count = 1
+        else:
+            count = int(given["num_outputs"]) if "num_outputs" in given else len(schema.outputs)
+        if count == 1:
+            return getattr(self._op, operator.name)(*inputs, **given)
+        return self._op.multi(operator.name, *inputs, outputs=count, **given)
+
+    def eval_function(self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Inlines another function."""
+        return self._op.call_inline(function, *args, **kwargs)

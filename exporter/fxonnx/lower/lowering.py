@@ -209,9 +209,9 @@ class _Walk:
         if translation.custom:
             from .custom import call_custom
 
-            return call_custom(
-                translation.function, op, self.value(node.args), {k: self.value(v) for k, v in node.kwargs.items()}
-            )
+            kwargs = {name: self.value(argument) for name, argument in node.kwargs.items()}
+            opsets = self.request.passthrough.opsets
+            return call_custom(translation.function, op, node.target, self.value(node.args), kwargs, opsets)
         return translation.function(op, **{name: self.value(argument) for name, argument in bind(node).items()})
 
     def _complex_values(self, node: torch.fx.Node) -> frozenset[ir.Value]:

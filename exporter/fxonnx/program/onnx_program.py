@@ -14,6 +14,7 @@ import torch
 from torch.onnx import TrainingMode
 
 from ..capture.constraints import CONSTRAINTS_KEY, Constraint, Limits
+from ..capture.functions import FunctionCall
 from ..errors import SaveError
 from . import saving
 from .binding import bind, unflatten
@@ -48,6 +49,7 @@ class ONNXProgram:
         objects: Positional and keyword inputs as the model takes them, if there are objects among them.
         frozen_arguments: Label to value of the arguments that are part of the model.
         scalars: Positions among the leaves of the inputs of the numbers that the model gets as tensors.
+        functions: The autograd functions that the exported program calls.
 
     Attributes:
         model: The ``onnx_ir.Model``; it may be changed, call ``release`` afterwards.
@@ -58,6 +60,7 @@ class ONNXProgram:
         objects: Inputs as that model takes them, if there are objects among them.
         frozen_arguments: Label to value of the arguments that are part of the model: at every call they are as then.
         scalars: Positions among the leaves of the inputs of the numbers that are graph inputs.
+        functions: The autograd functions that the exported program calls.
     """
 
     def __init__(
@@ -73,6 +76,7 @@ class ONNXProgram:
         objects: tuple[tuple[Any, ...], Mapping[str, Any]] | None = None,
         frozen_arguments: Mapping[str, Any] = MappingProxyType({}),
         scalars: frozenset[int] = frozenset(),
+        functions: tuple[FunctionCall, ...] = (),
     ) -> None:
         self.model = model
         self.exported_program = exported_program
@@ -82,6 +86,7 @@ class ONNXProgram:
         self.objects = objects
         self.frozen_arguments = MappingProxyType(dict(frozen_arguments))
         self.scalars = scalars
+        self.functions = functions
         self._timings = timings
         self._example_inputs = example_inputs
         self._session: Session | None = None

@@ -1,0 +1,244 @@
+"""What users of torch.onnx have written for operators of their own: symbolic functions, and plain onnxscript."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from onnxscript import FLOAT, INT64, opset18, script
+from torch import nn
+from torch.onnx.symbolic_helper import parse_args
+
+import fxonnx
+from fxonnx import ArgumentError, TranslationError
+
+from .functions import Function
+
+aten = torch.ops.aten
+LIBRARY = torch.library.Library("custom_ops", "DEF")
+LIBRARY.define("foo_forward(Tensor input1, Tensor input2, float attr1, int attr2) -> Tensor")
+LIBRARY.impl("foo_forward", lambda x, y, a, b: x * a + y * b, "CompositeExplicitAutograd")
+LIBRARY.define("two(Tensor x, int[] axes, str? mode=None, bool flag=False) -> (Tensor, Tensor)")
+LIBRARY.impl("two", lambda x, axes, mode=None, flag=False: (x.sum(axes), x.amax(axes)), "CompositeExplicitAutograd")
+
+
+class FooModel(nn.Module):
+    def __init__(self, attr1: float, attr2: int) -> None:
+        super().__init__()
+        self.attr1, self.attr2 = attr1, attr2
+
+    def forward(self, input1: torch.Tensor, input2: torch.Tensor) -> torch.Tensor:
+        return torch.ops.custom_ops.foo_forward(input1, input2, self.attr1, self.attr2)
+
+
+@parse_args("v", "v", "f", "i")
+def symbolic_foo_forward(g: Any, input1: Any, input2: Any, attr1: float, attr2: int) -> Any:
+    return g.op("Foo", input1, input2, attr1_f=attr1, attr2_i=attr2)
+
+
+def composed(g: Any, x: Any, y: Any, a: float, b: int) -> Any:
+    scale = g.op("Constant", value_t=torch.tensor(a))
+    return g.op("Add", g.op("Mul", x, scale), g.op("Mul", y, torch.tensor(float(b))))
+
+
+X, Y = torch.randn(2, 3), torch.randn(2, 3)
+
+
+@pytest.fixture
+def registered() -> Iterator[None]:
+    fxonnx.register_custom_op_symbolic("custom_ops::foo_forward", symbolic_foo_forward, 9)
+    yield
+    fxonnx.unregister_custom_op_symbolic("custom_ops::foo_forward", 9)
+
+
+def nodes(program: fxonnx.ONNXProgram) -> list[tuple[str, str]]:
+    return [(node.domain, node.op_type) for node in program.model.graph]
+
+
+@pytest.mark.usefixtures("registered")
+def test_a_registered_function() -> None:
+    program = fxonnx.export(FooModel(1.5, 2).eval(), (X, Y), custom_opsets={"custom_domain": 2})
+    (node,) = program.model.graph
+    assert (node.domain, node.op_type) == ("custom_domain", "Foo")
+    assert {name: item.value for name, item in node.attributes.items()} == {"attr1": 1.5, "attr2": 2}
+    assert program.model.opset_imports["custom_domain"] == 2
+    assert program.model.graph.outputs[0].shape == [2, 3]
+    with pytest.raises(fxonnx.UnsupportedOperatorError, match="ONNX has no Foo at opset 20"):
+        fxonnx.export(FooModel(1.5, 2).eval(), (X, Y))
+
+
+@pytest.mark.usefixtures("registered")
+def test_the_newest_function_that_is_not_too_new() -> None:
+    fxonnx.register_custom_op_symbolic("custom_ops::foo_forward", composed, 15)
+    try:
+        program = fxonnx.export(FooModel(1.5, 2).eval(), (X, Y), verify=True)
+        assert nodes(program) == [("", "Mul"), ("", "Mul"), ("", "Add")]
+        old = fxonnx.export(FooModel(1.5, 2).eval(), (X, Y), opset_version=13, custom_opsets={"d": 1})
+        assert nodes(old) == [("d", "Foo")]
+    finally:
+        fxonnx.unregister_custom_op_symbolic("custom_ops::foo_forward", 15)
+
+
+def test_after_installation() -> None:
+    with fxonnx.installed():
+        torch.onnx.register_custom_op_symbolic("custom_ops::foo_forward", composed, 9)
+        torch.onnx.export(FooModel(1.5, 2).eval(), (X, Y), dynamo=True, verify=True)
+        torch.onnx.unregister_custom_op_symbolic("custom_ops::foo_forward", 9)
+    with pytest.raises(fxonnx.UnsupportedOperatorError):
+        fxonnx.export(FooModel(1.5, 2).eval(), (X, Y))
+
+
+def test_wrong_registrations() -> None:
+    with pytest.raises(ArgumentError, match="symbolic_name: 'foo' is not the name of an operator"):
+        fxonnx.register_custom_op_symbolic("foo", composed, 9)
+    with pytest.raises(ArgumentError, match="symbolic_fn: expected a function, got a int"):
+        fxonnx.register_custom_op_symbolic("a::b", 3, 9)  # type: ignore[arg-type]
+    with pytest.raises(ArgumentError, match="nothing is registered for 'a::b' from opset 9 on"):
+        fxonnx.unregister_custom_op_symbolic("a::b", 9)
+
+
+def test_arguments_by_the_names_of_the_schema() -> None:
+    def elu(g: Any, alpha: float, self: Any, scale: float, input_scale: float) -> Any:
+        assert scale == input_scale == 1
+        return g.op("Elu", self, alpha_f=alpha)
+
+    table = {aten.elu.default: elu}
+    program = fxonnx.export(nn.ELU(0.5).eval(), (X,), custom_translation_table=table, verify=True)
+    assert nodes(program) == [("", "Elu")]
+
+
+def test_arguments_in_order_without_the_last_defaults() -> None:
+    def elu(g: Any, input: Any, alpha: float, inplace: bool = False) -> Any:
+        return g.op("Elu", input, alpha_f=alpha)
+
+    table = {aten.elu.default: elu}
+    assert nodes(fxonnx.export(nn.ELU(0.5).eval(), (X,), custom_translation_table=table, verify=True)) == [("", "Elu")]
+
+
+def test_several_outputs_and_types() -> None:
+    seen = []
+
+    def two(g: Any, x: Any, axes: list[int], mode: str | None, flag: bool) -> Any:
+        kind = x.type()
+        seen.append((kind.sizes(), kind.dim(), kind.dtype(), kind.scalarType(), axes, mode, flag))
+        total, most = g.op("my::Two", x, axes_i=axes, outputs=2)
+        return total.setType(kind.with_dtype(torch.float64)), most
+
+    model = Function(lambda x: torch.ops.custom_ops.two(x, [1]))
+    program = fxonnx.export(
+        model.eval(), (X,), custom_translation_table={torch.ops.custom_ops.two.default: two}, dynamic_shapes=({0: "n"},)
+    )
+    assert nodes(program) == [("my", "Two")]
+    assert [value.dtype.name for value in program.model.graph.outputs] == ["FLOAT", "FLOAT"]
+    assert seen == [([None, 3], 2, torch.float32, "Float", [1], None, False)]
+
+
+@pytest.mark.parametrize(
+    ("function", "match"),
+    [
+        (lambda g, x: g.op("Elu", x, alpha=1.0), "the attribute 'alpha' does not end with its type"),
+        (lambda g, x: g.op("Elu", x, alpha_f=x), "the attribute 'alpha_f' is computed at run time"),
+        (lambda g, x: g.op("Nothing", x), "ONNX has no Nothing at opset 20"),
+    ],
+)
+def test_wrong_symbolic_functions(function: Any, match: str) -> None:
+    with pytest.raises(fxonnx.UnsupportedOperatorError, match=match):
+        fxonnx.export(Function(torch.abs).eval(), (X,), custom_translation_table={aten.abs.default: function})
+
+
+class MyElu(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, alpha: float) -> torch.Tensor:
+        ctx.save_for_backward(x)
+        return torch.where(x > 0, x, alpha * (x.exp() - 1))
+
+    @staticmethod
+    def symbolic(g: Any, x: Any, alpha: float) -> Any:
+        return g.op("Elu", x, alpha_f=alpha)
+
+
+class Halves(torch.autograd.Function):
+    @staticmethod
+    def forward(x: torch.Tensor, y: torch.Tensor) -> Any:
+        return x.clone(), x + y
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        pass
+
+    @staticmethod
+    def symbolic(g: Any, x: Any, y: Any) -> Any:
+        return g.op("Identity", x), g.op("custom::Sum", x, y, weight_f=1.5)
+
+
+class Plain(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.relu()
+
+
+def test_functions_with_a_symbolic_of_their_own() -> None:
+    class Model(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return MyElu.apply(MyElu.apply(x, 0.5).sin(), 2.0) + Plain.apply(x)
+
+    before = torch.autograd.Function.apply
+    program = fxonnx.export(Model().eval(), (X,), dynamic_shapes=({0: "n"},), verify="auto")
+    assert torch.autograd.Function.apply == before
+    assert [name for _, name in nodes(program)] == ["Elu", "Sin", "Elu", "Relu", "Add"]
+    assert program.model.graph.outputs[0].shape == ["n", 3]
+    assert program(torch.randn(5, 3))[0].shape == (5, 3)
+
+
+def test_functions_with_several_outputs() -> None:
+    class Model(nn.Module):
+        def forward(self, x: torch.Tensor, y: torch.Tensor) -> Any:
+            return Halves.apply(x, y)
+
+    program = fxonnx.export(Model().eval(), (X, Y))
+    assert ("custom", "Sum") in nodes(program)
+    assert program.model.opset_imports["custom"] == 1
+    with pytest.raises(RuntimeError, match="Halves can be run by the ONNXProgram only"):
+        program.exported_program.module()(X, Y)
+
+
+def test_plain_functions_of_onnxscript() -> None:
+    def gelu(self: FLOAT, approximate: str = "none") -> Any:
+        return opset18.Mul(opset18.Sigmoid(self), opset18.Max(self, -3.0))
+
+    def topk(self: FLOAT, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
+        values, places = opset18.TopK(self, [k], axis=dim)
+        return values, places
+
+    program = fxonnx.export(nn.GELU().eval(), (X,), custom_translation_table={aten.gelu.default: gelu})
+    assert [name for _, name in nodes(program)] == ["Sigmoid", "Max", "Mul"]
+    torch.testing.assert_close(program(X)[0], X.sigmoid() * X.clamp_min(-3))
+    model = Function(lambda x: torch.topk(x, 2))
+    fxonnx.export(model.eval(), (X,), custom_translation_table={aten.topk.default: topk}, verify=True)
+
+
+def test_the_first_of_several_that_takes_the_element_types() -> None:
+    @script()
+    def of_ints(x: INT64) -> INT64:
+        return opset18.Max(x, opset18.Neg(x))
+
+    @script()
+    def of_floats(x: FLOAT) -> FLOAT:
+        return opset18.Sqrt(opset18.Mul(x, x))
+
+    table = {aten.abs.default: [of_ints, of_floats]}
+    for x, operator in ((torch.tensor([1, -2]), "Max"), (torch.tensor([1.0, -2.0]), "Sqrt")):
+        program = fxonnx.export(Function(torch.abs).eval(), (x,), custom_translation_table=table, verify=True)
+        assert operator in [name for _, name in nodes(program)]
+    with pytest.raises(fxonnx.UnsupportedOperatorError, match="none of the 2 functions takes these element types"):
+        fxonnx.export(Function(torch.abs).eval(), (X.half(),), custom_translation_table=table)
+
+
+def test_a_function_that_fails() -> None:
+    def wrong(g: Any, x: Any) -> Any:
+        return g.op("Relu", x).nothing
+
+    with pytest.raises(TranslationError, match="'SymbolicValue' object has no attribute 'nothing'"):
+        fxonnx.export(Function(torch.abs).eval(), (X,), custom_translation_table={aten.abs.default: wrong})
