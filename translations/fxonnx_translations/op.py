@@ -120,6 +120,11 @@ class Op(onnxscript.OpBuilder):
     # ---- facts
 
     @property
+    def builder(self) -> Builder:
+        """The builder of the graph being written."""
+        return self._graph_builder
+
+    @property
     def opset(self) -> int:
         """The target opset of the default domain."""
         return self._graph_builder.opset_version

@@ -26,6 +26,7 @@ from .naming import fixed_dims_error, name_dims
 from .paths import input_paths, output_paths
 from .relations import bounds_of
 from .scalars import explain_branch, frozen_arguments, with_dynamic_ints, with_scalar_inputs
+from .script import as_modules, run_in_python
 from .shapes import Leaf, Shapes
 
 __all__ = ["ALIASES_KEY", "Capture", "capture"]
@@ -122,7 +123,6 @@ def capture(
         output_names: Names of the first graph outputs.
         dynamic_scalars: The ints, floats and bools that are inputs, by parameter or path; others are part of the model.
         strict_shapes: Whether it is an error, not a warning, if the model can not be captured for all sizes asked for.
-
         may_train: Whether there is no need to warn of a model in training mode.
 
     Raises:
@@ -134,12 +134,25 @@ def capture(
     request = _Request(dynamic_shapes, dynamic_axes, more_inputs, input_names, output_names)
     if isinstance(model, ExportedProgram):
         return _as_it_is(model, request)
+    with as_modules(model) as module, run_in_python():
+        return _captured(module, args, kwargs, request, dynamic_scalars, strict_shapes, may_train)
+
+
+def _captured(
+    model: torch.nn.Module,
+    args: Any,
+    kwargs: Any,
+    request: _Request,
+    dynamic_scalars: Collection[str],
+    strict_shapes: bool,
+    may_train: bool,
+) -> Capture:
     if model.training and not may_train:
         warnings.warn(
             "the model is in training mode and is exported as such: dropout and batch statistics stay active. "
             "Call model.eval() before the export if it is meant for inference",
             UserWarning,
-            stacklevel=3,
+            stacklevel=4,
         )
     inputs, scalars, ints = with_scalar_inputs(bind_inputs(model, args, kwargs), dynamic_scalars, model)
     shapes, axes, others = request.read(inputs)
@@ -162,7 +175,7 @@ def capture(
     if narrow and strict_shapes:
         raise CaptureError(_narrowed(narrow), hint="pass strict_shapes=False to export for these sizes only")
     if narrow:
-        warnings.warn(_narrowed(narrow), UserWarning, stacklevel=3)
+        warnings.warn(_narrowed(narrow), UserWarning, stacklevel=4)
     paths = input_paths(program, inputs, shapes.leaves), output_paths(program)
     frozen = frozen_arguments(shapes.leaves)
     return Capture(program, names, aliases, limits, *paths, inputs.objects, others, frozen, scalars, tuple(calls))

@@ -61,15 +61,9 @@ def check_model(model: Any) -> None:
     """Checks that torch.export can work with the model at all.
 
     Raises:
-        ArgumentError: If it is neither an nn.Module nor an ExportedProgram, or if it is scripted.
+        ArgumentError: If it is neither an nn.Module, a scripted function nor an ExportedProgram.
     """
-    if isinstance(model, torch.jit.ScriptModule | torch.jit.ScriptFunction):
-        raise ArgumentError(
-            "model",
-            f"a {type(model).__name__} has no Python code to capture",
-            hint="pass the nn.Module it was made from",
-        )
-    if isinstance(model, torch.nn.Module | ExportedProgram):
+    if isinstance(model, torch.nn.Module | torch.jit.ScriptFunction | ExportedProgram):
         return
     if isinstance(model, type) and issubclass(model, torch.nn.Module):
         raise ArgumentError("model", f"{model.__name__} is a class", hint=f"pass an instance: {model.__name__}(...)")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import operator
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -23,7 +23,8 @@ from fxonnx_translations.symbols import Dim, SymbolTable
 
 from ..errors import TranslationError, UnsupportedOperator, UnsupportedOperatorError
 from ..origin import source_line
-from ..prepare import REASON_KEY, Prepared
+from ..prepare import REASON_KEY, Prepared, find_attribute
+from .control_flow import CONTROL_FLOW
 from .dispatch import bind, find
 from .metadata import MetadataLevel, NodeMetadata, target_name
 from .model import STATE_KEY, Ends, add_inputs, add_outputs, new_model
@@ -72,14 +73,7 @@ def lower(prepared: Prepared, request: Request) -> ir.Model:
     builder = Builder(model.graph, symbols, names)
     walk = _Walk(builder, request)
     walk.shared, paths = add_inputs(prepared, builder, walk.env, request.ends)
-    for node in prepared.graph.nodes:
-        if node.op == "call_function" and node not in prepared.derived:
-            walk.call(node)
-        elif node.op == "get_attr" and node.target in prepared.constants:
-            constant = prepared.constants[node.target]
-            walk.env[node] = builder.constant(
-                torch.view_as_real(constant.resolve_conj()) if constant.is_complex() else constant
-            )
+    walk.run(prepared.graph, prepared.constants, skipped=prepared.derived)
     if walk.unsupported:
         raise UnsupportedOperatorError(walk.report())
     states = add_outputs(prepared, builder, walk.env, request.ends, paths)
@@ -121,9 +115,70 @@ class _Walk:
         self.shared: frozenset[ir.Value] = frozenset()
         self.unsupported: dict[str, list[tuple[torch.fx.Node, tuple[str, ...]]]] = {}
 
+    def run(
+        self,
+        graph: torch.fx.Graph,
+        constants: Mapping[str, torch.Tensor],
+        skipped: Collection[torch.fx.Node] = (),
+    ) -> None:
+        """Lowers the nodes of a graph.
+
+        Args:
+            graph: The graph; its placeholders have values already.
+            constants: Tensors of its ``get_attr`` nodes.
+            skipped: Nodes that have values already, too.
+        """
+        for node in graph.nodes:
+            if node.op == "call_function" and node not in skipped:
+                self.call(node)
+            elif node.op == "get_attr" and node.target in constants:
+                constant = constants[str(node.target)]
+                self.env[node] = self.builder.constant(
+                    torch.view_as_real(constant.resolve_conj()) if constant.is_complex() else constant
+                )
+
+    def _with_bodies(self, node: torch.fx.Node, val: Any) -> None:
+        """Lowers an operator that has graphs of its own."""
+        mark = len(self.builder.created)
+        results = self._results(val)
+        try:
+            returned = CONTROL_FLOW[node.target](Op(self.builder, results, self.shared), node, self.value, self._body)
+        except Unsupported as error:
+            self.builder.rollback(mark)
+            self._give_up(node, results, val, (str(error),))
+            return
+        self.env[node] = self._checked(node, returned, results, val)
+        self._annotate(node, mark)
+
+    def _body(self, op: Op, body: torch.fx.Node, inputs: Sequence[ir.Value]) -> list[ir.Value]:
+        """Writes a body; what it can not translate is reported with the rest."""
+        owner = body.graph.owning_module
+        module = None if owner is None else find_attribute(owner, str(body.target))
+        if not isinstance(module, torch.fx.GraphModule):
+            raise Unsupported(f"{body.target} is no graph")
+        inner = _Walk(op.builder, self.request)
+        inner.shared, inner.unsupported = self.shared, self.unsupported
+        for node, value in zip(module.graph.find_nodes(op="placeholder"), inputs, strict=True):
+            inner.env[node] = value
+            if isinstance(node.meta.get("val"), torch.Tensor):
+                self.builder.symbols.define(value, self.builder.symbols.dims(node.meta["val"].shape))
+        attributes = {
+            str(node.target): find_attribute(module, str(node.target))
+            for node in module.graph.find_nodes(op="get_attr")
+        }
+        inner.run(module.graph, {name: found for name, found in attributes.items() if isinstance(found, torch.Tensor)})
+        returned: Any = module.graph.output_node().args[0]
+        values = inner.value(returned if isinstance(returned, (list, tuple)) else [returned])
+        if not all(isinstance(value, ir.Value) for value in values):
+            raise Unsupported("a body that returns numbers; return tensors of 0 dims")
+        return values  # type: ignore[no-any-return]
+
     def call(self, node: torch.fx.Node) -> None:
         """Lowers one call_function node."""
         val = node.meta.get("val")
+        if node.target in CONTROL_FLOW:
+            self._with_bodies(node, val)
+            return
         if isinstance(val, (torch.SymInt, torch.SymFloat, torch.SymBool)):
             self._symbolic(node, val)
         elif node.target is operator.getitem:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from .decompose import REASON_KEY
 from .derive import Derived
 from .pipeline import Prepared, prepare
+from .splicing import find_attribute
 from .updates import LOST_UPDATES_KEY, State, Update, find_updates, report_updates
 
 __all__ = [
@@ -14,6 +15,7 @@ __all__ = [
     "Prepared",
     "State",
     "Update",
+    "find_attribute",
     "find_updates",
     "prepare",
     "report_updates",

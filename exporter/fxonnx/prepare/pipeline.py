@@ -77,6 +77,7 @@ def prepare(
     module = _copy(exported_program)
     graph = module.graph
     inline(module)
+    _own_bodies(module)
     reveal_statistics(graph)
     mutations = functionalize(graph)
     # While the passes exchange nodes, the final values are kept as outputs behind the program's own.
@@ -126,6 +127,19 @@ def _copy(exported_program: torch.export.ExportedProgram) -> torch.fx.GraphModul
         value, node = output
         graph.output(value).meta.update(node.meta)
     return _Workspace(exported_program.graph_module, graph)
+
+
+def _own_bodies(owner: torch.fx.GraphModule) -> None:
+    """Copies the bodies of operators such as cond: the passes rewrite them, too."""
+    for node in owner.graph.find_nodes(op="get_attr"):
+        body = find_attribute(owner, str(node.target))
+        if isinstance(body, torch.fx.GraphModule):
+            graph = torch.fx.Graph()
+            graph.output(graph.graph_copy(body.graph, {}))
+            copy = _Workspace(body, graph)
+            _own_bodies(copy)
+            node.target = str(node.target).replace(".", "_")
+            setattr(owner, node.target, copy)
 
 
 def _drop_dead(graph: torch.fx.Graph, keep: Mapping[torch.fx.Node, Derived]) -> None:

@@ -1,0 +1,155 @@
+"""What TorchScript computes with numbers, lists, tuples and strings."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+import torch
+
+__all__ = ["FUNCTIONS", "OF_TENSORS"]
+
+
+def _append(items: list[Any], item: Any) -> list[Any]:
+    items.append(item)
+    return items
+
+
+def _extend(items: list[Any], more: list[Any]) -> list[Any]:
+    items.extend(more)
+    return items
+
+
+def _set_item(items: Any, key: Any, value: Any) -> Any:
+    items[key] = value
+    return items
+
+
+def _sliced(items: Any, start: Any = None, stop: Any = None, step: int = 1) -> Any:
+    return items[start:stop:step]
+
+
+def _range_length(low: int, high: int, step: int) -> int:
+    return len(range(low, high, step))
+
+
+def _derived_index(index: int, start: int, step: int) -> int:
+    return start + index * step
+
+
+def _format(text: str, *values: Any) -> str:
+    return text.format(*values)
+
+
+def _as_int(value: Any) -> Any:
+    """A number that is read from a tensor stays a tensor: what it is is known at run time only."""
+    return value.reshape(()).to(torch.int64) if isinstance(value, torch.Tensor) else int(value)
+
+
+def _as_float(value: Any) -> Any:
+    return value.reshape(()).to(torch.float64) if isinstance(value, torch.Tensor) else float(value)
+
+
+def _as_bool(value: Any) -> Any:
+    return value.reshape(()).to(torch.bool) if isinstance(value, torch.Tensor) else bool(value)
+
+
+def _dict(*items: Any) -> dict[Any, Any]:
+    return dict(zip(items[::2], items[1::2], strict=True))
+
+
+def _not(value: Any) -> Any:
+    return value.logical_not() if isinstance(value, torch.Tensor) else not value
+
+
+OF_TENSORS: frozenset[str] = frozenset(
+    {
+        "aten::Bool",
+        "aten::Float",
+        "aten::FloatImplicit",
+        "aten::Int",
+        "aten::IntImplicit",
+        "aten::dim",
+        "aten::is_nonzero",
+        "aten::len",
+        "aten::list",
+        "aten::size",
+        "prim::data",
+        "prim::device",
+        "prim::dtype",
+        "prim::is_cuda",
+    }
+)
+"""Those that are done here also where their schema has tensors."""
+
+FUNCTIONS: Mapping[str, Callable[..., Any]] = MappingProxyType(
+    {
+        "aten::Bool": _as_bool,
+        "aten::Float": _as_float,
+        "aten::FloatImplicit": _as_float,
+        "aten::Int": _as_int,
+        "aten::IntImplicit": _as_int,
+        "aten::__and__": operator.and_,
+        "aten::__contains__": operator.contains,
+        "aten::__derive_index": _derived_index,
+        "aten::__getitem__": operator.getitem,
+        "aten::__is__": operator.is_,
+        "aten::__isnot__": operator.is_not,
+        "aten::__not__": _not,
+        "aten::__or__": operator.or_,
+        "aten::__range_length": _range_length,
+        "aten::_set_item": _set_item,
+        "aten::add": lambda one, other, alpha=1: one + other * alpha if alpha != 1 else one + other,
+        "aten::append": _append,
+        "aten::ceil": math.ceil,
+        "aten::dim": lambda tensor: tensor.dim(),
+        "aten::div": operator.truediv,
+        "aten::eq": operator.eq,
+        "aten::extend": _extend,
+        "aten::floor": math.floor,
+        "aten::floordiv": operator.floordiv,
+        "aten::format": _format,
+        "aten::ge": operator.ge,
+        "aten::gt": operator.gt,
+        "aten::insert": lambda items, at, item: items.insert(at, item),
+        "aten::is_nonzero": _as_bool,
+        "aten::keys": lambda items: list(items),
+        "aten::le": operator.le,
+        "aten::len": len,
+        "aten::list": list,
+        "aten::lt": operator.lt,
+        "aten::mul": operator.mul,
+        "aten::ne": operator.ne,
+        "aten::neg": operator.neg,
+        "aten::pop": lambda items, at=-1: items.pop(at),
+        "aten::pow": operator.pow,
+        "aten::remainder": operator.mod,
+        "aten::reverse": lambda items: items.reverse(),
+        "aten::size": lambda tensor, axis=None: list(tensor.shape) if axis is None else tensor.shape[axis],
+        "aten::slice": _sliced,
+        "aten::sqrt": math.sqrt,
+        "aten::sub": lambda one, other, alpha=1: one - other * alpha if alpha != 1 else one - other,
+        "aten::values": lambda items: list(items.values()),
+        "aten::warn": lambda *_: None,
+        "prim::DictConstruct": _dict,
+        "prim::ListConstruct": lambda *items: list(items),
+        "prim::NumToTensor": torch.as_tensor,
+        "prim::Print": lambda *_: None,
+        "prim::TupleConstruct": lambda *items: items,
+        "prim::TupleIndex": operator.getitem,
+        "prim::Uninitialized": lambda: None,
+        "prim::abs": abs,
+        "prim::data": lambda tensor: tensor.detach(),
+        "prim::device": lambda tensor: tensor.device,
+        "prim::dtype": lambda tensor: tensor.dtype,
+        "prim::is_cuda": lambda tensor: tensor.is_cuda,
+        "prim::isinstance": lambda value: isinstance(value, torch.Tensor),
+        "prim::max": max,
+        "prim::min": min,
+        "prim::unchecked_cast": lambda value: value,
+    }
+)
+"""By the kind of the node; the arguments are those of its schema."""

@@ -1,0 +1,190 @@
+"""An interpreter of TorchScript graphs.
+
+Loops and branches that depend on numbers known during the capture are unrolled; those that depend on the content of
+tensors become while_loop and cond. Numbers that are read from tensors (``int(y)``) stay tensors until an operator needs
+a number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+
+from ...errors import CaptureError
+from .builtins import FUNCTIONS, OF_TENSORS
+
+__all__ = ["run_graph"]
+
+_NUMBERS = ("number", "Scalar", "int", "float", "bool")
+
+
+def run_graph(graph: Any, args: Sequence[Any]) -> Any:
+    """Runs a TorchScript graph.
+
+    Args:
+        graph: A ``torch.Graph`` in which all calls are inlined.
+        args: A value for each of its inputs.
+
+    Raises:
+        CaptureError: If it uses something that has no counterpart.
+    """
+    values = dict(zip((value.debugName() for value in graph.inputs()), args, strict=True))
+    returned = _Frame(values).run(graph)
+    return returned[0] if len(returned) == 1 else tuple(returned)
+
+
+class _Frame:
+    """The values of a graph or a block; blocks see those around them."""
+
+    def __init__(self, values: dict[str, Any], outer: _Frame | None = None) -> None:
+        self._values = values
+        self._outer = outer
+
+    def __getitem__(self, name: str) -> Any:
+        if name in self._values:
+            return self._values[name]
+        if self._outer is None:
+            raise KeyError(name)
+        return self._outer[name]
+
+    def run(self, block: Any) -> list[Any]:
+        for node in block.nodes():
+            outputs = list(node.outputs())
+            results = self._results(node, [self[value.debugName()] for value in node.inputs()])
+            for output, result in zip(outputs, results, strict=True):
+                self._values[output.debugName()] = result
+        ends = block.outputs() if hasattr(block, "outputs") else block.return_node().inputs()
+        return [self[value.debugName()] for value in ends]
+
+    def _results(self, node: Any, inputs: list[Any]) -> Sequence[Any]:
+        kind = node.kind()
+        if kind == "prim::If":
+            return self._branch(node, inputs[0])
+        if kind == "prim::Loop":
+            return self._loop(node, *inputs)
+        if kind in ("prim::ListUnpack", "prim::TupleUnpack"):
+            return list(inputs[0])
+        result = _call(node, kind, inputs)
+        return [result] * node.outputsSize()
+
+    def _branch(self, node: Any, condition: Any) -> list[Any]:
+        then, otherwise = node.blocks()
+        if isinstance(condition, torch.Tensor):
+            names, operands = self._free_tensors([then, otherwise])
+            bodies = [self._body(block, names) for block in (then, otherwise)]
+            return list(torch.ops.higher_order.cond(condition.reshape(()).bool(), *bodies, operands))
+        return _Frame({}, self).run(then if condition else otherwise)
+
+    def _loop(self, node: Any, count: Any, condition: Any, *carried: Any) -> list[Any]:
+        (block,) = node.blocks()
+        names = [value.debugName() for value in block.inputs()]
+        values = list(carried)
+        if not isinstance(count, torch.Tensor) and not isinstance(condition, torch.Tensor):
+            step = 0
+            while step < count and condition and not isinstance(condition, torch.Tensor):
+                condition, *values = _Frame(dict(zip(names, [step, *values], strict=True)), self).run(block)
+                step += 1
+            if not isinstance(condition, torch.Tensor) or step >= count:
+                return values
+            count = count - step
+            return self._while(block, names, count, condition, values, step)
+        return self._while(block, names, count, condition, values, 0)
+
+    def _while(
+        self, block: Any, names: Sequence[str], count: Any, condition: Any, carried: Sequence[Any], first: int
+    ) -> list[Any]:
+        """A loop that ends at run time: its state is tensors, also where the script has numbers."""
+        free, operands = self._free_tensors([block])
+        total = torch.as_tensor(count, dtype=torch.int64).reshape(()) + first
+        state = (
+            torch.tensor(first),
+            torch.as_tensor(condition, dtype=torch.bool).reshape(()).clone(),
+            *(torch.as_tensor(value).clone() for value in carried),
+        )
+
+        def goes_on(step: Any, condition: Any, *rest: Any) -> Any:
+            return condition & (step < rest[len(carried)])
+
+        def body(step: Any, _condition: Any, *rest: Any) -> Any:
+            values = dict(zip(names, [step, *rest[: len(carried)]], strict=True))
+            values |= dict(zip(free, rest[len(carried) + 1 :], strict=True))
+            condition, *after = _Frame(values, self).run(block)
+            like = [
+                torch.as_tensor(value, dtype=before.dtype).clone() for value, before in zip(after, rest, strict=False)
+            ]
+            return (step + 1, torch.as_tensor(condition, dtype=torch.bool).reshape(()).clone(), *like)
+
+        results = torch.ops.higher_order.while_loop(goes_on, body, state, (total, *operands))
+        return list(results[2:])
+
+    def _body(self, block: Any, names: Sequence[str]) -> Callable[..., Any]:
+        def run(*operands: Any) -> Any:
+            values = dict(zip(names, operands, strict=True))
+            return tuple(torch.as_tensor(value).clone() for value in _Frame(values, self).run(block))
+
+        return run
+
+    def _free_tensors(self, blocks: Sequence[Any]) -> tuple[list[str], tuple[torch.Tensor, ...]]:
+        """The tensors from around that blocks read: higher-order operators take them as operands."""
+        names = dict.fromkeys(name for block in blocks for name in _free(block))
+        found = {name: self[name] for name in names}
+        tensors = {name: value for name, value in found.items() if isinstance(value, torch.Tensor)}
+        return list(tensors), tuple(tensors.values())
+
+
+def _free(block: Any) -> Iterator[str]:
+    own = {value.debugName() for value in block.inputs()}
+    for node in block.nodes():
+        yield from (value.debugName() for value in node.inputs() if value.debugName() not in own)
+        for inner in node.blocks():
+            yield from (name for name in _free(inner) if name not in own)
+        own.update(value.debugName() for value in node.outputs())
+    yield from (value.debugName() for value in block.outputs() if value.debugName() not in own)
+
+
+def _call(node: Any, kind: str, inputs: list[Any]) -> Any:
+    if kind == "prim::Constant":
+        return node.output().toIValue()
+    if kind == "prim::GetAttr":
+        return _attribute(inputs[0], node.s("name"))
+    if kind == "prim::SetAttr":
+        return setattr(inputs[0], node.s("name"), inputs[1])
+    if kind == "prim::RaiseException":
+        raise RuntimeError(str(inputs[0]))
+    namespace, _, name = kind.partition("::")
+    schema = torch._C.parse_schema(node.schema()) if node.schema() != "(no schema)" else None
+    of_tensors = schema is not None and any("Tensor" in str(argument.type) for argument in schema.arguments)
+    function = FUNCTIONS.get(kind)
+    if function is not None and (not of_tensors or kind in OF_TENSORS):
+        return function(*inputs)
+    packet = getattr(getattr(torch.ops, namespace), name, None) if schema is not None else None
+    if schema is None or packet is None:
+        where = str(node.sourceRange()).strip().splitlines()
+        raise CaptureError(f"TorchScript's {kind} has no counterpart in ONNX\n  in: {where[0] if where else '?'}")
+    return _operator(packet, schema, inputs)
+
+
+def _attribute(owner: Any, name: str) -> Any:
+    return getattr(owner, name)
+
+
+def _operator(packet: Any, schema: Any, inputs: Sequence[Any]) -> Any:
+    declared = list(schema.arguments)
+    numbers = [
+        at
+        for at, (argument, value) in enumerate(zip(declared, inputs, strict=False))
+        if isinstance(value, torch.Tensor) and str(argument.type) in _NUMBERS
+    ]
+    overload = getattr(packet, schema.overload_name or "default")
+    if numbers == [1] and "Tensor" in packet.overloads():
+        # A number that is a tensor: there is an overload for these.
+        overload, numbers = packet.Tensor, []
+    values = [value.item() if at in numbers else value for at, value in enumerate(inputs)]
+    given = dict(zip((argument.name for argument in declared), values, strict=False))
+    own = [argument for argument in overload._schema.arguments if argument.name in given]
+    return overload(
+        *(given[argument.name] for argument in own if not argument.kwarg_only),
+        **{argument.name: given[argument.name] for argument in own if argument.kwarg_only},
+    )
