@@ -25,9 +25,10 @@ from .lower.metadata import MetadataLevel
 from .lower.model import Ends
 from .lower.passthrough import Passthrough
 from .lower.symbolic import CalledFunctions
-from .options import check_choice, check_flags, check_passthrough, check_training, in_mode
+from .options import check_choice, check_flags, check_older, check_passthrough, check_training, in_mode
 from .prepare import LOST_UPDATES_KEY, State, find_updates, prepare, report_updates
 from .program import ONNXProgram
+from .program.sides import ExternalData
 from .report import dump, graph_text, reported, stage_table
 from .state import exporting
 from .symbolics import registered_symbolics
@@ -49,7 +50,7 @@ def export(
     output_names: Sequence[str] | None = None,
     opset_version: int | None = None,
     dynamo: bool = True,
-    external_data: bool | None = None,
+    external_data: ExternalData = None,
     dynamic_shapes: Mapping[str, Any] | Sequence[Any] | None = None,
     custom_translation_table: Mapping[Callable[..., Any], Callable[..., Any]] | None = None,
     report: bool = False,
@@ -73,6 +74,7 @@ def export(
     state: State = "warn",
     metadata: MetadataLevel = "full",
     on_stage: Callable[[str], None] | None = None,
+    **older: Any,
 ) -> ONNXProgram:
     """Exports a model to ONNX.
 
@@ -86,7 +88,8 @@ def export(
         output_names: Names of the graph outputs, or of the first of them.
         opset_version: Target opset, 11 to 26; by default 20.
         dynamo: True and False select this exporter; it is here for callers of ``torch.onnx.export``.
-        external_data: Whether the weights go into a second file beside ``f``; by default only above 1.5 GiB.
+        external_data: Whether the weights go into a second file beside ``f``; by default only above 1.5 GiB. Further
+            forms as for ``ONNXProgram.save``.
         dynamic_shapes: As for ``torch.export.export``, with plain strings as names of dynamic dims, and names of graph
             inputs or patterns for them (``past_key_values.*``) as keys, too.
         custom_translation_table: Translations of the user's that come before the built-in ones.
@@ -117,6 +120,8 @@ def export(
         metadata: What nodes say of where they come from: "full" for modules, operators, FX nodes and stack traces with
             relative paths, "names" without the last two, "none" for nothing.
         on_stage: Called with the name of each stage as it begins.
+        **older: Parameters of older versions of torch.onnx.export: ``use_external_data_format`` is ``external_data``,
+            ``example_outputs`` and the like are not needed any more.
 
     Returns:
         The program, which holds the ``onnx_ir.Model``.
@@ -130,6 +135,7 @@ def export(
         StateError: With ``state="error"``, if forward writes to what outlives the call.
     """
     check_flags(dynamo, export_modules_as_functions, autograd_inlining)
+    external_data = check_older(older, external_data)
     opset = check_opset(opset_version, DEFAULT_OPSET)
     how = _Translating(
         opset,
@@ -163,14 +169,7 @@ def export(
         program = page.program = _program(model, captured, how, timer, mode)
         if verify:
             _verify(program, captured, timer, "auto" if verify == "auto" else None)
-        if f is not None:
-            with timer.stage("save"):
-                program.save(
-                    f,
-                    include_initializers=export_params,
-                    keep_initializers_as_inputs=keep_initializers_as_inputs,
-                    external_data=external_data,
-                )
+        _save(program, timer, f, export_params, keep_initializers_as_inputs, external_data)
     _print(program, graph=bool(verbose), stages=profile)
     return program
 
@@ -237,7 +236,21 @@ def _program(
         frozen_arguments=captured.frozen_arguments,
         scalars=captured.scalars,
         functions=captured.functions,
+        counted=captured.counted,
     )
+
+
+def _save(
+    program: ONNXProgram, timer: Timer, f: Any, export_params: bool, keep_as_inputs: bool, external_data: ExternalData
+) -> None:
+    if f is not None:
+        with timer.stage("save"):
+            program.save(
+                f,
+                include_initializers=export_params,
+                keep_initializers_as_inputs=keep_as_inputs,
+                external_data=external_data,
+            )
 
 
 def _print(program: ONNXProgram, *, graph: bool, stages: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import MappingProxyType
@@ -13,7 +14,7 @@ from torch.onnx import OperatorExportTypes, TrainingMode
 from .errors import ArgumentError
 from .lower.passthrough import Passthrough
 
-__all__ = ["check_choice", "check_flags", "check_passthrough", "check_training", "in_mode"]
+__all__ = ["check_choice", "check_flags", "check_older", "check_passthrough", "check_training", "in_mode"]
 
 _MODES: Mapping[str, Literal["none", "aten", "fallback", "fallthrough"]] = MappingProxyType(
     {"ONNX": "none", "ONNX_ATEN": "aten", "ONNX_ATEN_FALLBACK": "fallback", "ONNX_FALLTHROUGH": "fallthrough"}
@@ -85,6 +86,26 @@ def check_flags(
             "the forward of an autograd.Function is always exported in its place",
             hint="wrap it in torch.library.custom_op and pass a translation in custom_translation_table",
         )
+
+
+_NOT_NEEDED = frozenset(
+    {"_retain_param_name", "enable_onnx_checker", "example_outputs", "fallback", "strip_doc_string"}
+)
+
+
+def check_older(older: Mapping[str, Any], external_data: Any) -> Any:
+    """What the parameters of older versions of torch.onnx.export say of ``external_data``.
+
+    Raises:
+        TypeError: For a parameter that never was, as Python does.
+    """
+    for name in older:
+        if name not in _NOT_NEEDED and name != "use_external_data_format":
+            raise TypeError(f"export() got an unexpected keyword argument {name!r}")
+    if older:
+        names = ", ".join(older)
+        warnings.warn(f"of older versions of torch.onnx.export: {names}", DeprecationWarning, stacklevel=3)
+    return older.get("use_external_data_format", external_data)
 
 
 def check_choice(argument: str, value: Any, choices: Sequence[str]) -> None:

@@ -179,7 +179,13 @@ def _run_source(program: ONNXProgram, args: Any, kwargs: Any) -> list[Any]:
         given = _with_numbers((args, kwargs), program.scalars)
         if program.objects is not None:
             given = assembled(program.objects, given)
-        result = dismantled(torch.func.functional_call(source, weights, *given, tie_weights=False))
+        # What is scripted takes no other weights; nor has it changed, then.
+        is_scripted = any(isinstance(module, torch.jit.ScriptModule) for module in source.modules())
+        result = dismantled(
+            source(*given[0], **given[1])
+            if is_scripted and not program.applied_weights
+            else torch.func.functional_call(source, weights, *given, tie_weights=False)
+        )
         return _returned(result) + _final_states(program, source, weights, args, kwargs)
 
 

@@ -12,6 +12,8 @@ aten = torch.ops.aten
 X = T(("n", 3, 4))
 
 CASES = (
+    Case("aten._shape_as_tensor.default", torch._shape_as_tensor, (X,)),
+    Case("aten._shape_as_tensor.default", torch._shape_as_tensor, (T((2, 3)),), "static"),
     Case("aten.view.default", lambda x: x.view(x.shape[0], 12), (X,), ops=("Reshape",)),
     Case("aten.view.default", lambda x: x.view(-1), (X,), "flat", ops=("Reshape",)),
     Case("aten.view.default", lambda x: x.view(2, -1, 3), (T((2, 3, "n", 4)),), "moved symbol"),

@@ -15,6 +15,7 @@ from ..errors import ArgumentError, CaptureError
 from .assumptions import read_limits
 from .axes import Axes, name_output_dims, read_axes
 from .constraints import Constraint, Limits
+from .counted import counting_with_examples
 from .examples import Examples, add_examples
 from .exporting import export_module
 from .functions import FunctionCall, whole_functions
@@ -51,6 +52,7 @@ class Capture:
         frozen_arguments: Label to value of the numbers and strings that are part of the program.
         scalars: Positions among the leaves of the inputs of the numbers that were made tensors.
         functions: The autograd functions with a ``symbolic`` that the program calls by their positions here.
+        counted: Position among the leaves of the inputs to the only value that the program is right for.
     """
 
     exported_program: ExportedProgram
@@ -64,6 +66,7 @@ class Capture:
     frozen_arguments: Mapping[str, Any] = field(default_factory=dict)
     scalars: frozenset[int] = frozenset()
     functions: tuple[FunctionCall, ...] = ()
+    counted: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -160,7 +163,7 @@ def _captured(
     log = GuardLog()
     calls: list[FunctionCall] = []
     try:
-        with whole_functions(calls):
+        with whole_functions(calls), counting_with_examples() as counted:
             program = export_module(model, inputs, shapes, log)
     except CaptureError as error:
         explain_branch(error, [shapes.leaves[index].label for index in sorted(scalars)])
@@ -177,8 +180,24 @@ def _captured(
     if narrow:
         warnings.warn(_narrowed(narrow), UserWarning, stacklevel=4)
     paths = input_paths(program, inputs, shapes.leaves), output_paths(program)
-    frozen = frozen_arguments(shapes.leaves)
-    return Capture(program, names, aliases, limits, *paths, inputs.objects, others, frozen, scalars, tuple(calls))
+    frozen = {**frozen_arguments(shapes.leaves), **_counted(counted, shapes.leaves)}
+    return Capture(
+        program, names, aliases, limits, *paths, inputs.objects, others, frozen, scalars, tuple(calls), counted
+    )
+
+
+def _counted(counted: Mapping[int, int], leaves: Sequence[Leaf]) -> dict[str, int]:
+    """The inputs that the model counts with, by label; a warning names them."""
+    values = {leaves[position].label: value for position, value in counted.items()}
+    if values:
+        text = ", ".join(f"{label} = {value}" for label, value in values.items())
+        warnings.warn(
+            f"the model counts in Python with the value of an input, and is exported for {text} only.\nhint: "
+            "write the loop in a function with @torch.jit.script, which becomes a Loop",
+            UserWarning,
+            stacklevel=5,
+        )
+    return values
 
 
 def _as_it_is(program: ExportedProgram, request: _Request) -> Capture:

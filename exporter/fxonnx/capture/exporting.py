@@ -19,6 +19,7 @@ from torch.fx.experimental import _config as symbolic_config
 from ..errors import CaptureError
 from .attention import symbolic_causality
 from .broadcasting import broadcast_as_the_example
+from .counted import note_examples
 from .detection import any_number_of_boxes
 from .guards import GuardLog, is_users, recorded_guards, source_line_of
 from .imagined import on_the_cpu
@@ -146,6 +147,7 @@ def _of_tensors(forward: Callable[..., Any], inputs: Inputs) -> Callable[..., An
     """
 
     def forward_of_tensors(*args: Any, **kwargs: Any) -> Any:
+        note_examples((args, kwargs), (inputs.args, inputs.kwargs))
         if inputs.objects is not None:
             args, kwargs = assembled(inputs.objects, (args, kwargs))
         return dismantled(forward(*args, **kwargs))

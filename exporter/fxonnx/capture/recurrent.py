@@ -1,7 +1,8 @@
-"""Recurrent layers as one node.
+"""Recurrent layers as one node, and shapes as tensors.
 
 torch's own shape function of ``aten.lstm.input`` and its relatives runs the layer step by step, which fixes the number
-of steps. Only the shapes of the results are needed while capturing, and those follow from the arguments.
+of steps. Only the shapes of the results are needed while capturing, and those follow from the arguments. The kernel
+of ``torch.onnx.operators.shape_as_tensor`` reads memory that is not there then.
 """
 
 from __future__ import annotations
@@ -61,12 +62,17 @@ def _rnn_input(
     return _sequence(input, hx, bidirectional, batch_first), _state(hx)
 
 
+def _shape_as_tensor(self: Tensor) -> Tensor:
+    return self.new_empty([self.dim()], dtype=torch.int64)
+
+
 def _kernels() -> dict[OpOverload[Any, Any], Callable[..., Any]]:
     return {
         aten.lstm.input: _lstm_input,
         aten.gru.input: _rnn_input,
         aten.rnn_tanh.input: _rnn_input,
         aten.rnn_relu.input: _rnn_input,
+        aten._shape_as_tensor.default: _shape_as_tensor,
     }
 
 

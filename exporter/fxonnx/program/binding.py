@@ -14,7 +14,7 @@ from torch.utils._pytree import TreeSpec
 from ..capture.objects import dismantled
 from ..errors import ArgumentError
 
-__all__ = ["Call", "bind", "unflatten"]
+__all__ = ["Call", "bind", "check_counted", "unflatten"]
 
 _GIVEN_BY_THE_USER = frozenset({InputKind.USER_INPUT, InputKind.CUSTOM_OBJ})
 
@@ -80,6 +80,27 @@ def bind(exported_program: torch.export.ExportedProgram, args: Sequence[Any], kw
         {name: values[name] for name in names[positional:]},
         tuple(inputs),
     )
+
+
+def check_counted(call: Call, counted: Mapping[int, int]) -> None:
+    """Whether inputs that the model counted with in Python have the values of then.
+
+    Args:
+        call: The call.
+        counted: Position among the leaves to value.
+
+    Raises:
+        ArgumentError: If one has another value.
+    """
+    leaves = pytree.tree_leaves((call.args, call.kwargs)) if counted else []
+    for position, value in counted.items():
+        given = int(leaves[position])
+        if given != value:
+            raise ArgumentError(
+                "args",
+                f"input {position} is {given}, but the model counts with it and was exported for {value}",
+                hint="export again for the other value",
+            )
 
 
 def _parameters(exported_program: torch.export.ExportedProgram) -> tuple[dict[str, TreeSpec], int]:

@@ -17,7 +17,7 @@ from ..capture.constraints import CONSTRAINTS_KEY, Constraint, Limits
 from ..capture.functions import FunctionCall
 from ..errors import SaveError
 from . import saving
-from .binding import bind, unflatten
+from .binding import bind, check_counted, unflatten
 from .checkpoints import Weights
 from .inspection import compute_values, run_reference
 from .optimizing import optimized
@@ -50,6 +50,7 @@ class ONNXProgram:
         frozen_arguments: Label to value of the arguments that are part of the model.
         scalars: Positions among the leaves of the inputs of the numbers that the model gets as tensors.
         functions: The autograd functions that the exported program calls.
+        counted: Position among the leaves of the inputs to the only value that the program is right for.
 
     Attributes:
         model: The ``onnx_ir.Model``; it may be changed, call ``release`` afterwards.
@@ -77,6 +78,7 @@ class ONNXProgram:
         frozen_arguments: Mapping[str, Any] = MappingProxyType({}),
         scalars: frozenset[int] = frozenset(),
         functions: tuple[FunctionCall, ...] = (),
+        counted: Mapping[int, int] = MappingProxyType({}),
     ) -> None:
         self.model = model
         self.exported_program = exported_program
@@ -87,6 +89,7 @@ class ONNXProgram:
         self.frozen_arguments = MappingProxyType(dict(frozen_arguments))
         self.scalars = scalars
         self.functions = functions
+        self._counted = counted
         self._timings = timings
         self._example_inputs = example_inputs
         self._session: Session | None = None
@@ -160,6 +163,7 @@ class ONNXProgram:
         """
         call = bind(self.exported_program, args, kwargs)
         self.limits.check(call.inputs)
+        check_counted(call, self._counted)
         return call.inputs
 
     def call_reference(self, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, ...]:

@@ -145,3 +145,9 @@ def clone(op: Op, self: ir.Value, memory_format: torch.memory_format | None = No
     aten::contiguous(Tensor(a) self, *, MemoryFormat memory_format=0) -> Tensor(a)
     """
     return self
+
+
+@translates(aten._shape_as_tensor.default)
+def shape_as_tensor(op: Op, self: ir.Value) -> ir.Value:
+    """aten::_shape_as_tensor(Tensor self) -> Tensor"""
+    return op.sizes(op.dims(self))

@@ -52,6 +52,8 @@ class _Frame:
     def run(self, block: Any) -> list[Any]:
         for node in block.nodes():
             outputs = list(node.outputs())
+            if node.kind() == "prim::GetAttr" and outputs[0].debugName() in self._values:
+                continue
             results = self._results(node, [self[value.debugName()] for value in node.inputs()])
             for output, result in zip(outputs, results, strict=True):
                 self._values[output.debugName()] = result
@@ -130,8 +132,18 @@ class _Frame:
         """The tensors from around that blocks read: higher-order operators take them as operands."""
         names = dict.fromkeys(name for block in blocks for name in _free(block))
         found = {name: self[name] for name in names}
+        for block in blocks:
+            self._read_attributes(block, found)
         tensors = {name: value for name, value in found.items() if isinstance(value, torch.Tensor)}
         return list(tensors), tuple(tensors.values())
+
+    def _read_attributes(self, block: Any, found: dict[str, Any]) -> None:
+        """Adds the parameters that a block reads from modules around it."""
+        for node in block.nodes():
+            if node.kind() == "prim::GetAttr" and (owner := node.input().debugName()) in found:
+                found[node.output().debugName()] = _attribute(found[owner], node.s("name"))
+            for inner in node.blocks():
+                self._read_attributes(inner, found)
 
 
 def _free(block: Any) -> Iterator[str]:

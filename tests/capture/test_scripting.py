@@ -1,0 +1,177 @@
+"""TorchScript: scripted functions and modules are captured like others; what depends on data is an If or a Loop."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import fxonnx
+from fxonnx import CaptureError
+
+
+class Branch(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.tensor([2.0, 3.0, 4.0]))
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        if bool(x.sum() > 0):  # noqa: SIM108 - a statement of TorchScript
+            z = x * self.scale
+        else:
+            z = x - y
+        return z + 1
+
+
+class Doubled(nn.Module):
+    def forward(self, x: torch.Tensor) -> Any:
+        steps = 0
+        while bool(x.sum() < 100):
+            x = x * 2
+            steps += 1
+        return x, steps
+
+
+class Repeated(nn.Module):
+    def forward(self, x: torch.Tensor, times: int) -> Any:
+        parts = [x]
+        for step in range(times):
+            if step % 2 == 0:
+                parts.append(parts[-1] + step)
+            else:
+                parts.append(parts[-1] * 2)
+        sizes = [part.size(0) for part in parts]
+        assert len(sizes) == times + 1
+        return torch.stack(parts), {"last": parts.pop(), "count": sizes[0]}
+
+
+class Numbers(nn.Module):
+    def forward(self, x: torch.Tensor, n: torch.Tensor) -> torch.Tensor:
+        count = int(n)
+        half = float(n) / 2
+        total = x
+        for step in range(count):
+            total = total * half - step
+        return total + count
+
+
+class Layers(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(3, 3), nn.BatchNorm1d(3), nn.Linear(3, 3)])
+        self.register_buffer("shift", torch.rand(3))
+        self.factor = 0.5
+
+    def forward(self, x: torch.Tensor, skip: bool = False) -> torch.Tensor:
+        for layer in self.layers:
+            x = layer(x).relu()
+        if skip:
+            return x
+        return self.helper(x) + self.shift
+
+    def helper(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.pad(x, [1, 1], value=0.25)[..., 1:-1] * self.factor
+
+
+class Outer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = torch.jit.script(Layers().eval())
+        self.again = self.inner
+        self.head = nn.Linear(3, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.inner(x) + self.again(x, skip=True))
+
+
+X = torch.rand(4, 3)
+
+
+def kinds(program: fxonnx.ONNXProgram) -> list[str]:
+    return [node.op_type for node in program.model.graph]
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_scripted_module(dynamic: bool) -> None:
+    plain = Layers().eval()
+    shapes = ({0: "n"},) if dynamic else None
+    program = fxonnx.export(torch.jit.script(plain), (X,), dynamic_shapes=shapes, verify="auto")
+    expected = fxonnx.export(plain, (X,), dynamic_shapes=shapes)
+    assert kinds(program) == kinds(expected)
+    assert sorted(program.weights.initializers) == sorted(plain.state_dict())
+    skipped = fxonnx.export(torch.jit.script(plain), (X, True), verify=True)
+    assert len(kinds(skipped)) < len(kinds(program))
+
+
+def test_a_traced_module() -> None:
+    traced = torch.jit.trace(nn.Sequential(nn.Linear(3, 4), nn.ReLU()).eval(), (X,))
+    assert kinds(fxonnx.export(traced, (X,), verify=True)) == ["Gemm", "Relu"]
+
+
+def test_scripted_parts_of_a_module() -> None:
+    model = Outer().eval()
+    program = fxonnx.export(model, (X,), dynamic_shapes=({0: "n"},), verify="auto")
+    assert isinstance(model.inner, torch.jit.ScriptModule)
+    assert model.inner is model.again
+    assert "inner.layers.0.weight" in program.weights.initializers
+
+
+def test_a_branch() -> None:
+    model = torch.jit.script(Branch().eval())
+    program = fxonnx.export(model, (X, X), dynamic_shapes=({0: "n"}, {0: "n"}), verify="auto")
+    assert "If" in kinds(program)
+    for x in (X, -X):
+        torch.testing.assert_close(program(x, X)[0], model(x, X).detach())
+
+
+def test_a_loop_until() -> None:
+    model = torch.jit.script(Doubled())
+    program = fxonnx.export(model.eval(), (X,), verify=True)
+    assert "Loop" in kinds(program)
+    for x in (X, X * 1000, X / 7):
+        x_, steps = model(x)
+        ours = program(x)
+        torch.testing.assert_close(ours[0], x_)
+        assert int(ours[1]) == steps
+
+
+def test_what_is_known_is_unrolled() -> None:
+    program = fxonnx.export(torch.jit.script(Repeated()).eval(), (X, 3), dynamic_shapes=({0: "n"}, None), verify="auto")
+    assert "Loop" not in kinds(program)
+    assert "If" not in kinds(program)
+
+
+def test_numbers_read_from_tensors() -> None:
+    model = torch.jit.script(Numbers())
+    program = fxonnx.export(model.eval(), (X, torch.tensor(3)), verify=True)
+    for count in (0, 1, 5):
+        torch.testing.assert_close(program(X, torch.tensor(count))[0], model(X, torch.tensor(count)))
+
+
+def test_a_scripted_function() -> None:
+    @torch.jit.script
+    def scaled(x, factor: float = 2.0):  # type: ignore[no-untyped-def]
+        return x * factor
+
+    assert kinds(fxonnx.export(scaled, (X,), verify=True)) == ["Mul"]
+
+
+def test_a_failed_assertion_is_reported() -> None:
+    class Asserting(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            assert x.size(0) == 3, "three rows, please"
+            return x
+
+    with pytest.raises(CaptureError, match="three rows, please"):
+        fxonnx.export(torch.jit.script(Asserting()).eval(), (X,))
+
+
+def test_what_has_no_counterpart_is_named() -> None:
+    class Futures(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.jit.wait(torch.jit.fork(torch.relu, x))
+
+    with pytest.raises(CaptureError, match=r"TorchScript's prim::fork has no counterpart in ONNX(?s:.*)in: "):
+        fxonnx.export(torch.jit.script(Futures()).eval(), (X,))

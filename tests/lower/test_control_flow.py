@@ -1,0 +1,94 @@
+"""torch.cond and torch.while_loop in a model: If and Loop."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import onnx
+import pytest
+import torch
+from torch import nn
+
+import fxonnx
+
+
+class Branches(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.other = nn.Linear(3, 3), nn.Linear(3, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.cond(x.sum() > 0, lambda x: self.one(x).relu(), lambda x: self.other(x) - 1, (x,)) * 2
+
+
+class Nested(nn.Module):
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> Any:
+        def inner(x: torch.Tensor, y: torch.Tensor) -> Any:
+            return torch.cond(y.mean() > 0.5, lambda x, y: (x + y, y.sin()), lambda x, y: (x - y, y.cos()), (x, y))
+
+        return torch.cond(x.sum() > 0, inner, lambda x, y: (x.exp(), y.abs()), (x, y))
+
+
+class Powers(nn.Module):
+    def forward(self, n: torch.Tensor, x: torch.Tensor) -> Any:
+        def goes_on(step: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+            return step < 4
+
+        def body(step: torch.Tensor, value: torch.Tensor) -> Any:
+            return step + 1, torch.nn.functional.gelu(value @ value.T @ value)
+
+        return torch.while_loop(goes_on, body, (n, x))
+
+
+class Written(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        def then(x: torch.Tensor) -> torch.Tensor:
+            y = x.clone()
+            y[0] = 7
+            return y + torch.tensor([1.0, 2.0, 3.0])
+
+        return torch.cond(x.sum() > 0, then, lambda x: torch.kthvalue(x, 1, 1, True)[0].expand(x.shape).clone(), (x,))
+
+
+X = torch.rand(2, 3)
+
+
+@pytest.mark.parametrize("opset", [11, 13, 17, 20, 24])
+@pytest.mark.parametrize(
+    ("model", "inputs", "shapes"),
+    [
+        pytest.param(Branches(), [(X,), (-X,)], ({0: "n"},), id="branches"),
+        pytest.param(Nested(), [(X, X), (X, X - 1), (-X, X)], ({0: "n"}, {0: "n"}), id="nested"),
+        pytest.param(Powers(), [(torch.tensor(0), X), (torch.tensor(9), X)], (None, {0: "n"}), id="loop"),
+        pytest.param(Written(), [(X,), (-X,)], ({0: "n"},), id="written"),
+    ],
+)
+def test_against_eager(model: nn.Module, inputs: list[Any], shapes: Any, opset: int) -> None:
+    program = fxonnx.export(model.eval(), inputs[0], dynamic_shapes=shapes, opset_version=opset, verify=True)
+    onnx.checker.check_model(program.model_proto, full_check=True)
+    for given in inputs:
+        larger = tuple(x if x.dim() == 0 else torch.cat([x, x]) for x in given)
+        for args in (given, larger):
+            expected = model(*args)
+            expected = expected if isinstance(expected, tuple) else (expected,)
+            for ours, theirs in zip(program(*args), expected, strict=True):
+                torch.testing.assert_close(ours, theirs.detach(), rtol=1e-4, atol=1e-5)
+
+
+def test_the_exported_program_stays_as_it_is() -> None:
+    program = torch.export.export(Written().eval(), (X,))
+    before = program.graph_module.print_readable(print_output=False)
+    fxonnx.export(program, verify=True)
+    assert program.graph_module.print_readable(print_output=False) == before
+
+
+def test_an_operator_inside_that_can_not_be_translated() -> None:
+    class Model(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            def then(x: torch.Tensor) -> torch.Tensor:
+                return torch.ops.aten.linalg_ldl_factor_ex.default(x)[0].sum()
+
+            return torch.cond(x.sum() > 0, then, lambda x: x.sum(), (x,))
+
+    with pytest.raises(fxonnx.UnsupportedOperatorError, match=r"aten\.linalg_ldl_factor_ex\.default, used once"):
+        fxonnx.export(Model().eval(), (torch.rand(3, 3),))
