@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import subprocess
 import sys
 import textwrap
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -258,3 +260,32 @@ def test_main_is_the_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
         main()
     assert caught.value.code == 0
     assert capsys.readouterr().out.startswith("fxonnx ")
+
+
+class Bomb:
+    """What runs when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (self.path,)
+
+
+@pytest.mark.parametrize("entry", ["m/data/sample_inputs/model.pt", "m/data/weights/weight_0"])
+def test_no_pickled_objects_are_loaded(tmp_path: Path, entry: str) -> None:
+    program = torch.export.export(torch.nn.Linear(2, 2), (torch.rand(1, 2),))
+    torch.export.save(program, tmp_path / "m.pt2")
+    buffer = io.BytesIO()
+    torch.save(Bomb(tmp_path / "boom"), buffer)
+    with zipfile.ZipFile(tmp_path / "m.pt2") as source, zipfile.ZipFile(tmp_path / "bad.pt2", "w") as target:
+        for name in source.namelist():
+            content = source.read(name)
+            if name.endswith("weights_config.json") and entry.endswith("weight_0"):
+                content = content.replace(b'"use_pickle": false', b'"use_pickle": true')
+            target.writestr(name, buffer.getvalue() if name == entry else content)
+    result = invoke("export", str(tmp_path / "bad.pt2"), "-o", str(tmp_path / "m.onnx"))
+    assert result.exit_code == 1
+    assert "can not be loaded as an exported program" in result.output
+    assert not (tmp_path / "boom").exists()
+    assert not (tmp_path / "m.onnx").exists()

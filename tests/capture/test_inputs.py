@@ -115,12 +115,6 @@ def test_eval_mode_is_silent() -> None:
         capture(nn.LSTM(3, 4).eval(), (x(2, 1, 3),))
 
 
-def scripted() -> nn.Module:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return torch.jit.script(nn.ReLU())
-
-
 def double(value: torch.Tensor) -> torch.Tensor:
     return value * 2
 
@@ -150,11 +144,6 @@ def test_wrong_arguments(model: Any, args: Any, kwargs: Any, match: str) -> None
         model.eval()
     with pytest.raises(ArgumentError, match=match):
         capture(model, args, kwargs)
-
-
-def test_scripted_modules_are_refused() -> None:
-    with pytest.raises(ArgumentError, match=r"model: a \w*Script\w* has no Python code.*\nhint: pass the nn.Module"):
-        capture(scripted(), (x(3),))
 
 
 def test_module_without_readable_signature() -> None:

@@ -15,10 +15,10 @@ from ..errors import ArgumentError, CaptureError
 from .assumptions import read_limits
 from .axes import Axes, name_output_dims, read_axes
 from .constraints import Constraint, Limits
-from .counted import counting_with_examples
+from .counted import counted_inputs
 from .examples import Examples, add_examples
 from .exporting import export_module
-from .functions import FunctionCall, whole_functions
+from .functions import FunctionCall, called_functions
 from .guards import GuardLog
 from .inference import Call
 from .inputs import Inputs, bind_inputs, check_model, inputs_of_program, user_inputs
@@ -27,7 +27,7 @@ from .naming import fixed_dims_error, name_dims
 from .paths import input_paths, output_paths
 from .relations import bounds_of
 from .scalars import explain_branch, frozen_arguments, with_dynamic_ints, with_scalar_inputs
-from .script import as_modules, run_in_python
+from .script import as_modules
 from .shapes import Leaf, Shapes
 
 __all__ = ["ALIASES_KEY", "Capture", "capture"]
@@ -137,7 +137,7 @@ def capture(
     request = _Request(dynamic_shapes, dynamic_axes, more_inputs, input_names, output_names)
     if isinstance(model, ExportedProgram):
         return _as_it_is(model, request)
-    with as_modules(model) as module, run_in_python():
+    with as_modules(model) as module:
         return _captured(module, args, kwargs, request, dynamic_scalars, strict_shapes, may_train)
 
 
@@ -163,7 +163,7 @@ def _captured(
     log = GuardLog()
     calls: list[FunctionCall] = []
     try:
-        with whole_functions(calls), counting_with_examples() as counted:
+        with called_functions(calls), counted_inputs() as counted:
             program = export_module(model, inputs, shapes, log)
     except CaptureError as error:
         explain_branch(error, [shapes.leaves[index].label for index in sorted(scalars)])

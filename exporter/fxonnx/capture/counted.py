@@ -13,7 +13,7 @@ from unittest import mock
 import torch
 from torch.utils import _pytree as pytree
 
-__all__ = ["ExampleNumbers", "counting_with_examples", "note_examples"]
+__all__ = ["ExampleNumbers", "counted_inputs", "counting_with_examples", "note_examples"]
 
 
 @dataclass
@@ -34,14 +34,24 @@ _index: Callable[[torch.Tensor], int] = torch.Tensor.__index__
 
 
 @contextmanager
-def counting_with_examples() -> Iterator[Mapping[int, int]]:
-    """For the body, an input that Python asks for its value as an index has that of the example.
+def counted_inputs() -> Iterator[Mapping[int, int]]:
+    """Notes which inputs the model counts with in the body.
 
     Yields:
         Position among the leaves of the inputs to value of the inputs that were asked.
     """
     numbers = ExampleNumbers()
     token = _numbers.set(numbers)
+    try:
+        yield numbers.used
+    finally:
+        _numbers.reset(token)
+
+
+@contextmanager
+def counting_with_examples() -> Iterator[None]:
+    """For the body, an input that Python asks for its value as an index has that of the example."""
+    numbers = _numbers.get() or ExampleNumbers()
 
     def index(tensor: torch.Tensor) -> int:
         known = numbers.known.get(id(tensor))
@@ -50,11 +60,8 @@ def counting_with_examples() -> Iterator[Mapping[int, int]]:
         numbers.used[known[0]] = known[1]
         return known[1]
 
-    try:
-        with mock.patch.object(torch.Tensor, "__index__", index):
-            yield numbers.used
-    finally:
-        _numbers.reset(token)
+    with mock.patch.object(torch.Tensor, "__index__", index):
+        yield
 
 
 def note_examples(given: Any, examples: Any) -> None:

@@ -6,7 +6,7 @@ import re
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 from unittest import mock
@@ -19,8 +19,9 @@ from torch.fx.experimental import _config as symbolic_config
 from ..errors import CaptureError
 from .attention import symbolic_causality
 from .broadcasting import broadcast_as_the_example
-from .counted import note_examples
+from .counted import counting_with_examples, note_examples
 from .detection import any_number_of_boxes
+from .functions import whole_functions
 from .guards import GuardLog, is_users, recorded_guards, source_line_of
 from .imagined import on_the_cpu
 from .inputs import Inputs
@@ -29,6 +30,7 @@ from .objects import assembled, dismantled
 from .pooling import pooled_sizes
 from .preserve import preserved
 from .recurrent import recurrent_kernels
+from .script import run_in_python
 from .shapes import DimHint, DimSpec, Leaf, Shapes
 
 __all__ = ["export_module"]
@@ -107,8 +109,9 @@ def _export(
         broadcast_as_the_example(),
         any_number_of_boxes(),
         _quiet(),
+        nullcontext() if strict else _traced(),
     ):
-        model.forward = _of_tensors(model.forward, inputs)
+        model.forward = _of_tensors(model.forward, inputs, strict)
         # Oblivious: an example size of 0 or 1 says nothing about a dynamic dim.
         with symbolic_config.patch(backed_size_oblivious=True):  # type: ignore[attr-defined]
             return torch.export.export(
@@ -140,20 +143,28 @@ def _distinct(inputs: Inputs) -> Inputs:
     return replace(inputs, args=args, kwargs=kwargs)
 
 
-def _of_tensors(forward: Callable[..., Any], inputs: Inputs) -> Callable[..., Any]:
+def _of_tensors(forward: Callable[..., Any], inputs: Inputs, strict: bool) -> Callable[..., Any]:
     """``forward`` as a function of containers of tensors, for the objects that it takes and returns.
 
     Its signature has the names of its ``**kwargs``; torch.export mixes the two up otherwise.
     """
 
     def forward_of_tensors(*args: Any, **kwargs: Any) -> Any:
-        note_examples((args, kwargs), (inputs.args, inputs.kwargs))
+        if not strict:
+            note_examples((args, kwargs), (inputs.args, inputs.kwargs))
         if inputs.objects is not None:
             args, kwargs = assembled(inputs.objects, (args, kwargs))
         return dismantled(forward(*args, **kwargs))
 
     forward_of_tensors.__signature__ = inputs.signature  # type: ignore[attr-defined]
     return forward_of_tensors
+
+
+@contextmanager
+def _traced() -> Iterator[None]:
+    """What torch.export's own tracer runs otherwise than written; its way by byte code would trace into these, too."""
+    with whole_functions(), counting_with_examples(), run_in_python():
+        yield
 
 
 @contextmanager

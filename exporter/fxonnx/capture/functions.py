@@ -77,12 +77,12 @@ _LIBRARY = _defined()
 
 
 @contextmanager
-def whole_functions(calls: list[FunctionCall]) -> Iterator[None]:
-    """For the body, functions with a ``symbolic`` are single operators.
-
-    Args:
-        calls: Gets a record of each call.
-    """
+def whole_functions() -> Iterator[None]:
+    """For the body, functions with a ``symbolic`` are single operators; ``called_functions`` gets their calls."""
+    calls: Any = _calls.get()
+    if calls is None:
+        yield
+        return
 
     def apply(cls: type[torch.autograd.Function], *args: Any, **kwargs: Any) -> Any:
         positions = tuple(index for index, argument in enumerate(args) if isinstance(argument, Tensor))
@@ -97,13 +97,17 @@ def whole_functions(calls: list[FunctionCall]) -> Iterator[None]:
         outputs = torch.ops.fxonnx_functions.apply(tensors, cls.__qualname__, index)
         return outputs[0] if is_single else tuple(outputs)
 
-    with called_functions(calls), mock.patch.object(torch.autograd.Function, "apply", classmethod(apply)):
+    with mock.patch.object(torch.autograd.Function, "apply", classmethod(apply)):
         yield
 
 
 @contextmanager
 def called_functions(calls: Sequence[FunctionCall]) -> Iterator[None]:
-    """For the body, the operators that stand for functions can be run."""
+    """For the body, the operators that stand for functions can be run.
+
+    Args:
+        calls: The functions; a list, if more are to be added.
+    """
     token = _calls.set(calls)
     try:
         yield
