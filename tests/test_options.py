@@ -279,3 +279,18 @@ def test_notes_of_the_user_are_kept() -> None:
         program = fxonnx.export(Annotated().eval(), (X,))
     notes = {node.op_type: node.metadata_props.get("pkg.fxonnx.custom") for node in program.model.graph}
     assert notes == {"Exp": '{"stage": 1}', "Sin": None}
+
+
+def test_names_of_the_first_exporter() -> None:
+    model = Network().eval()
+    for options in ({"dynamo": False}, {"compat": "torchscript", "metadata": "none"}):
+        program = fxonnx.export(model, (X,), output_names=["y"], verify=True, **options)
+        graph = program.model.graph
+        assert [node.name for node in graph][:2] == ["/layers/layers.0/Conv", "/layers/layers.3/Relu"]
+        assert graph[0].outputs[0].name == "/layers/layers.0/Conv_output_0"
+        assert [value.name for value in (*graph.inputs, *graph.outputs)] == ["x", "y"]
+        names = [value.name for node in graph for value in node.outputs]
+        assert len(set(names)) == len(names)
+    assert "head.bias" in graph.initializers
+    with pytest.raises(ArgumentError, match="compat: expected one of None, 'torchscript', got 'caffe2'"):
+        fxonnx.export(model, (X,), compat="caffe2")  # type: ignore[arg-type]

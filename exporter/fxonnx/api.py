@@ -73,6 +73,7 @@ def export(
     strict_shapes: bool = False,
     state: State = "warn",
     metadata: MetadataLevel = "full",
+    compat: Literal["torchscript"] | None = None,
     on_stage: Callable[[str], None] | None = None,
     **older: Any,
 ) -> ONNXProgram:
@@ -87,7 +88,7 @@ def export(
         input_names: Names of the graph inputs, or of the first of them; further ones name parameters.
         output_names: Names of the graph outputs, or of the first of them.
         opset_version: Target opset, 11 to 26; by default 20.
-        dynamo: True and False select this exporter; it is here for callers of ``torch.onnx.export``.
+        dynamo: True and False select this exporter; False stands for ``compat="torchscript"``.
         external_data: Whether the weights go into a second file beside ``f``; by default only above 1.5 GiB. Further
             forms as for ``ONNXProgram.save``.
         dynamic_shapes: As for ``torch.export.export``, with plain strings as names of dynamic dims, and names of graph
@@ -119,6 +120,8 @@ def export(
             behind the others; "outputs" for the output alone; "error" to refuse.
         metadata: What nodes say of where they come from: "full" for modules, operators, FX nodes and stack traces with
             relative paths, "names" without the last two, "none" for nothing.
+        compat: "torchscript" for the names that torch.onnx's first exporter gave to nodes and to values between them:
+            ``/features/features.0/Conv_output_0``.
         on_stage: Called with the name of each stage as it begins.
         **older: Parameters of older versions of torch.onnx.export: ``use_external_data_format`` is ``external_data``,
             ``example_outputs`` and the like are not needed any more.
@@ -146,6 +149,7 @@ def export(
         fold_weights=do_constant_folding,
         state=state,
         metadata=metadata,
+        compat=compat if dynamo else "torchscript",
     )
     mode = check_training(training)
     timer = Timer(on_stage)
@@ -186,11 +190,13 @@ class _Translating:
     fold_weights: bool
     state: State
     metadata: MetadataLevel
+    compat: str | None
 
     def __post_init__(self) -> None:
         """Raises an ArgumentError for words that mean nothing."""
         check_choice("state", self.state, get_args(State))
         check_choice("metadata", self.metadata, get_args(MetadataLevel))
+        check_choice("compat", self.compat, (None, "torchscript"))
 
     def is_translated(self, node: torch.fx.Node) -> bool:
         """Whether a node needs no decomposition."""
@@ -217,7 +223,9 @@ def _program(
     returned = [] if how.state == "warn" else [update for update in updates if not update.is_returned]
     ends = Ends(*how.names, captured.input_paths, captured.output_paths, returned, how.state == "io")
     with unset_fake_temporarily(), timer.stage("lower"):
-        request = Request(how.opset, how.registry, captured.dim_names, ends, how.passthrough, how.metadata)
+        names = captured.dim_names
+        legacy = how.compat is not None
+        request = Request(how.opset, how.registry, names, ends, how.passthrough, how.metadata, legacy)
         lowered = lower(prepared, request)
     if lost:
         lowered.metadata_props[LOST_UPDATES_KEY] = json.dumps(lost)

@@ -108,7 +108,7 @@ def check_older(older: Mapping[str, Any], external_data: Any) -> Any:
     return older.get("use_external_data_format", external_data)
 
 
-def check_choice(argument: str, value: Any, choices: Sequence[str]) -> None:
+def check_choice(argument: str, value: Any, choices: Sequence[Any]) -> None:
     """Whether a string is one of several.
 
     Raises:

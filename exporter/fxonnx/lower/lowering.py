@@ -26,7 +26,8 @@ from ..origin import source_line
 from ..prepare import REASON_KEY, Prepared, find_attribute
 from .control_flow import CONTROL_FLOW
 from .dispatch import bind, find
-from .metadata import MetadataLevel, NodeMetadata, target_name
+from .legacy_names import SCOPE, rename_by_scope
+from .metadata import MetadataLevel, NodeMetadata, scopes_of, target_name
 from .model import STATE_KEY, Ends, add_inputs, add_outputs, new_model
 from .passthrough import Passthrough
 
@@ -50,6 +51,7 @@ class Request:
         ends: Names of graph inputs and outputs.
         passthrough: Operators that become nodes of their own domain.
         metadata: How much nodes say of where they come from.
+        legacy_names: Whether nodes and values have the names of torch.onnx's first exporter.
     """
 
     opset: int
@@ -58,6 +60,7 @@ class Request:
     ends: Ends
     passthrough: Passthrough = Passthrough()  # noqa: RUF009 - immutable
     metadata: MetadataLevel = "full"
+    legacy_names: bool = False
 
 
 def lower(prepared: Prepared, request: Request) -> ir.Model:
@@ -80,6 +83,8 @@ def lower(prepared: Prepared, request: Request) -> ir.Model:
     if states:
         model.metadata_props[STATE_KEY] = json.dumps(states)
     _finish(builder)
+    if request.legacy_names:
+        rename_by_scope(model.graph)
     return model
 
 
@@ -342,6 +347,8 @@ class _Walk:
             metadata = self.metadata.of(node)
             for onnx_node in created:
                 onnx_node.metadata_props.update(metadata)
+                if self.request.legacy_names:
+                    onnx_node.meta[SCOPE] = scopes_of(node)[1:]
 
     def _error(self, node: torch.fx.Node, message: str) -> TranslationError:
         return TranslationError(

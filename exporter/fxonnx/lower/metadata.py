@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias
 
 import torch
 
-__all__ = ["CUSTOM_KEY", "MetadataLevel", "NodeMetadata", "relative_file", "target_name"]
+__all__ = ["CUSTOM_KEY", "MetadataLevel", "NodeMetadata", "relative_file", "scopes_of", "target_name"]
 
 MetadataLevel: TypeAlias = Literal["full", "names", "none"]
 CUSTOM_KEY = "pkg.fxonnx.custom"
@@ -25,6 +25,11 @@ def target_name(node: torch.fx.Node) -> str:
     if isinstance(target, torch._ops.OpOverload):
         return str(target)
     return str(getattr(target, "__name__", target))
+
+
+def scopes_of(node: torch.fx.Node) -> list[str]:
+    """The paths of the modules around a node, from the outside in: ``['', 'features', 'features.0']``."""
+    return [name.split("@")[0] for name, _ in node.meta.get("nn_module_stack", {}).values()]
 
 
 class NodeMetadata:
