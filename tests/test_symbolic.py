@@ -215,6 +215,16 @@ def test_plain_functions_of_onnxscript() -> None:
     program = fxonnx.export(nn.GELU().eval(), (X,), custom_translation_table={aten.gelu.default: gelu})
     assert [name for _, name in nodes(program)] == ["Sigmoid", "Max", "Mul"]
     torch.testing.assert_close(program(X)[0], X.sigmoid() * X.clamp_min(-3))
+
+    def clamped(self: FLOAT, min: float | None = None, max: float | None = None) -> Any:
+        return -(-self * 2.0 / 2) + opset18.Where(self > 1.0, 1.0 - self, 0 * self)
+
+    fxonnx.export(
+        Function(lambda x: x.clamp(max=1.0)).eval(),
+        (X * 3,),
+        custom_translation_table={aten.clamp.default: clamped},
+        verify=True,
+    )
     model = Function(lambda x: torch.topk(x, 2))
     fxonnx.export(model.eval(), (X,), custom_translation_table={aten.topk.default: topk}, verify=True)
 
@@ -234,6 +244,21 @@ def test_the_first_of_several_that_takes_the_element_types() -> None:
         assert operator in [name for _, name in nodes(program)]
     with pytest.raises(fxonnx.UnsupportedOperatorError, match="none of the 2 functions takes these element types"):
         fxonnx.export(Function(torch.abs).eval(), (X.half(),), custom_translation_table=table)
+
+
+def test_functions_for_complex_tensors() -> None:
+    def of_real(op: Any, x: Any) -> Any:
+        return op.Sqrt(op.Mul(x, x))
+
+    def of_complex(op: Any, x: Any) -> Any:
+        return op.Sqrt(op.ReduceSum(op.Mul(x, x), [-1], keepdims=0))
+
+    of_complex.complex = True  # type: ignore[attr-defined]
+    table = {aten.abs.default: [of_complex, of_real]}
+    for x in (X, torch.complex(X, Y)):
+        program = fxonnx.export(Function(torch.abs).eval(), (x,), custom_translation_table=table, verify=True)
+        assert ("", "Sqrt") in nodes(program)
+        assert (("", "ReduceSum") in nodes(program)) == x.is_complex()
 
 
 def test_a_function_that_fails() -> None:

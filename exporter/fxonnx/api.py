@@ -25,7 +25,7 @@ from .lower.metadata import MetadataLevel
 from .lower.model import Ends
 from .lower.passthrough import Passthrough
 from .lower.symbolic import CalledFunctions
-from .options import check_choice, check_flags, check_older, check_passthrough, check_training, in_mode
+from .options import check_choice, check_flags, check_older, check_passthrough, check_training, in_mode, own_examples
 from .prepare import LOST_UPDATES_KEY, State, find_updates, prepare, report_updates
 from .program import ONNXProgram
 from .program.sides import ExternalData
@@ -93,7 +93,9 @@ def export(
             forms as for ``ONNXProgram.save``.
         dynamic_shapes: As for ``torch.export.export``, with plain strings as names of dynamic dims, and names of graph
             inputs or patterns for them (``past_key_values.*``) as keys, too.
-        custom_translation_table: Translations of the user's that come before the built-in ones.
+        custom_translation_table: Translations of the user's that come before the built-in ones: operator overload to
+            ``function(op, ...)``, ``function(g, ...)``, a function of ``onnxscript.opsetN`` operators, a script
+            function, or a list of these; those with an attribute ``complex = True`` are for complex tensors.
         report: Whether to write a page in Markdown about the export, or its failure, to ``artifacts_dir``.
         optimize: Whether equal computations are shared and batch norms folded into the layer before them.
         verify: Compare ONNX Runtime with eager torch on all example inputs; ``"auto"``: at several sizes, too.
@@ -138,6 +140,9 @@ def export(
         StateError: With ``state="error"``, if forward writes to what outlives the call.
     """
     check_flags(dynamo, export_modules_as_functions, autograd_inlining)
+    args, kwargs, dynamic_shapes, input_names, output_names = own_examples(
+        model, args, kwargs, dynamic_shapes, input_names, output_names
+    )
     external_data = check_older(older, external_data)
     opset = check_opset(opset_version, DEFAULT_OPSET)
     how = _Translating(

@@ -125,15 +125,7 @@ class ExportableModule(torch.nn.Module, abc.ABC):
 
     def to_onnx(self, **options: Any) -> program.ONNXProgram:
         """Exports the module; options are those of ``fxonnx.export`` and come before the module's own."""
-        args, kwargs = self.example_arguments()
-        own = {
-            "args": args,
-            "kwargs": kwargs,
-            "dynamic_shapes": self.dynamic_shapes(),
-            "input_names": self.input_names(),
-            "output_names": self.output_names(),
-        }
-        return api.export(self, **(own | options))
+        return api.export(self, **options)
 
 
 def export_to_pretty_string(model: torch.nn.Module, args: Any = (), **options: Any) -> str:

@@ -14,7 +14,15 @@ from torch.onnx import OperatorExportTypes, TrainingMode
 from .errors import ArgumentError
 from .lower.passthrough import Passthrough
 
-__all__ = ["check_choice", "check_flags", "check_older", "check_passthrough", "check_training", "in_mode"]
+__all__ = [
+    "check_choice",
+    "check_flags",
+    "check_older",
+    "check_passthrough",
+    "check_training",
+    "in_mode",
+    "own_examples",
+]
 
 _MODES: Mapping[str, Literal["none", "aten", "fallback", "fallthrough"]] = MappingProxyType(
     {"ONNX": "none", "ONNX_ATEN": "aten", "ONNX_ATEN_FALLBACK": "fallback", "ONNX_FALLTHROUGH": "fallthrough"}
@@ -116,6 +124,22 @@ def check_choice(argument: str, value: Any, choices: Sequence[Any]) -> None:
     """
     if value not in choices:
         raise ArgumentError(argument, f"expected one of {', '.join(map(repr, choices))}, got {value!r}")
+
+
+def own_examples(model: Any, args: Any, kwargs: Any, *given: Any) -> tuple[Any, ...]:
+    """The example inputs, and what else an ``ExportableModule`` says of its export where the caller says nothing.
+
+    Args:
+        model: Any model; one with ``example_arguments`` is asked if there are no inputs.
+        args: Positional inputs.
+        kwargs: Keyword inputs.
+        *given: ``dynamic_shapes``, ``input_names`` and ``output_names`` of the caller.
+    """
+    if isinstance(args, tuple) and not args and not kwargs and hasattr(model, "example_arguments"):
+        args, kwargs = model.example_arguments()
+        own = (model.dynamic_shapes(), model.input_names(), model.output_names())
+        given = tuple(theirs if theirs is not None else ours for theirs, ours in zip(given, own, strict=True))
+    return args, kwargs, *given
 
 
 @contextmanager

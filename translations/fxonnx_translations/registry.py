@@ -134,14 +134,27 @@ class Registry:
         candidates = self.table.get(target)
         return candidates[0] if candidates and candidates[0].accepts is None else None
 
-    def extended(self, custom: Mapping[Target, Callable[..., Any]]) -> Registry:
-        """A new registry in which the user's functions come before the built-in ones."""
+    def extended(self, custom: Mapping[Target, Any]) -> Registry:
+        """A new registry in which the user's functions come before the built-in ones.
+
+        Args:
+            custom: Operator to function, or to a list of functions. Those with an attribute ``complex`` that is true
+                take the calls with complex tensors; without any, all functions take all calls.
+        """
         table, complex_table = dict(self.table), dict(self.complex_table)
-        for target, function in custom.items():
-            record = Translation(function, (target,), custom=True)
-            table[target] = (record, *table.get(target, ()))
-            complex_table[target] = (record, *complex_table.get(target, ()))
+        for target, functions in custom.items():
+            several = functions if isinstance(functions, (list, tuple)) else [functions]
+            for_complex = [one for one in several if getattr(one, "complex", False)]
+            for_real = [one for one in several if one not in for_complex]
+            for place, chosen in ((table, for_real), (complex_table, for_complex or for_real)):
+                if chosen:
+                    record = Translation(_one_or_all(chosen), (target,), custom=True)
+                    place[target] = (record, *place.get(target, ()))
         return Registry(MappingProxyType(table), MappingProxyType(complex_table))
+
+
+def _one_or_all(functions: Sequence[Any]) -> Any:
+    return functions[0] if len(functions) == 1 else tuple(functions)
 
 
 def build_registry(modules: Iterable[ModuleType], tables: Sequence[Translation] = ()) -> Registry:

@@ -13,6 +13,7 @@ from onnxscript import evaluator, values
 
 from fxonnx_translations.op import Op, Unsupported
 
+from .operands import as_operand, plain
 from .symbolic import CalledFunctions, Symbolic, SymbolicGraph, by_schema, call_symbolic
 
 __all__ = ["call_custom"]
@@ -61,7 +62,10 @@ def call_custom(
     if first == "op":
         return function(op, *args, **kwargs)
     with evaluator.default_as(_Emitting(op, opsets)):
-        return function(*args, **kwargs)
+        given = {
+            key: -1 if key == "dtype" and value is None else as_operand(op, value) for key, value in kwargs.items()
+        }
+        return plain(function(*as_operand(op, list(args)), **given))
 
 
 def _first_parameter(function: Callable[..., Any]) -> str:
@@ -101,8 +105,8 @@ class _Emitting:
         schema = operator.op_schema
         if schema is None:
             raise Unsupported(f"{operator.domain or 'ONNX'} has no operator {operator.name}")
-        given = dict(kwargs)
-        inputs = list(args)
+        given = {key: plain(value) for key, value in kwargs.items()}
+        inputs = plain(list(args))
         inputs += [given.pop(declared.name, None) for declared in schema.inputs[len(inputs) :]]
         while inputs and inputs[-1] is None:
             inputs.pop()
@@ -119,4 +123,4 @@ class _Emitting:
 
     def eval_function(self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Inlines another function."""
-        return self._op.call_inline(function, *args, **kwargs)
+        return self._op.call_inline(function, *plain(list(args)), **{name: plain(kwargs[name]) for name in kwargs})
