@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import io
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +20,7 @@ from fxonnx import ArgumentError, errors
 
 from .functions import Function
 
+X = torch.rand(2, 3)
 NAMES = ("export", "ONNXProgram", "is_in_onnx_export", "InputObserver", "ExportableModule")
 
 
@@ -40,7 +42,7 @@ def test_there_and_back() -> None:
     fxonnx.install()
     fxonnx.install()
     assert fxonnx.installed()
-    assert torch.onnx.export is fxonnx.export
+    assert torch.onnx.export is not before
     assert torch.onnx.ONNXProgram is fxonnx.ONNXProgram
     fxonnx.uninstall()
     assert torch.onnx.export is before
@@ -143,7 +145,7 @@ def test_modes() -> None:
 def test_for_the_body_of_a_with() -> None:
     with fxonnx.installed():
         assert fxonnx.installed()
-        assert torch.onnx.export is fxonnx.export
+        assert inspect.signature(torch.onnx.export) == inspect.signature(fxonnx.export)
         with fxonnx.installed():
             assert torch.onnx.enable_fake_mode is fxonnx.enable_fake_mode
         assert fxonnx.installed()
@@ -157,3 +159,95 @@ def test_errors_have_the_names_of_the_incumbent() -> None:
     with pytest.raises(torch.onnx.errors.UnsupportedOperatorError, match="no ONNX translation") as info:
         fxonnx.export(Function(lambda x: torch.histogramdd(x, [2, 2])).eval(), (torch.rand(4, 2),))
     assert isinstance(info.value, errors.ConversionError)
+
+
+def export_as_detectors_do(model: nn.Module, image: torch.Tensor, path: Path, opset: int, dynamic: bool) -> Path:
+    """As the exporters of detectors call it: a guard for newer versions, strings for paths, axes by name."""
+    axes = {"images": {0: "batch", 2: "height", 3: "width"}, "output0": {0: "batch"}} if dynamic else None
+    options = {"dynamo": False} if "dynamo" in inspect.signature(torch.onnx.export).parameters else {}
+    torch.onnx.export(
+        model,
+        image,
+        str(path),
+        verbose=False,
+        opset_version=opset,
+        do_constant_folding=True,
+        input_names=["images"],
+        output_names=["output0"],
+        dynamic_axes=axes,
+        **options,
+    )
+    return path
+
+
+@pytest.mark.parametrize("opset", [12, 17, 20])
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_caller_like_those_of_detectors(installed: None, tmp_path: Path, opset: int, dynamic: bool) -> None:
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.SiLU(), nn.Upsample(scale_factor=2), nn.MaxPool2d(2)).eval()
+    path = export_as_detectors_do(model, torch.zeros(1, 3, 8, 8), tmp_path / "m.onnx", opset, dynamic)
+    assert [file.name for file in tmp_path.iterdir()] == ["m.onnx"]
+    assert onnx.load(path).opset_import[0].version == opset
+    image = torch.rand(2, 3, 12, 10) if dynamic else torch.rand(1, 3, 8, 8)
+    (found,) = onnxruntime.InferenceSession(path).run(["output0"], {"images": image.numpy()})
+    torch.testing.assert_close(torch.from_numpy(found), model(image).detach(), rtol=1e-4, atol=1e-5)
+
+
+def test_a_caller_like_those_of_language_models(installed: None, tmp_path: Path) -> None:
+    class Encoder(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = nn.Embedding(9, 4)
+
+        def forward(self, input_ids: torch.Tensor, attention_mask: Any = None, token_type_ids: Any = None) -> Any:
+            return {"last_hidden_state": self.table(input_ids) * attention_mask[..., None]}
+
+    model, path = Encoder().eval(), tmp_path / "model.onnx"
+    dummy = {"input_ids": torch.randint(0, 9, (2, 5)), "attention_mask": torch.ones(2, 5, dtype=torch.long)}
+    inputs = {name: {0: "batch_size", 1: "sequence_length"} for name in dummy}
+    outputs = {"last_hidden_state": {0: "batch_size", 1: "sequence_length"}}
+    torch.onnx.export(
+        model,
+        (dummy,),
+        f=path.as_posix(),
+        input_names=list(inputs),
+        output_names=list(outputs),
+        dynamic_axes={**inputs, **outputs},
+        do_constant_folding=True,
+        opset_version=14,
+        export_params=True,
+    )
+    given = {"input_ids": torch.randint(0, 9, (3, 7)), "attention_mask": torch.randint(0, 2, (3, 7))}
+    feeds = {name: value.numpy() for name, value in given.items()}
+    (found,) = onnxruntime.InferenceSession(path).run(["last_hidden_state"], feeds)
+    torch.testing.assert_close(torch.from_numpy(found), model(**given)["last_hidden_state"].detach())
+
+
+def test_arguments_by_position(installed: None, tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    torch.onnx.export(nn.ReLU().eval(), (X,), path, True, False, TrainingMode.EVAL, ["a"], ["b"])
+    graph = onnx.load(path).graph
+    assert [value.name for value in (*graph.input, *graph.output)] == ["a", "b"]
+    with pytest.raises(TypeError, match="multiple values for argument 'verbose'"):
+        torch.onnx.export(nn.ReLU().eval(), (X,), path, True, False, verbose=True)
+    with pytest.raises(TypeError, match="takes 16 positional arguments, 17 were given"):
+        torch.onnx.export(nn.ReLU().eval(), (X,), path, *[None] * 14)
+
+
+def test_modules_that_know_their_examples(installed: None) -> None:
+    class Own(torch.onnx.ExportableModule):
+        def example_arguments(self) -> Any:
+            return (X,), None
+
+        def input_names(self) -> Any:
+            return ["mine"]
+
+        def dynamic_shapes(self) -> Any:
+            return ({0: "rows"},)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.relu()
+
+    program = torch.onnx.export(Own().eval(), output_names=["out"])
+    (value,) = program.model.graph.inputs
+    assert (value.name, value.shape) == ("mine", ["rows", 3])
+    assert torch.onnx.export(Own().eval(), (X,)).model.graph.inputs[0].shape == [2, 3]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -42,7 +43,7 @@ def install() -> None:
     if installed():
         return
     ours: Mapping[str, Any] = {
-        "export": api.export,
+        "export": _export,
         "ONNXProgram": program.ONNXProgram,
         "is_in_onnx_export": state.is_in_onnx_export,
         "InputObserver": InputObserver,
@@ -56,6 +57,35 @@ def install() -> None:
     setattr(torch.onnx, _KEPT, {name: getattr(torch.onnx, name, None) for name in ours})
     for name, value in ours.items():
         setattr(torch.onnx, name, value)
+
+
+_POSITIONAL = (
+    "export_params",
+    "verbose",
+    "training",
+    "input_names",
+    "output_names",
+    "operator_export_type",
+    "opset_version",
+    "do_constant_folding",
+    "dynamic_axes",
+    "keep_initializers_as_inputs",
+    "custom_opsets",
+    "export_modules_as_functions",
+    "autograd_inlining",
+)
+"""The parameters behind ``f`` in their order, when torch.onnx.export took them by position."""
+
+
+@functools.wraps(api.export)
+def _export(model: Any, args: Any = (), f: Any = None, *positional: Any, **options: Any) -> program.ONNXProgram:
+    if len(positional) > len(_POSITIONAL):
+        raise TypeError(f"export() takes {3 + len(_POSITIONAL)} positional arguments, {3 + len(positional)} were given")
+    for name, value in zip(_POSITIONAL, positional, strict=False):
+        if name in options:
+            raise TypeError(f"export() got multiple values for argument {name!r}")
+        options[name] = value
+    return api.export(model, args, f, **options)
 
 
 def uninstall() -> None:

@@ -1,0 +1,149 @@
+"""Models that are larger than one file or than memory: peak memory, bytes copied, and whether ONNX Runtime loads them.
+
+    python -m benchmarks.large_models [meta] [reference] [five]
+
+Each case runs in a process of its own. ``meta``: a Llama of 7B parameters without weights. ``reference``: 2 GB of
+weights in two safetensors files that the model points into. ``five``: 5 GB of weights, exported and saved.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+CASES = ("meta", "reference", "five")
+MIB = 2**20
+
+
+class Peak:
+    """The largest resident memory of this process in the body of a ``with``, in MiB."""
+
+    def __enter__(self) -> Peak:
+        import psutil
+
+        self.mib = 0.0
+        self._process = psutil.Process()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
+        return self
+
+    def _watch(self) -> None:
+        while not self._stop.wait(0.01):
+            self.mib = max(self.mib, self._process.memory_info().rss / MIB)
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+
+def llama(**config: Any) -> Any:
+    from tests.models.torchvision_shim import import_torchvision
+
+    import_torchvision()
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    return LlamaForCausalLM(LlamaConfig(**config)).eval()
+
+
+def exported(model: Any) -> Any:
+    import torch
+
+    import fxonnx
+
+    inputs = {"input_ids": torch.zeros(1, 8, dtype=torch.long), "use_cache": False}
+    return fxonnx.export(model, kwargs=inputs, dynamic_shapes={"input_ids": {0: "batch", 1: "tokens"}})
+
+
+def meta(directory: Path) -> str:
+    import torch
+
+    with Peak() as peak:
+        with torch.device("meta"):
+            model = llama()
+        began = time.perf_counter()
+        program = exported(model)
+        seconds = time.perf_counter() - began
+        program.apply_weights({"model.rotary_emb.inv_freq": torch.rand(64)})
+        program.save(directory / "m.onnx", include_initializers=False)
+    count = sum(parameter.numel() for parameter in model.parameters())
+    return f"{count / 1e9:.2f}e9 parameters: {seconds:.1f} s, peak {peak.mib:.0f} MiB in all (allowed 2048)"
+
+
+def reference(directory: Path) -> str:
+    import onnxruntime
+    import torch
+    from safetensors.torch import save_file
+
+    import fxonnx
+
+    config = {"hidden_size": 2048, "intermediate_size": 5632, "num_hidden_layers": 9, "num_key_value_heads": 4}
+    torch.manual_seed(0)
+    model = llama(**config)
+    state = model.state_dict()
+    names = list(state)
+    for number, part in enumerate((names[::2], names[1::2])):
+        save_file({name: state[name] for name in part}, directory / f"{number}.safetensors")
+    total = sum(file.stat().st_size for file in directory.iterdir())
+    ids = torch.randint(0, 32000, (1, 5))
+    expected = model(ids, use_cache=False).logits.detach()
+    frequencies = model.model.rotary_emb.inv_freq.clone()
+    with torch.device("meta"):
+        empty = llama(**config)
+    program = exported(empty)
+    weights = [directory, {"model.rotary_emb.inv_freq": frequencies}]
+    program.save(directory / "m.onnx", weights=weights, external_data=fxonnx.REFERENCE)
+    written = sum(file.stat().st_size for file in directory.iterdir()) - total
+    session = onnxruntime.InferenceSession(directory / "m.onnx")
+    found = torch.from_numpy(session.run(None, {"input_ids": ids.numpy()})[0])
+    error = (found - expected).abs().max().item()
+    return (
+        f"{total / 2**30:.2f} GiB in safetensors: {written / MIB:.1f} MiB written, {100 * written / total:.2f} % "
+        f"(allowed 5), max error {error:.1e}"
+    )
+
+
+def five(directory: Path) -> str:
+    import onnxruntime
+    import psutil
+    import torch
+
+    import fxonnx
+
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(*(torch.nn.Linear(4096, 4096) for _ in range(80))).eval()
+    size = sum(tensor.nbytes for tensor in model.state_dict().values()) / MIB
+    x = torch.randn(1, 2, 4096)
+    with Peak() as peak:
+        before = psutil.Process().memory_info().rss / MIB
+        fxonnx.export(model, (x,)).save(directory / "m.onnx")
+    expected = model(x).detach()
+    del model
+    found = torch.from_numpy(onnxruntime.InferenceSession(directory / "m.onnx").run(None, {"input": x.numpy()})[0])
+    error = (found - expected).abs().max().item()
+    return (
+        f"{size / 1024:.2f} GiB of weights: peak {peak.mib - size:.0f} MiB above them (allowed 500), of which "
+        f"{before - size:.0f} before the export; max error {error:.1e}"
+    )
+
+
+def main() -> None:
+    names = sys.argv[1:] or CASES
+    if len(names) == 2 and names[0] == "--in-process":
+        warnings.simplefilter("ignore")
+        with tempfile.TemporaryDirectory() as directory:
+            case = {"meta": meta, "reference": reference, "five": five}[names[1]]
+            sys.stdout.write(f"{names[1]}: {case(Path(directory))}\n")
+        return
+    for name in names:
+        subprocess.run([sys.executable, "-m", "benchmarks.large_models", "--in-process", name], check=True)
+
+
+if __name__ == "__main__":
+    main()
