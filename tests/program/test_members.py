@@ -244,3 +244,30 @@ def test_the_optimizer_is_kept_only_if_nothing_changes(monkeypatch: pytest.Monke
         assert program.model is model
         for one, other in zip(program(*given), before, strict=True):
             torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
+class Flipped(nn.Module):
+    """Two parameters in the same memory, one the transpose of the other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(6, 4)
+        self.head = nn.Parameter(self.table.weight.t())
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return nn.functional.linear(self.table(ids), self.table.weight) + self.table(ids) @ self.head
+
+
+@pytest.mark.parametrize("name", ["table.weight", "head"])
+def test_weights_that_are_tied_across_a_transposition(name: str) -> None:
+    model, ids = Flipped().eval(), torch.randint(0, 6, (2, 3))
+    program = fxonnx.export(model, (ids,), verify=True)
+    large = [str(value.name) for value in program.model.graph.initializers.values() if value.const_value.nbytes > 64]
+    assert large == ["head"]
+    assert program.weights.initializers["head"] == program.weights.initializers["table.weight"] == ("head",)
+    new = torch.rand(6, 4)
+    program.apply_weights({name: new if name == "table.weight" else new.t()})
+    program.verify()
+    with torch.no_grad():
+        model.table.weight.copy_(new)
+        torch.testing.assert_close(program(ids)[0], model(ids), rtol=1e-4, atol=1e-5)

@@ -112,7 +112,14 @@ def add_inputs(
             wanted_name = next(wanted, None) if record.kind == InputKind.PARAMETER else None
             if is_state:
                 wanted_name = f"{wanted_name or record.target}.in"
-            value = _initializer(record, prepared.tensor(record), builder, weights, wanted_name)
+            tensor = prepared.tensor(record)
+            other = None if node in needed or is_state else _transposed_twin(tensor, weights)
+            if other is not None:
+                env[node] = builder.value_of("Transpose", other, perm=[1, 0])
+                # Read by this and at least by one more: it is not worth storing its transpose.
+                readers[other] = readers.get(other, 0) + 2
+                continue
+            value = _initializer(record, tensor, builder, weights, wanted_name)
             if is_state:
                 builder.graph.inputs.append(value)
             env[node] = value
@@ -174,6 +181,13 @@ def _initializer(
     _describe(value, record, name)
     weights[key] = value
     return value
+
+
+def _transposed_twin(tensor: torch.Tensor, weights: Mapping[Any, ir.Value]) -> ir.Value | None:
+    """The initializer of the weight that a matrix is the transpose of, in the same memory."""
+    if tensor.dim() != 2 or tensor.is_complex():
+        return None
+    return weights.get(storage_key(tensor.t(), ""))
 
 
 def _derived(derived: Derived, env: dict[torch.fx.Node, Any], builder: Builder) -> ir.Value:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
@@ -13,7 +13,7 @@ import torch
 from torch.onnx.errors import OnnxExporterWarning
 
 from fxonnx_translations.dtypes import from_torch, to_torch_dtype
-from fxonnx_translations.weights import DerivedTensor, TorchTensor, has_content, sources_of, storage_key
+from fxonnx_translations.weights import DerivedTensor, TorchTensor, derive, has_content, sources_of, storage_key
 
 from ..errors import ArgumentError
 from .checkpoints import FileTensor, Stored, Weights, closest, read_weight_sources
@@ -33,11 +33,13 @@ class WeightMap:
             the same ones. A weight that the model does not use has none.
         sources: Name of an initializer to the names in the state_dict that it is computed from.
         stored: Name in the state_dict to the name under which the model knows the tensor itself.
+        transposed: Likewise for matrices in the memory of a weight that they are the transpose of.
     """
 
     initializers: Mapping[str, tuple[str, ...]]
     sources: Mapping[str, tuple[str, ...]]
     stored: Mapping[str, str]
+    transposed: Mapping[str, str] = field(default_factory=dict)
 
 
 def weights_of(program: ONNXProgram) -> WeightMap:
@@ -48,23 +50,32 @@ def weights_of(program: ONNXProgram) -> WeightMap:
 def read_weights(model: ir.Model, exported_program: torch.export.ExportedProgram) -> WeightMap:
     """Reads the map from the storages that the model shares with the exported program."""
     targets: dict[Any, list[str]] = {}
+    twins: dict[Any, list[str]] = {}
     for target, tensor in _weights(exported_program):
         targets.setdefault(storage_key(tensor, target), []).append(target)
+        if tensor.dim() == 2:
+            twins.setdefault(storage_key(tensor.t(), target), []).append(target)
     initializers: dict[str, list[str]] = {target: [] for target, _ in _weights(exported_program)}
     sources: dict[str, tuple[str, ...]] = {}
     stored: dict[str, str] = {}
+    transposed: dict[str, str] = {}
     for value in model.graph.initializers.values():
         found: list[str] = []
         for source in sources_of(value.const_value):
-            tied = targets.get(storage_key(source.raw, str(source.name)), [])
+            key = storage_key(source.raw, str(source.name))
+            tied, flipped = targets.get(key, []), twins.get(key, [])
             stored.update(dict.fromkeys(tied, str(source.name)))
-            found += tied
+            transposed.update(dict.fromkeys(flipped, str(source.name)))
+            found += [*tied, *flipped]
         if found:
             name = str(value.name)
             sources[name] = tuple(dict.fromkeys(found))
             for target in sources[name]:
                 initializers[target].append(name)
-    return WeightMap({target: tuple(names) for target, names in initializers.items()}, sources, stored)
+    names_of = {target: tuple(names) for target, names in initializers.items()}
+    return WeightMap(
+        names_of, sources, stored, {name: place for name, place in transposed.items() if name not in stored}
+    )
 
 
 def _weights(exported_program: torch.export.ExportedProgram) -> Iterator[tuple[str, torch.Tensor]]:
@@ -99,11 +110,16 @@ def replace_weights(
             text = f"Weight {name!r} not found in the model. Skipped applying."
             warnings.warn(text, OnnxExporterWarning, stacklevel=3)
             continue
-        stored = known.stored.get(name)
-        tied = [other for other, place in known.stored.items() if place == stored]
-        applied |= dict.fromkeys([name, *tied], tensor)
+        stored = known.stored.get(name, known.transposed.get(name))
         if stored is None:
+            applied[name] = tensor
             continue
+        if name in known.transposed:
+            tensor = tensor.t()
+        tied = [other for other, place in known.stored.items() if place == stored]
+        flipped = [other for other, place in known.transposed.items() if place == stored]
+        applied |= dict.fromkeys(tied, tensor) | dict.fromkeys(flipped, tensor.t() if flipped else tensor)
+        tied += flipped
         real = _checked(name, tensor, current[stored])
         if stored in new and not torch.equal(new[stored].raw, real):
             raise ArgumentError(
@@ -139,13 +155,16 @@ def other_weights(model: ir.Model, known: WeightMap, weights: Weights) -> Iterat
     given = read_weight_sources(weights)
     current = _current(model)
     new: dict[str, TorchTensor | DerivedTensor] = {}
-    for name, place in known.stored.items():
+    for name, place in (*known.stored.items(), *known.transposed.items()):
         source = given.get(name)
         if isinstance(source, Stored):
-            tensor = FileTensor(place, source)
+            tensor: DerivedTensor = FileTensor(place, source)
+            if name in known.transposed:
+                tensor = derive(place, [tensor], torch.t)
             _check_fits(f"{name!r} in {source.path}", tensor.dtype, tuple(tensor.shape.numpy()), current[place])
             new.setdefault(place, tensor)
         elif source is not None:
+            source = source.t() if name in known.transposed else source
             new[place] = TorchTensor(_checked(name, source, current[place], "weights"), name=place)
     missing = [place for place, tensor in current.items() if place not in new and not has_content(tensor)]
     if missing:
