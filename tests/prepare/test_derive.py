@@ -12,6 +12,7 @@ from torch import nn
 from torch.testing import assert_close
 
 import fxonnx
+from fxonnx.prepare import derive
 from fxonnx.prepare.derive import derive_weights, fold_batch_norm
 
 from .helpers import capture, own_copy, run, targets, tensors
@@ -247,9 +248,10 @@ def test_one_piece_of_several_outputs() -> None:
     ],
     ids=["repeat", "expand", "cat"],
 )
-def test_no_weight_is_made_larger(function: Callable[..., Any]) -> None:
-    for _, _, value, _ in _derived(_Weighted(function), torch.ones(6, 4)):
-        assert value.numel() <= 12
+def test_only_small_weights_are_made_larger(function: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert [value.numel() for _, _, value, _ in _derived(_Weighted(function), torch.ones(6, 4))] == [24]
+    monkeypatch.setattr(derive, "SMALL", 23)
+    assert all(value.numel() <= 12 for _, _, value, _ in _derived(_Weighted(function), torch.ones(6, 4)))
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.int8, torch.uint8, torch.float8_e4m3fn])

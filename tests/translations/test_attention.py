@@ -31,6 +31,32 @@ CASES = (
     ),
     Case(TARGET, lambda q, k, v: sdpa(q, k, v, enable_gqa=True), (Q, GROUPED_K, GROUPED_V), "grouped heads"),
     Case(TARGET, sdpa, (Q, K, V), "opset 13", opset=13),
+    Case(
+        TARGET,
+        lambda q, k, v: sdpa(q, k, v, torch.ones(3, 5, dtype=torch.bool).tril()),
+        (T((2, 1, 3, 4)), T((2, 1, 5, 4)), T((2, 1, 5, 6))),
+        "known mask",
+    ),
+    *(
+        Case(TARGET, function, inputs, f"{name}, opset {opset}", opset=opset, ops=("Attention",))
+        for opset in (23, 24)
+        for name, function, inputs in (
+            ("plain", sdpa, (Q, K, V)),
+            ("scale", lambda q, k, v: sdpa(q, k, v, scale=0.3), (Q, K, V)),
+            ("causal", lambda q, k, v: sdpa(q, k, v, is_causal=True), (Q, K, V)),
+            ("float mask", sdpa, (Q, K, V, T(("t", "m")))),
+            ("bool mask", sdpa, (Q, K, V, T((2, 1, "t", "m"), torch.bool))),
+            ("grouped heads", lambda q, k, v: sdpa(q, k, v, enable_gqa=True), (Q, GROUPED_K, GROUPED_V)),
+            (
+                "all masked",
+                sdpa,
+                (*(T((1, 1, s, 4)) for s in (3, 2, 2)), torch.tensor([[True, True], [False, False], [True, False]])),
+            ),
+        )
+    ),
+    Case(TARGET, sdpa, (Q, K, V, T((2, 1, 1, "m"), torch.bool)), "mask for all queries, opset 23", opset=23),
+    Case(TARGET, sdpa, tuple(T(t.shape, torch.float64) for t in (Q, K, V)), "double, opset 23", opset=23),
+    Case(TARGET, sdpa, (T((3, 5, 8)), T((3, 7, 8)), T((3, 7, 2))), "3d, opset 23", opset=23),
 )
 
 

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
 from .harness import Case, T, run
 
 aten = torch.ops.aten
+
+
+def _einsum(equation: str) -> Any:
+    return lambda *tensors: torch.einsum(equation, *tensors)
+
 
 CASES = (
     Case("aten.linear.default", torch.nn.Linear(3, 5), (T(("n", 3)),), "2d", ops=("Gemm",)),
@@ -16,6 +23,36 @@ CASES = (
     Case("aten.linear.default", torch.nn.Linear(3, 5), (T((3,)),), "1d"),
     Case("aten.linear.default", torch.nn.functional.linear, (T(("n", 3)), T((3,))), "vector weight"),
     Case("aten.linear.default", torch.nn.functional.linear, (T((2, "n", 3)), T((5, 3)), T((5,))), "runtime weight"),
+    *(
+        Case(
+            "aten.einsum.default",
+            _einsum(equation),
+            (T(first, dtype), T(second, dtype)),
+            f"{equation} {dtype}",
+            ops=ops,
+        )
+        for dtype in (torch.float32, torch.float16)
+        for equation, first, second, ops in (
+            ("bgid,bgjd->bgij", ("n", 2, 3, 4), ("n", 2, 5, 4), ("Transpose", "MatMul")),
+            ("bgij,bgjd->bgid", ("n", 2, 3, 4), ("n", 2, 4, 5), ("MatMul",)),
+            ("bid,bdj->bji", ("n", 3, 4), ("n", 4, 5), ("Transpose", "Transpose", "MatMul")),
+            ("bdi,bjd->bji", ("n", 4, 3), ("n", 5, 4), ("MatMul",)),
+            ("ik,kj->ij", ("n", 4), (4, "m"), ("MatMul",)),
+        )
+    ),
+    Case(
+        "aten.einsum.default",
+        _einsum("bhwc,hkc->bhwk"),
+        (T(("n", 3, 4, 5)), T((3, 6, 5))),
+        "broadcast",
+        ops=("Einsum",),
+    ),
+    Case("aten.einsum.default", _einsum("nc,kc,k->nk"), (T(("n", 3)), T((4, 3)), T((4,))), "three", ops=("Einsum",)),
+    Case("aten.einsum.default", _einsum("ii->i"), (T((3, 3)),), "diagonal"),
+    Case("aten.einsum.default", _einsum("...ij,...jk"), (T((2, "n", 3)), T((2, 3, 4))), "ellipsis"),
+    Case("aten.einsum.default", _einsum("bij,bjk->bik"), (T((1, 2, 3)), T((4, 3, 2))), "size 1"),
+    Case("aten.einsum.default", _einsum("nc,kc->n"), (T(("n", 3), torch.float16), T((4, 3), torch.float16)), "half"),
+    Case("aten.einsum.default", _einsum("nc,kc->n"), (T(("n", 3)), T((4, 3))), "opset 11", opset=11),
     Case("aten.matmul.default", torch.matmul, (T(("n", 3)), T((3, "m")))),
     Case("aten.matmul.default", torch.matmul, (T((2, "n", 3)), T((3,))), "vector"),
     Case("aten.matmul.default", torch.matmul, (T((3,)), T((3,))), "dot"),

@@ -17,6 +17,9 @@ __all__ = ["Derived", "derive_weights", "fold_batch_norm"]
 
 aten = torch.ops.aten
 
+SMALL = 2**17
+"""Up to so many elements a weight computed from weights may be larger than those, as tables of positions are."""
+
 _CONVOLUTIONS = frozenset(
     {
         aten.conv1d.default,
@@ -177,8 +180,8 @@ def derive_weights(
         constants: Tensors of the graph's ``get_attr`` nodes.
 
     Returns:
-        A record for each node that depends on weights only, does not make them larger, is deterministic and does not
-        widen a storage dtype, and that something else than such a node reads.
+        A record for each node that depends on weights only, does not make large ones larger, is deterministic and does
+        not widen a storage dtype, and that something else than such a node reads.
     """
     derivable: dict[torch.fx.Node, None] = {}
     for node in graph.nodes:
@@ -215,7 +218,7 @@ def _is_derivable(
     operands = [source.meta["val"] for source in inputs if isinstance(source.meta.get("val"), torch.Tensor)]
     if any(operand.dtype in _STORAGE_DTYPES and operand.dtype != val.dtype for operand in operands):
         return False
-    return val.numel() <= sum(operand.numel() for operand in operands) or not operands
+    return val.numel() <= max(SMALL, sum(operand.numel() for operand in operands)) or not operands
 
 
 def _record(node: torch.fx.Node, weights: Collection[torch.fx.Node], constants: Mapping[str, torch.Tensor]) -> Derived:

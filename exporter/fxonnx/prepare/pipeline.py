@@ -16,6 +16,7 @@ from .derive import Derived, derive_weights, fold_batch_norm
 from .fold import fold
 from .functionalize import Mutation, functionalize
 from .inline import inline
+from .patterns import apply_patterns
 from .share import share
 from .splicing import find_attribute
 from .statistics import reveal_statistics
@@ -35,6 +36,7 @@ class Prepared:
         derived: Nodes that are computed from weights only, with their recipes.
         mutations: Which placeholders end with another value, which the graph returns behind the program's outputs.
         undecomposed: Nodes that have neither a translation nor a decomposition.
+        patterns: Name of each rule about operators that are written out to how often it was applied.
     """
 
     exported_program: torch.export.ExportedProgram
@@ -44,6 +46,7 @@ class Prepared:
     derived: Mapping[torch.fx.Node, Derived]
     mutations: tuple[Mutation, ...] = ()
     undecomposed: tuple[torch.fx.Node, ...] = field(default=())
+    patterns: Mapping[str, int] = field(default_factory=dict)
 
     def tensor(self, record: InputRecord) -> torch.Tensor:
         """The tensor behind a parameter, buffer or constant of the signature."""
@@ -93,8 +96,10 @@ def prepare(
         for node, record in records.items()
         if record.kind == InputKind.CONSTANT_TENSOR and node.name not in mutated
     }
+    patterns: Mapping[str, int] = {}
     if optimize:
         share(graph, lifted)
+        patterns = apply_patterns(graph)
     constants = dict(fold(module, lifted))
     weights = {node for node, record in records.items() if record.is_weight and node.name not in mutated}
     if optimize and fold_weights:
@@ -108,7 +113,7 @@ def prepare(
                 constants[str(node.target)] = attribute
     returned = output.args[0][own:]
     finals = tuple(replace(mutation, value=value) for mutation, value in zip(mutations, returned, strict=True))
-    return Prepared(exported_program, graph, signature, constants, derived, finals, tuple(undecomposed))
+    return Prepared(exported_program, graph, signature, constants, derived, finals, tuple(undecomposed), patterns)
 
 
 class _Workspace(torch.fx.GraphModule):

@@ -7,11 +7,16 @@ import math
 import onnx_ir as ir
 import torch
 
+from ..constants import array_of
+from ..dtypes import to_torch_dtype
 from ..op import Op, Unsupported
 from ..registry import translates
 from .view import swapped
 
 aten = torch.ops.aten
+
+_SMALL_MASK = 256 * 256
+"""Up to so many elements a mask that is known is added as numbers, which take four times the memory."""
 
 
 @translates(aten.scaled_dot_product_attention.default)
@@ -27,6 +32,9 @@ def scaled_dot_product_attention(
     enable_gqa: bool = False,
 ) -> ir.Value:
     """aten::scaled_dot_product_attention(Tensor query, Tensor key, Tensor value, Tensor? attn_mask=None, float dropout_p=0., bool is_causal=False, *, float? scale=None, bool enable_gqa=False) -> Tensor"""
+    whole = _attention(op, query, key, value, attn_mask, is_causal, scale) if dropout_p == 0 else None
+    if whole is not None:
+        return whole
     if op.dtype_of(query) == ir.DataType.BFLOAT16:
         # torch rounds the result only.
         query, key, value = (op.cast(operand, ir.DataType.FLOAT) for operand in (query, key, value))
@@ -35,11 +43,41 @@ def scaled_dot_product_attention(
     scores = op.MatMul(_scaled(op, query, scale), swapped(op, key, -2, -1))
     masked = _masked(op, scores, query, key, attn_mask, is_causal)
     weights = op.Softmax(masked, axis=op.rank_of(scores) - 1)
-    if attn_mask is not None and op.dtype_of(attn_mask) == ir.DataType.BOOL:
+    if attn_mask is not None and op.dtype_of(attn_mask) == ir.DataType.BOOL and not _shows_something(attn_mask):
         weights = _without_nan(op, weights, attn_mask)
     if dropout_p > 0:
         weights = op.Dropout(weights, op.const(float(dropout_p)), op.const(True))
     return op.cast(op.MatMul(weights, value), op.result.dtype)
+
+
+def _attention(
+    op: Op,
+    query: ir.Value,
+    key: ir.Value,
+    value: ir.Value,
+    attn_mask: ir.Value | None,
+    is_causal: bool,
+    scale: float | None,
+) -> ir.Value | None:
+    """ONNX's operator for all of it, where there is one and ONNX Runtime has a kernel that is as precise as torch."""
+    dtype, dims = op.dtype_of(query), op.dims(query)
+    if op.opset < 23 or len(dims) != 4 or dtype != ir.DataType.FLOAT:
+        return None
+    others = op.dims(key), op.dims(value)
+    if any(len(other) != 4 or other[0] != dims[0] or other[1] != others[0][1] for other in others):
+        return None
+    heads, groups = dims[1], others[0][1]
+    if heads != groups and not (isinstance(heads, int) and isinstance(groups, int) and heads % groups == 0):
+        return None
+    if attn_mask is not None:
+        if is_causal:
+            return None
+        if op.dtype_of(attn_mask) != ir.DataType.BOOL:
+            attn_mask = op.cast(attn_mask, dtype)
+        # ONNX Runtime broadcasts the batch and the heads only.
+        lead, last = op.dims(attn_mask)[:-2], (dims[2], others[0][2])
+        attn_mask = op.expand(attn_mask, (*lead, *last))
+    return op.Attention(query, key, value, attn_mask, is_causal=int(is_causal) or None, scale=scale)
 
 
 def _scaled(op: Op, query: ir.Value, scale: float | None) -> ir.Value:
@@ -63,6 +101,10 @@ def _masked(
         scores = op.Add(scores, _causal(op, query, key, dtype))
     elif attn_mask is not None:
         if op.dtype_of(attn_mask) == ir.DataType.BOOL:
+            known = array_of(attn_mask)
+            if known is not None and known.size <= _SMALL_MASK:
+                added = torch.zeros(known.shape).masked_fill(~torch.from_numpy(known.copy()), -math.inf)
+                return op.Add(scores, op.const(added.to(to_torch_dtype(dtype))))
             scores = op.Where(attn_mask, scores, op.const(-math.inf, dtype))
         else:
             scores = op.Add(scores, op.cast(attn_mask, dtype))
@@ -78,6 +120,12 @@ def _causal(op: Op, query: ir.Value, key: ir.Value, dtype: ir.DataType) -> ir.Va
         )
     below = op.GreaterOrEqual(op.Unsqueeze(op.Range(0, op.scalar(rows), 1), [1]), op.Range(0, op.scalar(columns), 1))
     return op.Where(below, op.const(0.0, dtype), op.const(-math.inf, dtype))
+
+
+def _shows_something(attn_mask: ir.Value) -> bool:
+    """Whether a mask is known, and no row of it is all False."""
+    known = array_of(attn_mask)
+    return known is not None and bool(known.any(axis=-1).all())
 
 
 def _without_nan(op: Op, weights: ir.Value, attn_mask: ir.Value) -> ir.Value:

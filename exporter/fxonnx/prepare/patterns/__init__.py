@@ -1,0 +1,31 @@
+"""Operators written out by hand, recognized: each rule in a file of its own, all of them numerically neutral."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+import torch
+
+from .rms_norm import fuse_rms_norm
+from .rsqrt import divide_by_root
+
+__all__ = ["PATTERNS", "Pattern", "apply_patterns"]
+
+Pattern = Callable[[torch.fx.Graph], int]
+"""A rule: rewrites a functional graph in place and returns how often."""
+
+PATTERNS: Mapping[str, Pattern] = MappingProxyType({"rms_norm": fuse_rms_norm, "rsqrt": divide_by_root})
+"""Name to rule, in the order in which they are applied."""
+
+
+def apply_patterns(graph: torch.fx.Graph) -> dict[str, int]:
+    """Applies all rules.
+
+    Args:
+        graph: A functional graph; changed in place. What is not read any more is left to the caller.
+
+    Returns:
+        Name of each rule to how often it was applied.
+    """
+    return {name: rule(graph) for name, rule in PATTERNS.items()}

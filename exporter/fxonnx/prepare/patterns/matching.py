@@ -1,0 +1,52 @@
+"""What rules ask about nodes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ...origin import copy_origin
+
+__all__ = ["called", "dims_of", "insert_after", "is_same_type", "number", "only_user"]
+
+aten = torch.ops.aten
+
+
+def called(node: Any, *targets: Any) -> torch.fx.Node | None:
+    """The node, if it is a call of one of the operators."""
+    is_call = isinstance(node, torch.fx.Node) and node.op == "call_function" and node.target in targets
+    return node if is_call else None
+
+
+def only_user(node: torch.fx.Node) -> bool:
+    """Whether one node reads it."""
+    return len(node.users) == 1
+
+
+def number(value: Any) -> float | None:
+    """A number that is known; None for nodes and bools."""
+    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+
+
+def dims_of(node: Any) -> tuple[Any, ...] | None:
+    """The shape of the tensor that a node holds; None if it holds none."""
+    val = node.meta.get("val") if isinstance(node, torch.fx.Node) else None
+    return tuple(val.shape) if isinstance(val, torch.Tensor) else None
+
+
+def is_same_type(node: torch.fx.Node) -> bool:
+    """Whether it casts to the type that its input has."""
+    cast = called(node, aten.to.dtype, aten.to.dtype_layout, aten._to_copy.default, aten.to.device)
+    if cast is None or not isinstance(cast.args[0], torch.fx.Node):
+        return False
+    return bool(cast.args[0].meta["val"].dtype == cast.meta["val"].dtype)
+
+
+def insert_after(node: torch.fx.Node, target: Any, args: tuple[Any, ...]) -> torch.fx.Node:
+    """A call behind a node that computes what the node does, and takes over its name in the user's model."""
+    with node.graph.inserting_after(node):
+        new = node.graph.call_function(target, args)
+    new.meta["val"] = node.meta["val"]
+    copy_origin(new, node)
+    return new

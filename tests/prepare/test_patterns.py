@@ -1,0 +1,140 @@
+"""Norms and roots written out by hand: recognized in all spellings, and never changed in value."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import fxonnx
+from fxonnx.prepare.patterns import apply_patterns
+
+
+def _mean_square(x: torch.Tensor, form: int) -> torch.Tensor:
+    square = (x.pow(2), x * x, torch.square(x))[form % 3]
+    return square.mean(-1 if form % 2 else x.dim() - 1, keepdim=True)
+
+
+def llama(x: torch.Tensor, w: torch.Tensor, form: int = 0) -> torch.Tensor:
+    y = x.to(torch.float32)
+    y = y * torch.rsqrt(_mean_square(y, form) + 1e-5)
+    return w * y.to(x.dtype)
+
+
+def gemma(x: torch.Tensor, w: torch.Tensor, form: int = 0) -> torch.Tensor:
+    return torch.rsqrt(_mean_square(x, form) + 1e-3) * x * (1.0 + w)
+
+
+def bare(x: torch.Tensor, w: torch.Tensor, form: int = 0) -> torch.Tensor:
+    return x * (_mean_square(x, form) + 0.5).rsqrt() + w
+
+
+def shared(x: torch.Tensor, w: torch.Tensor, form: int = 0) -> Any:
+    root = torch.rsqrt(_mean_square(x, form) + 1e-5)
+    return x * root * w, root
+
+
+def of_another(x: torch.Tensor, w: torch.Tensor, form: int = 0) -> torch.Tensor:
+    return (x + 1) * torch.rsqrt(_mean_square(x, form) + 1e-5) * w
+
+
+def over_rows(x: torch.Tensor, w: torch.Tensor, form: int = 0) -> torch.Tensor:
+    return x * torch.rsqrt(x.pow(2).mean(0, keepdim=True) + 1e-5) * w
+
+
+def plain_root(x: torch.Tensor, w: torch.Tensor, form: int = 0) -> torch.Tensor:
+    return w * torch.rsqrt(x.abs() + 1)
+
+
+class Weighted(nn.Module):
+    def __init__(self, function: Callable[..., Any], dtype: torch.dtype) -> None:
+        super().__init__()
+        self.function = function
+        self.weight = nn.Parameter(torch.rand(6).to(dtype) + 0.5)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.function(x, self.weight)
+
+
+def kinds(program: fxonnx.ONNXProgram) -> list[str]:
+    return [node.op_type for node in program.model.graph]
+
+
+@pytest.mark.parametrize("form", range(6))
+@pytest.mark.parametrize(("function", "count"), [(llama, 1), (gemma, 1), (bare, 2)])
+def test_norms_are_one_operator(function: Callable[..., Any], count: int, form: int) -> None:
+    model = Weighted(lambda x, w: function(x, w, form), torch.float32).eval()
+    shapes = ({0: "n"},)
+    program = fxonnx.export(model, (torch.randn(3, 6),), opset_version=23, dynamic_shapes=shapes, verify="auto")
+    assert kinds(program)[0] == "RMSNormalization"
+    assert len(kinds(program)) == count
+    older = fxonnx.export(model, (torch.randn(3, 6),), dynamic_shapes=shapes, verify="auto")
+    # As ONNX Runtime knows it: Pow, ReduceMean, Add, Sqrt, Div, Mul.
+    assert kinds(older)[:5] == ["Pow", "ReduceMean", "Add", "Sqrt", "Div"]
+    plain = fxonnx.export(model, (torch.randn(3, 6),), opset_version=23, optimize=False, verify=True)
+    assert "RMSNormalization" not in kinds(plain)
+
+
+@pytest.mark.parametrize(
+    ("function", "dtype"), [(llama, torch.float16), (llama, torch.bfloat16), (gemma, torch.float64)]
+)
+def test_other_element_types(function: Callable[..., Any], dtype: torch.dtype) -> None:
+    for opset in (20, 23):
+        fxonnx.export(
+            Weighted(function, dtype).eval(), (torch.randn(3, 6).to(dtype),), opset_version=opset, verify=True
+        )
+
+
+@pytest.mark.parametrize("function", [shared, of_another, over_rows, plain_root])
+def test_what_is_no_norm(function: Callable[..., Any]) -> None:
+    program = fxonnx.export(
+        Weighted(function, torch.float32).eval(), (torch.randn(6, 6),), opset_version=23, verify=True
+    )
+    assert "RMSNormalization" not in kinds(program)
+    assert ("Reciprocal" in kinds(program)) == (function is shared)
+
+
+def _random_function(seed: int) -> Callable[..., Any]:
+    """A chain of steps of which some are parts of a norm, and some are its parts in a wrong order."""
+    steps: list[Callable[..., Any]] = [
+        lambda x, w: x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-5),
+        lambda x, w: x * w,
+        lambda x, w: w * x.to(x.dtype),
+        lambda x, w: x * torch.rsqrt((x * x).mean([-1], True) + 0.1) * w,
+        lambda x, w: torch.rsqrt(x.abs() + 1) * x,
+        lambda x, w: x * torch.rsqrt(x.pow(2).mean(-1) + 1).unsqueeze(-1),
+        lambda x, w: x * torch.rsqrt(x.pow(3).abs().mean(-1, keepdim=True) + 1),
+        lambda x, w: x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + x),
+        lambda x, w: x + torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1),
+        lambda x, w: x.abs() + 0.1,
+    ]
+    chosen = random.Random(seed).choices(steps, k=4)
+
+    def function(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        x = x.abs() + 0.1
+        for step in chosen:
+            x = step(x, w).abs()
+        return x
+
+    return function
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_random_graphs_compute_the_same(seed: int) -> None:
+    torch.manual_seed(seed)
+    model, x = Weighted(_random_function(seed), torch.float64).eval(), torch.randn(4, 6, dtype=torch.float64)
+    module = torch.export.export(model, (x,)).module()
+    before = module(x)
+    graph = module.graph
+    for node in graph.nodes:
+        # The module's parameters are attributes; rules ask for the values that nodes hold.
+        if node.op == "get_attr" and isinstance(getattr(model, str(node.target), None), torch.Tensor):
+            node.meta.setdefault("val", getattr(model, str(node.target)))
+    apply_patterns(graph)
+    graph.lint()
+    module.recompile()
+    torch.testing.assert_close(module(x), before, rtol=1e-12, atol=1e-12)
