@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable
 from typing import Any
@@ -12,6 +13,7 @@ from torch import nn
 
 import fxonnx
 from fxonnx.prepare.patterns import apply_patterns
+from tests.functions import Function
 
 
 def _mean_square(x: torch.Tensor, form: int) -> torch.Tensor:
@@ -138,3 +140,77 @@ def test_random_graphs_compute_the_same(seed: int) -> None:
     graph.lint()
     module.recompile()
     torch.testing.assert_close(module(x), before, rtol=1e-12, atol=1e-12)
+
+
+class Conv1D(nn.Module):
+    """The linear layer of GPT-2, and others that are nearly it."""
+
+    def __init__(self, form: str) -> None:
+        super().__init__()
+        self.form = form
+        self.weight = nn.Parameter(torch.randn(6, 4))
+        self.bias = nn.Parameter(torch.randn(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        lead, flat = x.shape[:-1], x.reshape(-1, 6)
+        if self.form == "scaled":
+            return torch.addmm(self.bias, flat, self.weight, alpha=2).view(*lead, 4)
+        if self.form == "other rows":
+            return torch.addmm(self.bias, flat, self.weight).view(lead[1], lead[0], 4)
+        if self.form == "plain":
+            return torch.mm(flat, self.weight).view(*lead, 4)
+        if self.form == "bias for each row":
+            return torch.addmm(flat[:, :4], flat, self.weight).view(*lead, 4)
+        return torch.addmm(self.bias, flat, self.weight).view(*lead, 4)
+
+
+@pytest.mark.parametrize(
+    ("form", "nodes"),
+    [
+        ("whole", ["MatMul", "Add"]),
+        ("plain", ["MatMul"]),
+        ("scaled", None),
+        ("other rows", None),
+        ("bias for each row", None),
+    ],
+)
+def test_flattened_linear_layers(form: str, nodes: list[str] | None) -> None:
+    model, x = Conv1D(form).eval(), torch.randn(2, 3, 6)
+    for shapes in (None, ({0: "batch", 1: "length"},)):
+        program = fxonnx.export(model, (x,), dynamic_shapes=shapes, verify="auto")
+        assert nodes is None or kinds(program) == nodes
+        assert nodes is not None or "Reshape" in kinds(program)
+
+
+def _tanh_argument(x: torch.Tensor, cube: torch.Tensor) -> torch.Tensor:
+    return math.sqrt(2 / math.pi) * (x + 0.044715 * cube)
+
+
+GELUS: tuple[Callable[[torch.Tensor], torch.Tensor], ...] = (
+    lambda x: 0.5 * x * (1.0 + torch.tanh(_tanh_argument(x, torch.pow(x, 3.0)))),
+    lambda x: x * (0.5 * (1.0 + torch.tanh(_tanh_argument(x, x * x * x)))),
+    lambda x: 0.5 * (x * (torch.tanh((0.044715 * (x * (x**2)) + x) * 0.7978845608028654) + 1)),
+    lambda x: x * 0.5 * (1.0 + torch.erf(x / math.sqrt(2.0))),
+    lambda x: (1 + torch.erf(x * 0.7071067811865476)) * x * 0.5,
+)
+NEARLY: tuple[Callable[[torch.Tensor], torch.Tensor], ...] = (
+    lambda x: 0.5 * x * (1.0 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.0447 * torch.pow(x, 3.0)))),
+    lambda x: 0.5 * x * (2.0 + torch.erf(x / math.sqrt(2.0))),
+    lambda x: 0.25 * x * (1.0 + torch.erf(x / math.sqrt(2.0))),
+    lambda x: 0.5 * (x + 1) * (1.0 + torch.erf(x / math.sqrt(2.0))),
+    lambda x: 0.5 * x * (1.0 + torch.tanh(_tanh_argument(x, torch.pow(x, 2.0)))),
+    lambda x: 0.5 * x * x * (1.0 + torch.erf(x / math.sqrt(2.0))),
+)
+
+
+@pytest.mark.parametrize("index", range(len(GELUS)))
+def test_gelus_are_one_operator(index: int) -> None:
+    model, x = Function(GELUS[index]).eval(), torch.randn(5, 7)
+    assert kinds(fxonnx.export(model, (x,), verify=True)) == ["Gelu"]
+    fxonnx.export(model, (x,), opset_version=17, verify=True)
+
+
+@pytest.mark.parametrize("index", range(len(NEARLY)))
+def test_what_is_nearly_a_gelu(index: int) -> None:
+    program = fxonnx.export(Function(NEARLY[index]).eval(), (torch.randn(5, 7),), verify=True)
+    assert "Gelu" not in kinds(program)

@@ -7,6 +7,8 @@ from types import MappingProxyType
 
 import torch
 
+from .flattened_linear import unflatten_linear
+from .gelu import fuse_gelu
 from .rms_norm import fuse_rms_norm
 from .rsqrt import divide_by_root
 
@@ -15,7 +17,9 @@ __all__ = ["PATTERNS", "Pattern", "apply_patterns"]
 Pattern = Callable[[torch.fx.Graph], int]
 """A rule: rewrites a functional graph in place and returns how often."""
 
-PATTERNS: Mapping[str, Pattern] = MappingProxyType({"rms_norm": fuse_rms_norm, "rsqrt": divide_by_root})
+PATTERNS: Mapping[str, Pattern] = MappingProxyType(
+    {"rms_norm": fuse_rms_norm, "rsqrt": divide_by_root, "flattened_linear": unflatten_linear, "gelu": fuse_gelu}
+)
 """Name to rule, in the order in which they are applied."""
 
 
