@@ -5,7 +5,8 @@ Each rule sees an operator about to be emitted and returns the value that alread
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -67,7 +68,43 @@ def _reshape(builder: Builder, inputs: list[ir.Value], attributes: dict[str, Any
         source = producer.inputs[0]
         if source is not None:
             return builder.value_of("Reshape", source, inputs[1], **attributes)
-    return None
+    return _split_before_transposing(builder, value, target)
+
+
+def _split_before_transposing(builder: Builder, value: ir.Value, target: list[int]) -> ir.Value | None:
+    """The axis of a transposed tensor that a Reshape splits can be split by the Reshape that comes before."""
+    transpose = _made_by(value, "Transpose")
+    first = None if transpose is None else _made_by(transpose.inputs[0], "Reshape")
+    if transpose is None or first is None or first.inputs[0] is None:
+        return None
+    shaped = first.outputs[0]
+    dims, before = builder.dims(value), builder.dims(shaped)
+    split = _split_axis(dims, target) if is_static(dims) and is_static(before) else None
+    if split is None or 0 in dims:
+        return None
+    axis, count = split
+    perm, parts = list(transpose.attributes["perm"].as_ints()), target[axis : axis + count]
+    place = perm[axis]
+    inner = [*before[:place], *parts, *before[place + 1 :]]
+    moved = [[p + (count - 1 if p > place else 0)] if p != place else list(range(p, p + count)) for p in perm]
+    reshaped = builder.value_of("Reshape", first.inputs[0], [int(size) for size in inner])
+    return builder.value_of("Transpose", reshaped, perm=[axis for group in moved for axis in group])
+
+
+def _split_axis(dims: Sequence[Any], target: list[int]) -> tuple[int, int] | None:
+    """Which axis becomes how many, if all others stay as they are; None if it is not one."""
+    count = len(target) - len(dims) + 1
+    if count < 2 or any(size < 1 for size in target):
+        return None
+    axis = next((at for at, (size, dim) in enumerate(zip(target, dims, strict=False)) if size != dim), len(dims) - 1)
+    rest = [*target[:axis], *target[axis + count :]]
+    same = rest == [*dims[:axis], *dims[axis + 1 :]] and math.prod(target[axis : axis + count]) == dims[axis]
+    return (axis, count) if same else None
+
+
+def _made_by(value: ir.Value | None, op_type: str) -> ir.Node | None:
+    node = None if value is None else value.producer()
+    return node if node is not None and node.op_type == op_type and node.domain == "" else None
 
 
 def _expand(builder: Builder, inputs: list[ir.Value], attributes: dict[str, Any]) -> ir.Value | None:
@@ -87,11 +124,27 @@ def _axes(insert: bool) -> Rule:
             return inputs[0]
         array = array_of(inputs[0])
         if array is None or axes is None or array.size > _LARGEST_LITERAL:
-            return None
+            return None if insert or axes is None else _undone(builder, inputs[0], axes)
         changed = np.expand_dims(array, tuple(axes)) if insert else np.squeeze(array, tuple(axes))
         return builder.constant(ir.Tensor(changed))
 
     return rule
+
+
+def _undone(builder: Builder, value: ir.Value, axes: list[int]) -> ir.Value | None:
+    """Squeeze of an axis that was put in before a Transpose."""
+    transpose = _made_by(value, "Transpose")
+    unsqueeze = None if transpose is None else _made_by(transpose.inputs[0], "Unsqueeze")
+    if transpose is None or unsqueeze is None or unsqueeze.inputs[0] is None or len(axes) != 1:
+        return None
+    perm = list(transpose.attributes["perm"].as_ints())
+    given = unsqueeze.attributes.get("axes")
+    known = list(given.as_ints()) if given is not None else ints_of(unsqueeze.inputs[1])
+    if known is None or len(known) != 1 or perm[axes[0]] != known[0] % len(perm):
+        return None
+    place, dropped = known[0] % len(perm), axes[0] % len(perm)
+    rest = [p - (p > place) for at, p in enumerate(perm) if at != dropped]
+    return builder.value_of("Transpose", unsqueeze.inputs[0], perm=rest)
 
 
 def _concat(builder: Builder, inputs: list[ir.Value], attributes: dict[str, Any]) -> ir.Value | None:

@@ -1,0 +1,86 @@
+"""Chains of views, which are simplified as they are emitted: random ones compute the same, known ones are short."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import fxonnx
+from tests.functions import Function
+
+
+def _split(x: torch.Tensor, rng: random.Random) -> torch.Tensor:
+    axis = rng.randrange(1, x.dim())
+    factors = [factor for factor in range(1, x.shape[axis] + 1) if x.shape[axis] % factor == 0]
+    factor = rng.choice(factors)
+    return x.reshape(*x.shape[:axis], factor, x.shape[axis] // factor, *x.shape[axis + 1 :])
+
+
+def _joined(x: torch.Tensor, rng: random.Random) -> torch.Tensor:
+    if x.dim() < 3:
+        return x
+    axis = rng.randrange(1, x.dim() - 1)
+    return x.reshape(*x.shape[:axis], x.shape[axis] * x.shape[axis + 1], *x.shape[axis + 2 :])
+
+
+def _permuted(x: torch.Tensor, rng: random.Random) -> torch.Tensor:
+    axes = list(range(1, x.dim()))
+    rng.shuffle(axes)
+    return x.permute(0, *axes)
+
+
+def _moved(x: torch.Tensor, rng: random.Random) -> torch.Tensor:
+    """An axis goes in at one place and out at another: what multi-head attention does to its projections."""
+    x = x.unsqueeze(rng.randrange(0, x.dim() + 1))
+    one = x.shape.index(1)
+    other = rng.randrange(x.dim())
+    return x.transpose(one, other).squeeze(other)
+
+
+STEPS: tuple[Callable[[torch.Tensor, random.Random], torch.Tensor], ...] = (_split, _joined, _permuted, _moved)
+
+
+@pytest.mark.parametrize("seed", range(80))
+def test_random_chains(seed: int) -> None:
+    def chain(x: torch.Tensor) -> torch.Tensor:
+        rng = random.Random(seed)
+        for _ in range(6):
+            x = rng.choice(STEPS)(x, rng)
+        return x
+
+    x = torch.arange(2 * 4 * 6 * 5, dtype=torch.float32).reshape(2, 4, 6, 5)
+    model = Function(chain).eval()
+    static = fxonnx.export(model, (x,))
+    torch.testing.assert_close(static(x)[0], chain(x), rtol=0, atol=0)
+    if seed % 4 == 0 and chain(x).shape[0] == 2:
+        dynamic = fxonnx.export(model, (x,), dynamic_shapes=({0: "n"},))
+        larger = torch.cat([x, x + 1])
+        torch.testing.assert_close(dynamic(larger)[0], chain(larger), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("function", "expected"),
+    [
+        (
+            lambda x: x.unflatten(-1, (3, 4)).unsqueeze(0).transpose(0, -2).squeeze(-2),
+            ["Reshape", "Transpose"],
+        ),
+        (
+            lambda x: x.reshape(5, 8, 3).transpose(0, 1).reshape(2, 4, 5, 3).sin(),
+            ["Reshape", "Transpose", "Sin"],
+        ),
+        (lambda x: x.reshape(5, 24).transpose(0, 1).reshape(24, 5, 1), ["Reshape", "Transpose"]),
+        (lambda x: x.transpose(0, 1).reshape(2, 1, 5, 12), ["Transpose", "Reshape"]),
+        (lambda x: x.unsqueeze(1).transpose(1, 2).squeeze(1), None),
+    ],
+)
+@pytest.mark.parametrize("opset", [11, 20])
+def test_known_chains(function: Any, expected: list[str] | None, opset: int) -> None:
+    x = torch.arange(120, dtype=torch.float32).reshape(5, 2, 12)
+    program = fxonnx.export(Function(function).eval(), (x,), opset_version=opset, verify=True)
+    if expected is not None:
+        assert [node.op_type for node in program.model.graph] == expected
