@@ -97,7 +97,8 @@ def export(
             ``function(op, ...)``, ``function(g, ...)``, a function of ``onnxscript.opsetN`` operators, a script
             function, or a list of these; those with an attribute ``complex = True`` are for complex tensors.
         report: Whether to write a page in Markdown about the export, or its failure, to ``artifacts_dir``.
-        optimize: Whether equal computations are shared and batch norms folded into the layer before them.
+        optimize: Whether equal computations are shared, operators that are written out recognized, and batch norms
+            folded into the layer before them.
         verify: Compare ONNX Runtime with eager torch on all example inputs; ``"auto"``: at several sizes, too.
         profile: Whether to print the seconds of each stage.
         dump_exported_program: Whether to save the captured program to ``artifacts_dir``.
@@ -221,7 +222,11 @@ def _program(
     # Constants have values, even if the model is exported where new tensors have none.
     with unset_fake_temporarily(), timer.stage("prepare"):
         prepared = prepare(
-            captured.exported_program, how.is_translated, optimize=how.optimize, fold_weights=how.fold_weights
+            captured.exported_program,
+            how.is_translated,
+            optimize=how.optimize,
+            fold_weights=how.fold_weights,
+            opset=how.opset,
         )
     updates = find_updates(prepared, captured.input_paths)
     lost = report_updates(updates, how.state)

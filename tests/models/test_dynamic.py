@@ -158,7 +158,7 @@ NETWORKS = {
     "swin": Network(
         swin, images, (IMAGE,), ((2, 64, 96), (1, 72, 100), (3, 128, 37)),
         # Windows are numbered by nine assignments to slices, at run time.
-        ratio=2.4,
+        ratio=2.6,
         # Images of one window are not shifted.
         constraints=("height >= 36", "width >= 36"),
     ),

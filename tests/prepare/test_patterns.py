@@ -136,7 +136,7 @@ def test_random_graphs_compute_the_same(seed: int) -> None:
         # The module's parameters are attributes; rules ask for the values that nodes hold.
         if node.op == "get_attr" and isinstance(getattr(model, str(node.target), None), torch.Tensor):
             node.meta.setdefault("val", getattr(model, str(node.target)))
-    apply_patterns(graph)
+    apply_patterns(graph, 20)
     graph.lint()
     module.recompile()
     torch.testing.assert_close(module(x), before, rtol=1e-12, atol=1e-12)
@@ -214,3 +214,64 @@ def test_gelus_are_one_operator(index: int) -> None:
 def test_what_is_nearly_a_gelu(index: int) -> None:
     program = fxonnx.export(Function(NEARLY[index]).eval(), (torch.randn(5, 7),), verify=True)
     assert "Gelu" not in kinds(program)
+
+
+class Grouped(nn.Module):
+    """Grouped-query attention as language models write it, and what only looks like it."""
+
+    def __init__(self, form: str) -> None:
+        super().__init__()
+        self.form = form
+
+    def repeated(self, x: torch.Tensor) -> torch.Tensor:
+        batch, heads, length, width = x.shape
+        if self.form == "tiled":
+            return x[:, None].expand(batch, 2, heads, length, width).reshape(batch, 2 * heads, length, width)
+        return x[:, :, None].expand(batch, heads, 2, length, width).reshape(batch, heads * 2, length, width)
+
+    def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        value = v.repeat(1, 2, 1, 1) if self.form == "one" else self.repeated(v)
+        return torch.nn.functional.scaled_dot_product_attention(q, self.repeated(k), value, mask, scale=0.3)
+
+
+@pytest.mark.parametrize("form", ["whole", "tiled", "one"])
+def test_grouped_attention(form: str) -> None:
+    args = (torch.randn(2, 4, 3, 8), torch.randn(2, 2, 5, 8), torch.randn(2, 2, 5, 6), torch.rand(2, 1, 3, 5) > 0.2)
+    axes = {0: "batch", 2: "length"}
+    for shapes in (None, ({0: "batch"}, axes, axes, {0: "batch", 3: "length"})):
+        for opset in (20, 23):
+            program = fxonnx.export(
+                Grouped(form).eval(), args, dynamic_shapes=shapes, opset_version=opset, verify="auto"
+            )
+        assert (kinds(program) == ["Attention"]) == (form == "whole")
+
+
+class Rotated(nn.Module):
+    """Rotary embeddings as language models write them, and what only looks like them."""
+
+    def __init__(self, form: str) -> None:
+        super().__init__()
+        self.form = form
+        self.register_buffer("frequencies", torch.rand(4))
+
+    def turned(self, x: torch.Tensor) -> torch.Tensor:
+        half = x.shape[-1] // 2
+        first, second = x[..., :half], x[..., half:]
+        return torch.cat((second, -first) if self.form == "backwards" else (-second, first), dim=-1)
+
+    def forward(self, q: torch.Tensor, k: torch.Tensor, positions: torch.Tensor) -> Any:
+        angles = positions[..., None].float() * self.frequencies
+        both = torch.cat((angles, angles * 2) if self.form == "halves differ" else (angles, angles), dim=-1)
+        cosine, sine = (both.cos() * 0.9).unsqueeze(1), (both.sin() * 0.9).unsqueeze(1)
+        return q * cosine + self.turned(q) * sine, k * cosine + self.turned(k) * sine
+
+
+@pytest.mark.parametrize("form", ["whole", "backwards", "halves differ"])
+@pytest.mark.parametrize("batch", [1, 2])
+def test_rotary_embeddings(form: str, batch: int) -> None:
+    args = (torch.randn(2, 4, 3, 8), torch.randn(2, 2, 3, 8), torch.randint(0, 9, (batch, 3)))
+    axes = {0: "batch", 2: "length"}
+    for shapes in (None, (axes, axes, {1: "length"} if batch == 1 else {0: "batch", 1: "length"})):
+        program = fxonnx.export(Rotated(form).eval(), args, dynamic_shapes=shapes, opset_version=23, verify="auto")
+        assert kinds(program).count("RotaryEmbedding") == (2 if form == "whole" else 0)
+    assert "RotaryEmbedding" not in kinds(fxonnx.export(Rotated(form).eval(), args, verify=True))

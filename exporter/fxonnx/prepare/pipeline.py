@@ -67,14 +67,16 @@ def prepare(
     *,
     optimize: bool = True,
     fold_weights: bool = True,
+    opset: int = 20,
 ) -> Prepared:
     """Runs all passes on a copy of the captured graph.
 
     Args:
         exported_program: The captured program; not changed.
         is_translated: Whether a node can be translated as it is; others are decomposed.
-        optimize: Whether equal computations are shared and batch norms folded.
+        optimize: Whether equal computations are shared, patterns recognized and batch norms folded.
         fold_weights: Whether weights that are computed from weights are initializers, not nodes.
+        opset: Target opset.
     """
     signature = read_signature(exported_program)
     module = _copy(exported_program)
@@ -99,7 +101,7 @@ def prepare(
     patterns: Mapping[str, int] = {}
     if optimize:
         share(graph, lifted)
-        patterns = apply_patterns(graph)
+        patterns = apply_patterns(graph, opset)
     constants = dict(fold(module, lifted))
     weights = {node for node, record in records.items() if record.is_weight and node.name not in mutated}
     if optimize and fold_weights:

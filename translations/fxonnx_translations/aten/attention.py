@@ -43,11 +43,12 @@ def scaled_dot_product_attention(
     scores = op.MatMul(_scaled(op, query, scale), swapped(op, key, -2, -1))
     masked = _masked(op, scores, query, key, attn_mask, is_causal)
     weights = op.Softmax(masked, axis=op.rank_of(scores) - 1)
-    if attn_mask is not None and op.dtype_of(attn_mask) == ir.DataType.BOOL and not _shows_something(attn_mask):
-        weights = _without_nan(op, weights, attn_mask)
     if dropout_p > 0:
         weights = op.Dropout(weights, op.const(float(dropout_p)), op.const(True))
-    return op.cast(op.MatMul(weights, value), op.result.dtype)
+    result = op.MatMul(weights, value)
+    if attn_mask is not None and op.dtype_of(attn_mask) == ir.DataType.BOOL and not _shows_something(attn_mask):
+        result = _without_nan(op, result, attn_mask)
+    return op.cast(result, op.result.dtype)
 
 
 def _attention(
@@ -105,7 +106,8 @@ def _masked(
             if known is not None and known.size <= _SMALL_MASK:
                 added = torch.zeros(known.shape).masked_fill(~torch.from_numpy(known.copy()), -math.inf)
                 return op.Add(scores, op.const(added.to(to_torch_dtype(dtype))))
-            scores = op.Where(attn_mask, scores, op.const(-math.inf, dtype))
+            # As torch does. The mask for the sum is made once, however many layers take it.
+            scores = op.Add(scores, op.Where(attn_mask, op.const(0.0, dtype), op.const(-math.inf, dtype)))
         else:
             scores = op.Add(scores, op.cast(attn_mask, dtype))
     return scores
@@ -128,9 +130,10 @@ def _shows_something(attn_mask: ir.Value) -> bool:
     return known is not None and bool(known.any(axis=-1).all())
 
 
-def _without_nan(op: Op, weights: ir.Value, attn_mask: ir.Value) -> ir.Value:
-    """A row whose mask is all False has no weights; torch makes them zero where Softmax makes them NaN."""
-    return op.Where(op.IsNaN(weights), op.const(0.0, op.dtype_of(weights)), weights)
+def _without_nan(op: Op, result: ir.Value, attn_mask: ir.Value) -> ir.Value:
+    """A query whose mask is all False sees nothing; torch makes that zero where Softmax makes it NaN."""
+    shown = op.ReduceMax(op.cast(attn_mask, ir.DataType.INT32), [-1], keepdims=1)
+    return op.Where(op.cast(shown, ir.DataType.BOOL), result, op.const(0.0, op.dtype_of(result)))
 
 
 def _repeated_heads(op: Op, operand: ir.Value, query: ir.Value) -> ir.Value:

@@ -3,33 +3,55 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 
 import torch
 
 from .flattened_linear import unflatten_linear
 from .gelu import fuse_gelu
+from .grouped_attention import group_attention
 from .rms_norm import fuse_rms_norm
+from .rotary import fuse_rotary
 from .rsqrt import divide_by_root
 
 __all__ = ["PATTERNS", "Pattern", "apply_patterns"]
 
-Pattern = Callable[[torch.fx.Graph], int]
-"""A rule: rewrites a functional graph in place and returns how often."""
+
+@dataclass(frozen=True)
+class Pattern:
+    """A rule.
+
+    Attributes:
+        apply: Rewrites a functional graph in place and returns how often.
+        since: The lowest opset that it is worth it for.
+    """
+
+    apply: Callable[[torch.fx.Graph], int]
+    since: int = 0
+
 
 PATTERNS: Mapping[str, Pattern] = MappingProxyType(
-    {"rms_norm": fuse_rms_norm, "rsqrt": divide_by_root, "flattened_linear": unflatten_linear, "gelu": fuse_gelu}
+    {
+        "rms_norm": Pattern(fuse_rms_norm),
+        "rsqrt": Pattern(divide_by_root),
+        "flattened_linear": Pattern(unflatten_linear),
+        "gelu": Pattern(fuse_gelu),
+        "grouped_attention": Pattern(group_attention),
+        "rotary": Pattern(fuse_rotary, since=23),
+    }
 )
 """Name to rule, in the order in which they are applied."""
 
 
-def apply_patterns(graph: torch.fx.Graph) -> dict[str, int]:
+def apply_patterns(graph: torch.fx.Graph, opset: int) -> dict[str, int]:
     """Applies all rules.
 
     Args:
         graph: A functional graph; changed in place. What is not read any more is left to the caller.
+        opset: Target opset.
 
     Returns:
         Name of each rule to how often it was applied.
     """
-    return {name: rule(graph) for name, rule in PATTERNS.items()}
+    return {name: rule.apply(graph) for name, rule in PATTERNS.items() if opset >= rule.since}

@@ -1,0 +1,136 @@
+"""Rotary position embeddings that turn the two halves of the last axis: ``x * cos + cat(-x2, x1) * sin``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.onnx.ops  # defines the operator
+
+from ...origin import copy_origin
+from .matching import called, dims_of, insert_after, number, only_user
+
+__all__ = ["fuse_rotary"]
+
+aten = torch.ops.aten
+
+_PASSED = (aten.to.dtype, aten.to.device, aten.to.dtype_layout, aten._to_copy.default, aten.clone.default)
+
+
+def fuse_rotary(graph: torch.fx.Graph) -> int:
+    """Makes ONNX's RotaryEmbedding of them, which exists from opset 23 on.
+
+    Args:
+        graph: A functional graph; changed in place.
+
+    Returns:
+        How many were found.
+    """
+    found = 0
+    caches: dict[Any, torch.fx.Node] = {}
+    for joined in graph.find_nodes(op="call_function", target=aten.cat.default):
+        x = _turned(joined)
+        parts = None if x is None else _sum(joined, x)
+        if x is None or parts is None:
+            continue
+        total, *angles = parts
+        tables: Any = [_table(angle, x) for angle in angles]
+        if any(table is None or not table < joined for table in tables):
+            continue
+        # In front of the first product, and so of all later ones that take the same tables.
+        halves = [_half(table, x, joined, caches) for table in tables]
+        fused = insert_after(total, torch.ops.onnx.RotaryEmbedding.opset23, (x, *halves))
+        total.replace_all_uses_with(fused)
+        found += 1
+    return found
+
+
+def _turned(joined: torch.fx.Node) -> torch.fx.Node | None:
+    """x of ``cat([-x[..., n:], x[..., :n]], -1)``, where n is half of the last axis."""
+    pieces: Any = joined.args[0]
+    if len(pieces) != 2 or not only_user(joined):
+        return None
+    negative, first = called(pieces[0], aten.neg.default), called(pieces[1], aten.slice.Tensor)
+    second = called(negative.args[0], aten.slice.Tensor) if negative is not None else None
+    if first is None or second is None or first.args[0] is not second.args[0]:
+        return None
+    x: Any = first.args[0]
+    dims = dims_of(x)
+    if dims is None or len(dims) != 4 or not isinstance(dims[3], int) or dims[3] % 2:
+        return None
+    if x.meta["val"].dtype != torch.float32 or (*joined.args[1:], 0)[0] not in (-1, 3):
+        return None
+    half = dims[3] // 2
+    bounds: Any = [(*piece.args[1:4], None, None)[:3] for piece in (first, second)]
+    if any(axis not in (-1, 3) for axis, _, _ in bounds) or any(len(piece.args) > 4 for piece in (first, second)):
+        return None
+    fits = bounds[0][1] in (0, None) and bounds[0][2] == half and bounds[1][1] == half
+    end = bounds[1][2]
+    return x if fits and (end is None or (isinstance(end, int) and end >= dims[3])) else None
+
+
+def _sum(joined: torch.fx.Node, x: torch.fx.Node) -> tuple[torch.fx.Node, Any, Any] | None:
+    """The sum of x times cos and the turned x times sin, and the two factors."""
+    by_sine = called(next(iter(joined.users)), aten.mul.Tensor)
+    total = called(next(iter(by_sine.users), None), aten.add.Tensor) if by_sine is not None else None
+    if by_sine is None or total is None or not only_user(by_sine) or total.kwargs or len(total.args) != 2:
+        return None
+    by_cosine = called(next((part for part in total.args if part is not by_sine), None), aten.mul.Tensor)
+    if by_cosine is None or not only_user(by_cosine) or (by_cosine.args[0] is x) == (by_cosine.args[1] is x):
+        return None
+    cosine = by_cosine.args[1] if by_cosine.args[0] is x else by_cosine.args[0]
+    sine = by_sine.args[1] if by_sine.args[0] is joined else by_sine.args[0]
+    return total, cosine, sine
+
+
+def _table(factor: Any, x: torch.fx.Node) -> torch.fx.Node | None:
+    """The table [batch or 1, length, width] behind a factor [batch or 1, 1, length, width] with equal halves."""
+    inserted = called(factor, aten.unsqueeze.default)
+    if inserted is None or inserted.args[1] != 1:
+        return None
+    table: Any = inserted.args[0]
+    dims, wanted = dims_of(table), dims_of(x)
+    if dims is None or wanted is None or len(dims) != 3 or table.meta["val"].dtype != torch.float32:
+        return None
+    if str(dims[1]) != str(wanted[2]) or dims[2] != wanted[3] or str(dims[0]) not in ("1", str(wanted[0])):
+        return None
+    return table if _has_equal_halves(table) else None
+
+
+def _has_equal_halves(table: Any) -> bool:
+    node = table
+    while True:
+        step = called(node, aten.cos.default, aten.sin.default, aten.mul.Tensor, *_PASSED)
+        if step is None or (step.target is aten.mul.Tensor and number(step.args[1]) is None):
+            break
+        node = step.args[0]
+    joined = called(node, aten.cat.default)
+    if joined is None or (*joined.args[1:], 0)[0] not in (-1, 2):
+        return False
+    pieces: Any = joined.args[0]
+    return len(pieces) == 2 and pieces[0] is pieces[1]
+
+
+def _half(table: Any, x: torch.fx.Node, before: torch.fx.Node, caches: dict[Any, torch.fx.Node]) -> torch.fx.Node:
+    """The first half of a table, for every sequence of the batch."""
+    dims: Any = dims_of(table)
+    batch = x.meta["val"].shape[0]
+    key = (table, str(batch))
+    if key not in caches:
+        half = _added(before, aten.slice.Tensor, table, 2, 0, dims[2] // 2)
+        if str(dims[0]) != str(batch):
+            size = batch if isinstance(batch, int) else _added(before, aten.sym_size.int, x, 0)
+            half = _added(before, aten.expand.default, half, [size, -1, -1])
+        caches[key] = half
+    return caches[key]
+
+
+def _added(before: torch.fx.Node, target: Any, *args: Any) -> torch.fx.Node:
+    """A call in front of a node."""
+    with before.meta["val"].fake_mode:
+        val = target(*torch.fx.map_arg(args, lambda node: node.meta["val"]))
+    with before.graph.inserting_before(before):
+        node = before.graph.call_function(target, args)
+    node.meta["val"] = val
+    copy_origin(node, before)
+    return node
