@@ -105,6 +105,7 @@ def test_reports(tmp_path: Path) -> None:
         "| capture | ",
         "| input | x | FLOAT[batch, 2, 6, 5] |",
         "| Conv | 1 |",
+        "| rms_norm | 0 |",
         "class GraphModule",
     ):
         assert part in text

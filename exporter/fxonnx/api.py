@@ -255,6 +255,7 @@ def _program(
         scalars=captured.scalars,
         functions=captured.functions,
         counted=captured.counted,
+        patterns=prepared.patterns,
     )
 
 

@@ -73,6 +73,7 @@ def test_norms_are_one_operator(function: Callable[..., Any], count: int, form: 
     shapes = ({0: "n"},)
     program = fxonnx.export(model, (torch.randn(3, 6),), opset_version=23, dynamic_shapes=shapes, verify="auto")
     assert kinds(program)[0] == "RMSNormalization"
+    assert program.patterns["rms_norm"] == 1
     assert len(kinds(program)) == count
     older = fxonnx.export(model, (torch.randn(3, 6),), dynamic_shapes=shapes, verify="auto")
     # As ONNX Runtime knows it: Pow, ReduceMean, Add, Sqrt, Div, Mul.

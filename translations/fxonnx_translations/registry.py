@@ -141,6 +141,8 @@ class Registry:
             custom: Operator to function, or to a list of functions. Those with an attribute ``complex`` that is true
                 take the calls with complex tensors; without any, all functions take all calls.
         """
+        if not custom:
+            return self
         table, complex_table = dict(self.table), dict(self.complex_table)
         for target, functions in custom.items():
             several = functions if isinstance(functions, (list, tuple)) else [functions]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import replace
 
 import torch
@@ -25,6 +25,17 @@ def on_the_cpu(model: torch.nn.Module, inputs: Inputs) -> Iterator[Inputs]:
         model: Its parameters and buffers are again those it had afterwards; tied ones are tied in the body, too.
         inputs: The example inputs.
     """
+    before = [
+        (tensors, name, tensor)
+        for module in model.modules()
+        for tensors in (module._parameters, module._buffers)
+        for name, tensor in tensors.items()
+        if tensor is not None and _is_meta(tensor)
+    ]
+    leaves = pytree.tree_leaves((inputs.args, inputs.kwargs))
+    if not before and not any(isinstance(leaf, torch.Tensor) and _is_meta(leaf) for leaf in leaves):
+        yield inputs
+        return
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     made: dict[int, torch.Tensor] = {}
 
@@ -38,19 +49,12 @@ def on_the_cpu(model: torch.nn.Module, inputs: Inputs) -> Iterator[Inputs]:
             )
         return made[id(tensor)]
 
-    before = [
-        (tensors, name, tensor)
-        for module in model.modules()
-        for tensors in (module._parameters, module._buffers)
-        for name, tensor in tensors.items()
-        if tensor is not None and _is_meta(tensor)
-    ]
     try:
         for tensors, name, tensor in before:
             tensors[name] = imagined(tensor)  # type: ignore[assignment]
         args, kwargs = pytree.tree_map_only(torch.Tensor, imagined, (inputs.args, inputs.kwargs))
         # The export may be inside of ``with torch.device("meta")``, too.
-        with torch.device("cpu") if made else nullcontext():
+        with torch.device("cpu"):
             yield replace(inputs, args=args, kwargs=kwargs)
     finally:
         for tensors, name, tensor in before:

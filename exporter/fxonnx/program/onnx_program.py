@@ -51,6 +51,7 @@ class ONNXProgram:
         scalars: Positions among the leaves of the inputs of the numbers that the model gets as tensors.
         functions: The autograd functions that the exported program calls.
         counted: Position among the leaves of the inputs to the only value that the program is right for.
+        patterns: Name of each rule about operators that are written out to how often it was applied.
 
     Attributes:
         model: The ``onnx_ir.Model``; it may be changed, call ``release`` afterwards.
@@ -62,6 +63,7 @@ class ONNXProgram:
         frozen_arguments: Label to value of the arguments that are part of the model: at every call they are as then.
         scalars: Positions among the leaves of the inputs of the numbers that are graph inputs.
         functions: The autograd functions that the exported program calls.
+        patterns: Name of each rule about operators that are written out to how often it was applied.
     """
 
     def __init__(
@@ -79,6 +81,7 @@ class ONNXProgram:
         scalars: frozenset[int] = frozenset(),
         functions: tuple[FunctionCall, ...] = (),
         counted: Mapping[int, int] = MappingProxyType({}),
+        patterns: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
         self.model = model
         self.exported_program = exported_program
@@ -90,6 +93,7 @@ class ONNXProgram:
         self.scalars = scalars
         self.functions = functions
         self._counted = counted
+        self.patterns = MappingProxyType(dict(patterns))
         self._timings = timings
         self._example_inputs = example_inputs
         self._session: Session | None = None

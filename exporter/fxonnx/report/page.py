@@ -63,6 +63,11 @@ opset {{ model.opset_imports[""] }}, IR version {{ model.ir_version }}, {{ model
 {% for operator, count in operators -%}
 | {{ operator }} | {{ count }} |
 {% endfor %}
+| pattern that was recognized | times |
+|---|---|
+{% for pattern, count in program.patterns.items() -%}
+| {{ pattern }} | {{ count }} |
+{% endfor %}
 ## Sizes the model is right for
 {% for constraint in program.constraints %}
 - {{ constraint }}

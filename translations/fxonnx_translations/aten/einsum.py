@@ -15,8 +15,8 @@ from .view import swapped
 
 aten = torch.ops.aten
 
-_DTYPES = (torch.float32, torch.float64, torch.int32, torch.int64)
-"""What ONNX Runtime's kernel takes."""
+_DTYPES = (torch.float32, torch.float64)
+"""What ONNX Runtime's kernel takes, without integers, whose sums are INT64 in torch."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def _declines(call: Call) -> str | None:
             # torch broadcasts sizes of 1, ONNX does not.
             if str(sizes.setdefault(label, size)) != str(size):
                 return f"the label {label} stands for two sizes"
-    if len(tensors) == 2 and _product(*terms) is not None:
+    if len(tensors) == 2 and _product(*terms) is not None and all(tensor.is_floating_point() for tensor in tensors):
         return None
     if call.opset < 12 or any(tensor.dtype not in _DTYPES for tensor in tensors):
         return "an element type that ONNX Runtime has no Einsum for"
