@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import platform
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +16,12 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-__all__ = ["environment", "print_table", "write_json"]
+__all__ = ["environment", "geometric_mean", "print_table", "write_json"]
+
+
+def geometric_mean(values: Sequence[float]) -> float:
+    """The mean that fits ratios."""
+    return math.exp(sum(map(math.log, values)) / len(values)) if values else math.nan
 
 
 def environment() -> dict[str, str]:

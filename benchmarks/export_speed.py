@@ -18,7 +18,6 @@ from __future__ import annotations
 import argparse
 import gc
 import logging
-import math
 import subprocess
 import sys
 import time
@@ -34,7 +33,7 @@ from torch.fx.experimental import _config as shape_config
 import fxonnx
 
 from ._models import DYNAMIC_AXES, SPEED_MODELS, Example, linear_layers
-from ._output import print_table, write_json
+from ._output import geometric_mean, print_table, write_json
 
 STAGES = ("capture", "prepare", "lower")
 
@@ -111,11 +110,6 @@ def measure(example: Example, exporters: Exporters, repeats: int, axes: Axes = N
 def ratio(measurements: dict[str, Measurement], exporter: str) -> float:
     """``total/capture`` of an exporter."""
     return min(measurements[exporter].cpu) / min(measurements["capture"].cpu)
-
-
-def geometric_mean(values: Sequence[float]) -> float:
-    """The mean that fits ratios."""
-    return math.exp(sum(map(math.log, values)) / len(values))
 
 
 def import_seconds(repeats: int) -> dict[str, float]:

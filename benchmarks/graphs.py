@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import io
 import logging
-import math
 import statistics
 import sys
 import time
@@ -23,7 +22,7 @@ import torch
 
 import fxonnx
 
-from ._output import print_table, write_json
+from ._output import geometric_mean, print_table, write_json
 from ._zoo import ZOO, Network
 
 RUNS = 30
@@ -85,10 +84,6 @@ def latencies(network: Network, programs: Sequence[Any]) -> tuple[list[float], l
     return [statistics.median(column) for column in zip(*runs, strict=True)], [
         statistics.median(column) for column in zip(*loads, strict=True)
     ]
-
-
-def geometric_mean(values: Sequence[float]) -> float:
-    return math.exp(sum(map(math.log, values)) / len(values)) if values else math.nan
 
 
 def main() -> None:

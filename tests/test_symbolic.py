@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
+import onnx
+import onnxscript
 import pytest
 import torch
 from onnxscript import FLOAT, INT64, opset18, script
@@ -16,6 +19,7 @@ from fxonnx import ArgumentError, TranslationError
 
 from .functions import Function
 
+FORMAL = partial(onnx.defs.OpSchema.FormalParameter, type_str="tensor(float)")
 aten = torch.ops.aten
 LIBRARY = torch.library.Library("custom_ops", "DEF")
 LIBRARY.define("foo_forward(Tensor input1, Tensor input2, float attr1, int attr2) -> Tensor")
@@ -190,6 +194,9 @@ def test_functions_with_a_symbolic_of_their_own() -> None:
     assert [name for _, name in nodes(program)] == ["Elu", "Sin", "Elu", "Relu", "Add"]
     assert program.model.graph.outputs[0].shape == ["n", 3]
     assert program(torch.randn(5, 3))[0].shape == (5, 3)
+    called = [str(node.target) for node in program.exported_program.graph.nodes if node.op == "call_function"]
+    # Nothing of what the functions compute is traced beside them.
+    assert "aten.where.self" not in called
 
 
 def test_functions_with_several_outputs() -> None:
@@ -227,6 +234,33 @@ def test_plain_functions_of_onnxscript() -> None:
     )
     model = Function(lambda x: torch.topk(x, 2))
     fxonnx.export(model.eval(), (X,), custom_translation_table={aten.topk.default: topk}, verify=True)
+
+
+def test_results_of_onnxscript_are_calculated_with() -> None:
+    custom = onnxscript.values.Opset("my.domain", 1)
+    twice = onnx.defs.OpSchema("Twice", "my.domain", 1, outputs=[FORMAL("y")], inputs=[FORMAL("x")])
+
+    def doubled(self: FLOAT) -> Any:
+        return opset18.Abs(self) * 2.0 - opset18.Relu(self) + opset18.Neg(self)
+
+    def foreign(self: FLOAT) -> Any:
+        return onnxscript.values.Op(custom, "Twice", twice)(self) + 1.0
+
+    program = fxonnx.export(Function(torch.abs).eval(), (X,), custom_translation_table={aten.abs.default: doubled})
+    torch.testing.assert_close(program(X)[0], X.abs() * 2 - X.relu() - X)
+    program = fxonnx.export(Function(torch.abs).eval(), (X,), custom_translation_table={aten.abs.default: foreign})
+    assert nodes(program) == [("my.domain", "Twice"), ("", "Add")]
+
+
+def test_tensors_as_attributes() -> None:
+    def table(g: Any, x: Any) -> Any:
+        return g.op("my::Table", x, values_t=torch.tensor([1.0, 2.0]), names_s=["a", "b"])
+
+    program = fxonnx.export(Function(torch.abs).eval(), (X,), custom_translation_table={aten.abs.default: table})
+    (node,) = program.model_proto.graph.node
+    attributes = {item.name: onnx.helper.get_attribute_value(item) for item in node.attribute}
+    assert onnx.numpy_helper.to_array(attributes["values"]).tolist() == [1.0, 2.0]
+    assert attributes["names"] == [b"a", b"b"]
 
 
 def test_the_first_of_several_that_takes_the_element_types() -> None:

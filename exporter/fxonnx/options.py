@@ -92,7 +92,7 @@ def check_flags(
         raise ArgumentError(
             "autograd_inlining",
             "the forward of an autograd.Function is always exported in its place",
-            hint="wrap it in torch.library.custom_op and pass a translation in custom_translation_table",
+            hint="give it a static method symbolic(g, ...), which is exported instead",
         )
 
 

@@ -175,3 +175,69 @@ def test_what_has_no_counterpart_is_named() -> None:
 
     with pytest.raises(CaptureError, match=r"TorchScript's prim::fork has no counterpart in ONNX(?s:.*)in: "):
         fxonnx.export(torch.jit.script(Futures()).eval(), (X,))
+
+
+class Appended(nn.Module):
+    def forward(self, x: torch.Tensor) -> Any:
+        kept = [x]
+        if bool(x.sum() > 0):
+            kept.append(x + 1)
+        return torch.stack(kept)
+
+
+class Inside(nn.Module):
+    def forward(self, x: torch.Tensor) -> Any:
+        if bool(x.sum() > 0):
+            kept = [x]
+            for step in range(2):
+                kept.append(kept[-1] + step)
+            z = torch.stack(kept).sum(0)
+        else:
+            z = -x
+        return z
+
+
+class Types(nn.Module):
+    def forward(self, x: torch.Tensor, n: torch.Tensor) -> Any:
+        share = 0.1
+        for _ in range(int(n)):
+            share = share * 1.5
+        return x * float(n), x + int(n), share
+
+
+class Methods(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + 1
+
+    @torch.jit.export
+    def twice(self, x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+
+class Caller(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = torch.jit.script(Methods())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.inner.twice(x) + self.inner(x)
+
+
+def test_effects_of_branches_that_depend_on_data_are_refused() -> None:
+    with pytest.raises(CaptureError, match=r"aten::append changes something from outside of a branch(?s:.*)in: "):
+        fxonnx.export(torch.jit.script(Appended()).eval(), (X,))
+    program = fxonnx.export(torch.jit.script(Inside()).eval(), (X,), verify=True)
+    for x in (X, -X):
+        torch.testing.assert_close(program(x)[0], Inside()(x))
+
+
+def test_numbers_have_the_types_that_they_have_in_scripts() -> None:
+    model, x = torch.jit.script(Types()).eval(), torch.arange(3)
+    program = fxonnx.export(model, (x, torch.tensor(3)), verify=True)
+    product, total, share = program(x, torch.tensor(4))
+    assert (product.dtype, total.dtype) == (torch.float32, torch.int64)
+    assert share.item() == model(x, torch.tensor(4))[2]
+
+
+def test_other_methods_of_scripted_modules() -> None:
+    assert kinds(fxonnx.export(Caller().eval(), (X,), verify=True)) == ["Mul", "Add", "Add"]

@@ -281,6 +281,16 @@ def test_another_shape_in_a_file(program: fxonnx.ONNXProgram, tmp_path: Path) ->
         program.save(tmp_path / "m.onnx", weights=tmp_path / "c.safetensors")
 
 
+def test_tied_weights_that_are_not_equal(program: fxonnx.ONNXProgram, model: nn.Module, tmp_path: Path) -> None:
+    state = {**model.state_dict(), "positions": model.positions, "table.weight": model.table.weight + 1}
+    text = "weights: 'table.weight' and 'head.weight' are one tensor in the model, but are not equal here"
+    with pytest.raises(ArgumentError, match=text):
+        program.save(tmp_path / "m.onnx", weights=state)
+    save_file({"head.weight": model.head.weight.detach().clone()}, tmp_path / "c.safetensors")
+    with pytest.raises(ArgumentError, match=text):
+        program.save(tmp_path / "m.onnx", weights=[state, tmp_path / "c.safetensors"])
+
+
 def test_other_words_for_external_data(program: fxonnx.ONNXProgram, tmp_path: Path) -> None:
     with pytest.raises(ArgumentError, match="external_data: expected True, False, None"):
         program.save(tmp_path / "m.onnx", external_data="gguf")  # type: ignore[arg-type]
@@ -297,6 +307,13 @@ def test_several_programs_share_their_weights(model: nn.Module, tmp_path: Path) 
         assert [path.name for path in paths[:2]] == ["first.onnx", "second.onnx"]
         assert sorted(tmp_path.iterdir()) == sorted(paths)
     assert paths[2].stat().st_size < alone + 4096 * 8
+    with torch.no_grad():
+        model.inner.weight += 1
+    again = fxonnx.save_all(programs, tmp_path)
+    assert again[2] != paths[2]
+    # Weights that only the replaced models needed are gone.
+    assert sorted(tmp_path.iterdir()) == sorted(again)
+    paths = again
     expect(model, paths[0])
     torch.testing.assert_close(computed(paths[1], IDS[:1]), model(IDS[:1]).detach(), rtol=1e-4, atol=1e-5)
     for wrong, message in (({}, "programs: there are none"), ({"a/b": programs["first"]}, "is no name of a file")):

@@ -171,7 +171,7 @@ def _neutral(number: float, floats: bool, left_too: bool) -> Rule:
                 continue
             if not floats and value.dtype.is_floating_point():
                 continue
-            if len(builder.dims(other)) <= len(builder.dims(value)) and array.item() == number:
+            if array.item() == number and len(builder.dims(other)) <= len(builder.dims(value)):
                 return value
         return None
 

@@ -74,6 +74,8 @@ def note_examples(given: Any, examples: Any) -> None:
     numbers = _numbers.get()
     if numbers is None:
         return
+    # What stood for an input when an earlier attempt was made may be gone, and its identity that of something else.
+    numbers.known.clear()
     leaves = zip(pytree.tree_leaves(given), pytree.tree_leaves(examples), strict=False)
     for position, (leaf, example) in enumerate(leaves):
         if isinstance(leaf, torch.Tensor) and _is_integer(example):

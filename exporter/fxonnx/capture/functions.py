@@ -15,7 +15,7 @@ from torch import Tensor
 __all__ = ["FunctionCall", "called_functions", "whole_functions"]
 
 
-@dataclass(frozen=True)
+@dataclass
 class FunctionCall:
     """One ``Function.apply`` in the model.
 
@@ -23,11 +23,13 @@ class FunctionCall:
         function: The class.
         args: Its arguments; None where a tensor is.
         positions: Where the tensors are among them.
+        is_single: Whether it returns a tensor, not a tuple; known once it has run.
     """
 
     function: type[torch.autograd.Function]
     args: tuple[Any, ...]
     positions: tuple[int, ...]
+    is_single: bool = True
 
     @property
     def symbolic(self) -> Callable[..., Any]:
@@ -59,7 +61,8 @@ def _run(tensors: list[Tensor], name: str, index: int) -> list[Tensor]:
     call = calls[index]
     with torch.no_grad():
         returned = _apply(call.function, *call.with_tensors(list(tensors)))
-    outputs = [returned] if isinstance(returned, Tensor) else list(returned)
+    call.is_single = isinstance(returned, Tensor)
+    outputs = [returned] if call.is_single else list(returned)
     # An operator may not return what it was given.
     return [output.clone() if any(output is tensor for tensor in tensors) else output for output in outputs]
 
@@ -91,11 +94,9 @@ def whole_functions() -> Iterator[None]:
         index = len(calls)
         kept = tuple(None if isinstance(argument, Tensor) else argument for argument in args)
         calls.append(FunctionCall(cls, kept, positions))
-        with torch.no_grad():
-            is_single = isinstance(_apply(cls, *args), Tensor)
         tensors = [args[position] for position in positions]
         outputs = torch.ops.fxonnx_functions.apply(tensors, cls.__qualname__, index)
-        return outputs[0] if is_single else tuple(outputs)
+        return outputs[0] if calls[index].is_single else tuple(outputs)
 
     with mock.patch.object(torch.autograd.Function, "apply", classmethod(apply)):
         yield

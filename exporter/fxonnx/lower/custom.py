@@ -112,15 +112,18 @@ class _Emitting:
             inputs.pop()
         if operator.domain not in ("", "ai.onnx"):
             graph = SymbolicGraph(self._op, self._opsets)
-            return graph.emit(operator.domain, operator.name, inputs, given, len(schema.outputs))
+            return self._operands(graph.emit(operator.domain, operator.name, inputs, given, len(schema.outputs)))
         if operator.name == "BatchNormalization" and not given.get("training_mode"):
             count = 1
         else:
             count = int(given["num_outputs"]) if "num_outputs" in given else len(schema.outputs)
-        if count == 1:
-            return getattr(self._op, operator.name)(*inputs, **given)
-        return self._op.multi(operator.name, *inputs, outputs=count, **given)
+        return self._operands(self._op.multi(operator.name, *inputs, outputs=count, **given))
+
+    def _operands(self, values: Sequence[ir.Value]) -> Any:
+        operands = tuple(as_operand(self._op, value) for value in values)
+        return operands[0] if len(operands) == 1 else operands
 
     def eval_function(self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Inlines another function."""
-        return self._op.call_inline(function, *plain(list(args)), **{name: plain(kwargs[name]) for name in kwargs})
+        made = self._op.call_inline(function, *plain(list(args)), **{name: plain(kwargs[name]) for name in kwargs})
+        return self._operands([made] if isinstance(made, ir.Value) else made)

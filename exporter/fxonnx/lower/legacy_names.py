@@ -30,5 +30,5 @@ def rename_by_scope(graph: ir.Graph) -> None:
         taken.add(name)
         node.name = name
         for position, value in enumerate(node.outputs):
-            if value not in kept and (value.uses() or value.name):
+            if value not in kept and value.name:
                 value.name = f"{name}_output_{position}"

@@ -13,6 +13,7 @@ import torch
 from fxonnx_translations.dtypes import from_torch, to_torch_dtype
 from fxonnx_translations.op import Op, Unsupported
 from fxonnx_translations.opschema import facts_of
+from fxonnx_translations.weights import TorchTensor
 
 from ..capture.functions import FunctionCall
 
@@ -152,12 +153,14 @@ class SymbolicGraph:
             (domain,) = self._opsets
         if not domain and name == "Constant":
             return SymbolicValue(self._op.const(_constant(given)), self._op)
+        given = {key: TorchTensor(item) if isinstance(item, torch.Tensor) else item for key, item in given.items()}
         inputs = [self._input(argument) for argument in raw_args]
         if domain in ("", "onnx", "ai.onnx"):
             made = self._op.multi(name, *inputs, outputs=outputs, **given)
-            wrapped = tuple(SymbolicValue(value, self._op) for value in made)
-            return wrapped[0] if outputs == 1 else wrapped
-        return self.emit(domain, name, inputs, given, outputs)
+        else:
+            made = self.emit(domain, name, inputs, given, outputs)
+        wrapped = tuple(SymbolicValue(value, self._op) for value in made)
+        return wrapped[0] if outputs == 1 else wrapped
 
     def at(self, operator: str, *args: Any, overload_name: str = "", **attributes: Any) -> Any:
         """Emits an operator of ATen as torch.onnx does with ONNX_ATEN."""
@@ -165,16 +168,15 @@ class SymbolicGraph:
             "org.pytorch.aten::ATen", *args, operator_s=operator, overload_name_s=overload_name, **attributes
         )
 
-    def emit(self, domain: str, name: str, inputs: Sequence[Any], attributes: Mapping[str, Any], outputs: int) -> Any:
+    def emit(
+        self, domain: str, name: str, inputs: Sequence[Any], attributes: Mapping[str, Any], outputs: int
+    ) -> tuple[ir.Value, ...]:
         """Emits an operator that ONNX does not know: its outputs are of the first input's type unless set."""
         values = [self._input(value) for value in inputs]
         dtypes = [value.dtype for value in values if value is not None and value.dtype is not None]
         dtype = dtypes[0] if dtypes else self._op.results[0].dtype
-        made = self._op.verbatim(
-            name, values, attributes, [dtype] * outputs, domain=domain, version=self._opsets.get(domain, 1)
-        )
-        wrapped = tuple(SymbolicValue(value, self._op) for value in made)
-        return wrapped[0] if outputs == 1 else wrapped
+        version = self._opsets.get(domain, 1)
+        return self._op.verbatim(name, values, attributes, [dtype] * outputs, domain=domain, version=version)
 
     def _input(self, argument: Any) -> ir.Value | None:
         if argument is None or isinstance(argument, ir.Value):

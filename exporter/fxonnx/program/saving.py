@@ -27,7 +27,7 @@ from .sides import REFERENCE, SUFFIXES, ExternalData, Form
 from .staged import StagedFile
 from .wire import PROTOBUF_LIMIT, Layout, external_bytes, layout, write_layout, write_side
 
-__all__ = ["SINGLE_FILE_BYTES", "check_destination", "check_values", "save"]
+__all__ = ["SINGLE_FILE_BYTES", "check_destination", "check_values", "mentions", "save", "side_files"]
 
 SINGLE_FILE_BYTES = 3 * 2**29  # 1.5 GiB: above, weights go to a side file unless the caller says otherwise
 
@@ -148,7 +148,7 @@ def _check(laid_out: Layout, hint: str) -> None:
 
 
 def _save_to_path(path: Path, render: Callable[..., Layout], form: Form | None) -> None:
-    used = {side for side in _side_files(path) if _mentions(path, side.name)}
+    used = {side for side in side_files(path) if mentions(path, side.name)}
     side: Path | None = None
     if form is not None:
         render = partial(render, form=form)
@@ -186,12 +186,12 @@ def _side_names(path: Path, form: Form) -> Iterator[Path]:
         yield path.with_name(f"{path.name}.{number}.{suffix}")
 
 
-def _side_files(path: Path) -> list[Path]:
+def side_files(path: Path) -> list[Path]:
     """The side files that exist; of the numbered ones, only a save killed half-way leaves any."""
     return [side for form in SUFFIXES for side in itertools.islice(_side_names(path, form), 4) if side.is_file()]
 
 
-def _mentions(path: Path, name: str) -> bool:
+def mentions(path: Path, name: str) -> bool:
     """Whether the model at ``path`` may read the side file ``name``."""
     if not path.is_file() or not path.stat().st_size:
         return False

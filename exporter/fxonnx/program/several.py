@@ -14,7 +14,7 @@ import onnx_ir as ir
 from fxonnx_translations.weights import TorchTensor, storage_key
 
 from ..errors import ArgumentError, SaveError
-from .saving import check_destination, check_values
+from .saving import check_destination, check_values, mentions, side_files
 from .sides import arrange
 from .staged import StagedFile
 from .wire import Layout, layout, outside, write_layout, write_side, write_tensor
@@ -29,7 +29,8 @@ def save_all(programs: Mapping[str, ONNXProgram], directory: str | os.PathLike[s
     """Saves programs as ``<name>.onnx``, and each tensor that several of them have once.
 
     All tensors above 256 bytes are in one file ``weights.<digest>.data``. It is complete before the models are put in
-    place, and its name says what is in it: models that were there before keep finding theirs.
+    place, and its name says what is in it: models that were there before keep finding theirs. Files of data that no
+    model of the directory needs any more are removed.
 
     Args:
         programs: Name to program, such as the first step and the later steps of a language model.
@@ -69,6 +70,12 @@ def _save(programs: Mapping[str, ONNXProgram], root: Path) -> list[Path]:
     side = arrange(distinct, "raw")
     data = root / f"weights.{hashlib.sha256(''.join(distinct).encode()).hexdigest()[:16]}.data"
     paths = [root / f"{name}.onnx" for name in programs]
+    before = {
+        file
+        for path in paths
+        for file in (*side_files(path), *root.glob("weights.*.data"))
+        if mentions(path, file.name)
+    }
     with ExitStack() as stack:
         if distinct:
             side_file = stack.enter_context(StagedFile(data))
@@ -86,6 +93,10 @@ def _save(programs: Mapping[str, ONNXProgram], root: Path) -> list[Path]:
         for model_file in models:
             model_file.commit()
             model_file.remove_leftovers()
+    for old in before - {data}:
+        others = (file for file in root.iterdir() if file.suffix not in (".data", ".safetensors"))
+        if not any(mentions(file, old.name) for file in others):
+            old.unlink(missing_ok=True)
     return [*paths, data] if distinct else paths
 
 

@@ -126,7 +126,9 @@ class StatefulSession:
 
 def _content(initial: Any) -> torch.Tensor:
     if not isinstance(initial, TorchTensor):
-        raise ArgumentError("state", "the graph holds no initial value", hint="pass one to reset()")
+        raise ArgumentError(
+            "state", "the graph holds no initial value", hint="make the session before the graph is changed"
+        )
     return initial.raw.detach().cpu().clone()
 
 
@@ -148,11 +150,13 @@ def final_states(
         inputs: The tensors and numbers it was given, in graph input order.
     """
     positions = {str(value.name): index for index, value in enumerate(program.model.graph.inputs[: len(inputs)])}
-    return [
-        inputs[positions[pair.input]]
-        if pair.input in positions
-        else weights[pair.name]
-        if pair.name in weights
-        else operator.attrgetter(pair.name)(module)
-        for pair in program.states
-    ]
+    found: list[Any] = []
+    for pair in program.states:
+        if pair.input in positions:
+            found.append(inputs[positions[pair.input]])
+        elif pair.name in weights:
+            found.append(weights[pair.name])
+        else:
+            # A tensor that is an attribute, no buffer.
+            found.append(operator.attrgetter(pair.name)(module))
+    return found

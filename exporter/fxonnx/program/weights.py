@@ -114,21 +114,29 @@ def replace_weights(
         if stored is None:
             applied[name] = tensor
             continue
-        if name in known.transposed:
+        if name in known.transposed and isinstance(tensor, torch.Tensor):
             tensor = tensor.t()
-        tied = [other for other, place in known.stored.items() if place == stored]
-        flipped = [other for other, place in known.transposed.items() if place == stored]
-        applied |= dict.fromkeys(tied, tensor) | dict.fromkeys(flipped, tensor.t() if flipped else tensor)
-        tied += flipped
         real = _checked(name, tensor, current[stored])
         if stored in new and not torch.equal(new[stored].raw, real):
-            raise ArgumentError(
-                "state_dict", f"{' and '.join(map(repr, tied))} are one tensor in the model, but are not equal here"
-            )
+            raise _unequal("state_dict", known, stored)
+        tied = [other for other, place in known.stored.items() if place == stored]
+        flipped = [other for other, place in known.transposed.items() if place == stored]
+        applied |= dict.fromkeys(tied, tensor) | {other: tensor.t() for other in flipped}
         new[stored] = TorchTensor(real, name=stored)
     for value in model.graph.initializers.values():
         value.const_value = _rebuilt(value.const_value, new)
     return applied
+
+
+def _unequal(argument: str, known: WeightMap, place: str) -> ArgumentError:
+    tied = [name for name, other in (*known.stored.items(), *known.transposed.items()) if other == place]
+    return ArgumentError(
+        argument, f"{' and '.join(map(repr, tied))} are one tensor in the model, but are not equal here"
+    )
+
+
+def _content(tensor: TorchTensor | DerivedTensor) -> torch.Tensor:
+    return tensor.torch() if isinstance(tensor, DerivedTensor) else tensor.raw
 
 
 def _current(model: ir.Model) -> dict[str, torch.Tensor]:
@@ -157,15 +165,21 @@ def other_weights(model: ir.Model, known: WeightMap, weights: Weights) -> Iterat
     new: dict[str, TorchTensor | DerivedTensor] = {}
     for name, place in (*known.stored.items(), *known.transposed.items()):
         source = given.get(name)
+        if source is None:
+            continue
+        tensor: TorchTensor | DerivedTensor
         if isinstance(source, Stored):
-            tensor: DerivedTensor = FileTensor(place, source)
+            tensor = FileTensor(place, source)
             if name in known.transposed:
                 tensor = derive(place, [tensor], torch.t)
             _check_fits(f"{name!r} in {source.path}", tensor.dtype, tuple(tensor.shape.numpy()), current[place])
-            new.setdefault(place, tensor)
-        elif source is not None:
-            source = source.t() if name in known.transposed else source
-            new[place] = TorchTensor(_checked(name, source, current[place], "weights"), name=place)
+        else:
+            if name in known.transposed and isinstance(source, torch.Tensor):
+                source = source.t()
+            tensor = TorchTensor(_checked(name, source, current[place], "weights"), name=place)
+        if place in new and not torch.equal(_content(new[place]), _content(tensor)):
+            raise _unequal("weights", known, place)
+        new.setdefault(place, tensor)
     missing = [place for place, tensor in current.items() if place not in new and not has_content(tensor)]
     if missing:
         raise ArgumentError(

@@ -100,7 +100,7 @@ def layout(
         SaveError: If an initializer has no value, or a tensor is to stay where it is in a file outside of ``base``.
     """
     graph = model.graph
-    stored = {name: 0 for name, value in graph.initializers.items() if include_initializers or not is_weight(value)}
+    stored = {name for name, value in graph.initializers.items() if include_initializers or not is_weight(value)}
     large = {name: tensor for name, tensor in outside(model).items() if name in stored}
     references = {} if base is None else {name: tensor.stored for name, tensor in large.items() if _is_file(tensor)}
     written = {name: tensor for name, tensor in large.items() if name not in references}
@@ -121,7 +121,7 @@ def layout(
     inputs = [stand_ins.get(str(value.name), value) for value in graph.inputs]
     if keep_initializers_as_inputs:
         inputs += [stand_in for name, stand_in in stand_ins.items() if graph.initializers[name] not in graph.inputs]
-    tensors = {name: graph.initializers[name].const_value for name in stored}
+    tensors = {name: value.const_value for name, value in graph.initializers.items() if name in stored}
     proto = ir.serde.serialize_model(_view(model, inputs, list(stand_ins.values())))
     headers = [header for header in proto.graph.initializer if header.name in tensors]
     pieces = _pieces(proto, headers, tensors)

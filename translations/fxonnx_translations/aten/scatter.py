@@ -207,7 +207,7 @@ def consecutive(op: Op, index: ir.Value) -> ir.Value | None:
         op: The op object.
         index: INT32 or INT64 [count].
     """
-    if op.dims(index) in ((), (1,), [], [1]):
+    if op.dims(index) in ((), (1,)):
         return index
     constant = index.const_value
     if constant is not None:

@@ -146,7 +146,6 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = MappingProxyType(
         "prim::device": lambda tensor: tensor.device,
         "prim::dtype": lambda tensor: tensor.dtype,
         "prim::is_cuda": lambda tensor: tensor.is_cuda,
-        "prim::isinstance": lambda value: isinstance(value, torch.Tensor),
         "prim::max": max,
         "prim::min": min,
         "prim::unchecked_cast": lambda value: value,

@@ -18,6 +18,20 @@ from .builtins import FUNCTIONS, OF_TENSORS
 __all__ = ["run_graph"]
 
 _NUMBERS = ("number", "Scalar", "int", "float", "bool")
+_EFFECTS = frozenset(
+    {
+        "aten::Delete",
+        "aten::_set_item",
+        "aten::append",
+        "aten::clear",
+        "aten::extend",
+        "aten::insert",
+        "aten::pop",
+        "aten::reverse",
+        "aten::sort",
+        "prim::SetAttr",
+    }
+)
 
 
 def run_graph(graph: Any, args: Sequence[Any]) -> Any:
@@ -74,6 +88,7 @@ class _Frame:
     def _branch(self, node: Any, condition: Any) -> list[Any]:
         then, otherwise = node.blocks()
         if isinstance(condition, torch.Tensor):
+            _refuse_effects([then, otherwise])
             names, operands = self._free_tensors([then, otherwise])
             bodies = [self._body(block, names) for block in (then, otherwise)]
             return list(torch.ops.higher_order.cond(condition.reshape(()).bool(), *bodies, operands))
@@ -98,12 +113,13 @@ class _Frame:
         self, block: Any, names: Sequence[str], count: Any, condition: Any, carried: Sequence[Any], first: int
     ) -> list[Any]:
         """A loop that ends at run time: its state is tensors, also where the script has numbers."""
+        _refuse_effects([block])
         free, operands = self._free_tensors([block])
         total = torch.as_tensor(count, dtype=torch.int64).reshape(()) + first
         state = (
             torch.tensor(first),
             torch.as_tensor(condition, dtype=torch.bool).reshape(()).clone(),
-            *(torch.as_tensor(value).clone() for value in carried),
+            *(_as_tensor(value).clone() for value in carried),
         )
 
         def goes_on(step: Any, condition: Any, *rest: Any) -> Any:
@@ -124,7 +140,7 @@ class _Frame:
     def _body(self, block: Any, names: Sequence[str]) -> Callable[..., Any]:
         def run(*operands: Any) -> Any:
             values = dict(zip(names, operands, strict=True))
-            return tuple(torch.as_tensor(value).clone() for value in _Frame(values, self).run(block))
+            return tuple(_as_tensor(value).clone() for value in _Frame(values, self).run(block))
 
         return run
 
@@ -144,6 +160,34 @@ class _Frame:
                 found[node.output().debugName()] = _attribute(found[owner], node.s("name"))
             for inner in node.blocks():
                 self._read_attributes(inner, found)
+
+
+def _as_tensor(value: Any) -> torch.Tensor:
+    """A number of a script as a tensor: floats have all the digits that they have in Python."""
+    return torch.as_tensor(value, dtype=torch.float64 if isinstance(value, float) else None)
+
+
+def _refuse_effects(blocks: Sequence[Any], around: frozenset[str] = frozenset()) -> None:
+    """Both branches are traced, and a loop's body once: what they did to lists from around would be done wrongly.
+
+    Raises:
+        CaptureError: If a block changes a list, a dict or an attribute that is not its own.
+    """
+    for block in blocks:
+        own = around.union(output.debugName() for node in block.nodes() for output in node.outputs())
+        for node in block.nodes():
+            if node.kind() in _EFFECTS and next(node.inputs()).debugName() not in own:
+                raise CaptureError(
+                    f"{node.kind()} changes something from outside of a branch or loop that depends on data"
+                    f"\n  in: {_place(node)}",
+                    hint="let the branch or loop return it",
+                )
+            _refuse_effects(list(node.blocks()), own)
+
+
+def _place(node: Any) -> str:
+    lines = str(node.sourceRange()).strip().splitlines()
+    return lines[0] if lines else "?"
 
 
 def _free(block: Any) -> Iterator[str]:
@@ -173,8 +217,7 @@ def _call(node: Any, kind: str, inputs: list[Any]) -> Any:
         return function(*inputs)
     packet = getattr(getattr(torch.ops, namespace), name, None) if schema is not None else None
     if schema is None or packet is None:
-        where = str(node.sourceRange()).strip().splitlines()
-        raise CaptureError(f"TorchScript's {kind} has no counterpart in ONNX\n  in: {where[0] if where else '?'}")
+        raise CaptureError(f"TorchScript's {kind} has no counterpart in ONNX\n  in: {_place(node)}")
     return _operator(packet, schema, inputs)
 
 
@@ -193,6 +236,9 @@ def _operator(packet: Any, schema: Any, inputs: Sequence[Any]) -> Any:
     if numbers == [1] and "Tensor" in packet.overloads():
         # A number that is a tensor: there is an overload for these.
         overload, numbers = packet.Tensor, []
+        if inputs[1].is_floating_point() and not (inputs[0].is_floating_point() or inputs[0].is_complex()):
+            # Beside integers a number is of the default type, a tensor of its own.
+            inputs = [inputs[0], inputs[1].to(torch.get_default_dtype()), *inputs[2:]]
     values = [value.item() if at in numbers else value for at, value in enumerate(inputs)]
     given = dict(zip((argument.name for argument in declared), values, strict=False))
     own = [argument for argument in overload._schema.arguments if argument.name in given]

@@ -41,6 +41,8 @@ class ScriptedModule(torch.nn.Module):
             return super().__getattr__(name)
         except AttributeError:
             script = self.__dict__.get("_script")
+            if script is not None and script._has_method(name):
+                return _Function(script._get_method(name), self)
             if script is None or not script.hasattr(name):
                 raise
             return script.getattr(name)

@@ -6,13 +6,11 @@ from typing import Any
 
 import torch
 
-from .matching import called, dims_of, insert_after, number, only_user
+from .matching import VIEWS, called, dims_of, insert_after, number, only_user
 
 __all__ = ["unflatten_linear"]
 
 aten = torch.ops.aten
-
-_VIEWS = (aten.view.default, aten.reshape.default, aten._unsafe_view.default)
 
 
 def unflatten_linear(graph: torch.fx.Graph) -> int:
@@ -34,8 +32,8 @@ def unflatten_linear(graph: torch.fx.Graph) -> int:
         bias, rows, weight = (None, *product.args) if product.target is aten.mm.default else product.args[:3]
         if any(number(product.kwargs.get(name, 1)) != 1 for name in ("alpha", "beta")):
             continue
-        flat = called(rows, *_VIEWS)
-        end = called(next(iter(product.users), None), *_VIEWS)
+        flat = called(rows, *VIEWS)
+        end = called(next(iter(product.users), None), *VIEWS)
         if flat is None or end is None or not only_user(product) or not _fits(flat, end, bias, product):
             continue
         whole = insert_after(end, aten.matmul.default, (flat.args[0], weight))

@@ -6,13 +6,11 @@ from typing import Any
 
 import torch
 
-from .matching import called, dims_of
+from .matching import VIEWS, called, dims_of
 
 __all__ = ["group_attention"]
 
 aten = torch.ops.aten
-
-_VIEWS = (aten.view.default, aten.reshape.default, aten._unsafe_view.default)
 
 
 def group_attention(graph: torch.fx.Graph) -> int:
@@ -40,7 +38,7 @@ def group_attention(graph: torch.fx.Graph) -> int:
 
 def _repeated(operand: Any, query: Any) -> torch.fx.Node | None:
     """What is repeated along the heads, each in a row, to as many as the query has; None if it is something else."""
-    joined = called(operand, *_VIEWS)
+    joined = called(operand, *VIEWS)
     wide = called(joined.args[0], aten.expand.default) if joined is not None else None
     inserted = called(wide.args[0], aten.unsqueeze.default) if wide is not None else None
     if joined is None or wide is None or inserted is None or inserted.args[1] != 2:

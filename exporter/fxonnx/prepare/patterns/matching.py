@@ -8,9 +8,12 @@ import torch
 
 from ...origin import copy_origin
 
-__all__ = ["called", "dims_of", "insert_after", "is_same_type", "number", "only_user"]
+__all__ = ["VIEWS", "called", "dims_of", "insert_after", "is_same_type", "number", "only_user"]
 
 aten = torch.ops.aten
+
+VIEWS = (aten.view.default, aten.reshape.default, aten._unsafe_view.default)
+"""Operators that only give a tensor another shape."""
 
 
 def called(node: Any, *targets: Any) -> torch.fx.Node | None:
