@@ -95,6 +95,7 @@ def _finish(builder: Builder) -> None:
     for node in reversed(graph):
         if not any(output in outputs or output.uses() for output in node.outputs):
             graph.remove(node, safe=True)
+    is_foreign = any(node.domain not in ("", "ai.onnx") for node in graph)
     for node in graph:
         node.name = f"node_{node.outputs[0].name}"
         for output in node.outputs:
@@ -102,7 +103,9 @@ def _finish(builder: Builder) -> None:
                 try:
                     builder.stamp(output, builder.dims(output))
                 except Unsupported as error:
-                    raise TranslationError(str(error), target=node.op_type) from error
+                    # Of what an operator returns that ONNX does not know, only what torch says is known.
+                    if not is_foreign:
+                        raise TranslationError(str(error), target=node.op_type) from error
     kept = outputs.union(graph.inputs)
     unused = [name for name, value in graph.initializers.items() if not value.uses() and value not in kept]
     for name in unused:
