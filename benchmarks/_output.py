@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import platform
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-__all__ = ["environment", "geometric_mean", "print_table", "write_json"]
+__all__ = ["environment", "geometric_mean", "print_table", "text", "with_means", "write_json"]
 
 
 def geometric_mean(values: Sequence[float]) -> float:
@@ -45,6 +45,17 @@ def print_table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]
         table.add_row(*row)
     # Not narrower than its content: output that goes to a file or a log has no window to fit into.
     Console(width=max(160, Console().width)).print(table)
+
+
+def text(value: Any) -> str:
+    """A cell of a table."""
+    return "" if value is None else f"{value:.2f}" if isinstance(value, float) else str(value)
+
+
+def with_means(rows: Sequence[Mapping[str, Any]], ratios: Sequence[str]) -> list[Mapping[str, Any]]:
+    """The rows, and one of the geometric means of the columns that are ratios."""
+    values = {key: [row[key] for row in rows if row.get(key) is not None] for key in ratios}
+    return [*rows, {"model": "geometric mean"} | {key: geometric_mean(found) for key, found in values.items() if found}]
 
 
 def write_json(path: str | None, content: dict[str, Any]) -> None:

@@ -21,30 +21,29 @@ import subprocess
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 
-from ._models import Example, bert_base, linear_layers
 from ._output import print_table, write_json
+from ._zoo import ZOO, Network, linear_layers
 
 EXPORTERS = ("fxonnx", "torch.onnx")
-MODELS = ("bert_base", "linear_layers")
+MODELS = ("bert_base", "vit_b_16", "llama_16_layers", "linear_layers")
 MIB = 2**20
 
 
-def _build(name: str, size: int) -> Example:
-    return bert_base() if name == "bert_base" else linear_layers(6, size)
+def _build(name: str, size: int) -> Network:
+    return linear_layers(6, size) if name == "linear_layers" else ZOO[name]()
 
 
-def _exporter(name: str) -> Callable[[torch.nn.Module, tuple[Any, ...], Path], object]:
-    if name == "fxonnx":
+def _export(exporter: str, network: Network, path: Path) -> object:
+    if exporter == "fxonnx":
         import fxonnx
 
-        return fxonnx.export
-    return lambda model, args, path: torch.onnx.export(model, args, path, dynamo=True, verbose=False)
+        return fxonnx.export(network.model, network.args, path, kwargs=network.kwargs)
+    return torch.onnx.export(network.model, network.args, path, kwargs=dict(network.kwargs), dynamo=True, verbose=False)
 
 
 def _memory(field: str) -> int:
@@ -63,21 +62,20 @@ def measure(model_name: str, exporter_name: str, size: int) -> dict[str, int]:
     """
     warnings.filterwarnings("ignore")
     logging.disable(logging.WARNING)
-    model, args = _build(model_name, size)
-    exporter = _exporter(exporter_name)
+    network = _build(model_name, size)
     with tempfile.TemporaryDirectory() as folder:
-        exporter(*linear_layers(1, 8), Path(folder, "warm.onnx"))
+        _export(exporter_name, linear_layers(1, 8), Path(folder, "warm.onnx"))
     with tempfile.TemporaryDirectory() as folder:
         gc.collect()
         # Memory that building the model left behind in malloc's pools would hide what the export takes.
         ctypes.CDLL(None).malloc_trim(0)
         before = _memory("VmRSS")
         Path("/proc/self/clear_refs").write_text("5")
-        program = exporter(model, args, Path(folder, "model.onnx"))
+        program = _export(exporter_name, network, Path(folder, "model.onnx"))
         peak = _memory("VmHWM") - before
         del program
         files = sum(path.stat().st_size for path in Path(folder).iterdir())
-    weights = sum(parameter.nbytes for parameter in model.parameters())
+    weights = sum(parameter.nbytes for parameter in network.model.parameters())
     return {"weights": weights, "peak": peak, "files": files}
 
 
@@ -106,7 +104,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--child", choices=EXPORTERS, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     options.models = options.models.split(",")
-    if unknown := [name for name in options.models if name not in MODELS]:
+    if unknown := [name for name in options.models if name not in (*ZOO, *MODELS)]:
         parser.error(f"--models: no such model: {', '.join(unknown)}; there are {', '.join(MODELS)}")
     return options
 

@@ -1,50 +1,70 @@
-"""The graphs that exports make: nodes, and how fast ONNX Runtime loads and runs them, beside those of torch.onnx.
+"""The graphs that exports make: their nodes, and how fast ONNX Runtime loads and runs them.
 
-    python -m benchmarks.graphs [--models gpt2,llama] [--opset 20] [--latency] [--json graphs.json]
+    python -m benchmarks.graphs [--models gpt2,llama] [--set zoo|steps] [--target onnxruntime] [--opsets 20,23]
+        [--nodes] [--json graphs.json]
 
-Nodes are those of the graph and of all bodies in it. With ``--latency`` each pair of models is run alternately on one
-thread in one process; the numbers are medians, and ratios ours over theirs, so that below 1 is better.
+Beside our graphs there are those of torch.onnx at each opset, of its TorchScript exporter at the first one, and eager
+torch. All of one model run alternately in one process, each on one thread; seconds are medians, and ratios ours over
+theirs, so that below 1 is better. ``best`` is an exporter's fastest opset, ``default`` the first one. With ``--nodes``
+nothing runs and only nodes are counted.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import io
 import logging
+import random
 import statistics
 import sys
 import time
-import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 
-import fxonnx
+from ._exporters import count_nodes, ours, silenced, torch_onnx, torchscript
+from ._output import print_table, text, with_means, write_json
+from ._zoo import LANGUAGE_STEPS, ZOO, Network
 
-from ._output import geometric_mean, print_table, write_json
-from ._zoo import ZOO, Network
-
-RUNS = 30
-LOADS = 5
-
-
-def nodes_of(program: Any) -> int:
-    return sum(1 for _ in program.model.graph.all_nodes())
+SETS = {"zoo": ZOO, "steps": LANGUAGE_STEPS}
+SECONDS = 8.0
+"""Of all runs of a model's graphs together, and of all loads."""
+BLOCK = 0.005
+"""Seconds of the runs of one graph that follow each other."""
 
 
-def exported(network: Network, opset: int) -> tuple[Any, Any]:
-    """Our program and that of torch.onnx, or None where it fails."""
-    model, args, kwargs = network
-    ours = fxonnx.export(model, args, kwargs=kwargs, opset_version=opset)
-    try:
-        theirs = torch.onnx.export(model, args, kwargs=kwargs, dynamo=True, opset_version=opset, verbose=False)
-    except Exception:  # noqa: BLE001 - the table says that it failed
-        return ours, None
-    return ours, theirs
+def exported(network: Network, opsets: Sequence[int], target: str | None = None) -> dict[str, Any]:
+    """Name to program, or to None where an exporter fails."""
+    options = {} if target is None else {"target": target}
+    makers: dict[str, Callable[[], Any]] = {
+        f"fxonnx {opset}": lambda opset=opset: ours(network, opset, **options) for opset in opsets
+    }
+    makers |= {f"torch.onnx {opset}": lambda opset=opset: torch_onnx(network, opset) for opset in opsets}
+    makers["TorchScript"] = lambda: torchscript(network, opsets[0])
+    programs = {}
+    for name, make in makers.items():
+        try:
+            with silenced():
+                programs[name] = make()
+        except Exception as error:  # noqa: PERF203
+            if name.startswith("fxonnx"):
+                raise
+            sys.stderr.write(f"  {name}: {type(error).__name__}\n")
+            programs[name] = None
+    return programs
 
 
-def _session(content: bytes) -> Any:
+def content_of(program: Any) -> bytes:
+    """The model with its weights."""
+    buffer = io.BytesIO()
+    program.save(buffer, external_data=False)
+    return buffer.getvalue()
+
+
+def session_of(content: bytes) -> Any:
+    """A session on one thread."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -53,72 +73,121 @@ def _session(content: bytes) -> Any:
     return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
 
 
-def _content(program: Any) -> bytes:
-    buffer = io.BytesIO()
-    program.save(buffer, external_data=False)
-    return buffer.getvalue()
-
-
-def _seconds(run: Any) -> float:
+def seconds_of(run: Callable[[], Any]) -> float:
+    """Of one run."""
     began = time.perf_counter()
     run()
     return time.perf_counter() - began
 
 
-def latencies(network: Network, programs: Sequence[Any]) -> tuple[list[float], list[float]]:
-    """Median seconds of one run, and of loading, for each program."""
-    _, args, kwargs = network
-    contents = [_content(program) for program in programs]
-    loads = [[_seconds(lambda content=content: _session(content)) for content in contents] for _ in range(LOADS)]
-    sessions = [_session(content) for content in contents]
-    tensors = [value.numpy() for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor)]
-    feeds = [dict(zip((value.name for value in session.get_inputs()), tensors, strict=True)) for session in sessions]
-    runs = []
-    for number in range(RUNS + 3):
-        pair = list(zip(sessions, feeds, strict=True))
-        # Who goes first changes, and the first rounds warm up.
-        order = pair if number % 2 else pair[::-1]
-        seconds = [_seconds(lambda session=session, feed=feed: session.run(None, feed)) for session, feed in order]
-        if number >= 3:
-            runs.append(seconds if number % 2 else seconds[::-1])
-    return [statistics.median(column) for column in zip(*runs, strict=True)], [
-        statistics.median(column) for column in zip(*loads, strict=True)
-    ]
+def run_times(runs: Mapping[str, Callable[[], Any]], total: float) -> dict[str, float]:
+    """Median seconds of each; a turn of one is a run that warms the caches up after the others, and some that count."""
+    once = {name: min(seconds_of(run) for _ in range(3)) for name, run in runs.items()}
+    counts = {name: max(1, int(BLOCK / seconds)) for name, seconds in once.items()}
+    turns = sum((counts[name] + 1) * once[name] for name in runs)
+    order = random.Random(0)
+    found: dict[str, list[float]] = {name: [] for name in runs}
+    gc.disable()
+    for _ in range(min(200, max(15, int(total / turns)))):
+        for name in order.sample(list(runs), len(runs)):
+            runs[name]()
+            count = counts[name]
+            found[name].append(seconds_of(lambda name=name, count=count: [runs[name]() for _ in range(count)]) / count)
+    gc.enable()
+    return {name: statistics.median(values) for name, values in found.items()}
 
 
-def main() -> None:
+def measure(network: Network, programs: Mapping[str, Any], total: float = SECONDS) -> dict[str, dict[str, float]]:
+    """For each program: ``bytes`` of the file, seconds of a ``load`` and a ``run``; for eager torch only the latter."""
+    contents = {name: content_of(program) for name, program in programs.items() if program is not None}
+    found: dict[str, dict[str, float]] = {name: {"bytes": len(content)} for name, content in contents.items()}
+    loads: dict[str, list[float]] = {name: [] for name in contents}
+    order = random.Random(0)
+    once = sum(seconds_of(lambda content=content: session_of(content)) for content in contents.values())
+    for _ in range(min(25, max(5, int(total / once)))):
+        for name in order.sample(list(contents), len(contents)):
+            loads[name].append(seconds_of(lambda name=name: session_of(contents[name])))
+    arrays = [tensor.numpy() for tensor in network.tensors()]
+    runs: dict[str, Callable[[], Any]] = {}
+    for name, content in contents.items():
+        found[name]["load"] = statistics.median(loads[name])
+        session = session_of(content)
+        feed = dict(zip((value.name for value in session.get_inputs()), arrays, strict=True))
+        runs[name] = lambda session=session, feed=feed: session.run(None, feed)
+
+    def eager() -> None:
+        with torch.no_grad():
+            network.model(*network.args, **network.kwargs)
+
+    runs["eager"] = eager
+    for name, seconds in run_times(runs, total).items():
+        found.setdefault(name, {})["run"] = seconds
+    return found
+
+
+def row_of(name: str, opsets: Sequence[int], nodes: Mapping[str, int], found: Mapping[str, Mapping[str, float]]) -> Any:
+    """The table's row: nodes of ours, and ratios of ours to others'."""
+    first = opsets[0]
+    row: dict[str, Any] = {"model": name}
+    for opset in opsets:
+        mine, theirs = nodes[f"fxonnx {opset}"], nodes.get(f"torch.onnx {opset}")
+        row[f"nodes {opset}"] = mine
+        row[f"nodes/theirs {opset}"] = mine / theirs if theirs else None
+    if not found:
+        return row
+
+    def best(exporter: str) -> str | None:
+        names = [f"{exporter} {opset}" for opset in opsets if f"{exporter} {opset}" in found]
+        return min(names, key=lambda name: found[name]["run"], default=None)
+
+    def ratio(mine: str | None, theirs: str | None, key: str = "run") -> float | None:
+        return found[mine][key] / found[theirs][key] if mine in found and theirs in found else None
+
+    default = f"fxonnx {first}"
+    row["ms"] = 1000 * found[default]["run"]
+    for opset in opsets:
+        row[f"run {opset}"] = ratio(f"fxonnx {opset}", f"torch.onnx {opset}")
+    row["default/best"] = ratio(default, best("torch.onnx"))
+    row["best/best"] = ratio(best("fxonnx"), best("torch.onnx"))
+    row["load"] = ratio(default, f"torch.onnx {first}", "load")
+    row["load best"] = ratio(best("fxonnx"), best("torch.onnx"), "load")
+    row["size"] = ratio(default, f"torch.onnx {first}", "bytes")
+    row["/TorchScript"] = ratio(default, "TorchScript")
+    row["/eager"] = ratio(default, "eager")
+    return row
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measures, prints the table and writes the JSON file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", help=f"some of {', '.join(ZOO)}")
-    parser.add_argument("--opset", type=int, default=20)
-    parser.add_argument("--latency", action="store_true")
+    parser.add_argument("--set", choices=SETS, default="zoo", help="steps: transformers at the lengths of use")
+    parser.add_argument("--models", help="some of the set, separated by semicolons or commas")
+    parser.add_argument("--opsets", default="20,23")
+    parser.add_argument("--target", help="of our exports")
+    parser.add_argument("--nodes", action="store_true")
     parser.add_argument("--json")
-    options = parser.parse_args()
-    warnings.simplefilter("ignore")
+    options = parser.parse_args(arguments)
+    networks = SETS[options.set]
+    separator = ";" if options.set == "steps" else ","
+    names = options.models.split(separator) if options.models else list(networks)
+    opsets = [int(opset) for opset in options.opsets.split(",")]
     logging.disable(logging.WARNING)
     torch.set_num_threads(1)
-    rows: list[dict[str, Any]] = []
-    for name in options.models.split(",") if options.models else ZOO:
+    rows, details = [], {}
+    for name in names:
         torch.manual_seed(0)
-        network = ZOO[name]()
-        ours, theirs = exported(network, options.opset)
-        row: dict[str, Any] = {"model": name, "nodes": nodes_of(ours)}
-        if theirs is not None:
-            row |= {"torch.onnx nodes": nodes_of(theirs), "ratio": nodes_of(ours) / nodes_of(theirs)}
-            if options.latency:
-                (run, their_run), (load, their_load) = latencies(network, (ours, theirs))
-                row |= {"ms": 1000 * run, "latency": run / their_run, "load": load / their_load}
-        rows.append(row)
-        sys.stderr.write(f"{name}\n")
-    columns = ("ratio", "latency", "load") if options.latency else ("ratio",)
-    means = {column: geometric_mean([row[column] for row in rows if column in row]) for column in columns}
-    rows.append({"model": "geometric mean", **means})
-    keys = list(dict.fromkeys(key for row in rows for key in row))
-    print_table(f"opset {options.opset}", keys, [[_text(row.get(key)) for key in keys] for row in rows])
-    write_json(options.json, {"opset": options.opset, "rows": rows})
-
-
-def _text(value: Any) -> str:
-    return "" if value is None else f"{value:.2f}" if isinstance(value, float) else str(value)
+        network = networks[name]()
+        programs = exported(network, opsets, options.target)
+        nodes = {key: count_nodes(program) for key, program in programs.items() if program is not None}
+        found = {} if options.nodes else measure(network, programs)
+        rows.append(row_of(name, opsets, nodes, found))
+        details[name] = {"nodes": nodes, "measured": found}
+        sys.stderr.write(f"{name}: {' '.join(f'{key} {text(value)}' for key, value in rows[-1].items())}\n")
+    columns = dict.fromkeys(key for row in rows for key in row)
+    table = with_means(rows, [key for key in columns if key not in ("model", "ms") and not key.startswith("nodes ")])
+    keys = list(dict.fromkeys(key for row in table for key in row))
+    print_table("Graphs", keys, [[text(row.get(key)) for key in keys] for row in table])
+    write_json(options.json, {"opsets": opsets, "target": options.target, "rows": table, "details": details})
 
 
 if __name__ == "__main__":

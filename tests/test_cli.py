@@ -159,7 +159,10 @@ ERRORS = [
     ("MODULE:raises", ":raises raised RuntimeError: no weights today"),
     ("MODULE:model_only", ":model_only returned Half\nhint: return (model, args)"),
     ("MODULE:no_model", ":no_model returned (Tensor, Tensor)\nhint: return (model, args)"),
-    ("MODULE:unsupported", "error FX004: 1 operator has no ONNX translation and no decomposition:\n  fxonnx_test_"),
+    (
+        "MODULE:unsupported",
+        "error FX004: 1 operator has no ONNX translation and no decomposition at opset 20:\n  fxonnx_test_",
+    ),
     ("MODULE:two --opset 9", "error FX001: opset_version: 9 is outside the opsets that can be written"),
     ("MODULE:two --input-names x,x", "error FX001: input_names: 'x' is given twice"),
     ("MODULE:two -o missing/m.onnx", "error FX006: missing/m.onnx can not be written: there is no directory missing"),

@@ -10,11 +10,9 @@ import torch
 from fxonnx_translations.registry import Registry
 
 from .errors import ArgumentError
+from .lower.model import NEWEST_OPSET, OLDEST_OPSET
 
 __all__ = ["check_names", "check_opset", "check_table"]
-
-OLDEST_OPSET = 11
-NEWEST_OPSET = 26
 
 
 def check_opset(opset_version: int | None, default: int) -> int:

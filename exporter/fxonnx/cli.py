@@ -56,7 +56,7 @@ def export_command(
         ),
     ],
     output: Annotated[Path, typer.Option("--output", "-o", help="The ONNX file to write.")],
-    opset: Annotated[int | None, typer.Option(help="The ONNX opset to write, 11 to 26.")] = None,
+    opset: Annotated[int | None, typer.Option(help="The ONNX opset to write, 11 to 28.")] = None,
     verify: Annotated[bool, typer.Option("--verify", help="Compare ONNX Runtime with eager torch.")] = False,
     all_sizes: Annotated[
         bool, typer.Option("--all-sizes", help="Compare with eager torch at several sizes of the dynamic dims, too.")

@@ -114,32 +114,46 @@ class UnsupportedOperator:
         count: How many nodes of the graph call it.
         location: First source line of the user's code that led to it, or ``""``.
         reasons: Why each candidate translation declined; empty when there is none.
+        lowest_opset: The lowest opset that can express all of its calls in the graph; None if none can.
     """
 
     name: str
     count: int
     location: str
     reasons: tuple[str, ...] = ()
+    lowest_opset: int | None = None
 
 
 class UnsupportedOperatorError(ConversionError, errors.UnsupportedOperatorError):
-    """Operators of the model that can not be translated, all at once."""
+    """Operators of the model that can not be translated, all at once.
+
+    Attributes:
+        operators: What can not be translated.
+        opset: The target opset.
+        lowest_opset: The lowest opset at which all of them can be; None if there is none.
+    """
 
     code = "FX004"
 
-    def __init__(self, operators: Sequence[UnsupportedOperator]) -> None:
+    def __init__(self, operators: Sequence[UnsupportedOperator], opset: int) -> None:
         self.operators = tuple(operators)
+        self.opset = opset
+        lowest = [operator.lowest_opset for operator in operators if operator.lowest_opset is not None]
+        self.lowest_opset = max(lowest) if len(lowest) == len(self.operators) else None
         noun = "operator has" if len(self.operators) == 1 else "operators have"
-        lines = [f"{len(self.operators)} {noun} no ONNX translation and no decomposition:"]
+        lines = [f"{len(self.operators)} {noun} no ONNX translation and no decomposition at opset {opset}:"]
         for operator in self.operators:
             times = "once" if operator.count == 1 else f"{operator.count} times"
             lines.append(f"  {operator.name}, used {times}, first at {operator.location or 'an unknown source line'}")
             lines.extend(f"    declined: {reason}" for reason in operator.reasons)
-        table = ", ".join(f"torch.ops.{operator.name}: my_function" for operator in self.operators)
-        super().__init__(
-            "\n".join(lines),
-            hint=f"pass a translation of your own: export(..., custom_translation_table={{{table}}})",
-        )
+            if operator.lowest_opset is not None:
+                lines.append(f"    can be written from opset {operator.lowest_opset} on")
+        if self.lowest_opset is not None:
+            hint = f"pass opset_version={self.lowest_opset}"
+        else:
+            table = ", ".join(f"torch.ops.{operator.name}: my_function" for operator in self.operators)
+            hint = f"pass a translation of your own: export(..., custom_translation_table={{{table}}})"
+        super().__init__("\n".join(lines), hint=hint)
 
 
 class TranslationError(ConversionError):

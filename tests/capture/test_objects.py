@@ -176,3 +176,32 @@ def test_a_step_of_a_language_model_runs_with_a_past_of_any_length(example: tupl
         theirs = model(**inputs)
         torch.testing.assert_close(ours[0], theirs.logits, rtol=1e-4, atol=1e-4)
         torch.testing.assert_close(ours[3], theirs.past_key_values.layers[1].keys, rtol=1e-4, atol=1e-4)
+
+
+class Unnamed(dict[str, Any]):
+    """Of the kind of diffusers' outputs, which are pytrees without the names of their parts."""
+
+
+class Wrapped:
+    def __init__(self, first: Any, second: Any) -> None:
+        self.parts = (first, second)
+
+
+torch.utils._pytree.register_pytree_node(
+    Unnamed,
+    lambda tree: (list(tree.values()), list(tree)),
+    lambda values, names: Unnamed(zip(names, values, strict=True)),
+)
+torch.utils._pytree.register_pytree_node(
+    Wrapped, lambda tree: (list(tree.parts), None), lambda values, _: Wrapped(*values)
+)
+
+
+def test_outputs_in_containers_that_are_registered_without_names() -> None:
+    class Model(nn.Module):
+        def forward(self, x: Tensor) -> Unnamed:
+            return Unnamed(sample=x + 1, more=Wrapped(x * 2, {"last": x - 1}))
+
+    program = fxonnx.export(Model(), (torch.ones(2),))
+    assert [value.name for value in program.model.graph.outputs] == ["sample", "more.0", "more.1.last"]
+    assert [value.tolist() for value in program(torch.ones(2))] == [[2, 2], [2, 2], [0, 0]]

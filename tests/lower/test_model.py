@@ -137,7 +137,7 @@ def test_surplus_input_names_rename_the_parameters() -> None:
         ({"input_names": "x"}, r"input_names: expected a list of strings, got 'x'"),
         ({"output_names": [""]}, r"output_names: expected non-empty strings, got ''"),
         ({"input_names": ["a"], "output_names": ["a"]}, r"output_names: 'a' is the name of an input, too"),
-        ({"opset_version": 10}, r"opset_version: 10 is outside the opsets .*\nhint: pass a number from 11 to 26"),
+        ({"opset_version": 10}, r"opset_version: 10 is outside the opsets .*\nhint: pass a number from 11 to"),
         ({"opset_version": 99}, r"opset_version: 99 is outside"),
         ({"opset_version": "20"}, r"opset_version: expected an int, got '20'"),
         ({"opset_version": True}, r"opset_version: expected an int, got True"),

@@ -13,7 +13,7 @@ import numpy as np
 import onnx_ir as ir
 
 from .constants import array_of
-from .shapes import ints_of
+from .shapes import broadcast, ints_of
 from .symbols import is_static
 
 if TYPE_CHECKING:
@@ -178,7 +178,34 @@ def _neutral(number: float, floats: bool, left_too: bool) -> Rule:
     return rule
 
 
+def _broadcasting(op_type: str, rule: Rule | None = None) -> Rule:
+    """Operands that were expanded, where the operator broadcasts to the same shape without."""
+
+    def unexpanded(builder: Builder, inputs: list[ir.Value], attributes: dict[str, Any]) -> ir.Value | None:
+        simpler = None if rule is None else rule(builder, inputs, attributes)
+        if simpler is not None:
+            return simpler
+        for index, value in enumerate(inputs):
+            expand = _made_by(value, "Expand")
+            if expand is None or expand.inputs[0] is None:
+                continue
+            dims = [builder.dims(each) for each in inputs]
+            others = [*dims[:index], builder.dims(expand.inputs[0]), *dims[index + 1 :]]
+            if broadcast(others) == broadcast(dims):
+                narrow = [*inputs[:index], expand.inputs[0], *inputs[index + 1 :]]
+                return builder.value_of(op_type, *narrow, **attributes)
+        return None
+
+    return unexpanded
+
+
+_PLAIN_BROADCASTING = (
+    *("And", "Or", "Xor", "Where", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"),
+    *("Pow", "Mod", "Min", "Max", "BitwiseAnd", "BitwiseOr", "BitwiseXor"),
+)
+
 RULES: Mapping[str, Rule] = {
+    **{op_type: _broadcasting(op_type) for op_type in _PLAIN_BROADCASTING},
     "Cast": _cast,
     "Transpose": _transpose,
     "Reshape": _reshape,
@@ -188,8 +215,8 @@ RULES: Mapping[str, Rule] = {
     "Concat": _concat,
     "Identity": _identity,
     # x + 0.0 turns -0.0 into 0.0, so it stays for floats; x - 0.0 does not.
-    "Add": _neutral(0, floats=False, left_too=True),
-    "Sub": _neutral(0, floats=False, left_too=False),
-    "Mul": _neutral(1, floats=True, left_too=True),
-    "Div": _neutral(1, floats=True, left_too=False),
+    "Add": _broadcasting("Add", _neutral(0, floats=False, left_too=True)),
+    "Sub": _broadcasting("Sub", _neutral(0, floats=False, left_too=False)),
+    "Mul": _broadcasting("Mul", _neutral(1, floats=True, left_too=True)),
+    "Div": _broadcasting("Div", _neutral(1, floats=True, left_too=False)),
 }

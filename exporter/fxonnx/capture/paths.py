@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch.utils._pytree as pytree
@@ -55,8 +55,7 @@ def output_paths(program: ExportedProgram) -> Mapping[int, str]:
     ]
     taken = {spec.arg.name for spec in program.graph_signature.input_specs if spec.kind == InputKind.USER_INPUT}
     found: dict[int, str] = {}
-    for position, (path, _) in enumerate(pytree.tree_flatten_with_path(pytree.tree_unflatten(values, structure))[0]):
-        names = [_key(entry) for entry in path]
+    for position, names in enumerate(_leaf_paths(pytree.tree_unflatten(values, structure))):
         if not any(isinstance(name, str) for name in names):
             continue
         first = str(names[0])
@@ -64,6 +63,23 @@ def output_paths(program: ExportedProgram) -> Mapping[int, str]:
             names[0] = _PRESENT[first]
         found[position] = ".".join(map(str, names))
     return found
+
+
+def _leaf_paths(tree: Any) -> Iterator[list[str | int]]:
+    """The path of every leaf; not pytree's own, which refuses containers that are registered without names."""
+    node = pytree.SUPPORTED_NODES.get(pytree._get_node_type(tree))
+    if node is None:
+        yield []
+        return
+    if node.flatten_with_keys_fn is not None:
+        parts = [(_key(entry), child) for entry, child in node.flatten_with_keys_fn(tree)[0]]
+    else:
+        children, _ = node.flatten_fn(tree)
+        is_named = isinstance(tree, Mapping) and len(tree) == len(children)
+        parts = list(zip(map(str, tree) if is_named else range(len(children)), children, strict=True))
+    for name, child in parts:
+        for path in _leaf_paths(child):
+            yield [name, *path]
 
 
 def _key(entry: Any) -> str | int:

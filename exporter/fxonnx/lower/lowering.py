@@ -6,7 +6,7 @@ import functools
 import json
 import operator
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import onnx_ir as ir
@@ -27,8 +27,9 @@ from ..prepare import REASON_KEY, Prepared, find_attribute
 from .control_flow import CONTROL_FLOW
 from .dispatch import bind, find
 from .legacy_names import SCOPE, rename_by_scope
+from .lowest_opset import lowest_opset
 from .metadata import MetadataLevel, NodeMetadata, scopes_of, target_name
-from .model import STATE_KEY, Ends, add_inputs, add_outputs, new_model
+from .model import NEWEST_OPSET, STATE_KEY, Ends, add_inputs, add_outputs, new_model
 from .passthrough import Passthrough
 
 __all__ = ["Request", "lower"]
@@ -78,7 +79,7 @@ def lower(prepared: Prepared, request: Request) -> ir.Model:
     walk.shared, paths = add_inputs(prepared, builder, walk.env, request.ends)
     walk.run(prepared.graph, prepared.constants, skipped=prepared.derived)
     if walk.unsupported:
-        raise UnsupportedOperatorError(walk.report())
+        raise UnsupportedOperatorError(walk.report(), request.opset)
     states = add_outputs(prepared, builder, walk.env, request.ends, paths)
     if states:
         model.metadata_props[STATE_KEY] = json.dumps(states)
@@ -378,8 +379,17 @@ class _Walk:
         rows = []
         for name, uses in self.unsupported.items():
             reasons = tuple(dict.fromkeys(reason for _, why in uses for reason in why))
-            rows.append(UnsupportedOperator(name, len(uses), source_line(uses[0][0]), reasons))
+            since = [lowest_opset(node, self.request.opset, NEWEST_OPSET, self._attempt) for node, _ in uses]
+            known = [opset for opset in since if opset is not None]
+            lowest = max(known) if len(known) == len(uses) else None
+            rows.append(UnsupportedOperator(name, len(uses), source_line(uses[0][0]), reasons, lowest))
         return rows
+
+    def _attempt(self, builder: Builder, env: dict[torch.fx.Node, Bound], node: torch.fx.Node, opset: int) -> bool:
+        walk = _Walk(builder, replace(self.request, opset=opset))
+        walk.env = env
+        walk.call(node)
+        return not walk.unsupported
 
 
 def _differ(found: Dim, expected: Dim) -> bool:

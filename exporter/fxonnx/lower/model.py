@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import onnx.defs
 import onnx.helper
 import onnx_ir as ir
 import torch
@@ -20,7 +21,11 @@ from ..errors import ArgumentError
 from ..prepare import Derived, Prepared, Update
 from ..signature import InputRecord
 
-__all__ = ["STATE_KEY", "Ends", "add_inputs", "add_outputs", "new_model"]
+__all__ = ["NEWEST_OPSET", "OLDEST_OPSET", "STATE_KEY", "Ends", "add_inputs", "add_outputs", "new_model"]
+
+OLDEST_OPSET = 11
+# What the installed onnx knows; 28 is the newest that the translations were tried at.
+NEWEST_OPSET = min(28, onnx.defs.onnx_opset_version())
 
 _INPUT = "pkg.torch.export.graph_signature.InputSpec."
 _OUTPUT = "pkg.torch.export.graph_signature.OutputSpec."

@@ -18,7 +18,7 @@ from .functionalize import Mutation, functionalize
 from .inline import inline
 from .patterns import apply_patterns
 from .share import share
-from .splicing import find_attribute
+from .splicing import drop_dead, find_attribute
 from .statistics import reveal_statistics
 
 __all__ = ["Prepared", "prepare"]
@@ -153,6 +153,4 @@ def _drop_dead(graph: torch.fx.Graph, keep: Mapping[torch.fx.Node, Derived]) -> 
     """Erases what no output depends on; a derived node's own inputs are needed by its recipe only."""
     for node in keep:
         node.args, node.kwargs = (), {}
-    for node in reversed(graph.nodes):
-        if not node.users and node.op not in ("placeholder", "output"):
-            graph.erase_node(node)
+    drop_dead(graph)

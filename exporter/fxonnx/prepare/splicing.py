@@ -13,6 +13,7 @@ from ..origin import copy_origin
 
 __all__ = [
     "between",
+    "drop_dead",
     "erase_unused",
     "fake_mode_of",
     "find_attribute",
@@ -204,3 +205,10 @@ def fake_mode_of(values: Iterable[Any]) -> Any:
         if mode is not None:
             return mode
     return None
+
+
+def drop_dead(graph: torch.fx.Graph) -> None:
+    """Erases the nodes of a functional graph that nothing reads."""
+    for node in reversed(graph.nodes):
+        if not node.users and node.op not in ("placeholder", "output"):
+            graph.erase_node(node)

@@ -32,6 +32,7 @@ def scaled_dot_product_attention(
     enable_gqa: bool = False,
 ) -> ir.Value:
     """aten::scaled_dot_product_attention(Tensor query, Tensor key, Tensor value, Tensor? attn_mask=None, float dropout_p=0., bool is_causal=False, *, float? scale=None, bool enable_gqa=False) -> Tensor"""
+    attn_mask = _simplest(op, attn_mask)
     whole = _attention(op, query, key, value, attn_mask, is_causal, scale) if dropout_p == 0 else None
     if whole is not None:
         return whole
@@ -49,6 +50,19 @@ def scaled_dot_product_attention(
     if attn_mask is not None and op.dtype_of(attn_mask) == ir.DataType.BOOL and not _shows_something(attn_mask):
         result = _without_nan(op, result, attn_mask)
     return op.cast(result, op.result.dtype)
+
+
+def _simplest(op: Op, attn_mask: ir.Value | None) -> ir.Value | None:
+    """The mask before it was expanded, which sums do by themselves; None for one that is known to hide nothing."""
+    if attn_mask is None:
+        return None
+    node = attn_mask.producer()
+    if node is not None and node.op_type == "Expand" and node.inputs[0] is not None:
+        rank = op.rank_of(attn_mask)
+        attn_mask = node.inputs[0] if op.rank_of(node.inputs[0]) == rank else attn_mask
+    known = array_of(attn_mask)
+    shows_all = known is not None and bool((known if known.dtype == bool else known == 0).all())
+    return None if shows_all else attn_mask
 
 
 def _attention(

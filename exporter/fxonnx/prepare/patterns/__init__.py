@@ -8,12 +8,14 @@ from types import MappingProxyType
 
 import torch
 
+from ..splicing import drop_dead
 from .flattened_linear import unflatten_linear
 from .gelu import fuse_gelu
 from .grouped_attention import group_attention
 from .rms_norm import fuse_rms_norm
-from .rotary import fuse_rotary
+from .rotary import fuse_rotary, negate_sines
 from .rsqrt import divide_by_root
+from .slices import join_slices
 
 __all__ = ["PATTERNS", "Pattern", "apply_patterns"]
 
@@ -39,6 +41,8 @@ PATTERNS: Mapping[str, Pattern] = MappingProxyType(
         "gelu": Pattern(fuse_gelu),
         "grouped_attention": Pattern(group_attention),
         "rotary": Pattern(fuse_rotary, since=23),
+        "rotary_sign": Pattern(negate_sines),
+        "slices": Pattern(join_slices),
     }
 )
 """Name to rule, in the order in which they are applied."""
@@ -48,10 +52,16 @@ def apply_patterns(graph: torch.fx.Graph, opset: int) -> dict[str, int]:
     """Applies all rules.
 
     Args:
-        graph: A functional graph; changed in place. What is not read any more is left to the caller.
+        graph: A functional graph; changed in place. What is not read any more is erased.
         opset: Target opset.
 
     Returns:
         Name of each rule to how often it was applied.
     """
-    return {name: rule.apply(graph) for name, rule in PATTERNS.items() if opset >= rule.since}
+    found = {}
+    for name, rule in PATTERNS.items():
+        if opset >= rule.since:
+            found[name] = rule.apply(graph)
+            if found[name]:
+                drop_dead(graph)
+    return found

@@ -10,7 +10,7 @@ import torch.onnx.ops  # defines the operator
 from ...origin import copy_origin
 from .matching import called, dims_of, insert_after, number, only_user
 
-__all__ = ["fuse_rotary"]
+__all__ = ["fuse_rotary", "negate_sines"]
 
 aten = torch.ops.aten
 
@@ -30,7 +30,7 @@ def fuse_rotary(graph: torch.fx.Graph) -> int:
     caches: dict[Any, torch.fx.Node] = {}
     for joined in graph.find_nodes(op="call_function", target=aten.cat.default):
         x = _turned(joined)
-        parts = None if x is None else _sum(joined, x)
+        parts = None if x is None or x.meta["val"].dtype != torch.float32 else _sum(joined, x)
         if x is None or parts is None:
             continue
         total, *angles = parts
@@ -43,6 +43,48 @@ def fuse_rotary(graph: torch.fx.Graph) -> int:
         total.replace_all_uses_with(fused)
         found += 1
     return found
+
+
+_WORTH = 4
+"""Negating half of a table takes four nodes, or none if it is constant; each embedding that uses it saves one."""
+
+
+def negate_sines(graph: torch.fx.Graph) -> int:
+    """Where the embedding stays written out: ``cat(x2, x1) * cat(-sin1, sin2)``, so that only the table is negated.
+
+    Args:
+        graph: A functional graph; changed in place.
+
+    Returns:
+        How many embeddings were rewritten.
+    """
+    groups: dict[torch.fx.Node, list[Any]] = {}
+    for joined in graph.find_nodes(op="call_function", target=aten.cat.default):
+        x = _turned(joined)
+        product = None if x is None else called(next(iter(joined.users)), aten.mul.Tensor)
+        if x is None or product is None:
+            continue
+        sine: Any = product.args[1] if product.args[0] is joined else product.args[0]
+        dims = dims_of(sine)
+        if dims and dims[-1] == x.meta["val"].shape[-1] and sine.meta["val"].dtype.is_floating_point:
+            groups.setdefault(sine, []).append(product)
+    for sine, products in groups.items():
+        if len(products) < _WORTH:
+            continue
+        # In front of the first, and so of all that use the table.
+        signed = _signed(sine, min(products))
+        for product in products:
+            joined = product.args[0] if product.args[1] is sine else product.args[1]
+            negative, first = joined.args[0]
+            joined.args = ([negative.args[0], first], *joined.args[1:])
+            product.replace_input_with(sine, signed)
+    return sum(len(products) for products in groups.values() if len(products) >= _WORTH)
+
+
+def _signed(sine: torch.fx.Node, before: torch.fx.Node) -> torch.fx.Node:
+    width = sine.meta["val"].shape[-1]
+    halves = [_added(before, aten.slice.Tensor, sine, -1, *bounds) for bounds in ((0, width // 2), (width // 2, width))]
+    return _added(before, aten.cat.default, [_added(before, aten.neg.default, halves[0]), halves[1]], -1)
 
 
 def _turned(joined: torch.fx.Node) -> torch.fx.Node | None:
@@ -58,7 +100,7 @@ def _turned(joined: torch.fx.Node) -> torch.fx.Node | None:
     dims = dims_of(x)
     if dims is None or len(dims) != 4 or not isinstance(dims[3], int) or dims[3] % 2:
         return None
-    if x.meta["val"].dtype != torch.float32 or (*joined.args[1:], 0)[0] not in (-1, 3):
+    if (*joined.args[1:], 0)[0] not in (-1, 3):
         return None
     half = dims[3] // 2
     bounds: Any = [(*piece.args[1:4], None, None)[:3] for piece in (first, second)]

@@ -1,0 +1,54 @@
+"""From which opset on an operator that could not be translated can be: found by trying, so that it is never stale."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import onnx_ir as ir
+import torch
+
+from fxonnx_translations import dtypes
+from fxonnx_translations.builder import Builder
+from fxonnx_translations.names import Names
+from fxonnx_translations.symbols import SymbolTable
+
+from ..errors import ConversionError
+
+__all__ = ["lowest_opset"]
+
+Attempt = Callable[[Builder, dict[torch.fx.Node, Any], torch.fx.Node, int], bool]
+"""Whether a node, whose inputs are given, can be translated at an opset."""
+
+
+def lowest_opset(node: torch.fx.Node, opset: int, newest: int, attempt: Attempt) -> int | None:
+    """The lowest opset above ``opset`` that can express the node with inputs like its own, if any can."""
+    for candidate in range(opset + 1, newest + 1):
+        builder = Builder(ir.Graph([], [], nodes=[], opset_imports={"": candidate}), SymbolTable({}), Names())
+        env = {source: _stand_in(source, builder) for source in node.all_input_nodes}
+        try:
+            if attempt(builder, env, node, candidate):
+                return candidate
+        except ConversionError:
+            # A translation may read the value of an input, which stand-ins do not have.
+            return None
+    return None
+
+
+def _stand_in(node: torch.fx.Node, builder: Builder) -> Any:
+    return _value(node.meta.get("val"), builder)
+
+
+def _value(val: Any, builder: Builder) -> Any:
+    if isinstance(val, (list, tuple)):
+        return [_value(item, builder) for item in val]
+    if isinstance(val, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+        return builder.symbols.dim(val)
+    if not isinstance(val, torch.Tensor):
+        return val
+    dims = builder.symbols.dims(val.shape)
+    value = ir.Value(name=builder.names.helper(), type=ir.TensorType(dtypes.from_torch(val.dtype)))
+    builder.graph.inputs.append(value)
+    builder.set_dims(value, (*dims, 2) if val.dtype.is_complex else dims)
+    builder.symbols.define(value, dims)
+    return value
