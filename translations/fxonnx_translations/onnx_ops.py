@@ -9,6 +9,7 @@ from typing import Any
 import onnx_ir as ir
 from torch.utils._sympy.functions import FloorDiv
 
+from .aten.attention import simplest_mask
 from .aten.view import swapped
 from .foreign import translates_when_loaded
 from .op import Op, Unsupported
@@ -210,6 +211,7 @@ def attention(
     if not all(isinstance(number, int) for number in (kv_num_heads, q_num_heads, qk_matmul_output_mode)):
         raise Unsupported("numbers of heads and qk_matmul_output_mode are attributes, so that they must be numbers")
     _check_value_heads(op, K, V)
+    attn_mask = simplest_mask(op, attn_mask)
     # ONNX has since moved the cap before the mask, and its causal mask counts from the past on; torch's does neither.
     other_order = softcap > 0 and (attn_mask is not None or is_causal)
     other_mask = is_causal and past_key is not None

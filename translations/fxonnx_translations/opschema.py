@@ -21,6 +21,7 @@ class OpFacts:
         outputs: For each formal output a concrete element type, or the index of the input whose type it has, or None.
         allowed: For each type variable the element types it takes.
         deterministic: Whether equal inputs give equal outputs (no random operators, no subgraphs).
+        least_outputs: How many outputs a node has at least, if it is not to compute one less of what is asked of it.
     """
 
     inputs: tuple[str, ...]
@@ -28,6 +29,7 @@ class OpFacts:
     outputs: tuple[ir.DataType | int | None, ...]
     allowed: dict[str, frozenset[ir.DataType]]
     deterministic: bool
+    least_outputs: int
 
     def type_variable(self, index: int) -> str | None:
         """Type variable of the input at ``index``."""
@@ -75,7 +77,15 @@ def facts_of(op_type: str, opset: int, domain: str = "") -> OpFacts | None:
     outputs = [_output_rule(parameter.type_str, inputs, allowed) for parameter in schema.outputs]
     variadic = bool(schema.inputs) and schema.inputs[-1].option == onnx.defs.OpSchema.FormalParameterOption.Variadic
     has_graph = any(attribute.type == onnx.defs.OpSchema.AttrType.GRAPH for attribute in schema.attributes.values())
-    return OpFacts(inputs, variadic, tuple(outputs), allowed, op_type not in _RANDOM and not has_graph)
+    required = [
+        index
+        for index, parameter in enumerate(schema.outputs)
+        if parameter.option != onnx.defs.OpSchema.FormalParameterOption.Optional
+    ]
+    # A node that splits or loops has as many outputs as it has.
+    is_open = bool(schema.outputs) and schema.outputs[-1].option == onnx.defs.OpSchema.FormalParameterOption.Variadic
+    least = schema.max_output if is_open else max(required, default=-1) + 1
+    return OpFacts(inputs, variadic, tuple(outputs), allowed, op_type not in _RANDOM and not has_graph, least)
 
 
 @functools.cache

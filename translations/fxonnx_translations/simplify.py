@@ -156,6 +156,13 @@ def _concat(builder: Builder, inputs: list[ir.Value], attributes: dict[str, Any]
     return builder.constant(ir.Tensor(np.concatenate(arrays, axis=attributes["axis"])))
 
 
+def _gather(builder: Builder, inputs: list[ir.Value], attributes: dict[str, Any]) -> ir.Value | None:
+    indices, dims = array_of(inputs[1]), builder.dims(inputs[0])
+    if indices is None or indices.ndim != 1 or len(indices) != dims[attributes.get("axis", 0)]:
+        return None
+    return inputs[0] if np.array_equal(indices, np.arange(len(indices))) else None
+
+
 def _identity(builder: Builder, inputs: list[ir.Value], attributes: dict[str, Any]) -> ir.Value | None:
     return inputs[0]
 
@@ -213,6 +220,7 @@ RULES: Mapping[str, Rule] = {
     "Squeeze": _axes(insert=False),
     "Unsqueeze": _axes(insert=True),
     "Concat": _concat,
+    "Gather": _gather,
     "Identity": _identity,
     # x + 0.0 turns -0.0 into 0.0, so it stays for floats; x - 0.0 does not.
     "Add": _broadcasting("Add", _neutral(0, floats=False, left_too=True)),

@@ -17,6 +17,7 @@ from fxonnx_translations import dtypes
 from fxonnx_translations.builder import Builder, Unsupported
 from fxonnx_translations.names import Names
 from fxonnx_translations.op import Op, Result
+from fxonnx_translations.opschema import facts_of
 from fxonnx_translations.registry import Registry, Translation
 from fxonnx_translations.shapes import quick
 from fxonnx_translations.symbols import Dim, SymbolTable
@@ -96,6 +97,9 @@ def _finish(builder: Builder) -> None:
     for node in reversed(graph):
         if not any(output in outputs or output.uses() for output in node.outputs):
             graph.remove(node, safe=True)
+    for node in graph:
+        if len(node.outputs) > 1:
+            _drop_outputs(node, outputs, builder.opset_version)
     is_foreign = any(node.domain not in ("", "ai.onnx") for node in graph)
     for node in graph:
         node.name = f"node_{node.outputs[0].name}"
@@ -111,6 +115,21 @@ def _finish(builder: Builder) -> None:
     unused = [name for name, value in graph.initializers.items() if not value.uses() and value not in kept]
     for name in unused:
         del graph.initializers[name]
+
+
+def _drop_outputs(node: ir.Node, outputs: Collection[ir.Value], opset: int) -> None:
+    """Removes last outputs that nothing reads and that the operator does not need to have."""
+    facts = facts_of(node.op_type, opset) if node.domain == "" else None
+    # In training some are not optional, whatever the schema says.
+    if facts is None or "training_mode" in node.attributes:
+        return
+    # ONNX Runtime's Attention writes the whole past where it is given one.
+    has_past = node.op_type == "Attention" and any(value is not None for value in node.inputs[4:6])
+    count, least = len(node.outputs), 3 if has_past else facts.least_outputs
+    while count > least and not node.outputs[count - 1].uses() and node.outputs[count - 1] not in outputs:
+        count -= 1
+    if count < len(node.outputs):
+        node.resize_outputs(count)
 
 
 class _Walk:

@@ -16,6 +16,7 @@ from .derive import Derived, derive_weights, fold_batch_norm
 from .fold import fold
 from .functionalize import Mutation, functionalize
 from .inline import inline
+from .noops import drop_noops
 from .patterns import apply_patterns
 from .share import share
 from .splicing import drop_dead, find_attribute
@@ -100,6 +101,7 @@ def prepare(
     }
     patterns: Mapping[str, int] = {}
     if optimize:
+        drop_noops(graph)
         share(graph, lifted)
         patterns = apply_patterns(graph, opset)
     constants = dict(fold(module, lifted))

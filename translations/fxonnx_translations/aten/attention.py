@@ -13,6 +13,8 @@ from ..op import Op, Unsupported
 from ..registry import translates
 from .view import swapped
 
+__all__ = ["simplest_mask"]
+
 aten = torch.ops.aten
 
 _SMALL_MASK = 256 * 256
@@ -32,7 +34,7 @@ def scaled_dot_product_attention(
     enable_gqa: bool = False,
 ) -> ir.Value:
     """aten::scaled_dot_product_attention(Tensor query, Tensor key, Tensor value, Tensor? attn_mask=None, float dropout_p=0., bool is_causal=False, *, float? scale=None, bool enable_gqa=False) -> Tensor"""
-    attn_mask = _simplest(op, attn_mask)
+    attn_mask = simplest_mask(op, attn_mask)
     whole = _attention(op, query, key, value, attn_mask, is_causal, scale) if dropout_p == 0 else None
     if whole is not None:
         return whole
@@ -52,17 +54,27 @@ def scaled_dot_product_attention(
     return op.cast(result, op.result.dtype)
 
 
-def _simplest(op: Op, attn_mask: ir.Value | None) -> ir.Value | None:
-    """The mask before it was expanded, which sums do by themselves; None for one that is known to hide nothing."""
+def simplest_mask(op: Op, attn_mask: ir.Value | None) -> ir.Value | None:
+    """The mask without what only expands it, as sums do by themselves; None for one that is known to hide nothing."""
     if attn_mask is None:
         return None
-    node = attn_mask.producer()
-    if node is not None and node.op_type == "Expand" and node.inputs[0] is not None:
-        rank = op.rank_of(attn_mask)
-        attn_mask = node.inputs[0] if op.rank_of(node.inputs[0]) == rank else attn_mask
-    known = array_of(attn_mask)
-    shows_all = known is not None and bool((known if known.dtype == bool else known == 0).all())
-    return None if shows_all else attn_mask
+    rank = op.rank_of(attn_mask)
+    while True:
+        node = attn_mask.producer()
+        wider = node.inputs if node is not None and node.op_type in ("Expand", "And") and node.domain == "" else ()
+        pair = [value for value in wider if value is not None and not _shows_all(value)]
+        if node is None or len(wider) != 2 or (node.op_type == "And" and len(pair) != 1):
+            break
+        narrow = pair[0] if node.op_type == "And" else wider[0]
+        if narrow is None or op.rank_of(narrow) != rank:
+            break
+        attn_mask = narrow
+    return None if _shows_all(attn_mask) else attn_mask
+
+
+def _shows_all(mask: ir.Value) -> bool:
+    known = array_of(mask)
+    return known is not None and bool((known if known.dtype == bool else known == 0).all())
 
 
 def _attention(

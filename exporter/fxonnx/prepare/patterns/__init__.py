@@ -12,6 +12,7 @@ from ..splicing import drop_dead
 from .flattened_linear import unflatten_linear
 from .gelu import fuse_gelu
 from .grouped_attention import group_attention
+from .packed_attention import pack_attention
 from .rms_norm import fuse_rms_norm
 from .rotary import fuse_rotary, negate_sines
 from .rsqrt import divide_by_root
@@ -41,6 +42,7 @@ PATTERNS: Mapping[str, Pattern] = MappingProxyType(
         "gelu": Pattern(fuse_gelu),
         "grouped_attention": Pattern(group_attention),
         "rotary": Pattern(fuse_rotary, since=23),
+        "packed_attention": Pattern(pack_attention, since=23),
         "rotary_sign": Pattern(negate_sines),
         "slices": Pattern(join_slices),
     }

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import torch
 
 from ...origin import copy_origin
 
-__all__ = ["VIEWS", "called", "dims_of", "insert_after", "is_same_type", "number", "only_user"]
+__all__ = ["VIEWS", "added", "called", "dims_of", "insert_after", "is_same_type", "number", "only_user"]
 
 aten = torch.ops.aten
 
@@ -53,3 +54,19 @@ def insert_after(node: torch.fx.Node, target: Any, args: tuple[Any, ...]) -> tor
     new.meta["val"] = node.meta["val"]
     copy_origin(new, node)
     return new
+
+
+def added(before: torch.fx.Node, target: Any, *args: Any, origin: torch.fx.Node | None = None) -> torch.fx.Node:
+    """A call in front of a node, which belongs to the part of the user's model that ``origin`` does, or that one."""
+    vals = torch.fx.map_arg(args, lambda node: node.meta["val"])
+    if target is operator.getitem:
+        val = vals[0][vals[1]]
+    else:
+        tensor = next(val for val in torch.utils._pytree.tree_leaves(vals) if isinstance(val, torch.Tensor))
+        with tensor.fake_mode:  # type: ignore[attr-defined]
+            val = target(*vals)
+    with before.graph.inserting_before(before):
+        node = before.graph.call_function(target, args)
+    node.meta["val"] = val
+    copy_origin(node, before if origin is None else origin)
+    return node

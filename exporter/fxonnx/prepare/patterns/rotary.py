@@ -7,8 +7,7 @@ from typing import Any
 import torch
 import torch.onnx.ops  # defines the operator
 
-from ...origin import copy_origin
-from .matching import called, dims_of, insert_after, number, only_user
+from .matching import added, called, dims_of, insert_after, number, only_user
 
 __all__ = ["fuse_rotary", "negate_sines"]
 
@@ -83,8 +82,8 @@ def negate_sines(graph: torch.fx.Graph) -> int:
 
 def _signed(sine: torch.fx.Node, before: torch.fx.Node) -> torch.fx.Node:
     width = sine.meta["val"].shape[-1]
-    halves = [_added(before, aten.slice.Tensor, sine, -1, *bounds) for bounds in ((0, width // 2), (width // 2, width))]
-    return _added(before, aten.cat.default, [_added(before, aten.neg.default, halves[0]), halves[1]], -1)
+    halves = [added(before, aten.slice.Tensor, sine, -1, *bounds) for bounds in ((0, width // 2), (width // 2, width))]
+    return added(before, aten.cat.default, [added(before, aten.neg.default, halves[0]), halves[1]], -1)
 
 
 def _turned(joined: torch.fx.Node) -> torch.fx.Node | None:
@@ -159,20 +158,9 @@ def _half(table: Any, x: torch.fx.Node, before: torch.fx.Node, caches: dict[Any,
     batch = x.meta["val"].shape[0]
     key = (table, str(batch))
     if key not in caches:
-        half = _added(before, aten.slice.Tensor, table, 2, 0, dims[2] // 2)
+        half = added(before, aten.slice.Tensor, table, 2, 0, dims[2] // 2)
         if str(dims[0]) != str(batch):
-            size = batch if isinstance(batch, int) else _added(before, aten.sym_size.int, x, 0)
-            half = _added(before, aten.expand.default, half, [size, -1, -1])
+            size = batch if isinstance(batch, int) else added(before, aten.sym_size.int, x, 0)
+            half = added(before, aten.expand.default, half, [size, -1, -1])
         caches[key] = half
     return caches[key]
-
-
-def _added(before: torch.fx.Node, target: Any, *args: Any) -> torch.fx.Node:
-    """A call in front of a node."""
-    with before.meta["val"].fake_mode:
-        val = target(*torch.fx.map_arg(args, lambda node: node.meta["val"]))
-    with before.graph.inserting_before(before):
-        node = before.graph.call_function(target, args)
-    node.meta["val"] = val
-    copy_origin(node, before)
-    return node

@@ -1,0 +1,216 @@
+"""Attention, positions and slices as models write them: in ONNX's whole operators, and never changed in value."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+import fxonnx
+from tests.functions import Function
+
+from .test_patterns import kinds
+
+SIZE = 4
+
+
+class Attending(nn.Module):
+    """Attention with heads out of the last axis, in the spellings of several libraries.
+
+    Args:
+        form: What is special about it, words in any order.
+    """
+
+    def __init__(self, form: str) -> None:
+        super().__init__()
+        self.form = form.split()
+        heads = 4
+        self.heads, self.groups = heads, 2 if "grouped" in self.form else heads
+        self.projections = nn.ModuleList(nn.Linear(8, SIZE * count) for count in (self.heads, self.groups, self.groups))
+        self.whole = nn.Linear(8, 3 * SIZE * heads)
+
+    def parts(self, x: torch.Tensor) -> list[torch.Tensor]:
+        batch, length, _ = x.shape
+        if "thirds" in self.form:
+            return list(self.whole(x).reshape(batch, length, 3, self.heads, SIZE).permute(2, 0, 3, 1, 4).unbind(0))
+        parts = [layer(x).view(batch, length, -1, SIZE) for layer in self.projections]
+        if "normed" in self.form:
+            parts[0] = functional.layer_norm(parts[0], (SIZE,))
+        if "permuted" in self.form:
+            return [part.permute(0, 2, 1, 3).contiguous() for part in parts]
+        return [part.transpose(1, 2) for part in parts]
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor, past: torch.Tensor) -> Any:
+        batch, length, _ = x.shape
+        query, key, value = self.parts(x)
+        if "past" in self.form:
+            key, value = torch.cat([past, key], dim=2), torch.cat([past * 2, value], dim=-2)
+        if "swapped" in self.form:
+            key, value = torch.cat([key, past], dim=2), torch.cat([value, past], dim=2)
+        kept = (key, value) if "kept" in self.form else ()
+        if "repeated" in self.form:
+            key, value = (each.repeat_interleave(2, dim=1) for each in (key, value))
+        if "halves" in self.form:
+            query = torch.cat([query[..., SIZE // 2 :], query[..., : SIZE // 2]], dim=-1)
+        given = mask if "mask" in self.form else mask > 0 if "shown" in self.form else None
+        options = {
+            "attn_mask": given,
+            "is_causal": "causal" in self.form,
+            "scale": 0.3 if "scaled" in self.form else None,
+        }
+        out = functional.scaled_dot_product_attention(query, key, value, enable_gqa="grouped" in self.form, **options)
+        if "apart" in self.form:
+            return out.transpose(1, 2) + 1
+        if "untransposed" in self.form:
+            return out.reshape(batch, length, -1)
+        return (out.transpose(1, 2).reshape(batch, length, -1), *kept)
+
+
+def inputs(form: str) -> tuple[Any, ...]:
+    groups = 2 if "grouped" in form else 4
+    length, past = 3, 2 if "past" in form or "swapped" in form else 0
+    return (torch.randn(2, length, 8), torch.rand(2, 1, length, length + past) - 0.2, torch.randn(2, groups, 2, SIZE))
+
+
+def axes(form: str) -> Any:
+    both = "length" if "past" not in form and "swapped" not in form else "whole"
+    return ({0: "batch", 1: "length"}, {0: "batch", 2: "length", 3: both}, {0: "batch", 2: "past"})
+
+
+PACKED = [
+    "",
+    "permuted",
+    "thirds",
+    "mask",
+    "shown",
+    "causal scaled",
+    "past",
+    "past kept mask",
+    "kept",
+    "grouped",
+    "normed",
+]
+PACKED += ["grouped past kept", "thirds mask", "permuted past shown scaled"]
+NOT_PACKED = ["apart", "untransposed", "causal past", "swapped", "halves"]
+
+
+@pytest.mark.parametrize("is_dynamic", [False, True], ids=["static", "dynamic"])
+@pytest.mark.parametrize("form", [*PACKED, *NOT_PACKED])
+def test_heads_stay_in_the_last_axis(form: str, is_dynamic: bool) -> None:
+    shapes = axes(form) if is_dynamic else None
+    model = Attending(form).eval()
+    program = fxonnx.export(model, inputs(form), dynamic_shapes=shapes, opset_version=23, verify=True)
+    assert program.patterns["packed_attention"] == (form in PACKED)
+    if form in PACKED:
+        assert "Transpose" not in kinds(program)
+        assert "Concat" not in kinds(program) or is_dynamic
+    if is_dynamic:
+        past = inputs(form)[2]
+        wide = 5 + (4 if "past" in form or "swapped" in form else 0)
+        more = (torch.randn(3, 5, 8), torch.rand(3, 1, 5, wide) - 0.2, torch.randn(3, past.shape[1], 4, SIZE))
+        assert all(row.status == "ok" for row in program.verify(more))
+
+
+def test_a_past_and_what_is_kept_of_it_are_part_of_the_attention() -> None:
+    program = fxonnx.export(Attending("past kept").eval(), inputs("past"), opset_version=23, verify=True)
+    (node,) = [node for node in program.model.graph if node.op_type == "Attention"]
+    assert [None if value is None else len(value.shape) for value in node.inputs] == [3, 3, 3, None, 4, 4]
+    assert [output.name for output in program.model.graph.outputs[1:]] == [output.name for output in node.outputs[1:]]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_random_attention_computes_the_same(seed: int) -> None:
+    generator = random.Random(seed)
+    words = ["permuted", "mask", "shown", "past", "grouped", "normed", "kept", "scaled", "halves", "repeated", "apart"]
+    words.remove("mask" if generator.random() < 0.5 else "shown")
+    words.remove("grouped" if generator.random() < 0.5 else "repeated")
+    form = " ".join(word for word in words if generator.random() < 0.4 and word != "repeated")
+    for opset in (20, 23):
+        program = fxonnx.export(Attending(form).eval(), inputs(form), opset_version=opset, verify=True)
+        plain = fxonnx.export(Attending(form).eval(), inputs(form), opset_version=opset, optimize=False, verify=True)
+        assert len(kinds(program)) <= len(kinds(plain))
+
+
+def halves(x: torch.Tensor) -> Any:
+    return x[..., :3].relu() + x[..., 3:].exp()
+
+
+def thirds(x: torch.Tensor) -> Any:
+    return x[:, 4:] * 2, x[:, :2] + x[:, 2:4], x[:, -2:].relu()
+
+
+def gap(x: torch.Tensor) -> Any:
+    return x[:, :2] + x[:, 4:]
+
+
+def overlap(x: torch.Tensor) -> Any:
+    return x[:, :4] + x[:, 2:]
+
+
+def stepped(x: torch.Tensor) -> Any:
+    return x[:, ::2] + x[:, 1::2]
+
+
+def of_a_weight(x: torch.Tensor) -> Any:
+    table = torch.arange(6.0)
+    return x[:, :3] * table[:3] + x[:, :3] * table[3:]
+
+
+@pytest.mark.parametrize(
+    ("function", "splits"), [(halves, 1), (thirds, 1), (gap, 0), (overlap, 0), (stepped, 0), (of_a_weight, 0)]
+)
+def test_slices_side_by_side(function: Any, splits: int) -> None:
+    program = fxonnx.export(Function(function), (torch.randn(2, 6),), dynamic_shapes=({0: "n"},), verify="auto")
+    assert kinds(program).count("Split") == splits
+    assert ("Slice" in kinds(program)) == (splits == 0)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_random_slices_compute_the_same(seed: int) -> None:
+    generator = random.Random(seed)
+    edges = [0, *sorted(generator.sample(range(1, 8), generator.randrange(1, 4))), 8]
+    bounds = list(itertools.pairwise(edges))
+    if generator.random() < 0.5:
+        bounds[generator.randrange(len(bounds))] = tuple(sorted(generator.sample(range(9), 2)))  # type: ignore[call-overload]
+    axis = generator.choice([0, 1, -1])
+
+    def function(x: torch.Tensor) -> Any:
+        pieces = [x.narrow(axis, first, last - first) for first, last in bounds]
+        negative = x[tuple([slice(None)] * (axis % 2) + [slice(-3, None)])]
+        return torch.cat([piece * (index + 1) for index, piece in enumerate(pieces)], axis), negative
+
+    fxonnx.export(Function(function), (torch.randn(8, 8),), verify=True)
+
+
+class Turned(nn.Module):
+    """Rotary embeddings of as many layers as there are tensors."""
+
+    def forward(self, tensors: list[torch.Tensor], positions: torch.Tensor) -> list[torch.Tensor]:
+        angles = positions[:, None].float() * torch.tensor([1.0, 0.1])
+        both = torch.cat((angles, angles), dim=-1)
+        cosine, sine = both.cos(), both.sin()
+        return [x * cosine + torch.cat((-x[..., 2:], x[..., :2]), dim=-1) * sine for x in tensors]
+
+
+@pytest.mark.parametrize("count", [2, 5])
+def test_the_table_of_sines_is_negated_once(count: int) -> None:
+    args = ([torch.randn(2, 1, 3, 4) for _ in range(count)], torch.arange(3))
+    program = fxonnx.export(Turned(), args, verify=True)
+    assert kinds(program).count("Neg") == (1 if count == 5 else 2)
+    assert program.patterns["rotary_sign"] == (5 if count == 5 else 0)
+
+
+def test_what_does_nothing_is_no_node() -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        y = x[:, :].to(torch.float32).contiguous().view(x.shape).expand(x.shape).clone()
+        return functional.dropout(functional.dropout(y, 0.0), training=False).reshape(x.shape).relu()
+
+    program = fxonnx.export(Function(function), (torch.randn(2, 3),), dynamic_shapes=({0: "n", 1: "m"},), verify="auto")
+    assert kinds(program) == ["Relu"]
+    written = fxonnx.export(Function(lambda x: x.clone().contiguous()), (torch.randn(2),), verify=True)
+    assert kinds(written) == ["Identity"]
