@@ -12,8 +12,6 @@ protobuf message can hold.
 from __future__ import annotations
 
 import argparse
-import ctypes
-import gc
 import json
 import logging
 import os
@@ -23,10 +21,12 @@ import tempfile
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from ._output import print_table, write_json
+from ._memory import peak_of
+from ._output import print_table, text, write_json
 from ._zoo import ZOO, Network, linear_layers
 
 EXPORTERS = ("fxonnx", "torch.onnx")
@@ -46,14 +46,6 @@ def _export(exporter: str, network: Network, path: Path) -> object:
     return torch.onnx.export(network.model, network.args, path, kwargs=dict(network.kwargs), dynamo=True, verbose=False)
 
 
-def _memory(field: str) -> int:
-    """A field of this process's status, in bytes: ``VmRSS`` is the resident memory, ``VmHWM`` its peak."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(f"{field}:"):
-            return int(line.split()[1]) * 1024
-    raise RuntimeError(f"/proc/self/status has no field {field}")
-
-
 def measure(model_name: str, exporter_name: str, size: int) -> dict[str, int]:
     """Measures one export in this process.
 
@@ -66,14 +58,7 @@ def measure(model_name: str, exporter_name: str, size: int) -> dict[str, int]:
     with tempfile.TemporaryDirectory() as folder:
         _export(exporter_name, linear_layers(1, 8), Path(folder, "warm.onnx"))
     with tempfile.TemporaryDirectory() as folder:
-        gc.collect()
-        # Memory that building the model left behind in malloc's pools would hide what the export takes.
-        ctypes.CDLL(None).malloc_trim(0)
-        before = _memory("VmRSS")
-        Path("/proc/self/clear_refs").write_text("5")
-        program = _export(exporter_name, network, Path(folder, "model.onnx"))
-        peak = _memory("VmHWM") - before
-        del program
+        peak, _ = peak_of(lambda: _export(exporter_name, network, Path(folder, "model.onnx")))
         files = sum(path.stat().st_size for path in Path(folder).iterdir())
     weights = sum(parameter.nbytes for parameter in network.model.parameters())
     return {"weights": weights, "peak": peak, "files": files}
@@ -118,14 +103,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     results: dict[str, dict[str, dict[str, int]]] = {}
     for model in options.models:
         results[model] = {exporter: _measure_in_child(model, exporter, options.size) for exporter in EXPORTERS}
-    rows = [
-        [model, exporter, *(f"{found[key] / MIB:.1f}" for key in ("weights", "peak", "files"))]
-        for model, row in results.items()
-        for exporter, found in row.items()
-    ]
-    header = ["model", "exporter", "weights", "peak above the model", "files"]
-    print_table("MiB per export and save", header, rows)
-    write_json(options.json, {"size": options.size, "models": results})
+    rows: list[dict[str, Any]] = []
+    for model, row in results.items():
+        ours, theirs = (row[exporter] for exporter in EXPORTERS)
+        mib = {f"{name} MiB": found["peak"] / MIB for name, found in row.items()}
+        sizes = {"weights MiB": ours["weights"] / MIB, **mib}
+        rows.append({"model": model, **sizes, "files": ours["files"] / theirs["files"]})
+    keys = list(rows[0])
+    print_table("Peak memory of an export with saving", keys, [[text(row[key]) for key in keys] for row in rows])
+    write_json(options.json, {"size": options.size, "rows": rows, "details": results})
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from io import BytesIO
+from types import MappingProxyType
 from typing import Any, Literal, get_args
 
 import torch
@@ -17,7 +18,7 @@ from torch.onnx import OperatorExportTypes, TrainingMode
 from fxonnx_translations.registry import Registry
 from fxonnx_translations.translations import default_registry
 
-from .arguments import check_names, check_opset, check_table
+from .arguments import Form, Target, check_form, check_names, check_table
 from .capture import ALIASES_KEY, CONSTRAINTS_KEY, Capture, capture
 from .lower.dispatch import is_translated
 from .lower.lowering import Request, lower
@@ -34,9 +35,7 @@ from .state import exporting
 from .symbolics import registered_symbolics
 from .timing import Timer
 
-__all__ = ["DEFAULT_OPSET", "export"]
-
-DEFAULT_OPSET = 20
+__all__ = ["export"]
 
 
 def export(
@@ -74,6 +73,9 @@ def export(
     state: State = "warn",
     metadata: MetadataLevel = "full",
     compat: Literal["torchscript"] | None = None,
+    ir_version: int | None = None,
+    target: Target | None = None,
+    patterns: Mapping[str, bool] = MappingProxyType({}),
     on_stage: Callable[[str], None] | None = None,
     **older: Any,
 ) -> ONNXProgram:
@@ -125,6 +127,12 @@ def export(
             relative paths, "names" without the last two, "none" for nothing.
         compat: "torchscript" for the names that torch.onnx's first exporter gave to nodes and to values between them:
             ``/features/features.0/Conv_output_0``.
+        ir_version: IR version of the model; by default 10 from opset 20 on, or a newer one that the opset needs, and
+            for older opsets what they need.
+        target: "onnxruntime" for the graph that ONNX Runtime runs fastest, with opset 23 unless ``opset_version`` says
+            otherwise; by default one that is good for every runtime.
+        patterns: Names of rules about operators that are written out, as in ``program.patterns``, to whether they are
+            applied.
         on_stage: Called with the name of each stage as it begins.
         **older: Parameters of older versions of torch.onnx.export: ``use_external_data_format`` is ``external_data``,
             ``example_outputs`` and the like are not needed any more.
@@ -145,10 +153,10 @@ def export(
         model, args, kwargs, dynamic_shapes, input_names, output_names
     )
     external_data = check_older(older, external_data)
-    opset = check_opset(opset_version, DEFAULT_OPSET)
+    form = check_form(opset_version, ir_version, target, patterns if optimize else None)
     how = _Translating(
-        opset,
-        check_table(default_registry().extended(registered_symbolics(opset)), custom_translation_table),
+        form,
+        check_table(default_registry().extended(registered_symbolics(form.opset)), custom_translation_table),
         check_names(input_names, output_names),
         check_passthrough(operator_export_type, custom_opsets),
         optimize=optimize,
@@ -174,11 +182,9 @@ def export(
                 strict_shapes=strict_shapes,
                 may_train=mode is not None,
             )
-        if dump_exported_program:
-            dump(captured.exported_program, artifacts_dir)
+        dump(captured.exported_program, artifacts_dir if dump_exported_program else None)
         program = page.program = _program(model, captured, how, timer, mode)
-        if verify:
-            _verify(program, captured, timer, "auto" if verify == "auto" else None)
+        _verify(program, captured, timer, verify)
         _save(program, timer, f, export_params, keep_initializers_as_inputs, external_data)
     _print(program, graph=bool(verbose), stages=profile)
     return program
@@ -188,7 +194,7 @@ def export(
 class _Translating:
     """How the captured program is to be translated."""
 
-    opset: int
+    form: Form
     registry: Registry
     names: tuple[Sequence[str], Sequence[str]]
     passthrough: Passthrough
@@ -206,7 +212,7 @@ class _Translating:
 
     def is_translated(self, node: torch.fx.Node) -> bool:
         """Whether a node needs no decomposition."""
-        return self.passthrough.keeps(node.target) or is_translated(node, self.registry, self.opset)
+        return self.passthrough.keeps(node.target) or is_translated(node, self.registry, self.form.opset)
 
 
 def _program(
@@ -226,7 +232,7 @@ def _program(
             how.is_translated,
             optimize=how.optimize,
             fold_weights=how.fold_weights,
-            opset=how.opset,
+            rules=how.form.rules,
         )
     updates = find_updates(prepared, captured.input_paths)
     lost = report_updates(updates, how.state)
@@ -235,7 +241,8 @@ def _program(
     with unset_fake_temporarily(), timer.stage("lower"):
         names = captured.dim_names
         legacy = how.compat is not None
-        request = Request(how.opset, how.registry, names, ends, how.passthrough, how.metadata, legacy)
+        form = how.form
+        request = Request(form.opset, how.registry, names, ends, how.passthrough, how.metadata, legacy, form.ir_version)
         lowered = lower(prepared, request)
     if lost:
         lowered.metadata_props[LOST_UPDATES_KEY] = json.dumps(lost)
@@ -279,8 +286,10 @@ def _print(program: ONNXProgram, *, graph: bool, stages: bool) -> None:
         sys.stdout.write(f"{stage_table(program.timings)}\n")
 
 
-def _verify(program: ONNXProgram, captured: Capture, timer: Timer, sizes: Literal["auto"] | None) -> None:
+def _verify(program: ONNXProgram, captured: Capture, timer: Timer, wanted: bool | Literal["auto"]) -> None:
+    if not wanted:
+        return
     with timer.stage("verify"):
-        program.verify(sizes=sizes)
+        program.verify(sizes="auto" if wanted == "auto" else None)
         for args, kwargs in captured.more_inputs:
             program.verify(args, kwargs)

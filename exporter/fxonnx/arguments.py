@@ -3,24 +3,88 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Literal, TypeAlias, get_args
 
 import torch
 
 from fxonnx_translations.registry import Registry
 
 from .errors import ArgumentError
-from .lower.model import NEWEST_OPSET, OLDEST_OPSET
+from .lower.model import NEWEST_IR_VERSION, NEWEST_OPSET, OLDEST_OPSET, ir_versions
+from .options import check_choice
+from .prepare import PATTERNS
 
-__all__ = ["check_names", "check_opset", "check_table"]
+__all__ = ["Form", "Target", "check_form", "check_names", "check_table"]
 
 
-def check_opset(opset_version: int | None, default: int) -> int:
-    """The target opset.
+Target: TypeAlias = Literal["onnxruntime"]
+
+_DEFAULT_OPSETS: Mapping[Target | None, int] = MappingProxyType({None: 20, "onnxruntime": 23})
+
+
+@dataclass(frozen=True)
+class Form:
+    """What the model is written in.
+
+    Attributes:
+        opset: Version of the default domain.
+        ir_version: Version of the file format.
+        rules: Names of the rules about operators that are written out, in their order.
+    """
+
+    opset: int
+    ir_version: int
+    rules: tuple[str, ...]
+
+
+def check_form(opset: Any, ir_version: Any, target: Any, patterns: Mapping[str, bool] | None) -> Form:
+    """What the model is to be written in.
+
+    Args:
+        opset: The user's ``opset_version``.
+        ir_version: The user's.
+        target: The user's.
+        patterns: The user's, or None for no rules at all.
 
     Raises:
-        ArgumentError: If it is not one that fxonnx writes.
+        ArgumentError: If an argument has no such value, or the IR version is too old for the opset.
     """
+    check_choice("target", target, (None, *get_args(Target)))
+    opset = _check_opset(opset, _DEFAULT_OPSETS[target])
+    return Form(opset, _check_ir_version(ir_version, opset), _check_patterns(patterns, opset, target))
+
+
+def _check_ir_version(ir_version: Any, opset: int) -> int:
+    default, least = ir_versions(opset)
+    if ir_version is None:
+        return default
+    if isinstance(ir_version, bool) or not isinstance(ir_version, int):
+        raise ArgumentError("ir_version", f"expected an int, got {ir_version!r}")
+    if not least <= ir_version <= NEWEST_IR_VERSION:
+        raise ArgumentError(
+            "ir_version",
+            f"{ir_version} can not be written: opset {opset} needs {least}, and the newest is {NEWEST_IR_VERSION}",
+            hint=f"pass a number from {least} to {NEWEST_IR_VERSION}, or nothing for {default}",
+        )
+    return ir_version
+
+
+def _check_patterns(patterns: Any, opset: int, target: str | None) -> tuple[str, ...]:
+    if patterns is None:
+        return ()
+    if not isinstance(patterns, Mapping):
+        raise ArgumentError(
+            "patterns", f"expected a dict from name to True or False, got {patterns!r}", hint='write {"gelu": False}'
+        )
+    unknown = [name for name in patterns if name not in PATTERNS]
+    if unknown:
+        raise ArgumentError("patterns", f"there is no rule {unknown[0]!r}", hint=f"there are {', '.join(PATTERNS)}")
+    return tuple(name for name, rule in PATTERNS.items() if patterns.get(name, rule.is_for(opset, target)))
+
+
+def _check_opset(opset_version: int | None, default: int) -> int:
     if opset_version is None:
         return default
     # bool first: it is a subclass of int.

@@ -214,3 +214,63 @@ def test_what_does_nothing_is_no_node() -> None:
     assert kinds(program) == ["Relu"]
     written = fxonnx.export(Function(lambda x: x.clone().contiguous()), (torch.randn(2),), verify=True)
     assert kinds(written) == ["Identity"]
+
+
+class WrittenOut(nn.Module):
+    """Attention as a formula.
+
+    Args:
+        form: What is special about it.
+    """
+
+    def __init__(self, form: str) -> None:
+        super().__init__()
+        self.form = form
+        self.bias = nn.Embedding(3, 4)
+
+    def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, given: torch.Tensor) -> Any:
+        scores = torch.matmul(q, k.mT if self.form == "mT" else k.transpose(2, 3))
+        if self.form == "keys as they are":
+            scores = torch.matmul(q, k)
+        scores = scores * 0.4 if self.form == "product" else scores / 2.5
+        if self.form in ("masked", "broadcast", "lowest"):
+            shown = given[:, :, :1] > 0 if self.form == "broadcast" else given > 0
+            lowest = torch.finfo(torch.float32).min if self.form == "lowest" else -1e4
+            scores = scores + torch.where(shown, 0.0, lowest)
+        if self.form == "biased":
+            scores = self.bias(torch.arange(3)).t()[None, :, None, :] + scores
+        if self.form == "given":
+            scores = scores + given
+        weights = functional.dropout(
+            torch.softmax(scores, dim=2 if self.form == "other axis" else -1), 0.1, self.training
+        )
+        out = torch.matmul(weights, v)
+        return (out, weights) if self.form == "shown" else out
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        "product",
+        "quotient",
+        "mT",
+        "masked",
+        "broadcast",
+        "biased",
+        "lowest",
+        "given",
+        "keys as they are",
+        "other axis",
+        "shown",
+    ],
+)
+def test_attention_written_out(form: str) -> None:
+    args = (*(torch.randn(2, 4, 3, 3) for _ in range(3)), torch.randn(2, 1, 3, 3))
+    is_whole = form not in ("given", "keys as they are", "other axis", "shown")
+    axes = {0: "batch"}
+    for shapes in (None, (axes,) * 4):
+        program = fxonnx.export(
+            WrittenOut(form).eval(), args, dynamic_shapes=shapes, opset_version=23, verify="auto" if shapes else True
+        )
+        assert kinds(program).count("Attention") == is_whole
+    assert "Attention" not in kinds(fxonnx.export(WrittenOut(form).eval(), args, verify=True))

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import fxonnx
-from fxonnx.prepare.patterns import apply_patterns
+from fxonnx.prepare.patterns import PATTERNS, apply_patterns
 from tests.functions import Function
 
 
@@ -137,7 +137,7 @@ def test_random_graphs_compute_the_same(seed: int) -> None:
         # The module's parameters are attributes; rules ask for the values that nodes hold.
         if node.op == "get_attr" and isinstance(getattr(model, str(node.target), None), torch.Tensor):
             node.meta.setdefault("val", getattr(model, str(node.target)))
-    apply_patterns(graph, 20)
+    apply_patterns(graph, [name for name, rule in PATTERNS.items() if rule.is_for(20, None)])
     graph.lint()
     module.recompile()
     torch.testing.assert_close(module(x), before, rtol=1e-12, atol=1e-12)
@@ -276,3 +276,78 @@ def test_rotary_embeddings(form: str, batch: int) -> None:
         program = fxonnx.export(Rotated(form).eval(), args, dynamic_shapes=shapes, opset_version=23, verify="auto")
         assert kinds(program).count("RotaryEmbedding") == (2 if form == "whole" else 0)
     assert "RotaryEmbedding" not in kinds(fxonnx.export(Rotated(form).eval(), args, verify=True))
+
+
+class Centered(nn.Module):
+    """Layer norms as formulas, and what only looks like them."""
+
+    def __init__(self, form: str) -> None:
+        super().__init__()
+        self.form = form.split()
+        self.weight, self.bias = nn.Parameter(torch.rand(6) + 0.5), nn.Parameter(torch.randn(6))
+
+    def forward(self, x: torch.Tensor) -> Any:
+        mean = x.mean(-1, keepdim=True)
+        centered = x - mean
+        if "mean" in self.form:
+            variance = (x - x.mean(-1, keepdim=True)).pow(2).mean(-1, keepdim=True)
+        elif "square" in self.form:
+            variance = (centered * centered).mean(x.dim() - 1, keepdim=True)
+        else:
+            variance = x.var(-1, keepdim=True, unbiased="unbiased" in self.form)
+        if "std" in self.form:
+            normal = centered / (torch.sqrt(variance) + 1e-5)
+        elif "rsqrt" in self.form:
+            normal = centered * torch.rsqrt(variance + 1e-5)
+        elif "power" in self.form:
+            normal = centered / (variance + 1e-5) ** 0.5
+        else:
+            normal = centered / torch.sqrt(variance + 1e-5)
+        if "plain" in self.form:
+            return normal
+        result = self.weight * normal
+        return (result, normal) if "kept" in self.form else result + self.bias
+
+
+@pytest.mark.parametrize(
+    ("form", "nodes"),
+    [
+        *(
+            (form, ["LayerNormalization"])
+            for form in ("mean", "square rsqrt", "power", "mean rsqrt", "plain", "square")
+        ),
+        ("kept", ["LayerNormalization", "Mul"]),
+        *((form, None) for form in ("std", "unbiased", "mean std")),
+    ],
+)
+def test_layer_norms_written_out(form: str, nodes: list[str] | None) -> None:
+    for dtype in (torch.float32, torch.float64):
+        model, args = Centered(form).to(dtype), (torch.randn(2, 3, 6, dtype=dtype),)
+        program = fxonnx.export(model.eval(), args, dynamic_shapes=({0: "n"},), verify="auto")
+        assert kinds(program) == nodes if nodes is not None else program.patterns["layer_norm"] == 0
+    plain = fxonnx.export(model, args, patterns={"layer_norm": False}, verify=True)
+    assert "layer_norm" not in plain.patterns
+    assert len(kinds(plain)) > 1
+
+
+def test_padding_is_part_of_the_convolution() -> None:
+    class Padded(nn.Module):
+        def __init__(self, mode: str = "constant", value: float = 0.0) -> None:
+            super().__init__()
+            self.conv = nn.Conv2d(2, 3, 3, padding=1, stride=2)
+            self.mode, self.value = mode, value
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            fill = self.value if self.mode == "constant" else None
+            return self.conv(nn.functional.pad(x, (0, 1, 2, 0), self.mode, fill))
+
+    args, axes = (torch.randn(2, 2, 5, 6),), ({0: "n", 2: "h", 3: "w"},)
+    for mode, value, nodes in (
+        ("constant", 0.0, ["Conv"]),
+        ("constant", 1.0, ["Pad", "Conv"]),
+        ("reflect", 0.0, ["Pad", "Conv"]),
+    ):
+        for opset in (11, 20):
+            model = Padded(mode, value).eval()
+            program = fxonnx.export(model, args, dynamic_shapes=axes, opset_version=opset, verify="auto")
+            assert kinds(program) == nodes

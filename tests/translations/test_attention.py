@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention as sdpa
@@ -44,7 +46,6 @@ CASES = (
             ("plain", sdpa, (Q, K, V)),
             ("scale", lambda q, k, v: sdpa(q, k, v, scale=0.3), (Q, K, V)),
             ("causal", lambda q, k, v: sdpa(q, k, v, is_causal=True), (Q, K, V)),
-            ("float mask", sdpa, (Q, K, V, T(("t", "m")))),
             ("bool mask", sdpa, (Q, K, V, T((2, 1, "t", "m"), torch.bool))),
             ("grouped heads", lambda q, k, v: sdpa(q, k, v, enable_gqa=True), (Q, GROUPED_K, GROUPED_V)),
             (
@@ -53,6 +54,18 @@ CASES = (
                 (*(T((1, 1, s, 4)) for s in (3, 2, 2)), torch.tensor([[True, True], [False, False], [True, False]])),
             ),
         )
+    ),
+    *(Case(TARGET, sdpa, (Q, K, V, T(("t", "m"))), f"float mask, opset {opset}", opset=opset) for opset in (23, 24)),
+    *(
+        Case(
+            TARGET,
+            sdpa,
+            (*(T((1, 1, s, 4)) for s in (3, 2, 2)), torch.tensor([[0.0, lowest], [lowest, lowest], [lowest, 0.0]])),
+            f"rows hidden by {lowest:.0e}, opset {opset}",
+            opset=opset,
+        )
+        for opset in (13, 20, 23, 24)
+        for lowest in (-math.inf, -1e4, torch.finfo(torch.float32).min)
     ),
     Case(TARGET, sdpa, (Q, K, V, T((2, 1, 1, "m"), torch.bool)), "mask for all queries, opset 23", opset=23),
     Case(TARGET, sdpa, tuple(T(t.shape, torch.float64) for t in (Q, K, V)), "double, opset 23", opset=23),

@@ -59,6 +59,8 @@ class Builder(onnxscript.GraphBuilder):
         self.parts: dict[ir.Value, tuple[ir.Value, ir.Value]] = dict(parent.parts) if parent else {}
         self.joined: dict[tuple[ir.Value, ir.Value], ir.Value] = dict(parent.joined) if parent else {}
         self._sizes: dict[sympy.Expr, ir.Value] = {}
+        self._size_exprs: dict[ir.Value, sympy.Expr] = parent._size_exprs if parent else {}
+        self.bounds: dict[ir.Value, tuple[Dim, Dim] | None] = parent.bounds if parent else {}
         self._nodes: dict[Any, Sequence[ir.Value]] = {}
 
     # ---- types and shapes
@@ -161,7 +163,12 @@ class Builder(onnxscript.GraphBuilder):
     def remember_size(self, expr: sympy.Expr, value: ir.Value) -> None:
         """Records the value of a size expression."""
         self._sizes[expr] = value
+        self._size_exprs[value] = expr
         self._dims[value] = (1,)
+
+    def size_of(self, value: ir.Value) -> sympy.Expr | None:
+        """The size expression that a value holds, if it was made to hold one."""
+        return self._size_exprs.get(value)
 
     # ---- nodes
 

@@ -9,7 +9,7 @@ from typing import Any
 import onnx_ir as ir
 from torch.utils._sympy.functions import FloorDiv
 
-from .aten.attention import simplest_mask
+from .aten.attention import above_lowest, simplest_mask
 from .aten.view import swapped
 from .foreign import translates_when_loaded
 from .op import Op, Unsupported
@@ -260,6 +260,8 @@ def _complete(
     """The mask with an element for every pair: ONNX Runtime's kernel does not broadcast its last two axes."""
     if attn_mask is None:
         return None
+    if op.dtype_of(attn_mask) == ir.DataType.FLOAT:
+        attn_mask = above_lowest(op, attn_mask)
     length, present = op.dims(query)[-2], op.dims(key)[-2]
     total = present if past_key is None else present + op.dims(past_key)[-2]
     return op.expand(attn_mask, [*op.dims(attn_mask)[:-2], length, total])

@@ -13,8 +13,9 @@ import numpy as np
 import onnx_ir as ir
 
 from .constants import array_of
+from .ranges import COMPARISONS, bounds, comparison, counts_up
 from .shapes import broadcast, ints_of
-from .symbols import is_static
+from .symbols import Dim, is_static
 
 if TYPE_CHECKING:
     from .builder import Builder
@@ -124,27 +125,59 @@ def _axes(insert: bool) -> Rule:
             return inputs[0]
         array = array_of(inputs[0])
         if array is None or axes is None or array.size > _LARGEST_LITERAL:
-            return None if insert or axes is None else _undone(builder, inputs[0], axes)
+            if axes is None:
+                return None
+            return _inserted_at_once(builder, inputs[0], axes) if insert else _undone(builder, inputs[0], axes)
         changed = np.expand_dims(array, tuple(axes)) if insert else np.squeeze(array, tuple(axes))
         return builder.constant(ir.Tensor(changed))
 
     return rule
 
 
+def _inserted(node: ir.Node, rank: int) -> list[int] | None:
+    """The axes that an Unsqueeze inserts, in a result of that rank."""
+    given = node.attributes.get("axes")
+    axes = list(given.as_ints()) if given is not None else ints_of(node.inputs[1])
+    return None if axes is None else sorted(axis % rank for axis in axes)
+
+
+def _inserted_at_once(builder: Builder, value: ir.Value, axes: list[int]) -> ir.Value | None:
+    """Two Unsqueezes after each other are one; an Expand before one comes after it, where it may not be needed."""
+    dims = builder.dims(value)
+    later = {axis % (len(dims) + len(axes)) for axis in axes}
+    kept = [place for place in range(len(dims) + len(axes)) if place not in later]
+    expand, first = _made_by(value, "Expand"), _made_by(value, "Unsqueeze")
+    if expand is not None and expand.inputs[0] is not None and len(builder.dims(expand.inputs[0])) == len(dims):
+        result: list[Dim] = [1] * (len(dims) + len(axes))
+        for place, dim in zip(kept, dims, strict=True):
+            result[place] = dim
+        return _expanded(builder, builder.value_of("Unsqueeze", expand.inputs[0], sorted(later)), result)
+    earlier = None if first is None else _inserted(first, len(dims))
+    if first is None or earlier is None or first.inputs[0] is None:
+        return None
+    return builder.value_of("Unsqueeze", first.inputs[0], sorted(later.union(kept[axis] for axis in earlier)))
+
+
 def _undone(builder: Builder, value: ir.Value, axes: list[int]) -> ir.Value | None:
-    """Squeeze of an axis that was put in before a Transpose."""
+    """Squeeze of axes that were put in before, maybe in front of a Transpose."""
+    rank = len(builder.dims(value))
+    dropped = {axis % rank for axis in axes}
+    unsqueeze = _made_by(value, "Unsqueeze")
+    inserted = None if unsqueeze is None else _inserted(unsqueeze, rank)
+    if unsqueeze is not None and inserted is not None and unsqueeze.inputs[0] is not None and dropped <= set(inserted):
+        rest = [axis - sum(each < axis for each in dropped) for axis in inserted if axis not in dropped]
+        return builder.value_of("Unsqueeze", unsqueeze.inputs[0], rest) if rest else unsqueeze.inputs[0]
     transpose = _made_by(value, "Transpose")
     unsqueeze = None if transpose is None else _made_by(transpose.inputs[0], "Unsqueeze")
-    if transpose is None or unsqueeze is None or unsqueeze.inputs[0] is None or len(axes) != 1:
+    inserted = None if unsqueeze is None else _inserted(unsqueeze, rank)
+    if transpose is None or unsqueeze is None or unsqueeze.inputs[0] is None or inserted is None or len(dropped) != 1:
         return None
     perm = list(transpose.attributes["perm"].as_ints())
-    given = unsqueeze.attributes.get("axes")
-    known = list(given.as_ints()) if given is not None else ints_of(unsqueeze.inputs[1])
-    if known is None or len(known) != 1 or perm[axes[0]] != known[0] % len(perm):
+    (gone,) = dropped
+    if len(inserted) != 1 or perm[gone] != inserted[0]:
         return None
-    place, dropped = known[0] % len(perm), axes[0] % len(perm)
-    rest = [p - (p > place) for at, p in enumerate(perm) if at != dropped]
-    return builder.value_of("Transpose", unsqueeze.inputs[0], perm=rest)
+    left = [p - (p > inserted[0]) for at, p in enumerate(perm) if at != gone]
+    return builder.value_of("Transpose", unsqueeze.inputs[0], perm=left)
 
 
 def _concat(builder: Builder, inputs: list[ir.Value], attributes: dict[str, Any]) -> ir.Value | None:
@@ -157,10 +190,30 @@ def _concat(builder: Builder, inputs: list[ir.Value], attributes: dict[str, Any]
 
 
 def _gather(builder: Builder, inputs: list[ir.Value], attributes: dict[str, Any]) -> ir.Value | None:
-    indices, dims = array_of(inputs[1]), builder.dims(inputs[0])
-    if indices is None or indices.ndim != 1 or len(indices) != dims[attributes.get("axis", 0)]:
+    value, indices = inputs
+    dims, chosen = builder.dims(value), builder.dims(indices)
+    axis = attributes.get("axis", 0) % max(len(dims), 1)
+    known = bounds(builder, value)
+    result = (*dims[:axis], *chosen, *dims[axis + 1 :])
+    if known is not None and isinstance(known[0], int) and known[0] == known[1] and array_of(value) is None:
+        return _everywhere(builder, known[0], value.dtype or ir.DataType.INT64, result)
+    if len(chosen) == 1 and chosen[0] == dims[axis] and _counts_from_zero(builder, indices):
+        return value
+    expand = _made_by(value, "Expand")
+    source = None if expand is None else expand.inputs[0]
+    if source is None or len(chosen) != 1 or len(builder.dims(source)) != len(dims):
         return None
-    return inputs[0] if np.array_equal(indices, np.arange(len(indices))) else None
+    if builder.dims(source)[axis] == 1 and dims[axis] != 1:
+        return _expanded(builder, source, result)
+    return _expanded(builder, builder.value_of("Gather", source, indices, axis=axis), result)
+
+
+def _counts_from_zero(builder: Builder, indices: ir.Value) -> bool:
+    array = array_of(indices)
+    if array is not None:
+        return np.array_equal(array, np.arange(len(array)))
+    known = bounds(builder, indices)
+    return known is not None and known[0] == 0 and counts_up(builder, indices)
 
 
 def _identity(builder: Builder, inputs: list[ir.Value], attributes: dict[str, Any]) -> ir.Value | None:
@@ -186,33 +239,83 @@ def _neutral(number: float, floats: bool, left_too: bool) -> Rule:
 
 
 def _broadcasting(op_type: str, rule: Rule | None = None) -> Rule:
-    """Operands that were expanded, where the operator broadcasts to the same shape without."""
+    """Operands that were expanded are taken as they were before; if need be, the result is expanded instead."""
 
     def unexpanded(builder: Builder, inputs: list[ir.Value], attributes: dict[str, Any]) -> ir.Value | None:
         simpler = None if rule is None else rule(builder, inputs, attributes)
         if simpler is not None:
             return simpler
-        for index, value in enumerate(inputs):
-            expand = _made_by(value, "Expand")
-            if expand is None or expand.inputs[0] is None:
-                continue
-            dims = [builder.dims(each) for each in inputs]
-            others = [*dims[:index], builder.dims(expand.inputs[0]), *dims[index + 1 :]]
-            if broadcast(others) == broadcast(dims):
-                narrow = [*inputs[:index], expand.inputs[0], *inputs[index + 1 :]]
-                return builder.value_of(op_type, *narrow, **attributes)
-        return None
+        expands = [_made_by(value, "Expand") for value in inputs]
+        if not any(expands):
+            return None
+        narrow = [
+            value if expand is None or expand.inputs[0] is None else expand.inputs[0]
+            for value, expand in zip(inputs, expands, strict=True)
+        ]
+        return _expanded(builder, builder.value_of(op_type, *narrow, **attributes), _joint(builder, inputs))
 
     return unexpanded
 
 
-_PLAIN_BROADCASTING = (
-    *("And", "Or", "Xor", "Where", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"),
-    *("Pow", "Mod", "Min", "Max", "BitwiseAnd", "BitwiseOr", "BitwiseXor"),
-)
+def _joint(builder: Builder, inputs: Sequence[ir.Value]) -> tuple[Dim, ...]:
+    return broadcast([builder.dims(value) for value in inputs])
+
+
+def _expanded(builder: Builder, value: ir.Value, dims: Sequence[Dim]) -> ir.Value:
+    from .op import Op
+
+    return Op(builder).expand(value, dims)
+
+
+def _everywhere(builder: Builder, value: Any, dtype: ir.DataType, dims: Sequence[Dim]) -> ir.Value:
+    return _expanded(builder, builder.constant(value, dtype), dims)
+
+
+def _decided(op_type: str) -> Rule:
+    """A comparison of positions that says the same of all."""
+
+    def rule(builder: Builder, inputs: list[ir.Value], attributes: dict[str, Any]) -> ir.Value | None:
+        answer = comparison(builder, op_type, *inputs)
+        return None if answer is None else _everywhere(builder, answer, ir.DataType.BOOL, _joint(builder, inputs))
+
+    return rule
+
+
+def _logical(neutral: int) -> Rule:
+    """And with what is True everywhere, Or with what is False everywhere; and the other way round."""
+
+    def rule(builder: Builder, inputs: list[ir.Value], attributes: dict[str, Any]) -> ir.Value | None:
+        for value, other in (inputs, inputs[::-1]):
+            known = bounds(builder, value)
+            if known == (neutral, neutral):
+                return _expanded(builder, other, _joint(builder, inputs))
+            if known == (1 - neutral, 1 - neutral):
+                return _everywhere(builder, bool(1 - neutral), ir.DataType.BOOL, _joint(builder, inputs))
+        return None
+
+    return rule
+
+
+def _not(builder: Builder, inputs: list[ir.Value], attributes: dict[str, Any]) -> ir.Value | None:
+    known = bounds(builder, inputs[0])
+    if known not in ((0, 0), (1, 1)):
+        return None
+    return _everywhere(builder, known == (0, 0), ir.DataType.BOOL, builder.dims(inputs[0]))
+
+
+def _cumsum(builder: Builder, inputs: list[ir.Value], attributes: dict[str, Any]) -> ir.Value | None:
+    return inputs[0] if bounds(builder, inputs[0]) == (0, 0) else None
+
+
+_PLAIN_BROADCASTING = ("Xor", "Where", "Pow", "Mod", "Min", "Max", "BitwiseAnd", "BitwiseOr", "BitwiseXor")
 
 RULES: Mapping[str, Rule] = {
     **{op_type: _broadcasting(op_type) for op_type in _PLAIN_BROADCASTING},
+    **{op_type: _broadcasting(op_type, _decided(op_type)) for op_type in COMPARISONS},
+    "And": _broadcasting("And", _logical(neutral=1)),
+    "Or": _broadcasting("Or", _logical(neutral=0)),
+    "Not": _not,
+    "CumSum": _cumsum,
     "Cast": _cast,
     "Transpose": _transpose,
     "Reshape": _reshape,

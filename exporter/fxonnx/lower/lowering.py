@@ -30,7 +30,7 @@ from .dispatch import bind, find
 from .legacy_names import SCOPE, rename_by_scope
 from .lowest_opset import lowest_opset
 from .metadata import MetadataLevel, NodeMetadata, scopes_of, target_name
-from .model import NEWEST_OPSET, STATE_KEY, Ends, add_inputs, add_outputs, new_model
+from .model import NEWEST_OPSET, STATE_KEY, Ends, add_inputs, add_outputs, ir_versions, new_model
 from .passthrough import Passthrough
 
 __all__ = ["Request", "lower"]
@@ -54,6 +54,7 @@ class Request:
         passthrough: Operators that become nodes of their own domain.
         metadata: How much nodes say of where they come from.
         legacy_names: Whether nodes and values have the names of torch.onnx's first exporter.
+        ir_version: Version of the file format; by default the one that goes with the opset.
     """
 
     opset: int
@@ -63,6 +64,7 @@ class Request:
     passthrough: Passthrough = Passthrough()  # noqa: RUF009 - immutable
     metadata: MetadataLevel = "full"
     legacy_names: bool = False
+    ir_version: int | None = None
 
 
 def lower(prepared: Prepared, request: Request) -> ir.Model:
@@ -74,7 +76,8 @@ def lower(prepared: Prepared, request: Request) -> ir.Model:
     """
     symbols = SymbolTable(request.dim_names)
     names = Names()
-    model = new_model(prepared, request.opset)
+    ir_version = request.ir_version or ir_versions(request.opset)[0]
+    model = new_model(prepared, request.opset, ir_version)
     builder = Builder(model.graph, symbols, names)
     walk = _Walk(builder, request)
     walk.shared, paths = add_inputs(prepared, builder, walk.env, request.ends)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import onnx
 import onnx.defs
 import onnx.helper
 import onnx_ir as ir
@@ -21,11 +22,22 @@ from ..errors import ArgumentError
 from ..prepare import Derived, Prepared, Update
 from ..signature import InputRecord
 
-__all__ = ["NEWEST_OPSET", "OLDEST_OPSET", "STATE_KEY", "Ends", "add_inputs", "add_outputs", "new_model"]
+__all__ = [
+    "NEWEST_IR_VERSION",
+    "NEWEST_OPSET",
+    "OLDEST_OPSET",
+    "STATE_KEY",
+    "Ends",
+    "add_inputs",
+    "add_outputs",
+    "ir_versions",
+    "new_model",
+]
 
 OLDEST_OPSET = 11
 # What the installed onnx knows; 28 is the newest that the translations were tried at.
 NEWEST_OPSET = min(28, onnx.defs.onnx_opset_version())
+NEWEST_IR_VERSION = int(onnx.IR_VERSION)
 
 _INPUT = "pkg.torch.export.graph_signature.InputSpec."
 _OUTPUT = "pkg.torch.export.graph_signature.OutputSpec."
@@ -61,23 +73,24 @@ class Ends:
         return frozenset(update.placeholder for update in self.updates if self.state_inputs and not update.is_input)
 
 
-def new_model(prepared: Prepared, opset: int) -> ir.Model:
+def new_model(prepared: Prepared, opset: int, ir_version: int) -> ir.Model:
     """An empty model with torch's header and the graph's metadata."""
     graph = ir.Graph([], [], nodes=[], opset_imports={"": opset}, name="main_graph")
     graph.metadata_props["pkg.torch.export.ExportedProgram.graph_signature"] = prepared.signature.text
     graph.metadata_props["pkg.torch.export.ExportedProgram.range_constraints"] = str(
         prepared.exported_program.range_constraints
     )
-    return ir.Model(graph, ir_version=_ir_version(opset), producer_name="pytorch", producer_version=torch.__version__)
+    return ir.Model(graph, ir_version=ir_version, producer_name="pytorch", producer_version=torch.__version__)
 
 
-def _ir_version(opset: int) -> int:
-    """torch's IR version 10 from opset 20 on, or a newer one that the opset needs; for old opsets what they need.
+def ir_versions(opset: int) -> tuple[int, int]:
+    """The IR version that is written by default, and the oldest that can be.
 
-    Runtimes that are old enough to ask for an old opset refuse newer IR versions.
+    torch's IR version 10 from opset 20 on, or a newer one that the opset needs; for old opsets what they need:
+    runtimes that are old enough to ask for an old opset refuse newer IR versions.
     """
     needed = int(onnx.helper.find_min_ir_version_for([onnx.helper.make_opsetid("", opset)]))
-    return max(10, needed) if opset >= 20 else needed
+    return (max(10, needed) if opset >= 20 else needed), needed
 
 
 def add_inputs(

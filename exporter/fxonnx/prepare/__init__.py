@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from .decompose import REASON_KEY
 from .derive import Derived
+from .patterns import PATTERNS
 from .pipeline import Prepared, prepare
 from .splicing import find_attribute
 from .updates import LOST_UPDATES_KEY, State, Update, find_updates, report_updates
 
 __all__ = [
     "LOST_UPDATES_KEY",
+    "PATTERNS",
     "REASON_KEY",
     "Derived",
     "Prepared",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -68,7 +68,7 @@ def prepare(
     *,
     optimize: bool = True,
     fold_weights: bool = True,
-    opset: int = 20,
+    rules: Collection[str] = (),
 ) -> Prepared:
     """Runs all passes on a copy of the captured graph.
 
@@ -77,7 +77,7 @@ def prepare(
         is_translated: Whether a node can be translated as it is; others are decomposed.
         optimize: Whether equal computations are shared, patterns recognized and batch norms folded.
         fold_weights: Whether weights that are computed from weights are initializers, not nodes.
-        opset: Target opset.
+        rules: Names of the rules about operators that are written out, to be applied with ``optimize``.
     """
     signature = read_signature(exported_program)
     module = _copy(exported_program)
@@ -103,7 +103,7 @@ def prepare(
     if optimize:
         drop_noops(graph)
         share(graph, lifted)
-        patterns = apply_patterns(graph, opset)
+        patterns = apply_patterns(graph, rules)
     constants = dict(fold(module, lifted))
     weights = {node for node, record in records.items() if record.is_weight and node.name not in mutated}
     if optimize and fold_weights:

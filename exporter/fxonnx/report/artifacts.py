@@ -66,11 +66,10 @@ def artifact(directory: str | os.PathLike[str], ending: str) -> Path:
     return path
 
 
-def dump(exported_program: torch.export.ExportedProgram, directory: str | os.PathLike[str]) -> Path:
-    """Saves the captured program as ``onnx_export_<time>.pt2``."""
-    path = artifact(directory, ".pt2")
-    torch.export.save(exported_program, path)
-    return path
+def dump(exported_program: torch.export.ExportedProgram, directory: str | os.PathLike[str] | None) -> None:
+    """Saves the captured program as ``onnx_export_<time>.pt2``, if there is a directory for it."""
+    if directory is not None:
+        torch.export.save(exported_program, artifact(directory, ".pt2"))
 
 
 def stage_table(timings: Mapping[str, float]) -> str:

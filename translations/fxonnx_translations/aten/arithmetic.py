@@ -7,9 +7,11 @@ from collections.abc import Sequence
 import onnx_ir as ir
 import torch
 
+from ..constants import array_of
 from ..formulas import in_float
 from ..loops import loop
 from ..op import Op, Operand
+from ..ranges import counts_up
 from ..registry import translates
 from .axes import sliced
 
@@ -272,6 +274,21 @@ def minimum(op: Op, self: ir.Value, other: ir.Value) -> ir.Value:
     return _extremum(op, "Min", self, other)
 
 
+def _continues(op: Op, before: ir.Value | None, value: ir.Value) -> bool:
+    """Whether numbers that count up have their predecessor in front of them, as in the search for packed sequences."""
+    node = before.producer() if before is not None else None
+    if node is None or node.op_type != "Sub" or not counts_up(op.builder, value):
+        return False
+    step, first = array_of(node.inputs[1]), node.inputs[0]
+    taken = None if first is None else first.producer()
+    if step is None or step.size != 1 or step.item() != 1 or taken is None or taken.op_type != "Slice":
+        return False
+    bounds = [array_of(bound) for bound in taken.inputs[1:4]]
+    last = op.rank_of(value) - 1
+    places = [bound.reshape(-1).tolist() for bound in bounds if bound is not None]
+    return taken.inputs[0] is value and len(taken.inputs) <= 5 and places == [[0], [1], [last]]
+
+
 @translates(aten.diff.default)
 def diff(
     op: Op,
@@ -283,6 +300,8 @@ def diff(
 ) -> ir.Value:
     """aten::diff(Tensor self, int n=1, int dim=-1, Tensor? prepend=None, Tensor? append=None) -> Tensor"""
     axis = dim % op.rank_of(self)
+    if n == 1 and append is None and axis == op.rank_of(self) - 1 and _continues(op, prepend, self):
+        return op.expand(op.const(1, op.result.dtype), op.result.shape)
     pieces = [op.cast(piece, op.result.dtype) for piece in (prepend, self, append) if piece is not None]
     value = op.Concat(*pieces, axis=axis)
     for _ in range(n):

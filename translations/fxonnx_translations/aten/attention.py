@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import onnx_ir as ir
 import torch
 
 from ..constants import array_of
 from ..dtypes import to_torch_dtype
 from ..op import Op, Unsupported
+from ..ranges import shows_something
 from ..registry import translates
 from .view import swapped
 
-__all__ = ["simplest_mask"]
+__all__ = ["above_lowest", "simplest_mask"]
 
 aten = torch.ops.aten
 
@@ -49,7 +51,7 @@ def scaled_dot_product_attention(
     if dropout_p > 0:
         weights = op.Dropout(weights, op.const(float(dropout_p)), op.const(True))
     result = op.MatMul(weights, value)
-    if attn_mask is not None and op.dtype_of(attn_mask) == ir.DataType.BOOL and not _shows_something(attn_mask):
+    if attn_mask is not None and not shows_something(op.builder, attn_mask):
         result = _without_nan(op, result, attn_mask)
     return op.cast(result, op.result.dtype)
 
@@ -58,23 +60,12 @@ def simplest_mask(op: Op, attn_mask: ir.Value | None) -> ir.Value | None:
     """The mask without what only expands it, as sums do by themselves; None for one that is known to hide nothing."""
     if attn_mask is None:
         return None
-    rank = op.rank_of(attn_mask)
-    while True:
-        node = attn_mask.producer()
-        wider = node.inputs if node is not None and node.op_type in ("Expand", "And") and node.domain == "" else ()
-        pair = [value for value in wider if value is not None and not _shows_all(value)]
-        if node is None or len(wider) != 2 or (node.op_type == "And" and len(pair) != 1):
-            break
-        narrow = pair[0] if node.op_type == "And" else wider[0]
-        if narrow is None or op.rank_of(narrow) != rank:
-            break
-        attn_mask = narrow
-    return None if _shows_all(attn_mask) else attn_mask
-
-
-def _shows_all(mask: ir.Value) -> bool:
-    known = array_of(mask)
-    return known is not None and bool((known if known.dtype == bool else known == 0).all())
+    node = attn_mask.producer()
+    source = node.inputs[0] if node is not None and node.op_type == "Expand" and node.domain == "" else None
+    known = array_of(attn_mask if source is None else source)
+    if known is not None and bool((known if known.dtype == bool else known == 0).all()):
+        return None
+    return attn_mask if source is None or op.rank_of(source) != op.rank_of(attn_mask) else source
 
 
 def _attention(
@@ -100,7 +91,7 @@ def _attention(
         if is_causal:
             return None
         if op.dtype_of(attn_mask) != ir.DataType.BOOL:
-            attn_mask = op.cast(attn_mask, dtype)
+            attn_mask = above_lowest(op, op.cast(attn_mask, dtype))
         # ONNX Runtime broadcasts the batch and the heads only.
         lead, last = op.dims(attn_mask)[:-2], (dims[2], others[0][2])
         attn_mask = op.expand(attn_mask, (*lead, *last))
@@ -150,16 +141,27 @@ def _causal(op: Op, query: ir.Value, key: ir.Value, dtype: ir.DataType) -> ir.Va
     return op.Where(below, op.const(0.0, dtype), op.const(-math.inf, dtype))
 
 
-def _shows_something(attn_mask: ir.Value) -> bool:
-    """Whether a mask is known, and no row of it is all False."""
-    known = array_of(attn_mask)
-    return known is not None and bool(known.any(axis=-1).all())
-
-
 def _without_nan(op: Op, result: ir.Value, attn_mask: ir.Value) -> ir.Value:
-    """A query whose mask is all False sees nothing; torch makes that zero where Softmax makes it NaN."""
-    shown = op.ReduceMax(op.cast(attn_mask, ir.DataType.INT32), [-1], keepdims=1)
-    return op.Where(op.cast(shown, ir.DataType.BOOL), result, op.const(0.0, op.dtype_of(result)))
+    """A query that may see nothing sees nothing; torch makes that zero where Softmax makes it NaN."""
+    if op.dtype_of(attn_mask) == ir.DataType.BOOL:
+        shown = op.cast(op.ReduceMax(op.cast(attn_mask, ir.DataType.INT32), [-1], keepdims=1), ir.DataType.BOOL)
+    else:
+        shown = op.Greater(op.ReduceMax(attn_mask, [-1], keepdims=1), op.const(-math.inf, op.dtype_of(attn_mask)))
+    return op.Where(shown, result, op.const(0.0, op.dtype_of(result)))
+
+
+_LOWEST = float(np.finfo(np.float32).min)
+_ALMOST_LOWEST = -1e38
+
+
+def above_lowest(op: Op, attn_mask: ir.Value) -> ir.Value:
+    """A mask of floats for ONNX's Attention: ONNX Runtime takes the lowest float for -inf, and a row of it for hidden."""
+    known = array_of(attn_mask)
+    if known is not None:
+        raised = np.where(known == np.float32(_LOWEST), np.float32(_ALMOST_LOWEST), known)
+        return attn_mask if np.array_equal(raised, known) else op.const(torch.from_numpy(raised))
+    lowest, almost = (op.const(number, ir.DataType.FLOAT) for number in (_LOWEST, _ALMOST_LOWEST))
+    return op.Where(op.Equal(attn_mask, lowest), almost, attn_mask)
 
 
 def _repeated_heads(op: Op, operand: ir.Value, query: ir.Value) -> ir.Value:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import numpy as np
 import onnx_ir as ir
 import torch
 
+from ..constants import array_of
 from ..op import Op
 from ..registry import translates
+from ..shapes import ints_of
 from ..symbols import Dim
 from .windows import Row, padded_spatially, windowed
 
@@ -69,6 +72,23 @@ def _result(op: Op, value: ir.Value, rank: int) -> ir.Value:
     return op.cast(op.Squeeze(value, [0]) if unbatched else value, op.result.dtype)
 
 
+def _with_padding_before(op: Op, value: ir.Value, pads: Sequence[int]) -> tuple[ir.Value, Sequence[int]]:
+    """What is padded with zeros in front of the convolution, and all padding together, which need not be symmetric."""
+    node = value.producer()
+    if node is None or node.op_type != "Pad" or node.domain != "" or node.inputs[0] is None:
+        return value, pads
+    mode = node.attributes.get("mode")
+    filler = array_of(node.inputs[2]) if len(node.inputs) > 2 else np.zeros(())
+    amounts = ints_of(node.inputs[1])
+    if (mode is not None and mode.as_string() != "constant") or filler is None or filler.any() or amounts is None:
+        return value, pads
+    begin, end = amounts[: len(amounts) // 2], amounts[len(amounts) // 2 :]
+    spatial_axes = len(pads) // 2
+    if len(node.inputs) > 3 or len(begin) != spatial_axes + 2 or any([*begin[:2], *end[:2]]) or min(amounts) < 0:
+        return value, pads
+    return node.inputs[0], [pad + more for pad, more in zip(pads, begin[2:] + end[2:], strict=True)]
+
+
 def _conv(
     op: Op,
     input: ir.Value,
@@ -82,6 +102,7 @@ def _conv(
     count = op.rank_of(weight) - 2
     strides, dilations = spatial(stride, count), spatial(dilation, count)
     value, factors, *added = _operands(op, input, weight, bias)
+    value, pads = _with_padding_before(op, value, pads)
     if _is_product(op, value):
         padded = padded_spatially(op, value, pads[:count], pads[count:])
         outputs, channels, *kernel = op.dims(weight)

@@ -1,0 +1,232 @@
+"""All measurements, one after the other, and the page and the plots of their results.
+
+    python -m benchmarks.run --all
+    python -m benchmarks.run --only export,graphs
+    python -m benchmarks.run --only page
+
+Each part is a benchmark of its own, run in a process of its own, whose JSON goes to ``benchmarks/results``; the page
+``benchmarks/RESULTS.md`` and a plot for each table are made of all that is there. On two cores all of it takes about
+an hour and a half, most of it in torch.onnx. Needs the extra ``bench``, and a machine with nothing else to do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import jinja2
+
+from ._output import text
+
+HERE = Path(__file__).parent
+RESULTS = HERE / "results"
+
+
+@dataclass(frozen=True)
+class Part:
+    """One table of the page.
+
+    Attributes:
+        title: Its heading.
+        says: What it shows.
+        command: Module and arguments.
+        columns: The columns of the table, of all those in the JSON; those that are not there are left out.
+        plotted: The columns of the plot.
+        logarithmic: Whether the plot shows growth, along the first column.
+    """
+
+    title: str
+    says: str
+    command: Sequence[str]
+    columns: Sequence[str]
+    plotted: Sequence[str]
+    logarithmic: bool = False
+
+
+_SPEED = ("model", "torch.export", "fxonnx", "torch.onnx", "TorchScript", "fxonnx/capture", "torch.onnx/capture")
+_GRAPHS = ("model", "ms", "run 20", "run 23", "default/best", "best/best", "load", "load best", "size")
+
+PARTS: Mapping[str, Part] = MappingProxyType(
+    {
+        "export": Part(
+            "Time of an export, static",
+            "CPU seconds, the least of three; `fxonnx/capture` is the whole export over torch.export alone.",
+            ("export_speed", "--repeats", "2"),
+            (*_SPEED, "torch.onnx/fxonnx"),
+            ("fxonnx/capture", "torch.onnx/capture"),
+        ),
+        "export-dynamic": Part(
+            "Time of an export, dynamic",
+            "The same with the sizes open that the model leaves open: batch, sequence, height, width, past.",
+            ("export_speed", "--repeats", "2", "--dynamic"),
+            (*_SPEED, "torch.onnx/fxonnx"),
+            ("fxonnx/capture", "torch.onnx/capture"),
+        ),
+        "graphs": Part(
+            "Graphs in ONNX Runtime",
+            "On one thread. `ms` is our default graph (opset 20); `run N` our latency over torch.onnx's at opset N, "
+            "`default/best` that of our default graph over torch.onnx's faster opset, `best/best` each at its faster "
+            "one, `load` and `size` the time to make a session and the bytes of the file.",
+            ("graphs",),
+            (*_GRAPHS, "/TorchScript", "/eager"),
+            ("default/best", "best/best", "load"),
+        ),
+        "nodes": Part(
+            "Nodes",
+            "Of the same graphs, ours and ours over torch.onnx's.",
+            (),
+            ("model", "nodes 20", "nodes/theirs 20", "nodes 23", "nodes/theirs 23"),
+            ("nodes/theirs 20", "nodes/theirs 23"),
+        ),
+        "steps": Part(
+            "Transformers at the lengths of use",
+            "One token after 31 others, 32 and 128 tokens; the default graphs.",
+            ("graphs", "--set", "steps"),
+            _GRAPHS,
+            ("default/best", "best/best"),
+        ),
+        "target": Part(
+            'Transformers with `target="onnxruntime"`',
+            "The same with the graph for ONNX Runtime; torch.onnx at its faster opset.",
+            ("graphs", "--set", "steps", "--target", "onnxruntime"),
+            ("model", "nodes 23", "nodes/theirs 23", "run 23", "best/best", "load best"),
+            ("best/best",),
+        ),
+        "growth": Part(
+            "Growth with the model",
+            "A Llama of so many layers. The last row has the exponents: of what `total` takes beyond `capture`, of "
+            "`capture`, and of the memory.",
+            ("growth",),
+            (
+                *("layers", "fxonnx capture", "fxonnx total", "fxonnx/capture", "fxonnx MiB"),
+                *("torch.onnx total", "torch.onnx/capture", "torch.onnx MiB"),
+            ),
+            ("fxonnx capture", "fxonnx total", "torch.onnx total"),
+            logarithmic=True,
+        ),
+        "memory": Part(
+            "Peak memory of an export with saving",
+            "Above the loaded model; `files` is the bytes written, ours over torch.onnx's.",
+            ("export_memory",),
+            ("model", "weights MiB", "fxonnx MiB", "torch.onnx MiB", "files"),
+            ("fxonnx MiB", "torch.onnx MiB"),
+        ),
+    }
+)
+
+_PAGE = """\
+# Results
+
+Made by `python -m benchmarks.run --all` on {{ environment.machine }}, {{ cores }} cores, no GPU:
+{% for name, version in environment.items() if name != "machine" -%}
+{{ name }} {{ version }}{{ ", " if not loop.last else "." }}
+{%- endfor %}
+All of one model is measured in one run, alternating; seconds depend on the machine, ratios hardly. Below 1 is better
+for ours wherever a column is a ratio of ours to theirs. Weights are random.
+{% for name, part, table in tables %}
+## {{ part.title }}
+
+{{ part.says }}
+
+| {{ table.header | join(" | ") }} |
+|---|{{ "---:|" * (table.header | length - 1) }}
+{% for row in table.rows -%}
+| {{ row | join(" | ") }} |
+{% endfor %}
+![{{ part.title }}](results/{{ name }}.svg)
+{% endfor -%}
+"""
+
+
+def measure(name: str) -> None:
+    """Runs a part; its numbers go to a file."""
+    module, *arguments = PARTS[name].command
+    RESULTS.mkdir(exist_ok=True)
+    command = [sys.executable, "-m", f"benchmarks.{module}", *arguments, "--json", str(_json(name))]
+    subprocess.run(command, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+
+
+def _json(name: str) -> Path:
+    # The nodes are counted with the rest of the graphs.
+    return RESULTS / f"{'graphs' if name == 'nodes' else name}.json"
+
+
+def write_page() -> None:
+    """Writes the page and the plots of all parts that have been measured."""
+    found = {name: json.loads(_json(name).read_text()) for name in PARTS if _json(name).exists()}
+    tables = []
+    for name, content in found.items():
+        part, rows = PARTS[name], content["rows"]
+        columns = [column for column in part.columns if any(column in row for row in rows)]
+        cells = [[text(row.get(column)) for column in columns] for row in rows]
+        tables.append((name, part, {"header": columns, "rows": cells}))
+        _plot(name, rows)
+    environment = next(iter(found.values()))["environment"]
+    page = jinja2.Template(_PAGE, keep_trailing_newline=True).render(
+        tables=tables, environment=environment, cores=os.cpu_count()
+    )
+    (HERE / "RESULTS.md").write_text(page)
+
+
+def _plot(name: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    import matplotlib
+
+    matplotlib.use("svg")
+    matplotlib.rcParams |= {"svg.hashsalt": name, "svg.fonttype": "none"}
+    from matplotlib import pyplot
+
+    part = PARTS[name]
+    first = part.columns[0]
+    if part.logarithmic:
+        figure, axes = pyplot.subplots(figsize=(6, 4))
+        numbers = [row for row in rows if not isinstance(row[first], str)]
+        for column in part.plotted:
+            if all(column in row for row in numbers):
+                axes.loglog([row[first] for row in numbers], [row[column] for row in numbers], "o-", label=column)
+        axes.set_xlabel(first)
+        axes.set_ylabel("CPU seconds")
+    else:
+        figure, axes = pyplot.subplots(figsize=(8, 1 + 0.16 * len(rows) * len(part.plotted)))
+        height = 0.8 / len(part.plotted)
+        for index, column in enumerate(part.plotted):
+            places = [place + index * height for place, row in enumerate(rows) if row.get(column) is not None]
+            axes.barh(places, [row[column] for row in rows if row.get(column) is not None], height, label=column)
+        axes.set_yticks([place + 0.4 - height / 2 for place in range(len(rows))], [str(row[first]) for row in rows])
+        axes.invert_yaxis()
+        if any("/" in column for column in part.plotted):
+            axes.axvline(1, color="black", linewidth=0.8)
+    axes.set_title(part.title.replace("`", ""))
+    axes.legend()
+    figure.tight_layout()
+    figure.savefig(RESULTS / f"{name}.svg", metadata={"Date": None})
+    pyplot.close(figure)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measures what is asked for and writes the page."""
+    measured = [name for name, part in PARTS.items() if part.command]
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--all", action="store_true")
+    parser.add_argument("--only", default="", help=f"some of {', '.join(measured)}; page for no measurement")
+    options = parser.parse_args(arguments)
+    wanted = measured if options.all else [name for name in options.only.split(",") if name and name != "page"]
+    if unknown := [name for name in wanted if name not in measured]:
+        parser.error(f"--only: there is no part {unknown[0]}; there are {', '.join(measured)}, page")
+    if not options.all and not options.only:
+        parser.error("say --all or --only")
+    for name in wanted:
+        print(f"== {name}", file=sys.stderr)
+        measure(name)
+    write_page()
+
+
+if __name__ == "__main__":
+    main()
