@@ -2,6 +2,7 @@
 
     python -m benchmarks.op_coverage [--dtypes float32,int64] [--entries add,mul] [--samples 8] [--processes 2]
                                      [--results build/op_coverage.jsonl] [--fresh] [--static] [--failures]
+                                     [--opset 18]
 
 Every entry and dtype is one task of a worker process. A worker that dies, or takes longer than two minutes for a task,
 costs that task only, which is then recorded as "crash". Finished tasks are appended to the results file, and a second
@@ -32,7 +33,7 @@ SUPPORT_PAGE = Path(__file__).parent.parent / "translations" / "SUPPORT.md"
 Task = tuple[str, str]
 
 
-def work(samples: int, dynamic: bool) -> None:
+def work(samples: int, dynamic: bool, opset: int | None) -> None:
     """The worker: tasks as JSON lines in, results as JSON lines out."""
     import torch
 
@@ -48,7 +49,7 @@ def work(samples: int, dynamic: bool) -> None:
         name, dtype = json.loads(line)
         entry = by_name[name]
         known = getattr(torch, dtype) in entry.supported_dtypes("cpu")
-        outcomes = check(entry, getattr(torch, dtype), samples, dynamic=dynamic) if known else []
+        outcomes = check(entry, getattr(torch, dtype), samples, dynamic=dynamic, opset=opset) if known else []
         record = {"entry": name, "dtype": dtype, "outcomes": [asdict(outcome) for outcome in outcomes]}
         print(json.dumps(record), file=results, flush=True)
 
@@ -151,10 +152,11 @@ def main() -> None:
     parser.add_argument("--fresh", action="store_true", help="forget earlier results")
     parser.add_argument("--static", action="store_true", help="leave out the dynamic run")
     parser.add_argument("--failures", action="store_true", help="print everything that is not right")
+    parser.add_argument("--opset", type=int, help="of the exports whose sizes are fixed; the default one by default")
     parser.add_argument("--work", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.work:
-        work(options.samples, not options.static)
+        work(options.samples, not options.static, options.opset)
         return
     from tests.ops.opinfo import entries
 
@@ -174,6 +176,7 @@ def main() -> None:
     tasks = [(name, dtype) for dtype in options.dtypes.split(",") for name in wanted]
     left = [task for task in tasks if task not in records]
     arguments = ["--samples", str(options.samples), *(["--static"] if options.static else [])]
+    arguments += [] if options.opset is None else ["--opset", str(options.opset)]
     with path.open("a") as file:
         for record in sweep(left, options.processes, arguments):
             records[record["entry"], record["dtype"]] = record["outcomes"]
@@ -186,7 +189,7 @@ def main() -> None:
                 if outcome["status"] not in ("ok", "eager"):
                     print(f"{outcome['name']:40} {outcome['status']:12} {' '.join(outcome['detail'].split())[:400]}")
     print(summary(chosen))
-    if wanted == names and options.dtypes == DTYPES:
+    if wanted == names and options.dtypes == DTYPES and options.opset is None:
         from ._support import support_page
 
         SUPPORT_PAGE.write_text(support_page(chosen, DTYPES.split(",")))

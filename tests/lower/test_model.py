@@ -6,6 +6,7 @@ import subprocess
 import sys
 from typing import Any
 
+import onnx
 import onnx_ir as ir
 import pytest
 import torch
@@ -139,6 +140,12 @@ def test_surplus_input_names_rename_the_parameters() -> None:
         ({"input_names": ["a"], "output_names": ["a"]}, r"output_names: 'a' is the name of an input, too"),
         ({"opset_version": 10}, r"opset_version: 10 is outside the opsets .*\nhint: pass a number from 11 to"),
         ({"opset_version": 99}, r"opset_version: 99 is outside"),
+        ({"ir_version": "9"}, r"ir_version: expected an int, got '9'"),
+        ({"ir_version": 8}, r"ir_version: 8 can not be written: opset 20 needs 9, .*\nhint: pass a number from 9 to"),
+        ({"ir_version": 99}, r"ir_version: 99 can not be written"),
+        ({"target": "tensorrt"}, r"target: expected one of None, 'onnxruntime', got 'tensorrt'"),
+        ({"patterns": {"gelus": False}}, r"patterns: there is no rule 'gelus'\nhint: there are .*rms_norm"),
+        ({"patterns": "gelu"}, r"patterns: expected a dict .*, got 'gelu'\nhint: write"),
         ({"opset_version": "20"}, r"opset_version: expected an int, got '20'"),
         ({"opset_version": True}, r"opset_version: expected an int, got True"),
         ({"custom_translation_table": {aten.abs: print}}, r"the key aten.abs is an overload packet"),
@@ -213,6 +220,41 @@ def test_all_unsupported_operators_are_listed_at_once() -> None:
     assert "test_model.py:" in caught.value.operators[0].location
     assert "2 operators have no ONNX translation and no decomposition" in str(caught.value)
     assert "custom_translation_table={torch.ops.aten.linalg_ldl_factor_ex.default: my_function" in str(caught.value)
+
+
+class Bits(nn.Module):
+    def forward(self, x: torch.Tensor, y: torch.Tensor, grid: torch.Tensor) -> torch.Tensor:
+        masked = x.bitwise_and(3) ^ 1
+        return nn.functional.grid_sample(y, grid, align_corners=False).sum() + masked
+
+
+def test_what_an_opset_can_not_express_says_which_one_can() -> None:
+    args = (torch.arange(5), torch.randn(1, 2, 3, 4, 5), torch.randn(1, 3, 4, 5, 3))
+    with pytest.raises(fxonnx.UnsupportedOperatorError) as caught:
+        fxonnx.export(Bits(), args, opset_version=16)
+    text = str(caught.value)
+    assert "3 operators have no ONNX translation and no decomposition at opset 16:" in text
+    assert [row.lowest_opset for row in caught.value.operators] == [18, 18, 20]
+    assert all("test_model.py:" in row.location for row in caught.value.operators)
+    assert "can be written from opset 18 on" in text
+    assert (caught.value.lowest_opset, caught.value.opset) == (20, 16)
+    assert text.endswith("hint: pass opset_version=20")
+    program = fxonnx.export(Bits(), args, opset_version=20, verify=True)
+    assert program.model.opset_imports == {"": 20}
+
+
+@pytest.mark.skipif(onnx.defs.onnx_opset_version() < 28, reason="onnx does not know the opset yet")
+@pytest.mark.parametrize("opset", [27, 28])
+def test_opsets_that_no_runtime_has_yet(opset: int) -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.GELU(), nn.Softmax(-1)).eval()
+    program = fxonnx.export(model, (torch.randn(2, 3),), dynamic_shapes=({0: "n"},), opset_version=opset)
+    onnx.checker.check_model(program.model_proto, full_check=True)
+    assert program.model.opset_imports == {"": opset}
+
+
+def test_the_ir_version_can_be_chosen() -> None:
+    program = fxonnx.export(SimpleAddModel(), (torch.ones(2), torch.ones(2)), ir_version=9, verify=True)
+    assert (program.model.ir_version, program.model_proto.ir_version) == (9, 9)
 
 
 def test_custom_translations_come_first() -> None:

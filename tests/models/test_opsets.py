@@ -13,7 +13,7 @@ from .zoo import CASES, Case
 NAMES = ("mlp", "squeezenet1_1", "word_language_model_gru", "word_language_model_transformer")
 
 
-@pytest.mark.parametrize("opset", [11, 13, 17, 23, 26])
+@pytest.mark.parametrize("opset", [11, 13, 15, 17, 18, 19, 21, 22, 23, 24, 25, 26])
 @pytest.mark.parametrize("case", [case for case in CASES if case.name in NAMES], ids=lambda case: case.name)
 def test_opset(case: Case, opset: int) -> None:
     model, args, kwargs = case.example()

@@ -180,6 +180,10 @@ def shows_something(builder: Builder, mask: ir.Value) -> bool:
         return _is_finite(mask) if array is None else bool((array > -np.inf).any(axis=-1).all())
     if array is not None:
         return bool(array.any(axis=-1).all())
+    if node is not None and node.op_type in ("Unsqueeze", "Expand") and node.inputs[0] is not None:
+        # Rows are repeated, or there are more axes in front of them.
+        last = builder.dims(mask)[-1]
+        return last != 1 and builder.dims(node.inputs[0])[-1:] == (last,) and shows_something(builder, node.inputs[0])
     if node is None or node.domain != "" or node.op_type not in ("LessOrEqual", "GreaterOrEqual"):
         return bounds(builder, mask) == (1, 1)
     keys, query = node.inputs if node.op_type == "LessOrEqual" else reversed(node.inputs)

@@ -1,0 +1,121 @@
+"""Layers that treat every token by itself, as layers of matrices: for ONNX Runtime, and never changed in value."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+import fxonnx
+
+from .test_attention_patterns import Attending
+from .test_patterns import kinds
+
+
+class Flattened(nn.Linear):
+    """As GPT-2 writes it."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        flat = torch.addmm(self.bias, x.view(-1, x.shape[-1]), self.weight.t())
+        return flat.view(*x.shape[:-1], self.out_features)
+
+
+class Block(nn.Module):
+    """A block of a transformer."""
+
+    def __init__(self, flattened: bool = False) -> None:
+        super().__init__()
+        self.attention = Attending("")
+        self.first, self.second = nn.LayerNorm(8), nn.LayerNorm(8)
+        self.joined = nn.Linear(16, 8)
+        kind = Flattened if flattened else nn.Linear
+        self.wide, self.narrow = kind(8, 32), kind(32, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        nothing = torch.zeros(1)
+        x = x + self.joined(self.attention(self.first(x), nothing, nothing)[0])
+        return x + self.narrow(functional.gelu(self.wide(self.second(x))))
+
+
+@pytest.mark.parametrize("flattened", [False, True])
+@pytest.mark.parametrize("opset", [17, 20, 23])
+def test_linear_layers_are_products_of_matrices(opset: int, flattened: bool) -> None:
+    args, axes = (torch.randn(2, 3, 8),), ({0: "batch", 1: "length"},)
+    for shapes in (None, ({0: "batch"},), axes):
+        program = fxonnx.export(
+            Block(flattened).eval(),
+            args,
+            dynamic_shapes=shapes,
+            opset_version=opset,
+            target="onnxruntime",
+            verify="auto" if shapes else True,
+        )
+        assert program.patterns["flat_tokens"] == 6
+        found = kinds(program)
+        assert (found.count("Gemm"), found.count("MatMul")) == (6, 0 if opset == 23 else 2)
+    assert "flat_tokens" not in fxonnx.export(Block().eval(), args).patterns
+
+
+def test_the_target_has_an_opset_of_its_own() -> None:
+    args = (torch.randn(2, 3, 8),)
+    assert fxonnx.export(Block().eval(), args, target="onnxruntime").model.opset_imports == {"": 23}
+    assert fxonnx.export(Block().eval(), args, target="onnxruntime", opset_version=17).model.opset_imports == {"": 17}
+    switched = fxonnx.export(Block().eval(), args, target="onnxruntime", patterns={"flat_tokens": False})
+    assert "Gemm" not in kinds(switched)
+
+
+class Random(nn.Module):
+    """Layers in a random order, some of them not for each token by itself."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self.seed = seed
+        self.linears = nn.ModuleList(nn.Linear(6, 6, bias=index % 3 > 0) for index in range(6))
+        self.norm = nn.LayerNorm(6)
+        self.scale = nn.Parameter(torch.rand(6))
+        self.positions = nn.Parameter(torch.rand(1, 3, 6))
+
+    def forward(self, x: torch.Tensor) -> Any:
+        generator = random.Random(self.seed)
+        values = [x]
+        for _ in range(12):
+            y = generator.choice(values)
+            kind = generator.randrange(10)
+            if kind < 3:
+                y = self.linears[generator.randrange(6)](y)
+            elif kind == 3:
+                y = self.norm(y)
+            elif kind == 4:
+                y = torch.tanh(y) * self.scale
+            elif kind == 5:
+                y = y + generator.choice(values)
+            elif kind == 6:
+                y = y + self.positions
+            elif kind == 7:
+                first, second = y.split([2, 4], dim=-1)
+                y = torch.cat([second, first], dim=-1)
+            elif kind == 8:
+                y = torch.softmax(y, dim=1)
+            else:
+                y = y * y[:, :1] + y.mean(1, keepdim=True)
+            values.append(y)
+        return values[-1], values[generator.randrange(len(values))] + 1, values[-2].transpose(1, 2)
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_random_layers_compute_the_same(seed: int) -> None:
+    shapes = ({0: "batch"},) if seed % 2 else None
+    program = fxonnx.export(
+        Random(seed).eval(),
+        (torch.randn(2, 3, 6),),
+        dynamic_shapes=shapes,
+        target="onnxruntime",
+        verify="auto" if shapes else True,
+    )
+    plain = fxonnx.export(Random(seed).eval(), (torch.randn(2, 3, 6),), dynamic_shapes=shapes, opset_version=23)
+    assert "flat_tokens" in program.patterns
+    assert "flat_tokens" not in plain.patterns

@@ -1,0 +1,130 @@
+"""What is known of positions and masks before the model runs is not computed, and is never wrong."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention as sdpa
+
+import fxonnx
+from tests.functions import Function
+
+X, AXES = torch.randn(2, 3, 4), {0: "batch", 1: "length"}
+
+
+def kinds(program: fxonnx.ONNXProgram) -> list[str]:
+    return [node.op_type for node in program.model.graph]
+
+
+def causal(x: Tensor) -> Tensor:
+    """The mask of a decoder, with the search for packed sequences that transformers does."""
+    batch, length = x.shape[:2]
+    positions = torch.arange(length)[None].expand(batch, -1)
+    starts = torch.diff(positions, prepend=positions[:, :1] - 1, dim=-1) != 1
+    sequence = starts.cumsum(-1)
+    rows, queries, keys = torch.arange(batch)[:, None, None], torch.arange(length)[:, None], torch.arange(length)
+    same = sequence[rows, queries] == sequence[rows, keys]
+    mask = (positions[rows, keys] <= positions[rows, queries]) & same
+    return sdpa(x[:, None], x[:, None], x[:, None], mask[:, None])
+
+
+def last_token(x: Tensor) -> Tensor:
+    """The last token sees all that came before it."""
+    length = x.shape[1]
+    mask = torch.arange(length)[None, None, None] <= torch.arange(1)[:, None] + length - 1
+    return sdpa(x[:, None, -1:], x[:, None], x[:, None], mask)
+
+
+def inside(x: Tensor) -> Tensor:
+    return torch.where((torch.arange(x.shape[1]) < x.shape[1])[:, None], x, 0.0)
+
+
+def identity(x: Tensor) -> Tensor:
+    return x[:, torch.arange(x.shape[1])].relu()
+
+
+@pytest.mark.parametrize(
+    ("function", "absent"),
+    [
+        (causal, {"CumSum", "Equal", "And", "Gather", "ReduceMax", "Expand", "Not"}),
+        (last_token, {"LessOrEqual", "Range", "Add", "ReduceMax"}),
+        (inside, {"Less", "Range"}),
+        (identity, {"Gather", "Range"}),
+    ],
+)
+@pytest.mark.parametrize("opset", [13, 20, 23])
+def test_what_is_known_is_not_computed(function: Callable[[Tensor], Tensor], absent: set[str], opset: int) -> None:
+    program = fxonnx.export(Function(function), (X,), dynamic_shapes=(AXES,), opset_version=opset, verify="auto")
+    assert not absent.intersection(kinds(program))
+
+
+def shifted(x: Tensor) -> Tensor:
+    """Rows of this mask hide everything: it is made of positions, too."""
+    length = x.shape[1]
+    mask = torch.arange(length)[None] + 1 <= torch.arange(length)[:, None]
+    return sdpa(x[:, None], x[:, None], x[:, None], mask)
+
+
+def strict(x: Tensor) -> Tensor:
+    length = x.shape[1]
+    return sdpa(x[:, None], x[:, None], x[:, None], torch.arange(length)[None] < torch.arange(length)[:, None])
+
+
+def descending(x: Tensor) -> Tensor:
+    length = x.shape[1]
+    return x[:, length - 1 - torch.arange(length)]
+
+
+def half(x: Tensor) -> Tensor:
+    return torch.where((torch.arange(x.shape[1]) * 2 < x.shape[1])[:, None], x, 0.0)
+
+
+@pytest.mark.parametrize("function", [shifted, strict, descending, half])
+@pytest.mark.parametrize("opset", [20, 23])
+def test_what_only_looks_known(function: Callable[[Tensor], Tensor], opset: int) -> None:
+    fxonnx.export(Function(function), (X,), dynamic_shapes=(AXES,), opset_version=opset, verify="auto")
+
+
+def _random(seed: int) -> Callable[[Tensor], Any]:
+    def function(x: Tensor) -> Any:
+        generator = random.Random(seed)
+        batch, length = x.shape[:2]
+        row, column = torch.arange(length)[None].expand(batch, length), torch.arange(batch)[:, None]
+        numbers = [row, column, row - 1, column + length, torch.zeros(batch, length, dtype=torch.int64)]
+        masks = [row < length, column <= row]
+        for _ in range(10):
+            a, b, m, n = *generator.choices(numbers, k=2), *generator.choices(masks, k=2)
+            kind = generator.randrange(9)
+            if kind == 0:
+                numbers.append(a + b)
+            elif kind == 1:
+                numbers.append(a - b)
+            elif kind == 2:
+                numbers.append(torch.broadcast_to(m, (batch, length)).long().cumsum(generator.randrange(2)))
+            elif kind == 3:
+                numbers.append(
+                    torch.broadcast_to(a, (batch, length))[torch.arange(batch)[:, None], torch.arange(length)]
+                )
+            elif kind == 4:
+                masks.append(generator.choice([torch.le, torch.lt, torch.ge, torch.gt, torch.eq, torch.ne])(a, b))
+            elif kind == 5:
+                masks.append(m & n)
+            elif kind == 6:
+                masks.append(m | n)
+            elif kind == 7:
+                masks.append(~m)
+            else:
+                numbers.append(torch.where(m, a, b))
+        return numbers[-1], masks[-1], torch.where(torch.broadcast_to(masks[-2], (batch, length))[..., None], x, 0.0)
+
+    return function
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_random_positions_compute_the_same(seed: int) -> None:
+    fxonnx.export(Function(_random(seed)), (X,), dynamic_shapes=(AXES,), verify="auto")
