@@ -261,13 +261,15 @@ def _joint(builder: Builder, inputs: Sequence[ir.Value]) -> tuple[Dim, ...]:
     return broadcast([builder.dims(value) for value in inputs])
 
 
-def _expanded(builder: Builder, value: ir.Value, dims: Sequence[Dim]) -> ir.Value:
+def _expanded(builder: Builder, value: ir.Value, dims: Sequence[Dim]) -> ir.Value | None:
+    """The value in that shape; None if its sizes are of a kind that only ONNX's shape inference has names for."""
     from .op import Op
 
-    return Op(builder).expand(value, dims)
+    symbols = {symbol for dim in dims if not isinstance(dim, int) for symbol in dim.free_symbols}
+    return Op(builder).expand(value, dims) if all(map(builder.symbols.is_defined, symbols)) else None
 
 
-def _everywhere(builder: Builder, value: Any, dtype: ir.DataType, dims: Sequence[Dim]) -> ir.Value:
+def _everywhere(builder: Builder, value: Any, dtype: ir.DataType, dims: Sequence[Dim]) -> ir.Value | None:
     return _expanded(builder, builder.constant(value, dtype), dims)
 
 
