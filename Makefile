@@ -6,7 +6,7 @@ TORCH_INDEX ?=
 TORCH_FLAGS = $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 PIP = .venv/bin/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
-.PHONY: demo test lint
+.PHONY: demo test lint bench
 
 demo: .venv/.installed
 	.venv/bin/fxonnx demo
@@ -19,6 +19,11 @@ lint: .venv/.installed-test
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy
+
+# Takes about an hour and a half, most of it in torch.onnx; writes benchmarks/RESULTS.md.
+bench: .venv/.installed-test
+	$(PIP) --editable '.[bench]'
+	.venv/bin/python -m benchmarks.run --all
 
 # torch goes first and alone, so that nothing else decides which build of it is installed.
 .venv/.installed: pyproject.toml constraints.txt

@@ -45,7 +45,16 @@ def _transpose(builder: Builder, inputs: list[ir.Value], attributes: dict[str, A
         source = producer.inputs[0]
         if source is not None:
             return builder.value_of("Transpose", source, perm=[first[axis] for axis in perm])
-    return None
+    return _moved_ones(builder, value, perm)
+
+
+def _moved_ones(builder: Builder, value: ir.Value, perm: Sequence[int]) -> ir.Value | None:
+    """A Transpose that moves only axes of one element copies nothing as a Reshape, which may join one next to it."""
+    dims = builder.dims(value)
+    large = [axis for axis in perm if dims[axis] != 1]
+    if large != sorted(large) or 0 in dims or sum(not isinstance(dim, int) for dim in dims) > 1:
+        return None
+    return builder.value_of("Reshape", value, [dim if isinstance(dim, int) else -1 for dim in (dims[a] for a in perm)])
 
 
 def _reshape(builder: Builder, inputs: list[ir.Value], attributes: dict[str, Any]) -> ir.Value | None:

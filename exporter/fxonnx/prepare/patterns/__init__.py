@@ -17,7 +17,7 @@ from .grouped_attention import group_attention
 from .layer_norm import fuse_layer_norm
 from .packed_attention import pack_attention
 from .rms_norm import fuse_rms_norm
-from .rotary import fuse_rotary, negate_sines
+from .rotary import fuse_rotary, negate_sines, rotate_first
 from .rsqrt import divide_by_root
 from .slices import join_slices
 
@@ -54,6 +54,7 @@ PATTERNS: Mapping[str, Pattern] = MappingProxyType(
         "grouped_attention": Pattern(group_attention),
         "rotary": Pattern(fuse_rotary, since=23),
         "packed_attention": Pattern(pack_attention, since=23),
+        "rotary_layout": Pattern(rotate_first),
         "rotary_sign": Pattern(negate_sines),
         "slices": Pattern(join_slices),
         "flat_tokens": Pattern(flatten_tokens, target="onnxruntime"),

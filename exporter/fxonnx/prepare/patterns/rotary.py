@@ -9,7 +9,7 @@ import torch.onnx.ops  # defines the operator
 
 from .matching import added, called, dims_of, insert_after, number, only_user
 
-__all__ = ["fuse_rotary", "negate_sines"]
+__all__ = ["fuse_rotary", "negate_sines", "rotate_first"]
 
 aten = torch.ops.aten
 
@@ -40,6 +40,43 @@ def fuse_rotary(graph: torch.fx.Graph) -> int:
         halves = [_half(table, x, joined, caches) for table in tables]
         fused = insert_after(total, torch.ops.onnx.RotaryEmbedding.opset23, (x, *halves))
         total.replace_all_uses_with(fused)
+        found += 1
+    return found
+
+
+def rotate_first(graph: torch.fx.Graph) -> int:
+    """Where the embedding stays written out: turns ``[batch, length, heads, size]`` before the heads come first.
+
+    Then there is one Transpose behind it; ONNX Runtime else moves several of them through it.
+
+    Args:
+        graph: A functional graph; changed in place.
+
+    Returns:
+        How many embeddings were rewritten.
+    """
+    found = 0
+    tables: dict[Any, torch.fx.Node] = {}
+    for joined in graph.find_nodes(op="call_function", target=aten.cat.default):
+        x = _turned(joined)
+        parts = None if x is None else _sum(joined, x)
+        moved = called(x, aten.transpose.int)
+        if parts is None or moved is None or {axis % 4 for axis in moved.args[1:]} != {1, 2}:  # type: ignore[operator]
+            continue
+        total, *angles = parts
+        inserted = [called(angle, aten.unsqueeze.default) for angle in angles]
+        if any(each is None or each.args[1] != 1 or not each < joined for each in inserted):
+            continue
+        y: Any = moved.args[0]
+        half = y.meta["val"].shape[3] // 2
+        cosine, sine = (
+            tables.setdefault(each, added(joined, aten.unsqueeze.default, each.args[0], 2)) for each in inserted if each
+        )
+        first, second = (added(joined, aten.slice.Tensor, y, 3, *edges) for edges in ((0, half), (half, 2 * half)))
+        turned = added(joined, aten.cat.default, [added(joined, aten.neg.default, second), first], 3)
+        products = [added(joined, aten.mul.Tensor, *pair) for pair in ((y, cosine), (turned, sine))]
+        whole = added(joined, aten.add.Tensor, *products, origin=total)
+        total.replace_all_uses_with(added(joined, aten.transpose.int, whole, 1, 2, origin=total))
         found += 1
     return found
 
