@@ -21,6 +21,7 @@ from fxonnx.errors import (
     UnsupportedOperatorError,
 )
 
+from ..hygiene import check_graph
 from .opinfo import Problem
 
 __all__ = ["Outcome", "Status", "run", "run_dynamic"]
@@ -154,8 +155,8 @@ def _export(problem: Problem, spec: Any, opset: int | None) -> fxonnx.ONNXProgra
         except Exception as error:  # noqa: BLE001 - a crash of the exporter is a result, too
             return _failed(problem, "export", error)
     try:
-        onnx.checker.check_model(program.model_proto, full_check=True)
-    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
+        check_graph(program.model_proto)
+    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError, AssertionError) as error:
         return _failed(problem, "checker", error)
     return program
 

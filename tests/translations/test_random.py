@@ -183,11 +183,12 @@ def _distance(ours: torch.Tensor, theirs: torch.Tensor) -> float:
     )
 
 
+@pytest.mark.parametrize("opset", [20, 23])
 @pytest.mark.parametrize("draw", DRAWS, ids=str)
-def test_distribution(draw: Draw) -> None:
+def test_distribution(draw: Draw, opset: int) -> None:
     model = _Model(draw.function).eval()
     example, x = (torch.full((rows, draw.columns), draw.value, dtype=draw.dtype) for rows in (COUNT, SECOND))
-    program = fxonnx.export(model, (example,), dynamic_shapes=({0: "rows"},))
+    program = fxonnx.export(model, (example,), dynamic_shapes=({0: "rows"},), opset_version=opset)
     torch.manual_seed(0)
     expected = model(x)
     if expected.is_complex():
@@ -207,21 +208,23 @@ def test_not_random(case: Case) -> None:
     run(case)
 
 
-def test_no_two_draws_are_shared_or_folded() -> None:
+@pytest.mark.parametrize("opset", [20, 23])
+def test_no_two_draws_are_shared_or_folded(opset: int) -> None:
     class Model(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
             kept = F.dropout(torch.ones(1000), 0.5)
             return torch.rand(1000), torch.rand(1000), F.dropout(x, 0.5), F.dropout(x, 0.5), kept, kept + torch.rand(1)
 
-    program = fxonnx.export(Model(), (torch.ones(1000),))
+    program = fxonnx.export(Model(), (torch.ones(1000),), opset_version=opset)
     first, second = program(torch.ones(1000)), program(torch.ones(1000))
     for one, other in ((first[0], first[1]), (first[2], first[3]), *zip(first, second, strict=True)):
         assert not torch.equal(one, other)
 
 
-def test_random_numbers_below_one() -> None:
+@pytest.mark.parametrize("opset", [20, 23])
+def test_random_numbers_below_one(opset: int) -> None:
     model = _Model(lambda x: torch.rand(x.shape[0], 1000, dtype=BF16))
-    (ours,) = fxonnx.export(model.eval(), (torch.ones(200),))(torch.ones(200))
+    (ours,) = fxonnx.export(model.eval(), (torch.ones(200),), opset_version=opset)(torch.ones(200))
     assert ours.max() < 1
     assert ours.min() >= 0
     assert torch.equal(ours.double() * 256, (ours.double() * 256).floor())

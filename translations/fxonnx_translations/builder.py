@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 import onnx_ir as ir
 import onnxscript
 import sympy
+import torch
 
 from . import constants, shapes
 from .compositions import COMPOSITIONS
@@ -149,6 +150,14 @@ class Builder(onnxscript.GraphBuilder):
         value = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(dims), const_value=tensor)
         self.root.graph.register_initializer(value)
         self._dims[value] = dims
+        return value
+
+    def register_literal(self, name: str, tensor: torch.Tensor) -> ir.Value:
+        """An initializer of the model's own that stands for all literals that are equal to it; its name must be free."""
+        literal = constants.literal(tensor)
+        literal.name = name
+        value = self.register_weight(name, literal)
+        self._constants.setdefault(constants.key_of(literal), value)
         return value
 
     def known_size(self, expr: sympy.Expr) -> ir.Value | None:

@@ -29,7 +29,30 @@ Rule = Callable[["Builder", list[ir.Value], dict[str, Any]], "ir.Value | None"]
 
 
 def _cast(builder: Builder, inputs: list[ir.Value], attributes: dict[str, Any]) -> ir.Value | None:
-    return inputs[0] if inputs[0].dtype == attributes["to"] else None
+    if inputs[0].dtype == attributes["to"]:
+        return inputs[0]
+    before = _made_by(inputs[0], "Cast")
+    source = None if before is None else before.inputs[0]
+    if source is None or source.dtype != attributes["to"]:
+        return None
+    # There and back is no change if the type between holds all numbers of the other.
+    return source if (source.dtype, inputs[0].dtype) in _HELD else None
+
+
+_HELD = frozenset(
+    (narrow, wide)
+    for family in (
+        (ir.DataType.BOOL, ir.DataType.INT8, ir.DataType.INT16, ir.DataType.INT32, ir.DataType.INT64),
+        (ir.DataType.BOOL, ir.DataType.UINT8, ir.DataType.INT16, ir.DataType.INT32, ir.DataType.INT64),
+        (ir.DataType.BFLOAT16, ir.DataType.FLOAT, ir.DataType.DOUBLE),
+        (ir.DataType.FLOAT16, ir.DataType.FLOAT, ir.DataType.DOUBLE),
+        (ir.DataType.INT16, ir.DataType.FLOAT, ir.DataType.DOUBLE),
+        (ir.DataType.INT32, ir.DataType.DOUBLE),
+        (ir.DataType.BOOL, ir.DataType.FLOAT16, ir.DataType.FLOAT, ir.DataType.DOUBLE),
+    )
+    for place, narrow in enumerate(family)
+    for wide in family[place + 1 :]
+)
 
 
 def _transpose(builder: Builder, inputs: list[ir.Value], attributes: dict[str, Any]) -> ir.Value | None:

@@ -99,6 +99,7 @@ def _finish(builder: Builder) -> None:
     outputs = set(graph.outputs)
     for node in reversed(graph):
         if not any(output in outputs or output.uses() for output in node.outputs):
+            _forget_bodies(node)
             graph.remove(node, safe=True)
     for node in graph:
         if len(node.outputs) > 1:
@@ -118,6 +119,18 @@ def _finish(builder: Builder) -> None:
     unused = [name for name, value in graph.initializers.items() if not value.uses() and value not in kept]
     for name in unused:
         del graph.initializers[name]
+
+
+def _forget_bodies(node: ir.Node) -> None:
+    """What the bodies of a node read is not read by them any more."""
+    for attribute in node.attributes.values():
+        if attribute.type not in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS):
+            continue
+        for body in [attribute.as_graph()] if attribute.type == ir.AttributeType.GRAPH else attribute.as_graphs():
+            for inner in body:
+                _forget_bodies(inner)
+                for index in range(len(inner.inputs)):
+                    inner.replace_input_with(index, None)
 
 
 def _drop_outputs(node: ir.Node, outputs: Collection[ir.Value], opset: int) -> None:

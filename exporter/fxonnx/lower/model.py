@@ -42,6 +42,8 @@ NEWEST_IR_VERSION = int(onnx.IR_VERSION)
 _INPUT = "pkg.torch.export.graph_signature.InputSpec."
 _OUTPUT = "pkg.torch.export.graph_signature.OutputSpec."
 _ORIGINAL = "pkg.torch.onnx.original_node_name"
+_LARGEST_LITERAL = 1024
+"""Up to so many elements, a tensor that the model has as a constant is a literal like those of translations."""
 STATE_KEY = "pkg.fxonnx.state"
 """Metadata of the model: JSON, a list of dicts with the name of what forward writes to, its input and its output."""
 
@@ -195,7 +197,11 @@ def _initializer(
     if known is not None:
         return known
     name = builder.names.unique(wanted or record.target or record.name)
-    value = builder.register_weight(name, TorchTensor(real, name=name))
+    is_literal = record.kind == InputKind.CONSTANT_TENSOR and type(real) is torch.Tensor and real.device.type == "cpu"
+    if is_literal and real.numel() <= _LARGEST_LITERAL:
+        value = builder.register_literal(name, real)
+    else:
+        value = builder.register_weight(name, TorchTensor(real, name=name))
     _describe(value, record, name)
     weights[key] = value
     return value

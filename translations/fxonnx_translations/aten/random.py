@@ -1,7 +1,7 @@
 """Random numbers: those of torch in shape, type and distribution, and others at each run.
 
 All of them come from ONNX's RandomUniform and RandomNormal, which ONNX Runtime neither folds nor shares. Its version 1.31
-has kernels of them up to opset 21.
+has kernels of them up to opset 21; from 22 on it has one of Dropout alone, whose mask has the digits of a number.
 """
 
 from __future__ import annotations
@@ -25,12 +25,35 @@ _DIGITS = {ir.DataType.FLOAT16: 11, ir.DataType.BFLOAT16: 8}
 
 def _sampled(op: Op, sampler: str, shape: Sequence[Dim], dtype: ir.DataType, **limits: float) -> ir.Value:
     """Samples of float32 or float64."""
+    if op.opset >= _WITHOUT_KERNELS:
+        return _normal_of_flips(op, shape, dtype) if sampler == "RandomNormal" else _uniform_of_flips(op, shape, dtype)
     if is_static(shape):
         # An empty list of sizes means nothing to ONNX.
         samples: ir.Value = getattr(op, sampler)(shape=[int(dim) for dim in shape] or [1], dtype=dtype, **limits)
         return op.shaped(samples, shape) if shape else op.Squeeze(samples, [0])
     like = op.expand(op.const(0.0, dtype), shape)
     return op.shaped(getattr(op, f"{sampler}Like")(like, dtype=dtype, **limits), shape)
+
+
+_WITHOUT_KERNELS = 22
+_BINARY_DIGITS = {FLOAT: 24, DOUBLE: 53}
+
+
+def _uniform_of_flips(op: Op, shape: Sequence[Dim], dtype: ir.DataType) -> ir.Value:
+    """Numbers from [0, 1) whose binary digits are flips of a coin: those that Dropout leaves."""
+    count = _BINARY_DIGITS[dtype]
+    ones = op.expand(op.const(1.0, FLOAT), (count, *shape))
+    _, flips = op.multi("Dropout", ones, 0.5, True, outputs=2)
+    weights = torch.ldexp(torch.tensor(1.0, dtype=torch.float64), -torch.arange(1, count + 1))
+    digits = weights.to(torch.float64 if dtype == DOUBLE else torch.float32).reshape(count, *[1] * len(shape))
+    # Distinct powers of 2, so that the sum is exact.
+    return op.shaped(op.ReduceSum(op.Mul(op.cast(flips, dtype), op.const(digits)), [0], keepdims=0), shape)
+
+
+def _normal_of_flips(op: Op, shape: Sequence[Dim], dtype: ir.DataType) -> ir.Value:
+    """By the transform of Box and Muller."""
+    radius = op.Sqrt(op.Mul(op.Log(op.Sub(1.0, _uniform_of_flips(op, shape, dtype))), -2.0))
+    return op.Mul(radius, op.Cos(op.Mul(_uniform_of_flips(op, shape, dtype), 2 * math.pi)))
 
 
 def _carrier(dtype: ir.DataType) -> ir.DataType:

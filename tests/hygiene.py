@@ -1,0 +1,126 @@
+"""What no exported graph has: nodes and constants that an expert would not have written."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import onnx
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper
+
+__all__ = ["check_graph"]
+
+_SMALL = 1024
+"""Literals with up to so many elements are stored once; weights may be equal by chance."""
+
+
+def check_graph(model: ModelProto) -> None:
+    """The full check of ONNX, which infers all types and shapes and compares them with the recorded ones, and ours.
+
+    Raises:
+        AssertionError: It lists everything that is wrong.
+    """
+    onnx.checker.check_model(model, full_check=True)
+    graph = model.graph
+    wrong = [*_unused(graph), *_twice(graph), *_needless(graph), *_untyped(graph), *_names(graph)]
+    assert not wrong, "\n".join(wrong)
+
+
+def _readers(graph: GraphProto) -> Counter[str]:
+    """How often each value is read, in bodies, too."""
+    read = Counter(name for node in graph.node for name in node.input)
+    read.update(value.name for value in graph.output)
+    for node in graph.node:
+        for attribute in node.attribute:
+            for body in (attribute.g, *attribute.graphs):
+                read.update(_readers(body))
+    return read
+
+
+def _unused(graph: GraphProto) -> list[str]:
+    read = _readers(graph)
+    inputs = {value.name for value in graph.input}
+    wrong = [
+        f"unused initializer {each.name}" for each in graph.initializer if not read[each.name] | (each.name in inputs)
+    ]
+    return wrong + [
+        f"nothing reads {node.op_type} {node.name}"
+        for node in graph.node
+        if not any(read[name] for name in node.output)
+    ]
+
+
+def _twice(graph: GraphProto) -> list[str]:
+    seen: dict[tuple[int, tuple[int, ...], bytes], str] = {}
+    wrong = []
+    for tensor in graph.initializer:
+        size = 1
+        for dim in tensor.dims:
+            size *= dim
+        if size > _SMALL or not tensor.raw_data or "." in tensor.name:
+            continue
+        key = (tensor.data_type, tuple(tensor.dims), tensor.raw_data)
+        if key in seen:
+            wrong.append(f"constants {seen[key]} and {tensor.name} are equal")
+        seen[key] = tensor.name
+    return wrong
+
+
+def _types(graph: GraphProto) -> dict[str, int]:
+    values = (*graph.input, *graph.output, *graph.value_info)
+    types = {value.name: value.type.tensor_type.elem_type for value in values}
+    return types | {tensor.name: tensor.data_type for tensor in graph.initializer}
+
+
+_WIDTHS = {
+    **{TensorProto.BOOL: 1, TensorProto.UINT8: 8, TensorProto.INT8: 8, TensorProto.INT32: 32, TensorProto.INT64: 64},
+    **{TensorProto.FLOAT16: 11, TensorProto.BFLOAT16: 8, TensorProto.FLOAT: 24, TensorProto.DOUBLE: 53},
+}
+
+
+def _needless(graph: GraphProto) -> list[str]:
+    outputs = {value.name for value in graph.output}
+    makers = {name: node for node in graph.node for name in node.output}
+    types = _types(graph)
+    wrong = []
+    for node in graph.node:
+        if node.domain:
+            continue
+        if node.op_type == "Identity" and node.output[0] not in outputs:
+            wrong.append(f"Identity {node.name}")
+        if node.op_type == "Cast":
+            wrong.extend(_casts(node, makers, types))
+        before = makers.get(node.input[0]) if node.input else None
+        if node.op_type == "Transpose" and before is not None and before.op_type == "Transpose":
+            wrong.append(f"two Transposes: {before.name}, {node.name}")
+    return wrong
+
+
+def _casts(node: NodeProto, makers: dict[str, NodeProto], types: dict[str, int]) -> list[str]:
+    to, given = types.get(node.output[0]), types.get(node.input[0])
+    if to == given:
+        return [f"{node.name} casts to the type that it has, {helper.tensor_dtype_to_string(to or 0)}"]
+    before = makers.get(node.input[0])
+    if before is None or before.op_type != "Cast":
+        return []
+    source = types.get(before.input[0])
+    widened = _WIDTHS.get(source or 0, 99) <= _WIDTHS.get(given or 0, 0)
+    return [f"there and back: {before.name}, {node.name}"] if source == to and widened else []
+
+
+def _untyped(graph: GraphProto) -> list[str]:
+    known = {value.name: value for value in (*graph.value_info, *graph.output)}
+    read = _readers(graph)
+    wrong = []
+    for node in graph.node:
+        for name in filter(read.__getitem__, node.output):
+            value = known.get(name)
+            if value is None or not value.type.WhichOneof("value"):
+                wrong.append(f"{name} of {node.op_type} has no type")
+            elif value.type.HasField("tensor_type") and not value.type.tensor_type.HasField("shape"):
+                wrong.append(f"{name} of {node.op_type} has no shape")
+    return wrong
+
+
+def _names(graph: GraphProto) -> list[str]:
+    counted = Counter(node.name for node in graph.node)
+    return [f"{count} nodes are called {name!r}" for name, count in counted.items() if count > 1 or not name]
