@@ -29,8 +29,10 @@ from ._output import print_table, text, with_means, write_json
 from ._zoo import LANGUAGE_STEPS, ZOO, Network
 
 SETS = {"zoo": ZOO, "steps": LANGUAGE_STEPS}
-SECONDS = 8.0
-"""Of all runs of a model's graphs together, and of all loads."""
+SECONDS = 10.0
+"""Of all runs of a model's graphs together."""
+SESSIONS = 8
+"""Of each graph, one after the other."""
 BLOCK = 0.005
 """Seconds of the runs of one graph that follow each other."""
 
@@ -80,48 +82,51 @@ def seconds_of(run: Callable[[], Any]) -> float:
     return time.perf_counter() - began
 
 
-def run_times(runs: Mapping[str, Callable[[], Any]], total: float) -> dict[str, float]:
-    """Median seconds of each; a turn of one is a run that warms the caches up after the others, and some that count."""
+def run_times(runs: Mapping[str, Callable[[], Any]], total: float, order: random.Random) -> dict[str, list[float]]:
+    """Seconds of each; a turn of one is a run that warms the caches up after the others, and some that count."""
     once = {name: min(seconds_of(run) for _ in range(3)) for name, run in runs.items()}
     counts = {name: max(1, int(BLOCK / seconds)) for name, seconds in once.items()}
     turns = sum((counts[name] + 1) * once[name] for name in runs)
-    order = random.Random(0)
     found: dict[str, list[float]] = {name: [] for name in runs}
     gc.disable()
-    for _ in range(min(200, max(15, int(total / turns)))):
+    for _ in range(min(200, max(5, int(total / turns)))):
         for name in order.sample(list(runs), len(runs)):
             runs[name]()
             count = counts[name]
             found[name].append(seconds_of(lambda name=name, count=count: [runs[name]() for _ in range(count)]) / count)
     gc.enable()
-    return {name: statistics.median(values) for name, values in found.items()}
+    return found
 
 
-def measure(network: Network, programs: Mapping[str, Any], total: float = SECONDS) -> dict[str, dict[str, float]]:
-    """For each program: ``bytes`` of the file, seconds of a ``load`` and a ``run``; for eager torch only the latter."""
+def measure(network: Network, programs: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+    """For each program: ``bytes`` of the file, seconds of a ``load`` and a ``run``; for eager torch only the latter.
+
+    All sessions are made anew several times, in another order each time: where in memory one lies makes differences of
+    a few percent that stay as long as it lives.
+    """
     contents = {name: content_of(program) for name, program in programs.items() if program is not None}
-    found: dict[str, dict[str, float]] = {name: {"bytes": len(content)} for name, content in contents.items()}
-    loads: dict[str, list[float]] = {name: [] for name in contents}
-    order = random.Random(0)
-    once = sum(seconds_of(lambda content=content: session_of(content)) for content in contents.values())
-    for _ in range(min(25, max(5, int(total / once)))):
-        for name in order.sample(list(contents), len(contents)):
-            loads[name].append(seconds_of(lambda name=name: session_of(contents[name])))
     arrays = [tensor.numpy() for tensor in network.tensors()]
-    runs: dict[str, Callable[[], Any]] = {}
-    for name, content in contents.items():
-        found[name]["load"] = statistics.median(loads[name])
-        session = session_of(content)
-        feed = dict(zip((value.name for value in session.get_inputs()), arrays, strict=True))
-        runs[name] = lambda session=session, feed=feed: session.run(None, feed)
+    order = random.Random(0)
+    loads: dict[str, list[float]] = {name: [] for name in contents}
+    times: dict[str, list[float]] = {name: [] for name in (*contents, "eager")}
 
     def eager() -> None:
         with torch.no_grad():
             network.model(*network.args, **network.kwargs)
 
-    runs["eager"] = eager
-    for name, seconds in run_times(runs, total).items():
-        found.setdefault(name, {})["run"] = seconds
+    for _ in range(SESSIONS):
+        runs: dict[str, Callable[[], Any]] = {"eager": eager}
+        for name in order.sample(list(contents), len(contents)):
+            began = time.perf_counter()
+            session = session_of(contents[name])
+            loads[name].append(time.perf_counter() - began)
+            feed = dict(zip((value.name for value in session.get_inputs()), arrays, strict=True))
+            runs[name] = lambda session=session, feed=feed: session.run(None, feed)
+        for name, seconds in run_times(runs, SECONDS / SESSIONS, order).items():
+            times[name] += seconds
+    found: dict[str, dict[str, float]] = {name: {"run": statistics.median(values)} for name, values in times.items()}
+    for name, content in contents.items():
+        found[name] |= {"bytes": len(content), "load": statistics.median(loads[name])}
     return found
 
 
