@@ -128,3 +128,28 @@ def _random(seed: int) -> Callable[[Tensor], Any]:
 @pytest.mark.parametrize("seed", range(40))
 def test_random_positions_compute_the_same(seed: int) -> None:
     fxonnx.export(Function(_random(seed)), (X,), dynamic_shapes=(AXES,), verify="auto")
+
+
+class Biased(torch.nn.Module):
+    """Attention with a bias for each pair: a parameter, or a buffer that may hide everything."""
+
+    def __init__(self, is_buffer: bool) -> None:
+        super().__init__()
+        hidden = torch.full((3,), torch.finfo(torch.float32).min)
+        bias = torch.stack([torch.zeros(3), hidden, torch.tensor([0.0, -torch.inf, 1.0])])
+        if is_buffer:
+            self.register_buffer("bias", torch.cat([bias, torch.full((1, 3), -torch.inf)]))
+        else:
+            self.bias = torch.nn.Parameter(torch.randn(4, 3))
+
+    def forward(self, x: Tensor, order: Tensor) -> Tensor:
+        return sdpa(x[:, None], x[:, None, :3], x[:, None, :3], self.bias[order][None, None])
+
+
+@pytest.mark.parametrize("opset", [20, 23])
+def test_only_parameters_are_taken_for_finite(opset: int) -> None:
+    args = (torch.randn(2, 4, 4), torch.tensor([3, 1, 0, 2]))
+    program = fxonnx.export(Biased(is_buffer=False), args, opset_version=opset, verify=True)
+    assert not {"ReduceMax", "Where", "Equal"}.intersection(kinds(program))
+    program = fxonnx.export(Biased(is_buffer=True), args, opset_version=opset, verify=True)
+    assert "Where" in kinds(program)

@@ -80,11 +80,17 @@ def group_normalization(
     symbolic = [dim for dim in dims[1:] if not isinstance(dim, int)]
     # One Shape is less than the sizes one by one.
     result = op.shaped(op.Reshape(normalized, op.Shape(x)), dims) if len(symbolic) > 1 else op.reshape(normalized, dims)
-    per_channel = [-1] + [1] * (len(dims) - 2)
     factors = op.numbers(scale)
     if factors is None or any(factor != 1 for factor in factors):
-        result = op.Mul(result, op.Reshape(scale, per_channel))
-    return result if op.is_zero(bias) else op.Add(result, op.Reshape(bias, per_channel))
+        result = op.Mul(result, _per_channel(op, scale, len(dims)))
+    return result if op.is_zero(bias) else op.Add(result, _per_channel(op, bias, len(dims)))
+
+
+def _per_channel(op: Op, parameter: ir.Value, rank: int) -> ir.Value:
+    """A parameter of as many elements as there are channels in the shape that broadcasts along axis 1."""
+    shape = [-1] + [1] * (rank - 2)
+    stored = op.derived(parameter, "per_channel", lambda tensor: tensor.reshape(shape), force=True)
+    return op.Reshape(parameter, shape) if stored is None else stored
 
 
 def hard_swish(op: Op, x: ir.Value) -> ir.Value:

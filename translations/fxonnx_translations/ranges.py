@@ -19,7 +19,7 @@ from .symbols import Dim
 if TYPE_CHECKING:
     from .builder import Builder
 
-__all__ = ["COMPARISONS", "bounds", "comparison", "counts_up", "shows_something"]
+__all__ = ["COMPARISONS", "bounds", "comparison", "counts_up", "is_of_weights", "shows_something"]
 
 Bounds: TypeAlias = tuple[Dim, Dim]
 """The smallest and the largest element that there can be; for booleans 0 is False."""
@@ -198,7 +198,35 @@ def _is_finite(value: ir.Value | None) -> bool:
     if array is not None:
         return bool(np.isfinite(array).all())
     if node is None or node.domain != "":
-        return False
+        return is_of_weights(value)
     if node.op_type in _MOVES:
         return _is_finite(node.inputs[0])
-    return node.op_type == "Where" and all(map(_is_finite, node.inputs[1:]))
+    if node.op_type == "Where":
+        return all(map(_is_finite, node.inputs[1:]))
+    return is_of_weights(value) or (node.op_type in ("Add", "Sub") and all(map(_is_finite, node.inputs)))
+
+
+_OF_NUMBERS = frozenset({"Add", "Sub", "Mul", "Sigmoid", "Tanh", "Concat"})
+
+
+def is_of_weights(value: ir.Value | None) -> bool:
+    """Whether floats are chosen from weights or computed from them alone: a bias for relative positions, for example."""
+    node = None if value is None else value.producer()
+    if value is None or node is None:
+        return value is not None and _is_parameter(value)
+    if node.domain != "":
+        return False
+    if node.op_type in _MOVES:
+        return is_of_weights(node.inputs[0])
+    return node.op_type in _OF_NUMBERS and all(map(is_of_weights, node.inputs))
+
+
+def _is_parameter(value: ir.Value) -> bool:
+    """Whether an initializer is a parameter, or computed from parameters; a buffer may be a mask itself."""
+    if not value.is_initializer() or value.graph is None:
+        return False
+    kind = value.metadata_props.get("pkg.torch.export.graph_signature.InputSpec.kind")
+    if kind is not None:
+        return kind == "PARAMETER"
+    sources = value.metadata_props.get("pkg.fxonnx.derived_from", "").split(", ")
+    return all(name in value.graph.initializers and _is_parameter(value.graph.initializers[name]) for name in sources)

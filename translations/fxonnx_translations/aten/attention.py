@@ -11,7 +11,7 @@ import torch
 from ..constants import array_of
 from ..dtypes import to_torch_dtype
 from ..op import Op, Unsupported
-from ..ranges import shows_something
+from ..ranges import is_of_weights, shows_something
 from ..registry import translates
 from .view import swapped
 
@@ -160,6 +160,8 @@ def above_lowest(op: Op, attn_mask: ir.Value) -> ir.Value:
     if known is not None:
         raised = np.where(known == np.float32(_LOWEST), np.float32(_ALMOST_LOWEST), known)
         return attn_mask if np.array_equal(raised, known) else op.const(torch.from_numpy(raised))
+    if is_of_weights(attn_mask):
+        return attn_mask
     lowest, almost = (op.const(number, ir.DataType.FLOAT) for number in (_LOWEST, _ALMOST_LOWEST))
     return op.Where(op.Equal(attn_mask, lowest), almost, attn_mask)
 
