@@ -256,6 +256,8 @@ class Rotated(nn.Module):
         self.register_buffer("frequencies", torch.rand(4))
 
     def turned(self, x: torch.Tensor) -> torch.Tensor:
+        if self.form.startswith("pairs"):
+            return torch.stack((-x[..., 1::2], x[..., ::2]), dim=-1).flatten(-2)
         half = x.shape[-1] // 2
         first, second = x[..., :half], x[..., half:]
         return torch.cat((second, -first) if self.form == "backwards" else (-second, first), dim=-1)
@@ -263,18 +265,20 @@ class Rotated(nn.Module):
     def forward(self, q: torch.Tensor, k: torch.Tensor, positions: torch.Tensor) -> Any:
         angles = positions[..., None].float() * self.frequencies
         both = torch.cat((angles, angles * 2) if self.form == "halves differ" else (angles, angles), dim=-1)
+        if self.form == "pairs":
+            both = torch.repeat_interleave(angles, 2, dim=-1)
         cosine, sine = (both.cos() * 0.9).unsqueeze(1), (both.sin() * 0.9).unsqueeze(1)
         return q * cosine + self.turned(q) * sine, k * cosine + self.turned(k) * sine
 
 
-@pytest.mark.parametrize("form", ["whole", "backwards", "halves differ"])
+@pytest.mark.parametrize("form", ["whole", "pairs", "backwards", "halves differ", "pairs of halves"])
 @pytest.mark.parametrize("batch", [1, 2])
 def test_rotary_embeddings(form: str, batch: int) -> None:
     args = (torch.randn(2, 4, 3, 8), torch.randn(2, 2, 3, 8), torch.randint(0, 9, (batch, 3)))
     axes = {0: "batch", 2: "length"}
     for shapes in (None, (axes, axes, {1: "length"} if batch == 1 else {0: "batch", 1: "length"})):
         program = fxonnx.export(Rotated(form).eval(), args, dynamic_shapes=shapes, opset_version=23, verify="auto")
-        assert kinds(program).count("RotaryEmbedding") == (2 if form == "whole" else 0)
+        assert kinds(program).count("RotaryEmbedding") == (2 if form in ("whole", "pairs") else 0)
     assert "RotaryEmbedding" not in kinds(fxonnx.export(Rotated(form).eval(), args, verify=True))
 
 

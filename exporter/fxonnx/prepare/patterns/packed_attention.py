@@ -120,7 +120,7 @@ def _operand(node: Any) -> _Operand:
 def _packable(node: Any) -> bool:
     rotary = called(node, _ROTARY)
     if rotary is not None:
-        return not rotary.kwargs and len(rotary.args) == 3 and _packable(rotary.args[0])
+        return set(rotary.kwargs) <= {"interleaved"} and len(rotary.args) == 3 and _packable(rotary.args[0])
     return _turned(node) is not None or _third(node) is not None
 
 
@@ -149,7 +149,7 @@ def _pack(node: torch.fx.Node, before: torch.fx.Node, packed: dict[torch.fx.Node
             source = _pack(rotary.args[0], before, packed)  # type: ignore[arg-type]
             with before.graph.inserting_before(before):
                 new = before.graph.call_function(
-                    _ROTARY, (source, *rotary.args[1:]), {"num_heads": node.meta["val"].shape[1]}
+                    _ROTARY, (source, *rotary.args[1:]), {**rotary.kwargs, "num_heads": node.meta["val"].shape[1]}
                 )
             new.meta["val"] = source.meta["val"]
             copy_origin(new, node)

@@ -1,4 +1,4 @@
-"""Rotary position embeddings that turn the two halves of the last axis: ``x * cos + cat(-x2, x1) * sin``."""
+"""Rotary position embeddings: ``x * cos + cat(-x2, x1) * sin``, where x1 and x2 are halves, or every second element."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import torch
 import torch.onnx.ops  # defines the operator
 
-from .matching import added, called, dims_of, insert_after, number, only_user
+from .matching import VIEWS, added, called, dims_of, insert_after, number, only_user
 
 __all__ = ["fuse_rotary", "negate_sines", "rotate_first"]
 
@@ -27,18 +27,21 @@ def fuse_rotary(graph: torch.fx.Graph) -> int:
     """
     found = 0
     caches: dict[Any, torch.fx.Node] = {}
-    for joined in graph.find_nodes(op="call_function", target=aten.cat.default):
-        x = _turned(joined)
+    turned = [(node, _turned(node), False) for node in graph.find_nodes(op="call_function", target=aten.cat.default)]
+    for target in (aten.flatten.using_ints, *VIEWS):
+        turned += [(node, _paired(node), True) for node in graph.find_nodes(op="call_function", target=target)]
+    for joined, x, interleaved in turned:
         parts = None if x is None or x.meta["val"].dtype != torch.float32 else _sum(joined, x)
         if x is None or parts is None:
             continue
         total, *angles = parts
-        tables: Any = [_table(angle, x) for angle in angles]
+        tables: Any = [_table(angle, x, interleaved) for angle in angles]
         if any(table is None or not table < joined for table in tables):
             continue
         # In front of the first product, and so of all later ones that take the same tables.
-        halves = [_half(table, x, joined, caches) for table in tables]
+        halves = [_half(table, x, joined, caches, interleaved) for table in tables]
         fused = insert_after(total, torch.ops.onnx.RotaryEmbedding.opset23, (x, *halves))
+        fused.kwargs = {"interleaved": True} if interleaved else {}
         total.replace_all_uses_with(fused)
         found += 1
     return found
@@ -147,6 +150,29 @@ def _turned(joined: torch.fx.Node) -> torch.fx.Node | None:
     return x if fits and (end is None or (isinstance(end, int) and end >= dims[3])) else None
 
 
+def _paired(joined: torch.fx.Node) -> torch.fx.Node | None:
+    """x of ``stack([-x[..., 1::2], x[..., ::2]], -1).flatten(-2)``."""
+    stack = called(joined.args[0], aten.stack.default)
+    x: Any = None
+    if stack is None or not only_user(joined) or not only_user(stack) or (*stack.args[1:], 0)[0] not in (-1, 4):
+        return None
+    pieces: Any = stack.args[0]
+    if len(pieces) != 2 or called(pieces[0], aten.neg.default) is None:
+        return None
+    for piece, first in ((pieces[0].args[0], 1), (pieces[1], 0)):
+        part = called(piece, aten.slice.Tensor)
+        if part is None or len(part.args) != 5 or part.args[1] not in (-1, 3) or part.args[4] != 2:
+            return None
+        dims, (start, end) = dims_of(part.args[0]), part.args[2:4]
+        if dims is None or len(dims) != 4 or not isinstance(dims[3], int) or dims[3] % 2 or (start or 0) != first:
+            return None
+        whole = end is None or (isinstance(end, int) and end >= dims[3])
+        if not whole or x not in (None, part.args[0]):
+            return None
+        x = part.args[0]
+    return x if list(map(str, dims_of(joined) or ())) == list(map(str, dims_of(x) or ())) else None
+
+
 def _sum(joined: torch.fx.Node, x: torch.fx.Node) -> tuple[torch.fx.Node, Any, Any] | None:
     """The sum of x times cos and the turned x times sin, and the two factors."""
     by_sine = called(next(iter(joined.users)), aten.mul.Tensor)
@@ -161,8 +187,8 @@ def _sum(joined: torch.fx.Node, x: torch.fx.Node) -> tuple[torch.fx.Node, Any, A
     return total, cosine, sine
 
 
-def _table(factor: Any, x: torch.fx.Node) -> torch.fx.Node | None:
-    """The table [batch or 1, length, width] behind a factor [batch or 1, 1, length, width] with equal halves."""
+def _table(factor: Any, x: torch.fx.Node, interleaved: bool) -> torch.fx.Node | None:
+    """The table [batch or 1, length, width], of equal halves or pairs, behind a factor with another axis."""
     inserted = called(factor, aten.unsqueeze.default)
     if inserted is None or inserted.args[1] != 1:
         return None
@@ -172,16 +198,19 @@ def _table(factor: Any, x: torch.fx.Node) -> torch.fx.Node | None:
         return None
     if str(dims[1]) != str(wanted[2]) or dims[2] != wanted[3] or str(dims[0]) not in ("1", str(wanted[0])):
         return None
-    return table if _has_equal_halves(table) else None
+    return table if _is_doubled(table, interleaved) else None
 
 
-def _has_equal_halves(table: Any) -> bool:
+def _is_doubled(table: Any, interleaved: bool) -> bool:
     node = table
     while True:
         step = called(node, aten.cos.default, aten.sin.default, aten.mul.Tensor, *_PASSED)
         if step is None or (step.target is aten.mul.Tensor and number(step.args[1]) is None):
             break
         node = step.args[0]
+    if interleaved:
+        pairs = called(node, aten.repeat_interleave.self_int)
+        return pairs is not None and bool(pairs.args[1] == 2) and (*pairs.args[2:], None)[0] in (-1, 2)
     joined = called(node, aten.cat.default)
     if joined is None or (*joined.args[1:], 0)[0] not in (-1, 2):
         return False
@@ -189,13 +218,16 @@ def _has_equal_halves(table: Any) -> bool:
     return len(pieces) == 2 and pieces[0] is pieces[1]
 
 
-def _half(table: Any, x: torch.fx.Node, before: torch.fx.Node, caches: dict[Any, torch.fx.Node]) -> torch.fx.Node:
-    """The first half of a table, for every sequence of the batch."""
+def _half(
+    table: Any, x: torch.fx.Node, before: torch.fx.Node, caches: dict[Any, torch.fx.Node], interleaved: bool
+) -> torch.fx.Node:
+    """The first half of a table, or the first of each pair, for every sequence of the batch."""
     dims: Any = dims_of(table)
     batch = x.meta["val"].shape[0]
     key = (table, str(batch))
     if key not in caches:
-        half = added(before, aten.slice.Tensor, table, 2, 0, dims[2] // 2)
+        edges = (0, dims[2], 2) if interleaved else (0, dims[2] // 2)
+        half = added(before, aten.slice.Tensor, table, 2, *edges)
         if str(dims[0]) != str(batch):
             size = batch if isinstance(batch, int) else added(before, aten.sym_size.int, x, 0)
             half = added(before, aten.expand.default, half, [size, -1, -1])
