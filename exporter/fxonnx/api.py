@@ -186,8 +186,7 @@ def export(
         program = page.program = _program(model, captured, how, timer, mode)
         _verify(program, captured, timer, verify)
         _save(program, timer, f, export_params, keep_initializers_as_inputs, external_data)
-    _print(program, graph=bool(verbose), stages=profile)
-    return program
+    return _printed(program, graph=bool(verbose), stages=profile)
 
 
 @dataclass(frozen=True)
@@ -279,11 +278,12 @@ def _save(
             )
 
 
-def _print(program: ONNXProgram, *, graph: bool, stages: bool) -> None:
+def _printed(program: ONNXProgram, *, graph: bool, stages: bool) -> ONNXProgram:
     if graph:
         sys.stdout.write(f"{graph_text(program.model)}\n")
     if stages:
         sys.stdout.write(f"{stage_table(program.timings)}\n")
+    return program
 
 
 def _verify(program: ONNXProgram, captured: Capture, timer: Timer, wanted: bool | Literal["auto"]) -> None:

@@ -57,6 +57,7 @@ def export_command(
     ],
     output: Annotated[Path, typer.Option("--output", "-o", help="The ONNX file to write.")],
     opset: Annotated[int | None, typer.Option(help="The ONNX opset to write, 11 to 28.")] = None,
+    target: Annotated[str | None, typer.Option(help="onnxruntime for the graph that it runs fastest.")] = None,
     verify: Annotated[bool, typer.Option("--verify", help="Compare ONNX Runtime with eager torch.")] = False,
     all_sizes: Annotated[
         bool, typer.Option("--all-sizes", help="Compare with eager torch at several sizes of the dynamic dims, too.")
@@ -90,6 +91,7 @@ def export_command(
             input_names=_names(input_names),
             output_names=_names(output_names),
             opset_version=opset,
+            target=target,  # type: ignore[arg-type]
             verify="auto" if all_sizes else verify,
             strict_shapes=strict_shapes,
             on_stage=on_stage,
