@@ -123,6 +123,13 @@ def test_a_past_and_what_is_kept_of_it_are_part_of_the_attention() -> None:
     assert [output.name for output in program.model.graph.outputs[1:]] == [output.name for output in node.outputs[1:]]
 
 
+def test_the_past_may_be_empty() -> None:
+    model, (x, mask, past) = Attending("past kept").eval(), inputs("past")
+    shapes = ({0: "batch", 1: "length"}, None, {0: "batch", 2: "past"})
+    program = fxonnx.export(model, (x, mask, past), dynamic_shapes=shapes, opset_version=23)
+    assert all(row.status == "ok" for row in program.verify((x, mask, past[:, :, :0])))
+
+
 @pytest.mark.parametrize("seed", range(12))
 def test_random_attention_computes_the_same(seed: int) -> None:
     generator = random.Random(seed)

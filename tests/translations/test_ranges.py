@@ -84,7 +84,11 @@ def half(x: Tensor) -> Tensor:
     return torch.where((torch.arange(x.shape[1]) * 2 < x.shape[1])[:, None], x, 0.0)
 
 
-@pytest.mark.parametrize("function", [shifted, strict, descending, half])
+def wrapped(x: Tensor) -> Tensor:
+    return torch.where(((torch.arange(x.shape[1]) - 1).to(torch.uint8) < 9)[:, None], x, 0.0)
+
+
+@pytest.mark.parametrize("function", [shifted, strict, descending, half, wrapped])
 @pytest.mark.parametrize("opset", [20, 23])
 def test_what_only_looks_known(function: Callable[[Tensor], Tensor], opset: int) -> None:
     fxonnx.export(Function(function), (X,), dynamic_shapes=(AXES,), opset_version=opset, verify="auto")

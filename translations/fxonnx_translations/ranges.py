@@ -108,9 +108,12 @@ def _difference(builder: Builder, node: ir.Node) -> Bounds | None:
 
 
 def _cast(builder: Builder, node: ir.Node) -> Bounds | None:
-    known = bounds(builder, node.inputs[0])
-    if known is None or node.attributes["to"].as_int() != ir.DataType.BOOL:
+    known, to = bounds(builder, node.inputs[0]), node.attributes["to"].as_int()
+    if known is None or to in (ir.DataType.INT64, ir.DataType.INT32):
         return known
+    # Smaller integers wrap.
+    if to != ir.DataType.BOOL:
+        return None
     if known == (0, 0):
         return known
     return (1, 1) if _is_less(0, known[0]) else None

@@ -112,7 +112,7 @@ def _operand(node: Any) -> _Operand:
     joined = called(node, aten.cat.default)
     if joined is not None and (*joined.args[1:], 0)[0] in (2, -2):
         pieces: Any = joined.args[0]
-        if len(pieces) == 2:
+        if len(pieces) == 2 and all(piece.meta["val"].dtype == torch.float32 for piece in pieces):
             return _Operand(pieces[1], pieces[0])
     return _Operand(node, None)
 
