@@ -223,24 +223,24 @@ def test_all_unsupported_operators_are_listed_at_once() -> None:
 
 
 class Bits(nn.Module):
-    def forward(self, x: torch.Tensor, y: torch.Tensor, grid: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         masked = x.bitwise_and(3) ^ 1
-        return nn.functional.grid_sample(y, grid, align_corners=False).sum() + masked
+        return nn.functional.dropout(y, 0.5, training=True) * masked
 
 
 def test_what_an_opset_can_not_express_says_which_one_can() -> None:
-    args = (torch.arange(5), torch.randn(1, 2, 3, 4, 5), torch.randn(1, 3, 4, 5, 3))
+    args = (torch.arange(5), torch.randn(5))
     with pytest.raises(fxonnx.UnsupportedOperatorError) as caught:
-        fxonnx.export(Bits(), args, opset_version=16)
+        fxonnx.export(Bits().eval(), args, opset_version=11)
     text = str(caught.value)
-    assert "3 operators have no ONNX translation and no decomposition at opset 16:" in text
-    assert [row.lowest_opset for row in caught.value.operators] == [18, 18, 20]
+    assert "3 operators have no ONNX translation and no decomposition at opset 11:" in text
+    assert sorted(row.lowest_opset for row in caught.value.operators if row.lowest_opset) == [12, 18, 18]
     assert all("test_model.py:" in row.location for row in caught.value.operators)
     assert "can be written from opset 18 on" in text
-    assert (caught.value.lowest_opset, caught.value.opset) == (20, 16)
-    assert text.endswith("hint: pass opset_version=20")
-    program = fxonnx.export(Bits(), args, opset_version=20, verify=True)
-    assert program.model.opset_imports == {"": 20}
+    assert (caught.value.lowest_opset, caught.value.opset) == (18, 11)
+    assert text.endswith("hint: pass opset_version=18")
+    program = fxonnx.export(Bits().eval(), args, opset_version=18)
+    assert program.model.opset_imports == {"": 18}
 
 
 @pytest.mark.skipif(onnx.defs.onnx_opset_version() < 28, reason="onnx does not know the opset yet")

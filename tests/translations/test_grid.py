@@ -16,8 +16,10 @@ CASES = (
             "aten.grid_sampler.default",
             lambda x, g, mode=mode, padding=padding, corners=corners: F.grid_sample(x, g, mode, padding, corners),
             (_VOLUME, _GRID),
-            f"{mode}, {padding}, {corners}",
+            f"{mode}, {padding}, {corners}, opset {opset}",
+            opset=opset,
         )
+        for opset in (13, 20)
         for mode in ("bilinear", "nearest")
         for padding in ("zeros", "border", "reflection")
         for corners in (False, True)
@@ -26,6 +28,13 @@ CASES = (
         "aten.grid_sampler_3d.default",
         lambda x, g: torch.ops.aten.grid_sampler_3d(x, g, 0, 0, False),
         (_VOLUME, _GRID),
+    ),
+    Case(
+        "aten.grid_sampler_3d.default",
+        lambda x, g: torch.ops.aten.grid_sampler_3d(x, g, 0, 2, True),
+        (T((2, 3, 1, 4, 5), torch.float64), T((2, 2, 2, 3, 3), torch.float64, low=-1.3, high=1.3)),
+        "double, one layer",
+        opset=11,
     ),
 )
 
