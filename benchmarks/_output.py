@@ -11,6 +11,7 @@ from typing import Any
 
 import onnx
 import onnx_ir
+import onnxruntime
 import onnxscript
 import torch
 from rich.console import Console
@@ -33,6 +34,7 @@ def environment() -> dict[str, str]:
         "onnx": onnx.__version__,
         "onnx_ir": onnx_ir.__version__,
         "onnxscript": onnxscript.__version__,
+        "onnxruntime": onnxruntime.__version__,
     }
 
 

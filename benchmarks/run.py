@@ -24,7 +24,7 @@ from typing import Any
 
 import jinja2
 
-from ._output import text
+from ._output import environment, text
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"
@@ -58,7 +58,7 @@ PARTS: Mapping[str, Part] = MappingProxyType(
     {
         "export": Part(
             "Time of an export, static",
-            "CPU seconds, the least of three; `fxonnx/capture` is the whole export over torch.export alone.",
+            "CPU seconds, the least of two repeats; `fxonnx/capture` is the whole export over torch.export alone.",
             ("export_speed", "--repeats", "2"),
             (*_SPEED, "torch.onnx/fxonnx"),
             ("fxonnx/capture", "torch.onnx/capture"),
@@ -72,9 +72,9 @@ PARTS: Mapping[str, Part] = MappingProxyType(
         ),
         "graphs": Part(
             "Graphs in ONNX Runtime",
-            "On one thread. `ms` is our default graph (opset 20); `run N` our latency over torch.onnx's at opset N, "
-            "`default/best` that of our default graph over torch.onnx's faster opset, `best/best` each at its faster "
-            "one, `load` and `size` the time to make a session and the bytes of the file.",
+            "On one thread. `ms` is our graph at the default opset, 20; `run N` our latency over torch.onnx's at opset "
+            "N; `default/best` that at our default opset over torch.onnx's at the faster one, `best/best` each at its "
+            "faster one, `load` and `size` the time to make a session and the bytes of the file.",
             ("graphs",),
             (*_GRAPHS, "/TorchScript", "/eager"),
             ("default/best", "best/best", "load"),
@@ -169,9 +169,8 @@ def write_page() -> None:
         cells = [[text(row.get(column)) for column in columns] for row in rows]
         tables.append((name, part, {"header": columns, "rows": cells}))
         _plot(name, rows)
-    environment = next(iter(found.values()))["environment"]
     page = jinja2.Template(_PAGE, keep_trailing_newline=True).render(
-        tables=tables, environment=environment, cores=os.cpu_count()
+        tables=tables, environment=environment(), cores=os.cpu_count()
     )
     (HERE / "RESULTS.md").write_text(page)
 
