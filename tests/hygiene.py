@@ -107,6 +107,9 @@ def _casts(node: NodeProto, makers: dict[str, NodeProto], types: dict[str, int])
         return []
     source = types.get(before.input[0])
     widened = _WIDTHS.get(source or 0, 99) <= _WIDTHS.get(given or 0, 0)
+    if {source, given} in ({TensorProto.INT8, TensorProto.UINT8}, {TensorProto.FLOAT16, TensorProto.BFLOAT16}):
+        # Neither has all numbers of the other.
+        return []
     if source in _FLOATS and given not in _FLOATS:
         # Rounds.
         return []

@@ -49,6 +49,11 @@ _HELD = frozenset(
         (ir.DataType.INT16, ir.DataType.FLOAT, ir.DataType.DOUBLE),
         (ir.DataType.INT32, ir.DataType.DOUBLE),
         (ir.DataType.BOOL, ir.DataType.FLOAT16, ir.DataType.FLOAT, ir.DataType.DOUBLE),
+        (ir.DataType.BOOL, ir.DataType.BFLOAT16),
+        (ir.DataType.INT8, ir.DataType.FLOAT16, ir.DataType.FLOAT, ir.DataType.DOUBLE),
+        (ir.DataType.INT8, ir.DataType.BFLOAT16),
+        (ir.DataType.UINT8, ir.DataType.FLOAT16, ir.DataType.FLOAT, ir.DataType.DOUBLE),
+        (ir.DataType.UINT8, ir.DataType.BFLOAT16),
     )
     for place, narrow in enumerate(family)
     for wide in family[place + 1 :]
