@@ -38,6 +38,10 @@ class Attending(nn.Module):
         batch, length, _ = x.shape
         if "thirds" in self.form:
             return list(self.whole(x).reshape(batch, length, 3, self.heads, SIZE).permute(2, 0, 3, 1, 4).unbind(0))
+        if "two" in self.form:
+            both = self.whole(x)[..., 2 * SIZE * self.heads :].repeat(1, 1, 2)
+            pair = both.reshape(batch, length, 2, self.heads, SIZE).permute(2, 0, 3, 1, 4).unbind(0)
+            return [self.projections[0](x).view(batch, length, -1, SIZE).transpose(1, 2), *pair]
         parts = [layer(x).view(batch, length, -1, SIZE) for layer in self.projections]
         if "normed" in self.form:
             parts[0] = functional.layer_norm(parts[0], (SIZE,))
@@ -95,7 +99,7 @@ PACKED = [
     "grouped",
     "normed",
 ]
-PACKED += ["grouped past kept", "thirds mask", "permuted past shown scaled"]
+PACKED += ["grouped past kept", "thirds mask", "two", "permuted past shown scaled"]
 NOT_PACKED = ["apart", "untransposed", "causal past", "swapped", "halves"]
 
 

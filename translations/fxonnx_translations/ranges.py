@@ -92,7 +92,8 @@ def _is_less(first: Dim, second: Dim) -> bool:
 def _range(builder: Builder, node: ir.Node) -> Bounds | None:
     start, limit = (bounds(builder, value) for value in node.inputs[:2])
     step = array_of(node.inputs[2])
-    if start is None or limit is None or step is None or step.item() != 1:
+    # Who counts up from a start relies on it being the smallest there is.
+    if start is None or limit is None or start[0] != start[1] or step is None or step.item() != 1:
         return None
     return start[0], limit[1] - 1
 

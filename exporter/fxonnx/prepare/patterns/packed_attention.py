@@ -121,11 +121,11 @@ def _packable(node: Any) -> bool:
     rotary = called(node, _ROTARY)
     if rotary is not None:
         return set(rotary.kwargs) <= {"interleaved"} and len(rotary.args) == 3 and _packable(rotary.args[0])
-    return _turned(node) is not None or _third(node) is not None
+    return _turned(node) is not None or _part(node) is not None
 
 
-def _third(node: Any) -> tuple[torch.fx.Node, int] | None:
-    """Of ``x.reshape(batch, length, 3, heads, size).permute(2, 0, 3, 1, 4).unbind()[i]``: x and i."""
+def _part(node: Any) -> tuple[torch.fx.Node, int] | None:
+    """Of ``x.reshape(batch, length, parts, heads, size).permute(2, 0, 3, 1, 4).unbind()[i]``: x and i."""
     item = called(node, operator.getitem)
     parts = called(item.args[0], aten.unbind.int) if item is not None else None
     turn = called(parts.args[0], aten.permute.default) if parts is not None else None
@@ -144,7 +144,7 @@ def _pack(node: torch.fx.Node, before: torch.fx.Node, packed: dict[torch.fx.Node
     """[batch, heads, length, size] as [batch, length, heads * size], as it was before."""
     if node not in packed:
         rotary = called(node, _ROTARY)
-        third = _third(node)
+        part = _part(node)
         if rotary is not None:
             source = _pack(rotary.args[0], before, packed)  # type: ignore[arg-type]
             with before.graph.inserting_before(before):
@@ -154,11 +154,12 @@ def _pack(node: torch.fx.Node, before: torch.fx.Node, packed: dict[torch.fx.Node
             new.meta["val"] = source.meta["val"]
             copy_origin(new, node)
             packed[node] = new
-        elif third is not None:
-            whole, index = third
-            width = whole.meta["val"].shape[2] // 3
+        elif part is not None:
+            whole, index = part
+            width = node.meta["val"].shape[1] * node.meta["val"].shape[3]
             if whole not in packed:
-                packed[whole] = added(before, aten.split_with_sizes.default, whole, [width] * 3, 2)
+                sizes = [width] * (whole.meta["val"].shape[2] // width)
+                packed[whole] = added(before, aten.split_with_sizes.default, whole, sizes, 2)
             packed[node] = added(before, operator.getitem, packed[whole], index)
         else:
             packed[node] = _joined(_turned(node), before)

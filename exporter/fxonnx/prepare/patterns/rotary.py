@@ -67,14 +67,18 @@ def rotate_first(graph: torch.fx.Graph) -> int:
         if parts is None or moved is None or {axis % 4 for axis in moved.args[1:]} != {1, 2}:  # type: ignore[operator]
             continue
         total, *angles = parts
-        inserted = [called(angle, aten.unsqueeze.default) for angle in angles]
-        if any(each is None or each.args[1] != 1 or not each < joined for each in inserted):
+        inserted = [each for angle in angles if (each := called(angle, aten.unsqueeze.default)) is not None]
+        if len(inserted) < 2 or any(each.args[1] != 1 or not each < joined for each in inserted):
+            continue
+        # Of another rank, the axis would be inserted elsewhere than in front of the length.
+        if any(len(dims_of(each.args[0]) or ()) != 3 for each in inserted):
             continue
         y: Any = moved.args[0]
         half = y.meta["val"].shape[3] // 2
-        cosine, sine = (
-            tables.setdefault(each, added(joined, aten.unsqueeze.default, each.args[0], 2)) for each in inserted if each
-        )
+        for each in inserted:
+            if each not in tables:
+                tables[each] = added(joined, aten.unsqueeze.default, each.args[0], 2)
+        cosine, sine = (tables[each] for each in inserted)
         first, second = (added(joined, aten.slice.Tensor, y, 3, *edges) for edges in ((0, half), (half, 2 * half)))
         turned = added(joined, aten.cat.default, [added(joined, aten.neg.default, second), first], 3)
         products = [added(joined, aten.mul.Tensor, *pair) for pair in ((y, cosine), (turned, sine))]
