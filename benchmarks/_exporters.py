@@ -6,7 +6,6 @@ import contextlib
 import io
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from types import MappingProxyType
 from typing import Any
 
 import onnx
@@ -18,7 +17,7 @@ import fxonnx
 
 from ._zoo import Network
 
-__all__ = ["EXPORTERS", "Exporter", "capture", "count_nodes", "ours", "silenced", "torch_onnx", "torchscript"]
+__all__ = ["Exporter", "capture", "count_nodes", "ours", "silenced", "torch_onnx", "torchscript"]
 
 Exporter = Callable[..., Any]
 """``exporter(network, opset=20, dynamic=False)``, returning a program with ``save(buffer)``, or None."""
@@ -108,8 +107,3 @@ def count_nodes(result: Any) -> int:
         return len(result.graph.nodes)
     model = ir.from_proto(onnx.load_from_string(result.content)) if isinstance(result, _File) else result.model
     return sum(1 for _ in model.graph.all_nodes())
-
-
-EXPORTERS: Mapping[str, Exporter] = MappingProxyType(
-    {"fxonnx": ours, "torch.onnx": torch_onnx, "TorchScript": torchscript}
-)

@@ -1,7 +1,7 @@
 """The networks that are measured: architectures of torchvision, timm, transformers and diffusers, with random weights.
 
-Most are small versions, with all kinds of layers that the architecture has and few of each; those with ``real`` behind
-their names in the tables have their real sizes, or a real one's number of layers.
+Those of ``REAL`` have their real sizes, or a real one's number of layers; the others are small versions, with all kinds
+of layers that the architecture has and few of each.
 """
 
 from __future__ import annotations
