@@ -24,6 +24,7 @@ from .names import Names
 from .opschema import OpFacts, facts_of
 from .simplify import RULES
 from .symbols import Dim, SymbolTable
+from .weights import TorchTensor
 
 __all__ = ["Builder", "Unsupported"]
 
@@ -154,10 +155,9 @@ class Builder(onnxscript.GraphBuilder):
 
     def register_literal(self, name: str, tensor: torch.Tensor) -> ir.Value:
         """An initializer of the model's own that stands for all literals that are equal to it; its name must be free."""
-        literal = constants.literal(tensor)
-        literal.name = name
-        value = self.register_weight(name, literal)
-        self._constants.setdefault(constants.key_of(literal), value)
+        # Held as torch holds it: the recipe of a derived weight may read it.
+        value = self.register_weight(name, TorchTensor(tensor, name=name))
+        self._constants.setdefault(constants.key_of(constants.literal(tensor)), value)
         return value
 
     def known_size(self, expr: sympy.Expr) -> ir.Value | None:
