@@ -12,11 +12,12 @@ import fxonnx
 from fxonnx_translations.aten import bessel, polynomials
 
 from .harness import Case, T, run
+from .operators import overload_of
 
 
 def _bessel() -> Iterator[Case]:
     for record in bessel.TRANSLATIONS:
-        (target,) = record.targets
+        (target,) = map(overload_of, record.targets)
         # K and Y are defined for positive numbers only, and NaN below.
         yield Case(str(target), target, (T(("n", 3), low=0.1),))
         yield Case(str(target), target, (torch.linspace(-12, 30, 60),), "wide", rtol=2e-5, atol=4e-5)
@@ -25,7 +26,7 @@ def _bessel() -> Iterator[Case]:
 def _polynomials() -> Iterator[Case]:
     degrees = torch.tensor([-1, 0, 1, 2, 5, 8])
     for record in polynomials.TRANSLATIONS:
-        tensors, x_scalar, n_scalar = record.targets
+        tensors, x_scalar, n_scalar = map(overload_of, record.targets)
         yield Case(str(tensors), tensors, (T(("n", 1), low=-1.0, high=1.0), degrees), rtol=1e-4, atol=1e-4)
         yield Case(str(x_scalar), lambda n, f=x_scalar: f(0.3, n), (degrees,), rtol=1e-4, atol=1e-4)
         yield Case(str(n_scalar), lambda x, f=n_scalar: f(x, 3), (T(("n", 2)),), rtol=1e-4, atol=1e-4)

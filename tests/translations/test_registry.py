@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import operator
 import types
 from typing import Any
 
 import pytest
 import torch
 
-from fxonnx_translations.registry import Call, Registry, Translation, build_registry, translates
+from fxonnx_translations.registry import Call, Registry, Translation, build_registry, structural, translates
 
 aten = torch.ops.aten
 
@@ -21,24 +22,42 @@ def module_of(*functions: Any) -> types.ModuleType:
     return module
 
 
-def test_overload_packets_are_refused() -> None:
-    with pytest.raises(TypeError, match=r"@translates takes overloads, got the packet aten.abs; use aten.abs.default"):
-        translates(aten.abs)
+@pytest.mark.parametrize("target", [aten.abs, aten.abs.default], ids=str)
+def test_operators_are_named_by_strings(target: Any) -> None:
+    with pytest.raises(TypeError, match=r"operators are named by strings such as 'aten::add.Tensor', got aten.abs"):
+        translates(target)
+
+
+@pytest.mark.parametrize("name", ["aten.abs", "abs", "aten::abs.default", "aten::abs.a.b", ""])
+def test_malformed_names_are_refused(name: str) -> None:
+    with pytest.raises(ValueError, match=f"'{name}' cannot be the name of an operator: use namespace::operator"):
+        translates(name)
+    with pytest.raises(ValueError, match="cannot be the name of an operator"):
+        structural(name, data=("self",))
+
+
+def test_python_functions_are_targets() -> None:
+    @translates(operator.getitem)
+    def one(op: Any, self: Any) -> Any: ...
+
+    registry = build_registry([module_of(one)])
+    assert operator.getitem in registry
+    assert operator.add not in registry
 
 
 def test_two_unconditional_translations_of_one_operator_are_refused() -> None:
-    @translates(aten.abs.default)
+    @translates("aten::abs")
     def one(op: Any, self: Any) -> Any: ...
 
-    @translates(aten.abs.default)
+    @translates("aten::abs")
     def two(op: Any, self: Any) -> Any: ...
 
-    with pytest.raises(ValueError, match=r"aten.abs.default is translated by both .*one and .*two"):
+    with pytest.raises(ValueError, match=r"aten::abs is translated by both .*one and .*two"):
         build_registry([module_of(one, two)])
 
 
 def test_candidates_explain_why_they_decline() -> None:
-    @translates(aten.abs.default, accepts=lambda call: "opset 18 or later" if call.opset < 18 else None)
+    @translates("aten::abs", accepts=lambda call: "opset 18 or later" if call.opset < 18 else None)
     def one(op: Any, self: Any) -> Any: ...
 
     registry = build_registry([module_of(one)])
@@ -51,10 +70,10 @@ def test_candidates_explain_why_they_decline() -> None:
 
 
 def test_conditional_candidates_come_before_the_unconditional_one() -> None:
-    @translates(aten.abs.default)
+    @translates("aten::abs")
     def general(op: Any, self: Any) -> Any: ...
 
-    @translates(aten.abs.default, accepts=lambda call: None)
+    @translates("aten::abs", accepts=lambda call: None)
     def special(op: Any, self: Any) -> Any: ...
 
     registry = build_registry([module_of(general, special)])
@@ -64,10 +83,10 @@ def test_conditional_candidates_come_before_the_unconditional_one() -> None:
 
 
 def test_registries_do_not_affect_each_other() -> None:
-    first, second = Registry(), build_registry([], [Translation(print, (aten.abs.default,))])
+    first, second = Registry(), build_registry([], [Translation(print, ("aten::abs",))])
     extended = second.extended({aten.abs.default: len})
     assert aten.abs.default not in first
-    assert second.table[aten.abs.default][0].function is print
-    assert extended.table[aten.abs.default][0].custom
+    assert second.table["aten::abs"][0].function is print
+    assert extended.table["aten::abs"][0].custom
     with pytest.raises(TypeError):
-        second.table[aten.neg.default] = ()  # type: ignore[index]
+        second.table["aten::neg"] = ()  # type: ignore[index]

@@ -11,9 +11,9 @@ from torch.utils._sympy.functions import FloorDiv
 
 from .aten.attention import above_lowest, simplest_mask
 from .aten.view import swapped
-from .foreign import translates_when_loaded
 from .op import Op, Unsupported
 from .opschema import since_version
+from .registry import translates
 from .symbols import Dim
 
 BOOL = ir.DataType.BOOL
@@ -21,7 +21,7 @@ BOOL = ir.DataType.BOOL
 # ---- any operator
 
 
-@translates_when_loaded("onnx_symbolic::_symbolic")
+@translates("onnx_symbolic::_symbolic")
 def symbolic(
     op: Op,
     inputs: Sequence[ir.Value | None],
@@ -46,7 +46,7 @@ def symbolic(
     return _verbatim(op, op_type, inputs, attributes, [onnx_dtype], metadata, domain, version)[0]
 
 
-@translates_when_loaded("onnx_symbolic::_symbolic_multi_out")
+@translates("onnx_symbolic::_symbolic_multi_out")
 def symbolic_multi_out(
     op: Op,
     inputs: Sequence[ir.Value | None],
@@ -123,7 +123,7 @@ def _check_version(op: Op, op_type: str, version: int | None) -> None:
 # ---- rotary_embedding
 
 
-@translates_when_loaded("onnx::RotaryEmbedding.opset23")
+@translates("onnx::RotaryEmbedding.opset23")
 def rotary_embedding(
     op: Op,
     x: ir.Value,
@@ -189,7 +189,7 @@ def _rotated(op: Op, x: ir.Value, cos: ir.Value, sin: ir.Value, width: int, inte
 # ---- attention
 
 
-@translates_when_loaded("onnx::Attention.opset23")
+@translates("onnx::Attention.opset23")
 def attention(
     op: Op,
     Q: ir.Value,  # the schema's names

@@ -12,8 +12,8 @@ import torch
 
 from . import dtypes
 from .affine import along, dequantized, dequantizes, quantized, typed
-from .foreign import translates_when_loaded
 from .op import Op, Unsupported
+from .registry import translates
 
 FLOAT = ir.DataType.FLOAT
 DOUBLE = ir.DataType.DOUBLE
@@ -36,7 +36,7 @@ def _number(op: Op, value: ir.Value) -> ir.Value:
 # ---- one scale for all elements
 
 
-@translates_when_loaded("quantized_decomposed::quantize_per_tensor")
+@translates("quantized_decomposed::quantize_per_tensor")
 def quantize_per_tensor(
     op: Op, input: ir.Value, scale: float, zero_point: int, quant_min: int, quant_max: int, dtype: torch.dtype
 ) -> ir.Value:
@@ -45,9 +45,7 @@ def quantize_per_tensor(
     return quantized(op, op.cast(input, FLOAT), *parameters, op.result.dtype)
 
 
-@translates_when_loaded(
-    "quantized_decomposed::quantize_per_tensor.tensor", "quantized_decomposed::quantize_per_tensor.tensor2"
-)
+@translates("quantized_decomposed::quantize_per_tensor.tensor", "quantized_decomposed::quantize_per_tensor.tensor2")
 def quantize_per_tensor_tensor(
     op: Op,
     input: ir.Value,
@@ -65,7 +63,7 @@ def quantize_per_tensor_tensor(
     return quantized(op, op.cast(input, FLOAT), *parameters, op.result.dtype)
 
 
-@translates_when_loaded("quantized_decomposed::dequantize_per_tensor")
+@translates("quantized_decomposed::dequantize_per_tensor")
 def dequantize_per_tensor(
     op: Op,
     input: ir.Value,
@@ -81,9 +79,7 @@ def dequantize_per_tensor(
     return _dequantized(op, input, op.scalar(scale, FLOAT), op.scalar(zero_point))
 
 
-@translates_when_loaded(
-    "quantized_decomposed::dequantize_per_tensor.tensor", "quantized_decomposed::dequantize_per_tensor.tensor2"
-)
+@translates("quantized_decomposed::dequantize_per_tensor.tensor", "quantized_decomposed::dequantize_per_tensor.tensor2")
 def dequantize_per_tensor_tensor(
     op: Op,
     input: ir.Value,
@@ -117,7 +113,7 @@ def _dequantized(op: Op, input: ir.Value, scale: ir.Value, zero_point: ir.Value)
 # ---- one scale per channel
 
 
-@translates_when_loaded("quantized_decomposed::quantize_per_channel")
+@translates("quantized_decomposed::quantize_per_channel")
 def quantize_per_channel(
     op: Op,
     input: ir.Value,
@@ -134,7 +130,7 @@ def quantize_per_channel(
     return quantized(op, op.cast(input, FLOAT), scales, zero_points, limits, op.result.dtype, axis)
 
 
-@translates_when_loaded("quantized_decomposed::dequantize_per_channel")
+@translates("quantized_decomposed::dequantize_per_channel")
 def dequantize_per_channel(
     op: Op,
     input: ir.Value,
@@ -173,7 +169,7 @@ def _scaled(op: Op, input: ir.Value, scales: ir.Value, zero_points: ir.Value | N
     return op.cast(op.Mul(*op.promote(input, scales)), op.result.dtype)
 
 
-@translates_when_loaded("quantized_decomposed::fake_quant_per_channel")
+@translates("quantized_decomposed::fake_quant_per_channel")
 def fake_quant_per_channel(
     op: Op, input: ir.Value, scales: ir.Value, zero_points: ir.Value, axis: int, quant_min: int, quant_max: int
 ) -> ir.Value:
@@ -188,7 +184,7 @@ def fake_quant_per_channel(
 # ---- one scale per token or group
 
 
-@translates_when_loaded("quantized_decomposed::quantize_per_token")
+@translates("quantized_decomposed::quantize_per_token")
 def quantize_per_token(
     op: Op,
     input: ir.Value,
@@ -210,7 +206,7 @@ def _rounded_last(
     return op.cast(op.Clip(shifted, float(quant_min), float(quant_max)), op.result.dtype)
 
 
-@translates_when_loaded("quantized_decomposed::dequantize_per_token")
+@translates("quantized_decomposed::dequantize_per_token")
 def dequantize_per_token(
     op: Op,
     input: ir.Value,
@@ -225,7 +221,7 @@ def dequantize_per_token(
     return _scaled(op, input, scales, zero_points)
 
 
-@translates_when_loaded("quantized_decomposed::quantize_per_channel_group")
+@translates("quantized_decomposed::quantize_per_channel_group")
 def quantize_per_channel_group(
     op: Op,
     input: ir.Value,
@@ -242,7 +238,7 @@ def quantize_per_channel_group(
     return op.reshape(integers, op.dims(input))
 
 
-@translates_when_loaded("quantized_decomposed::dequantize_per_channel_group")
+@translates("quantized_decomposed::dequantize_per_channel_group")
 def dequantize_per_channel_group(
     op: Op,
     input: ir.Value,
@@ -286,7 +282,7 @@ def _grouped(
 # ---- finding the parameters
 
 
-@translates_when_loaded("quantized_decomposed::choose_qparams.tensor")
+@translates("quantized_decomposed::choose_qparams.tensor")
 def choose_qparams(
     op: Op, input: ir.Value, quant_min: int, quant_max: int, eps: float, dtype: torch.dtype
 ) -> tuple[ir.Value, ir.Value]:
@@ -298,7 +294,7 @@ def choose_qparams(
     return _as_vectors(op, scale, op.Min(op.Max(zero, quant_min), quant_max))
 
 
-@translates_when_loaded("quantized_decomposed::choose_qparams_symmetric.tensor")
+@translates("quantized_decomposed::choose_qparams_symmetric.tensor")
 def choose_qparams_symmetric(
     op: Op, input: ir.Value, quant_min: int, quant_max: int, eps: float, dtype: torch.dtype
 ) -> tuple[ir.Value, ir.Value]:
@@ -320,7 +316,7 @@ def _as_vectors(op: Op, scale: ir.Value, zero_point: ir.Value) -> tuple[ir.Value
     return op.Reshape(op.cast(scale, DOUBLE), [1]), op.Reshape(zero_point, [1])
 
 
-@translates_when_loaded("quantized_decomposed::choose_qparams_per_token")
+@translates("quantized_decomposed::choose_qparams_per_token")
 def choose_qparams_per_token(op: Op, input: ir.Value, dtype: torch.dtype) -> tuple[ir.Value, ir.Value]:
     """quantized_decomposed::choose_qparams_per_token(Tensor input, ScalarType dtype) -> (Tensor, Tensor)
 
@@ -333,7 +329,7 @@ def choose_qparams_per_token(op: Op, input: ir.Value, dtype: torch.dtype) -> tup
     return scales, op.expand(op.const(0, op.results[1].dtype), op.results[1].shape)
 
 
-@translates_when_loaded(
+@translates(
     "quantized_decomposed::choose_qparams_per_token_asymmetric",
     "quantized_decomposed::_choose_qparams_per_token_asymmetric_impl",
 )
@@ -356,7 +352,7 @@ def choose_qparams_per_token_asymmetric(op: Op, input: ir.Value, dtype: torch.dt
     return op.cast(scale, DOUBLE), op.cast(op.Round(op.Clip(zero, -128.0, 127.0)), INT64)
 
 
-@translates_when_loaded("quantized_decomposed::convert_element_type.no_fuse")
+@translates("quantized_decomposed::convert_element_type.no_fuse")
 def convert_element_type(op: Op, input: ir.Value, dtype: torch.dtype) -> ir.Value:
     """quantized_decomposed::convert_element_type.no_fuse(Tensor input, ScalarType dtype) -> Tensor"""
     return op.cast(input, op.result.dtype)

@@ -2,21 +2,33 @@
 
 ``@translates`` only attaches a frozen record to a function; ``build_registry`` collects the records of an explicit list
 of modules into an immutable :class:`Registry`, which is passed to whoever needs it.
+
+Operators are named by strings and looked up by the name of the node's target, so that a translation costs nothing where
+this version of torch lacks its operator, or where the library that defines it is not imported (yet).
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType, ModuleType
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import torch
+from torch._ops import OpOverload
 
-__all__ = ["Accepts", "Call", "Registry", "Translation", "build_registry", "structural", "translates"]
+__all__ = ["Accepts", "Call", "Key", "Registry", "Translation", "build_registry", "structural", "translates"]
 
 Target = Callable[..., Any]
 """An ``OpOverload``, a Python function such as ``operator.getitem``, or a higher-order operator."""
+
+Key: TypeAlias = str | Target
+"""How the registry knows a target: an ``OpOverload`` by its name (``aten::add.Tensor``), anything else by itself."""
+
+
+def _key_of(target: Target) -> Key:
+    return str(target.name()) if isinstance(target, OpOverload) else target  # type: ignore[no-untyped-call]
 
 
 @dataclass(frozen=True)
@@ -44,7 +56,7 @@ class Translation:
 
     Attributes:
         function: ``function(op, **arguments)``; ``op`` is :class:`fxonnx_translations.builder.Op`.
-        targets: The operators.
+        targets: The operators: names as in their schemas, or Python functions.
         accepts: Conditions beyond the target; None takes every call.
         custom: Whether it comes from the user's ``custom_translation_table``.
         complex: Whether it takes the calls with complex tensors, which no other translation sees.
@@ -53,7 +65,7 @@ class Translation:
     """
 
     function: Callable[..., Any]
-    targets: tuple[Target, ...]
+    targets: tuple[Key, ...]
     accepts: Accepts | None = None
     custom: bool = False
     complex: bool = False
@@ -62,23 +74,25 @@ class Translation:
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
+_NAME = re.compile(r"\w+::\w+(\.\w+)?")
+
 
 def translates(
-    *targets: Target, accepts: Accepts | None = None, complex: bool = False
+    *targets: Key, accepts: Accepts | None = None, complex: bool = False
 ) -> Callable[[_Function], _Function]:
     """Marks a function as the translation of operators.
 
     Args:
-        targets: OpOverloads such as ``torch.ops.aten.add.Tensor``; never overload packets.
+        targets: Operators by the names of their schemas, such as ``"aten::add.Tensor"`` (the overload ``default`` is
+            left out: ``"aten::relu"``), which need not exist in this version of torch; or Python functions.
         accepts: Returns the reason why a call is not taken, or None.
         complex: It takes the calls in which a tensor argument or result is complex, and only those.
 
     Raises:
-        TypeError: For an OpOverloadPacket.
+        TypeError: For an OpOverload or OpOverloadPacket.
+        ValueError: For a string that cannot be the name of an operator's schema.
     """
-    for target in targets:
-        if isinstance(target, torch._ops.OpOverloadPacket):
-            raise TypeError(f"@translates takes overloads, got the packet {target}; use {target}.default")
+    _check_names(targets)
 
     def attach(function: _Function) -> _Function:
         records = getattr(function, "__translations__", ())
@@ -89,13 +103,25 @@ def translates(
     return attach
 
 
-def structural(*targets: Target, data: tuple[str, ...]) -> Translation:
+def _check_names(targets: Sequence[Key]) -> None:
+    for target in targets:
+        if isinstance(target, (OpOverload, torch._ops.OpOverloadPacket)):
+            raise TypeError(f"operators are named by strings such as 'aten::add.Tensor', got {target}")
+        if isinstance(target, str) and (not _NAME.fullmatch(target) or target.endswith(".default")):
+            raise ValueError(
+                f"{target!r} cannot be the name of an operator: use namespace::operator.overload,"
+                " or namespace::operator for the overload 'default'"
+            )
+
+
+def structural(*targets: str, data: tuple[str, ...]) -> Translation:
     """The row of operators that do to complex numbers what they do to their real and imaginary parts.
 
     Args:
         targets: The operators; each has a translation for real numbers, or the row declines.
         data: The arguments that hold the numbers: tensors, lists of tensors, or scalars.
     """
+    _check_names(targets)
     return Translation(_on_parts, targets, complex=True, data=data)
 
 
@@ -112,17 +138,17 @@ class Registry:
         complex_table: The translations of calls with complex tensors.
     """
 
-    table: Mapping[Target, tuple[Translation, ...]] = field(default_factory=dict)
-    complex_table: Mapping[Target, tuple[Translation, ...]] = field(default_factory=dict)
+    table: Mapping[Key, tuple[Translation, ...]] = field(default_factory=dict)
+    complex_table: Mapping[Key, tuple[Translation, ...]] = field(default_factory=dict)
 
-    def __contains__(self, target: object) -> bool:
-        return target in self.table
+    def __contains__(self, target: Target) -> bool:
+        return _key_of(target) in self.table
 
     def find(self, call: Call, *, complex: bool = False) -> tuple[Translation | None, tuple[str, ...]]:
         """The first candidate that takes the call, else None and each candidate's reason."""
         reasons = []
         table = self.complex_table if complex else self.table
-        for candidate in table.get(call.target, ()):
+        for candidate in table.get(_key_of(call.target), ()):
             reason = None if candidate.accepts is None else candidate.accepts(call)
             if reason is None:
                 return candidate, ()
@@ -131,7 +157,7 @@ class Registry:
 
     def unconditional(self, target: Target) -> Translation | None:
         """The best candidate when it takes every call: the common case needs no bound arguments."""
-        candidates = self.table.get(target)
+        candidates = self.table.get(_key_of(target))
         return candidates[0] if candidates and candidates[0].accepts is None else None
 
     def extended(self, custom: Mapping[Target, Any]) -> Registry:
@@ -145,13 +171,14 @@ class Registry:
             return self
         table, complex_table = dict(self.table), dict(self.complex_table)
         for target, functions in custom.items():
+            key = _key_of(target)
             several = functions if isinstance(functions, (list, tuple)) else [functions]
             for_complex = [one for one in several if getattr(one, "complex", False)]
             for_real = [one for one in several if one not in for_complex]
             for place, chosen in ((table, for_real), (complex_table, for_complex or for_real)):
                 if chosen:
-                    record = Translation(_one_or_all(chosen), (target,), custom=True)
-                    place[target] = (record, *place.get(target, ()))
+                    record = Translation(_one_or_all(chosen), (key,), custom=True)
+                    place[key] = (record, *place.get(key, ()))
         return Registry(MappingProxyType(table), MappingProxyType(complex_table))
 
 
@@ -165,7 +192,7 @@ def build_registry(modules: Iterable[ModuleType], tables: Sequence[Translation] 
     Raises:
         ValueError: If two unconditional translations claim one operator.
     """
-    tables_of: dict[bool, dict[Target, tuple[Translation, ...]]] = {False: {}, True: {}}
+    tables_of: dict[bool, dict[Key, tuple[Translation, ...]]] = {False: {}, True: {}}
     records = list(tables)
     for module in modules:
         for value in vars(module).values():

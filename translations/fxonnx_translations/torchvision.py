@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from .foreign import translates_when_loaded
 from .op import Op, Unsupported
+from .registry import translates
 from .symbols import Dim
 
 FLOAT = ir.DataType.FLOAT
@@ -24,7 +24,7 @@ INT64 = ir.DataType.INT64
 _ALL_BOXES = 2**31 - 1
 
 
-@translates_when_loaded("torchvision::nms")
+@translates("torchvision::nms")
 def nms(op: Op, dets: ir.Value, scores: ir.Value, iou_threshold: float) -> ir.Value:
     """torchvision::nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor
 
@@ -42,7 +42,7 @@ def nms(op: Op, dets: ir.Value, scores: ir.Value, iou_threshold: float) -> ir.Va
     return op.Gather(kept, 2, axis=1)
 
 
-@translates_when_loaded("fxonnx::batched_nms")
+@translates("fxonnx::batched_nms")
 def batched_nms(op: Op, boxes: ir.Value, scores: ir.Value, idxs: ir.Value, iou_threshold: float) -> ir.Value:
     """fxonnx::batched_nms(Tensor boxes, Tensor scores, Tensor idxs, float iou_threshold) -> Tensor
 
@@ -178,7 +178,7 @@ def _batch_index(op: Op, rois: ir.Value) -> ir.Value:
     return op.cast(_column(op, rois, 0), INT64)
 
 
-@translates_when_loaded("torchvision::roi_align")
+@translates("torchvision::roi_align")
 def roi_align(
     op: Op,
     input: ir.Value,
@@ -227,7 +227,7 @@ def _windows(pooled_height: int, pooled_width: int) -> tuple[int, int]:
     return pooled_height, pooled_width
 
 
-@translates_when_loaded("torchvision::roi_pool")
+@translates("torchvision::roi_pool")
 def roi_pool(
     op: Op, input: ir.Value, rois: ir.Value, spatial_scale: float, pooled_height: int, pooled_width: int
 ) -> tuple[ir.Value, None]:
@@ -321,7 +321,7 @@ def _channel_mapping(op: Op, height: int, width: int, outputs: Dim, regions: Dim
     return op.expand(op.cast(op.Add(window, first), ir.DataType.INT32), [regions, outputs, height, width])
 
 
-@translates_when_loaded("torchvision::ps_roi_align")
+@translates("torchvision::ps_roi_align")
 def ps_roi_align(
     op: Op,
     input: ir.Value,
@@ -351,7 +351,7 @@ def ps_roi_align(
     return mean, _channel_mapping(op, height, width, outputs, op.dims(rois)[0])
 
 
-@translates_when_loaded("torchvision::ps_roi_pool")
+@translates("torchvision::ps_roi_pool")
 def ps_roi_pool(
     op: Op, input: ir.Value, rois: ir.Value, spatial_scale: float, pooled_height: int, pooled_width: int
 ) -> tuple[ir.Value, ir.Value]:
@@ -398,7 +398,7 @@ def _rounded(op: Op, value: ir.Value) -> ir.Value:
 # ---- deformable convolution
 
 
-@translates_when_loaded("torchvision::deform_conv2d")
+@translates("torchvision::deform_conv2d")
 def deform_conv2d(
     op: Op,
     input: ir.Value,

@@ -8,13 +8,13 @@ from __future__ import annotations
 import onnx_ir as ir
 import sympy
 
-from .foreign import translates_when_loaded
 from .op import Op
+from .registry import translates
 
 INT64, BOOL = ir.DataType.INT64, ir.DataType.BOOL
 
 
-@translates_when_loaded("transformers::grouped_mm_fallback")
+@translates("transformers::grouped_mm_fallback")
 def grouped_mm(op: Op, input: ir.Value, weight: ir.Value, offs: ir.Value) -> ir.Value:
     """transformers::grouped_mm_fallback(Tensor input, Tensor weight, Tensor offs) -> Tensor
 

@@ -58,10 +58,9 @@ from .aten import (
     view,
 )
 from .complex import MODULES as COMPLEX_MODULES
-from .foreign import loaded
-from .registry import Registry, Translation, build_registry
+from .registry import Registry, build_registry
 
-__all__ = ["FOREIGN_MODULES", "MODULES", "default_registry"]
+__all__ = ["MODULES", "default_registry"]
 
 MODULES = (
     activation,
@@ -115,18 +114,15 @@ MODULES = (
     unary,
     view,
     *COMPLEX_MODULES,
+    # Operators of other libraries.
+    onnx_ops,
+    quantized,
+    torchvision,
+    transformers,
 )
 
 
-# Operators of other libraries, which may be imported between two exports.
-FOREIGN_MODULES = (onnx_ops, quantized, torchvision, transformers)
-
-
+@functools.cache
 def default_registry() -> Registry:
     """The registry of all built-in translations; immutable, so that one serves every export."""
-    return _registry_with(loaded(FOREIGN_MODULES))
-
-
-@functools.cache
-def _registry_with(foreign: tuple[Translation, ...]) -> Registry:
-    return build_registry(MODULES, foreign)
+    return build_registry(MODULES)

@@ -11,10 +11,8 @@ from ..formulas import exp_minus_one, in_float
 from ..op import Op, Operand
 from ..registry import translates
 
-aten = torch.ops.aten
 
-
-@translates(aten.relu.default)
+@translates("aten::relu")
 def relu(op: Op, self: ir.Value) -> ir.Value:
     """aten::relu(Tensor self) -> Tensor"""
     if op.is_float(self):
@@ -23,57 +21,57 @@ def relu(op: Op, self: ir.Value) -> ir.Value:
     return op.Clip(self, op.const(0, op.dtype_of(self)))
 
 
-@translates(aten.relu6.default)
+@translates("aten::relu6")
 def relu6(op: Op, self: ir.Value) -> ir.Value:
     """aten::relu6(Tensor self) -> Tensor"""
     return op.Clip(self, 0, 6)
 
 
-@translates(aten.hardtanh.default)
+@translates("aten::hardtanh")
 def hardtanh(op: Op, self: ir.Value, min_val: Operand = -1, max_val: Operand = 1) -> ir.Value:
     """aten::hardtanh(Tensor self, Scalar min_val=-1, Scalar max_val=1) -> Tensor"""
     dtype = op.dtype_of(self)
     return op.Clip(self, op.operand(min_val, dtype), op.operand(max_val, dtype))
 
 
-@translates(aten.gelu.default)
+@translates("aten::gelu")
 def gelu(op: Op, self: ir.Value, approximate: str = "none") -> ir.Value:
     """aten::gelu(Tensor self, *, str approximate="none") -> Tensor"""
     return op.Gelu(self) if approximate == "none" else op.Gelu(self, approximate=approximate)
 
 
-@translates(aten.silu.default)
+@translates("aten::silu")
 def silu(op: Op, self: ir.Value) -> ir.Value:
     """aten::silu(Tensor self) -> Tensor"""
     # Not Swish, which opset 24 has: ONNX Runtime 1.31 makes one kernel of these two, and takes 1.7 times as long for it.
     return op.Mul(self, op.Sigmoid(self))
 
 
-@translates(aten.mish.default)
+@translates("aten::mish")
 def mish(op: Op, self: ir.Value) -> ir.Value:
     """aten::mish(Tensor self) -> Tensor"""
     return op.Mish(self)
 
 
-@translates(aten.hardsigmoid.default)
+@translates("aten::hardsigmoid")
 def hardsigmoid(op: Op, self: ir.Value) -> ir.Value:
     """aten::hardsigmoid(Tensor self) -> Tensor"""
     return op.HardSigmoid(self, alpha=1.0 / 6.0, beta=0.5)
 
 
-@translates(aten.hardswish.default)
+@translates("aten::hardswish")
 def hardswish(op: Op, self: ir.Value) -> ir.Value:
     """aten::hardswish(Tensor self) -> Tensor"""
     return op.HardSwish(self)
 
 
-@translates(aten.leaky_relu.default)
+@translates("aten::leaky_relu")
 def leaky_relu(op: Op, self: ir.Value, negative_slope: float = 0.01) -> ir.Value:
     """aten::leaky_relu(Tensor self, Scalar negative_slope=0.01) -> Tensor"""
     return op.LeakyRelu(self, alpha=float(negative_slope))
 
 
-@translates(aten.elu.default)
+@translates("aten::elu")
 def elu(op: Op, self: ir.Value, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> ir.Value:
     """aten::elu(Tensor self, Scalar alpha=1, Scalar scale=1, Scalar input_scale=1) -> Tensor"""
     if input_scale == 1:
@@ -90,7 +88,7 @@ def elu(op: Op, self: ir.Value, alpha: float = 1, scale: float = 1, input_scale:
     return in_float(op, formula, self)
 
 
-@translates(aten.softplus.default)
+@translates("aten::softplus")
 def softplus(op: Op, self: ir.Value, beta: float = 1, threshold: float = 20) -> ir.Value:
     """aten::softplus(Tensor self, Scalar beta=1, Scalar threshold=20) -> Tensor"""
     scaled = op.Mul(self, float(beta))
@@ -98,14 +96,14 @@ def softplus(op: Op, self: ir.Value, beta: float = 1, threshold: float = 20) -> 
     return op.Where(op.Greater(scaled, float(threshold)), self, smooth)
 
 
-@translates(aten.log_sigmoid.default)
+@translates("aten::log_sigmoid")
 def log_sigmoid(op: Op, self: ir.Value) -> ir.Value:
     """aten::log_sigmoid(Tensor self) -> Tensor"""
     # log(sigmoid(x)) would be -inf for x < -88, where this is x.
     return op.Neg(op.Softplus(op.Neg(self)))
 
 
-@translates(aten.prelu.default)
+@translates("aten::prelu")
 def prelu(op: Op, self: ir.Value, weight: ir.Value) -> ir.Value:
     """aten::prelu(Tensor self, Tensor weight) -> Tensor"""
     rank = op.rank_of(self)
@@ -117,7 +115,7 @@ def prelu(op: Op, self: ir.Value, weight: ir.Value) -> ir.Value:
     return op.PRelu(self, weight)
 
 
-@translates(aten.glu.default)
+@translates("aten::glu")
 def glu(op: Op, self: ir.Value, dim: int = -1) -> ir.Value:
     """aten::glu(Tensor self, int dim=-1) -> Tensor"""
     axis = dim % op.rank_of(self)
@@ -140,25 +138,25 @@ def _exponential(op: Op, operator: str, self: ir.Value, dim: int) -> ir.Value:
     return normalized
 
 
-@translates(aten.softmax.int)
+@translates("aten::softmax.int")
 def softmax(op: Op, self: ir.Value, dim: int, dtype: torch.dtype | None = None) -> ir.Value:
     """aten::softmax.int(Tensor self, int dim, ScalarType? dtype=None) -> Tensor"""
     return _exponential(op, "Softmax", self, dim)
 
 
-@translates(aten._softmax.default)
+@translates("aten::_softmax")
 def safe_softmax(op: Op, self: ir.Value, dim: int, half_to_float: bool) -> ir.Value:
     """aten::_softmax(Tensor self, int dim, bool half_to_float) -> Tensor"""
     return _exponential(op, "Softmax", self, dim)
 
 
-@translates(aten.log_softmax.int)
+@translates("aten::log_softmax.int")
 def log_softmax(op: Op, self: ir.Value, dim: int, dtype: torch.dtype | None = None) -> ir.Value:
     """aten::log_softmax.int(Tensor self, int dim, ScalarType? dtype=None) -> Tensor"""
     return _exponential(op, "LogSoftmax", self, dim)
 
 
-@translates(aten._log_softmax.default)
+@translates("aten::_log_softmax")
 def unsafe_log_softmax(op: Op, self: ir.Value, dim: int, half_to_float: bool) -> ir.Value:
     """aten::_log_softmax(Tensor self, int dim, bool half_to_float) -> Tensor"""
     return _exponential(op, "LogSoftmax", self, dim)
@@ -169,7 +167,7 @@ def bound(op: Op, value: Operand | None, dtype: ir.DataType) -> ir.Value | None:
     return None if value is None else op.operand(value, dtype)
 
 
-@translates(aten.clamp.default, aten.clamp.Tensor)
+@translates("aten::clamp", "aten::clamp.Tensor")
 def clamp(op: Op, self: ir.Value, min: Operand | None = None, max: Operand | None = None) -> ir.Value:
     """aten::clamp(Tensor self, Scalar? min=None, Scalar? max=None) -> Tensor
     aten::clamp.Tensor(Tensor self, Tensor? min=None, Tensor? max=None) -> Tensor
@@ -188,7 +186,7 @@ def _is_number(limit: Operand | None) -> bool:
     return isinstance(limit, (int, float)) and not math.isnan(limit)
 
 
-@translates(aten.clamp_min.default, aten.clamp_min.Tensor)
+@translates("aten::clamp_min", "aten::clamp_min.Tensor")
 def clamp_min(op: Op, self: ir.Value, min: Operand) -> ir.Value:
     """aten::clamp_min(Tensor self, Scalar min) -> Tensor
     aten::clamp_min.Tensor(Tensor self, Tensor min) -> Tensor
@@ -196,7 +194,7 @@ def clamp_min(op: Op, self: ir.Value, min: Operand) -> ir.Value:
     return clamp(op, self, min, None)
 
 
-@translates(aten.clamp_max.default, aten.clamp_max.Tensor)
+@translates("aten::clamp_max", "aten::clamp_max.Tensor")
 def clamp_max(op: Op, self: ir.Value, max: Operand) -> ir.Value:
     """aten::clamp_max(Tensor self, Scalar max) -> Tensor
     aten::clamp_max.Tensor(Tensor self, Tensor max) -> Tensor

@@ -20,8 +20,6 @@ from ..registry import translates
 from ..symbols import Dim
 from .pool import Windows, batched, max_windows, places, unbatched
 
-aten = torch.ops.aten
-
 FLOAT, DOUBLE, INT64 = ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.INT64
 _HALVES = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
 
@@ -104,11 +102,11 @@ def _mean_over(op: Op, value: ir.Value, axis: int, size: Dim, wanted: Dim) -> ir
 
 
 @translates(
-    aten.adaptive_avg_pool1d.default,
-    aten.adaptive_avg_pool2d.default,
-    aten.adaptive_avg_pool3d.default,
-    aten._adaptive_avg_pool2d.default,
-    aten._adaptive_avg_pool3d.default,
+    "aten::adaptive_avg_pool1d",
+    "aten::adaptive_avg_pool2d",
+    "aten::adaptive_avg_pool3d",
+    "aten::_adaptive_avg_pool2d",
+    "aten::_adaptive_avg_pool3d",
 )
 def adaptive_avg_pool(op: Op, self: ir.Value, output_size: Sequence[Dim]) -> ir.Value:
     """aten::adaptive_avg_pool1d(Tensor self, int[1] output_size) -> Tensor
@@ -180,9 +178,9 @@ def _max_of_all(op: Op, value: ir.Value, rank: int) -> tuple[ir.Value, ir.Value]
 
 
 @translates(
-    aten.adaptive_max_pool1d.default,
-    aten.adaptive_max_pool2d.default,
-    aten.adaptive_max_pool3d.default,
+    "aten::adaptive_max_pool1d",
+    "aten::adaptive_max_pool2d",
+    "aten::adaptive_max_pool3d",
 )
 def adaptive_max_pool(op: Op, self: ir.Value, output_size: Sequence[int]) -> list[ir.Value]:
     """aten::adaptive_max_pool1d(Tensor self, int[1] output_size) -> (Tensor, Tensor)

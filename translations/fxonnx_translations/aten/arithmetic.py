@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import onnx_ir as ir
-import torch
 
 from ..constants import array_of
 from ..formulas import in_float
@@ -14,8 +13,6 @@ from ..op import Op, Operand
 from ..ranges import counts_up
 from ..registry import translates
 from .axes import sliced
-
-aten = torch.ops.aten
 
 BOOL = ir.DataType.BOOL
 
@@ -40,7 +37,7 @@ def _linear(op: Op, operator: str, value: ir.Value, scaled: ir.Value, alpha: Ope
     return in_float(op, formula, value, scaled)
 
 
-@translates(aten.add.Tensor, aten.add.Scalar)
+@translates("aten::add.Tensor", "aten::add.Scalar")
 def add(op: Op, self: ir.Value, other: Operand, alpha: Operand = 1) -> ir.Value:
     """aten::add.Tensor(Tensor self, Tensor other, *, Scalar alpha=1) -> Tensor
     aten::add.Scalar(Tensor self, Scalar other, Scalar alpha=1) -> Tensor
@@ -51,7 +48,7 @@ def add(op: Op, self: ir.Value, other: Operand, alpha: Operand = 1) -> ir.Value:
     return _linear(op, "Add", left, right, alpha)
 
 
-@translates(aten.sub.Tensor, aten.sub.Scalar)
+@translates("aten::sub.Tensor", "aten::sub.Scalar")
 def sub(op: Op, self: ir.Value, other: Operand, alpha: Operand = 1) -> ir.Value:
     """aten::sub.Tensor(Tensor self, Tensor other, *, Scalar alpha=1) -> Tensor
     aten::sub.Scalar(Tensor self, Scalar other, Scalar alpha=1) -> Tensor
@@ -60,7 +57,7 @@ def sub(op: Op, self: ir.Value, other: Operand, alpha: Operand = 1) -> ir.Value:
     return _linear(op, "Sub", left, right, alpha)
 
 
-@translates(aten.rsub.Tensor, aten.rsub.Scalar)
+@translates("aten::rsub.Tensor", "aten::rsub.Scalar")
 def rsub(op: Op, self: ir.Value, other: Operand, alpha: Operand = 1) -> ir.Value:
     """aten::rsub.Tensor(Tensor self, Tensor other, *, Scalar alpha=1) -> Tensor
     aten::rsub.Scalar(Tensor self, Scalar other, Scalar alpha=1) -> Tensor
@@ -69,7 +66,7 @@ def rsub(op: Op, self: ir.Value, other: Operand, alpha: Operand = 1) -> ir.Value
     return _linear(op, "Sub", right, left, alpha)
 
 
-@translates(aten.mul.Tensor, aten.mul.Scalar, aten.multiply.Tensor)
+@translates("aten::mul.Tensor", "aten::mul.Scalar", "aten::multiply.Tensor")
 def mul(op: Op, self: ir.Value, other: Operand) -> ir.Value:
     """aten::mul.Tensor(Tensor self, Tensor other) -> Tensor
     aten::mul.Scalar(Tensor self, Scalar other) -> Tensor
@@ -79,7 +76,7 @@ def mul(op: Op, self: ir.Value, other: Operand) -> ir.Value:
     return op.And(left, right) if op.result.dtype == BOOL else op.Mul(left, right)
 
 
-@translates(aten.div.Tensor, aten.div.Scalar, aten.true_divide.Tensor)
+@translates("aten::div.Tensor", "aten::div.Scalar", "aten::true_divide.Tensor")
 def div(op: Op, self: ir.Value, other: Operand) -> ir.Value:
     """aten::div.Tensor(Tensor self, Tensor other) -> Tensor
     aten::div.Scalar(Tensor self, Scalar other) -> Tensor
@@ -88,7 +85,7 @@ def div(op: Op, self: ir.Value, other: Operand) -> ir.Value:
     return op.Div(*_operands(op, self, other))
 
 
-@translates(aten.div.Tensor_mode, aten.div.Scalar_mode)
+@translates("aten::div.Tensor_mode", "aten::div.Scalar_mode")
 def div_mode(op: Op, self: ir.Value, other: Operand, rounding_mode: str | None) -> ir.Value:
     """aten::div.Tensor_mode(Tensor self, Tensor other, *, str? rounding_mode) -> Tensor
     aten::div.Scalar_mode(Tensor self, Scalar other, *, str? rounding_mode) -> Tensor
@@ -99,7 +96,7 @@ def div_mode(op: Op, self: ir.Value, other: Operand, rounding_mode: str | None) 
     return _floor_div(op, left, right) if rounding_mode == "floor" else _trunc_div(op, left, right)
 
 
-@translates(aten.floor_divide.default, aten.floor_divide.Scalar)
+@translates("aten::floor_divide", "aten::floor_divide.Scalar")
 def floor_divide(op: Op, self: ir.Value, other: Operand) -> ir.Value:
     """aten::floor_divide(Tensor self, Tensor other) -> Tensor
     aten::floor_divide.Scalar(Tensor self, Scalar other) -> Tensor
@@ -148,7 +145,7 @@ def _crosses_zero(op: Op, rest: ir.Value, divisor: ir.Value) -> ir.Value:
     return op.And(op.Not(op.Equal(rest, zero)), op.Xor(op.Less(rest, zero), op.Less(divisor, zero)))
 
 
-@translates(aten.remainder.Tensor, aten.remainder.Scalar, aten.remainder.Scalar_Tensor)
+@translates("aten::remainder.Tensor", "aten::remainder.Scalar", "aten::remainder.Scalar_Tensor")
 def remainder(op: Op, self: Operand, other: Operand) -> ir.Value:
     """aten::remainder.Tensor(Tensor self, Tensor other) -> Tensor
     aten::remainder.Scalar(Tensor self, Scalar other) -> Tensor
@@ -162,7 +159,7 @@ def remainder(op: Op, self: Operand, other: Operand) -> ir.Value:
     return op.Where(_crosses_zero(op, rest, right), op.Add(rest, right), rest)
 
 
-@translates(aten.fmod.Tensor, aten.fmod.Scalar)
+@translates("aten::fmod.Tensor", "aten::fmod.Scalar")
 def fmod(op: Op, self: ir.Value, other: Operand) -> ir.Value:
     """aten::fmod.Tensor(Tensor self, Tensor other) -> Tensor
     aten::fmod.Scalar(Tensor self, Scalar other) -> Tensor
@@ -171,7 +168,7 @@ def fmod(op: Op, self: ir.Value, other: Operand) -> ir.Value:
     return op.Mod(left, right, fmod=1)
 
 
-@translates(aten.pow.Tensor_Tensor, aten.pow.Tensor_Scalar, aten.pow.Scalar)
+@translates("aten::pow.Tensor_Tensor", "aten::pow.Tensor_Scalar", "aten::pow.Scalar")
 def pow(op: Op, self: Operand, exponent: Operand) -> ir.Value:
     """aten::pow.Tensor_Tensor(Tensor self, Tensor exponent) -> Tensor
     aten::pow.Tensor_Scalar(Tensor self, Scalar exponent) -> Tensor
@@ -231,13 +228,13 @@ def _integer_power(op: Op, base: ir.Value, exponent: ir.Value) -> ir.Value:
     return op.cast(op.Where(op.And(op.Less(exponent, zero), op.Not(unit)), zero, result), dtype)
 
 
-@translates(aten.addcmul.default)
+@translates("aten::addcmul")
 def addcmul(op: Op, self: ir.Value, tensor1: ir.Value, tensor2: ir.Value, value: Operand = 1) -> ir.Value:
     """aten::addcmul(Tensor self, Tensor tensor1, Tensor tensor2, *, Scalar value=1) -> Tensor"""
     return _added(op, "Mul", self, tensor1, tensor2, value)
 
 
-@translates(aten.addcdiv.default)
+@translates("aten::addcdiv")
 def addcdiv(op: Op, self: ir.Value, tensor1: ir.Value, tensor2: ir.Value, value: Operand = 1) -> ir.Value:
     """aten::addcdiv(Tensor self, Tensor tensor1, Tensor tensor2, *, Scalar value=1) -> Tensor"""
     return _added(op, "Div", self, tensor1, tensor2, value)
@@ -258,7 +255,7 @@ def _extremum(op: Op, name: str, self: ir.Value, other: Operand) -> ir.Value:
     return op.Max(left, right) if name == "Max" else op.Min(left, right)
 
 
-@translates(aten.maximum.default, aten.max.other)
+@translates("aten::maximum", "aten::max.other")
 def maximum(op: Op, self: ir.Value, other: ir.Value) -> ir.Value:
     """aten::maximum(Tensor self, Tensor other) -> Tensor
     aten::max.other(Tensor self, Tensor other) -> Tensor
@@ -266,7 +263,7 @@ def maximum(op: Op, self: ir.Value, other: ir.Value) -> ir.Value:
     return _extremum(op, "Max", self, other)
 
 
-@translates(aten.minimum.default, aten.min.other)
+@translates("aten::minimum", "aten::min.other")
 def minimum(op: Op, self: ir.Value, other: ir.Value) -> ir.Value:
     """aten::minimum(Tensor self, Tensor other) -> Tensor
     aten::min.other(Tensor self, Tensor other) -> Tensor
@@ -289,7 +286,7 @@ def _continues(op: Op, before: ir.Value | None, value: ir.Value) -> bool:
     return taken.inputs[0] is value and len(taken.inputs) <= 5 and places == [[0], [1], [last]]
 
 
-@translates(aten.diff.default)
+@translates("aten::diff")
 def diff(
     op: Op,
     self: ir.Value,

@@ -17,13 +17,11 @@ from .view import swapped
 
 __all__ = ["above_lowest", "simplest_mask"]
 
-aten = torch.ops.aten
-
 _SMALL_MASK = 256 * 256
 """Up to so many elements a mask that is known is added as numbers, which take four times the memory."""
 
 
-@translates(aten.scaled_dot_product_attention.default)
+@translates("aten::scaled_dot_product_attention")
 def scaled_dot_product_attention(
     op: Op,
     query: ir.Value,

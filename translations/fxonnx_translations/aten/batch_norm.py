@@ -11,8 +11,6 @@ from ..op import Op, Result
 from ..registry import translates
 from .norm import batch_norm
 
-aten = torch.ops.aten
-
 FLOAT, DOUBLE = ir.DataType.FLOAT, ir.DataType.DOUBLE
 
 
@@ -54,7 +52,7 @@ def _updated(op: Op, running: ir.Value, addition: ir.Value, momentum: float) -> 
     return op.Add(op.Mul(op.cast(running, op.dtype_of(addition)), 1.0 - momentum), addition)
 
 
-@translates(aten._native_batch_norm_legit_no_training.default, aten._batch_norm_no_update.default)
+@translates("aten::_native_batch_norm_legit_no_training", "aten::_batch_norm_no_update")
 def without_update(
     op: Op,
     input: ir.Value,
@@ -71,7 +69,7 @@ def without_update(
     return _fitted(op, [batch_norm(op, input, weight, bias, running_mean, running_var, False, momentum, eps, False)])
 
 
-@translates(aten._batch_norm_with_update_functional.default)
+@translates("aten::_batch_norm_with_update_functional")
 def with_update(
     op: Op,
     input: ir.Value,
@@ -91,7 +89,7 @@ def with_update(
     return _fitted(op, [*results, _empty(op, op.results[3]), *running])
 
 
-@translates(aten._native_batch_norm_legit_functional.default)
+@translates("aten::_native_batch_norm_legit_functional")
 def functional(
     op: Op,
     input: ir.Value,
@@ -113,7 +111,7 @@ def functional(
     return _fitted(op, [*results, *(_updated(op, *pair, momentum) for pair in zip(old, additions, strict=True))])
 
 
-@translates(aten._native_batch_norm_legit.no_stats)
+@translates("aten::_native_batch_norm_legit.no_stats")
 def without_statistics(
     op: Op,
     input: ir.Value,
@@ -127,7 +125,7 @@ def without_statistics(
     return _fitted(op, _with_batch_statistics(op, input, weight, bias, momentum, eps)[0])
 
 
-@translates(aten.native_batch_norm.default)
+@translates("aten::native_batch_norm")
 def native_batch_norm(
     op: Op,
     input: ir.Value,

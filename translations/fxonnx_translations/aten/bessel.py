@@ -6,18 +6,14 @@ Their errors are below 3e-7: enough for float32, not for float64.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
 
 import onnx_ir as ir
-import torch
 
 from ..formulas import in_double, in_float, polynomial, rational
 from ..op import Op, Unsupported
 from ..registry import Translation, translates
-
-aten = torch.ops.aten
 
 # 9.8.1 to 9.8.4: I0 and I1 below and above 3.75.
 _I0 = (1.0, 3.5156229, 3.0899424, 1.2067492, 0.2659732, 0.0360768, 0.0045813)
@@ -247,7 +243,7 @@ def _airy(op: Op, x: ir.Value) -> ir.Value:
     return op.Where(op.IsInf(x), op.const(math.nan, dtype), value)
 
 
-@translates(aten.special_airy_ai.default)
+@translates("aten::special_airy_ai")
 def special_airy_ai(op: Op, x: ir.Value) -> ir.Value:
     """aten::special_airy_ai(Tensor x) -> Tensor
 
@@ -264,23 +260,23 @@ def _bessel(op: Op, *, formula: Callable[[Op, ir.Value], ir.Value], **arguments:
     return in_float(op, formula, value)
 
 
-_FORMULAS: dict[torch._ops.OpOverload[Any, Any], Callable[[Op, ir.Value], ir.Value]] = {
-    aten.i0.default: partial(_modified_first, order=0, scaled=False),
-    aten.special_i0.default: partial(_modified_first, order=0, scaled=False),
-    aten.special_i0e.default: partial(_modified_first, order=0, scaled=True),
-    aten.special_i1.default: partial(_modified_first, order=1, scaled=False),
-    aten.special_i1e.default: partial(_modified_first, order=1, scaled=True),
-    aten.special_modified_bessel_i0.default: partial(_modified_first, order=0, scaled=False),
-    aten.special_modified_bessel_i1.default: partial(_modified_first, order=1, scaled=False),
-    aten.special_modified_bessel_k0.default: partial(_modified_second, order=0, scaled=False),
-    aten.special_modified_bessel_k1.default: partial(_modified_second, order=1, scaled=False),
-    aten.special_scaled_modified_bessel_k0.default: partial(_modified_second, order=0, scaled=True),
-    aten.special_scaled_modified_bessel_k1.default: partial(_modified_second, order=1, scaled=True),
-    aten.special_bessel_j0.default: partial(_oscillating, order=0, second=False),
-    aten.special_bessel_j1.default: partial(_oscillating, order=1, second=False),
-    aten.special_bessel_y0.default: partial(_oscillating, order=0, second=True),
-    aten.special_bessel_y1.default: partial(_oscillating, order=1, second=True),
-    aten.special_spherical_bessel_j0.default: _spherical,
+_FORMULAS: Mapping[str, Callable[[Op, ir.Value], ir.Value]] = {
+    "aten::i0": partial(_modified_first, order=0, scaled=False),
+    "aten::special_i0": partial(_modified_first, order=0, scaled=False),
+    "aten::special_i0e": partial(_modified_first, order=0, scaled=True),
+    "aten::special_i1": partial(_modified_first, order=1, scaled=False),
+    "aten::special_i1e": partial(_modified_first, order=1, scaled=True),
+    "aten::special_modified_bessel_i0": partial(_modified_first, order=0, scaled=False),
+    "aten::special_modified_bessel_i1": partial(_modified_first, order=1, scaled=False),
+    "aten::special_modified_bessel_k0": partial(_modified_second, order=0, scaled=False),
+    "aten::special_modified_bessel_k1": partial(_modified_second, order=1, scaled=False),
+    "aten::special_scaled_modified_bessel_k0": partial(_modified_second, order=0, scaled=True),
+    "aten::special_scaled_modified_bessel_k1": partial(_modified_second, order=1, scaled=True),
+    "aten::special_bessel_j0": partial(_oscillating, order=0, second=False),
+    "aten::special_bessel_j1": partial(_oscillating, order=1, second=False),
+    "aten::special_bessel_y0": partial(_oscillating, order=0, second=True),
+    "aten::special_bessel_y1": partial(_oscillating, order=1, second=True),
+    "aten::special_spherical_bessel_j0": _spherical,
 }
 
 TRANSLATIONS = tuple(Translation(partial(_bessel, formula=formula), (target,)) for target, formula in _FORMULAS.items())

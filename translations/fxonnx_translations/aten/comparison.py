@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import onnx_ir as ir
-import torch
 
 from ..op import Op, Operand, Unsupported
 from ..registry import translates
-
-aten = torch.ops.aten
 
 BOOL = ir.DataType.BOOL
 
@@ -26,7 +23,7 @@ def _compared(op: Op, operator: str, self: Operand, other: Operand) -> ir.Value:
     return value
 
 
-@translates(aten.eq.Tensor, aten.eq.Scalar)
+@translates("aten::eq.Tensor", "aten::eq.Scalar")
 def eq(op: Op, self: ir.Value, other: Operand) -> ir.Value:
     """aten::eq.Tensor(Tensor self, Tensor other) -> Tensor
     aten::eq.Scalar(Tensor self, Scalar other) -> Tensor
@@ -34,7 +31,7 @@ def eq(op: Op, self: ir.Value, other: Operand) -> ir.Value:
     return _compared(op, "Equal", self, other)
 
 
-@translates(aten.ne.Tensor, aten.ne.Scalar, aten.not_equal.Tensor)
+@translates("aten::ne.Tensor", "aten::ne.Scalar", "aten::not_equal.Tensor")
 def ne(op: Op, self: ir.Value, other: Operand) -> ir.Value:
     """aten::ne.Tensor(Tensor self, Tensor other) -> Tensor
     aten::ne.Scalar(Tensor self, Scalar other) -> Tensor
@@ -43,7 +40,7 @@ def ne(op: Op, self: ir.Value, other: Operand) -> ir.Value:
     return op.Not(_compared(op, "Equal", self, other))
 
 
-@translates(aten.lt.Tensor, aten.lt.Scalar)
+@translates("aten::lt.Tensor", "aten::lt.Scalar")
 def lt(op: Op, self: ir.Value, other: Operand) -> ir.Value:
     """aten::lt.Tensor(Tensor self, Tensor other) -> Tensor
     aten::lt.Scalar(Tensor self, Scalar other) -> Tensor
@@ -51,7 +48,7 @@ def lt(op: Op, self: ir.Value, other: Operand) -> ir.Value:
     return _compared(op, "Less", self, other)
 
 
-@translates(aten.le.Tensor, aten.le.Scalar)
+@translates("aten::le.Tensor", "aten::le.Scalar")
 def le(op: Op, self: ir.Value, other: Operand) -> ir.Value:
     """aten::le.Tensor(Tensor self, Tensor other) -> Tensor
     aten::le.Scalar(Tensor self, Scalar other) -> Tensor
@@ -59,7 +56,7 @@ def le(op: Op, self: ir.Value, other: Operand) -> ir.Value:
     return _compared(op, "LessOrEqual", self, other)
 
 
-@translates(aten.gt.Tensor, aten.gt.Scalar)
+@translates("aten::gt.Tensor", "aten::gt.Scalar")
 def gt(op: Op, self: ir.Value, other: Operand) -> ir.Value:
     """aten::gt.Tensor(Tensor self, Tensor other) -> Tensor
     aten::gt.Scalar(Tensor self, Scalar other) -> Tensor
@@ -67,7 +64,7 @@ def gt(op: Op, self: ir.Value, other: Operand) -> ir.Value:
     return _compared(op, "Greater", self, other)
 
 
-@translates(aten.ge.Tensor, aten.ge.Scalar)
+@translates("aten::ge.Tensor", "aten::ge.Scalar")
 def ge(op: Op, self: ir.Value, other: Operand) -> ir.Value:
     """aten::ge.Tensor(Tensor self, Tensor other) -> Tensor
     aten::ge.Scalar(Tensor self, Scalar other) -> Tensor
@@ -75,19 +72,19 @@ def ge(op: Op, self: ir.Value, other: Operand) -> ir.Value:
     return _compared(op, "GreaterOrEqual", self, other)
 
 
-@translates(aten.logical_and.default)
+@translates("aten::logical_and")
 def logical_and(op: Op, self: ir.Value, other: ir.Value) -> ir.Value:
     """aten::logical_and(Tensor self, Tensor other) -> Tensor"""
     return op.And(op.cast(self, BOOL), op.cast(other, BOOL))
 
 
-@translates(aten.logical_or.default)
+@translates("aten::logical_or")
 def logical_or(op: Op, self: ir.Value, other: ir.Value) -> ir.Value:
     """aten::logical_or(Tensor self, Tensor other) -> Tensor"""
     return op.Or(op.cast(self, BOOL), op.cast(other, BOOL))
 
 
-@translates(aten.logical_xor.default)
+@translates("aten::logical_xor")
 def logical_xor(op: Op, self: ir.Value, other: ir.Value) -> ir.Value:
     """aten::logical_xor(Tensor self, Tensor other) -> Tensor"""
     return op.Xor(op.cast(self, BOOL), op.cast(other, BOOL))
@@ -104,7 +101,7 @@ def _bitwise(op: Op, name: str, self: Operand, other: Operand) -> ir.Value:
     return bits
 
 
-@translates(aten.bitwise_and.Tensor, aten.bitwise_and.Scalar, aten.__and__.Tensor, aten.__and__.Scalar)
+@translates("aten::bitwise_and.Tensor", "aten::bitwise_and.Scalar", "aten::__and__.Tensor", "aten::__and__.Scalar")
 def bitwise_and(op: Op, self: ir.Value, other: Operand) -> ir.Value:
     """aten::bitwise_and.Tensor(Tensor self, Tensor other) -> Tensor
     aten::bitwise_and.Scalar(Tensor self, Scalar other) -> Tensor
@@ -114,7 +111,7 @@ def bitwise_and(op: Op, self: ir.Value, other: Operand) -> ir.Value:
     return _bitwise(op, "And", self, other)
 
 
-@translates(aten.bitwise_or.Tensor, aten.bitwise_or.Scalar, aten.__or__.Tensor, aten.__or__.Scalar)
+@translates("aten::bitwise_or.Tensor", "aten::bitwise_or.Scalar", "aten::__or__.Tensor", "aten::__or__.Scalar")
 def bitwise_or(op: Op, self: ir.Value, other: Operand) -> ir.Value:
     """aten::bitwise_or.Tensor(Tensor self, Tensor other) -> Tensor
     aten::bitwise_or.Scalar(Tensor self, Scalar other) -> Tensor
@@ -124,7 +121,7 @@ def bitwise_or(op: Op, self: ir.Value, other: Operand) -> ir.Value:
     return _bitwise(op, "Or", self, other)
 
 
-@translates(aten.bitwise_xor.Tensor, aten.bitwise_xor.Scalar, aten.__xor__.Tensor, aten.__xor__.Scalar)
+@translates("aten::bitwise_xor.Tensor", "aten::bitwise_xor.Scalar", "aten::__xor__.Tensor", "aten::__xor__.Scalar")
 def bitwise_xor(op: Op, self: ir.Value, other: Operand) -> ir.Value:
     """aten::bitwise_xor.Tensor(Tensor self, Tensor other) -> Tensor
     aten::bitwise_xor.Scalar(Tensor self, Scalar other) -> Tensor

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 import numpy as np
 import onnx_ir as ir
-import torch
 
 from ..constants import array_of
 from ..op import Op
@@ -15,8 +14,6 @@ from ..registry import translates
 from ..shapes import ints_of
 from ..symbols import Dim
 from .windows import Row, padded_spatially, windowed
-
-aten = torch.ops.aten
 
 
 def spatial(value: int | Sequence[int], count: int) -> list[int]:
@@ -114,7 +111,7 @@ def _conv(
     return _result(op, result, count + 2)
 
 
-@translates(aten.conv1d.default, aten.conv2d.default, aten.conv3d.default)
+@translates("aten::conv1d", "aten::conv2d", "aten::conv3d")
 def conv(
     op: Op,
     input: ir.Value,
@@ -133,7 +130,7 @@ def conv(
     return _conv(op, input, weight, bias, stride, pads * 2, dilation, groups)
 
 
-@translates(aten.conv1d.padding, aten.conv2d.padding, aten.conv3d.padding)
+@translates("aten::conv1d.padding", "aten::conv2d.padding", "aten::conv3d.padding")
 def conv_padding(
     op: Op,
     input: ir.Value,
@@ -158,7 +155,7 @@ def conv_padding(
     return _conv(op, input, weight, bias, stride, begin + end, dilation, groups)
 
 
-@translates(aten.conv_transpose1d.default, aten.conv_transpose2d.input, aten.conv_transpose3d.input)
+@translates("aten::conv_transpose1d", "aten::conv_transpose2d.input", "aten::conv_transpose3d.input")
 def conv_transpose(
     op: Op,
     input: ir.Value,

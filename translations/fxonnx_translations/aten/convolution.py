@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import onnx_ir as ir
-import torch
 
 from ..op import Op
 from ..registry import translates
 from .conv import conv, conv_transpose
 
-aten = torch.ops.aten
 
-
-@translates(aten.convolution.default)
+@translates("aten::convolution")
 def convolution(
     op: Op,
     input: ir.Value,

@@ -13,8 +13,6 @@ from ..op import Op, Operand
 from ..registry import translates
 from ..symbols import Dim, is_static
 
-aten = torch.ops.aten
-
 
 def filled(op: Op, value: Operand) -> ir.Value:
     """The result's shape filled with one number."""
@@ -24,92 +22,92 @@ def filled(op: Op, value: Operand) -> ir.Value:
     return op.expand(op.operand(value, dtype), shape)
 
 
-@translates(aten.full.default)
+@translates("aten::full")
 def full(op: Op, size: Sequence[Dim], fill_value: Operand, **options: Any) -> ir.Value:
     """aten::full(SymInt[] size, Scalar fill_value, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor"""
     return filled(op, fill_value)
 
 
-@translates(aten.zeros.default)
+@translates("aten::zeros")
 def zeros(op: Op, size: Sequence[Dim], **options: Any) -> ir.Value:
     """aten::zeros(SymInt[] size, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor"""
     return filled(op, 0)
 
 
-@translates(aten.ones.default)
+@translates("aten::ones")
 def ones(op: Op, size: Sequence[Dim], **options: Any) -> ir.Value:
     """aten::ones(SymInt[] size, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor"""
     return filled(op, 1)
 
 
-@translates(aten.empty.memory_format)
+@translates("aten::empty.memory_format")
 def empty(op: Op, size: Sequence[Dim], **options: Any) -> ir.Value:
     """aten::empty.memory_format(SymInt[] size, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None, MemoryFormat? memory_format=None) -> Tensor"""
     # Any content is right; zeros are reproducible.
     return filled(op, 0)
 
 
-@translates(aten.empty_strided.default)
+@translates("aten::empty_strided")
 def empty_strided(op: Op, size: Sequence[Dim], stride: Sequence[Dim], **options: Any) -> ir.Value:
     """aten::empty_strided(SymInt[] size, SymInt[] stride, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor"""
     return filled(op, 0)
 
 
-@translates(aten.full_like.default)
+@translates("aten::full_like")
 def full_like(op: Op, self: ir.Value, fill_value: Operand, **options: Any) -> ir.Value:
     """aten::full_like(Tensor self, Scalar fill_value, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None, MemoryFormat? memory_format=None) -> Tensor"""
     return filled(op, fill_value)
 
 
-@translates(aten.zeros_like.default)
+@translates("aten::zeros_like")
 def zeros_like(op: Op, self: ir.Value, **options: Any) -> ir.Value:
     """aten::zeros_like(Tensor self, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None, MemoryFormat? memory_format=None) -> Tensor"""
     return filled(op, 0)
 
 
-@translates(aten.ones_like.default)
+@translates("aten::ones_like")
 def ones_like(op: Op, self: ir.Value, **options: Any) -> ir.Value:
     """aten::ones_like(Tensor self, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None, MemoryFormat? memory_format=None) -> Tensor"""
     return filled(op, 1)
 
 
-@translates(aten.empty_like.default)
+@translates("aten::empty_like")
 def empty_like(op: Op, self: ir.Value, **options: Any) -> ir.Value:
     """aten::empty_like(Tensor self, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None, MemoryFormat? memory_format=None) -> Tensor"""
     return filled(op, 0)
 
 
-@translates(aten.new_full.default)
+@translates("aten::new_full")
 def new_full(op: Op, self: ir.Value, size: Sequence[Dim], fill_value: Operand, **options: Any) -> ir.Value:
     """aten::new_full(Tensor self, SymInt[] size, Scalar fill_value, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor"""
     return filled(op, fill_value)
 
 
-@translates(aten.new_zeros.default)
+@translates("aten::new_zeros")
 def new_zeros(op: Op, self: ir.Value, size: Sequence[Dim], **options: Any) -> ir.Value:
     """aten::new_zeros(Tensor self, SymInt[] size, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor"""
     return filled(op, 0)
 
 
-@translates(aten.new_ones.default)
+@translates("aten::new_ones")
 def new_ones(op: Op, self: ir.Value, size: Sequence[Dim], **options: Any) -> ir.Value:
     """aten::new_ones(Tensor self, SymInt[] size, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor"""
     return filled(op, 1)
 
 
-@translates(aten.new_empty.default)
+@translates("aten::new_empty")
 def new_empty(op: Op, self: ir.Value, size: Sequence[Dim], **options: Any) -> ir.Value:
     """aten::new_empty(Tensor self, SymInt[] size, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor"""
     return filled(op, 0)
 
 
-@translates(aten.new_empty_strided.default)
+@translates("aten::new_empty_strided")
 def new_empty_strided(op: Op, self: ir.Value, size: Sequence[Dim], stride: Sequence[Dim], **options: Any) -> ir.Value:
     """aten::new_empty_strided(Tensor self, SymInt[] size, SymInt[] stride, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor"""
     return filled(op, 0)
 
 
-@translates(aten.fill.Scalar, aten.fill.Tensor)
+@translates("aten::fill.Scalar", "aten::fill.Tensor")
 def fill(op: Op, self: ir.Value, value: Operand) -> ir.Value:
     """aten::fill.Scalar(Tensor self, Scalar value) -> Tensor
     aten::fill.Tensor(Tensor self, Tensor value) -> Tensor
@@ -117,7 +115,7 @@ def fill(op: Op, self: ir.Value, value: Operand) -> ir.Value:
     return filled(op, value)
 
 
-@translates(aten.scalar_tensor.default)
+@translates("aten::scalar_tensor")
 def scalar_tensor(op: Op, s: Operand, **options: Any) -> ir.Value:
     """aten::scalar_tensor(Scalar s, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor"""
     return op.operand(s, op.result.dtype)
@@ -133,25 +131,25 @@ def _range(op: Op, start: Operand, end: Operand, step: Operand) -> ir.Value:
     return op.cast(op.Range(*limits), dtype)
 
 
-@translates(aten.arange.default)
+@translates("aten::arange")
 def arange(op: Op, end: Operand, **options: Any) -> ir.Value:
     """aten::arange(Scalar end, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor"""
     return _range(op, 0, end, 1)
 
 
-@translates(aten.arange.start)
+@translates("aten::arange.start")
 def arange_start(op: Op, start: Operand, end: Operand, **options: Any) -> ir.Value:
     """aten::arange.start(Scalar start, Scalar end, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor"""
     return _range(op, start, end, 1)
 
 
-@translates(aten.arange.start_step)
+@translates("aten::arange.start_step")
 def arange_start_step(op: Op, start: Operand, end: Operand, step: Operand = 1, **options: Any) -> ir.Value:
     """aten::arange.start_step(Scalar start, Scalar end, Scalar step=1, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor"""
     return _range(op, start, end, step)
 
 
-@translates(aten.eye.default, aten.eye.m)
+@translates("aten::eye", "aten::eye.m")
 def eye(op: Op, n: Dim, m: Dim | None = None, **options: Any) -> ir.Value:
     """aten::eye(SymInt n, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor
     aten::eye.m(SymInt n, SymInt m, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor
@@ -164,12 +162,12 @@ def eye(op: Op, n: Dim, m: Dim | None = None, **options: Any) -> ir.Value:
 
 
 @translates(
-    aten.to.dtype,
-    aten.to.dtype_layout,
-    aten.to.device,
-    aten.to.other,
-    aten._to_copy.default,
-    aten.type_as.default,
+    "aten::to.dtype",
+    "aten::to.dtype_layout",
+    "aten::to.device",
+    "aten::to.other",
+    "aten::_to_copy",
+    "aten::type_as",
 )
 def to(op: Op, self: ir.Value, **options: Any) -> ir.Value:
     """aten::to.dtype(Tensor(a) self, ScalarType dtype, bool non_blocking=False, bool copy=False, MemoryFormat? memory_format=None) -> Tensor(a)
@@ -182,7 +180,7 @@ def to(op: Op, self: ir.Value, **options: Any) -> ir.Value:
     return op.cast(self, op.result.dtype)
 
 
-@translates(torch.ops.prims.convert_element_type.default)
+@translates("prims::convert_element_type")
 def convert_element_type(op: Op, a: ir.Value, dtype: torch.dtype) -> ir.Value:
     """prims::convert_element_type(Tensor a, ScalarType dtype) -> Tensor"""
     return op.cast(a, op.result.dtype)

@@ -12,8 +12,6 @@ from ..op import Op, Operand, Unsupported
 from ..registry import translates
 from .matmul import sum_of_products, wide
 
-aten = torch.ops.aten
-
 
 def _norm(op: Op, differences: ir.Value, p: float) -> ir.Value:
     """The p-norm over the last axis."""
@@ -32,7 +30,7 @@ def _norm(op: Op, differences: ir.Value, p: float) -> ir.Value:
     return op.Pow(powers, op.const(1 / p, dtype))
 
 
-@translates(aten._cdist_forward.default, aten.cdist.default)
+@translates("aten::_cdist_forward", "aten::cdist")
 def cdist(op: Op, x1: ir.Value, x2: ir.Value, p: float = 2.0, compute_mode: int | None = None) -> ir.Value:
     """aten::_cdist_forward(Tensor x1, Tensor x2, float p, int? compute_mode) -> Tensor
     aten::cdist(Tensor x1, Tensor x2, float p=2., int? compute_mode=None) -> Tensor
@@ -42,7 +40,7 @@ def cdist(op: Op, x1: ir.Value, x2: ir.Value, p: float = 2.0, compute_mode: int 
     return _norm(op, op.Sub(op.Unsqueeze(x1, [-2]), op.Unsqueeze(x2, [-3])), p)
 
 
-@translates(aten._pdist_forward.default, aten.pdist.default)
+@translates("aten::_pdist_forward", "aten::pdist")
 def pdist(op: Op, self: ir.Value, p: float = 2.0) -> ir.Value:
     """aten::_pdist_forward(Tensor self, float p=2.) -> Tensor
     aten::pdist(Tensor self, float p=2.) -> Tensor
@@ -57,7 +55,7 @@ def pdist(op: Op, self: ir.Value, p: float = 2.0) -> ir.Value:
     return _norm(op, op.Sub(*pairs), p)
 
 
-@translates(aten._trilinear.default)
+@translates("aten::_trilinear")
 def _trilinear(
     op: Op,
     i1: ir.Value,
@@ -78,7 +76,7 @@ def _trilinear(
     return op.cast(total, op.result.dtype)
 
 
-@translates(aten.addbmm.default)
+@translates("aten::addbmm")
 def addbmm(
     op: Op, self: ir.Value, batch1: ir.Value, batch2: ir.Value, beta: Operand = 1, alpha: Operand = 1
 ) -> ir.Value:

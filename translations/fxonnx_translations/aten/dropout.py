@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 
 import onnx_ir as ir
-import torch
 
 from ..op import Op, Unsupported
 from ..registry import translates
@@ -14,13 +13,11 @@ from ..symbols import Dim
 from .activation import leaky_relu
 from .random import flips, uniform_samples
 
-aten = torch.ops.aten
-
 _SELU_LIMIT = 1.7580993408473766
 """What alpha dropout subtracts from: -alpha * scale of SELU."""
 
 
-@translates(aten.dropout.default)
+@translates("aten::dropout")
 def dropout(op: Op, input: ir.Value, p: float, train: bool) -> ir.Value:
     """aten::dropout(Tensor input, float p, bool train) -> Tensor"""
     if not train or p == 0:
@@ -32,7 +29,7 @@ def dropout(op: Op, input: ir.Value, p: float, train: bool) -> ir.Value:
     return op.Dropout(input, op.const(float(p)), op.const(True))
 
 
-@translates(aten.native_dropout.default)
+@translates("aten::native_dropout")
 def native_dropout(op: Op, input: ir.Value, p: float, train: bool | None) -> tuple[ir.Value, ir.Value]:
     """aten::native_dropout(Tensor input, float p, bool? train) -> (Tensor, Tensor)"""
     if train is False or p == 0:
@@ -58,7 +55,7 @@ def _shifted(op: Op, input: ir.Value, p: float, shape: Sequence[Dim]) -> ir.Valu
     return op.Add(op.Mul(input, op.Mul(kept, slope)), offset)
 
 
-@translates(aten.feature_dropout.default)
+@translates("aten::feature_dropout")
 def feature_dropout(op: Op, input: ir.Value, p: float, train: bool) -> ir.Value:
     """aten::feature_dropout(Tensor input, float p, bool train) -> Tensor"""
     if not train or p == 0:
@@ -68,19 +65,19 @@ def feature_dropout(op: Op, input: ir.Value, p: float, train: bool) -> ir.Value:
     return op.Mul(input, op.Mul(kept, factor))
 
 
-@translates(aten.alpha_dropout.default)
+@translates("aten::alpha_dropout")
 def alpha_dropout(op: Op, input: ir.Value, p: float, train: bool) -> ir.Value:
     """aten::alpha_dropout(Tensor input, float p, bool train) -> Tensor"""
     return _shifted(op, input, p, op.dims(input)) if train and p != 0 else input
 
 
-@translates(aten.feature_alpha_dropout.default)
+@translates("aten::feature_alpha_dropout")
 def feature_alpha_dropout(op: Op, input: ir.Value, p: float, train: bool) -> ir.Value:
     """aten::feature_alpha_dropout(Tensor input, float p, bool train) -> Tensor"""
     return _shifted(op, input, p, _feature_shape(op, input)) if train and p != 0 else input
 
 
-@translates(aten.rrelu.default)
+@translates("aten::rrelu")
 def rrelu(
     op: Op,
     self: ir.Value,
@@ -97,7 +94,7 @@ def rrelu(
     return op.Where(op.Less(self, op.const(0.0, dtype)), op.Mul(self, slope), self)
 
 
-@translates(aten.rrelu_with_noise_functional.default)
+@translates("aten::rrelu_with_noise_functional")
 def rrelu_with_noise(
     op: Op,
     self: ir.Value,

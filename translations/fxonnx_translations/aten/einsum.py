@@ -13,8 +13,6 @@ from ..op import Op
 from ..registry import Call, translates
 from .view import swapped
 
-aten = torch.ops.aten
-
 _DTYPES = (torch.float32, torch.float64)
 """What ONNX Runtime's kernel takes, without integers, whose sums are INT64 in torch."""
 
@@ -76,7 +74,7 @@ def _declines(call: Call) -> str | None:
     return None
 
 
-@translates(aten.einsum.default, accepts=_declines)
+@translates("aten::einsum", accepts=_declines)
 def einsum(op: Op, equation: str, tensors: Sequence[ir.Value], path: Sequence[int] | None = None) -> ir.Value:
     """aten::einsum(str equation, Tensor[] tensors, *, int[]? path=None) -> Tensor"""
     terms = _terms(equation)

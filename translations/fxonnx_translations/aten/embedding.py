@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 import onnx_ir as ir
-import torch
 
 from ..op import Op, Unsupported
 from ..registry import translates
@@ -13,12 +12,10 @@ from ..symbols import Dim
 from .norm import linalg_vector_norm
 from .scatter import scatter_op
 
-aten = torch.ops.aten
-
 INT64 = ir.DataType.INT64
 
 
-@translates(aten.embedding.default)
+@translates("aten::embedding")
 def embedding(
     op: Op,
     weight: ir.Value,
@@ -40,7 +37,7 @@ def _bag_numbers(op: Op, offsets: ir.Value, count: Dim) -> ir.Value:
     return op.Unsqueeze(op.Sub(op.Slice(started, [0], op.size(count), [0]), 1), [1])
 
 
-@translates(aten.embedding_bag.padding_idx)
+@translates("aten::embedding_bag.padding_idx")
 def embedding_bag(
     op: Op,
     weight: ir.Value,
@@ -86,7 +83,7 @@ def embedding_bag(
     return [op.cast(result, op.dtype_of(weight)), None, None, None]
 
 
-@translates(aten._embedding_bag.default, aten._embedding_bag_forward_only.default)
+@translates("aten::_embedding_bag", "aten::_embedding_bag_forward_only")
 def embedding_bag_core(
     op: Op,
     weight: ir.Value,
@@ -108,7 +105,7 @@ def embedding_bag_core(
     return embedding_bag(op, weight, indices, offsets, scale_grad_by_freq, mode, sparse, *bag)
 
 
-@translates(aten.embedding_renorm.default)
+@translates("aten::embedding_renorm")
 def embedding_renorm(op: Op, self: ir.Value, indices: ir.Value, max_norm: float, norm_type: float) -> ir.Value:
     """aten::embedding_renorm(Tensor self, Tensor indices, float max_norm, float norm_type) -> Tensor"""
     places = op.Reshape(indices, [-1])
@@ -126,7 +123,7 @@ def embedding_renorm(op: Op, self: ir.Value, indices: ir.Value, max_norm: float,
     return scatter_op(op, "ScatterND", self, op.Unsqueeze(op.cast(places, INT64), [1]), shorter, None)
 
 
-@translates(aten.one_hot.default)
+@translates("aten::one_hot")
 def one_hot(op: Op, self: ir.Value, num_classes: int = -1) -> ir.Value:
     """aten::one_hot(Tensor self, int num_classes=-1) -> Tensor"""
     if num_classes < 0:

@@ -31,8 +31,6 @@ __all__ = [
     "unit_matrix",
 ]
 
-aten = torch.ops.aten
-
 _INT64, _INT32 = ir.DataType.INT64, ir.DataType.INT32
 
 
@@ -91,7 +89,7 @@ def _cholesky(op: Op, matrix: ir.Value) -> tuple[ir.Value, ir.Value]:
     return factor, op.Squeeze(info, [-2, -1])
 
 
-@translates(aten.linalg_cholesky_ex.default)
+@translates("aten::linalg_cholesky_ex")
 def linalg_cholesky_ex(
     op: Op, self: ir.Value, *, upper: bool = False, check_errors: bool = False
 ) -> tuple[ir.Value, ir.Value]:
@@ -100,7 +98,7 @@ def linalg_cholesky_ex(
     return (matrix_transpose(op, factor) if upper else factor), info
 
 
-@translates(aten.cholesky.default)
+@translates("aten::cholesky")
 def cholesky(op: Op, self: ir.Value, upper: bool = False) -> ir.Value:
     """aten::cholesky(Tensor self, bool upper=False) -> Tensor"""
     return linalg_cholesky_ex(op, self, upper=upper)[0]
@@ -204,7 +202,7 @@ def _unpacked(op: Op, factors: ir.Value) -> tuple[ir.Value, ir.Value]:
     return unit, op.Trilu(upper, upper=1)
 
 
-@translates(aten.linalg_lu_factor_ex.default)
+@translates("aten::linalg_lu_factor_ex")
 def linalg_lu_factor_ex(
     op: Op, A: ir.Value, *, pivot: bool = True, check_errors: bool = False
 ) -> tuple[ir.Value, ir.Value, ir.Value]:
@@ -213,7 +211,7 @@ def linalg_lu_factor_ex(
     return lu.factors, lu.pivots, lu.info
 
 
-@translates(aten.linalg_lu.default)
+@translates("aten::linalg_lu")
 def linalg_lu(op: Op, A: ir.Value, *, pivot: bool = True) -> tuple[ir.Value, ir.Value, ir.Value]:
     """aten::linalg_lu(Tensor A, *, bool pivot=True) -> (Tensor P, Tensor L, Tensor U)"""
     lu = lu_factors(op, A, pivot=pivot)
@@ -224,7 +222,7 @@ def linalg_lu(op: Op, A: ir.Value, *, pivot: bool = True) -> tuple[ir.Value, ir.
     return _permutation(op, order, op.dims(A)[-2], op.dtype_of(A)), lower, upper
 
 
-@translates(aten.lu_unpack.default)
+@translates("aten::lu_unpack")
 def lu_unpack(
     op: Op, LU_data: ir.Value, LU_pivots: ir.Value, unpack_data: bool = True, unpack_pivots: bool = True
 ) -> tuple[ir.Value, ir.Value, ir.Value]:
@@ -315,20 +313,20 @@ def unit_matrix(op: Op, batch: Sequence[Dim], rows: Dim, columns: Dim, dtype: ir
     return op.expand(op.cast(equal, dtype), (*batch, rows, columns))
 
 
-@translates(aten.geqrf.default)
+@translates("aten::geqrf")
 def geqrf(op: Op, self: ir.Value) -> tuple[ir.Value, ir.Value]:
     """aten::geqrf(Tensor self) -> (Tensor a, Tensor tau)"""
     return householder(op, self)
 
 
-@translates(aten.linalg_householder_product.default)
+@translates("aten::linalg_householder_product")
 def linalg_householder_product(op: Op, input: ir.Value, tau: ir.Value) -> ir.Value:
     """aten::linalg_householder_product(Tensor input, Tensor tau) -> Tensor"""
     *batch, rows, columns = op.dims(input)
     return householder_product(op, input, tau, unit_matrix(op, batch, rows, columns, op.dtype_of(input)))
 
 
-@translates(aten.ormqr.default)
+@translates("aten::ormqr")
 def ormqr(
     op: Op, self: ir.Value, input2: ir.Value, input3: ir.Value, left: bool = True, transpose: bool = False
 ) -> ir.Value:
@@ -339,7 +337,7 @@ def ormqr(
     return matrix_transpose(op, product)
 
 
-@translates(aten.linalg_qr.default)
+@translates("aten::linalg_qr")
 def linalg_qr(op: Op, A: ir.Value, mode: str = "reduced") -> tuple[ir.Value, ir.Value]:
     """aten::linalg_qr(Tensor A, str mode="reduced") -> (Tensor Q, Tensor R)"""
     *batch, rows, columns = op.dims(A)

@@ -67,7 +67,7 @@ def _number(op: Op, value: ir.Value) -> ir.Value:
     return op.Reshape(value, op.const([], ir.DataType.INT64)) if op.rank_of(value) else value
 
 
-@translates(aten.fake_quantize_per_tensor_affine.default)
+@translates("aten::fake_quantize_per_tensor_affine")
 def fake_quantize_per_tensor_affine(
     op: Op, self: ir.Value, scale: float, zero_point: int, quant_min: int, quant_max: int
 ) -> ir.Value:
@@ -75,7 +75,7 @@ def fake_quantize_per_tensor_affine(
     return _fake_quantized(op, self, op.scalar(scale, FLOAT), op.scalar(zero_point), quant_min, quant_max)
 
 
-@translates(aten.fake_quantize_per_tensor_affine_cachemask.default)
+@translates("aten::fake_quantize_per_tensor_affine_cachemask")
 def fake_quantize_per_tensor_affine_cachemask(
     op: Op, self: ir.Value, scale: float, zero_point: int, quant_min: int, quant_max: int
 ) -> tuple[ir.Value, ir.Value]:
@@ -84,7 +84,7 @@ def fake_quantize_per_tensor_affine_cachemask(
     return _fake_quantized(op, self, *parameters), _inside(op, self, *parameters)
 
 
-@translates(aten.fake_quantize_per_tensor_affine.tensor_qparams)
+@translates("aten::fake_quantize_per_tensor_affine.tensor_qparams")
 def fake_quantize_per_tensor_affine_tensor_qparams(
     op: Op, self: ir.Value, scale: ir.Value, zero_point: ir.Value, quant_min: int, quant_max: int
 ) -> ir.Value:
@@ -92,7 +92,7 @@ def fake_quantize_per_tensor_affine_tensor_qparams(
     return _fake_quantized(op, self, _number(op, scale), _number(op, zero_point), quant_min, quant_max)
 
 
-@translates(aten._fake_quantize_per_tensor_affine_cachemask_tensor_qparams.default)
+@translates("aten::_fake_quantize_per_tensor_affine_cachemask_tensor_qparams")
 def fake_quantize_per_tensor_affine_cachemask_tensor_qparams(
     op: Op,
     self: ir.Value,
@@ -109,7 +109,7 @@ def fake_quantize_per_tensor_affine_cachemask_tensor_qparams(
     return output, op.Or(_inside(op, self, *parameters), op.Not(enabled))
 
 
-@translates(aten.fake_quantize_per_channel_affine.default)
+@translates("aten::fake_quantize_per_channel_affine")
 def fake_quantize_per_channel_affine(
     op: Op, self: ir.Value, scale: ir.Value, zero_point: ir.Value, axis: int, quant_min: int, quant_max: int
 ) -> ir.Value:
@@ -120,7 +120,7 @@ def fake_quantize_per_channel_affine(
     return _fake_quantized(op, self, scale, zero_point, quant_min, quant_max, axis_of(op, self, axis))
 
 
-@translates(aten.fake_quantize_per_channel_affine_cachemask.default)
+@translates("aten::fake_quantize_per_channel_affine_cachemask")
 def fake_quantize_per_channel_affine_cachemask(
     op: Op, self: ir.Value, scale: ir.Value, zero_point: ir.Value, axis: int, quant_min: int, quant_max: int
 ) -> tuple[ir.Value, ir.Value]:

@@ -5,19 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import onnx_ir as ir
-import torch
 
 from ..op import Op, Operand
 from ..registry import translates
 from .indexing import index
 from .scatter import index_put, scatter_op
 
-aten = torch.ops.aten
-
 INT64 = ir.DataType.INT64
 
 
-@translates(aten.put.default)
+@translates("aten::put")
 def put(op: Op, self: ir.Value, index: ir.Value, source: ir.Value, accumulate: bool = False) -> ir.Value:
     """aten::put(Tensor self, Tensor index, Tensor source, bool accumulate=False) -> Tensor"""
     if 0 in op.dims(index):
@@ -33,7 +30,7 @@ def _valid(op: Op, mask: ir.Value, indices: Sequence[ir.Value | None]) -> list[i
     return [None if place is None else op.Where(mask, op.cast(place, INT64), zero) for place in indices]
 
 
-@translates(aten._unsafe_masked_index.default)
+@translates("aten::_unsafe_masked_index")
 def _unsafe_masked_index(
     op: Op, self: ir.Value, mask: ir.Value, indices: Sequence[ir.Value | None], fill: Operand
 ) -> ir.Value:
@@ -46,7 +43,7 @@ def _unsafe_masked_index(
     return op.Where(mask, found, filler)
 
 
-@translates(aten._unsafe_masked_index_put_accumulate.default)
+@translates("aten::_unsafe_masked_index_put_accumulate")
 def _unsafe_masked_index_put_accumulate(
     op: Op, self: ir.Value, mask: ir.Value, indices: Sequence[ir.Value | None], values: ir.Value
 ) -> ir.Value:

@@ -12,10 +12,8 @@ from ..formulas import exp_minus_one, in_float, log_one_plus, sign_bit
 from ..op import Op, Operand
 from ..registry import translates
 
-aten = torch.ops.aten
 
-
-@translates(aten.log1p.default, aten.special_log1p.default)
+@translates("aten::log1p", "aten::special_log1p")
 def log1p(op: Op, self: ir.Value) -> ir.Value:
     """aten::log1p(Tensor self) -> Tensor
     aten::special_log1p(Tensor self) -> Tensor
@@ -23,7 +21,7 @@ def log1p(op: Op, self: ir.Value) -> ir.Value:
     return in_float(op, log_one_plus, self)
 
 
-@translates(aten.expm1.default, aten.special_expm1.default)
+@translates("aten::expm1", "aten::special_expm1")
 def expm1(op: Op, self: ir.Value) -> ir.Value:
     """aten::expm1(Tensor self) -> Tensor
     aten::special_expm1(Tensor self) -> Tensor
@@ -31,7 +29,7 @@ def expm1(op: Op, self: ir.Value) -> ir.Value:
     return in_float(op, exp_minus_one, self)
 
 
-@translates(aten.signbit.default)
+@translates("aten::signbit")
 def signbit(op: Op, self: ir.Value) -> ir.Value:
     """aten::signbit(Tensor self) -> Tensor"""
     dtype = op.dtype_of(self)
@@ -40,7 +38,7 @@ def signbit(op: Op, self: ir.Value) -> ir.Value:
     return sign_bit(op, self) if op.is_float(self) else op.Less(self, op.const(0, dtype))
 
 
-@translates(aten.copysign.Tensor, aten.copysign.Scalar)
+@translates("aten::copysign.Tensor", "aten::copysign.Scalar")
 def copysign(op: Op, self: ir.Value, other: Operand) -> ir.Value:
     """aten::copysign.Tensor(Tensor self, Tensor other) -> Tensor
     aten::copysign.Scalar(Tensor self, Scalar other) -> Tensor
@@ -59,13 +57,13 @@ def _without_nan(op: Op, self: ir.Value, other: ir.Value, operator: str) -> ir.V
     return op.Where(op.IsNaN(left), right, op.Where(op.IsNaN(right), left, larger))
 
 
-@translates(aten.fmax.default)
+@translates("aten::fmax")
 def fmax(op: Op, self: ir.Value, other: ir.Value) -> ir.Value:
     """aten::fmax(Tensor self, Tensor other) -> Tensor"""
     return _without_nan(op, self, other, "Max")
 
 
-@translates(aten.fmin.default)
+@translates("aten::fmin")
 def fmin(op: Op, self: ir.Value, other: ir.Value) -> ir.Value:
     """aten::fmin(Tensor self, Tensor other) -> Tensor"""
     return _without_nan(op, self, other, "Min")
@@ -82,7 +80,7 @@ def _angle_of(op: Op, y: ir.Value, x: ir.Value) -> ir.Value:
     return op.Where(sign_bit(op, y), op.Neg(angle), angle)
 
 
-@translates(aten.atan2.default, aten.arctan2.default)
+@translates("aten::atan2", "aten::arctan2")
 def atan2(op: Op, self: ir.Value, other: ir.Value) -> ir.Value:
     """aten::atan2(Tensor self, Tensor other) -> Tensor
     aten::arctan2(Tensor self, Tensor other) -> Tensor
@@ -103,13 +101,13 @@ def _length_of(op: Op, one: ir.Value, other: ir.Value) -> ir.Value:
     return op.Where(infinite, op.const(math.inf, dtype), length)
 
 
-@translates(aten.hypot.default)
+@translates("aten::hypot")
 def hypot(op: Op, self: ir.Value, other: ir.Value) -> ir.Value:
     """aten::hypot(Tensor self, Tensor other) -> Tensor"""
     return in_float(op, _length_of, self, other)
 
 
-@translates(aten.frexp.Tensor)
+@translates("aten::frexp.Tensor")
 def frexp(op: Op, self: ir.Value) -> tuple[ir.Value, ir.Value]:
     """aten::frexp.Tensor(Tensor self) -> (Tensor mantissa, Tensor exponent)
 
@@ -136,7 +134,7 @@ def frexp(op: Op, self: ir.Value) -> tuple[ir.Value, ir.Value]:
     return op.cast(op.Where(special, x, mantissa), dtype), exponent
 
 
-@translates(aten.nextafter.default)
+@translates("aten::nextafter")
 def nextafter(op: Op, self: ir.Value, other: ir.Value) -> ir.Value:
     """aten::nextafter(Tensor self, Tensor other) -> Tensor
 

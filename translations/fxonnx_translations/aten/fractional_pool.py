@@ -6,13 +6,10 @@ import math
 from collections.abc import Sequence
 
 import onnx_ir as ir
-import torch
 
 from ..op import Op
 from ..registry import translates
 from ..symbols import Dim
-
-aten = torch.ops.aten
 
 INT64 = ir.DataType.INT64
 
@@ -108,7 +105,7 @@ def _fractional(
     return found
 
 
-@translates(aten.fractional_max_pool2d.default)
+@translates("aten::fractional_max_pool2d")
 def fractional_max_pool2d(
     op: Op, self: ir.Value, kernel_size: Sequence[int], output_size: Sequence[int], random_samples: ir.Value
 ) -> tuple[ir.Value, ir.Value]:
@@ -116,7 +113,7 @@ def fractional_max_pool2d(
     return _fractional(op, self, kernel_size, output_size, random_samples, (1, 0))
 
 
-@translates(aten.fractional_max_pool3d.default)
+@translates("aten::fractional_max_pool3d")
 def fractional_max_pool3d(
     op: Op, self: ir.Value, kernel_size: Sequence[int], output_size: Sequence[int], random_samples: ir.Value
 ) -> tuple[ir.Value, ir.Value]:

@@ -6,15 +6,12 @@ import math
 from collections.abc import Sequence
 
 import onnx_ir as ir
-import torch
 
 from ..formulas import erfc, in_double, log_one_plus, polynomial
 from ..loops import loop
 from ..op import Op
 from ..registry import translates
 from .special import log_gamma_positive
-
-aten = torch.ops.aten
 
 _DOUBLE = ir.DataType.DOUBLE
 _EPSILON = 2.0**-53
@@ -160,7 +157,7 @@ def _incomplete(op: Op, a: ir.Value, x: ir.Value, *, upper: bool) -> ir.Value:
     return op.Where(undefined, _number(op, math.nan), value)
 
 
-@translates(aten.igamma.default, aten.special_gammainc.default)
+@translates("aten::igamma", "aten::special_gammainc")
 def igamma(op: Op, self: ir.Value, other: ir.Value) -> ir.Value:
     """aten::igamma(Tensor self, Tensor other) -> Tensor
     aten::special_gammainc(Tensor self, Tensor other) -> Tensor
@@ -168,7 +165,7 @@ def igamma(op: Op, self: ir.Value, other: ir.Value) -> ir.Value:
     return in_double(op, lambda op, a, x: _incomplete(op, a, x, upper=False), self, other)
 
 
-@translates(aten.igammac.default, aten.special_gammaincc.default)
+@translates("aten::igammac", "aten::special_gammaincc")
 def igammac(op: Op, self: ir.Value, other: ir.Value) -> ir.Value:
     """aten::igammac(Tensor self, Tensor other) -> Tensor
     aten::special_gammaincc(Tensor self, Tensor other) -> Tensor

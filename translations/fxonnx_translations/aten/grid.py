@@ -7,13 +7,10 @@ from collections.abc import Sequence
 from functools import reduce
 
 import onnx_ir as ir
-import torch
 
 from ..op import Op
 from ..registry import translates
 from ..symbols import Dim
-
-aten = torch.ops.aten
 
 FLOAT, DOUBLE, INT64 = ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.INT64
 _MODES = {0: "linear", 1: "nearest", 2: "cubic"}
@@ -21,7 +18,7 @@ _PADDING = {0: "zeros", 1: "border", 2: "reflection"}
 _NEAREST = 1
 
 
-@translates(aten.grid_sampler_3d.default)
+@translates("aten::grid_sampler_3d")
 def grid_sampler_3d(
     op: Op, input: ir.Value, grid: ir.Value, interpolation_mode: int, padding_mode: int, align_corners: bool
 ) -> ir.Value:

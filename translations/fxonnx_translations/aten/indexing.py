@@ -8,14 +8,11 @@ from dataclasses import dataclass
 from functools import reduce
 
 import onnx_ir as ir
-import torch
 
 from ..op import Op, Operand, Unsupported
 from ..registry import translates
 from ..symbols import Dim
 from .axes import as_carrier, axis_of, choose, rank, refuse_complex
-
-aten = torch.ops.aten
 
 BOOL, INT64, UINT8 = ir.DataType.BOOL, ir.DataType.INT64, ir.DataType.UINT8
 Indices = Sequence[ir.Value | None]
@@ -37,7 +34,7 @@ def compressed(op: Op, value: ir.Value, mask: ir.Value, axis: int | None) -> ir.
     return as_carrier(op, value, lambda carried: op.Compress(carried, op.cast(mask, BOOL), axis=axis))
 
 
-@translates(aten.nonzero.default, aten.argwhere.default)
+@translates("aten::nonzero", "aten::argwhere")
 def nonzero(op: Op, self: ir.Value) -> ir.Value:
     """aten::nonzero(Tensor self) -> Tensor
     aten::argwhere(Tensor self) -> Tensor
@@ -48,13 +45,13 @@ def nonzero(op: Op, self: ir.Value) -> ir.Value:
     return op.Transpose(nonzero_rows(op, self), perm=[1, 0])
 
 
-@translates(aten.where.default)
+@translates("aten::where")
 def where_true(op: Op, condition: ir.Value) -> list[ir.Value]:
     """aten::where(Tensor condition) -> Tensor[]"""
     return _coordinates(op, condition)
 
 
-@translates(aten.nonzero_numpy.default)
+@translates("aten::nonzero_numpy")
 def nonzero_numpy(op: Op, self: ir.Value) -> list[ir.Value]:
     """aten::nonzero_numpy(Tensor self) -> Tensor[]"""
     return _coordinates(op, self)
@@ -70,7 +67,7 @@ def _coordinates(op: Op, mask: ir.Value) -> list[ir.Value]:
     return [op.Gather(rows, op.const(row), axis=0) for row in range(op.rank_of(mask))]
 
 
-@translates(aten.masked_select.default)
+@translates("aten::masked_select")
 def masked_select(op: Op, self: ir.Value, mask: ir.Value) -> ir.Value:
     """aten::masked_select(Tensor self, Tensor mask) -> Tensor"""
     if op.dims(self) != op.dims(mask):
@@ -248,7 +245,7 @@ def indexed(op: Op, self: ir.Value, indices: Indices) -> ir.Value:
     return op.Transpose(picked, perm=[*before, *range(count), *range(count + first, total)])
 
 
-@translates(aten.index.Tensor, aten._unsafe_index.Tensor)
+@translates("aten::index.Tensor", "aten::_unsafe_index.Tensor")
 def index(op: Op, self: ir.Value, indices: Indices) -> ir.Value:
     """aten::index.Tensor(Tensor self, Tensor?[] indices) -> Tensor
     aten::_unsafe_index.Tensor(Tensor self, Tensor?[] indices) -> Tensor
@@ -259,7 +256,7 @@ def index(op: Op, self: ir.Value, indices: Indices) -> ir.Value:
 # ---- along one axis
 
 
-@translates(aten.index_select.default)
+@translates("aten::index_select")
 def index_select(op: Op, self: ir.Value, dim: int, index: ir.Value) -> ir.Value:
     """aten::index_select(Tensor self, int dim, Tensor index) -> Tensor"""
     if rank(op, self) == 0:
@@ -277,14 +274,14 @@ def gathered(op: Op, value: ir.Value, index: ir.Value, axis: int) -> ir.Value:
     return op.GatherElements(value, index, axis=axis)
 
 
-@translates(aten.gather.default)
+@translates("aten::gather")
 def gather(op: Op, self: ir.Value, dim: int, index: ir.Value, sparse_grad: bool = False) -> ir.Value:
     """aten::gather(Tensor self, int dim, Tensor index, *, bool sparse_grad=False) -> Tensor"""
     refuse_complex(op, "gather")
     return gathered(op, self, index, axis_of(op, self, dim))
 
 
-@translates(aten.take_along_dim.default)
+@translates("aten::take_along_dim")
 def take_along_dim(op: Op, self: ir.Value, indices: ir.Value, dim: int | None = None) -> ir.Value:
     """aten::take_along_dim(Tensor self, Tensor indices, int? dim=None) -> Tensor"""
     refuse_complex(op, "take_along_dim")
@@ -297,7 +294,7 @@ def take_along_dim(op: Op, self: ir.Value, indices: ir.Value, dim: int | None = 
     return gathered(op, self, op.expand(indices, wanted), axis)
 
 
-@translates(aten.take.default)
+@translates("aten::take")
 def take(op: Op, self: ir.Value, index: ir.Value) -> ir.Value:
     """aten::take(Tensor self, Tensor index) -> Tensor"""
     trailing = [2] if op.result.torch_dtype.is_complex else []
@@ -307,7 +304,7 @@ def take(op: Op, self: ir.Value, index: ir.Value) -> ir.Value:
 # ---- choices
 
 
-@translates(aten.where.self, aten.where.ScalarOther, aten.where.ScalarSelf, aten.where.Scalar)
+@translates("aten::where.self", "aten::where.ScalarOther", "aten::where.ScalarSelf", "aten::where.Scalar")
 def where(op: Op, condition: ir.Value, self: Operand, other: Operand) -> ir.Value:
     """aten::where.self(Tensor condition, Tensor self, Tensor other) -> Tensor
     aten::where.ScalarOther(Tensor condition, Tensor self, Scalar other) -> Tensor
@@ -319,7 +316,7 @@ def where(op: Op, condition: ir.Value, self: Operand, other: Operand) -> ir.Valu
     return choose(op, op.cast(condition, BOOL), op.operand(self, dtype), op.operand(other, dtype))
 
 
-@translates(aten.masked_fill.Scalar, aten.masked_fill.Tensor)
+@translates("aten::masked_fill.Scalar", "aten::masked_fill.Tensor")
 def masked_fill(op: Op, self: ir.Value, mask: ir.Value, value: Operand) -> ir.Value:
     """aten::masked_fill.Scalar(Tensor self, Tensor mask, Scalar value) -> Tensor
     aten::masked_fill.Tensor(Tensor self, Tensor mask, Tensor value) -> Tensor

@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import onnx_ir as ir
-import torch
 
 from ..loops import loop
 from ..op import Op, Operand
 from ..registry import translates
-
-aten = torch.ops.aten
 
 INT64 = ir.DataType.INT64
 
@@ -43,11 +40,11 @@ def _shift(op: Op, self: Operand, other: Operand, *, left: bool) -> ir.Value:
 
 
 @translates(
-    aten.bitwise_left_shift.Tensor,
-    aten.bitwise_left_shift.Tensor_Scalar,
-    aten.bitwise_left_shift.Scalar_Tensor,
-    aten.__lshift__.Tensor,
-    aten.__lshift__.Scalar,
+    "aten::bitwise_left_shift.Tensor",
+    "aten::bitwise_left_shift.Tensor_Scalar",
+    "aten::bitwise_left_shift.Scalar_Tensor",
+    "aten::__lshift__.Tensor",
+    "aten::__lshift__.Scalar",
 )
 def bitwise_left_shift(op: Op, self: Operand, other: Operand) -> ir.Value:
     """aten::bitwise_left_shift.Tensor(Tensor self, Tensor other) -> Tensor
@@ -60,11 +57,11 @@ def bitwise_left_shift(op: Op, self: Operand, other: Operand) -> ir.Value:
 
 
 @translates(
-    aten.bitwise_right_shift.Tensor,
-    aten.bitwise_right_shift.Tensor_Scalar,
-    aten.bitwise_right_shift.Scalar_Tensor,
-    aten.__rshift__.Tensor,
-    aten.__rshift__.Scalar,
+    "aten::bitwise_right_shift.Tensor",
+    "aten::bitwise_right_shift.Tensor_Scalar",
+    "aten::bitwise_right_shift.Scalar_Tensor",
+    "aten::__rshift__.Tensor",
+    "aten::__rshift__.Scalar",
 )
 def bitwise_right_shift(op: Op, self: Operand, other: Operand) -> ir.Value:
     """aten::bitwise_right_shift.Tensor(Tensor self, Tensor other) -> Tensor
@@ -94,13 +91,13 @@ def _euclid(op: Op, self: ir.Value, other: ir.Value) -> tuple[ir.Value, ir.Value
     return divisor, left, right
 
 
-@translates(aten.gcd.default)
+@translates("aten::gcd")
 def gcd(op: Op, self: ir.Value, other: ir.Value) -> ir.Value:
     """aten::gcd(Tensor self, Tensor other) -> Tensor"""
     return op.cast(_euclid(op, self, other)[0], op.result.dtype)
 
 
-@translates(aten.lcm.default)
+@translates("aten::lcm")
 def lcm(op: Op, self: ir.Value, other: ir.Value) -> ir.Value:
     """aten::lcm(Tensor self, Tensor other) -> Tensor"""
     divisor, left, right = _euclid(op, self, other)

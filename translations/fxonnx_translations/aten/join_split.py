@@ -7,14 +7,11 @@ import math
 from collections.abc import Sequence
 
 import onnx_ir as ir
-import torch
 
 from ..op import Op, Unsupported
 from ..registry import translates
 from ..symbols import Dim
 from .axes import END, as_carrier, axis_of, rank, refuse_complex, sliced, split_at
-
-aten = torch.ops.aten
 
 INT64 = ir.DataType.INT64
 
@@ -28,7 +25,7 @@ def _cat(op: Op, tensors: Sequence[ir.Value], dim: int) -> ir.Value:
     return op.Concat(*(kept or some[:1] or values[:1]), axis=axis)
 
 
-@translates(aten.cat.default, aten.concat.default, aten.concatenate.default)
+@translates("aten::cat", "aten::concat", "aten::concatenate")
 def cat(op: Op, tensors: Sequence[ir.Value], dim: int = 0) -> ir.Value:
     """aten::cat(Tensor[] tensors, int dim=0) -> Tensor
     aten::concat(Tensor[] tensors, int dim=0) -> Tensor
@@ -37,7 +34,7 @@ def cat(op: Op, tensors: Sequence[ir.Value], dim: int = 0) -> ir.Value:
     return _cat(op, tensors, dim)
 
 
-@translates(aten.stack.default)
+@translates("aten::stack")
 def stack(op: Op, tensors: Sequence[ir.Value], dim: int = 0) -> ir.Value:
     """aten::stack(Tensor[] tensors, int dim=0) -> Tensor"""
     shape = op.result.shape
@@ -56,7 +53,7 @@ def _pieces(op: Op, self: ir.Value, dim: int) -> list[ir.Value]:
     return split_at(op, self, axis, [result.shape[axis] for result in op.results])
 
 
-@translates(aten.split.Tensor, aten.split.sizes, aten.unsafe_split.Tensor)
+@translates("aten::split.Tensor", "aten::split.sizes", "aten::unsafe_split.Tensor")
 def split(op: Op, self: ir.Value, split_size: Dim | Sequence[Dim], dim: int = 0) -> list[ir.Value]:
     """aten::split.Tensor(Tensor(a -> *) self, SymInt split_size, int dim=0) -> Tensor(a)[]
     aten::split.sizes(Tensor(a -> *) self, SymInt[] split_size, int dim=0) -> Tensor(a)[]
@@ -65,7 +62,7 @@ def split(op: Op, self: ir.Value, split_size: Dim | Sequence[Dim], dim: int = 0)
     return _pieces(op, self, dim)
 
 
-@translates(aten.split_with_sizes.default, aten.unsafe_split_with_sizes.default)
+@translates("aten::split_with_sizes", "aten::unsafe_split_with_sizes")
 def split_with_sizes(op: Op, self: ir.Value, split_sizes: Sequence[Dim], dim: int = 0) -> list[ir.Value]:
     """aten::split_with_sizes(Tensor(a -> *) self, SymInt[] split_sizes, int dim=0) -> Tensor(a)[]
     aten::unsafe_split_with_sizes(Tensor self, SymInt[] split_sizes, int dim=0) -> Tensor[]
@@ -73,7 +70,7 @@ def split_with_sizes(op: Op, self: ir.Value, split_sizes: Sequence[Dim], dim: in
     return _pieces(op, self, dim)
 
 
-@translates(aten.chunk.default, aten.unsafe_chunk.default)
+@translates("aten::chunk", "aten::unsafe_chunk")
 def chunk(op: Op, self: ir.Value, chunks: int, dim: int = 0) -> list[ir.Value]:
     """aten::chunk(Tensor(a -> *) self, int chunks, int dim=0) -> Tensor(a)[]
     aten::unsafe_chunk(Tensor self, int chunks, int dim=0) -> Tensor[]
@@ -81,13 +78,13 @@ def chunk(op: Op, self: ir.Value, chunks: int, dim: int = 0) -> list[ir.Value]:
     return _pieces(op, self, dim)
 
 
-@translates(aten.tensor_split.sections)
+@translates("aten::tensor_split.sections")
 def tensor_split_sections(op: Op, self: ir.Value, sections: Dim, dim: int = 0) -> list[ir.Value]:
     """aten::tensor_split.sections(Tensor(a -> *) self, SymInt sections, int dim=0) -> Tensor(a)[]"""
     return _pieces(op, self, dim)
 
 
-@translates(aten.tensor_split.indices)
+@translates("aten::tensor_split.indices")
 def tensor_split_indices(op: Op, self: ir.Value, indices: Sequence[Dim], dim: int = 0) -> list[ir.Value]:
     """aten::tensor_split.indices(Tensor(a -> *) self, SymInt[] indices, int dim=0) -> Tensor(a)[]"""
     axis = axis_of(op, self, dim)
@@ -100,7 +97,7 @@ def tensor_split_indices(op: Op, self: ir.Value, indices: Sequence[Dim], dim: in
     return [sliced(op, self, axis, start, end) for start, end in itertools.pairwise(limits)]
 
 
-@translates(aten.tensor_split.tensor_indices_or_sections)
+@translates("aten::tensor_split.tensor_indices_or_sections")
 def tensor_split(op: Op, self: ir.Value, tensor_indices_or_sections: ir.Value, dim: int = 0) -> list[ir.Value]:
     """aten::tensor_split.tensor_indices_or_sections(Tensor(a -> *) self, Tensor tensor_indices_or_sections, int dim=0) -> Tensor(a)[]"""
     axis = axis_of(op, self, dim)
@@ -111,7 +108,7 @@ def tensor_split(op: Op, self: ir.Value, tensor_indices_or_sections: ir.Value, d
     return [op.Slice(self, start, end, [axis]) for start, end in itertools.pairwise(limits)]
 
 
-@translates(aten.unbind.int)
+@translates("aten::unbind.int")
 def unbind(op: Op, self: ir.Value, dim: int = 0) -> list[ir.Value]:
     """aten::unbind.int(Tensor(a -> *) self, int dim=0) -> Tensor(a)[]"""
     axis = axis_of(op, self, dim)
@@ -121,7 +118,7 @@ def unbind(op: Op, self: ir.Value, dim: int = 0) -> list[ir.Value]:
     return [op.Gather(self, op.const(index), axis=axis) for index in range(len(op.results))]
 
 
-@translates(aten.meshgrid.default, aten.meshgrid.indexing)
+@translates("aten::meshgrid", "aten::meshgrid.indexing")
 def meshgrid(op: Op, tensors: Sequence[ir.Value], indexing: str = "ij") -> list[ir.Value]:
     """aten::meshgrid(Tensor[] tensors) -> Tensor[]
     aten::meshgrid.indexing(Tensor[] tensors, *, str indexing) -> Tensor[]
@@ -155,19 +152,19 @@ def _tiled(op: Op, value: ir.Value, repeats: Sequence[Dim]) -> ir.Value:
     return as_carrier(op, value, lambda carried: op.Tile(carried, counts))
 
 
-@translates(aten.repeat.default)
+@translates("aten::repeat")
 def repeat(op: Op, self: ir.Value, repeats: Sequence[Dim]) -> ir.Value:
     """aten::repeat(Tensor self, SymInt[] repeats) -> Tensor"""
     return _tiled(op, self, repeats)
 
 
-@translates(aten.tile.default)
+@translates("aten::tile")
 def tile(op: Op, self: ir.Value, dims: Sequence[Dim]) -> ir.Value:
     """aten::tile(Tensor self, SymInt[] dims) -> Tensor"""
     return _tiled(op, self, [1] * (rank(op, self) - len(dims)) + list(dims))
 
 
-@translates(aten.repeat_interleave.self_int)
+@translates("aten::repeat_interleave.self_int")
 def repeat_interleave_by_number(
     op: Op, self: ir.Value, repeats: Dim, dim: int | None = None, output_size: Dim | None = None
 ) -> ir.Value:
@@ -195,13 +192,13 @@ def _row_numbers(op: Op, repeats: ir.Value, count: Dim) -> ir.Value:
     return op.Gather(op.NonZero(stairs), op.const(0), axis=0)
 
 
-@translates(aten.repeat_interleave.Tensor)
+@translates("aten::repeat_interleave.Tensor")
 def repeat_interleave_numbers(op: Op, repeats: ir.Value, output_size: Dim | None = None) -> ir.Value:
     """aten::repeat_interleave.Tensor(Tensor repeats, *, SymInt? output_size=None) -> Tensor"""
     return op.cast(_row_numbers(op, repeats, op.dims(repeats)[0]), op.result.dtype)
 
 
-@translates(aten.repeat_interleave.self_Tensor)
+@translates("aten::repeat_interleave.self_Tensor")
 def repeat_interleave(
     op: Op, self: ir.Value, repeats: ir.Value, dim: int | None = None, output_size: Dim | None = None
 ) -> ir.Value:

@@ -8,10 +8,8 @@ import torch
 from ..op import Op, Operand
 from ..registry import translates
 
-aten = torch.ops.aten
 
-
-@translates(aten.linear.default)
+@translates("aten::linear")
 def linear(op: Op, input: ir.Value, weight: ir.Value, bias: ir.Value | None = None) -> ir.Value:
     """aten::linear(Tensor input, Tensor weight, Tensor? bias=None) -> Tensor"""
     # Gemm takes integers, but ONNX Runtime's does not.
@@ -26,31 +24,31 @@ def linear(op: Op, input: ir.Value, weight: ir.Value, bias: ir.Value | None = No
     return product if bias is None else op.Add(product, bias)
 
 
-@translates(aten.matmul.default)
+@translates("aten::matmul")
 def matmul(op: Op, self: ir.Value, other: ir.Value) -> ir.Value:
     """aten::matmul(Tensor self, Tensor other) -> Tensor"""
     return op.MatMul(self, other)
 
 
-@translates(aten.mm.default)
+@translates("aten::mm")
 def mm(op: Op, self: ir.Value, mat2: ir.Value) -> ir.Value:
     """aten::mm(Tensor self, Tensor mat2) -> Tensor"""
     return op.MatMul(self, mat2)
 
 
-@translates(aten.bmm.default)
+@translates("aten::bmm")
 def bmm(op: Op, self: ir.Value, mat2: ir.Value) -> ir.Value:
     """aten::bmm(Tensor self, Tensor mat2) -> Tensor"""
     return op.MatMul(self, mat2)
 
 
-@translates(aten.mv.default)
+@translates("aten::mv")
 def mv(op: Op, self: ir.Value, vec: ir.Value) -> ir.Value:
     """aten::mv(Tensor self, Tensor vec) -> Tensor"""
     return op.MatMul(self, vec)
 
 
-@translates(aten.dot.default)
+@translates("aten::dot")
 def dot(op: Op, self: ir.Value, tensor: ir.Value) -> ir.Value:
     """aten::dot(Tensor self, Tensor tensor) -> Tensor"""
     return op.MatMul(self, tensor)
@@ -73,7 +71,7 @@ def wide(op: Op, *values: ir.Value) -> tuple[ir.Value, ...]:
     return tuple(op.cast(value, ir.DataType.FLOAT) if op.dtype_of(value) in half else value for value in values)
 
 
-@translates(aten.addmm.default)
+@translates("aten::addmm")
 def addmm(op: Op, self: ir.Value, mat1: ir.Value, mat2: ir.Value, beta: Operand = 1, alpha: Operand = 1) -> ir.Value:
     """aten::addmm(Tensor self, Tensor mat1, Tensor mat2, *, Scalar beta=1, Scalar alpha=1) -> Tensor"""
     if op.dims(mat1)[1] == 0:
@@ -84,13 +82,13 @@ def addmm(op: Op, self: ir.Value, mat1: ir.Value, mat2: ir.Value, beta: Operand 
     return sum_of_products(op, self, op.MatMul(mat1, mat2), beta, alpha)
 
 
-@translates(aten.addmv.default)
+@translates("aten::addmv")
 def addmv(op: Op, self: ir.Value, mat: ir.Value, vec: ir.Value, beta: Operand = 1, alpha: Operand = 1) -> ir.Value:
     """aten::addmv(Tensor self, Tensor mat, Tensor vec, *, Scalar beta=1, Scalar alpha=1) -> Tensor"""
     return sum_of_products(op, self, op.MatMul(mat, vec), beta, alpha)
 
 
-@translates(aten.baddbmm.default)
+@translates("aten::baddbmm")
 def baddbmm(
     op: Op, self: ir.Value, batch1: ir.Value, batch2: ir.Value, beta: Operand = 1, alpha: Operand = 1
 ) -> ir.Value:
@@ -99,7 +97,7 @@ def baddbmm(
     return sum_of_products(op, base, op.MatMul(left, right), beta, alpha)
 
 
-@translates(aten.outer.default)
+@translates("aten::outer")
 def outer(op: Op, self: ir.Value, vec2: ir.Value) -> ir.Value:
     """aten::outer(Tensor self, Tensor vec2) -> Tensor"""
     left, right = op.promote(self, vec2)

@@ -15,8 +15,6 @@ from ..registry import Call, translates
 from ..symbols import Dim, is_static
 from .reduction import Axes, amax, amin, reduced
 
-aten = torch.ops.aten
-
 FLOAT, FLOAT16, BFLOAT16, DOUBLE = ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE
 
 
@@ -62,7 +60,7 @@ def _scaled_by_statistics(
     )
 
 
-@translates(aten.batch_norm.default)
+@translates("aten::batch_norm")
 def batch_norm(
     op: Op,
     input: ir.Value,
@@ -89,7 +87,7 @@ def batch_norm(
     return op.cast(_affine(op, _normalized(op, value, axes, eps), weight, bias), op.result.dtype)
 
 
-@translates(aten.instance_norm.default)
+@translates("aten::instance_norm")
 def instance_norm(
     op: Op,
     input: ir.Value,
@@ -118,7 +116,7 @@ def instance_norm(
     return op.cast(result, op.result.dtype)
 
 
-@translates(aten.layer_norm.default)
+@translates("aten::layer_norm")
 def layer_norm(
     op: Op,
     input: ir.Value,
@@ -142,7 +140,7 @@ def layer_norm(
     return op.cast(op.LayerNormalization(value, scale, shift, axis=axis, epsilon=eps), op.result.dtype)
 
 
-@translates(aten.rms_norm.default)
+@translates("aten::rms_norm")
 def rms_norm(
     op: Op,
     input: ir.Value,
@@ -164,7 +162,7 @@ def rms_norm(
     return op.cast(result, op.result.dtype)
 
 
-@translates(aten.group_norm.default)
+@translates("aten::group_norm")
 def group_norm(
     op: Op,
     input: ir.Value,
@@ -193,7 +191,7 @@ def _is_real(call: Call) -> str | None:
     return "the norm of complex numbers" if call.arguments["self"].is_complex() else None
 
 
-@translates(aten.linalg_vector_norm.default, accepts=_is_real)
+@translates("aten::linalg_vector_norm", accepts=_is_real)
 def linalg_vector_norm(
     op: Op,
     self: ir.Value,
@@ -225,10 +223,10 @@ def linalg_vector_norm(
 
 
 @translates(
-    aten.norm.Scalar,
-    aten.norm.ScalarOpt_dim,
-    aten.norm.ScalarOpt_dtype,
-    aten.norm.ScalarOpt_dim_dtype,
+    "aten::norm.Scalar",
+    "aten::norm.ScalarOpt_dim",
+    "aten::norm.ScalarOpt_dtype",
+    "aten::norm.ScalarOpt_dim_dtype",
     accepts=_is_real,
 )
 def norm(

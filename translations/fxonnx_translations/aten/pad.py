@@ -6,14 +6,11 @@ import math
 from collections.abc import Sequence
 
 import onnx_ir as ir
-import torch
 
 from ..op import Op, Unsupported
 from ..registry import translates
 from ..symbols import Dim
 from .axes import as_carrier, rank, sliced
-
-aten = torch.ops.aten
 
 _MODES = {"constant": "constant", "reflect": "reflect", "replicate": "edge", "circular": "wrap"}
 
@@ -112,7 +109,7 @@ def padded(op: Op, value: ir.Value, pad: Sequence[Dim], mode: str, fill: float =
     return as_carrier(op, value, emit)
 
 
-@translates(aten.pad.default)
+@translates("aten::pad")
 def pad(op: Op, self: ir.Value, pad: Sequence[Dim], mode: str = "constant", value: float | None = None) -> ir.Value:
     """aten::pad(Tensor self, SymInt[] pad, str mode="constant", float? value=None) -> Tensor"""
     if mode != "constant":
@@ -120,7 +117,7 @@ def pad(op: Op, self: ir.Value, pad: Sequence[Dim], mode: str = "constant", valu
     return constant_pad_nd(op, self, pad, 0 if value is None else value)
 
 
-@translates(aten.constant_pad_nd.default)
+@translates("aten::constant_pad_nd")
 def constant_pad_nd(op: Op, self: ir.Value, pad: Sequence[Dim], value: float = 0) -> ir.Value:
     """aten::constant_pad_nd(Tensor self, SymInt[] pad, Scalar value=0) -> Tensor"""
     if value != 0 and op.result.torch_dtype.is_complex:
@@ -128,7 +125,7 @@ def constant_pad_nd(op: Op, self: ir.Value, pad: Sequence[Dim], value: float = 0
     return padded(op, self, pad, "constant", value)
 
 
-@translates(aten.reflection_pad1d.default, aten.reflection_pad2d.default, aten.reflection_pad3d.default)
+@translates("aten::reflection_pad1d", "aten::reflection_pad2d", "aten::reflection_pad3d")
 def reflection_pad(op: Op, self: ir.Value, padding: Sequence[Dim]) -> ir.Value:
     """aten::reflection_pad1d(Tensor self, SymInt[2] padding) -> Tensor
     aten::reflection_pad2d(Tensor self, SymInt[4] padding) -> Tensor
@@ -137,7 +134,7 @@ def reflection_pad(op: Op, self: ir.Value, padding: Sequence[Dim]) -> ir.Value:
     return padded(op, self, padding, "reflect")
 
 
-@translates(aten.replication_pad1d.default, aten.replication_pad2d.default, aten.replication_pad3d.default)
+@translates("aten::replication_pad1d", "aten::replication_pad2d", "aten::replication_pad3d")
 def replication_pad(op: Op, self: ir.Value, padding: Sequence[Dim]) -> ir.Value:
     """aten::replication_pad1d(Tensor self, SymInt[2] padding) -> Tensor
     aten::replication_pad2d(Tensor self, SymInt[4] padding) -> Tensor

@@ -8,8 +8,6 @@ import torch
 from ..op import Op, Unsupported
 from ..registry import translates
 
-aten = torch.ops.aten
-
 # What ONNX Runtime's DepthToSpace and SpaceToDepth have kernels for.
 _BLOCK_DTYPES = frozenset(
     {ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.INT8, ir.DataType.UINT8}
@@ -23,7 +21,7 @@ def _channels(op: Op, value: ir.Value, axis: int) -> int:
     return size
 
 
-@translates(aten.pixel_shuffle.default)
+@translates("aten::pixel_shuffle")
 def pixel_shuffle(op: Op, self: ir.Value, upscale_factor: int) -> ir.Value:
     """aten::pixel_shuffle(Tensor self, int upscale_factor) -> Tensor"""
     factor, rank = upscale_factor, op.rank_of(self)
@@ -40,7 +38,7 @@ def pixel_shuffle(op: Op, self: ir.Value, upscale_factor: int) -> ir.Value:
     return op.reshape(op.Transpose(blocks, perm=perm), op.result.shape)
 
 
-@translates(aten.pixel_unshuffle.default)
+@translates("aten::pixel_unshuffle")
 def pixel_unshuffle(op: Op, self: ir.Value, downscale_factor: int) -> ir.Value:
     """aten::pixel_unshuffle(Tensor self, int downscale_factor) -> Tensor"""
     factor, rank = downscale_factor, op.rank_of(self)
@@ -60,7 +58,7 @@ def pixel_unshuffle(op: Op, self: ir.Value, downscale_factor: int) -> ir.Value:
     return op.reshape(op.Transpose(blocks, perm=perm), op.result.shape)
 
 
-@translates(aten.channel_shuffle.default, aten.native_channel_shuffle.default)
+@translates("aten::channel_shuffle", "aten::native_channel_shuffle")
 def channel_shuffle(op: Op, self: ir.Value, groups: int) -> ir.Value:
     """aten::channel_shuffle(Tensor self, SymInt groups) -> Tensor
     aten::native_channel_shuffle(Tensor self, SymInt groups) -> Tensor

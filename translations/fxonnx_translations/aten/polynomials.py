@@ -9,14 +9,11 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 import onnx_ir as ir
-import torch
 
 from ..formulas import in_float
 from ..loops import loop
 from ..op import Op, Operand
 from ..registry import Translation
-
-aten = torch.ops.aten
 
 _INT64 = ir.DataType.INT64
 
@@ -100,7 +97,7 @@ _FAMILIES: dict[str, tuple[First, Next]] = {
 TRANSLATIONS = tuple(
     Translation(
         partial(_polynomial, first=first, following=following),
-        tuple(getattr(getattr(aten, f"special_{name}"), overload) for overload in ("default", "x_scalar", "n_scalar")),
+        (f"aten::special_{name}", f"aten::special_{name}.x_scalar", f"aten::special_{name}.n_scalar"),
     )
     for name, (first, following) in _FAMILIES.items()
 )

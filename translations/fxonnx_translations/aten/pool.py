@@ -17,8 +17,6 @@ from .axes import sliced
 from .conv import spatial
 from .windows import Row, padded_spatially, windowed
 
-aten = torch.ops.aten
-
 FLOAT, DOUBLE, INT32, INT64 = ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.INT32, ir.DataType.INT64
 
 # What ONNX Runtime's MaxPool has no kernel for, and the nearest type that holds all its numbers.
@@ -180,7 +178,7 @@ def max_carrier(op: Op, dtype: ir.DataType) -> ir.DataType:
     return _MAX_CARRIERS.get(dtype, dtype)
 
 
-@translates(aten.max_pool1d.default, aten.max_pool2d.default, aten.max_pool3d.default)
+@translates("aten::max_pool1d", "aten::max_pool2d", "aten::max_pool3d")
 def max_pool(
     op: Op,
     self: ir.Value,
@@ -206,9 +204,9 @@ def places(op: Op, indices: ir.Value, sizes: Sequence[Dim]) -> ir.Value:
 
 
 @translates(
-    aten.max_pool1d_with_indices.default,
-    aten.max_pool2d_with_indices.default,
-    aten.max_pool3d_with_indices.default,
+    "aten::max_pool1d_with_indices",
+    "aten::max_pool2d_with_indices",
+    "aten::max_pool3d_with_indices",
 )
 def max_pool_with_indices(
     op: Op,
@@ -315,7 +313,7 @@ def _average(op: Op, value: ir.Value, windows: Windows, include_pad: bool) -> ir
     )
 
 
-@translates(aten.avg_pool1d.default, aten.avg_pool2d.default, aten.avg_pool3d.default)
+@translates("aten::avg_pool1d", "aten::avg_pool2d", "aten::avg_pool3d")
 def avg_pool(
     op: Op,
     self: ir.Value,

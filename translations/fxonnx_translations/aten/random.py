@@ -17,8 +17,6 @@ from ..op import Op, Operand, Unsupported
 from ..registry import translates
 from ..symbols import Dim, is_static
 
-aten = torch.ops.aten
-
 FLOAT, DOUBLE, INT64 = ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.INT64
 _DIGITS = {ir.DataType.FLOAT16: 11, ir.DataType.BFLOAT16: 8}
 
@@ -92,7 +90,7 @@ def flips(op: Op, shape: Sequence[Dim], probability: Operand) -> ir.Value:
 # ---- uniform and normal
 
 
-@translates(aten.rand.default, aten.rand.generator)
+@translates("aten::rand", "aten::rand.generator")
 def rand(op: Op, size: Sequence[Dim], **options: Any) -> ir.Value:
     """aten::rand(SymInt[] size, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor
     aten::rand.generator(SymInt[] size, *, Generator? generator, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor
@@ -100,7 +98,7 @@ def rand(op: Op, size: Sequence[Dim], **options: Any) -> ir.Value:
     return uniform_samples(op, op.result.shape, op.result.dtype)
 
 
-@translates(aten.rand_like.default, aten.rand_like.generator)
+@translates("aten::rand_like", "aten::rand_like.generator")
 def rand_like(op: Op, self: ir.Value, **options: Any) -> ir.Value:
     """aten::rand_like(Tensor self, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None, MemoryFormat? memory_format=None) -> Tensor
     aten::rand_like.generator(Tensor self, *, Generator? generator, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None, MemoryFormat? memory_format=None) -> Tensor
@@ -108,7 +106,7 @@ def rand_like(op: Op, self: ir.Value, **options: Any) -> ir.Value:
     return uniform_samples(op, op.result.shape, op.result.dtype)
 
 
-@translates(aten.randn.default, aten.randn.generator)
+@translates("aten::randn", "aten::randn.generator")
 def randn(op: Op, size: Sequence[Dim], **options: Any) -> ir.Value:
     """aten::randn(SymInt[] size, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor
     aten::randn.generator(SymInt[] size, *, Generator? generator, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor
@@ -116,7 +114,7 @@ def randn(op: Op, size: Sequence[Dim], **options: Any) -> ir.Value:
     return normal_samples(op, op.result.shape, op.result.dtype)
 
 
-@translates(aten.randn_like.default, aten.randn_like.generator)
+@translates("aten::randn_like", "aten::randn_like.generator")
 def randn_like(op: Op, self: ir.Value, **options: Any) -> ir.Value:
     """aten::randn_like(Tensor self, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None, MemoryFormat? memory_format=None) -> Tensor
     aten::randn_like.generator(Tensor self, *, Generator? generator, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None, MemoryFormat? memory_format=None) -> Tensor
@@ -124,7 +122,7 @@ def randn_like(op: Op, self: ir.Value, **options: Any) -> ir.Value:
     return normal_samples(op, op.result.shape, op.result.dtype)
 
 
-@translates(aten.uniform.default)
+@translates("aten::uniform")
 def uniform(op: Op, self: ir.Value, to: float = 1.0, generator: None = None, **lower: float) -> ir.Value:
     """aten::uniform(Tensor self, float from=0., float to=1., *, Generator? generator=None) -> Tensor"""
     # "from" is a keyword of Python.
@@ -134,10 +132,10 @@ def uniform(op: Op, self: ir.Value, to: float = 1.0, generator: None = None, **l
 
 
 @translates(
-    aten.normal.float_float,
-    aten.normal.Tensor_float,
-    aten.normal.float_Tensor,
-    aten.normal.Tensor_Tensor,
+    "aten::normal.float_float",
+    "aten::normal.Tensor_float",
+    "aten::normal.float_Tensor",
+    "aten::normal.Tensor_Tensor",
 )
 def normal(op: Op, mean: Operand, std: Operand = 1.0, size: Sequence[Dim] = (), **options: Any) -> ir.Value:
     """aten::normal.float_float(float mean, float std, SymInt[] size, *, Generator? generator=None, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor
@@ -150,7 +148,7 @@ def normal(op: Op, mean: Operand, std: Operand = 1.0, size: Sequence[Dim] = (), 
     return op.cast(op.Add(op.Mul(samples, op.operand(std, carrier)), op.operand(mean, carrier)), dtype)
 
 
-@translates(aten.normal_functional.default)
+@translates("aten::normal_functional")
 def normal_functional(op: Op, self: ir.Value, mean: float = 0.0, std: float = 1.0, generator: None = None) -> ir.Value:
     """aten::normal_functional(Tensor self, float mean=0., float std=1., *, Generator? generator=None) -> Tensor"""
     return normal(op, mean, std)
@@ -159,7 +157,7 @@ def normal_functional(op: Op, self: ir.Value, mean: float = 0.0, std: float = 1.
 # ---- other distributions
 
 
-@translates(aten.log_normal.default)
+@translates("aten::log_normal")
 def log_normal(op: Op, self: ir.Value, mean: float = 1.0, std: float = 2.0, generator: None = None) -> ir.Value:
     """aten::log_normal(Tensor self, float mean=1., float std=2., *, Generator? generator=None) -> Tensor"""
     carrier = _carrier(op.result.dtype)
@@ -167,14 +165,14 @@ def log_normal(op: Op, self: ir.Value, mean: float = 1.0, std: float = 2.0, gene
     return op.cast(op.Exp(op.Add(op.Mul(samples, float(std)), float(mean))), op.result.dtype)
 
 
-@translates(aten.exponential.default)
+@translates("aten::exponential")
 def exponential(op: Op, self: ir.Value, lambd: float = 1.0, generator: None = None) -> ir.Value:
     """aten::exponential(Tensor self, float lambd=1., *, Generator? generator=None) -> Tensor"""
     samples = _exponential_samples(op, op.result.shape, _carrier(op.result.dtype))
     return op.cast(op.Div(samples, float(lambd)), op.result.dtype)
 
 
-@translates(aten.cauchy.default)
+@translates("aten::cauchy")
 def cauchy(op: Op, self: ir.Value, median: float = 0.0, sigma: float = 1.0, generator: None = None) -> ir.Value:
     """aten::cauchy(Tensor self, float median=0., float sigma=1., *, Generator? generator=None) -> Tensor"""
     angle = op.Mul(op.Sub(_sampled(op, "RandomUniform", op.result.shape, DOUBLE, low=0.0, high=1.0), 0.5), math.pi)
@@ -183,20 +181,20 @@ def cauchy(op: Op, self: ir.Value, median: float = 0.0, sigma: float = 1.0, gene
     return op.cast(op.Add(op.Mul(slope, float(sigma)), float(median)), op.result.dtype)
 
 
-@translates(aten.geometric.default)
+@translates("aten::geometric")
 def geometric(op: Op, self: ir.Value, p: float, generator: None = None) -> ir.Value:
     """aten::geometric(Tensor self, float p, *, Generator? generator=None) -> Tensor"""
     trials = op.Ceil(op.Div(_exponential_samples(op, op.result.shape, DOUBLE), -math.log1p(-p)))
     return op.cast(op.Max(trials, 1.0), op.result.dtype)
 
 
-@translates(aten.bernoulli.default)
+@translates("aten::bernoulli")
 def bernoulli(op: Op, self: ir.Value, generator: None = None) -> ir.Value:
     """aten::bernoulli(Tensor self, *, Generator? generator=None) -> Tensor"""
     return op.cast(flips(op, op.result.shape, self), op.result.dtype)
 
 
-@translates(aten.bernoulli.p, aten.bernoulli.Tensor)
+@translates("aten::bernoulli.p", "aten::bernoulli.Tensor")
 def bernoulli_with(op: Op, self: ir.Value, p: Operand = 0.5, generator: None = None) -> ir.Value:
     """aten::bernoulli.p(Tensor self, float p, *, Generator? generator=None) -> Tensor
     aten::bernoulli.Tensor(Tensor self, Tensor p, *, Generator? generator=None) -> Tensor
@@ -220,7 +218,7 @@ def _integers(op: Op, low: Dim, high: Operand) -> ir.Value:
     return op.cast(op.Add(number, first), op.result.dtype)
 
 
-@translates(aten.randint.default, aten.randint.generator)
+@translates("aten::randint", "aten::randint.generator")
 def randint(op: Op, high: Dim, size: Sequence[Dim], **options: Any) -> ir.Value:
     """aten::randint(SymInt high, SymInt[] size, *, ScalarType? dtype=4, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor
     aten::randint.generator(SymInt high, SymInt[] size, *, Generator? generator, ScalarType? dtype=4, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor
@@ -228,7 +226,7 @@ def randint(op: Op, high: Dim, size: Sequence[Dim], **options: Any) -> ir.Value:
     return _integers(op, 0, high)
 
 
-@translates(aten.randint.low, aten.randint.low_generator)
+@translates("aten::randint.low", "aten::randint.low_generator")
 def randint_from(op: Op, low: Dim, high: Dim, size: Sequence[Dim], **options: Any) -> ir.Value:
     """aten::randint.low(SymInt low, SymInt high, SymInt[] size, *, ScalarType? dtype=4, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor
     aten::randint.low_generator(SymInt low, SymInt high, SymInt[] size, *, Generator? generator, ScalarType? dtype=4, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor
@@ -237,9 +235,9 @@ def randint_from(op: Op, low: Dim, high: Dim, size: Sequence[Dim], **options: An
 
 
 @translates(
-    aten.randint_like.default,
-    aten.randint_like.Tensor,
-    aten.randint_like.generator,
+    "aten::randint_like",
+    "aten::randint_like.Tensor",
+    "aten::randint_like.generator",
 )
 def randint_like(op: Op, self: ir.Value, high: Operand, **options: Any) -> ir.Value:
     """aten::randint_like(Tensor self, SymInt high, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None, MemoryFormat? memory_format=None) -> Tensor
@@ -249,7 +247,7 @@ def randint_like(op: Op, self: ir.Value, high: Operand, **options: Any) -> ir.Va
     return _integers(op, 0, high)
 
 
-@translates(aten.randint_like.low_dtype, aten.randint_like.low_generator_dtype)
+@translates("aten::randint_like.low_dtype", "aten::randint_like.low_generator_dtype")
 def randint_like_from(op: Op, self: ir.Value, low: Dim, high: Dim, **options: Any) -> ir.Value:
     """aten::randint_like.low_dtype(Tensor self, SymInt low, SymInt high, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None, MemoryFormat? memory_format=None) -> Tensor
     aten::randint_like.low_generator_dtype(Tensor self, SymInt low, SymInt high, *, Generator? generator, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None, MemoryFormat? memory_format=None) -> Tensor
@@ -257,7 +255,7 @@ def randint_like_from(op: Op, self: ir.Value, low: Dim, high: Dim, **options: An
     return _integers(op, low, high)
 
 
-@translates(aten.randperm.default, aten.randperm.generator)
+@translates("aten::randperm", "aten::randperm.generator")
 def randperm(op: Op, n: Dim, **options: Any) -> ir.Value:
     """aten::randperm(SymInt n, *, ScalarType? dtype=4, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor
     aten::randperm.generator(SymInt n, *, Generator? generator, ScalarType? dtype=4, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor
@@ -267,7 +265,7 @@ def randperm(op: Op, n: Dim, **options: Any) -> ir.Value:
     return op.cast(places, op.result.dtype)
 
 
-@translates(aten.multinomial.default)
+@translates("aten::multinomial")
 def multinomial(
     op: Op, self: ir.Value, num_samples: Dim, replacement: bool = False, generator: None = None
 ) -> ir.Value:

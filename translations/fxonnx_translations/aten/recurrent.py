@@ -13,8 +13,6 @@ from ..op import Op
 from ..registry import translates
 from .dropout import dropout as dropout_between
 
-aten = torch.ops.aten
-
 FLOAT, DOUBLE, BFLOAT16 = ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.BFLOAT16
 
 Step = Callable[[Op, ir.Value, ir.Value, Sequence[ir.Value]], tuple[ir.Value, ...]]
@@ -287,7 +285,7 @@ def _per_layer(op: Op, state: ir.Value, num_layers: int, count: int, dtype: ir.D
     return pieces
 
 
-@translates(aten.lstm.input)
+@translates("aten::lstm.input")
 def lstm(
     op: Op,
     input: ir.Value,
@@ -304,7 +302,7 @@ def lstm(
     return _recurrent(op, _LSTM, input, hx, params, has_biases, num_layers, dropout, train, bidirectional, batch_first)
 
 
-@translates(aten.gru.input)
+@translates("aten::gru.input")
 def gru(
     op: Op,
     input: ir.Value,
@@ -321,7 +319,7 @@ def gru(
     return _recurrent(op, _GRU, input, [hx], params, has_biases, num_layers, dropout, train, bidirectional, batch_first)
 
 
-@translates(aten.rnn_tanh.input)
+@translates("aten::rnn_tanh.input")
 def rnn_tanh(
     op: Op,
     input: ir.Value,
@@ -340,7 +338,7 @@ def rnn_tanh(
     )
 
 
-@translates(aten.rnn_relu.input)
+@translates("aten::rnn_relu.input")
 def rnn_relu(
     op: Op,
     input: ir.Value,

@@ -13,8 +13,6 @@ from ..op import Op, Unsupported
 from ..registry import translates
 from ..symbols import Dim
 
-aten = torch.ops.aten
-
 BOOL, INT32, INT64 = ir.DataType.BOOL, ir.DataType.INT32, ir.DataType.INT64
 Axes = int | Sequence[int] | None
 
@@ -65,7 +63,7 @@ def _accumulated(op: Op, operator: str, self: ir.Value, dim: Axes, keepdim: bool
 _NARROW = frozenset({ir.DataType.INT8, ir.DataType.INT16, ir.DataType.UINT8, ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
 
 
-@translates(aten.sum.default, aten.sum.dim_IntList)
+@translates("aten::sum", "aten::sum.dim_IntList")
 def sum(op: Op, self: ir.Value, dim: Axes = None, keepdim: bool = False, dtype: torch.dtype | None = None) -> ir.Value:
     """aten::sum(Tensor self, *, ScalarType? dtype=None) -> Tensor
     aten::sum.dim_IntList(Tensor self, int[1]? dim, bool keepdim=False, *, ScalarType? dtype=None) -> Tensor
@@ -73,7 +71,7 @@ def sum(op: Op, self: ir.Value, dim: Axes = None, keepdim: bool = False, dtype: 
     return _accumulated(op, "ReduceSum", self, dim, keepdim)
 
 
-@translates(aten.sum_to_size.default)
+@translates("aten::sum_to_size")
 def sum_to_size(op: Op, self: ir.Value, size: Sequence[Dim]) -> ir.Value:
     """aten::sum_to_size(Tensor self, SymInt[] size) -> Tensor"""
     dims = op.dims(self)
@@ -85,7 +83,7 @@ def sum_to_size(op: Op, self: ir.Value, size: Sequence[Dim]) -> ir.Value:
     return op.reshape(_accumulated(op, "ReduceSum", self, axes, True), list(size))
 
 
-@translates(aten.mean.default, aten.mean.dim)
+@translates("aten::mean", "aten::mean.dim")
 def mean(op: Op, self: ir.Value, dim: Axes = None, keepdim: bool = False, dtype: torch.dtype | None = None) -> ir.Value:
     """aten::mean(Tensor self, *, ScalarType? dtype=None) -> Tensor
     aten::mean.dim(Tensor self, int[1]? dim, bool keepdim=False, *, ScalarType? dtype=None) -> Tensor
@@ -93,7 +91,7 @@ def mean(op: Op, self: ir.Value, dim: Axes = None, keepdim: bool = False, dtype:
     return _accumulated(op, "ReduceMean", self, dim, keepdim)
 
 
-@translates(aten.prod.default, aten.prod.dim_int)
+@translates("aten::prod", "aten::prod.dim_int")
 def prod(
     op: Op, self: ir.Value, dim: int | None = None, keepdim: bool = False, dtype: torch.dtype | None = None
 ) -> ir.Value:
@@ -123,31 +121,31 @@ def _with_nan(op: Op, operator: str, self: ir.Value, dim: Axes, keepdim: bool) -
     return op.Where(some, op.const(math.nan, op.dtype_of(self)), extreme)
 
 
-@translates(aten.amax.default)
+@translates("aten::amax")
 def amax(op: Op, self: ir.Value, dim: Sequence[int] = (), keepdim: bool = False) -> ir.Value:
     """aten::amax(Tensor self, int[1] dim=[], bool keepdim=False) -> Tensor"""
     return _with_nan(op, "ReduceMax", self, dim, keepdim)
 
 
-@translates(aten.amin.default)
+@translates("aten::amin")
 def amin(op: Op, self: ir.Value, dim: Sequence[int] = (), keepdim: bool = False) -> ir.Value:
     """aten::amin(Tensor self, int[1] dim=[], bool keepdim=False) -> Tensor"""
     return _with_nan(op, "ReduceMin", self, dim, keepdim)
 
 
-@translates(aten.max.default)
+@translates("aten::max")
 def max(op: Op, self: ir.Value) -> ir.Value:
     """aten::max(Tensor self) -> Tensor"""
     return _with_nan(op, "ReduceMax", self, None, False)
 
 
-@translates(aten.min.default)
+@translates("aten::min")
 def min(op: Op, self: ir.Value) -> ir.Value:
     """aten::min(Tensor self) -> Tensor"""
     return _with_nan(op, "ReduceMin", self, None, False)
 
 
-@translates(aten.any.default, aten.any.dim, aten.any.dims)
+@translates("aten::any", "aten::any.dim", "aten::any.dims")
 def any(op: Op, self: ir.Value, dim: Axes = None, keepdim: bool = False) -> ir.Value:
     """aten::any(Tensor self) -> Tensor
     aten::any.dim(Tensor self, int dim, bool keepdim=False) -> Tensor
@@ -158,7 +156,7 @@ def any(op: Op, self: ir.Value, dim: Axes = None, keepdim: bool = False) -> ir.V
     return op.cast(op.cast(reduced(op, "ReduceSum", flags, dim, keepdim), BOOL), op.result.dtype)
 
 
-@translates(aten.all.default, aten.all.dim, aten.all.dims)
+@translates("aten::all", "aten::all.dim", "aten::all.dims")
 def all(op: Op, self: ir.Value, dim: Axes = None, keepdim: bool = False) -> ir.Value:
     """aten::all(Tensor self) -> Tensor
     aten::all.dim(Tensor self, int dim, bool keepdim=False) -> Tensor
@@ -193,7 +191,7 @@ def variance(op: Op, self: ir.Value, dim: Axes, correction: float, keepdim: bool
     return op.Div(total, op.Max(divisor, op.const(0.0, dtype)))
 
 
-@translates(aten.var.correction, aten.var.dim, aten.var.default)
+@translates("aten::var.correction", "aten::var.dim", "aten::var")
 def var(
     op: Op,
     self: ir.Value,
@@ -209,7 +207,7 @@ def var(
     return variance(op, self, dim, float(unbiased) if correction is None else correction, keepdim)
 
 
-@translates(aten.std.correction, aten.std.dim, aten.std.default)
+@translates("aten::std.correction", "aten::std.dim", "aten::std")
 def std(
     op: Op,
     self: ir.Value,
@@ -225,13 +223,13 @@ def std(
     return op.Sqrt(variance(op, self, dim, float(unbiased) if correction is None else correction, keepdim))
 
 
-@translates(aten.logsumexp.default)
+@translates("aten::logsumexp")
 def logsumexp(op: Op, self: ir.Value, dim: Sequence[int], keepdim: bool = False) -> ir.Value:
     """aten::logsumexp(Tensor self, int[1] dim, bool keepdim=False) -> Tensor"""
     return reduced(op, "ReduceLogSumExp", op.cast(self, op.result.dtype), dim, keepdim)
 
 
-@translates(aten.cumsum.default)
+@translates("aten::cumsum")
 def cumsum(op: Op, self: ir.Value, dim: int, dtype: torch.dtype | None = None) -> ir.Value:
     """aten::cumsum(Tensor self, int dim, *, ScalarType? dtype=None) -> Tensor"""
     result = op.result.dtype

@@ -18,8 +18,6 @@ from ..registry import Call, translates
 from ..symbols import Dim
 from .resize import Axis, axes_of
 
-aten = torch.ops.aten
-
 FLOAT, DOUBLE, INT64, INT32 = ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.INT64, ir.DataType.INT32
 UINT8 = ir.DataType.UINT8
 
@@ -178,7 +176,7 @@ def _only_bytes(call: Call) -> str | None:
 _LINEAR, _CUBIC = 2, 4
 
 
-@translates(aten._upsample_bilinear2d_aa.vec)
+@translates("aten::_upsample_bilinear2d_aa.vec")
 def upsample_bilinear_aa_vec(
     op: Op,
     input: ir.Value,
@@ -191,7 +189,7 @@ def upsample_bilinear_aa_vec(
     return _resampled(op, input, axes_of(op, input, output_size, scale_factors), kind)
 
 
-@translates(aten._upsample_bilinear2d_aa.default)
+@translates("aten::_upsample_bilinear2d_aa")
 def upsample_bilinear_aa(
     op: Op,
     self: ir.Value,
@@ -205,7 +203,7 @@ def upsample_bilinear_aa(
     return _resampled(op, self, axes_of(op, self, output_size, [scales_h, scales_w]), kind)
 
 
-@translates(aten._upsample_bicubic2d_aa.vec)
+@translates("aten::_upsample_bicubic2d_aa.vec")
 def upsample_bicubic_aa_vec(
     op: Op,
     input: ir.Value,
@@ -218,7 +216,7 @@ def upsample_bicubic_aa_vec(
     return _resampled(op, input, axes_of(op, input, output_size, scale_factors), kind)
 
 
-@translates(aten._upsample_bicubic2d_aa.default)
+@translates("aten::_upsample_bicubic2d_aa")
 def upsample_bicubic_aa(
     op: Op,
     self: ir.Value,
@@ -232,7 +230,7 @@ def upsample_bicubic_aa(
     return _resampled(op, self, axes_of(op, self, output_size, [scales_h, scales_w]), kind)
 
 
-@translates(aten.upsample_bilinear2d.vec, accepts=_only_bytes)
+@translates("aten::upsample_bilinear2d.vec", accepts=_only_bytes)
 def upsample_bilinear_vec(
     op: Op,
     input: ir.Value,
@@ -245,7 +243,7 @@ def upsample_bilinear_vec(
     return _resampled(op, input, axes_of(op, input, output_size, scale_factors), kind)
 
 
-@translates(aten.upsample_bilinear2d.default, accepts=_only_bytes)
+@translates("aten::upsample_bilinear2d", accepts=_only_bytes)
 def upsample_bilinear(
     op: Op,
     self: ir.Value,
@@ -259,7 +257,7 @@ def upsample_bilinear(
     return _resampled(op, self, axes_of(op, self, output_size, [scales_h, scales_w]), kind)
 
 
-@translates(aten.upsample_bicubic2d.vec, accepts=_only_bytes)
+@translates("aten::upsample_bicubic2d.vec", accepts=_only_bytes)
 def upsample_bicubic_vec(
     op: Op,
     input: ir.Value,
@@ -272,7 +270,7 @@ def upsample_bicubic_vec(
     return _resampled(op, input, axes_of(op, input, output_size, scale_factors), kind)
 
 
-@translates(aten.upsample_bicubic2d.default, accepts=_only_bytes)
+@translates("aten::upsample_bicubic2d", accepts=_only_bytes)
 def upsample_bicubic(
     op: Op,
     self: ir.Value,

@@ -19,8 +19,6 @@ from ..op import Op
 from ..registry import Call, translates
 from ..symbols import Dim, is_static
 
-aten = torch.ops.aten
-
 FLOAT, BFLOAT16, INT64 = ir.DataType.FLOAT, ir.DataType.BFLOAT16, ir.DataType.INT64
 
 _LONGEST = 1 << 14
@@ -28,7 +26,7 @@ _LONGEST = 1 << 14
 
 _SINGLE = np.float32
 
-_CUBIC = frozenset({aten.upsample_bicubic2d.vec, aten.upsample_bicubic2d.default})
+_CUBIC = frozenset({torch.ops.aten.upsample_bicubic2d.vec, torch.ops.aten.upsample_bicubic2d.default})
 
 
 @dataclass(frozen=True)
@@ -211,9 +209,9 @@ def _cubic(a: float) -> Mapping[str, Any]:
 
 
 @translates(
-    aten.upsample_linear1d.vec,
-    aten.upsample_bilinear2d.vec,
-    aten.upsample_trilinear3d.vec,
+    "aten::upsample_linear1d.vec",
+    "aten::upsample_bilinear2d.vec",
+    "aten::upsample_trilinear3d.vec",
     accepts=_declines,
 )
 def upsample_linear_vec(
@@ -231,9 +229,9 @@ def upsample_linear_vec(
 
 
 @translates(
-    aten.upsample_linear1d.default,
-    aten.upsample_bilinear2d.default,
-    aten.upsample_trilinear3d.default,
+    "aten::upsample_linear1d",
+    "aten::upsample_bilinear2d",
+    "aten::upsample_trilinear3d",
     accepts=_declines,
 )
 def upsample_linear(
@@ -254,7 +252,7 @@ def upsample_linear(
     return _interpolated(op, self, output_size, align_corners, factors, mode="linear")
 
 
-@translates(aten.upsample_bicubic2d.vec, accepts=_declines)
+@translates("aten::upsample_bicubic2d.vec", accepts=_declines)
 def upsample_bicubic_vec(
     op: Op,
     input: ir.Value,
@@ -266,7 +264,7 @@ def upsample_bicubic_vec(
     return _interpolated(op, input, output_size, align_corners, scale_factors, **_cubic(-0.75))
 
 
-@translates(aten.upsample_bicubic2d.default, accepts=_declines)
+@translates("aten::upsample_bicubic2d", accepts=_declines)
 def upsample_bicubic(
     op: Op,
     self: ir.Value,
@@ -302,7 +300,7 @@ def _antialiased(
     return _interpolated(op, input, output_size, align_corners, factors, antialias=1, exclude_outside=1, **attributes)
 
 
-@translates(aten._upsample_bilinear2d_aa.vec, accepts=_declines_antialiased)
+@translates("aten::_upsample_bilinear2d_aa.vec", accepts=_declines_antialiased)
 def upsample_bilinear_aa_vec(
     op: Op,
     input: ir.Value,
@@ -314,7 +312,7 @@ def upsample_bilinear_aa_vec(
     return _antialiased(op, input, output_size, align_corners, scale_factors, mode="linear")
 
 
-@translates(aten._upsample_bilinear2d_aa.default, accepts=_declines_antialiased)
+@translates("aten::_upsample_bilinear2d_aa", accepts=_declines_antialiased)
 def upsample_bilinear_aa(
     op: Op,
     self: ir.Value,
@@ -327,7 +325,7 @@ def upsample_bilinear_aa(
     return _antialiased(op, self, output_size, align_corners, [scales_h, scales_w], mode="linear")
 
 
-@translates(aten._upsample_bicubic2d_aa.vec, accepts=_declines_antialiased)
+@translates("aten::_upsample_bicubic2d_aa.vec", accepts=_declines_antialiased)
 def upsample_bicubic_aa_vec(
     op: Op,
     input: ir.Value,
@@ -339,7 +337,7 @@ def upsample_bicubic_aa_vec(
     return _antialiased(op, input, output_size, align_corners, scale_factors, **_cubic(-0.5))
 
 
-@translates(aten._upsample_bicubic2d_aa.default, accepts=_declines_antialiased)
+@translates("aten::_upsample_bicubic2d_aa", accepts=_declines_antialiased)
 def upsample_bicubic_aa(
     op: Op,
     self: ir.Value,
@@ -474,7 +472,7 @@ def _nearest(
     return result
 
 
-@translates(aten.upsample_nearest1d.vec, aten.upsample_nearest2d.vec, aten.upsample_nearest3d.vec)
+@translates("aten::upsample_nearest1d.vec", "aten::upsample_nearest2d.vec", "aten::upsample_nearest3d.vec")
 def upsample_nearest_vec(
     op: Op, input: ir.Value, output_size: Sequence[Dim] | None, scale_factors: Sequence[float] | None
 ) -> ir.Value:
@@ -485,7 +483,7 @@ def upsample_nearest_vec(
     return _nearest(op, False, input, output_size, scale_factors)
 
 
-@translates(aten.upsample_nearest1d.default, aten.upsample_nearest2d.default, aten.upsample_nearest3d.default)
+@translates("aten::upsample_nearest1d", "aten::upsample_nearest2d", "aten::upsample_nearest3d")
 def upsample_nearest(
     op: Op,
     self: ir.Value,
@@ -503,7 +501,9 @@ def upsample_nearest(
     return _nearest(op, False, self, output_size, factors)
 
 
-@translates(aten._upsample_nearest_exact1d.vec, aten._upsample_nearest_exact2d.vec, aten._upsample_nearest_exact3d.vec)
+@translates(
+    "aten::_upsample_nearest_exact1d.vec", "aten::_upsample_nearest_exact2d.vec", "aten::_upsample_nearest_exact3d.vec"
+)
 def upsample_nearest_exact_vec(
     op: Op, input: ir.Value, output_size: Sequence[Dim] | None, scale_factors: Sequence[float] | None
 ) -> ir.Value:
@@ -515,9 +515,9 @@ def upsample_nearest_exact_vec(
 
 
 @translates(
-    aten._upsample_nearest_exact1d.default,
-    aten._upsample_nearest_exact2d.default,
-    aten._upsample_nearest_exact3d.default,
+    "aten::_upsample_nearest_exact1d",
+    "aten::_upsample_nearest_exact2d",
+    "aten::_upsample_nearest_exact3d",
 )
 def upsample_nearest_exact(
     op: Op,

@@ -13,8 +13,6 @@ from ..loops import arange
 from ..op import Op
 from ..registry import translates
 
-aten = torch.ops.aten
-
 INT64 = ir.DataType.INT64
 
 Step = Callable[[Op, Sequence[ir.Value], Sequence[ir.Value]], Sequence[ir.Value]]
@@ -76,19 +74,19 @@ def _running(op: Op, self: ir.Value, dim: int, comparison: str) -> tuple[ir.Valu
     return values, indices
 
 
-@translates(aten.cummax.default)
+@translates("aten::cummax")
 def cummax(op: Op, self: ir.Value, dim: int) -> tuple[ir.Value, ir.Value]:
     """aten::cummax(Tensor self, int dim) -> (Tensor values, Tensor indices)"""
     return _running(op, self, dim, "GreaterOrEqual")
 
 
-@translates(aten.cummin.default)
+@translates("aten::cummin")
 def cummin(op: Op, self: ir.Value, dim: int) -> tuple[ir.Value, ir.Value]:
     """aten::cummin(Tensor self, int dim) -> (Tensor values, Tensor indices)"""
     return _running(op, self, dim, "LessOrEqual")
 
 
-@translates(aten.cumprod.default)
+@translates("aten::cumprod")
 def cumprod(op: Op, self: ir.Value, dim: int, *, dtype: torch.dtype | None = None) -> ir.Value:
     """aten::cumprod(Tensor self, int dim, *, ScalarType? dtype=None) -> Tensor"""
     made = op.result.dtype
@@ -108,7 +106,7 @@ def cumprod(op: Op, self: ir.Value, dim: int, *, dtype: torch.dtype | None = Non
     return op.cast(_scanned(op, [value], [axis], [start], axis, step)[0], made)
 
 
-@translates(aten.logcumsumexp.default)
+@translates("aten::logcumsumexp")
 def logcumsumexp(op: Op, self: ir.Value, dim: int) -> ir.Value:
     """aten::logcumsumexp(Tensor self, int dim) -> Tensor"""
     rank = op.rank_of(self)

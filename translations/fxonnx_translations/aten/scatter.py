@@ -14,8 +14,6 @@ from ..symbols import Dim
 from .axes import axis_of, choose, rank, refuse_complex
 from .indexing import Indexing, Indices, broadcast, is_mask, nonzero_rows, prepared_indices, stacked
 
-aten = torch.ops.aten
-
 BOOL, INT32, INT64, FLOAT = ir.DataType.BOOL, ir.DataType.INT32, ir.DataType.INT64, ir.DataType.FLOAT
 
 _SINCE = {None: 11, "add": 16, "mul": 16, "max": 18, "min": 18}
@@ -77,25 +75,25 @@ def _filled_like(op: Op, value: Operand, like: ir.Value, dtype: ir.DataType) -> 
 _REDUCTIONS = {"add": "add", "multiply": "mul", "sum": "add", "prod": "mul", "amax": "max", "amin": "min"}
 
 
-@translates(aten.scatter.src)
+@translates("aten::scatter.src")
 def scatter(op: Op, self: ir.Value, dim: int, index: ir.Value, src: ir.Value) -> ir.Value:
     """aten::scatter.src(Tensor self, int dim, Tensor index, Tensor src) -> Tensor"""
     return _elements(op, self, dim, index, src)
 
 
-@translates(aten.scatter.value)
+@translates("aten::scatter.value")
 def scatter_value(op: Op, self: ir.Value, dim: int, index: ir.Value, value: Operand) -> ir.Value:
     """aten::scatter.value(Tensor self, int dim, Tensor index, Scalar value) -> Tensor"""
     return _elements(op, self, dim, index, _filled_like(op, value, index, op.result.dtype))
 
 
-@translates(aten.scatter.reduce)
+@translates("aten::scatter.reduce")
 def scatter_and_reduce(op: Op, self: ir.Value, dim: int, index: ir.Value, src: ir.Value, reduce: str) -> ir.Value:
     """aten::scatter.reduce(Tensor self, int dim, Tensor index, Tensor src, *, str reduce) -> Tensor"""
     return _elements(op, self, dim, index, src, _REDUCTIONS[reduce])
 
 
-@translates(aten.scatter.value_reduce)
+@translates("aten::scatter.value_reduce")
 def scatter_value_and_reduce(
     op: Op, self: ir.Value, dim: int, index: ir.Value, value: Operand, reduce: str
 ) -> ir.Value:
@@ -104,7 +102,7 @@ def scatter_value_and_reduce(
     return _elements(op, self, dim, index, source, _REDUCTIONS[reduce])
 
 
-@translates(aten.scatter_add.default)
+@translates("aten::scatter_add")
 def scatter_add(op: Op, self: ir.Value, dim: int, index: ir.Value, src: ir.Value) -> ir.Value:
     """aten::scatter_add(Tensor self, int dim, Tensor index, Tensor src) -> Tensor"""
     return _elements(op, self, dim, index, src, "add")
@@ -124,7 +122,7 @@ def _neutral(dtype: ir.DataType, reduce: str) -> float:
     return limits.min if reduce == "amax" else limits.max
 
 
-@translates(aten.scatter_reduce.two)
+@translates("aten::scatter_reduce.two")
 def scatter_reduce(
     op: Op, self: ir.Value, dim: int, index: ir.Value, src: ir.Value, reduce: str, include_self: bool = True
 ) -> ir.Value:
@@ -235,14 +233,14 @@ def _input(node: ir.Node, position: int) -> ir.Value:
     return value
 
 
-@translates(aten.index_copy.default)
+@translates("aten::index_copy")
 def index_copy(op: Op, self: ir.Value, dim: int, index: ir.Value, source: ir.Value) -> ir.Value:
     """aten::index_copy(Tensor self, int dim, Tensor index, Tensor source) -> Tensor"""
     written = _written_in_a_row(op, self, dim, index, source)
     return written if written is not None else along_axis(op, self, dim, index, source)
 
 
-@translates(aten.index_add.default)
+@translates("aten::index_add")
 def index_add(op: Op, self: ir.Value, dim: int, index: ir.Value, source: ir.Value, alpha: Operand = 1) -> ir.Value:
     """aten::index_add(Tensor self, int dim, Tensor index, Tensor source, *, Scalar alpha=1) -> Tensor"""
     if alpha != 1:
@@ -250,7 +248,7 @@ def index_add(op: Op, self: ir.Value, dim: int, index: ir.Value, source: ir.Valu
     return along_axis(op, self, dim, index, source, "add")
 
 
-@translates(aten.index_fill.int_Scalar, aten.index_fill.int_Tensor)
+@translates("aten::index_fill.int_Scalar", "aten::index_fill.int_Tensor")
 def index_fill(op: Op, self: ir.Value, dim: int, index: ir.Value, value: Operand) -> ir.Value:
     """aten::index_fill.int_Scalar(Tensor self, int dim, Tensor index, Scalar value) -> Tensor
     aten::index_fill.int_Tensor(Tensor self, int dim, Tensor index, Tensor value) -> Tensor
@@ -265,7 +263,7 @@ def index_fill(op: Op, self: ir.Value, dim: int, index: ir.Value, value: Operand
     return along_axis(op, self, dim, index, op.expand(filling, [*dims[:axis], count, *dims[axis + 1 :]]))
 
 
-@translates(aten.index_reduce.default)
+@translates("aten::index_reduce")
 def index_reduce(
     op: Op, self: ir.Value, dim: int, index: ir.Value, source: ir.Value, reduce: str, include_self: bool = True
 ) -> ir.Value:
@@ -377,7 +375,7 @@ def _as_large_as(op: Op, column: ir.Value, values: ir.Value) -> ir.Value:
     return op.Expand(column, op.Shape(values)) if _data_dependent(op, dims) else op.expand(column, dims)
 
 
-@translates(aten.index_put.default, aten._unsafe_index_put.default)
+@translates("aten::index_put", "aten::_unsafe_index_put")
 def index_put(op: Op, self: ir.Value, indices: Indices, values: ir.Value, accumulate: bool = False) -> ir.Value:
     """aten::index_put(Tensor self, Tensor?[] indices, Tensor values, bool accumulate=False) -> Tensor
     aten::_unsafe_index_put(Tensor self, Tensor?[] indices, Tensor values, bool accumulate=False) -> Tensor
@@ -385,7 +383,7 @@ def index_put(op: Op, self: ir.Value, indices: Indices, values: ir.Value, accumu
     return _index_put(op, self, indices, values, accumulate)
 
 
-@translates(aten.masked_scatter.default)
+@translates("aten::masked_scatter")
 def masked_scatter(op: Op, self: ir.Value, mask: ir.Value, source: ir.Value) -> ir.Value:
     """aten::masked_scatter(Tensor self, Tensor mask, Tensor source) -> Tensor"""
     refuse_complex(op, "masked_scatter")

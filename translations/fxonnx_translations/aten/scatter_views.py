@@ -12,8 +12,6 @@ from ..symbols import Dim
 from .axes import END, axis_of, position, refuse_complex, sliced
 from .scatter import along_axis
 
-aten = torch.ops.aten
-
 # The types in which Where has a kernel: for the others joining the parts is shorter.
 _CHOSEN = frozenset(
     {
@@ -29,7 +27,7 @@ _CHOSEN = frozenset(
 _LONGEST_MASK = 4096
 
 
-@translates(aten.slice_scatter.default)
+@translates("aten::slice_scatter")
 def slice_scatter(
     op: Op,
     self: ir.Value,
@@ -87,7 +85,7 @@ def _places(op: Op, size: Dim, count: Dim, first: Dim, step: Dim) -> ir.Value:
     return op.Range(op.scalar(first), op.scalar(first + count * step), op.scalar(step))
 
 
-@translates(aten.select_scatter.default)
+@translates("aten::select_scatter")
 def select_scatter(op: Op, self: ir.Value, src: ir.Value, dim: int, index: Dim) -> ir.Value:
     """aten::select_scatter(Tensor self, Tensor src, int dim, SymInt index) -> Tensor"""
     axis = axis_of(op, self, dim)
@@ -110,7 +108,7 @@ def select_scatter(op: Op, self: ir.Value, src: ir.Value, dim: int, index: Dim) 
     return op.Concat(*parts, axis=axis)
 
 
-@translates(aten.diagonal_scatter.default)
+@translates("aten::diagonal_scatter")
 def diagonal_scatter(op: Op, self: ir.Value, src: ir.Value, offset: int = 0, dim1: int = 0, dim2: int = 1) -> ir.Value:
     """aten::diagonal_scatter(Tensor self, Tensor src, int offset=0, int dim1=0, int dim2=1) -> Tensor"""
     refuse_complex(op, "diagonal_scatter")

@@ -9,8 +9,6 @@ from ..loops import arange
 from ..op import Op, Operand, Unsupported
 from ..registry import translates
 
-aten = torch.ops.aten
-
 INT64, INT32 = ir.DataType.INT64, ir.DataType.INT32
 
 
@@ -31,7 +29,7 @@ def _is_right(right: bool, side: str | None) -> bool:
     return right if side is None else side == "right"
 
 
-@translates(aten.searchsorted.Tensor, aten.searchsorted.Scalar)
+@translates("aten::searchsorted.Tensor", "aten::searchsorted.Scalar")
 def searchsorted(
     op: Op,
     sorted_sequence: ir.Value,
@@ -53,7 +51,7 @@ def searchsorted(
     return _count_before(op, sorted_sequence, values, right=_is_right(right, side))
 
 
-@translates(aten.bucketize.Tensor, aten.bucketize.Scalar)
+@translates("aten::bucketize.Tensor", "aten::bucketize.Scalar")
 def bucketize(op: Op, self: Operand, boundaries: ir.Value, *, out_int32: bool = False, right: bool = False) -> ir.Value:
     """aten::bucketize.Tensor(Tensor self, Tensor boundaries, *, bool out_int32=False, bool right=False) -> Tensor
     aten::bucketize.Scalar(Scalar self, Tensor boundaries, *, bool out_int32=False, bool right=False) -> Tensor
@@ -61,7 +59,7 @@ def bucketize(op: Op, self: Operand, boundaries: ir.Value, *, out_int32: bool = 
     return searchsorted(op, boundaries, self, right=right)
 
 
-@translates(aten.histc.default)
+@translates("aten::histc")
 def histc(op: Op, self: ir.Value, bins: int = 100, min: Operand = 0, max: Operand = 0) -> ir.Value:
     """aten::histc(Tensor self, int bins=100, Scalar min=0, Scalar max=0) -> Tensor"""
     dtype = op.dtype_of(self)
@@ -88,7 +86,7 @@ def histc(op: Op, self: ir.Value, bins: int = 100, min: Operand = 0, max: Operan
     return op.cast(counts, dtype)
 
 
-@translates(aten.bincount.default)
+@translates("aten::bincount")
 def bincount(op: Op, self: ir.Value, weights: ir.Value | None = None, minlength: int = 0) -> ir.Value:
     """aten::bincount(Tensor self, Tensor? weights=None, SymInt minlength=0) -> Tensor"""
     values = op.cast(self, INT64)
@@ -122,7 +120,7 @@ def _or_empty(op: Op, value: ir.Value, position: int) -> ir.Value:
     return op.const([], INT64) if op.results[position].shape == (0,) else value
 
 
-@translates(aten._unique2.default)
+@translates("aten::_unique2")
 def _unique2(
     op: Op, self: ir.Value, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False
 ) -> tuple[ir.Value, ir.Value, ir.Value]:
@@ -133,7 +131,7 @@ def _unique2(
     return values, inverse if return_inverse else op.const([], INT64), _or_empty(op, counts, 2)
 
 
-@translates(aten.unique_dim.default)
+@translates("aten::unique_dim")
 def unique_dim(
     op: Op, self: ir.Value, dim: int, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False
 ) -> tuple[ir.Value, ir.Value, ir.Value]:
@@ -144,7 +142,7 @@ def unique_dim(
     return values, _or_empty(op, inverse, 1), _or_empty(op, counts, 2)
 
 
-@translates(aten.unique_consecutive.default)
+@translates("aten::unique_consecutive")
 def unique_consecutive(
     op: Op, self: ir.Value, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None
 ) -> tuple[ir.Value, ir.Value, ir.Value]:
@@ -172,7 +170,7 @@ def unique_consecutive(
     return values, _or_empty(op, inverse, 1), _or_empty(op, counts, 2)
 
 
-@translates(aten.nonzero_static.default)
+@translates("aten::nonzero_static")
 def nonzero_static(op: Op, self: ir.Value, *, size: int, fill_value: int = -1) -> ir.Value:
     """aten::nonzero_static(Tensor self, *, SymInt size, int fill_value=-1) -> Tensor"""
     rank = op.rank_of(self)
@@ -184,7 +182,7 @@ def nonzero_static(op: Op, self: ir.Value, *, size: int, fill_value: int = -1) -
     return op.shaped(op.Slice(op.Concat(rows, fill, axis=0), [0], op.size(size), [0]), (size, rank))
 
 
-@translates(aten.mode.default)
+@translates("aten::mode")
 def mode(op: Op, self: ir.Value, dim: int = -1, keepdim: bool = False) -> tuple[ir.Value, ir.Value]:
     """aten::mode(Tensor self, int dim=-1, bool keepdim=False) -> (Tensor values, Tensor indices)
 

@@ -6,13 +6,10 @@ import math
 from types import MappingProxyType
 
 import onnx_ir as ir
-import torch
 
 from ..op import Op, Unsupported
 from ..registry import translates
 from .reduction import amax, amin
-
-aten = torch.ops.aten
 
 INT64 = ir.DataType.INT64
 
@@ -32,7 +29,7 @@ def _bounds(op: Op, lengths: ir.Value | None, offsets: ir.Value | None) -> tuple
     return op.Sub(ends, sizes), ends
 
 
-@translates(aten.segment_reduce.default)
+@translates("aten::segment_reduce")
 def segment_reduce(
     op: Op,
     data: ir.Value,

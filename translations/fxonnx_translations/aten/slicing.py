@@ -13,10 +13,8 @@ from ..registry import translates
 from ..symbols import Dim
 from .axes import END, as_carrier, axis_of, position, rank, sliced
 
-aten = torch.ops.aten
 
-
-@translates(aten.select.int, aten.select_copy.int)
+@translates("aten::select.int", "aten::select_copy.int")
 def select(op: Op, self: ir.Value, dim: int, index: Dim) -> ir.Value:
     """aten::select.int(Tensor(a) self, int dim, SymInt index) -> Tensor(a)
     aten::select_copy.int(Tensor self, int dim, SymInt index) -> Tensor
@@ -28,7 +26,7 @@ def select(op: Op, self: ir.Value, dim: int, index: Dim) -> ir.Value:
     return op.Gather(self, op.scalar(position(op, index, size)), axis=axis)
 
 
-@translates(aten.slice.Tensor, aten.slice_copy.Tensor)
+@translates("aten::slice.Tensor", "aten::slice_copy.Tensor")
 def slice(
     op: Op, self: ir.Value, dim: int = 0, start: Dim | None = None, end: Dim | None = None, step: Dim = 1
 ) -> ir.Value:
@@ -41,7 +39,7 @@ def slice(
     return sliced(op, self, axis, 0 if start is None else start, END if end is None else end, step)
 
 
-@translates(aten.narrow.default, aten.narrow_copy.default)
+@translates("aten::narrow", "aten::narrow_copy")
 def narrow(op: Op, self: ir.Value, dim: int, start: Dim, length: Dim) -> ir.Value:
     """aten::narrow(Tensor(a) self, int dim, SymInt start, SymInt length) -> Tensor(a)
     aten::narrow_copy(Tensor self, int dim, SymInt start, SymInt length) -> Tensor
@@ -55,7 +53,7 @@ def narrow(op: Op, self: ir.Value, dim: int, start: Dim, length: Dim) -> ir.Valu
     return sliced(op, self, axis, start, END if ends_last else end)
 
 
-@translates(aten.unfold.default)
+@translates("aten::unfold")
 def unfold(op: Op, self: ir.Value, dimension: int, size: int, step: int) -> ir.Value:
     """aten::unfold(Tensor(a) self, int dimension, int size, int step) -> Tensor(a)"""
     if rank(op, self) == 0:
@@ -76,7 +74,7 @@ def unfold(op: Op, self: ir.Value, dimension: int, size: int, step: int) -> ir.V
     return op.Transpose(cut, perm=[*axes, axis + 1, *trailing])
 
 
-@translates(aten.diagonal.default)
+@translates("aten::diagonal")
 def diagonal(op: Op, self: ir.Value, offset: int = 0, dim1: int = 0, dim2: int = 1) -> ir.Value:
     """aten::diagonal(Tensor(a) self, int offset=0, int dim1=0, int dim2=1) -> Tensor(a)"""
     axes = [axis_of(op, self, dim) for dim in (dim1, dim2)]
@@ -106,7 +104,7 @@ def flipped(op: Op, value: ir.Value, axes: Sequence[int]) -> ir.Value:
     return op.Slice(value, [-1] * count, [-(2**63)] * count, list(axes), [-1] * count)
 
 
-@translates(aten.flip.default)
+@translates("aten::flip")
 def flip(op: Op, self: ir.Value, dims: Sequence[int]) -> ir.Value:
     """aten::flip(Tensor self, int[] dims) -> Tensor"""
     if rank(op, self) == 0:
@@ -129,7 +127,7 @@ def _rolled(op: Op, value: ir.Value, axis: int, shift: Dim) -> ir.Value:
     return op.shaped(joined, op.dims(value))
 
 
-@translates(aten.roll.default)
+@translates("aten::roll")
 def roll(op: Op, self: ir.Value, shifts: Sequence[Dim], dims: Sequence[int] = ()) -> ir.Value:
     """aten::roll(Tensor self, SymInt[1] shifts, int[1] dims=[]) -> Tensor"""
     if rank(op, self) == 0:
@@ -143,7 +141,7 @@ def roll(op: Op, self: ir.Value, shifts: Sequence[Dim], dims: Sequence[int] = ()
     return self
 
 
-@translates(aten.rot90.default)
+@translates("aten::rot90")
 def rot90(op: Op, self: ir.Value, k: int = 1, dims: Sequence[int] = (0, 1)) -> ir.Value:
     """aten::rot90(Tensor self, int k=1, int[] dims=[0, 1]) -> Tensor"""
     first, second = (axis_of(op, self, dim) for dim in dims)
@@ -157,7 +155,7 @@ def rot90(op: Op, self: ir.Value, k: int = 1, dims: Sequence[int] = (0, 1)) -> i
     return op.Transpose(value, perm=perm)
 
 
-@translates(aten.movedim.int, aten.movedim.intlist, aten.moveaxis.int, aten.moveaxis.intlist)
+@translates("aten::movedim.int", "aten::movedim.intlist", "aten::moveaxis.int", "aten::moveaxis.intlist")
 def movedim(op: Op, self: ir.Value, source: int | Sequence[int], destination: int | Sequence[int]) -> ir.Value:
     """aten::movedim.int(Tensor(a) self, int source, int destination) -> Tensor(a)
     aten::movedim.intlist(Tensor(a) self, int[] source, int[] destination) -> Tensor(a)
@@ -173,13 +171,13 @@ def movedim(op: Op, self: ir.Value, source: int | Sequence[int], destination: in
     return op.Transpose(self, perm=[taken[axis] if axis in taken else next(rest) for axis in range(op.rank_of(self))])
 
 
-@translates(aten.swapaxes.default)
+@translates("aten::swapaxes")
 def swapaxes(op: Op, self: ir.Value, axis0: int, axis1: int) -> ir.Value:
     """aten::swapaxes(Tensor(a) self, int axis0, int axis1) -> Tensor(a)"""
     return movedim(op, self, [axis0, axis1], [axis1, axis0])
 
 
-@translates(aten.swapdims.default)
+@translates("aten::swapdims")
 def swapdims(op: Op, self: ir.Value, dim0: int, dim1: int) -> ir.Value:
     """aten::swapdims(Tensor(a) self, int dim0, int dim1) -> Tensor(a)"""
     return movedim(op, self, [dim0, dim1], [dim1, dim0])
@@ -205,13 +203,13 @@ def _trilu(op: Op, value: ir.Value, k: ir.Value | None, upper: bool) -> ir.Value
     return op.Trilu(value, upper=int(upper)) if k is None else op.Trilu(value, k, upper=int(upper))
 
 
-@translates(aten.tril.default)
+@translates("aten::tril")
 def tril(op: Op, self: ir.Value, diagonal: Dim = 0) -> ir.Value:
     """aten::tril(Tensor self, SymInt diagonal=0) -> Tensor"""
     return _triangle(op, self, diagonal, upper=False)
 
 
-@translates(aten.triu.default)
+@translates("aten::triu")
 def triu(op: Op, self: ir.Value, diagonal: Dim = 0) -> ir.Value:
     """aten::triu(Tensor self, SymInt diagonal=0) -> Tensor"""
     return _triangle(op, self, diagonal, upper=True)

@@ -6,15 +6,12 @@ import math
 from collections.abc import Sequence
 
 import onnx_ir as ir
-import torch
 
 from ..loops import loop
 from ..op import Op
 from ..registry import translates
 from ..symbols import Dim
 from .factorization import LU, lu_factors, matrix_transpose, order_of_pivots, rows_and_columns, unit_matrix
-
-aten = torch.ops.aten
 
 _INT64 = ir.DataType.INT64
 
@@ -57,7 +54,7 @@ def _triangular(op: Op, factor: ir.Value, right: ir.Value, *, upper: bool, left:
     return matrix_transpose(op, _substituted(op, matrix_transpose(op, factor), turned, upper=not upper, unit=unit))
 
 
-@translates(aten.linalg_solve_triangular.default)
+@translates("aten::linalg_solve_triangular")
 def linalg_solve_triangular(
     op: Op, self: ir.Value, B: ir.Value, *, upper: bool, left: bool = True, unitriangular: bool = False
 ) -> ir.Value:
@@ -65,7 +62,7 @@ def linalg_solve_triangular(
     return _triangular(op, self, B, upper=upper, left=left, unit=unitriangular)
 
 
-@translates(aten.triangular_solve.default)
+@translates("aten::triangular_solve")
 def triangular_solve(
     op: Op, self: ir.Value, A: ir.Value, upper: bool = True, transpose: bool = False, unitriangular: bool = False
 ) -> tuple[ir.Value, ir.Value]:
@@ -75,7 +72,7 @@ def triangular_solve(
     return solution, op.expand(A, op.results[1].shape)
 
 
-@translates(aten.cholesky_solve.default)
+@translates("aten::cholesky_solve")
 def cholesky_solve(op: Op, self: ir.Value, input2: ir.Value, upper: bool = False) -> ir.Value:
     """aten::cholesky_solve(Tensor self, Tensor input2, bool upper=False) -> Tensor"""
     lower, transposed = (matrix_transpose(op, input2), input2) if upper else (input2, matrix_transpose(op, input2))
@@ -83,7 +80,7 @@ def cholesky_solve(op: Op, self: ir.Value, input2: ir.Value, upper: bool = False
     return _triangular(op, transposed, half, upper=True, left=True, unit=False)
 
 
-@translates(aten.cholesky_inverse.default)
+@translates("aten::cholesky_inverse")
 def cholesky_inverse(op: Op, self: ir.Value, upper: bool = False) -> ir.Value:
     """aten::cholesky_inverse(Tensor self, bool upper=False) -> Tensor"""
     *batch, size, _ = op.dims(self)
@@ -121,7 +118,7 @@ def _solved_from(
     )
 
 
-@translates(aten.linalg_lu_solve.default)
+@translates("aten::linalg_lu_solve")
 def linalg_lu_solve(
     op: Op, LU: ir.Value, pivots: ir.Value, B: ir.Value, *, left: bool = True, adjoint: bool = False
 ) -> ir.Value:
@@ -130,7 +127,7 @@ def linalg_lu_solve(
     return _solved_from(op, LU, order, B, left=left, transposed=adjoint)
 
 
-@translates(aten._linalg_solve_ex.default)
+@translates("aten::_linalg_solve_ex")
 def _linalg_solve_ex(
     op: Op, A: ir.Value, B: ir.Value, *, left: bool = True, check_errors: bool = False
 ) -> tuple[ir.Value, ir.Value, ir.Value, ir.Value]:
@@ -143,7 +140,7 @@ def _linalg_solve_ex(
     return (op.Squeeze(result, [-1]) if is_vector else result), lu.factors, lu.pivots, lu.info
 
 
-@translates(aten.linalg_inv_ex.default)
+@translates("aten::linalg_inv_ex")
 def linalg_inv_ex(op: Op, A: ir.Value, *, check_errors: bool = False) -> tuple[ir.Value, ir.Value]:
     """aten::linalg_inv_ex(Tensor A, *, bool check_errors=False) -> (Tensor inverse, Tensor info)"""
     lu = lu_factors(op, A)
@@ -170,7 +167,7 @@ def _parity(op: Op, lu: LU, dtype: ir.DataType) -> ir.Value:
     return op.cast(op.Sub(op.const(1), op.Mul(odd, op.const(2))), dtype)
 
 
-@translates(aten._linalg_det.default)
+@translates("aten::_linalg_det")
 def _linalg_det(op: Op, A: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value]:
     """aten::_linalg_det(Tensor A) -> (Tensor result, Tensor LU, Tensor pivots)"""
     lu = lu_factors(op, A)
@@ -180,7 +177,7 @@ def _linalg_det(op: Op, A: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value]:
     return op.Mul(_parity(op, lu, op.dtype_of(A)), diagonal), lu.factors, lu.pivots
 
 
-@translates(aten._linalg_slogdet.default)
+@translates("aten::_linalg_slogdet")
 def _linalg_slogdet(op: Op, A: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value, ir.Value]:
     """aten::_linalg_slogdet(Tensor A) -> (Tensor sign, Tensor logabsdet, Tensor LU, Tensor pivots)"""
     lu = lu_factors(op, A)
@@ -199,7 +196,7 @@ def _linalg_slogdet(op: Op, A: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value, 
 _TERMS = 18
 
 
-@translates(aten.linalg_matrix_exp.default)
+@translates("aten::linalg_matrix_exp")
 def linalg_matrix_exp(op: Op, self: ir.Value) -> ir.Value:
     """aten::linalg_matrix_exp(Tensor self) -> Tensor
 

@@ -5,13 +5,10 @@ from __future__ import annotations
 import math
 
 import onnx_ir as ir
-import torch
 
 from ..op import Op, Unsupported
 from ..registry import translates
 from ..symbols import Dim
-
-aten = torch.ops.aten
 
 INT64 = ir.DataType.INT64
 # ONNX Runtime has no TopK and ArgMax kernels for these: the type that holds all their values in the same order.
@@ -54,7 +51,7 @@ def _size(op: Op, self: ir.Value, dim: int) -> Dim:
     return dims[dim] if dims else 1
 
 
-@translates(aten.topk.default)
+@translates("aten::topk")
 def topk(
     op: Op, self: ir.Value, k: Dim, dim: int = -1, largest: bool = True, sorted: bool = True
 ) -> tuple[ir.Value, ir.Value]:
@@ -62,13 +59,13 @@ def topk(
     return _top(op, self, k, dim, largest)
 
 
-@translates(aten.sort.default)
+@translates("aten::sort")
 def sort(op: Op, self: ir.Value, dim: int = -1, descending: bool = False) -> tuple[ir.Value, ir.Value]:
     """aten::sort(Tensor self, int dim=-1, bool descending=False) -> (Tensor values, Tensor indices)"""
     return _top(op, self, _size(op, self, dim), dim, descending)
 
 
-@translates(aten.sort.stable)
+@translates("aten::sort.stable")
 def sort_stable(
     op: Op, self: ir.Value, stable: bool | None, dim: int = -1, descending: bool = False
 ) -> tuple[ir.Value, ir.Value]:
@@ -76,7 +73,7 @@ def sort_stable(
     return _top(op, self, _size(op, self, dim), dim, descending)
 
 
-@translates(aten.argsort.default, aten.argsort.stable)
+@translates("aten::argsort", "aten::argsort.stable")
 def argsort(op: Op, self: ir.Value, dim: int = -1, descending: bool = False, stable: bool = False) -> ir.Value:
     """aten::argsort(Tensor self, int dim=-1, bool descending=False) -> Tensor
     aten::argsort.stable(Tensor self, *, bool stable, int dim=-1, bool descending=False) -> Tensor
@@ -84,13 +81,13 @@ def argsort(op: Op, self: ir.Value, dim: int = -1, descending: bool = False, sta
     return _top(op, self, _size(op, self, dim), dim, descending)[1]
 
 
-@translates(aten.msort.default)
+@translates("aten::msort")
 def msort(op: Op, self: ir.Value) -> ir.Value:
     """aten::msort(Tensor self) -> Tensor"""
     return _top(op, self, _size(op, self, 0), 0, largest=False)[0]
 
 
-@translates(aten.kthvalue.default)
+@translates("aten::kthvalue")
 def kthvalue(op: Op, self: ir.Value, k: Dim, dim: int = -1, keepdim: bool = False) -> list[ir.Value]:
     """aten::kthvalue(Tensor self, SymInt k, int dim=-1, bool keepdim=False) -> (Tensor values, Tensor indices)"""
     if op.rank_of(self) == 0:
@@ -118,13 +115,13 @@ def _extreme_place(op: Op, operator: str, self: ir.Value, dim: int | None, keepd
     return op.reshape(place, op.result.shape) if keepdim else place
 
 
-@translates(aten.argmax.default)
+@translates("aten::argmax")
 def argmax(op: Op, self: ir.Value, dim: int | None = None, keepdim: bool = False) -> ir.Value:
     """aten::argmax(Tensor self, int? dim=None, bool keepdim=False) -> Tensor"""
     return _extreme_place(op, "ArgMax", self, dim, keepdim)
 
 
-@translates(aten.argmin.default)
+@translates("aten::argmin")
 def argmin(op: Op, self: ir.Value, dim: int | None = None, keepdim: bool = False) -> ir.Value:
     """aten::argmin(Tensor self, int? dim=None, bool keepdim=False) -> Tensor"""
     return _extreme_place(op, "ArgMin", self, dim, keepdim)
@@ -140,13 +137,13 @@ def _extreme(op: Op, operator: str, self: ir.Value, dim: int, keepdim: bool) -> 
     return [value, place] if keepdim else [op.Squeeze(value, [axis]), op.Squeeze(place, [axis])]
 
 
-@translates(aten.max.dim)
+@translates("aten::max.dim")
 def max_along(op: Op, self: ir.Value, dim: int, keepdim: bool = False) -> list[ir.Value]:
     """aten::max.dim(Tensor self, int dim, bool keepdim=False) -> (Tensor values, Tensor indices)"""
     return _extreme(op, "ArgMax", self, dim, keepdim)
 
 
-@translates(aten.min.dim)
+@translates("aten::min.dim")
 def min_along(op: Op, self: ir.Value, dim: int, keepdim: bool = False) -> list[ir.Value]:
     """aten::min.dim(Tensor self, int dim, bool keepdim=False) -> (Tensor values, Tensor indices)"""
     return _extreme(op, "ArgMin", self, dim, keepdim)

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from functools import partial
 
 import onnx_ir as ir
-import torch
 
 from .. import formulas
 from ..formulas import in_double, in_float, polynomial, rational
@@ -17,15 +16,13 @@ from ..registry import translates
 
 __all__ = ["log_gamma_positive"]
 
-aten = torch.ops.aten
-
 _LOG_SQRT_2_PI = 0.5 * math.log(2 * math.pi)
 
 
 # ---- error functions
 
 
-@translates(aten.erfc.default, aten.special_erfc.default)
+@translates("aten::erfc", "aten::special_erfc")
 def erfc(op: Op, self: ir.Value) -> ir.Value:
     """aten::erfc(Tensor self) -> Tensor
     aten::special_erfc(Tensor self) -> Tensor
@@ -45,7 +42,7 @@ def _erfcx(op: Op, x: ir.Value) -> ir.Value:
     return op.Where(op.Less(size, one), near, far)
 
 
-@translates(aten.special_erfcx.default)
+@translates("aten::special_erfcx")
 def special_erfcx(op: Op, self: ir.Value) -> ir.Value:
     """aten::special_erfcx(Tensor self) -> Tensor"""
     return in_float(op, _erfcx, self)
@@ -75,7 +72,7 @@ def _erfinv(op: Op, y: ir.Value) -> ir.Value:
     return op.Where(op.Equal(size, one), infinite, x)
 
 
-@translates(aten.erfinv.default, aten.special_erfinv.default)
+@translates("aten::erfinv", "aten::special_erfinv")
 def erfinv(op: Op, self: ir.Value) -> ir.Value:
     """aten::erfinv(Tensor self) -> Tensor
     aten::special_erfinv(Tensor self) -> Tensor
@@ -177,7 +174,7 @@ def _ndtri(op: Op, p: ir.Value) -> ir.Value:
     return op.Where(op.Equal(p, one), op.const(math.inf, dtype), value)
 
 
-@translates(aten.special_ndtri.default)
+@translates("aten::special_ndtri")
 def special_ndtri(op: Op, self: ir.Value) -> ir.Value:
     """aten::special_ndtri(Tensor self) -> Tensor"""
     return in_double(op, _ndtri, self)
@@ -224,7 +221,7 @@ def _lgamma(op: Op, x: ir.Value) -> ir.Value:
     return op.Where(op.IsInf(x), op.const(math.inf, dtype), value)
 
 
-@translates(aten.lgamma.default, aten.special_gammaln.default)
+@translates("aten::lgamma", "aten::special_gammaln")
 def lgamma(op: Op, self: ir.Value) -> ir.Value:
     """aten::lgamma(Tensor self) -> Tensor
     aten::special_gammaln(Tensor self) -> Tensor
@@ -255,7 +252,7 @@ def _digamma(op: Op, x: ir.Value) -> ir.Value:
     return op.Where(op.Equal(x, zero), op.Neg(op.Reciprocal(x)), value)
 
 
-@translates(aten.digamma.default, aten.special_digamma.default, aten.special_psi.default)
+@translates("aten::digamma", "aten::special_digamma", "aten::special_psi")
 def digamma(op: Op, self: ir.Value) -> ir.Value:
     """aten::digamma(Tensor self) -> Tensor
     aten::special_digamma(Tensor self) -> Tensor
@@ -317,7 +314,7 @@ def _zeta(op: Op, s: ir.Value, q: ir.Value) -> ir.Value:
     return op.Where(undefined, op.const(math.nan, dtype), value)
 
 
-@translates(aten.special_zeta.default, aten.special_zeta.self_scalar, aten.special_zeta.other_scalar)
+@translates("aten::special_zeta", "aten::special_zeta.self_scalar", "aten::special_zeta.other_scalar")
 def special_zeta(op: Op, self: Operand, other: Operand) -> ir.Value:
     """aten::special_zeta(Tensor self, Tensor other) -> Tensor
     aten::special_zeta.self_scalar(Scalar self, Tensor other) -> Tensor
@@ -342,7 +339,7 @@ def _polygamma(op: Op, x: ir.Value, *, n: int) -> ir.Value:
     return op.Mul(op.const(sign * math.factorial(n), dtype), _zeta(op, op.const(n + 1.0, dtype), x))
 
 
-@translates(aten.polygamma.default, aten.special_polygamma.default)
+@translates("aten::polygamma", "aten::special_polygamma")
 def polygamma(op: Op, n: int, self: ir.Value) -> ir.Value:
     """aten::polygamma(int n, Tensor self) -> Tensor
     aten::special_polygamma(int n, Tensor self) -> Tensor

@@ -26,8 +26,6 @@ from .factorization import (
     unit_matrix,
 )
 
-aten = torch.ops.aten
-
 _SWEEPS = 15
 
 
@@ -133,7 +131,7 @@ def _symmetric(op: Op, matrix: ir.Value, *, upper: bool) -> ir.Value:
     return op.Where(own, matrix, matrix_transpose(op, matrix))
 
 
-@translates(aten._linalg_eigh.default)
+@translates("aten::_linalg_eigh")
 def _linalg_eigh(op: Op, A: ir.Value, UPLO: str = "L", compute_v: bool = True) -> tuple[ir.Value, ir.Value]:
     """aten::_linalg_eigh(Tensor A, str UPLO="L", bool compute_v=True) -> (Tensor eigenvalues, Tensor eigenvectors)"""
     values, vectors = _eigen(op, _symmetric(op, A, upper=UPLO.upper() == "U"))
@@ -181,7 +179,7 @@ def _is_wide(op: Op, matrix: ir.Value) -> bool:
     return isinstance(rows, int) and isinstance(columns, int) and rows < columns
 
 
-@translates(aten._linalg_svd.default)
+@translates("aten::_linalg_svd")
 def _linalg_svd(
     op: Op, A: ir.Value, full_matrices: bool = False, compute_uv: bool = True, *, driver: str | None = None
 ) -> tuple[ir.Value, ir.Value, ir.Value]:
@@ -196,7 +194,7 @@ def _linalg_svd(
     return left, values, matrix_transpose(op, right)
 
 
-@translates(aten.linalg_pinv.atol_rtol_tensor)
+@translates("aten::linalg_pinv.atol_rtol_tensor")
 def linalg_pinv(
     op: Op,
     self: ir.Value,

@@ -11,8 +11,6 @@ from ..op import Op
 from ..registry import translates
 from .sorting import argsort
 
-aten = torch.ops.aten
-
 INT64 = ir.DataType.INT64
 
 
@@ -57,25 +55,25 @@ def _of_all(op: Op, self: ir.Value, *, skip_nan: bool) -> ir.Value:
     return op.Squeeze(_middle(op, flat, 0, skip_nan=skip_nan)[0], [0])
 
 
-@translates(aten.median.dim)
+@translates("aten::median.dim")
 def median_along(op: Op, self: ir.Value, dim: int, keepdim: bool = False) -> tuple[ir.Value, ir.Value]:
     """aten::median.dim(Tensor self, int dim, bool keepdim=False) -> (Tensor values, Tensor indices)"""
     return _median(op, self, dim, keepdim, skip_nan=False)
 
 
-@translates(aten.nanmedian.dim)
+@translates("aten::nanmedian.dim")
 def nanmedian_along(op: Op, self: ir.Value, dim: int, keepdim: bool = False) -> tuple[ir.Value, ir.Value]:
     """aten::nanmedian.dim(Tensor self, int dim, bool keepdim=False) -> (Tensor values, Tensor indices)"""
     return _median(op, self, dim, keepdim, skip_nan=True)
 
 
-@translates(aten.median.default)
+@translates("aten::median")
 def median(op: Op, self: ir.Value) -> ir.Value:
     """aten::median(Tensor self) -> Tensor"""
     return _of_all(op, self, skip_nan=False)
 
 
-@translates(aten.nanmedian.default)
+@translates("aten::nanmedian")
 def nanmedian(op: Op, self: ir.Value) -> ir.Value:
     """aten::nanmedian(Tensor self) -> Tensor"""
     return _of_all(op, self, skip_nan=True)

@@ -15,8 +15,6 @@ from ..registry import Call, translates
 from ..symbols import Dim, is_static
 from .scatter import scatter_op
 
-aten = torch.ops.aten
-
 
 def _is_in_order(source: torch.Tensor) -> bool:
     """Whether the elements are one after the other in memory; symbolic sizes are not guarded on."""
@@ -58,7 +56,7 @@ def _places(op: Op, size: Sequence[Dim], stride: Sequence[Dim], first: Dim) -> i
     return op.shaped(places, size)
 
 
-@translates(aten.as_strided.default, accepts=_declines)
+@translates("aten::as_strided", accepts=_declines)
 def as_strided(
     op: Op, self: ir.Value, size: Sequence[Dim], stride: Sequence[Dim], storage_offset: Dim | None = None
 ) -> ir.Value:
@@ -67,7 +65,7 @@ def as_strided(
     return op.Gather(op.Reshape(self, [-1]), places, axis=0)
 
 
-@translates(aten.as_strided_scatter.default, accepts=_declines)
+@translates("aten::as_strided_scatter", accepts=_declines)
 def as_strided_scatter(
     op: Op,
     self: ir.Value,

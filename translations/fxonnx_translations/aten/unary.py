@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 
 import onnx_ir as ir
-import torch
 
 from ..formulas import in_double, in_float
 from ..op import Op
 from ..registry import Translation, translates
-
-aten = torch.ops.aten
 
 
 def _one_to_one(op: Op, self: ir.Value, *, operator: str) -> ir.Value:
@@ -21,27 +18,27 @@ def _one_to_one(op: Op, self: ir.Value, *, operator: str) -> ir.Value:
     return value
 
 
-_OPERATORS: Mapping[Callable[..., torch.Tensor], str] = {
-    aten.acos.default: "Acos",
-    aten.acosh.default: "Acosh",
-    aten.asin.default: "Asin",
-    aten.asinh.default: "Asinh",
-    aten.atan.default: "Atan",
-    aten.atanh.default: "Atanh",
-    aten.cos.default: "Cos",
-    aten.cosh.default: "Cosh",
-    aten.erf.default: "Erf",
-    aten.exp.default: "Exp",
-    aten.log.default: "Log",
-    aten.reciprocal.default: "Reciprocal",
-    aten.sigmoid.default: "Sigmoid",
-    aten.sin.default: "Sin",
-    aten.sinh.default: "Sinh",
-    aten.sqrt.default: "Sqrt",
-    aten.tan.default: "Tan",
-    aten.tanh.default: "Tanh",
-    aten.special_expit.default: "Sigmoid",
-    aten.special_erf.default: "Erf",
+_OPERATORS: Mapping[str, str] = {
+    "aten::acos": "Acos",
+    "aten::acosh": "Acosh",
+    "aten::asin": "Asin",
+    "aten::asinh": "Asinh",
+    "aten::atan": "Atan",
+    "aten::atanh": "Atanh",
+    "aten::cos": "Cos",
+    "aten::cosh": "Cosh",
+    "aten::erf": "Erf",
+    "aten::exp": "Exp",
+    "aten::log": "Log",
+    "aten::reciprocal": "Reciprocal",
+    "aten::sigmoid": "Sigmoid",
+    "aten::sin": "Sin",
+    "aten::sinh": "Sinh",
+    "aten::sqrt": "Sqrt",
+    "aten::tan": "Tan",
+    "aten::tanh": "Tanh",
+    "aten::special_expit": "Sigmoid",
+    "aten::special_erf": "Erf",
 }
 
 TRANSLATIONS = tuple(
@@ -55,25 +52,25 @@ def _rounding(op: Op, self: ir.Value, operator: str) -> ir.Value:
     return value
 
 
-@translates(aten.ceil.default)
+@translates("aten::ceil")
 def ceil(op: Op, self: ir.Value) -> ir.Value:
     """aten::ceil(Tensor self) -> Tensor"""
     return _rounding(op, self, "Ceil")
 
 
-@translates(aten.floor.default)
+@translates("aten::floor")
 def floor(op: Op, self: ir.Value) -> ir.Value:
     """aten::floor(Tensor self) -> Tensor"""
     return _rounding(op, self, "Floor")
 
 
-@translates(aten.round.default)
+@translates("aten::round")
 def round(op: Op, self: ir.Value) -> ir.Value:
     """aten::round(Tensor self) -> Tensor"""
     return _rounding(op, self, "Round")
 
 
-@translates(aten.trunc.default, aten.fix.default)
+@translates("aten::trunc", "aten::fix")
 def trunc(op: Op, self: ir.Value) -> ir.Value:
     """aten::trunc(Tensor self) -> Tensor
     aten::fix(Tensor self) -> Tensor
@@ -81,7 +78,7 @@ def trunc(op: Op, self: ir.Value) -> ir.Value:
     return op.Mul(op.Sign(self), op.Floor(op.Abs(self))) if op.is_float(self) else self
 
 
-@translates(aten.abs.default, aten.absolute.default)
+@translates("aten::abs", "aten::absolute")
 def abs(op: Op, self: ir.Value) -> ir.Value:
     """aten::abs(Tensor self) -> Tensor
     aten::absolute(Tensor self) -> Tensor
@@ -89,7 +86,7 @@ def abs(op: Op, self: ir.Value) -> ir.Value:
     return self if op.dtype_of(self) == ir.DataType.BOOL else op.Abs(self)
 
 
-@translates(aten.neg.default, aten.negative.default)
+@translates("aten::neg", "aten::negative")
 def neg(op: Op, self: ir.Value) -> ir.Value:
     """aten::neg(Tensor self) -> Tensor
     aten::negative(Tensor self) -> Tensor
@@ -100,7 +97,7 @@ def neg(op: Op, self: ir.Value) -> ir.Value:
     return op.Neg(self)
 
 
-@translates(aten.sign.default, aten.sgn.default)
+@translates("aten::sign", "aten::sgn")
 def sign(op: Op, self: ir.Value) -> ir.Value:
     """aten::sign(Tensor self) -> Tensor
     aten::sgn(Tensor self) -> Tensor
@@ -115,13 +112,13 @@ def sign(op: Op, self: ir.Value) -> ir.Value:
     )
 
 
-@translates(aten.rsqrt.default)
+@translates("aten::rsqrt")
 def rsqrt(op: Op, self: ir.Value) -> ir.Value:
     """aten::rsqrt(Tensor self) -> Tensor"""
     return in_float(op, lambda op, x: op.Reciprocal(op.Sqrt(x)), self)
 
 
-@translates(aten.square.default)
+@translates("aten::square")
 def square(op: Op, self: ir.Value) -> ir.Value:
     """aten::square(Tensor self) -> Tensor"""
     value = op.cast(self, op.result.dtype)
@@ -137,31 +134,31 @@ def _log_of_base(op: Op, self: ir.Value, scale: float) -> ir.Value:
     return exact(op, formula, self)
 
 
-@translates(aten.log2.default)
+@translates("aten::log2")
 def log2(op: Op, self: ir.Value) -> ir.Value:
     """aten::log2(Tensor self) -> Tensor"""
     return _log_of_base(op, self, 1.4426950408889634)
 
 
-@translates(aten.log10.default)
+@translates("aten::log10")
 def log10(op: Op, self: ir.Value) -> ir.Value:
     """aten::log10(Tensor self) -> Tensor"""
     return _log_of_base(op, self, 0.4342944819032518)
 
 
-@translates(aten.exp2.default)
+@translates("aten::exp2")
 def exp2(op: Op, self: ir.Value) -> ir.Value:
     """aten::exp2(Tensor self) -> Tensor"""
     return op.Pow(op.const(2.0, op.result.dtype), op.cast(self, op.result.dtype))
 
 
-@translates(aten.logical_not.default)
+@translates("aten::logical_not")
 def logical_not(op: Op, self: ir.Value) -> ir.Value:
     """aten::logical_not(Tensor self) -> Tensor"""
     return op.Not(op.cast(self, ir.DataType.BOOL))
 
 
-@translates(aten.bitwise_not.default)
+@translates("aten::bitwise_not")
 def bitwise_not(op: Op, self: ir.Value) -> ir.Value:
     """aten::bitwise_not(Tensor self) -> Tensor"""
     dtype = op.dtype_of(self)
@@ -173,7 +170,7 @@ def bitwise_not(op: Op, self: ir.Value) -> ir.Value:
     return op.Sub(op.const(-1 if not dtype.name.startswith("U") else 2 ** (dtype.itemsize * 8) - 1, dtype), self)
 
 
-@translates(aten.isnan.default)
+@translates("aten::isnan")
 def isnan(op: Op, self: ir.Value) -> ir.Value:
     """aten::isnan(Tensor self) -> Tensor"""
     if not op.is_float(self):
@@ -181,7 +178,7 @@ def isnan(op: Op, self: ir.Value) -> ir.Value:
     return op.IsNaN(self)
 
 
-@translates(aten.isinf.default)
+@translates("aten::isinf")
 def isinf(op: Op, self: ir.Value) -> ir.Value:
     """aten::isinf(Tensor self) -> Tensor"""
     if not op.is_float(self):

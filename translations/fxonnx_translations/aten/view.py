@@ -11,10 +11,8 @@ from ..op import Op
 from ..registry import translates
 from ..symbols import Dim
 
-aten = torch.ops.aten
 
-
-@translates(aten.view.default, aten._unsafe_view.default)
+@translates("aten::view", "aten::_unsafe_view")
 def view(op: Op, self: ir.Value, size: Sequence[Dim]) -> ir.Value:
     """aten::view(Tensor(a) self, SymInt[] size) -> Tensor(a)
     aten::_unsafe_view(Tensor self, SymInt[] size) -> Tensor
@@ -22,25 +20,25 @@ def view(op: Op, self: ir.Value, size: Sequence[Dim]) -> ir.Value:
     return op.reshape(self, op.result.shape)
 
 
-@translates(aten.reshape.default)
+@translates("aten::reshape")
 def reshape(op: Op, self: ir.Value, shape: Sequence[Dim]) -> ir.Value:
     """aten::reshape(Tensor(a) self, SymInt[] shape) -> Tensor(a)"""
     return op.reshape(self, op.result.shape)
 
 
-@translates(aten.flatten.using_ints)
+@translates("aten::flatten.using_ints")
 def flatten(op: Op, self: ir.Value, start_dim: int = 0, end_dim: int = -1) -> ir.Value:
     """aten::flatten.using_ints(Tensor(a) self, int start_dim=0, int end_dim=-1) -> Tensor(a)"""
     return op.reshape(self, op.result.shape)
 
 
-@translates(aten.unflatten.int)
+@translates("aten::unflatten.int")
 def unflatten(op: Op, self: ir.Value, dim: int, sizes: Sequence[Dim]) -> ir.Value:
     """aten::unflatten.int(Tensor(a) self, int dim, SymInt[] sizes) -> Tensor(a)"""
     return op.reshape(self, op.result.shape)
 
 
-@translates(aten.reshape_as.default, aten.view_as.default)
+@translates("aten::reshape_as", "aten::view_as")
 def reshape_as(op: Op, self: ir.Value, other: ir.Value) -> ir.Value:
     """aten::reshape_as(Tensor(a) self, Tensor other) -> Tensor(a)
     aten::view_as(Tensor(a) self, Tensor other) -> Tensor(a)
@@ -48,7 +46,7 @@ def reshape_as(op: Op, self: ir.Value, other: ir.Value) -> ir.Value:
     return op.reshape(self, op.result.shape)
 
 
-@translates(aten.squeeze.default, aten.squeeze.dim, aten.squeeze.dims)
+@translates("aten::squeeze", "aten::squeeze.dim", "aten::squeeze.dims")
 def squeeze(op: Op, self: ir.Value, dim: int | Sequence[int] | None = None) -> ir.Value:
     """aten::squeeze(Tensor(a) self) -> Tensor(a)
     aten::squeeze.dim(Tensor(a) self, int dim) -> Tensor(a)
@@ -61,13 +59,13 @@ def squeeze(op: Op, self: ir.Value, dim: int | Sequence[int] | None = None) -> i
     return op.Squeeze(self, [axis for axis in axes if dims and dims[axis] == 1])
 
 
-@translates(aten.unsqueeze.default)
+@translates("aten::unsqueeze")
 def unsqueeze(op: Op, self: ir.Value, dim: int) -> ir.Value:
     """aten::unsqueeze(Tensor(a) self, int dim) -> Tensor(a)"""
     return op.Unsqueeze(self, [dim % (op.rank_of(self) + 1)])
 
 
-@translates(aten.permute.default)
+@translates("aten::permute")
 def permute(op: Op, self: ir.Value, dims: Sequence[int]) -> ir.Value:
     """aten::permute(Tensor(a) self, int[] dims) -> Tensor(a)"""
     rank = op.rank_of(self)
@@ -84,49 +82,49 @@ def swapped(op: Op, value: ir.Value, first: int, second: int) -> ir.Value:
     return op.Transpose(value, perm=perm)
 
 
-@translates(aten.transpose.int)
+@translates("aten::transpose.int")
 def transpose(op: Op, self: ir.Value, dim0: int, dim1: int) -> ir.Value:
     """aten::transpose.int(Tensor(a) self, int dim0, int dim1) -> Tensor(a)"""
     return swapped(op, self, dim0, dim1)
 
 
-@translates(aten.t.default)
+@translates("aten::t")
 def t(op: Op, self: ir.Value) -> ir.Value:
     """aten::t(Tensor(a) self) -> Tensor(a)"""
     return op.Transpose(self, perm=[1, 0]) if op.rank_of(self) == 2 else self
 
 
-@translates(aten.numpy_T.default)
+@translates("aten::numpy_T")
 def numpy_t(op: Op, self: ir.Value) -> ir.Value:
     """aten::numpy_T(Tensor(a) self) -> Tensor(a)"""
     return op.Transpose(self, perm=list(reversed(range(op.rank_of(self)))))
 
 
-@translates(aten.expand.default)
+@translates("aten::expand")
 def expand(op: Op, self: ir.Value, size: Sequence[Dim], implicit: bool = False) -> ir.Value:
     """aten::expand(Tensor(a) self, SymInt[] size, *, bool implicit=False) -> Tensor(a)"""
     return op.expand(self, op.result.shape)
 
 
-@translates(aten.expand_as.default)
+@translates("aten::expand_as")
 def expand_as(op: Op, self: ir.Value, other: ir.Value) -> ir.Value:
     """aten::expand_as(Tensor(a) self, Tensor other) -> Tensor(a)"""
     return op.expand(self, op.result.shape)
 
 
-@translates(aten.broadcast_to.default)
+@translates("aten::broadcast_to")
 def broadcast_to(op: Op, self: ir.Value, size: Sequence[Dim]) -> ir.Value:
     """aten::broadcast_to(Tensor(a) self, SymInt[] size) -> Tensor(a)"""
     return op.expand(self, op.result.shape)
 
 
 @translates(
-    aten.alias.default,
-    aten.detach.default,
-    aten.lift_fresh_copy.default,
-    aten.positive.default,
-    aten.resolve_conj.default,
-    aten.resolve_neg.default,
+    "aten::alias",
+    "aten::detach",
+    "aten::lift_fresh_copy",
+    "aten::positive",
+    "aten::resolve_conj",
+    "aten::resolve_neg",
 )
 def same(op: Op, self: ir.Value) -> ir.Value:
     """aten::alias(Tensor(a) self) -> Tensor(a)
@@ -139,7 +137,7 @@ def same(op: Op, self: ir.Value) -> ir.Value:
     return self
 
 
-@translates(aten.clone.default, aten.contiguous.default)
+@translates("aten::clone", "aten::contiguous")
 def clone(op: Op, self: ir.Value, memory_format: torch.memory_format | None = None) -> ir.Value:
     """aten::clone(Tensor self, *, MemoryFormat? memory_format=None) -> Tensor
     aten::contiguous(Tensor(a) self, *, MemoryFormat memory_format=0) -> Tensor(a)
@@ -147,7 +145,7 @@ def clone(op: Op, self: ir.Value, memory_format: torch.memory_format | None = No
     return self
 
 
-@translates(aten._shape_as_tensor.default)
+@translates("aten::_shape_as_tensor")
 def shape_as_tensor(op: Op, self: ir.Value) -> ir.Value:
     """aten::_shape_as_tensor(Tensor self) -> Tensor"""
     return op.sizes(op.dims(self))

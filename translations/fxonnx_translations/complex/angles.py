@@ -12,10 +12,8 @@ from ..registry import translates
 from .parts import is_complex, join
 from .polar import angle_of, size_of
 
-aten = torch.ops.aten
 
-
-@translates(aten.abs.default, aten.absolute.default, complex=True)
+@translates("aten::abs", "aten::absolute", complex=True)
 def abs(op: Op, self: ir.Value) -> ir.Value:
     """aten::abs(Tensor self) -> Tensor
     aten::absolute(Tensor self) -> Tensor
@@ -23,14 +21,14 @@ def abs(op: Op, self: ir.Value) -> ir.Value:
     return size_of(op, op.parts(self))
 
 
-@translates(aten.angle.default, complex=True)
+@translates("aten::angle", complex=True)
 def angle(op: Op, self: ir.Value) -> ir.Value:
     """aten::angle(Tensor self) -> Tensor"""
     real, imaginary = op.parts(self)
     return angle_of(op, (real, imaginary))
 
 
-@translates(aten.angle.default)
+@translates("aten::angle")
 def angle_of_real(op: Op, self: ir.Value) -> ir.Value:
     """aten::angle(Tensor self) -> Tensor"""
     value = op.cast(self, op.result.dtype)
@@ -38,7 +36,7 @@ def angle_of_real(op: Op, self: ir.Value) -> ir.Value:
     return op.Where(op.IsNaN(value), value, op.Where(op.Less(value, zero), pi, zero))
 
 
-@translates(aten.sgn.default, complex=True)
+@translates("aten::sgn", complex=True)
 def sgn(op: Op, self: ir.Value) -> ir.Value:
     """aten::sgn(Tensor self) -> Tensor"""
     real, imaginary = op.parts(self)
@@ -48,9 +46,7 @@ def sgn(op: Op, self: ir.Value) -> ir.Value:
     return join(op, op.Div(real, divisor), op.Div(imaginary, divisor))
 
 
-@translates(
-    aten._conj.default, aten._conj_physical.default, aten.conj_physical.default, aten._conj_copy.default, complex=True
-)
+@translates("aten::_conj", "aten::_conj_physical", "aten::conj_physical", "aten::_conj_copy", complex=True)
 def conj(op: Op, self: ir.Value) -> ir.Value:
     """aten::_conj(Tensor(a) self) -> Tensor(a)
     aten::_conj_physical(Tensor self) -> Tensor
@@ -61,7 +57,7 @@ def conj(op: Op, self: ir.Value) -> ir.Value:
     return join(op, real, op.Neg(imaginary))
 
 
-@translates(aten.conj_physical.default, aten._conj_physical.default)
+@translates("aten::conj_physical", "aten::_conj_physical")
 def conj_of_real(op: Op, self: ir.Value) -> ir.Value:
     """aten::conj_physical(Tensor self) -> Tensor
     aten::_conj_physical(Tensor self) -> Tensor
@@ -69,13 +65,13 @@ def conj_of_real(op: Op, self: ir.Value) -> ir.Value:
     return op.Identity(self)
 
 
-@translates(aten.resolve_conj.default, complex=True)
+@translates("aten::resolve_conj", complex=True)
 def resolve_conj(op: Op, self: ir.Value) -> ir.Value:
     """aten::resolve_conj(Tensor(a) self) -> Tensor(a)"""
     return self
 
 
-@translates(aten._neg_view.default, aten._neg_view_copy.default)
+@translates("aten::_neg_view", "aten::_neg_view_copy")
 def negative_view(op: Op, self: ir.Value) -> ir.Value:
     """aten::_neg_view(Tensor(a) self) -> Tensor(a)
     aten::_neg_view_copy(Tensor self) -> Tensor
@@ -83,31 +79,31 @@ def negative_view(op: Op, self: ir.Value) -> ir.Value:
     return op.Neg(self)
 
 
-@translates(aten.real.default, complex=True)
+@translates("aten::real", complex=True)
 def real(op: Op, self: ir.Value) -> ir.Value:
     """aten::real(Tensor(a) self) -> Tensor(a)"""
     return op.parts(self)[0]
 
 
-@translates(aten.imag.default, complex=True)
+@translates("aten::imag", complex=True)
 def imag(op: Op, self: ir.Value) -> ir.Value:
     """aten::imag(Tensor(a) self) -> Tensor(a)"""
     return op.parts(self)[1]
 
 
-@translates(aten.complex.default, complex=True)
+@translates("aten::complex", complex=True)
 def complex(op: Op, real: ir.Value, imag: ir.Value) -> ir.Value:
     """aten::complex(Tensor real, Tensor imag) -> Tensor"""
     return join(op, real, imag)
 
 
-@translates(aten.polar.default, complex=True)
+@translates("aten::polar", complex=True)
 def polar(op: Op, abs: ir.Value, angle: ir.Value) -> ir.Value:
     """aten::polar(Tensor abs, Tensor angle) -> Tensor"""
     return join(op, op.Mul(abs, op.Cos(angle)), op.Mul(abs, op.Sin(angle)))
 
 
-@translates(aten.view_as_real.default, aten.view_as_real_copy.default, complex=True)
+@translates("aten::view_as_real", "aten::view_as_real_copy", complex=True)
 def view_as_real(op: Op, self: ir.Value) -> ir.Value:
     """aten::view_as_real(Tensor(a) self) -> Tensor(a)
     aten::view_as_real_copy(Tensor self) -> Tensor
@@ -115,7 +111,7 @@ def view_as_real(op: Op, self: ir.Value) -> ir.Value:
     return self
 
 
-@translates(aten.view_as_complex.default, aten.view_as_complex_copy.default, complex=True)
+@translates("aten::view_as_complex", "aten::view_as_complex_copy", complex=True)
 def view_as_complex(op: Op, self: ir.Value) -> ir.Value:
     """aten::view_as_complex(Tensor(a) self) -> Tensor(a)
     aten::view_as_complex_copy(Tensor self) -> Tensor
@@ -123,21 +119,23 @@ def view_as_complex(op: Op, self: ir.Value) -> ir.Value:
     return self
 
 
-@translates(aten.isnan.default, complex=True)
+@translates("aten::isnan", complex=True)
 def isnan(op: Op, self: ir.Value) -> ir.Value:
     """aten::isnan(Tensor self) -> Tensor"""
     real, imaginary = op.parts(self)
     return op.Or(op.IsNaN(real), op.IsNaN(imaginary))
 
 
-@translates(aten.isinf.default, complex=True)
+@translates("aten::isinf", complex=True)
 def isinf(op: Op, self: ir.Value) -> ir.Value:
     """aten::isinf(Tensor self) -> Tensor"""
     real, imaginary = op.parts(self)
     return op.Or(op.IsInf(real), op.IsInf(imaginary))
 
 
-@translates(aten._to_copy.default, aten.to.dtype, aten.to.device, aten.to.dtype_layout, aten.to.other, complex=True)
+@translates(
+    "aten::_to_copy", "aten::to.dtype", "aten::to.device", "aten::to.dtype_layout", "aten::to.other", complex=True
+)
 def to(op: Op, self: ir.Value, **_: object) -> ir.Value:
     """aten::_to_copy(Tensor self, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None, bool non_blocking=False, MemoryFormat? memory_format=None) -> Tensor
     aten::to.dtype(Tensor(a) self, ScalarType dtype, bool non_blocking=False, bool copy=False, MemoryFormat? memory_format=None) -> Tensor(a)
@@ -148,7 +146,7 @@ def to(op: Op, self: ir.Value, **_: object) -> ir.Value:
     return convert(op, self)
 
 
-@translates(aten.type_as.default, complex=True)
+@translates("aten::type_as", complex=True)
 def type_as(op: Op, self: ir.Value, other: ir.Value) -> ir.Value:
     """aten::type_as(Tensor self, Tensor other) -> Tensor"""
     return convert(op, self)

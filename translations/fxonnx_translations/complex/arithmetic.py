@@ -5,13 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import onnx_ir as ir
-import torch
 
 from ..op import Op, Operand
 from ..registry import translates
 from .parts import Pair, join, pair_of, part_dtype, real_alone
-
-aten = torch.ops.aten
 
 
 def multiply(op: Op, left: Pair, right: Pair) -> Pair:
@@ -43,7 +40,7 @@ def _scaled(op: Op, value: Pair, alpha: Any, dtype: ir.DataType) -> Pair:
     return value if alpha == 1 else multiply(op, pair_of(op, alpha, dtype), value)
 
 
-@translates(aten.add.Tensor, aten.add.Scalar, complex=True)
+@translates("aten::add.Tensor", "aten::add.Scalar", complex=True)
 def add(op: Op, self: ir.Value, other: Operand, alpha: Any = 1) -> ir.Value:
     """aten::add.Tensor(Tensor self, Tensor other, *, Scalar alpha=1) -> Tensor
     aten::add.Scalar(Tensor self, Scalar other, Scalar alpha=1) -> Tensor
@@ -53,7 +50,7 @@ def add(op: Op, self: ir.Value, other: Operand, alpha: Any = 1) -> ir.Value:
     return join(op, op.Add(a, c), b if op.is_zero(d) else d if op.is_zero(b) else op.Add(b, d))
 
 
-@translates(aten.sub.Tensor, aten.sub.Scalar, complex=True)
+@translates("aten::sub.Tensor", "aten::sub.Scalar", complex=True)
 def sub(op: Op, self: ir.Value, other: Operand, alpha: Any = 1) -> ir.Value:
     """aten::sub.Tensor(Tensor self, Tensor other, *, Scalar alpha=1) -> Tensor
     aten::sub.Scalar(Tensor self, Scalar other, Scalar alpha=1) -> Tensor
@@ -63,7 +60,7 @@ def sub(op: Op, self: ir.Value, other: Operand, alpha: Any = 1) -> ir.Value:
     return join(op, op.Sub(a, c), b if op.is_zero(d) else op.Sub(b, d))
 
 
-@translates(aten.rsub.Tensor, aten.rsub.Scalar, complex=True)
+@translates("aten::rsub.Tensor", "aten::rsub.Scalar", complex=True)
 def rsub(op: Op, self: ir.Value, other: Operand, alpha: Any = 1) -> ir.Value:
     """aten::rsub.Tensor(Tensor self, Tensor other, *, Scalar alpha=1) -> Tensor
     aten::rsub.Scalar(Tensor self, Scalar other, Scalar alpha=1) -> Tensor
@@ -73,7 +70,7 @@ def rsub(op: Op, self: ir.Value, other: Operand, alpha: Any = 1) -> ir.Value:
     return join(op, op.Sub(c, a), op.Sub(d, b))
 
 
-@translates(aten.mul.Tensor, aten.mul.Scalar, aten.multiply.Tensor, complex=True)
+@translates("aten::mul.Tensor", "aten::mul.Scalar", "aten::multiply.Tensor", complex=True)
 def mul(op: Op, self: ir.Value, other: Operand) -> ir.Value:
     """aten::mul.Tensor(Tensor self, Tensor other) -> Tensor
     aten::mul.Scalar(Tensor self, Scalar other) -> Tensor
@@ -83,7 +80,7 @@ def mul(op: Op, self: ir.Value, other: Operand) -> ir.Value:
     return join(op, *multiply(op, pair_of(op, self, dtype), pair_of(op, other, dtype)))
 
 
-@translates(aten.div.Tensor, aten.div.Scalar, aten.true_divide.Tensor, complex=True)
+@translates("aten::div.Tensor", "aten::div.Scalar", "aten::true_divide.Tensor", complex=True)
 def div(op: Op, self: ir.Value, other: Operand) -> ir.Value:
     """aten::div.Tensor(Tensor self, Tensor other) -> Tensor
     aten::div.Scalar(Tensor self, Scalar other) -> Tensor
@@ -93,20 +90,20 @@ def div(op: Op, self: ir.Value, other: Operand) -> ir.Value:
     return join(op, *divide(op, pair_of(op, self, dtype), pair_of(op, other, dtype)))
 
 
-@translates(aten.reciprocal.default, complex=True)
+@translates("aten::reciprocal", complex=True)
 def reciprocal(op: Op, self: ir.Value) -> ir.Value:
     """aten::reciprocal(Tensor self) -> Tensor"""
     dtype = part_dtype(op)
     return join(op, *divide(op, pair_of(op, 1.0, dtype), op.parts(self)))
 
 
-@translates(aten.square.default, complex=True)
+@translates("aten::square", complex=True)
 def square(op: Op, self: ir.Value) -> ir.Value:
     """aten::square(Tensor self) -> Tensor"""
     return join(op, *multiply(op, op.parts(self), op.parts(self)))
 
 
-@translates(aten.eq.Tensor, aten.eq.Scalar, complex=True)
+@translates("aten::eq.Tensor", "aten::eq.Scalar", complex=True)
 def eq(op: Op, self: ir.Value, other: Operand) -> ir.Value:
     """aten::eq.Tensor(Tensor self, Tensor other) -> Tensor
     aten::eq.Scalar(Tensor self, Scalar other) -> Tensor
@@ -114,7 +111,7 @@ def eq(op: Op, self: ir.Value, other: Operand) -> ir.Value:
     return _equal(op, self, other)
 
 
-@translates(aten.ne.Tensor, aten.ne.Scalar, aten.not_equal.Tensor, complex=True)
+@translates("aten::ne.Tensor", "aten::ne.Scalar", "aten::not_equal.Tensor", complex=True)
 def ne(op: Op, self: ir.Value, other: Operand) -> ir.Value:
     """aten::ne.Tensor(Tensor self, Tensor other) -> Tensor
     aten::ne.Scalar(Tensor self, Scalar other) -> Tensor

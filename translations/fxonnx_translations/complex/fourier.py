@@ -7,14 +7,11 @@ from collections.abc import Sequence
 
 import numpy as np
 import onnx_ir as ir
-import torch
 from torch.utils._sympy.functions import FloorDiv
 
 from ..op import Op, Unsupported
 from ..registry import translates
 from ..symbols import Dim
-
-aten = torch.ops.aten
 
 _DFT_SINCE = 17
 _LARGEST_MATRIX = 2048
@@ -91,7 +88,7 @@ def _axes(dim: Sequence[int], rank: int) -> list[int]:
     return [axis % rank for axis in dim]
 
 
-@translates(aten._fft_c2c.default, complex=True)
+@translates("aten::_fft_c2c", complex=True)
 def fft_of_complex(op: Op, self: ir.Value, dim: Sequence[int], normalization: int, forward: bool) -> ir.Value:
     """aten::_fft_c2c(Tensor self, SymInt[] dim, int normalization, bool forward) -> Tensor"""
     dims = op.dims(self)
@@ -102,7 +99,7 @@ def fft_of_complex(op: Op, self: ir.Value, dim: Sequence[int], normalization: in
     return _scaled(op, value, [dims[axis] for axis in axes], normalization, inverse=not forward)
 
 
-@translates(aten._fft_r2c.default, complex=True)
+@translates("aten::_fft_r2c", complex=True)
 def fft_of_real(op: Op, self: ir.Value, dim: Sequence[int], normalization: int, onesided: bool) -> ir.Value:
     """aten::_fft_r2c(Tensor self, int[] dim, int normalization, bool onesided) -> Tensor"""
     dims = op.dims(self)
@@ -130,7 +127,7 @@ def _whole_spectrum(op: Op, value: ir.Value, axis: int, length: Dim) -> ir.Value
     return op.join(op.shaped(parts[0], shape), op.shaped(parts[1], shape))
 
 
-@translates(aten._fft_c2r.default, complex=True)
+@translates("aten::_fft_c2r", complex=True)
 def fft_to_real(op: Op, self: ir.Value, dim: Sequence[int], normalization: int, last_dim_size: Dim) -> ir.Value:
     """aten::_fft_c2r(Tensor self, int[] dim, int normalization, SymInt last_dim_size) -> Tensor"""
     dims = op.dims(self)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 import onnx_ir as ir
-import torch
 
 from ..formulas import exp_minus_one, log_one_plus, sign_bit
 from ..op import Op, Operand
@@ -13,8 +12,6 @@ from ..registry import translates
 from .arithmetic import divide, multiply
 from .parts import Pair, join, pair_of, part_dtype
 from .polar import angle_of, size_of
-
-aten = torch.ops.aten
 
 
 def exp_of(op: Op, value: Pair) -> Pair:
@@ -63,13 +60,13 @@ def sqrt_of(op: Op, value: Pair) -> Pair:
     return op.Where(not_number, nan, real), op.Where(not_number, nan, imaginary)
 
 
-@translates(aten.exp.default, complex=True)
+@translates("aten::exp", complex=True)
 def exp(op: Op, self: ir.Value) -> ir.Value:
     """aten::exp(Tensor self) -> Tensor"""
     return join(op, *exp_of(op, op.parts(self)))
 
 
-@translates(aten.exp2.default, complex=True)
+@translates("aten::exp2", complex=True)
 def exp2(op: Op, self: ir.Value) -> ir.Value:
     """aten::exp2(Tensor self) -> Tensor"""
     a, b = op.parts(self)
@@ -77,7 +74,7 @@ def exp2(op: Op, self: ir.Value) -> ir.Value:
     return join(op, *exp_of(op, (op.Mul(a, factor), op.Mul(b, factor))))
 
 
-@translates(aten.expm1.default, aten.special_expm1.default, complex=True)
+@translates("aten::expm1", "aten::special_expm1", complex=True)
 def expm1(op: Op, self: ir.Value) -> ir.Value:
     """aten::expm1(Tensor self) -> Tensor
     aten::special_expm1(Tensor self) -> Tensor
@@ -92,7 +89,7 @@ def expm1(op: Op, self: ir.Value) -> ir.Value:
     return join(op, real, op.Mul(size, op.Sin(b)))
 
 
-@translates(aten.log.default, complex=True)
+@translates("aten::log", complex=True)
 def log(op: Op, self: ir.Value) -> ir.Value:
     """aten::log(Tensor self) -> Tensor"""
     return join(op, *log_of(op, op.parts(self)))
@@ -104,19 +101,19 @@ def _log_to_base(op: Op, self: ir.Value, base: float) -> ir.Value:
     return join(op, op.Mul(real, factor), op.Mul(imaginary, factor))
 
 
-@translates(aten.log2.default, complex=True)
+@translates("aten::log2", complex=True)
 def log2(op: Op, self: ir.Value) -> ir.Value:
     """aten::log2(Tensor self) -> Tensor"""
     return _log_to_base(op, self, 2.0)
 
 
-@translates(aten.log10.default, complex=True)
+@translates("aten::log10", complex=True)
 def log10(op: Op, self: ir.Value) -> ir.Value:
     """aten::log10(Tensor self) -> Tensor"""
     return _log_to_base(op, self, 10.0)
 
 
-@translates(aten.log1p.default, aten.special_log1p.default, complex=True)
+@translates("aten::log1p", "aten::special_log1p", complex=True)
 def log1p(op: Op, self: ir.Value) -> ir.Value:
     """aten::log1p(Tensor self) -> Tensor
     aten::special_log1p(Tensor self) -> Tensor
@@ -132,20 +129,20 @@ def log1p(op: Op, self: ir.Value) -> ir.Value:
     return join(op, op.Where(near, small, _log_of_size(op, (shifted, b))), angle_of(op, (shifted, b)))
 
 
-@translates(aten.sqrt.default, complex=True)
+@translates("aten::sqrt", complex=True)
 def sqrt(op: Op, self: ir.Value) -> ir.Value:
     """aten::sqrt(Tensor self) -> Tensor"""
     return join(op, *sqrt_of(op, op.parts(self)))
 
 
-@translates(aten.rsqrt.default, complex=True)
+@translates("aten::rsqrt", complex=True)
 def rsqrt(op: Op, self: ir.Value) -> ir.Value:
     """aten::rsqrt(Tensor self) -> Tensor"""
     one = pair_of(op, 1.0, part_dtype(op))
     return join(op, *divide(op, one, sqrt_of(op, op.parts(self))))
 
 
-@translates(aten.sigmoid.default, aten.special_expit.default, complex=True)
+@translates("aten::sigmoid", "aten::special_expit", complex=True)
 def sigmoid(op: Op, self: ir.Value) -> ir.Value:
     """aten::sigmoid(Tensor self) -> Tensor
     aten::special_expit(Tensor self) -> Tensor
@@ -159,7 +156,7 @@ def _sigmoid_of(op: Op, value: Pair) -> Pair:
     return divide(op, one, (op.Add(one[0], real), imaginary))
 
 
-@translates(aten.silu.default, complex=True)
+@translates("aten::silu", complex=True)
 def silu(op: Op, self: ir.Value) -> ir.Value:
     """aten::silu(Tensor self) -> Tensor"""
     value = op.parts(self)
@@ -207,7 +204,7 @@ def _constant_power(op: Op, base: Pair, exponent: complex) -> Pair | None:
     return None
 
 
-@translates(aten.pow.Tensor_Tensor, aten.pow.Scalar, complex=True)
+@translates("aten::pow.Tensor_Tensor", "aten::pow.Scalar", complex=True)
 def pow(op: Op, self: Operand, exponent: Operand) -> ir.Value:
     """aten::pow.Tensor_Tensor(Tensor self, Tensor exponent) -> Tensor
     aten::pow.Scalar(Scalar self, Tensor exponent) -> Tensor
@@ -216,7 +213,7 @@ def pow(op: Op, self: Operand, exponent: Operand) -> ir.Value:
     return join(op, *_power(op, pair_of(op, self, dtype), pair_of(op, exponent, dtype)))
 
 
-@translates(aten.pow.Tensor_Scalar, complex=True)
+@translates("aten::pow.Tensor_Scalar", complex=True)
 def pow_by_number(op: Op, self: ir.Value, exponent: Operand | complex) -> ir.Value:
     """aten::pow.Tensor_Scalar(Tensor self, Scalar exponent) -> Tensor"""
     dtype = part_dtype(op)

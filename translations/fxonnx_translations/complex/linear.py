@@ -6,15 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 import onnx_ir as ir
-import torch
 
 from ..aten import conv as real_conv
 from ..op import Op, Operand
 from ..registry import translates
 from .arithmetic import multiply
 from .parts import Pair, is_complex, join, pair_of, part_dtype
-
-aten = torch.ops.aten
 
 
 def bilinear(op: Op, product: Callable[[ir.Value, ir.Value], ir.Value], left: ir.Value, right: ir.Value) -> Pair:
@@ -47,13 +44,13 @@ def _sum(op: Op, self: ir.Value, product: Pair, beta: Any, alpha: Any) -> ir.Val
     return join(op, op.Add(a, real), op.Add(b, imaginary))
 
 
-@translates(aten.matmul.default, complex=True)
+@translates("aten::matmul", complex=True)
 def matmul(op: Op, self: ir.Value, other: ir.Value) -> ir.Value:
     """aten::matmul(Tensor self, Tensor other) -> Tensor"""
     return join(op, *_matmul(op, self, other))
 
 
-@translates(aten.mm.default, aten.bmm.default, complex=True)
+@translates("aten::mm", "aten::bmm", complex=True)
 def mm(op: Op, self: ir.Value, mat2: ir.Value) -> ir.Value:
     """aten::mm(Tensor self, Tensor mat2) -> Tensor
     aten::bmm(Tensor self, Tensor mat2) -> Tensor
@@ -61,19 +58,19 @@ def mm(op: Op, self: ir.Value, mat2: ir.Value) -> ir.Value:
     return join(op, *_matmul(op, self, mat2))
 
 
-@translates(aten.mv.default, complex=True)
+@translates("aten::mv", complex=True)
 def mv(op: Op, self: ir.Value, vec: ir.Value) -> ir.Value:
     """aten::mv(Tensor self, Tensor vec) -> Tensor"""
     return join(op, *_matmul(op, self, vec))
 
 
-@translates(aten.dot.default, complex=True)
+@translates("aten::dot", complex=True)
 def dot(op: Op, self: ir.Value, tensor: ir.Value) -> ir.Value:
     """aten::dot(Tensor self, Tensor tensor) -> Tensor"""
     return join(op, *_matmul(op, self, tensor))
 
 
-@translates(aten.vdot.default, complex=True)
+@translates("aten::vdot", complex=True)
 def vdot(op: Op, self: ir.Value, other: ir.Value) -> ir.Value:
     """aten::vdot(Tensor self, Tensor other) -> Tensor"""
     (a, b), (c, d) = op.parts(self), op.parts(other)
@@ -81,25 +78,25 @@ def vdot(op: Op, self: ir.Value, other: ir.Value) -> ir.Value:
     return join(op, real, op.Sub(op.MatMul(a, d), op.MatMul(b, c)))
 
 
-@translates(aten.vdot.default)
+@translates("aten::vdot")
 def vdot_of_real(op: Op, self: ir.Value, other: ir.Value) -> ir.Value:
     """aten::vdot(Tensor self, Tensor other) -> Tensor"""
     return op.MatMul(self, other)
 
 
-@translates(aten.addmm.default, complex=True)
+@translates("aten::addmm", complex=True)
 def addmm(op: Op, self: ir.Value, mat1: ir.Value, mat2: ir.Value, beta: Operand = 1, alpha: Operand = 1) -> ir.Value:
     """aten::addmm(Tensor self, Tensor mat1, Tensor mat2, *, Scalar beta=1, Scalar alpha=1) -> Tensor"""
     return _sum(op, self, _matmul(op, mat1, mat2), beta, alpha)
 
 
-@translates(aten.addmv.default, complex=True)
+@translates("aten::addmv", complex=True)
 def addmv(op: Op, self: ir.Value, mat: ir.Value, vec: ir.Value, beta: Operand = 1, alpha: Operand = 1) -> ir.Value:
     """aten::addmv(Tensor self, Tensor mat, Tensor vec, *, Scalar beta=1, Scalar alpha=1) -> Tensor"""
     return _sum(op, self, _matmul(op, mat, vec), beta, alpha)
 
 
-@translates(aten.baddbmm.default, complex=True)
+@translates("aten::baddbmm", complex=True)
 def baddbmm(
     op: Op, self: ir.Value, batch1: ir.Value, batch2: ir.Value, beta: Operand = 1, alpha: Operand = 1
 ) -> ir.Value:
@@ -107,7 +104,7 @@ def baddbmm(
     return _sum(op, self, _matmul(op, batch1, batch2), beta, alpha)
 
 
-@translates(aten.addbmm.default, complex=True)
+@translates("aten::addbmm", complex=True)
 def addbmm(
     op: Op, self: ir.Value, batch1: ir.Value, batch2: ir.Value, beta: Operand = 1, alpha: Operand = 1
 ) -> ir.Value:
@@ -117,7 +114,7 @@ def addbmm(
     return _sum(op, self, product, beta, alpha)
 
 
-@translates(aten.linear.default, complex=True)
+@translates("aten::linear", complex=True)
 def linear(op: Op, input: ir.Value, weight: ir.Value, bias: ir.Value | None = None) -> ir.Value:
     """aten::linear(Tensor input, Tensor weight, Tensor? bias=None) -> Tensor"""
 
@@ -140,7 +137,7 @@ def _with_bias(op: Op, value: Pair, bias: ir.Value | None, trailing: int) -> ir.
     return join(op, op.Add(value[0], real), op.Add(value[1], imaginary))
 
 
-@translates(aten.outer.default, complex=True)
+@translates("aten::outer", complex=True)
 def outer(op: Op, self: ir.Value, vec2: ir.Value) -> ir.Value:
     """aten::outer(Tensor self, Tensor vec2) -> Tensor"""
     dtype = part_dtype(op)
@@ -149,7 +146,7 @@ def outer(op: Op, self: ir.Value, vec2: ir.Value) -> ir.Value:
     return join(op, *multiply(op, columns, right))
 
 
-@translates(aten.conv1d.default, aten.conv2d.default, aten.conv3d.default, complex=True)
+@translates("aten::conv1d", "aten::conv2d", "aten::conv3d", complex=True)
 def conv(
     op: Op,
     input: ir.Value,
@@ -172,7 +169,7 @@ def conv(
     return _with_bias(op, bilinear(op, product, input, weight), bias, _spatial_rank(op, weight))
 
 
-@translates(aten.conv1d.padding, aten.conv2d.padding, aten.conv3d.padding, complex=True)
+@translates("aten::conv1d.padding", "aten::conv2d.padding", "aten::conv3d.padding", complex=True)
 def conv_padding(
     op: Op,
     input: ir.Value,
@@ -197,7 +194,7 @@ def conv_padding(
     return _with_bias(op, bilinear(op, product, input, weight), bias, _spatial_rank(op, weight))
 
 
-@translates(aten.conv_transpose1d.default, aten.conv_transpose2d.input, aten.conv_transpose3d.input, complex=True)
+@translates("aten::conv_transpose1d", "aten::conv_transpose2d.input", "aten::conv_transpose3d.input", complex=True)
 def conv_transpose(
     op: Op,
     input: ir.Value,

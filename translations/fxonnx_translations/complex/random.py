@@ -26,13 +26,13 @@ def _parts(op: Op, std: float = 1.0) -> Pair:
     return real, imaginary
 
 
-@translates(aten.randn.default, complex=True)
+@translates("aten::randn", complex=True)
 def randn(op: Op, size: Sequence[Dim], **options: Any) -> ir.Value:
     """aten::randn(SymInt[] size, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor"""
     return op.join(*_parts(op))
 
 
-@translates(aten.randn_like.default, complex=True)
+@translates("aten::randn_like", complex=True)
 def randn_like(op: Op, self: ir.Value, **options: Any) -> ir.Value:
     """aten::randn_like(Tensor self, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None, MemoryFormat? memory_format=None) -> Tensor"""
     if not op.result.torch_dtype.is_complex:
@@ -40,7 +40,7 @@ def randn_like(op: Op, self: ir.Value, **options: Any) -> ir.Value:
     return op.join(*_parts(op))
 
 
-@translates(aten.normal_functional.default, complex=True)
+@translates("aten::normal_functional", complex=True)
 def normal_functional(op: Op, self: ir.Value, mean: float = 0.0, std: float = 1.0, generator: None = None) -> ir.Value:
     """aten::normal_functional(Tensor self, float mean=0., float std=1., *, Generator? generator=None) -> Tensor"""
     real, imaginary = _parts(op, float(std))

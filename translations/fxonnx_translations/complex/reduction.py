@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import onnx_ir as ir
-import torch
 
 from ..aten import indexing, search
 from ..aten import reduction as real_reduction
@@ -14,8 +13,6 @@ from ..registry import translates
 from .arithmetic import multiply
 from .parts import Pair, pair_of, part_dtype
 from .polar import angle_of, size_of
-
-aten = torch.ops.aten
 
 
 def _product_of_polar(op: Op, value: Pair, axis: int) -> Pair:
@@ -50,7 +47,7 @@ def _product(op: Op, value: Pair, axis: int) -> Pair:
     return value
 
 
-@translates(aten.prod.default, complex=True)
+@translates("aten::prod", complex=True)
 def prod(op: Op, self: ir.Value, dtype: Any = None) -> ir.Value:
     """aten::prod(Tensor self, *, ScalarType? dtype=None) -> Tensor"""
     real, imaginary = pair_of(op, self, part_dtype(op))
@@ -61,7 +58,7 @@ def prod(op: Op, self: ir.Value, dtype: Any = None) -> ir.Value:
     return op.join(op.Squeeze(made[0], [0]), op.Squeeze(made[1], [0]))
 
 
-@translates(aten.prod.dim_int, complex=True)
+@translates("aten::prod.dim_int", complex=True)
 def prod_dim(op: Op, self: ir.Value, dim: int, keepdim: bool = False, dtype: Any = None) -> ir.Value:
     """aten::prod.dim_int(Tensor self, int dim, bool keepdim=False, *, ScalarType? dtype=None) -> Tensor"""
     pair = pair_of(op, self, part_dtype(op))
@@ -73,7 +70,7 @@ def prod_dim(op: Op, self: ir.Value, dim: int, keepdim: bool = False, dtype: Any
     return op.join(real, imaginary) if keepdim else op.join(op.Squeeze(real, [axis]), op.Squeeze(imaginary, [axis]))
 
 
-@translates(aten.var.correction, aten.var.default, aten.var.dim, complex=True)
+@translates("aten::var.correction", "aten::var", "aten::var.dim", complex=True)
 def var(
     op: Op, self: ir.Value, dim: Any = None, unbiased: bool = True, keepdim: bool = False, correction: Any = None
 ) -> ir.Value:
@@ -85,7 +82,7 @@ def var(
     return op.Add(real, imaginary)
 
 
-@translates(aten.std.correction, aten.std.default, aten.std.dim, complex=True)
+@translates("aten::std.correction", "aten::std", "aten::std.dim", complex=True)
 def std(
     op: Op, self: ir.Value, dim: Any = None, unbiased: bool = True, keepdim: bool = False, correction: Any = None
 ) -> ir.Value:
@@ -101,7 +98,7 @@ def _is_not_zero(op: Op, value: ir.Value) -> ir.Value:
     return op.Or(op.cast(real, ir.DataType.BOOL), op.cast(imaginary, ir.DataType.BOOL))
 
 
-@translates(aten.nonzero.default, aten.argwhere.default, complex=True)
+@translates("aten::nonzero", "aten::argwhere", complex=True)
 def nonzero(op: Op, self: ir.Value) -> ir.Value:
     """aten::nonzero(Tensor self) -> Tensor
     aten::argwhere(Tensor self) -> Tensor
@@ -109,13 +106,13 @@ def nonzero(op: Op, self: ir.Value) -> ir.Value:
     return indexing.nonzero(op, _is_not_zero(op, self))
 
 
-@translates(aten.nonzero_static.default, complex=True)
+@translates("aten::nonzero_static", complex=True)
 def nonzero_static(op: Op, self: ir.Value, *, size: int, fill_value: int = -1) -> ir.Value:
     """aten::nonzero_static(Tensor self, *, SymInt size, int fill_value=-1) -> Tensor"""
     return search.nonzero_static(op, _is_not_zero(op, self), size=size, fill_value=fill_value)
 
 
-@translates(aten.nonzero_numpy.default, complex=True)
+@translates("aten::nonzero_numpy", complex=True)
 def nonzero_numpy(op: Op, self: ir.Value) -> list[ir.Value]:
     """aten::nonzero_numpy(Tensor self) -> Tensor[]"""
     return indexing.nonzero_numpy(op, _is_not_zero(op, self))

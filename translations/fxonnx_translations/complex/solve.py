@@ -66,7 +66,7 @@ def _info(op: Op, lu: LU, matrix: Pair) -> ir.Value:
     return op.cast(op.Min(op.cast(lu.info, ir.DataType.INT64), size), op.dtype_of(lu.info))
 
 
-@translates(aten.linalg_inv_ex.default, complex=True)
+@translates("aten::linalg_inv_ex", complex=True)
 def linalg_inv_ex(op: Op, A: ir.Value, *, check_errors: bool = False) -> tuple[ir.Value, ir.Value]:
     """aten::linalg_inv_ex(Tensor A, *, bool check_errors=False) -> (Tensor inverse, Tensor info)"""
     matrix = _pair(op, A)
@@ -76,7 +76,7 @@ def linalg_inv_ex(op: Op, A: ir.Value, *, check_errors: bool = False) -> tuple[i
     return join(op, *inverse), _info(op, lu, matrix)
 
 
-@translates(aten._linalg_solve_ex.default, complex=True)
+@translates("aten::_linalg_solve_ex", complex=True)
 def linalg_solve_ex(
     op: Op, A: ir.Value, B: ir.Value, *, left: bool = True, check_errors: bool = False
 ) -> list[ir.Value | None]:
@@ -106,7 +106,7 @@ def _triangle(op: Op, parts: Pair, *, upper: bool, unit: bool) -> Pair:
     return real, imaginary
 
 
-@translates(aten.linalg_solve_triangular.default, complex=True)
+@translates("aten::linalg_solve_triangular", complex=True)
 def linalg_solve_triangular(
     op: Op, self: ir.Value, B: ir.Value, *, upper: bool, left: bool = True, unitriangular: bool = False
 ) -> ir.Value:
@@ -115,7 +115,7 @@ def linalg_solve_triangular(
     return join(op, *_solved(op, factor, _pair(op, B), left=left)[0])
 
 
-@translates(aten.triangular_solve.default, complex=True)
+@translates("aten::triangular_solve", complex=True)
 def triangular_solve(
     op: Op, self: ir.Value, A: ir.Value, upper: bool = True, transpose: bool = False, unitriangular: bool = False
 ) -> tuple[ir.Value, ir.Value]:
@@ -126,13 +126,13 @@ def triangular_solve(
     return join(op, *solution), op.join(real, imaginary)
 
 
-@translates(aten.cholesky_solve.default, complex=True)
+@translates("aten::cholesky_solve", complex=True)
 def cholesky_solve(op: Op, self: ir.Value, input2: ir.Value, upper: bool = False) -> ir.Value:
     """aten::cholesky_solve(Tensor self, Tensor input2, bool upper=False) -> Tensor"""
     return join(op, *_by_cholesky(op, _pair(op, self), input2, upper))
 
 
-@translates(aten.cholesky_inverse.default, complex=True)
+@translates("aten::cholesky_inverse", complex=True)
 def cholesky_inverse(op: Op, self: ir.Value, upper: bool = False) -> ir.Value:
     """aten::cholesky_inverse(Tensor self, bool upper=False) -> Tensor"""
     *batch, size, _ = op.dims(op.parts(self)[0])
@@ -148,7 +148,7 @@ def _by_cholesky(op: Op, right: Pair, factor: ir.Value, upper: bool) -> Pair:
     return _parts(op, solved_by_lu(op, lu.factors, lu.order, _column(op, right)), op.dims(right[0])[-2])
 
 
-@translates(aten.linalg_matrix_exp.default, complex=True)
+@translates("aten::linalg_matrix_exp", complex=True)
 def linalg_matrix_exp(op: Op, self: ir.Value) -> ir.Value:
     """aten::linalg_matrix_exp(Tensor self) -> Tensor"""
     parts = op.parts(self)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import onnx_ir as ir
-import torch
 
 from ..formulas import log_one_plus
 from ..op import Op
@@ -11,8 +10,6 @@ from ..registry import translates
 from .functions import sqrt_of
 from .parts import Pair, join
 from .polar import angle_of
-
-aten = torch.ops.aten
 
 
 def _times_i(op: Op, value: Pair) -> Pair:
@@ -97,73 +94,73 @@ def _atanh(op: Op, value: Pair) -> Pair:
     return real, op.Mul(half, angle)
 
 
-@translates(aten.sin.default, complex=True)
+@translates("aten::sin", complex=True)
 def sin(op: Op, self: ir.Value) -> ir.Value:
     """aten::sin(Tensor self) -> Tensor"""
     return join(op, *_over_i(op, _sinh(op, _times_i(op, op.parts(self)))))
 
 
-@translates(aten.cos.default, complex=True)
+@translates("aten::cos", complex=True)
 def cos(op: Op, self: ir.Value) -> ir.Value:
     """aten::cos(Tensor self) -> Tensor"""
     return join(op, *_cosh(op, _times_i(op, op.parts(self))))
 
 
-@translates(aten.tan.default, complex=True)
+@translates("aten::tan", complex=True)
 def tan(op: Op, self: ir.Value) -> ir.Value:
     """aten::tan(Tensor self) -> Tensor"""
     return join(op, *_over_i(op, _tanh(op, _times_i(op, op.parts(self)))))
 
 
-@translates(aten.sinh.default, complex=True)
+@translates("aten::sinh", complex=True)
 def sinh(op: Op, self: ir.Value) -> ir.Value:
     """aten::sinh(Tensor self) -> Tensor"""
     return join(op, *_sinh(op, op.parts(self)))
 
 
-@translates(aten.cosh.default, complex=True)
+@translates("aten::cosh", complex=True)
 def cosh(op: Op, self: ir.Value) -> ir.Value:
     """aten::cosh(Tensor self) -> Tensor"""
     return join(op, *_cosh(op, op.parts(self)))
 
 
-@translates(aten.tanh.default, complex=True)
+@translates("aten::tanh", complex=True)
 def tanh(op: Op, self: ir.Value) -> ir.Value:
     """aten::tanh(Tensor self) -> Tensor"""
     return join(op, *_tanh(op, op.parts(self)))
 
 
-@translates(aten.asin.default, complex=True)
+@translates("aten::asin", complex=True)
 def asin(op: Op, self: ir.Value) -> ir.Value:
     """aten::asin(Tensor self) -> Tensor"""
     return join(op, *_asin(op, op.parts(self)))
 
 
-@translates(aten.acos.default, complex=True)
+@translates("aten::acos", complex=True)
 def acos(op: Op, self: ir.Value) -> ir.Value:
     """aten::acos(Tensor self) -> Tensor"""
     return join(op, *_acos(op, op.parts(self)))
 
 
-@translates(aten.atan.default, complex=True)
+@translates("aten::atan", complex=True)
 def atan(op: Op, self: ir.Value) -> ir.Value:
     """aten::atan(Tensor self) -> Tensor"""
     return join(op, *_over_i(op, _atanh(op, _times_i(op, op.parts(self)))))
 
 
-@translates(aten.asinh.default, complex=True)
+@translates("aten::asinh", complex=True)
 def asinh(op: Op, self: ir.Value) -> ir.Value:
     """aten::asinh(Tensor self) -> Tensor"""
     return join(op, *_over_i(op, _asin(op, _times_i(op, op.parts(self)))))
 
 
-@translates(aten.acosh.default, complex=True)
+@translates("aten::acosh", complex=True)
 def acosh(op: Op, self: ir.Value) -> ir.Value:
     """aten::acosh(Tensor self) -> Tensor"""
     return join(op, *_acosh(op, op.parts(self)))
 
 
-@translates(aten.atanh.default, complex=True)
+@translates("aten::atanh", complex=True)
 def atanh(op: Op, self: ir.Value) -> ir.Value:
     """aten::atanh(Tensor self) -> Tensor"""
     return join(op, *_atanh(op, op.parts(self)))

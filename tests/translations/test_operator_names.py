@@ -1,0 +1,39 @@
+"""Operators are named by strings: each name exists, in this version of torch or in another one that is supported."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+import onnx_ir as ir
+import torch
+
+from fxonnx_translations.op import Op
+from fxonnx_translations.registry import build_registry, translates
+from fxonnx_translations.translations import default_registry
+
+from .operators import overload_of
+
+ABSENT: dict[str, frozenset[str]] = {}
+
+
+def test_every_name_is_an_operator() -> None:
+    registry = default_registry()
+    absent = {name for name in (*registry.table, *registry.complex_table) if overload_of(name) is None}
+    version = ".".join(torch.__version__.split(".")[:2])
+    assert absent == ABSENT.get(version, frozenset())
+
+
+def test_an_operator_may_be_defined_after_the_registry_is_built() -> None:
+    @translates("fxonnx_late::twice", "fxonnx_late::twice.never")
+    def twice(op: Op, self: ir.Value) -> ir.Value:
+        return op.Mul(self, 2.0)
+
+    module = ModuleType(twice.__module__)
+    vars(module)["twice"] = twice
+    registry = build_registry([module])
+    library = torch.library.Library("fxonnx_late", "DEF")
+    library.define("twice(Tensor self) -> Tensor")
+    target = torch.ops.fxonnx_late.twice.default
+    found = registry.unconditional(target)
+    assert found is not None
+    assert found.function is twice
