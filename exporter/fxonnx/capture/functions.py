@@ -45,8 +45,13 @@ class FunctionCall:
         return args
 
 
-_apply: Callable[..., Any] = torch.autograd.Function.apply.__func__  # type: ignore[attr-defined]
+_torch_apply: Any = vars(torch.autograd.Function)["apply"]
 _calls: ContextVar[Sequence[FunctionCall] | None] = ContextVar("fxonnx_function_calls", default=None)
+
+
+def _apply(function: type[torch.autograd.Function], *args: Any, **kwargs: Any) -> Any:
+    # A classmethod until torch 2.14, and then a method descriptor, which has no ``__func__``: both bind to a class.
+    return _torch_apply.__get__(None, function)(*args, **kwargs)
 
 
 def _run(tensors: list[Tensor], name: str, index: int) -> list[Tensor]:
