@@ -254,7 +254,7 @@ AUTO = [
     pytest.param(lambda x, y: x + y, (R(4), R(4)), ({0: "a"}, {0: "b"}), [{"a": size, "b": size} for size in (4, 1, 7, 17)], id="equal"),
     pytest.param(lambda x, y: x + y[1:], (R(4), R(5)), ({0: d}, {0: d + 1}), [{"d": 4}, {"d": 1}, {"d": 7}, {"d": 17}], id="derived"),
     pytest.param(lambda x, y: x + y[1:], (R(4), R(5)), ({0: "a"}, {0: "b"}), [{"a": size, "b": size + 1} for size in (4, 1, 7, 17)], id="following"),
-    pytest.param(lambda x, y: (x + 1, y + 1), (R(4), R(4)), ({0: "n"}, {0: "n"}), [row for size in (4, 1, 7, 17) for row in 2 * [{"n": size, "n_1": size}]], id="twins"),
+    pytest.param(lambda x, y: (x + 1, y + 1), (R(4), R(4)), ({0: "n"}, {0: "n"}), [row for size in (4, 1, 7, 17) for row in 2 * [{"n": size}]], id="one-name"),
     pytest.param(lambda x, y: x * y, (R(4), 5), ({0: "n"}, "k"), [{"n": size, "k": 5} for size in (4, 1, 7, 17)], id="int"),
     pytest.param(lambda x: x * 2, (R(4),), None, [{}], id="static"),
 ]  # fmt: skip

@@ -18,7 +18,7 @@ from .constraints import Constraint, Limits, Place
 from .guards import Guard, GuardLog, guards_of_environment, line_of_node
 from .periods import Bounds, multiple
 from .relations import bounds_of, follows, normal_forms, text_of
-from .shapes import DimHint, DimSpec, Leaf
+from .shapes import DimHint, DimSpec, Leaf, Shapes, SharedDim
 
 __all__ = ["read_limits"]
 
@@ -35,7 +35,7 @@ _SOURCE = re.compile(r"L\['(\w+)'\](.*?)(?:\.size\(\)\[(\d+)\])?")
 
 def read_limits(
     program: ExportedProgram,
-    leaves: Sequence[Leaf],
+    shapes: Shapes | None,
     dim_names: Mapping[sympy.Symbol, str],
     log: GuardLog | None,
 ) -> Limits:
@@ -43,17 +43,22 @@ def read_limits(
 
     Args:
         program: The program.
-        leaves: The leaves of its inputs, with what the user asked of them; empty if nothing was asked.
+        shapes: What the user asked of its inputs; None if nothing was asked.
         dim_names: torch's symbols to the user's names.
         log: The guards of its capture; None for a program that was captured elsewhere.
     """
+    leaves = () if shapes is None else shapes.leaves
     reader = _Reader(program, leaves, dim_names, log)
     if not reader.places:
         return Limits()
     guards = [*(log.guards if log is not None else _guards_of_program(program)), *_guards_of_squeezes(program)]
     constraints = list(reader.constraints(guards))
     return Limits(
-        (*constraints, *reader.ranges(constraints)),
+        (
+            *constraints,
+            *reader.ranges(constraints),
+            *reader.equalities(() if shapes is None else shapes.shared, leaves),
+        ),
         tuple(reader.places),
         {symbol.name: bounds for symbol, bounds in reader.asked.items()},
         reader.twins,
@@ -226,6 +231,19 @@ class _Reader:
                 yield _range(sympy.Ge(symbol, asked.low), symbol)
             if asked.high is not None and not any(bounds.high is not None for bounds in found):
                 yield _range(sympy.Le(symbol, asked.high), symbol)
+
+    def equalities(self, shared: Sequence[SharedDim], leaves: Sequence[Leaf]) -> Iterator[Constraint]:
+        """That dims with one name are equal, for those that are dynamic in the program."""
+        sizes = {place.label: place.expression for place in self.places if place.is_exact}
+        for group in shared:
+            places = [(leaves[index].label, axis) for index, axis in group.places]
+            dynamic = [place for place in places if _place_label(*place) in sizes]
+            if len(dynamic) > 1:
+                names = [_place_name(*place) for place in dynamic]
+                first, *others = [sympy.Symbol(name, integer=True) for name in names]
+                expression = sympy.And(*(sympy.Eq(first, other) for other in others))
+                symbols = {symbol.name for place in dynamic for symbol in sizes[_place_label(*place)].free_symbols}
+                yield Constraint(" == ".join(names), expression, tuple(sorted(symbols)), is_equality=True)
 
 
 def _range(relation: sympy.Basic, symbol: sympy.Symbol) -> Constraint:

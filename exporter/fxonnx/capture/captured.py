@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import sympy
@@ -29,6 +29,7 @@ from .relations import bounds_of
 from .scalars import explain_branch, frozen_arguments, with_dynamic_ints, with_scalar_inputs
 from .script import as_modules
 from .shapes import Leaf, Shapes
+from .shared_names import differing_dims, shared_dims
 
 __all__ = ["ALIASES_KEY", "Capture", "capture"]
 
@@ -160,6 +161,7 @@ def _captured(
     inputs, scalars, ints = with_scalar_inputs(bind_inputs(model, args, kwargs), dynamic_scalars, model)
     shapes, axes, others = request.read(inputs)
     shapes = with_dynamic_ints(shapes, ints)
+    shapes = replace(shapes, shared=shared_dims(shapes.leaves, others))
     log = GuardLog()
     calls: list[FunctionCall] = []
     try:
@@ -169,10 +171,11 @@ def _captured(
         explain_branch(error, [shapes.leaves[index].label for index in sorted(scalars)])
         raise
     names, aliases = _names(program, shapes, axes, request, log)
-    limits = read_limits(program, shapes.leaves, names, log)
+    _warn_of_differing(shapes.leaves, others)
+    limits = read_limits(program, shapes, names, log)
     joined = _joined(names, limits)
     if joined != names:
-        names, limits = joined, read_limits(program, shapes.leaves, joined, log)
+        names, limits = joined, read_limits(program, shapes, joined, log)
     _check_fixed(limits, shapes.leaves, log)
     narrow = [constraint for constraint in limits.constraints if constraint.narrows]
     if narrow and strict_shapes:
@@ -184,6 +187,18 @@ def _captured(
     return Capture(
         program, names, aliases, limits, *paths, inputs.objects, others, frozen, scalars, tuple(calls), counted
     )
+
+
+def _warn_of_differing(leaves: Sequence[Leaf], others: Sequence[Call]) -> None:
+    differing = differing_dims(leaves, others)
+    if differing:
+        warnings.warn(
+            "one name is given to dims of different sizes, which become separate dims with numbered names:\n"
+            + "\n".join(f"  {text}" for text in differing)
+            + "\nhint: use one name per size, or an example in which the dims are equal",
+            UserWarning,
+            stacklevel=5,
+        )
 
 
 def _counted(counted: Mapping[int, int], leaves: Sequence[Leaf]) -> dict[str, int]:
@@ -206,17 +221,18 @@ def _as_it_is(program: ExportedProgram, request: _Request) -> Capture:
             "more_inputs", "the dims of an ExportedProgram are what they are", hint="pass the nn.Module it was made of"
         )
     if not (request.dynamic_shapes or request.dynamic_axes):
-        return Capture(program, {}, {}, read_limits(program, (), {}, None), output_paths=output_paths(program))
+        return Capture(program, {}, {}, read_limits(program, None, {}, None), output_paths=output_paths(program))
     shapes, axes, _ = request.read(inputs_of_program(program), user_inputs(program))
+    shapes = replace(shapes, shared=shared_dims(shapes.leaves))
     names, aliases = _names(program, shapes, axes, request)
-    limits = read_limits(program, shapes.leaves, names, None)
+    limits = read_limits(program, shapes, names, None)
     return Capture(program, names, aliases, limits, output_paths=output_paths(program))
 
 
 def _names(
     program: ExportedProgram, shapes: Shapes, axes: Axes | None, request: _Request, log: GuardLog | None = None
 ) -> tuple[dict[sympy.Symbol, str], dict[str, tuple[str, ...]]]:
-    names = name_dims(program, shapes.leaves, log)
+    names = name_dims(program, shapes, log)
     return names if axes is None else name_output_dims(program, axes, request.output_names, names)
 
 

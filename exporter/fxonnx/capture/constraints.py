@@ -39,6 +39,8 @@ class Constraint:
         code: The code of that line alone, or None.
         narrows: Whether the user asked for more: a name, ``Dim.DYNAMIC`` or a ``Dim``; ``Dim.AUTO`` asks for nothing.
         is_range: Whether it is the range of a ``Dim`` that the user gave.
+        is_equality: Whether it states that dims to which the user gave one name are equal; the symbols of its
+            expression are the places where they are.
     """
 
     text: str
@@ -48,6 +50,7 @@ class Constraint:
     code: str | None = None
     narrows: bool = False
     is_range: bool = False
+    is_equality: bool = False
 
     def __str__(self) -> str:
         return self.text if self.line is None else f"{self.text} ({self.line})"
@@ -105,8 +108,11 @@ class Limits:
 
         constraints = []
         for constraint in self.constraints:
-            expression = constraint.expression.xreplace(to(constraint.expression.free_symbols))
             dims = tuple(names.get(dim, dim) for dim in constraint.dims)
+            if constraint.is_equality:
+                constraints.append(replace(constraint, dims=dims))
+                continue
+            expression = constraint.expression.xreplace(to(constraint.expression.free_symbols))
             constraints.append(replace(constraint, text=text_of(expression), expression=expression, dims=dims))
         places = [
             replace(place, expression=place.expression.xreplace(to(place.expression.free_symbols)))
@@ -180,6 +186,9 @@ class Limits:
     def violated(self, sizes: Mapping[str, int]) -> Constraint | None:
         """The first constraint that sizes do not satisfy; one that is about other dims, too, is left out."""
         for constraint in self.constraints:
+            # Sizes by dim satisfy equalities of places; check() compares the places.
+            if constraint.is_equality:
+                continue
             if all(name in sizes for name in constraint.dims) and not _holds(constraint.expression, sizes):
                 return constraint
         return None

@@ -32,6 +32,7 @@ from .preserve import preserved
 from .recurrent import recurrent_kernels
 from .script import run_in_python
 from .shapes import DimHint, DimSpec, Leaf, Shapes
+from .shared_names import unify
 
 __all__ = ["export_module"]
 
@@ -76,7 +77,7 @@ def _export_somehow(model: torch.nn.Module, inputs: Inputs, shapes: Shapes, log:
     except Exception as error:  # noqa: BLE001 - raised below unless the second way works
         first = error
     try:
-        return _export(model, inputs, shapes.for_torch(_dim), strict=True)
+        return _export(model, inputs, shapes, _dim, strict=True)
     except Exception:  # noqa: BLE001 - the first failure is the one that speaks of the user's code
         raise _failure(first) from first
 
@@ -84,7 +85,7 @@ def _export_somehow(model: torch.nn.Module, inputs: Inputs, shapes: Shapes, log:
 def _export_refined(model: torch.nn.Module, inputs: Inputs, shapes: Shapes, log: GuardLog) -> ExportedProgram:
     """Exports; if torch finds that Dims have smaller ranges or follow from each other, exports with that."""
     try:
-        return _export(model, inputs, shapes.for_torch(_dim), strict=False)
+        return _export(model, inputs, shapes, _dim, strict=False)
     except Exception as error:
         message = str(error)
         fixed = _fixed_dims(message, shapes)
@@ -93,11 +94,11 @@ def _export_refined(model: torch.nn.Module, inputs: Inputs, shapes: Shapes, log:
         refined = _refined_dims(message, shapes)
         if not refined:
             raise
-    return _export(model, inputs, shapes.for_torch(lambda spec: _dim(spec, refined)), strict=False)
+    return _export(model, inputs, shapes, lambda spec: _dim(spec, refined), strict=False)
 
 
 def _export(
-    model: torch.nn.Module, inputs: Inputs, dynamic_shapes: dict[str, Any] | None, *, strict: bool
+    model: torch.nn.Module, inputs: Inputs, shapes: Shapes, dim_of: Callable[[DimSpec], Any], *, strict: bool
 ) -> ExportedProgram:
     tensors = [leaf for leaf in pytree.tree_leaves((inputs.args, inputs.kwargs)) if isinstance(leaf, torch.Tensor)]
     with (
@@ -111,14 +112,14 @@ def _export(
         _quiet(),
         nullcontext() if strict else _traced(),
     ):
-        model.forward = _of_tensors(model.forward, inputs, strict)
+        model.forward = _of_tensors(model.forward, inputs, shapes, strict)
         # Oblivious: an example size of 0 or 1 says nothing about a dynamic dim.
         with symbolic_config.patch(backed_size_oblivious=True):  # type: ignore[attr-defined]
             return torch.export.export(
                 model,
                 inputs.args,
                 inputs.kwargs,
-                dynamic_shapes=dynamic_shapes,
+                dynamic_shapes=shapes.for_torch(dim_of),
                 strict=strict,
                 prefer_deferred_runtime_asserts_over_guards=True,
             )
@@ -143,7 +144,7 @@ def _distinct(inputs: Inputs) -> Inputs:
     return replace(inputs, args=args, kwargs=kwargs)
 
 
-def _of_tensors(forward: Callable[..., Any], inputs: Inputs, strict: bool) -> Callable[..., Any]:
+def _of_tensors(forward: Callable[..., Any], inputs: Inputs, shapes: Shapes, strict: bool) -> Callable[..., Any]:
     """``forward`` as a function of containers of tensors, for the objects that it takes and returns.
 
     Its signature has the names of its ``**kwargs``; torch.export mixes the two up otherwise.
@@ -152,6 +153,7 @@ def _of_tensors(forward: Callable[..., Any], inputs: Inputs, strict: bool) -> Ca
     def forward_of_tensors(*args: Any, **kwargs: Any) -> Any:
         if not strict:
             note_examples((args, kwargs), (inputs.args, inputs.kwargs))
+            unify(shapes.shared, (args, kwargs))
         if inputs.objects is not None:
             args, kwargs = assembled(inputs.objects, (args, kwargs))
         return dismantled(forward(*args, **kwargs))

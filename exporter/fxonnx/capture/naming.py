@@ -12,18 +12,18 @@ from torch.export.graph_signature import InputKind
 
 from ..errors import CaptureError
 from .guards import GuardLog
-from .shapes import DimHint, DimSpec, Leaf
+from .shapes import DimHint, DimSpec, Leaf, Shapes, SharedDim
 
 __all__ = ["fixed_dims_error", "name_dims"]
 
 
 def name_dims(
-    program: ExportedProgram, leaves: Sequence[Leaf], log: GuardLog | None = None
+    program: ExportedProgram, shapes: Shapes, log: GuardLog | None = None
 ) -> tuple[dict[sympy.Symbol, str], dict[str, tuple[str, ...]]]:
     """Finds the symbol of every dim that has a name.
 
-    The first name given to a symbol wins, in the order of the inputs; the others are its aliases. One name on two
-    symbols, dims that nothing proves equal, becomes ``n`` and ``n_1``.
+    The first name given to a symbol wins, in the order of the inputs; the others are its aliases. One name on several
+    symbols stays one name where the examples agree; otherwise it becomes ``n`` and ``n_1``.
 
     Returns:
         Symbol to unique name, and name to aliases.
@@ -31,11 +31,12 @@ def name_dims(
     Raises:
         CaptureError: If a dim that was to be dynamic has only one possible size.
     """
-    if not any(leaf.dims for leaf in leaves):
+    if shapes.is_static:
         return {}, {}
     given: dict[sympy.Symbol, list[str]] = {}
     fixed: list[tuple[Leaf, int | None, int]] = []
-    for leaf, value in zip(leaves, _input_values(program), strict=True):
+    symbols: dict[tuple[int, int | None], sympy.Symbol] = {}
+    for index, (leaf, value) in enumerate(zip(shapes.leaves, _input_values(program), strict=True)):
         for axis, spec in leaf.dims.items():
             size = value if axis is None else value.shape[axis]
             constant = _constant(size, program)
@@ -46,12 +47,15 @@ def name_dims(
             named = _named_symbol(spec, size.node.expr)
             if named is not None:
                 symbol, name = named
+                symbols[index, axis] = symbol
                 names = given.setdefault(symbol, [])
                 if name not in names:
                     names.append(name)
     if fixed:
         raise fixed_dims_error(fixed, log)
-    return _unique(given)
+    firsts = _merged(shapes.shared, symbols, given)
+    names, aliases = _unique({symbol: found for symbol, found in given.items() if symbol not in firsts})
+    return {symbol: names[firsts.get(symbol, symbol)] for symbol in given}, aliases
 
 
 def fixed_dims_error(fixed: Sequence[tuple[Leaf, int | None, int]], log: GuardLog | None) -> CaptureError:
@@ -116,6 +120,27 @@ def _describe(spec: DimSpec) -> str:
     if isinstance(spec, str):
         return repr(spec)
     return repr(spec.__name__) if isinstance(spec, Dim) else f"Dim.{spec.type.name}"
+
+
+def _merged(
+    shared: Sequence[SharedDim],
+    symbols: Mapping[tuple[int, int | None], sympy.Symbol],
+    given: Mapping[sympy.Symbol, list[str]],
+) -> dict[sympy.Symbol, sympy.Symbol]:
+    """Symbol to the first symbol with which it shares a name, whose list of names in ``given`` grows."""
+    firsts: dict[sympy.Symbol, sympy.Symbol] = {}
+
+    def first_of(symbol: sympy.Symbol) -> sympy.Symbol:
+        return first_of(firsts[symbol]) if symbol in firsts else symbol
+
+    order = list(given)
+    for group in shared:
+        roots = {first_of(symbols[place]) for place in group.places if place in symbols}
+        first, *others = sorted(roots, key=order.index) or [None]
+        for other in others:
+            firsts[other] = first
+            given[first].extend(name for name in given[other] if name not in given[first])
+    return {symbol: first_of(symbol) for symbol in firsts}
 
 
 def _unique(

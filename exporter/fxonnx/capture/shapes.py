@@ -20,7 +20,18 @@ from .inputs import Inputs
 from .objects import COUNTERS
 from .part_specs import specs_of_parts
 
-__all__ = ["DimSpec", "Leaf", "Shapes", "check_example", "fill", "is_counter", "read_shapes", "settled", "specified"]
+__all__ = [
+    "DimSpec",
+    "Leaf",
+    "Shapes",
+    "SharedDim",
+    "check_example",
+    "fill",
+    "is_counter",
+    "read_shapes",
+    "settled",
+    "specified",
+]
 
 DimHint = type(Dim.DYNAMIC)
 """The type of ``Dim.AUTO``, ``Dim.DYNAMIC`` and ``Dim.STATIC``; torch gives it no public name."""
@@ -54,16 +65,33 @@ class Leaf:
 
 
 @dataclass(frozen=True)
+class SharedDim:
+    """Several dims with one name and, in every example, one size.
+
+    Attributes:
+        name: The name.
+        sizes: The size in each example.
+        places: Position among the leaves of the inputs, and axis; None is the value of an int.
+    """
+
+    name: str
+    sizes: tuple[int, ...]
+    places: tuple[tuple[int, int | None], ...]
+
+
+@dataclass(frozen=True)
 class Shapes:
     """What the user wants of the sizes.
 
     Attributes:
         leaves: One per leaf of ``(args, kwargs)``, in that order, which is the order of the graph inputs.
         inputs: The inputs they belong to.
+        shared: Dims that have one name, and one size in every example.
     """
 
     leaves: tuple[Leaf, ...]
     inputs: Inputs
+    shared: tuple[SharedDim, ...] = ()
 
     @property
     def is_static(self) -> bool:
