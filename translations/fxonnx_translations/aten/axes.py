@@ -5,11 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import onnx_ir as ir
+import sympy
+from torch.utils._sympy import functions as sizes
 
 from ..op import Op, Unsupported
 from ..symbols import Dim
 
-__all__ = ["END", "as_carrier", "axis_of", "choose", "position", "rank", "refuse_complex", "sliced", "split_at"]
+__all__ = [
+    "END",
+    "as_carrier",
+    "axis_of",
+    "choose",
+    "first_position",
+    "is_nonnegative",
+    "position",
+    "rank",
+    "refuse_complex",
+    "sliced",
+    "split_at",
+]
 
 END = 2**63 - 1
 """What torch and ONNX both take for "up to the end" of a slice."""
@@ -54,22 +68,55 @@ def refuse_complex(op: Op, name: str) -> None:
         raise Unsupported(f"{name} of a complex tensor")
 
 
-def position(op: Op, index: Dim, size: Dim) -> Dim:
-    """The index counted from the end when that makes a number of it, so that nothing is computed at run time."""
-    if isinstance(index, int):
+def is_nonnegative(dim: Dim) -> bool:
+    """Whether a size or position is known not to be negative."""
+    return dim >= 0 if isinstance(dim, int) else dim.is_nonnegative is True
+
+
+def position(index: Dim, size: Dim, *, in_range: bool = False) -> Dim:
+    """The index as a number from the end where it is one, so that nothing is computed at run time.
+
+    Args:
+        index: The index, counted from the end where it is negative.
+        size: Size of the axis.
+        in_range: Whether the index is known to be between 0 and the size, even if its form does not tell.
+    """
+    if isinstance(index, int) or not (in_range or is_nonnegative(index)):
+        # A negative index counts from the end already: ``index - size`` would be another position.
         return index
     from_end = index - size
     return int(from_end) if from_end.is_Integer and from_end < 0 else index
 
 
-def sliced(op: Op, value: ir.Value, axis: int, start: Dim, end: Dim, step: Dim = 1) -> ir.Value:
-    """One Slice along one axis; limits count from the end when negative and are clamped, as torch's."""
+def first_position(start: Dim, size: Dim) -> Dim:
+    """The start of a slice, counted from the beginning; it may still be greater than the size."""
+    if is_nonnegative(start):
+        return start
+    if isinstance(start, int):
+        return max(start + size, 0) if isinstance(size, int) else sympy.Max(0, size + start)
+    return sympy.Max(0, sizes.Where(sympy.Lt(start, 0), start + size, start))
+
+
+def sliced(
+    op: Op, value: ir.Value, axis: int, start: Dim, end: Dim, step: Dim = 1, *, in_range: bool = False
+) -> ir.Value:
+    """One Slice along one axis; limits count from the end when negative and are clamped, as torch's.
+
+    Args:
+        op: The op object.
+        value: The tensor.
+        axis: Its axis, not negative.
+        start: The first position.
+        end: The position after the last one.
+        step: The distance between positions.
+        in_range: Whether both limits are known to be between 0 and the size, even if their form does not tell.
+    """
     size = op.dims(value)[axis]
     whole = end in (size, END) or (isinstance(end, int) and isinstance(size, int) and end >= size)
     if start == 0 and step == 1 and whole:
         return value
-    first = op.size(position(op, start, size))
-    last = op.const([END]) if end == size else op.size(position(op, end, size))
+    first = op.size(position(start, size, in_range=in_range))
+    last = op.const([END]) if end == size else op.size(position(end, size, in_range=in_range))
     if step == 1:
         return op.Slice(value, first, last, [axis])
     return op.Slice(value, first, last, [axis], op.size(step))

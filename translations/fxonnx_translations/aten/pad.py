@@ -68,7 +68,7 @@ def _repeated(op: Op, value: ir.Value, begin: list[Dim], end: list[Dim]) -> ir.V
     """Circular padding one axis after the other, where Pad has no such mode."""
     for axis, (before, after) in enumerate(zip(begin, end, strict=True)):
         size = op.dims(value)[axis]
-        pieces = [] if before == 0 else [sliced(op, value, axis, size - before, size)]
+        pieces = [] if before == 0 else [sliced(op, value, axis, size - before, size, in_range=True)]
         pieces.append(value)
         if after != 0:
             pieces.append(sliced(op, value, axis, 0, after))

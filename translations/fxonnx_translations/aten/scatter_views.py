@@ -9,7 +9,7 @@ import torch
 from ..op import Op
 from ..registry import translates
 from ..symbols import Dim
-from .axes import END, axis_of, position, refuse_complex, sliced
+from .axes import END, axis_of, first_position, position, refuse_complex, sliced
 from .scatter import along_axis
 
 # The types in which Where has a kernel: for the others joining the parts is shorter.
@@ -47,7 +47,7 @@ def slice_scatter(
         return self
     first, last = _limits(size, count, 0 if start is None else start, END if end is None else end)
     if step != 1:
-        places = _places(op, size, count, first, step)
+        places = _places(op, count, first_position(first, size), step)
         return along_axis(op, self, axis, places, source)
     parts = [source]
     if first != 0:
@@ -58,28 +58,20 @@ def slice_scatter(
 
 
 def _limits(size: Dim, count: Dim, start: Dim, end: Dim) -> tuple[Dim, Dim]:
-    """Where the slice begins and ends, in a form that ONNX's Slice takes for the parts before and behind it.
+    """Where the slice begins and ends, in a form that ONNX's Slice takes for the parts before and after it.
 
-    Numbers that count from the end of a symbolic size stay as they are: nothing is computed at run time then.
+    Numbers stay as they are where the slice cannot begin after its end at any size: nothing is computed at run time.
     """
-    if isinstance(size, int):
-        if isinstance(start, int):
-            start = max(start + size, 0) if start < 0 else start
-        return start, start + count
-    if isinstance(end, int):
-        # A slice that begins behind its end has no elements and was ruled out before.
-        return start, end
-    if isinstance(start, int) and start < 0:
-        return start, end
-    return start, start + count
+    if not isinstance(size, int) and isinstance(start, int) and isinstance(end, int):
+        same_side = (start < 0) == (end < 0)
+        if end == END or (same_side and start <= end):
+            return start, end
+    first = first_position(start, size)
+    return first, first + count
 
 
-def _places(op: Op, size: Dim, count: Dim, first: Dim, step: Dim) -> ir.Value:
+def _places(op: Op, count: Dim, first: Dim, step: Dim) -> ir.Value:
     """The positions of a slice with a step."""
-    if isinstance(first, int) and first < 0:
-        # Positions before the beginning are clamped, as a slice's are.
-        begin = op.Max(op.Add(op.scalar(size), first), op.const(0))
-        return op.Add(op.Mul(op.Range(0, op.scalar(count), 1), op.scalar(step)), begin)
     if isinstance(first, int) and isinstance(count, int) and isinstance(step, int):
         return op.const(torch.from_numpy(first + step * np.arange(count, dtype=np.int64)))
     return op.Range(op.scalar(first), op.scalar(first + count * step), op.scalar(step))
@@ -93,7 +85,7 @@ def select_scatter(op: Op, self: ir.Value, src: ir.Value, dim: int, index: Dim) 
     size, source = dims[axis], op.Unsqueeze(op.cast(src, op.result.dtype), [axis])
     if size == 1:
         return source
-    index = position(op, index, size)
+    index = position(index, size)
     if axis == 0 or not isinstance(index, int):
         return along_axis(op, self, axis, op.size(index), source)
     if isinstance(size, int) and size <= _LONGEST_MASK and op.dtype_of(source) in _CHOSEN:
@@ -120,6 +112,6 @@ def diagonal_scatter(op: Op, self: ir.Value, src: ir.Value, offset: int = 0, dim
     # Element (r, c) of a matrix is number r * columns + c of its row.
     length = op.dims(source)[-1]
     first = offset if offset >= 0 else -offset * columns
-    places = _places(op, rows * columns, length, first, columns + 1)
+    places = _places(op, length, first, columns + 1)
     flat = along_axis(op, op.reshape(matrices, [*batch, rows * columns]), len(batch), places, source)
     return op.Transpose(op.reshape(flat, op.dims(matrices)), perm=[perm.index(axis) for axis in range(len(perm))])

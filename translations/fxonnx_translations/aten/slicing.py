@@ -11,7 +11,7 @@ from torch.utils._sympy.functions import PythonMod
 from ..op import Op
 from ..registry import translates
 from ..symbols import Dim
-from .axes import END, as_carrier, axis_of, position, rank, sliced
+from .axes import END, as_carrier, axis_of, first_position, position, rank, sliced
 
 
 @translates("aten::select.int", "aten::select_copy.int")
@@ -23,7 +23,7 @@ def select(op: Op, self: ir.Value, dim: int, index: Dim) -> ir.Value:
     size = op.dims(self)[axis]
     if size == 1:
         return op.Squeeze(self, [axis])
-    return op.Gather(self, op.scalar(position(op, index, size)), axis=axis)
+    return op.Gather(self, op.scalar(position(index, size)), axis=axis)
 
 
 @translates("aten::slice.Tensor", "aten::slice_copy.Tensor")
@@ -34,9 +34,13 @@ def slice(
     aten::slice_copy.Tensor(Tensor self, int dim=0, SymInt? start=None, SymInt? end=None, SymInt step=1) -> Tensor
     """
     axis = axis_of(op, self, dim)
-    if step == 1 and op.result.shape[axis] == op.dims(self)[axis]:
+    size, length = op.dims(self)[axis], op.result.shape[axis]
+    if step == 1 and length == size:
         return self
-    return sliced(op, self, axis, 0 if start is None else start, END if end is None else end, step)
+    start, end = 0 if start is None else start, END if end is None else end
+    # torch gives this length only where it knows both limits to be positions of the axis.
+    in_range = step == 1 and length == (size if end == END else end) - start
+    return sliced(op, self, axis, start, end, step, in_range=in_range)
 
 
 @translates("aten::narrow", "aten::narrow_copy")
@@ -47,10 +51,12 @@ def narrow(op: Op, self: ir.Value, dim: int, start: Dim, length: Dim) -> ir.Valu
     axis = axis_of(op, self, dim)
     if length == op.dims(self)[axis]:
         return self
-    end = start + length
-    # Counted from the end, the limit 0 would be the beginning.
-    ends_last = isinstance(start, int) and start < 0 and end == 0
-    return sliced(op, self, axis, start, END if ends_last else end)
+    if isinstance(start, int):
+        # Counted from the end, the limit 0 would be the beginning.
+        ends_last = start < 0 and start + length == 0
+        return sliced(op, self, axis, start, END if ends_last else start + length)
+    start = first_position(start, op.dims(self)[axis])
+    return sliced(op, self, axis, start, start + length)
 
 
 @translates("aten::unfold")
