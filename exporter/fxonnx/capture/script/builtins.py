@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import operator
 from collections.abc import Callable, Mapping
@@ -26,6 +27,15 @@ def _extend(items: list[Any], more: list[Any]) -> list[Any]:
 def _set_item(items: Any, key: Any, value: Any) -> Any:
     items[key] = value
     return items
+
+
+def _pop(items: Any, *key: Any) -> Any:
+    """From a list the last item or the one at an index; from a dict the value of a key, or a default."""
+    return items.pop(*key)
+
+
+def _sort(items: list[Any], reverse: bool = False) -> None:
+    items.sort(reverse=reverse)
 
 
 def _sliced(items: Any, start: Any = None, stop: Any = None, step: int = 1) -> Any:
@@ -88,6 +98,7 @@ OF_TENSORS: frozenset[str] = frozenset(
 FUNCTIONS: Mapping[str, Callable[..., Any]] = MappingProxyType(
     {
         "aten::Bool": _as_bool,
+        "aten::Delete": operator.delitem,
         "aten::Float": _as_float,
         "aten::FloatImplicit": _as_float,
         "aten::Int": _as_int,
@@ -103,8 +114,15 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = MappingProxyType(
         "aten::__range_length": _range_length,
         "aten::_set_item": _set_item,
         "aten::add": lambda one, other, alpha=1: one + other * alpha if alpha != 1 else one + other,
+        "aten::add_": operator.iadd,
+        "aten::all": all,
+        "aten::any": any,
         "aten::append": _append,
         "aten::ceil": math.ceil,
+        "aten::clear": lambda items: items.clear(),
+        "aten::copy": copy.copy,
+        "aten::count": operator.countOf,
+        "aten::dict": dict,
         "aten::dim": lambda tensor: tensor.dim(),
         "aten::div": operator.truediv,
         "aten::eq": operator.eq,
@@ -113,25 +131,35 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = MappingProxyType(
         "aten::floordiv": operator.floordiv,
         "aten::format": _format,
         "aten::ge": operator.ge,
+        "aten::get": lambda items, key, default=None: items.get(key, default),
         "aten::gt": operator.gt,
+        "aten::index": operator.indexOf,
         "aten::insert": lambda items, at, item: items.insert(at, item),
         "aten::is_nonzero": _as_bool,
+        "aten::items": lambda items: list(items.items()),
         "aten::keys": lambda items: list(items),
         "aten::le": operator.le,
         "aten::len": len,
         "aten::list": list,
         "aten::lt": operator.lt,
         "aten::mul": operator.mul,
+        "aten::mul_": operator.imul,
         "aten::ne": operator.ne,
         "aten::neg": operator.neg,
-        "aten::pop": lambda items, at=-1: items.pop(at),
+        "aten::pop": _pop,
         "aten::pow": operator.pow,
         "aten::remainder": operator.mod,
+        "aten::remove": lambda items, item: items.remove(item),
         "aten::reverse": lambda items: items.reverse(),
+        "aten::setdefault": lambda items, key, value: items.setdefault(key, value),
         "aten::size": lambda tensor, axis=None: list(tensor.shape) if axis is None else tensor.shape[axis],
         "aten::slice": _sliced,
+        "aten::sort": _sort,
+        "aten::sorted": sorted,
         "aten::sqrt": math.sqrt,
         "aten::sub": lambda one, other, alpha=1: one - other * alpha if alpha != 1 else one - other,
+        "aten::sum": sum,
+        "aten::update": lambda items, more: items.update(more),
         "aten::values": lambda items: list(items.values()),
         "aten::warn": lambda *_: None,
         "prim::DictConstruct": _dict,

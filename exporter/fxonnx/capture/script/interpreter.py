@@ -18,22 +18,6 @@ from .builtins import FUNCTIONS, OF_TENSORS
 __all__ = ["run_graph"]
 
 _NUMBERS = ("number", "Scalar", "int", "float", "bool")
-_EFFECTS = frozenset(
-    {
-        "aten::Delete",
-        "aten::_set_item",
-        "aten::append",
-        "aten::clear",
-        "aten::extend",
-        "aten::insert",
-        "aten::pop",
-        "aten::reverse",
-        "aten::sort",
-        "prim::SetAttr",
-    }
-)
-
-
 def run_graph(graph: Any, args: Sequence[Any]) -> Any:
     """Runs a TorchScript graph.
 
@@ -176,13 +160,34 @@ def _refuse_effects(blocks: Sequence[Any], around: frozenset[str] = frozenset())
     for block in blocks:
         own = around.union(output.debugName() for node in block.nodes() for output in node.outputs())
         for node in block.nodes():
-            if node.kind() in _EFFECTS and next(node.inputs()).debugName() not in own:
+            if _has_effect(node) and next(node.inputs()).debugName() not in own:
                 raise CaptureError(
                     f"{node.kind()} changes something from outside of a branch or loop that depends on data"
                     f"\n  in: {_place(node)}",
                     hint="let the branch or loop return it",
                 )
             _refuse_effects(list(node.blocks()), own)
+
+
+def _has_effect(node: Any) -> bool:
+    """Whether a node changes its first operand in place: an attribute of a module, or a list or dict."""
+    if node.kind() == "prim::SetAttr":
+        return True
+    schema = _schema(node)
+    return schema is not None and _writes_container(schema)
+
+
+def _schema(node: Any) -> Any:
+    """The parsed schema of a node, or None where it has none."""
+    return torch._C.parse_schema(node.schema()) if node.schema() != "(no schema)" else None
+
+
+def _writes_container(schema: Any) -> bool:
+    """Whether an operator changes a list or dict in place; operators of torch would change a copy of it."""
+    first = schema.arguments[0] if schema.arguments else None
+    if first is None or first.alias_info is None or not first.alias_info.is_write:
+        return False
+    return first.type.kind() in ("ListType", "DictType")
 
 
 def _place(node: Any) -> str:
@@ -210,13 +215,13 @@ def _call(node: Any, kind: str, inputs: list[Any]) -> Any:
     if kind == "prim::RaiseException":
         raise RuntimeError(str(inputs[0]))
     namespace, _, name = kind.partition("::")
-    schema = torch._C.parse_schema(node.schema()) if node.schema() != "(no schema)" else None
+    schema = _schema(node)
     of_tensors = schema is not None and any("Tensor" in str(argument.type) for argument in schema.arguments)
     function = FUNCTIONS.get(kind)
     if function is not None and (not of_tensors or kind in OF_TENSORS):
         return function(*inputs)
     packet = getattr(getattr(torch.ops, namespace), name, None) if schema is not None else None
-    if schema is None or packet is None:
+    if schema is None or packet is None or _writes_container(schema):
         raise CaptureError(f"TorchScript's {kind} has no counterpart in ONNX\n  in: {_place(node)}")
     return _operator(packet, schema, inputs)
 
