@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 
 import onnx
-from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, helper
 
 __all__ = ["check_graph"]
 
@@ -131,5 +132,24 @@ def _untyped(graph: GraphProto) -> list[str]:
 
 
 def _names(graph: GraphProto) -> list[str]:
-    counted = Counter(node.name for node in graph.node)
-    return [f"{count} nodes are called {name!r}" for name, count in counted.items() if count > 1 or not name]
+    graphs = [graph, *_bodies(graph)]
+    nodes = Counter(node.name for each in graphs for node in each.node)
+    values = Counter(value.name for each in graphs for value in (*each.input, *each.initializer))
+    # An initializer may be the default of an input.
+    values.subtract({value.name for value in graph.input} & {tensor.name for tensor in graph.initializer})
+    values.update(name for each in graphs for node in each.node for name in node.output if name)
+    return [
+        f"{count} {kind} are called {name!r}"
+        for kind, counted in (("nodes", nodes), ("values", values))
+        for name, count in counted.items()
+        if count > 1 or not name
+    ]
+
+
+def _bodies(graph: GraphProto) -> Iterator[GraphProto]:
+    for node in graph.node:
+        for attribute in node.attribute:
+            bodies = [attribute.g] if attribute.type == AttributeProto.GRAPH else attribute.graphs
+            for body in bodies:
+                yield body
+                yield from _bodies(body)

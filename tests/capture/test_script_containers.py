@@ -16,7 +16,7 @@ class ListsOfLists(nn.Module):
         for i in range(3):
             row: list[Tensor] = []
             for j in range(2):
-                row.append(x + i * j)
+                row.append(x + i * j)  # noqa: PERF401 - the append is tested
             rows.append(row)
         rows[0].append(x * 7)
         del rows[1]
@@ -47,7 +47,7 @@ class UnrolledRows(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         rows: list[list[Tensor]] = []
         for i in range(x.size(1)):
-            rows.append([x[:, i], x[:, i] * 2])
+            rows.append([x[:, i], x[:, i] * 2])  # noqa: PERF401 - the append is tested
         if x.size(1) > 2:
             rows.pop()
         del rows[0][0]

@@ -241,3 +241,66 @@ def test_numbers_have_the_types_that_they_have_in_scripts() -> None:
 
 def test_other_methods_of_scripted_modules() -> None:
     assert kinds(fxonnx.export(Caller().eval(), (X,), verify=True)) == ["Mul", "Add", "Add"]
+
+
+class OnFound(nn.Module):
+    """Branches on how many elements are found, with writes by index."""
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        index = mask.nonzero()[:, 0]
+        x = x * 2
+        if index.size(0) > 0:
+            x[index] = 5.0
+        if index.numel() > 1:
+            x = x.index_put([index], torch.tensor(2.0), accumulate=True)
+        else:
+            x = x.index_put([mask], torch.tensor(3.0))
+        return x
+
+
+class OnContent(nn.Module):
+    """Both branches write in place, also through views."""
+
+    def forward(self, x: torch.Tensor, index: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        x = x + 1
+        if bool((x.sum() > 0).item()):
+            x[index] = value
+        else:
+            x[:, 0].index_put_([index], value[:, 0], accumulate=True)
+            row = x[0]
+            row *= 2
+        return x
+
+
+def test_writes_in_branches_on_how_much_is_found() -> None:
+    model = torch.jit.script(OnFound())
+    x, mask = torch.rand(4, 2), torch.tensor([True, False, True, False])
+    program = fxonnx.export(model.eval(), (x, mask), dynamic_shapes=({0: "n"}, {0: "n"}))
+    for given in (mask, ~mask, mask & False, torch.tensor([False, True, False]), torch.ones(6, dtype=torch.bool)):
+        rows = torch.rand(len(given), 2)
+        torch.testing.assert_close(program(rows, given)[0], model(rows, given))
+
+
+def test_writes_in_branches_on_content() -> None:
+    model = torch.jit.script(OnContent())
+    x, index, value = torch.rand(4, 3), torch.tensor([2, 1]), torch.rand(2, 3)
+    program = fxonnx.export(model.eval(), (x, index, value), dynamic_shapes=({0: "n"}, {0: "k"}, {0: "k"}))
+    assert kinds(program).count("If") == 1
+    for rows in (x, x - 9, torch.rand(7, 3) - 9):
+        for count in (2, 1):
+            given = (rows, index[:count], value[:count])
+            torch.testing.assert_close(program(*given)[0], model(*given))
+
+
+def test_a_write_in_a_branch_to_a_tensor_and_its_view_is_refused() -> None:
+    class Viewed(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = x + 1
+            row = x[0]
+            if bool(x.sum() > 0):
+                x += 1
+                row = row * 2
+            return row
+
+    with pytest.raises(CaptureError, match="writes to a tensor and uses a view of it"):
+        fxonnx.export(torch.jit.script(Viewed()).eval(), (X,))

@@ -20,14 +20,16 @@ WriteBody: TypeAlias = Callable[[Op, torch.fx.Node, Sequence[ir.Value]], "list[i
 def _cond(op: Op, node: torch.fx.Node, value: Callable[[Any], Any], write: WriteBody) -> tuple[ir.Value, ...]:
     """cond(pred, true_fn, false_fn, operands) -> outputs"""
     predicate, then, otherwise, operands = _four(node)
-    given = value(operands)
+    given, condition = value(operands), value(predicate)
+    if not isinstance(condition, ir.Value):
+        if condition in (True, False):
+            return tuple(write(op, then if condition else otherwise, given))
+        # A relation of sizes.
+        condition = op.size(condition)
     branches: dict[str, Any] = {}
     for name, body in (("then_branch", then), ("else_branch", otherwise)):
         inner = op.body(name, [])
         branches[name] = inner.finish(_sized(write(inner, body, given), op.results))
-    condition = value(predicate)
-    if not isinstance(condition, ir.Value):
-        raise Unsupported("a condition that is known at export")
     return _typed(op, op.multi("If", op.Reshape(condition, []), outputs=len(op.results), **branches))
 
 

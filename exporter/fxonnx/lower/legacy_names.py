@@ -20,7 +20,7 @@ def rename_by_scope(graph: ir.Graph) -> None:
     """
     taken = {str(value.name) for value in (*graph.inputs, *graph.outputs, *graph.initializers.values())}
     kept = set(graph.outputs)
-    for node in graph:
+    for node in ir.traversal.RecursiveGraphIterator(graph):
         path = "".join(f"/{scope}" for scope in node.meta.get(SCOPE, ()))
         name = base = f"{path}/{node.op_type}"
         number = 0

@@ -105,8 +105,10 @@ def _finish(builder: Builder) -> None:
         if len(node.outputs) > 1:
             _drop_outputs(node, outputs, builder.opset_version)
     is_foreign = any(node.domain not in ("", "ai.onnx") for node in graph)
-    for node in graph:
+    for node in ir.traversal.RecursiveGraphIterator(graph):
+        # Values have unique names in the whole model, bodies included.
         node.name = f"node_{node.outputs[0].name}"
+    for node in graph:
         for output in node.outputs:
             if output.shape is None and (output.uses() or output in outputs):
                 try:

@@ -64,6 +64,10 @@ def _as_float(value: Any) -> Any:
 
 
 def _as_bool(value: Any) -> Any:
+    if isinstance(value, (torch.SymInt, torch.SymFloat)):
+        return value != 0
+    if isinstance(value, torch.SymBool):
+        return value
     return value.reshape(()).to(torch.bool) if isinstance(value, torch.Tensor) else bool(value)
 
 
@@ -84,8 +88,10 @@ OF_TENSORS: frozenset[str] = frozenset(
         "aten::IntImplicit",
         "aten::dim",
         "aten::is_nonzero",
+        "aten::item",
         "aten::len",
         "aten::list",
+        "aten::numel",
         "aten::size",
         "prim::data",
         "prim::device",
@@ -136,6 +142,8 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = MappingProxyType(
         "aten::index": operator.indexOf,
         "aten::insert": lambda items, at, item: items.insert(at, item),
         "aten::is_nonzero": _as_bool,
+        # Read from a tensor, it stays one, as with _as_int.
+        "aten::item": lambda tensor: tensor.reshape(()),
         "aten::items": lambda items: list(items.items()),
         "aten::keys": lambda items: list(items),
         "aten::le": operator.le,
@@ -146,6 +154,7 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = MappingProxyType(
         "aten::mul_": operator.imul,
         "aten::ne": operator.ne,
         "aten::neg": operator.neg,
+        "aten::numel": lambda tensor: tensor.numel(),
         "aten::pop": _pop,
         "aten::pow": operator.pow,
         "aten::remainder": operator.mod,

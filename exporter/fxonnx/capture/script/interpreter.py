@@ -11,13 +11,17 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from ...errors import CaptureError
 from .builtins import FUNCTIONS, OF_TENSORS
+from .effects import place_of, refuse_effects, schema_of, writes_container, written_names
 
 __all__ = ["run_graph"]
 
 _NUMBERS = ("number", "Scalar", "int", "float", "bool")
+
+
 def run_graph(graph: Any, args: Sequence[Any]) -> Any:
     """Runs a TorchScript graph.
 
@@ -70,13 +74,21 @@ class _Frame:
         return [result] * node.outputsSize()
 
     def _branch(self, node: Any, condition: Any) -> list[Any]:
-        then, otherwise = node.blocks()
+        blocks = then, otherwise = list(node.blocks())
         if isinstance(condition, torch.Tensor):
-            _refuse_effects([then, otherwise])
-            names, operands = self._free_tensors([then, otherwise])
-            bodies = [self._body(block, names) for block in (then, otherwise)]
-            return list(torch.ops.higher_order.cond(condition.reshape(()).bool(), *bodies, operands))
-        return _Frame({}, self).run(then if condition else otherwise)
+            condition = condition.reshape(()).bool()
+        elif not _is_data_dependent(condition):
+            return _Frame({}, self).run(then if condition else otherwise)
+        refuse_effects(blocks)
+        names, operands = self._free_tensors(blocks)
+        written = [at for at, name in enumerate(names) if name in written_names(blocks, names)]
+        _refuse_views(node, operands, written)
+        bodies = [self._body(block, names, written) for block in blocks]
+        results = list(torch.ops.higher_order.cond(condition, *bodies, operands))
+        count = len(results) - len(written)
+        for at, final in zip(written, results[count:], strict=True):
+            operands[at].copy_(final)
+        return results[:count]
 
     def _loop(self, node: Any, count: Any, condition: Any, *carried: Any) -> list[Any]:
         (block,) = node.blocks()
@@ -97,7 +109,7 @@ class _Frame:
         self, block: Any, names: Sequence[str], count: Any, condition: Any, carried: Sequence[Any], first: int
     ) -> list[Any]:
         """A loop that ends at run time: its state is tensors, also where the script has numbers."""
-        _refuse_effects([block])
+        refuse_effects([block])
         free, operands = self._free_tensors([block])
         total = torch.as_tensor(count, dtype=torch.int64).reshape(()) + first
         state = (
@@ -121,10 +133,13 @@ class _Frame:
         results = torch.ops.higher_order.while_loop(goes_on, body, state, (total, *operands))
         return list(results[2:])
 
-    def _body(self, block: Any, names: Sequence[str]) -> Callable[..., Any]:
+    def _body(self, block: Any, names: Sequence[str], written: Sequence[int]) -> Callable[..., Any]:
+        """A body of cond: it writes to clones of its operands, which it returns after its results."""
+
         def run(*operands: Any) -> Any:
-            values = dict(zip(names, operands, strict=True))
-            return tuple(_as_tensor(value).clone() for value in _Frame(values, self).run(block))
+            own = [operand.clone() if at in written else operand for at, operand in enumerate(operands)]
+            results = _Frame(dict(zip(names, own, strict=True)), self).run(block)
+            return tuple(_as_tensor(value).clone() for value in [*results, *(own[at] for at in written)])
 
         return run
 
@@ -146,53 +161,28 @@ class _Frame:
                 self._read_attributes(inner, found)
 
 
+def _refuse_views(node: Any, operands: Sequence[torch.Tensor], written: Sequence[int]) -> None:
+    """Written operands become clones, which writes through a view of them would miss.
+
+    Raises:
+        CaptureError: If a written operand shares memory with another operand.
+    """
+    storages = [tensor.untyped_storage()._cdata for tensor in operands]
+    if any(storages.count(storages[at]) > 1 for at in written):
+        raise CaptureError(
+            f"a branch that depends on data writes to a tensor and uses a view of it\n  in: {place_of(node)}",
+            hint="write to a clone() of the tensor and let the branch return it",
+        )
+
+
+def _is_data_dependent(condition: Any) -> bool:
+    """Whether a condition on sizes or numbers depends on what tensors contain (``mask.nonzero().size(0) > 0``)."""
+    return isinstance(condition, torch.SymBool) and bool(free_unbacked_symbols(condition))
+
+
 def _as_tensor(value: Any) -> torch.Tensor:
     """A number of a script as a tensor: floats have all the digits that they have in Python."""
     return torch.as_tensor(value, dtype=torch.float64 if isinstance(value, float) else None)
-
-
-def _refuse_effects(blocks: Sequence[Any], around: frozenset[str] = frozenset()) -> None:
-    """Both branches are traced, and a loop's body once: what they did to lists from around would be done wrongly.
-
-    Raises:
-        CaptureError: If a block changes a list, a dict or an attribute that is not its own.
-    """
-    for block in blocks:
-        own = around.union(output.debugName() for node in block.nodes() for output in node.outputs())
-        for node in block.nodes():
-            if _has_effect(node) and next(node.inputs()).debugName() not in own:
-                raise CaptureError(
-                    f"{node.kind()} changes something from outside of a branch or loop that depends on data"
-                    f"\n  in: {_place(node)}",
-                    hint="let the branch or loop return it",
-                )
-            _refuse_effects(list(node.blocks()), own)
-
-
-def _has_effect(node: Any) -> bool:
-    """Whether a node changes its first operand in place: an attribute of a module, or a list or dict."""
-    if node.kind() == "prim::SetAttr":
-        return True
-    schema = _schema(node)
-    return schema is not None and _writes_container(schema)
-
-
-def _schema(node: Any) -> Any:
-    """The parsed schema of a node, or None where it has none."""
-    return torch._C.parse_schema(node.schema()) if node.schema() != "(no schema)" else None
-
-
-def _writes_container(schema: Any) -> bool:
-    """Whether an operator changes a list or dict in place; operators of torch would change a copy of it."""
-    first = schema.arguments[0] if schema.arguments else None
-    if first is None or first.alias_info is None or not first.alias_info.is_write:
-        return False
-    return first.type.kind() in ("ListType", "DictType")
-
-
-def _place(node: Any) -> str:
-    lines = str(node.sourceRange()).strip().splitlines()
-    return lines[0] if lines else "?"
 
 
 def _free(block: Any) -> Iterator[str]:
@@ -215,14 +205,14 @@ def _call(node: Any, kind: str, inputs: list[Any]) -> Any:
     if kind == "prim::RaiseException":
         raise RuntimeError(str(inputs[0]))
     namespace, _, name = kind.partition("::")
-    schema = _schema(node)
+    schema = schema_of(node)
     of_tensors = schema is not None and any("Tensor" in str(argument.type) for argument in schema.arguments)
     function = FUNCTIONS.get(kind)
     if function is not None and (not of_tensors or kind in OF_TENSORS):
         return function(*inputs)
     packet = getattr(getattr(torch.ops, namespace), name, None) if schema is not None else None
-    if schema is None or packet is None or _writes_container(schema):
-        raise CaptureError(f"TorchScript's {kind} has no counterpart in ONNX\n  in: {_place(node)}")
+    if schema is None or packet is None or writes_container(schema):
+        raise CaptureError(f"TorchScript's {kind} has no counterpart in ONNX\n  in: {place_of(node)}")
     return _operator(packet, schema, inputs)
 
 
