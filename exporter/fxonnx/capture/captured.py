@@ -18,12 +18,13 @@ from .constraints import Constraint, Limits
 from .counted import counted_inputs
 from .examples import Examples, add_examples
 from .exporting import export_module
+from .fixed_dims import capture_without_fixed, fixed_dims_error, with_fixed
 from .functions import FunctionCall, called_functions
 from .guards import GuardLog
 from .inference import Call
 from .inputs import Inputs, bind_inputs, check_model, inputs_of_program, user_inputs
 from .keys import read_keyed
-from .naming import fixed_dims_error, name_dims
+from .naming import name_dims
 from .paths import input_paths, output_paths
 from .relations import bounds_of
 from .scalars import explain_branch, frozen_arguments, with_dynamic_ints, with_scalar_inputs
@@ -162,21 +163,13 @@ def _captured(
     shapes, axes, others = request.read(inputs)
     shapes = with_dynamic_ints(shapes, ints)
     shapes = replace(shapes, shared=shared_dims(shapes.leaves, others))
-    log = GuardLog()
-    calls: list[FunctionCall] = []
-    try:
-        with called_functions(calls), counted_inputs() as counted:
-            program = export_module(model, inputs, shapes, log)
-    except CaptureError as error:
-        explain_branch(error, [shapes.leaves[index].label for index in sorted(scalars)])
-        raise
-    names, aliases = _names(program, shapes, axes, request, log)
+    numbers = [shapes.leaves[index].label for index in sorted(scalars)]
+    traced, shapes, fixed = capture_without_fixed(
+        lambda shapes: _traced(model, inputs, shapes, axes, request, numbers), shapes, strict=strict_shapes
+    )
     _warn_of_differing(shapes.leaves, others)
-    limits = read_limits(program, shapes, names, log)
-    joined = _joined(names, limits)
-    if joined != names:
-        names, limits = joined, read_limits(program, shapes, joined, log)
-    _check_fixed(limits, shapes.leaves, log)
+    program, counted = traced.program, traced.counted
+    limits = with_fixed(traced.limits, fixed, program, shapes.leaves)
     narrow = [constraint for constraint in limits.constraints if constraint.narrows]
     if narrow and strict_shapes:
         raise CaptureError(_narrowed(narrow), hint="pass strict_shapes=False to export for these sizes only")
@@ -185,8 +178,60 @@ def _captured(
     paths = input_paths(program, inputs, shapes.leaves), output_paths(program)
     frozen = {**frozen_arguments(shapes.leaves), **_counted(counted, shapes.leaves)}
     return Capture(
-        program, names, aliases, limits, *paths, inputs.objects, others, frozen, scalars, tuple(calls), counted
+        program,
+        traced.names,
+        traced.aliases,
+        limits,
+        *paths,
+        inputs.objects,
+        others,
+        frozen,
+        scalars,
+        traced.calls,
+        counted,
     )
+
+
+@dataclass(frozen=True)
+class _Traced:
+    """The captured program with the names and limits of its dims; see ``Capture``."""
+
+    program: ExportedProgram
+    names: Mapping[sympy.Symbol, str]
+    aliases: Mapping[str, tuple[str, ...]]
+    limits: Limits
+    calls: tuple[FunctionCall, ...]
+    counted: Mapping[int, int]
+
+
+def _traced(
+    model: torch.nn.Module,
+    inputs: Inputs,
+    shapes: Shapes,
+    axes: Axes | None,
+    request: _Request,
+    scalars: Sequence[str],
+) -> _Traced:
+    """Captures the model once.
+
+    Raises:
+        FixedDimsError: If a dim that was to be dynamic has only one possible size.
+    """
+    log = GuardLog()
+    calls: list[FunctionCall] = []
+    try:
+        with called_functions(calls), counted_inputs() as counted:
+            program = export_module(model, inputs, shapes, log)
+    except CaptureError as error:
+        explain_branch(error, scalars)
+        raise
+    names, aliases = _names(program, shapes, axes, request, log)
+    limits = read_limits(program, shapes, names, log)
+    joined = _joined(names, limits)
+    if joined != names:
+        names, limits = joined, read_limits(program, shapes, joined, log)
+    _check_fixed(limits, shapes.leaves, log)
+    return _Traced(program, names, aliases, limits, tuple(calls), counted)
 
 
 def _warn_of_differing(leaves: Sequence[Leaf], others: Sequence[Call]) -> None:

@@ -21,11 +21,11 @@ from .attention import symbolic_causality
 from .broadcasting import broadcast_as_the_example
 from .counted import counting_with_examples, note_examples
 from .detection import any_number_of_boxes
+from .fixed_dims import fixed_dims_error
 from .functions import whole_functions
 from .guards import GuardLog, is_users, recorded_guards, source_line_of
 from .imagined import on_the_cpu
 from .inputs import Inputs
-from .naming import fixed_dims_error
 from .objects import assembled, dismantled
 from .pooling import pooled_sizes
 from .preserve import preserved

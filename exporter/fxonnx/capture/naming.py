@@ -10,11 +10,11 @@ import torch
 from torch.export import Dim, ExportedProgram
 from torch.export.graph_signature import InputKind
 
-from ..errors import CaptureError
+from .fixed_dims import fixed_dims_error
 from .guards import GuardLog
 from .shapes import DimHint, DimSpec, Leaf, Shapes, SharedDim
 
-__all__ = ["fixed_dims_error", "name_dims"]
+__all__ = ["name_dims"]
 
 
 def name_dims(
@@ -48,34 +48,14 @@ def name_dims(
             if named is not None:
                 symbol, name = named
                 symbols[index, axis] = symbol
-                names = given.setdefault(symbol, [])
-                if name not in names:
-                    names.append(name)
+                known = given.setdefault(symbol, [])
+                if name not in known:
+                    known.append(name)
     if fixed:
         raise fixed_dims_error(fixed, log)
     firsts = _merged(shapes.shared, symbols, given)
     names, aliases = _unique({symbol: found for symbol, found in given.items() if symbol not in firsts})
     return {symbol: names[firsts.get(symbol, symbol)] for symbol in given}, aliases
-
-
-def fixed_dims_error(fixed: Sequence[tuple[Leaf, int | None, int]], log: GuardLog | None) -> CaptureError:
-    """The error for dims (leaf, axis, size) that were to be dynamic and are not, with the lines that fix them."""
-    lines = []
-    for leaf, axis, constant in fixed:
-        place = leaf.label if axis is None else f"{leaf.label} axis {axis}"
-        lines.append(f"  {place}, {_describe(leaf.dims[axis])}, is always {constant}")
-        source = f"L['{leaf.parameter}']{leaf.path}" + ("" if axis is None else f".size()[{axis}]")
-        line = None if log is None else log.line_that_fixes(source)
-        if line is not None:
-            lines.append(f"    at: {line}")
-    ones = any(constant == 1 for _, _, constant in fixed)
-    noun = "a dim" if len(fixed) == 1 else "dims"
-    return CaptureError(
-        f"the model works for one size only of {noun} that should be dynamic:\n" + "\n".join(lines),
-        hint="look for sizes written as numbers or turned into Python ints on the way (view, reshape, int(), range), "
-        "or leave the axis out of dynamic_shapes to fix its size"
-        + ("; if the model treats a size of 1 as a special case, pass a larger example" if ones else ""),
-    )
 
 
 def _input_values(program: ExportedProgram) -> list[Any]:
@@ -114,12 +94,6 @@ def _named_symbol(spec: DimSpec, expression: sympy.Expr) -> tuple[sympy.Symbol, 
     if root is None:
         return (symbol, spec.__name__) if expression == symbol else None
     return (symbol, root.__name__) if sympy.expand(spec.fn(symbol) - expression) == 0 else None
-
-
-def _describe(spec: DimSpec) -> str:
-    if isinstance(spec, str):
-        return repr(spec)
-    return repr(spec.__name__) if isinstance(spec, Dim) else f"Dim.{spec.type.name}"
 
 
 def _merged(

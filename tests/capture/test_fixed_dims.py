@@ -1,0 +1,166 @@
+"""Dims that were to be dynamic and that the model fixes: static with a warning as long as other dims stay dynamic."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import onnxruntime as ort
+import pytest
+import torch
+from torch import nn
+from torch.export import Dim
+
+import fxonnx
+from fxonnx.errors import ArgumentError, CaptureError
+
+from ..models.torchvision_shim import import_torchvision
+
+
+def R(*shape: int) -> torch.Tensor:
+    return torch.rand(*shape)
+
+
+class Function(nn.Module):
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+        self.eval()
+
+    def forward(self, x: Any, y: Any = None) -> Any:
+        return self.function(x) if y is None else self.function(x, y)
+
+
+def looped(x: torch.Tensor, *ys: Any) -> torch.Tensor:
+    return torch.stack([x[index] * (index + 1) for index in range(x.shape[0])]) + sum(ys)
+
+
+d = Dim("d")
+
+# Function, example, dynamic_shapes, shapes of the inputs, constraints, another call.
+FIXED = [
+    pytest.param(looped, (R(2, 3),), ({0: "n", 1: "m"},), "[2,m]", ["n == 2"], (R(2, 5),), id="loop"),
+    pytest.param(looped, (R(1, 3),), ({0: "n", 1: "m"},), "[1,m]", ["n == 1"], (R(1, 5),), id="loop-over-size-1"),
+    pytest.param(looped, (R(2, 3),), ({0: Dim.DYNAMIC, 1: "m"},), "[2,m]", ["x.shape[0] == 2"], (R(2, 5),), id="hint"),
+    pytest.param(looped, (R(2, 3),), ({0: d, 1: "m"},), "[2,m]", ["d == 2"], (R(2, 5),), id="Dim"),
+    pytest.param(lambda x: x.view(3, 4, x.shape[1]) * 2, (R(12, 3),), ({0: "n", 1: "m"},), "[12,m]", ["n == 12"], (R(12, 7),), id="view"),
+    pytest.param(looped, (R(2, 3), R(2, 1)), ({0: "n", 1: "m"}, {0: "n"}), "[2,m] [2,1]", ["n == 2"], (R(2, 5), R(2, 1)), id="same-name"),
+    pytest.param(lambda x, y: (looped(x), y + 1), (R(2, 3), R(2)), ({0: "n", 1: "m"}, {0: "n"}), "[2,m] [2]", ["n == 2"], (R(2, 5), R(2)), id="same-name-unrelated"),
+    pytest.param(lambda x, y: (looped(x), y + 1), (R(2, 3), R(4)), ({0: d, 1: "m"}, {0: 2 * d}), "[2,m] [4]", ["d == 2", "y.shape[0] == 4"], (R(2, 5), R(4)), id="derived"),
+    pytest.param(lambda x, y: (looped(x), looped(y)), (R(2, 3), R(4, 3)), ({0: "n", 1: "m"}, {0: "k"}), "[2,m] [4,3]", ["n == 2", "k == 4"], (R(2, 5), R(4, 3)), id="two"),
+]  # fmt: skip
+
+
+def text(program: fxonnx.ONNXProgram) -> list[str]:
+    return [constraint.text for constraint in program.constraints if constraint.narrows]
+
+
+@pytest.mark.parametrize(("function", "args", "shapes", "expected", "constraints", "other"), FIXED)
+@pytest.mark.filterwarnings("ignore:the model can not be exported for all sizes")
+def test_dims_beside_dynamic_ones_are_fixed(
+    function: Any, args: tuple[Any, ...], shapes: Any, expected: str, constraints: list[str], other: tuple[Any, ...]
+) -> None:
+    program = fxonnx.export(Function(function), args, dynamic_shapes=shapes)
+    assert " ".join(str(value.shape) for value in program.model.graph.inputs) == expected
+    assert text(program) == constraints
+    for inputs in (args, other):
+        wanted = function(*inputs)
+        for actual, value in zip(program(*inputs), wanted if isinstance(wanted, tuple) else (wanted,), strict=True):
+            torch.testing.assert_close(actual, value)
+
+
+def test_a_fixed_dim_is_warned_about_and_checked() -> None:
+    with pytest.warns(
+        UserWarning, match=r"only for:\n  n == 2\n    at: .*test_fixed_dims.py:\d+ in .*range\(x.shape"
+    ) as log:
+        program = fxonnx.export(Function(looped), (R(2, 3),), dynamic_shapes=({0: "n", 1: "m"},))
+    assert len(log) == 1
+    with pytest.raises(ArgumentError, match=r"x: the model was exported for n == 2, got n = 3\n  at: .*range\(x.shape"):
+        program(R(3, 3))
+    assert {row.status for row in program.verify(sizes="auto")} == {"ok"}
+
+
+def test_strict_shapes_and_a_last_dim_that_is_fixed_are_errors() -> None:
+    message = r"one size only of a dim that should be dynamic:\n  x axis 0, 'n', is always 2\n    at: .*range\(x.shape"
+    with pytest.raises(CaptureError, match=message):
+        fxonnx.export(Function(looped), (R(2, 3),), dynamic_shapes=({0: "n", 1: "m"},), strict_shapes=True)
+    with pytest.raises(CaptureError, match=message):
+        fxonnx.export(Function(looped), (R(2, 3),), dynamic_shapes=({0: "n", 1: Dim.AUTO},))
+
+
+class Detector(nn.Module):
+    """The raw predictions of a detector: boxes and the scores of three classes, for each cell of a grid."""
+
+    names: Mapping[int, str] = {0: "a", 1: "b", 2: "c"}
+    task = "detect"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 7, 4, stride=4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        raw = self.conv(x).flatten(2)
+        corner = raw[:, :2] * 8 + 16
+        return torch.cat((corner, corner + raw[:, 2:4].exp() * 4, raw[:, 4:].sigmoid()), 1)
+
+
+class NMSModel(nn.Module):
+    """A detector with NMS, as ultralytics exports it with ``nms=True, dynamic=True``: a loop over the batch."""
+
+    def __init__(self, model: Detector, args: SimpleNamespace) -> None:
+        super().__init__()
+        self.model = model
+        self.args = args
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        pred = self.model(x)
+        bs = pred.shape[0]
+        pred = pred.transpose(-1, -2)
+        extra_shape = pred.shape[-1] - (4 + len(self.model.names))
+        if self.args.dynamic and self.args.batch > 1:
+            pad = pred.new_zeros((self.args.batch - torch._shape_as_tensor(pred)[0]).clamp(min=0), *pred.shape[1:])
+            pred = torch.cat((pred, pad))
+        boxes, scores, extras = pred.split([4, len(self.model.names), extra_shape], dim=2)
+        scores, classes = scores.max(dim=-1)
+        out = pred.new_zeros(pred.shape[0], self.args.max_det, boxes.shape[-1] + 2 + extra_shape)
+        for i in range(bs):
+            box, cls, score, extra = boxes[i], classes[i], scores[i], extras[i]
+            mask = score > self.args.conf
+            box, score, cls, extra = box[mask], score[mask], cls[mask], extra[mask]
+            nmsbox = box.clone()
+            multiplier = 1 / max(len(self.model.names), 1)
+            nmsbox = multiplier * (nmsbox / torch._shape_as_tensor(x)[2:].max().to(nmsbox.dtype))
+            cls_offset = cls.view(cls.shape[0], 1).expand(cls.shape[0], 4)
+            offbox = nmsbox[:, :4] + cls_offset * multiplier
+            nmsbox = torch.cat((offbox, nmsbox[:, 4:]), dim=-1)
+            keep = torch.ops.torchvision.nms(nmsbox, score, self.args.iou)[: self.args.max_det]
+            dets = torch.cat(
+                [box[keep], score[keep].view(-1, 1), cls[keep].view(-1, 1).to(out.dtype), extra[keep]], dim=-1
+            )
+            pad = (0, (self.args.max_det - dets.shape[0]) * dets.shape[-1])
+            out[i] = nn.functional.pad(dets.reshape(-1), pad).reshape(self.args.max_det, dets.shape[-1])
+        return out[:bs]
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+def test_ultralytics_detection_with_nms(batch: int) -> None:
+    import_torchvision()
+    from ..translations.torchvision_kernels import make_operators_run
+
+    make_operators_run()
+    torch.manual_seed(0)
+    args = SimpleNamespace(dynamic=True, batch=batch, max_det=5, conf=0.4, iou=0.5)
+    model = NMSModel(Detector(), args).eval()
+    shapes = {"x": {0: "batch", 2: "height", 3: "width"}}
+    with pytest.raises(CaptureError, match=rf"x axis 0, 'batch', is always {batch}\n    at: .*for i in range\(bs\):"):
+        fxonnx.export(model, (R(batch, 3, 32, 32),), dynamic_shapes=shapes, strict_shapes=True)
+    with pytest.warns(UserWarning, match=rf"only for:\n(  .*\n)*  batch == {batch}\n    at: .*for i in range\(bs\):"):
+        program = fxonnx.export(model, (R(batch, 3, 32, 32),), dynamic_shapes=shapes)
+    assert str(program.model.graph.inputs[0].shape) == f"[{batch},3,height,width]"
+    program.save(file := io.BytesIO())
+    session = ort.InferenceSession(file.getvalue(), providers=["CPUExecutionProvider"])
+    for height, width in ((32, 32), (24, 40), (8, 4)):
+        x = R(batch, 3, height, width)
+        torch.testing.assert_close(torch.from_numpy(session.run(None, {"x": x.numpy()})[0]), model(x))
