@@ -20,6 +20,7 @@ from fxonnx_translations.translations import default_registry
 
 from .arguments import Form, Target, check_form, check_names, check_table
 from .capture import ALIASES_KEY, CONSTRAINTS_KEY, Capture, capture
+from .capture.patches import one_at_a_time, tracing_patches
 from .lower.dispatch import is_translated
 from .lower.lowering import Request, lower
 from .lower.metadata import MetadataLevel
@@ -168,7 +169,7 @@ def export(
     mode = check_training(training)
     timer = Timer(on_stage)
     with reported(artifacts_dir, timer.seconds, wanted=report) as page, exporting():
-        with timer.stage("capture"), in_mode(model, mode):
+        with one_at_a_time(), timer.stage("capture"), in_mode(model, mode):
             captured = capture(
                 model,
                 args,
@@ -225,7 +226,7 @@ def _program(
         called = CalledFunctions(captured.functions)
         how = replace(how, registry=how.registry.extended({torch.ops.fxonnx_functions.apply.default: called}))
     # Constants have values, even if the model is exported where new tensors have none.
-    with unset_fake_temporarily(), timer.stage("prepare"):
+    with tracing_patches(), unset_fake_temporarily(), timer.stage("prepare"):
         prepared = prepare(
             captured.exported_program,
             how.is_translated,
@@ -289,7 +290,8 @@ def _printed(program: ONNXProgram, *, graph: bool, stages: bool) -> ONNXProgram:
 def _verify(program: ONNXProgram, captured: Capture, timer: Timer, wanted: bool | Literal["auto"]) -> None:
     if not wanted:
         return
-    with timer.stage("verify"):
+    # Another thread may be about to export the same model, with other weights in it meanwhile.
+    with one_at_a_time(), timer.stage("verify"):
         program.verify(sizes="auto" if wanted == "auto" else None)
         for args, kwargs in captured.more_inputs:
             program.verify(args, kwargs)

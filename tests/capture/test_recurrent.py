@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from fxonnx.capture import capture
-from fxonnx.capture.recurrent import recurrent_kernels
+from fxonnx.capture.patches import capture_patches
 from fxonnx.errors import CaptureError
 
 aten = torch.ops.aten
@@ -101,13 +101,14 @@ def test_state_for_another_batch_size() -> None:
 
 def test_kernels_are_restored() -> None:
     before = [overload.py_kernels.get(KEY) for overload in OVERLOADS]
-    with recurrent_kernels():
+    with capture_patches():
+        assert all(overload.py_kernels[KEY] is not kernel for overload, kernel in zip(OVERLOADS, before, strict=True))
         outer = [overload.py_kernels[KEY] for overload in OVERLOADS]
-        with recurrent_kernels():
-            assert [overload.py_kernels[KEY] for overload in OVERLOADS] == outer
+        with capture_patches():
+            pass
         assert [overload.py_kernels[KEY] for overload in OVERLOADS] == outer
     assert [overload.py_kernels.get(KEY) for overload in OVERLOADS] == before
-    with pytest.raises(ValueError, match="on purpose"), recurrent_kernels():
+    with pytest.raises(ValueError, match="on purpose"), capture_patches():
         raise ValueError("on purpose")
     assert [overload.py_kernels.get(KEY) for overload in OVERLOADS] == before
 
@@ -117,6 +118,6 @@ def test_kernels_of_others_are_put_back(monkeypatch: pytest.MonkeyPatch) -> None
         raise NotImplementedError
 
     monkeypatch.setitem(aten.lstm.input.py_kernels, KEY, theirs)
-    with recurrent_kernels():
+    with capture_patches():
         assert aten.lstm.input.py_kernels[KEY] is not theirs
     assert aten.lstm.input.py_kernels[KEY] is theirs

@@ -8,12 +8,11 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
-from unittest import mock
 
 import torch
 from torch.utils import _pytree as pytree
 
-__all__ = ["ExampleNumbers", "counted_inputs", "counting_with_examples", "note_examples"]
+__all__ = ["ExampleNumbers", "counted_inputs", "example_index", "note_examples"]
 
 
 @dataclass
@@ -30,7 +29,6 @@ class ExampleNumbers:
 
 
 _numbers: ContextVar[ExampleNumbers | None] = ContextVar("fxonnx_example_numbers", default=None)
-_index: Callable[[torch.Tensor], int] = torch.Tensor.__index__
 
 
 @contextmanager
@@ -48,20 +46,14 @@ def counted_inputs() -> Iterator[Mapping[int, int]]:
         _numbers.reset(token)
 
 
-@contextmanager
-def counting_with_examples() -> Iterator[None]:
-    """For the body, an input that Python asks for its value as an index has that of the example."""
-    numbers = _numbers.get() or ExampleNumbers()
-
-    def index(tensor: torch.Tensor) -> int:
-        known = numbers.known.get(id(tensor))
-        if known is None:
-            return _index(tensor)
-        numbers.used[known[0]] = known[1]
-        return known[1]
-
-    with mock.patch.object(torch.Tensor, "__index__", index):
-        yield
+def example_index(original: Callable[[torch.Tensor], int], tensor: torch.Tensor) -> int:
+    """``Tensor.__index__`` for the capture: an input has the value that the example has."""
+    numbers = _numbers.get()
+    known = None if numbers is None else numbers.known.get(id(tensor))
+    if numbers is None or known is None:
+        return original(tensor)
+    numbers.used[known[0]] = known[1]
+    return known[1]
 
 
 def note_examples(given: Any, examples: Any) -> None:

@@ -4,33 +4,24 @@ from __future__ import annotations
 
 import re
 import traceback
-import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
-from unittest import mock
 
 import torch
 import torch.utils._pytree as pytree
-from torch.export import Dim, ExportedProgram, _trace
+from torch.export import Dim, ExportedProgram
 from torch.fx.experimental import _config as symbolic_config
 
 from ..errors import CaptureError
-from .attention import symbolic_causality
-from .broadcasting import broadcast_as_the_example
-from .counted import counting_with_examples, note_examples
-from .detection import any_number_of_boxes
+from .counted import note_examples
 from .fixed_dims import fixed_dims_error
-from .functions import whole_functions
 from .guards import GuardLog, is_users, recorded_guards, source_line_of
 from .imagined import on_the_cpu
 from .inputs import Inputs
 from .objects import assembled, dismantled
-from .pooling import pooled_sizes
+from .patches import capture_patches
 from .preserve import preserved
-from .recurrent import recurrent_kernels
-from .script import run_in_python
 from .shapes import DimHint, DimSpec, Leaf, Shapes
 from .shared_names import unify
 
@@ -104,13 +95,7 @@ def _export(
     with (
         preserved(model, tensors),
         on_the_cpu(model, inputs) as inputs,
-        recurrent_kernels(),
-        pooled_sizes(),
-        symbolic_causality(),
-        broadcast_as_the_example(),
-        any_number_of_boxes(),
-        _quiet(),
-        nullcontext() if strict else _traced(),
+        capture_patches(strict=strict),
     ):
         model.forward = _of_tensors(model.forward, inputs, shapes, strict)
         # Oblivious: an example size of 0 or 1 says nothing about a dynamic dim.
@@ -160,27 +145,6 @@ def _of_tensors(forward: Callable[..., Any], inputs: Inputs, shapes: Shapes, str
 
     forward_of_tensors.__signature__ = inputs.signature  # type: ignore[attr-defined]
     return forward_of_tensors
-
-
-@contextmanager
-def _traced() -> Iterator[None]:
-    """What torch.export's own tracer runs otherwise than written; its way by byte code would trace into these, too."""
-    with whole_functions(), counting_with_examples(), run_in_python():
-        yield
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Silences what torch says about RNNs, whose list of weights is put back, and the graph it prints when it fails."""
-    with warnings.catch_warnings(), mock.patch.object(_trace, "print", _print_nothing, create=True):
-        warnings.filterwarnings(
-            "ignore", message=r"The tensor attributes? (self\.[\w.]*_flat_weights\[\d+\](, )?)+ (was|were) assigned"
-        )
-        yield
-
-
-def _print_nothing(*values: object, **options: object) -> None:
-    """In place of ``print``: thousands of lines of a large model would bury the error."""
 
 
 def _dim(spec: DimSpec, refined: Mapping[str, Any] | None = None) -> Any:

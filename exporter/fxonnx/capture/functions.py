@@ -7,12 +7,11 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
-from unittest import mock
 
 import torch
 from torch import Tensor
 
-__all__ = ["FunctionCall", "called_functions", "whole_functions"]
+__all__ = ["FunctionCall", "call_whole", "called_functions"]
 
 
 @dataclass
@@ -45,13 +44,7 @@ class FunctionCall:
         return args
 
 
-_torch_apply: Any = vars(torch.autograd.Function)["apply"]
 _calls: ContextVar[Sequence[FunctionCall] | None] = ContextVar("fxonnx_function_calls", default=None)
-
-
-def _apply(function: type[torch.autograd.Function], *args: Any, **kwargs: Any) -> Any:
-    # A classmethod until torch 2.14, and then a method descriptor, which has no ``__func__``: both bind to a class.
-    return _torch_apply.__get__(None, function)(*args, **kwargs)
 
 
 def _run(tensors: list[Tensor], name: str, index: int) -> list[Tensor]:
@@ -64,8 +57,14 @@ def _run(tensors: list[Tensor], name: str, index: int) -> list[Tensor]:
     if calls is None or index >= len(calls):
         raise RuntimeError(f"{name} can be run by the ONNXProgram only, which knows the function")
     call = calls[index]
-    with torch.no_grad():
-        returned = _apply(call.function, *call.with_tensors(list(tensors)))
+    # ``call_whole`` leaves the call alone then.
+    token = _calls.set(None)
+    try:
+        with torch.no_grad():
+            function: Any = call.function
+            returned = function.apply(*call.with_tensors(list(tensors)))
+    finally:
+        _calls.reset(token)
     call.is_single = isinstance(returned, Tensor)
     outputs = [returned] if call.is_single else list(returned)
     # An operator may not return what it was given.
@@ -84,27 +83,25 @@ def _defined() -> Any:
 _LIBRARY = _defined()
 
 
-@contextmanager
-def whole_functions() -> Iterator[None]:
-    """For the body, functions with a ``symbolic`` are single operators; ``called_functions`` gets their calls."""
+def call_whole(original: Callable[..., Any], cls: type[torch.autograd.Function], *args: Any, **kwargs: Any) -> Any:
+    """``Function.apply`` for the capture: a function with a ``symbolic`` becomes a single operator.
+
+    Args:
+        original: ``Function.apply``, for functions without a ``symbolic``.
+        cls: The function.
+        *args: Its arguments.
+        **kwargs: Likewise.
+    """
     calls: Any = _calls.get()
-    if calls is None:
-        yield
-        return
-
-    def apply(cls: type[torch.autograd.Function], *args: Any, **kwargs: Any) -> Any:
-        positions = tuple(index for index, argument in enumerate(args) if isinstance(argument, Tensor))
-        if not callable(getattr(cls, "symbolic", None)) or not positions or kwargs:
-            return _apply(cls, *args, **kwargs)
-        index = len(calls)
-        kept = tuple(None if isinstance(argument, Tensor) else argument for argument in args)
-        calls.append(FunctionCall(cls, kept, positions))
-        tensors = [args[position] for position in positions]
-        outputs = torch.ops.fxonnx_functions.apply(tensors, cls.__qualname__, index)
-        return outputs[0] if calls[index].is_single else tuple(outputs)
-
-    with mock.patch.object(torch.autograd.Function, "apply", classmethod(apply)):
-        yield
+    positions = tuple(index for index, argument in enumerate(args) if isinstance(argument, Tensor))
+    if calls is None or not callable(getattr(cls, "symbolic", None)) or not positions or kwargs:
+        return original(cls, *args, **kwargs)
+    index = len(calls)
+    kept = tuple(None if isinstance(argument, Tensor) else argument for argument in args)
+    calls.append(FunctionCall(cls, kept, positions))
+    tensors = [args[position] for position in positions]
+    outputs = torch.ops.fxonnx_functions.apply(tensors, cls.__qualname__, index)
+    return outputs[0] if calls[index].is_single else tuple(outputs)
 
 
 @contextmanager

@@ -10,8 +10,9 @@ import linecache
 import re
 import sys
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -20,16 +21,19 @@ from typing import Any
 import sympy
 import torch
 from torch._guards import TracingContext
-from torch.fx.experimental.sym_node import SymNode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 __all__ = [
     "Guard",
     "GuardLog",
     "SourceLine",
+    "guard_bool",
+    "guard_or_defer_runtime_assert",
     "guards_of_environment",
     "is_users",
     "line_of_node",
+    "log_guard",
+    "maybe_guard_rel",
     "recorded_guards",
     "source_line_of",
 ]
@@ -39,7 +43,8 @@ _OWN = str(Path(__file__).parent.parent) + "/"
 _SYMPY = str(Path(sympy.__file__).parent) + "/"
 _LIBRARY = sysconfig.get_path("stdlib")
 # Where symbolic numbers are made and asked: the frame behind it is the one that wants to know.
-_MACHINERY = (_TORCH + "fx/experimental/", _TORCH + "__init__.py", _TORCH + "_dynamo/", _SYMPY, __file__, "<")
+_PATCHES = _OWN + "capture/patches/patch.py"
+_MACHINERY = (_TORCH + "fx/experimental/", _TORCH + "__init__.py", _TORCH + "_dynamo/", _SYMPY, __file__, _PATCHES, "<")
 # The fake convolution wants to know which memory format its result has, a fake view whether the elements lie in
 # order, a fake Fourier transform whether to resize. Where the elements do not lie in order, eager torch copies them or
 # fails; ONNX has no such thing.
@@ -157,66 +162,92 @@ def guards_of_environment(environment: ShapeEnv) -> Iterator[Guard]:
         yield Guard(guard.expr, line)
 
 
+@dataclass
+class _Recorder:
+    """A capture whose guards are recorded.
+
+    Attributes:
+        log: Gets the guards.
+        shortcuts: Guards that torch must not draw conclusions from.
+    """
+
+    log: GuardLog
+    shortcuts: set[sympy.Basic] = field(default_factory=set)
+
+
+_recorder: ContextVar[_Recorder | None] = ContextVar("fxonnx_guard_recorder", default=None)
+
+
 @contextmanager
 def recorded_guards(log: GuardLog) -> Iterator[None]:
-    """Writes down what torch assumes while the body captures a model.
+    """Record the guards of the capture in the body, where ``capture_patches`` are applied.
 
     What the user's code asks counts: its other branch is not in the program. What torch checks counts, too: the model
     fails at other sizes. What torch asks for shortcuts and memory layouts at sizes 0 and 1 does not count, since the
     values are the same. torch must not draw conclusions from it, either, or it would take later checks for granted.
     """
-    evaluate, note = SymNode.guard_bool, ShapeEnv._log_guard
-    learn, assert_later = ShapeEnv._maybe_guard_rel, ShapeEnv.guard_or_defer_runtime_assert
-    shortcuts: set[sympy.Basic] = set()
-
-    def guard_bool(self: Any, file: str, line: int) -> bool:
-        asking = _asking(sys._getframe(1))
-        if asking is not None and asking.f_code.co_filename.startswith((_TORCH, _OWN)):
-            return evaluate(self, file, line)
-        question = self.expr
-        answer = evaluate(self, file, line)
-        if asking is not None and _is_shortcut(question, asking):
-            return answer
-        # Not while torch suppresses guards: it asks out of curiosity then.
-        if question.free_symbols and not ShapeEnv._suppress_guards_tls():
-            log.add(self.shape_env, _weakened(question if answer else sympy.Not(question), asking), sys._getframe(1))
-        return answer
-
-    def log_guard(self: Any, prefix: str, g: Any, forcing_spec: bool) -> None:
-        if "suppressed" not in prefix:
-            asking = _asking(sys._getframe(1))
-            if prefix == "eval" and asking is not None and _is_shortcut(g, asking):
-                shortcuts.add(g)
-            else:
-                log.add(self, _weakened(g, asking), sys._getframe(1))
-        note(self, prefix, g, forcing_spec)
-
-    def maybe_guard_rel(self: Any, expr: Any) -> None:
-        if expr not in shortcuts:
-            learn(self, expr)
-
-    def guard_or_defer_runtime_assert(self: Any, orig_expr: Any, msg: str, fx_node: Any = None) -> bool:
-        if orig_expr in shortcuts and msg.startswith("evaluate_expr"):
-            shortcuts.discard(orig_expr)
-            return True
-        asking = _asking(sys._getframe(1))
-        if asking is not None and _is_about_layout(asking):
-            return True
-        return assert_later(self, orig_expr, msg, fx_node)
-
-    patches = (
-        (SymNode, "guard_bool", guard_bool, evaluate),
-        (ShapeEnv, "_log_guard", log_guard, note),
-        (ShapeEnv, "_maybe_guard_rel", maybe_guard_rel, learn),
-        (ShapeEnv, "guard_or_defer_runtime_assert", guard_or_defer_runtime_assert, assert_later),
-    )
+    token = _recorder.set(_Recorder(log))
     try:
-        for owner, name, hook, _ in patches:
-            setattr(owner, name, hook)
         yield
     finally:
-        for owner, name, _, original in patches:
-            setattr(owner, name, original)
+        _recorder.reset(token)
+
+
+def guard_bool(evaluate: Callable[..., bool], self: Any, file: str, line: int) -> bool:
+    """``SymNode.guard_bool``, which the user's code calls in ``if x.shape[0] > 4``."""
+    recorder, caller = _recorder.get(), _caller()
+    asking = _asking(caller)
+    if recorder is None or (asking is not None and asking.f_code.co_filename.startswith((_TORCH, _OWN))):
+        return evaluate(self, file, line)
+    question = self.expr
+    answer = evaluate(self, file, line)
+    if asking is not None and _is_shortcut(question, asking):
+        return answer
+    # Not while torch suppresses guards: it asks out of curiosity then.
+    if question.free_symbols and not ShapeEnv._suppress_guards_tls():
+        recorder.log.add(self.shape_env, _weakened(question if answer else sympy.Not(question), asking), caller)
+    return answer
+
+
+def log_guard(note: Callable[..., None], self: Any, prefix: str, g: Any, forcing_spec: bool) -> None:
+    """``ShapeEnv._log_guard``, which torch calls for every guard it adds."""
+    recorder = _recorder.get()
+    if recorder is not None and "suppressed" not in prefix:
+        caller = _caller()
+        asking = _asking(caller)
+        if prefix == "eval" and asking is not None and _is_shortcut(g, asking):
+            recorder.shortcuts.add(g)
+        else:
+            recorder.log.add(self, _weakened(g, asking), caller)
+    note(self, prefix, g, forcing_spec)
+
+
+def maybe_guard_rel(learn: Callable[..., None], self: Any, expr: Any) -> None:
+    """``ShapeEnv._maybe_guard_rel``, in which torch draws conclusions from a guard."""
+    recorder = _recorder.get()
+    if recorder is None or expr not in recorder.shortcuts:
+        learn(self, expr)
+
+
+def guard_or_defer_runtime_assert(
+    assert_later: Callable[..., bool], self: Any, orig_expr: Any, msg: str, fx_node: Any = None
+) -> bool:
+    """``ShapeEnv.guard_or_defer_runtime_assert``, which turns a guard into an assertion of the program."""
+    recorder = _recorder.get()
+    if recorder is not None:
+        if orig_expr in recorder.shortcuts and msg.startswith("evaluate_expr"):
+            recorder.shortcuts.discard(orig_expr)
+            return True
+        asking = _asking(_caller())
+        if asking is not None and _is_about_layout(asking):
+            return True
+    return assert_later(self, orig_expr, msg, fx_node)
+
+
+def _caller() -> FrameType:
+    """The frame in torch that called the function that is replaced by the caller of this one."""
+    # Between the two is the frame of the patch, which chooses by thread.
+    return sys._getframe(3)
 
 
 def _asking(frame: FrameType | None) -> FrameType | None:

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from .modules import as_modules, run_in_python
+from .modules import as_modules, call_in_python
 
-__all__ = ["as_modules", "run_in_python"]
+__all__ = ["as_modules", "call_in_python"]

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
-from unittest import mock
 
 import torch
 
 from .interpreter import run_graph
 
-__all__ = ["as_modules", "run_in_python"]
+__all__ = ["as_modules", "call_in_python"]
 
 
 class ScriptedModule(torch.nn.Module):
@@ -117,12 +116,6 @@ def as_modules(model: Any) -> Iterator[torch.nn.Module]:
             module._modules[name] = child
 
 
-@contextmanager
-def run_in_python() -> Iterator[None]:
-    """For the body, scripted functions are interpreted."""
-
-    def call(function: Any, *args: Any, **kwargs: Any) -> Any:
-        return _Function(function)(*args, **kwargs)
-
-    with mock.patch.object(torch._C.ScriptFunction, "__call__", call):
-        yield
+def call_in_python(original: Callable[..., Any], function: Any, *args: Any, **kwargs: Any) -> Any:
+    """``ScriptFunction.__call__`` for the capture: the function is interpreted."""
+    return _Function(function)(*args, **kwargs)

@@ -1,24 +1,28 @@
 """torchvision's detectors, whose number of boxes is known only at run time.
 
-torchvision asks whether there are boxes at all, and goes through masks one by one. While a model is captured, these
-functions are replaced by others that give the same for every number of boxes, none included.
+torchvision branches on whether there are boxes at all, and loops over masks one by one. While a model is captured,
+these functions are replaced by others that give the same result for every number of boxes, none included.
 """
 
 from __future__ import annotations
 
 import math
-import operator
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
 from typing import Any
-from unittest import mock
 
 import torch
 import torch.nn.functional as F
-from torch.utils._sympy.reference import PythonReferenceAnalysis
 
-__all__ = ["any_number_of_boxes"]
+__all__ = [
+    "batch_images",
+    "batched_nms",
+    "decode_boxes",
+    "infer_scale",
+    "multiscale_roi_align",
+    "paste_masks",
+    "resize_image",
+    "true_division",
+]
 
 Tensor = torch.Tensor
 
@@ -27,31 +31,6 @@ _sym_min: Callable[..., Any] = torch.sym_min
 _sym_max: Callable[..., Any] = torch.sym_max
 _sym_int: Callable[..., Any] = torch.sym_int
 _check: Callable[..., Any] = torch._check
-
-
-@contextmanager
-def any_number_of_boxes() -> Iterator[None]:
-    """Lets detectors of torchvision be captured; nothing is imported for it."""
-    with ExitStack() as stack:
-        for module, name, function in (
-            ("torchvision.ops.boxes", "batched_nms", _batched_nms),
-            ("torchvision.ops.poolers", "_multiscale_roi_align", _multiscale_roi_align),
-            ("torchvision.ops.poolers", "_infer_scale", _infer_scale),
-            ("torchvision.models.detection.transform", "paste_masks_in_image", _paste_masks),
-        ):
-            if (found := sys.modules.get(module)) is not None:
-                stack.enter_context(mock.patch.object(found, name, function))
-        transform: Any = sys.modules.get("torchvision.models.detection.transform")
-        if transform is not None:
-            resize = _resizing(transform._resize_image_and_masks)
-            stack.enter_context(mock.patch.object(transform, "_resize_image_and_masks", resize))
-            stack.enter_context(mock.patch.object(transform.GeneralizedRCNNTransform, "batch_images", _batched_images))
-        utils: Any = sys.modules.get("torchvision.models.detection._utils")
-        if utils is not None:
-            stack.enter_context(mock.patch.object(utils.BoxCoder, "decode", _decode))
-        # torch has no Python form of this, which it needs for the size of an image that is scaled to a given size.
-        stack.enter_context(mock.patch.object(PythonReferenceAnalysis, "int_truediv", staticmethod(operator.truediv)))
-        yield
 
 
 def _nms_by_class(boxes: Tensor, scores: Tensor, idxs: Tensor, iou_threshold: float) -> Tensor:
@@ -81,12 +60,15 @@ def _defined() -> torch.library.Library:
 _LIBRARY = _defined()
 
 
-def _batched_nms(boxes: Tensor, scores: Tensor, idxs: Tensor, iou_threshold: float) -> Tensor:
+def batched_nms(
+    original: Callable[..., Any], boxes: Tensor, scores: Tensor, idxs: Tensor, iou_threshold: float
+) -> Tensor:
     """``batched_nms``: torchvision moves the classes apart if there are few boxes, and loops over them otherwise."""
     return torch.ops.fxonnx.batched_nms(boxes, scores, idxs, float(iou_threshold))  # type: ignore[no-any-return]
 
 
-def _multiscale_roi_align(
+def multiscale_roi_align(
+    original: Callable[..., Any],
     x_filtered: list[Tensor],
     boxes: list[Tensor],
     output_size: list[int],
@@ -109,16 +91,16 @@ def _multiscale_roi_align(
     return result
 
 
-def _infer_scale(feature: Tensor, original_size: list[int]) -> float:
+def infer_scale(original: Callable[..., Any], feature: Tensor, original_size: list[int]) -> float:
     """``_infer_scale``: the power of 2 next to the ratio of two sizes, for all sizes where it is that one."""
     exponents = []
-    for size, original in zip(feature.shape[-2:], original_size, strict=True):
-        exponent = round(math.log2(_example(size) / _example(original)))
+    for size, before in zip(feature.shape[-2:], original_size, strict=True):
+        exponent = round(math.log2(_example(size) / _example(before)))
         exponents.append(exponent)
-        # 2 ** (exponent - 0.5) <= size / original <= 2 ** (exponent + 0.5), in integers.
+        # 2 ** (exponent - 0.5) <= size / before <= 2 ** (exponent + 0.5), in integers.
         lower, upper = 2 ** max(0, 1 - 2 * exponent), 2 ** max(0, -1 - 2 * exponent)
-        _check(size * size * lower >= original * original * 2 ** max(0, 2 * exponent - 1))
-        _check(size * size * upper <= original * original * 2 ** max(0, 2 * exponent + 1))
+        _check(size * size * lower >= before * before * 2 ** max(0, 2 * exponent - 1))
+        _check(size * size * upper <= before * before * 2 ** max(0, 2 * exponent + 1))
     if exponents[0] != exponents[1]:
         raise ValueError("the features have another scale in height than in width")
     return float(2 ** exponents[0])
@@ -128,16 +110,19 @@ def _example(size: int | torch.SymInt) -> int:
     return int(size.node.hint) if isinstance(size, torch.SymInt) else size
 
 
-def _decode(self: Any, rel_codes: Tensor, boxes: list[Tensor]) -> Tensor:
+def decode_boxes(original: Callable[..., Any], self: Any, rel_codes: Tensor, boxes: list[Tensor]) -> Tensor:
     """``BoxCoder.decode``, which asks whether there are boxes before it reshapes."""
     decoded: Tensor = self.decode_single(rel_codes, torch.cat(boxes, dim=0))
     return decoded.reshape(decoded.shape[0], rel_codes.shape[1] // 4, 4)
 
 
-def _paste_masks(masks: Tensor, boxes: Tensor, img_shape: tuple[int, int], padding: int = 1) -> Tensor:
+def paste_masks(
+    original: Callable[..., Any], masks: Tensor, boxes: Tensor, img_shape: tuple[int, int], padding: int = 1
+) -> Tensor:
     """``paste_masks_in_image`` for all masks at once: interpolation is a product with weights of rows and of columns.
 
     Args:
+        original: The function of torchvision.
         masks: Masks [boxes, 1, size, size].
         boxes: Boxes [boxes, 4] in pixels.
         img_shape: Height and width of the image.
@@ -168,25 +153,26 @@ def _resampling(low: Tensor, high: Tensor, size: int, length: int, dtype: torch.
     return torch.where(inside[:, :, None], weights, 0.0)
 
 
-def _resizing(original: Callable[..., Any]) -> Callable[..., Any]:
-    """``_resize_image_and_masks``, which asks which of two scales is the smaller one."""
+def resize_image(
+    original: Callable[..., Any],
+    image: Tensor,
+    self_min_size: int,
+    self_max_size: int,
+    target: Any = None,
+    fixed_size: Any = None,
+) -> tuple[Tensor, Any]:
+    """``_resize_image_and_masks``, which branches on which of two scales is the smaller one."""
+    height, width = image.shape[-2:]
+    if target is not None or fixed_size is not None or (isinstance(height, int) and isinstance(width, int)):
+        return original(image, self_min_size, self_max_size, target, fixed_size)  # type: ignore[no-any-return]
+    to_min = self_min_size / _sym_min(height, width)
+    scale = _sym_min(to_min, self_max_size / _sym_max(height, width))
+    # torchvision fails where nothing is left of a side.
+    size: Any = [_sym_max(1, _sym_int(side * scale)) for side in (height, width)]
+    return F.interpolate(image[None], size, mode="bilinear", align_corners=False)[0], None
 
-    def resize(
-        image: Tensor, self_min_size: int, self_max_size: int, target: Any = None, fixed_size: Any = None
-    ) -> tuple[Tensor, Any]:
-        height, width = image.shape[-2:]
-        if target is not None or fixed_size is not None or (isinstance(height, int) and isinstance(width, int)):
-            return original(image, self_min_size, self_max_size, target, fixed_size)  # type: ignore[no-any-return]
-        to_min = self_min_size / _sym_min(height, width)
-        scale = _sym_min(to_min, self_max_size / _sym_max(height, width))
-        # torchvision fails where nothing is left of a side.
-        size: Any = [_sym_max(1, _sym_int(side * scale)) for side in (height, width)]
-        return F.interpolate(image[None], size, mode="bilinear", align_corners=False)[0], None
 
-    return resize
-
-
-def _batched_images(self: Any, images: list[Tensor], size_divisible: int = 32) -> Tensor:
+def batch_images(original: Callable[..., Any], self: Any, images: list[Tensor], size_divisible: int = 32) -> Tensor:
     """``GeneralizedRCNNTransform.batch_images``, which rounds sizes up as floats and copies into slices."""
     height, width = images[0].shape[1:]
     for image in images[1:]:
@@ -194,3 +180,8 @@ def _batched_images(self: Any, images: list[Tensor], size_divisible: int = 32) -
     height = (height + size_divisible - 1) // size_divisible * size_divisible
     width = (width + size_divisible - 1) // size_divisible * size_divisible
     return torch.stack([F.pad(image, (0, width - image.shape[2], 0, height - image.shape[1])) for image in images])
+
+
+def true_division(original: Callable[..., Any], first: Any, second: Any) -> Any:
+    """``PythonReferenceAnalysis.int_truediv``, which torch lacks for Python numbers: the size of a scaled image."""
+    return first / second

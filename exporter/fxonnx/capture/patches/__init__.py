@@ -1,0 +1,17 @@
+"""The only place where torch is changed during an export: one table, one lock, and only for the exporting thread."""
+
+from __future__ import annotations
+
+from .patch import Patch, applied, is_tracing, one_at_a_time
+from .table import CAPTURE_PATCHES, TRACING_PATCHES, capture_patches, tracing_patches
+
+__all__ = [
+    "CAPTURE_PATCHES",
+    "TRACING_PATCHES",
+    "Patch",
+    "applied",
+    "capture_patches",
+    "is_tracing",
+    "one_at_a_time",
+    "tracing_patches",
+]

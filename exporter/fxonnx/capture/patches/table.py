@@ -1,0 +1,190 @@
+"""The patches of torch that exports need, one row each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from ..counted import example_index
+from ..functions import call_whole
+from ..guards import guard_bool, guard_or_defer_runtime_assert, log_guard, maybe_guard_rel
+from ..script import call_in_python
+from . import own_thread, recurrent, torchvision_detection
+from .attention import scaled_dot_product_attention
+from .broadcasting import infer_size
+from .patch import KernelPatch, Patch, ThreadDefault, ValuePatch, applied
+from .pooling import pooling_output_shape
+from .silence import WarningsOfTorch, print_nothing
+
+__all__ = ["CAPTURE_PATCHES", "TRACING_PATCHES", "capture_patches", "tracing_patches"]
+
+_DETECTION = "torchvision.models.detection"
+
+TRACING_PATCHES: tuple[Patch, ...] = (
+    Patch(
+        "torch.fx._symbolic_trace:_Patcher.patch_method",
+        own_thread.patch_method,
+        "modules that other threads call would be recorded, and their submodules be proxies",
+        strict=False,
+    ),
+    Patch(
+        "torch.export._trace:_override_builtin_ops",
+        own_thread.override_builtins,
+        "max(a, b) and math.pow(a, b) of other threads would be those of tensors",
+        strict=False,
+    ),
+    Patch(
+        "torch.compiler:is_compiling",
+        lambda original: original(),
+        "optimizers of other threads would compute with tensors instead of numbers",
+        elsewhere=own_thread.no,
+        strict=False,
+    ),
+    Patch(
+        "torch.compiler:is_exporting",
+        lambda original: original(),
+        "models that other threads run would take the branch for exports",
+        elsewhere=own_thread.no,
+        strict=False,
+    ),
+)
+"""For whatever traces with torch.export or make_fx: torch's own replacements stay in the tracing thread."""
+
+CAPTURE_PATCHES: tuple[Patch, ...] = (
+    *TRACING_PATCHES,
+    Patch(
+        "torch.fx.experimental.sym_node:SymNode.guard_bool",
+        guard_bool,
+        "torch keeps no record of the line of the user's code that specializes a size",
+    ),
+    Patch(
+        "torch.fx.experimental.symbolic_shapes:ShapeEnv._log_guard",
+        log_guard,
+        "a guard that narrows the range of a size leaves only the range",
+    ),
+    Patch(
+        "torch.fx.experimental.symbolic_shapes:ShapeEnv._maybe_guard_rel",
+        maybe_guard_rel,
+        "torch would conclude from a shortcut that later checks always hold",
+    ),
+    Patch(
+        "torch.fx.experimental.symbolic_shapes:ShapeEnv.guard_or_defer_runtime_assert",
+        guard_or_defer_runtime_assert,
+        "a shortcut or a memory layout would become an assertion of the program",
+    ),
+    KernelPatch("aten::lstm.input", recurrent.lstm, "torch runs the layer step by step, which fixes the length"),
+    KernelPatch("aten::gru.input", recurrent.rnn, "torch runs the layer step by step, which fixes the length"),
+    KernelPatch("aten::rnn_tanh.input", recurrent.rnn, "torch runs the layer step by step, which fixes the length"),
+    KernelPatch("aten::rnn_relu.input", recurrent.rnn, "torch runs the layer step by step, which fixes the length"),
+    KernelPatch("aten::_shape_as_tensor", recurrent.shape_as_tensor, "its kernel reads memory that fake tensors lack"),
+    Patch(
+        "torch._meta_registrations:pooling_output_shape_pad_lr",
+        pooling_output_shape,
+        "with ceil_mode the size is computed with a branch that holds for the example only",
+    ),
+    Patch(
+        "torch.nn.functional:scaled_dot_product_attention",
+        scaled_dot_product_attention,
+        "transformers passes an is_causal that depends on a size, and the C++ function takes bools only",
+    ),
+    Patch(
+        "torch._subclasses.fake_impls:infer_size",
+        infer_size,
+        "torch assumes that a size which may be 1 is not, even where the example says so",
+    ),
+    Patch(
+        "torch.autograd.function:Function.apply",
+        call_whole,
+        "a function with a symbolic of its own would be traced into",
+        strict=False,
+    ),
+    Patch(
+        "torch:Tensor.__index__",
+        example_index,
+        "range(n) with an input n raises, for lack of a value",
+        strict=False,
+    ),
+    Patch(
+        "torch._C:ScriptFunction.__call__",
+        call_in_python,
+        "a scripted function runs in C++, where the tracer cannot follow its branches",
+        strict=False,
+    ),
+    ValuePatch(
+        "torch.distributions.distribution:Distribution._validate_args",
+        lambda original: ThreadDefault(False, original),
+        "the validation of arguments branches on the values of tensors",
+    ),
+    ValuePatch(
+        "torch._functorch._aot_autograd.frontend_utils:warnings",
+        WarningsOfTorch,
+        "torch warns of the list of weights of RNNs, which is restored",
+    ),
+    Patch("torch.export._trace:print", print_nothing, "torch prints the whole graph when an export fails"),
+    Patch(
+        "torch.utils._sympy.reference:PythonReferenceAnalysis.int_truediv",
+        torchvision_detection.true_division,
+        "torch has no Python form of it, which the size of a scaled image needs",
+    ),
+    Patch(
+        "torchvision.ops.boxes:batched_nms",
+        torchvision_detection.batched_nms,
+        "it branches on the number of boxes",
+        optional=True,
+    ),
+    Patch(
+        "torchvision.ops.poolers:_multiscale_roi_align",
+        torchvision_detection.multiscale_roi_align,
+        "it loops over the number of regions",
+        optional=True,
+    ),
+    Patch(
+        "torchvision.ops.poolers:_infer_scale",
+        torchvision_detection.infer_scale,
+        "it rounds a ratio of sizes to a number",
+        optional=True,
+    ),
+    Patch(
+        f"{_DETECTION}.transform:paste_masks_in_image",
+        torchvision_detection.paste_masks,
+        "it loops over the boxes",
+        optional=True,
+    ),
+    Patch(
+        f"{_DETECTION}.transform:_resize_image_and_masks",
+        torchvision_detection.resize_image,
+        "it branches on which of two scales is the smaller one",
+        optional=True,
+    ),
+    Patch(
+        f"{_DETECTION}.transform:GeneralizedRCNNTransform.batch_images",
+        torchvision_detection.batch_images,
+        "it rounds sizes up as floats",
+        optional=True,
+    ),
+    Patch(
+        f"{_DETECTION}._utils:BoxCoder.decode",
+        torchvision_detection.decode_boxes,
+        "it branches on whether there are boxes",
+        optional=True,
+    ),
+)
+"""For torch.export; those with ``strict=False`` only for its own tracer, since TorchDynamo would trace into them."""
+
+
+@contextmanager
+def capture_patches(*, strict: bool = False) -> Iterator[None]:
+    """Apply ``CAPTURE_PATCHES`` for this thread, under the lock.
+
+    Args:
+        strict: Whether torch.export traces byte code with TorchDynamo.
+    """
+    with applied(patch for patch in CAPTURE_PATCHES if patch.strict or not strict):
+        yield
+
+
+@contextmanager
+def tracing_patches() -> Iterator[None]:
+    """Apply ``TRACING_PATCHES`` for this thread, under the lock."""
+    with applied(TRACING_PATCHES):
+        yield

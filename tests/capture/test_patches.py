@@ -1,0 +1,323 @@
+"""Patches of torch are in place for the exporting thread only, and for no longer than the export."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.distributions import Normal
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.onnx import TrainingMode
+from torch.utils import _pytree as pytree
+
+import fxonnx
+from fxonnx.capture.patches import CAPTURE_PATCHES, Patch, capture_patches
+from fxonnx.errors import CaptureError
+
+from ..models.torchvision_shim import import_torchvision
+
+import_torchvision()
+
+import torchvision.models.detection  # noqa: E402, F401  # its functions are among those that are replaced
+
+WAIT = 20.0
+"""Seconds until a test that waits for a thread gives up."""
+
+
+class Doubled(torch.autograd.Function):
+    """Twice the input, with a gradient that torch cannot derive itself, and a symbolic."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:  # type: ignore[override]
+        return gradient * 100
+
+    @staticmethod
+    def symbolic(g: Any, x: Any) -> Any:
+        return g.op("Add", x, x)
+
+
+class Calling(nn.Module):
+    """A model that calls a function in the middle of ``forward``."""
+
+    def __init__(self, function: Callable[[], Any], factor: float = 3.0) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+        self.function = function
+        self.factor = factor
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.layer(x)
+        self.function()
+        return Doubled.apply(x) * self.factor  # type: ignore[no-any-return, no-untyped-call]
+
+
+class Raising(nn.Module):
+    """A model that cannot be exported."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.sum() > 0:
+            return x + 1
+        return x - 1
+
+
+def content() -> dict[str, Any]:
+    """Target to what is there, for every row of the table."""
+    return {patch.target: patch.read() for patch in CAPTURE_PATCHES}
+
+
+def assert_untouched(before: dict[str, Any]) -> None:
+    after = content()
+    assert [target for target in before if after[target] is not before[target]] == []
+
+
+def in_thread(function: Callable[[], Any]) -> Any:
+    """What a function returns in a thread of its own."""
+    results: list[Any] = []
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            results.append(function())
+        except BaseException as error:  # noqa: BLE001 - raised below, in the thread of the test
+            errors.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join(WAIT)
+    assert not thread.is_alive()
+    if errors:
+        raise errors[0]
+    return results[0]
+
+
+@pytest.mark.parametrize("patch", [pytest.param(patch, id=patch.target) for patch in CAPTURE_PATCHES])
+def test_every_target_exists(patch: Patch) -> None:
+    assert patch.applies
+    before = patch.read()
+    assert patch.replaced() is not before
+    assert patch.read() is before
+    assert patch.why
+
+
+def test_targets_are_there_once() -> None:
+    targets = [patch.target for patch in CAPTURE_PATCHES]
+    assert len(set(targets)) == len(targets)
+
+
+def test_all_are_in_place_during_an_export() -> None:
+    before, during = content(), {}
+    fxonnx.export(Calling(lambda: during.update(content())).eval(), (torch.randn(2, 4),))
+    assert [target for target in before if during[target] is before[target]] == []
+    assert_untouched(before)
+
+
+def test_nothing_is_left_after_a_failure() -> None:
+    before = content()
+    with pytest.raises(CaptureError, match=r"torch\.export can not capture"):
+        fxonnx.export(Raising().eval(), (torch.randn(2, 4),))
+    assert_untouched(before)
+
+
+def test_versions_of_torch() -> None:
+    def row(**options: Any) -> Patch:
+        return Patch("torch:nothing", lambda original: None, "", **options)
+
+    assert row().applies
+    assert row(since="2.0").applies
+    assert not row(since="99.0").applies
+    assert row(before="99.0").applies
+    assert not row(before="2.0").applies
+    assert not row(optional=True, since="99.0").applies
+    assert not Patch("no.such.module:function", lambda original: None, "", optional=True).applies
+    with pytest.raises(AttributeError, match="nothing"):
+        row().replaced()
+
+
+def _trained() -> list[Tensor]:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 1))
+    optimizer = torch.optim.Adam(model.parameters(), foreach=False)
+    for _ in range(3):
+        optimizer.zero_grad()
+        Doubled.apply(model(torch.ones(2, 4))).sum().backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+    gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+    return [*gradients, *(parameter.detach() for parameter in model.parameters())]
+
+
+def _children() -> list[bool]:
+    inner = nn.Linear(2, 2)
+    outer = nn.Sequential(inner)
+    outer.same = outer[0]
+    outer(torch.ones(1, 2))
+    return [outer[0] is inner, outer.same is inner, type(outer.get_submodule("0")) is nn.Linear]
+
+
+@torch.jit.script
+def _scripted(x: Tensor) -> Tensor:
+    if bool(x.sum() > 0):
+        return x + 1
+    return x - 1
+
+
+def _fake_sizes() -> list[Any]:
+    environment = ShapeEnv()
+    with FakeTensorMode(shape_env=environment, allow_non_fake_inputs=True) as mode:
+        x = mode.from_tensor(torch.randn(5, 1, 3), static_shapes=False)
+        long = bool(x.shape[0] > 3)
+        pooled = torch.nn.functional.max_pool1d(x.permute(1, 2, 0), 2, ceil_mode=True)
+    return [long, [str(guard.expr) for guard in environment.guards], str(pooled.shape)]
+
+
+def _recurrent() -> list[Any]:
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        return [tuple(nn.LSTM(3, 4)(torch.randn(5, 2, 3))[0].shape)]
+
+
+def _unvalidated() -> str:
+    with pytest.raises(ValueError, match="scale") as raised:
+        Normal(torch.zeros(1), torch.tensor([-1.0]))
+    return str(raised.value)
+
+
+ACTIVITIES: dict[str, Callable[[], Any]] = {
+    "training": _trained,
+    "modules": _children,
+    "scripted": lambda: [_scripted(torch.ones(2)), type(_scripted)],
+    "fake": _fake_sizes,
+    "recurrent": _recurrent,
+    "validation": _unvalidated,
+    "flags": lambda: [torch.compiler.is_compiling(), torch.compiler.is_exporting(), fxonnx.is_in_onnx_export()],
+    "builtins": lambda: [type(math.pow(2, 3)), max(torch.tensor(1), torch.tensor(2)), min([3, 1])],
+    "index": lambda: list(range(torch.tensor(3))),
+    "causal": lambda: nn.functional.scaled_dot_product_attention(*(torch.ones(1, 2, 3),) * 3, is_causal=True),
+}
+
+
+@pytest.mark.parametrize("activity", ACTIVITIES)
+def test_another_thread_sees_torch_as_it_is(activity: str) -> None:
+    function = ACTIVITIES[activity]
+    expected = _plain(function())
+    seen: list[Any] = []
+    program = fxonnx.export(Calling(lambda: seen.append(in_thread(function))).eval(), (torch.randn(2, 4),))
+    assert [_plain(value) for value in seen] == [expected]
+    program.verify((torch.randn(2, 4),))
+
+
+def _plain(value: Any) -> Any:
+    return pytree.tree_map_only(Tensor, lambda tensor: tensor.tolist(), value)
+
+
+def test_overlapping_exports_take_turns() -> None:
+    before = content()
+    first_inside, second_inside = threading.Event(), threading.Event()
+    programs: dict[str, Any] = {}
+    x = torch.randn(2, 4)
+
+    def first() -> None:
+        first_inside.set()
+        # Without the lock, the second capture would begin now, and end after this one.
+        assert not second_inside.wait(0.5)
+
+    def export_first() -> None:
+        programs["first"] = fxonnx.export(Calling(first, 3.0).eval(), (x,))
+
+    def export_second() -> None:
+        assert first_inside.wait(WAIT)
+        programs["second"] = fxonnx.export(Calling(second_inside.set, 5.0).eval(), (x,))
+
+    other = threading.Thread(target=export_second)
+    other.start()
+    export_first()
+    other.join(WAIT)
+    assert sorted(programs) == ["first", "second"]
+    for program in programs.values():
+        program.verify((torch.randn(2, 4),))
+    assert_untouched(before)
+
+
+def test_an_export_that_fails_lets_the_next_one_begin() -> None:
+    with pytest.raises(CaptureError, match=r"torch\.export can not capture"):
+        fxonnx.export(Raising().eval(), (torch.randn(2, 4),))
+    x = torch.randn(2, 4)
+    in_thread(lambda: fxonnx.export(Calling(lambda: None).eval(), (x,))).verify((x,))
+
+
+MODELS: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
+    "lstm": (nn.LSTM(3, 4, batch_first=True), (2, 5, 3)),
+    "convolution": (nn.Sequential(nn.Conv2d(3, 4, 3), nn.MaxPool2d(2, ceil_mode=True), nn.Flatten()), (2, 3, 9, 9)),
+    "function": (Calling(lambda: None), (2, 4)),
+    "attention": (nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), (2, 5, 8)),
+}
+
+
+def test_threads_that_export_in_a_loop() -> None:
+    before = content()
+    together = threading.Barrier(2)
+    errors: list[BaseException] = []
+
+    def run(names: list[str]) -> None:
+        try:
+            together.wait(WAIT)
+            for name in names:
+                model, shape = MODELS[name]
+                program = fxonnx.export(model.eval(), (torch.randn(*shape),), dynamic_shapes=({0: "batch"},))
+                program.verify((torch.randn(3, *shape[1:]),))
+        except BaseException as error:  # noqa: BLE001 - raised below, in the thread of the test
+            errors.append(error)
+
+    # No model is exported by both at a time: an export swaps the weights of its model.
+    orders = (["lstm", "convolution"] * 2, ["function", "attention"] * 2)
+    threads = [threading.Thread(target=run, args=(names,)) for names in orders]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(6 * WAIT)
+    assert not any(thread.is_alive() for thread in threads)
+    if errors:
+        raise errors[0]
+    assert_untouched(before)
+
+
+def test_one_model_exported_by_two_threads_in_two_modes() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Dropout(0.5)).train()
+    x = torch.randn(3, 4)
+    together = threading.Barrier(2)
+    operators: dict[str, set[str]] = {}
+
+    def run(mode: TrainingMode) -> None:
+        together.wait(WAIT)
+        for _ in range(3):
+            program = fxonnx.export(model, (x,), training=mode, state="outputs")
+            operators.setdefault(mode.name, set()).update(node.op_type for node in program.model.graph)
+
+    threads = [threading.Thread(target=run, args=(mode,)) for mode in (TrainingMode.EVAL, TrainingMode.TRAINING)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(6 * WAIT)
+    assert "Dropout" in operators["TRAINING"]
+    assert operators["EVAL"] <= {"Gemm", "MatMul", "Add", "Mul", "BatchNormalization"}
+    assert all(module.training for module in model.modules())
+
+
+def test_byte_code_is_traced_through_the_patches() -> None:
+    class Policy(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            attention = nn.functional.scaled_dot_product_attention(x, x, x, is_causal=True)
+            return Normal(attention, torch.ones_like(attention)).mean
+
+    x = torch.randn(1, 3, 4)
+    with capture_patches(strict=True):
+        program = torch.export.export(Policy(), (x,), strict=True)
+    torch.testing.assert_close(program.module()(x), Policy()(x))
