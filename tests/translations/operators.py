@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -15,9 +17,19 @@ import fxonnx.api  # noqa: F401
 from fxonnx_translations.registry import Key
 from tests.models.torchvision_shim import import_torchvision
 
-__all__ = ["overload_of"]
+__all__ = ["is_absent", "overload_of"]
 
 import_torchvision()
+
+_REMOVED: Mapping[str, tuple[int, int]] = MappingProxyType({"aten::cholesky": (2, 15)})
+"""Operators with a translation that a version of torch lacks: the first one without it."""
+
+_VERSION = tuple(int(part) for part in torch.__version__.split(".")[:2])
+
+
+def is_absent(key: Key) -> bool:
+    """Whether this torch is known to lack the operator; a misspelled name is not among those."""
+    return key in _REMOVED and _REMOVED[key] <= _VERSION
 
 
 def overload_of(key: Key) -> Any:
