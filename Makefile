@@ -1,39 +1,54 @@
-# Needs Python >= 3.10 with pip, and make. Everything is installed into .venv, once.
+# Needs Python >= 3.10 with pip, and make. Everything is installed once: into .venv, or .venv-torch<version> with TORCH=.
 
 PYTHON ?= python3
 # Another index for torch, if the default one has only builds for GPUs: make demo TORCH_INDEX=<index of CPU builds>
 TORCH_INDEX ?=
 TORCH_FLAGS = $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
-PIP = .venv/bin/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
+# Another version of torch than that of constraints.txt, in an environment of its own: make test TORCH=2.15.0
+TORCH ?=
+VENV = .venv$(if $(TORCH),-torch$(TORCH))
+CONSTRAINTS = $(if $(TORCH),$(VENV)/constraints.txt,constraints.txt)
+# The newest torchvision for each version of torch.
+TORCHVISION_2.12 = 0.27.1
+TORCHVISION_2.13 = 0.28.0
+TORCHVISION_2.14 = 0.29.2
+TORCHVISION_2.15 = 0.29.2
+TORCHVISION = $(TORCHVISION_$(basename $(TORCH)))
+PIP = $(VENV)/bin/python -m pip --disable-pip-version-check install --quiet --constraint $(CONSTRAINTS)
 
 .PHONY: demo test lint bench
 
-demo: .venv/.installed
-	.venv/bin/fxonnx demo
+demo: $(VENV)/.installed
+	$(VENV)/bin/fxonnx demo
 
 # Two workers with one thread each: more threads would only wait for each other.
-test: .venv/.installed-test
-	OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n 2 -q
+test: $(VENV)/.installed-test
+	OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -n 2 -q
 
-lint: .venv/.installed-test
-	.venv/bin/ruff check .
-	.venv/bin/ruff format --check .
-	.venv/bin/mypy
+lint: $(VENV)/.installed-test
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
 
 # Takes about an hour and a half, most of it in torch.onnx; writes benchmarks/RESULTS.md.
-bench: .venv/.installed-test
+bench: $(VENV)/.installed-test
 	$(PIP) --editable '.[bench]'
-	.venv/bin/python -m benchmarks.run --all
+	$(VENV)/bin/python -m benchmarks.run --all
 
 # torch goes first and alone, so that nothing else decides which build of it is installed.
-.venv/.installed: pyproject.toml constraints.txt
-	test -x .venv/bin/python || $(PYTHON) -m venv .venv
+$(VENV)/.installed: pyproject.toml constraints.txt
+	test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
+ifneq ($(TORCH),)
+	grep -vE '^(torch|torchvision)==' constraints.txt > $(CONSTRAINTS)
+	echo 'torch==$(TORCH)' >> $(CONSTRAINTS)
+	$(if $(TORCHVISION),echo 'torchvision==$(TORCHVISION)' >> $(CONSTRAINTS))
+endif
 	$(PIP) $(TORCH_FLAGS) torch
 	$(PIP) --editable .
 	touch $@
 
 # torchvision and timm without their dependencies: their wheels ask for particular builds of torch.
-.venv/.installed-test: .venv/.installed
+$(VENV)/.installed-test: $(VENV)/.installed
 	$(PIP) --editable '.[test]'
 	$(PIP) --no-deps torchvision timm
 	touch $@
