@@ -20,7 +20,7 @@ from .guards import GuardLog, is_users, recorded_guards, source_line_of
 from .imagined import on_the_cpu
 from .inputs import Inputs
 from .objects import assembled, dismantled
-from .patches import capture_patches
+from .patches import NestedTransform, capture_patches, closed_transforms
 from .preserve import preserved
 from .shapes import DimHint, DimSpec, Leaf, Shapes
 from .shared_names import unify
@@ -38,6 +38,9 @@ STATIC_NAMES = (
 EQUAL_NAMES = re.compile(r"^\s+(\w+) = ([A-Za-z_]\w*)$", re.M)
 NARROWED_NAMES = re.compile(r"^\s+(\w+) = Dim\('\w+'(?:, min=(\d+))?(?:, max=(\d+))?\)", re.M)
 RELATED_NAMES = re.compile(r"^\s+(\w+) = (?:(\d+)\*)?([A-Za-z_]\w*)(?: ([+-]) (\d+))?$", re.M)
+
+
+_CPP_STACK = ("Exception raised from ", "frame #", "<omitting python frames>")
 
 
 def export_module(
@@ -75,8 +78,13 @@ def _export_somehow(model: torch.nn.Module, inputs: Inputs, shapes: Shapes, log:
 
 def _export_refined(model: torch.nn.Module, inputs: Inputs, shapes: Shapes, log: GuardLog) -> ExportedProgram:
     """Exports; if torch finds that Dims have smaller ranges or follow from each other, exports with that."""
+    whole_vmaps = False
     try:
-        return _export(model, inputs, shapes, _dim, strict=False)
+        try:
+            return _export(model, inputs, shapes, _dim, strict=False)
+        except NestedTransform:
+            whole_vmaps = True
+            return _export(model, inputs, shapes, _dim, strict=False, whole_vmaps=True)
     except Exception as error:
         message = str(error)
         fixed = _fixed_dims(message, shapes)
@@ -85,17 +93,24 @@ def _export_refined(model: torch.nn.Module, inputs: Inputs, shapes: Shapes, log:
         refined = _refined_dims(message, shapes)
         if not refined:
             raise
-    return _export(model, inputs, shapes, lambda spec: _dim(spec, refined), strict=False)
+    return _export(model, inputs, shapes, lambda spec: _dim(spec, refined), strict=False, whole_vmaps=whole_vmaps)
 
 
 def _export(
-    model: torch.nn.Module, inputs: Inputs, shapes: Shapes, dim_of: Callable[[DimSpec], Any], *, strict: bool
+    model: torch.nn.Module,
+    inputs: Inputs,
+    shapes: Shapes,
+    dim_of: Callable[[DimSpec], Any],
+    *,
+    strict: bool,
+    whole_vmaps: bool = False,
 ) -> ExportedProgram:
     tensors = [leaf for leaf in pytree.tree_leaves((inputs.args, inputs.kwargs)) if isinstance(leaf, torch.Tensor)]
     with (
         preserved(model, tensors),
         on_the_cpu(model, inputs) as inputs,
         capture_patches(strict=strict),
+        closed_transforms(whole_vmaps=whole_vmaps),
     ):
         model.forward = _of_tensors(model.forward, inputs, shapes, strict)
         # Oblivious: an example size of 0 or 1 says nothing about a dynamic dim.
@@ -207,7 +222,7 @@ def _failure(error: Exception) -> CaptureError:
     lines: list[str] = []
     for line in str(error).partition("The error above occurred when calling torch.export")[0].splitlines():
         if line.startswith(
-            ("For more ", "For extended logs", "For C++ stack", "If you suspect", "  Caused by: (_export")
+            ("For more ", "For extended logs", "For C++ stack", "If you suspect", "  Caused by: (_export", *_CPP_STACK)
         ):
             continue
         if line.strip() or (lines and lines[-1].strip()):

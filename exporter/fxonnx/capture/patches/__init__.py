@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from .function_transforms import NestedTransform, closed_transforms
 from .patch import Patch, applied, is_tracing, one_at_a_time
 from .table import CAPTURE_PATCHES, TRACING_PATCHES, capture_patches, tracing_patches
 
 __all__ = [
     "CAPTURE_PATCHES",
     "TRACING_PATCHES",
+    "NestedTransform",
     "Patch",
     "applied",
     "capture_patches",
+    "closed_transforms",
     "is_tracing",
     "one_at_a_time",
     "tracing_patches",

@@ -9,7 +9,7 @@ from ..counted import example_index
 from ..functions import call_whole
 from ..guards import guard_bool, guard_or_defer_runtime_assert, log_guard, maybe_guard_rel
 from ..script import call_in_python
-from . import own_thread, recurrent, torchvision_detection
+from . import function_transforms, own_thread, recurrent, torchvision_detection
 from .attention import scaled_dot_product_attention
 from .broadcasting import infer_size
 from .patch import KernelPatch, Patch, ThreadDefault, ValuePatch, applied
@@ -109,6 +109,20 @@ CAPTURE_PATCHES: tuple[Patch, ...] = (
         call_in_python,
         "a scripted function runs in C++, where the tracer cannot follow its branches",
         strict=False,
+    ),
+    *(
+        Patch(
+            f"torch._functorch.{target}",
+            replacement,
+            "torch.export records the calls above functorch, where the derivatives are not computed yet",
+            strict=False,
+        )
+        for target, replacement in (
+            ("eager_transforms:grad_and_value_impl", function_transforms.derivative),
+            ("eager_transforms:_jvp_with_argnums", function_transforms.derivative),
+            ("eager_transforms:_vjp_with_argnums", function_transforms.vector_jacobian_product),
+            ("apis:vmap_impl", function_transforms.vmap),
+        )
     ),
     ValuePatch(
         "torch.distributions.distribution:Distribution._validate_args",

@@ -1,0 +1,105 @@
+"""Derivatives in forward: ``torch.func`` transforms and ``torch.autograd``, recorded as plain operators."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call, grad, grad_and_value, hessian, jacfwd, jacrev, jvp, vjp, vmap
+
+import fxonnx
+
+from ..functions import Function
+
+
+class Surface(nn.Module):
+    """A signed distance with its normals: the gradient of a network in its inputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(3, 8), nn.LayerNorm(8), nn.Softplus(10), nn.Linear(8, 8), nn.GELU())
+        self.head = nn.Linear(8, 1)
+
+    def forward(self, points: Tensor) -> Any:
+        normals = grad(lambda given: self.head(self.net(given)).sum())(points)
+        return self.head(self.net(points)), normals / normals.norm(dim=-1, keepdim=True)
+
+
+class Adapted(nn.Module):
+    """One step of gradient descent on the weights inside of forward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 2)
+
+    def forward(self, x: Tensor) -> Any:
+        weights = dict(self.layer.named_parameters())
+        slopes, loss = grad_and_value(lambda given: functional_call(self.layer, given, (x,)).pow(2).mean())(weights)
+        changed = {name: weight - 0.1 * slopes[name] for name, weight in weights.items()}
+        return functional_call(self.layer, changed, (x,)), loss
+
+
+def sizes_from_outside(x: Tensor) -> Tensor:
+    half = x.shape[0] // 2
+    return grad(lambda given: (given[:half] * x.shape[0]).pow(3).sum() / half)(x)
+
+
+def by_autograd(x: Tensor) -> Tensor:
+    with torch.enable_grad():
+        given = x.detach().requires_grad_(True)
+        return torch.autograd.grad(given.sin().pow(2).sum(), given)[0]
+
+
+def several(x: Tensor) -> Any:
+    return grad(lambda one, other: ((one * other).sum(), one.exp()), argnums=(0, 1), has_aux=True)(x, x.cos())
+
+
+FUNCTIONS: dict[str, Callable[[Tensor], Any]] = {
+    "grad": lambda x: grad(lambda given: given.sin().pow(2).sum())(x),
+    "grad of grad": lambda x: grad(lambda one: grad(lambda other: other.sin().pow(3).sum())(one).sum())(x),
+    "several arguments": several,
+    "sizes from outside": sizes_from_outside,
+    "jacrev": lambda x: jacrev(lambda given: given.sin() * given.sum())(x[:, 0]),
+    "jacfwd": lambda x: jacfwd(lambda given: given.sin() * given.sum())(x.sum(1)),
+    "hessian": lambda x: hessian(lambda given: (given.sin() * given.sum()).sum())(x[0]),
+    "jvp": lambda x: jvp(lambda given: given.softmax(-1), (x,), (x.cos(),)),
+    "vjp": lambda x: vjp(lambda given: given.softmax(-1), x)[1](x.cos())[0],
+    "vmap of grad": lambda x: vmap(grad(lambda row: row.sin().pow(2).sum()))(x),
+    "vmap of jacrev": lambda x: vmap(jacrev(lambda row: row.sin() * row.sum()))(x),
+    "vmap alone": lambda x: vmap(lambda row: row.sin() * row.sum())(x),
+    "autograd": by_autograd,
+    "autograd.functional": lambda x: torch.autograd.functional.jacobian(lambda given: given.sin(), x[0]),
+}
+
+MODELS: dict[str, nn.Module] = {"surface": Surface(), "adapted": Adapted()} | {
+    name: Function(function) for name, function in FUNCTIONS.items()
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_derivative(name: str) -> None:
+    model = MODELS[name].eval()
+    dynamic = None if name == "vmap of jacrev" else ({0: "n"},)
+    program = fxonnx.export(model, (torch.randn(4, 3),), dynamic_shapes=dynamic)
+    for size in (4, 2, 5) if dynamic else (4,):
+        x = torch.randn(size, 3)
+        expected = torch.utils._pytree.tree_leaves(model(x))
+        found = program(x)
+        assert len(found) == len(expected)
+        for ours, theirs in zip(found, expected, strict=True):
+            torch.testing.assert_close(ours, theirs.detach(), rtol=1e-4, atol=1e-5)
+
+
+def test_a_failure_is_one_error_and_leaves_torch_as_it_was() -> None:
+    def on_content(x: Tensor) -> Tensor:
+        return vmap(grad(lambda row: (row if row.sum() > 0 else -row).sum()))(x)
+
+    with pytest.raises(fxonnx.CaptureError, match=r"at: .*test_function_transforms.py"):
+        fxonnx.export(Function(on_content), (torch.randn(4, 3),))
+    assert torch._C._functorch.get_interpreter_stack() is None
+    assert torch.autograd.forward_ad._current_level == -1
+    torch.testing.assert_close(grad(lambda x: F.relu(x).sum())(torch.ones(2)), torch.ones(2))
