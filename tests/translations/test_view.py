@@ -41,6 +41,13 @@ CASES = (
     Case("aten.expand.default", lambda x: x.expand(-1, 5), (T(("n", 1)),)),
     Case("aten.expand.default", lambda x: x.expand(2, -1, 3), (T(("n", 3)),), "new axis"),
     Case("aten.expand_as.default", lambda x, y: x.expand_as(y), (T((1, 3)), T(("n", 3)))),
+    Case("aten.broadcast_tensors.default", lambda x, y: torch.broadcast_tensors(x, y), (T(("n", 1)), T((3,)))),
+    Case(
+        "aten.broadcast_tensors.default",
+        lambda x, y: torch.broadcast_tensors(x.t()[0], y[..., :1]),
+        (T(("n", 2)), T((2, 3))),
+        "strided",
+    ),
     Case("aten.broadcast_to.default", lambda x, y: x.broadcast_to(y.shape), (T((3,)), T(("n", 3)))),
     *(
         Case(f"aten.{name}.default", lambda x, n=name: getattr(aten, n).default(x) + 1, (X,), ops=("Add",))

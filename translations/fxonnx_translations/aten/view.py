@@ -118,6 +118,12 @@ def broadcast_to(op: Op, self: ir.Value, size: Sequence[Dim]) -> ir.Value:
     return op.expand(self, op.result.shape)
 
 
+@translates("aten::broadcast_tensors")
+def broadcast_tensors(op: Op, tensors: Sequence[ir.Value]) -> list[ir.Value]:
+    """aten::broadcast_tensors(Tensor[] tensors) -> Tensor[]"""
+    return [op.expand(value, result.shape) for value, result in zip(tensors, op.results, strict=True)]
+
+
 @translates(
     "aten::alias",
     "aten::detach",

@@ -80,7 +80,7 @@ TRANSLATIONS = (
         data=("self", "other"),
     ),
     structural("aten::cat", "aten::concat", "aten::concatenate", "aten::stack", data=("tensors",)),
-    structural("aten::meshgrid", "aten::meshgrid.indexing", data=("tensors",)),
+    structural("aten::broadcast_tensors", "aten::meshgrid", "aten::meshgrid.indexing", data=("tensors",)),
     # Indexing.
     structural(
         "aten::_unsafe_index.Tensor",
