@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -51,3 +52,25 @@ def test_translations_know_nothing_of_the_exporter(path: Path) -> None:
         for alias in node.names
     ]
     assert not [name for name in names if name == "fxonnx" or name.startswith("fxonnx.")]
+
+
+# Written with an underscore, but described to users.
+NOT_PRIVATE = {"torch._check"}
+
+
+def _dotted_names(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Attribute):
+            yield ast.unparse(node)
+
+
+@pytest.mark.parametrize("path", [path for path in PACKAGES if path.name != "torch_compat.py"], ids=short)
+def test_private_names_of_torch_are_imported_in_one_module(path: Path) -> None:
+    names = {name for name in _dotted_names(ast.parse(path.read_text())) if re.match(r"torch\b.*\._[a-zA-Z]", name)}
+    # An operator is part of a program, whatever its name.
+    private = {name for name in names if not name.startswith("torch.ops.")}
+    assert private <= NOT_PRIVATE, "import them in fxonnx_translations/torch_compat.py"

@@ -12,10 +12,10 @@ from types import MappingProxyType
 from typing import Any, Literal, get_args
 
 import torch
-from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.onnx import OperatorExportTypes, TrainingMode
 
 from fxonnx_translations.registry import Registry
+from fxonnx_translations.torch_compat import unset_fake_temporarily
 from fxonnx_translations.translations import default_registry
 
 from .arguments import Form, Target, check_form, check_names, check_table

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal, TypeAlias, get_args
 
-import torch
-
 from fxonnx_translations.registry import Registry
+from fxonnx_translations.torch_compat import OpOverloadPacket
 
 from .errors import ArgumentError
 from .lower.model import NEWEST_IR_VERSION, NEWEST_OPSET, OLDEST_OPSET, ir_versions
@@ -139,7 +138,7 @@ def check_table(registry: Registry, table: Mapping[Callable[..., Any], Callable[
     if not table:
         return registry
     for target, function in table.items():
-        if isinstance(target, torch._ops.OpOverloadPacket):
+        if isinstance(target, OpOverloadPacket):
             raise ArgumentError(
                 "custom_translation_table",
                 f"the key {target} is an overload packet",

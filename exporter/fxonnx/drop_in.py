@@ -9,8 +9,9 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.onnx import TrainingMode
+
+from fxonnx_translations.torch_compat import FakeTensorMode
 
 from . import api, program, state
 from .errors import ArgumentError

@@ -13,7 +13,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.utils._pytree as pytree
+
+from fxonnx_translations.torch_compat import pytree
 
 from .capture.inference import Aligned, align
 from .capture.objects import assembled, dismantled

@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 from torch.export.graph_signature import ConstantArgument, InputKind
-from torch.utils import _pytree as pytree
+
+from fxonnx_translations.torch_compat import pytree
 
 from .capture.constraints import Limits
 from .capture.periods import Bounds

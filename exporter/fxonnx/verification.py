@@ -9,7 +9,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
-from torch.utils import _pytree as pytree
+
+from fxonnx_translations.torch_compat import pytree
 
 from .capture.functions import called_functions
 from .capture.objects import assembled, dismantled

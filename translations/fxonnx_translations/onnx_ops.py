@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import onnx_ir as ir
-from torch.utils._sympy.functions import FloorDiv
 
 from .aten.attention import above_lowest, simplest_mask
 from .aten.view import swapped
@@ -15,6 +14,7 @@ from .op import Op, Unsupported
 from .opschema import since_version
 from .registry import translates
 from .symbols import Dim
+from .torch_compat import FloorDiv
 
 BOOL = ir.DataType.BOOL
 

@@ -15,8 +15,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType, ModuleType
 from typing import Any, TypeAlias, TypeVar
 
-import torch
-from torch._ops import OpOverload
+from .torch_compat import OpOverload, OpOverloadPacket
 
 __all__ = ["Accepts", "Call", "Key", "Registry", "Translation", "build_registry", "structural", "translates"]
 
@@ -105,7 +104,7 @@ def translates(
 
 def _check_names(targets: Sequence[Key]) -> None:
     for target in targets:
-        if isinstance(target, (OpOverload, torch._ops.OpOverloadPacket)):
+        if isinstance(target, (OpOverload, OpOverloadPacket)):
             raise TypeError(f"operators are named by strings such as 'aten::add.Tensor', got {target}")
         if isinstance(target, str) and (not _NAME.fullmatch(target) or target.endswith(".default")):
             raise ValueError(

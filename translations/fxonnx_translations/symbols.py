@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import onnx_ir as ir
 import sympy
 import torch
-from torch.utils._sympy import functions as sizes
+
+from .torch_compat import sympy_functions
 
 if TYPE_CHECKING:
     from .builder import Builder
@@ -225,7 +226,7 @@ class _Emitter:
 
     def modular_indexing(self, expr: sympy.Expr) -> ir.Value:
         base, divisor, modulus = expr.args
-        return self._op("Mod", self.emit(sizes.FloorDiv(base, divisor)), self.emit(modulus))
+        return self._op("Mod", self.emit(sympy_functions.FloorDiv(base, divisor)), self.emit(modulus))
 
     def true_div(self, expr: sympy.Expr) -> ir.Value:
         return self._op("Div", *(self.double(self.emit(arg)) for arg in expr.args))
@@ -234,7 +235,11 @@ class _Emitter:
         return self.double(self.emit(expr.args[0]))
 
     def to_int(self, expr: sympy.Expr) -> ir.Value:
-        rounding = {sizes.CeilToInt: "Ceil", sizes.FloorToInt: "Floor", sizes.RoundToInt: "Round"}.get(type(expr))
+        rounding = {
+            sympy_functions.CeilToInt: "Ceil",
+            sympy_functions.FloorToInt: "Floor",
+            sympy_functions.RoundToInt: "Round",
+        }.get(type(expr))
         value = self.emit(expr.args[0])
         if value.dtype == ir.DataType.INT64:
             return value
@@ -246,7 +251,7 @@ class _Emitter:
 
     def ceil_div(self, expr: sympy.Expr) -> ir.Value:
         base, divisor = expr.args
-        return self.emit(sizes.FloorDiv(base + divisor - 1, divisor))
+        return self.emit(sympy_functions.FloorDiv(base + divisor - 1, divisor))
 
     def compare(self, expr: sympy.Expr) -> ir.Value:
         values = self.same_type([self.emit(arg) for arg in expr.args])
@@ -285,25 +290,25 @@ _FUNCTIONS: Mapping[type, Callable[[_Emitter, sympy.Expr], ir.Value]] = {
     sympy.Pow: _Emitter.power,
     sympy.Max: lambda emitter, expr: emitter.fold("Max", expr.args),
     sympy.Min: lambda emitter, expr: emitter.fold("Min", expr.args),
-    sizes.Max: lambda emitter, expr: emitter.fold("Max", expr.args),
-    sizes.Min: lambda emitter, expr: emitter.fold("Min", expr.args),
-    sizes.FloorDiv: _Emitter.floor_div,
-    sizes.CleanDiv: _Emitter.floor_div,
-    sizes.CeilDiv: _Emitter.ceil_div,
-    sizes.Mod: _Emitter.mod,
-    sizes.PythonMod: _Emitter.mod,
-    sizes.ModularIndexing: _Emitter.modular_indexing,
-    sizes.PowByNatural: _Emitter.power,
-    sizes.FloatPow: _Emitter.power,
-    sizes.IntTrueDiv: _Emitter.true_div,
-    sizes.FloatTrueDiv: _Emitter.true_div,
-    sizes.ToFloat: _Emitter.to_float,
-    sizes.CeilToInt: _Emitter.to_int,
-    sizes.FloorToInt: _Emitter.to_int,
-    sizes.RoundToInt: _Emitter.to_int,
-    sizes.TruncToInt: _Emitter.to_int,
-    sizes.Identity: _Emitter.unwrap,
-    sizes.Where: _Emitter.where,
+    sympy_functions.Max: lambda emitter, expr: emitter.fold("Max", expr.args),
+    sympy_functions.Min: lambda emitter, expr: emitter.fold("Min", expr.args),
+    sympy_functions.FloorDiv: _Emitter.floor_div,
+    sympy_functions.CleanDiv: _Emitter.floor_div,
+    sympy_functions.CeilDiv: _Emitter.ceil_div,
+    sympy_functions.Mod: _Emitter.mod,
+    sympy_functions.PythonMod: _Emitter.mod,
+    sympy_functions.ModularIndexing: _Emitter.modular_indexing,
+    sympy_functions.PowByNatural: _Emitter.power,
+    sympy_functions.FloatPow: _Emitter.power,
+    sympy_functions.IntTrueDiv: _Emitter.true_div,
+    sympy_functions.FloatTrueDiv: _Emitter.true_div,
+    sympy_functions.ToFloat: _Emitter.to_float,
+    sympy_functions.CeilToInt: _Emitter.to_int,
+    sympy_functions.FloorToInt: _Emitter.to_int,
+    sympy_functions.RoundToInt: _Emitter.to_int,
+    sympy_functions.TruncToInt: _Emitter.to_int,
+    sympy_functions.Identity: _Emitter.unwrap,
+    sympy_functions.Where: _Emitter.where,
     sympy.Piecewise: _Emitter.piecewise,
     sympy.Not: _Emitter.negate,
     sympy.And: _Emitter.logical,

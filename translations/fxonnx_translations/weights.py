@@ -8,9 +8,9 @@ from typing import Any
 import onnx_ir as ir
 import torch
 from onnx_ir.tensor_adapters import TorchTensor
-from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 
 from .dtypes import from_torch, to_torch_dtype
+from .torch_compat import FakeTensor, unset_fake_temporarily
 
 __all__ = ["DerivedTensor", "Recipe", "TorchTensor", "derive", "has_content", "sources_of", "storage_key"]
 

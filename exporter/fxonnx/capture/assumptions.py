@@ -11,8 +11,8 @@ import torch
 from torch.export import Dim, ExportedProgram
 from torch.export.graph_signature import ConstantArgument, InputKind
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
-from torch.utils._sympy.functions import Mod, PythonMod
-from torch.utils._sympy.numbers import int_oo
+
+from fxonnx_translations.torch_compat import Mod, PythonMod, int_oo
 
 from .constraints import Constraint, Limits, Place
 from .guards import Guard, GuardLog, guards_of_environment, line_of_node

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
+
+from fxonnx_translations.torch_compat import pytree
 
 __all__ = ["ExampleNumbers", "counted_inputs", "example_index", "note_examples"]
 

@@ -9,9 +9,9 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-import torch.utils._pytree as pytree
 from torch.export import Dim, ExportedProgram
-from torch.fx.experimental import _config as symbolic_config
+
+from fxonnx_translations.torch_compat import pytree, shape_config
 
 from ..errors import CaptureError
 from .counted import note_examples
@@ -114,7 +114,7 @@ def _export(
     ):
         model.forward = _of_tensors(model.forward, inputs, shapes, strict)
         # Oblivious: an example size of 0 or 1 says nothing about a dynamic dim.
-        with symbolic_config.patch(backed_size_oblivious=True):  # type: ignore[attr-defined]
+        with shape_config.patch(backed_size_oblivious=True):  # type: ignore[attr-defined]
             return torch.export.export(
                 model,
                 inputs.args,

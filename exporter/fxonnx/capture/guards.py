@@ -20,8 +20,9 @@ from typing import Any
 
 import sympy
 import torch
-from torch._guards import TracingContext
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+from fxonnx_translations.torch_compat import TracingContext
 
 __all__ = [
     "Guard",

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch.utils import _pytree as pytree
+
+from fxonnx_translations.torch_compat import FakeTensor, FakeTensorMode, pytree
 
 from .inputs import Inputs
 

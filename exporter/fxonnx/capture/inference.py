@@ -8,7 +8,8 @@ from inspect import Parameter, Signature
 from typing import Any, TypeAlias
 
 import torch
-import torch.utils._pytree as pytree
+
+from fxonnx_translations.torch_compat import pytree
 
 from ..errors import ArgumentError
 from .inputs import Inputs, expand

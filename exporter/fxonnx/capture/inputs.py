@@ -9,9 +9,10 @@ from inspect import Parameter, Signature
 from typing import Any
 
 import torch
-import torch.utils._pytree as pytree
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
+
+from fxonnx_translations.torch_compat import pytree
 
 from ..errors import ArgumentError
 from .objects import dismantled, is_object

@@ -13,7 +13,8 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
-import torch.utils._pytree as pytree
+
+from fxonnx_translations.torch_compat import pytree
 
 from .caches import for_any_length
 

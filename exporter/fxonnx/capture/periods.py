@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 import sympy
-from torch.utils._sympy.functions import FloorDiv, Mod, PythonMod
-from torch.utils._sympy.numbers import int_oo
-from torch.utils._sympy.value_ranges import ValueRanges
+
+from fxonnx_translations.torch_compat import FloorDiv, Mod, PythonMod, ValueRanges, int_oo
 
 __all__ = ["Bounds", "always_holds", "least", "multiple"]
 

@@ -8,9 +8,18 @@ from collections.abc import Iterator, Mapping
 import sympy
 from sympy.printing.precedence import PRECEDENCE, precedence
 from sympy.printing.str import StrPrinter
-from torch.utils._sympy.functions import FloorDiv, Max, Min, Mod, PythonMod
-from torch.utils._sympy.solve import try_solve
-from torch.utils._sympy.value_ranges import ValueRangeError, ValueRanges, bound_sympy
+
+from fxonnx_translations.torch_compat import (
+    FloorDiv,
+    Max,
+    Min,
+    Mod,
+    PythonMod,
+    ValueRangeError,
+    ValueRanges,
+    bound_sympy,
+    try_solve,
+)
 
 from .periods import Bounds, always_holds, least
 

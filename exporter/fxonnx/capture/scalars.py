@@ -8,9 +8,10 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-import torch.utils._pytree as pytree
 from torch.export import Dim
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+
+from fxonnx_translations.torch_compat import pytree
 
 from ..errors import ArgumentError, CaptureError
 from .inputs import Inputs

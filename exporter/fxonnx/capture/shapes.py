@@ -12,8 +12,9 @@ from inspect import Parameter
 from typing import Any, NamedTuple
 
 import torch
-import torch.utils._pytree as pytree
 from torch.export import Dim
+
+from fxonnx_translations.torch_compat import pytree
 
 from ..errors import ArgumentError
 from .inputs import Inputs

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-import torch.utils._pytree as pytree
 from torch.export import Dim
 from torch.fx.experimental.symbolic_shapes import guarding_hint_or_throw, has_guarding_hint
+
+from fxonnx_translations.torch_compat import pytree
 
 from .shapes import DimSpec, Leaf, SharedDim
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import onnx_ir as ir
 import onnxscript
-import torch
 from onnxscript import evaluator, values
 
 from fxonnx_translations.op import Op, Unsupported
+from fxonnx_translations.torch_compat import OpOverload
 
 from .operands import as_operand, plain
 from .symbolic import CalledFunctions, Symbolic, SymbolicGraph, by_schema, call_symbolic
@@ -56,7 +56,7 @@ def call_custom(
         return function(SymbolicGraph(op, opsets), *args)
     first = "g" if isinstance(function, Symbolic) else _first_parameter(function)
     if first == "g":
-        if isinstance(target, torch._ops.OpOverload):
+        if isinstance(target, OpOverload):
             args, kwargs = by_schema(function, target, args, kwargs)
         return call_symbolic(function, SymbolicGraph(op, opsets), args, kwargs)
     if first == "op":

@@ -9,6 +9,7 @@ import torch
 
 from fxonnx_translations.complex.parts import on_parts
 from fxonnx_translations.registry import Call, Registry, Translation
+from fxonnx_translations.torch_compat import OpOverload
 
 __all__ = ["bind", "find", "is_translated"]
 
@@ -16,7 +17,7 @@ __all__ = ["bind", "find", "is_translated"]
 def bind(node: torch.fx.Node) -> dict[str, Any]:
     """The node's arguments by schema name, as FX holds them; absent ones keep the translation's own defaults."""
     target = node.target
-    if not isinstance(target, torch._ops.OpOverload):
+    if not isinstance(target, OpOverload):
         return {f"arg_{position}": argument for position, argument in enumerate(node.args)} | dict(node.kwargs)
     # More positional arguments than the schema has can not occur in a graph that torch ran.
     bound = {parameter.name: argument for parameter, argument in zip(target._schema.arguments, node.args, strict=False)}
@@ -49,7 +50,7 @@ def find(node: torch.fx.Node, registry: Registry, opset: int) -> tuple[Translati
 
 def _call(node: torch.fx.Node, opset: int) -> Call:
     target, arguments = node.target, {}
-    if isinstance(target, torch._ops.OpOverload):
+    if isinstance(target, OpOverload):
         arguments = {
             parameter.name: parameter.default_value
             for parameter in target._schema.arguments

@@ -10,6 +10,8 @@ from typing import Literal, TypeAlias
 
 import torch
 
+from fxonnx_translations.torch_compat import OpOverload
+
 __all__ = ["CUSTOM_KEY", "MetadataLevel", "NodeMetadata", "relative_file", "scopes_of", "target_name"]
 
 MetadataLevel: TypeAlias = Literal["full", "names", "none"]
@@ -22,7 +24,7 @@ _FILE = re.compile(r'File "([^"]+)"')
 def target_name(node: torch.fx.Node) -> str:
     """The operator's name as users know it: ``aten.add.Tensor``."""
     target = node.target
-    if isinstance(target, torch._ops.OpOverload):
+    if isinstance(target, OpOverload):
         return str(target)
     return str(getattr(target, "__name__", target))
 

@@ -14,6 +14,7 @@ import torch
 from fxonnx_translations import dtypes
 from fxonnx_translations.op import Op, Unsupported
 from fxonnx_translations.registry import Translation
+from fxonnx_translations.torch_compat import OpOverload
 
 __all__ = ["Passthrough"]
 
@@ -35,13 +36,13 @@ class Passthrough:
 
     def keeps(self, target: Any) -> bool:
         """Whether an operator is neither decomposed nor translated."""
-        if not isinstance(target, torch._ops.OpOverload):
+        if not isinstance(target, OpOverload):
             return False
         return target.namespace in self.opsets or (self.mode == "aten" and target.namespace == "aten")
 
     def translation(self, target: Any) -> Translation | None:
         """What makes a node of an operator that nothing else translates; None if it is to be an error."""
-        if not isinstance(target, torch._ops.OpOverload):
+        if not isinstance(target, OpOverload):
             return None
         namespace = target.namespace
         is_aten = namespace == "aten" and namespace not in self.opsets
@@ -55,7 +56,7 @@ class Passthrough:
         return Translation(function, (target,))
 
 
-def _emit(op: Op, *, target: torch._ops.OpOverload, domain: str, version: int, as_aten: bool, **arguments: Any) -> Any:
+def _emit(op: Op, *, target: OpOverload, domain: str, version: int, as_aten: bool, **arguments: Any) -> Any:
     """Any operator: tensors and run-time sizes are inputs in the order of the schema, the rest are attributes."""
     inputs: list[ir.Value | None] = []
     attributes: dict[str, Any] = {}

@@ -13,6 +13,7 @@ import torch
 from fxonnx_translations.dtypes import from_torch, to_torch_dtype
 from fxonnx_translations.op import Op, Unsupported
 from fxonnx_translations.opschema import facts_of
+from fxonnx_translations.torch_compat import OpOverload
 from fxonnx_translations.weights import TorchTensor
 
 from ..capture.functions import FunctionCall
@@ -241,7 +242,7 @@ def _unwrapped(returned: Any) -> Any:
 
 
 def by_schema(
-    function: Callable[..., Any], overload: torch._ops.OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]
+    function: Callable[..., Any], overload: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[list[Any], dict[str, Any]]:
     """The arguments of an operator as a symbolic function takes them.
 

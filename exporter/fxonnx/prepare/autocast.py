@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+
+from fxonnx_translations.torch_compat import OpOverload, TorchDispatchMode, has_kernel
 
 from ..errors import PrepareError
 from ..origin import copy_origin, source_line
@@ -111,7 +112,7 @@ class Autocast:
         self._effects: dict[Hashable, _Effect | None] = {}
         self._casts: dict[tuple[torch.fx.Node, torch.dtype], torch.fx.Node] = {}
         self._cast_values: dict[Hashable, torch.Tensor] = {}
-        self._completions: dict[tuple[torch._ops.OpOverload, _Effect], dict[str, torch.dtype | None]] = {}
+        self._completions: dict[tuple[OpOverload, _Effect], dict[str, torch.dtype | None]] = {}
 
     def apply(self, owner: torch.fx.GraphModule, node: torch.fx.Node, state: AutocastState) -> Outcome:
         """Makes one call independent of autocast.
@@ -126,7 +127,7 @@ class Autocast:
             PrepareError: If autocast does something to the call that casts can not express.
         """
         target = node.target
-        if not isinstance(target, torch._ops.OpOverload):
+        if not isinstance(target, OpOverload):
             return Outcome()
         if target._schema.is_mutable:
             # What was cast before may be written to here, inside or outside of the region.
@@ -162,14 +163,14 @@ class Autocast:
         node.meta["val"] = self._cast_values[key]
         return node
 
-    def _complete(self, node: torch.fx.Node, target: torch._ops.OpOverload, effect: _Effect) -> None:
+    def _complete(self, node: torch.fx.Node, target: OpOverload, effect: _Effect) -> None:
         missing = self._completions.get((target, effect))
         if missing is None:
             missing = self._completions[target, effect] = _completion(node, target, effect)
         if missing:
             node.kwargs = {**node.kwargs, **missing}
 
-    def _effect(self, node: torch.fx.Node, target: torch._ops.OpOverload, state: AutocastState) -> _Effect | None:
+    def _effect(self, node: torch.fx.Node, target: OpOverload, state: AutocastState) -> _Effect | None:
         tensors: list[torch.Tensor] = []
 
         def collect(argument: torch.fx.Node) -> torch.fx.Node:
@@ -182,11 +183,7 @@ class Autocast:
             return None
         schema = target._schema
         name = f"{schema.name}.{schema.overload_name}" if schema.overload_name else schema.name
-        registered = any(
-            torch._C._dispatch_has_kernel_for_dispatch_key(name, _DISPATCH_KEYS[device])
-            for device in state
-            if device in _DISPATCH_KEYS
-        )
+        registered = any(has_kernel(name, _DISPATCH_KEYS[device]) for device in state if device in _DISPATCH_KEYS)
         if not registered and not target._can_decompose():
             return None
         kinds = tuple((tensor.dtype, tensor.dim(), tensor.device.type) for tensor in tensors)
@@ -269,7 +266,7 @@ def _traced(node: torch.fx.Node, function: Callable[..., Any]) -> tuple[torch.fx
         return None, str(error)
 
 
-def _completion(node: torch.fx.Node, target: torch._ops.OpOverload, effect: _Effect) -> dict[str, torch.dtype | None]:
+def _completion(node: torch.fx.Node, target: OpOverload, effect: _Effect) -> dict[str, torch.dtype | None]:
     """The keyword arguments a call lacks to return, after the casts, what it returned under autocast."""
     if dtypes_of(evaluate(node)) == effect.dtypes:
         return {}

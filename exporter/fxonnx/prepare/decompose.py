@@ -6,6 +6,8 @@ from collections.abc import Callable, Hashable
 
 import torch
 
+from fxonnx_translations.torch_compat import OpOverload
+
 from .splicing import find_attribute
 from .tracing import TraceError, call_key, decompositions, splice_trace, trace_call
 
@@ -91,7 +93,7 @@ def _is_operator(node: torch.fx.Node) -> bool:
     """Whether a call computes tensors that something reads; sizes are followed as expressions, not as calls."""
     return (
         node.op == "call_function"
-        and isinstance(node.target, torch._ops.OpOverload)
+        and isinstance(node.target, OpOverload)
         and isinstance(node.meta.get("val"), (torch.Tensor, list, tuple))
         and bool(node.users)
     )

@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 
+from fxonnx_translations.torch_compat import OpOverload
+
 __all__ = ["Derived", "derive_weights", "fold_batch_norm"]
 
 aten = torch.ops.aten
@@ -203,7 +205,7 @@ def _is_derivable(
     if all(source.op == "get_attr" for source in inputs):
         return False
     target = node.target
-    if isinstance(target, torch._ops.OpOverload):
+    if isinstance(target, OpOverload):
         if torch.Tag.nondeterministic_seeded in target.tags or target.namespace != "aten":
             return False
     elif target is not operator.getitem and target not in _RECIPE_NAMES:

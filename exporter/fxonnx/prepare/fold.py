@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from fxonnx_translations.torch_compat import OpOverload
+
 from .splicing import find_attribute
 
 __all__ = ["MAX_ELEMENTS", "fold"]
@@ -254,7 +256,7 @@ def _is_real(value: torch.Tensor) -> bool:
 
 
 def _is_deterministic(target: Any) -> bool:
-    if not isinstance(target, torch._ops.OpOverload) or target.namespace not in ("aten", "prims"):
+    if not isinstance(target, OpOverload) or target.namespace not in ("aten", "prims"):
         return False
     name = target._opname
     return not (

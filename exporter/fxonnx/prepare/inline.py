@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from fxonnx_translations.torch_compat import HigherOrderOperator, check_is_size
+
 from ..errors import PrepareError
 from ..origin import source_line
 from .autocast import Autocast, AutocastState, Dtypes, dtypes_of, evaluate
@@ -26,7 +28,7 @@ _ASSERTIONS = frozenset(
         aten.sym_constrain_range.default,
         aten.sym_constrain_range_for_size.default,
         torch._check,
-        torch._check_is_size,
+        check_is_size,
     }
 )
 
@@ -182,7 +184,7 @@ class _Inliner:
                 elif node.target in _ASSERTIONS:
                     walk.check(node)
                     _drop(node)
-                elif isinstance(node.target, torch._ops.HigherOrderOperator):
+                elif isinstance(node.target, HigherOrderOperator):
                     for body, state in walk.keep(node):
                         self.run(body, state)
                 elif not walk.is_plain:

@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from fxonnx_translations.torch_compat import OpOverload
+
 __all__ = ["share"]
 
 _OF_A_DTYPE = frozenset(
@@ -63,7 +65,7 @@ def _is_repeatable(node: torch.fx.Node) -> bool:
     if node.op != "call_function" or not node.users:
         return False
     target = node.target
-    if isinstance(target, torch._ops.OpOverload):
+    if isinstance(target, OpOverload):
         return not target._schema.is_mutable and not any(tag in target.tags for tag in _NOT_REPEATABLE)
     # Arithmetic of sizes, and the elements of a result.
     return target is operator.getitem or isinstance(target, BuiltinFunctionType)

@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from fxonnx_translations.torch_compat import HigherOrderOperator, OpOverload
+
 from ..errors import PrepareError
 from ..origin import copy_origin
 
@@ -168,9 +170,9 @@ def is_impure(node: torch.fx.Node) -> bool:
     target = node.target
     if node.op != "call_function" or node.meta.get("unbacked_bindings"):
         return node.op != "get_attr"
-    if isinstance(target, torch._ops.OpOverload):
+    if isinstance(target, OpOverload):
         return target._schema.is_mutable
-    return isinstance(target, torch._ops.HigherOrderOperator)
+    return isinstance(target, HigherOrderOperator)
 
 
 def erase_unused(nodes: Iterable[torch.fx.Node]) -> None:

@@ -7,10 +7,18 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import disable_fake_tensor_cache
-from torch.fx.experimental import _config as shape_config
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+
+from fxonnx_translations.torch_compat import (
+    DisableTorchFunction,
+    OpOverload,
+    decomposition_table,
+    disable_fake_tensor_cache,
+    prims,
+    set_grad_enabled,
+    shape_config,
+)
 
 from ..errors import PrepareError
 from ..origin import copy_origin
@@ -39,7 +47,7 @@ _ASSERTIONS = frozenset(
         torch.ops.aten._assert_tensor_metadata.default,
         torch.ops.aten.sym_constrain_range.default,
         torch.ops.aten.sym_constrain_range_for_size.default,
-        torch._C._set_grad_enabled,
+        set_grad_enabled,
     }
 )
 
@@ -122,14 +130,14 @@ def decompositions(target: Any) -> list[Callable[..., Any]]:
 
         def composite(*args: Any, **kwargs: Any) -> Any:
             # While torch functions are overridden, as they are during tracing, torch would call the operator itself.
-            with torch._C.DisableTorchFunction():
+            with DisableTorchFunction():
                 return target.decompose(*args, **kwargs)
 
         found.append(composite)
-    if target in torch._decomp.decomposition_table:
-        found.append(torch._decomp.decomposition_table[target])
+    if target in decomposition_table:
+        found.append(decomposition_table[target])
     in_aten = getattr(target, "impl_aten", None) or getattr(
-        getattr(torch._prims, target._opname, None) if target.namespace == "prims" else None, "impl_aten", None
+        getattr(prims, target._opname, None) if target.namespace == "prims" else None, "impl_aten", None
     )
     if in_aten is not None:
         found.append(in_aten)
@@ -205,7 +213,7 @@ def _clean(graph: torch.fx.Graph) -> None:
             sources = node.all_input_nodes
             graph.erase_node(node)
             erase_unused(sources)
-        elif isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable:
+        elif isinstance(node.target, OpOverload) and node.target._schema.is_mutable:
             writes = True
     if writes:
         try:

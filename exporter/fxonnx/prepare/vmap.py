@@ -10,8 +10,9 @@ import contextlib
 from typing import Any
 
 import torch
-from torch._functorch import predispatch
 from torch.fx.experimental.proxy_tensor import make_fx
+
+from fxonnx_translations.torch_compat import predispatch
 
 from ..errors import PrepareError
 from ..origin import copy_origin, source_line

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind, TensorArgument
-from torch.utils import _pytree as pytree
-from torch.utils._pytree import TreeSpec
+
+from fxonnx_translations.torch_compat import TreeSpec, pytree
 
 from ..capture.objects import dismantled
 from ..errors import ArgumentError

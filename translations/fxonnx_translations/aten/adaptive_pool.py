@@ -13,11 +13,11 @@ from dataclasses import dataclass
 import onnx_ir as ir
 import sympy
 import torch
-from torch.utils._sympy.functions import FloorDiv
 
 from ..op import Op
 from ..registry import translates
 from ..symbols import Dim
+from ..torch_compat import FloorDiv
 from .pool import Windows, batched, max_windows, places, unbatched
 
 FLOAT, DOUBLE, INT64 = ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.INT64

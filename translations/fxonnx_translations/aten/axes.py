@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import onnx_ir as ir
 import sympy
-from torch.utils._sympy import functions as sizes
 
 from ..op import Op, Unsupported
 from ..symbols import Dim
+from ..torch_compat import sympy_functions
 
 __all__ = [
     "END",
@@ -94,7 +94,7 @@ def first_position(start: Dim, size: Dim) -> Dim:
         return start
     if isinstance(start, int):
         return max(start + size, 0) if isinstance(size, int) else sympy.Max(0, size + start)
-    return sympy.Max(0, sizes.Where(sympy.Lt(start, 0), start + size, start))
+    return sympy.Max(0, sympy_functions.Where(sympy.Lt(start, 0), start + size, start))
 
 
 def sliced(

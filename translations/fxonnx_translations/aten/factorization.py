@@ -12,12 +12,12 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 import torch
-from torch.utils._sympy.functions import Min
 
 from ..loops import arange, loop
 from ..op import Op
 from ..registry import translates
 from ..symbols import Dim
+from ..torch_compat import Min
 
 __all__ = [
     "LU",

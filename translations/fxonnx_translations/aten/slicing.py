@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 import torch
-from torch.utils._sympy.functions import PythonMod
 
 from ..op import Op
 from ..registry import translates
 from ..symbols import Dim
+from ..torch_compat import PythonMod
 from .axes import END, as_carrier, axis_of, first_position, position, rank, sliced
 
 

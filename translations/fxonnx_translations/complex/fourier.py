@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 import numpy as np
 import onnx_ir as ir
-from torch.utils._sympy.functions import FloorDiv
 
 from ..op import Op, Unsupported
 from ..registry import translates
 from ..symbols import Dim
+from ..torch_compat import FloorDiv
 
 _DFT_SINCE = 17
 _LARGEST_MATRIX = 2048

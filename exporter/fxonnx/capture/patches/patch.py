@@ -15,8 +15,8 @@ from types import ClassMethodDescriptorType
 from typing import Any
 
 import torch
-from torch._C import DispatchKey
-from torch._ops import OpOverload
+
+from fxonnx_translations.torch_compat import DispatchKey, OpOverload
 
 __all__ = [
     "MISSING",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import torch
+from fxonnx_translations.torch_compat import parse_schema
 
 from ...errors import CaptureError
 
@@ -40,7 +40,7 @@ def _has_effect(node: Any) -> bool:
 
 def schema_of(node: Any) -> Any:
     """The parsed schema of a node, or None where it has none."""
-    return torch._C.parse_schema(node.schema()) if node.schema() != "(no schema)" else None
+    return parse_schema(node.schema()) if node.schema() != "(no schema)" else None
 
 
 def writes_container(schema: Any) -> bool:

@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from fxonnx_translations.torch_compat import jit_pass_inline
+
 from .interpreter import run_graph
 
 __all__ = ["as_modules", "call_in_python"]
@@ -58,7 +60,7 @@ class _Function:
     def __init__(self, script: Any, owner: torch.nn.Module | None = None) -> None:
         self._owner = [] if owner is None else [owner]
         self._graph = script.graph.copy()
-        torch._C._jit_pass_inline(self._graph)
+        jit_pass_inline(self._graph)
         self.__name__ = script.name
         self.__signature__ = inspect.Signature(
             [

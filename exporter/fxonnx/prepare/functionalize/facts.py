@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
+from fxonnx_translations.torch_compat import OpOverload, has_kernel
+
 __all__ = ["Effects", "Facts", "argument_at", "find_writes", "memory", "read_facts", "returns_fresh", "view_overload"]
 
 aten = torch.ops.aten
@@ -72,12 +74,12 @@ def find_writes(graph: Graph) -> dict[Any, Effects] | None:
     effects: dict[Any, Effects] = {}
     for node in graph.nodes:
         target = node.target
-        if node.op == "call_function" and target not in effects and isinstance(target, torch._ops.OpOverload):
+        if node.op == "call_function" and target not in effects and isinstance(target, OpOverload):
             effects[target] = _effects(target)
     return effects if any(found.written for found in effects.values()) else None
 
 
-def _effects(target: torch._ops.OpOverload) -> Effects:
+def _effects(target: OpOverload) -> Effects:
     schema = target._schema
     written = tuple(
         position
@@ -87,7 +89,7 @@ def _effects(target: torch._ops.OpOverload) -> Effects:
     name = schema.name.partition("::")[2]
     name_of_kernel = f"{schema.name}.{schema.overload_name}" if schema.overload_name else schema.name
     aliases = any(argument.alias_info is not None for argument in schema.arguments) or (
-        torch._C._dispatch_has_kernel_for_dispatch_key(name_of_kernel, "CompositeImplicitAutograd")
+        has_kernel(name_of_kernel, "CompositeImplicitAutograd")
     )
     return Effects(written, name in _RESTRIDING or name in _IDENTITIES, aliases)
 
@@ -130,14 +132,14 @@ def returns_fresh(schema: torch.FunctionSchema) -> bool:
     return bool(schema.returns) and all(result.alias_info is None for result in schema.returns)
 
 
-def view_overload(target: torch._ops.OpOverload) -> torch._ops.OpOverload:
+def view_overload(target: OpOverload) -> OpOverload:
     """The view operator for one that changes only how a tensor sees its memory: ``t_`` gives ``t``."""
     name = target._schema.name.partition("::")[2]
     if name in _IDENTITIES:
         return aten.detach.default
     packet = getattr(aten, name[:-1])
     overload = "int" if name == "transpose_" else target._overloadname
-    found: torch._ops.OpOverload = getattr(packet, overload)
+    found: OpOverload = getattr(packet, overload)
     return found
 
 

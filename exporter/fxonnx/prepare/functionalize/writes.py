@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch.fx import Node, map_arg
 
+from fxonnx_translations.torch_compat import OpOverload
+
 from .aliases import Alias, Memory
 from .emit import Emitter, bind, refuse, same_size
 
@@ -51,7 +53,7 @@ class Writer:
         self._emitter = emitter
         self._memory = memory
         self._resolve = resolve
-        self._functional: dict[Any, torch._ops.OpOverload | None] = {}
+        self._functional: dict[Any, OpOverload | None] = {}
 
     def in_place(self, node: Node, alias: Alias) -> Node:
         """The content of ``alias`` after ``node``, an in-place operator on it.
@@ -97,7 +99,7 @@ class Writer:
         node.meta["val"] = alias.val
         return self._cast_after(node, node, dtype, alias.val)
 
-    def _function(self, node: Node) -> torch._ops.OpOverload | None:
+    def _function(self, node: Node) -> OpOverload | None:
         target = node.target
         if target not in self._functional:
             self._functional[target] = _functional_overload(target)  # type: ignore[arg-type]
@@ -214,7 +216,7 @@ def _piece(emitter: Emitter, node: Node, index: int) -> Node:
     return emitter.call(operator.getitem, (node, index), val=node.meta["val"][index], origin=node)
 
 
-def _functional_overload(target: torch._ops.OpOverload) -> torch._ops.OpOverload | None:
+def _functional_overload(target: OpOverload) -> OpOverload | None:
     """The overload that takes the same arguments and returns its results."""
     schema = target._schema
     namespace, _, name = schema.name.partition("::")
@@ -230,7 +232,7 @@ def _functional_overload(target: torch._ops.OpOverload) -> torch._ops.OpOverload
     ]
     results = ["Tensor"] * len([argument for argument in schema.arguments if argument.alias_info is not None])
     for overload in packet.overloads():
-        found: torch._ops.OpOverload = getattr(packet, overload)
+        found: OpOverload = getattr(packet, overload)
         types = [str(argument.type) for argument in found._schema.arguments]
         returned = [str(result.type) for result in found._schema.returns]
         if types == wanted and returned == results and not found._schema.is_mutable:
@@ -238,7 +240,7 @@ def _functional_overload(target: torch._ops.OpOverload) -> torch._ops.OpOverload
     return None
 
 
-def _result_dtype(node: Node, functional: torch._ops.OpOverload, own: torch.dtype) -> torch.dtype:
+def _result_dtype(node: Node, functional: OpOverload, own: torch.dtype) -> torch.dtype:
     """The dtype the functional operator returns, before the cast to the dtype of the tensor written to."""
     name = functional._schema.name.partition("::")[2]
     operands = [source.meta.get("val") for source in node.all_input_nodes]

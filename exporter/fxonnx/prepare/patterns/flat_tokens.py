@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from fxonnx_translations.torch_compat import OpOverload
+
 from .matching import VIEWS, added, called, dims_of, only_user
 
 __all__ = ["flatten_tokens"]
@@ -82,7 +84,7 @@ def _tokens(node: torch.fx.Node) -> list[torch.fx.Node]:
 
 
 def _pointwise_tokens(node: torch.fx.Node) -> list[torch.fx.Node]:
-    if not isinstance(node.target, torch._ops.OpOverload) or torch.Tag.pointwise not in node.target.tags:
+    if not isinstance(node.target, OpOverload) or torch.Tag.pointwise not in node.target.tags:
         return []
     shape = dims_of(node)
     if shape is None or len(shape) < 3:

@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from fxonnx_translations.torch_compat import pytree
+
 from ...origin import copy_origin
 
 __all__ = ["VIEWS", "added", "called", "dims_of", "insert_after", "is_same_type", "number", "only_user"]
@@ -62,7 +64,7 @@ def added(before: torch.fx.Node, target: Any, *args: Any, origin: torch.fx.Node 
     if target is operator.getitem:
         val = vals[0][vals[1]]
     else:
-        tensor = next(val for val in torch.utils._pytree.tree_leaves(vals) if isinstance(val, torch.Tensor))
+        tensor = next(val for val in pytree.tree_leaves(vals) if isinstance(val, torch.Tensor))
         with tensor.fake_mode:  # type: ignore[attr-defined]
             val = target(*vals)
     with before.graph.inserting_before(before):

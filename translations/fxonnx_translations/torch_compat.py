@@ -1,0 +1,71 @@
+"""Private names of torch that both packages use, imported in this module only.
+
+All of them exist in torch 2.13 to 2.15. When a version renames or removes one, this module provides it under the same
+name for every version, and a comment tells since when.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import _prims as prims
+from torch._C import DisableTorchFunction, DispatchKey, parse_schema
+from torch._C import _dispatch_has_kernel_for_dispatch_key as has_kernel
+from torch._C import _jit_pass_inline as jit_pass_inline
+from torch._C import _set_grad_enabled as set_grad_enabled
+from torch._decomp import decomposition_table
+from torch._functorch import predispatch
+from torch._guards import TracingContext
+from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
+from torch._subclasses.fake_tensor import (
+    FakeTensor,
+    FakeTensorMode,
+    disable_fake_tensor_cache,
+    unset_fake_temporarily,
+)
+from torch.fx.experimental import _config as shape_config
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import TreeSpec
+from torch.utils._sympy import functions as sympy_functions
+from torch.utils._sympy.functions import FloorDiv, Max, Min, Mod, PythonMod
+from torch.utils._sympy.numbers import int_oo
+from torch.utils._sympy.solve import try_solve
+from torch.utils._sympy.value_ranges import ValueRangeError, ValueRanges, bound_sympy
+
+check_is_size = torch._check_is_size
+
+__all__ = [
+    "DisableTorchFunction",
+    "DispatchKey",
+    "FakeTensor",
+    "FakeTensorMode",
+    "FloorDiv",
+    "HigherOrderOperator",
+    "Max",
+    "Min",
+    "Mod",
+    "OpOverload",
+    "OpOverloadPacket",
+    "PythonMod",
+    "TorchDispatchMode",
+    "TracingContext",
+    "TreeSpec",
+    "ValueRangeError",
+    "ValueRanges",
+    "bound_sympy",
+    "check_is_size",
+    "decomposition_table",
+    "disable_fake_tensor_cache",
+    "has_kernel",
+    "int_oo",
+    "jit_pass_inline",
+    "parse_schema",
+    "predispatch",
+    "prims",
+    "pytree",
+    "set_grad_enabled",
+    "shape_config",
+    "sympy_functions",
+    "try_solve",
+    "unset_fake_temporarily",
+]
