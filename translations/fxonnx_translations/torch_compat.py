@@ -6,13 +6,19 @@ name for every version, and a comment tells since when.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 from torch import _prims as prims
 from torch._C import DisableTorchFunction, DispatchKey, parse_schema
 from torch._C import _dispatch_has_kernel_for_dispatch_key as has_kernel
+from torch._C import _exit_dual_level as exit_dual_level
+from torch._C import _functorch as functorch
 from torch._C import _jit_pass_inline as jit_pass_inline
 from torch._C import _set_grad_enabled as set_grad_enabled
 from torch._decomp import decomposition_table
+from torch._export.utils import _maybe_find_pre_dispatch_tf_mode_for_export
 from torch._functorch import predispatch
 from torch._guards import TracingContext
 from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
@@ -23,6 +29,7 @@ from torch._subclasses.fake_tensor import (
     unset_fake_temporarily,
 )
 from torch.fx.experimental import _config as shape_config
+from torch.fx.experimental.proxy_tensor import _temp_remove_pre_dispatch_torch_function_mode as recording_mode_off
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import TreeSpec
@@ -33,6 +40,9 @@ from torch.utils._sympy.solve import try_solve
 from torch.utils._sympy.value_ranges import ValueRangeError, ValueRanges, bound_sympy
 
 check_is_size = torch._check_is_size
+
+recording_mode: Callable[[], Any] = _maybe_find_pre_dispatch_tf_mode_for_export
+"""torch.export's mode that records calls in this thread, or None."""
 
 __all__ = [
     "DisableTorchFunction",
@@ -56,6 +66,8 @@ __all__ = [
     "check_is_size",
     "decomposition_table",
     "disable_fake_tensor_cache",
+    "exit_dual_level",
+    "functorch",
     "has_kernel",
     "int_oo",
     "jit_pass_inline",
@@ -63,6 +75,8 @@ __all__ = [
     "predispatch",
     "prims",
     "pytree",
+    "recording_mode",
+    "recording_mode_off",
     "set_grad_enabled",
     "shape_config",
     "sympy_functions",

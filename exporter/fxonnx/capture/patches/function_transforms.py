@@ -13,18 +13,15 @@ from typing import Any
 
 import torch
 import torch.autograd.forward_ad as forward_ad
-import torch.utils._pytree as pytree
-from torch._export import utils as export_utils
 from torch.fx.experimental.proxy_tensor import (
-    _temp_remove_pre_dispatch_torch_function_mode,
     disable_proxy_modes_tracing,
     make_fx,
 )
 
+from fxonnx_translations.torch_compat import exit_dual_level, functorch, pytree, recording_mode, recording_mode_off
+
 __all__ = ["NestedTransform", "closed_transforms", "derivative", "vector_jacobian_product", "vmap"]
 
-recording_mode: Callable[[], Any] = export_utils._maybe_find_pre_dispatch_tf_mode_for_export
-"""torch.export's mode that records calls in this thread, or None."""
 _whole_vmaps: ContextVar[bool] = ContextVar("fxonnx_whole_vmaps", default=False)
 
 
@@ -40,15 +37,15 @@ def closed_transforms(*, whole_vmaps: bool) -> Iterator[None]:
         whole_vmaps: Whether the outermost ``vmap`` is traced below functorch as well. Otherwise torch.export records
             its calls on single samples, and a derivative inside of it raises NestedTransform.
     """
-    depth, level = len(torch._C._functorch.get_interpreter_stack() or ()), forward_ad._current_level
+    depth, level = len(functorch.get_interpreter_stack() or ()), forward_ad._current_level
     token = _whole_vmaps.set(whole_vmaps)
     try:
         yield
     finally:
         _whole_vmaps.reset(token)
-        torch._C._functorch.pop_dynamic_layer_stack_and_undo_to_depth(depth)
+        functorch.pop_dynamic_layer_stack_and_undo_to_depth(depth)
         while forward_ad._current_level > level:
-            torch._C._exit_dual_level(level=forward_ad._current_level)
+            exit_dual_level(level=forward_ad._current_level)
             forward_ad._current_level -= 1
 
 
@@ -90,7 +87,7 @@ def _record(transform: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     mode = recording_mode()
     if mode is None:
         return transform(*args, **kwargs)
-    if torch._C._functorch.peek_interpreter_stack() is not None:
+    if functorch.peek_interpreter_stack() is not None:
         raise NestedTransform
     leaves, spec = pytree.tree_flatten((args, kwargs))
     tensors = [at for at, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
@@ -108,6 +105,6 @@ def _record(transform: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         return results
 
     inputs = [leaves[at] for at in tensors]
-    with _temp_remove_pre_dispatch_torch_function_mode(), disable_proxy_modes_tracing():
+    with recording_mode_off(), disable_proxy_modes_tracing():
         graph = make_fx(flat, _disable_torch_fn_metadata_mode=True)(inputs, symbols)
     return pytree.tree_unflatten(graph(inputs, symbols), returned[-1])
