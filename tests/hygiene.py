@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import onnx
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, helper
@@ -14,15 +14,19 @@ _SMALL = 1024
 """Literals with up to so many elements are stored once; weights may be equal by chance."""
 
 
-def check_graph(model: ModelProto) -> None:
+def check_graph(model: ModelProto, weights: Collection[str] = ()) -> None:
     """The full check of ONNX, which infers all types and shapes and compares them with the recorded ones, and ours.
+
+    Args:
+        model: The model.
+        weights: Initializers that may be equal by chance, besides those with a dot in their name.
 
     Raises:
         AssertionError: It lists everything that is wrong.
     """
     onnx.checker.check_model(model, full_check=True)
     graph = model.graph
-    wrong = [*_unused(graph), *_twice(graph), *_needless(graph), *_untyped(graph), *_names(graph)]
+    wrong = [*_unused(graph), *_twice(graph, weights), *_needless(graph), *_untyped(graph), *_names(graph)]
     assert not wrong, "\n".join(wrong)
 
 
@@ -50,14 +54,14 @@ def _unused(graph: GraphProto) -> list[str]:
     ]
 
 
-def _twice(graph: GraphProto) -> list[str]:
+def _twice(graph: GraphProto, weights: Collection[str]) -> list[str]:
     seen: dict[tuple[int, tuple[int, ...], bytes], str] = {}
     wrong = []
     for tensor in graph.initializer:
         size = 1
         for dim in tensor.dims:
             size *= dim
-        if size > _SMALL or not tensor.raw_data or "." in tensor.name:
+        if size > _SMALL or not tensor.raw_data or "." in tensor.name or tensor.name in weights:
             continue
         key = (tensor.data_type, tuple(tensor.dims), tensor.raw_data)
         if key in seen:

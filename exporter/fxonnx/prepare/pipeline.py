@@ -116,7 +116,12 @@ def prepare(
             if isinstance(attribute, torch.Tensor):
                 constants[str(node.target)] = attribute
     returned = output.args[0][own:]
-    finals = tuple(replace(mutation, value=value) for mutation, value in zip(mutations, returned, strict=True))
+    # The copied graph renames placeholders that hide a builtin: a parameter ``input`` is its ``input_1``.
+    names = {node.name: record.name for node, record in records.items()}
+    finals = tuple(
+        replace(mutation, target=names[mutation.target], value=value)
+        for mutation, value in zip(mutations, returned, strict=True)
+    )
     return Prepared(exported_program, graph, signature, constants, derived, finals, tuple(undecomposed), patterns)
 
 

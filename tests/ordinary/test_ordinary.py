@@ -1,0 +1,46 @@
+"""Every ordinary model, statically and dynamically, in every form of file."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from torch import nn
+
+from . import attention, containers, functional, literals, losses, modules, networks, shapes, writes
+from .harness import Row, check, rows_of
+
+ROWS = tuple(rows_of(literals, writes, containers, shapes, functional, modules, networks, attention, losses))
+
+NOT_IN_THE_TABLE: Mapping[str, str] = {
+    **dict.fromkeys(
+        ("Module", "Container", "RNNBase", "RNNCellBase"), "bases of other modules, which compute nothing themselves"
+    ),
+    "DataParallel": "distributes batches over GPUs; its module is what is exported",
+    "CrossMapLRN2d": "an autograd function of Torch 7 that resizes tensors; LocalResponseNorm computes the same",
+    "NLLLoss2d": "NLLLoss by an older name",
+}
+"""Modules of torch.nn without a row, and why; lazy ones are others after their first call."""
+
+
+def test_every_module_of_torch_is_in_the_table() -> None:
+    public = {
+        name
+        for name, value in vars(nn).items()
+        if inspect.isclass(value) and issubclass(value, nn.Module) and not name.startswith("Lazy")
+    }
+    used = {type(module).__name__ for row in ROWS for module in row.model().modules()}
+    assert sorted(public - used - set(NOT_IN_THE_TABLE)) == []
+    assert sorted(used & set(NOT_IN_THE_TABLE)) == []
+
+
+def test_names_are_unique() -> None:
+    names = [row.name for row in ROWS]
+    assert len(names) == len(set(names)) >= 200
+
+
+@pytest.mark.parametrize("row", [pytest.param(row, id=row.name, marks=row.marks) for row in ROWS])
+def test_ordinary(row: Row, tmp_path: Path) -> None:
+    check(row, tmp_path)
