@@ -153,6 +153,24 @@ def test_for_the_body_of_a_with() -> None:
     assert not hasattr(torch.onnx, "enable_fake_mode")
 
 
+def test_blocks_of_two_threads_overlap() -> None:
+    names = sorted(vars(torch.onnx))
+    first, second = fxonnx.installed(), fxonnx.installed()
+    first.__enter__()
+    second.__enter__()
+    first.__exit__()
+    assert fxonnx.installed()
+    second.__exit__()
+    assert not fxonnx.installed()
+    assert sorted(vars(torch.onnx)) == names
+
+
+def test_a_block_does_not_undo_an_installation(installed: None) -> None:
+    with fxonnx.installed():
+        pass
+    assert fxonnx.installed()
+
+
 def test_errors_have_the_names_of_the_incumbent() -> None:
     names = ("ConversionError", "DispatchError", "GraphConstructionError", "TorchExportError")
     assert all(issubclass(getattr(errors, name), torch.onnx.OnnxExporterError) for name in names)

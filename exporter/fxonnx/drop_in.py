@@ -6,6 +6,7 @@ import abc
 import functools
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from threading import RLock
 from typing import Any
 
 import torch
@@ -33,6 +34,9 @@ __all__ = [
 
 _KEPT = "_fxonnx_kept"
 """Attribute of ``torch.onnx`` with what was in the places that are taken."""
+_BLOCKS = "_fxonnx_blocks"
+"""Attribute of ``torch.onnx``: how many ``with installed():`` blocks keep the places taken."""
+_LOCK = RLock()
 
 
 def install() -> None:
@@ -41,8 +45,6 @@ def install() -> None:
     ``export``, ``ONNXProgram``, ``is_in_onnx_export``, ``InputObserver`` and ``ExportableModule`` are replaced, so
     that scripts written for torch.onnx run unchanged. To install twice is to install once.
     """
-    if installed():
-        return
     ours: Mapping[str, Any] = {
         "export": _export,
         "ONNXProgram": program.ONNXProgram,
@@ -55,9 +57,12 @@ def install() -> None:
         "register_custom_op_symbolic": register_custom_op_symbolic,
         "unregister_custom_op_symbolic": unregister_custom_op_symbolic,
     }
-    setattr(torch.onnx, _KEPT, {name: getattr(torch.onnx, name, None) for name in ours})
-    for name, value in ours.items():
-        setattr(torch.onnx, name, value)
+    with _LOCK:
+        if installed():
+            return
+        setattr(torch.onnx, _KEPT, {name: getattr(torch.onnx, name, None) for name in ours})
+        for name, value in ours.items():
+            setattr(torch.onnx, name, value)
 
 
 _POSITIONAL = (
@@ -91,32 +96,49 @@ def _export(model: Any, args: Any = (), f: Any = None, *positional: Any, **optio
 
 def uninstall() -> None:
     """Puts back what ``install`` replaced."""
-    if not installed():
-        return
-    for name, value in getattr(torch.onnx, _KEPT).items():
-        if value is None:
-            delattr(torch.onnx, name)
-        else:
-            setattr(torch.onnx, name, value)
-    delattr(torch.onnx, _KEPT)
+    with _LOCK:
+        if not installed():
+            return
+        for name, value in getattr(torch.onnx, _KEPT).items():
+            if value is None:
+                delattr(torch.onnx, name)
+            else:
+                setattr(torch.onnx, name, value)
+        delattr(torch.onnx, _KEPT)
 
 
 class Installed:
-    """True if ``torch.onnx.export`` is that of fxonnx; as a context manager, it is for the body."""
+    """True if ``torch.onnx.export`` is that of fxonnx; as a context manager, it is for the body.
+
+    Blocks of several threads may overlap: the last one to end puts torch.onnx back.
+    """
 
     def __init__(self) -> None:
-        self._was = bool(self)
+        self._counted: list[bool] = []
 
     def __bool__(self) -> bool:
         return hasattr(torch.onnx, _KEPT)
 
     def __enter__(self) -> None:
-        self._was = bool(self)
-        install()
+        with _LOCK:
+            blocks = getattr(torch.onnx, _BLOCKS, 0)
+            # After install() only uninstall() puts torch.onnx back.
+            counted = blocks > 0 or not self
+            self._counted.append(counted)
+            if counted:
+                install()
+                setattr(torch.onnx, _BLOCKS, blocks + 1)
 
     def __exit__(self, *_: object) -> None:
-        if not self._was:
-            uninstall()
+        with _LOCK:
+            if not self._counted.pop():
+                return
+            blocks = getattr(torch.onnx, _BLOCKS) - 1
+            if blocks:
+                setattr(torch.onnx, _BLOCKS, blocks)
+            else:
+                delattr(torch.onnx, _BLOCKS)
+                uninstall()
 
 
 def installed() -> Installed:

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import importlib
 import os
-import pickle
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
-from unittest import mock
 
 from .errors import ArgumentError
 
@@ -64,10 +60,13 @@ def load_source(text: str) -> Source:
 def _from_file(path: Path) -> Source:
     import torch
 
+    from .capture.patches import loading_patches
+
     if not path.is_file():
         raise ArgumentError("SOURCE", f"there is no file {path}")
     try:
-        with _without_pickled_objects():
+        # Other pickled objects than tensors can run anything when they are loaded.
+        with loading_patches():
             return Source(torch.export.load(path))
     except Exception as error:
         raise ArgumentError(
@@ -75,24 +74,6 @@ def _from_file(path: Path) -> Source:
             f"{path} can not be loaded as an exported program: {error}",
             hint="write it with torch.export.save(torch.export.export(model, args), path)",
         ) from error
-
-
-@contextmanager
-def _without_pickled_objects() -> Iterator[None]:
-    """Lets torch load tensors and what is made of them only: other pickled objects can run anything when loaded."""
-    import torch
-
-    load: Callable[..., Any] = torch.load
-
-    def load_tensors(*args: Any, **kwargs: Any) -> Any:
-        return load(*args, **{**kwargs, "weights_only": True})
-
-    def refuse(*_: Any, **__: Any) -> Any:
-        raise pickle.UnpicklingError("it holds Python objects, which could run anything when they are loaded")
-
-    pickled = mock.patch("torch.export.pt2_archive._package.pickle", SimpleNamespace(loads=refuse))
-    with mock.patch.object(torch, "load", load_tensors), pickled:
-        yield
 
 
 def _from_function(module_name: str, function_name: str) -> Source:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+import pickle
 import threading
 from collections.abc import Callable
+from datetime import date
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +20,7 @@ from torch.onnx import TrainingMode
 from torch.utils import _pytree as pytree
 
 import fxonnx
-from fxonnx.capture.patches import CAPTURE_PATCHES, Patch, capture_patches
+from fxonnx.capture.patches import CAPTURE_PATCHES, LOADING_PATCHES, Patch, capture_patches, loading_patches
 from fxonnx.errors import CaptureError
 
 from ..models.torchvision_shim import import_torchvision
@@ -72,7 +75,7 @@ class Raising(nn.Module):
 
 def content() -> dict[str, Any]:
     """Target to what is there, for every row of the table."""
-    return {patch.target: patch.read() for patch in CAPTURE_PATCHES}
+    return {patch.target: patch.read() for patch in CAPTURE_PATCHES + LOADING_PATCHES}
 
 
 def assert_untouched(before: dict[str, Any]) -> None:
@@ -100,7 +103,7 @@ def in_thread(function: Callable[[], Any]) -> Any:
     return results[0]
 
 
-@pytest.mark.parametrize("patch", [pytest.param(patch, id=patch.target) for patch in CAPTURE_PATCHES])
+@pytest.mark.parametrize("patch", [pytest.param(each, id=each.target) for each in CAPTURE_PATCHES + LOADING_PATCHES])
 def test_every_target_exists(patch: Patch) -> None:
     assert patch.applies
     before = patch.read()
@@ -110,14 +113,14 @@ def test_every_target_exists(patch: Patch) -> None:
 
 
 def test_targets_are_there_once() -> None:
-    targets = [patch.target for patch in CAPTURE_PATCHES]
+    targets = [patch.target for patch in CAPTURE_PATCHES + LOADING_PATCHES]
     assert len(set(targets)) == len(targets)
 
 
 def test_all_are_in_place_during_an_export() -> None:
     before, during = content(), {}
     fxonnx.export(Calling(lambda: during.update(content())).eval(), (torch.randn(2, 4),))
-    assert [target for target in before if during[target] is before[target]] == []
+    assert [patch.target for patch in CAPTURE_PATCHES if during[patch.target] is before[patch.target]] == []
     assert_untouched(before)
 
 
@@ -321,3 +324,21 @@ def test_byte_code_is_traced_through_the_patches() -> None:
     with capture_patches(strict=True):
         program = torch.export.export(Policy(), (x,), strict=True)
     torch.testing.assert_close(program.module()(x), Policy()(x))
+
+
+def test_other_threads_load_objects_meanwhile(tmp_path: Path) -> None:
+    before = content()
+    torch.save({"when": date(2020, 1, 2)}, tmp_path / "objects.pt")
+
+    def load() -> Any:
+        return torch.load(tmp_path / "objects.pt", weights_only=False)
+
+    with loading_patches():
+        with pytest.raises(pickle.UnpicklingError, match="Weights only load failed"):
+            load()
+        assert in_thread(load) == {"when": date(2020, 1, 2)}
+        archive = torch.export.pt2_archive._package.pickle
+        with pytest.raises(pickle.UnpicklingError, match="it holds Python objects"):
+            archive.loads(pickle.dumps(1))
+        assert in_thread(lambda: archive.loads(archive.dumps(1))) == 1
+    assert_untouched(before)

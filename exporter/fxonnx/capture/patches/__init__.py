@@ -1,13 +1,21 @@
-"""The only place where torch is changed during an export: one table, one lock, and only for the exporting thread."""
+"""The only place where torch is changed: tables of patches, one lock, and only for the thread that exports."""
 
 from __future__ import annotations
 
 from .function_transforms import NestedTransform, closed_transforms
 from .patch import Patch, applied, is_tracing, one_at_a_time
-from .table import CAPTURE_PATCHES, TRACING_PATCHES, capture_patches, tracing_patches
+from .table import (
+    CAPTURE_PATCHES,
+    LOADING_PATCHES,
+    TRACING_PATCHES,
+    capture_patches,
+    loading_patches,
+    tracing_patches,
+)
 
 __all__ = [
     "CAPTURE_PATCHES",
+    "LOADING_PATCHES",
     "TRACING_PATCHES",
     "NestedTransform",
     "Patch",
@@ -15,6 +23,7 @@ __all__ = [
     "capture_patches",
     "closed_transforms",
     "is_tracing",
+    "loading_patches",
     "one_at_a_time",
     "tracing_patches",
 ]

@@ -9,14 +9,21 @@ from ..counted import example_index
 from ..functions import call_whole
 from ..guards import guard_bool, guard_or_defer_runtime_assert, log_guard, maybe_guard_rel
 from ..script import call_in_python
-from . import function_transforms, own_thread, recurrent, torchvision_detection
+from . import function_transforms, own_thread, recurrent, torchvision_detection, unpickling
 from .attention import scaled_dot_product_attention
 from .broadcasting import infer_size
 from .patch import KernelPatch, Patch, ThreadDefault, ValuePatch, applied
 from .pooling import pooling_output_shape
 from .silence import WarningsOfTorch, print_nothing
 
-__all__ = ["CAPTURE_PATCHES", "TRACING_PATCHES", "capture_patches", "tracing_patches"]
+__all__ = [
+    "CAPTURE_PATCHES",
+    "LOADING_PATCHES",
+    "TRACING_PATCHES",
+    "capture_patches",
+    "loading_patches",
+    "tracing_patches",
+]
 
 _DETECTION = "torchvision.models.detection"
 
@@ -185,6 +192,16 @@ CAPTURE_PATCHES: tuple[Patch, ...] = (
 )
 """For torch.export; those with ``strict=False`` only for its own tracer, since TorchDynamo would trace into them."""
 
+LOADING_PATCHES: tuple[Patch, ...] = (
+    Patch("torch:load", unpickling.load_tensors, "torch.export.load lets older files be unpickled as a whole"),
+    ValuePatch(
+        "torch.export.pt2_archive._package:pickle",
+        unpickling.TensorsOnly,
+        "torch.export.load unpickles what the file marks as pickled",
+    ),
+)
+"""For torch.export.load: the command line takes files from anywhere."""
+
 
 @contextmanager
 def capture_patches(*, strict: bool = False) -> Iterator[None]:
@@ -201,4 +218,11 @@ def capture_patches(*, strict: bool = False) -> Iterator[None]:
 def tracing_patches() -> Iterator[None]:
     """Apply ``TRACING_PATCHES`` for this thread, under the lock."""
     with applied(TRACING_PATCHES):
+        yield
+
+
+@contextmanager
+def loading_patches() -> Iterator[None]:
+    """Apply ``LOADING_PATCHES`` for this thread, under the lock."""
+    with applied(LOADING_PATCHES):
         yield
