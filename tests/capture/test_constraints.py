@@ -103,6 +103,8 @@ NARROW = [
     pytest.param(lambda x, y: x + y[1:], (R(4), R(5)), ({0: "a"}, {0: "b"}), ["a == b - 1"], (R(5), R(6)), (R(4), R(4)), id="next"),
     pytest.param(lambda x, y: x + y[1:], (R(4), R(5)), ({0: d}, {0: Dim("e")}), ["d == e - 1"], (R(5), R(6)), (R(4), R(4)), id="dims"),
     pytest.param(lambda x, y: x + 1 if y > 2 else x, (R(4), 5), ({0: "n"}, "k"), ["k >= 3"], (R(5), 3), (R(4), 2), id="int"),
+    pytest.param(lambda x: x + 1 if x.shape[0] >= 1 else x, (R(4),), ({0: "n"},), ["n >= 1"], (R(1),), (R(0),), id="empty"),
+    pytest.param(lambda x, y: torch.cat([x, y]) if y.numel() else x, (R(4), R(2, 2)[0]), ({}, {0: "n"}), ["n >= 1"], (R(4), R(1)), (R(4), R(0)), id="numel"),
     pytest.param(lambda x: x.reshape(x.shape[0] // 4, 4), (R(8),), ({0: "n"},), ["n % 4 == 0"], (R(12),), (R(9),), id="floor"),
 ]  # fmt: skip
 
@@ -165,7 +167,6 @@ WIDE = [
     pytest.param(lambda x: encoder(x), (R(5, 5, 8),), ({0: "n", 1: "t"},), (R(3, 4, 8),), id="strides-that-agree"),
     pytest.param(lambda x, y: x + y, (R(4), R(4)), ({0: "n"}, {0: "n"}), (R(1), R(1)), id="same-name"),
     pytest.param(lambda x, y: x + y[1:], (R(4), R(5)), ({0: d}, {0: d + 1}), (R(7), R(8)), id="derived"),
-    pytest.param(lambda x: x + 1 if x.shape[0] >= 1 else x, (R(4),), ({0: "n"},), (R(1),), id="not-empty"),
 ]  # fmt: skip
 
 

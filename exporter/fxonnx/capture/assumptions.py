@@ -15,7 +15,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from fxonnx_translations.torch_compat import Mod, PythonMod, int_oo
 
 from .constraints import Constraint, Limits, Place
-from .guards import Guard, GuardLog, guards_of_environment, line_of_node
+from .guards import Guard, GuardLog, SourceLine, guards_of_environment, line_of_node
 from .periods import Bounds, multiple
 from .relations import bounds_of, follows, normal_forms, text_of
 from .shapes import DimHint, DimSpec, Leaf, Shapes, SharedDim
@@ -53,6 +53,8 @@ def read_limits(
         return Limits()
     guards = [*(log.guards if log is not None else _guards_of_program(program)), *_guards_of_squeezes(program)]
     constraints = list(reader.constraints(guards))
+    if log is not None:
+        constraints.extend(reader.nonzero_constraints(log.nonzero, constraints))
     return Limits(
         (
             *constraints,
@@ -222,6 +224,28 @@ class _Reader:
                 narrows=any(symbol in self._demanded for symbol in symbols),
             )
 
+    def nonzero_constraints(
+        self, nonzero: Mapping[sympy.Expr, SourceLine | None], constraints: Sequence[Constraint]
+    ) -> Iterator[Constraint]:
+        """``n >= 1`` for the sizes that the model's code compares with 0.
+
+        Elsewhere sizes count as positive, because torch compares sizes with 0 for its own checks all the time.
+        """
+        limits = [limit for limit in (bounds_of(constraint.expression) for constraint in constraints) if limit]
+        known = {symbol.name for symbol, bounds in limits if bounds.low is not None}
+        for expression, line in nonzero.items():
+            named = self._express(expression)
+            symbols = set() if named is None else named.free_symbols
+            if named is None or not symbols or any(symbol.name in known for symbol in symbols):
+                continue
+            # Of a positive symbol sympy takes ``n >= 1`` for granted.
+            relation = sympy.Ge(named.xreplace({symbol: _nonnegative(symbol) for symbol in symbols}), 1)
+            dims = tuple(sorted(symbol.name for symbol in symbols))
+            known.update(dims if len(dims) == 1 else ())
+            place, code = (None, None) if line is None else (str(line), line.code)
+            narrows = any(symbol in self._demanded for symbol in symbols)
+            yield Constraint(text_of(relation), relation, dims, place, code, narrows=narrows)
+
     def ranges(self, constraints: Sequence[Constraint]) -> Iterator[Constraint]:
         """The ranges that the user gave, as far as the constraints do not narrow them."""
         narrowed = [limit for limit in (bounds_of(constraint.expression) for constraint in constraints) if limit]
@@ -244,6 +268,11 @@ class _Reader:
                 expression = sympy.And(*(sympy.Eq(first, other) for other in others))
                 symbols = {symbol.name for place in dynamic for symbol in sizes[_place_label(*place)].free_symbols}
                 yield Constraint(" == ".join(names), expression, tuple(sorted(symbols)), is_equality=True)
+
+
+def _nonnegative(symbol: sympy.Symbol) -> sympy.Symbol:
+    """The symbol of the same name that may be 0; of a positive one sympy takes ``n >= 1`` for granted."""
+    return sympy.Symbol(symbol.name, integer=True, nonnegative=True)
 
 
 def _range(relation: sympy.Basic, symbol: sympy.Symbol) -> Constraint:

@@ -231,6 +231,7 @@ def _traced(
     if joined != names:
         names, limits = joined, read_limits(program, shapes, joined, log)
     _check_fixed(limits, shapes.leaves, log)
+    _check_example(limits, shapes.leaves)
     return _Traced(program, names, aliases, limits, tuple(calls), counted)
 
 
@@ -301,6 +302,23 @@ def _narrowed(constraints: Sequence[Constraint]) -> str:
         if constraint.line is not None:
             lines.append(f"    at: {constraint.line}")
     return "the model can not be exported for all sizes that were asked for, only for:\n" + "\n".join(lines)
+
+
+def _check_example(limits: Limits, leaves: Sequence[Leaf]) -> None:
+    """Raises if the captured program is not valid for the example itself."""
+    by_label = {leaf.label: leaf.value for leaf in leaves}
+    inputs: list[Any] = [None] * (1 + max((place.input for place in limits.places), default=-1))
+    for place in limits.places:
+        inputs[place.input] = by_label.get(place.argument)
+    sizes = limits.sizes(inputs)
+    constraint = limits.violated(sizes)
+    if constraint is not None:
+        given = ", ".join(f"{name} = {sizes[name]}" for name in constraint.dims)
+        at = f"\n  at: {constraint.line}" if constraint.line else ""
+        raise CaptureError(
+            f"the captured program needs {constraint.text}, the example has {given}{at}",
+            hint="pass an example with another size, or leave the axis out of dynamic_shapes to fix its size",
+        )
 
 
 def _check_fixed(limits: Limits, leaves: Sequence[Leaf], log: GuardLog) -> None:

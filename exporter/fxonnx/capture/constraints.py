@@ -21,7 +21,7 @@ from .relations import text_of
 
 __all__ = ["CONSTRAINTS_KEY", "Constraint", "Limits", "Place"]
 
-_OTHERWISE = "at other sizes the model computes something else, or nothing; export again with such an example"
+_OTHERWISE = "the traced branch is not valid for other sizes; export again with an example of that size"
 
 CONSTRAINTS_KEY = "pkg.fxonnx.constraints"
 """Where the constraints are among the model's metadata."""
@@ -54,6 +54,10 @@ class Constraint:
 
     def __str__(self) -> str:
         return self.text if self.line is None else f"{self.text} ({self.line})"
+
+    def is_about(self, expression: sympy.Basic) -> bool:
+        """Whether an expression contains one of the constrained dims."""
+        return any(symbol.name in self.dims for symbol in expression.free_symbols)
 
 
 @dataclass(frozen=True)
@@ -149,7 +153,7 @@ class Limits:
             self._check_equal(inputs, sizes)
             return
         given = ", ".join(f"{name} = {sizes[name]}" for name in constraint.dims)
-        places = [place for place in self.places if place.expression.free_symbols & constraint.expression.free_symbols]
+        places = [place for place in self.places if constraint.is_about(place.expression)]
         at = f"\n  at: {constraint.line}" if constraint.line else ""
         raise ArgumentError(
             ", ".join(dict.fromkeys(place.argument for place in places)),

@@ -10,24 +10,28 @@ import linecache
 import re
 import sys
 import sysconfig
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
+from types import FrameType, MappingProxyType
 from typing import Any
 
 import sympy
 import torch
+from sympy.logic.boolalg import BooleanAtom
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.utils._sympy.functions import Mod, PythonMod
 
 from fxonnx_translations.torch_compat import TracingContext
 
 __all__ = [
+    "COMPARISONS",
     "Guard",
     "GuardLog",
     "SourceLine",
+    "compare",
     "guard_bool",
     "guard_or_defer_runtime_assert",
     "guards_of_environment",
@@ -58,10 +62,16 @@ _LAYOUT = frozenset(
         (_TORCH + "_meta_registrations.py", "_exec_fft"),
     }
 )
-# transformers asks here whether to repeat a mask or positions, and which of two kernels to call for the same result.
-_BROADCASTING = re.compile(r"/transformers/(masking_utils\.py|integrations/\w+\.py)$")
+# transformers asks here whether to repeat a mask or positions, which of two kernels to call for the same result, and
+# whether a cache is empty, to answer that its length is 0.
+_BROADCASTING = re.compile(r"/transformers/(masking_utils\.py|cache_utils\.py|integrations/\w+\.py)$")
 
 _MASKS = re.compile(r"/transformers/masking_utils\.py$")
+COMPARISONS: Mapping[str, type[sympy.Rel]] = MappingProxyType(
+    {"eq": sympy.Eq, "ne": sympy.Ne, "lt": sympy.Lt, "le": sympy.Le, "gt": sympy.Gt, "ge": sympy.Ge}
+)
+"""Methods of ``SymNode`` that compare two sizes, with their relations."""
+
 _FRAME = re.compile(r'File "([^"]+)", line (\d+), in (.+)')
 
 
@@ -101,10 +111,13 @@ class GuardLog:
     Attributes:
         guards: In the order they arose, without repetitions.
         sources: torch's symbol to what torch calls its place: ``L['x'].size()[0]``.
+        nonzero: Sums of symbols that the model's code compares with 0, and the first line that does. torch answers
+            such comparisons without a guard: its symbols are positive.
     """
 
     guards: list[Guard] = field(default_factory=list)
     sources: dict[sympy.Symbol, str] = field(default_factory=dict)
+    nonzero: dict[sympy.Expr, SourceLine | None] = field(default_factory=dict)
     _settled: set[sympy.Basic] = field(default_factory=set)
 
     def add(self, shape_env: ShapeEnv, expression: sympy.Basic, frame: FrameType | None) -> None:
@@ -118,6 +131,11 @@ class GuardLog:
                 if sources:
                     self.sources[symbol] = sources[0].name
         self.guards.append(Guard(expression, _users_line(frame)))
+
+    def add_comparison(self, relation: type[sympy.Rel], sides: Sequence[sympy.Expr], frame: FrameType | None) -> None:
+        """Writes down for which sizes a comparison that torch answered for positive sizes needs them not to be 0."""
+        for expression in _nonzero(relation, sides):
+            self.nonzero.setdefault(expression, _users_line(frame))
 
     def line_that_fixes(self, place: str) -> SourceLine | None:
         """The first line that leaves one size for a place, named as torch does."""
@@ -216,7 +234,8 @@ def log_guard(note: Callable[..., None], self: Any, prefix: str, g: Any, forcing
     if recorder is not None and "suppressed" not in prefix:
         caller = _caller()
         asking = _asking(caller)
-        if prefix == "eval" and asking is not None and _is_shortcut(g, asking):
+        is_condition = prefix == "eval" and _is_condition(caller)
+        if is_condition and asking is not None and _is_shortcut(g, asking):
             recorder.shortcuts.add(g)
         else:
             recorder.log.add(self, _weakened(g, asking), caller)
@@ -245,10 +264,48 @@ def guard_or_defer_runtime_assert(
     return assert_later(self, orig_expr, msg, fx_node)
 
 
+def compare(relation: type[sympy.Rel], original: Callable[..., Any], self: Any, other: Any) -> Any:
+    """``SymNode.eq`` and the like, which answer comparisons of sizes with 0 without a guard."""
+    result = original(self, other)
+    recorder = _recorder.get()
+    if recorder is not None and isinstance(result.expr, BooleanAtom):
+        sides = self.expr, other.expr
+        if any(side.free_symbols for side in sides):
+            caller = _caller()
+            asking = _asking(caller)
+            if asking is None or not _is_of_library(asking):
+                recorder.log.add_comparison(relation, sides, caller)
+    return result
+
+
 def _caller() -> FrameType:
     """The frame in torch that called the function that is replaced by the caller of this one."""
     # Between the two is the frame of the patch, which chooses by thread.
     return sys._getframe(3)
+
+
+def _is_of_library(asking: FrameType) -> bool:
+    """Whether torch asks, or transformers where the answer for a size of 0 or 1 makes no difference."""
+    name = asking.f_code.co_filename
+    return name.startswith((_TORCH, _OWN)) or _BROADCASTING.search(name) is not None
+
+
+def _nonzero(relation: type[sympy.Rel], sides: Sequence[sympy.Expr]) -> Iterator[sympy.Expr]:
+    """The symbols, or their sum, of which a comparison has another answer at 0 than at positive sizes."""
+    symbols = sorted({symbol for side in sides for symbol in side.free_symbols}, key=str)
+    answer = relation(*sides)
+
+    def differs_at_zero(zeros: Sequence[sympy.Symbol]) -> bool:
+        try:
+            return bool(relation(*(side.xreplace(dict.fromkeys(zeros, sympy.Integer(0))) for side in sides)) != answer)
+        except ZeroDivisionError:
+            return False
+
+    found = [symbol for symbol in symbols if differs_at_zero([symbol])]
+    if found:
+        yield from found
+    elif differs_at_zero(symbols):
+        yield sympy.Add(*symbols)
 
 
 def _asking(frame: FrameType | None) -> FrameType | None:
@@ -256,6 +313,15 @@ def _asking(frame: FrameType | None) -> FrameType | None:
     while frame is not None and frame.f_code.co_filename.startswith(_MACHINERY):
         frame = frame.f_back
     return frame
+
+
+def _is_condition(evaluation: FrameType) -> bool:
+    """Whether torch evaluates a condition. A number is built into the program, so it is never a shortcut.
+
+    Args:
+        evaluation: The frame of ``ShapeEnv._evaluate_expr``, the only place where torch logs evaluations.
+    """
+    return isinstance(evaluation.f_locals.get("concrete_val"), BooleanAtom)
 
 
 def _weakened(guard: sympy.Basic, asking: FrameType | None) -> sympy.Basic:
@@ -296,6 +362,9 @@ def _is_call(asking: FrameType) -> bool:
 def _is_about_one(guard: sympy.Basic) -> bool:
     """Whether it only tells a size of 0 or 1 from others."""
     if not isinstance(guard, sympy.Rel):
+        return False
+    if any(isinstance(side.as_coeff_Mul()[1], Mod | PythonMod) for side in guard.args):
+        # A remainder is not the size of a tensor, as in tensor_split: the answer decides what is computed.
         return False
     if isinstance(guard, sympy.Eq | sympy.Ne):
         return any(side in (0, 1) for side in guard.args) or any(

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 
 from ..counted import example_index
 from ..functions import call_whole
-from ..guards import guard_bool, guard_or_defer_runtime_assert, log_guard, maybe_guard_rel
+from ..guards import COMPARISONS, compare, guard_bool, guard_or_defer_runtime_assert, log_guard, maybe_guard_rel
 from ..script import call_in_python
 from . import function_transforms, own_thread, recurrent, torchvision_detection, unpickling
 from .attention import scaled_dot_product_attention
@@ -15,6 +16,7 @@ from .broadcasting import infer_size
 from .patch import KernelPatch, Patch, ThreadDefault, ValuePatch, applied
 from .pooling import pooling_output_shape
 from .silence import WarningsOfTorch, print_nothing
+from .splitting import tensor_split
 
 __all__ = [
     "CAPTURE_PATCHES",
@@ -64,6 +66,14 @@ CAPTURE_PATCHES: tuple[Patch, ...] = (
         guard_bool,
         "torch keeps no record of the line of the user's code that specializes a size",
     ),
+    *(
+        Patch(
+            f"torch.fx.experimental.sym_node:SymNode.{name}",
+            partial(compare, relation),
+            "torch's symbols are positive: it answers comparisons with 0 without a guard",
+        )
+        for name, relation in COMPARISONS.items()
+    ),
     Patch(
         "torch.fx.experimental.symbolic_shapes:ShapeEnv._log_guard",
         log_guard,
@@ -83,6 +93,7 @@ CAPTURE_PATCHES: tuple[Patch, ...] = (
     KernelPatch("aten::gru.input", recurrent.rnn, "torch runs the layer step by step, which fixes the length"),
     KernelPatch("aten::rnn_tanh.input", recurrent.rnn, "torch runs the layer step by step, which fixes the length"),
     KernelPatch("aten::rnn_relu.input", recurrent.rnn, "torch runs the layer step by step, which fixes the length"),
+    KernelPatch("aten::tensor_split.sections", tensor_split, "torch asks which sections are longer at the example"),
     KernelPatch("aten::_shape_as_tensor", recurrent.shape_as_tensor, "its kernel reads memory that fake tensors lack"),
     Patch(
         "torch._meta_registrations:pooling_output_shape_pad_lr",
