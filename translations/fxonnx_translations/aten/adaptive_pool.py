@@ -17,7 +17,7 @@ import torch
 from ..op import Op
 from ..registry import translates
 from ..symbols import Dim
-from ..torch_compat import FloorDiv
+from ..torch_compat import FloorDiv, Max
 from .pool import Windows, batched, max_windows, places, unbatched
 
 FLOAT, DOUBLE, INT64 = ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.INT64
@@ -69,9 +69,11 @@ def _gathering(op: Op, size: Dim, wanted: Dim) -> _Gathering:
         return _Gathering(
             op.const(torch.minimum(places, end[:, None] - 1)), mask, op.const(end - begin), (wanted, longest)
         )
-    longest_of_all = FloorDiv(size - 1, wanted) + 2
-    number, count = op.scalar(size, INT64), op.scalar(wanted, INT64)
-    window = op.shaped(op.Range(0, count, 1), (wanted,))
+    # A symbolic number of windows may be 0 at run time; ONNX Runtime does not divide by that.
+    divisor = Max(sympy.Integer(1), sympy.sympify(wanted))  # type: ignore[no-untyped-call]
+    longest_of_all = FloorDiv(size - 1, divisor) + 2
+    number, count = op.scalar(size, INT64), op.scalar(divisor, INT64)
+    window = op.shaped(op.Range(0, op.scalar(wanted, INT64), 1), (wanted,))
     first = op.Div(op.Mul(window, number), count)
     last = op.Div(op.Add(op.Mul(op.Add(window, 1), number), op.Sub(count, 1)), count)
     offsets = op.shaped(op.Range(0, op.scalar(longest_of_all, INT64), 1), (longest_of_all,))
