@@ -22,9 +22,8 @@ import sympy
 import torch
 from sympy.logic.boolalg import BooleanAtom
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
-from torch.utils._sympy.functions import Mod, PythonMod
 
-from fxonnx_translations.torch_compat import TracingContext
+from fxonnx_translations.torch_compat import Mod, PythonMod, TracingContext
 
 __all__ = [
     "COMPARISONS",
