@@ -149,7 +149,7 @@ def test_progress_on_a_terminal(module: str, monkeypatch: pytest.MonkeyPatch) ->
 
 ERRORS = [
     ("missing.pt2", "error FX001: SOURCE: there is no file missing.pt2"),
-    ("notes.pt2", "error FX001: SOURCE: notes.pt2 can not be loaded as an exported program: "),
+    ("notes.pt2", "notes.pt2 can not be loaded as an exported program: PytorchStreamReader failed"),
     ("MODULE", "is neither a .pt2 file nor package.module:function\nhint: for example mymodels:make_model"),
     (":two", "SOURCE: :two is neither"),
     ("no_such_module:two", "SOURCE: no_such_module can not be imported: ModuleNotFoundError: No module named"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import logging
 import os
 import sys
 from collections.abc import Mapping
@@ -64,6 +65,9 @@ def _from_file(path: Path) -> Source:
 
     if not path.is_file():
         raise ArgumentError("SOURCE", f"there is no file {path}")
+    swallowed = _SwallowedErrors()
+    logger = logging.getLogger("torch.export")
+    logger.addFilter(swallowed)
     try:
         # Other pickled objects than tensors can run anything when they are loaded.
         with loading_patches():
@@ -71,9 +75,26 @@ def _from_file(path: Path) -> Source:
     except Exception as error:
         raise ArgumentError(
             "SOURCE",
-            f"{path} can not be loaded as an exported program: {error}",
+            f"{path} can not be loaded as an exported program: {(*swallowed.errors, error)[0]}",
             hint="write it with torch.export.save(torch.export.export(model, args), path)",
         ) from error
+    finally:
+        logger.removeFilter(swallowed)
+
+
+class _SwallowedErrors(logging.Filter):
+    """Errors that torch logs with a traceback before it fails with another one, which does not give the reason."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.errors: list[BaseException] = []
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Keep an error instead of logging it."""
+        error = record.exc_info[1] if record.exc_info else None
+        if error is not None:
+            self.errors.append(error)
+        return error is None
 
 
 def _from_function(module_name: str, function_name: str) -> Source:
