@@ -106,12 +106,13 @@ def export(
         profile: Whether to print the seconds of each stage.
         dump_exported_program: Whether to save the captured program to ``artifacts_dir``.
         artifacts_dir: Where the report and the captured program go.
-        export_params: Whether the file ``f`` holds the weights.
+        export_params: Whether the file ``f`` holds the weights; if not, they are graph inputs in it.
         keep_initializers_as_inputs: Whether initializers are graph inputs in the file ``f``, too.
         dynamic_axes: Instead of ``dynamic_shapes``, by names of graph inputs and outputs: ``{name: {axis: dim}}`` or
             ``{name: [axis]}``.
         training: EVAL or TRAINING to put the model into that mode for the export; PRESERVE to leave it in its own, as
-            by default, but without a warning if that is training mode.
+            by default, but without a warning if that is training mode. With ``dynamo=False`` the default is EVAL. With
+            TRAINING no batch norm is folded.
         operator_export_type: ONNX_FALLTHROUGH or ONNX_ATEN_FALLBACK: operators that can not be translated become nodes
             of their own domain; ONNX_ATEN: all operators of ATen do.
         do_constant_folding: Whether what the model computes of weights alone is computed when it is saved.
@@ -166,7 +167,7 @@ def export(
         metadata=metadata,
         compat=compat if dynamo else "torchscript",
     )
-    mode = check_training(training)
+    mode = check_training(training, dynamo=dynamo)
     timer = Timer(on_stage)
     with reported(artifacts_dir, timer.seconds, wanted=report) as page, exporting():
         with one_at_a_time(), timer.stage("capture"), in_mode(model, mode):
@@ -232,12 +233,14 @@ def _program(
             how.is_translated,
             optimize=how.optimize,
             fold_weights=how.fold_weights,
+            fold_norms=mode != TrainingMode.TRAINING,
             rules=how.form.rules,
         )
     updates = find_updates(prepared, captured.input_paths)
     lost = report_updates(updates, how.state)
     returned = [] if how.state == "warn" else [update for update in updates if not update.is_returned]
-    ends = Ends(*how.names, captured.input_paths, captured.output_paths, returned, how.state == "io")
+    paths = captured.input_paths, captured.output_paths
+    ends = Ends(*how.names, *paths, returned, how.state == "io", captured.output_dims)
     with unset_fake_temporarily(), timer.stage("lower"):
         names = captured.dim_names
         legacy = how.compat is not None

@@ -29,13 +29,19 @@ _MODES: Mapping[str, Literal["none", "aten", "fallback", "fallthrough"]] = Mappi
 )
 
 
-def check_training(training: Any) -> TrainingMode | None:
+def check_training(training: Any, *, dynamo: bool = True) -> TrainingMode | None:
     """The mode to export in; None leaves the model in its own.
+
+    Args:
+        training: The user's.
+        dynamo: False for the default of torch.onnx's first exporter, which is evaluation mode.
 
     Raises:
         ArgumentError: If it is no ``torch.onnx.TrainingMode``.
     """
-    if training is None or isinstance(training, TrainingMode):
+    if training is None:
+        return None if dynamo else TrainingMode.EVAL
+    if isinstance(training, TrainingMode):
         return training
     raise ArgumentError(
         "training",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +17,7 @@ from .inputs import Inputs
 from .keys import GraphInputs
 from .shapes import Leaf, Shapes, read_shapes, settled, specified
 
-__all__ = ["Axes", "name_output_dims", "read_axes"]
+__all__ = ["Axes", "AxisNames", "name_computed_dims", "name_output_dims", "read_axes"]
 
 _ARGUMENT = "dynamic_axes"
 
@@ -112,28 +113,20 @@ def name_output_dims(
 
     Args:
         program: The captured program.
-        axes: What the user said.
+        axes: What the user said; names of no output are left out here, ``name_computed_dims`` reports them.
         output_names: The user's names for the first outputs; the others are called as torch.export calls them.
         names: The dims that have a name already, and the names' aliases.
 
     Raises:
-        ArgumentError: If a name belongs to neither an input nor an output, or an output does not have an axis.
+        ArgumentError: If an output does not have an axis.
     """
     dim_names, aliases = dict(names[0]), dict(names[1])
     outputs = _outputs(program, output_names)
-    unknown = [name for name in axes.outputs if name not in outputs]
-    if unknown:
-        raise _wrong(
-            f"{', '.join(map(repr, unknown))} is neither an input nor an output",
-            hint=f"the inputs are: {axes.inputs}; the outputs are: {', '.join(outputs) or 'none'}",
-        )
-    for name, of_output in axes.outputs.items():
-        value = outputs[name]
-        for axis, dim in of_output.items():
-            size = value.shape[_axis(name, value, axis)] if isinstance(value, torch.Tensor) else None
-            symbol = size.node.expr if isinstance(size, torch.SymInt) else None
+    for name, (_, value) in outputs.items():
+        for axis, dim in axes.outputs.get(name, {}).items():
+            symbol = _size(name, value, axis)
             if symbol is None or not symbol.is_symbol:
-                # Fixed by the model, or made of the sizes of inputs: it has a better name.
+                # Fixed by the model, or computed from other sizes.
                 continue
             if symbol not in dim_names:
                 dim_names[symbol] = _unused(dim, dim_names)
@@ -142,16 +135,75 @@ def name_output_dims(
     return dim_names, aliases
 
 
-def _outputs(program: ExportedProgram, output_names: Sequence[str]) -> dict[str, Any]:
+def name_computed_dims(
+    program: ExportedProgram,
+    axes: Axes | None,
+    output_names: Sequence[str],
+    names: tuple[Mapping[sympy.Symbol, str], Mapping[str, tuple[str, ...]]],
+    *,
+    strict: bool,
+) -> dict[int, AxisNames]:
+    """Names the dims of outputs whose sizes are computed from other sizes, such as the number of anchors.
+
+    Args:
+        program: The captured program.
+        axes: What the user said, if anything.
+        output_names: The user's names for the first outputs; the others are called as torch.export calls them.
+        names: The names of dims and their aliases. A size that is computed from these is called none of them.
+        strict: Whether a name in ``axes`` that belongs to neither an input nor an output is an error, not a warning.
+
+    Returns:
+        Position among the user's outputs to axis to name.
+
+    Raises:
+        ArgumentError: With ``strict``, if a name belongs to neither an input nor an output.
+    """
+    if axes is None:
+        return {}
+    outputs = _outputs(program, output_names)
+    _check_known(axes, outputs, strict)
+    meaning: dict[str, sympy.Expr] = {}
+    taken = {*names[0].values(), *(alias for aliases in names[1].values() for alias in aliases)}
+    named: dict[int, AxisNames] = {}
+    for name, (position, value) in outputs.items():
+        for axis, dim in axes.outputs.get(name, {}).items():
+            size = _size(name, value, axis)
+            is_computed = size is not None and not size.is_symbol
+            if is_computed and dim not in taken and meaning.setdefault(dim, size) == size:
+                named.setdefault(position, {})[axis % value.dim()] = dim
+    return named
+
+
+def _check_known(axes: Axes, outputs: Mapping[str, Any], strict: bool) -> None:
+    unknown = [name for name in axes.outputs if name not in outputs]
+    if not unknown:
+        return
+    problem = f"{', '.join(map(repr, unknown))} is neither an input nor an output"
+    hint = f"the inputs are: {axes.inputs}; the outputs are: {', '.join(outputs) or 'none'}"
+    if strict:
+        raise _wrong(problem, hint)
+    # Scripts for torch.onnx name outputs that not all of their models have.
+    warnings.warn(f"{_ARGUMENT}: {problem}, and is left out\nhint: {hint}", UserWarning, stacklevel=6)
+
+
+def _size(name: str, value: Any, axis: int) -> sympy.Expr | None:
+    """The expression of an output's size along an axis; None if it is a number."""
+    size = value.shape[_axis(name, value, axis)] if isinstance(value, torch.Tensor) else None
+    return size.node.expr if isinstance(size, torch.SymInt) else None
+
+
+def _outputs(program: ExportedProgram, output_names: Sequence[str]) -> dict[str, tuple[int, Any]]:
+    """Name to position among the user's outputs, and to value, of those that are not None."""
     (node,) = program.graph.find_nodes(op="output")
-    results = [
+    own = [
         argument
         for spec, argument in zip(program.graph_signature.output_specs, node.args[0], strict=True)
-        if spec.kind == OutputKind.USER_OUTPUT and argument is not None
+        if spec.kind == OutputKind.USER_OUTPUT
     ]
-    names = [getattr(result, "name", f"output_{index}") for index, result in enumerate(results)]
+    results = [(position, argument) for position, argument in enumerate(own) if argument is not None]
+    names = [getattr(result, "name", f"output_{index}") for index, (_, result) in enumerate(results)]
     names[: len(output_names)] = output_names[: len(results)]
-    values = [getattr(result, "meta", {}).get("val") for result in results]
+    values = [(position, getattr(result, "meta", {}).get("val")) for position, result in results]
     return dict(zip(names, values, strict=True))
 
 

@@ -13,7 +13,7 @@ from torch.export import ExportedProgram
 
 from ..errors import ArgumentError, CaptureError
 from .assumptions import read_limits
-from .axes import Axes, name_output_dims, read_axes
+from .axes import Axes, AxisNames, name_computed_dims, name_output_dims, read_axes
 from .constraints import Constraint, Limits
 from .counted import counted_inputs
 from .examples import Examples, add_examples
@@ -49,6 +49,7 @@ class Capture:
         output_paths: Position among the user's outputs to path, for those in a dict, a dataclass or an object.
         objects: Positional and keyword inputs as they were given, if objects among them were taken apart.
         dim_aliases: A name in ``dim_names`` to the other names the user gave to dims that are always as large.
+        output_dims: Position among the user's outputs to axis to the user's name of a size computed from other sizes.
         limits: For which sizes the program stands for the model.
         more_inputs: Further examples, positional and keyword inputs each.
         frozen_arguments: Label to value of the numbers and strings that are part of the program.
@@ -69,6 +70,7 @@ class Capture:
     scalars: frozenset[int] = frozenset()
     functions: tuple[FunctionCall, ...] = ()
     counted: Mapping[int, int] = field(default_factory=dict)
+    output_dims: Mapping[int, AxisNames] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -138,7 +140,7 @@ def capture(
     check_model(model)
     request = _Request(dynamic_shapes, dynamic_axes, more_inputs, input_names, output_names)
     if isinstance(model, ExportedProgram):
-        return _as_it_is(model, request)
+        return _as_it_is(model, request, strict_shapes)
     with as_modules(model) as module:
         return _captured(module, args, kwargs, request, dynamic_scalars, strict_shapes, may_train)
 
@@ -176,6 +178,8 @@ def _captured(
     if narrow:
         warnings.warn(_narrowed(narrow), UserWarning, stacklevel=4)
     paths = input_paths(program, inputs, shapes.leaves), output_paths(program)
+    dims = traced.names, traced.aliases
+    output_dims = name_computed_dims(program, axes, request.output_names, dims, strict=strict_shapes)
     frozen = {**frozen_arguments(shapes.leaves), **_counted(counted, shapes.leaves)}
     return Capture(
         program,
@@ -189,6 +193,7 @@ def _captured(
         scalars,
         traced.calls,
         counted,
+        output_dims,
     )
 
 
@@ -261,7 +266,7 @@ def _counted(counted: Mapping[int, int], leaves: Sequence[Leaf]) -> dict[str, in
     return values
 
 
-def _as_it_is(program: ExportedProgram, request: _Request) -> Capture:
+def _as_it_is(program: ExportedProgram, request: _Request, strict_shapes: bool) -> Capture:
     if request.more_inputs:
         raise ArgumentError(
             "more_inputs", "the dims of an ExportedProgram are what they are", hint="pass the nn.Module it was made of"
@@ -272,7 +277,8 @@ def _as_it_is(program: ExportedProgram, request: _Request) -> Capture:
     shapes = replace(shapes, shared=shared_dims(shapes.leaves))
     names, aliases = _names(program, shapes, axes, request)
     limits = read_limits(program, shapes, names, None)
-    return Capture(program, names, aliases, limits, output_paths=output_paths(program))
+    output_dims = name_computed_dims(program, axes, request.output_names, (names, aliases), strict=strict_shapes)
+    return Capture(program, names, aliases, limits, output_paths=output_paths(program), output_dims=output_dims)
 
 
 def _names(

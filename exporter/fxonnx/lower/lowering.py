@@ -138,8 +138,8 @@ def _forget_bodies(node: ir.Node) -> None:
 def _drop_outputs(node: ir.Node, outputs: Collection[ir.Value], opset: int) -> None:
     """Removes last outputs that nothing reads and that the operator does not need to have."""
     facts = facts_of(node.op_type, opset) if node.domain == "" else None
-    # In training some are not optional, whatever the schema says.
-    if facts is None or "training_mode" in node.attributes:
+    # Those of a batch norm are not optional, whatever the schema says: before opset 14 they stand for training mode.
+    if facts is None or node.op_type == "BatchNormalization":
         return
     # ONNX Runtime's Attention writes the whole past where it is given one.
     has_past = node.op_type == "Attention" and any(value is not None for value in node.inputs[4:6])

@@ -57,6 +57,7 @@ class Ends:
         outputs: Of the first graph outputs.
         input_paths: Placeholder to name, for inputs that are not among ``inputs``.
         output_paths: Position among the program's outputs to name, for outputs that are not among ``outputs``.
+        output_dims: Position among the program's outputs to axis to name, for sizes that the user has named.
         updates: What forward writes to, and is to be returned as ``<name>.out`` behind the other outputs.
         state_inputs: Whether the parameters and buffers among them are inputs ``<name>.in``, too, behind the others; an
             initializer of that name is what they are when none is given.
@@ -68,6 +69,7 @@ class Ends:
     output_paths: Mapping[int, str] = field(default_factory=dict)
     updates: Sequence[Update] = ()
     state_inputs: bool = False
+    output_dims: Mapping[int, Mapping[int, str]] = field(default_factory=dict)
 
     @property
     def states(self) -> frozenset[str]:
@@ -281,6 +283,8 @@ def add_outputs(
         else:
             value = found if isinstance(found, ir.Value) else op.scalar(found)
         _add_output(value, builder, next(wanted, paths.get(position)), record.name or "output", record.kind)
+        for axis, dim in ends.output_dims.get(position, {}).items():
+            _name_dim(graph.outputs[-1], builder, axis, dim)
     surplus = next(wanted, None)
     if surplus is not None:
         raise ArgumentError(
@@ -298,6 +302,13 @@ def _add_output(value: ir.Value, builder: Builder, name: str | None, fallback: s
         value.name = name
     value.metadata_props[_OUTPUT + "kind"] = kind.name
     builder.graph.outputs.append(value)
+
+
+def _name_dim(value: ir.Value, builder: Builder, axis: int, name: str) -> None:
+    """Gives the dim of an output a name instead of the expression that it is computed by."""
+    if value.shape is None:
+        builder.stamp(value, builder.dims(value))
+    value.shape = ir.Shape([*value.shape[:axis], name, *value.shape[axis + 1 :]])  # type: ignore[index]
 
 
 def _return_updates(

@@ -68,6 +68,7 @@ def prepare(
     *,
     optimize: bool = True,
     fold_weights: bool = True,
+    fold_norms: bool = True,
     rules: Collection[str] = (),
 ) -> Prepared:
     """Runs all passes on a copy of the captured graph.
@@ -77,6 +78,7 @@ def prepare(
         is_translated: Whether a node can be translated as it is; others are decomposed.
         optimize: Whether equal computations are shared, patterns recognized and batch norms folded.
         fold_weights: Whether weights that are computed from weights are initializers, not nodes.
+        fold_norms: Whether batch norms may be folded, with ``optimize`` and ``fold_weights``.
         rules: Names of the rules about operators that are written out, to be applied with ``optimize``.
     """
     signature = read_signature(exported_program)
@@ -106,7 +108,7 @@ def prepare(
         patterns = apply_patterns(graph, rules)
     constants = dict(fold(module, lifted))
     weights = {node for node, record in records.items() if record.is_weight and node.name not in mutated}
-    if optimize and fold_weights:
+    if optimize and fold_weights and fold_norms:
         fold_batch_norm(graph, weights)
     derived = derive_weights(graph, weights, constants) if fold_weights else {}
     _drop_dead(graph, keep=derived)

@@ -13,6 +13,7 @@ from fxonnx_translations.dtypes import to_torch_dtype
 
 from ..errors import ArgumentError, RuntimeSessionError
 from .session import Initializer, Session, as_tensor
+from .wire import serialize
 
 __all__ = ["compute_values", "run_reference"]
 
@@ -79,7 +80,7 @@ def run_reference(model: ir.Model, inputs: Sequence[Any]) -> tuple[torch.Tensor,
         for value, graph_input in zip(inputs, graph_inputs, strict=True)
     }
     try:
-        outputs = ReferenceEvaluator(ir.serde.serialize_model(model)).run(None, feeds)
+        outputs = ReferenceEvaluator(serialize(model)).run(None, feeds)
     except Exception as error:
         raise RuntimeSessionError(f"onnx's reference implementation can not run the model: {error}") from error
     return tuple(_from_numpy(output) for output in outputs)

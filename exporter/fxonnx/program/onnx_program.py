@@ -27,7 +27,7 @@ from .session import Initializer, Session
 from .sides import REFERENCE, ExternalData
 from .stateful import StatefulSession, StatePair, read_states
 from .weights import WeightMap, other_weights, read_weights, replace_weights
-from .wire import PROTOBUF_LIMIT, external_bytes
+from .wire import PROTOBUF_LIMIT, external_bytes, serialize
 
 if TYPE_CHECKING:
     from ..verification import Row
@@ -133,7 +133,7 @@ class ONNXProgram:
                 hint="use program.save(path), which puts the weights into a second file",
             )
         saving.check_values(value.const_value for value in self.model.graph.initializers.values())
-        return ir.serde.serialize_model(self.model)
+        return serialize(self.model)
 
     def __call__(self, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, ...]:
         """Runs the model in ONNX Runtime.

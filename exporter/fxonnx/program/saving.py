@@ -45,7 +45,7 @@ def save(
     Args:
         model: The model.
         destination: A path, or a file open for writing bytes.
-        include_initializers: Whether the weights are in the file.
+        include_initializers: Whether the weights are in the file; they are graph inputs if not.
         keep_initializers_as_inputs: Whether initializers are graph inputs, too.
         external_data: Whether tensors above 256 bytes go to ``<name>.data``; None: only above 1.5 GiB of weights.
             "safetensors": to ``<name>.safetensors``. REFERENCE: only what is in no safetensors file yet.

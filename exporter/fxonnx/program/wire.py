@@ -28,6 +28,7 @@ __all__ = [
     "external_bytes",
     "is_weight",
     "layout",
+    "serialize",
     "write_layout",
     "write_side",
 ]
@@ -75,6 +76,26 @@ def outside(model: ir.Model) -> dict[str, ir.TensorProtocol]:
     }
 
 
+def serialize(model: ir.Model) -> onnx.ModelProto:
+    """The model as a protobuf message, without a ``value_info`` of initializers, whose types are their own.
+
+    Tools that replace initializers, ONNX Runtime's quantization among them, do not know that those would have to be
+    replaced with them, and the model that they write contradicts itself. The metadata is that of the tensors instead.
+    """
+    proto = ir.serde.serialize_model(model)
+    tensors = {tensor.name: tensor for tensor in proto.graph.initializer}
+    count = 0
+    for value in proto.graph.value_info:
+        # onnx_ir writes them before the others.
+        if value.name not in tensors:
+            break
+        count += 1
+        known = {entry.key for entry in tensors[value.name].metadata_props}
+        tensors[value.name].metadata_props.extend(entry for entry in value.metadata_props if entry.key not in known)
+    del proto.graph.value_info[:count]
+    return proto
+
+
 def layout(
     model: ir.Model,
     *,
@@ -89,7 +110,8 @@ def layout(
 
     Args:
         model: The model.
-        include_initializers: Whether the weights are in the file; constants that are no weights always are.
+        include_initializers: Whether the weights are in the file, or graph inputs; constants that are no weights always
+            are in it.
         keep_initializers_as_inputs: Whether initializers are graph inputs, too.
         location: Name of the side file for tensors above ``INLINE_BYTES``, or None to have all in one file.
         form: Of the side file.
@@ -119,10 +141,13 @@ def layout(
             placeholder = _without_bytes(tensor, name)
         stand_ins[name] = _stand_in(value, placeholder)
     inputs = [stand_ins.get(str(value.name), value) for value in graph.inputs]
-    if keep_initializers_as_inputs:
-        inputs += [stand_in for name, stand_in in stand_ins.items() if graph.initializers[name] not in graph.inputs]
+    inputs += [
+        stand_in
+        for name, stand_in in stand_ins.items()
+        if (keep_initializers_as_inputs or name not in stored) and graph.initializers[name] not in graph.inputs
+    ]
     tensors = {name: value.const_value for name, value in graph.initializers.items() if name in stored}
-    proto = ir.serde.serialize_model(_view(model, inputs, list(stand_ins.values())))
+    proto = serialize(_view(model, inputs, list(stand_ins.values())))
     headers = [header for header in proto.graph.initializer if header.name in tensors]
     pieces = _pieces(proto, headers, tensors)
     elsewhere = frozenset(where.path.resolve() for where in references.values())

@@ -141,10 +141,11 @@ def _causal(op: Op, query: ir.Value, key: ir.Value, dtype: ir.DataType) -> ir.Va
 
 def _without_nan(op: Op, result: ir.Value, attn_mask: ir.Value) -> ir.Value:
     """A query that may see nothing sees nothing; torch makes that zero where Softmax makes it NaN."""
-    if op.dtype_of(attn_mask) == ir.DataType.BOOL:
-        shown = op.cast(op.ReduceMax(op.cast(attn_mask, ir.DataType.INT32), [-1], keepdims=1), ir.DataType.BOOL)
-    else:
-        shown = op.Greater(op.ReduceMax(attn_mask, [-1], keepdims=1), op.const(-math.inf, op.dtype_of(attn_mask)))
+    if op.dtype_of(attn_mask) != ir.DataType.BOOL:
+        attn_mask = op.Greater(attn_mask, op.const(-math.inf, op.dtype_of(attn_mask)))
+    # A sum, not a maximum: from opset 18 on ONNX Runtime's symbolic shape inference, which prepares models for
+    # quantization, does not know the shape of a maximum.
+    shown = op.cast(op.ReduceSum(op.cast(attn_mask, ir.DataType.INT32), [-1], keepdims=1), ir.DataType.BOOL)
     return op.Where(shown, result, op.const(0.0, op.dtype_of(result)))
 
 

@@ -60,6 +60,30 @@ def _scaled_by_statistics(
     )
 
 
+def _scaled_by_batch(op: Op, value: ir.Value, parameters: Sequence[ir.Value | None], eps: float) -> ir.Value:
+    """Normalization with the statistics of the batch, as one node that tools for training recognize.
+
+    Its new running statistics are never read: their variance is the biased one, torch's is not.
+    """
+    channels = op.dims(value)[1]
+    defaults = zip(parameters, (1.0, 0.0, 0.0, 1.0), strict=True)
+    given = [_parameter(op, parameter, default, channels, FLOAT) for parameter, default in defaults]
+    # Before opset 14 it is the number of outputs that tells training mode.
+    is_new = op.opset >= 14
+    results = op.multi(
+        "BatchNormalization",
+        value,
+        *given,
+        outputs=3 if is_new else 5,
+        epsilon=eps,
+        # ONNX Runtime writes the running statistics to their inputs, and equal initializers are one for it: with any
+        # other momentum it would change the weight of a new layer, which is all ones like its variance.
+        momentum=1.0,
+        training_mode=1 if is_new else None,
+    )
+    return results[0]
+
+
 @translates("aten::batch_norm")
 def batch_norm(
     op: Op,
@@ -82,7 +106,9 @@ def batch_norm(
     if not training:
         result = _scaled_by_statistics(op, value, (weight, bias, running_mean, running_var), eps, dtype)
         return op.cast(result, op.result.dtype)
-    # ONNX Runtime's BatchNormalization in training mode gives wrong numbers when nothing reads the new statistics.
+    if dtype == FLOAT and op.rank_of(value) > 1:
+        parameters = (weight, bias, running_mean, running_var)
+        return op.cast(_scaled_by_batch(op, value, parameters, eps), op.result.dtype)
     axes = [axis for axis in range(op.rank_of(value)) if axis != 1]
     return op.cast(_affine(op, _normalized(op, value, axes, eps), weight, bias), op.result.dtype)
 
