@@ -47,8 +47,9 @@ endif
 	$(PIP) --editable .
 	touch $@
 
-# torchvision and timm without their dependencies: their wheels ask for particular builds of torch.
+# Without their dependencies: the wheels of torchvision and timm ask for particular builds of torch, and Lightning for
+# much that an export does not need.
 $(VENV)/.installed-test: $(VENV)/.installed
 	$(PIP) --editable '.[test]'
-	$(PIP) --no-deps torchvision timm
+	$(PIP) --no-deps torchvision timm pytorch-lightning lightning-utilities torchmetrics
 	touch $@

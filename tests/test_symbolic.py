@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from typing import Any
+from typing import Any, Optional, TypeVar
 
 import onnx
+import onnx_ir as ir
 import onnxscript
 import pytest
 import torch
-from onnxscript import FLOAT, INT64, opset18, script
+from onnxscript import BOOL, FLOAT, INT64, opset18, script
 from torch import nn
 from torch.onnx.symbolic_helper import parse_args
 
@@ -278,6 +279,45 @@ def test_the_first_of_several_that_takes_the_element_types() -> None:
         assert operator in [name for _, name in nodes(program)]
     with pytest.raises(fxonnx.UnsupportedOperatorError, match="none of the 2 functions takes these element types"):
         fxonnx.export(Function(torch.abs).eval(), (X.half(),), custom_translation_table=table)
+
+
+T = TypeVar("T", FLOAT, INT64)
+
+
+class Sum(nn.Module):
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return x + y
+
+
+def add_bools(self: BOOL, other: BOOL, alpha: float = 1.0) -> BOOL:
+    return opset18.Or(self, other)
+
+
+def add_numbers(self: FLOAT | Optional[INT64[...]], other: T, alpha: float = 1.0):  # noqa: UP045
+    return opset18.Sum(self, other) if self.dtype == ir.DataType.FLOAT else opset18.Add(self, other)
+
+
+def add_anything(self, other, alpha=1.0):
+    return opset18.Sub(self, opset18.Neg(other))
+
+
+@pytest.mark.parametrize(
+    ("x", "operator"),
+    [
+        (torch.tensor([True, False]), "Or"),
+        (torch.tensor([1.0, 2.0]), "Sum"),
+        (torch.tensor([1, 2]), "Add"),
+        (torch.tensor([1.0, 2.0], dtype=torch.float64), "Sub"),
+    ],
+)
+def test_plain_functions_are_chosen_by_their_annotations(x: torch.Tensor, operator: str) -> None:
+    table = {aten.add.Tensor: [add_bools, add_numbers, add_anything]}
+    program = fxonnx.export(Sum().eval(), (x, x.flip(0)), custom_translation_table=table, verify=True)
+    assert [name for _, name in nodes(program) if name not in ("Neg", "Identity")] == [operator]
+    wrong = {aten.add.Tensor: [add_bools, add_bools]}
+    if operator != "Or":
+        with pytest.raises(fxonnx.UnsupportedOperatorError, match="none of the 2 functions takes these element types"):
+            fxonnx.export(Sum().eval(), (x, x), custom_translation_table=wrong)
 
 
 def test_functions_for_complex_tensors() -> None:

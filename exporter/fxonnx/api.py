@@ -109,7 +109,7 @@ def export(
         export_params: Whether the file ``f`` holds the weights; if not, they are graph inputs in it.
         keep_initializers_as_inputs: Whether initializers are graph inputs in the file ``f``, too.
         dynamic_axes: Instead of ``dynamic_shapes``, by names of graph inputs and outputs: ``{name: {axis: dim}}`` or
-            ``{name: [axis]}``.
+            ``{name: [axis]}``. A name of neither is a warning, or with ``strict_shapes`` an error.
         training: EVAL or TRAINING to put the model into that mode for the export; PRESERVE to leave it in its own, as
             by default, but without a warning if that is training mode. With ``dynamo=False`` the default is EVAL. With
             TRAINING no batch norm is folded.

@@ -108,7 +108,7 @@ def verify(
         if program.example_inputs is None:
             raise ArgumentError("args", "the exported program has no example inputs", hint="pass args or kwargs")
         args, kwargs = program.example_inputs
-    call = bind(program.exported_program, args or (), kwargs or {})
+    call = bind(program.exported_program, args or (), kwargs or {}, program.forward)
     if sizes is None:
         # Each run gets inputs of its own: a model may write to them.
         actual = program(*_copied(call.args), **_copied(call.kwargs))
@@ -197,8 +197,8 @@ def _returned(result: Any) -> list[Any]:
 def _final_states(program: ONNXProgram, module: torch.nn.Module, weights: Any, args: Any, kwargs: Any) -> list[Any]:
     if not program.states:
         return []
-    states = final_states(program, module, weights, bind(program.exported_program, args, kwargs).inputs)
-    return _copied(states)  # type: ignore[no-any-return]
+    call = bind(program.exported_program, args, kwargs, program.forward)
+    return _copied(final_states(program, module, weights, call.inputs))  # type: ignore[no-any-return]
 
 
 def _with_numbers(given: Any, positions: Collection[int]) -> Any:

@@ -11,6 +11,7 @@ from onnx_ir.tensor_adapters import from_torch_dtype, to_torch_dtype
 __all__ = [
     "FLOATS",
     "INTEGERS",
+    "NoElementTypeError",
     "from_torch",
     "promote",
     "scalar_dtype",
@@ -33,15 +34,26 @@ INTEGERS = frozenset(
 Scalar = bool | int | float
 
 
+class NoElementTypeError(TypeError):
+    """A dtype that cannot be written as an ONNX element type."""
+
+
 def from_torch(dtype: torch.dtype) -> ir.DataType:
-    """The ONNX element type that carries ``dtype``; complex types are carried as their real parts' type."""
+    """The ONNX element type that carries ``dtype``; complex types are carried as their real parts' type.
+
+    Raises:
+        NoElementTypeError: If there is none.
+    """
     if dtype is torch.float32:
         return ir.DataType.FLOAT
     if dtype is torch.int64:
         return ir.DataType.INT64
     if dtype.is_complex:
         dtype = dtype.to_real()
-    return from_torch_dtype(dtype)
+    try:
+        return from_torch_dtype(dtype)
+    except TypeError as error:
+        raise NoElementTypeError(f"tensors of dtype {dtype} cannot be written to ONNX") from error
 
 
 def scalar_dtype(value: Scalar) -> torch.dtype:

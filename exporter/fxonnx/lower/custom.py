@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import types
+import typing
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import onnx_ir as ir
 import onnxscript
-from onnxscript import evaluator, values
+from onnxscript import evaluator, onnx_types, values
 
 from fxonnx_translations.op import Op, Unsupported
 from fxonnx_translations.torch_compat import OpOverload
@@ -32,7 +34,7 @@ def call_custom(
     Args:
         function: An ``@onnxscript.script`` function, whose body is inlined; a function whose first parameter is ``op``,
             or ``g`` as in torch.onnx's symbolic functions; a function that calls operators of ``onnxscript.opsetN``; or
-            several of these, of which the first that takes the arguments is run.
+            several of these, of which the first whose annotations allow the arguments' element types is run.
         op: The op object of the node.
         target: The operator.
         args: The node's positional arguments.
@@ -46,7 +48,7 @@ def call_custom(
         Unsupported: If none of several takes the arguments.
     """
     if isinstance(function, Sequence):
-        chosen = next((one for one in function if _takes(one, args)), None)
+        chosen = next((one for one in function if _takes(one, args, kwargs)), None)
         if chosen is None:
             raise Unsupported(f"none of the {len(function)} functions takes these element types")
         return call_custom(chosen, op, target, args, kwargs, opsets)
@@ -79,18 +81,48 @@ def _first_parameter(function: Callable[..., Any]) -> str:
     return parameters[0].name
 
 
-def _takes(function: Callable[..., Any], args: Sequence[Any]) -> bool:
-    """Whether the element types of the arguments are among those of an onnxscript function; others take all."""
-    signature = getattr(function, "op_signature", None)
-    if signature is None:
-        return True
+def _takes(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether the element types of the arguments are among those that a function is annotated with."""
+    allowed = _allowed_types(function)
     return all(
-        not isinstance(value, ir.Value)
-        or value.dtype is None
-        or ir.TensorType(value.dtype) in declared.type_constraint.allowed_types
-        for declared, value in zip(signature.params, args, strict=False)
-        if hasattr(declared, "type_constraint")
+        not isinstance(value, ir.Value) or value.dtype is None or types is None or value.dtype in types
+        for value, types in (
+            *zip(args, allowed.values(), strict=False),
+            *((value, allowed.get(name)) for name, value in kwargs.items()),
+        )
     )
+
+
+def _allowed_types(function: Callable[..., Any]) -> dict[str, frozenset[ir.DataType] | None]:
+    """The element types that each parameter takes; None for any."""
+    signature = getattr(function, "op_signature", None)
+    if signature is not None:
+        constraints = {declared.name: getattr(declared, "type_constraint", None) for declared in signature.params}
+        return {
+            name: None if constraint is None else frozenset(one.dtype for one in constraint.allowed_types)
+            for name, constraint in constraints.items()
+        }
+    try:
+        names = list(inspect.signature(function).parameters)
+        hints = typing.get_type_hints(function)
+    except (NameError, TypeError, ValueError):
+        # Not a Python function, or annotated with what is only imported for type checkers.
+        return {}
+    return {name: _annotated_types(hints.get(name)) for name in names[names[:1] in (["op"], ["g"]) :]}
+
+
+def _annotated_types(annotation: Any) -> frozenset[ir.DataType] | None:
+    """The element types of an annotation such as ``FLOAT["N"]``, of a union of these or a ``TypeVar``; None for any."""
+    if isinstance(annotation, type) and issubclass(annotation, onnx_types.TensorType):
+        return frozenset({annotation.dtype})
+    if isinstance(annotation, typing.TypeVar):
+        members: tuple[Any, ...] = annotation.__constraints__ or (annotation.__bound__,)
+    elif typing.get_origin(annotation) in (typing.Union, types.UnionType):
+        members = typing.get_args(annotation)
+    else:
+        return None
+    found = [_annotated_types(member) for member in members]
+    return frozenset().union(*(each for each in found if each is not None)) or None
 
 
 class _Emitting:

@@ -80,8 +80,12 @@ def lower(prepared: Prepared, request: Request) -> ir.Model:
     model = new_model(prepared, request.opset, ir_version)
     builder = Builder(model.graph, symbols, names)
     walk = _Walk(builder, request)
-    walk.shared, paths = add_inputs(prepared, builder, walk.env, request.ends)
-    walk.run(prepared.graph, prepared.constants, skipped=prepared.derived)
+    try:
+        walk.shared, paths = add_inputs(prepared, builder, walk.env, request.ends)
+        walk.run(prepared.graph, prepared.constants, skipped=prepared.derived)
+    except dtypes.NoElementTypeError as error:
+        hint = "keep such tensors in a dtype that ONNX has, packed numbers as uint8, inside and outside of the model"
+        raise TranslationError(str(error), hint=hint) from error
     if walk.unsupported:
         raise UnsupportedOperatorError(walk.report(), request.opset)
     states = add_outputs(prepared, builder, walk.env, request.ends, paths)

@@ -199,6 +199,8 @@ def _initializer(
     if known is not None:
         return known
     name = builder.names.unique(wanted or record.target or record.name)
+    # onnx_ir's own error for a dtype that ONNX does not have is not one of ours.
+    dtypes.from_torch(real.dtype)
     is_literal = record.kind == InputKind.CONSTANT_TENSOR and type(real) is torch.Tensor and real.device.type == "cpu"
     if is_literal and real.numel() <= _LARGEST_LITERAL:
         value = builder.register_literal(name, real)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,20 +35,30 @@ class Call:
     inputs: tuple[Any, ...]
 
 
-def bind(exported_program: torch.export.ExportedProgram, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
+def bind(
+    exported_program: torch.export.ExportedProgram,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    forward: Callable[..., Any] | None = None,
+) -> Call:
     """Binds a call as the exported ``forward`` would.
 
     Args:
         exported_program: The program that was exported.
-        args: Positional arguments.
+        args: Positional arguments; or, instead of nested ones, their leaves in the order of the exported arguments.
         kwargs: Keyword arguments, in any order; parameters passed by position at export may be named, too.
+        forward: What was exported, whose signature tells which parameters further positional arguments stand for;
+            without it, and where it has no such parameters, they are in the order of the exported arguments.
 
     Raises:
         ArgumentError: If an argument is unknown, missing, given twice, of another structure than at export, or a
             constant with another value. Constants need not be given.
     """
     parameters, positional = _parameters(exported_program)
-    given = dismantled(_given(parameters, positional, args, kwargs))
+    args, kwargs = _nested(exported_program, args, kwargs)
+    given = dismantled(
+        _given(parameters, positional, args, kwargs, _signature(forward) if len(args) > positional else None)
+    )
     expected = [
         spec.arg if isinstance(spec.arg, ConstantArgument) else node.meta.get("val")
         for spec, node in zip(
@@ -119,21 +130,76 @@ def _known(parameters: Mapping[str, TreeSpec]) -> str:
     return f"the exported arguments are: {', '.join(parameters) or 'none'}"
 
 
+def _nested(
+    exported_program: torch.export.ExportedProgram, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[Sequence[Any], Mapping[str, Any]]:
+    """Positional and keyword arguments of the exported structure, if only their leaves are given."""
+    spec = exported_program.call_spec.in_spec
+    is_nested = any(not one.is_leaf() for side in spec.children() for one in side.children())
+    if kwargs or not is_nested or len(args) != spec.num_leaves:
+        return args, kwargs
+    if not all(pytree.tree_structure(argument).is_leaf() for argument in args):
+        return args, kwargs
+    return pytree.tree_unflatten(args, spec)  # type: ignore[no-any-return]
+
+
+def _signature(forward: Callable[..., Any] | None) -> list[inspect.Parameter] | None:
+    """The parameters that may be passed by position."""
+    try:
+        signature = None if forward is None else inspect.signature(forward)
+    except (TypeError, ValueError):
+        # Scripted methods have none.
+        return None
+    if signature is None:
+        return None
+    kinds = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
+    return [each for each in signature.parameters.values() if each.kind in kinds]
+
+
 def _given(
-    parameters: Mapping[str, TreeSpec], positional: int, args: Sequence[Any], kwargs: Mapping[str, Any]
+    parameters: Mapping[str, TreeSpec],
+    positional: int,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    signature: Sequence[inspect.Parameter] | None,
 ) -> dict[str, Any]:
-    if len(args) > positional:
-        # The order of arguments that were passed by name at export is the caller's, not forward's.
+    given = _positional(parameters, positional, args, signature)
+    if given is None and not kwargs and len(args) == len(parameters):
+        # As torch's own programs take them: all of them, in the order of the graph inputs.
+        given = dict(zip(parameters, args, strict=True))
+    if given is None:
         raise ArgumentError(
             "args", f"{len(args)} positional arguments given, {positional} exported", hint=_known(parameters)
         )
-    given = dict(zip(parameters, args, strict=False))
     for name, value in kwargs.items():
         if name not in parameters:
             raise ArgumentError(name, "there is no such argument", hint=_known(parameters))
         if name in given:
             raise ArgumentError(name, "this argument is given twice, by position and by name")
         given[name] = value
+    return given
+
+
+def _positional(
+    parameters: Mapping[str, TreeSpec],
+    positional: int,
+    args: Sequence[Any],
+    signature: Sequence[inspect.Parameter] | None,
+) -> dict[str, Any] | None:
+    """Positional arguments by name; None if some stand for no exported argument."""
+    names = list(parameters)
+    if signature is None:
+        return dict(zip(names, args, strict=False)) if len(args) <= len(names) else None
+    given = dict(zip(names[:positional], args, strict=False))
+    # By name at export: in the caller's order then, in forward's now.
+    further = signature[positional : len(args)]
+    if positional + len(further) < len(args):
+        return None
+    for parameter, value in zip(further, args[positional:], strict=False):
+        if parameter.name in parameters:
+            given[parameter.name] = value
+        elif not _is_same(value, parameter.default):
+            return None
     return given
 
 

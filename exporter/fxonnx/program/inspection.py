@@ -20,7 +20,7 @@ __all__ = ["compute_values", "run_reference"]
 
 def compute_values(
     model: ir.Model, names: Sequence[str], inputs: Sequence[Any], initializer: Initializer | None
-) -> dict[str, torch.Tensor]:
+) -> tuple[torch.Tensor, ...]:
     """Computes values of the main graph in ONNX Runtime.
 
     Args:
@@ -63,7 +63,7 @@ def compute_values(
         finally:
             graph.outputs[:] = outputs
         found |= {str(value.name): tensor for value, tensor in zip(wanted, computed, strict=True)}
-    return {name: found[name] for name in names}
+    return tuple(found[name] for name in names)
 
 
 def run_reference(model: ir.Model, inputs: Sequence[Any]) -> tuple[torch.Tensor, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal
@@ -102,6 +102,11 @@ class ONNXProgram:
         self._applied: dict[str, torch.Tensor] = {}
 
     @property
+    def forward(self) -> Callable[..., Any] | None:
+        """What was exported, if that is at hand."""
+        return None if self.source is None else self.source.forward
+
+    @property
     def timings(self) -> Mapping[str, float]:
         """Stage name to wall-clock seconds, in the order of the stages."""
         return MappingProxyType(dict(self._timings))
@@ -165,7 +170,7 @@ class ONNXProgram:
         Raises:
             ArgumentError: If the arguments do not fit the exported ones, or their sizes not the constraints.
         """
-        call = bind(self.exported_program, args, kwargs)
+        call = bind(self.exported_program, args, kwargs, self.forward)
         self.limits.check(call.inputs)
         check_counted(call, self._counted)
         return call.inputs
@@ -189,13 +194,16 @@ class ONNXProgram:
 
     def compute_values(
         self, value_names: Sequence[str], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> dict[str, torch.Tensor]:
+    ) -> tuple[torch.Tensor, ...]:
         """Computes values inside of the model, by the names that they have in the graph.
 
         Args:
             value_names: Graph inputs, initializers or outputs of nodes of the main graph.
             args: Positional inputs.
             kwargs: Keyword inputs.
+
+        Returns:
+            The values, in the order of their names.
 
         Raises:
             ArgumentError: If there is no such value, or the inputs do not fit.
