@@ -56,9 +56,8 @@ def bind(
     """
     parameters, positional = _parameters(exported_program)
     args, kwargs = _nested(exported_program, args, kwargs)
-    given = dismantled(
-        _given(parameters, positional, args, kwargs, _signature(forward) if len(args) > positional else None)
-    )
+    signature = _signature(forward) if len(args) > positional else None
+    given = dismantled(_given(parameters, positional, args, kwargs, signature))
     expected = [
         spec.arg if isinstance(spec.arg, ConstantArgument) else node.meta.get("val")
         for spec, node in zip(
