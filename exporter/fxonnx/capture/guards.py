@@ -253,13 +253,12 @@ def guard_or_defer_runtime_assert(
 ) -> bool:
     """``ShapeEnv.guard_or_defer_runtime_assert``, which turns a guard into an assertion of the program."""
     recorder = _recorder.get()
-    if recorder is not None:
-        if orig_expr in recorder.shortcuts and msg.startswith("evaluate_expr"):
-            recorder.shortcuts.discard(orig_expr)
-            return True
-        asking = _asking(_caller())
-        if asking is not None and _is_about_layout(asking):
-            return True
+    if recorder is not None and orig_expr in recorder.shortcuts and msg.startswith("evaluate_expr"):
+        recorder.shortcuts.discard(orig_expr)
+        return True
+    asking = _asking(_caller())
+    if asking is not None and _is_about_layout(asking):
+        return True
     return assert_later(self, orig_expr, msg, fx_node)
 
 

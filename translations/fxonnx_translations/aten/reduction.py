@@ -174,7 +174,7 @@ def _count(dims: Sequence[Dim]) -> Dim:
     return total
 
 
-def variance(op: Op, self: ir.Value, dim: Axes, correction: float, keepdim: bool) -> ir.Value:
+def variance(op: Op, self: ir.Value, dim: Axes, correction: float | Dim, keepdim: bool) -> ir.Value:
     """The mean squared distance from the mean, over ``count - correction``."""
     axes = axes_of(op, self, dim)
     centered = op.Sub(self, reduced(op, "ReduceMean", self, axes, True))
@@ -184,10 +184,12 @@ def variance(op: Op, self: ir.Value, dim: Axes, correction: float, keepdim: bool
         return reduced(op, "ReduceMean", squares, axes, keepdim)
     count = _count([op.dims(self)[axis] for axis in axes])
     total = reduced(op, "ReduceSum", squares, axes, keepdim)
-    if isinstance(count, int):
+    if isinstance(count, int) and isinstance(correction, int | float):
         # torch clamps the divisor at zero: 0/0 is NaN, and x/0 infinite.
         return op.Div(total, op.const(float(count - correction if count > correction else 0), dtype))
-    divisor = op.Sub(op.scalar(count, dtype), op.const(float(correction), dtype))
+    is_number = isinstance(correction, int | float)
+    subtracted = op.const(float(correction), dtype) if is_number else op.scalar(correction, dtype)
+    divisor = op.Sub(op.scalar(count, dtype), subtracted)
     return op.Div(total, op.Max(divisor, op.const(0.0, dtype)))
 
 

@@ -56,6 +56,11 @@ TRACING_PATCHES: tuple[Patch, ...] = (
         elsewhere=own_thread.no,
         strict=False,
     ),
+    Patch(
+        "torch.fx.experimental.symbolic_shapes:ShapeEnv.guard_or_defer_runtime_assert",
+        guard_or_defer_runtime_assert,
+        "a shortcut or a memory layout would become an assertion of the program",
+    ),
 )
 """For whatever traces with torch.export or make_fx: torch's own replacements stay in the tracing thread."""
 
@@ -83,11 +88,6 @@ CAPTURE_PATCHES: tuple[Patch, ...] = (
         "torch.fx.experimental.symbolic_shapes:ShapeEnv._maybe_guard_rel",
         maybe_guard_rel,
         "torch would conclude from a shortcut that later checks always hold",
-    ),
-    Patch(
-        "torch.fx.experimental.symbolic_shapes:ShapeEnv.guard_or_defer_runtime_assert",
-        guard_or_defer_runtime_assert,
-        "a shortcut or a memory layout would become an assertion of the program",
     ),
     KernelPatch("aten::lstm.input", recurrent.lstm, "torch runs the layer step by step, which fixes the length"),
     KernelPatch("aten::gru.input", recurrent.rnn, "torch runs the layer step by step, which fixes the length"),
