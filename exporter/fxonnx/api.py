@@ -293,8 +293,7 @@ def _printed(program: ONNXProgram, *, graph: bool, stages: bool) -> ONNXProgram:
 def _verify(program: ONNXProgram, captured: Capture, timer: Timer, wanted: bool | Literal["auto"]) -> None:
     if not wanted:
         return
-    # Another thread may be about to export the same model, with other weights in it meanwhile.
-    with one_at_a_time(), timer.stage("verify"):
+    with timer.stage("verify"):
         program.verify(sizes="auto" if wanted == "auto" else None)
         for args, kwargs in captured.more_inputs:
             program.verify(args, kwargs)

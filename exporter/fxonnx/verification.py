@@ -14,6 +14,7 @@ from fxonnx_translations.torch_compat import pytree
 
 from .capture.functions import called_functions
 from .capture.objects import assembled, dismantled
+from .capture.patches import one_at_a_time
 from .capture.preserve import preserved
 from .errors import ArgumentError, VerificationError
 from .options import in_mode
@@ -176,7 +177,8 @@ def _run_source(program: ONNXProgram, args: Any, kwargs: Any) -> list[Any]:
         return _run_captured(program, args, kwargs)
     weights = {name: buffer.detach().clone() for name, buffer in source.named_buffers()} | dict(program.applied_weights)
     args, kwargs = _copied(args), _copied(kwargs)
-    with torch.no_grad(), in_mode(source, program.mode), preserved(source, ()):
+    # While another thread exports the same model, it has other weights.
+    with one_at_a_time(), torch.no_grad(), in_mode(source, program.mode), preserved(source, ()):
         given = _with_numbers((args, kwargs), program.scalars)
         if program.objects is not None:
             given = assembled(program.objects, given)

@@ -112,7 +112,8 @@ def preserved(model: torch.nn.Module, tensors: Iterable[torch.Tensor]) -> Iterat
     """Undoes on exit, after an error as well, what the body does to the model.
 
     Covered are attributes of all submodules, the containers and plain objects they hold, values of tensors that are
-    plain attributes, ``requires_grad`` of parameters and buffers, the grad mode, and marks left on the inputs.
+    plain attributes, ``requires_grad`` of parameters and buffers, and marks left on the inputs; besides the model, the
+    grad mode and the default dtype.
 
     Args:
         model: The user's model.
@@ -121,11 +122,12 @@ def preserved(model: torch.nn.Module, tensors: Iterable[torch.Tensor]) -> Iterat
     snapshot = _Snapshot()
     snapshot.take(model)
     marks = [(tensor, dict(vars(tensor))) for tensor in tensors]
-    grad_mode = torch.is_grad_enabled()
+    grad_mode, dtype = torch.is_grad_enabled(), torch.get_default_dtype()
     try:
         yield
     finally:
         torch.set_grad_enabled(grad_mode)
+        torch.set_default_dtype(dtype)
         snapshot.restore()
         for tensor, attributes in marks:
             _refill(vars(tensor), attributes)

@@ -1,4 +1,4 @@
-"""What torch itself replaces for the whole process while it traces, limited to the tracing thread."""
+"""What torch, or a model, changes for the whole process while it is traced."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
+import torch
+
 from .patch import in_tracing_thread
 
-__all__ = ["no", "override_builtins", "patch_method"]
+__all__ = ["keep_seed", "no", "override_builtins", "patch_method"]
 
 
 def patch_method(
@@ -40,3 +42,8 @@ def override_builtins(original: Callable[[], AbstractContextManager[None]]) -> I
 def no(original: Callable[[], bool]) -> bool:
     """The answer of ``is_compiling`` and ``is_exporting`` for threads that do neither."""
     return False
+
+
+def keep_seed(original: Callable[..., torch.Generator], seed: int) -> torch.Generator:
+    """``torch.manual_seed`` in forward, where fake tensors draw no random numbers."""
+    return torch.default_generator

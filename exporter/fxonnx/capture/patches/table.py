@@ -142,6 +142,12 @@ CAPTURE_PATCHES: tuple[Patch, ...] = (
             ("apis:vmap_impl", function_transforms.vmap),
         )
     ),
+    Patch(
+        "torch:manual_seed",
+        own_thread.keep_seed,
+        "a seed in forward would be that of the whole process, training threads included",
+        strict=False,
+    ),
     ValuePatch(
         "torch.distributions.distribution:Distribution._validate_args",
         lambda original: ThreadDefault(False, original),
