@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from .harness import T, ids, limit, mask, ordinary
+from .harness import T, ids, mask, ordinary
 
 X = T("batch", "time", 8)
 HEADS = T("batch", 2, "time", 8)
@@ -238,7 +238,6 @@ class RelativeBias(nn.Module):
     T("batch", "time", 8),
     T("batch", "queries", 8),
     mask("batch", "time"),
-    marks=limit("ours", "nested tensors of padding"),
 )
 class EncoderDecoder(nn.Module):
     """nn.Transformer with its masks."""

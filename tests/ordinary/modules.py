@@ -141,7 +141,7 @@ CONVOLUTIONS = (
 )
 
 POOLING = (
-    _row(nn.MaxPool1d, 2, {"ceil_mode": True}, on=SIGNAL, marks=limit("ours", "max_pool1d fixes the length")),
+    _row(nn.MaxPool1d, 2, {"ceil_mode": True}, on=SIGNAL),
     _row(nn.MaxPool2d, 3, 2, 1, on=IMAGE, half=True),
     _row(nn.MaxPool2d, 2, on=IMAGE, name="halving", constrained=_at_least(2, "height", "width")),
     _row(nn.MaxPool2d, 3, 1, 1, {"return_indices": True}, on=T("batch", 4, 6, 7), name="with_indices"),

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from .harness import T, ids, limit, ordinary
+from .harness import T, ids, ordinary
 
 IMAGE = T("batch", 3, "height", "width")
 FEATURES = T("batch", 8, "height", "width")
@@ -197,7 +197,7 @@ class DilatedPyramid(nn.Module):
         return torch.cat([branch(x).relu() for branch in self.branches] + [pooled], 1)
 
 
-@ordinary(IMAGE, marks=limit("ours", "2*width == TruncToInt(2.0*ToFloat(width)) is not seen to hold"))
+@ordinary(IMAGE)
 class SuperResolution(nn.Module):
     def __init__(self):
         super().__init__()
@@ -452,7 +452,7 @@ class StateSpace(nn.Module):
         return (state * c.unsqueeze(2)).sum(-1)
 
 
-@ordinary(T("batch", 3, "height", "width"), T("batch", 2, 3), marks=limit("ours", "affine_grid fixes sizes"))
+@ordinary(T("batch", 3, "height", "width"), T("batch", 2, 3))
 class SpatialTransformer(nn.Module):
     def __init__(self):
         super().__init__()

@@ -130,7 +130,7 @@ def broadcast(x, context):
     return joined, a + b, context.expand_as(x[:, 0]), x + context.view(x.shape[0], 1, -1)
 
 
-@ordinary(T("time"), T("keys"), marks=limit("ours", "cartesian_prod of dynamic sizes"))
+@ordinary(T("time"), T("keys"))
 def grids(t, k):
     rows, columns = torch.meshgrid(t, k, indexing="ij")
     return rows + columns, torch.cartesian_prod(t, k), torch.outer(t, k), t[:, None] - k[None]
@@ -216,7 +216,7 @@ class GraphConvolution(nn.Module):
         return F.elu(out + h / degree.unsqueeze(1))
 
 
-@ordinary(T("batch", "time", 8), ids("batch", 3, high="time"), marks=limit("ours", "take_along_dim fixes sizes"))
+@ordinary(T("batch", "time", 8), ids("batch", 3, high="time"))
 def gathering(x, i):
     return (
         x.gather(1, i.unsqueeze(-1).expand(-1, -1, 8)),
@@ -298,7 +298,7 @@ def products(x):
     )
 
 
-@ordinary(X, marks=limit("ours", "t and permute of a weight are stored twice"))
+@ordinary(X)
 def products_with_weights(self, x):
     return (
         torch.einsum("bi,ij->bj", x, self.table.t()),
@@ -431,9 +431,7 @@ def intersection_over_union(a, b):
     return (inter + 1e-6) / (a.sum(1) + b.sum(1) - inter + 1e-6)
 
 
-@ordinary(
-    T("nodes", 4, low=0.0, high=5.0), T("keys", 4, low=0.0, high=5.0), marks=limit("ours", "cdist narrows sizes to 25")
-)
+@ordinary(T("nodes", 4, low=0.0, high=5.0), T("keys", 4, low=0.0, high=5.0))
 def pairwise_boxes(a, b):
     top, bottom = torch.max(a[:, None, :2], b[:, :2]), torch.min(a[:, None, 2:], b[:, 2:])
     w, h = (bottom - top).clamp(min=0).unbind(-1)

@@ -24,6 +24,16 @@ CASES = (
         for padding in ("zeros", "border", "reflection")
         for corners in (False, True)
     ),
+    *(
+        Case(
+            "aten.affine_grid_generator.default",
+            lambda x, theta, corners=corners: F.affine_grid(theta, list(x.shape), align_corners=corners),
+            (T(("n", 1, "h", "w")), T(("n", 2, 3), dtype)),
+            f"{dtype}, {corners}",
+            opset=opset,
+        )
+        for corners, dtype, opset in ((True, torch.float32, 11), (False, torch.float64, 20))
+    ),
     Case(
         "aten.grid_sampler_3d.default",
         lambda x, g: torch.ops.aten.grid_sampler_3d(x, g, 0, 0, False),

@@ -18,6 +18,7 @@ from fxonnx_translations.torch_compat import (
     ValueRangeError,
     ValueRanges,
     bound_sympy,
+    sympy_functions,
     try_solve,
 )
 
@@ -35,9 +36,25 @@ def normal_forms(expression: sympy.Basic) -> Iterator[sympy.Basic]:
         for part in expression.args[0].args:
             yield from normal_forms(sympy.Not(part))
     elif expression not in (sympy.true, True):
-        form = _normal(expression)
+        form = _normal(_without_rounding(expression))
         if form != sympy.true:
             yield form
+
+
+_ROUNDINGS = tuple(getattr(sympy_functions, name) for name in ("TruncToInt", "FloorToInt", "CeilToInt", "RoundToInt"))
+
+
+def _without_rounding(expression: sympy.Basic) -> sympy.Basic:
+    """Rounding of whole numbers removed: ``int(2.0 * float(n))``, the size of a scaled image, is ``2*n``."""
+
+    def exact(rounding: sympy.Expr) -> sympy.Expr:
+        value = rounding.args[0].replace(sympy_functions.ToFloat, lambda size: size)
+        factor, rest = value.as_coeff_Mul()
+        whole = float(factor).is_integer() and rest.is_integer
+        return int(factor) * rest if whole else rounding
+
+    found = expression.replace(lambda part: isinstance(part, _ROUNDINGS), exact)
+    return found if isinstance(found, sympy.Basic) else expression
 
 
 def _normal(expression: sympy.Basic) -> sympy.Basic:

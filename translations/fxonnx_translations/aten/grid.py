@@ -9,13 +9,41 @@ from functools import reduce
 import onnx_ir as ir
 
 from ..op import Op
-from ..registry import translates
+from ..registry import Call, translates
 from ..symbols import Dim
 
 FLOAT, DOUBLE, INT64 = ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.INT64
 _MODES = {0: "linear", 1: "nearest", 2: "cubic"}
 _PADDING = {0: "zeros", 1: "border", 2: "reflection"}
 _NEAREST = 1
+
+
+def _needs_no_grid(call: Call) -> str | None:
+    if any(not isinstance(size, int) for size in call.arguments["size"]):
+        return None
+    return "the positions are constants, which the decomposition computes"
+
+
+@translates("aten::affine_grid_generator", accepts=_needs_no_grid)
+def affine_grid_generator(op: Op, theta: ir.Value, size: Sequence[Dim], align_corners: bool) -> ir.Value:
+    """aten::affine_grid_generator(Tensor theta, SymInt[] size, bool align_corners) -> Tensor"""
+    dtype = DOUBLE if op.dtype_of(theta) == DOUBLE else FLOAT
+    theta = op.cast(theta, dtype)
+    inner = list(range(1, len(size) - 1))
+
+    def column(number: int) -> ir.Value:
+        return op.Unsqueeze(op.Gather(theta, number, axis=2), inner)
+
+    result = column(len(inner))
+    # The first column is for x, which is the last axis.
+    for number, axis in enumerate(reversed(inner)):
+        length = op.scalar(size[axis + 1], dtype)
+        index = op.cast(op.Range(0, op.scalar(size[axis + 1]), 1), dtype)
+        steps = op.Max(op.Sub(length, 1.0), 1.0) if align_corners else length
+        place = op.Div(op.Sub(op.Mul(index, 2.0), op.Sub(length, 1.0)), steps)
+        others = [other for other in range(len(size)) if other != axis]
+        result = op.Add(result, op.Mul(op.Unsqueeze(place, others), column(number)))
+    return op.cast(op.expand(result, op.result.shape), op.result.dtype)
 
 
 @translates("aten::grid_sampler_3d")

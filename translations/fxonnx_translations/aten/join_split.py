@@ -135,6 +135,33 @@ def meshgrid(op: Op, tensors: Sequence[ir.Value], indexing: str = "ij") -> list[
     return grids
 
 
+@translates("aten::cartesian_prod")
+def cartesian_prod(op: Op, tensors: Sequence[ir.Value]) -> ir.Value:
+    """aten::cartesian_prod(Tensor[] tensors) -> Tensor"""
+    refuse_complex(op, "cartesian_prod")
+    if len(tensors) == 1:
+        return tensors[0]
+    lengths = [op.dims(value)[0] for value in tensors]
+    columns = []
+    for axis, value in enumerate(tensors):
+        column = op.Reshape(value, [-1 if other == axis else 1 for other in range(len(tensors))])
+        columns.append(op.Reshape(op.expand(column, lengths), [-1, 1]))
+    return op.Concat(*columns, axis=1)
+
+
+@translates("aten::kron")
+def kron(op: Op, self: ir.Value, other: ir.Value) -> ir.Value:
+    """aten::kron(Tensor self, Tensor other) -> Tensor"""
+    refuse_complex(op, "kron")
+    self, other = op.promote(self, other)
+    count = len(op.result.shape)
+    # Axis by axis, those of the one and of the other in turn.
+    self = op.Unsqueeze(self, list(range(count - op.rank_of(self))))
+    other = op.Unsqueeze(other, list(range(count - op.rank_of(other))))
+    outer = op.Mul(op.Unsqueeze(self, list(range(1, 2 * count, 2))), op.Unsqueeze(other, list(range(0, 2 * count, 2))))
+    return op.reshape(outer, op.result.shape)
+
+
 # ---- repeating
 
 

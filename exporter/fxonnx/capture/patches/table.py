@@ -10,7 +10,7 @@ from ..counted import example_index
 from ..functions import call_whole
 from ..guards import COMPARISONS, compare, guard_bool, guard_or_defer_runtime_assert, log_guard, maybe_guard_rel
 from ..script import call_in_python
-from . import function_transforms, own_thread, recurrent, torchvision_detection, unpickling
+from . import function_transforms, functional, own_thread, recurrent, shape_kernels, torchvision_detection, unpickling
 from .attention import scaled_dot_product_attention
 from .broadcasting import infer_size
 from .patch import KernelPatch, Patch, ThreadDefault, ValuePatch, applied
@@ -95,6 +95,37 @@ CAPTURE_PATCHES: tuple[Patch, ...] = (
     KernelPatch("aten::rnn_relu.input", recurrent.rnn, "torch runs the layer step by step, which fixes the length"),
     KernelPatch("aten::tensor_split.sections", tensor_split, "torch asks which sections are longer at the example"),
     KernelPatch("aten::_shape_as_tensor", recurrent.shape_as_tensor, "its kernel reads memory that fake tensors lack"),
+    KernelPatch("aten::max_pool1d", shape_kernels.max_pool1d, "its kernel makes a number of the length"),
+    KernelPatch(
+        "aten::max_pool1d_with_indices",
+        shape_kernels.max_pool1d_with_indices,
+        "its kernel makes a number of the length",
+    ),
+    KernelPatch("aten::take_along_dim", shape_kernels.take_along_dim, "its kernel makes numbers of the sizes"),
+    KernelPatch("aten::kron", shape_kernels.kron, "its kernel makes numbers of the sizes"),
+    KernelPatch("aten::cdist", shape_kernels.cdist, "it computes the distances of more than 25 points otherwise"),
+    Patch("torch:linspace", functional.linspace, "the number of steps is an int in C++", strict=False),
+    *(
+        Patch(
+            f"torch.nn.functional:{name}",
+            replacement,
+            "the size of the windows is an int in C++, also where it is that of the image",
+            strict=False,
+        )
+        for name, replacement in functional.GLOBAL_POOLING
+    ),
+    Patch(
+        "torch.nn.functional:gaussian_nll_loss",
+        functional.gaussian_nll_loss,
+        "it raises if a variance is negative, which is a branch on the values of a tensor",
+        strict=False,
+    ),
+    Patch(
+        "torch.nn.modules.transformer:_detect_is_causal_mask",
+        functional.causality,
+        "it compares the values of the mask with those of a causal one",
+        strict=False,
+    ),
     Patch(
         "torch._meta_registrations:pooling_output_shape_pad_lr",
         pooling_output_shape,

@@ -1,0 +1,107 @@
+"""Operators and functions whose own kernels fix a dynamic size, or narrow it: right at every size, without constraint."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import fxonnx
+
+from ..functions import Function
+
+
+@dataclass(frozen=True)
+class Case:
+    """A function of ``x``, whose dims ``n`` and ``m`` are dynamic."""
+
+    name: str
+    function: Callable[[torch.Tensor], Any]
+    shape: tuple[int | str, ...]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+CASES = (
+    Case("max_pool1d", lambda x: F.max_pool1d(x, 2, ceil_mode=True), (2, 3, "n")),
+    Case("max_pool1d_padded", lambda x: F.max_pool1d(x, 3, 2, 1), (3, "n")),
+    Case("max_pool1d_indices", lambda x: F.max_pool1d(x, 3, 1, 1, return_indices=True), (2, 3, "n")),
+    Case("take_along_dim", lambda x: torch.take_along_dim(x, x.argmax(1, keepdim=True), 1), ("n", "m")),
+    Case(
+        "take_along_dim_broadcast", lambda x: torch.take_along_dim(x, torch.tensor([[[1], [0], [1]]]), -1), ("n", 3, 2)
+    ),
+    Case("take_along_dim_flat", lambda x: torch.take_along_dim(x, x.argmax().reshape(1)), ("n", "m")),
+    Case("cdist", lambda x: torch.cdist(x, x[:, :1] + 1), (2, "n", 3)),
+    Case("cdist_p1", lambda x: torch.cdist(x, x, p=1.0), ("n", 3)),
+    Case("kron", lambda x: torch.kron(x, torch.tensor([[1.0, 2], [3, 4]])), ("n", "m")),
+    Case("kron_of_ranks", lambda x: torch.kron(torch.tensor([1.0, 2]), x), ("n", 2, "m")),
+    Case("cartesian_prod", lambda x: torch.cartesian_prod(x, torch.arange(3.0), x * 2), ("n",)),
+    Case("linspace", lambda x: torch.linspace(-1, 1, x.shape[0]) * x, ("n",)),
+    Case("linspace_backwards", lambda x: torch.linspace(start=3.0, end=-2, steps=x.shape[0] + 1), ("n",)),
+    Case("linspace_double", lambda x: torch.linspace(0, 1, x.shape[0] * 2, dtype=torch.float64), ("n",)),
+    Case("linspace_empty", lambda x: torch.linspace(0, 1, x.shape[0] - 1), ("n",)),
+    Case(
+        "affine_grid",
+        lambda x: F.affine_grid(torch.arange(12.0).reshape(2, 2, 3), [2, 1, *x.shape], align_corners=False),
+        ("n", "m"),
+    ),
+    Case(
+        "affine_grid_corners",
+        lambda x: F.affine_grid(x.mean(2, True).expand(2, 2, 3), (2, 1, 3, x.shape[2]), align_corners=True),
+        (2, 2, "m"),
+    ),
+    Case(
+        "affine_grid_3d",
+        lambda x: F.affine_grid(torch.arange(12.0).reshape(1, 3, 4), [1, 1, 2, *x.shape], align_corners=False),
+        ("n", "m"),
+    ),
+    Case("avg_pool2d_global", lambda x: F.avg_pool2d(x, x.shape[2:]), (1, 2, "n", "m")),
+    Case("max_pool2d_global", lambda x: F.max_pool2d(x, kernel_size=x.size()[2:]), (1, 2, "n", "m")),
+    Case("avg_pool1d_global", lambda x: F.avg_pool1d(x, x.size(-1)), (1, 2, "n")),
+    Case("max_pool3d_global", lambda x: F.max_pool3d(x, (2, x.size(3), x.size(4))), (1, 2, 2, "n", "m")),
+    Case("gaussian_nll_loss", lambda x: F.gaussian_nll_loss(x, x + 1, x.abs() + 0.1, full=True), ("n", "m")),
+    Case("gaussian_nll_loss_of_rows", lambda x: F.gaussian_nll_loss(x, -x, x.abs().amax(1)), ("n", "m")),
+    Case("scaled_size", lambda x: F.interpolate(x, scale_factor=2.0) + F.interpolate(x, scale_factor=2), (1, 1, "n")),
+)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_right_at_every_size_without_constraint(case: Case) -> None:
+    def example(**sizes: int) -> torch.Tensor:
+        shape = [sizes[dim] if isinstance(dim, str) else dim for dim in case.shape]
+        return torch.linspace(-2, 3, torch.Size(shape).numel()).reshape(shape)
+
+    model = Function(case.function).eval()
+    dims = {axis: dim for axis, dim in enumerate(case.shape) if isinstance(dim, str)}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        program = fxonnx.export(model, (example(n=5, m=4),), dynamic_shapes={"x": dims})
+    assert program.constraints == ()
+    for n, m in ((5, 4), (1, 1), (2, 3), (31, 7), (1, 30)):
+        x = example(n=n, m=m)
+        expected = torch.utils._pytree.tree_leaves(model(x))
+        for ours, theirs in zip(program(x), expected, strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+def test_a_window_that_is_larger_than_the_input_is_a_constraint() -> None:
+    model = Function(lambda x: F.max_pool1d(x, 4)).eval()
+    with pytest.warns(UserWarning, match="n >= 4"):
+        program = fxonnx.export(model, (torch.rand(2, 3, 9),), dynamic_shapes={"x": {2: "n"}})
+    assert [str(constraint.text) for constraint in program.constraints] == ["n >= 4"]
+
+
+def test_indices_of_another_rank_are_refused_by_take_along_dim() -> None:
+    with pytest.raises(fxonnx.CaptureError, match=r"the indices have 1 axes, the input has 2"):
+        fxonnx.export(Function(lambda x: torch.take_along_dim(x, torch.tensor([0]), 1)), (torch.rand(4, 3),))
+
+
+def test_coordinates_that_differ_in_number_are_refused_by_cdist() -> None:
+    with pytest.raises(fxonnx.CaptureError, match=r"points of 3 and 2 coordinates"):
+        fxonnx.export(Function(lambda x: torch.cdist(x, x[:, :2])), (torch.rand(4, 3),))
