@@ -391,12 +391,16 @@ class Builder(onnxscript.GraphBuilder):
             allowed = facts.allowed.get(variable)
             if allowed is not None and value.dtype is not None and value.dtype not in allowed:
                 raise Unsupported(f"{op_type} does not take {value.dtype.name} at opset {self.opset_version}")
+        given: ir.DataType | None = None
         if "to" in attributes or "dtype" in attributes:
-            made[0].type = ir.TensorType(ir.DataType(attributes.get("to", attributes.get("dtype"))))
-            return
-        if op_type == "ConstantOfShape":
+            given = ir.DataType(attributes.get("to", attributes.get("dtype")))
+        elif op_type == "ConstantOfShape":
             fill = attributes.get("value")
-            made[0].type = ir.TensorType(fill.dtype if fill is not None else ir.DataType.FLOAT)
+            given = fill.dtype if fill is not None else ir.DataType.FLOAT
+        if given is not None:
+            if not facts.can_give(given):
+                raise Unsupported(f"{op_type} does not give {given.name} at opset {self.opset_version}")
+            made[0].type = ir.TensorType(given)
             return
         for index, output in enumerate(made):
             # A variadic output repeats the last formal one.

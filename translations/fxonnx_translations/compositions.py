@@ -27,6 +27,12 @@ def gelu(op: Op, x: ir.Value, approximate: str = "none") -> ir.Value:
     return op.Mul(op.Mul(x, op.Add(erf, 1.0)), 0.5)
 
 
+def _was_bfloat16(x: ir.Value) -> bool:
+    node = x.producer()
+    source = None if node is None or node.op_type != "Cast" else node.inputs[0]
+    return source is not None and source.dtype == ir.DataType.BFLOAT16
+
+
 def layer_normalization(
     op: Op,
     x: ir.Value,
@@ -39,8 +45,10 @@ def layer_normalization(
     rank = op.rank_of(x)
     axes = list(range(axis % rank, rank))
     centered = op.Sub(x, op.ReduceMean(x, axes, keepdims=1))
-    # With Pow, not Mul, this is the pattern ONNX Runtime fuses into its own LayerNormalization.
-    variance = op.ReduceMean(op.Pow(centered, 2.0), axes, keepdims=1)
+    # With Pow, not Mul, this is the pattern ONNX Runtime fuses into its own LayerNormalization. It fuses the casts
+    # around it as well, and has no kernel for bfloat16.
+    square = op.Mul(centered, centered) if _was_bfloat16(x) else op.Pow(centered, 2.0)
+    variance = op.ReduceMean(square, axes, keepdims=1)
     result = op.Div(centered, op.Sqrt(op.Add(variance, epsilon)))
     if scale is not None:
         result = op.Mul(result, scale)

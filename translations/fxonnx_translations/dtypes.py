@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 import onnx_ir as ir
@@ -9,10 +10,13 @@ import torch
 from onnx_ir.tensor_adapters import from_torch_dtype, to_torch_dtype
 
 __all__ = [
+    "FLOAT8",
     "FLOATS",
     "INTEGERS",
+    "LEAST_INFINITE_E5M2",
     "NoElementTypeError",
     "from_torch",
+    "overflow_of",
     "promote",
     "scalar_dtype",
     "to_torch_dtype",
@@ -31,11 +35,24 @@ INTEGERS = frozenset(
         ir.DataType.UINT64,
     }
 )
+FLOAT8 = frozenset(
+    {ir.DataType.FLOAT8E4M3FN, ir.DataType.FLOAT8E4M3FNUZ, ir.DataType.FLOAT8E5M2, ir.DataType.FLOAT8E5M2FNUZ}
+)
+LEAST_INFINITE_E5M2 = 61440.0
+"""The least number that is rounded to infinity: half a step above the largest finite one."""
 Scalar = bool | int | float
 
 
 class NoElementTypeError(TypeError):
     """A dtype that cannot be written as an ONNX element type."""
+
+
+def overflow_of(dtype: ir.DataType) -> float:
+    """torch's result for numbers that a float8 type has no room for: its largest one, infinity or NaN.
+
+    Versions of torch differ in it for float8_e4m3fn.
+    """
+    return torch.tensor(math.inf).to(to_torch_dtype(dtype)).item()
 
 
 def from_torch(dtype: torch.dtype) -> ir.DataType:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -214,7 +215,17 @@ class Op(onnxscript.OpBuilder):
 
     def cast(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
         """The value in another element type; itself when it has it already."""
-        return self.Cast(value, to=dtype)
+        if dtype not in dtypes.FLOAT8 or value.dtype == dtype:
+            return self.Cast(value, to=dtype)
+        overflow = dtypes.overflow_of(dtype)
+        if value.dtype not in dtypes.FLOATS or value.dtype == ir.DataType.DOUBLE or math.isinf(overflow):
+            # torch rounds to float32 first.
+            value = self.Cast(value, to=ir.DataType.FLOAT)
+        if math.isinf(overflow):
+            # ONNX Runtime makes NaN of the numbers that are closest to those that it makes infinity of.
+            infinite = self.GreaterOrEqual(self.Abs(value), dtypes.LEAST_INFINITE_E5M2)
+            value = self.Where(infinite, self.Mul(value, math.inf), value)
+        return self.Cast(value, to=dtype, saturate=int(math.isfinite(overflow)))
 
     def operand(self, value: Operand, dtype: ir.DataType) -> ir.Value:
         """A tensor or number as a value of the given element type."""

@@ -19,6 +19,7 @@ class OpFacts:
         inputs: Type variable (or concrete type) of each formal input; the last one repeats when ``variadic``.
         variadic: Whether the last input repeats.
         outputs: For each formal output a concrete element type, or the index of the input whose type it has, or None.
+        result: Type variable (or concrete type) of the first output.
         allowed: For each type variable the element types it takes.
         deterministic: Whether equal inputs give equal outputs (no random operators, no subgraphs).
         least_outputs: How many outputs a node has at least, if it is not to compute one less of what is asked of it.
@@ -27,9 +28,15 @@ class OpFacts:
     inputs: tuple[str, ...]
     variadic: bool
     outputs: tuple[ir.DataType | int | None, ...]
+    result: str
     allowed: dict[str, frozenset[ir.DataType]]
     deterministic: bool
     least_outputs: int
+
+    def can_give(self, dtype: ir.DataType) -> bool:
+        """Whether the first output may be of a type."""
+        allowed = self.allowed.get(self.result)
+        return allowed is None or dtype in allowed
 
     def type_variable(self, index: int) -> str | None:
         """Type variable of the input at ``index``."""
@@ -85,7 +92,8 @@ def facts_of(op_type: str, opset: int, domain: str = "") -> OpFacts | None:
     # A node that splits or loops has as many outputs as it has.
     is_open = bool(schema.outputs) and schema.outputs[-1].option == onnx.defs.OpSchema.FormalParameterOption.Variadic
     least = schema.max_output if is_open else max(required, default=-1) + 1
-    return OpFacts(inputs, variadic, tuple(outputs), allowed, op_type not in _RANDOM and not has_graph, least)
+    result = schema.outputs[0].type_str if schema.outputs else ""
+    return OpFacts(inputs, variadic, tuple(outputs), result, allowed, op_type not in _RANDOM and not has_graph, least)
 
 
 @functools.cache

@@ -16,6 +16,7 @@ from torch.export.graph_signature import InputKind, OutputKind
 from fxonnx_translations import dtypes
 from fxonnx_translations.builder import Builder
 from fxonnx_translations.op import Op
+from fxonnx_translations.opschema import facts_of
 from fxonnx_translations.weights import DerivedTensor, TorchTensor, storage_key
 
 from ..errors import ArgumentError
@@ -337,6 +338,7 @@ def _return_updates(
 
 
 def _identity(value: ir.Value, builder: Builder, name: str) -> ir.Value:
+    _check_identity(value, builder, name)
     copy = ir.Value(name=name, type=value.type)
     node = ir.Node("", "Identity", [value], outputs=[copy], metadata_props={"namespace": f"{name}: Identity"})
     builder.graph.append(node)
@@ -344,3 +346,17 @@ def _identity(value: ir.Value, builder: Builder, name: str) -> ir.Value:
     builder.set_dims(copy, builder.dims(value))
     builder.stamp(copy, builder.dims(value))
     return copy
+
+
+def _check_identity(value: ir.Value, builder: Builder, name: str) -> None:
+    """Raise for an output of a type that the opset does not have, which no operator has refused."""
+    known = [
+        opset
+        for opset in range(builder.opset_version, NEWEST_OPSET + 1)
+        if value.dtype is None or ((facts := facts_of("Identity", opset)) is not None and facts.can_give(value.dtype))
+    ]
+    if value.dtype is not None and builder.opset_version not in known:
+        problem = (
+            f"the output {name!r} is {value.dtype.name}, which ONNX does not have at opset {builder.opset_version}"
+        )
+        raise ArgumentError("opset_version", problem, hint=f"pass opset_version={known[0]}" if known else None)
