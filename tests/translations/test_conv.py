@@ -11,11 +11,44 @@ from .harness import Case, T, run
 
 F16, F64, BF16, I64 = torch.float16, torch.float64, torch.bfloat16, torch.int64
 _SIGNAL, _IMAGE, _VOLUME = T(("n", 4, "h")), T(("n", 4, "h", "w")), T((2, 4, 5, 6, "w"))
+_KERNEL = T((6, 4, 3))
+
+
+def symbolic_conv2d(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    height, width = x.shape[2] // 4, x.shape[3] - 8
+    return F.conv2d(x, weight, None, (height, 1), (height, width), (1, width), x.shape[1] // 2)
+
+
+def symbolic_conv_transpose2d(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    height = x.shape[2] // 4
+    return F.conv_transpose2d(x, weight, None, (height, 1), (height, 1), (x.shape[2] // 8, 0), 1, (1, x.shape[3] - 8))
+
 
 CASES = (
     Case("aten.conv1d.default", nn.Conv1d(4, 6, 3), (_SIGNAL,), ops=("Conv",)),
     Case("aten.conv1d.default", nn.Conv1d(4, 6, 3, 2, 1, 2, 2), (_SIGNAL,), "stride padding dilation groups"),
     Case("aten.conv1d.default", nn.Conv1d(4, 6, 3, bias=False), (T((4, "h")),), "unbatched"),
+    Case(
+        "aten.conv1d.default", lambda x, w: F.conv1d(x, w, padding=x.shape[2] // 2), (_SIGNAL, _KERNEL), "padding = n"
+    ),
+    Case("aten.conv1d.default", lambda x, w: F.conv1d(x, w, stride=x.shape[2] // 4), (_SIGNAL, _KERNEL), "stride = n"),
+    Case(
+        "aten.conv1d.default", lambda x, w: F.conv1d(x, w, dilation=x.shape[2] // 4), (_SIGNAL, _KERNEL), "dilation = n"
+    ),
+    Case(
+        "aten.conv1d.default",
+        lambda x, w: F.conv1d(x, w, groups=x.shape[1]),
+        (T((2, "n", 6)), T(("n", 1, 3))),
+        "groups = n",
+    ),
+    Case("aten.conv2d.default", symbolic_conv2d, (_IMAGE, T((6, 2, 3, 2))), "all of sizes"),
+    Case(
+        "aten.conv_transpose1d.default",
+        lambda x, w: F.conv_transpose1d(x, w, groups=x.shape[1]),
+        (T((2, "n", 6)), T(("n", 1, 3))),
+        "groups = n",
+    ),
+    Case("aten.conv_transpose2d.input", symbolic_conv_transpose2d, (_IMAGE, T((4, 2, 3, 2))), "all of sizes"),
     Case("aten.conv1d.padding", nn.Conv1d(4, 6, 4, padding="same"), (_SIGNAL,), "same, even kernel", ops=("Conv",)),
     Case("aten.conv1d.padding", nn.Conv1d(4, 6, 3, padding="valid", stride=2), (_SIGNAL,), "valid"),
     Case("aten.conv2d.default", nn.Conv2d(4, 6, 3, padding=1), (_IMAGE,), ops=("Conv",)),

@@ -36,6 +36,8 @@ class Bag(torch.nn.Module):
 
 
 BAG = "aten.embedding_bag.padding_idx"
+BAG_WITH_END = Bag("sum", last=True)
+ENDS = torch.tensor([0, 2, 2, 5])
 STARTS = torch.tensor([0, 2, 2, 5])
 CASES = (
     Case("aten.embedding.default", torch.nn.Embedding(5, 3, padding_idx=0), (IDS,), ops=("Gather",)),
@@ -76,6 +78,18 @@ CASES = (
     Case(BAG, Bag("mean", last=True), (T((8,), torch.int32, 0, 5), OFFSETS.int()), "last offset"),
     Case(BAG, Bag("mean", padding_idx=-3), (FLAT, OFFSETS), "mean, padding"),
     Case(BAG, Bag("max", padding_idx=2), (FLAT, OFFSETS), "max, padding"),
+    *(
+        Case(BAG, Bag(mode, last=True, padding_idx=padding), (FLAT, ENDS), f"{mode}, indices after the last offset")
+        for mode, padding in (("sum", None), ("mean", None), ("max", None), ("sum", 2), ("mean", 2))
+    ),
+    Case(BAG, Bag("sum", last=True), (FLAT, ENDS, T(("h",))), "weights, indices after the last offset"),
+    Case(BAG, Bag("mean", last=True).double(), (FLAT, ENDS), "float64, indices after the last offset"),
+    Case(
+        BAG,
+        lambda i, step: BAG_WITH_END.forward(i, torch.cumsum(step, 0) - 1),
+        (FLAT, T(("m",), torch.int64, 1, 2)),
+        "dynamic offsets",
+    ),
     Case("aten.one_hot.default", lambda a: torch.nn.functional.one_hot(a, 5), (IDS,), ops=("OneHot",)),
     Case("aten.one_hot.default", lambda a: torch.nn.functional.one_hot(a, 5), (torch.tensor(3),), "0-dim"),
 )

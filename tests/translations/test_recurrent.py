@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -132,6 +133,17 @@ def common() -> list[Case]:
     return cases
 
 
+class Cell(nn.Module):
+    """A cell that is called with its states as inputs, or without any."""
+
+    def __init__(self, cell: nn.Module) -> None:
+        super().__init__()
+        self.cell = cell
+
+    def forward(self, x: torch.Tensor, *states: torch.Tensor) -> Any:
+        return self.cell(x, states if len(states) == 2 else states[0]) if states else self.cell(x)
+
+
 CASES = (
     *common(),
     Case("aten.rnn_relu.input", nn.RNN(3, 4, nonlinearity="relu"), (TIME_FIRST,), ops=("RNN", "Squeeze")),
@@ -194,6 +206,23 @@ CASES = (
         lambda x, h, *weights: aten.rnn_tanh.input(x, h, list(weights), False, 1, 0.0, False, False, False),
         (TIME_FIRST, T((1, "n", 4)), T((4, 3)), T((4, 4))),
         "runtime weights",
+    ),
+    *(
+        Case(target, Cell(cell), inputs, f"{kind}, opset {opset}", opset=opset)
+        for opset in (11, 20)
+        for target, cell, states in (
+            ("aten.gru_cell.default", nn.GRUCell, 1),
+            ("aten.lstm_cell.default", nn.LSTMCell, 2),
+            ("aten.rnn_tanh_cell.default", nn.RNNCell, 1),
+            ("aten.rnn_relu_cell.default", partial(nn.RNNCell, nonlinearity="relu"), 1),
+        )
+        for kind, cell, inputs in (
+            ("with states", cell(3, 4), (T(("n", 3)), *[T(("n", 4))] * states)),
+            ("no bias", cell(3, 4, bias=False), (T(("n", 3)), *[T(("n", 4))] * states)),
+            ("no states", cell(3, 4), (T(("n", 3)),)),
+            ("one sample", cell(3, 4), (T((3,)), *[T((4,))] * states)),
+            ("float64", cell(3, 4).double(), (T(("n", 3), torch.float64), *[T(("n", 4), torch.float64)] * states)),
+        )
     ),
 )
 

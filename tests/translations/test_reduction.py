@@ -44,6 +44,26 @@ CASES = (
     Case("aten.prod.default", torch.prod, (T((2, 3)),)),
     Case("aten.prod.dim_int", lambda x: x.prod(1), (I,)),
     *(
+        case
+        for shape in (("n", 3), (70, 2), (0, 2), (1, 3))
+        for dtype in (torch.int32, torch.int64, torch.uint8)
+        for case in (
+            Case("aten.prod.default", torch.prod, (T(shape, dtype, 50, 90),), f"wraps {shape} {dtype}"),
+            Case("aten.prod.dim_int", lambda x: x.prod(0), (T(shape, dtype, 50, 90),), f"wraps {shape} {dtype}"),
+        )
+    ),
+    *(
+        Case(
+            "aten.prod.dim_int", lambda x, d=dtype: x.prod(0, dtype=d), (T(("n", 3), torch.int64, -99, 99),), f"{dtype}"
+        )
+        for dtype in (torch.int8, torch.int16, torch.int32, torch.float32)
+    ),
+    Case("aten.prod.default", lambda x: (x > 0).prod(), (I,), "bool", ops=("Greater", "Cast", "ReduceProd")),
+    Case("aten.prod.default", torch.prod, (torch.tensor(7, dtype=torch.int32),), "0-dim"),
+    Case(
+        "aten.sum.dim_IntList", lambda x: x.sum(0, dtype=torch.int32), (T(("n", 2), torch.int32, 2e9, 2.1e9),), "wraps"
+    ),
+    *(
         Case(f"aten.{name}.default", lambda x, n=name: getattr(torch, n)(x, 1), (inputs,), kind)
         for name in ("amax", "amin")
         for kind, inputs in {

@@ -14,6 +14,10 @@ aten = torch.ops.aten
 _X = T(("n", 3))
 _WIDE = torch.linspace(-9.3, 40.0, 60)
 
+POLES = torch.tensor(
+    [0.0, -0.0, -1.0, -2.0, -3.0, -7.0, -0.5, -20.5, 1.5, 1e-3, 30.0, math.inf, -math.inf, math.nan, -1e10, 1e10]
+)
+
 CASES = (
     Case("aten.erfc.default", torch.erfc, (_X,)),
     Case("aten.erfc.default", torch.erfc, (torch.linspace(-4, 9, 40),), "tail", rtol=4e-6, atol=0),
@@ -65,6 +69,11 @@ CASES = (
     ),
     Case("aten.polygamma.default", lambda x: torch.polygamma(1, x), (T(("n", 3), low=0.1),)),
     Case("aten.polygamma.default", lambda x: torch.polygamma(3, x), (T(("n", 3), low=0.1),), "third"),
+    *(
+        Case("aten.polygamma.default", lambda x, n=n: torch.polygamma(n, x), (POLES.to(dtype),), f"poles, {n}, {dtype}")
+        for n in range(4)
+        for dtype in (torch.float32, torch.float64, torch.float16)
+    ),
     Case("aten.special_polygamma.default", lambda x: aten.special_polygamma(0, x), (T(("n", 3), low=0.1),)),
 )
 

@@ -7,18 +7,19 @@ from collections.abc import Sequence
 
 import numpy as np
 import onnx_ir as ir
+import sympy
 
 from ..constants import array_of
 from ..op import Op
 from ..registry import translates
 from ..shapes import ints_of
-from ..symbols import Dim
+from ..symbols import Dim, is_static
 from .windows import Row, padded_spatially, windowed
 
 
-def spatial(value: int | Sequence[int], count: int) -> list[int]:
+def spatial(value: Dim | Sequence[Dim], count: int) -> list[Dim]:
     """torch's int or list as one number per spatial axis."""
-    values = [value] if isinstance(value, int) else list(value)
+    values = list(value) if isinstance(value, Sequence) else [value]
     return values * count if len(values) == 1 else values
 
 
@@ -43,7 +44,7 @@ def _is_product(op: Op, value: ir.Value) -> bool:
 
 
 def _product(
-    op: Op, value: ir.Value, weight: ir.Value, bias: ir.Value | None, groups: int, rows: Sequence[Row]
+    op: Op, value: ir.Value, weight: ir.Value, bias: ir.Value | None, groups: Dim, rows: Sequence[Row]
 ) -> ir.Value:
     """A convolution as a product of matrices.
 
@@ -69,7 +70,7 @@ def _result(op: Op, value: ir.Value, rank: int) -> ir.Value:
     return op.cast(op.Squeeze(value, [0]) if unbatched else value, op.result.dtype)
 
 
-def _with_padding_before(op: Op, value: ir.Value, pads: Sequence[int]) -> tuple[ir.Value, Sequence[int]]:
+def _with_padding_before(op: Op, value: ir.Value, pads: Sequence[Dim]) -> tuple[ir.Value, Sequence[Dim]]:
     """What is padded with zeros in front of the convolution, and all padding together, which need not be symmetric."""
     node = value.producer()
     if node is None or node.op_type != "Pad" or node.domain != "" or node.inputs[0] is None:
@@ -91,22 +92,25 @@ def _conv(
     input: ir.Value,
     weight: ir.Value,
     bias: ir.Value | None,
-    stride: Sequence[int],
-    pads: Sequence[int],
-    dilation: Sequence[int],
-    groups: int,
+    stride: Sequence[Dim],
+    pads: Sequence[Dim],
+    dilation: Sequence[Dim],
+    groups: Dim,
 ) -> ir.Value:
     count = op.rank_of(weight) - 2
     strides, dilations = spatial(stride, count), spatial(dilation, count)
     value, factors, *added = _operands(op, input, weight, bias)
     value, pads = _with_padding_before(op, value, pads)
-    if _is_product(op, value):
+    # Attributes are numbers.
+    if _is_product(op, value) or not is_static([*strides, *dilations, groups]):
         padded = padded_spatially(op, value, pads[:count], pads[count:])
         outputs, channels, *kernel = op.dims(weight)
         counts = op.result.shape[-count:]
         rows = [Row(*axis) for axis in zip(counts, kernel, strides, dilations, strict=True)]
-        matrices = op.reshape(factors, [groups, _quotient(outputs, groups), channels * math.prod(kernel)])
+        matrices = op.reshape(factors, [groups, _quotient(outputs, groups), _product_of([channels, *kernel])])
         return _result(op, _product(op, padded, matrices, added[0] if added else None, groups, rows), count + 2)
+    if not is_static(pads):
+        value, pads = padded_spatially(op, value, pads[:count], pads[count:]), [0] * len(pads)
     result = op.Conv(value, factors, *added, strides=strides, pads=list(pads), dilations=dilations, group=groups)
     return _result(op, result, count + 2)
 
@@ -117,10 +121,10 @@ def conv(
     input: ir.Value,
     weight: ir.Value,
     bias: ir.Value | None = None,
-    stride: Sequence[int] = (1,),
-    padding: Sequence[int] = (0,),
-    dilation: Sequence[int] = (1,),
-    groups: int = 1,
+    stride: Sequence[Dim] = (1,),
+    padding: Sequence[Dim] = (0,),
+    dilation: Sequence[Dim] = (1,),
+    groups: Dim = 1,
 ) -> ir.Value:
     """aten::conv1d(Tensor input, Tensor weight, Tensor? bias=None, SymInt[1] stride=[1], SymInt[1] padding=[0], SymInt[1] dilation=[1], SymInt groups=1) -> Tensor
     aten::conv2d(Tensor input, Tensor weight, Tensor? bias=None, SymInt[2] stride=[1, 1], SymInt[2] padding=[0, 0], SymInt[2] dilation=[1, 1], SymInt groups=1) -> Tensor
@@ -136,10 +140,10 @@ def conv_padding(
     input: ir.Value,
     weight: ir.Value,
     bias: ir.Value | None = None,
-    stride: Sequence[int] = (1,),
+    stride: Sequence[Dim] = (1,),
     padding: str = "valid",
-    dilation: Sequence[int] = (1,),
-    groups: int = 1,
+    dilation: Sequence[Dim] = (1,),
+    groups: Dim = 1,
 ) -> ir.Value:
     """aten::conv1d.padding(Tensor input, Tensor weight, Tensor? bias=None, SymInt[1] stride=[1], str padding="valid", SymInt[1] dilation=[1], SymInt groups=1) -> Tensor
     aten::conv2d.padding(Tensor input, Tensor weight, Tensor? bias=None, SymInt[2] stride=[1, 1], str padding="valid", SymInt[2] dilation=[1, 1], SymInt groups=1) -> Tensor
@@ -161,11 +165,11 @@ def conv_transpose(
     input: ir.Value,
     weight: ir.Value,
     bias: ir.Value | None = None,
-    stride: Sequence[int] = (1,),
-    padding: Sequence[int] = (0,),
-    output_padding: Sequence[int] = (0,),
-    groups: int = 1,
-    dilation: Sequence[int] = (1,),
+    stride: Sequence[Dim] = (1,),
+    padding: Sequence[Dim] = (0,),
+    output_padding: Sequence[Dim] = (0,),
+    groups: Dim = 1,
+    dilation: Sequence[Dim] = (1,),
 ) -> ir.Value:
     """aten::conv_transpose1d(Tensor input, Tensor weight, Tensor? bias=None, SymInt[1] stride=[1], SymInt[1] padding=[0], SymInt[1] output_padding=[0], SymInt groups=1, SymInt[1] dilation=[1]) -> Tensor
     aten::conv_transpose2d.input(Tensor input, Tensor weight, Tensor? bias=None, SymInt[2] stride=[1, 1], SymInt[2] padding=[0, 0], SymInt[2] output_padding=[0, 0], SymInt groups=1, SymInt[2] dilation=[1, 1]) -> Tensor
@@ -175,7 +179,7 @@ def conv_transpose(
     strides, begin, extra = spatial(stride, count), spatial(padding, count), spatial(output_padding, count)
     dilations = spatial(dilation, count)
     value, factors, *added = _operands(op, input, weight, bias)
-    if _is_product(op, value):
+    if _is_product(op, value) or not is_static([*strides, *begin, *extra, *dilations, groups]):
         result = _transposed_product(
             op, value, factors, added[0] if added else None, strides, begin, extra, groups, dilations
         )
@@ -201,11 +205,11 @@ def _transposed_product(
     value: ir.Value,
     weight: ir.Value,
     bias: ir.Value | None,
-    strides: Sequence[int],
-    padding: Sequence[int],
-    output_padding: Sequence[int],
-    groups: int,
-    dilations: Sequence[int],
+    strides: Sequence[Dim],
+    padding: Sequence[Dim],
+    output_padding: Sequence[Dim],
+    groups: Dim,
+    dilations: Sequence[Dim],
 ) -> ir.Value:
     """A transposed convolution: a convolution of the elements, zeros between them, with the mirrored weight."""
     batch, channels, *sizes = op.dims(value)
@@ -214,7 +218,7 @@ def _transposed_product(
     if any(apart):
         columns = op.Unsqueeze(value, [3 + 2 * axis for axis in range(rank)])
         zeros = [0, 0] + [pad for more in apart for pad in (0, more)]
-        spread = op.Pad(columns, [0] * len(zeros) + zeros)
+        spread = op.Pad(columns, op.sizes([*[0] * len(zeros), *zeros]))
         wide = [size * step for size, step in zip(sizes, strides, strict=True)]
         value = op.shaped(op.Reshape(spread, op.sizes([batch, channels, *wide])), (batch, channels, *wide))
     reach = [step * (size - 1) for step, size in zip(dilations, kernel, strict=True)]
@@ -228,6 +232,16 @@ def _transposed_product(
     return _product(op, padded_spatially(op, value, before, after), matrices, bias, groups, rows)
 
 
-def _quotient(channels: Dim, groups: int) -> Dim:
+def _quotient(channels: Dim, groups: Dim) -> Dim:
     """Channels of one group."""
-    return channels // groups if isinstance(channels, int) else channels / groups
+    if isinstance(channels, int) and isinstance(groups, int):
+        return channels // groups
+    return _number(channels / sympy.sympify(groups))
+
+
+def _product_of(dims: Sequence[Dim]) -> Dim:
+    return _number(sympy.prod(dims))
+
+
+def _number(expr: Dim) -> Dim:
+    return int(expr) if isinstance(expr, int) or expr.is_Integer else expr

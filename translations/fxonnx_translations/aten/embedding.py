@@ -6,6 +6,7 @@ import math
 
 import onnx_ir as ir
 
+from ..loops import arange
 from ..op import Op, Unsupported
 from ..registry import translates
 from ..symbols import Dim
@@ -13,6 +14,7 @@ from .norm import linalg_vector_norm
 from .scatter import scatter_op
 
 INT64 = ir.DataType.INT64
+_END = 2**63 - 1
 
 
 @translates("aten::embedding")
@@ -54,14 +56,20 @@ def embedding_bag(
     width = op.dims(weight)[1]
     # Sums of half types are rounded once.
     dtype = ir.DataType.DOUBLE if op.dtype_of(weight) == ir.DataType.DOUBLE else ir.DataType.FLOAT
-    if include_last_offset:
-        # It is the number of indices, so that no bag begins there.
-        offsets = op.Slice(offsets, [0], [-1], [0])
     bags = op.result.shape[0]
+    last = None
+    if include_last_offset:
+        # It is where the last bag ends, so that no bag begins there.
+        last = op.Slice(offsets, [-1], [_END], [0])
+        offsets = op.shaped(op.Slice(offsets, [0], [-1], [0]), (bags,))
     numbers = _bag_numbers(op, op.cast(offsets, INT64), op.dims(indices)[0])
     rows = op.cast(op.Gather(weight, indices, axis=0), dtype)
     if per_sample_weights is not None:
         rows = op.Mul(rows, op.cast(op.Unsqueeze(per_sample_weights, [1]), dtype))
+    if last is not None and mode != 2 and padding_idx is None and op.dtype_of(weight) != ir.DataType.DOUBLE:
+        # Indices after the last offset count for the last bag, but only torch's slower kernels add them up.
+        beyond = op.GreaterOrEqual(arange(op, op.dims(indices)[0]), op.cast(last, INT64))
+        rows = op.Where(op.Unsqueeze(beyond, [1]), op.const(0.0, dtype), rows)
     empty, reduction = (-math.inf, "max") if mode == 2 else (0.0, "add")
     counted = op.expand(op.const([[1.0]], dtype), [op.dims(indices)[0], 1])
     if padding_idx is not None:

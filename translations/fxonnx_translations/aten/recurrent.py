@@ -1,4 +1,4 @@
-"""Recurrent layers: LSTM, GRU and RNN over a whole sequence."""
+"""Recurrent layers: LSTM, GRU and RNN over a whole sequence, and their cells."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import torch
 from ..op import Op
 from ..registry import translates
 from .dropout import dropout as dropout_between
+from .matmul import linear
 
 FLOAT, DOUBLE, BFLOAT16 = ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.BFLOAT16
 
@@ -355,3 +356,76 @@ def rnn_relu(
     return _recurrent(
         op, _RNN_RELU, input, [hx], params, has_biases, num_layers, dropout, train, bidirectional, batch_first
     )
+
+
+# ---- single steps
+
+
+def _cell(
+    op: Op,
+    kind: _Kind,
+    input: ir.Value,
+    states: Sequence[ir.Value],
+    w_ih: ir.Value,
+    w_hh: ir.Value,
+    b_ih: ir.Value | None,
+    b_hh: ir.Value | None,
+) -> tuple[ir.Value, ...]:
+    new = kind.step(op, linear(op, input, w_ih, b_ih), linear(op, states[0], w_hh, b_hh), states)
+    return tuple(op.cast(state, op.result.dtype) for state in new)
+
+
+@translates("aten::lstm_cell")
+def lstm_cell(
+    op: Op,
+    input: ir.Value,
+    hx: Sequence[ir.Value],
+    w_ih: ir.Value,
+    w_hh: ir.Value,
+    b_ih: ir.Value | None = None,
+    b_hh: ir.Value | None = None,
+) -> tuple[ir.Value, ...]:
+    """aten::lstm_cell(Tensor input, Tensor[] hx, Tensor w_ih, Tensor w_hh, Tensor? b_ih=None, Tensor? b_hh=None) -> (Tensor, Tensor)"""
+    return _cell(op, _LSTM, input, hx, w_ih, w_hh, b_ih, b_hh)
+
+
+@translates("aten::gru_cell")
+def gru_cell(
+    op: Op,
+    input: ir.Value,
+    hx: ir.Value,
+    w_ih: ir.Value,
+    w_hh: ir.Value,
+    b_ih: ir.Value | None = None,
+    b_hh: ir.Value | None = None,
+) -> ir.Value:
+    """aten::gru_cell(Tensor input, Tensor hx, Tensor w_ih, Tensor w_hh, Tensor? b_ih=None, Tensor? b_hh=None) -> Tensor"""
+    return _cell(op, _GRU, input, [hx], w_ih, w_hh, b_ih, b_hh)[0]
+
+
+@translates("aten::rnn_tanh_cell")
+def rnn_tanh_cell(
+    op: Op,
+    input: ir.Value,
+    hx: ir.Value,
+    w_ih: ir.Value,
+    w_hh: ir.Value,
+    b_ih: ir.Value | None = None,
+    b_hh: ir.Value | None = None,
+) -> ir.Value:
+    """aten::rnn_tanh_cell(Tensor input, Tensor hx, Tensor w_ih, Tensor w_hh, Tensor? b_ih=None, Tensor? b_hh=None) -> Tensor"""
+    return _cell(op, _RNN_TANH, input, [hx], w_ih, w_hh, b_ih, b_hh)[0]
+
+
+@translates("aten::rnn_relu_cell")
+def rnn_relu_cell(
+    op: Op,
+    input: ir.Value,
+    hx: ir.Value,
+    w_ih: ir.Value,
+    w_hh: ir.Value,
+    b_ih: ir.Value | None = None,
+    b_hh: ir.Value | None = None,
+) -> ir.Value:
+    """aten::rnn_relu_cell(Tensor input, Tensor hx, Tensor w_ih, Tensor w_hh, Tensor? b_ih=None, Tensor? b_hh=None) -> Tensor"""
+    return _cell(op, _RNN_RELU, input, [hx], w_ih, w_hh, b_ih, b_hh)[0]

@@ -9,6 +9,7 @@ import onnx_ir as ir
 import torch
 
 from .. import dtypes
+from ..loops import loop
 from ..op import Op, Unsupported
 from ..registry import translates
 from ..symbols import Dim
@@ -57,6 +58,9 @@ def _accumulated(op: Op, operator: str, self: ir.Value, dim: Axes, keepdim: bool
     """A reduction in the result's type; ONNX Runtime adds up 32 and 64 bit numbers, the smaller ones in those."""
     dtype = op.result.dtype
     wide = dtype if dtype not in _NARROW else (INT32 if dtype in dtypes.INTEGERS else ir.DataType.FLOAT)
+    if dtype == INT32:
+        # ONNX Runtime's sums stop at the largest number, torch's wrap around, as casts do.
+        wide = INT64
     return op.cast(reduced(op, operator, op.cast(self, wide), dim, keepdim), dtype)
 
 
@@ -98,7 +102,37 @@ def prod(
     """aten::prod(Tensor self, *, ScalarType? dtype=None) -> Tensor
     aten::prod.dim_int(Tensor self, int dim, bool keepdim=False, *, ScalarType? dtype=None) -> Tensor
     """
-    return _accumulated(op, "ReduceProd", self, dim, keepdim)
+    if op.result.dtype not in dtypes.INTEGERS or op.dtype_of(self) == BOOL or op.rank_of(self) == 0:
+        return _accumulated(op, "ReduceProd", self, dim, keepdim)
+    wide = INT32 if op.result.dtype in _NARROW else op.result.dtype
+    product = _wrapping_product(op, op.cast(self, wide), dim)
+    return op.cast(op.reshape(product, op.result.shape), op.result.dtype)
+
+
+def _wrapping_product(op: Op, value: ir.Value, dim: int | None) -> ir.Value:
+    """A product of integers modulo 2**64 (or 2**32): ReduceProd of ONNX Runtime stops at the largest number.
+
+    Returns:
+        The value with the axis ``dim`` of size 1; with one axis if ``dim`` is None.
+    """
+    if dim is None:
+        value, dim = op.reshape(value, [_count(op.dims(value))]), 0
+    axis = op.axis(dim, op.rank_of(value))
+    size, dims = op.dims(value)[axis], list(op.dims(value))
+    if not isinstance(size, int) or not 1 <= size <= _UNROLLED:
+        dims[axis] = 1
+        start = op.expand(op.const(1, op.dtype_of(value)), dims)
+        return loop(op, size, [start], lambda body, k, old: [body.Mul(old[0], body.Gather(value, k, axis=axis))])[0]
+    while size > 1:
+        half = size // 2
+        product = op.Mul(op.Slice(value, [0], [half], [axis]), op.Slice(value, [half], [2 * half], [axis]))
+        value = op.Concat(product, op.Slice(value, [2 * half], [size], [axis]), axis=axis) if size % 2 else product
+        size -= half
+    return value
+
+
+_UNROLLED = 64
+"""Up to so many factors are multiplied in pairs; more, or a dynamic number, by a Loop."""
 
 
 def _extremum(op: Op, operator: str, self: ir.Value, dim: Axes, keepdim: bool) -> ir.Value:

@@ -324,13 +324,25 @@ def special_zeta(op: Op, self: Operand, other: Operand) -> ir.Value:
     return in_double(op, _zeta, op.operand(self, dtype), op.operand(other, dtype))
 
 
-def _trigamma(op: Op, x: ir.Value) -> ir.Value:
+_PI_PARTS = (52707178.0 * 2.0**-24, math.pi - 52707178.0 * 2.0**-24, 1.2246467991473532e-16)
+"""Their sum is pi to 107 bits; their products with integers are exact, or small."""
+
+
+def _trigamma(op: Op, x: ir.Value, angle: ir.Value) -> ir.Value:
+    """The derivative of digamma; ``angle`` is pi times ``x``, rounded as torch rounds it."""
     dtype = op.dtype_of(x)
     mirrored = op.Less(x, op.const(0.5, dtype))
     value = _zeta(op, op.const(2.0, dtype), op.Where(mirrored, op.Sub(op.const(1.0, dtype), x), x))
     pi = op.const(math.pi, dtype)
-    ratio = op.Div(pi, op.Sin(op.Mul(pi, _distance_to_integer(op, x))))
-    return op.Where(mirrored, op.Sub(op.Mul(ratio, ratio), value), value)
+    # At a pole torch's result is large, but finite, since its angle is no multiple of pi: by how much it is not.
+    rest = angle
+    for part in _PI_PARTS:
+        rest = op.Sub(rest, op.Mul(x, op.const(part, dtype)))
+    rest = op.Where(op.Equal(x, op.Round(x)), rest, op.Mul(pi, _distance_to_integer(op, x)))
+    ratio = op.Div(pi, op.Sin(rest))
+    value = op.Where(mirrored, op.Sub(op.Mul(ratio, ratio), value), value)
+    infinity = op.const(math.inf, dtype)
+    return op.Where(op.Equal(x, infinity), op.const(0.0, dtype), value)
 
 
 def _polygamma(op: Op, x: ir.Value, *, n: int) -> ir.Value:
@@ -346,4 +358,8 @@ def polygamma(op: Op, n: int, self: ir.Value) -> ir.Value:
     """
     if n == 0:
         return digamma(op, self)
-    return in_double(op, _trigamma if n == 1 else partial(_polygamma, n=n), self)
+    if n > 1:
+        return in_double(op, partial(_polygamma, n=n), self)
+    carrier = ir.DataType.DOUBLE if op.result.dtype == ir.DataType.DOUBLE else ir.DataType.FLOAT
+    angle = op.Mul(op.cast(self, carrier), op.const(math.pi, carrier))
+    return in_double(op, _trigamma, self, angle)

@@ -28,21 +28,22 @@ class Row:
 
     count: Dim
     size: Dim
-    stride: int = 1
-    dilation: int = 1
+    stride: Dim = 1
+    dilation: Dim = 1
     mirrored: bool = False
 
     def places(self, op: Op) -> ir.Value:
         """The positions of all elements, INT64 [count, size]."""
-        if isinstance(self.count, int) and isinstance(self.size, int):
-            known = torch.arange(self.size) * self.dilation
+        count, size, stride, dilation = self.count, self.size, self.stride, self.dilation
+        if isinstance(count, int) and isinstance(size, int) and isinstance(stride, int) and isinstance(dilation, int):
+            known = torch.arange(size) * dilation
             known = known.flip(0) if self.mirrored else known
-            return op.const(torch.arange(self.count)[:, None] * self.stride + known)
-        first = op.Mul(op.Range(0, op.scalar(self.count), 1), self.stride)
+            return op.const(torch.arange(count)[:, None] * stride + known)
+        first = op.Mul(op.Range(0, op.scalar(self.count), 1), op.scalar(self.stride))
         number = op.Range(0, op.scalar(self.size), 1)
         if self.mirrored:
             number = op.Sub(op.scalar(self.size - 1), number)
-        steps = op.Mul(number, self.dilation)
+        steps = op.Mul(number, op.scalar(self.dilation))
         return op.shaped(op.Add(op.Unsqueeze(first, [1]), steps), (self.count, self.size))
 
 

@@ -22,6 +22,7 @@ __all__ = [
     "MISSING",
     "KernelPatch",
     "Patch",
+    "ShapePatch",
     "ThreadDefault",
     "ValuePatch",
     "applied",
@@ -184,6 +185,12 @@ class KernelPatch(Patch):
         packet, _, overload = name.partition(".")
         found: OpOverload[Any, Any] = getattr(getattr(getattr(torch.ops, namespace), packet), overload or "default")
         return found
+
+
+class ShapePatch(KernelPatch):
+    """A shape function for an operator that has none for symbolic sizes."""
+
+    key = DispatchKey.Meta
 
 
 class ValuePatch(Patch):

@@ -1,4 +1,4 @@
-"""Shape-only kernels: recurrent layers as one node with any number of steps, and shapes as tensors.
+"""Shape-only kernels: recurrent layers and convolutions over time with any number of steps, and shapes as tensors.
 
 torch's own shape function of ``aten.lstm.input`` and its relatives runs the layer step by step, which fixes the number
 of steps. Only the shapes of the results are needed while capturing, and those follow from the arguments.
@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["lstm", "rnn", "shape_as_tensor"]
+__all__ = ["conv_tbc", "lstm", "rnn", "shape_as_tensor"]
 
 
 def _sequence(input: Tensor, hidden: Tensor, bidirectional: bool, batch_first: bool) -> Tensor:
@@ -63,3 +63,8 @@ def rnn(
 def shape_as_tensor(original: Callable[..., Any], self: Tensor) -> Tensor:
     """Result of ``aten::_shape_as_tensor``, whose own kernel reads memory that fake tensors do not have."""
     return self.new_empty([self.dim()], dtype=torch.int64)
+
+
+def conv_tbc(original: Callable[..., Any], self: Tensor, weight: Tensor, bias: Tensor, pad: int = 0) -> Tensor:
+    """Result of ``aten::conv_tbc``, whose kernel reads the sizes as numbers: [time, batch, channels]."""
+    return self.new_empty([self.size(0) + 2 * pad - weight.size(0) + 1, self.size(1), weight.size(2)])

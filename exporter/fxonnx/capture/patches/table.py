@@ -13,7 +13,7 @@ from ..script import call_in_python
 from . import function_transforms, functional, own_thread, recurrent, shape_kernels, torchvision_detection, unpickling
 from .attention import scaled_dot_product_attention
 from .broadcasting import infer_size
-from .patch import KernelPatch, Patch, ThreadDefault, ValuePatch, applied
+from .patch import KernelPatch, Patch, ShapePatch, ThreadDefault, ValuePatch, applied
 from .pooling import pooling_output_shape
 from .silence import WarningsOfTorch, print_nothing
 from .splitting import tensor_split
@@ -94,6 +94,7 @@ CAPTURE_PATCHES: tuple[Patch, ...] = (
     KernelPatch("aten::rnn_tanh.input", recurrent.rnn, "torch runs the layer step by step, which fixes the length"),
     KernelPatch("aten::rnn_relu.input", recurrent.rnn, "torch runs the layer step by step, which fixes the length"),
     KernelPatch("aten::tensor_split.sections", tensor_split, "torch asks which sections are longer at the example"),
+    ShapePatch("aten::conv_tbc", recurrent.conv_tbc, "its kernel reads the sizes as numbers, which fixes them"),
     KernelPatch("aten::_shape_as_tensor", recurrent.shape_as_tensor, "its kernel reads memory that fake tensors lack"),
     KernelPatch("aten::max_pool1d", shape_kernels.max_pool1d, "its kernel makes a number of the length"),
     KernelPatch(
