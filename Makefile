@@ -16,7 +16,7 @@ TORCHVISION_2.15 = 0.29.2
 TORCHVISION = $(TORCHVISION_$(basename $(TORCH)))
 PIP = $(VENV)/bin/python -m pip --disable-pip-version-check install --quiet --constraint $(CONSTRAINTS)
 
-.PHONY: demo test lint bench
+.PHONY: demo test fuzz lint bench
 
 demo: $(VENV)/.installed
 	$(VENV)/bin/fxonnx demo
@@ -24,6 +24,11 @@ demo: $(VENV)/.installed
 # Two workers with one thread each: more threads would only wait for each other.
 test: $(VENV)/.installed-test
 	OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -n 2 -q
+
+# Random programs, eager torch against the exported file: make fuzz SEEDS=1000:2000 ZERO=1
+SEEDS ?= 1000:1300
+fuzz: $(VENV)/.installed-test
+	$(VENV)/bin/python -W ignore -m tests.fuzz --seeds $(SEEDS) $(if $(ZERO),--zero)
 
 lint: $(VENV)/.installed-test
 	$(VENV)/bin/ruff check .

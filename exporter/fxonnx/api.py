@@ -246,18 +246,19 @@ def _program(
         legacy = how.compat is not None
         form = how.form
         request = Request(form.opset, how.registry, names, ends, how.passthrough, how.metadata, legacy, form.ir_version)
-        lowered = lower(prepared, request)
+        result = lower(prepared, request)
+    lowered, limits = result.model, captured.limits.requiring(result.requirements)
     if lost:
         lowered.metadata_props[LOST_UPDATES_KEY] = json.dumps(lost)
-    if captured.limits.constraints:
-        lowered.metadata_props[CONSTRAINTS_KEY] = captured.limits.metadata()
+    if limits.constraints:
+        lowered.metadata_props[CONSTRAINTS_KEY] = limits.metadata()
     if captured.dim_aliases:
         lowered.metadata_props[ALIASES_KEY] = json.dumps(captured.dim_aliases)
     return ONNXProgram(
         lowered,
         captured.exported_program,
         timings=timer.seconds,
-        limits=captured.limits,
+        limits=limits,
         source=model if isinstance(model, torch.nn.Module) else None,
         mode=mode,
         objects=captured.objects,

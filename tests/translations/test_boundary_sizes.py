@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import onnxruntime
@@ -74,10 +75,56 @@ CASES = (
     Case("narrow to the end", lambda x: x.narrow(0, x.shape[0] - 7, 2)),
     Case("select of either sign", lambda x: x[x.shape[0] - 3], sizes=(2, 3, 4, 5, 8)),
 )
+FROM_ZERO = (0, 1, 2, 6)
+EMPTY = (
+    # ONNX Runtime computes these as torch does.
+    Case("roll", lambda x: x.roll(2), sizes=FROM_ZERO),
+    Case("roll by a size", lambda x: x.roll(x.shape[0] // 2), sizes=FROM_ZERO),
+    Case("sum", lambda x: (x.sum(0), x.prod(0), x.logsumexp(0)), sizes=FROM_ZERO),
+    Case("cumsum", lambda x: x.cumsum(0), sizes=FROM_ZERO),
+    Case("batch of a mean", lambda x: x.mean(1), (5, 3), FROM_ZERO),
+    Case("softmax", lambda x: x.softmax(-1), (5, 3), FROM_ZERO),
+    Case("tokens flattened", lambda x: x.reshape(-1, 4) * 2, (5, 3, 4), FROM_ZERO),
+    Case("past concatenated", lambda x: torch.cat([x, torch.ones(2, 3)]).mean(0), (5, 3), FROM_ZERO),
+    # torch returns nan, or its form of a shape holds from 1 on, or a kernel needs an element.
+    Case("mean", lambda x: x.mean(0), sizes=FROM_ZERO, refused=(0,)),
+    Case("variance", lambda x: x.var(0, unbiased=False), sizes=FROM_ZERO, refused=(0,)),
+    Case("all but one", lambda x: x[1:] * 2, sizes=FROM_ZERO, refused=(0,)),
+    Case("maximum so far", lambda x: x.cummax(0)[0], sizes=FROM_ZERO, refused=(0,)),
+    Case("maximum so far in rows", lambda x: x.cummax(1)[0], (5, 3), FROM_ZERO, refused=(0,)),
+    Case("logarithm of sums so far", lambda x: x.logcumsumexp(-1), (5, 3), FROM_ZERO, refused=(0,)),
+    Case("row of maxima", lambda x: x.argmax(0), (5, 3), FROM_ZERO, refused=(0,)),
+    Case("product of two sizes", lambda x: x.reshape(x.shape[0], -1), (5, 3, 4), FROM_ZERO, (0,), axes=(0, 1)),
+    Case("einsum", lambda x: torch.einsum("btc,bsc->bts", x, x), (5, 3, 4), FROM_ZERO),
+    Case("derived size of 0", lambda x: x[: x.shape[0] % 3].cummin(0)[0], sizes=(0, 1, 2, 3, 6), refused=(0, 3, 6)),
+    Case("group norm", lambda x: torch.nn.functional.group_norm(x, 2), (5, 4, 3), FROM_ZERO, refused=(0,)),
+    Case("pooling", lambda x: torch.nn.functional.adaptive_max_pool1d(x.mT, 2), (6, 5, 3), FROM_ZERO),
+    Case("last of a GRU", torch.nn.GRU(3, 4).eval(), (6, 5, 3), FROM_ZERO, (0,), axes=(1,)),
+)
+
+
+@pytest.mark.parametrize("case", EMPTY, ids=str)
+def test_empty_tensors(case: Case, tmp_path: Path) -> None:
+    _check(case, tmp_path)
+
+
+def test_sizes_that_must_not_be_0_narrow_nothing(recwarn: pytest.WarningsRecorder) -> None:
+    program = fxonnx.export(Function(lambda x: x.mean(0)).eval(), (torch.ones(5),), dynamic_shapes=({0: "size"},))
+    assert program.constraints == ()
+    assert [str(one.message) for one in recwarn if one.category is UserWarning] == []
+    with pytest.raises(fxonnx.ArgumentError, match="x: the model needs size >= 1, got size = 0: its ReduceMean is not"):
+        program(torch.ones(0))
+    program.rename_axes({"size": "length"})
+    with pytest.raises(fxonnx.ArgumentError, match="the model needs length >= 1, got length = 0"):
+        program(torch.ones(0))
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_small_sizes(case: Case, tmp_path: Any) -> None:
+def test_small_sizes(case: Case, tmp_path: Path) -> None:
+    _check(case, tmp_path)
+
+
+def _check(case: Case, tmp_path: Path) -> None:
     def example(size: int) -> torch.Tensor:
         shape = [size if axis in case.axes else length for axis, length in enumerate(case.shape)]
         return torch.arange(1.0, 1.0 + torch.Size(shape).numel()).reshape(shape) / 4
@@ -90,7 +137,7 @@ def test_small_sizes(case: Case, tmp_path: Any) -> None:
     for size in (traced, *case.sizes):
         x = example(size)
         if size in case.refused:
-            with pytest.raises(fxonnx.ArgumentError, match="the model was exported for"):
+            with pytest.raises(fxonnx.ArgumentError, match="the model needs"):
                 program(x)
             continue
         try:

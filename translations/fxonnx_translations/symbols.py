@@ -215,14 +215,23 @@ class _Emitter:
         return self.fold("Pow", [base, exponent])
 
     def floor_div(self, expr: sympy.Expr) -> ir.Value:
-        left, right = self.emit(expr.args[0]), self.emit(expr.args[1])
+        left, right = self.emit(expr.args[0]), self.divisor(expr.args[1])
         if expr.args[0].is_nonnegative and expr.args[1].is_nonnegative:
             return self._op("Div", left, right)
         # ONNX Div truncates; subtracting the remainder, which has the divisor's sign, makes the division exact.
         return self._op("Div", self._op("Sub", left, self._op("Mod", left, right)), right)
 
     def mod(self, expr: sympy.Expr) -> ir.Value:
-        return self._op("Mod", self.emit(expr.args[0]), self.emit(expr.args[1]))
+        return self._op("Mod", self.emit(expr.args[0]), self.divisor(expr.args[1]))
+
+    def divisor(self, expr: sympy.Expr) -> ir.Value:
+        """A divisor that is not 0 where a size is: a division of integers by 0 may end the process."""
+        value = self.emit(expr)
+        if expr.is_number:
+            return value
+        if expr.is_nonnegative:
+            return self._op("Max", value, [1])
+        return self._op("Where", self._op("Equal", value, [0]), [1], value)
 
     def modular_indexing(self, expr: sympy.Expr) -> ir.Value:
         base, divisor, modulus = expr.args

@@ -7,7 +7,7 @@ the way holds for other sizes or does not. Where it does not, the program comput
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
@@ -15,9 +15,11 @@ from typing import Any
 import sympy
 import torch
 
+from fxonnx_translations.empty_tensors import Requirement
+
 from ..errors import ArgumentError
 from .periods import Bounds
-from .relations import text_of
+from .relations import bounds_of, normal_forms, text_of
 
 __all__ = ["CONSTRAINTS_KEY", "Constraint", "Limits", "Place"]
 
@@ -39,6 +41,7 @@ class Constraint:
         code: The code of that line alone, or None.
         narrows: Whether the user asked for more: a name, ``Dim.DYNAMIC`` or a ``Dim``; ``Dim.AUTO`` asks for nothing.
         is_range: Whether it is the range of a ``Dim`` that the user gave.
+        needed_by: The ONNX operator that is not right for empty tensors, if that is the cause.
         is_equality: Whether it states that dims to which the user gave one name are equal; the symbols of its
             expression are the places where they are.
     """
@@ -50,6 +53,7 @@ class Constraint:
     code: str | None = None
     narrows: bool = False
     is_range: bool = False
+    needed_by: str | None = None
     is_equality: bool = False
 
     def __str__(self) -> str:
@@ -93,12 +97,39 @@ class Limits:
         places: Where sizes are seen, in the order of the inputs.
         asked: The limits the user gave with the dims.
         twins: A dim to the first one that the user gave the same name, where nothing proves them equal.
+        nonempty: The sizes that must not be 0. torch asks for models from size 1 on, so this narrows nothing.
     """
 
     constraints: tuple[Constraint, ...] = ()
     places: tuple[Place, ...] = ()
     asked: Mapping[str, Bounds] = field(default_factory=lambda: MappingProxyType({}))
     twins: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    nonempty: tuple[Constraint, ...] = ()
+
+    def requiring(self, requirements: Iterable[Requirement]) -> Limits:
+        """The same for a model that needs some sizes not to be 0.
+
+        Args:
+            requirements: What the model needs; those about sizes that no input tells are left out.
+        """
+        known = {symbol.name for place in self.places for symbol in place.expression.free_symbols}
+        lowest: dict[sympy.Symbol, int] = {}
+        relations: dict[sympy.Basic, str] = {}
+        for requirement in requirements:
+            if not {symbol.name for symbol in requirement.size.free_symbols} <= known:
+                continue
+            for relation in _lower_limits(requirement):
+                limit = bounds_of(relation)
+                if limit is not None and limit[1].low is not None:
+                    lowest[limit[0]] = max(limit[1].low, lowest.get(limit[0], limit[1].low))
+                relations.setdefault(relation, requirement.reason)
+        nonempty = []
+        for relation, reason in relations.items():
+            limit = bounds_of(relation)
+            if limit is None or limit[1].low is None or lowest[limit[0]] == limit[1].low:
+                dims = sorted(symbol.name for symbol in relation.free_symbols)
+                nonempty.append(Constraint(text_of(relation), relation, tuple(dims), needed_by=reason))
+        return replace(self, nonempty=tuple(nonempty))
 
     def renamed(self, names: Mapping[str, str]) -> Limits:
         """The same for dims of other names."""
@@ -110,21 +141,21 @@ class Limits:
                 if symbol.name in names
             }
 
-        constraints = []
-        for constraint in self.constraints:
+        def renamed(constraint: Constraint) -> Constraint:
             dims = tuple(names.get(dim, dim) for dim in constraint.dims)
             if constraint.is_equality:
-                constraints.append(replace(constraint, dims=dims))
-                continue
+                return replace(constraint, dims=dims)
             expression = constraint.expression.xreplace(to(constraint.expression.free_symbols))
-            constraints.append(replace(constraint, text=text_of(expression), expression=expression, dims=dims))
+            return replace(constraint, text=text_of(expression), expression=expression, dims=dims)
+
         places = [
             replace(place, expression=place.expression.xreplace(to(place.expression.free_symbols)))
             for place in self.places
         ]
         asked = {names.get(name, name): bounds for name, bounds in self.asked.items()}
         twins = {names.get(name, name): names.get(first, first) for name, first in self.twins.items()}
-        return Limits(tuple(constraints), tuple(places), asked, twins)
+        constraints, nonempty = (tuple(map(renamed, group)) for group in (self.constraints, self.nonempty))
+        return Limits(constraints, tuple(places), asked, twins, nonempty)
 
     def sizes(self, inputs: Sequence[Any]) -> dict[str, int]:
         """The size of every dim, by name, as far as it can be told from the inputs."""
@@ -148,13 +179,19 @@ class Limits:
         if not self.places:
             return
         sizes = self.sizes(inputs)
-        constraint = self.violated(sizes)
+        constraint = self.violated(sizes) or _violated(self.nonempty, sizes)
         if constraint is None:
             self._check_equal(inputs, sizes)
             return
         given = ", ".join(f"{name} = {sizes[name]}" for name in constraint.dims)
         places = [place for place in self.places if constraint.is_about(place.expression)]
         at = f"\n  at: {constraint.line}" if constraint.line else ""
+        if constraint.needed_by is not None:
+            raise ArgumentError(
+                ", ".join(dict.fromkeys(place.argument for place in places)),
+                f"the model needs {constraint.text}, got {given}: its {constraint.needed_by} is not for empty tensors",
+                hint="do not call the model where there is nothing to compute",
+            )
         raise ArgumentError(
             ", ".join(dict.fromkeys(place.argument for place in places)),
             f"the model was exported for {constraint.text}, got {given}{at}",
@@ -189,19 +226,31 @@ class Limits:
 
     def violated(self, sizes: Mapping[str, int]) -> Constraint | None:
         """The first constraint that sizes do not satisfy; one that is about other dims, too, is left out."""
-        for constraint in self.constraints:
-            # Sizes by dim satisfy equalities of places; check() compares the places.
-            if constraint.is_equality:
-                continue
-            if all(name in sizes for name in constraint.dims) and not _holds(constraint.expression, sizes):
-                return constraint
-        return None
+        # Sizes by dim satisfy equalities of places; check() compares the places.
+        return _violated([constraint for constraint in self.constraints if not constraint.is_equality], sizes)
 
     def metadata(self) -> str:
         """The constraints as JSON, without anything that differs from one machine to another."""
         return json.dumps(
             [{"constraint": item.text, "dims": list(item.dims), "code": item.code} for item in self.constraints]
         )
+
+
+def _violated(constraints: Iterable[Constraint], sizes: Mapping[str, int]) -> Constraint | None:
+    for constraint in constraints:
+        if all(name in sizes for name in constraint.dims) and not _holds(constraint.expression, sizes):
+            return constraint
+    return None
+
+
+def _lower_limits(requirement: Requirement) -> Iterator[sympy.Basic]:
+    """The relations that a requirement consists of; a product is not 0 if no factor is."""
+    # torch's symbols are positive: with them, a lower limit of 1 would be true.
+    plain = {symbol: sympy.Symbol(symbol.name, integer=True) for symbol in requirement.size.free_symbols}
+    size = requirement.size.xreplace(plain)
+    for part in size.args if size.is_Mul and requirement.least == 1 else [size]:
+        if not part.is_number:
+            yield from normal_forms(sympy.Ge(part, requirement.least))
 
 
 def _holds(expression: sympy.Basic, sizes: Mapping[str, int]) -> bool:

@@ -15,6 +15,7 @@ import torch
 
 from fxonnx_translations import dtypes
 from fxonnx_translations.builder import Builder, Unsupported
+from fxonnx_translations.empty_tensors import Requirement, requirements
 from fxonnx_translations.names import Names
 from fxonnx_translations.op import Op, Result
 from fxonnx_translations.opschema import facts_of
@@ -33,7 +34,7 @@ from .metadata import MetadataLevel, NodeMetadata, scopes_of, target_name
 from .model import NEWEST_OPSET, STATE_KEY, Ends, add_inputs, add_outputs, ir_versions, new_model
 from .passthrough import Passthrough
 
-__all__ = ["Request", "lower"]
+__all__ = ["Lowered", "Request", "lower"]
 
 Bound: TypeAlias = ir.Value | Dim | float | bool | str | Sequence[Any] | None
 
@@ -67,7 +68,20 @@ class Request:
     ir_version: int | None = None
 
 
-def lower(prepared: Prepared, request: Request) -> ir.Model:
+@dataclass(frozen=True)
+class Lowered:
+    """The result of the lowering.
+
+    Attributes:
+        model: The model.
+        requirements: Sizes that must not be 0.
+    """
+
+    model: ir.Model
+    requirements: Sequence[Requirement]
+
+
+def lower(prepared: Prepared, request: Request) -> Lowered:
     """Translates the prepared graph.
 
     Raises:
@@ -94,7 +108,7 @@ def lower(prepared: Prepared, request: Request) -> ir.Model:
     _finish(builder)
     if request.legacy_names:
         rename_by_scope(model.graph)
-    return model
+    return Lowered(model, requirements(builder))
 
 
 def _finish(builder: Builder) -> None:

@@ -1,0 +1,71 @@
+"""``python -m tests.fuzz --seeds 0:1000``: checks random programs and prints a script for every finding."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections import Counter
+
+from .check import Outcome
+from .generator import KINDS, generate
+from .minimizer import minimize
+from .program import Program
+from .worker import Worker
+
+
+def main() -> int:
+    """Runs the seeds; the exit code tells whether all are clean."""
+    options = _options()
+    low, _, high = options.seeds.partition(":")
+    seeds = range(int(low), int(high or int(low) + 1))
+    counted: Counter[str] = Counter()
+    began = time.monotonic()
+    failed = []
+    with Worker() as worker:
+        for seed in seeds:
+            program = generate(seed, empty=options.zero, kind=options.kind)
+            if options.show:
+                print(program.script())
+            outcome = worker.check(program)
+            counted.update(_counts(outcome))
+            if outcome.findings:
+                failed.append(seed)
+                _report(program, outcome, worker, minimal=not options.whole)
+    summary = ", ".join(f"{name} {count}" for name, count in counted.most_common())
+    print(f"{len(seeds)} seeds in {time.monotonic() - began:.0f} s: {summary}")
+    print(f"{len(failed)} with findings: {failed}" if failed else "no findings")
+    return 1 if failed else 0
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
+    parser.add_argument("--seeds", default="0:100", metavar="A:B", help="the seeds A to B - 1, or one seed")
+    parser.add_argument("--zero", action="store_true", help="run the programs at sizes of 0, too")
+    parser.add_argument("--kind", choices=KINDS, help="what the programs mostly consist of; random by default")
+    parser.add_argument("--whole", action="store_true", help="do not minimize")
+    parser.add_argument("--show", action="store_true", help="print every program as a script")
+    return parser.parse_args()
+
+
+def _counts(outcome: Outcome) -> list[str]:
+    counts = [outcome.status, *{finding.key for finding in outcome.findings}]
+    if outcome.refused:
+        counts.append("refused at some sizes")
+    if outcome.unstable:
+        counts.append("unstable in eager torch")
+    return counts
+
+
+def _report(program: Program, outcome: Outcome, worker: Worker, *, minimal: bool) -> None:
+    """Prints one finding of each key with the smallest program that has it."""
+    keys = {finding.key: finding for finding in reversed(outcome.findings)}
+    for finding in keys.values():
+        small = minimize(program, finding, worker) if minimal else program
+        print(f"\n# seed {program.seed}, {program.kind}, {finding.key} at {finding.sizes}: {finding.text}")
+        print(small.script(None if finding.sizes is None else [finding.sizes]))
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

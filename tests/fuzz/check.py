@@ -1,0 +1,156 @@
+"""The check of one program: export, save, load the file, compare with eager torch at all sizes."""
+
+from __future__ import annotations
+
+import tempfile
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx
+import onnxruntime
+import torch
+
+import fxonnx
+
+from .comparison import difference, eager, is_stable
+from .program import Program, Sizes
+from .recorded import Recorded
+
+__all__ = ["Finding", "Outcome", "check"]
+
+_FAILURES = (RuntimeError, IndexError, ValueError, TypeError, AttributeError, AssertionError, ZeroDivisionError)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something that is wrong.
+
+    Attributes:
+        what: "wrong", "run", "load", "checker", "recorded", "refused", "internal" or "crash".
+        text: In words.
+        sizes: Where it was seen; None if at none in particular.
+    """
+
+    what: str
+    text: str
+    sizes: Sizes | None = None
+
+    @property
+    def key(self) -> str:
+        """What two findings of one cause have in common."""
+        return f"{self.what} at 0" if self.sizes is not None and 0 in self.sizes else self.what
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The result of one check.
+
+    Attributes:
+        findings: What is wrong.
+        status: "compared"; or the clear error that the export ended with.
+        refused: Sizes that the program is not for, by its constraints.
+        unstable: Sizes with differences that eager torch has with itself, too.
+    """
+
+    findings: tuple[Finding, ...] = ()
+    status: str = "compared"
+    refused: tuple[Sizes, ...] = ()
+    unstable: tuple[Sizes, ...] = ()
+
+
+def check(program: Program) -> Outcome:
+    """Checks one program."""
+    try:
+        eager(program, program.example)
+    except _FAILURES as error:
+        return Outcome(status=f"eager torch fails: {type(error).__name__}")
+    with tempfile.TemporaryDirectory(prefix="fuzz-") as directory, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        path = Path(directory) / "model.onnx"
+        try:
+            exported = fxonnx.export(
+                program.model(),
+                tuple(value.clone() for value in program.example_inputs(program.example)),
+                path,
+                dynamic_shapes=program.dynamic_shapes if any(program.dynamic_shapes) else None,
+                opset_version=program.opset,
+                target=program.target,  # type: ignore[arg-type]
+            )
+        except (fxonnx.CaptureError, fxonnx.UnsupportedOperatorError, fxonnx.PrepareError) as error:
+            return Outcome(status=type(error).__name__)
+        except Exception as error:  # noqa: BLE001 - whatever else an export raises is what we are looking for
+            return Outcome((Finding("internal", f"{type(error).__name__}: {_first_line(error)}"),))
+        return _Check(program, exported, path).run()
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).partition("\nhint:")[0][:500]
+
+
+class _Check:
+    """Compares one exported file with eager torch."""
+
+    def __init__(self, program: Program, exported: fxonnx.ONNXProgram, path: Path) -> None:
+        self.program = program
+        self.exported = exported
+        self.path = path
+        self.findings: list[Finding] = []
+        self.refused: list[Sizes] = []
+        self.unstable: list[Sizes] = []
+
+    def run(self) -> Outcome:
+        try:
+            onnx.checker.check_model(str(self.path), full_check=True)
+        except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
+            self.findings.append(Finding("checker", _first_line(error)))
+        try:
+            session = _session(str(self.path))
+            recorded = Recorded(onnx.load(self.path))
+        except Exception as error:  # noqa: BLE001 - ONNX Runtime has no base class of its errors
+            return Outcome((*self.findings, Finding("load", _first_line(error))))
+        seen = set()
+        for sizes in map(self.program.static_sizes, (self.program.example, *self.program.sizes)):
+            if sizes not in seen:
+                seen.add(sizes)
+                self._compare(sizes, session, recorded)
+        return Outcome(tuple(self.findings), refused=tuple(self.refused), unstable=tuple(self.unstable))
+
+    def _compare(self, sizes: Sizes, session: onnxruntime.InferenceSession, recorded: Recorded) -> None:
+        try:
+            expected = eager(self.program, sizes)
+        except _FAILURES:
+            # The model is not for this size.
+            return
+        inputs = self.program.example_inputs(sizes)
+        try:
+            values = [value.numpy() for value in self.exported.graph_inputs(inputs, {})]
+            self.exported.limits.check(inputs)
+        except fxonnx.ArgumentError as error:
+            self.refused.append(sizes)
+            if sizes == self.program.example:
+                self.findings.append(Finding("refused", _first_line(error), sizes))
+            return
+        feeds = {value.name: array for value, array in zip(session.get_inputs(), values, strict=True)}
+        try:
+            found = [torch.from_numpy(array) for array in session.run(None, feeds)]
+        except Exception as error:  # noqa: BLE001 - ONNX Runtime has no base class of its errors
+            self.findings.append(Finding("run", _first_line(error), sizes))
+            return
+        if len(found) != len(expected):
+            self.findings.append(Finding("wrong", f"{len(found)} outputs instead of {len(expected)}", sizes))
+            return
+        for index, (theirs, ours) in enumerate(zip(expected, found, strict=True)):
+            text = difference(theirs, ours)
+            if text is not None and not is_stable(self.program, sizes, expected, index):
+                self.unstable.append(sizes)
+            elif text is not None:
+                self.findings.append(Finding("wrong", f"{self.program.outputs[index]}: {text}", sizes))
+        self.findings += [Finding("recorded", text, sizes) for text in recorded.differences(feeds)]
+
+
+def _session(source: str | bytes) -> onnxruntime.InferenceSession:
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads = 1
+    return onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])

@@ -1,0 +1,76 @@
+"""Whether two results are equal, and whether eager torch itself is stable enough for the question."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from .program import Program, Sizes
+
+__all__ = ["difference", "eager", "is_stable"]
+
+_TOLERANCES = {torch.float64: 1e-6, torch.float32: 2e-4, torch.float16: 2e-2}
+
+
+def difference(expected: torch.Tensor, found: torch.Tensor) -> str | None:
+    """What is different about two tensors; None if they are equal.
+
+    Floats may differ by a tolerance relative to the largest of the tensor: sums are taken in different orders.
+    """
+    if expected.dtype != found.dtype:
+        return f"dtype {found.dtype} instead of {expected.dtype}"
+    if expected.shape != found.shape:
+        return f"shape {tuple(found.shape)} instead of {tuple(expected.shape)}"
+    if not expected.is_floating_point():
+        wrong = expected != found
+    else:
+        tolerance = _TOLERANCES[expected.dtype]
+        expected, found = expected.detach().double(), found.detach().double()
+        finite = expected[expected.isfinite()]
+        scale = finite.abs().max().item() if finite.numel() else 0.0
+        wrong = ~torch.isclose(found, expected, rtol=tolerance, atol=tolerance * max(scale, 1e-3), equal_nan=True)
+    if not wrong.any():
+        return None
+    first = int(wrong.flatten().nonzero()[0])
+    values = found.flatten()[first].item(), expected.flatten()[first].item()
+    return f"{int(wrong.sum())} of {wrong.numel()} differ, number {first} is {values[0]} instead of {values[1]}"
+
+
+def eager(program: Program, sizes: Sizes, *, double: bool = False, other_layout: bool = False) -> list[torch.Tensor]:
+    """What eager torch returns.
+
+    Args:
+        program: The program.
+        sizes: Sizes of its inputs.
+        double: Compute in double precision.
+        other_layout: Lay the inputs' elements out in another order, and use other kernels for convolutions.
+    """
+    model = program.model()
+    inputs = [value.clone() for value in program.example_inputs(sizes)]
+    if double:
+        model = model.double()
+        inputs = [value.double() if value.is_floating_point() else value for value in inputs]
+    if other_layout:
+        inputs = [value.mT.contiguous().mT if value.dim() > 1 else value for value in inputs]
+    torch.manual_seed(0)
+    with torch.no_grad(), torch.backends.mkldnn.flags(enabled=not other_layout):
+        return list(model(*inputs))
+
+
+def is_stable(program: Program, sizes: Sizes, expected: Sequence[torch.Tensor], index: int) -> bool:
+    """Whether an output stays as it is when eager torch computes in double precision or with another memory layout.
+
+    It does not where rounding decides a comparison, or where a reshape is a view in one layout and a copy in another.
+    """
+    for change in ({"double": True}, {"other_layout": True}):
+        if "as_strided" in program.model_source and "other_layout" in change:
+            continue
+        try:
+            other = eager(program, sizes, **change)[index]
+        except (RuntimeError, IndexError, ValueError, TypeError):
+            # This spelling of the program does not run; it proves nothing.
+            continue
+        if difference(expected[index], other.to(expected[index].dtype)) is not None:
+            return False
+    return True

@@ -1,0 +1,92 @@
+"""Whether the types and shapes that a model records for its values are those they have when it runs."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+
+__all__ = ["Recorded"]
+
+_NAME = re.compile(r"[A-Za-z_]\w*")
+_FUNCTIONS: Mapping[str, Any] = {
+    "__builtins__": {},
+    "Max": max,
+    "Min": min,
+    "max": max,
+    "min": min,
+    "floor": math.floor,
+    "ceil": math.ceil,
+    "Mod": lambda left, right: left % right,
+}
+
+
+class Recorded:
+    """A model whose values of the main graph are all outputs.
+
+    Args:
+        model: The model.
+    """
+
+    def __init__(self, model: onnx.ModelProto) -> None:
+        outputs = {value.name for value in model.graph.output}
+        made = {name for node in model.graph.node for name in node.output}
+        model.graph.output.extend(
+            value for value in model.graph.value_info if value.name in made and value.name not in outputs
+        )
+        self._types = {value.name: value.type.tensor_type for value in (*model.graph.input, *model.graph.output)}
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 4
+        options.intra_op_num_threads = 1
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        self._session = onnxruntime.InferenceSession(
+            model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+        )
+
+    def differences(self, feeds: Mapping[str, np.ndarray]) -> list[str]:
+        """What is recorded otherwise than it is, for these inputs; one line for each value.
+
+        The session is another one than the one that is tested: where it fails there is nothing to compare.
+        """
+        names = [value.name for value in self._session.get_outputs()]
+        values = {**feeds, **dict(zip(names, self._session.run(None, dict(feeds)), strict=True))}
+        sizes: dict[str, int] = {}
+        found = [self._difference(name, value, sizes) for name, value in values.items() if hasattr(value, "shape")]
+        return [text for text in found if text is not None]
+
+    def _difference(self, name: str, value: np.ndarray, sizes: dict[str, int]) -> str | None:
+        type_ = self._types[name]
+        if onnx.helper.tensor_dtype_to_np_dtype(type_.elem_type) != value.dtype:
+            return f"{name} is recorded as {onnx.helper.tensor_dtype_to_string(type_.elem_type)}, is {value.dtype}"
+        if not type_.HasField("shape"):
+            return None
+        dims = [dim.dim_param or dim.dim_value for dim in type_.shape.dim]
+        if len(dims) != value.ndim:
+            return f"{name} is recorded with shape {dims}, has {list(value.shape)}"
+        for dim, size in zip(dims, value.shape, strict=True):
+            known = _evaluated(dim, sizes) if dim != "" else size
+            if known is None:
+                # A size that only running the model tells: it is the same wherever it is named.
+                known = sizes.setdefault(str(dim), size)
+            if known != size:
+                return f"{name} is recorded with shape {dims}, has {list(value.shape)}, where {dim} is {known}"
+        return None
+
+
+def _evaluated(dim: int | str, sizes: Mapping[str, int]) -> int | None:
+    if isinstance(dim, int):
+        return dim
+    if dim in sizes or _NAME.fullmatch(dim):
+        return sizes.get(dim)
+    try:
+        value = eval(dim, {**_FUNCTIONS, **sizes})
+    except (NameError, SyntaxError, TypeError, AttributeError):
+        return None
+    except ZeroDivisionError:
+        return None
+    return int(value)

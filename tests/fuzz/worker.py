@@ -1,0 +1,100 @@
+"""Checks in a process of their own: when ONNX Runtime kills it, that is a finding and the run goes on."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+from dataclasses import asdict
+from types import TracebackType
+
+from .check import Finding, Outcome, check
+from .program import Program
+
+__all__ = ["Worker"]
+
+_SECONDS = 60
+"""Processor time of one check, after which the process is ended by SIGPROF."""
+
+
+class Worker:
+    """A child process that checks programs, started again after a crash."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[str] | None = None
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends the child process."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def check(self, program: Program) -> Outcome:
+        """The outcome of one program; a crash is one, too."""
+        process = self._process = self._process or _start()
+        if process.stdin is None or process.stdout is None:
+            raise RuntimeError("the worker has no pipes")
+        process.stdin.write(program.to_json() + "\n")
+        process.stdin.flush()
+        answer = process.stdout.readline()
+        if answer:
+            return _outcome(answer)
+        code = process.wait()
+        self._process = None
+        name = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+        if code == -signal.SIGPROF:
+            return Outcome((Finding("timeout", f"more than {_SECONDS} s of processor time"),))
+        return Outcome((Finding("crash", f"the process ended with {name}"),))
+
+
+def _start() -> subprocess.Popen[str]:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        [sys.executable, "-W", "ignore", "-m", "tests.fuzz.worker"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env=environment,
+    )
+
+
+def _outcome(text: str) -> Outcome:
+    fields = json.loads(text)
+    findings = tuple(
+        Finding(one["what"], one["text"], None if one["sizes"] is None else tuple(one["sizes"]))
+        for one in fields["findings"]
+    )
+    sizes = {name: tuple(map(tuple, fields[name])) for name in ("refused", "unstable")}
+    return Outcome(findings, fields["status"], **sizes)
+
+
+def _serve() -> None:
+    """Answers programs on the standard input with outcomes on the standard output, one line each."""
+    # A crash is expected here: no memory images on the disk.
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
+    # Whatever else writes to the standard output is no answer.
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    for line in sys.stdin:
+        signal.setitimer(signal.ITIMER_PROF, _SECONDS)
+        outcome = check(Program.from_json(line))
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        answers.write(json.dumps(asdict(outcome)) + "\n")
+        answers.flush()
+
+
+if __name__ == "__main__":
+    _serve()
