@@ -21,7 +21,7 @@ __all__ = ["is_absent", "overload_of"]
 
 import_torchvision()
 
-_REMOVED: Mapping[str, tuple[int, int]] = MappingProxyType({"aten::cholesky": (2, 15)})
+_REMOVED: Mapping[str, tuple[int, int]] = MappingProxyType({"aten::cholesky": (2, 14)})
 """Operators with a translation that a version of torch lacks: the first one without it."""
 
 _VERSION = tuple(int(part) for part in torch.__version__.split(".")[:2])

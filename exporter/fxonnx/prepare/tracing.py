@@ -226,7 +226,7 @@ def _clean(graph: torch.fx.Graph) -> None:
 
 def _check(node: torch.fx.Node, graph: torch.fx.Graph) -> None:
     """The traced graph must return what the node returns, sizes included unless they are written differently."""
-    output = next(reversed(graph.nodes))
+    output = next(iter(reversed(graph.nodes)))
     known = free_unbacked_symbols([node.meta.get("val"), *(operand.meta["val"] for operand in _operands(node))])
     for inner in graph.nodes:
         if free_unbacked_symbols(inner.meta.get("val")) - known:

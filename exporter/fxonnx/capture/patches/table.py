@@ -247,6 +247,7 @@ LOADING_PATCHES: tuple[Patch, ...] = (
         "torch.export.pt2_archive._package:pickle",
         unpickling.TensorsOnly,
         "torch.export.load unpickles what the file marks as pickled",
+        since="2.13",
     ),
 )
 """For torch.export.load: the command line takes files from anywhere."""
