@@ -14,13 +14,21 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.distributions import Normal
+from torch.distributions import Distribution, Normal
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.onnx import TrainingMode
 from torch.utils import _pytree as pytree
 
 import fxonnx
-from fxonnx.capture.patches import CAPTURE_PATCHES, LOADING_PATCHES, Patch, capture_patches, loading_patches
+from fxonnx.capture.patches import (
+    CAPTURE_PATCHES,
+    LOADING_PATCHES,
+    Patch,
+    capture_patches,
+    loading_patches,
+    tracing_patches,
+)
 from fxonnx.errors import CaptureError
 
 from ..models.torchvision_shim import import_torchvision
@@ -195,6 +203,16 @@ def _unvalidated() -> str:
     return str(raised.value)
 
 
+def _compiled() -> Tensor:
+    validates = Distribution._validate_args
+    try:
+        return torch.compile(lambda x: x * 2 + x.shape[0], backend="eager", dynamic=True)(torch.ones(2, 3))
+    finally:
+        # The first compilation turns validation off for good.
+        if Distribution._validate_args is not validates:
+            Distribution.set_default_validate_args(validates)
+
+
 ACTIVITIES: dict[str, Callable[[], Any]] = {
     "training": _trained,
     "modules": _children,
@@ -205,6 +223,7 @@ ACTIVITIES: dict[str, Callable[[], Any]] = {
     "flags": lambda: [torch.compiler.is_compiling(), torch.compiler.is_exporting(), fxonnx.is_in_onnx_export()],
     "builtins": lambda: [type(math.pow(2, 3)), max(torch.tensor(1), torch.tensor(2)), min([3, 1])],
     "index": lambda: list(range(torch.tensor(3))),
+    "compiled": _compiled,
     "causal": lambda: nn.functional.scaled_dot_product_attention(*(torch.ones(1, 2, 3),) * 3, is_causal=True),
 }
 
@@ -217,6 +236,21 @@ def test_another_thread_sees_torch_as_it_is(activity: str) -> None:
     program = fxonnx.export(Calling(lambda: seen.append(in_thread(function))).eval(), (torch.randn(2, 4),))
     assert [_plain(value) for value in seen] == [expected]
     program.verify((torch.randn(2, 4),))
+
+
+@pytest.mark.parametrize("activity", ACTIVITIES)
+def test_another_thread_while_operators_are_decomposed(activity: str) -> None:
+    function = ACTIVITIES[activity]
+    expected = _plain(function())
+    seen: list[Any] = []
+
+    def decomposition(x: Tensor) -> Tensor:
+        seen.append(in_thread(function))
+        return x * 2
+
+    with tracing_patches():
+        make_fx(decomposition, tracing_mode="fake", pre_dispatch=True)(torch.randn(2, 4))
+    assert [_plain(value) for value in seen] == [expected]
 
 
 def _plain(value: Any) -> Any:

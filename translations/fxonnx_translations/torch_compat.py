@@ -28,6 +28,7 @@ from torch._subclasses.fake_tensor import (
     disable_fake_tensor_cache,
     unset_fake_temporarily,
 )
+from torch.fx import _symbolic_trace as fx_tracing
 from torch.fx.experimental import _config as shape_config
 from torch.fx.experimental.proxy_tensor import _temp_remove_pre_dispatch_torch_function_mode as recording_mode_off
 from torch.utils import _pytree as pytree
@@ -68,6 +69,7 @@ __all__ = [
     "disable_fake_tensor_cache",
     "exit_dual_level",
     "functorch",
+    "fx_tracing",
     "has_kernel",
     "int_oo",
     "jit_pass_inline",

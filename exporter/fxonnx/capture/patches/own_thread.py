@@ -10,21 +10,28 @@ from typing import Any
 
 import torch
 
-from .patch import in_tracing_thread
+from fxonnx_translations.torch_compat import fx_tracing
 
-__all__ = ["keep_seed", "no", "override_builtins", "patch_method"]
+from .patch import in_tracing_thread, is_tracing
+
+__all__ = ["keep_seed", "new_patcher", "no", "override_builtins"]
 
 
-def patch_method(
-    original: Callable[..., None],
-    self: Any,
-    cls: type,
-    name: str,
-    new_fn: Callable[..., Any],
-    deduplicate: bool = True,
-) -> None:
-    """``_Patcher.patch_method`` of torch.fx, which replaces ``Module.__call__`` and ``Module.__getattr__``."""
-    original(self, cls, name, in_tracing_thread(new_fn, getattr(cls, name)), deduplicate)
+class _OnlyHere:
+    """True in the tracing thread."""
+
+    def __bool__(self) -> bool:
+        return is_tracing()
+
+
+@contextmanager
+def new_patcher(original: Callable[[], AbstractContextManager[Any]]) -> Iterator[Any]:
+    """``_new_patcher``, inside of which torch.fx traces, and has set a flag that torch.compile looks at."""
+    with original() as patcher:
+        # Thread-local in later versions of torch; torch.fx puts back what was there before.
+        if hasattr(fx_tracing, "_is_fx_tracing_flag"):
+            vars(fx_tracing)["_is_fx_tracing_flag"] = _OnlyHere()
+        yield patcher
 
 
 @contextmanager

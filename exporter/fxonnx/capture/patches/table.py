@@ -31,11 +31,21 @@ _DETECTION = "torchvision.models.detection"
 
 TRACING_PATCHES: tuple[Patch, ...] = (
     Patch(
-        "torch.fx._symbolic_trace:_Patcher.patch_method",
-        own_thread.patch_method,
-        "modules that other threads call would be recorded, and their submodules be proxies",
+        "torch.fx._symbolic_trace:_new_patcher",
+        own_thread.new_patcher,
+        "compiled functions that other threads call would raise: they must not be traced by torch.fx",
         strict=False,
     ),
+    Patch(
+        "torch.fx.experimental.symbolic_shapes:ShapeEnv.guard_or_defer_runtime_assert",
+        guard_or_defer_runtime_assert,
+        "a shortcut or a memory layout would become an assertion of the program",
+    ),
+)
+"""For whatever traces: torch.export, or make_fx when an operator is decomposed."""
+
+CAPTURE_PATCHES: tuple[Patch, ...] = (
+    *TRACING_PATCHES,
     Patch(
         "torch.export._trace:_override_builtin_ops",
         own_thread.override_builtins,
@@ -56,16 +66,6 @@ TRACING_PATCHES: tuple[Patch, ...] = (
         elsewhere=own_thread.no,
         strict=False,
     ),
-    Patch(
-        "torch.fx.experimental.symbolic_shapes:ShapeEnv.guard_or_defer_runtime_assert",
-        guard_or_defer_runtime_assert,
-        "a shortcut or a memory layout would become an assertion of the program",
-    ),
-)
-"""For whatever traces with torch.export or make_fx: torch's own replacements stay in the tracing thread."""
-
-CAPTURE_PATCHES: tuple[Patch, ...] = (
-    *TRACING_PATCHES,
     Patch(
         "torch.fx.experimental.sym_node:SymNode.guard_bool",
         guard_bool,
