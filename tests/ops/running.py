@@ -22,6 +22,7 @@ from fxonnx.errors import (
 )
 
 from ..hygiene import check_graph
+from ..saved import run_from_file
 from .opinfo import Problem
 
 __all__ = ["Outcome", "Status", "run", "run_dynamic"]
@@ -68,7 +69,7 @@ class Outcome:
 def run(
     problem: Problem, *, undefined: bool = False, tolerance: Tolerance | None = None, opset: int | None = None
 ) -> Outcome:
-    """Exports a problem with its sizes fixed and compares at them.
+    """Exports a problem with its sizes fixed and compares its saved file with eager torch.
 
     Args:
         problem: The problem.
@@ -83,6 +84,12 @@ def run(
     program = _export(problem, None, opset)
     if isinstance(program, Outcome):
         return program
+    try:
+        run_from_file(program)
+    except RuntimeSessionError as error:
+        return _failed(problem, "load", error)
+    except ExportError as error:
+        return _failed(problem, "export", error)
     return _compare(problem, program, expected, undefined, tolerance)
 
 
