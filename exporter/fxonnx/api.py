@@ -90,7 +90,7 @@ def export(
         verbose: Whether to print the graph, with types, modules and lines of source.
         input_names: Names of the graph inputs, or of the first of them; further ones name parameters.
         output_names: Names of the graph outputs, or of the first of them.
-        opset_version: Target opset, 11 to 28; by default 20. ONNX Runtime 1.31 runs those up to 26.
+        opset_version: Target opset, 7 to 28; by default 20. ONNX Runtime 1.31 runs those up to 26.
         dynamo: True and False select this exporter; False stands for ``compat="torchscript"``.
         external_data: Whether the weights go into a second file beside ``f``; by default only above 1.5 GiB. Further
             forms as for ``ONNXProgram.save``.

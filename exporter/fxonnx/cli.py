@@ -56,7 +56,7 @@ def export_command(
         ),
     ],
     output: Annotated[Path, typer.Option("--output", "-o", help="The ONNX file to write.")],
-    opset: Annotated[int | None, typer.Option(help="The ONNX opset to write, 11 to 28.")] = None,
+    opset: Annotated[int | None, typer.Option(help="The ONNX opset to write, 7 to 28.")] = None,
     target: Annotated[str | None, typer.Option(help="onnxruntime for the graph that it runs fastest.")] = None,
     verify: Annotated[bool, typer.Option("--verify", help="Compare ONNX Runtime with eager torch.")] = False,
     all_sizes: Annotated[

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import nn
 
 import fxonnx
 
@@ -11,15 +12,22 @@ from ..hygiene import check_graph
 from .zoo import CASES, Case
 
 NAMES = ("mlp", "squeezenet1_1", "word_language_model_gru", "word_language_model_transformer")
+LOWEST = {"squeezenet1_1": 10, "word_language_model_transformer": 9}
+"""The lowest opset of a model: pooling of partial windows at dynamic sizes, and masks."""
 
 
-@pytest.mark.parametrize("opset", [11, 13, 15, 17, 18, 19, 21, 22, 23, 24, 25, 26])
+@pytest.mark.parametrize("opset", [7, 8, 9, 10, 11, 13, 15, 17, 18, 19, 21, 22, 23, 24, 25, 26])
 @pytest.mark.parametrize("case", [case for case in CASES if case.name in NAMES], ids=lambda case: case.name)
 def test_opset(case: Case, opset: int) -> None:
     model, args, kwargs = case.example()
-    program = fxonnx.export(
-        model, args, kwargs=kwargs, dynamic_shapes=case.dynamic_shapes, opset_version=opset, verify=True
-    )
+    options = {"kwargs": kwargs, "dynamic_shapes": case.dynamic_shapes, "opset_version": opset}
+    lowest = LOWEST.get(case.name, 0)
+    if opset < lowest:
+        with pytest.raises(fxonnx.UnsupportedOperatorError, match=f"hint: pass opset_version={lowest}") as info:
+            fxonnx.export(model, args, **options)
+        assert info.value.lowest_opset == lowest
+        return
+    program = fxonnx.export(model, args, **options, verify=True)
     assert program.model.graph.opset_imports[""] == opset
     check_graph(program.model_proto)
     with torch.no_grad():
@@ -29,3 +37,92 @@ def test_opset(case: Case, opset: int) -> None:
 
 def test_the_names_are_those_of_cases() -> None:
     assert set(NAMES) <= {case.name for case in CASES}
+    assert set(LOWEST) <= set(NAMES)
+
+
+class Residual(nn.Module):
+    """A block of a residual network, with the layers around it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(3, 8, 7, 2, 3, bias=False), nn.BatchNorm2d(8), nn.ReLU6())
+        self.pool = nn.MaxPool2d(3, 2, 1)
+        self.body = nn.Sequential(nn.Conv2d(8, 8, 3, padding=1), nn.BatchNorm2d(8), nn.Hardswish(), nn.Conv2d(8, 8, 1))
+        self.head = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 5))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.pool(self.stem(x))
+        return self.head(torch.relu(x + self.body(x))).softmax(-1)
+
+
+class Enlarged(nn.Module):
+    """What detectors and super-resolution do: enlarge, join, cut, pad, order channels as pixels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.shuffle = nn.Conv2d(3, 8, 3, padding="same", padding_mode="zeros"), nn.PixelShuffle(2)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = self.conv(x).clamp(-0.5, 2.0)
+        large = nn.functional.interpolate(y, scale_factor=2.0)
+        left, right = large.chunk(2, 1)
+        padded = nn.functional.pad(left[..., 1:-1], (1, 1, 0, 2), value=3.0)
+        return torch.cat([left, right], -1), padded, self.shuffle(y), y.mean(1), y.squeeze().unsqueeze(-1)
+
+
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.layer = nn.Embedding(9, 4), nn.LSTM(4, 6, 2, batch_first=True, bidirectional=True)
+        self.head = nn.Linear(12, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.layer(self.table(x))[0])[:, -1].log_softmax(1)
+
+
+class Attentive(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, activation="gelu", norm_first=True)
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return self.layer(x, src_key_padding_mask=mask)
+
+
+IMAGE = torch.rand(1, 3, 16, 16)
+OLD = {
+    "residual": (Residual(), (IMAGE,), {0: "n", 2: "h", 3: "w"}, 7),
+    "partial windows": (nn.MaxPool2d(3, 2, ceil_mode=True), (torch.rand(2, 3, 8, 11),), {0: "n"}, 7),
+    "enlarged": (Enlarged(), (IMAGE[:, :, :6],), {}, 7),
+    "recurrent": (Recurrent(), (torch.randint(0, 9, (2, 5)),), {0: "n", 1: "t"}, 8),
+    "attentive": (Attentive(), (torch.rand(2, 5, 8), torch.arange(5) > torch.tensor([[2], [4]])), {0: "n", 1: "t"}, 9),
+}
+
+
+@pytest.mark.parametrize("opset", [7, 8, 9, 10])
+@pytest.mark.parametrize("name", list(OLD))
+def test_old_opsets(name: str, opset: int) -> None:
+    model, args, dims, lowest = OLD[name]
+    options = {"dynamic_shapes": [dims] * len(args) if dims else None, "opset_version": opset}
+    if opset < lowest:
+        with pytest.raises(fxonnx.UnsupportedOperatorError, match=f"hint: pass opset_version={lowest}"):
+            fxonnx.export(model.eval(), args, **options)
+        return
+    program = fxonnx.export(model.eval(), args, **options, verify="auto")
+    check_graph(program.model_proto)
+    assert program.model.ir_version == (5 if opset == 10 else 4)
+
+
+@pytest.mark.parametrize(
+    ("model", "args", "opset", "reason"),
+    [
+        (nn.Upsample(scale_factor=0.5), (IMAGE,), 9, "Resize knows nearest neighbors of larger images only"),
+        (nn.Upsample(scale_factor=2, mode="bilinear"), (IMAGE,), 10, "Resize knows nearest neighbors"),
+        (nn.MaxPool2d(3, dilation=2), (IMAGE,), 9, "MaxPool has no dilations"),
+        (nn.Hardtanh(), (IMAGE.int(),), 8, "ONNX has no Where at opset 8"),
+    ],
+    ids=["smaller", "linear", "dilations", "integers"],
+)
+def test_what_old_opsets_do_not_have(model: nn.Module, args: tuple[torch.Tensor], opset: int, reason: str) -> None:
+    with pytest.raises(fxonnx.UnsupportedOperatorError, match=f"declined: .*{reason}"):
+        fxonnx.export(model.eval(), args, opset_version=opset)

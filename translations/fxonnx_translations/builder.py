@@ -18,7 +18,7 @@ import torch
 from . import constants, shapes
 from .compositions import COMPOSITIONS
 from .doubles import NO_DOUBLE_KERNEL
-from .forms import FORMS, FormError
+from .forms import FORMS, FormError, check_form
 from .kernels import TABLED, NoKernelError, wider_type
 from .names import Names
 from .opschema import OpFacts, facts_of
@@ -211,6 +211,12 @@ class Builder(onnxscript.GraphBuilder):
             facts = facts_of(op_type, self.opset_version)
             if facts is None:
                 raise Unsupported(f"ONNX has no {op_type} at opset {self.opset_version}")
+            try:
+                check_form(
+                    self, op_type, facts, inputs, attributes, outputs if isinstance(outputs, int) else len(outputs)
+                )
+            except FormError as error:
+                raise Unsupported(f"opset {self.opset_version}: {error}") from error
         values = self._input_values(facts, inputs)
         if domain == "" and op_type in RULES and outputs == 1 and all(value is not None for value in values):
             simpler = RULES[op_type](self, values, attributes)  # type: ignore[arg-type]
@@ -290,7 +296,10 @@ class Builder(onnxscript.GraphBuilder):
         if composed is not None and self.opset_version < composed[0]:
             from .op import Op
 
-            return composed[1](Op(self), *inputs, **attributes)
+            try:
+                return composed[1](Op(self), *inputs, **attributes)
+            except FormError as error:
+                raise Unsupported(f"opset {self.opset_version}: {error}") from error
         if inputs and isinstance(inputs[0], ir.Value) and inputs[0].dtype == ir.DataType.DOUBLE:
             from .op import Op
 

@@ -5,10 +5,15 @@ Each function has the signature of the ONNX operator it stands for and is writte
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
+import torch
+
+from .dtypes import to_torch_dtype
+from .forms import FormError
 
 if TYPE_CHECKING:
     from .op import Op
@@ -136,6 +141,67 @@ def trilu(op: Op, x: ir.Value, k: Any = 0, upper: int = 1) -> ir.Value:
     return op.Where(keep, x, op.const(0, op.dtype_of(x)))
 
 
+def counted(op: Op, start: ir.Value | int, limit: ir.Value | int, delta: ir.Value | int) -> ir.Value:
+    """Range (opset 11), of integers that count up by one: the places of as many ones."""
+    steps = [delta] if isinstance(delta, int) else op.numbers(delta)
+    typed = [value for value in (start, limit) if isinstance(value, ir.Value)]
+    dtype = op.dtype_of(typed[0]) if typed else ir.DataType.INT64
+    if steps != [1] or dtype not in (ir.DataType.INT64, ir.DataType.INT32):
+        raise FormError("only a Range of integers by one can be written")
+    is_from_zero = start == 0 or (isinstance(start, ir.Value) and op.is_zero(start))
+    first, last = (op.operand(value, ir.DataType.INT64) for value in (start, limit))
+    count = op.Reshape(last if is_from_zero else op.Sub(last, first), [1])
+    ones = op.ConstantOfShape(count, value=ir.tensor([1], dtype=ir.DataType.INT64))
+    places = op.Reshape(op.NonZero(ones), [-1])
+    node = last.producer()
+    size = None if node is None or not is_from_zero else op.builder.size_of(node.inputs[0])  # type: ignore[arg-type]
+    if size is not None:
+        op.shaped(places, [size])
+    return op.cast(places if is_from_zero else op.Add(places, first), dtype)
+
+
+def constant_of_shape(op: Op, shape: ir.Value, value: ir.TensorProtocol | None = None) -> ir.Value:
+    """ConstantOfShape (opset 9)."""
+    return op.Expand(op.const(0.0) if value is None else op.const(value), shape)
+
+
+def expand(op: Op, x: ir.Value, shape: Any) -> ir.Value:
+    """Expand (opset 8), to sizes that are known."""
+    wanted = shape if isinstance(shape, list) else op.numbers(shape)
+    dims = op.dims(x)
+    if wanted is None or not all(isinstance(dim, int) for dim in dims):
+        raise FormError("only an Expand to static sizes can be written")
+    rank = max(len(wanted), len(dims))
+    own, target = ([1] * (rank - len(each)) + [int(dim) for dim in each] for each in (dims, wanted))
+    repeats = [size if dim == 1 else 1 for dim, size in zip(own, target, strict=True)]
+    return op.Tile(op.Reshape(x, own), repeats)
+
+
+def is_nan(op: Op, x: ir.Value) -> ir.Value:
+    """IsNaN (opset 9): every number is above 0 or below 1."""
+    zero, one = op.const(0, op.dtype_of(x)), op.const(1, op.dtype_of(x))
+    return op.Not(op.Or(op.Greater(x, zero), op.Less(x, one)))
+
+
+def is_inf(op: Op, x: ir.Value, detect_negative: int = 1, detect_positive: int = 1) -> ir.Value:
+    """IsInf (opset 10): beyond the largest number."""
+    dtype = op.dtype_of(x)
+    largest = float(torch.finfo(to_torch_dtype(dtype)).max)
+    found = []
+    if detect_positive:
+        found.append(op.Greater(x, op.const(largest, dtype)))
+    if detect_negative:
+        found.append(op.Less(x, op.const(-largest, dtype)))
+    return functools.reduce(op.Or, found)
+
+
+def sign(op: Op, x: ir.Value) -> ir.Value:
+    """Sign (opset 9)."""
+    dtype = op.dtype_of(x)
+    zero = op.const(0, dtype)
+    return op.Sub(op.cast(op.Greater(x, zero), dtype), op.cast(op.Less(x, zero), dtype))
+
+
 COMPOSITIONS: Mapping[str, tuple[int, Callable[..., ir.Value]]] = {
     # operator: (opset from which it is emitted as such, the composition before)
     "Gelu": (20, gelu),
@@ -149,4 +215,10 @@ COMPOSITIONS: Mapping[str, tuple[int, Callable[..., ir.Value]]] = {
     "GreaterOrEqual": (12, greater_or_equal),
     "Celu": (12, celu),
     "Trilu": (14, trilu),
+    "Range": (11, counted),
+    "IsInf": (10, is_inf),
+    "IsNaN": (9, is_nan),
+    "Sign": (9, sign),
+    "ConstantOfShape": (9, constant_of_shape),
+    "Expand": (8, expand),
 }

@@ -6,9 +6,10 @@ import functools
 from dataclasses import dataclass
 
 import onnx.defs
+import onnx.helper
 import onnx_ir as ir
 
-__all__ = ["OpFacts", "facts_of", "since_version"]
+__all__ = ["OpFacts", "default_of", "facts_of", "since_version"]
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,7 @@ class OpFacts:
         result: Type variable (or concrete type) of the first output.
         allowed: For each type variable the element types it takes.
         deterministic: Whether equal inputs give equal outputs (no random operators, no subgraphs).
+        attributes: Names of its attributes.
         least_outputs: How many outputs a node has at least, if it is not to compute one less of what is asked of it.
     """
 
@@ -32,6 +34,7 @@ class OpFacts:
     allowed: dict[str, frozenset[ir.DataType]]
     deterministic: bool
     least_outputs: int
+    attributes: frozenset[str]
 
     def can_give(self, dtype: ir.DataType) -> bool:
         """Whether the first output may be of a type."""
@@ -93,7 +96,18 @@ def facts_of(op_type: str, opset: int, domain: str = "") -> OpFacts | None:
     is_open = bool(schema.outputs) and schema.outputs[-1].option == onnx.defs.OpSchema.FormalParameterOption.Variadic
     least = schema.max_output if is_open else max(required, default=-1) + 1
     result = schema.outputs[0].type_str if schema.outputs else ""
-    return OpFacts(inputs, variadic, tuple(outputs), result, allowed, op_type not in _RANDOM and not has_graph, least)
+    is_deterministic = op_type not in _RANDOM and not has_graph
+    attributes = frozenset(schema.attributes)
+    return OpFacts(inputs, variadic, tuple(outputs), result, allowed, is_deterministic, least, attributes)
+
+
+@functools.cache
+def default_of(op_type: str, attribute: str) -> object:
+    """The default of an attribute in the newest form of an operator; None if it has none."""
+    known = onnx.defs.get_schema(op_type).attributes.get(attribute)
+    if known is None or not known.default_value.name:
+        return None
+    return onnx.helper.get_attribute_value(known.default_value)
 
 
 @functools.cache

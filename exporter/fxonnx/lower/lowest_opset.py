@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import onnx_ir as ir
@@ -11,7 +11,7 @@ import torch
 from fxonnx_translations import dtypes
 from fxonnx_translations.builder import Builder
 from fxonnx_translations.names import Names
-from fxonnx_translations.symbols import SymbolTable
+from fxonnx_translations.symbols import Dim, SymbolTable
 
 from ..errors import ConversionError
 
@@ -43,7 +43,9 @@ def _value(val: Any, builder: Builder) -> Any:
     if isinstance(val, (list, tuple)):
         return [_value(item, builder) for item in val]
     if isinstance(val, (torch.SymInt, torch.SymFloat, torch.SymBool)):
-        return builder.symbols.dim(val)
+        size = builder.symbols.dim(val)
+        _define_symbols(builder, [size])
+        return size
     if not isinstance(val, torch.Tensor):
         return val
     dims = builder.symbols.dims(val.shape)
@@ -51,4 +53,16 @@ def _value(val: Any, builder: Builder) -> Any:
     builder.graph.inputs.append(value)
     builder.set_dims(value, (*dims, 2) if val.dtype.is_complex else dims)
     builder.symbols.define(value, dims)
+    _define_symbols(builder, dims)
     return value
+
+
+def _define_symbols(builder: Builder, sizes: Sequence[Dim]) -> None:
+    """Makes inputs of the symbols that no input tells: in the model they are read from elsewhere."""
+    for size in sizes:
+        for symbol in () if isinstance(size, int) else sorted(size.free_symbols, key=str):
+            if not builder.symbols.is_defined(symbol):
+                value = ir.Value(name=builder.names.helper(), type=ir.TensorType(ir.DataType.INT64))
+                builder.graph.inputs.append(value)
+                builder.set_dims(value, ())
+                builder.symbols.define_scalar(value, symbol)

@@ -35,7 +35,7 @@ __all__ = [
     "new_model",
 ]
 
-OLDEST_OPSET = 11
+OLDEST_OPSET = 7
 # What the installed onnx knows; 28 is the newest that the translations were tried at.
 NEWEST_OPSET = min(28, onnx.defs.onnx_opset_version())
 NEWEST_IR_VERSION = int(onnx.IR_VERSION)
@@ -94,7 +94,8 @@ def ir_versions(opset: int) -> tuple[int, int]:
     torch's IR version 10 from opset 20 on, or a newer one that the opset needs; for old opsets what they need:
     runtimes that are old enough to ask for an old opset refuse newer IR versions.
     """
-    needed = int(onnx.helper.find_min_ir_version_for([onnx.helper.make_opsetid("", opset)]))
+    # Before IR version 4 every initializer had to be a graph input, too.
+    needed = max(4, int(onnx.helper.find_min_ir_version_for([onnx.helper.make_opsetid("", opset)])))
     return (max(10, needed) if opset >= 20 else needed), needed
 
 
