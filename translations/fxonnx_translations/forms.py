@@ -188,7 +188,12 @@ def _resize(builder: Builder, op_type: str, inputs: list[Any], attributes: dict[
     wanted = None if sizes is None else ints_of(sizes)
     if factors is None and wanted is not None and all(isinstance(dim, int) and dim for dim in dims):
         factors = np.array(wanted, np.float32) / np.array(dims, np.float32)
-        if any(int(np.float32(dim) * factor) != size for dim, factor, size in zip(dims, factors, wanted, strict=True)):
+        # Shape inference and ONNX Runtime multiply in float or in double.
+        made = [
+            {int(dim * factor), int(np.float32(dim) * factor)}
+            for dim, factor in zip(dims, factors.tolist(), strict=True)
+        ]
+        if any(sizes != {size} for sizes, size in zip(made, wanted, strict=True)):
             raise FormError("no scale makes this size of Resize")
     if factors is None:
         raise FormError("Resize has no sizes")
