@@ -43,6 +43,18 @@ def test_the_incumbent_is_not_called(path: Path) -> None:
         assert not re.search(forbidden, code), forbidden
 
 
+ASSIGNED = r"(?m)^\s*(torch|F|nn|math|builtins)\.[\w.]+ = "
+
+
+@pytest.mark.parametrize("path", PACKAGES, ids=short)
+def test_torch_is_patched_in_one_room(path: Path) -> None:
+    if "capture/patches" in short(path):
+        return
+    code = path.read_text()
+    for forbidden in (r"unittest|\bmock\b", r"py_kernels", r"setattr\(torch(?!\.onnx,)", r"catch_warnings", ASSIGNED):
+        assert not re.search(forbidden, code), f"{forbidden}: a row of the table in capture/patches/table.py does it"
+
+
 @pytest.mark.parametrize("path", sorted(ROOT.glob("translations/**/*.py")), ids=short)
 def test_translations_know_nothing_of_the_exporter(path: Path) -> None:
     names = [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from threading import Lock
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ __all__ = ["register_custom_op_symbolic", "registered_symbolics", "unregister_cu
 _REGISTERED = "_fxonnx_symbolics"
 """Attribute of ``torch.onnx``: what is registered is so for the whole process, as it is there."""
 
+_LOCK = Lock()
 _NAME = re.compile(r"[A-Za-z_]\w*(\.\w+)*::[A-Za-z_]\w*")
 
 
@@ -33,7 +35,8 @@ def register_custom_op_symbolic(symbolic_name: str, symbolic_fn: Callable[..., A
     _check_name(symbolic_name)
     if not callable(symbolic_fn):
         raise ArgumentError("symbolic_fn", f"expected a function, got a {type(symbolic_fn).__name__}")
-    _replace({**_registered(), (symbolic_name, int(opset_version)): symbolic_fn})
+    with _LOCK:
+        _replace({**_registered(), (symbolic_name, int(opset_version)): symbolic_fn})
 
 
 def unregister_custom_op_symbolic(symbolic_name: str, opset_version: int) -> None:
@@ -43,12 +46,13 @@ def unregister_custom_op_symbolic(symbolic_name: str, opset_version: int) -> Non
         ArgumentError: If nothing is registered for this name and opset.
     """
     _check_name(symbolic_name)
-    rest = dict(_registered())
-    if rest.pop((symbolic_name, int(opset_version)), None) is None:
-        raise ArgumentError(
-            "symbolic_name", f"nothing is registered for {symbolic_name!r} from opset {opset_version} on"
-        )
-    _replace(rest)
+    with _LOCK:
+        rest = dict(_registered())
+        if rest.pop((symbolic_name, int(opset_version)), None) is None:
+            raise ArgumentError(
+                "symbolic_name", f"nothing is registered for {symbolic_name!r} from opset {opset_version} on"
+            )
+        _replace(rest)
 
 
 def registered_symbolics(opset: int) -> dict[Callable[..., Any], Symbolic]:
