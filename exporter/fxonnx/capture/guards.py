@@ -23,7 +23,7 @@ import torch
 from sympy.logic.boolalg import BooleanAtom
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-from fxonnx_translations.torch_compat import Mod, PythonMod, TracingContext
+from fxonnx_translations.torch_compat import TracingContext
 
 __all__ = [
     "COMPARISONS",
@@ -360,9 +360,6 @@ def _is_call(asking: FrameType) -> bool:
 def _is_about_one(guard: sympy.Basic) -> bool:
     """Whether it only tells a size of 0 or 1 from others."""
     if not isinstance(guard, sympy.Rel):
-        return False
-    if any(isinstance(side.as_coeff_Mul()[1], Mod | PythonMod) for side in guard.args):
-        # A remainder is not the size of a tensor, as in tensor_split: the answer decides what is computed.
         return False
     if isinstance(guard, sympy.Eq | sympy.Ne):
         return any(side in (0, 1) for side in guard.args) or any(
