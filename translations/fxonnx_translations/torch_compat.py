@@ -18,6 +18,7 @@ from torch._C import _functorch as functorch
 from torch._C import _jit_pass_inline as jit_pass_inline
 from torch._C import _set_grad_enabled as set_grad_enabled
 from torch._decomp import decomposition_table
+from torch._dynamo import config as dynamo_config
 from torch._export.utils import _maybe_find_pre_dispatch_tf_mode_for_export
 from torch._functorch import predispatch
 from torch._guards import TracingContext
@@ -31,11 +32,12 @@ from torch._subclasses.fake_tensor import (
 from torch.fx import _symbolic_trace as fx_tracing
 from torch.fx.experimental import _config as shape_config
 from torch.fx.experimental.proxy_tensor import _temp_remove_pre_dispatch_torch_function_mode as recording_mode_off
+from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import TreeSpec
 from torch.utils._sympy import functions as sympy_functions
-from torch.utils._sympy.functions import FloorDiv, Max, Min, Mod, PythonMod
+from torch.utils._sympy.functions import CeilToInt, FloorDiv, IntTrueDiv, Max, Min, Mod, PythonMod
 from torch.utils._sympy.numbers import int_oo
 from torch.utils._sympy.solve import try_solve
 from torch.utils._sympy.value_ranges import ValueRangeError, ValueRanges, bound_sympy
@@ -46,12 +48,14 @@ recording_mode: Callable[[], Any] = _maybe_find_pre_dispatch_tf_mode_for_export
 """torch.export's mode that records calls in this thread, or None."""
 
 __all__ = [
+    "CeilToInt",
     "DisableTorchFunction",
     "DispatchKey",
     "FakeTensor",
     "FakeTensorMode",
     "FloorDiv",
     "HigherOrderOperator",
+    "IntTrueDiv",
     "Max",
     "Min",
     "Mod",
@@ -67,9 +71,11 @@ __all__ = [
     "check_is_size",
     "decomposition_table",
     "disable_fake_tensor_cache",
+    "dynamo_config",
     "exit_dual_level",
     "functorch",
     "fx_tracing",
+    "get_proxy_mode",
     "has_kernel",
     "int_oo",
     "jit_pass_inline",

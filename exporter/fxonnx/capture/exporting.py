@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.export import Dim, ExportedProgram
 
-from fxonnx_translations.torch_compat import pytree, shape_config
+from fxonnx_translations.torch_compat import dynamo_config, pytree, shape_config
 
 from ..errors import CaptureError
 from .counted import note_examples
@@ -24,6 +24,7 @@ from .patches import NestedTransform, capture_patches, closed_transforms
 from .preserve import preserved
 from .shapes import DimHint, DimSpec, Leaf, Shapes
 from .shared_names import unify
+from .size_forms import canonical_sizes
 
 __all__ = ["export_module"]
 
@@ -59,7 +60,7 @@ def export_module(
     """
     inputs = _distinct(inputs)
     log = GuardLog() if log is None else log
-    with recorded_guards(log):
+    with recorded_guards(log), canonical_sizes():
         return _export_somehow(model, inputs, shapes, log)
 
 
@@ -114,7 +115,12 @@ def _export(
     ):
         model.forward = _of_tensors(model.forward, inputs, shapes, strict)
         # Oblivious: an example size of 0 or 1 says nothing about a dynamic dim.
-        with shape_config.patch(backed_size_oblivious=True):  # type: ignore[attr-defined]
+        # The cache of fake tensors makes every result with symbolic sizes twice, in order to compare the two.
+        cached = dynamo_config.fake_tensor_cache_enabled and shapes.is_static
+        with (
+            shape_config.patch(backed_size_oblivious=True),  # type: ignore[attr-defined]
+            dynamo_config.patch(fake_tensor_cache_enabled=cached),
+        ):
             return torch.export.export(
                 model,
                 inputs.args,

@@ -10,7 +10,17 @@ from ..counted import example_index
 from ..functions import call_whole
 from ..guards import COMPARISONS, compare, guard_bool, guard_or_defer_runtime_assert, log_guard, maybe_guard_rel
 from ..script import call_in_python
-from . import function_transforms, functional, own_thread, recurrent, shape_kernels, torchvision_detection, unpickling
+from ..size_forms import CACHED_OPERATIONS, guard_or, sym_node_init, sym_node_operation
+from . import (
+    function_transforms,
+    functional,
+    own_thread,
+    recurrent,
+    shape_kernels,
+    symbolic_sizes,
+    torchvision_detection,
+    unpickling,
+)
 from .attention import scaled_dot_product_attention
 from .broadcasting import infer_size
 from .patch import KernelPatch, Patch, ShapePatch, ThreadDefault, ValuePatch, applied
@@ -89,6 +99,26 @@ CAPTURE_PATCHES: tuple[Patch, ...] = (
         maybe_guard_rel,
         "torch would conclude from a shortcut that later checks always hold",
     ),
+    Patch(
+        "torch.fx.experimental.sym_node:SymNode.__init__",
+        sym_node_init,
+        "sizes of nested paddings and strides grow exponentially with the depth of a model",
+    ),
+    *(
+        Patch(
+            f"torch.fx.experimental.sym_node:SymNode._{name}",
+            partial(sym_node_operation, name),
+            "checks of memory layouts compute the same strides for every tensor",
+        )
+        for name in CACHED_OPERATIONS
+    ),
+    Patch(
+        "torch.fx.experimental.symbolic_shapes:_guard_or",
+        guard_or,
+        "it simplifies expressions to answer what the example answers",
+    ),
+    ValuePatch("torch.fx.experimental.sym_node:SymNode.expr", symbolic_sizes.cached_expression, "it is slow"),
+    Patch("torch.fx.experimental.sym_node:SymNode.maybe_as_int", symbolic_sizes.maybe_as_int, "it is slow"),
     KernelPatch("aten::lstm.input", recurrent.lstm, "torch runs the layer step by step, which fixes the length"),
     KernelPatch("aten::gru.input", recurrent.rnn, "torch runs the layer step by step, which fixes the length"),
     KernelPatch("aten::rnn_tanh.input", recurrent.rnn, "torch runs the layer step by step, which fixes the length"),

@@ -1,0 +1,129 @@
+"""Canonical forms of sizes: equal to the originals for all integers, and small in deep models."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+import sympy
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import fxonnx
+from fxonnx.capture.size_forms import SizeForms
+from fxonnx_translations.torch_compat import CeilToInt, FloorDiv, IntTrueDiv, Max, Min, Mod, PythonMod
+
+n = sympy.Symbol("n", integer=True, positive=True)
+u = sympy.Symbol("u", integer=True)
+m = sympy.Symbol("m", integer=True, positive=True)
+
+
+def ceil(value: sympy.Expr, divisor: int) -> sympy.Expr:
+    return CeilToInt(IntTrueDiv(value, sympy.Integer(divisor)))
+
+
+def same(size: sympy.Expr, stride: int = 2, kernel: int = 3) -> sympy.Expr:
+    """A convolution with the padding of TensorFlow's SAME."""
+    padding = Max(0, (ceil(size, stride) - 1) * stride + kernel - size)
+    return FloorDiv(size + padding - kernel, stride) + 1
+
+
+FORMS = [
+    pytest.param(FloorDiv(n - 1, 2) + 1, FloorDiv(n - 1, 2) + 1, id="strided"),
+    pytest.param(FloorDiv(n + 1, 2), FloorDiv(n - 1, 2) + 1, id="rounded-up"),
+    pytest.param(same(n), FloorDiv(n - 1, 2) + 1, id="same"),
+    pytest.param(same(same(same(n))), FloorDiv(n - 1, 8) + 1, id="same-nested"),
+    pytest.param(n + Mod(7 - Mod(n, 7), 7), 7 * FloorDiv(n - 1, 7) + 7, id="padded-to-a-multiple"),
+    pytest.param(Min(n, 7 * ceil(n, 7)), n, id="padded-and-cropped"),
+    pytest.param(2 * FloorDiv(n, 2) + Mod(n, 2), n, id="quotient-and-remainder"),
+    pytest.param(Max(0, 2 * ceil(n, 2) - n) - PythonMod(-n, 2), sympy.Integer(0), id="constant"),
+    pytest.param(FloorDiv(3 * n + 6, 3), n + 2, id="line"),
+    pytest.param(FloorDiv(u - 3, 4) + 1, FloorDiv(u - 3, 4) + 1, id="any-integer"),
+]
+
+
+@pytest.mark.parametrize(("expression", "expected"), FORMS)
+def test_forms(expression: sympy.Expr, expected: sympy.Expr) -> None:
+    forms = SizeForms()
+    assert forms.form(expression) == expected
+    assert forms.form(expected) == expected
+
+
+KEPT = [
+    pytest.param(Max(n, 5), id="clamped"),
+    pytest.param(FloorDiv(n, 2) + FloorDiv(n, 3), id="two-periods"),
+    pytest.param(FloorDiv(n, m), id="two-symbols"),
+    pytest.param(FloorDiv(n * n, 2), id="square"),
+    pytest.param(Mod(n, 2), id="remainder"),
+    pytest.param(FloorDiv(n, 9973) + Mod(n, 9967), id="long-period"),
+]
+
+
+@pytest.mark.parametrize("expression", KEPT)
+def test_other_expressions_stay(expression: sympy.Expr) -> None:
+    assert SizeForms().form(expression) is expression
+
+
+def at(expression: sympy.Basic, size: int) -> int:
+    """The value of an expression in Python's arithmetic."""
+    values = [at(argument, size) for argument in expression.args]
+    if expression.is_Symbol or expression.is_Integer:
+        return size if expression.is_Symbol else int(expression)
+    kinds = {
+        FloorDiv: lambda a, b: a // b, Mod: lambda a, b: a % b, PythonMod: lambda a, b: a % b,
+        IntTrueDiv: lambda a, b: a / b, CeilToInt: math.ceil,
+        Max: lambda *v: max(v), Min: lambda *v: min(v), sympy.Add: lambda *v: sum(v), sympy.Mul: lambda *v: math.prod(v),
+    }  # fmt: skip
+    return next(function for kind, function in kinds.items() if isinstance(expression, kind))(*values)
+
+
+def test_random_expressions_keep_their_values() -> None:
+    chance = random.Random(0)
+    changed = 0
+    for _ in range(150):
+        expression: sympy.Expr = n
+        for _ in range(chance.randint(2, 5)):
+            k = chance.randint(2, 5)
+            expression = chance.choice(
+                [
+                    lambda e, k: FloorDiv(e + chance.randint(-3, 3), k),
+                    lambda e, k: k * e,
+                    lambda e, k: e + PythonMod(-e, k),
+                    lambda e, k: ceil(e, k),
+                    lambda e, k: Max(e, k * ceil(e, k) - chance.randint(0, 2)),
+                    lambda e, k: Min(e + 1, e + PythonMod(e, k)),
+                ]
+            )(expression, k)
+        form = SizeForms().form(expression)
+        changed += form != expression
+        for size in (*range(40), 97, 1000, 4095):
+            assert at(form, size) == at(expression, size), (expression, form, size)
+    assert changed > 40
+
+
+class SamePadding(nn.Module):
+    """Six strided convolutions whose padding depends on the size, as in EfficientNets made from TensorFlow's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convs = nn.ModuleList(nn.Conv2d(2, 2, 3, stride=2) for _ in range(6))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for conv in self.convs:
+            pads = [max((math.ceil(size / 2) - 1) * 2 + 3 - size, 0) for size in (x.shape[3], x.shape[2])]
+            x = conv(F.pad(x, [pads[0] // 2, pads[0] - pads[0] // 2, pads[1] // 2, pads[1] - pads[1] // 2]))
+        return x
+
+
+def test_a_deep_pyramid_has_small_expressions() -> None:
+    model = SamePadding().eval()
+    program = fxonnx.export(model, (torch.rand(1, 2, 64, 64),), dynamic_shapes=({2: "h", 3: "w"},), strict_shapes=True)
+    assert program.constraints == ()
+    assert str(program.model.graph.outputs[0].shape) == "[1,2,(((h - 1)//64)) + 1,(((w - 1)//64)) + 1]"
+    dims = [str(dim) for node in program.model.graph for value in node.outputs for dim in value.shape or ()]
+    assert max(map(len, dims)) < 40
+    for height, width in ((64, 64), (65, 63), (1, 7), (100, 130)):
+        x = torch.rand(1, 2, height, width)
+        torch.testing.assert_close(program(x)[0], model(x))
