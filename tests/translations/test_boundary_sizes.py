@@ -28,6 +28,7 @@ class Case:
         sizes: Sizes of axis 0 that the program is run at.
         refused: Those of them at which a call has to be refused.
         axes: The dynamic axes.
+        opset: Target opset.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Case:
     sizes: tuple[int, ...] = tuple(SMALL)
     refused: tuple[int, ...] = ()
     axes: tuple[int, ...] = (0,)
+    opset: int | None = None
 
     def __str__(self) -> str:
         return self.name
@@ -80,6 +82,19 @@ EMPTY = (
     # ONNX Runtime computes these as torch does.
     Case("roll", lambda x: x.roll(2), sizes=FROM_ZERO),
     Case("roll by a size", lambda x: x.roll(x.shape[0] // 2), sizes=FROM_ZERO),
+    Case("roll at an old opset", lambda x: x.roll(2), sizes=FROM_ZERO, opset=11),
+    Case("sum along the last axis", lambda x: (x.sum(-1), x.sum((-2, -1)), x.amax(-1)), (5, 3), FROM_ZERO),
+    Case("sum along the last axis, at an old opset", lambda x: x.sum((0, -1)), (5, 3), FROM_ZERO, opset=11),
+    Case(
+        "attention with a mask",
+        lambda x: torch.nn.functional.scaled_dot_product_attention(x, x, x, attn_mask=x @ x.mT > 0),
+        (5, 3, 4),
+        FROM_ZERO,
+    ),
+    Case(
+        "heads", lambda x: x.transpose(0, 1).reshape(x.shape[1], x.shape[0] * 2, 3), (5, 4, 6), FROM_ZERO, (0,), (0, 1)
+    ),
+    Case("first of all", lambda x: torch.cat([x[:1], x]), sizes=FROM_ZERO, refused=(0,)),
     Case("sum", lambda x: (x.sum(0), x.prod(0), x.logsumexp(0)), sizes=FROM_ZERO),
     Case("cumsum", lambda x: x.cumsum(0), sizes=FROM_ZERO),
     Case("batch of a mean", lambda x: x.mean(1), (5, 3), FROM_ZERO),
@@ -132,7 +147,9 @@ def _check(case: Case, tmp_path: Path) -> None:
     model = Function(case.function).eval()
     path = tmp_path / "model.onnx"
     traced = case.shape[case.axes[0]]
-    program = fxonnx.export(model, (example(traced),), path, dynamic_shapes=(dict.fromkeys(case.axes, "size"),))
+    program = fxonnx.export(
+        model, (example(traced),), path, dynamic_shapes=(dict.fromkeys(case.axes, "size"),), opset_version=case.opset
+    )
     session = onnxruntime.InferenceSession(path)
     for size in (traced, *case.sizes):
         x = example(size)

@@ -86,6 +86,13 @@ class Builder(onnxscript.GraphBuilder):
             raise Unsupported(f"the shape of {value.name}, computed by {node.op_type}, is not known")
         return self._dims[value]
 
+    def rank(self, value: ir.Value) -> int | None:
+        """The number of axes; None if nobody knows."""
+        try:
+            return len(self.dims(value))
+        except Unsupported:
+            return None
+
     def recorded_dims(self, value: ir.Value) -> tuple[Dim, ...] | None:
         """The shape if somebody recorded it already."""
         return self._dims.get(value)

@@ -114,6 +114,13 @@ def _along_axis(node: ir.Node, builder: Builder) -> Iterator[Dim]:
         yield dims[0 if attribute is None else attribute.as_int()]
 
 
+def _sliced(node: ir.Node, builder: Builder) -> Iterator[Dim]:
+    """The sizes that are cut to a number: ``x[:1]`` has one element from size 1 on."""
+    for before, after in zip(_dims(builder, node.inputs[0]), _dims(builder, node.outputs[0]), strict=False):
+        if isinstance(after, int) and after > 0:
+            yield before
+
+
 def _split(node: ir.Node, builder: Builder) -> Iterator[Dim]:
     if "num_outputs" in node.attributes:
         yield from _along_axis(node, builder)
@@ -122,7 +129,11 @@ def _split(node: ir.Node, builder: Builder) -> Iterator[Dim]:
 def _copied(node: ir.Node, builder: Builder) -> Iterator[Dim]:
     """The sizes beside a -1 of Reshape: nothing can be found from the number of elements if one of them is 0."""
     target = array_of(node.inputs[1])
-    if target is None or -1 not in target.tolist():
+    if target is None:
+        # Without allowzero a 0 that is computed copies the input's size.
+        yield from () if "allowzero" in node.attributes else _dims(builder, node.outputs[0])
+        return
+    if -1 not in target.tolist():
         return
     dims = _dims(builder, node.inputs[0])
     for axis, size in enumerate(target.tolist()):
@@ -152,6 +163,7 @@ _NEEDS_ELEMENTS: Mapping[str, Callable[[ir.Node, Builder], Iterator[Dim]]] = {
     "Attention": _sizes_of_states,
     "Pad": _padded,
     "Reshape": _copied,
+    "Slice": _sliced,
     "Split": _split,
 }
 """ONNX operators whose ONNX Runtime kernels fail, crash or return another number for empty tensors: to the sizes of

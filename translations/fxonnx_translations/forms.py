@@ -49,6 +49,17 @@ def _input_to_attribute(name: str, index: int = 1) -> Form:
     return form
 
 
+def _axes_from_the_front(builder: Builder, op_type: str, inputs: list[Any], attributes: dict[str, Any]) -> None:
+    """ONNX Runtime does not reduce along negative axes of an empty tensor: it returns one of the input's shape."""
+    axes = inputs[1] if len(inputs) > 1 else None
+    numbers = ints_of(axes) if isinstance(axes, ir.Value) else axes
+    if numbers is None or min(numbers, default=0) >= 0:
+        return
+    rank = builder.rank(inputs[0])
+    if rank:
+        inputs[1] = [axis % rank for axis in numbers]
+
+
 def _drop(*names: str) -> Form:
     def form(builder: Builder, op_type: str, inputs: list[Any], attributes: dict[str, Any]) -> None:
         for name in names:
@@ -345,11 +356,13 @@ def _count_from_the_first(builder: Builder, op_type: str, inputs: list[Any], att
         attributes["axes"] = [each % rank for each in axes]
 
 
+_ALWAYS = 2**31
+
 FORMS: Mapping[str, tuple[tuple[int, Form], ...]] = {
     # operator: (opset from which the newest form holds, rewrite for the opsets before it)
-    "ReduceSum": ((13, _input_to_attribute("axes")),),
+    "ReduceSum": ((_ALWAYS, _axes_from_the_front), (13, _input_to_attribute("axes"))),
     **{
-        name: ((18, _input_to_attribute("axes")),)
+        name: ((_ALWAYS, _axes_from_the_front), (18, _input_to_attribute("axes")))
         for name in (
             "ReduceMean",
             "ReduceMax",

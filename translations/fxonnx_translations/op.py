@@ -356,9 +356,14 @@ class Op(onnxscript.OpBuilder):
             dim if isinstance(dim, int) else 0 if axis < len(source) and source[axis] == dim else None
             for axis, dim in enumerate(dims)
         ]
-        if target.count(None) <= 1 and 0 not in dims:
+        unknown = target.count(None)
+        # Beside a size of 0 nothing can be found from the number of elements; plain symbols are checked at the call.
+        copied = [dim for dim, size in zip(dims, target, strict=True) if size == 0 and not isinstance(dim, int)]
+        is_certain = unknown == 0 or all(dim.is_Symbol or dim.is_positive for dim in copied)
+        if unknown <= 1 and 0 not in dims and is_certain:
             return self.shaped(self.Reshape(value, [-1 if size is None else size for size in target]), dims)
-        allowzero = 1 if 0 in dims and self.opset >= 14 else None
+        # A computed size may be 0, which is not meant to copy the input's.
+        allowzero = 1 if self.opset >= 14 else None
         return self.shaped(self.Reshape(value, self.sizes(dims), allowzero=allowzero), dims)
 
     def expand(self, value: ir.Value, dims: Sequence[Dim]) -> ir.Value:

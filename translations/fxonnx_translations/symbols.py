@@ -229,9 +229,10 @@ class _Emitter:
         value = self.emit(expr)
         if expr.is_number:
             return value
-        if expr.is_nonnegative:
+        if expr.is_nonnegative and self.builder.opset_version >= 12:
             return self._op("Max", value, [1])
-        return self._op("Where", self._op("Equal", value, [0]), [1], value)
+        # Not by a comparison: it would be folded, since torch's sizes are positive.
+        return self._op("Add", value, self._op("Sub", [1], self._op("Abs", self._op("Sign", value))))
 
     def modular_indexing(self, expr: sympy.Expr) -> ir.Value:
         base, divisor, modulus = expr.args
