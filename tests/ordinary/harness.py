@@ -7,6 +7,7 @@ Nothing is replaced by a stand-in: models are exported by ``fxonnx.export``, fil
 from __future__ import annotations
 
 import inspect
+import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -24,11 +25,22 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 import fxonnx
-from fxonnx.errors import ArgumentError
+from fxonnx.errors import ArgumentError, UnsupportedOperatorError
 
 from ..hygiene import check_graph
 
-__all__ = ["Row", "T", "check", "ids", "limit", "mask", "ordinary", "rows_of"]
+__all__ = [
+    "OPSETS",
+    "Row",
+    "T",
+    "check",
+    "check_in_half_precision",
+    "ids",
+    "limit",
+    "mask",
+    "ordinary",
+    "rows_of",
+]
 
 SIZES: Mapping[str, tuple[int, int]] = {
     # name of a dynamic dim: (size of the example, second size)
@@ -42,6 +54,9 @@ SIZES: Mapping[str, tuple[int, int]] = {
     "queries": (3, 5),
     "keys": (4, 6),
 }
+
+
+OPSETS = (11, 13, 17, 23)
 
 
 @dataclass(frozen=True, init=False)
@@ -322,8 +337,14 @@ def _refuses(row: Row, program: fxonnx.ONNXProgram) -> None:
             assert text in str(raised.value)
 
 
-def check(row: Row, folder: Path) -> None:
-    """Exports a row statically and dynamically; the saved files are what is compared with eager torch."""
+def check(row: Row, folder: Path, opset: int | None = None) -> None:
+    """Exports a row statically and dynamically; the saved files are what is compared with eager torch.
+
+    Args:
+        row: The row.
+        folder: Where its files go.
+        opset: A further opset besides the default one.
+    """
     calls = _calls(row)
     example = calls[0]
     static = _export(row, row.model(), example, dynamic=False)
@@ -338,7 +359,47 @@ def check(row: Row, folder: Path) -> None:
             found = [value.numpy() for value in program(*call.args, **call.kwargs)]
             _compare(row, found, call, "dynamic, called")
         _refuses(row, program)
+    if opset is not None:
+        _check_at_opset(row, program.exported_program, opset, calls, folder / f"opset{opset}.onnx")
     for form, saved in _save_in_every_form(program, folder):
         session = _load(saved)
         for call in calls:
             _compare(row, _run(session, call), call, form)
+
+
+def _check_at_opset(
+    row: Row, captured: torch.export.ExportedProgram, opset: int, calls: list[_Call], path: Path
+) -> None:
+    """Translates what was captured for another opset, and compares the saved file with eager torch."""
+    try:
+        program = fxonnx.export(captured, opset_version=opset)
+    except UnsupportedOperatorError as error:
+        # An opset that cannot express a row is refused, with the lowest one that can.
+        if re.search(r"can be written from opset \d+ on", str(error)):
+            return
+        raise
+    assert program.model.opset_imports[""] == opset
+    program.save(path)
+    session = _load(path)
+    for call in calls:
+        _compare(row, _run(session, call), call, f"opset {opset}")
+
+
+def check_in_half_precision(row: Row, folder: Path) -> None:
+    """Exports a row with weights and inputs of float16, and compares its saved file with eager torch."""
+    half = replace(row, build=lambda: row.build().half(), inputs=_halved(row.inputs), kwargs=_halved(row.kwargs))
+    calls = _calls(half)
+    program = _export(half, half.model(), calls[0], dynamic=half.spec is not None)
+    path = folder / "model.onnx"
+    program.save(path)
+    session = _load(path)
+    for call in calls:
+        _compare(half, _run(session, call), call, "float16")
+
+
+def _halved(inputs: Any) -> Any:
+    def halved(leaf: Any) -> Any:
+        is_float = isinstance(leaf, T) and leaf.dtype == torch.float32
+        return T(*leaf.shape, dtype=torch.float16, low=leaf.low, high=leaf.high) if is_float else leaf
+
+    return pytree.tree_map(halved, inputs)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 from torch import nn
 
 from . import attention, containers, functional, literals, losses, modules, networks, shapes, writes
-from .harness import Row, check, rows_of
+from .harness import OPSETS, Row, check, check_in_half_precision, rows_of
 
 ROWS = tuple(rows_of(literals, writes, containers, shapes, functional, modules, networks, attention, losses))
 
@@ -41,6 +41,18 @@ def test_names_are_unique() -> None:
     assert len(names) == len(set(names)) >= 200
 
 
-@pytest.mark.parametrize("row", [pytest.param(row, id=row.name, marks=row.marks) for row in ROWS])
-def test_ordinary(row: Row, tmp_path: Path) -> None:
-    check(row, tmp_path)
+def _rows() -> Iterator[object]:
+    """The rows; every third one also at one of the other opsets in turn."""
+    for number, row in enumerate(ROWS):
+        opset = None if number % 3 else OPSETS[number // 3 % len(OPSETS)]
+        yield pytest.param(row, opset, id=row.name, marks=row.marks)
+
+
+@pytest.mark.parametrize(("row", "opset"), _rows())
+def test_ordinary(row: Row, opset: int | None, tmp_path: Path) -> None:
+    check(row, tmp_path, opset)
+
+
+@pytest.mark.parametrize("row", [pytest.param(row, id=row.name) for row in ROWS if row.half])
+def test_half_precision(row: Row, tmp_path: Path) -> None:
+    check_in_half_precision(row, tmp_path)
