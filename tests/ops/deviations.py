@@ -21,4 +21,4 @@ def tolerance(entry: str, dtype: str) -> Tolerance | None:
 
 def expected_failure(entry: str, dtype: str) -> Failure | None:
     """Why some samples of an entry are known not to be right, or None."""
-    return next((row for row in FAILURES if entry in row.entries and (not row.dtypes or dtype in row.dtypes)), None)
+    return next((row for row in FAILURES if row.holds(entry, dtype)), None)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+import torch
+
 from .running import Status
 
 __all__ = ["FAILURES", "LOOSER", "Failure", "Looser"]
@@ -20,6 +22,7 @@ class Failure:
         owner: Whose limit it is.
         statuses: How they fail; anything else is a defect.
         dtypes: In which dtypes; empty means all.
+        before: The first version of torch that is right; empty if none is yet.
     """
 
     entries: frozenset[str]
@@ -27,6 +30,12 @@ class Failure:
     owner: Literal["ours", "ort", "onnx", "torch"]
     statuses: frozenset[Status]
     dtypes: frozenset[str] = frozenset()
+    before: str = ""
+
+    def holds(self, entry: str, dtype: str) -> bool:
+        """Whether the entry fails in this dtype with this version of torch."""
+        fixed = bool(self.before) and torch.__version__ >= self.before
+        return entry in self.entries and (not self.dtypes or dtype in self.dtypes) and not fixed
 
 
 @dataclass(frozen=True)
@@ -116,6 +125,7 @@ FAILURES: tuple[Failure, ...] = (
         "torch's shape function forgets a symbol that it made",
         "torch",
         _statuses("capture unsupported"),
+        before="2.14",
     ),
     Failure(
         _names("tensor_split"),
