@@ -198,7 +198,7 @@ def export_as_detectors_do(model: nn.Module, image: torch.Tensor, path: Path, op
     return path
 
 
-@pytest.mark.parametrize("opset", [12, 17, 20])
+@pytest.mark.parametrize("opset", [9, 12, 17, 20])
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_a_caller_like_those_of_detectors(installed: None, tmp_path: Path, opset: int, dynamic: bool) -> None:
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.SiLU(), nn.Upsample(scale_factor=2), nn.MaxPool2d(2)).eval()

@@ -119,9 +119,10 @@ def test_old_opsets(name: str, opset: int) -> None:
         (nn.Upsample(scale_factor=0.5), (IMAGE,), 9, "Resize knows nearest neighbors of larger images only"),
         (nn.Upsample(scale_factor=2, mode="bilinear"), (IMAGE,), 10, "Resize knows nearest neighbors"),
         (nn.MaxPool2d(3, dilation=2), (IMAGE,), 9, "MaxPool has no dilations"),
+        (nn.MaxPool2d(3), (IMAGE.double(),), 7, "ONNX Runtime has no kernel of MaxPool for DOUBLE"),
         (nn.Hardtanh(), (IMAGE.int(),), 8, "ONNX has no Where at opset 8"),
     ],
-    ids=["smaller", "linear", "dilations", "integers"],
+    ids=["smaller", "linear", "dilations", "doubles", "integers"],
 )
 def test_what_old_opsets_do_not_have(model: nn.Module, args: tuple[torch.Tensor], opset: int, reason: str) -> None:
     with pytest.raises(fxonnx.UnsupportedOperatorError, match=f"declined: .*{reason}"):

@@ -278,6 +278,12 @@ def _plain_window(builder: Builder, op_type: str, inputs: list[Any], attributes:
         attributes.pop("dilations", None)
 
 
+def _maximum_of_floats(builder: Builder, op_type: str, inputs: list[Any], attributes: dict[str, Any]) -> None:
+    """Before opset 8 ONNX Runtime has a kernel of MaxPool for FLOAT only."""
+    if inputs[0].dtype != ir.DataType.FLOAT:
+        raise FormError(f"ONNX Runtime has no kernel of {op_type} for {inputs[0].dtype.name}")
+
+
 def _padded_ceiling(builder: Builder, op_type: str, inputs: list[Any], attributes: dict[str, Any]) -> None:
     """Before opset 10 the last window of a pool had to be whole: of maxima it is after some padding."""
     if not attributes.get("ceil_mode") or "dilations" in attributes:
@@ -394,7 +400,7 @@ FORMS: Mapping[str, tuple[tuple[int, Form], ...]] = {
         (13, _empty_for_absent),
     ),
     "AveragePool": ((19, _plain_window),),
-    "MaxPool": ((10, _plain_window), (10, _padded_ceiling)),
+    "MaxPool": ((10, _plain_window), (10, _padded_ceiling), (8, _maximum_of_floats)),
     "Pad": ((11, _pad),),
     "Slice": ((10, _slice),),
     "TopK": ((10, _top_k),),
