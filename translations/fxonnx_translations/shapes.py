@@ -216,22 +216,35 @@ def _gather(node: ir.Node, builder: Builder) -> Dims:
 
 
 def _slice(node: ir.Node, builder: Builder) -> Dims | None:
-    numbers = [ints_of(value) for value in node.inputs[1:]]
-    if len(numbers) < 3:
-        return None
-    starts, ends, axes, *rest = numbers
-    steps = rest[0] if rest else [1] * len(starts or ())
-    if starts is None or ends is None or axes is None or steps is None:
+    # Not ONNX's own inference, which leaves a named dim as it is at opset 10.
+    named = [node.attributes.get(name) for name in ("starts", "ends", "axes")]
+    given = [None if attribute is None else list(attribute.as_ints()) for attribute in named]
+    starts, ends, axes, steps = (*given, None) if len(node.inputs) == 1 else _slice_inputs(node)
+    if axes is None:
         return None
     result = list(builder.dims(_first(node)))
-    for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
-        size = result[axis]
-        if not isinstance(size, int):
-            if (abs(step), start, end) != (1, *((0, _END) if step > 0 else (-1, _BEGIN))):
-                return None
-            continue
-        result[axis] = len(range(size)[start:end:step])
+    for index, axis in enumerate(axes):
+        size, step = result[axis], 1 if steps is None else steps[index]
+        if starts is not None and ends is not None:
+            start, end = starts[index], ends[index]
+            if isinstance(size, int):
+                result[axis] = len(range(size)[start:end:step])
+                continue
+            if (abs(step), start, end) == (1, *((0, _END) if step > 0 else (-1, _BEGIN))):
+                continue
+        result[axis] = sympy.Symbol(f"{node.outputs[0].name}_d{axis % len(result)}", integer=True, nonnegative=True)
     return tuple(result)
+
+
+def _slice_inputs(node: ir.Node) -> tuple[list[int] | None, ...]:
+    """Starts, ends, axes and steps as far as they are known; axes that are left out are the first ones."""
+    starts, ends, axes, steps = [*map(ints_of, node.inputs[1:]), *[None] * 4][:4]
+    if len(node.inputs) < 4 and (starts is not None or ends is not None):
+        axes = list(range(len(starts or ends or ())))
+    if len(node.inputs) > 4 and steps is None:
+        # By how much is not known either.
+        starts = None
+    return starts, ends, axes, steps
 
 
 _END, _BEGIN = 2**63 - 1, -(2**63)

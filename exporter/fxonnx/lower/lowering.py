@@ -102,7 +102,11 @@ def lower(prepared: Prepared, request: Request) -> Lowered:
         raise TranslationError(str(error), hint=hint) from error
     if walk.unsupported:
         raise UnsupportedOperatorError(walk.report(), request.opset)
-    states = add_outputs(prepared, builder, walk.env, request.ends, paths)
+    try:
+        states = add_outputs(prepared, builder, walk.env, request.ends, paths)
+    except Unsupported as error:
+        hint = "pass a newer opset_version"
+        raise TranslationError(f"an output that is a size cannot be written: {error}", hint=hint) from error
     if states:
         model.metadata_props[STATE_KEY] = json.dumps(states)
     _finish(builder)
@@ -317,10 +321,15 @@ class _Walk:
         mark = len(self.builder.created)
         op = Op(self.builder, results, self.shared)
         values = []
-        for result in results:
-            trailing = (2,) if result.torch_dtype.is_complex else ()
-            shape = (*result.shape, *trailing)
-            values.append(op.expand(op.const(0, result.dtype), shape))
+        try:
+            for result in results:
+                trailing = (2,) if result.torch_dtype.is_complex else ()
+                shape = (*result.shape, *trailing)
+                values.append(op.expand(op.const(0, result.dtype), shape))
+        except Unsupported as error:
+            self.builder.rollback(mark)
+            self._give_up(node, results, val, (f"its sizes: {error}",))
+            return
         self.env[node] = self._checked(node, values if isinstance(val, (list, tuple)) else values[0], results, val)
         self._annotate(node, mark)
 
