@@ -113,6 +113,46 @@ def test_old_opsets(name: str, opset: int) -> None:
     assert program.model.ir_version == (5 if opset == 10 else 4)
 
 
+class Sizes(nn.Module):
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, int]:
+        return x[:, : y.shape[0]], min(x.shape[1], y.shape[0])
+
+
+def test_sizes_at_old_opsets() -> None:
+    args, dims = (torch.rand(3, 5), torch.rand(4)), ({0: "n", 1: "m"}, {0: "k"})
+    program = fxonnx.export(Sizes().eval(), args, dynamic_shapes=dims, opset_version=9)
+    check_graph(program.model_proto)
+    for rows, columns, length in ((3, 5, 4), (1, 1, 1), (2, 3, 7), (7, 9, 2)):
+        x = torch.rand(rows, columns)
+        cut, size = program(x, torch.rand(length))
+        assert torch.equal(cut, x[:, :length])
+        assert size == min(columns, length)
+    with pytest.raises(fxonnx.UnsupportedOperatorError, match="hint: pass opset_version=9") as info:
+        fxonnx.export(Sizes().eval(), args, dynamic_shapes=dims, opset_version=8)
+    assert [operator.name for operator in info.value.operators] == ["aten.slice.Tensor"]
+
+
+def test_a_loop_that_an_old_opset_does_not_have() -> None:
+    # Recurrent layers of this form are a Scan, whose body reads values from outside.
+    layer = nn.LSTM(4, 6, proj_size=2)
+    with pytest.raises(fxonnx.UnsupportedOperatorError, match="hint: pass opset_version=9"):
+        fxonnx.export(layer.eval(), (torch.rand(5, 2, 4),), opset_version=7)
+
+
+def test_slices_of_unknown_length() -> None:
+    class Rest(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = x.clone()
+            y[1:] = 0
+            return y
+
+    # ONNX's own inference at opset 10 takes the dim for unchanged.
+    program = fxonnx.export(Rest().eval(), (torch.rand(3, 2),), dynamic_shapes=({0: "n"},), opset_version=10)
+    shapes = [value.shape for node in program.model.graph for value in node.outputs if node.op_type == "Slice"]
+    assert shapes
+    assert all(shape[0] != "n" for shape in shapes)
+
+
 @pytest.mark.parametrize(
     ("model", "args", "opset", "reason"),
     [

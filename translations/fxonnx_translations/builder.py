@@ -433,6 +433,10 @@ class Builder(onnxscript.GraphBuilder):
         dropped = self.created[mark:]
         del self.created[mark:]
         gone = {output for node in dropped for output in node.outputs}
+        for output in gone:
+            # The body of a node that was refused reads it, too.
+            for user, index in tuple(output.uses()):
+                user.replace_input_with(index, None)
         for node in reversed(dropped):
             if node.graph is not None:
                 node.graph.remove(node, safe=True)
