@@ -252,6 +252,19 @@ class EncoderDecoder(nn.Module):
         return self.body(source, target, tgt_mask=causal, src_key_padding_mask=padded, memory_key_padding_mask=padded)
 
 
+@ordinary(X, ids("batch", high="time"))
+class PaddedEncoder(nn.Module):
+    """Sequences of several lengths. In eager mode torch packs them, and leaves zeros where the padding is."""
+
+    def __init__(self):
+        super().__init__()
+        self.body = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 1)
+
+    def forward(self, x, last):
+        padded = torch.arange(x.shape[1]) > last.unsqueeze(1)
+        return self.body(x, src_key_padding_mask=padded).masked_fill(padded.unsqueeze(-1), 0.0)
+
+
 @ordinary(X)
 class MultiheadWithWeights(nn.Module):
     def __init__(self):

@@ -255,12 +255,6 @@ TRANSFORMERS = (
         (SEQUENCE,),
     ),
     Row(
-        "TransformerEncoder_padded",
-        lambda: nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 2, nn.LayerNorm(8)),
-        (SEQUENCE,),
-        kwargs={"src_key_padding_mask": T("batch", "time", dtype=torch.bool, low=-1.0, high=0.0)},
-    ),
-    Row(
         "TransformerDecoder",
         lambda: nn.TransformerDecoder(nn.TransformerDecoderLayer(8, 2, 16), 1),
         (T("queries", "batch", 8), T("time", "batch", 8)),

@@ -35,6 +35,35 @@ ROWS = [
 ]
 
 
+class ViewsOfWeights(torch.nn.Module):
+    """The same two matrices in many forms."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = torch.nn.Parameter(torch.randn(3, 4))
+        self.b = torch.nn.Parameter(torch.randn(6))
+
+    def forward(self, x: torch.Tensor) -> Any:
+        rows = [self.b.view(1, 6), self.b.reshape(1, 6), self.b.unsqueeze(0), self.b[None]]
+        columns = [self.w.t(), self.w.T, self.w.mT, self.w.permute(1, 0), self.w.transpose(-1, -2)]
+        others = [self.b.view(2, 3), self.b.view(3, 2), self.w.reshape(4, 3)]
+        return [
+            x * value.sum(0).mean() + value.sum(1).mean() + (x[0] * value).sum(0)[0]
+            for value in rows + columns + others
+        ]
+
+
+def test_views_of_weights_are_stored_once() -> None:
+    model = ViewsOfWeights().eval()
+    x = torch.randn(1)
+    program = fxonnx.export(model, (x,))
+    names = [name for name in program.model.graph.initializers if name.startswith(("w::", "b::"))]
+    matrices = [name for name in names if program.model.graph.initializers[name].shape.rank() == 2]
+    assert len(matrices) == 5
+    for actual, expected in zip(program(x), model(x), strict=True):
+        torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize(("function", "removed"), ROWS)
 def test_what_is_equal(function: Any, removed: int) -> None:
     x = torch.randn(3, 3)

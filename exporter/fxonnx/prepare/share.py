@@ -18,6 +18,24 @@ _OF_A_DTYPE = frozenset(
 )
 """Of their tensor these operators only take the dtype."""
 
+_RESHAPES = frozenset(
+    {
+        torch.ops.aten.view.default,
+        torch.ops.aten.reshape.default,
+        torch.ops.aten.unsqueeze.default,
+        torch.ops.aten.flatten.using_ints,
+    }
+)
+_TRANSPOSES = frozenset(
+    {
+        torch.ops.aten.t.default,
+        torch.ops.aten.numpy_T.default,
+        torch.ops.aten.mT.default,
+        torch.ops.aten.permute.default,
+        torch.ops.aten.transpose.int,
+    }
+)
+
 _SMALL = 64
 
 _NOT_REPEATABLE = (
@@ -52,13 +70,27 @@ def share(graph: torch.fx.Graph, constants: Mapping[str, torch.Tensor] = Mapping
         args = node.args
         if node.target in _OF_A_DTYPE:
             args = (args[0].meta["val"].dtype, *args[1:])
-        key = (node.target, _key(args), _key(node.kwargs))
+        key = _view_of_a_weight(node) or (node.target, _key(args), _key(node.kwargs))
         known = first.setdefault(key, node)
         if known is not node:
             node.replace_all_uses_with(known)
             graph.erase_node(node)
             removed += 1
     return removed
+
+
+def _view_of_a_weight(node: torch.fx.Node) -> Any:
+    """The key of a transposed or reshaped weight, by the result: ``w.t()`` and ``w.permute(1, 0)`` are stored once."""
+    source, val = node.args[0] if node.args else None, node.meta.get("val")
+    if not isinstance(source, torch.fx.Node) or source.op != "placeholder" or not isinstance(val, torch.Tensor):
+        return None
+    if node.target in _RESHAPES and all(type(size) is int for size in val.shape):
+        return "reshape", source, tuple(val.shape)
+    if node.target in _TRANSPOSES:
+        # The axes as strides, which the operator brings into their new order itself.
+        axes = torch.empty_strided([1] * val.dim(), list(range(val.dim())), device="meta")
+        return "permute", source, node.target(axes, *node.args[1:], **node.kwargs).stride()
+    return None
 
 
 def _is_repeatable(node: torch.fx.Node) -> bool:
