@@ -10,6 +10,7 @@ from typing import Any
 import onnx_ir as ir
 import torch
 
+from fxonnx_translations.constants import array_of
 from fxonnx_translations.dtypes import from_torch, to_torch_dtype
 from fxonnx_translations.op import Op, Unsupported
 from fxonnx_translations.opschema import facts_of
@@ -59,6 +60,14 @@ class SymbolicType:
         """The same with another element type."""
         return SymbolicType(from_torch(dtype), self._dims)
 
+    def kind(self) -> str:
+        """The kind of TorchScript's type."""
+        return "TensorType"
+
+    def isSubtypeOf(self, other: Any) -> bool:
+        """Whether it is TorchScript's type of tensors; lists and numbers are not values of this graph."""
+        return bool(other.kind() == self.kind())
+
     @property
     def onnx_dtype(self) -> ir.DataType | None:
         """The element type in ONNX."""
@@ -79,6 +88,47 @@ _SCALAR_TYPES = {
 }
 
 
+class SymbolicNode:
+    """What makes a value, as the helper functions of torch.onnx ask for it.
+
+    Args:
+        value: The value.
+    """
+
+    def __init__(self, value: ir.Value) -> None:
+        self._value = value
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        return torch._C.Node
+
+    def kind(self) -> str:
+        """``onnx::Constant`` for a literal, ``prim::Param`` for an input or a weight, else the operator."""
+        producer = self._value.producer()
+        if producer is not None:
+            return f"{producer.domain or 'onnx'}::{producer.op_type}"
+        return "prim::Param" if array_of(self._value) is None else "onnx::Constant"
+
+    def mustBeNone(self) -> bool:
+        """Whether it is None, which is no value of this graph."""
+        return False
+
+    def kindOf(self, name: str) -> str:
+        """The type of an attribute: the ``value`` of a literal is a tensor."""
+        return "t"
+
+    def t(self, name: str) -> torch.Tensor:
+        """The ``value`` of a literal.
+
+        Raises:
+            Unsupported: For a value that is computed at run time.
+        """
+        array = array_of(self._value)
+        if array is None or self._value.dtype is None:
+            raise Unsupported(f"the value of {self._value.name} is asked for, which is computed at run time")
+        return torch.tensor(array.tolist(), dtype=to_torch_dtype(self._value.dtype))
+
+
 class SymbolicValue:
     """A value of the graph, as symbolic functions take and return it.
 
@@ -90,6 +140,15 @@ class SymbolicValue:
     def __init__(self, value: ir.Value, op: Op) -> None:
         self.value = value
         self._op = op
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        # The helper functions of torch.onnx tell values from numbers by ``isinstance(value, torch._C.Value)``.
+        return torch._C.Value
+
+    def node(self) -> SymbolicNode:
+        """What makes it."""
+        return SymbolicNode(self.value)
 
     def type(self) -> SymbolicType:
         """Its type."""
@@ -182,7 +241,7 @@ class SymbolicGraph:
     def _input(self, argument: Any) -> ir.Value | None:
         if argument is None or isinstance(argument, ir.Value):
             return argument
-        if isinstance(argument, SymbolicValue):
+        if type(argument) is SymbolicValue:
             return argument.value
         if isinstance(argument, (torch.Tensor, bool, int, float)):
             return self._op.const(torch.as_tensor(argument))
@@ -205,7 +264,7 @@ def _attribute(key: str, value: Any) -> tuple[str, Any]:
     convert = _CONVERSIONS[kind]
     if isinstance(value, (list, tuple)):
         return name, [convert(item) for item in value]
-    if isinstance(value, SymbolicValue):
+    if type(value) is SymbolicValue:
         raise Unsupported(f"the attribute {key!r} is computed at run time, and attributes are numbers or strings")
     return name, convert(value)
 
@@ -238,7 +297,7 @@ def call_symbolic(
 def _unwrapped(returned: Any) -> Any:
     if isinstance(returned, (list, tuple)):
         return [_unwrapped(item) for item in returned]
-    return returned.value if isinstance(returned, SymbolicValue) else returned
+    return returned.value if type(returned) is SymbolicValue else returned
 
 
 def by_schema(

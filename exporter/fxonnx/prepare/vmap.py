@@ -16,7 +16,7 @@ from fxonnx_translations.torch_compat import predispatch
 
 from ..errors import PrepareError
 from ..origin import copy_origin, source_line
-from .splicing import between, fake_mode_of, lift, module_attribute, replace_node, splice
+from .splicing import between, fake_mode_of, find_attribute, lift, module_attribute, replace_node, splice
 from .tracing import no_new_guards
 
 __all__ = ["inline_vmap", "is_vmap"]
@@ -57,7 +57,7 @@ def _replace(owner: torch.fx.GraphModule, region: list[torch.fx.Node]) -> None:
     inside = set(region)
     inputs = list(dict.fromkeys(source for node in region for source in node.all_input_nodes if source not in inside))
     results = [node for node in region if any(user not in inside for user in node.users)]
-    traced = _trace(region, inputs, results)
+    traced = _trace(owner, region, inputs, results)
     last = region[-1]
     before = last.prev
 
@@ -76,17 +76,25 @@ def _replace(owner: torch.fx.GraphModule, region: list[torch.fx.Node]) -> None:
 
 
 def _is_traced(source: torch.fx.Node) -> bool:
-    return isinstance(source.meta["val"], (torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool))
+    return isinstance(source.meta.get("val"), (torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool))
+
+
+def _value(owner: torch.fx.GraphModule, source: torch.fx.Node) -> Any:
+    """The value of an input: a tensor or number, or how an autograd.Function is called (a tree spec)."""
+    return find_attribute(owner, str(source.target)) if "val" not in source.meta else source.meta["val"]
 
 
 def _trace(
-    region: list[torch.fx.Node], inputs: list[torch.fx.Node], results: list[torch.fx.Node]
+    owner: torch.fx.GraphModule,
+    region: list[torch.fx.Node],
+    inputs: list[torch.fx.Node],
+    results: list[torch.fx.Node],
 ) -> torch.fx.GraphModule:
     operands = [source for source in inputs if _is_traced(source)]
     values = [source.meta["val"] for source in operands]
 
     def run(*given: Any) -> list[Any]:
-        env = {source: source.meta["val"] for source in inputs} | dict(zip(operands, given, strict=True))
+        env = {source: _value(owner, source) for source in inputs} | dict(zip(operands, given, strict=True))
         depth = 0
         try:
             for node in region:
