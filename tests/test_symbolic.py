@@ -341,3 +341,31 @@ def test_a_function_that_fails() -> None:
 
     with pytest.raises(TranslationError, match="'SymbolicValue' object has no attribute 'nothing'"):
         fxonnx.export(Function(torch.abs).eval(), (X,), custom_translation_table={aten.abs.default: wrong})
+
+
+def test_functions_that_call_those_of_torch_onnx() -> None:
+    from torch.onnx import symbolic_helper, symbolic_opset9
+
+    class Masked(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+            return x.masked_fill(mask, torch.finfo(x.dtype).min).softmax(-1).masked_fill(mask, 0)
+
+        @staticmethod
+        def symbolic(g: Any, x: Any, mask: Any) -> Any:
+            assert symbolic_helper._is_tensor(x)
+            assert not symbolic_helper._is_constant(x)
+            lowest = g.op("Constant", value_t=torch.tensor(torch.finfo(x.type().dtype()).min))
+            output = symbolic_opset9.masked_fill(g, x, mask, lowest)
+            output = symbolic_opset9.softmax(g, output, -1)
+            return symbolic_opset9.masked_fill(
+                g, output, mask, g.op("Constant", value_t=torch.tensor(0, dtype=torch.bool))
+            )
+
+    class Model(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            result: torch.Tensor = Masked.apply(x, x > 0.5)
+            return result
+
+    program = fxonnx.export(Model().eval(), (X,), dynamic_shapes=({0: "n"},), verify=True)
+    assert [op_type for _, op_type in nodes(program)] == ["Greater", "Where", "Softmax", "Where"]

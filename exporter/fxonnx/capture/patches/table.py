@@ -27,6 +27,7 @@ from .patch import KernelPatch, Patch, ShapePatch, ThreadDefault, ValuePatch, ap
 from .pooling import pooling_output_shape
 from .silence import WarningsOfTorch, print_nothing
 from .splitting import tensor_split
+from .tensor_data import RecordedData
 
 __all__ = [
     "CAPTURE_PATCHES",
@@ -208,6 +209,12 @@ CAPTURE_PATCHES: tuple[Patch, ...] = (
         "torch:manual_seed",
         own_thread.keep_seed,
         "a seed in forward would be that of the whole process, training threads included",
+        strict=False,
+    ),
+    ValuePatch(
+        "torch:Tensor.data",
+        RecordedData,
+        "writes through tensor.data would be lost without a word",
         strict=False,
     ),
     ValuePatch(
