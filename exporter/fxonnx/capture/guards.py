@@ -23,7 +23,7 @@ import torch
 from sympy.logic.boolalg import BooleanAtom
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-from fxonnx_translations.torch_compat import TracingContext
+from fxonnx_translations.torch_compat import TracingContext, ValueRanges, bound_sympy, int_oo
 
 __all__ = [
     "COMPARISONS",
@@ -218,6 +218,12 @@ def guard_bool(evaluate: Callable[..., bool], self: Any, file: str, line: int) -
     if recorder is None or (asking is not None and asking.f_code.co_filename.startswith((_TORCH, _OWN))):
         return evaluate(self, file, line)
     question = self.expr
+    decided = _decided_for_sizes(self)
+    if decided is not None:
+        answer, backed = decided
+        for symbol in backed:
+            recorder.log.nonzero.setdefault(symbol, _users_line(caller))
+        return answer
     answer = evaluate(self, file, line)
     if asking is not None and _is_shortcut(question, asking):
         return answer
@@ -225,6 +231,24 @@ def guard_bool(evaluate: Callable[..., bool], self: Any, file: str, line: int) -
     if question.free_symbols and not ShapeEnv._suppress_guards_tls():
         recorder.log.add(self.shape_env, _weakened(question if answer else sympy.Not(question), asking), caller)
     return answer
+
+
+def _decided_for_sizes(node: Any) -> tuple[bool, list[sympy.Symbol]] | None:
+    """The answer to a question about sizes known at run time only, if it is the same for all sizes of the inputs but 0.
+
+    torch raises instead: with ``backed_size_oblivious`` an input's size may be 0 (``index.numel() == 0``, where the
+    index has one element per node and one for each of the edges that are selected).
+    """
+    question, environment = node.expr, node.shape_env
+    backed = sorted(question.free_symbols & environment.backed_var_to_val.keys(), key=str)
+    if not backed or len(backed) == len(question.free_symbols):
+        return None
+    ranges = {symbol: environment.var_to_range[symbol] for symbol in question.free_symbols}
+    # Backed symbols are sizes if their range says so; the value of an int is anything.
+    sizes = [symbol for symbol in backed if ranges[symbol].lower >= 0]
+    ranges |= {symbol: ranges[symbol] & ValueRanges(1, int_oo) for symbol in sizes}
+    answer = bound_sympy(question, ranges)
+    return (bool(answer.lower), sizes) if answer.is_singleton() else None
 
 
 def log_guard(note: Callable[..., None], self: Any, prefix: str, g: Any, forcing_spec: bool) -> None:
