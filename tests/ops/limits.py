@@ -87,13 +87,6 @@ FAILURES: tuple[Failure, ...] = (
         _names("float32 float16 bfloat16 float64 int64 int32 uint8 complex64"),
     ),
     Failure(
-        _names("nn.functional.gaussian_nll_loss"),
-        "torch asks with an `if` whether a variance is negative",
-        "torch",
-        _statuses("capture"),
-        _names("float32 float16 bfloat16 float64"),
-    ),
-    Failure(
         _names("nn.functional.ctc_loss"),
         "torch has no shape function",
         "torch",

@@ -20,6 +20,10 @@ SAMPLES = {torch.float32: 8, torch.int64: 4, torch.bool: 4, torch.complex64: 4}
 OPSETS = (11, 13, 17, 18, 20, 23, 26)
 
 
+# Entries that torch's database has no longer, and the first version without them.
+REMOVED = {"cholesky": "2.14", "qr": "2.14"}
+
+
 class Deviates(AssertionError):
     """Samples that fail as the table of limits says."""
 
@@ -73,7 +77,8 @@ def test_opset(entry: OpInfo, opset: int) -> None:
 def test_the_tables_name_entries_that_exist() -> None:
     known = {entry.full_name for entry in entries()}
     named = UNDEFINED.union(*(row.entries for row in FAILURES), *(row.entries for row in LOOSER))
-    assert sorted(named - known) == []
+    gone = {entry for entry, version in REMOVED.items() if torch.__version__ >= version}
+    assert named - known == gone
 
 
 def test_wrong_results_are_only_ever_those_of_onnx_runtime() -> None:
