@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
 
-from fxonnx_translations.torch_compat import recording_mode
+from fxonnx_translations.torch_compat import FakeTensor, recording_mode
 
 from .patch import is_tracing
 
