@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import _prims as prims
 from torch._C import DisableTorchFunction, DispatchKey, parse_schema
+from torch._C import Node as ScriptNode
+from torch._C import Value as ScriptValue
 from torch._C import _dispatch_has_kernel_for_dispatch_key as has_kernel
 from torch._C import _exit_dual_level as exit_dual_level
 from torch._C import _functorch as functorch
@@ -62,6 +64,8 @@ __all__ = [
     "OpOverload",
     "OpOverloadPacket",
     "PythonMod",
+    "ScriptNode",
+    "ScriptValue",
     "TorchDispatchMode",
     "TracingContext",
     "TreeSpec",

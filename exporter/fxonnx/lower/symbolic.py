@@ -14,7 +14,7 @@ from fxonnx_translations.constants import array_of
 from fxonnx_translations.dtypes import from_torch, to_torch_dtype
 from fxonnx_translations.op import Op, Unsupported
 from fxonnx_translations.opschema import facts_of
-from fxonnx_translations.torch_compat import OpOverload
+from fxonnx_translations.torch_compat import OpOverload, ScriptNode, ScriptValue
 from fxonnx_translations.weights import TorchTensor
 
 from ..capture.functions import FunctionCall
@@ -100,7 +100,7 @@ class SymbolicNode:
 
     @property  # type: ignore[misc]
     def __class__(self) -> type:
-        return torch._C.Node
+        return ScriptNode
 
     def kind(self) -> str:
         """``onnx::Constant`` for a literal, ``prim::Param`` for an input or a weight, else the operator."""
@@ -144,7 +144,7 @@ class SymbolicValue:
     @property  # type: ignore[misc]
     def __class__(self) -> type:
         # The helper functions of torch.onnx tell values from numbers by ``isinstance(value, torch._C.Value)``.
-        return torch._C.Value
+        return ScriptValue
 
     def node(self) -> SymbolicNode:
         """What makes it."""
