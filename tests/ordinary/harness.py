@@ -25,7 +25,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 import fxonnx
-from fxonnx.errors import ArgumentError, UnsupportedOperatorError
+from fxonnx.errors import ArgumentError, ExportError, UnsupportedOperatorError
 
 from ..hygiene import check_graph
 
@@ -34,6 +34,7 @@ __all__ = [
     "Row",
     "T",
     "check",
+    "check_example_of_ones",
     "check_in_half_precision",
     "ids",
     "limit",
@@ -403,3 +404,22 @@ def _halved(inputs: Any) -> Any:
         return T(*leaf.shape, dtype=torch.float16, low=leaf.low, high=leaf.high) if is_float else leaf
 
     return pytree.tree_map(halved, inputs)
+
+
+def check_example_of_ones(row: Row) -> None:
+    """Exports a row with an example whose dynamic dims are all 1: right at other sizes, or refused, never silently wrong."""
+    args, kwargs = row.call(dict.fromkeys(row.dims, 1))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            program = fxonnx.export(row.model(), args, kwargs=kwargs, dynamic_shapes=row.spec, **row.options)
+        except ExportError:
+            return
+    warned = any("all sizes" in str(each.message) for each in caught)
+    for call in _calls(row):
+        try:
+            found = program(*call.args, **call.kwargs)
+        except ArgumentError:
+            assert warned, f"the export does not warn of {program.constraints}"
+            continue
+        _compare(row, [value.numpy() for value in found], call, "exported at ones")

@@ -10,7 +10,7 @@ import pytest
 from torch import nn
 
 from . import attention, containers, functional, literals, losses, modules, networks, shapes, writes
-from .harness import OPSETS, Row, check, check_in_half_precision, rows_of
+from .harness import OPSETS, Row, check, check_example_of_ones, check_in_half_precision, rows_of
 
 ROWS = tuple(rows_of(literals, writes, containers, shapes, functional, modules, networks, attention, losses))
 
@@ -56,3 +56,11 @@ def test_ordinary(row: Row, opset: int | None, tmp_path: Path) -> None:
 @pytest.mark.parametrize("row", [pytest.param(row, id=row.name) for row in ROWS if row.half])
 def test_half_precision(row: Row, tmp_path: Path) -> None:
     check_in_half_precision(row, tmp_path)
+
+
+DYNAMIC = tuple(row for row in ROWS if row.dims and not row.marks and not row.constrained)
+
+
+@pytest.mark.parametrize("row", [pytest.param(row, id=row.name) for row in DYNAMIC[::8]])
+def test_example_of_ones(row: Row) -> None:
+    check_example_of_ones(row)

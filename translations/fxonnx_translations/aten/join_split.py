@@ -135,6 +135,14 @@ def meshgrid(op: Op, tensors: Sequence[ir.Value], indexing: str = "ij") -> list[
     return grids
 
 
+@translates("aten::hstack")
+def hstack(op: Op, tensors: Sequence[ir.Value]) -> ir.Value:
+    """aten::hstack(Tensor[] tensors) -> Tensor"""
+    refuse_complex(op, "hstack")
+    joined = [op.Unsqueeze(value, [0]) if op.rank_of(value) == 0 else value for value in op.promote(*tensors)]
+    return op.Concat(*joined, axis=min(1, op.rank_of(joined[0]) - 1))
+
+
 @translates("aten::cartesian_prod")
 def cartesian_prod(op: Op, tensors: Sequence[ir.Value]) -> ir.Value:
     """aten::cartesian_prod(Tensor[] tensors) -> Tensor"""
