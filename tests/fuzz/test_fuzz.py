@@ -11,7 +11,7 @@ from .program import Program
 from .worker import Worker
 
 CHUNK = 10
-SEEDS = range(30)
+SEEDS = range(300)
 
 
 @pytest.fixture(scope="module")

@@ -119,3 +119,15 @@ def test_random_layers_compute_the_same(seed: int) -> None:
     plain = fxonnx.export(Random(seed).eval(), (torch.randn(2, 3, 6),), dynamic_shapes=shapes, opset_version=23)
     assert "flat_tokens" in program.patterns
     assert "flat_tokens" not in plain.patterns
+
+
+@pytest.mark.parametrize("example", [(3, 1, 8), (1, 3, 8), (1, 1, 8)])
+def test_sizes_of_one_at_the_example_stay_dynamic(example: tuple[int, int, int]) -> None:
+    model = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval()
+    program = fxonnx.export(
+        model, (torch.randn(example),), dynamic_shapes=({0: "batch", 1: "seq"},), target="onnxruntime"
+    )
+    for sizes in (example, (1, 5, 8), (7, 1, 8), (2, 3, 8)):
+        x = torch.randn(sizes)
+        with torch.no_grad():
+            torch.testing.assert_close(program(x)[0], model(x), rtol=1e-4, atol=1e-5)

@@ -10,6 +10,7 @@ from typing import Any
 import onnxruntime
 import pytest
 import torch
+from torch.nn.functional import local_response_norm
 
 import fxonnx
 from tests.functions import Function
@@ -95,6 +96,8 @@ EMPTY = (
         "heads", lambda x: x.transpose(0, 1).reshape(x.shape[1], x.shape[0] * 2, 3), (5, 4, 6), FROM_ZERO, (0,), (0, 1)
     ),
     Case("first of all", lambda x: torch.cat([x[:1], x]), sizes=FROM_ZERO, refused=(0,)),
+    Case("a third, rounded up", lambda x: torch.ones(-(-x.shape[0] // 3)), sizes=FROM_ZERO, refused=(0,)),
+    Case("normalized over channels", lambda x: local_response_norm(x, 2), (6, 5, 3), FROM_ZERO, (0,), (1,)),
     Case("sum", lambda x: (x.sum(0), x.prod(0), x.logsumexp(0)), sizes=FROM_ZERO),
     Case("cumsum", lambda x: x.cumsum(0), sizes=FROM_ZERO),
     Case("batch of a mean", lambda x: x.mean(1), (5, 3), FROM_ZERO),

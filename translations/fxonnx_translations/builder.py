@@ -24,6 +24,7 @@ from .names import Names
 from .opschema import OpFacts, facts_of
 from .simplify import RULES
 from .symbols import Dim, SymbolTable
+from .torch_compat import FloorDiv
 from .weights import TorchTensor
 
 __all__ = ["Builder", "Unsupported"]
@@ -181,6 +182,13 @@ class Builder(onnxscript.GraphBuilder):
         self._sizes[expr] = value
         self._size_exprs[value] = expr
         self._dims[value] = (1,)
+
+    def divided_sizes(self) -> list[sympy.Expr]:
+        """What the size expressions that were emitted divide, in a fixed order."""
+        quotients = [
+            part for expr in self._sizes for part in sympy.preorder_traversal(expr) if isinstance(part, FloorDiv)
+        ]
+        return list(dict.fromkeys(quotient.args[0] for quotient in quotients))
 
     def size_of(self, value: ir.Value) -> sympy.Expr | None:
         """The size expression that a value holds, if it was made to hold one."""

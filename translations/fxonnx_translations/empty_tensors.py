@@ -57,6 +57,10 @@ def requirements(builder: Builder) -> list[Requirement]:
                 checked.add(size)
                 if _may_be_negative(size):
                     found.setdefault((size, 0), Requirement(size, 0, node.op_type))
+    for numerator in builder.divided_sizes():
+        # Sizes that torch takes for positive are divided without a correction for negative ones.
+        if numerator not in checked and _may_be_negative(numerator):
+            found.setdefault((numerator, 0), Requirement(numerator, 0, "Div"))
     return list(found.values())
 
 
@@ -96,7 +100,9 @@ def _sizes_of_states(node: ir.Node, builder: Builder) -> Iterator[Dim]:
 
 
 def _spatial(node: ir.Node, builder: Builder) -> Iterator[Dim]:
-    yield from _dims(builder, node.inputs[0])[2:]
+    """Channels and positions, those of the result, too; the batch may be empty."""
+    yield from _dims(builder, node.inputs[0])[1:]
+    yield from _dims(builder, node.outputs[0])[2:]
 
 
 def _reduced(node: ir.Node, builder: Builder) -> Iterator[Dim]:

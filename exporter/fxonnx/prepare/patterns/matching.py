@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import operator
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -66,9 +68,17 @@ def added(before: torch.fx.Node, target: Any, *args: Any, origin: torch.fx.Node 
     else:
         tensor = next(val for val in pytree.tree_leaves(vals) if isinstance(val, torch.Tensor))
         with tensor.fake_mode:  # type: ignore[attr-defined]
-            val = target(*vals)
+            val = _reshaped(*vals) if target is torch.ops.aten.reshape.default else target(*vals)
     with before.graph.inserting_before(before):
         node = before.graph.call_function(target, args)
     node.meta["val"] = val
     copy_origin(node, before if origin is None else origin)
     return node
+
+
+def _reshaped(source: torch.Tensor, shape: Sequence[Any]) -> torch.Tensor:
+    """The fake result of a reshape. torch's own asks which sizes are 1 at the example, and answers for that alone."""
+    is_open = [isinstance(size, int) and size == -1 for size in shape]
+    known = math.prod(size for size, unknown in zip(shape, is_open, strict=True) if not unknown)
+    rest: Any = math.prod(source.shape) // known if any(is_open) else None
+    return source.new_empty([rest if unknown else size for size, unknown in zip(shape, is_open, strict=True)])
