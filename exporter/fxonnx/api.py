@@ -19,7 +19,7 @@ from fxonnx_translations.torch_compat import unset_fake_temporarily
 from fxonnx_translations.translations import default_registry
 
 from .arguments import Form, Target, check_form, check_names, check_table
-from .capture import ALIASES_KEY, CONSTRAINTS_KEY, Capture, capture
+from .capture import ALIASES_KEY, CONSTRAINTS_KEY, Capture, capture, report_narrowed
 from .capture.patches import one_at_a_time, tracing_patches
 from .lower.dispatch import is_translated
 from .lower.lowering import Request, lower
@@ -166,9 +166,9 @@ def export(
         state=state,
         metadata=metadata,
         compat=compat if dynamo else "torchscript",
+        strict_shapes=strict_shapes,
     )
-    mode = check_training(training, dynamo=dynamo)
-    timer = Timer(on_stage)
+    mode, timer = check_training(training, dynamo=dynamo), Timer(on_stage)
     with reported(artifacts_dir, timer.seconds, wanted=report) as page, exporting():
         with one_at_a_time(), timer.stage("capture"), in_mode(model, mode):
             captured = capture(
@@ -204,6 +204,7 @@ class _Translating:
     state: State
     metadata: MetadataLevel
     compat: str | None
+    strict_shapes: bool
 
     def __post_init__(self) -> None:
         """Raises an ArgumentError for words that mean nothing."""
@@ -248,6 +249,8 @@ def _program(
         request = Request(form.opset, how.registry, names, ends, how.passthrough, how.metadata, legacy, form.ir_version)
         result = lower(prepared, request)
     lowered, limits = result.model, captured.limits.requiring(result.requirements)
+    added = limits.constraints[len(captured.limits.constraints) :]
+    report_narrowed(added, strict=how.strict_shapes, stacklevel=4)
     if lost:
         lowered.metadata_props[LOST_UPDATES_KEY] = json.dumps(lost)
     if limits.constraints:

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import onnxruntime
 import pytest
 import torch
 import torch.nn.functional as F
+
+import fxonnx
 
 from .harness import Case, T, run
 
@@ -289,3 +292,18 @@ CASES = (*_MAX, *_AVERAGE, *_ADAPTIVE, *_ceil_rows())
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_pool(case: Case) -> None:
     run(case)
+
+
+@pytest.mark.parametrize("opset", [11, 20, 23])
+def test_windows_that_begin_in_the_padding_are_dropped_without_optimizations(opset: int) -> None:
+    # ONNX Runtime's fusion of Pad and AveragePool drops them as well, which hides the difference.
+    model = torch.nn.AvgPool2d(2, padding=1, ceil_mode=True).eval()
+    shapes = ({2: "h", 3: "w"},)
+    program = fxonnx.export(model, (torch.rand(1, 3, 7, 8),), dynamic_shapes=shapes, opset_version=opset)
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = onnxruntime.InferenceSession(program.model_proto.SerializeToString(), options)
+    for height in range(1, 9):
+        x = torch.rand(1, 3, height, height + 1)
+        found = torch.from_numpy(session.run(None, {"input": x.numpy()})[0])
+        torch.testing.assert_close(found, model(x))

@@ -184,11 +184,15 @@ class Builder(onnxscript.GraphBuilder):
         self._dims[value] = (1,)
 
     def divided_sizes(self) -> list[sympy.Expr]:
-        """What the size expressions that were emitted divide, in a fixed order."""
+        """The numerators that the emitted size expressions divide as if they were never negative, in a fixed order."""
         quotients = [
             part for expr in self._sizes for part in sympy.preorder_traversal(expr) if isinstance(part, FloorDiv)
         ]
-        return list(dict.fromkeys(quotient.args[0] for quotient in quotients))
+        return list(
+            dict.fromkeys(
+                quotient.args[0] for quotient in quotients if all(part.is_nonnegative for part in quotient.args)
+            )
+        )
 
     def size_of(self, value: ir.Value) -> sympy.Expr | None:
         """The size expression that a value holds, if it was made to hold one."""

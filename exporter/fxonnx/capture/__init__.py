@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from .captured import ALIASES_KEY, Capture, capture
-from .constraints import CONSTRAINTS_KEY, Constraint, Limits
+from .constraints import CONSTRAINTS_KEY, Constraint, Limits, report_narrowed
 
-__all__ = ["ALIASES_KEY", "CONSTRAINTS_KEY", "Capture", "Constraint", "Limits", "capture"]
+__all__ = ["ALIASES_KEY", "CONSTRAINTS_KEY", "Capture", "Constraint", "Limits", "capture", "report_narrowed"]

@@ -64,6 +64,7 @@ def read_limits(
         tuple(reader.places),
         {symbol.name: bounds for symbol, bounds in reader.asked.items()},
         reader.twins,
+        demanded=reader.demanded,
     )
 
 
@@ -223,6 +224,11 @@ class _Reader:
                 None if line is None else line.code,
                 narrows=any(symbol in self._demanded for symbol in symbols),
             )
+
+    @property
+    def demanded(self) -> frozenset[str]:
+        """The dims that the user asked for, not only allowed by ``Dim.AUTO``."""
+        return frozenset(symbol.name for symbol in self._demanded)
 
     def nonzero_constraints(
         self, nonzero: Mapping[sympy.Expr, SourceLine | None], constraints: Sequence[Constraint]

@@ -14,7 +14,7 @@ from torch.export import ExportedProgram
 from ..errors import ArgumentError, CaptureError
 from .assumptions import read_limits
 from .axes import Axes, AxisNames, name_computed_dims, name_output_dims, read_axes
-from .constraints import Constraint, Limits
+from .constraints import Limits, report_narrowed
 from .counted import counted_inputs
 from .examples import Examples, add_examples
 from .exporting import export_module
@@ -172,11 +172,7 @@ def _captured(
     _warn_of_differing(shapes.leaves, others)
     program, counted = traced.program, traced.counted
     limits = with_fixed(traced.limits, fixed, program, shapes.leaves)
-    narrow = [constraint for constraint in limits.constraints if constraint.narrows]
-    if narrow and strict_shapes:
-        raise CaptureError(_narrowed(narrow), hint="pass strict_shapes=False to export for these sizes only")
-    if narrow:
-        warnings.warn(_narrowed(narrow), UserWarning, stacklevel=4)
+    report_narrowed(limits.constraints, strict=strict_shapes, stacklevel=5)
     paths = input_paths(program, inputs, shapes.leaves), output_paths(program)
     dims = traced.names, traced.aliases
     output_dims = name_computed_dims(program, axes, request.output_names, dims, strict=strict_shapes)
@@ -299,15 +295,6 @@ def _joined(names: Mapping[sympy.Symbol, str], limits: Limits) -> dict[sympy.Sym
             if firsts.get(one, one) == firsts.get(other, other):
                 equal |= {name: firsts[name] for name in sides if name in firsts}
     return {symbol: equal.get(name, name) for symbol, name in names.items()}
-
-
-def _narrowed(constraints: Sequence[Constraint]) -> str:
-    lines = []
-    for constraint in constraints:
-        lines.append(f"  {constraint.text}")
-        if constraint.line is not None:
-            lines.append(f"    at: {constraint.line}")
-    return "the model can not be exported for all sizes that were asked for, only for:\n" + "\n".join(lines)
 
 
 def _check_example(limits: Limits, leaves: Sequence[Leaf]) -> None:

@@ -7,6 +7,7 @@ the way holds for other sizes or does not. Where it does not, the program comput
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -17,11 +18,11 @@ import torch
 
 from fxonnx_translations.empty_tensors import Requirement
 
-from ..errors import ArgumentError
+from ..errors import ArgumentError, CaptureError
 from .periods import Bounds
-from .relations import bounds_of, normal_forms, text_of
+from .relations import bounds_of, divisor_of, normal_forms, text_of
 
-__all__ = ["CONSTRAINTS_KEY", "Constraint", "Limits", "Place"]
+__all__ = ["CONSTRAINTS_KEY", "Constraint", "Limits", "Place", "report_narrowed"]
 
 _OTHERWISE = "the traced branch is not valid for other sizes; export again with an example of that size"
 
@@ -98,6 +99,7 @@ class Limits:
         asked: The limits the user gave with the dims.
         twins: A dim to the first one that the user gave the same name, where nothing proves them equal.
         nonempty: The sizes that must not be 0. torch asks for models from size 1 on, so this narrows nothing.
+        demanded: The dims that the user asked to be dynamic, not only allowed to be by ``Dim.AUTO``.
     """
 
     constraints: tuple[Constraint, ...] = ()
@@ -105,9 +107,12 @@ class Limits:
     asked: Mapping[str, Bounds] = field(default_factory=lambda: MappingProxyType({}))
     twins: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     nonempty: tuple[Constraint, ...] = ()
+    demanded: frozenset[str] = frozenset()
 
     def requiring(self, requirements: Iterable[Requirement]) -> Limits:
         """The same for a model that needs some sizes not to be 0.
+
+        A requirement that excludes a size of 1 as well narrows the model, as any other constraint.
 
         Args:
             requirements: What the model needs; those about sizes that no input tells are left out.
@@ -123,13 +128,28 @@ class Limits:
                 if limit is not None and limit[1].low is not None:
                     lowest[limit[0]] = max(limit[1].low, lowest.get(limit[0], limit[1].low))
                 relations.setdefault(relation, requirement.reason)
-        nonempty = []
+        constraints = list(self.constraints)
+        nonempty: list[Constraint] = []
         for relation, reason in relations.items():
             limit = bounds_of(relation)
             if limit is None or limit[1].low is None or lowest[limit[0]] == limit[1].low:
                 dims = sorted(symbol.name for symbol in relation.free_symbols)
-                nonempty.append(Constraint(text_of(relation), relation, tuple(dims), needed_by=reason))
-        return replace(self, nonempty=tuple(nonempty))
+                found = Constraint(text_of(relation), relation, tuple(dims), needed_by=reason)
+                if limit is not None and limit[1].low is not None and limit[1].low > self._least(limit[0].name):
+                    constraints.append(replace(found, narrows=not self.demanded.isdisjoint(dims)))
+                else:
+                    nonempty.append(found)
+        return replace(self, constraints=tuple(constraints), nonempty=tuple(nonempty))
+
+    def _least(self, name: str) -> int:
+        """The smallest size of a dim that the constraints leave, as far as they limit it alone; at least 1."""
+        least = 1
+        for constraint in self.constraints:
+            if constraint.dims == (name,):
+                limit = bounds_of(constraint.expression)
+                number = divisor_of(constraint.expression) if limit is None else limit[1].low
+                least = max(least, number or 1)
+        return least
 
     def renamed(self, names: Mapping[str, str]) -> Limits:
         """The same for dims of other names."""
@@ -155,7 +175,8 @@ class Limits:
         asked = {names.get(name, name): bounds for name, bounds in self.asked.items()}
         twins = {names.get(name, name): names.get(first, first) for name, first in self.twins.items()}
         constraints, nonempty = (tuple(map(renamed, group)) for group in (self.constraints, self.nonempty))
-        return Limits(constraints, tuple(places), asked, twins, nonempty)
+        demanded = frozenset(names.get(name, name) for name in self.demanded)
+        return Limits(constraints, tuple(places), asked, twins, nonempty, demanded)
 
     def sizes(self, inputs: Sequence[Any]) -> dict[str, int]:
         """The size of every dim, by name, as far as it can be told from the inputs."""
@@ -234,6 +255,33 @@ class Limits:
         return json.dumps(
             [{"constraint": item.text, "dims": list(item.dims), "code": item.code} for item in self.constraints]
         )
+
+
+def report_narrowed(constraints: Iterable[Constraint], *, strict: bool, stacklevel: int) -> None:
+    """Warns of the constraints that leave fewer sizes than the user asked for.
+
+    Args:
+        constraints: Those of the program; others than narrowing ones are left out.
+        strict: Whether to raise instead.
+        stacklevel: Of the warning, from this function up to the user's call.
+
+    Raises:
+        CaptureError: With ``strict``, if there are any.
+    """
+    lines = []
+    for constraint in constraints:
+        if constraint.narrows:
+            lines.append(f"  {constraint.text}")
+            if constraint.line is not None:
+                lines.append(f"    at: {constraint.line}")
+            if constraint.needed_by is not None:
+                lines.append(f"    {constraint.needed_by} is not for empty tensors")
+    if not lines:
+        return
+    text = "the model can not be exported for all sizes that were asked for, only for:\n" + "\n".join(lines)
+    if strict:
+        raise CaptureError(text, hint="pass strict_shapes=False to export for these sizes only")
+    warnings.warn(text, UserWarning, stacklevel=stacklevel)
 
 
 def _violated(constraints: Iterable[Constraint], sizes: Mapping[str, int]) -> Constraint | None:

@@ -24,7 +24,7 @@ from fxonnx_translations.torch_compat import (
 
 from .periods import Bounds, always_holds, least
 
-__all__ = ["bounds_of", "follows", "normal_forms", "text_of"]
+__all__ = ["bounds_of", "divisor_of", "follows", "normal_forms", "text_of"]
 
 
 def normal_forms(expression: sympy.Basic) -> Iterator[sympy.Basic]:
@@ -179,6 +179,15 @@ def bounds_of(relation: sympy.Basic) -> tuple[sympy.Symbol, Bounds] | None:
                 return symbol, Bounds(limit, limit)
             at_least = isinstance(relation, sympy.Ge) == (symbol is relation.args[0])
             return symbol, Bounds(limit, None) if at_least else Bounds(None, limit)
+    return None
+
+
+def divisor_of(relation: sympy.Basic) -> int | None:
+    """The number that one size is a multiple of, for a relation like ``n % 4 == 0``."""
+    if isinstance(relation, sympy.Eq):
+        for remainder, zero in (relation.args, relation.args[::-1]):
+            if zero == 0 and isinstance(remainder, Mod | PythonMod) and remainder.args[0].is_Symbol:
+                return int(remainder.args[1]) if remainder.args[1].is_Integer else None
     return None
 
 

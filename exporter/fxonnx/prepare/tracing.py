@@ -12,6 +12,7 @@ from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from fxonnx_translations.torch_compat import (
     DisableTorchFunction,
+    FakeTensor,
     OpOverload,
     decomposition_table,
     disable_fake_tensor_cache,
@@ -174,16 +175,39 @@ def trace_call(node: torch.fx.Node, function: Callable[..., Any], *, check: bool
 
     fake_mode = fake_mode_of([*_flat(values), *_flat([node.meta.get("val")])])
     try:
-        with torch.no_grad(), no_new_guards(fake_mode), fake_mode or contextlib.nullcontext():
-            traced = make_fx(run, tracing_mode="fake", pre_dispatch=True, _disable_torch_fn_metadata_mode=True)(*values)
+        traced = _traced(run, values, fake_mode)
     except Exception as error:
         # Foreign code may raise anything; what went wrong is reported with the operator.
-        raise TraceError(f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}") from error
+        failure = TraceError(f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}")
+        plain = [_contiguous(value) for value in values]
+        if all(one is other for one, other in zip(plain, values, strict=True)):
+            raise failure from error
+        try:
+            # torch asks whether transposed sizes are 1; the memory layout means nothing in ONNX.
+            traced = _traced(run, plain, fake_mode)
+        except Exception:  # noqa: BLE001 - the first failure is the one that is reported
+            raise failure from error
     _settle_constants(traced)
     _clean(traced.graph)
     if check:
         _check(node, traced.graph)
     return traced
+
+
+def _traced(run: Callable[..., Any], values: Sequence[Any], fake_mode: Any) -> torch.fx.GraphModule:
+    with torch.no_grad(), no_new_guards(fake_mode), fake_mode or contextlib.nullcontext():
+        return make_fx(run, tracing_mode="fake", pre_dispatch=True, _disable_torch_fn_metadata_mode=True)(*values)
+
+
+def _contiguous(value: Any) -> Any:
+    """A fake tensor of the same sizes in the order of its axes, for one with symbolic sizes in another order."""
+    if not isinstance(value, FakeTensor) or value.layout is not torch.strided or value.dim() < 2:
+        return value
+    if not any(isinstance(size, torch.SymInt) for size in value.shape):
+        return value
+    with value.fake_mode:
+        plain = torch.empty(value.shape, dtype=value.dtype, device=value.device)
+    return value if value_key(plain) == value_key(value) else plain
 
 
 def _flat(values: Sequence[Any]) -> list[Any]:

@@ -84,6 +84,24 @@ def tensor_split_sections(op: Op, self: ir.Value, sections: Dim, dim: int = 0) -
     return _pieces(op, self, dim)
 
 
+@translates("aten::hsplit.int")
+def hsplit(op: Op, self: ir.Value, sections: int) -> list[ir.Value]:
+    """aten::hsplit.int(Tensor(a -> *) self, int sections) -> Tensor(a)[]"""
+    return _pieces(op, self, 0 if op.rank_of(self) == 1 else 1)
+
+
+@translates("aten::vsplit.int")
+def vsplit(op: Op, self: ir.Value, sections: int) -> list[ir.Value]:
+    """aten::vsplit.int(Tensor(a -> *) self, int sections) -> Tensor(a)[]"""
+    return _pieces(op, self, 0)
+
+
+@translates("aten::dsplit.int")
+def dsplit(op: Op, self: ir.Value, sections: int) -> list[ir.Value]:
+    """aten::dsplit.int(Tensor(a -> *) self, int sections) -> Tensor(a)[]"""
+    return _pieces(op, self, 2)
+
+
 @translates("aten::tensor_split.indices")
 def tensor_split_indices(op: Op, self: ir.Value, indices: Sequence[Dim], dim: int = 0) -> list[ir.Value]:
     """aten::tensor_split.indices(Tensor(a -> *) self, SymInt[] indices, int dim=0) -> Tensor(a)[]"""

@@ -14,7 +14,9 @@ _MEAN, _SUM = 1, 2
 
 @translates("aten::multilabel_margin_loss")
 def multilabel_margin_loss(op: Op, self: ir.Value, target: ir.Value, reduction: int = _MEAN) -> ir.Value:
-    """aten::multilabel_margin_loss(Tensor self, Tensor target, int reduction=Mean) -> Tensor"""
+    """aten::multilabel_margin_loss(Tensor self, Tensor target, int reduction=1) -> Tensor"""
+    if op.rank_of(self) == 0:
+        self, target = op.Unsqueeze(self, [0]), op.Unsqueeze(target, [0])
     dtype, classes = op.dtype_of(self), op.dims(self)[-1]
     # torch's decomposition counts the places after the first -1 as labels of class 0.
     ended = op.CumSum(op.cast(op.Less(target, op.const(0, op.dtype_of(target))), INT64), op.const(op.rank_of(self) - 1))

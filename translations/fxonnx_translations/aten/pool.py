@@ -297,7 +297,8 @@ def _exact_average(op: Op, value: ir.Value, windows: Windows, include_pad: bool,
 def _average(op: Op, value: ir.Value, windows: Windows, include_pad: bool) -> ir.Value:
     """AveragePool; what torch counts and ONNX does not is padded by an operator of its own."""
     pads, nothing = windows.pads, [0] * windows.rank
-    after = windows.overhang(op.dims(value)[2:], _counts(op, windows))
+    counts = _counts(op, windows)
+    after = windows.overhang(op.dims(value)[2:], counts)
     begin, end, attributes = pads, pads if after is None else after, {}
     if after is None:
         attributes["ceil_mode"] = 1
@@ -308,9 +309,15 @@ def _average(op: Op, value: ir.Value, windows: Windows, include_pad: bool) -> ir
             end = nothing if after is None else [max(0, more - pad) for more, pad in zip(after, pads, strict=True)]
         else:
             attributes["count_include_pad"] = 1
-    return op.AveragePool(
+    pooled = op.AveragePool(
         value, kernel_shape=windows.kernel, strides=windows.strides, pads=[*begin, *end], **attributes
     )
+    if after is None and begin is not pads:
+        # A last window that begins in the padding counts for ONNX, where the padding is part of the input by now.
+        dims = (*op.dims(value)[:2], *counts)
+        axes = list(range(2, 2 + windows.rank))
+        pooled = op.shaped(op.Slice(pooled, [0] * windows.rank, op.sizes(counts), axes), dims)
+    return pooled
 
 
 @translates("aten::avg_pool1d", "aten::avg_pool2d", "aten::avg_pool3d")

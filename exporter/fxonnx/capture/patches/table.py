@@ -52,6 +52,12 @@ TRACING_PATCHES: tuple[Patch, ...] = (
         guard_or_defer_runtime_assert,
         "a shortcut or a memory layout would become an assertion of the program",
     ),
+    KernelPatch("aten::tensor_split.sections", tensor_split, "torch asks which sections are longer at the example"),
+    Patch(
+        "torch.fx.experimental.symbolic_shapes:_guard_or",
+        guard_or,
+        "it simplifies expressions to answer what the example answers",
+    ),
 )
 """For whatever traces: torch.export, or make_fx when an operator is decomposed."""
 
@@ -113,18 +119,12 @@ CAPTURE_PATCHES: tuple[Patch, ...] = (
         )
         for name in CACHED_OPERATIONS
     ),
-    Patch(
-        "torch.fx.experimental.symbolic_shapes:_guard_or",
-        guard_or,
-        "it simplifies expressions to answer what the example answers",
-    ),
     ValuePatch("torch.fx.experimental.sym_node:SymNode.expr", symbolic_sizes.cached_expression, "it is slow"),
     Patch("torch.fx.experimental.sym_node:SymNode.maybe_as_int", symbolic_sizes.maybe_as_int, "it is slow"),
     KernelPatch("aten::lstm.input", recurrent.lstm, "torch runs the layer step by step, which fixes the length"),
     KernelPatch("aten::gru.input", recurrent.rnn, "torch runs the layer step by step, which fixes the length"),
     KernelPatch("aten::rnn_tanh.input", recurrent.rnn, "torch runs the layer step by step, which fixes the length"),
     KernelPatch("aten::rnn_relu.input", recurrent.rnn, "torch runs the layer step by step, which fixes the length"),
-    KernelPatch("aten::tensor_split.sections", tensor_split, "torch asks which sections are longer at the example"),
     ShapePatch("aten::conv_tbc", recurrent.conv_tbc, "its kernel reads the sizes as numbers, which fixes them"),
     KernelPatch("aten::_shape_as_tensor", recurrent.shape_as_tensor, "its kernel reads memory that fake tensors lack"),
     KernelPatch("aten::max_pool1d", shape_kernels.max_pool1d, "its kernel makes a number of the length"),
