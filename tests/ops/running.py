@@ -207,7 +207,7 @@ def _is_random(problem: Problem, position: int, first: Any) -> bool:
     if not isinstance(first, torch.Tensor):
         return False
     # Few random numbers of few bits may be the same by chance.
-    for offset in range(1, 9):
+    for offset in range(1, 65):
         with mock.patch.object(
             torch, "manual_seed", lambda seed, by=offset: torch.default_generator.manual_seed(seed + by)
         ):
