@@ -3,8 +3,8 @@
     python -m benchmarks.kernel_probe [--operators Add,Max]
 
 Each operator of ONNX is loaded as a model of one node, in each form that it has from opset 11 on and with each type
-that its schema allows for each of its type variables. ``fxonnx_translations/kernels.py`` holds what this printed for
-ONNX Runtime 1.31. Sequences, strings, complex numbers and types of less than 8 bits or of 8-bit floats are left out.
+that its schema allows for each of its type variables. ``fxonnx_translations/_opsets/ort_kernels.py`` holds the output
+for ONNX Runtime 1.31. Sequences, strings, complex numbers, types of less than 8 bits and 8-bit floats are left out.
 """
 
 from __future__ import annotations

@@ -16,9 +16,9 @@ import torch
 from click.testing import Result
 from typer.testing import CliRunner
 
-import fxonnx.demo
+import fxonnx._cli.demo
 from fxonnx import ArgumentError, UnsupportedOperatorError, VerificationError
-from fxonnx.cli import app, main
+from fxonnx._cli.main import app, main
 
 SOURCE = """
 import torch
@@ -123,8 +123,8 @@ def test_export_of_a_file_with_options(module: str, tmp_path: Path) -> None:
 
 def test_several_sizes(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
     trials = []
-    verify = fxonnx.verification.verify
-    monkeypatch.setattr("fxonnx.verification.verify", lambda *a, **k: [trials.append(k["sizes"]), verify(*a, **k)])
+    verify = fxonnx._verification.verify
+    monkeypatch.setattr("fxonnx._verification.verify", lambda *a, **k: [trials.append(k["sizes"]), verify(*a, **k)])
     result = invoke("export", f"{module}:four", "-o", "m.onnx", "--all-sizes", "--strict-shapes")
     assert result.exit_code == 0, result.stderr
     assert result.stdout.endswith("verified\n")
@@ -194,7 +194,7 @@ def test_errors_that_are_no_export_errors(module: str, monkeypatch: pytest.Monke
     def surprising(text: str) -> None:
         raise KeyError("surprise")
 
-    monkeypatch.setattr("fxonnx.sources.load_source", surprising)
+    monkeypatch.setattr("fxonnx._cli.loading.load_source", surprising)
     result = invoke("export", f"{module}:two", "-o", "m.onnx")
     assert result.exit_code == 1
     assert result.stderr.endswith("error: KeyError: 'surprise'\nhint: --debug shows where\n")
@@ -204,7 +204,7 @@ def test_a_failed_verification_leaves_no_file(module: str, tmp_path: Path, monke
     def disagree(*args: object, **kwargs: object) -> None:
         raise VerificationError("ONNX Runtime and eager torch disagree")
 
-    monkeypatch.setattr("fxonnx.verification.verify", disagree)
+    monkeypatch.setattr("fxonnx._verification.verify", disagree)
     result = invoke("export", f"{module}:two", "-o", "m.onnx", "--verify")
     assert result.exit_code == 1
     assert "error FX008: ONNX Runtime and eager torch disagree" in result.stderr
@@ -221,7 +221,7 @@ def test_demo(tmp_path: Path) -> None:
     assert [value.name for value in graph.input] == ["actual_input_1"]
     assert [value.name for value in graph.output] == ["output1"]
     assert graph.input[0].type.tensor_type.shape.dim[0].dim_param == "batch"
-    parameters = set(fxonnx.demo.AlexNet().state_dict())
+    parameters = set(fxonnx._cli.demo.AlexNet().state_dict())
     assert parameters == {name.split("::")[0] for tensor in graph.initializer if "." in (name := tensor.name)}
 
 
@@ -230,7 +230,7 @@ def test_demo_fails_on_a_mismatch(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return x.mean((1, 2, 3)) if torch.compiler.is_exporting() else x.sum((1, 2, 3))
 
-    monkeypatch.setattr(fxonnx.demo, "AlexNet", Tiny)
+    monkeypatch.setattr(fxonnx._cli.demo, "AlexNet", Tiny)
     result = invoke("demo", "-o", str(tmp_path / "m.onnx"))
     assert result.exit_code == 1
     assert "error FX008: ONNX Runtime and eager torch disagree at batch 10: 10 of 10 elements differ" in result.stderr
@@ -246,7 +246,7 @@ def test_demo_checks_its_destination_first(tmp_path: Path) -> None:
 def test_help_and_version_without_torch() -> None:
     code = """
 import sys
-from fxonnx.cli import main
+from fxonnx._cli.main import main
 sys.argv = ["fxonnx", sys.argv[1]]
 try:
     main()

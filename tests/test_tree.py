@@ -48,11 +48,11 @@ ASSIGNED = r"(?m)^\s*(torch|F|nn|math|builtins)\.[\w.]+ = "
 
 @pytest.mark.parametrize("path", PACKAGES, ids=short)
 def test_torch_is_patched_in_one_room(path: Path) -> None:
-    if "capture/patches" in short(path):
+    if "_capture/patches" in short(path):
         return
     code = path.read_text()
     for forbidden in (r"unittest|\bmock\b", r"py_kernels", r"setattr\(torch(?!\.onnx,)", r"catch_warnings", ASSIGNED):
-        assert not re.search(forbidden, code), f"{forbidden}: a row of the table in capture/patches/table.py does it"
+        assert not re.search(forbidden, code), f"{forbidden}: a row of the table in _capture/patches/table.py does it"
 
 
 @pytest.mark.parametrize("path", sorted(ROOT.glob("translations/**/*.py")), ids=short)
@@ -80,9 +80,9 @@ def _dotted_names(tree: ast.AST) -> Iterator[str]:
             yield ast.unparse(node)
 
 
-@pytest.mark.parametrize("path", [path for path in PACKAGES if path.name != "torch_compat.py"], ids=short)
+@pytest.mark.parametrize("path", [path for path in PACKAGES if path.name != "_torch_compat.py"], ids=short)
 def test_private_names_of_torch_are_imported_in_one_module(path: Path) -> None:
     names = {name for name in _dotted_names(ast.parse(path.read_text())) if re.match(r"torch\b.*\._[a-zA-Z]", name)}
     # An operator is part of a program, whatever its name.
     private = {name for name in names if not name.startswith("torch.ops.")}
-    assert private <= NOT_PRIVATE, "import them in fxonnx_translations/torch_compat.py"
+    assert private <= NOT_PRIVATE, "import them in fxonnx_translations/_torch_compat.py"

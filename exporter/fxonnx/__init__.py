@@ -12,9 +12,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .api import export
-    from .capture.constraints import Constraint
-    from .drop_in import (
+    from ._capture.constraints.constraint import Constraint
+    from ._drop_in import (
         ExportableModule,
         enable_fake_mode,
         export_to_pretty_string,
@@ -23,6 +22,15 @@ if TYPE_CHECKING:
         select_model_mode_for_export,
         uninstall,
     )
+    from ._export import export
+    from ._export_context import is_in_onnx_export
+    from ._input_observer import InputObserver
+    from ._program import ONNXProgram
+    from ._program.external_data import REFERENCE
+    from ._program.multi_model import save_all
+    from ._program.weights import weights_of
+    from ._symbolic_registry import register_custom_op_symbolic, unregister_custom_op_symbolic
+    from ._verification import Row, verify
     from .errors import (
         ArgumentError,
         CaptureError,
@@ -37,14 +45,6 @@ if TYPE_CHECKING:
         UnsupportedOperatorError,
         VerificationError,
     )
-    from .observer import InputObserver
-    from .program import ONNXProgram
-    from .program.several import save_all
-    from .program.sides import REFERENCE
-    from .program.weights import weights_of
-    from .state import is_in_onnx_export
-    from .symbolics import register_custom_op_symbolic, unregister_custom_op_symbolic
-    from .verification import Row, verify
 
 __all__ = [  # noqa: RUF022 - grouped
     # The export
@@ -87,25 +87,25 @@ __all__ = [  # noqa: RUF022 - grouped
 
 # A name must not be that of its module: importing the module would put it in the name's place.
 _ROOMS = {
-    "ExportableModule": "drop_in",
-    "enable_fake_mode": "drop_in",
-    "export_to_pretty_string": "drop_in",
-    "install": "drop_in",
-    "installed": "drop_in",
-    "select_model_mode_for_export": "drop_in",
-    "uninstall": "drop_in",
-    "Constraint": "capture.constraints",
-    "InputObserver": "observer",
-    "ONNXProgram": "program",
-    "REFERENCE": "program.sides",
-    "save_all": "program.several",
-    "Row": "verification",
-    "export": "api",
-    "is_in_onnx_export": "state",
-    "register_custom_op_symbolic": "symbolics",
-    "unregister_custom_op_symbolic": "symbolics",
-    "verify": "verification",
-    "weights_of": "program.weights",
+    "ExportableModule": "_drop_in",
+    "enable_fake_mode": "_drop_in",
+    "export_to_pretty_string": "_drop_in",
+    "install": "_drop_in",
+    "installed": "_drop_in",
+    "select_model_mode_for_export": "_drop_in",
+    "uninstall": "_drop_in",
+    "Constraint": "_capture.constraints.constraint",
+    "InputObserver": "_input_observer",
+    "ONNXProgram": "_program",
+    "REFERENCE": "_program.external_data",
+    "save_all": "_program.multi_model",
+    "Row": "_verification",
+    "export": "_export",
+    "is_in_onnx_export": "_export_context",
+    "register_custom_op_symbolic": "_symbolic_registry",
+    "unregister_custom_op_symbolic": "_symbolic_registry",
+    "verify": "_verification",
+    "weights_of": "_program.weights",
 }
 
 

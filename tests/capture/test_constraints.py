@@ -19,10 +19,9 @@ from torch.export import Dim
 from torch.utils._sympy.functions import FloorDiv, Max, Min, Mod, PythonMod
 
 import fxonnx
-from fxonnx.capture import capture
-from fxonnx.capture.guards import SourceLine
-from fxonnx.capture.periods import Bounds
-from fxonnx.capture.relations import bounds_of, follows, normal_forms, text_of
+from fxonnx._capture import capture
+from fxonnx._capture.constraints.constraint_solver import Bounds, bounds_of, follows, normal_forms, text_of
+from fxonnx._capture.constraints.guard_recorder import SourceLine
 from fxonnx.errors import ArgumentError, CaptureError
 
 R = torch.rand

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from fxonnx.capture import capture
+from fxonnx._capture import capture
 from fxonnx.errors import ArgumentError, CaptureError
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import fxonnx
-from fxonnx.capture.objects import assembled, dismantled, is_object, parts_of
+from fxonnx._capture.inputs.pytree_objects import assembled, dismantled, is_object, parts_of
 
 from ..models.torchvision_shim import import_torchvision
 

@@ -21,7 +21,7 @@ from torch.onnx import TrainingMode
 from torch.utils import _pytree as pytree
 
 import fxonnx
-from fxonnx.capture.patches import (
+from fxonnx._capture.patches import (
     CAPTURE_PATCHES,
     LOADING_PATCHES,
     Patch,

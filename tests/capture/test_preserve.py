@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch._subclasses import FakeTensor
 
-from fxonnx.capture import capture
+from fxonnx._capture import capture
 from fxonnx.errors import CaptureError
 
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from fxonnx.capture import capture
-from fxonnx.capture.patches import capture_patches
+from fxonnx._capture import capture
+from fxonnx._capture.patches import capture_patches
 from fxonnx.errors import CaptureError
 
 aten = torch.ops.aten

@@ -13,7 +13,7 @@ from torch import nn
 from torch.export import Dim
 from torch.utils._sympy.numbers import int_oo
 
-from fxonnx.capture import Capture, capture
+from fxonnx._capture import Capture, capture
 from fxonnx.errors import ArgumentError, CaptureError
 
 A = torch.zeros

@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from torch import nn
 
 import fxonnx
-from fxonnx.capture.size_forms import SizeForms
-from fxonnx_translations.torch_compat import CeilToInt, FloorDiv, IntTrueDiv, Max, Min, Mod, PythonMod
+from fxonnx._capture.constraints.size_forms import SizeForms
+from fxonnx_translations._torch_compat import CeilToInt, FloorDiv, IntTrueDiv, Max, Min, Mod, PythonMod
 
 n = sympy.Symbol("n", integer=True, positive=True)
 u = sympy.Symbol("u", integer=True)

@@ -11,7 +11,7 @@ import onnxruntime
 import torch
 
 import fxonnx
-from fxonnx.capture.objects import parts_of
+from fxonnx._capture.inputs.pytree_objects import parts_of
 
 __all__ = ["dynamic_parts", "run", "session", "zero_state"]
 

@@ -11,7 +11,7 @@ import onnxruntime
 import pytest
 import torch
 
-from fxonnx.capture.objects import parts_of
+from fxonnx._capture.inputs.pytree_objects import parts_of
 
 from .steps import run, session
 from .torchvision_shim import import_torchvision

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import fxonnx
-from fxonnx.capture.objects import parts_of
+from fxonnx._capture.inputs.pytree_objects import parts_of
 
 from .torchvision_shim import import_torchvision
 

@@ -12,7 +12,7 @@ from torch.export import Dim
 from torch.export.graph_signature import InputKind
 from torch.fx import Graph, GraphModule, Interpreter, Node
 
-from fxonnx.prepare.functionalize import Mutation, functionalize
+from fxonnx._prepare.functionalize import Mutation, functionalize
 
 
 class Model(nn.Module):

@@ -11,9 +11,9 @@ import torch.nn.functional as F
 from torch.export import Dim
 from torch.testing import assert_close
 
-from fxonnx.prepare.decompose import REASON_KEY, decompose
-from fxonnx.prepare.inline import inline
-from fxonnx.prepare.tracing import TraceError, splice_trace, trace_call
+from fxonnx._prepare.decompose import REASON_KEY, decompose
+from fxonnx._prepare.inline import inline
+from fxonnx._prepare.tracing import TraceError, splice_trace, trace_call
 from tests.prepare.helpers import capture, own_copy, run, targets
 
 aten = torch.ops.aten
@@ -166,7 +166,7 @@ def test_the_same_call_is_traced_once(monkeypatch: pytest.MonkeyPatch) -> None:
         traced.append(str(node.target))
         return trace_call(node, function)
 
-    monkeypatch.setattr("fxonnx.prepare.decompose.trace_call", counting)
+    monkeypatch.setattr("fxonnx._prepare.decompose.trace_call", counting)
     x = r(5, 4)
     program = capture(lambda x: F.silu(F.silu(F.silu(x)) + F.silu(x[:, :2]).sum()), (x,), ({0: D},))
     gm = own_copy(program)

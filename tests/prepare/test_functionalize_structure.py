@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from fxonnx._prepare.functionalize import functionalize
+from fxonnx._prepare.inline import inline
 from fxonnx.errors import PrepareError
-from fxonnx.prepare.functionalize import functionalize
-from fxonnx.prepare.inline import inline
 
 from .functionalize_harness import Model, X, Y, check, copied, export, functional, run, same, targets
 

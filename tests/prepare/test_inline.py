@@ -13,8 +13,8 @@ from torch.export import Dim
 from torch.testing import assert_close
 from torch.utils.checkpoint import checkpoint
 
+from fxonnx._prepare.inline import inline
 from fxonnx.errors import PrepareError
-from fxonnx.prepare.inline import inline
 from tests.prepare.helpers import capture, own_copy, run, targets
 
 aten = torch.ops.aten
@@ -335,7 +335,7 @@ def test_a_call_autocast_works_inside_of_must_be_decomposable(monkeypatch: pytes
     def broken(*_: Any) -> None:
         raise ValueError("no idea")
 
-    monkeypatch.setattr("fxonnx.prepare.autocast.decompositions", lambda _: [broken])
+    monkeypatch.setattr("fxonnx._prepare.autocast.decompositions", lambda _: [broken])
     gm = own_copy(capture(Layers(composite, fc=LAYERS["fc"]()), (torch.randn(3, 4),)))
     with pytest.raises(PrepareError, match=r"works inside aten\.einsum\.default at .*test_inline\.py:\d+, .* no idea"):
         inline(gm)

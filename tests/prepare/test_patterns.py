@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import fxonnx
-from fxonnx.prepare.patterns import PATTERNS, apply_patterns
+from fxonnx._prepare.patterns import PATTERNS, apply_patterns
 from tests.functions import Function
 
 

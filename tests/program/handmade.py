@@ -10,8 +10,8 @@ import torch
 from torch.export.graph_signature import ConstantArgument, InputKind
 
 from fxonnx import ONNXProgram
-from fxonnx_translations import dtypes
-from fxonnx_translations.weights import DerivedTensor, TorchTensor
+from fxonnx_translations._builder import dtypes
+from fxonnx_translations._builder.initializers import DerivedTensor, TorchTensor
 
 KIND = "pkg.torch.export.graph_signature.InputSpec.kind"
 

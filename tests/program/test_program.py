@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from fxonnx import ArgumentError, ONNXProgram, RuntimeSessionError, SaveError
-from fxonnx.program import session
-from fxonnx.program.binding import bind
-from fxonnx_translations.weights import TorchTensor
+from fxonnx._program import session
+from fxonnx._program.call_binding import bind
+from fxonnx_translations._builder.initializers import TorchTensor
 
 from .handmade import initializer, linear_model, program
 
@@ -266,5 +266,5 @@ def test_repr_is_short(many: ONNXProgram) -> None:
 
 
 def test_onnxruntime_is_imported_only_when_it_is_used() -> None:
-    code = "import sys; from fxonnx.program import ONNXProgram; sys.exit('onnxruntime' in sys.modules)"
+    code = "import sys; from fxonnx._program import ONNXProgram; sys.exit('onnxruntime' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

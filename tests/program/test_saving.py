@@ -19,10 +19,10 @@ import pytest
 import torch
 
 from fxonnx import SaveError
-from fxonnx.program import saving, wire
-from fxonnx.program.saving import save
-from fxonnx.program.staged import StagedFile
-from fxonnx_translations.weights import TorchTensor
+from fxonnx._program import protobuf_layout, saving
+from fxonnx._program.atomic_file import StagedFile
+from fxonnx._program.saving import save
+from fxonnx_translations._builder.initializers import TorchTensor
 
 from .handmade import initializer, linear_model
 
@@ -53,7 +53,7 @@ def test_saved_model_is_valid_and_runs(tmp_path: Path, external_data: bool | Non
     onnx.checker.check_model(str(path), full_check=True)
     np.testing.assert_allclose(run(path), expected(), rtol=1e-5)
     if not external_data:
-        assert onnx.load(path) == wire.serialize(linear_model())
+        assert onnx.load(path) == protobuf_layout.serialize(linear_model())
 
 
 def test_bytes_are_deterministic_and_the_same_for_every_kind_of_destination(tmp_path: Path) -> None:
@@ -299,7 +299,7 @@ sys.path.insert(0, {root!r})
 import torch
 from tests.program.handmade import initializer, linear_model
 from tests.program.test_saving import Watched
-from fxonnx.program.saving import save
+from fxonnx._program.saving import save
 
 def wait():
     print("writing", flush=True)
@@ -425,5 +425,5 @@ def test_initializer_without_a_value(tmp_path: Path) -> None:
 def test_lengths_are_written_as_protobuf_reads_them(number: int) -> None:
     proto = onnx.ModelProto()
     # Field 1 of a ModelProto, ir_version, is a varint.
-    proto.ParseFromString(b"\x08" + wire._varint(number))
+    proto.ParseFromString(b"\x08" + protobuf_layout._varint(number))
     assert proto.ir_version == number

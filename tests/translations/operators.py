@@ -13,8 +13,8 @@ import torch.ao.quantization.fx._decomposed
 import torch.onnx.ops
 import transformers.integrations.moe  # noqa: F401
 
-import fxonnx.api  # noqa: F401
-from fxonnx_translations.registry import Key
+import fxonnx._export  # noqa: F401
+from fxonnx_translations._registry import Key
 from tests.models.torchvision_shim import import_torchvision
 
 __all__ = ["is_absent", "overload_of"]

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import fxonnx
-from fxonnx_translations.aten import bessel, polynomials
+from fxonnx_translations._aten import bessel, polynomials
 
 from .harness import Case, T, run
 from .operators import overload_of

@@ -10,11 +10,11 @@ import pytest
 import sympy
 import torch
 
-from fxonnx_translations import dtypes
-from fxonnx_translations.builder import Builder, Unsupported
-from fxonnx_translations.names import Names
-from fxonnx_translations.op import Op
-from fxonnx_translations.symbols import SymbolTable
+from fxonnx_translations._builder import dtypes
+from fxonnx_translations._builder.builder import Builder, Unsupported
+from fxonnx_translations._builder.name_allocator import Names
+from fxonnx_translations._builder.op import Op
+from fxonnx_translations._builder.symbolic_dims import SymbolTable
 
 N = sympy.Symbol("n", integer=True, nonnegative=True)
 

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator
 import pytest
 
 import tests.translations as tables
-from fxonnx_translations import aten, complex
-from fxonnx_translations.registry import Key, Translation
-from fxonnx_translations.translations import MODULES, default_registry
+from fxonnx_translations import _aten, _complex, _library_ops
+from fxonnx_translations._builtin import MODULES, default_registry
+from fxonnx_translations._registry import Key, Translation
 
 from . import test_complex, test_complex_solve, test_complex_structural, test_fft, test_random
 from .harness import Case
@@ -54,9 +54,9 @@ def test_parameters_are_those_of_the_schemas(record: Translation) -> None:
 
 def test_every_module_of_translations_is_registered() -> None:
     found = {
-        importlib.import_module(f"{room.__name__}.{module.name}")
-        for room in (aten, complex)
-        for module in pkgutil.iter_modules(room.__path__)
+        importlib.import_module(module.name)
+        for room in (_aten, _complex, _library_ops)
+        for module in pkgutil.walk_packages(room.__path__, room.__name__ + ".")
     }
     with_translations = {
         module

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from fxonnx.prepare.tracing import decompositions
-from fxonnx_translations.translations import default_registry
+from fxonnx._prepare.tracing import decompositions
+from fxonnx_translations._builtin import default_registry
 
 from .harness import Case, T, run
 

@@ -7,9 +7,9 @@ from types import ModuleType
 import onnx_ir as ir
 import torch
 
-from fxonnx_translations.op import Op
-from fxonnx_translations.registry import build_registry, translates
-from fxonnx_translations.translations import default_registry
+from fxonnx_translations._builder.op import Op
+from fxonnx_translations._builtin import default_registry
+from fxonnx_translations._registry import build_registry, translates
 
 from .operators import is_absent, overload_of
 

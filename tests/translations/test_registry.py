@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from fxonnx_translations.registry import Call, Registry, Translation, build_registry, structural, translates
+from fxonnx_translations._registry import Call, Registry, Translation, build_registry, structural, translates
 
 aten = torch.ops.aten
 

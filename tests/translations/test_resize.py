@@ -11,8 +11,8 @@ import sympy
 import torch
 from torch.nn.functional import interpolate
 
-from fxonnx_translations.aten import resize
-from fxonnx_translations.registry import Call, build_registry
+from fxonnx_translations._aten import resize
+from fxonnx_translations._registry import Call, build_registry
 
 from .harness import Case, T, run
 

@@ -18,7 +18,7 @@ from .torchvision_kernels import make_operators_run  # noqa: E402  # needs an im
 
 make_operators_run()
 
-import fxonnx.capture.patches.torchvision_detection  # noqa: E402  # brings operators of its own
+import fxonnx._capture.patches.torchvision_detection  # noqa: E402  # brings operators of its own
 
 OPS = torch.ops.torchvision
 DOUBLE = torch.float64

@@ -1,0 +1,216 @@
+"""Dims that were to be dynamic, but have one possible size: fixed with a warning, or an error."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+import sympy
+from torch.export import Dim, ExportedProgram
+from torch.export.graph_signature import ConstantArgument, InputKind
+
+from ...errors import CaptureError
+from ..shapes.dynamic_shapes import DimHint, DimSpec, Leaf, Shapes
+from .constraint import Constraint, Limits, Place
+from .constraint_solver import text_of
+from .guard_recorder import GuardLog, SourceLine
+
+__all__ = ["FixedDim", "FixedDimsError", "capture_without_fixed", "fixed_dims_error", "with_fixed"]
+
+_Result = TypeVar("_Result")
+
+
+@dataclass(frozen=True)
+class FixedDim:
+    """A dim that was to be dynamic and has one possible size.
+
+    Attributes:
+        leaf: The leaf of the inputs.
+        axis: The axis; None is the value of an int.
+        size: The size.
+        line: The user's line of code that fixes it, if it is known.
+    """
+
+    leaf: Leaf
+    axis: int | None
+    size: int
+    line: SourceLine | None = None
+
+    @property
+    def spec(self) -> DimSpec:
+        """What was asked for."""
+        return self.leaf.dims[self.axis]
+
+    @property
+    def label(self) -> str:
+        """The place, for messages."""
+        return self.leaf.label if self.axis is None else f"{self.leaf.label} axis {self.axis}"
+
+
+class FixedDimsError(CaptureError):
+    """The model works for one size only of some dims that should be dynamic.
+
+    Attributes:
+        fixed: The dims.
+    """
+
+    def __init__(self, fixed: Sequence[FixedDim]) -> None:
+        self.fixed = tuple(fixed)
+        lines = []
+        for dim in fixed:
+            lines.append(f"  {dim.label}, {_describe(dim.spec)}, is always {dim.size}")
+            if dim.line is not None:
+                lines.append(f"    at: {dim.line}")
+        ones = any(dim.size == 1 for dim in fixed)
+        noun = "a dim" if len(fixed) == 1 else "dims"
+        super().__init__(
+            f"the model works for one size only of {noun} that should be dynamic:\n" + "\n".join(lines),
+            hint="look for sizes written as numbers or turned into Python ints on the way (view, reshape, int(), "
+            "range), or leave the axis out of dynamic_shapes to fix its size"
+            + ("; if the model treats a size of 1 as a special case, pass a larger example" if ones else ""),
+        )
+
+
+def fixed_dims_error(fixed: Sequence[tuple[Leaf, int | None, int]], log: GuardLog | None) -> FixedDimsError:
+    """The error for dims (leaf, axis, size), with the lines that fix them."""
+    found = []
+    for leaf, axis, size in fixed:
+        source = f"L['{leaf.parameter}']{leaf.path}" + ("" if axis is None else f".size()[{axis}]")
+        found.append(FixedDim(leaf, axis, size, None if log is None else log.line_that_fixes(source)))
+    return FixedDimsError(found)
+
+
+def capture_without_fixed(
+    attempt: Callable[[Shapes], _Result], shapes: Shapes, *, strict: bool
+) -> tuple[_Result, Shapes, tuple[FixedDim, ...]]:
+    """Captures a model; dims that it turns out to fix are made static, as long as others stay dynamic.
+
+    Args:
+        attempt: Captures the model with the given dims.
+        shapes: The dims that are to be dynamic.
+        strict: Whether a fixed dim is an error in any case.
+
+    Returns:
+        The result, the dims it was captured with, and those that are fixed.
+
+    Raises:
+        FixedDimsError: If no dim is left that is dynamic, or with ``strict``.
+    """
+    fixed: tuple[FixedDim, ...] = ()
+    while True:
+        try:
+            return attempt(shapes), shapes, fixed
+        except FixedDimsError as error:  # noqa: PERF203 - every attempt captures the model
+            reduced = shapes if strict else _without(shapes, error.fixed)
+            known = {dim.label for dim in fixed}
+            fixed += tuple(dim for dim in error.fixed if dim.label not in known)
+            if strict or reduced == shapes or not any(_is_demanded(leaf) for leaf in reduced.leaves):
+                raise FixedDimsError(fixed) from error.__cause__
+            fixed += _removed(shapes, reduced, fixed)
+            shapes = reduced
+
+
+def _without(shapes: Shapes, fixed: Sequence[FixedDim]) -> Shapes:
+    """The dims without those that are fixed, and without those that are equal to them by name."""
+    labels = {(dim.leaf.label, dim.axis) for dim in fixed}
+    places = {
+        (index, axis) for index, leaf in enumerate(shapes.leaves) for axis in leaf.dims if (leaf.label, axis) in labels
+    }
+    for group in shapes.shared:
+        if places.intersection(group.places):
+            places.update(group.places)
+    roots = {_root_name(shapes.leaves[index].dims[axis]) for index, axis in places} - {None}
+    leaves = tuple(
+        replace(
+            leaf,
+            dims={
+                axis: spec
+                for axis, spec in leaf.dims.items()
+                if (index, axis) not in places and _root_name(spec) not in roots
+            },
+        )
+        for index, leaf in enumerate(shapes.leaves)
+    )
+    shared = tuple(group for group in shapes.shared if not places.intersection(group.places))
+    return replace(shapes, leaves=leaves, shared=shared)
+
+
+def _removed(before: Shapes, after: Shapes, known: Sequence[FixedDim]) -> tuple[FixedDim, ...]:
+    """The dims that were made static because their names are those of fixed dims."""
+    labels = {dim.label for dim in known}
+    lines = {dim.spec: dim.line for dim in known if isinstance(dim.spec, str)}
+    removed = []
+    for leaf, left in zip(before.leaves, after.leaves, strict=True):
+        for axis in leaf.dims.keys() - left.dims.keys():
+            size = leaf.value if axis is None else leaf.value.shape[axis]
+            spec = leaf.dims[axis]
+            removed.append(FixedDim(leaf, axis, size, lines.get(spec) if isinstance(spec, str) else None))
+    return tuple(dim for dim in removed if dim.label not in labels)
+
+
+def with_fixed(limits: Limits, fixed: Sequence[FixedDim], program: ExportedProgram, leaves: Sequence[Leaf]) -> Limits:
+    """Adds the constraints that fixed dims have their sizes.
+
+    Args:
+        limits: The limits of the program in which they are static.
+        fixed: The dims.
+        program: The program.
+        leaves: The leaves of its inputs.
+    """
+    taken = {symbol.name for place in limits.places for symbol in place.expression.free_symbols}
+    positions = _positions(program, leaves)
+    constraints: dict[str, Constraint] = {}
+    places = []
+    for dim in fixed:
+        name = _own_name(dim, taken)
+        symbol = sympy.Symbol(name, integer=True, positive=True)
+        if name not in constraints:
+            relation = sympy.Eq(symbol, dim.size)
+            line = None if dim.line is None else str(dim.line)
+            code = None if dim.line is None else dim.line.code
+            constraints[name] = Constraint(text_of(relation), relation, (name,), line, code, narrows=True)
+        if dim.leaf.label in positions:
+            # The program has no symbol for it, only the user has a name.
+            places.append(Place(positions[dim.leaf.label], dim.axis, dim.label, symbol, is_exact=False))
+    return replace(limits, constraints=(*limits.constraints, *constraints.values()), places=(*limits.places, *places))
+
+
+def _positions(program: ExportedProgram, leaves: Sequence[Leaf]) -> dict[str, int]:
+    """Label of a leaf to its position among the inputs that are not built into the program."""
+    given = iter(leaves)
+    positions: dict[str, int] = {}
+    inputs = 0
+    for spec in program.graph_signature.input_specs:
+        if spec.kind not in (InputKind.USER_INPUT, InputKind.CUSTOM_OBJ):
+            continue
+        leaf = next(given, None) if spec.kind == InputKind.USER_INPUT else None
+        if not isinstance(spec.arg, ConstantArgument):
+            if leaf is not None:
+                positions[leaf.label] = inputs
+            inputs += 1
+    return positions
+
+
+def _own_name(dim: FixedDim, taken: Collection[str]) -> str:
+    """The user's name; that of the place if there is none, or if another dim has it."""
+    spec = dim.spec
+    name = spec if isinstance(spec, str) else _root_name(spec) if getattr(spec, "root", None) is None else None
+    if name is None or name in taken:
+        return dim.leaf.label if dim.axis is None else f"{dim.leaf.label}.shape[{dim.axis}]"
+    return name
+
+
+def _root_name(spec: DimSpec) -> str | None:
+    """The name of a Dim, or of that which it is derived from; None for other specs."""
+    return str(getattr(spec, "root", spec).__name__) if isinstance(spec, Dim) else None
+
+
+def _is_demanded(leaf: Leaf) -> bool:
+    return any(not (isinstance(spec, DimHint) and spec.type == Dim.AUTO.type) for spec in leaf.dims.values())
+
+
+def _describe(spec: DimSpec) -> str:
+    if isinstance(spec, str):
+        return repr(spec)
+    return repr(spec.__name__) if isinstance(spec, Dim) else f"Dim.{spec.type.name}"

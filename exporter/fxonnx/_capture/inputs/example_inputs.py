@@ -1,0 +1,196 @@
+"""The example inputs, bound to the parameters of ``forward``."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass
+from inspect import Parameter, Signature
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind
+
+from fxonnx_translations._torch_compat import pytree
+
+from ...errors import ArgumentError
+from .pytree_objects import dismantled, is_object
+
+__all__ = ["Inputs", "bind_inputs", "check_model", "expand", "inputs_of_program", "user_inputs"]
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Example inputs that fit a signature.
+
+    Attributes:
+        args: Positional inputs.
+        kwargs: Keyword inputs, in the order the user gave them: it is the order of the graph inputs.
+        signature: Of ``forward``, with ``**kwargs`` replaced by the keywords that are given.
+        var_keyword: What the ``**kwargs`` parameter is called, if there is one.
+        objects: Positional and keyword inputs as they were given, if objects among them were taken apart.
+    """
+
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    signature: Signature
+    var_keyword: str | None = None
+    objects: tuple[tuple[Any, ...], Mapping[str, Any]] | None = None
+
+    def names(self) -> tuple[str, ...]:
+        """What to call each positional input: its parameter, or ``ys[1]`` for one of ``*ys``."""
+        positional: list[str] = []
+        for parameter in self.signature.parameters.values():
+            if parameter.kind == Parameter.VAR_POSITIONAL:
+                extra = len(self.args) - len(positional)
+                positional.extend(f"{parameter.name}[{index}]" for index in range(extra))
+            elif parameter.kind != Parameter.KEYWORD_ONLY:
+                positional.append(parameter.name)
+        return tuple(positional[: len(self.args)])
+
+    def stand_ins(self) -> frozenset[int]:
+        """The ``id`` of every dict that stands for an object that was taken apart."""
+        if self.objects is None:
+            return frozenset()
+        leaves, structure = pytree.tree_flatten(self.objects)
+        parts = structure.flatten_up_to((self.args, self.kwargs))
+        return frozenset(id(part) for leaf, part in zip(leaves, parts, strict=True) if is_object(leaf))
+
+
+def check_model(model: Any) -> None:
+    """Checks that torch.export can work with the model at all.
+
+    Raises:
+        ArgumentError: If it is neither an nn.Module, a scripted function nor an ExportedProgram.
+    """
+    if isinstance(model, torch.nn.Module | torch.jit.ScriptFunction | ExportedProgram):
+        return
+    if isinstance(model, type) and issubclass(model, torch.nn.Module):
+        raise ArgumentError("model", f"{model.__name__} is a class", hint=f"pass an instance: {model.__name__}(...)")
+    if callable(model):
+        name = getattr(model, "__name__", type(model).__name__)
+        raise ArgumentError(
+            "model",
+            f"expected an nn.Module or an ExportedProgram, got the function {name}",
+            hint="call it from the forward of an nn.Module and pass that module",
+        )
+    raise ArgumentError("model", f"expected an nn.Module or an ExportedProgram, got a {type(model).__name__}")
+
+
+def bind_inputs(model: torch.nn.Module, args: Any, kwargs: Any) -> Inputs:
+    """Binds the example inputs to ``forward``.
+
+    As in torch.onnx, a dict that ends ``args`` while ``kwargs`` is empty may stand for the keyword inputs. It does
+    when only that reading fits the signature; when both fit, a dict whose keys are all parameters that are not given
+    yet is read as keywords, any other one as an input.
+
+    Raises:
+        ArgumentError: If ``args`` is no tuple, ``kwargs`` no dict with string keys, or both do not fit ``forward``.
+    """
+    positional = _positional(args)
+    keywords = _keywords(kwargs)
+    try:
+        signature = inspect.signature(model.forward)
+    except (TypeError, ValueError) as error:
+        raise ArgumentError("model", f"the signature of its forward can not be read: {error}") from error
+    if positional and not keywords and isinstance(positional[-1], dict) and _keys_are_names(positional[-1]):
+        trailing: dict[str, Any] = positional[-1]
+        literal = _misfit(signature, positional, {})
+        reading = _misfit(signature, positional[:-1], trailing)
+        if reading is None and (literal is not None or _names_parameters(signature, trailing)):
+            positional, keywords = positional[:-1], trailing
+    problem = _misfit(signature, positional, keywords)
+    if problem is not None:
+        wrong = "kwargs" if "keyword" in problem else "args"
+        raise ArgumentError(
+            wrong,
+            f"the example inputs do not fit {type(model).__name__}.forward{signature}: {problem}",
+            hint="args holds the positional inputs in order, kwargs the others by name",
+        )
+    given = (positional, keywords)
+    args, keywords_of_tensors = plain = dismantled(given)
+    objects = None if plain is given else given
+    return Inputs(args, keywords_of_tensors, *expand(signature, keywords), objects)
+
+
+def _positional(args: Any) -> tuple[Any, ...]:
+    if isinstance(args, torch.Tensor):
+        return (args,)
+    if isinstance(args, tuple):
+        return args
+    if isinstance(args, list):
+        hint = "pass a tuple: (a, b) for two inputs, ([a, b],) for one input that is a list"
+    elif isinstance(args, Mapping):
+        hint = "pass inputs by name as kwargs=..., or ({...},) for one input that is a dict"
+    else:
+        hint = "pass a tuple of the inputs, such as (x,)"
+    raise ArgumentError("args", f"expected a tuple or a tensor, got a {type(args).__name__}", hint=hint)
+
+
+def _keywords(kwargs: Any) -> dict[str, Any]:
+    if kwargs is None:
+        return {}
+    if not isinstance(kwargs, Mapping):
+        raise ArgumentError("kwargs", f"expected a dict of inputs by name, got a {type(kwargs).__name__}")
+    for key in kwargs:
+        if not isinstance(key, str):
+            raise ArgumentError("kwargs", f"expected names of forward's parameters as keys, got {key!r}")
+    return dict(kwargs)
+
+
+def _keys_are_names(value: Mapping[Any, Any]) -> bool:
+    return all(isinstance(key, str) for key in value)
+
+
+def _names_parameters(signature: Signature, keywords: Mapping[str, Any]) -> bool:
+    return all(
+        key in signature.parameters and signature.parameters[key].kind != Parameter.VAR_KEYWORD for key in keywords
+    )
+
+
+def _misfit(signature: Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as error:
+        return str(error)
+    return None
+
+
+def expand(signature: Signature, keywords: Mapping[str, Any]) -> tuple[Signature, str | None]:
+    """Replaces ``**kwargs`` by the keywords that go into it."""
+    variable = next((p for p in signature.parameters.values() if p.kind == Parameter.VAR_KEYWORD), None)
+    if variable is None:
+        return signature, None
+    named = [parameter for parameter in signature.parameters.values() if parameter is not variable]
+    known = {parameter.name for parameter in named if parameter.kind != Parameter.POSITIONAL_ONLY}
+    extra = [Parameter(key, Parameter.KEYWORD_ONLY) for key in keywords if key not in known]
+    return Signature([*named, *extra]), variable.name
+
+
+def user_inputs(program: ExportedProgram) -> list[str]:
+    """What the placeholders of the inputs are called, constants among them."""
+    return [spec.arg.name for spec in program.graph_signature.input_specs if spec.kind == InputKind.USER_INPUT]
+
+
+def inputs_of_program(program: ExportedProgram) -> Inputs:
+    """The inputs of an ExportedProgram, with the fake tensors of its placeholders in place of examples."""
+    placeholders = program.graph.find_nodes(op="placeholder")
+    values = [
+        node.meta.get("val")
+        for spec, node in zip(program.graph_signature.input_specs, placeholders, strict=True)
+        if spec.kind == InputKind.USER_INPUT
+    ]
+    in_spec = program.call_spec.in_spec
+    if in_spec is None:
+        raise ArgumentError("model", "the ExportedProgram does not say how it is called")
+    args, kwargs = pytree.tree_unflatten(values, in_spec)
+    signature = program.module_call_graph[0].signature
+    known = signature.forward_arg_names if signature is not None else None
+    names = [name for name in known or () if name not in kwargs]
+    if len(names) != len(args):
+        # One name stands for all of *args.
+        names = [f"arg{index}" for index in range(len(args))]
+    parameters = [Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in names]
+    parameters += [Parameter(name, Parameter.KEYWORD_ONLY) for name in kwargs]
+    return Inputs(tuple(args), kwargs, Signature(parameters))

@@ -1,0 +1,129 @@
+"""Names of inputs and outputs by where they are in what ``forward`` takes and returns."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from torch.export import ExportedProgram
+from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
+
+from fxonnx_translations._torch_compat import pytree
+
+from ..shapes.dynamic_shapes import Leaf
+from .example_inputs import Inputs
+from .pytree_objects import is_object
+
+__all__ = [
+    "dotted_name",
+    "graph_names",
+    "input_paths",
+    "output_paths",
+]
+
+
+# What a language model returns for the next call, where its own name is that of an input.
+_PRESENT = {"past_key_values": "present", "cache_params": "present"}
+
+
+def input_paths(program: ExportedProgram, inputs: Inputs, leaves: tuple[Leaf, ...]) -> dict[str, str]:
+    """Placeholder to path, ``past_key_values.0.key``, for the parts of objects; other inputs keep torch's names."""
+    if inputs.objects is None:
+        return {}
+    args, kwargs = inputs.objects
+    given = {**dict(zip(inputs.names(), args, strict=True)), **kwargs}
+    with_objects = {name for name, value in given.items() if any(map(is_object, pytree.tree_leaves(value)))}
+    placeholders = [spec.arg.name for spec in program.graph_signature.input_specs if spec.kind == InputKind.USER_INPUT]
+    return {
+        placeholder: _dotted(leaf.label)
+        for placeholder, leaf in zip(placeholders, leaves, strict=True)
+        if leaf.parameter in with_objects
+    }
+
+
+def _dotted(label: str) -> str:
+    """``caches[0]['1.key']`` as ``caches.0.1.key``."""
+    return label.replace("['", ".").replace("[", ".").replace("']", "").replace("]", "")
+
+
+def output_paths(program: ExportedProgram) -> Mapping[int, str]:
+    """Position among the user's outputs to name, for outputs in a dict, a dataclass or an object.
+
+    Positions in lists and tuples alone say less than the name of the operator does, and give no name.
+    """
+    structure = program.call_spec.out_spec
+    if structure is None:
+        return {}
+    vals = {node.name: node.meta.get("val") for node in program.graph.nodes}
+    values = [
+        spec.arg.value if isinstance(spec.arg, ConstantArgument) else vals[spec.arg.name]
+        for spec in program.graph_signature.output_specs
+        if spec.kind == OutputKind.USER_OUTPUT
+    ]
+    taken = {spec.arg.name for spec in program.graph_signature.input_specs if spec.kind == InputKind.USER_INPUT}
+    found: dict[int, str] = {}
+    for position, names in enumerate(_leaf_paths(pytree.tree_unflatten(values, structure))):
+        if not any(isinstance(name, str) for name in names):
+            continue
+        first = str(names[0])
+        if first in _PRESENT and any(name == first or name.startswith(f"{first}_") for name in taken):
+            names[0] = _PRESENT[first]
+        found[position] = ".".join(map(str, names))
+    return found
+
+
+def _leaf_paths(tree: Any) -> Iterator[list[str | int]]:
+    """The path of every leaf; not pytree's own, which refuses containers that are registered without names."""
+    node = pytree.SUPPORTED_NODES.get(pytree._get_node_type(tree))
+    if node is None:
+        yield []
+        return
+    if node.flatten_with_keys_fn is not None:
+        parts = [(_key(entry), child) for entry, child in node.flatten_with_keys_fn(tree)[0]]
+    else:
+        children, _ = node.flatten_fn(tree)
+        is_named = isinstance(tree, Mapping) and len(tree) == len(children)
+        parts = list(zip(map(str, tree) if is_named else range(len(children)), children, strict=True))
+    for name, child in parts:
+        for path in _leaf_paths(child):
+            yield [name, *path]
+
+
+def _key(entry: Any) -> str | int:
+    if isinstance(entry, pytree.SequenceKey):
+        return int(entry.idx)
+    return str(entry.key if isinstance(entry, pytree.MappingKey) else getattr(entry, "name", entry))
+
+
+# What pytree.keystr writes: a repr of the key in brackets, or an attribute.
+_STEP = re.compile(r"""\[('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^\]]*)\]|\.(\w+)""")
+
+
+def graph_names(leaves: Sequence[Leaf]) -> list[str]:
+    """The names torch.export gives to the graph inputs: ``x_a_0`` for ``x['a'][0]``, ``x_a_0_1`` if that is taken."""
+    names: list[str] = []
+    for leaf in leaves:
+        wanted = dotted_name(leaf, "_", other="_").lower()
+        name, number = wanted, 0
+        while name in names:
+            number += 1
+            name = f"{wanted}_{number}"
+        names.append(name)
+    return names
+
+
+def dotted_name(leaf: Leaf, separator: str = ".", other: str | None = None) -> str:
+    """Parameter and path of a leaf as one word: ``x.a.0`` for ``x['a'][0]``.
+
+    Args:
+        leaf: The leaf.
+        separator: What stands between two steps of the path.
+        other: What stands for characters that are neither letters nor digits; they stay if it is None.
+    """
+    steps = [leaf.parameter]
+    for key, field in _STEP.findall(leaf.path):
+        steps.append(key[1:-1] if key[:1] in ("'", '"') else key or field)
+    if other is not None:
+        steps = [re.sub(r"[^a-zA-Z0-9]", other, step) for step in steps]
+    return separator.join(steps)

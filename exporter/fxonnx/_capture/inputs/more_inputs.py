@@ -1,0 +1,95 @@
+"""``more_inputs``: further examples, which say what is dynamic by being different."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch.export import Dim
+
+from ...errors import ArgumentError
+from ..shapes.dynamic_dims import Aligned, Call, extend
+from ..shapes.dynamic_shapes import DimHint, Leaf, Shapes, check_example, settled
+
+__all__ = ["Examples", "add_examples"]
+
+Examples = Sequence[tuple[tuple[Any, ...] | torch.Tensor, Mapping[str, Any] | None]]
+"""Positional and keyword inputs of each further example."""
+
+_ARGUMENT = "more_inputs"
+
+
+def add_examples(shapes: Shapes, more_inputs: Examples) -> tuple[Shapes, tuple[Call, ...]]:
+    """Makes dynamic what differs between the examples, under the user's names where there are any.
+
+    Args:
+        shapes: The first example, and what ``dynamic_shapes`` says of it.
+        more_inputs: The others.
+
+    Returns:
+        All that is dynamic, and the other examples as the exported program takes them.
+
+    Raises:
+        ArgumentError: If an example does not fit the first one, or contradicts ``dynamic_shapes``.
+    """
+    calls = [_call(example) for example in more_inputs]
+    aligned = extend(shapes.inputs, shapes.leaves, calls, _ARGUMENT)
+    for values in aligned.calls:
+        check_example(shapes.leaves, [values.get(leaf.label) for leaf in shapes.leaves])
+    dims = aligned.dims()
+    users: dict[str, str] = {}
+    for leaf, found in zip(shapes.leaves, dims, strict=True):
+        for axis, name in found.items():
+            own = _name(leaf.dims.get(axis))
+            if own is not None:
+                users.setdefault(name, own)
+    leaves = []
+    for leaf, found in zip(shapes.leaves, dims, strict=True):
+        for axis in found:
+            if axis in leaf.fixed:
+                raise _contradiction(leaf, axis, aligned)
+        named = {axis: users.get(name, name) for axis, name in found.items()}
+        both = named | dict(leaf.dims)
+        leaves.append(replace(leaf, dims={axis: both[axis] for axis in sorted(both, key=lambda axis: axis or 0)}))
+    others = tuple(aligned.arguments(aligned.complete(values, dims)[0]) for values in aligned.calls[1:])
+    return settled(leaves, shapes.inputs), others
+
+
+def _call(example: Any) -> Call:
+    if not isinstance(example, tuple | list) or len(example) != 2:
+        kind = type(example).__name__
+        raise ArgumentError(
+            _ARGUMENT, f"expected pairs of args and kwargs, got a {kind}", hint="write [((x, y), {}), ...]"
+        )
+    args, kwargs = example
+    args = (args,) if isinstance(args, torch.Tensor) else args
+    kwargs = {} if kwargs is None else kwargs
+    if not isinstance(args, tuple) or not isinstance(kwargs, Mapping):
+        raise ArgumentError(
+            _ARGUMENT,
+            f"expected pairs of a tuple and a dict, got a {type(args).__name__} and a {type(kwargs).__name__}",
+            hint="write [((x, y), {}), ...]",
+        )
+    return args, kwargs
+
+
+def _name(spec: Any) -> str | None:
+    """The name a spec gives to its own size; that of a derived Dim is an expression."""
+    if spec is None or isinstance(spec, DimHint):
+        return None
+    if isinstance(spec, Dim):
+        return None if getattr(spec, "root", None) is not None else str(spec.__name__)
+    return str(spec)
+
+
+def _contradiction(leaf: Leaf, axis: int | None, aligned: Aligned) -> ArgumentError:
+    values = [values[leaf.label] for values in aligned.calls if leaf.label in values]
+    sizes = dict.fromkeys(value if axis is None else int(value.shape[axis]) for value in values)
+    place = leaf.label if axis is None else f"axis {axis} of {leaf.label}"
+    return ArgumentError(
+        _ARGUMENT,
+        f"{place} is static in dynamic_shapes, but the examples have {', '.join(map(str, sizes))}",
+        hint="give it a name in dynamic_shapes, or leave it out there",
+    )

@@ -1,0 +1,199 @@
+"""Functions of torch in a form that holds for every size, where their own form holds for the example's.
+
+Arguments that C++ takes as plain integers make numbers of dynamic sizes; Python code that compares the values of
+tensors cannot be traced.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from itertools import zip_longest
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx.experimental.symbolic_shapes import guarding_hint_or_throw, has_guarding_hint
+from torch.nn import functional as F
+
+__all__ = [
+    "GLOBAL_POOLING",
+    "causality",
+    "gaussian_nll_loss",
+    "infer_size",
+    "linspace",
+    "pooling_output_shape",
+    "scaled_dot_product_attention",
+    "tensor_split",
+]
+
+
+_arange: Callable[..., Any] = torch.arange  # not for symbolic sizes, by torch's types
+_larger: Callable[..., Any] = torch.sym_max  # without types in torch
+
+
+def linspace(original: Callable[..., Any], start: Any, end: Any, steps: Any, **options: Any) -> Tensor:
+    """``torch.linspace`` with a dynamic number of steps: symmetric, as torch computes it."""
+    dtype = options.get("dtype") or torch.get_default_dtype()
+    if not isinstance(steps, torch.SymInt) or not dtype.is_floating_point or options.get("out") is not None:
+        return original(start, end, steps, **options)  # type: ignore[no-any-return]
+    computed = torch.float64 if dtype == torch.float64 else torch.float32
+    index: Tensor = _arange(steps, dtype=computed, device=options.get("device"))
+    share = index / _larger(steps - 1, 1)
+    # The larger part is computed from the end, so that both ends are exact; a single step is the start.
+    from_start = index < _larger(steps // 2, 2 - steps)
+    result = torch.where(from_start, start + (end - start) * share, end - (end - start) * share.flip(0))
+    return result.to(dtype)
+
+
+def _global_pooling(pooled: Callable[..., Tensor], rank: int) -> Callable[..., Any]:
+    """The replacement of a function that pools over windows, for windows as large as the input.
+
+    Args:
+        pooled: Pools everything into one element per channel: ``adaptive_avg_pool2d`` ...
+        rank: How many axes are pooled over.
+    """
+
+    def replacement(original: Callable[..., Any], input: Tensor, kernel_size: Any, *args: Any, **options: Any) -> Any:
+        default = not args and all(value in (None, False, 0, True) for value in options.values())
+        plain = default and not options.keys() & {"return_indices", "divisor_override", "stride", "padding"}
+        if plain and _covers(kernel_size, input.shape[-rank:]):
+            return pooled(input, 1)
+        return original(input, kernel_size, *args, **options)
+
+    return replacement
+
+
+def _covers(kernel_size: Any, sizes: Sequence[int | torch.SymInt]) -> bool:
+    """Whether a kernel with a dynamic size is as large as the input at every size, which asks for no guard."""
+    kernel = tuple(kernel_size) if isinstance(kernel_size, Sequence) else (kernel_size,) * len(sizes)
+    if len(kernel) != len(sizes) or not any(isinstance(size, torch.SymInt) for size in kernel):
+        return False
+    return all(_expression(one) == _expression(other) for one, other in zip(kernel, sizes, strict=True))
+
+
+def _expression(size: int | torch.SymInt) -> Any:
+    return size.node.expr if isinstance(size, torch.SymInt) else size
+
+
+GLOBAL_POOLING = tuple(
+    (f"{kind}_pool{rank}d", _global_pooling(getattr(F, f"adaptive_{kind}_pool{rank}d"), rank))
+    for kind in ("avg", "max")
+    for rank in (1, 2, 3)
+)
+"""Name in ``torch.nn.functional`` to its replacement."""
+
+
+def causality(
+    original: Callable[..., bool], mask: Tensor | None, is_causal: bool | None = None, size: int | None = None
+) -> bool:
+    """Whether a mask counts as causal in ``nn.TransformerEncoder`` and ``nn.TransformerDecoder``.
+
+    torch compares its values with those of a causal mask to choose a kernel, and the mask is applied either way.
+    """
+    return is_causal is True
+
+
+def gaussian_nll_loss(
+    original: Callable[..., Tensor],
+    input: Tensor,
+    target: Tensor,
+    var: Any,
+    full: bool = False,
+    eps: float = 1e-6,
+    reduction: str = "mean",
+) -> Tensor:
+    """``F.gaussian_nll_loss`` without the question whether a variance is negative."""
+    if not isinstance(var, Tensor) or reduction not in ("none", "mean", "sum"):
+        return original(input, target, var, full=full, eps=eps, reduction=reduction)
+    if var.dim() == input.dim() - 1:
+        var = var.unsqueeze(-1)
+    var = var.clamp(min=eps)
+    loss: Tensor = 0.5 * (torch.log(var) + (input - target) ** 2 / var)
+    if full:
+        loss = loss + 0.5 * math.log(2 * math.pi)
+    if reduction == "none":
+        return loss
+    return loss.mean() if reduction == "mean" else loss.sum()
+
+
+def scaled_dot_product_attention(
+    original: Callable[..., Any],
+    query: Any,
+    key: Any,
+    value: Any,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: Any = False,
+    **options: Any,
+) -> Any:
+    """Accept an ``is_causal`` that depends on a size, as transformers passes it.
+
+    transformers passes ``is_causal = length > 1 and mask is None``, which is the comparison itself for a length of 1.
+    With a mask it can only be False; without one the condition is evaluated, which adds a guard.
+    """
+    if isinstance(is_causal, torch.SymBool):
+        is_causal = attn_mask is None and bool(is_causal)
+    return original(query, key, value, attn_mask, dropout_p, is_causal, **options)
+
+
+_check: Callable[..., Any] = torch._check  # without types in torch
+
+
+def infer_size(original: Callable[..., Any], a: Sequence[Any], b: Sequence[Any]) -> Any:
+    """Broadcast a computed size that is 1 in the example, such as ``1 - max(0, 1 - length)``.
+
+    For a size that could be 1 or not, torch assumes that it is not 1 and so equal to the other one, which the example
+    contradicts. Its slow path of broadcasting evaluates the example first; this does so on the fast path.
+    """
+    for first, second in zip_longest(reversed(a), reversed(b), fillvalue=1):
+        if type(first) is int and type(second) is int:
+            continue
+        if not (has_guarding_hint(first) and has_guarding_hint(second)):
+            continue
+        sizes = guarding_hint_or_throw(first), guarding_hint_or_throw(second)
+        if 1 in sizes and sizes[0] != sizes[1]:
+            _check(first == 1 if sizes[0] == 1 else second == 1)
+    return original(a, b)
+
+
+def tensor_split(
+    original: Callable[..., Any], self: torch.Tensor, sections: int | torch.SymInt, dim: int = 0
+) -> list[torch.Tensor]:
+    """aten::tensor_split.sections(Tensor(a -> *) self, SymInt sections, int dim=0) -> Tensor(a)[]
+
+    The first ``size % sections`` sections are longer by one element.
+    """
+    size = self.shape[dim] if self.dim() else None
+    if not isinstance(size, torch.SymInt) or not isinstance(sections, int) or sections < 1:
+        return list(original(self, sections, dim))
+    parts, start = [], 0
+    for section in range(sections):
+        length = (size + sections - 1 - section) // sections
+        parts.append(self.narrow(dim, start, length))
+        start = start + length
+    return parts
+
+
+_smaller: Callable[..., Any] = torch.sym_min  # without types in torch
+
+
+def pooling_output_shape(
+    original: Callable[..., Any],
+    inputSize: Any,
+    kernelSize: Any,
+    pad_l: Any,
+    pad_r: Any,
+    stride: Any,
+    dilation: Any,
+    ceil_mode: Any,
+) -> Any:
+    """The size of a pooled tensor, right for every size of the input."""
+    if not isinstance(inputSize, torch.SymInt):
+        return original(inputSize, kernelSize, pad_l, pad_r, stride, dilation, ceil_mode)
+    last = inputSize + pad_l + pad_r - dilation * (kernelSize - 1) - 1
+    if not ceil_mode:
+        return last // stride + 1
+    rounded = (last + stride - 1) // stride + 1
+    # The last window that begins within the input; torch, too, removes no more than one window.
+    return _smaller(rounded, (inputSize + pad_l - 1) // stride + 1)

@@ -1,0 +1,1 @@
+"""Dynamic shape specifications: parsing, inference from examples, and names of dims."""

@@ -1,0 +1,129 @@
+"""Specs by the name of a graph input: what a tensor inside of a container or a cache is called in the ONNX model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from typing import Any
+
+import torch
+
+from ...errors import ArgumentError
+from ..inputs.example_inputs import Inputs
+from ..inputs.input_names import dotted_name, graph_names
+from .dynamic_shapes import Leaf, Shapes, read_shapes, settled, specified
+
+__all__ = ["GraphInputs", "read_keyed"]
+
+
+@dataclass(frozen=True)
+class GraphInputs:
+    """The names of the leaves.
+
+    Attributes:
+        leaves: All leaves of the inputs.
+        names: By precedence, names to leaves by position: those of ``input_names``, those torch.export gives, paths
+            with dots, and paths in Python's notation.
+    """
+
+    leaves: Sequence[Leaf]
+    names: tuple[Mapping[str, int], ...]
+
+    @classmethod
+    def of(cls, leaves: Sequence[Leaf], input_names: Sequence[str], graph: Sequence[str] | None = None) -> GraphInputs:
+        """Names the leaves.
+
+        Args:
+            leaves: All leaves of the inputs.
+            input_names: The user's names for the first graph inputs.
+            graph: Names of the placeholders, if the model is captured already.
+        """
+        inputs = [index for index, leaf in enumerate(leaves) if _is_graph_input(leaf)]
+        in_graph = graph_names(leaves) if graph is None else graph
+        return cls(
+            leaves,
+            (
+                dict(zip(input_names, inputs, strict=False)),
+                {in_graph[index]: index for index in inputs},
+                {dotted_name(leaves[index]): index for index in inputs},
+                {leaves[index].label: index for index in inputs},
+            ),
+        )
+
+    def find(self, key: Any) -> int | None:
+        """The leaf that is called so."""
+        return next((names[key] for names in self.names if key in names), None)
+
+    def match(self, pattern: str) -> Iterator[int]:
+        """The tensors with axes that a name with ``*``, ``?`` or ``[...]`` fits."""
+        for index, leaf in enumerate(self.leaves):
+            called = [name for names in self.names for name, position in names.items() if position == index]
+            has_axes = isinstance(leaf.value, torch.Tensor) and leaf.value.dim() > 0
+            if has_axes and any(fnmatchcase(name, pattern) for name in called):
+                yield index
+
+    def known(self) -> str:
+        """What the graph inputs are called, for messages."""
+        own, in_graph = ({index: name for name, index in names.items()} for names in self.names[:2])
+        return ", ".join(own.get(index, name) for index, name in in_graph.items()) or "none"
+
+
+def _is_graph_input(leaf: Leaf) -> bool:
+    """Ints may become one, if they are asked to; other values are part of the model."""
+    is_size = isinstance(leaf.value, torch.SymInt) or (isinstance(leaf.value, int) and None in leaf.dims)
+    return isinstance(leaf.value, torch.Tensor) or is_size
+
+
+def read_keyed(
+    inputs: Inputs, dynamic_shapes: Any, input_names: Sequence[str], graph: Sequence[str] | None = None
+) -> Shapes:
+    """Reads ``dynamic_shapes`` whose keys are parameters, names of graph inputs, or patterns for these.
+
+    Where several keys say something of one axis, a parameter's comes first, then a name's, then the first pattern's.
+
+    Args:
+        inputs: The inputs.
+        dynamic_shapes: As ``read_shapes`` takes it, with further keys.
+        input_names: The user's names for the first graph inputs.
+        graph: Names of the placeholders, if the model is captured already.
+
+    Raises:
+        ArgumentError: If a key names nothing, with a list of what there is; or if a spec does not fit.
+    """
+    if not isinstance(dynamic_shapes, Mapping):
+        return read_shapes(inputs, dynamic_shapes)
+    parameters = {*inputs.signature.parameters, inputs.var_keyword}
+    keyed = {key: spec for key, spec in dynamic_shapes.items() if key not in parameters}
+    shapes = read_shapes(inputs, {key: spec for key, spec in dynamic_shapes.items() if key in parameters})
+    if not keyed:
+        return shapes
+    found = GraphInputs.of(shapes.leaves, input_names, graph)
+    exact = {key: [index] for key in keyed if (index := found.find(key)) is not None}
+    patterns = {key: list(found.match(key)) for key in keyed if key not in exact and isinstance(key, str)}
+    unknown = [key for key in keyed if not exact.get(key) and not patterns.get(key)]
+    if unknown:
+        raise _unknown(unknown, inputs, found)
+    leaves = list(shapes.leaves)
+    for key, places in (exact | patterns).items():
+        for index in places:
+            leaves[index] = _with(leaves[index], keyed[key])
+    return settled(leaves, inputs)
+
+
+def _with(leaf: Leaf, spec: Any) -> Leaf:
+    """The leaf with what a spec says of axes of which nothing was said before."""
+    other = specified(leaf, spec)
+    dims = {axis: dim for axis, dim in other.dims.items() if axis not in leaf.fixed} | dict(leaf.dims)
+    fixed = leaf.fixed | (other.fixed - leaf.dims.keys())
+    return replace(leaf, dims={axis: dims[axis] for axis in sorted(dims, key=lambda axis: axis or 0)}, fixed=fixed)
+
+
+def _unknown(keys: Sequence[Any], inputs: Inputs, found: GraphInputs) -> ArgumentError:
+    arguments = inputs.signature.bind(*inputs.args, **inputs.kwargs).arguments
+    return ArgumentError(
+        "dynamic_shapes",
+        f"{', '.join(map(repr, keys))} is no parameter of forward, and fits no graph input",
+        hint=f"the keys are names of forward's parameters: {', '.join(inputs.signature.parameters)}; "
+        f"given are: {', '.join(arguments) or 'none'}; the graph inputs are: {found.known()}",
+    )

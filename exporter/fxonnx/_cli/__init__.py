@@ -1,0 +1,1 @@
+"""The command line interface: ``fxonnx export`` and ``fxonnx demo``."""

@@ -1,0 +1,135 @@
+"""``fxonnx demo``: AlexNet to ONNX and back, with nothing installed but fxonnx."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from .._export import export
+from .._verification import compare
+from ..errors import VerificationError
+
+__all__ = ["AlexNet", "Demo", "run_demo"]
+
+_BATCH, _OTHER_BATCH = 10, 3
+
+
+class AlexNet(nn.Module):
+    """AlexNet with the layers and names of torchvision's.
+
+    Takes float32 images [batch, 3, 224, 224] and returns logits [batch, classes].
+
+    Args:
+        classes: Number of classes.
+    """
+
+    def __init__(self, classes: int = 1000) -> None:
+        super().__init__()
+        self.features = nn.Sequential(
+            nn.Conv2d(3, 64, kernel_size=11, stride=4, padding=2),
+            nn.ReLU(inplace=True),
+            nn.MaxPool2d(kernel_size=3, stride=2),
+            nn.Conv2d(64, 192, kernel_size=5, padding=2),
+            nn.ReLU(inplace=True),
+            nn.MaxPool2d(kernel_size=3, stride=2),
+            nn.Conv2d(192, 384, kernel_size=3, padding=1),
+            nn.ReLU(inplace=True),
+            nn.Conv2d(384, 256, kernel_size=3, padding=1),
+            nn.ReLU(inplace=True),
+            nn.Conv2d(256, 256, kernel_size=3, padding=1),
+            nn.ReLU(inplace=True),
+            nn.MaxPool2d(kernel_size=3, stride=2),
+        )
+        self.avgpool = nn.AdaptiveAvgPool2d((6, 6))
+        self.classifier = nn.Sequential(
+            nn.Dropout(),
+            nn.Linear(256 * 6 * 6, 4096),
+            nn.ReLU(inplace=True),
+            nn.Dropout(),
+            nn.Linear(4096, 4096),
+            nn.ReLU(inplace=True),
+            nn.Linear(4096, classes),
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Classifies a batch of images."""
+        return self.classifier(torch.flatten(self.avgpool(self.features(x)), 1))  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True)
+class Demo:
+    """What the demo found out.
+
+    Attributes:
+        seconds: Stage to seconds.
+        nodes: Number of ONNX nodes.
+        initializers: Number of initializers.
+        file_size: Bytes of the model file.
+        max_error: Batch size to the largest absolute difference from eager torch.
+    """
+
+    seconds: dict[str, float]
+    nodes: int
+    initializers: int
+    file_size: int
+    max_error: dict[int, float]
+
+
+def run_demo(path: Path, on_stage: Callable[[str], None] | None = None) -> Demo:
+    """Exports AlexNet with a dynamic batch, checks the file, and runs it at two batch sizes.
+
+    Args:
+        path: Where to write the model.
+        on_stage: Called with the name of each stage as it begins.
+
+    Raises:
+        VerificationError: If ONNX Runtime and eager torch disagree.
+        onnx.checker.ValidationError: If the file is no valid ONNX model.
+    """
+    import onnx
+    import onnxruntime
+
+    generator = torch.Generator().manual_seed(0)
+    model = AlexNet().eval()
+    images = torch.rand(_BATCH, 3, 224, 224, generator=generator)
+    program = export(
+        model,
+        (images,),
+        path,
+        dynamic_shapes={"x": {0: "batch"}},
+        input_names=["actual_input_1"],
+        output_names=["output1"],
+        on_stage=on_stage,
+    )
+    seconds = dict(program.timings)
+    start = time.perf_counter()
+    _announce(on_stage, "check")
+    onnx.checker.check_model(str(path), full_check=True)
+    seconds["check"] = time.perf_counter() - start
+    start = time.perf_counter()
+    _announce(on_stage, "run")
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    max_error = {}
+    for batch in (_BATCH, _OTHER_BATCH):
+        (output,) = session.run(["output1"], {"actual_input_1": images[:batch].numpy()})
+        with torch.no_grad():
+            expected = model(images[:batch])
+        (row,) = compare(["output1"], [expected], [torch.from_numpy(output)])
+        if row.status != "ok":
+            raise VerificationError(
+                f"ONNX Runtime and eager torch disagree at batch {batch}: {row.message}", rows=[row]
+            )
+        max_error[batch] = row.max_abs or 0.0
+    seconds["run"] = time.perf_counter() - start
+    graph = program.model.graph
+    return Demo(seconds, len(graph), len(graph.initializers), path.stat().st_size, max_error)
+
+
+def _announce(on_stage: Callable[[str], None] | None, stage: str) -> None:
+    if on_stage is not None:
+        on_stage(stage)

@@ -1,0 +1,345 @@
+"""``InputObserver``: dynamic shapes and example inputs from calls of the model."""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections.abc import Callable, Collection, Mapping
+from contextlib import ExitStack
+from copy import deepcopy
+from dataclasses import dataclass
+from functools import wraps
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from fxonnx_translations._torch_compat import pytree
+
+from ._capture.inputs.pytree_objects import assembled, dismantled
+from ._capture.shapes.dynamic_dims import Aligned, align
+from ._capture.shapes.dynamic_shapes import Leaf
+from ._verification import compare
+from .errors import ArgumentError, ExportError
+
+if TYPE_CHECKING:
+    from ._program import ONNXProgram
+
+__all__ = ["InputObserver"]
+
+_NAME = "InputObserver"
+
+
+@dataclass(frozen=True)
+class _Observation:
+    """One call: copies of what went in and came out."""
+
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    output: Any
+    seconds: float
+
+
+class InputObserver:
+    """Watches calls of a model and says how to export it: with which inputs, and which dims are dynamic.
+
+    ::
+
+        observer = fxonnx.InputObserver()
+        with observer(model):
+            model.generate(input_ids)
+        program = fxonnx.export(
+            model, kwargs=observer.infer_arguments(), dynamic_shapes=observer.infer_dynamic_shapes()
+        )
+        rows = observer.check_discrepancies(program)
+
+    Or, to watch until the end of a block: ``with fxonnx.InputObserver() as observer: observer(model); ...``.
+
+    Args:
+        value_if_missing: Values of parameters, by name or position, that stand for what a call does not give, such as
+            an image in the calls after the first. They are only used to infer, not to run the model.
+    """
+
+    def __init__(self, value_if_missing: Mapping[str | int, Any] | None = None) -> None:
+        self._if_missing = dict(value_if_missing or {})
+        self._observations: list[_Observation] = []
+        self._signature: inspect.Signature | None = None
+        self._stack: ExitStack | None = None
+
+    def __enter__(self) -> InputObserver:
+        self._stack = ExitStack()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        stack, self._stack = self._stack, None
+        if stack is not None:
+            stack.close()
+
+    def __call__(self, model: torch.nn.Module, store_n_calls: int = 3, method_name: str = "forward") -> _Watch:
+        """Watches a method of the model in a ``with`` block, that of the returned value or that of the observer.
+
+        Args:
+            model: The model; the method is replaced on this instance only, and put back.
+            store_n_calls: How many calls to keep, to save memory; those made after that are only passed on.
+            method_name: The method.
+
+        Raises:
+            ArgumentError: If there is no such method, or it has another signature than the one observed before.
+        """
+        method = getattr(model, method_name, None)
+        if not callable(method):
+            raise ArgumentError(
+                "method_name", f"{type(model).__name__} does not have a method {method_name!r}", hint="try 'forward'"
+            )
+        if isinstance(store_n_calls, bool) or not isinstance(store_n_calls, int) or store_n_calls < 1:
+            raise ArgumentError("store_n_calls", f"expected a positive int, got {store_n_calls!r}")
+        signature = inspect.signature(method)
+        if self._signature is not None and signature != self._signature:
+            raise ArgumentError(
+                "model",
+                f"{type(model).__name__}.{method_name}{signature} is not what was observed before, "
+                f"{method_name}{self._signature}",
+                hint="use one InputObserver for each model",
+            )
+        for key in self._if_missing:
+            _check_key("value_if_missing", key, signature)
+        self._signature = signature
+        watch = _Watch(model, method_name, self._recording(method, signature, store_n_calls))
+        if self._stack is not None:
+            self._stack.enter_context(watch)
+        return watch
+
+    def _recording(
+        self, method: Callable[..., Any], signature: inspect.Signature, store_n_calls: int
+    ) -> Callable[..., Any]:
+        @wraps(method)
+        def recording(*args: Any, **kwargs: Any) -> Any:
+            if len(self._observations) >= store_n_calls:
+                return method(*args, **kwargs)
+            # Before the call: the model may write to its inputs, and a cache grows.
+            args_then, kwargs_then = _copied((args, kwargs))
+            start = time.perf_counter()
+            output = method(*args, **kwargs)
+            seconds = time.perf_counter() - start
+            self._observations.append(_Observation(args_then, kwargs_then, _copied(dismantled(output)), seconds))
+            return output
+
+        # Callers such as generate() look at what the method takes.
+        recording.__signature__ = signature  # type: ignore[attr-defined]
+        return recording
+
+    def num_obs(self) -> int:
+        """How many calls are kept."""
+        return len(self._observations)
+
+    def infer_dynamic_shapes(self, set_batch_dimension_for: bool | Collection[str | int] | None = None) -> Any:
+        """The dims that were not the same in all calls, as ``dynamic_shapes`` of ``fxonnx.export``.
+
+        Dims that had the same size in every call have the same name, made of the input and the axis where it occurs
+        first: ``input_ids_dim_1``. An int that was not the same in all calls is dynamic, too.
+
+        Args:
+            set_batch_dimension_for: Parameters, by name or position, or True for all of them, whose tensors have the
+                batch as first axis: it is dynamic, whether it changed or not, and is called ``batch``.
+
+        Returns:
+            A tuple if all inputs are positional, else a dict by name of the parameters.
+
+        Raises:
+            ArgumentError: If the calls do not fit together; see ``infer_arguments``.
+        """
+        aligned = self._aligned()
+        shapes = aligned.dynamic_shapes(aligned.dims(self._batch(set_batch_dimension_for)))
+        is_tuple = not aligned.inputs.kwargs and not _variable(aligned.signature)
+        return tuple(shapes.values()) if is_tuple else shapes
+
+    def infer_arguments(
+        self,
+        index_or_args_or_kwargs: int | tuple[Any, ...] | Mapping[str, Any] | None = None,
+        flat: bool = False,
+        as_args_kwargs: bool = False,
+    ) -> Any:
+        """Inputs of one call, with empty tensors for what it does not give: the last dynamic dim is 0.
+
+        Args:
+            index_or_args_or_kwargs: Which of the kept calls; or inputs to complete, a tuple of positional or a dict of
+                keyword ones. By default the call with the fewest dynamic dims of size 1, about which tracing tells
+                least, and of these the one with the most tensors.
+            flat: Return a list of the leaves, in the order of the graph inputs.
+            as_args_kwargs: Return a tuple and a dict in any case.
+
+        Returns:
+            A tuple if all inputs are positional, else a dict by name of the parameters.
+
+        Raises:
+            ArgumentError: If there are no calls, none of them has all the tensors, the tensors of a parameter differ
+                in number, rank or dtype, or a float, bool or string has two values.
+        """
+        aligned = self._aligned()
+        which = index_or_args_or_kwargs
+        if which is None:
+            values = aligned.best()
+        elif isinstance(which, int):
+            if not -len(aligned.calls) <= which < len(aligned.calls):
+                raise ArgumentError(
+                    "index_or_args_or_kwargs", f"there is no call {which}", hint=f"{len(aligned.calls)} calls are kept"
+                )
+            values = dict(aligned.calls[which])
+        else:
+            call = ((), which) if isinstance(which, Mapping) else (which, {})
+            values = dict(aligned.read(*call))
+        leaves, _ = aligned.complete(values, aligned.dims())
+        if flat:
+            return leaves
+        args, kwargs = aligned.arguments(leaves)
+        if as_args_kwargs:
+            return args, kwargs
+        if not kwargs:
+            return args
+        if _variable(aligned.signature) and args:
+            raise ArgumentError(
+                "as_args_kwargs",
+                "the inputs are neither a tuple nor a dict, because of *args in the signature",
+                hint="pass as_args_kwargs=True",
+            )
+        return {**dict(zip(aligned.inputs.names(), args, strict=True)), **kwargs}
+
+    def check_discrepancies(
+        self,
+        program: ONNXProgram,
+        atol: float = 1e-4,
+        rtol: float = 0.1,
+        skip_none: bool = True,
+    ) -> list[dict[str, Any]]:
+        """Runs an exported program on the inputs of every kept call and compares with what the model returned then.
+
+        Args:
+            program: The program, exported with what this observer inferred.
+            atol: Absolute tolerance.
+            rtol: Relative tolerance.
+            skip_none: Leave outputs that are None out; otherwise each of them is a discrepancy.
+
+        Returns:
+            One dict for each call: ``SUCCESS``; ``abs`` and ``rel``, the largest differences; ``error`` if there is
+            one; ``index`` of the call; ``duration_torch`` and ``ort_duration`` in seconds; ``n_inputs``, and of these
+            ``n_none`` that were not given and ``n_empty`` without elements.
+
+        Raises:
+            ArgumentError: If there are no calls, or they do not fit together.
+        """
+        aligned = self._aligned()
+        dims = aligned.dims()
+        rows = []
+        for index, (values, seen) in enumerate(zip(aligned.calls, self._observations, strict=True)):
+            leaves, missing = aligned.complete(values, dims)
+            tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+            row: dict[str, Any] = {
+                "index": index,
+                "duration_torch": seen.seconds,
+                "n_inputs": len(tensors),
+                "n_none": missing,
+                "n_empty": sum(tensor.numel() == 0 for tensor in tensors),
+            }
+            expected = [leaf for leaf in pytree.tree_leaves(seen.output) if not (skip_none and leaf is None)]
+            args, kwargs = aligned.arguments(leaves)
+            rows.append(row | _compared(program, args, kwargs, expected, atol, rtol))
+        return rows
+
+    def _aligned(self) -> Aligned:
+        if self._signature is None or not self._observations:
+            raise ArgumentError(
+                _NAME, "No inputs were captured.", hint="call the model inside of 'with observer(model):'"
+            )
+        calls = [(seen.args, seen.kwargs) for seen in self._observations]
+        return align(self._signature, calls, _NAME, self._if_missing)
+
+    def _batch(self, wanted: bool | Collection[str | int] | None) -> Callable[[Leaf], bool] | None:
+        if isinstance(wanted, bool) or wanted is None:
+            return (lambda leaf: True) if wanted else None
+        if isinstance(wanted, str) or not isinstance(wanted, Collection):
+            raise ArgumentError(
+                "set_batch_dimension_for", f"expected True or names and positions of parameters, got {wanted!r}"
+            )
+        if self._signature is None:
+            return None
+        parameters = list(self._signature.parameters)
+        for key in wanted:
+            _check_key("set_batch_dimension_for", key, self._signature)
+        names = {parameters[key] if isinstance(key, int) else key for key in wanted}
+        return lambda leaf: leaf.parameter in names
+
+
+class _Watch:
+    """A method of one object replaced by another function, in a ``with`` block."""
+
+    def __init__(self, model: torch.nn.Module, name: str, function: Callable[..., Any]) -> None:
+        self._model, self._name, self._function = model, name, function
+        self._before: list[Any] | None = None
+
+    def __enter__(self) -> None:
+        if self._before is None:
+            self._before = [vars(self._model)[self._name]] if self._name in vars(self._model) else []
+            setattr(self._model, self._name, self._function)
+
+    def __exit__(self, *_: object) -> None:
+        before, self._before = self._before, None
+        if before:
+            setattr(self._model, self._name, before[0])
+        elif before is not None:
+            delattr(self._model, self._name)
+
+
+def _check_key(argument: str, key: Any, signature: inspect.Signature) -> None:
+    parameters = signature.parameters
+    if isinstance(key, int) and not isinstance(key, bool) and 0 <= key < len(parameters):
+        return
+    takes_any = any(parameter.kind == parameter.VAR_KEYWORD for parameter in parameters.values())
+    if isinstance(key, str) and (key in parameters or takes_any):
+        return
+    raise ArgumentError(
+        argument, f"{key!r} is neither a name nor a position of a parameter", hint=f"they are: {', '.join(parameters)}"
+    )
+
+
+def _variable(signature: inspect.Signature) -> bool:
+    return any(parameter.kind == parameter.VAR_POSITIONAL for parameter in signature.parameters.values())
+
+
+def _copied(tree: Any) -> Any:
+    """Copies of the tensors, and of the objects that hold them or will, in the same containers."""
+
+    def copy(leaf: Any) -> Any:
+        if isinstance(leaf, torch.Tensor):
+            return leaf.detach().clone()
+        # A cache that is empty now has tensors after the call.
+        return leaf if callable(leaf) else deepcopy(leaf)
+
+    return assembled(tree, pytree.tree_map(copy, dismantled(tree)))
+
+
+def _compared(
+    program: ONNXProgram,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    expected: list[Any],
+    atol: float,
+    rtol: float,
+) -> dict[str, Any]:
+    start = time.perf_counter()
+    try:
+        actual = program(*_copied(args), **_copied(kwargs))
+        seconds = time.perf_counter() - start
+        names = [str(value.name) for value in program.model.graph.outputs]
+        rows = compare(names, expected, actual, rtol=rtol, atol=atol)
+    except ExportError as error:
+        return {"SUCCESS": False, "error": str(error), "ort_duration": time.perf_counter() - start}
+    wrong = [f"{row.name}: {row.message}" for row in rows if row.status != "ok"]
+    result: dict[str, Any] = {
+        "SUCCESS": not wrong,
+        "abs": max((row.max_abs for row in rows if row.max_abs is not None), default=0.0),
+        "rel": max((row.max_rel for row in rows if row.max_rel is not None), default=0.0),
+        "ort_duration": seconds,
+    }
+    return result | ({"error": "; ".join(wrong)} if wrong else {})

@@ -1,0 +1,363 @@
+"""The ends of the model: its header, inputs, initializers and outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import onnx
+import onnx.defs
+import onnx.helper
+import onnx_ir as ir
+import torch
+from torch.export.graph_signature import InputKind, OutputKind
+
+from fxonnx_translations._builder import dtypes
+from fxonnx_translations._builder.builder import Builder
+from fxonnx_translations._builder.initializers import DerivedTensor, TorchTensor, storage_key
+from fxonnx_translations._builder.op import Op
+from fxonnx_translations._builder.op_schema import facts_of
+
+from .._export_signature import InputRecord
+from .._prepare import Derived, Prepared, Update
+from ..errors import ArgumentError
+
+__all__ = [
+    "NEWEST_IR_VERSION",
+    "NEWEST_OPSET",
+    "OLDEST_OPSET",
+    "STATE_KEY",
+    "Ends",
+    "add_inputs",
+    "add_outputs",
+    "ir_versions",
+    "new_model",
+]
+
+OLDEST_OPSET = 7
+# What the installed onnx knows; 28 is the newest that the translations were tried at.
+NEWEST_OPSET = min(28, onnx.defs.onnx_opset_version())
+NEWEST_IR_VERSION = int(onnx.IR_VERSION)
+
+_INPUT = "pkg.torch.export.graph_signature.InputSpec."
+_OUTPUT = "pkg.torch.export.graph_signature.OutputSpec."
+_ORIGINAL = "pkg.torch.onnx.original_node_name"
+_LARGEST_LITERAL = 1024
+"""Up to so many elements, a tensor that the model has as a constant is a literal like those of translations."""
+STATE_KEY = "pkg.fxonnx.state"
+"""Metadata of the model: JSON, a list of dicts with the name of what forward writes to, its input and its output."""
+
+
+@dataclass(frozen=True)
+class Ends:
+    """Names of graph inputs and outputs.
+
+    Attributes:
+        inputs: Of the first graph inputs, then of the parameters.
+        outputs: Of the first graph outputs.
+        input_paths: Placeholder to name, for inputs that are not among ``inputs``.
+        output_paths: Position among the program's outputs to name, for outputs that are not among ``outputs``.
+        output_dims: Position among the program's outputs to axis to name, for sizes that the user has named.
+        updates: What forward writes to, and is to be returned as ``<name>.out`` behind the other outputs.
+        state_inputs: Whether the parameters and buffers among them are inputs ``<name>.in``, too, behind the others; an
+            initializer of that name is what they are when none is given.
+    """
+
+    inputs: Sequence[str] = ()
+    outputs: Sequence[str] = ()
+    input_paths: Mapping[str, str] = field(default_factory=dict)
+    output_paths: Mapping[int, str] = field(default_factory=dict)
+    updates: Sequence[Update] = ()
+    state_inputs: bool = False
+    output_dims: Mapping[int, Mapping[int, str]] = field(default_factory=dict)
+
+    @property
+    def states(self) -> frozenset[str]:
+        """Placeholders of the parameters and buffers that are graph inputs."""
+        return frozenset(update.placeholder for update in self.updates if self.state_inputs and not update.is_input)
+
+
+def new_model(prepared: Prepared, opset: int, ir_version: int) -> ir.Model:
+    """An empty model with torch's header and the graph's metadata."""
+    graph = ir.Graph([], [], nodes=[], opset_imports={"": opset}, name="main_graph")
+    graph.metadata_props["pkg.torch.export.ExportedProgram.graph_signature"] = prepared.signature.text
+    graph.metadata_props["pkg.torch.export.ExportedProgram.range_constraints"] = str(
+        prepared.exported_program.range_constraints
+    )
+    return ir.Model(graph, ir_version=ir_version, producer_name="pytorch", producer_version=torch.__version__)
+
+
+def ir_versions(opset: int) -> tuple[int, int]:
+    """The IR version that is written by default, and the oldest that can be.
+
+    torch's IR version 10 from opset 20 on, or a newer one that the opset needs; for old opsets what they need:
+    runtimes that are old enough to ask for an old opset refuse newer IR versions.
+    """
+    # Before IR version 4 every initializer had to be a graph input, too.
+    needed = max(4, int(onnx.helper.find_min_ir_version_for([onnx.helper.make_opsetid("", opset)])))
+    return (max(10, needed) if opset >= 20 else needed), needed
+
+
+def add_inputs(
+    prepared: Prepared,
+    builder: Builder,
+    env: dict[torch.fx.Node, Any],
+    ends: Ends,
+) -> tuple[frozenset[ir.Value], Mapping[int, str]]:
+    """Makes graph inputs and initializers of the placeholders.
+
+    Names are taken in the order in which users care about them: inputs, outputs, weights, then everything else.
+
+    Returns:
+        The initializers that more than one node reads; and the names kept for outputs, by their positions.
+    """
+    placeholders = [node for node in prepared.graph.nodes if node.op == "placeholder"]
+    records = list(zip(prepared.signature.inputs, placeholders, strict=True))
+    wanted = iter(ends.inputs)
+    for record, node in records:
+        if record.is_user_input:
+            value = _graph_input(record, node, builder, next(wanted, ends.input_paths.get(record.name)))
+            val = node.meta["val"]
+            # A number is used as its expression; the input is only where the expression is read from.
+            env[node] = value if isinstance(val, torch.Tensor) else builder.symbols.dim(val)
+        elif record.is_constant:
+            env[node] = record.constant
+    for name in ends.outputs:
+        builder.names.unique(name)
+    paths = {position: builder.names.unique(path) for position, path in ends.output_paths.items()}
+    weights: dict[Any, ir.Value] = {}
+    readers: dict[ir.Value, int] = {}
+    states = ends.states
+    needed = {source for derived in prepared.derived.values() for source in derived.sources}
+    for record, node in records:
+        is_state = record.name in states
+        if record.is_weight and (node.users or node in needed or is_state):
+            wanted_name = next(wanted, None) if record.kind == InputKind.PARAMETER else None
+            if is_state:
+                wanted_name = f"{wanted_name or record.target}.in"
+            tensor = prepared.tensor(record)
+            other = None if node in needed or is_state else _transposed_twin(tensor, weights)
+            if other is not None:
+                env[node] = builder.value_of("Transpose", other, perm=[1, 0])
+                # Read by this and at least by one more: it is not worth storing its transpose.
+                readers[other] = readers.get(other, 0) + 2
+                continue
+            value = _initializer(record, tensor, builder, weights, wanted_name)
+            if is_state:
+                builder.graph.inputs.append(value)
+            env[node] = value
+            readers[value] = readers.get(value, 0) + len(node.users)
+    surplus = next(wanted, None)
+    if surplus is not None:
+        raise ArgumentError(
+            "input_names", f"{surplus!r} is left over: {len(ends.inputs)} names for the model's inputs and parameters"
+        )
+    for node, derived in prepared.derived.items():
+        value = _derived(derived, env, builder)
+        env[node] = value
+        readers[value] = len(node.users)
+    return frozenset(value for value, count in readers.items() if count > 1), paths
+
+
+def _graph_input(record: InputRecord, node: torch.fx.Node, builder: Builder, wanted: str | None) -> ir.Value:
+    name = builder.names.unique(wanted or record.name)
+    val = node.meta["val"]
+    if isinstance(val, torch.Tensor):
+        dims = builder.symbols.dims(val.shape)
+        shape = (*dims, 2) if val.dtype.is_complex else dims
+        value = ir.Value(name=name, type=ir.TensorType(dtypes.from_torch(val.dtype)))
+        builder.set_dims(value, shape)
+        builder.stamp(value, shape)
+        builder.symbols.define(value, dims)
+    else:
+        dtype = ir.DataType.FLOAT if isinstance(val, torch.SymFloat) else ir.DataType.INT64
+        value = ir.Value(name=name, type=ir.TensorType(dtype), shape=ir.Shape([]))
+        builder.set_dims(value, ())
+        builder.symbols.define_scalar(value, builder.symbols.dim(val))
+    builder.graph.inputs.append(value)
+    _describe(value, record, name)
+    return value
+
+
+def _describe(value: ir.Value, record: InputRecord, name: str) -> None:
+    value.metadata_props[_INPUT + "kind"] = record.kind.name
+    value.metadata_props[_INPUT + "persistent"] = str(record.persistent)
+    if name != record.name:
+        value.metadata_props[_ORIGINAL] = record.name
+
+
+def _initializer(
+    record: InputRecord,
+    tensor: torch.Tensor,
+    builder: Builder,
+    weights: dict[Any, ir.Value],
+    wanted: str | None,
+) -> ir.Value:
+    """One initializer per storage: tied weights are stored once, under the first name."""
+    real = torch.view_as_real(tensor.detach().resolve_conj()) if tensor.is_complex() else tensor
+    key = storage_key(real, str(record.target))
+    known = weights.get(key)
+    if known is not None:
+        return known
+    name = builder.names.unique(wanted or record.target or record.name)
+    # onnx_ir's own error for a dtype that ONNX does not have is not one of ours.
+    dtypes.from_torch(real.dtype)
+    is_literal = record.kind == InputKind.CONSTANT_TENSOR and type(real) is torch.Tensor and real.device.type == "cpu"
+    if is_literal and real.numel() <= _LARGEST_LITERAL:
+        value = builder.register_literal(name, real)
+    else:
+        value = builder.register_weight(name, TorchTensor(real, name=name))
+    _describe(value, record, name)
+    weights[key] = value
+    return value
+
+
+def _transposed_twin(tensor: torch.Tensor, weights: Mapping[Any, ir.Value]) -> ir.Value | None:
+    """The initializer of the weight that a matrix is the transpose of, in the same memory."""
+    if tensor.dim() != 2 or tensor.is_complex():
+        return None
+    return weights.get(storage_key(tensor.t(), ""))
+
+
+def _derived(derived: Derived, env: dict[torch.fx.Node, Any], builder: Builder) -> ir.Value:
+    """The initializer of a weight computed from weights, named after the first of them."""
+    sources = [env[node] for node in derived.sources]
+    tensors = [source.const_value for source in sources]
+    name = builder.names.unique(f"{sources[0].name}::{derived.suffix}")
+    are_complex = [node.meta["val"].dtype.is_complex for node in derived.sources]
+    recipe, shape = derived.recipe, derived.shape
+    if derived.dtype.is_complex or any(are_complex):
+        recipe = _on_pairs(recipe, are_complex)
+        shape = (*shape, 2) if derived.dtype.is_complex else shape
+    tensor = DerivedTensor(name, tensors, recipe, dtypes.from_torch(derived.dtype), shape)
+    value = builder.register_weight(name, tensor)
+    value.metadata_props["pkg.fxonnx.derived_from"] = ", ".join(str(source.name) for source in sources)
+    value.metadata_props["pkg.fxonnx.recipe"] = derived.suffix
+    return value
+
+
+def _on_pairs(recipe: Callable[..., torch.Tensor], are_complex: Sequence[bool]) -> Callable[..., torch.Tensor]:
+    """A recipe of complex tensors for the real ones with a last axis of 2 that initializers hold."""
+
+    def recipe_of_pairs(*sources: torch.Tensor) -> torch.Tensor:
+        given = [
+            torch.view_as_complex(source.contiguous()) if is_complex else source
+            for source, is_complex in zip(sources, are_complex, strict=True)
+        ]
+        result = recipe(*given)
+        return torch.view_as_real(result.resolve_conj()) if result.is_complex() else result
+
+    return recipe_of_pairs
+
+
+def add_outputs(
+    prepared: Prepared, builder: Builder, env: dict[torch.fx.Node, Any], ends: Ends, paths: Mapping[int, str]
+) -> list[dict[str, str | None]]:
+    """Makes graph outputs of the user outputs, in order; None outputs have no ONNX counterpart.
+
+    Args:
+        prepared: The prepared program.
+        builder: Of the graph.
+        env: FX node to value.
+        ends: The user's names of the first of them, and what is returned behind them.
+        paths: Position to name for the others.
+
+    Returns:
+        For what forward writes to, as in the model's metadata: its name, input, output and initial value.
+    """
+    graph = builder.graph
+    (output_node,) = [node for node in prepared.graph.nodes if node.op == "output"]
+    wanted = iter(ends.outputs)
+    user_outputs = [
+        (record, argument)
+        for record, argument in zip(prepared.signature.outputs, output_node.args[0], strict=False)
+        if record.kind == OutputKind.USER_OUTPUT
+    ]
+    op = Op(builder)
+    for position, (record, argument) in enumerate(user_outputs):
+        if argument is None:
+            continue
+        found = env[argument] if isinstance(argument, torch.fx.Node) else argument
+        if found is None or isinstance(found, str):
+            continue
+        if isinstance(found, float):
+            # All digits of it, as of a float that is computed from sizes.
+            value = op.const(found, ir.DataType.DOUBLE)
+        else:
+            value = found if isinstance(found, ir.Value) else op.scalar(found)
+        _add_output(value, builder, next(wanted, paths.get(position)), record.name or "output", record.kind)
+        for axis, dim in ends.output_dims.get(position, {}).items():
+            _name_dim(graph.outputs[-1], builder, axis, dim)
+    surplus = next(wanted, None)
+    if surplus is not None:
+        raise ArgumentError(
+            "output_names", f"{surplus!r} is left over: {len(ends.outputs)} names for {len(graph.outputs)} outputs"
+        )
+    return _return_updates(prepared, builder, env, ends)
+
+
+def _add_output(value: ir.Value, builder: Builder, name: str | None, fallback: str, kind: OutputKind) -> None:
+    if value.producer() is None or value in builder.graph.outputs:
+        # An output needs a node of its own: inputs and weights keep their names, and no value is output twice.
+        value = _identity(value, builder, name or builder.names.unique(fallback))
+    elif name is not None:
+        value.metadata_props[_ORIGINAL] = str(value.name)
+        value.name = name
+    value.metadata_props[_OUTPUT + "kind"] = kind.name
+    builder.graph.outputs.append(value)
+
+
+def _name_dim(value: ir.Value, builder: Builder, axis: int, name: str) -> None:
+    """Gives the dim of an output a name instead of the expression that it is computed by."""
+    if value.shape is None:
+        builder.stamp(value, builder.dims(value))
+    value.shape = ir.Shape([*value.shape[:axis], name, *value.shape[axis + 1 :]])  # type: ignore[index]
+
+
+def _return_updates(
+    prepared: Prepared, builder: Builder, env: Mapping[torch.fx.Node, Any], ends: Ends
+) -> list[dict[str, str | None]]:
+    inputs = {node.name: node for node in prepared.graph.nodes if node.op == "placeholder"}
+    pairs: list[dict[str, str | None]] = []
+    for update in ends.updates:
+        is_given = update.is_input or ends.state_inputs
+        given = str(env[inputs[update.placeholder]].name) if is_given else None
+        label = given if update.is_input else update.name
+        name = builder.names.unique(f"{label}.out")
+        kind = OutputKind.USER_INPUT_MUTATION if update.is_input else OutputKind.BUFFER_MUTATION
+        _add_output(env[update.value], builder, name, name, kind)
+        pairs.append(
+            {
+                "name": update.name,
+                "input": given,
+                "output": name,
+                "initial": None if update.is_input else given,
+            }
+        )
+    return pairs
+
+
+def _identity(value: ir.Value, builder: Builder, name: str) -> ir.Value:
+    _check_identity(value, builder, name)
+    copy = ir.Value(name=name, type=value.type)
+    node = ir.Node("", "Identity", [value], outputs=[copy], metadata_props={"namespace": f"{name}: Identity"})
+    builder.graph.append(node)
+    builder.created.append(node)
+    builder.set_dims(copy, builder.dims(value))
+    builder.stamp(copy, builder.dims(value))
+    return copy
+
+
+def _check_identity(value: ir.Value, builder: Builder, name: str) -> None:
+    """Raise for an output of a type that the opset does not have, which no operator has refused."""
+    known = [
+        opset
+        for opset in range(builder.opset_version, NEWEST_OPSET + 1)
+        if value.dtype is None or ((facts := facts_of("Identity", opset)) is not None and facts.can_give(value.dtype))
+    ]
+    if value.dtype is not None and builder.opset_version not in known:
+        problem = (
+            f"the output {name!r} is {value.dtype.name}, which ONNX does not have at opset {builder.opset_version}"
+        )
+        raise ArgumentError("opset_version", problem, hint=f"pass opset_version={known[0]}" if known else None)

@@ -1,0 +1,105 @@
+"""Operators that stay what they are: nodes of their own domain, for a runtime that knows them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Literal
+
+import onnx_ir as ir
+import torch
+
+from fxonnx_translations._builder import dtypes
+from fxonnx_translations._builder.op import Op, Unsupported
+from fxonnx_translations._registry import Translation
+from fxonnx_translations._torch_compat import OpOverload
+
+__all__ = ["Passthrough"]
+
+ATEN_DOMAIN = "org.pytorch.aten"
+
+
+@dataclass(frozen=True)
+class Passthrough:
+    """Which operators become nodes of their own domain.
+
+    Attributes:
+        mode: Which of those without a namespace in ``opsets``: none; ``"aten"``, all of ATen; ``"fallback"``, those of
+            ATen that can not be translated; ``"fallthrough"``, all that can not be translated.
+        opsets: Namespace, which is the domain, to version: operators of these namespaces are never translated.
+    """
+
+    mode: Literal["none", "aten", "fallback", "fallthrough"] = "none"
+    opsets: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+
+    def keeps(self, target: Any) -> bool:
+        """Whether an operator is neither decomposed nor translated."""
+        if not isinstance(target, OpOverload):
+            return False
+        return target.namespace in self.opsets or (self.mode == "aten" and target.namespace == "aten")
+
+    def translation(self, target: Any) -> Translation | None:
+        """What makes a node of an operator that nothing else translates; None if it is to be an error."""
+        if not isinstance(target, OpOverload):
+            return None
+        namespace = target.namespace
+        is_aten = namespace == "aten" and namespace not in self.opsets
+        if not self.keeps(target) and not (self.mode == "fallthrough" or (self.mode == "fallback" and is_aten)):
+            return None
+        as_aten = is_aten and self.mode != "fallthrough"
+        domain = ATEN_DOMAIN if is_aten else namespace
+        function = functools.partial(
+            _emit, target=target, domain=domain, version=self.opsets.get(namespace, 1), as_aten=as_aten
+        )
+        return Translation(function, (target,))
+
+
+def _emit(op: Op, *, target: OpOverload, domain: str, version: int, as_aten: bool, **arguments: Any) -> Any:
+    """Any operator: tensors and run-time sizes are inputs in the order of the schema, the rest are attributes."""
+    inputs: list[ir.Value | None] = []
+    attributes: dict[str, Any] = {}
+    for parameter in target._schema.arguments:
+        value = arguments.get(parameter.name, parameter.default_value)
+        if _is_input(value, str(parameter.type)):
+            inputs += [_as_input(op, item) for item in (value if isinstance(value, list) else [value])]
+        elif value is not None and value != []:
+            attributes[parameter.name] = _as_attribute(value)
+    while inputs and inputs[-1] is None:
+        inputs.pop()
+    name = str(target._schema.name).partition("::")[2]
+    if as_aten:
+        attributes |= {"operator": name, "overload_name": target._schema.overload_name}
+        name = "ATen"
+    results = [result.dtype for result in op.results]
+    return op.verbatim(name, inputs, attributes, results, domain=domain, version=version)
+
+
+def _is_input(value: Any, kind: str) -> bool:
+    if "Tensor" in kind:
+        return True
+    values = value if isinstance(value, list) else [value]
+    return any(not isinstance(item, _CONSTANTS) for item in values)
+
+
+_CONSTANTS = (bool, int, float, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
+
+
+def _as_input(op: Op, value: Any) -> ir.Value | None:
+    if value is None or isinstance(value, ir.Value):
+        return value
+    if isinstance(value, int) or hasattr(value, "free_symbols"):
+        return op.size(value)
+    raise Unsupported(f"{value!r} can be neither an input nor an attribute")
+
+
+def _as_attribute(value: Any) -> Any:
+    if isinstance(value, bool):
+        return int(value)
+    if isinstance(value, torch.dtype):
+        return int(dtypes.from_torch(value))
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        items = [_as_attribute(item) for item in value]
+        return [float(item) for item in items] if any(isinstance(item, float) for item in items) else items
+    return value if isinstance(value, int | float | str) else str(value).removeprefix("torch.")

@@ -1,0 +1,353 @@
+"""The functions ``symbolic(g, *inputs)`` that torch.onnx users have written, run with a graph that means ours."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import onnx_ir as ir
+import torch
+
+from fxonnx_translations._builder.constants import array_of
+from fxonnx_translations._builder.dtypes import from_torch, to_torch_dtype
+from fxonnx_translations._builder.initializers import TorchTensor
+from fxonnx_translations._builder.op import Op, Unsupported
+from fxonnx_translations._builder.op_schema import facts_of
+from fxonnx_translations._torch_compat import OpOverload, ScriptNode, ScriptValue
+
+from .._capture.autograd_functions import FunctionCall
+
+__all__ = ["Symbolic", "SymbolicGraph", "SymbolicType", "SymbolicValue", "by_schema", "call_symbolic"]
+
+_CONVERSIONS: Mapping[str, Callable[[Any], Any]] = {"f": float, "i": int, "s": str}
+
+
+class SymbolicType:
+    """The type of a value, as symbolic functions ask for it.
+
+    Args:
+        dtype: Element type.
+        dims: Sizes, None where they are not known.
+    """
+
+    def __init__(self, dtype: ir.DataType | None, dims: Sequence[int | None] | None) -> None:
+        self._dtype = dtype
+        self._dims = dims
+
+    def sizes(self) -> list[int | None] | None:
+        """The shape, None for each dynamic size; None if not even the rank is known."""
+        return None if self._dims is None else list(self._dims)
+
+    def dim(self) -> int | None:
+        """The rank."""
+        return None if self._dims is None else len(self._dims)
+
+    def dtype(self) -> torch.dtype | None:
+        """The element type."""
+        return None if self._dtype is None else to_torch_dtype(self._dtype)
+
+    def scalarType(self) -> str | None:
+        """The element type by the name of a tensor class: ``Float``, ``Long``."""
+        return None if self._dtype is None else _SCALAR_TYPES.get(self._dtype)
+
+    def with_sizes(self, sizes: Sequence[int | None] | None) -> SymbolicType:
+        """The same with another shape."""
+        return SymbolicType(self._dtype, sizes)
+
+    def with_dtype(self, dtype: torch.dtype) -> SymbolicType:
+        """The same with another element type."""
+        return SymbolicType(from_torch(dtype), self._dims)
+
+    def kind(self) -> str:
+        """The kind of TorchScript's type."""
+        return "TensorType"
+
+    def isSubtypeOf(self, other: Any) -> bool:
+        """Whether it is TorchScript's type of tensors; lists and numbers are not values of this graph."""
+        return bool(other.kind() == self.kind())
+
+    @property
+    def onnx_dtype(self) -> ir.DataType | None:
+        """The element type in ONNX."""
+        return self._dtype
+
+
+_SCALAR_TYPES = {
+    ir.DataType.FLOAT: "Float",
+    ir.DataType.DOUBLE: "Double",
+    ir.DataType.FLOAT16: "Half",
+    ir.DataType.BFLOAT16: "BFloat16",
+    ir.DataType.INT64: "Long",
+    ir.DataType.INT32: "Int",
+    ir.DataType.INT16: "Short",
+    ir.DataType.INT8: "Char",
+    ir.DataType.UINT8: "Byte",
+    ir.DataType.BOOL: "Bool",
+}
+
+
+class SymbolicNode:
+    """What makes a value, as the helper functions of torch.onnx ask for it.
+
+    Args:
+        value: The value.
+    """
+
+    def __init__(self, value: ir.Value) -> None:
+        self._value = value
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        return ScriptNode
+
+    def kind(self) -> str:
+        """``onnx::Constant`` for a literal, ``prim::Param`` for an input or a weight, else the operator."""
+        producer = self._value.producer()
+        if producer is not None:
+            return f"{producer.domain or 'onnx'}::{producer.op_type}"
+        return "prim::Param" if array_of(self._value) is None else "onnx::Constant"
+
+    def mustBeNone(self) -> bool:
+        """Whether it is None, which is no value of this graph."""
+        return False
+
+    def kindOf(self, name: str) -> str:
+        """The type of an attribute: the ``value`` of a literal is a tensor."""
+        return "t"
+
+    def t(self, name: str) -> torch.Tensor:
+        """The ``value`` of a literal.
+
+        Raises:
+            Unsupported: For a value that is computed at run time.
+        """
+        array = array_of(self._value)
+        if array is None or self._value.dtype is None:
+            raise Unsupported(f"the value of {self._value.name} is asked for, which is computed at run time")
+        return torch.tensor(array.tolist(), dtype=to_torch_dtype(self._value.dtype))
+
+
+class SymbolicValue:
+    """A value of the graph, as symbolic functions take and return it.
+
+    Args:
+        value: The value.
+        op: The op object of the node.
+    """
+
+    def __init__(self, value: ir.Value, op: Op) -> None:
+        self.value = value
+        self._op = op
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        # The helper functions of torch.onnx tell values from numbers by ``isinstance(value, torch._C.Value)``.
+        return ScriptValue
+
+    def node(self) -> SymbolicNode:
+        """What makes it."""
+        return SymbolicNode(self.value)
+
+    def type(self) -> SymbolicType:
+        """Its type."""
+        try:
+            dims = self._op.dims(self.value)
+        except Unsupported:
+            return SymbolicType(self.value.dtype, None)
+        return SymbolicType(self.value.dtype, [dim if isinstance(dim, int) else None for dim in dims])
+
+    def setType(self, type: SymbolicType) -> SymbolicValue:
+        """Says what an operator that ONNX does not know returns; the shape is torch's own."""
+        if type.onnx_dtype is not None:
+            self.value.type = ir.TensorType(type.onnx_dtype)
+        return self
+
+    def debugName(self) -> str:
+        """Its name in the graph."""
+        return str(self.value.name)
+
+
+class SymbolicGraph:
+    """The ``g`` of symbolic functions.
+
+    Args:
+        op: The op object of the node.
+        opsets: Versions of the domains of custom operators; 1 where they say nothing.
+
+    Attributes:
+        opset: The target opset.
+    """
+
+    def __init__(self, op: Op, opsets: Mapping[str, int]) -> None:
+        self._op = op
+        self._opsets = opsets
+        self.opset = op.opset
+
+    def wrap(self, value: Any) -> Any:
+        """What a symbolic function gets for an argument."""
+        if isinstance(value, ir.Value):
+            return SymbolicValue(value, self._op)
+        return [self.wrap(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+    def op(self, opname: str, *raw_args: Any, outputs: int = 1, **attributes: Any) -> Any:
+        """Emits an operator.
+
+        Args:
+            opname: ``Name`` or ``domain::Name``. A name that ONNX does not have belongs to the domain in
+                ``custom_opsets``, if there is one.
+            *raw_args: Values, tensors or numbers; None for an input that is absent.
+            outputs: How many outputs it has.
+            **attributes: With the type behind the name: ``alpha_f``, ``axis_i``, ``mode_s``, ``value_t``; lists, too.
+
+        Returns:
+            The value, or a tuple of several.
+
+        Raises:
+            Unsupported: If an attribute has no type, or ONNX does not have the operator.
+        """
+        domain, _, name = opname.rpartition("::")
+        given = dict(_attribute(key, value) for key, value in attributes.items() if value is not None)
+        if not domain and facts_of(name, self.opset) is None and len(self._opsets) == 1:
+            (domain,) = self._opsets
+        if not domain and name == "Constant":
+            return SymbolicValue(self._op.const(_constant(given)), self._op)
+        given = {key: TorchTensor(item) if isinstance(item, torch.Tensor) else item for key, item in given.items()}
+        inputs = [self._input(argument) for argument in raw_args]
+        if domain in ("", "onnx", "ai.onnx"):
+            made = self._op.multi(name, *inputs, outputs=outputs, **given)
+        else:
+            made = self.emit(domain, name, inputs, given, outputs)
+        wrapped = tuple(SymbolicValue(value, self._op) for value in made)
+        return wrapped[0] if outputs == 1 else wrapped
+
+    def at(self, operator: str, *args: Any, overload_name: str = "", **attributes: Any) -> Any:
+        """Emits an operator of ATen as torch.onnx does with ONNX_ATEN."""
+        return self.op(
+            "org.pytorch.aten::ATen", *args, operator_s=operator, overload_name_s=overload_name, **attributes
+        )
+
+    def emit(
+        self, domain: str, name: str, inputs: Sequence[Any], attributes: Mapping[str, Any], outputs: int
+    ) -> tuple[ir.Value, ...]:
+        """Emits an operator that ONNX does not know: its outputs are of the first input's type unless set."""
+        values = [self._input(value) for value in inputs]
+        dtypes = [value.dtype for value in values if value is not None and value.dtype is not None]
+        dtype = dtypes[0] if dtypes else self._op.results[0].dtype
+        version = self._opsets.get(domain, 1)
+        return self._op.verbatim(name, values, attributes, [dtype] * outputs, domain=domain, version=version)
+
+    def _input(self, argument: Any) -> ir.Value | None:
+        if argument is None or isinstance(argument, ir.Value):
+            return argument
+        if type(argument) is SymbolicValue:
+            return argument.value
+        if isinstance(argument, (torch.Tensor, bool, int, float)):
+            return self._op.const(torch.as_tensor(argument))
+        if isinstance(argument, (list, tuple)) and all(isinstance(item, (int, float)) for item in argument):
+            return self._op.const(torch.tensor(argument))
+        return self._op.size(argument)
+
+
+def _constant(attributes: Mapping[str, Any]) -> Any:
+    (value,) = attributes.values()
+    return value if isinstance(value, torch.Tensor) else torch.tensor(value)
+
+
+def _attribute(key: str, value: Any) -> tuple[str, Any]:
+    name, _, kind = key.rpartition("_")
+    if not name or kind not in ("f", "i", "s", "t"):
+        raise Unsupported(f"the attribute {key!r} does not end with its type: _f, _i, _s or _t")
+    if kind == "t":
+        return name, value
+    convert = _CONVERSIONS[kind]
+    if isinstance(value, (list, tuple)):
+        return name, [convert(item) for item in value]
+    if type(value) is SymbolicValue:
+        raise Unsupported(f"the attribute {key!r} is computed at run time, and attributes are numbers or strings")
+    return name, convert(value)
+
+
+def call_symbolic(
+    function: Callable[..., Any], graph: SymbolicGraph, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Any:
+    """Runs a symbolic function.
+
+    Args:
+        function: ``function(g, *inputs)``.
+        graph: The graph.
+        args: Values, numbers and lists, in the order of ``forward`` or of the operator's schema.
+        kwargs: Likewise, by name.
+
+    Returns:
+        The values it returns, as those of translations.
+    """
+    returned = function(graph, *graph.wrap(list(args)), **{key: graph.wrap(value) for key, value in kwargs.items()})
+    unwrapped = _unwrapped(returned)
+    several = unwrapped if isinstance(unwrapped, list) else [unwrapped]
+    for value, result in zip(several, graph._op.results, strict=False):
+        node = value.producer() if isinstance(value, ir.Value) else None
+        if node is not None and node.domain not in ("", "ai.onnx"):
+            # Nobody but torch knows what it returns.
+            value.type = ir.TensorType(result.dtype)
+    return unwrapped
+
+
+def _unwrapped(returned: Any) -> Any:
+    if isinstance(returned, (list, tuple)):
+        return [_unwrapped(item) for item in returned]
+    return returned.value if type(returned) is SymbolicValue else returned
+
+
+def by_schema(
+    function: Callable[..., Any], overload: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[list[Any], dict[str, Any]]:
+    """The arguments of an operator as a symbolic function takes them.
+
+    By name if its parameters have those of the schema; else in the order of the schema, defaults included, without
+    the last ones that are defaults if it has fewer parameters.
+    """
+    declared = overload._schema.arguments
+    given = dict(zip([argument.name for argument in declared], args, strict=False)) | dict(kwargs)
+    for argument in declared:
+        given.setdefault(argument.name, argument.default_value)
+    parameters = list(inspect.signature(function).parameters.values())[1:]
+    names = [parameter.name for parameter in parameters]
+    # torch's parse_args takes them in order only.
+    if set(given) <= set(names) and not hasattr(function, "_arg_descriptors"):
+        return [], given
+    if any(parameter.kind == inspect.Parameter.VAR_POSITIONAL for parameter in parameters):
+        return list(given.values()), {}
+    ordered = [(argument, given[argument.name]) for argument in declared]
+    while len(ordered) > len(names) and ordered[-1][1] == ordered[-1][0].default_value:
+        ordered.pop()
+    return [value for _, value in ordered], {}
+
+
+@dataclass(frozen=True)
+class CalledFunctions:
+    """The translation of the operator that stands for autograd functions: what their ``symbolic`` writes.
+
+    Attributes:
+        calls: Their calls, by position.
+    """
+
+    calls: Sequence[FunctionCall]
+
+    def __call__(self, graph: SymbolicGraph, tensors: list[ir.Value], name: str, index: int) -> list[Any]:
+        """Runs the ``symbolic`` of one call; ``name`` is for readers of the captured graph."""
+        call = self.calls[index]
+        written = call_symbolic(call.symbolic, graph, call.with_tensors(tensors), {})
+        return written if isinstance(written, list) else [written]
+
+
+@dataclass(frozen=True)
+class Symbolic:
+    """A function in the style of ``symbolic(g, *inputs)``, whatever its first parameter is called."""
+
+    function: Callable[..., Any]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """As the function itself."""
+        return self.function(*args, **kwargs)

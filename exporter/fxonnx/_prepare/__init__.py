@@ -1,0 +1,24 @@
+"""FX to FX: from the captured graph to a functional graph whose operators all have translations."""
+
+from __future__ import annotations
+
+from .decompose import REASON_KEY
+from .graph_utils import find_attribute
+from .mutations import LOST_UPDATES_KEY, State, Update, find_updates, report_updates
+from .patterns import PATTERNS
+from .pipeline import Prepared, prepare
+from .weight_folding import Derived
+
+__all__ = [
+    "LOST_UPDATES_KEY",
+    "PATTERNS",
+    "REASON_KEY",
+    "Derived",
+    "Prepared",
+    "State",
+    "Update",
+    "find_attribute",
+    "find_updates",
+    "prepare",
+    "report_updates",
+]

@@ -1,0 +1,115 @@
+"""Equal computations are done once: every layer of a transformer makes the same mask of the same positions."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping
+from types import BuiltinFunctionType, MappingProxyType
+from typing import Any
+
+import torch
+
+from fxonnx_translations._torch_compat import OpOverload
+
+__all__ = ["share"]
+
+_OF_A_DTYPE = frozenset(
+    {torch.ops.aten.new_zeros.default, torch.ops.aten.new_ones.default, torch.ops.aten.new_full.default}
+)
+"""Of their tensor these operators only take the dtype."""
+
+_RESHAPES = frozenset(
+    {
+        torch.ops.aten.view.default,
+        torch.ops.aten.reshape.default,
+        torch.ops.aten.unsqueeze.default,
+        torch.ops.aten.flatten.using_ints,
+    }
+)
+_TRANSPOSES = frozenset(
+    {
+        torch.ops.aten.t.default,
+        torch.ops.aten.numpy_T.default,
+        torch.ops.aten.mT.default,
+        torch.ops.aten.permute.default,
+        torch.ops.aten.transpose.int,
+    }
+)
+
+_SMALL = 64
+
+_NOT_REPEATABLE = (
+    torch.Tag.nondeterministic_seeded,
+    # Each result has a size or a value of its own in the captured program.
+    torch.Tag.dynamic_output_shape,
+    torch.Tag.data_dependent_output,
+)
+
+
+def share(graph: torch.fx.Graph, constants: Mapping[str, torch.Tensor] = MappingProxyType({})) -> int:
+    """Replaces calls of the same operator with the same arguments by the first of them.
+
+    Args:
+        graph: A functional graph.
+        constants: Tensors of placeholders by name; small ones that are equal count as the same argument.
+
+    Returns:
+        How many nodes were removed.
+    """
+    first: dict[Any, torch.fx.Node] = {}
+    for node in graph.find_nodes(op="placeholder"):
+        constant = constants.get(node.name)
+        if constant is not None and constant.numel() <= _SMALL:
+            known = first.setdefault((constant.dtype, constant.shape, repr(constant.tolist())), node)
+            if known is not node:
+                node.replace_all_uses_with(known)
+    removed = 0
+    for node in list(graph.nodes):
+        if not _is_repeatable(node):
+            continue
+        args = node.args
+        if node.target in _OF_A_DTYPE:
+            args = (args[0].meta["val"].dtype, *args[1:])
+        key = _view_of_a_weight(node) or (node.target, _key(args), _key(node.kwargs))
+        known = first.setdefault(key, node)
+        if known is not node:
+            node.replace_all_uses_with(known)
+            graph.erase_node(node)
+            removed += 1
+    return removed
+
+
+def _view_of_a_weight(node: torch.fx.Node) -> Any:
+    """The key of a transposed or reshaped weight, by the result: ``w.t()`` and ``w.permute(1, 0)`` are stored once."""
+    source, val = node.args[0] if node.args else None, node.meta.get("val")
+    if not isinstance(source, torch.fx.Node) or source.op != "placeholder" or not isinstance(val, torch.Tensor):
+        return None
+    if node.target in _RESHAPES and all(type(size) is int for size in val.shape):
+        return "reshape", source, tuple(val.shape)
+    if node.target in _TRANSPOSES:
+        # The axes as strides, which the operator brings into their new order itself.
+        axes = torch.empty_strided([1] * val.dim(), list(range(val.dim())), device="meta")
+        return "permute", source, node.target(axes, *node.args[1:], **node.kwargs).stride()
+    return None
+
+
+def _is_repeatable(node: torch.fx.Node) -> bool:
+    if node.op != "call_function" or not node.users:
+        return False
+    target = node.target
+    if isinstance(target, OpOverload):
+        return not target._schema.is_mutable and not any(tag in target.tags for tag in _NOT_REPEATABLE)
+    # Arithmetic of sizes, and the elements of a result.
+    return target is operator.getitem or isinstance(target, BuiltinFunctionType)
+
+
+def _key(value: Any) -> Any:
+    if isinstance(value, torch.fx.Node):
+        return value
+    if isinstance(value, dict):
+        return tuple((name, _key(item)) for name, item in value.items())
+    if isinstance(value, list | tuple | slice):
+        parts = (value.start, value.stop, value.step) if isinstance(value, slice) else value
+        return type(value).__name__, *map(_key, parts)
+    # repr: True is not 1, 1 is not 1.0, and -0.0 is not 0.0.
+    return type(value), repr(value)

@@ -1,0 +1,302 @@
+"""What depends on constants only is computed now, by torch itself."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from fxonnx_translations._torch_compat import OpOverload
+
+from .graph_utils import find_attribute
+
+__all__ = ["MAX_ELEMENTS", "fold"]
+
+MAX_ELEMENTS = 512 * 512
+"""Largest result that may be larger than what it is computed from, in elements."""
+
+aten = torch.ops.aten
+
+_IDENTITIES = frozenset(
+    {
+        aten.lift_fresh_copy.default,
+        aten.lift_fresh.default,
+        aten.lift.default,
+        aten.detach.default,
+        aten.clone.default,
+        aten.alias.default,
+    }
+)
+
+# A view with stride 0 costs nothing; what torch computes from it counts as large as what it is a view of.
+_EXPANSIONS = frozenset({aten.expand.default, aten.expand_as.default, aten.broadcast_to.default})
+
+# One value many times is an operator in any format; as data it would only make the file larger.
+_UNIFORM = frozenset(
+    {"zeros", "ones", "full", "zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full"}
+)
+_MAX_UNIFORM_ELEMENTS = 1024
+
+# Operators that fill a new tensor like another one, with the number they fill in; None: their last argument.
+_FILLED_LIKE: Mapping[Any, bool | int | float | None] = {
+    aten.zeros_like.default: 0,
+    aten.ones_like.default: 1,
+    aten.full_like.default: None,
+    aten.new_zeros.default: 0,
+    aten.new_ones.default: 1,
+    aten.new_full.default: None,
+}
+
+_UNINITIALIZED = frozenset({"empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided"})
+
+# Weights are kept in these to be small; what computes with them widens them when it runs.
+_STORAGE_DTYPES = frozenset(
+    dtype
+    for name in (
+        "int8",
+        "uint8",
+        "float8_e4m3fn",
+        "float8_e4m3fnuz",
+        "float8_e5m2",
+        "float8_e5m2fnuz",
+        "float8_e8m0fnu",
+        "float4_e2m1fn_x2",
+        *(f"int{bits}" for bits in range(1, 8)),
+        *(f"uint{bits}" for bits in range(1, 8)),
+    )
+    if isinstance(dtype := getattr(torch, name, None), torch.dtype)
+)
+
+
+def fold(
+    gm: torch.fx.GraphModule, constants: Mapping[str, torch.Tensor], max_elements: int = MAX_ELEMENTS
+) -> dict[str, torch.Tensor]:
+    """Computes, in place, what depends on constants only.
+
+    A call is folded if it is deterministic, all its inputs are constants or folded themselves, and its result has a
+    static shape and is not larger than ``max_elements`` or its inputs together. Quantization, the widening of a storage
+    dtype, expansions and large tensors of one value are not folded.
+
+    Args:
+        gm: A functional graph module of the caller's own.
+        constants: Values of placeholders that hold tensor constants, by placeholder name. Parameters and buffers do not
+            belong here: they stay what the user can update.
+        max_elements: Largest result, in elements, that may be larger than its inputs.
+
+    Returns:
+        The values of the ``get_attr`` nodes made, by target. A folded node that the rest of the graph reads becomes
+        such a node; its target is the node's name, unless the module has an attribute of that name already. The tensors
+        are contiguous and share memory with nothing else.
+    """
+    folder = _Folder(gm, constants, max_elements)
+    if not folder.scan():
+        return {}
+    return folder.replace()
+
+
+class _Folder:
+    """The foldable nodes of a graph and their values."""
+
+    def __init__(self, gm: torch.fx.GraphModule, constants: Mapping[str, torch.Tensor], max_elements: int) -> None:
+        self._gm = gm
+        self._constants = constants
+        self._max_elements = max_elements
+        # Foldable nodes with the number of elements in memory, and constants.
+        self._foldable: dict[torch.fx.Node, int] = {}
+        self._leaves: dict[torch.fx.Node, torch.Tensor] = {}
+        self._values: dict[torch.fx.Node, Any] = {}
+
+    def scan(self) -> bool:
+        """Finds the foldable nodes; returns whether there are any."""
+        foldable, leaves = self._foldable, self._leaves
+        for node in self._gm.graph.nodes:
+            if node.op == "call_function":
+                if node.target in _FILLED_LIKE:
+                    _forget_model(node)
+                inputs = node.all_input_nodes
+                if all(source in foldable or source in leaves for source in inputs):
+                    self._consider(node, inputs)
+            elif node.op == "placeholder":
+                value = self._constants.get(node.name)
+                if value is not None and _is_real(value):
+                    leaves[node] = value
+            elif node.op == "get_attr":
+                value = find_attribute(self._gm, str(node.target))
+                if isinstance(value, torch.Tensor) and _is_real(value):
+                    leaves[node] = value
+        return bool(foldable)
+
+    def _consider(self, node: torch.fx.Node, inputs: list[torch.fx.Node]) -> None:
+        val = node.meta.get("val")
+        if node.target is operator.getitem:
+            if isinstance(val, torch.Tensor) and isinstance(node.args[1], int):
+                self._foldable[node] = math.prod(val.shape)
+            return
+        results = val if isinstance(val, (list, tuple)) else (val,)
+        if not _is_deterministic(node.target) or not all(map(_is_static, results)):
+            return
+        if any(_widens(source.meta.get("val"), results) for source in inputs):
+            return
+        available = sum(
+            self._leaves[source].numel() if source in self._leaves else self._foldable[source] for source in inputs
+        )
+        if node.target in _EXPANSIONS:
+            self._foldable[node] = available
+            return
+        elements = sum(result.numel() for result in results)
+        if elements <= max(self._max_elements, available):
+            self._foldable[node] = elements
+
+    def replace(self) -> dict[str, torch.Tensor]:
+        """Folds what the rest of the graph reads; returns the new constants."""
+        self._bypass()
+        frontier = self._frontier()
+        while not self._evaluate(frontier):
+            frontier = self._frontier()
+        made = {}
+        for node in frontier:
+            # The values of views and of constants passed through must not share memory with anything of the user's.
+            value = self._values[node].detach().clone(memory_format=torch.contiguous_format)
+            name = _free_name(self._gm, node.name)
+            node.args, node.kwargs = (), {}
+            node.op, node.target = "get_attr", name
+            self._gm.register_buffer(name, value, persistent=False)
+            made[name] = value
+        kept = set(frontier)
+        for node in reversed(self._foldable):
+            if not node.users and node not in kept:
+                node.graph.erase_node(node)
+        return made
+
+    def _bypass(self) -> None:
+        """Copies of constants are the constants: nothing writes to either."""
+        for node in list(self._foldable):
+            if node.target in _IDENTITIES and set(node.kwargs) <= {"memory_format"}:
+                source = node.args[0]
+                if isinstance(source, torch.fx.Node) and source in self._leaves:
+                    node.replace_all_uses_with(source)
+                    node.graph.erase_node(node)
+                    del self._foldable[node]
+
+    def _frontier(self) -> list[torch.fx.Node]:
+        """The foldable nodes that must be there at run time, in the order of the graph."""
+        needed: dict[torch.fx.Node, None] = {}
+        # Nodes that stay operators although they could be folded.
+        staying: set[torch.fx.Node] = set()
+        for node in reversed(self._foldable):
+            if any(user not in self._foldable or user in staying for user in node.users):
+                if _is_worthwhile(node):
+                    needed[node] = None
+                else:
+                    staying.add(node)
+        return list(reversed(needed))
+
+    def _evaluate(self, frontier: list[torch.fx.Node]) -> bool:
+        """Computes the values of nodes; False if torch can not compute some, which then stay."""
+        complete = True
+        with torch.no_grad(), torch.autocast("cpu", enabled=False):
+            for node in frontier:
+                complete = self._compute(node) and complete
+        return complete
+
+    def _compute(self, root: torch.fx.Node) -> bool:
+        pending = [root]
+        while pending:
+            node = pending[-1]
+            missing = [
+                source for source in node.all_input_nodes if source not in self._values and source not in self._leaves
+            ]
+            if any(source not in self._foldable for source in missing):
+                del self._foldable[root]
+                return False
+            if missing:
+                pending.extend(missing)
+                continue
+            pending.pop()
+            if node not in self._values and not self._call(node):
+                self._foldable.pop(node)
+                self._foldable.pop(root, None)
+                return False
+        return True
+
+    def _call(self, node: torch.fx.Node) -> bool:
+        def value(source: torch.fx.Node) -> Any:
+            return self._leaves[source] if source in self._leaves else self._values[source]
+
+        args, kwargs = torch.fx.map_arg((node.args, node.kwargs), value)
+        try:
+            result = node.target(*args, **kwargs)  # type: ignore[operator]
+        except (RuntimeError, NotImplementedError, IndexError, TypeError, ValueError):
+            # The model fails in the same way where it runs, or this build of torch lacks the kernel: either way the
+            # operator stays.
+            return False
+        if not _agrees(node.meta["val"], result):
+            return False
+        self._values[node] = result
+        return True
+
+
+def _forget_model(node: torch.fx.Node) -> None:
+    """Of the tensor they resemble, these operators take what is static here: dtype, device and maybe the shape."""
+    val = node.meta["val"]
+    fill: Any = _FILLED_LIKE[node.target]
+    if fill is None:
+        fill = node.args[-1] if len(node.args) > 1 else node.kwargs.get("fill_value")
+    if not _is_static(val) or not isinstance(fill, (bool, int, float)):
+        return
+    node.target = aten.full.default
+    node.args, node.kwargs = (list(val.shape), fill), {"dtype": val.dtype, "device": val.device}
+
+
+def _is_real(value: torch.Tensor) -> bool:
+    return type(value) in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer) and value.device.type != "meta"
+
+
+def _is_deterministic(target: Any) -> bool:
+    if not isinstance(target, OpOverload) or target.namespace not in ("aten", "prims"):
+        return False
+    name = target._opname
+    return not (
+        torch.Tag.nondeterministic_seeded in target.tags
+        or target._schema.is_mutable
+        or name in _UNINITIALIZED
+        or "quantize" in name
+    )
+
+
+def _is_worthwhile(node: torch.fx.Node) -> bool:
+    """Whether the value of a foldable node is better data than an operator."""
+    val = node.meta["val"]
+    if not isinstance(val, torch.Tensor) or node.target in _EXPANSIONS:
+        return False
+    return getattr(node.target, "_opname", "") not in _UNIFORM or val.numel() <= _MAX_UNIFORM_ELEMENTS
+
+
+def _is_static(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and all(type(size) is int for size in value.shape)
+
+
+def _widens(source: Any, results: Any) -> bool:
+    """Whether a call computes floating-point numbers from a tensor in a storage dtype."""
+    if isinstance(source, (list, tuple)):
+        return any(_widens(item, results) for item in source)
+    if not isinstance(source, torch.Tensor) or source.dtype not in _STORAGE_DTYPES:
+        return False
+    return any(result.dtype != source.dtype and result.dtype.is_floating_point for result in results)
+
+
+def _agrees(expected: Any, found: Any) -> bool:
+    if isinstance(expected, (list, tuple)):
+        return isinstance(found, (list, tuple)) and all(map(_agrees, expected, found))
+    return isinstance(found, torch.Tensor) and found.dtype == expected.dtype and found.shape == expected.shape
+
+
+def _free_name(module: torch.nn.Module, name: str) -> str:
+    candidate, count = name, 0
+    while hasattr(module, candidate):
+        count += 1
+        candidate = f"{name}_{count}"
+    return candidate

@@ -1,0 +1,173 @@
+"""What operators read, write and alias, and which values of a graph share memory."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.fx import Graph, Node
+
+from fxonnx_translations._torch_compat import OpOverload, has_kernel
+
+__all__ = ["Effects", "Facts", "argument_at", "find_writes", "memory", "read_facts", "returns_fresh", "view_overload"]
+
+aten = torch.ops.aten
+
+# These change what a tensor object says about its memory, not the memory: the tracer hands out their result as a new
+# value, so they are the views of the same name.
+_RESTRIDING = frozenset({"t_", "transpose_", "squeeze_", "unsqueeze_", "swapaxes_", "swapdims_", "as_strided_"})
+_IDENTITIES = frozenset({"detach_", "requires_grad_"})
+
+
+@dataclass(frozen=True)
+class Effects:
+    """What an operator overload does to its arguments' memory.
+
+    Attributes:
+        written: Positions of the arguments it writes to.
+        is_view: Whether it only makes a view, although its name ends in an underscore.
+        aliases: Whether its results may alias an argument.
+    """
+
+    written: tuple[int, ...]
+    is_view: bool
+    aliases: bool
+
+
+@dataclass(frozen=True)
+class Facts:
+    """The memory of a graph's values.
+
+    Attributes:
+        effects: Per operator overload of the graph.
+        values: The fake value of each node; tensors that share memory share storage.
+        written: Keys (see :func:`memory`) of the memories that some node writes to.
+    """
+
+    effects: Mapping[Any, Effects]
+    values: Mapping[Node, Any]
+    written: frozenset[int]
+
+    def is_written(self, val: Any) -> bool:
+        """Whether a value is a tensor in memory that some node writes to."""
+        key = memory(val)
+        return key is not None and key in self.written
+
+    def writes(self, node: Node) -> tuple[int, ...]:
+        """Positions of the arguments the node writes to."""
+        found = self.effects.get(node.target) if node.op == "call_function" else None
+        return () if found is None or found.is_view else found.written
+
+
+def memory(val: Any) -> int | None:
+    """A number for the memory a fake tensor lives in, or None for anything else."""
+    if not isinstance(val, torch.Tensor) or val.layout is not torch.strided:
+        return None
+    return int(val.untyped_storage()._cdata)
+
+
+def find_writes(graph: Graph) -> dict[Any, Effects] | None:
+    """The effects of all operators of a graph, or None when none of them writes anything."""
+    effects: dict[Any, Effects] = {}
+    for node in graph.nodes:
+        target = node.target
+        if node.op == "call_function" and target not in effects and isinstance(target, OpOverload):
+            effects[target] = _effects(target)
+    return effects if any(found.written for found in effects.values()) else None
+
+
+def _effects(target: OpOverload) -> Effects:
+    schema = target._schema
+    written = tuple(
+        position
+        for position, argument in enumerate(schema.arguments)
+        if argument.alias_info is not None and argument.alias_info.is_write
+    )
+    name = schema.name.partition("::")[2]
+    name_of_kernel = f"{schema.name}.{schema.overload_name}" if schema.overload_name else schema.name
+    aliases = any(argument.alias_info is not None for argument in schema.arguments) or (
+        has_kernel(name_of_kernel, "CompositeImplicitAutograd")
+    )
+    return Effects(written, name in _RESTRIDING or name in _IDENTITIES, aliases)
+
+
+def read_facts(graph: Graph, effects: Mapping[Any, Effects]) -> Facts:
+    """Finds out which values share memory.
+
+    torch.export keeps the storages of its fake tensors; a program that was saved and loaded has lost them, and the
+    operators that may alias are run again on fake tensors.
+    """
+    values = {node: node.meta.get("val") for node in graph.nodes}
+    writing = [
+        (node, argument_at(node, effects[node.target].written[0]))
+        for node in graph.nodes
+        if node.op == "call_function" and node.target in effects and effects[node.target].written
+    ]
+    if any(
+        memory(values[node]) is not None and memory(values[node]) != memory(values.get(first))
+        for node, first in writing
+    ):
+        values = _rerun(graph, effects)
+    written = {
+        memory(values.get(argument_at(node, position)))
+        for node, _ in writing
+        if not effects[node.target].is_view
+        for position in effects[node.target].written
+    }
+    return Facts(effects, values, frozenset(key for key in written if key is not None))
+
+
+def argument_at(node: Node, position: int) -> Any:
+    """The argument a node passes for one parameter of its operator; None when it passes none."""
+    if position < len(node.args):
+        return node.args[position]
+    return node.kwargs.get(node.target._schema.arguments[position].name)  # type: ignore[union-attr]
+
+
+def returns_fresh(schema: torch.FunctionSchema) -> bool:
+    """Whether the results are none of the arguments."""
+    return bool(schema.returns) and all(result.alias_info is None for result in schema.returns)
+
+
+def view_overload(target: OpOverload) -> OpOverload:
+    """The view operator for one that changes only how a tensor sees its memory: ``t_`` gives ``t``."""
+    name = target._schema.name.partition("::")[2]
+    if name in _IDENTITIES:
+        return aten.detach.default
+    packet = getattr(aten, name[:-1])
+    overload = "int" if name == "transpose_" else target._overloadname
+    found: OpOverload = getattr(packet, overload)
+    return found
+
+
+def _rerun(graph: Graph, effects: Mapping[Any, Effects]) -> dict[Node, Any]:
+    values: dict[Node, Any] = {}
+    for node in graph.nodes:
+        values[node] = val = node.meta.get("val")
+        if node.op != "call_function":
+            continue
+        if node.target is operator.getitem:
+            sources = values[node.args[0]]
+            values[node] = sources[node.args[1]] if isinstance(sources, (list, tuple)) else val
+            continue
+        found = effects.get(node.target)
+        if found is None or not found.aliases or val is None:
+            continue
+        if found.written and not found.is_view:
+            if returns_fresh(node.target._schema):
+                continue
+            results = [values.get(argument_at(node, position)) for position in found.written]
+            values[node] = tuple(results) if isinstance(val, (list, tuple)) else results[0]
+            continue
+        target = view_overload(node.target) if found.is_view else node.target
+        first = val if isinstance(val, torch.Tensor) else val[0] if isinstance(val, (list, tuple)) and val else None
+        mode = getattr(first, "fake_mode", None)
+        if mode is None:
+            continue
+        args, kwargs = torch.fx.map_arg((node.args, dict(node.kwargs)), values.__getitem__)
+        with mode, torch.no_grad():
+            values[node] = target(*args, **kwargs)
+    return values

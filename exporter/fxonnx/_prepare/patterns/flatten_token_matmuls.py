@@ -1,0 +1,207 @@
+"""Layers that treat every token by itself: ``[batch, length, width]`` as one matrix ``[batch * length, width]``.
+
+A linear layer with a bias is one Gemm of a matrix. ONNX Runtime makes Gemms of its own of larger tensors, with a
+Reshape in front of each and one behind it; here there is one only where tokens meet, as in attention.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Collection
+from typing import Any
+
+import torch
+
+from fxonnx_translations._torch_compat import OpOverload
+
+from .matching import VIEWS, added, called, dims_of, only_user
+
+__all__ = ["flatten_tokens"]
+
+aten = torch.ops.aten
+
+_NORMS = frozenset({aten.layer_norm.default, aten.rms_norm.default})
+_SPLITS = frozenset({aten.split_with_sizes.default, aten.split.Tensor, aten.chunk.default})
+_SHAPERS = (*VIEWS, aten.flatten.using_ints, aten.unflatten.int)
+
+
+def flatten_tokens(graph: torch.fx.Graph) -> int:
+    """Turns groups of such layers into layers of matrices, where that saves more shapes than it takes.
+
+    Args:
+        graph: A functional graph; changed in place.
+
+    Returns:
+        How many linear layers with a bias are Gemms now.
+    """
+    found = 0
+    for group in _groups(graph):
+        layers = [node for node in group if _is_biased(node)]
+        if 2 * len(layers) > _cost(group):
+            _flatten(group)
+            found += len(layers)
+    return found
+
+
+def _is_biased(node: torch.fx.Node) -> bool:
+    if node.target is aten.linear.default:
+        return len(node.args) > 2 and node.args[2] is not None
+    return _product_with_bias(node) is not None
+
+
+def _product_with_bias(node: torch.fx.Node) -> tuple[torch.fx.Node, torch.fx.Node] | None:
+    """The product with a matrix and the bias, of their sum."""
+    total = called(node, aten.add.Tensor)
+    if total is None or total.kwargs or len(total.args) != 2:
+        return None
+    for product, bias in (total.args, total.args[::-1]):
+        matrix = called(product, aten.matmul.default)
+        if matrix is not None and only_user(matrix) and len(dims_of(matrix.args[1]) or ()) == 2:
+            return (matrix, bias) if len(dims_of(bias) or ()) == 1 else None  # type: ignore[return-value]
+    return None
+
+
+def _tokens(node: torch.fx.Node) -> list[torch.fx.Node]:
+    """The inputs with the tokens of a node that treats each by itself; none if it does not."""
+    source: Any = node.args[0] if node.args else None
+    if node.op != "call_function" or not isinstance(source, torch.fx.Node):
+        return []
+    if node.target is operator.getitem:
+        return [source] if called(source, *_SPLITS) is not None and _tokens(source) else []
+    dims = dims_of(source)
+    if dims is None:
+        return []
+    last = len(dims) - 1
+    if len(dims) < 3 and node.target is not aten.add.Tensor:
+        return []
+    if node.target in (aten.linear.default, aten.matmul.default):
+        return [source] if len(dims_of(node.args[1]) or ()) == 2 else []
+    if node.target in _NORMS:
+        return [source] if len(node.args[1]) == 1 else []  # type: ignore[arg-type]
+    if node.target in _SPLITS:
+        return [source] if (*node.args[2:], node.kwargs.get("dim", 0))[0] in (-1, last) else []
+    return _pointwise_tokens(node)
+
+
+def _pointwise_tokens(node: torch.fx.Node) -> list[torch.fx.Node]:
+    if not isinstance(node.target, OpOverload) or torch.Tag.pointwise not in node.target.tags:
+        return []
+    shape = dims_of(node)
+    if shape is None or len(shape) < 3:
+        return []
+    tokens = []
+    for argument in node.all_input_nodes:
+        dims = dims_of(argument)
+        if dims is None:
+            return []
+        if len(dims) > 1:
+            if list(map(str, dims)) != list(map(str, shape)):
+                return []
+            tokens.append(argument)
+    return tokens
+
+
+def _lead(node: torch.fx.Node) -> tuple[str, ...]:
+    val = node.meta["val"]
+    return tuple(map(str, (val[0] if isinstance(val, (list, tuple)) else val).shape[:-1]))
+
+
+def _groups(graph: torch.fx.Graph) -> list[list[torch.fx.Node]]:
+    """Neighbouring layers of the same tokens, each group in the order of the graph."""
+    parent: dict[torch.fx.Node, torch.fx.Node] = {}
+
+    def root(node: torch.fx.Node) -> torch.fx.Node:
+        while parent[node] is not node:
+            parent[node] = parent[parent[node]]
+            node = parent[node]
+        return node
+
+    for node in graph.nodes:
+        sources = _tokens(node)
+        if not sources:
+            continue
+        parent[node] = node
+        for source in sources:
+            if source in parent and _lead(source) == _lead(node):
+                parent[root(node)] = root(source)
+    groups: dict[torch.fx.Node, list[torch.fx.Node]] = {}
+    for node in parent:
+        groups.setdefault(root(node), []).append(node)
+    return list(groups.values())
+
+
+def _outside(node: torch.fx.Node, group: Collection[torch.fx.Node]) -> list[torch.fx.Node]:
+    return [user for user in node.users if user not in group]
+
+
+def _cost(group: list[torch.fx.Node]) -> int:
+    """How many Reshapes are needed around the group; one next to another is none."""
+    members = set(group)
+    entries = {source for node in group for source in _tokens(node) if source not in members}
+    cost = sum(1 for source in entries if called(source, *_SHAPERS) is None or not only_user(source))
+    exits = (node for node in group if not isinstance(node.meta["val"], (list, tuple)))
+    return cost + sum(1 for node in exits if any(called(u, *_SHAPERS) is None for u in _outside(node, members)))
+
+
+def _flatten(group: list[torch.fx.Node]) -> None:
+    members = set(group)
+    matrices: dict[torch.fx.Node, torch.fx.Node] = {}
+    sizes: list[Any] = []
+    shapes = {node: node.meta["val"] for node in group}
+    for node in group:
+        for source in _tokens_before(node, members, shapes):
+            if source not in matrices:
+                dims = source.meta["val"].shape
+                if not sizes:
+                    sizes = [
+                        dim if isinstance(dim, int) else added(node, aten.sym_size.int, source, axis)
+                        for axis, dim in enumerate(dims[:-1])
+                    ]
+                matrices[source] = added(node, aten.reshape.default, source, [-1, dims[-1]])
+            node.replace_input_with(source, matrices[source])
+        _rewrite(node, shapes[node])
+    for node in group:
+        users = _outside(node, members)
+        if isinstance(shapes[node], (list, tuple)) or not users:
+            continue
+        whole = added(node.next, aten.reshape.default, node, [*sizes, shapes[node].shape[-1]], origin=node)
+        whole.meta["val"] = shapes[node]
+        for user in users:
+            user.replace_input_with(node, whole)
+
+
+def _tokens_before(
+    node: torch.fx.Node, members: Collection[torch.fx.Node], shapes: dict[torch.fx.Node, Any]
+) -> list[torch.fx.Node]:
+    """The tokens that come from outside the group."""
+    return [
+        source
+        for source in node.all_input_nodes
+        if source not in members and _is_tokens(source, shapes[node]) and len(dims_of(source) or ()) > 2
+    ]
+
+
+def _is_tokens(source: torch.fx.Node, val: Any) -> bool:
+    whole = val[0] if isinstance(val, (list, tuple)) else val
+    dims = dims_of(source)
+    return dims is not None and tuple(map(str, dims[:-1])) == tuple(map(str, whole.shape[:-1]))
+
+
+def _rewrite(node: torch.fx.Node, val: Any) -> None:
+    """Brings a layer's own arguments into the form for matrices; its input is one already."""
+    pair = _product_with_bias(node)
+    if pair is not None:
+        product, bias = pair
+        node.target, node.args = aten.addmm.default, (bias, *product.args)
+    elif node.target in _SPLITS and len(node.args) > 2:
+        node.args = (*node.args[:2], -1)
+    elif node.target in _SPLITS:
+        node.kwargs = {**node.kwargs, "dim": -1}
+    node.meta["val"] = [_matrix(item) for item in val] if isinstance(val, (list, tuple)) else _matrix(val)
+
+
+def _matrix(val: torch.Tensor) -> torch.Tensor:
+    rows: Any = 1
+    for dim in val.shape[:-1]:
+        rows = rows * dim
+    return val.new_empty((rows, val.shape[-1]))

@@ -1,0 +1,206 @@
+"""Attention whose heads are taken out of the last axis before it, and are put back into it behind it."""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.onnx.ops  # defines the operators
+
+from ..._provenance import copy_origin
+from .matching import VIEWS, added, called, dims_of, only_user
+
+__all__ = ["pack_attention"]
+
+aten = torch.ops.aten
+
+_ROTARY = torch.ops.onnx.RotaryEmbedding.opset23
+_SAME = (*VIEWS, aten.contiguous.default, aten.clone.default)
+
+
+@dataclass(frozen=True)
+class _Operand:
+    """Keys or values: those of this call, [batch, heads, length, size], and those of earlier calls in front of them."""
+
+    new: torch.fx.Node
+    past: torch.fx.Node | None
+
+
+def pack_attention(graph: torch.fx.Graph) -> int:
+    """Gives ONNX's Attention the tensors [batch, length, heads * size] as they are, and the past as it is, too.
+
+    Args:
+        graph: A functional graph; changed in place.
+
+    Returns:
+        How many attentions were rewritten.
+    """
+    packed: dict[torch.fx.Node, torch.fx.Node] = {}
+    found = 0
+    for node in graph.find_nodes(op="call_function", target=aten.scaled_dot_product_attention.default):
+        end = _end(node) if _is_plain(node) else None
+        if end is None:
+            continue
+        query, key, value = node.args[:3]
+        operands = _operand(key), _operand(value)
+        has_past = {operand.past is None for operand in operands}
+        is_causal = _argument(node, 5, "is_causal", False)
+        if len(has_past) > 1 or (is_causal and has_past == {False}):
+            continue
+        if not all(map(_packable, (query, operands[0].new, operands[1].new))):
+            continue
+        _rewrite(node, end, operands, packed)
+        found += 1
+    return found
+
+
+def _argument(node: torch.fx.Node, position: int, name: str, default: Any) -> Any:
+    return node.args[position] if len(node.args) > position else node.kwargs.get(name, default)
+
+
+def _is_plain(node: torch.fx.Node) -> bool:
+    """Four axes with heads of one known size, in the element type that ONNX Runtime's kernel is precise for."""
+    shapes = [dims_of(argument) for argument in node.args[:3]]
+    if any(shape is None or len(shape) != 4 for shape in shapes) or _argument(node, 4, "dropout_p", 0.0) != 0:
+        return False
+    if node.meta["val"].dtype != torch.float32:
+        return False
+    query, key, value = shapes
+    sizes = {shape[3] for shape in shapes if isinstance(shape[3], int)}  # type: ignore[index]
+    heads = [shape[1] for shape in shapes]  # type: ignore[index]
+    if len(sizes) != 1 or not all(isinstance(shape[3], int) for shape in shapes):  # type: ignore[index]
+        return False
+    known = all(isinstance(count, int) for count in heads) and heads[1] == heads[2] and heads[0] % heads[1] == 0
+    same_batch = str(query[0]) == str(key[0]) == str(value[0])  # type: ignore[index]
+    return known and same_batch and (heads[0] == heads[1] or bool(node.kwargs.get("enable_gqa")))
+
+
+def _end(node: torch.fx.Node) -> torch.fx.Node | None:
+    """What has the heads back in the last axis, if that is all that becomes of the result."""
+    batch, heads, length, size = dims_of(node) or (0, 0, 0, 0)
+    joined = [str(batch), str(length), str(heads * size)]
+    is_turned = False
+    while only_user(node):
+        user = next(iter(node.users))
+        if not is_turned and _turned(user) is node:
+            is_turned = True
+        elif called(user, *_SAME, aten.flatten.using_ints) is None:
+            return None
+        elif is_turned and list(map(str, dims_of(user) or ())) == joined:
+            return user
+        elif list(map(str, dims_of(user) or ())) != list(map(str, dims_of(node) or ())):
+            return None
+        node = user
+    return None
+
+
+def _turned(node: Any) -> torch.fx.Node | None:
+    """What a node exchanges the second and third of four axes of."""
+    turn = called(node, aten.transpose.int, aten.permute.default)
+    if turn is None:
+        return None
+    source: Any = turn.args[0]
+    if turn.target is aten.permute.default:
+        return source if list(turn.args[1]) == [0, 2, 1, 3] else None  # type: ignore[arg-type]
+    axes = {axis % 4 for axis in turn.args[1:]}  # type: ignore[operator]
+    return source if len(dims_of(source) or ()) == 4 and axes == {1, 2} else None
+
+
+def _operand(node: Any) -> _Operand:
+    joined = called(node, aten.cat.default)
+    if joined is not None and (*joined.args[1:], 0)[0] in (2, -2):
+        pieces: Any = joined.args[0]
+        if len(pieces) == 2 and all(piece.meta["val"].dtype == torch.float32 for piece in pieces):
+            return _Operand(pieces[1], pieces[0])
+    return _Operand(node, None)
+
+
+def _packable(node: Any) -> bool:
+    rotary = called(node, _ROTARY)
+    if rotary is not None:
+        return set(rotary.kwargs) <= {"interleaved"} and len(rotary.args) == 3 and _packable(rotary.args[0])
+    return _turned(node) is not None or _part(node) is not None
+
+
+def _part(node: Any) -> tuple[torch.fx.Node, int] | None:
+    """Of ``x.reshape(batch, length, parts, heads, size).permute(2, 0, 3, 1, 4).unbind()[i]``: x and i."""
+    item = called(node, operator.getitem)
+    parts = called(item.args[0], aten.unbind.int) if item is not None else None
+    turn = called(parts.args[0], aten.permute.default) if parts is not None else None
+    if item is None or parts is None or turn is None or turn.args[1] != [2, 0, 3, 1, 4] or (*parts.args[1:], 0)[0] != 0:
+        return None
+    view = called(turn.args[0], *VIEWS)
+    split = dims_of(view)
+    whole = dims_of(view.args[0]) if view is not None else None
+    if view is None or split is None or whole is None or len(split) != 5 or len(whole) != 3:
+        return None
+    same = list(map(str, whole)) == [*map(str, split[:2]), str(split[2] * split[3] * split[4])]
+    return (view.args[0], item.args[1]) if same else None  # type: ignore[return-value]
+
+
+def _pack(node: torch.fx.Node, before: torch.fx.Node, packed: dict[torch.fx.Node, torch.fx.Node]) -> torch.fx.Node:
+    """[batch, heads, length, size] as [batch, length, heads * size], as it was before."""
+    if node not in packed:
+        rotary = called(node, _ROTARY)
+        part = _part(node)
+        if rotary is not None:
+            source = _pack(rotary.args[0], before, packed)  # type: ignore[arg-type]
+            with before.graph.inserting_before(before):
+                new = before.graph.call_function(
+                    _ROTARY, (source, *rotary.args[1:]), {**rotary.kwargs, "num_heads": node.meta["val"].shape[1]}
+                )
+            new.meta["val"] = source.meta["val"]
+            copy_origin(new, node)
+            packed[node] = new
+        elif part is not None:
+            whole, index = part
+            width = node.meta["val"].shape[1] * node.meta["val"].shape[3]
+            if whole not in packed:
+                sizes = [width] * (whole.meta["val"].shape[2] // width)
+                packed[whole] = added(before, aten.split_with_sizes.default, whole, sizes, 2)
+            packed[node] = added(before, operator.getitem, packed[whole], index)
+        else:
+            packed[node] = _joined(_turned(node), before)
+    return packed[node]
+
+
+def _joined(source: Any, before: torch.fx.Node) -> torch.fx.Node:
+    """[batch, length, heads, size] with the last two axes as one."""
+    batch, length, heads, size = source.meta["val"].shape
+    view = called(source, *VIEWS)
+    if view is not None:
+        origin: Any = view.args[0]
+        if list(map(str, dims_of(origin) or ())) == [str(batch), str(length), str(heads * size)]:
+            return origin  # type: ignore[no-any-return]
+    return added(before, aten.flatten.using_ints, source, 2, 3)
+
+
+def _rewrite(
+    node: torch.fx.Node,
+    end: torch.fx.Node,
+    operands: tuple[_Operand, _Operand],
+    packed: dict[torch.fx.Node, torch.fx.Node],
+) -> None:
+    query, key, value = (argument for argument in node.args[:3] if isinstance(argument, torch.fx.Node))
+    sources = [_pack(each, node, packed) for each in (query, operands[0].new, operands[1].new)]
+    mask = _argument(node, 3, "attn_mask", None)
+    heads, groups = query.meta["val"].shape[1], key.meta["val"].shape[1]
+    options = {"is_causal": _argument(node, 5, "is_causal", False), "scale": node.kwargs.get("scale")}
+    with node.graph.inserting_before(node):
+        whole = node.graph.call_function(
+            torch.ops.onnx.Attention.opset23,
+            (*sources, mask, operands[0].past, operands[1].past),
+            {**options, "q_num_heads": heads, "kv_num_heads": groups},
+        )
+        scores = query.meta["val"].new_empty((*query.meta["val"].shape[:3], key.meta["val"].shape[2]))
+        whole.meta["val"] = (end.meta["val"], key.meta["val"], value.meta["val"], scores)
+        copy_origin(whole, node)
+    end.replace_all_uses_with(added(node, operator.getitem, whole, 0, origin=node))
+    for index, present in ((1, key), (2, value)):
+        others = [user for user in present.users if user is not node and node < user]
+        if others:
+            item = added(node, operator.getitem, whole, index, origin=present)
+            for user in others:
+                user.replace_input_with(present, item)

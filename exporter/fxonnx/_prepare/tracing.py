@@ -1,0 +1,305 @@
+"""One operator call traced into a small graph of simpler operators, over the fake tensors of its FX node."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+
+from fxonnx_translations._torch_compat import (
+    DisableTorchFunction,
+    FakeTensor,
+    OpOverload,
+    decomposition_table,
+    disable_fake_tensor_cache,
+    prims,
+    set_grad_enabled,
+    shape_config,
+)
+
+from .._provenance import copy_origin
+from ..errors import PrepareError
+from .functionalize import functionalize
+from .graph_utils import (
+    between,
+    erase_unused,
+    fake_mode_of,
+    find_attribute,
+    items,
+    lift,
+    module_attribute,
+    replace_node,
+    splice,
+)
+
+__all__ = ["TraceError", "call_key", "decompositions", "no_new_guards", "splice_trace", "trace_call", "value_key"]
+
+_SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
+
+_ASSERTIONS = frozenset(
+    {
+        torch.ops.aten._assert_async.default,
+        torch.ops.aten._assert_async.msg,
+        torch.ops.aten._assert_scalar.default,
+        torch.ops.aten._assert_tensor_metadata.default,
+        torch.ops.aten.sym_constrain_range.default,
+        torch.ops.aten.sym_constrain_range_for_size.default,
+        set_grad_enabled,
+    }
+)
+
+
+class TraceError(Exception):
+    """A decomposition can not be traced, or what it computes is not what the node returns."""
+
+
+def _operands(node: torch.fx.Node) -> list[torch.fx.Node]:
+    """The argument nodes a traced graph reads; those with a Python number as value are constants instead."""
+    return [
+        argument
+        for argument in node.all_input_nodes
+        if isinstance(argument.meta.get("val"), (torch.Tensor, list, tuple, *_SYMBOLIC))
+    ]
+
+
+def value_key(value: Any) -> Hashable:
+    """dtype, layout and sizes of a value of a node, those of all items for a list."""
+    if isinstance(value, torch.Tensor):
+        stride = tuple(map(_size, value.stride())) if value.layout is torch.strided else value.layout
+        return value.dtype, tuple(map(_size, value.shape)), stride, value.device
+    if isinstance(value, (list, tuple)):
+        return tuple(map(value_key, value))
+    return _size(value)
+
+
+def _size(size: Any) -> Hashable:
+    return size.node.expr if isinstance(size, _SYMBOLIC) else _constant_key(size)
+
+
+def _constant_key(value: Any) -> Hashable:
+    # Equal is not the same: 1 == True == 1.0, 0.0 == -0.0 and nan != nan.
+    if isinstance(value, float):
+        return "float", value.hex()
+    if isinstance(value, complex):
+        return "complex", value.real.hex(), value.imag.hex()
+    if isinstance(value, slice):
+        return "slice", _constant_key(value.start), _constant_key(value.stop), _constant_key(value.step)
+    return type(value).__name__, value
+
+
+def call_key(node: torch.fx.Node) -> Hashable:
+    """What two calls must have in common to be traced into the same graph: target, constants, shapes and dtypes."""
+    operands = {operand: position for position, operand in enumerate(_operands(node))}
+
+    def key(argument: Any) -> Hashable:
+        if isinstance(argument, torch.fx.Node):
+            if argument in operands:
+                return "operand", operands[argument], value_key(argument.meta["val"])
+            return _constant_key(argument.meta.get("val"))
+        if isinstance(argument, (list, tuple)):
+            return tuple(map(key, argument))
+        return _constant_key(argument)
+
+    return node.target, key(node.args), tuple((name, key(value)) for name, value in node.kwargs.items())
+
+
+@contextlib.contextmanager
+def no_new_guards(fake_mode: Any) -> Iterator[None]:
+    """Any assumption about a symbolic size that torch.export has not made itself raises inside.
+
+    Where torch only asks whether a size happens to be 0 or 1, for a shortcut or a memory layout, the answer is no.
+    """
+    shape_env = fake_mode.shape_env if fake_mode is not None else None
+    if shape_env is None:
+        yield
+        return
+    general = shape_config.patch(backed_size_oblivious=True)  # type: ignore[attr-defined]
+    # Filling the cache of shape functions asks for the memory layout of results.
+    uncached = disable_fake_tensor_cache(fake_mode)
+    with general, uncached, shape_env.error_on_new_guards(), shape_env.ignore_fresh_unbacked_symbols():
+        yield
+
+
+def decompositions(target: Any) -> list[Callable[..., Any]]:
+    """The ways to compute an operator from simpler ones, the smallest step first."""
+    found: list[Callable[..., Any]] = []
+    if target._can_decompose():
+
+        def composite(*args: Any, **kwargs: Any) -> Any:
+            # While torch functions are overridden, as they are during tracing, torch would call the operator itself.
+            with DisableTorchFunction():
+                return target.decompose(*args, **kwargs)
+
+        found.append(composite)
+    if target in decomposition_table:
+        found.append(decomposition_table[target])
+    in_aten = getattr(target, "impl_aten", None) or getattr(
+        getattr(prims, target._opname, None) if target.namespace == "prims" else None, "impl_aten", None
+    )
+    if in_aten is not None:
+        found.append(in_aten)
+    return found
+
+
+def trace_call(node: torch.fx.Node, function: Callable[..., Any], *, check: bool = True) -> torch.fx.GraphModule:
+    """Traces ``function`` on the arguments of a call.
+
+    Args:
+        node: The call; its arguments' ``meta["val"]`` are fake tensors and symbolic or plain numbers.
+        function: Computes what the node computes from the node's arguments.
+        check: Whether to compare the result with the node's value.
+
+    Returns:
+        A functional graph of the operators ``function`` calls directly, none of them decomposed further. Its
+        placeholders are the tensor and symbolic arguments of the call in their order, those in lists included.
+
+    Raises:
+        TraceError: If tracing fails, assumes something about symbolic sizes, or yields other shapes or dtypes.
+    """
+    operands = _operands(node)
+    values = [operand.meta["val"] for operand in operands]
+
+    def run(*inputs: Any) -> Any:
+        given = dict(zip(operands, inputs, strict=True))
+
+        def real(argument: torch.fx.Node) -> Any:
+            return given[argument] if argument in given else argument.meta.get("val")
+
+        result = function(*torch.fx.map_arg(node.args, real), **torch.fx.map_arg(node.kwargs, real))
+        # A named tuple would become a node of its own.
+        return list(result) if isinstance(result, (list, tuple)) else result
+
+    fake_mode = fake_mode_of([*_flat(values), *_flat([node.meta.get("val")])])
+    try:
+        traced = _traced(run, values, fake_mode)
+    except Exception as error:
+        # Foreign code may raise anything; what went wrong is reported with the operator.
+        failure = TraceError(f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}")
+        plain = [_contiguous(value) for value in values]
+        if all(one is other for one, other in zip(plain, values, strict=True)):
+            raise failure from error
+        try:
+            # torch asks whether transposed sizes are 1; the memory layout means nothing in ONNX.
+            traced = _traced(run, plain, fake_mode)
+        except Exception:  # noqa: BLE001 - the first failure is the one that is reported
+            raise failure from error
+    _settle_constants(traced)
+    _clean(traced.graph)
+    if check:
+        _check(node, traced.graph)
+    return traced
+
+
+def _traced(run: Callable[..., Any], values: Sequence[Any], fake_mode: Any) -> torch.fx.GraphModule:
+    with torch.no_grad(), no_new_guards(fake_mode), fake_mode or contextlib.nullcontext():
+        return make_fx(run, tracing_mode="fake", pre_dispatch=True, _disable_torch_fn_metadata_mode=True)(*values)
+
+
+def _contiguous(value: Any) -> Any:
+    """A fake tensor of the same sizes in the order of its axes, for one with symbolic sizes in another order."""
+    if not isinstance(value, FakeTensor) or value.layout is not torch.strided or value.dim() < 2:
+        return value
+    if not any(isinstance(size, torch.SymInt) for size in value.shape):
+        return value
+    with value.fake_mode:
+        plain = torch.empty(value.shape, dtype=value.dtype, device=value.device)
+    return value if value_key(plain) == value_key(value) else plain
+
+
+def _flat(values: Sequence[Any]) -> list[Any]:
+    return [item for value in values for item in (_flat(value) if isinstance(value, (list, tuple)) else [value])]
+
+
+def _settle_constants(traced: torch.fx.GraphModule) -> None:
+    for node in traced.graph.nodes:
+        if node.op == "get_attr":
+            value = find_attribute(traced, str(node.target))
+            # Inside a fake mode torch.tensor(...) is fake, too, and remembers the real one.
+            real = getattr(value, "constant", None)
+            if real is None and fake_mode_of([value]) is not None:
+                raise TraceError(f"the decomposition makes a tensor {node.target} whose values are not known")
+            if real is not None:
+                setattr(traced, str(node.target), real)
+            node.meta.setdefault("val", value)
+
+
+def _clean(graph: torch.fx.Graph) -> None:
+    """Drops assertions, grad mode switches and questions about dtypes, and makes in-place operators functional."""
+    writes = False
+    for node in list(graph.nodes):
+        if node.op != "call_function":
+            continue
+        if node.target in _ASSERTIONS or ("val" not in node.meta and not node.users):
+            sources = node.all_input_nodes
+            graph.erase_node(node)
+            erase_unused(sources)
+        elif isinstance(node.target, OpOverload) and node.target._schema.is_mutable:
+            writes = True
+    if writes:
+        try:
+            mutations = functionalize(graph)
+        except PrepareError as error:
+            raise TraceError(f"the decomposition can not be made functional: {error}") from error
+        if mutations:
+            raise TraceError("the decomposition writes to its arguments")
+
+
+def _check(node: torch.fx.Node, graph: torch.fx.Graph) -> None:
+    """The traced graph must return what the node returns, sizes included unless they are written differently."""
+    output = next(iter(reversed(graph.nodes)))
+    known = free_unbacked_symbols([node.meta.get("val"), *(operand.meta["val"] for operand in _operands(node))])
+    for inner in graph.nodes:
+        if free_unbacked_symbols(inner.meta.get("val")) - known:
+            raise TraceError(f"the decomposition calls {inner.target}, whose result has a size known only at run time")
+    result = torch.fx.map_arg(output.args[0], lambda inner: inner.meta.get("val"))
+    _compare(node.meta.get("val"), result)
+
+
+def _compare(expected: Any, found: Any) -> None:
+    if isinstance(expected, (list, tuple)):
+        if not isinstance(found, (list, tuple)) or len(found) != len(expected):
+            raise TraceError(f"the decomposition does not return {len(expected)} values")
+        for one, other in zip(expected, found, strict=True):
+            _compare(one, other)
+    elif isinstance(expected, torch.Tensor) and found is not None:
+        if not isinstance(found, torch.Tensor):
+            raise TraceError(f"the decomposition returns {type(found).__name__}, the operator a tensor")
+        if expected.dtype != found.dtype:
+            raise TraceError(f"the decomposition returns {found.dtype}, the operator {expected.dtype}")
+        sizes = zip(expected.shape, found.shape, strict=False)
+        if expected.dim() != found.dim() or any(type(a) is int and type(b) is int and a != b for a, b in sizes):
+            raise TraceError(
+                f"the decomposition returns shape {tuple(found.shape)}, the operator {tuple(expected.shape)}"
+            )
+
+
+def splice_trace(owner: torch.fx.GraphModule, node: torch.fx.Node, trace: torch.fx.GraphModule) -> list[torch.fx.Node]:
+    """Replaces a call by its traced graph.
+
+    Args:
+        owner: The graph module whose graph holds the node; constants of the trace become its attributes.
+        node: The call; erased.
+        trace: A trace of it, or of a call with the same :func:`call_key`; not changed.
+
+    Returns:
+        The new nodes.
+    """
+    inputs: list[Any] = []
+    for operand in _operands(node):
+        inputs.extend(items(operand) if isinstance(operand.meta["val"], (list, tuple)) else [operand])
+    before = node.prev
+
+    def attribute(inner: torch.fx.Node) -> str:
+        return lift(owner, f"_constant_of_{node.name}", module_attribute(trace, inner))
+
+    result = splice(node.graph, node, trace.graph, inputs, attribute)
+    made = between(before, node)
+    for new in made:
+        copy_origin(new, node)
+    replace_node(node, result, made)
+    node.graph.erase_node(node)
+    return made

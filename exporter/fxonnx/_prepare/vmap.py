@@ -1,0 +1,119 @@
+"""Regions captured inside ``torch.vmap``: a graph of calls on single samples between switches of functorch's state.
+
+Such a region means nothing as a graph. It is run once more, over fake tensors and with functorch's batching rules, and
+what these call is recorded.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import torch
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from fxonnx_translations._torch_compat import predispatch
+
+from .._provenance import copy_origin, source_line
+from ..errors import PrepareError
+from .graph_utils import between, fake_mode_of, find_attribute, lift, module_attribute, replace_node, splice
+from .tracing import no_new_guards
+
+__all__ = ["inline_vmap", "is_vmap"]
+
+_ENTER = predispatch._vmap_increment_nesting
+_LEAVE = predispatch._vmap_decrement_nesting
+_OTHERS = frozenset({predispatch._add_batch_dim, predispatch._remove_batch_dim, predispatch.lazy_load_decompositions})
+
+
+def is_vmap(target: Any) -> bool:
+    """Whether a call switches functorch's state or moves a tensor in or out of a batch."""
+    return target is _ENTER or target is _LEAVE or target in _OTHERS
+
+
+def inline_vmap(owner: torch.fx.GraphModule) -> None:
+    """Replaces every vmap region of a graph, in place, by calls on whole batches.
+
+    Raises:
+        PrepareError: If a batching rule is missing or assumes something about symbolic sizes.
+    """
+    region: list[torch.fx.Node] = []
+    depth = 0
+    for node in list(owner.graph.nodes):
+        if node.target is predispatch.lazy_load_decompositions and depth == 0:
+            owner.graph.erase_node(node)
+            continue
+        depth += node.target is _ENTER
+        if depth:
+            region.append(node)
+        if node.target is _LEAVE:
+            depth -= 1
+            if depth == 0:
+                _replace(owner, region)
+                region = []
+
+
+def _replace(owner: torch.fx.GraphModule, region: list[torch.fx.Node]) -> None:
+    inside = set(region)
+    inputs = list(dict.fromkeys(source for node in region for source in node.all_input_nodes if source not in inside))
+    results = [node for node in region if any(user not in inside for user in node.users)]
+    traced = _trace(owner, region, inputs, results)
+    last = region[-1]
+    before = last.prev
+
+    def attribute(node: torch.fx.Node) -> str:
+        return lift(owner, f"_constant_of_{last.name}", module_attribute(traced, node))
+
+    operands = [source for source in inputs if _is_traced(source)]
+    replacements = splice(owner.graph, last, traced.graph, operands, attribute)
+    made = between(before, last)
+    for node in made:
+        copy_origin(node, results[0] if results else last)
+    for node, replacement in zip(results, replacements, strict=True):
+        replace_node(node, replacement, made)
+    for node in reversed(region):
+        owner.graph.erase_node(node)
+
+
+def _is_traced(source: torch.fx.Node) -> bool:
+    return isinstance(source.meta.get("val"), (torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool))
+
+
+def _value(owner: torch.fx.GraphModule, source: torch.fx.Node) -> Any:
+    """The value of an input: a tensor or number, or how an autograd.Function is called (a tree spec)."""
+    return find_attribute(owner, str(source.target)) if "val" not in source.meta else source.meta["val"]
+
+
+def _trace(
+    owner: torch.fx.GraphModule,
+    region: list[torch.fx.Node],
+    inputs: list[torch.fx.Node],
+    results: list[torch.fx.Node],
+) -> torch.fx.GraphModule:
+    operands = [source for source in inputs if _is_traced(source)]
+    values = [source.meta["val"] for source in operands]
+
+    def run(*given: Any) -> list[Any]:
+        env = {source: _value(owner, source) for source in inputs} | dict(zip(operands, given, strict=True))
+        depth = 0
+        try:
+            for node in region:
+                args, kwargs = torch.fx.map_arg((node.args, node.kwargs), env.__getitem__)
+                env[node] = node.target(*args, **kwargs)  # type: ignore[operator]
+                depth += (node.target is _ENTER) - (node.target is _LEAVE)
+        finally:
+            # The nesting is state of the whole process.
+            for _ in range(depth):
+                _LEAVE()
+        return [env[node] for node in results]
+
+    fake_mode = fake_mode_of(values)
+    try:
+        with torch.no_grad(), no_new_guards(fake_mode), fake_mode or contextlib.nullcontext():
+            return make_fx(run, tracing_mode="symbolic", _disable_torch_fn_metadata_mode=True)(*values)
+    except Exception as error:
+        where = next((node for node in region if node.meta.get("stack_trace")), region[0])
+        raise PrepareError(
+            f"torch.vmap at {source_line(where)} can not be turned into calls on whole batches: {error}",
+            hint="write the function for the whole batch, without vmap",
+        ) from error

@@ -1,0 +1,272 @@
+"""Weights computed from weights: batch norm folded into the layer before it, and whatever else the model derives.
+
+Such nodes leave the graph; what remains is a :class:`Derived` record with the recipe, which is run while the model is
+saved (or when new weights are applied). Nothing is computed here, and no weight is copied.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from fxonnx_translations._torch_compat import OpOverload
+
+__all__ = ["Derived", "derive_weights", "fold_batch_norm"]
+
+aten = torch.ops.aten
+
+SMALL = 2**17
+"""Up to so many elements a weight computed from weights may be larger than those, as tables of positions are."""
+
+_CONVOLUTIONS = frozenset(
+    {
+        aten.conv1d.default,
+        aten.conv2d.default,
+        aten.conv3d.default,
+        aten.conv1d.padding,
+        aten.conv2d.padding,
+        aten.conv3d.padding,
+    }
+)
+_TRANSPOSED = frozenset({aten.conv_transpose1d.default, aten.conv_transpose2d.input, aten.conv_transpose3d.input})
+_STORAGE_DTYPES = frozenset(
+    {
+        torch.int8,
+        torch.uint8,
+        torch.float8_e4m3fn,
+        torch.float8_e4m3fnuz,
+        torch.float8_e5m2,
+        torch.float8_e5m2fnuz,
+        torch.bfloat16,
+        torch.float16,
+    }
+)
+
+
+@dataclass(frozen=True)
+class Derived:
+    """A tensor that depends on weights only.
+
+    Attributes:
+        sources: The placeholders it is computed from, in the order the recipe takes them.
+        recipe: Computes it from the source tensors.
+        suffix: Says what was done, for the initializer's name: ``weight::t``.
+        dtype: dtype of the result.
+        shape: Static shape of the result.
+    """
+
+    sources: tuple[torch.fx.Node, ...]
+    recipe: Callable[..., torch.Tensor]
+    suffix: str
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+
+
+def folded_weight(
+    weight: torch.Tensor, gamma: torch.Tensor | None, variance: torch.Tensor, eps: float, channel_axis: int, groups: int
+) -> torch.Tensor:
+    """The layer's weight times the batch norm's scale, per output channel.
+
+    Args:
+        weight: Convolution or linear weight; output channels on ``channel_axis``.
+        gamma: Batch norm weight, shape (channels,), or None.
+        variance: Running variance, shape (channels,).
+        eps: Batch norm epsilon.
+        channel_axis: 0, or 1 for transposed convolutions, whose output channels are split over the groups.
+        groups: Groups of a transposed convolution, else 1.
+    """
+    scale = torch.rsqrt(variance.double() + eps)
+    if gamma is not None:
+        scale = scale * gamma.double()
+    # Only the scale is computed in double: the weight may be the largest tensor of the model.
+    scale = scale.to(weight.dtype)
+    if channel_axis == 0:
+        return weight * scale.reshape(-1, *[1] * (weight.dim() - 1))
+    # Weight (in, out/groups, ...): the input channels of one group share that group's scales.
+    grouped = weight.reshape(groups, -1, *weight.shape[1:])
+    shaped = scale.reshape(groups, 1, -1, *[1] * (weight.dim() - 2))
+    return (grouped * shaped).reshape(weight.shape)
+
+
+def folded_bias(
+    bias: torch.Tensor | None,
+    gamma: torch.Tensor | None,
+    beta: torch.Tensor | None,
+    mean: torch.Tensor,
+    variance: torch.Tensor,
+    eps: float,
+) -> torch.Tensor:
+    """The bias of the layer followed by the batch norm, shape (channels,)."""
+    scale = torch.rsqrt(variance.double() + eps)
+    if gamma is not None:
+        scale = scale * gamma.double()
+    shifted = -mean.double() if bias is None else bias.double() - mean.double()
+    result = shifted * scale
+    if beta is not None:
+        result = result + beta.double()
+    return result.to(mean.dtype)
+
+
+_RECIPE_NAMES = {folded_weight: "folded", folded_bias: "folded"}
+
+
+def fold_batch_norm(graph: torch.fx.Graph, weights: Collection[torch.fx.Node]) -> None:
+    """Folds every eval-mode batch norm that is the only reader of a convolution or linear layer into its weight.
+
+    Args:
+        graph: Changed in place; it still computes the same in torch.
+        weights: The placeholders that hold parameters and buffers.
+    """
+    for node in list(graph.nodes):
+        if node.target is not aten.batch_norm.default or node.op != "call_function":
+            continue
+        layer, gamma, beta, mean, variance, training, _momentum, eps = node.args[:8]
+        statistics = [mean, variance, *(value for value in (gamma, beta) if value is not None)]
+        if training or not isinstance(layer, torch.fx.Node) or len(layer.users) != 1:
+            continue
+        if any(value not in weights for value in statistics) or not _foldable(layer, weights):
+            continue
+        # Statistics of another type, as mixed precision keeps them, would make a bias of another type than the weight.
+        if any(value.meta["val"].dtype != layer.meta["val"].dtype for value in statistics):
+            continue
+        _fold(graph, node, layer, (gamma, beta, mean, variance, eps))
+
+
+def _foldable(layer: torch.fx.Node, weights: Collection[torch.fx.Node]) -> bool:
+    if layer.op != "call_function" or len(layer.args) < 2 or layer.kwargs:
+        return False
+    is_linear = layer.target is aten.linear.default and layer.meta["val"].dim() == 2
+    if not is_linear and layer.target not in _CONVOLUTIONS and layer.target not in _TRANSPOSED:
+        return False
+    weight = layer.args[1]
+    bias = layer.args[2] if len(layer.args) > 2 else None
+    # Without a batch axis the layer's channels are not the axis that the batch norm takes for channels.
+    if not is_linear and isinstance(weight, torch.fx.Node) and weight.meta["val"].dim() != layer.meta["val"].dim():
+        return False
+    # A weight that others read, too, would have to be stored twice.
+    if not isinstance(weight, torch.fx.Node) or weight not in weights or len(weight.users) != 1:
+        return False
+    return bias is None or bias in weights
+
+
+def _fold(graph: torch.fx.Graph, node: torch.fx.Node, layer: torch.fx.Node, parameters: Sequence[Any]) -> None:
+    gamma, beta, mean, variance, eps = parameters
+    weight = layer.args[1]
+    bias = layer.args[2] if len(layer.args) > 2 else None
+    transposed = layer.target in _TRANSPOSED
+    groups = layer.args[6] if transposed and len(layer.args) > 6 else 1
+    with graph.inserting_before(layer):
+        new_weight = graph.call_function(folded_weight, (weight, gamma, variance, eps, int(transposed), groups))
+        new_bias = graph.call_function(folded_bias, (bias, gamma, beta, mean, variance, eps))
+    new_weight.meta["val"] = weight.meta["val"]  # type: ignore[union-attr]
+    new_bias.meta["val"] = mean.meta["val"]
+    layer.args = (layer.args[0], new_weight, new_bias, *layer.args[3:])
+    node.replace_all_uses_with(layer)
+    graph.erase_node(node)
+
+
+def derive_weights(
+    graph: torch.fx.Graph, weights: Collection[torch.fx.Node], constants: Mapping[str, torch.Tensor]
+) -> dict[torch.fx.Node, Derived]:
+    """Finds the nodes that depend on weights only.
+
+    The nodes stay in the graph as the keys of the result; the ones that only they read are dead afterwards.
+
+    Args:
+        graph: The graph; not changed.
+        weights: The placeholders that hold parameters and buffers.
+        constants: Tensors of the graph's ``get_attr`` nodes.
+
+    Returns:
+        A record for each node that depends on weights only, does not make large ones larger, is deterministic and does
+        not widen a storage dtype, and that something else than such a node reads.
+    """
+    derivable: dict[torch.fx.Node, None] = {}
+    for node in graph.nodes:
+        if node.op == "call_function" and _is_derivable(node, weights, derivable):
+            derivable[node] = None
+    records = {}
+    for node in derivable:
+        if isinstance(node.meta["val"], torch.Tensor) and any(user not in derivable for user in node.users):
+            records[node] = _record(node, weights, constants)
+    return records
+
+
+def _is_derivable(
+    node: torch.fx.Node, weights: Collection[torch.fx.Node], derivable: Mapping[torch.fx.Node, None]
+) -> bool:
+    inputs = node.all_input_nodes
+    if not inputs or not all(source in weights or source in derivable or source.op == "get_attr" for source in inputs):
+        return False
+    if all(source.op == "get_attr" for source in inputs):
+        return False
+    target = node.target
+    if isinstance(target, OpOverload):
+        if torch.Tag.nondeterministic_seeded in target.tags or target.namespace != "aten":
+            return False
+    elif target is not operator.getitem and target not in _RECIPE_NAMES:
+        return False
+    val = node.meta.get("val")
+    if isinstance(val, (list, tuple)):
+        return all(isinstance(item, torch.Tensor) for item in val)
+    if not isinstance(val, torch.Tensor) or not all(type(dim) is int for dim in val.shape):
+        return False
+    if target is operator.getitem:
+        return True
+    operands = [source.meta["val"] for source in inputs if isinstance(source.meta.get("val"), torch.Tensor)]
+    if any(operand.dtype in _STORAGE_DTYPES and operand.dtype != val.dtype for operand in operands):
+        return False
+    return val.numel() <= max(SMALL, sum(operand.numel() for operand in operands)) or not operands
+
+
+def _record(node: torch.fx.Node, weights: Collection[torch.fx.Node], constants: Mapping[str, torch.Tensor]) -> Derived:
+    order: list[torch.fx.Node] = []
+    sources: dict[torch.fx.Node, None] = {}
+    pending = [(node, False)]
+    while pending:
+        current, ready = pending.pop()
+        if current.op == "placeholder":
+            sources.setdefault(current)
+        elif ready:
+            order.append(current)
+        elif current.op != "get_attr" and current not in order:
+            pending.append((current, True))
+            pending.extend((source, False) for source in reversed(current.all_input_nodes))
+    steps = tuple(dict.fromkeys(order))
+    val = node.meta["val"]
+    name = _RECIPE_NAMES.get(node.target) if callable(node.target) else None
+    suffix = name or getattr(node.target, "_opname", node.name)
+    return Derived(
+        tuple(sources),
+        _Recipe(steps, tuple(sources), constants),
+        str(suffix),
+        val.dtype,
+        tuple(int(d) for d in val.shape),
+    )
+
+
+class _Recipe:
+    """Runs a few FX nodes on real tensors."""
+
+    def __init__(
+        self, steps: Sequence[torch.fx.Node], sources: Sequence[torch.fx.Node], constants: Mapping[str, torch.Tensor]
+    ) -> None:
+        self._steps = tuple((step, step.target, step.args, step.kwargs) for step in steps)
+        self._sources = tuple(sources)
+        self._constants = constants
+
+    def __call__(self, *tensors: torch.Tensor) -> torch.Tensor:
+        values: dict[torch.fx.Node, Any] = dict(zip(self._sources, tensors, strict=True))
+
+        def real(argument: torch.fx.Node) -> Any:
+            return self._constants[str(argument.target)] if argument.op == "get_attr" else values[argument]
+
+        result: Any = None
+        for step, target, args, kwargs in self._steps:
+            result = target(*torch.fx.map_arg(args, real), **torch.fx.map_arg(kwargs, real))  # type: ignore[operator]
+            values[step] = result
+        return result  # type: ignore[no-any-return]

@@ -1,0 +1,269 @@
+"""Which value of a call belongs to which graph input."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind, TensorArgument
+
+from fxonnx_translations._torch_compat import TreeSpec, pytree
+
+from .._capture.inputs.pytree_objects import dismantled
+from ..errors import ArgumentError
+
+__all__ = ["Call", "bind", "check_counted", "unflatten"]
+
+_GIVEN_BY_THE_USER = frozenset({InputKind.USER_INPUT, InputKind.CUSTOM_OBJ})
+
+
+@dataclass(frozen=True)
+class Call:
+    """The arguments of one call of an exported program.
+
+    Attributes:
+        args: As they were at export: the arguments that were positional then.
+        kwargs: Likewise, in the order of then.
+        inputs: Their leaves without the constants that were baked in at export, in graph input order.
+    """
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    inputs: tuple[Any, ...]
+
+
+def bind(
+    exported_program: torch.export.ExportedProgram,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    forward: Callable[..., Any] | None = None,
+) -> Call:
+    """Binds a call as the exported ``forward`` would.
+
+    Args:
+        exported_program: The program that was exported.
+        args: Positional arguments; or, instead of nested ones, their leaves in the order of the exported arguments.
+        kwargs: Keyword arguments, in any order; parameters passed by position at export may be named, too.
+        forward: What was exported, whose signature tells which parameters further positional arguments stand for;
+            without it, and where it has no such parameters, they are in the order of the exported arguments.
+
+    Raises:
+        ArgumentError: If an argument is unknown, missing, given twice, of another structure than at export, or a
+            constant with another value. Constants need not be given.
+    """
+    parameters, positional = _parameters(exported_program)
+    args, kwargs = _nested(exported_program, args, kwargs)
+    signature = _signature(forward) if len(args) > positional else None
+    given = dismantled(_given(parameters, positional, args, kwargs, signature))
+    expected = [
+        spec.arg if isinstance(spec.arg, ConstantArgument) else node.meta.get("val")
+        for spec, node in zip(
+            exported_program.graph_signature.input_specs,
+            exported_program.graph.find_nodes(op="placeholder"),
+            strict=True,
+        )
+        if spec.kind in _GIVEN_BY_THE_USER
+    ]
+    values: dict[str, Any] = {}
+    inputs: list[Any] = []
+    start = 0
+    for name, spec in parameters.items():
+        here = expected[start : start + spec.num_leaves]
+        start += spec.num_leaves
+        if name in given:
+            leaves = _leaves(name, given[name], spec, here)
+            values[name] = spec.unflatten(leaves)
+            inputs.extend(
+                leaf for leaf, known in zip(leaves, here, strict=True) if not isinstance(known, ConstantArgument)
+            )
+        else:
+            baked = [known.value for known in here if isinstance(known, ConstantArgument)]
+            if len(baked) < len(here):
+                raise ArgumentError(name, "this argument is missing", hint=_known(parameters))
+            values[name] = spec.unflatten(baked)
+    names = list(parameters)
+    return Call(
+        tuple(values[name] for name in names[:positional]),
+        {name: values[name] for name in names[positional:]},
+        tuple(inputs),
+    )
+
+
+def check_counted(call: Call, counted: Mapping[int, int]) -> None:
+    """Whether inputs that the model counted with in Python have the values of then.
+
+    Args:
+        call: The call.
+        counted: Position among the leaves to value.
+
+    Raises:
+        ArgumentError: If one has another value.
+    """
+    leaves = pytree.tree_leaves((call.args, call.kwargs)) if counted else []
+    for position, value in counted.items():
+        given = int(leaves[position])
+        if given != value:
+            raise ArgumentError(
+                "args",
+                f"input {position} is {given}, but the model counts with it and was exported for {value}",
+                hint="export again for the other value",
+            )
+
+
+def _parameters(exported_program: torch.export.ExportedProgram) -> tuple[dict[str, TreeSpec], int]:
+    """Name and structure of every argument given at export, positional ones first, and their number."""
+    args_spec, kwargs_spec = exported_program.call_spec.in_spec.children()
+    signature = exported_program.module_call_graph[0].signature
+    names = [] if signature is None else list(signature.forward_arg_names or [])[: args_spec.num_children]
+    # Programs not made by torch.export have no names to call their arguments by.
+    names += [f"args[{index}]" for index in range(len(names), args_spec.num_children)]
+    parameters = dict(zip(names, args_spec.children(), strict=True))
+    parameters.update(zip(kwargs_spec.context, kwargs_spec.children(), strict=True))
+    return parameters, len(names)
+
+
+def _known(parameters: Mapping[str, TreeSpec]) -> str:
+    return f"the exported arguments are: {', '.join(parameters) or 'none'}"
+
+
+def _nested(
+    exported_program: torch.export.ExportedProgram, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[Sequence[Any], Mapping[str, Any]]:
+    """Positional and keyword arguments of the exported structure, if only their leaves are given."""
+    spec = exported_program.call_spec.in_spec
+    is_nested = any(not one.is_leaf() for side in spec.children() for one in side.children())
+    if kwargs or not is_nested or len(args) != spec.num_leaves:
+        return args, kwargs
+    if not all(pytree.tree_structure(argument).is_leaf() for argument in args):
+        return args, kwargs
+    return pytree.tree_unflatten(args, spec)  # type: ignore[no-any-return]
+
+
+def _signature(forward: Callable[..., Any] | None) -> list[inspect.Parameter] | None:
+    """The parameters that may be passed by position."""
+    try:
+        signature = None if forward is None else inspect.signature(forward)
+    except (TypeError, ValueError):
+        # Scripted methods have none.
+        return None
+    if signature is None:
+        return None
+    kinds = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
+    return [each for each in signature.parameters.values() if each.kind in kinds]
+
+
+def _given(
+    parameters: Mapping[str, TreeSpec],
+    positional: int,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    signature: Sequence[inspect.Parameter] | None,
+) -> dict[str, Any]:
+    given = _positional(parameters, positional, args, signature)
+    if given is None and not kwargs and len(args) == len(parameters):
+        # As torch's own programs take them: all of them, in the order of the graph inputs.
+        given = dict(zip(parameters, args, strict=True))
+    if given is None:
+        raise ArgumentError(
+            "args", f"{len(args)} positional arguments given, {positional} exported", hint=_known(parameters)
+        )
+    for name, value in kwargs.items():
+        if name not in parameters:
+            raise ArgumentError(name, "there is no such argument", hint=_known(parameters))
+        if name in given:
+            raise ArgumentError(name, "this argument is given twice, by position and by name")
+        given[name] = value
+    return given
+
+
+def _positional(
+    parameters: Mapping[str, TreeSpec],
+    positional: int,
+    args: Sequence[Any],
+    signature: Sequence[inspect.Parameter] | None,
+) -> dict[str, Any] | None:
+    """Positional arguments by name; None if some stand for no exported argument."""
+    names = list(parameters)
+    if signature is None:
+        return dict(zip(names, args, strict=False)) if len(args) <= len(names) else None
+    given = dict(zip(names[:positional], args, strict=False))
+    # By name at export: in the caller's order then, in forward's now.
+    further = signature[positional : len(args)]
+    if positional + len(further) < len(args):
+        return None
+    for parameter, value in zip(further, args[positional:], strict=False):
+        if parameter.name in parameters:
+            given[parameter.name] = value
+        elif not _is_same(value, parameter.default):
+            return None
+    return given
+
+
+def _leaves(name: str, value: Any, spec: TreeSpec, expected: Sequence[Any]) -> list[Any]:
+    try:
+        leaves = spec.flatten_up_to(value)
+    except ValueError as error:
+        raise ArgumentError(name, f"the structure is not the exported one: {error}") from error
+    for index, (leaf, known) in enumerate(zip(leaves, expected, strict=True)):
+        if not isinstance(known, ConstantArgument):
+            leaves[index] = _as_expected(leaf, known)
+        elif not _is_same(leaf, known.value):
+            given = f"a {type(leaf).__name__}" if isinstance(leaf, torch.Tensor) else repr(leaf)
+            raise ArgumentError(
+                name,
+                f"{given} given, but the model was exported with {known.value!r} built in",
+                hint="export again with the other value, or with dynamic_scalars if it is a number",
+            )
+    return leaves
+
+
+def _as_expected(leaf: Any, known: Any) -> Any:
+    """A number where the program takes a tensor of 0 dims, and the other way around."""
+    if isinstance(known, torch.Tensor) and known.dim() == 0 and isinstance(leaf, bool | int | float):
+        if isinstance(leaf, bool) == (known.dtype == torch.bool) and (
+            not isinstance(leaf, float) or known.dtype.is_floating_point
+        ):
+            return torch.tensor(leaf, dtype=known.dtype)
+    elif isinstance(known, torch.SymInt) and isinstance(leaf, torch.Tensor) and leaf.numel() == 1:
+        return int(leaf)
+    return leaf
+
+
+def _is_same(value: Any, constant: Any) -> bool:
+    # repr: True is not 1, 1 is not 1.0, -0.0 is not 0.0, and NaN is NaN.
+    return type(value) is type(constant) and (value is constant or repr(value) == repr(constant))
+
+
+def unflatten(exported_program: torch.export.ExportedProgram, outputs: Sequence[torch.Tensor]) -> Any:
+    """Graph outputs in the structure that the program returns.
+
+    Args:
+        exported_program: The program that was exported.
+        outputs: One value for each graph output.
+
+    Raises:
+        ArgumentError: If there are more or fewer values than graph outputs.
+    """
+    structure = exported_program.call_spec.out_spec
+    leaves = [spec.arg for spec in exported_program.graph_signature.output_specs if spec.kind == OutputKind.USER_OUTPUT]
+    given = iter(outputs)
+    expected = sum(not _has_no_value(leaf) for leaf in leaves)
+    if structure is None or expected != len(outputs):
+        raise ArgumentError("outputs", f"the model has {expected} outputs, not {len(outputs)}")
+    values = [_returned(leaf, given) for leaf in leaves]
+    return pytree.tree_unflatten(values, structure)
+
+
+def _has_no_value(leaf: Any) -> bool:
+    """None and strings are no ONNX values."""
+    return isinstance(leaf, ConstantArgument) and (leaf.value is None or isinstance(leaf.value, str))
+
+
+def _returned(leaf: Any, outputs: Iterator[torch.Tensor]) -> Any:
+    if _has_no_value(leaf):
+        return leaf.value
+    value = next(outputs)
+    return value if isinstance(leaf, TensorArgument) else value.item()

@@ -1,0 +1,168 @@
+"""Weights that are brought from elsewhere: safetensors files, of which only headers are read at first, and dicts."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import math
+import os
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, TypeAlias
+
+import torch
+
+from fxonnx_translations._builder.dtypes import from_torch
+from fxonnx_translations._builder.initializers import DerivedTensor
+
+from ..errors import ArgumentError
+
+__all__ = ["DTYPES", "FileTensor", "Stored", "Weights", "closest", "read_weight_sources"]
+
+DTYPES: Mapping[str, torch.dtype] = MappingProxyType(
+    {
+        "BOOL": torch.bool,
+        "U8": torch.uint8,
+        "I8": torch.int8,
+        "U16": torch.uint16,
+        "I16": torch.int16,
+        "U32": torch.uint32,
+        "I32": torch.int32,
+        "U64": torch.uint64,
+        "I64": torch.int64,
+        "F8_E4M3": torch.float8_e4m3fn,
+        "F8_E5M2": torch.float8_e5m2,
+        "F8_E8M0": torch.float8_e8m0fnu,
+        "F16": torch.float16,
+        "BF16": torch.bfloat16,
+        "F32": torch.float32,
+        "F64": torch.float64,
+        "C64": torch.complex64,
+    }
+)
+"""Element types of the safetensors format."""
+
+Source: TypeAlias = "str | os.PathLike[str] | Mapping[str, torch.Tensor]"
+Weights: TypeAlias = "Source | Sequence[Source]"
+"""A safetensors file, the index of several, a directory of them, a state_dict, or a list of any of these."""
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A tensor in a safetensors file.
+
+    Attributes:
+        path: The file.
+        name: Name of the tensor.
+        offset: Where its bytes begin in the file.
+        dtype: Its element type.
+        shape: Its shape.
+    """
+
+    path: Path
+    name: str
+    offset: int
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+
+    def load(self) -> torch.Tensor:
+        """Reads the tensor; complex ones as real tensors with a last dimension of 2."""
+        from safetensors import safe_open
+
+        with safe_open(self.path, framework="pt") as file:
+            tensor: torch.Tensor = file.get_tensor(self.name)
+        return torch.view_as_real(tensor) if tensor.is_complex() else tensor
+
+
+class FileTensor(DerivedTensor):
+    """A tensor that is read from a safetensors file each time its bytes are asked for.
+
+    Args:
+        name: Initializer name.
+        stored: Where it is.
+    """
+
+    def __init__(self, name: str, stored: Stored) -> None:
+        self.stored = stored
+        shape = (*stored.shape, 2) if stored.dtype.is_complex else stored.shape
+        dtype = torch.empty((), dtype=stored.dtype).real.dtype if stored.dtype.is_complex else stored.dtype
+        super().__init__(name, (), partial(Stored.load, stored), from_torch(dtype), shape)
+
+
+def read_weight_sources(weights: Weights) -> dict[str, Stored | torch.Tensor]:
+    """Where each tensor is; later sources win.
+
+    Raises:
+        ArgumentError: If a source is no file of safetensors and no dict of tensors.
+    """
+    found: dict[str, Stored | torch.Tensor] = {}
+    sources = weights if isinstance(weights, Sequence) and not isinstance(weights, str) else [weights]
+    for source in sources:
+        if isinstance(source, Mapping):
+            found.update(source)
+        elif isinstance(source, (str, os.PathLike)):
+            for path in _files(Path(source)):
+                found.update(_header(path))
+        else:
+            raise ArgumentError(
+                "weights", f"expected paths of safetensors files or state_dicts, got a {type(source).__name__}"
+            )
+    return found
+
+
+def _files(path: Path) -> list[Path]:
+    if path.is_dir():
+        files = sorted(path.glob("*.safetensors"))
+        if not files:
+            raise ArgumentError("weights", f"there are no .safetensors files in {path}")
+        return files
+    if not path.is_file():
+        raise ArgumentError("weights", f"there is no file {path}")
+    if path.suffix != ".json":
+        return [path]
+    try:
+        shards = json.loads(path.read_text())["weight_map"].values()
+        return [path.parent / shard for shard in dict.fromkeys(shards)]
+    except (ValueError, KeyError, AttributeError, TypeError) as error:
+        raise ArgumentError("weights", f"{path} is no index of safetensors files: it has no weight_map") from error
+
+
+def _header(path: Path) -> dict[str, Stored]:
+    try:
+        with path.open("rb") as file:
+            (length,) = struct.unpack("<Q", file.read(8))
+            size = os.fstat(file.fileno()).st_size
+            if length > size - 8:
+                raise ValueError("its header is longer than the file")
+            header: dict[str, Any] = json.loads(file.read(length))
+        header.pop("__metadata__", None)
+        return {name: _stored(path, name, entry, 8 + length, size) for name, entry in header.items()}
+    except (OSError, ValueError, KeyError, TypeError, struct.error) as error:
+        raise ArgumentError(
+            "weights",
+            f"{path} is no safetensors file: {error}",
+            hint="load other formats yourself, torch.load(path, weights_only=True), and pass the state_dict",
+        ) from error
+
+
+def _stored(path: Path, name: str, entry: Any, start: int, size: int) -> Stored:
+    dtype, shape = DTYPES.get(entry["dtype"]), tuple(map(int, entry["shape"]))
+    begin, end = map(int, entry["data_offsets"])
+    if dtype is None:
+        raise ValueError(f"{name!r} has the unknown dtype {entry['dtype']}")
+    if end - begin != math.prod(shape) * dtype.itemsize or begin < 0 or start + end > size:
+        raise ValueError(f"the offsets of {name!r} do not fit")
+    return Stored(path, name, start + begin, dtype, shape)
+
+
+def closest(names: Sequence[str], known: Sequence[str]) -> str | None:
+    """A hint with the names among the known ones that are like one that was not found."""
+    for name in names:
+        close = difflib.get_close_matches(name, known, 2)
+        if close:
+            return f"instead of {name!r} there is {' and '.join(map(repr, close))}"
+    return None

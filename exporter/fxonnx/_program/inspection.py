@@ -1,0 +1,98 @@
+"""Values inside of a model, and its outputs by onnx's reference implementation."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from typing import Any
+
+import onnx_ir as ir
+import torch
+
+from fxonnx_translations._builder.dtypes import to_torch_dtype
+
+from ..errors import ArgumentError, RuntimeSessionError
+from .protobuf_layout import serialize
+from .session import Initializer, Session, as_tensor
+
+__all__ = ["compute_values", "run_reference"]
+
+
+def compute_values(
+    model: ir.Model, names: Sequence[str], inputs: Sequence[Any], initializer: Initializer | None
+) -> tuple[torch.Tensor, ...]:
+    """Computes values of the main graph in ONNX Runtime.
+
+    Args:
+        model: The model; it is as before afterwards.
+        names: Graph inputs, initializers or outputs of nodes.
+        inputs: A value for each graph input.
+        initializer: Makes the session.
+
+    Raises:
+        ArgumentError: If there is no such value.
+    """
+    graph = model.graph
+    values = {str(value.name): value for node in graph for value in node.outputs}
+    given = {str(value.name): index for index, value in enumerate(graph.inputs)}
+    known = [*given, *graph.initializers, *values]
+    for name in names:
+        if name not in known:
+            close = difflib.get_close_matches(str(name), known, 3)
+            raise ArgumentError(
+                "value_names",
+                f"{name!r} is not a value of the main graph",
+                hint=f"did you mean {', '.join(close)}?" if close else "program.model.graph lists its values",
+            )
+    found: dict[str, torch.Tensor] = {}
+    for name in names:
+        if name in given:
+            found[name] = as_tensor(inputs[given[name]], graph.inputs[given[name]])
+        elif name in graph.initializers and (constant := graph.initializers[name].const_value) is not None:
+            found[name] = _from_numpy(constant.numpy())
+    wanted = [values[name] for name in dict.fromkeys(names) if name not in found]
+    if wanted:
+        outputs = list(graph.outputs)
+        try:
+            graph.outputs[:] = wanted
+            session = Session(model, initializer)
+            try:
+                computed = session.run(inputs)
+            finally:
+                session.close()
+        finally:
+            graph.outputs[:] = outputs
+        found |= {str(value.name): tensor for value, tensor in zip(wanted, computed, strict=True)}
+    return tuple(found[name] for name in names)
+
+
+def run_reference(model: ir.Model, inputs: Sequence[Any]) -> tuple[torch.Tensor, ...]:
+    """Runs a model in onnx's reference implementation.
+
+    Raises:
+        RuntimeSessionError: If it fails.
+    """
+    from onnx.reference import ReferenceEvaluator
+
+    graph_inputs = model.graph.inputs
+    feeds = {
+        str(graph_input.name): ir.tensor(as_tensor(value, graph_input)).numpy()
+        for value, graph_input in zip(inputs, graph_inputs, strict=True)
+    }
+    try:
+        outputs = ReferenceEvaluator(serialize(model)).run(None, feeds)
+    except Exception as error:
+        raise RuntimeSessionError(f"onnx's reference implementation can not run the model: {error}") from error
+    return tuple(_from_numpy(output) for output in outputs)
+
+
+def _from_numpy(array: Any) -> torch.Tensor:
+    dtype = to_torch_dtype(ir.tensor(array).dtype)
+    # numpy has no names for bfloat16 and float8: onnx takes those of ml_dtypes, which torch does not know.
+    carrier = {1: "uint8", 2: "uint16"}.get(array.itemsize)
+    if array.dtype.kind == "V" or (carrier is not None and dtype not in _OF_NUMPY):
+        return torch.from_numpy(array.view(carrier).copy()).view(dtype)
+    return torch.from_numpy(array.copy())
+
+
+_OF_NUMPY = frozenset({torch.bool, torch.int8, torch.uint8, torch.int16, torch.uint16, torch.float16})

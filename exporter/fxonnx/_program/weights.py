@@ -1,0 +1,237 @@
+"""The weights of a program by their names in the state_dict: which there are, and others in their place."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import onnx_ir as ir
+import torch
+from torch.onnx.errors import OnnxExporterWarning
+
+from fxonnx_translations._builder.dtypes import from_torch, to_torch_dtype
+from fxonnx_translations._builder.initializers import (
+    DerivedTensor,
+    TorchTensor,
+    derive,
+    has_content,
+    sources_of,
+    storage_key,
+)
+
+from ..errors import ArgumentError
+from .checkpoints import FileTensor, Stored, Weights, closest, read_weight_sources
+
+if TYPE_CHECKING:
+    from .onnx_program import ONNXProgram
+
+__all__ = ["WeightMap", "other_weights", "read_weights", "replace_weights", "weights_of"]
+
+
+@dataclass(frozen=True)
+class WeightMap:
+    """Names in the state_dict and names in the model.
+
+    Attributes:
+        initializers: Name in the state_dict to the initializers that hold it or are computed from it; tied weights name
+            the same ones. A weight that the model does not use has none.
+        sources: Name of an initializer to the names in the state_dict that it is computed from.
+        stored: Name in the state_dict to the name under which the model knows the tensor itself.
+        transposed: Likewise for matrices in the memory of a weight that they are the transpose of.
+    """
+
+    initializers: Mapping[str, tuple[str, ...]]
+    sources: Mapping[str, tuple[str, ...]]
+    stored: Mapping[str, str]
+    transposed: Mapping[str, str] = field(default_factory=dict)
+
+
+def weights_of(program: ONNXProgram) -> WeightMap:
+    """Which initializer of a program is which weight of the model, and the other way around."""
+    return program.weights
+
+
+def read_weights(model: ir.Model, exported_program: torch.export.ExportedProgram) -> WeightMap:
+    """Reads the map from the storages that the model shares with the exported program."""
+    targets: dict[Any, list[str]] = {}
+    twins: dict[Any, list[str]] = {}
+    for target, tensor in _weights(exported_program):
+        targets.setdefault(storage_key(tensor, target), []).append(target)
+        if tensor.dim() == 2:
+            twins.setdefault(storage_key(tensor.t(), target), []).append(target)
+    initializers: dict[str, list[str]] = {target: [] for target, _ in _weights(exported_program)}
+    sources: dict[str, tuple[str, ...]] = {}
+    stored: dict[str, str] = {}
+    transposed: dict[str, str] = {}
+    for value in model.graph.initializers.values():
+        found: list[str] = []
+        for source in sources_of(value.const_value):
+            key = storage_key(source.raw, str(source.name))
+            tied, flipped = targets.get(key, []), twins.get(key, [])
+            stored.update(dict.fromkeys(tied, str(source.name)))
+            transposed.update(dict.fromkeys(flipped, str(source.name)))
+            found += [*tied, *flipped]
+        if found:
+            name = str(value.name)
+            sources[name] = tuple(dict.fromkeys(found))
+            for target in sources[name]:
+                initializers[target].append(name)
+    names_of = {target: tuple(names) for target, names in initializers.items()}
+    return WeightMap(
+        names_of, sources, stored, {name: place for name, place in transposed.items() if name not in stored}
+    )
+
+
+def _weights(exported_program: torch.export.ExportedProgram) -> Iterator[tuple[str, torch.Tensor]]:
+    yield from exported_program.state_dict.items()
+    for name in exported_program.graph_signature.non_persistent_buffers:
+        buffer = exported_program.constants.get(name)
+        if isinstance(buffer, torch.Tensor):
+            yield name, buffer
+
+
+def replace_weights(
+    model: ir.Model, known: WeightMap, state_dict: Mapping[str, torch.Tensor]
+) -> dict[str, torch.Tensor]:
+    """Puts other weights in the place of the model's; what is derived from them is derived anew.
+
+    Args:
+        model: The model; changed only if every weight fits.
+        known: Its weights.
+        state_dict: The new ones by name. A name that the model does not have is a warning.
+
+    Returns:
+        The weights that were applied, also by the names of those that are tied to them.
+
+    Raises:
+        ArgumentError: If a weight has another shape or dtype, or tied weights are given several values.
+    """
+    current = _current(model)
+    new: dict[str, TorchTensor] = {}
+    applied: dict[str, torch.Tensor] = {}
+    for name, tensor in state_dict.items():
+        if name not in known.initializers:
+            text = f"Weight {name!r} not found in the model. Skipped applying."
+            warnings.warn(text, OnnxExporterWarning, stacklevel=3)
+            continue
+        stored = known.stored.get(name, known.transposed.get(name))
+        if stored is None:
+            applied[name] = tensor
+            continue
+        if name in known.transposed and isinstance(tensor, torch.Tensor):
+            tensor = tensor.t()
+        real = _checked(name, tensor, current[stored])
+        if stored in new and not torch.equal(new[stored].raw, real):
+            raise _unequal("state_dict", known, stored)
+        tied = [other for other, place in known.stored.items() if place == stored]
+        flipped = [other for other, place in known.transposed.items() if place == stored]
+        applied |= dict.fromkeys(tied, tensor) | {other: tensor.t() for other in flipped}
+        new[stored] = TorchTensor(real, name=stored)
+    for value in model.graph.initializers.values():
+        value.const_value = _rebuilt(value.const_value, new)
+    return applied
+
+
+def _unequal(argument: str, known: WeightMap, place: str) -> ArgumentError:
+    tied = [name for name, other in (*known.stored.items(), *known.transposed.items()) if other == place]
+    return ArgumentError(
+        argument, f"{' and '.join(map(repr, tied))} are one tensor in the model, but are not equal here"
+    )
+
+
+def _content(tensor: TorchTensor | DerivedTensor) -> torch.Tensor:
+    return tensor.torch() if isinstance(tensor, DerivedTensor) else tensor.raw
+
+
+def _current(model: ir.Model) -> dict[str, torch.Tensor]:
+    """The tensors that the initializers are or are computed from, by their names in the model."""
+    return {
+        str(source.name): source.raw
+        for value in model.graph.initializers.values()
+        for source in sources_of(value.const_value)
+    }
+
+
+@contextmanager
+def other_weights(model: ir.Model, known: WeightMap, weights: Weights) -> Iterator[None]:
+    """Gives a model other weights for the body; files are read only when their tensors are written.
+
+    Args:
+        model: The model.
+        known: Its weights.
+        weights: Where the others are. Names that the model does not have are left out.
+
+    Raises:
+        ArgumentError: If one has another shape or dtype, or one that the model has no value of is missing.
+    """
+    given = read_weight_sources(weights)
+    current = _current(model)
+    new: dict[str, TorchTensor | DerivedTensor] = {}
+    for name, place in (*known.stored.items(), *known.transposed.items()):
+        source = given.get(name)
+        if source is None:
+            continue
+        tensor: TorchTensor | DerivedTensor
+        if isinstance(source, Stored):
+            tensor = FileTensor(place, source)
+            if name in known.transposed:
+                tensor = derive(place, [tensor], torch.t)
+            _check_fits(f"{name!r} in {source.path}", tensor.dtype, tuple(tensor.shape.numpy()), current[place])
+        else:
+            if name in known.transposed and isinstance(source, torch.Tensor):
+                source = source.t()
+            tensor = TorchTensor(_checked(name, source, current[place], "weights"), name=place)
+        if place in new and not torch.equal(_content(new[place]), _content(tensor)):
+            raise _unequal("weights", known, place)
+        new.setdefault(place, tensor)
+    missing = [place for place, tensor in current.items() if place not in new and not has_content(tensor)]
+    if missing:
+        raise ArgumentError(
+            "weights",
+            f"there is nothing for {', '.join(map(repr, missing[:5]))}{', ...' if len(missing) > 5 else ''} "
+            f"({len(missing)} of {len(current)} weights), and the model was exported without values",
+            hint=closest(missing, list(given)) or "pass what no file has as a dict: weights=[file, {name: tensor}]",
+        )
+    before = {value: value.const_value for value in model.graph.initializers.values()}
+    try:
+        for value, tensor_before in before.items():
+            value.const_value = _rebuilt(tensor_before, new)
+        yield
+    finally:
+        for value, tensor_before in before.items():
+            value.const_value = tensor_before
+
+
+def _checked(name: str, tensor: Any, current: torch.Tensor, argument: str = "state_dict") -> torch.Tensor:
+    if not isinstance(tensor, torch.Tensor):
+        raise ArgumentError(argument, f"{name!r} is a {type(tensor).__name__}, not a tensor")
+    real = torch.view_as_real(tensor.detach().resolve_conj()) if tensor.is_complex() else tensor.detach()
+    _check_fits(repr(name), from_torch(real.dtype), tuple(real.shape), current, argument)
+    return real
+
+
+def _check_fits(
+    what: str, dtype: ir.DataType, shape: tuple[int, ...], current: torch.Tensor, argument: str = "weights"
+) -> None:
+    if dtype != from_torch(current.dtype) or shape != tuple(current.shape):
+        found = to_torch_dtype(dtype)
+        raise ArgumentError(
+            argument,
+            f"{what} is {found} of shape {list(shape)}, in the model {current.dtype} of shape {list(current.shape)}",
+            hint="export again for weights of another shape or dtype",
+        )
+
+
+def _rebuilt(tensor: Any, new: Mapping[str, TorchTensor | DerivedTensor]) -> Any:
+    if isinstance(tensor, TorchTensor):
+        return new.get(str(tensor.name), tensor)
+    if not isinstance(tensor, DerivedTensor):
+        return tensor
+    sources = [_rebuilt(source, new) for source in tensor.sources]
+    if all(one is other for one, other in zip(sources, tensor.sources, strict=True)):
+        return tensor
+    shape = [int(size) for size in tensor.shape.numpy()]
+    return DerivedTensor(str(tensor.name), sources, tensor.recipe, tensor.dtype, shape)

@@ -1,0 +1,77 @@
+"""The graph as text: a line for each node with its types, its module and its line of source."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import onnx_ir as ir
+
+from .._capture.constraints.guard_recorder import is_users
+
+__all__ = ["graph_text"]
+
+_SCOPES = "pkg.torch.onnx.name_scopes"
+_STACK = "pkg.torch.onnx.stack_trace"
+_FRAME = re.compile(r'File "([^"]+)", line (\d+)')
+LONGEST_ATTRIBUTE = 60
+
+
+def graph_text(model: ir.Model) -> str:
+    """A model as text.
+
+    Inputs, then initializers, then ``%value : TYPE[dims] = Operator[attribute=...](%inputs)`` with the module and the
+    source line it comes from; the bodies of If, Loop and Scan are indented below their node.
+    """
+    graph = model.graph
+    lines = [f"graph {graph.name} ("]
+    lines += [f"  {_typed(value)}" for value in graph.inputs]
+    lines += [f"  {_typed(value)}  # initializer" for value in graph.initializers.values()]
+    lines.append(") {")
+    lines += _nodes(graph, "  ")
+    lines.append(f"  return {', '.join(_typed(value) for value in graph.outputs)}")
+    lines.append("}")
+    return "\n".join(lines)
+
+
+def _nodes(graph: ir.Graph, indent: str) -> Iterator[str]:
+    for node in graph:
+        outputs = ", ".join(_typed(value) for value in node.outputs)
+        inputs = ", ".join("" if value is None else f"%{value.name}" for value in node.inputs)
+        bodies = {name: item for name, item in node.attributes.items() if item.type == ir.AttributeType.GRAPH}
+        plain = [f"{name}={_short(item)}" for name, item in node.attributes.items() if name not in bodies]
+        operator = f"{node.domain}::{node.op_type}" if node.domain else node.op_type
+        attributes = f"[{', '.join(plain)}]" if plain else ""
+        yield f"{indent}{outputs} = {operator}{attributes}({inputs}){_origin(node)}"
+        for name, item in bodies.items():
+            body = item.as_graph()
+            yield f"{indent}  {name} ({', '.join(_typed(value) for value in body.inputs)}):"
+            yield from _nodes(body, indent + "    ")
+            yield f"{indent}    return {', '.join(f'%{value.name}' for value in body.outputs)}"
+
+
+def _typed(value: ir.Value) -> str:
+    dtype = value.dtype.name if value.dtype is not None else "?"
+    dims = "?" if value.shape is None else ", ".join(map(str, value.shape))
+    return f"%{value.name} : {dtype}[{dims}]"
+
+
+def _is_users(name: str) -> bool:
+    package = name.split("/")[0].removesuffix(".py")
+    return is_users(name) and package not in ("torch", "fxonnx") and package not in sys.stdlib_module_names
+
+
+def _short(attribute: ir.Attr) -> str:
+    text = repr(attribute.value)
+    return text if len(text) <= LONGEST_ATTRIBUTE else f"{text[:LONGEST_ATTRIBUTE]}..."
+
+
+def _origin(node: ir.Node) -> str:
+    """``, scope: features.0 # model.py:12`` from the metadata, as far as there is any."""
+    scopes = re.findall(r"'([^']*)'", node.metadata_props.get(_SCOPES, ""))[:-1]
+    scope = next((name for name in reversed(scopes) if name), "")
+    frames = [frame for frame in _FRAME.findall(node.metadata_props.get(_STACK, "")) if _is_users(frame[0])]
+    line = f"  # {Path(frames[-1][0]).name}:{frames[-1][1]}" if frames else ""
+    return (f", scope: {scope}" if scope else "") + line

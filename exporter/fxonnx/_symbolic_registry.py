@@ -1,0 +1,82 @@
+"""Symbolic functions in the style of ``torch.onnx.register_custom_op_symbolic``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from threading import Lock
+from typing import Any
+
+import torch
+
+from ._lower.user_symbolics import Symbolic
+from .errors import ArgumentError
+
+__all__ = ["register_custom_op_symbolic", "registered_symbolics", "unregister_custom_op_symbolic"]
+
+_REGISTERED = "_fxonnx_symbolics"
+"""Attribute of ``torch.onnx``: what is registered is so for the whole process, as it is there."""
+
+_LOCK = Lock()
+_NAME = re.compile(r"[A-Za-z_]\w*(\.\w+)*::[A-Za-z_]\w*")
+
+
+def register_custom_op_symbolic(symbolic_name: str, symbolic_fn: Callable[..., Any], opset_version: int) -> None:
+    """Lets a function translate an operator in all exports from now on.
+
+    Args:
+        symbolic_name: ``namespace::operator``, of which all overloads are meant.
+        symbolic_fn: ``function(g, *inputs)``, which returns what ``g.op(...)`` returned.
+        opset_version: The lowest opset it is for; of several functions the newest one is taken.
+
+    Raises:
+        ArgumentError: If the name has another form, or there is no function.
+    """
+    _check_name(symbolic_name)
+    if not callable(symbolic_fn):
+        raise ArgumentError("symbolic_fn", f"expected a function, got a {type(symbolic_fn).__name__}")
+    with _LOCK:
+        _replace({**_registered(), (symbolic_name, int(opset_version)): symbolic_fn})
+
+
+def unregister_custom_op_symbolic(symbolic_name: str, opset_version: int) -> None:
+    """Takes back what ``register_custom_op_symbolic`` did.
+
+    Raises:
+        ArgumentError: If nothing is registered for this name and opset.
+    """
+    _check_name(symbolic_name)
+    with _LOCK:
+        rest = dict(_registered())
+        if rest.pop((symbolic_name, int(opset_version)), None) is None:
+            raise ArgumentError(
+                "symbolic_name", f"nothing is registered for {symbolic_name!r} from opset {opset_version} on"
+            )
+        _replace(rest)
+
+
+def registered_symbolics(opset: int) -> dict[Callable[..., Any], Symbolic]:
+    """Each overload with a registered function to the newest one that is not for later opsets."""
+    table: dict[Callable[..., Any], Symbolic] = {}
+    for (name, since), function in sorted(_registered().items(), key=lambda item: item[0]):
+        if since <= opset:
+            namespace, _, operator = name.partition("::")
+            packet: Any = getattr(getattr(torch.ops, namespace), operator, None)
+            names = packet.overloads() if hasattr(packet, "overloads") else ()
+            table.update((getattr(packet, overload), Symbolic(function)) for overload in names)
+    return table
+
+
+def _check_name(name: str) -> None:
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise ArgumentError(
+            "symbolic_name", f"{name!r} is not the name of an operator", hint="write namespace::operator"
+        )
+
+
+def _registered() -> Mapping[tuple[str, int], Callable[..., Any]]:
+    return getattr(torch.onnx, _REGISTERED, {})
+
+
+def _replace(registered: Mapping[tuple[str, int], Callable[..., Any]]) -> None:
+    setattr(torch.onnx, _REGISTERED, registered)

@@ -1,0 +1,289 @@
+"""Batch norm folded into the layer before it, and weights computed from weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.testing import assert_close
+
+import fxonnx
+from fxonnx._prepare import weight_folding
+from fxonnx._prepare.weight_folding import derive_weights, fold_batch_norm
+
+from .helpers import capture, own_copy, run, targets, tensors
+
+aten = torch.ops.aten
+
+
+def _trained(model: nn.Module) -> nn.Module:
+    """The model with parameters and statistics other than the neutral ones it is made with."""
+    generator = torch.Generator().manual_seed(1)
+    for name, tensor in model.state_dict().items():
+        if tensor.is_floating_point():
+            values = torch.rand(tensor.shape, generator=generator) + (0.5 if "var" in name else -0.5)
+            tensor.copy_(values)
+    return model
+
+
+def _weights(gm: torch.fx.GraphModule, program: torch.export.ExportedProgram) -> set[torch.fx.Node]:
+    signature = program.graph_signature
+    names = {*signature.inputs_to_parameters, *signature.inputs_to_buffers}
+    return {node for node in gm.graph.nodes if node.op == "placeholder" and node.name in names}
+
+
+def _folded(model: nn.Module, *args: torch.Tensor) -> tuple[torch.fx.GraphModule, torch.export.ExportedProgram]:
+    program = capture(model, args)
+    gm = own_copy(program)
+    fold_batch_norm(gm.graph, _weights(gm, program))
+    return gm, program
+
+
+def _layers(layer: nn.Module, norm: nn.Module) -> nn.Module:
+    return _trained(nn.Sequential(layer, norm))
+
+
+FOLDED: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "conv1d": (lambda: _layers(nn.Conv1d(4, 6, 3), nn.BatchNorm1d(6)), (2, 4, 8)),
+    "conv2d": (lambda: _layers(nn.Conv2d(4, 6, 3), nn.BatchNorm2d(6, eps=0.1)), (2, 4, 8, 8)),
+    "conv2d without bias": (lambda: _layers(nn.Conv2d(4, 6, 3, bias=False), nn.BatchNorm2d(6)), (2, 4, 8, 8)),
+    "conv2d with groups": (lambda: _layers(nn.Conv2d(4, 6, 3, groups=2), nn.BatchNorm2d(6)), (2, 4, 8, 8)),
+    "conv2d padded to the same size": (
+        lambda: _layers(nn.Conv2d(4, 6, 3, padding="same"), nn.BatchNorm2d(6)),
+        (2, 4, 8, 8),
+    ),
+    "conv3d": (lambda: _layers(nn.Conv3d(4, 6, 2), nn.BatchNorm3d(6)), (2, 4, 3, 4, 5)),
+    "no affine parameters": (lambda: _layers(nn.Conv2d(4, 6, 3), nn.BatchNorm2d(6, affine=False)), (2, 4, 8, 8)),
+    "transposed": (lambda: _layers(nn.ConvTranspose2d(4, 6, 3, 2), nn.BatchNorm2d(6)), (2, 4, 5, 5)),
+    "transposed with groups": (
+        lambda: _layers(nn.ConvTranspose2d(4, 6, 3, 2, 1, 1, 2, False), nn.BatchNorm2d(6)),
+        (2, 4, 5, 5),
+    ),
+    "transposed 1d": (lambda: _layers(nn.ConvTranspose1d(4, 6, 3, groups=2), nn.BatchNorm1d(6)), (2, 4, 5)),
+    "transposed 3d": (lambda: _layers(nn.ConvTranspose3d(4, 6, 2), nn.BatchNorm3d(6)), (2, 4, 3, 3, 3)),
+    "linear": (lambda: _layers(nn.Linear(4, 6), nn.BatchNorm1d(6)), (5, 4)),
+    "linear without bias": (lambda: _layers(nn.Linear(4, 6, bias=False), nn.BatchNorm1d(6)), (5, 4)),
+    "float64": (lambda: _layers(nn.Conv2d(4, 6, 3), nn.BatchNorm2d(6)).double(), (2, 4, 8, 8)),
+}
+
+
+@pytest.mark.parametrize("name", FOLDED)
+def test_a_folded_batch_norm_is_gone_and_the_graph_computes_the_same(name: str) -> None:
+    make, shape = FOLDED[name]
+    model = make()
+    x = torch.randn(shape, dtype=next(model.parameters()).dtype)
+    gm, program = _folded(model, x)
+    assert aten.batch_norm.default not in targets(gm)
+    assert_close(run(gm, program, x), model(x))
+
+
+class _Shared(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(4, 4, 3, padding=1), nn.BatchNorm2d(4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.conv(self.norm(self.conv(x)))
+
+
+class _ReadTwice(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(4, 4, 3, padding=1), nn.BatchNorm2d(4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.conv(x)
+        return y + self.norm(y)
+
+
+class _WeightAtRunTime(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm2d(4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.norm(F.conv2d(x, x[:, :, :3, :3]))
+
+
+class _Unbatched(nn.Module):
+    """The batch norm takes the convolution's channels for the batch, and its positions for the channels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv1d(4, 6, 3), nn.BatchNorm1d(6)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.norm(self.conv(x))
+
+
+class _SeveralRows(nn.Module):
+    """The batch norm's channels are the rows, not the features."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.norm = nn.Linear(4, 5), nn.BatchNorm1d(5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.norm(self.linear(x))
+
+
+class _BatchStatistics(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(4, 4, 3), nn.BatchNorm2d(4, track_running_stats=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.norm(self.conv(x))
+
+
+KEPT: dict[str, tuple[type[nn.Module], tuple[int, ...]]] = {
+    "the convolution is used twice": (_Shared, (4, 4, 8, 8)),
+    "the convolution's result is read twice": (_ReadTwice, (4, 4, 8, 8)),
+    "the weight is computed": (_WeightAtRunTime, (4, 4, 8, 8)),
+    "one sample without a batch axis": (_Unbatched, (4, 8)),
+    "linear layer of three axes": (_SeveralRows, (3, 5, 4)),
+    "statistics of the batch": (_BatchStatistics, (4, 4, 8, 8)),
+}
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_a_batch_norm_that_can_not_be_folded_stays(name: str) -> None:
+    make, shape = KEPT[name]
+    model, x = _trained(make()), torch.randn(shape)
+    gm, program = _folded(model, x)
+    assert aten.batch_norm.default in targets(gm)
+    assert_close(run(gm, program, x), model.eval()(x))
+
+
+def test_a_batch_norm_of_another_dtype_is_not_folded() -> None:
+    model = nn.Sequential(nn.Conv2d(4, 4, 3).bfloat16(), nn.BatchNorm2d(4))
+    x = torch.randn(2, 4, 5, 5, dtype=torch.bfloat16)
+    gm, program = _folded(model, x)
+    assert_close(run(gm, program, x), model(x))
+    assert aten.batch_norm.default in targets(gm)
+
+
+def test_batch_norm_without_a_layer_before_it_stays() -> None:
+    gm, _ = _folded(_trained(nn.BatchNorm2d(4)), torch.randn(2, 4, 3, 3))
+    assert targets(gm) == [aten.batch_norm.default]
+
+
+def test_each_fold_of_a_norm_that_two_layers_share_is_its_own() -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second, self.norm = nn.Conv2d(4, 4, 1), nn.Conv2d(4, 4, 1), nn.BatchNorm2d(4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.norm(self.second(self.norm(self.first(x))))
+
+    model, x = _trained(Model()), torch.randn(2, 4, 3, 3)
+    gm, program = _folded(model, x)
+    assert targets(gm).count(aten.conv2d.default) == 2
+    assert aten.batch_norm.default not in targets(gm)
+    assert_close(run(gm, program, x), model(x))
+
+
+# ---- derived weights
+
+
+class _Weighted(nn.Module):
+    """Applies a function to its input and a weight of shape (3, 4)."""
+
+    def __init__(
+        self, function: Callable[[torch.Tensor, torch.Tensor], Any], dtype: torch.dtype = torch.float32
+    ) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.arange(12.0).reshape(3, 4).to(dtype), requires_grad=False)
+        self.function = function
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.function(x, self.weight)
+
+
+def _derived(model: nn.Module, x: torch.Tensor) -> list[tuple[Any, tuple[int, ...], torch.Tensor, str]]:
+    program = capture(model, (x,))
+    gm = own_copy(program)
+    weights = _weights(gm, program)
+    fold_batch_norm(gm.graph, weights)
+    constants = {str(node.target): getattr(gm, str(node.target)) for node in gm.graph.nodes if node.op == "get_attr"}
+    values = tensors(program)
+    return [
+        (node.target, record.shape, record.recipe(*(values[source.name] for source in record.sources)), record.suffix)
+        for node, record in derive_weights(gm.graph, weights, constants).items()
+    ]
+
+
+def test_only_the_last_of_a_chain_is_recorded_and_its_recipe_computes_the_whole_chain() -> None:
+    ((target, shape, value, suffix),) = _derived(_Weighted(lambda x, w: x @ (w * 2).t()), torch.ones(2, 4))
+    assert (target, shape, suffix) == (aten.t.default, (4, 3), "t")
+    assert torch.equal(value, torch.arange(12.0).reshape(3, 4).t() * 2)
+
+
+def test_what_is_read_in_the_middle_of_a_chain_is_recorded_too() -> None:
+    def function(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        doubled = w * 2
+        return x + doubled, x.t() @ doubled.t()[:3, :3]
+
+    assert len(_derived(_Weighted(function), torch.ones(3, 4))) == 2
+
+
+def test_one_piece_of_several_outputs() -> None:
+    rows = _derived(_Weighted(lambda x, w: x + w.chunk(2, 1)[1]), torch.ones(3, 2))
+    ((_, shape, value, _),) = rows
+    assert shape == (3, 2)
+    assert torch.equal(value, torch.arange(12.0).reshape(3, 4)[:, 2:])
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, w: x + w.repeat(2, 1),
+        lambda x, w: x + w.unsqueeze(0).expand(2, 3, 4).reshape(6, 4),
+        lambda x, w: x + torch.cat([w, w]),
+    ],
+    ids=["repeat", "expand", "cat"],
+)
+def test_only_small_weights_are_made_larger(function: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert [value.numel() for _, _, value, _ in _derived(_Weighted(function), torch.ones(6, 4))] == [24]
+    monkeypatch.setattr(weight_folding, "SMALL", 23)
+    assert all(value.numel() <= 12 for _, _, value, _ in _derived(_Weighted(function), torch.ones(6, 4)))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.int8, torch.uint8, torch.float8_e4m3fn])
+def test_a_storage_dtype_is_not_widened(dtype: torch.dtype) -> None:
+    model = _Weighted(lambda x, w: x @ w.to(torch.float32).t(), dtype)
+    assert all(value.dtype == dtype for _, _, value, _ in _derived(model, torch.ones(2, 4)))
+
+
+def test_a_weight_may_become_smaller_in_bytes() -> None:
+    ((target, _, value, _),) = _derived(_Weighted(lambda x, w: x @ w.half().t()), torch.ones(2, 4, dtype=torch.float16))
+    assert (target, value.dtype) == (aten.t.default, torch.float16)
+
+
+def test_random_numbers_are_not_derived() -> None:
+    assert _derived(_Weighted(lambda x, w: x + torch.bernoulli(w / 12)), torch.ones(3, 4))[0][0] is aten.div.Tensor
+
+
+def test_what_depends_on_an_input_is_not_derived() -> None:
+    assert _derived(_Weighted(lambda x, w: (x + w).t()), torch.ones(3, 4)) == []
+
+
+def test_the_folded_parameters_are_derived_by_name_and_shape() -> None:
+    model = _layers(nn.Conv2d(4, 6, 3), nn.BatchNorm2d(6))
+    rows = _derived(model, torch.ones(2, 4, 5, 5))
+    assert [(shape, suffix) for _, shape, _, suffix in rows] == [((6, 4, 3, 3), "folded"), ((6,), "folded")]
+    scale = model[1].weight / torch.sqrt(model[1].running_var + model[1].eps)
+    assert_close(rows[0][2], model[0].weight * scale.reshape(-1, 1, 1, 1))
+    assert_close(rows[1][2], (model[0].bias - model[1].running_mean) * scale + model[1].bias)
+
+
+def test_the_exported_model_has_the_convolution_only() -> None:
+    model, x = _layers(nn.Conv2d(4, 6, 3, bias=False), nn.BatchNorm2d(6)), torch.randn(2, 4, 5, 5)
+    program = fxonnx.export(model.eval(), (x,))
+    assert [node.op_type for node in program.model.graph] == ["Conv"]
+    assert_close(program(x)[0], model(x), rtol=1e-5, atol=1e-5)

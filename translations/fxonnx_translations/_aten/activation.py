@@ -1,0 +1,202 @@
+"""Activation functions and softmax."""
+
+from __future__ import annotations
+
+import math
+
+import onnx_ir as ir
+import torch
+
+from .._builder.numerics import exp_minus_one, in_float
+from .._builder.op import Op, Operand
+from .._registry import translates
+
+
+@translates("aten::relu")
+def relu(op: Op, self: ir.Value) -> ir.Value:
+    """aten::relu(Tensor self) -> Tensor"""
+    if op.is_float(self):
+        return op.Relu(self)
+    # Relu takes no integers before opset 14, and ONNX Runtime has kernels for two of their types only.
+    return op.Clip(self, op.const(0, op.dtype_of(self)))
+
+
+@translates("aten::relu6")
+def relu6(op: Op, self: ir.Value) -> ir.Value:
+    """aten::relu6(Tensor self) -> Tensor"""
+    return op.Clip(self, 0, 6)
+
+
+@translates("aten::hardtanh")
+def hardtanh(op: Op, self: ir.Value, min_val: Operand = -1, max_val: Operand = 1) -> ir.Value:
+    """aten::hardtanh(Tensor self, Scalar min_val=-1, Scalar max_val=1) -> Tensor"""
+    dtype = op.dtype_of(self)
+    return op.Clip(self, op.operand(min_val, dtype), op.operand(max_val, dtype))
+
+
+@translates("aten::gelu")
+def gelu(op: Op, self: ir.Value, approximate: str = "none") -> ir.Value:
+    """aten::gelu(Tensor self, *, str approximate="none") -> Tensor"""
+    return op.Gelu(self) if approximate == "none" else op.Gelu(self, approximate=approximate)
+
+
+@translates("aten::silu")
+def silu(op: Op, self: ir.Value) -> ir.Value:
+    """aten::silu(Tensor self) -> Tensor"""
+    # Not Swish, which opset 24 has: ONNX Runtime 1.31 makes one kernel of these two, and takes 1.7 times as long for it.
+    return op.Mul(self, op.Sigmoid(self))
+
+
+@translates("aten::mish")
+def mish(op: Op, self: ir.Value) -> ir.Value:
+    """aten::mish(Tensor self) -> Tensor"""
+    return op.Mish(self)
+
+
+@translates("aten::hardsigmoid")
+def hardsigmoid(op: Op, self: ir.Value) -> ir.Value:
+    """aten::hardsigmoid(Tensor self) -> Tensor"""
+    return op.HardSigmoid(self, alpha=1.0 / 6.0, beta=0.5)
+
+
+@translates("aten::hardswish")
+def hardswish(op: Op, self: ir.Value) -> ir.Value:
+    """aten::hardswish(Tensor self) -> Tensor"""
+    return op.HardSwish(self)
+
+
+@translates("aten::leaky_relu")
+def leaky_relu(op: Op, self: ir.Value, negative_slope: float = 0.01) -> ir.Value:
+    """aten::leaky_relu(Tensor self, Scalar negative_slope=0.01) -> Tensor"""
+    return op.LeakyRelu(self, alpha=float(negative_slope))
+
+
+@translates("aten::elu")
+def elu(op: Op, self: ir.Value, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> ir.Value:
+    """aten::elu(Tensor self, Scalar alpha=1, Scalar scale=1, Scalar input_scale=1) -> Tensor"""
+    if input_scale == 1:
+        return op.Mul(op.Elu(self, alpha=float(alpha)), float(scale))
+
+    def formula(op: Op, x: ir.Value) -> ir.Value:
+        dtype = op.dtype_of(x)
+        # Only the negative side is scaled before the exponential.
+        power = exp_minus_one(op, op.Mul(x, op.operand(float(input_scale), dtype)))
+        negative = op.Mul(power, op.operand(float(alpha), dtype))
+        chosen = op.Where(op.Greater(x, op.const(0.0, dtype)), x, negative)
+        return op.Mul(chosen, op.operand(float(scale), dtype))
+
+    return in_float(op, formula, self)
+
+
+@translates("aten::softplus")
+def softplus(op: Op, self: ir.Value, beta: float = 1, threshold: float = 20) -> ir.Value:
+    """aten::softplus(Tensor self, Scalar beta=1, Scalar threshold=20) -> Tensor"""
+    scaled = op.Mul(self, float(beta))
+    smooth = op.Div(op.Softplus(scaled), float(beta))
+    return op.Where(op.Greater(scaled, float(threshold)), self, smooth)
+
+
+@translates("aten::log_sigmoid")
+def log_sigmoid(op: Op, self: ir.Value) -> ir.Value:
+    """aten::log_sigmoid(Tensor self) -> Tensor"""
+    # log(sigmoid(x)) would be -inf for x < -88, where this is x.
+    return op.Neg(op.Softplus(op.Neg(self)))
+
+
+@translates("aten::prelu")
+def prelu(op: Op, self: ir.Value, weight: ir.Value) -> ir.Value:
+    """aten::prelu(Tensor self, Tensor weight) -> Tensor"""
+    rank = op.rank_of(self)
+    if rank > 2 and op.dims(weight) != (1,):
+        # One slope per channel, and channels are axis 1.
+        weight = op.Reshape(weight, [-1] + [1] * (rank - 2))
+    elif rank == 0:
+        weight = op.Reshape(weight, [])
+    return op.PRelu(self, weight)
+
+
+@translates("aten::glu")
+def glu(op: Op, self: ir.Value, dim: int = -1) -> ir.Value:
+    """aten::glu(Tensor self, int dim=-1) -> Tensor"""
+    axis = dim % op.rank_of(self)
+    value, gate = (
+        op.shaped(half, op.result.shape) for half in op.multi("Split", self, axis=axis, num_outputs=2, outputs=2)
+    )
+    return in_float(op, _gated, value, gate)
+
+
+def _gated(op: Op, value: ir.Value, gate: ir.Value) -> ir.Value:
+    return op.Mul(value, op.Sigmoid(gate))
+
+
+def _exponential(op: Op, operator: str, self: ir.Value, dim: int) -> ir.Value:
+    value = op.cast(self, op.result.dtype)
+    if op.rank_of(self) == 0:
+        row = getattr(op, operator)(op.Unsqueeze(value, [0]), axis=0)
+        return op.Squeeze(row, [0])
+    normalized: ir.Value = getattr(op, operator)(value, axis=dim % op.rank_of(self))
+    return normalized
+
+
+@translates("aten::softmax.int")
+def softmax(op: Op, self: ir.Value, dim: int, dtype: torch.dtype | None = None) -> ir.Value:
+    """aten::softmax.int(Tensor self, int dim, ScalarType? dtype=None) -> Tensor"""
+    return _exponential(op, "Softmax", self, dim)
+
+
+@translates("aten::_softmax")
+def safe_softmax(op: Op, self: ir.Value, dim: int, half_to_float: bool) -> ir.Value:
+    """aten::_softmax(Tensor self, int dim, bool half_to_float) -> Tensor"""
+    return _exponential(op, "Softmax", self, dim)
+
+
+@translates("aten::log_softmax.int")
+def log_softmax(op: Op, self: ir.Value, dim: int, dtype: torch.dtype | None = None) -> ir.Value:
+    """aten::log_softmax.int(Tensor self, int dim, ScalarType? dtype=None) -> Tensor"""
+    return _exponential(op, "LogSoftmax", self, dim)
+
+
+@translates("aten::_log_softmax")
+def unsafe_log_softmax(op: Op, self: ir.Value, dim: int, half_to_float: bool) -> ir.Value:
+    """aten::_log_softmax(Tensor self, int dim, bool half_to_float) -> Tensor"""
+    return _exponential(op, "LogSoftmax", self, dim)
+
+
+def bound(op: Op, value: Operand | None, dtype: ir.DataType) -> ir.Value | None:
+    """An optional limit in the element type of what it limits."""
+    return None if value is None else op.operand(value, dtype)
+
+
+@translates("aten::clamp", "aten::clamp.Tensor")
+def clamp(op: Op, self: ir.Value, min: Operand | None = None, max: Operand | None = None) -> ir.Value:
+    """aten::clamp(Tensor self, Scalar? min=None, Scalar? max=None) -> Tensor
+    aten::clamp.Tensor(Tensor self, Tensor? min=None, Tensor? max=None) -> Tensor
+    """
+    dtype = op.result.dtype
+    value, low, high = op.cast(self, dtype), bound(op, min, dtype), bound(op, max, dtype)
+    # Clip looks away from a limit that is NaN, and has the largest finite numbers for absent ones.
+    if low is not None and high is not None and _is_number(min) and _is_number(max):
+        return op.Clip(value, low, high)
+    if low is not None:
+        value = op.Max(value, low)
+    return value if high is None else op.Min(value, high)
+
+
+def _is_number(limit: Operand | None) -> bool:
+    return isinstance(limit, (int, float)) and not math.isnan(limit)
+
+
+@translates("aten::clamp_min", "aten::clamp_min.Tensor")
+def clamp_min(op: Op, self: ir.Value, min: Operand) -> ir.Value:
+    """aten::clamp_min(Tensor self, Scalar min) -> Tensor
+    aten::clamp_min.Tensor(Tensor self, Tensor min) -> Tensor
+    """
+    return clamp(op, self, min, None)
+
+
+@translates("aten::clamp_max", "aten::clamp_max.Tensor")
+def clamp_max(op: Op, self: ir.Value, max: Operand) -> ir.Value:
+    """aten::clamp_max(Tensor self, Scalar max) -> Tensor
+    aten::clamp_max.Tensor(Tensor self, Tensor max) -> Tensor
+    """
+    return clamp(op, self, None, max)

@@ -1,0 +1,308 @@
+"""Binary arithmetic with torch's type promotion."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import onnx_ir as ir
+
+from .._builder.constants import array_of
+from .._builder.loops import loop
+from .._builder.numerics import in_float
+from .._builder.op import Op, Operand
+from .._builder.value_ranges import counts_up
+from .._registry import translates
+from .axes import sliced
+
+BOOL = ir.DataType.BOOL
+
+
+def _operands(op: Op, self: Operand, other: Operand) -> tuple[ir.Value, ir.Value]:
+    """Both operands in the result's type: what torch computes in is what it returns, for arithmetic."""
+    dtype = op.result.dtype
+    return op.operand(self, dtype), op.operand(other, dtype)
+
+
+def _linear(op: Op, operator: str, value: ir.Value, scaled: ir.Value, alpha: Operand) -> ir.Value:
+    """value + alpha * scaled, or their difference."""
+    if alpha == 1:
+        result: ir.Value = getattr(op, operator)(value, scaled)
+        return result
+
+    def formula(op: Op, value: ir.Value, scaled: ir.Value) -> ir.Value:
+        product = op.Mul(scaled, op.operand(alpha, op.dtype_of(scaled)))
+        result: ir.Value = getattr(op, operator)(value, product)
+        return result
+
+    return in_float(op, formula, value, scaled)
+
+
+@translates("aten::add.Tensor", "aten::add.Scalar")
+def add(op: Op, self: ir.Value, other: Operand, alpha: Operand = 1) -> ir.Value:
+    """aten::add.Tensor(Tensor self, Tensor other, *, Scalar alpha=1) -> Tensor
+    aten::add.Scalar(Tensor self, Scalar other, Scalar alpha=1) -> Tensor
+    """
+    left, right = _operands(op, self, other)
+    if op.result.dtype == BOOL:
+        return op.Or(left, right)
+    return _linear(op, "Add", left, right, alpha)
+
+
+@translates("aten::sub.Tensor", "aten::sub.Scalar")
+def sub(op: Op, self: ir.Value, other: Operand, alpha: Operand = 1) -> ir.Value:
+    """aten::sub.Tensor(Tensor self, Tensor other, *, Scalar alpha=1) -> Tensor
+    aten::sub.Scalar(Tensor self, Scalar other, Scalar alpha=1) -> Tensor
+    """
+    left, right = _operands(op, self, other)
+    return _linear(op, "Sub", left, right, alpha)
+
+
+@translates("aten::rsub.Tensor", "aten::rsub.Scalar")
+def rsub(op: Op, self: ir.Value, other: Operand, alpha: Operand = 1) -> ir.Value:
+    """aten::rsub.Tensor(Tensor self, Tensor other, *, Scalar alpha=1) -> Tensor
+    aten::rsub.Scalar(Tensor self, Scalar other, Scalar alpha=1) -> Tensor
+    """
+    left, right = _operands(op, self, other)
+    return _linear(op, "Sub", right, left, alpha)
+
+
+@translates("aten::mul.Tensor", "aten::mul.Scalar", "aten::multiply.Tensor")
+def mul(op: Op, self: ir.Value, other: Operand) -> ir.Value:
+    """aten::mul.Tensor(Tensor self, Tensor other) -> Tensor
+    aten::mul.Scalar(Tensor self, Scalar other) -> Tensor
+    aten::multiply.Tensor(Tensor self, Tensor other) -> Tensor
+    """
+    left, right = _operands(op, self, other)
+    return op.And(left, right) if op.result.dtype == BOOL else op.Mul(left, right)
+
+
+@translates("aten::div.Tensor", "aten::div.Scalar", "aten::true_divide.Tensor")
+def div(op: Op, self: ir.Value, other: Operand) -> ir.Value:
+    """aten::div.Tensor(Tensor self, Tensor other) -> Tensor
+    aten::div.Scalar(Tensor self, Scalar other) -> Tensor
+    aten::true_divide.Tensor(Tensor self, Tensor other) -> Tensor
+    """
+    return op.Div(*_operands(op, self, other))
+
+
+@translates("aten::div.Tensor_mode", "aten::div.Scalar_mode")
+def div_mode(op: Op, self: ir.Value, other: Operand, rounding_mode: str | None) -> ir.Value:
+    """aten::div.Tensor_mode(Tensor self, Tensor other, *, str? rounding_mode) -> Tensor
+    aten::div.Scalar_mode(Tensor self, Scalar other, *, str? rounding_mode) -> Tensor
+    """
+    left, right = _operands(op, self, other)
+    if rounding_mode is None:
+        return op.Div(left, right)
+    return _floor_div(op, left, right) if rounding_mode == "floor" else _trunc_div(op, left, right)
+
+
+@translates("aten::floor_divide", "aten::floor_divide.Scalar")
+def floor_divide(op: Op, self: ir.Value, other: Operand) -> ir.Value:
+    """aten::floor_divide(Tensor self, Tensor other) -> Tensor
+    aten::floor_divide.Scalar(Tensor self, Scalar other) -> Tensor
+    """
+    return _floor_div(op, *_operands(op, self, other))
+
+
+def _trunc_div(op: Op, left: ir.Value, right: ir.Value) -> ir.Value:
+    if not op.is_float(left):
+        # Integer Div truncates in ONNX as in C.
+        return op.Div(left, right)
+    return in_float(op, _truncated_quotient, left, right)
+
+
+def _truncated_quotient(op: Op, left: ir.Value, right: ir.Value) -> ir.Value:
+    quotient = op.Div(left, right)
+    # ONNX has no Trunc: take the floor of the magnitude.
+    return op.Mul(op.Sign(quotient), op.Floor(op.Abs(quotient)))
+
+
+def _floor_div(op: Op, left: ir.Value, right: ir.Value) -> ir.Value:
+    if op.is_float(left):
+        return in_float(op, _floored_quotient, left, right)
+    if op.dtype_of(left).name.startswith("U"):
+        return op.Div(left, right)
+    # The remainder has the divisor's sign, so that this division leaves none and need not round.
+    return op.Div(op.Sub(left, op.Mod(left, right)), right)
+
+
+def _floored_quotient(op: Op, left: ir.Value, right: ir.Value) -> ir.Value:
+    """The floor of the exact quotient, as Python has it: that of the rounded one is 10 for 1.0 // 0.1."""
+    dtype = op.dtype_of(left)
+    zero, one = op.const(0.0, dtype), op.const(1.0, dtype)
+    rest = op.Mod(left, right, fmod=1)
+    quotient = op.Div(op.Sub(left, rest), right)
+    quotient = op.Where(_crosses_zero(op, rest, right), op.Sub(quotient, one), quotient)
+    # Whole but for the rounding of the division.
+    floor = op.Round(quotient)
+    # Mod of an infinity is NaN, and torch's quotient then, too; that of a division by zero is not looked at.
+    return op.Where(op.Equal(right, zero), op.Div(left, right), floor)
+
+
+def _crosses_zero(op: Op, rest: ir.Value, divisor: ir.Value) -> ir.Value:
+    """Whether a remainder is on the other side of 0 than the divisor."""
+    zero = op.const(0.0, op.dtype_of(rest))
+    return op.And(op.Not(op.Equal(rest, zero)), op.Xor(op.Less(rest, zero), op.Less(divisor, zero)))
+
+
+@translates("aten::remainder.Tensor", "aten::remainder.Scalar", "aten::remainder.Scalar_Tensor")
+def remainder(op: Op, self: Operand, other: Operand) -> ir.Value:
+    """aten::remainder.Tensor(Tensor self, Tensor other) -> Tensor
+    aten::remainder.Scalar(Tensor self, Scalar other) -> Tensor
+    aten::remainder.Scalar_Tensor(Scalar self, Tensor other) -> Tensor
+    """
+    left, right = _operands(op, self, other)
+    if not op.is_float(left):
+        return op.Mod(left, right)
+    # Mod of floats is C's fmod, with the dividend's sign; torch's remainder has the divisor's.
+    rest = op.Mod(left, right, fmod=1)
+    return op.Where(_crosses_zero(op, rest, right), op.Add(rest, right), rest)
+
+
+@translates("aten::fmod.Tensor", "aten::fmod.Scalar")
+def fmod(op: Op, self: ir.Value, other: Operand) -> ir.Value:
+    """aten::fmod.Tensor(Tensor self, Tensor other) -> Tensor
+    aten::fmod.Scalar(Tensor self, Scalar other) -> Tensor
+    """
+    left, right = _operands(op, self, other)
+    return op.Mod(left, right, fmod=1)
+
+
+@translates("aten::pow.Tensor_Tensor", "aten::pow.Tensor_Scalar", "aten::pow.Scalar")
+def pow(op: Op, self: Operand, exponent: Operand) -> ir.Value:
+    """aten::pow.Tensor_Tensor(Tensor self, Tensor exponent) -> Tensor
+    aten::pow.Tensor_Scalar(Tensor self, Scalar exponent) -> Tensor
+    aten::pow.Scalar(Scalar self, Tensor exponent) -> Tensor
+    """
+    dtype = op.result.dtype
+    if isinstance(self, ir.Value) and isinstance(exponent, (int, float)):
+        base = op.operand(self, dtype)
+        # The simpler operators are exact where Pow is not, and run faster.
+        if exponent == 2:
+            return op.Mul(base, base)
+        if exponent == 1:
+            return base
+        if op.is_float(base) and exponent == 0.5:
+            return op.Sqrt(base)
+        if op.is_float(base) and exponent == -1:
+            return op.Reciprocal(base)
+        if not op.is_float(base) and isinstance(exponent, int):
+            return _whole_power(op, base, exponent)
+    left, right = _operands(op, self, exponent)
+    return op.Pow(left, right) if op.is_float(left) else _integer_power(op, left, right)
+
+
+def _whole_power(op: Op, base: ir.Value, exponent: int) -> ir.Value:
+    """A non-negative power by repeated squaring: ONNX Runtime's Pow of integers rounds to float64 and does not wrap."""
+    result: ir.Value | None = None
+    while exponent:
+        if exponent & 1:
+            result = base if result is None else op.Mul(result, base)
+        exponent >>= 1
+        base = op.Mul(base, base) if exponent else base
+    return result if result is not None else op.expand(op.const(1, op.result.dtype), op.result.shape)
+
+
+def _integer_power(op: Op, base: ir.Value, exponent: ir.Value) -> ir.Value:
+    """Repeated squaring with a tensor of exponents; of a negative one only the powers of 1 and -1 are not 0."""
+    dtype, wide = op.dtype_of(base), ir.DataType.INT64
+    # The low bits of a wider product are those of the narrow one.
+    base, exponent = op.cast(base, wide), op.cast(exponent, wide)
+    zero, one, two = op.const(0), op.const(1), op.const(2)
+    nothing = op.Mul(op.Add(base, exponent), zero)
+    base, rest = op.Add(base, nothing), op.Add(op.Abs(exponent), nothing)
+    largest = op.ReduceMax(op.Concat(op.Reshape(rest, [-1]), op.const([1]), axis=0), [0], keepdims=0)
+    bits = op.Ceil(op.Log(op.Add(op.cast(largest, ir.DataType.DOUBLE), op.const(1.0, ir.DataType.DOUBLE))))
+    trips = op.cast(op.Mul(bits, op.const(1.5, ir.DataType.DOUBLE)), wide)
+
+    def step(body: Op, k: ir.Value, states: Sequence[ir.Value]) -> Sequence[ir.Value]:
+        result, power, rest = states
+        odd = body.Equal(body.Mod(rest, two), one)
+        result = body.Where(odd, body.Mul(result, power), result)
+        return result, body.Mul(power, power), body.Div(rest, two)
+
+    result, _, _ = loop(op, trips, [op.Add(nothing, one), base, rest], step)
+    if dtype.name.startswith("U"):
+        return op.cast(result, dtype)
+    unit = op.Equal(op.Abs(base), one)
+    return op.cast(op.Where(op.And(op.Less(exponent, zero), op.Not(unit)), zero, result), dtype)
+
+
+@translates("aten::addcmul")
+def addcmul(op: Op, self: ir.Value, tensor1: ir.Value, tensor2: ir.Value, value: Operand = 1) -> ir.Value:
+    """aten::addcmul(Tensor self, Tensor tensor1, Tensor tensor2, *, Scalar value=1) -> Tensor"""
+    return _added(op, "Mul", self, tensor1, tensor2, value)
+
+
+@translates("aten::addcdiv")
+def addcdiv(op: Op, self: ir.Value, tensor1: ir.Value, tensor2: ir.Value, value: Operand = 1) -> ir.Value:
+    """aten::addcdiv(Tensor self, Tensor tensor1, Tensor tensor2, *, Scalar value=1) -> Tensor"""
+    return _added(op, "Div", self, tensor1, tensor2, value)
+
+
+def _added(op: Op, operator: str, self: ir.Value, tensor1: ir.Value, tensor2: ir.Value, value: Operand) -> ir.Value:
+    def formula(op: Op, self: ir.Value, tensor1: ir.Value, tensor2: ir.Value) -> ir.Value:
+        scaled = tensor1 if value == 1 else op.Mul(tensor1, op.operand(value, op.dtype_of(tensor1)))
+        return op.Add(self, getattr(op, operator)(scaled, tensor2))
+
+    return in_float(op, formula, self, tensor1, tensor2)
+
+
+def _extremum(op: Op, name: str, self: ir.Value, other: Operand) -> ir.Value:
+    left, right = _operands(op, self, other)
+    if op.result.dtype == BOOL:
+        return op.Or(left, right) if name == "Max" else op.And(left, right)
+    return op.Max(left, right) if name == "Max" else op.Min(left, right)
+
+
+@translates("aten::maximum", "aten::max.other")
+def maximum(op: Op, self: ir.Value, other: ir.Value) -> ir.Value:
+    """aten::maximum(Tensor self, Tensor other) -> Tensor
+    aten::max.other(Tensor self, Tensor other) -> Tensor
+    """
+    return _extremum(op, "Max", self, other)
+
+
+@translates("aten::minimum", "aten::min.other")
+def minimum(op: Op, self: ir.Value, other: ir.Value) -> ir.Value:
+    """aten::minimum(Tensor self, Tensor other) -> Tensor
+    aten::min.other(Tensor self, Tensor other) -> Tensor
+    """
+    return _extremum(op, "Min", self, other)
+
+
+def _continues(op: Op, before: ir.Value | None, value: ir.Value) -> bool:
+    """Whether numbers that count up have their predecessor in front of them, as in the search for packed sequences."""
+    node = before.producer() if before is not None else None
+    if node is None or node.op_type != "Sub" or not counts_up(op.builder, value):
+        return False
+    step, first = array_of(node.inputs[1]), node.inputs[0]
+    taken = None if first is None else first.producer()
+    if step is None or step.size != 1 or step.item() != 1 or taken is None or taken.op_type != "Slice":
+        return False
+    bounds = [array_of(bound) for bound in taken.inputs[1:4]]
+    last = op.rank_of(value) - 1
+    places = [bound.reshape(-1).tolist() for bound in bounds if bound is not None]
+    return taken.inputs[0] is value and len(taken.inputs) <= 5 and places == [[0], [1], [last]]
+
+
+@translates("aten::diff")
+def diff(
+    op: Op,
+    self: ir.Value,
+    n: int = 1,
+    dim: int = -1,
+    prepend: ir.Value | None = None,
+    append: ir.Value | None = None,
+) -> ir.Value:
+    """aten::diff(Tensor self, int n=1, int dim=-1, Tensor? prepend=None, Tensor? append=None) -> Tensor"""
+    axis = dim % op.rank_of(self)
+    if n == 1 and append is None and axis == op.rank_of(self) - 1 and _continues(op, prepend, self):
+        return op.expand(op.const(1, op.result.dtype), op.result.shape)
+    pieces = [op.cast(piece, op.result.dtype) for piece in (prepend, self, append) if piece is not None]
+    value = op.Concat(*pieces, axis=axis)
+    for _ in range(n):
+        size = op.dims(value)[axis]
+        later, earlier = sliced(op, value, axis, 1, size), sliced(op, value, axis, 0, size - 1)
+        value = op.Xor(later, earlier) if op.result.dtype == BOOL else op.Sub(later, earlier)
+    return value

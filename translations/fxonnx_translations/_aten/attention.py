@@ -1,0 +1,179 @@
+"""Scaled dot-product attention."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import onnx_ir as ir
+import torch
+
+from .._builder.constants import array_of
+from .._builder.dtypes import to_torch_dtype
+from .._builder.op import Op, Unsupported
+from .._builder.value_ranges import is_of_weights, shows_something
+from .._registry import translates
+from .view import swapped
+
+__all__ = ["above_lowest", "simplest_mask"]
+
+_SMALL_MASK = 256 * 256
+"""Up to so many elements a mask that is known is added as numbers, which take four times the memory."""
+
+
+@translates("aten::scaled_dot_product_attention")
+def scaled_dot_product_attention(
+    op: Op,
+    query: ir.Value,
+    key: ir.Value,
+    value: ir.Value,
+    attn_mask: ir.Value | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> ir.Value:
+    """aten::scaled_dot_product_attention(Tensor query, Tensor key, Tensor value, Tensor? attn_mask=None, float dropout_p=0., bool is_causal=False, *, float? scale=None, bool enable_gqa=False) -> Tensor"""
+    attn_mask = simplest_mask(op, attn_mask)
+    whole = _attention(op, query, key, value, attn_mask, is_causal, scale) if dropout_p == 0 else None
+    if whole is not None:
+        return whole
+    if op.dtype_of(query) == ir.DataType.BFLOAT16:
+        # torch rounds the result only.
+        query, key, value = (op.cast(operand, ir.DataType.FLOAT) for operand in (query, key, value))
+    if enable_gqa:
+        key, value = (_repeated_heads(op, operand, query) for operand in (key, value))
+    scores = op.MatMul(_scaled(op, query, scale), swapped(op, key, -2, -1))
+    masked = _masked(op, scores, query, key, attn_mask, is_causal)
+    weights = op.Softmax(masked, axis=op.rank_of(scores) - 1)
+    if dropout_p > 0:
+        weights = op.Dropout(weights, op.const(float(dropout_p)), op.const(True))
+    result = op.MatMul(weights, value)
+    if attn_mask is not None and not shows_something(op.builder, attn_mask):
+        result = _without_nan(op, result, attn_mask)
+    return op.cast(result, op.result.dtype)
+
+
+def simplest_mask(op: Op, attn_mask: ir.Value | None) -> ir.Value | None:
+    """The mask without what only expands it, as sums do by themselves; None for one that is known to hide nothing."""
+    if attn_mask is None:
+        return None
+    node = attn_mask.producer()
+    source = node.inputs[0] if node is not None and node.op_type == "Expand" and node.domain == "" else None
+    known = array_of(attn_mask if source is None else source)
+    if known is not None and bool((known if known.dtype == bool else known == 0).all()):
+        return None
+    return attn_mask if source is None or op.rank_of(source) != op.rank_of(attn_mask) else source
+
+
+def _attention(
+    op: Op,
+    query: ir.Value,
+    key: ir.Value,
+    value: ir.Value,
+    attn_mask: ir.Value | None,
+    is_causal: bool,
+    scale: float | None,
+) -> ir.Value | None:
+    """ONNX's operator for all of it, where there is one and ONNX Runtime has a kernel that is as precise as torch."""
+    dtype, dims = op.dtype_of(query), op.dims(query)
+    if op.opset < 23 or len(dims) != 4 or dtype != ir.DataType.FLOAT:
+        return None
+    others = op.dims(key), op.dims(value)
+    if any(len(other) != 4 or other[0] != dims[0] or other[1] != others[0][1] for other in others):
+        return None
+    heads, groups = dims[1], others[0][1]
+    if heads != groups and not (isinstance(heads, int) and isinstance(groups, int) and heads % groups == 0):
+        return None
+    if attn_mask is not None:
+        if is_causal:
+            return None
+        if op.dtype_of(attn_mask) != ir.DataType.BOOL:
+            attn_mask = above_lowest(op, op.cast(attn_mask, dtype))
+        # ONNX Runtime broadcasts the batch and the heads only.
+        lead, last = op.dims(attn_mask)[:-2], (dims[2], others[0][2])
+        attn_mask = op.expand(attn_mask, (*lead, *last))
+    return op.Attention(query, key, value, attn_mask, is_causal=int(is_causal) or None, scale=scale)
+
+
+def _scaled(op: Op, query: ir.Value, scale: float | None) -> ir.Value:
+    """Scaling the query costs one small multiplication; scaling the scores would cost a large one."""
+    width = op.dims(query)[-1]
+    if scale is None:
+        if not isinstance(width, int):
+            root = op.Sqrt(op.scalar(width, op.dtype_of(query)))
+            return op.Div(query, root)
+        scale = 1.0 / math.sqrt(width) if width else math.inf
+    return op.Mul(query, float(scale))
+
+
+def _masked(
+    op: Op, scores: ir.Value, query: ir.Value, key: ir.Value, attn_mask: ir.Value | None, is_causal: bool
+) -> ir.Value:
+    dtype = op.dtype_of(scores)
+    if is_causal:
+        if attn_mask is not None:
+            raise Unsupported("is_causal together with attn_mask, which torch refuses, too")
+        scores = op.Add(scores, _causal(op, query, key, dtype))
+    elif attn_mask is not None:
+        if op.dtype_of(attn_mask) == ir.DataType.BOOL:
+            known = array_of(attn_mask)
+            if known is not None and known.size <= _SMALL_MASK:
+                added = torch.zeros(known.shape).masked_fill(~torch.from_numpy(known.copy()), -math.inf)
+                return op.Add(scores, op.const(added.to(to_torch_dtype(dtype))))
+            # As torch does. The mask for the sum is made once, however many layers take it.
+            scores = op.Add(scores, op.Where(attn_mask, op.const(0.0, dtype), op.const(-math.inf, dtype)))
+        else:
+            scores = op.Add(scores, op.cast(attn_mask, dtype))
+    return scores
+
+
+def _causal(op: Op, query: ir.Value, key: ir.Value, dtype: ir.DataType) -> ir.Value:
+    """-inf above the diagonal, 0 elsewhere."""
+    rows, columns = op.dims(query)[-2], op.dims(key)[-2]
+    if isinstance(rows, int) and isinstance(columns, int) and rows * columns <= 64 * 64:
+        return op.const(
+            [[0.0 if column <= row else -math.inf for column in range(columns)] for row in range(rows)], dtype
+        )
+    below = op.GreaterOrEqual(op.Unsqueeze(op.Range(0, op.scalar(rows), 1), [1]), op.Range(0, op.scalar(columns), 1))
+    return op.Where(below, op.const(0.0, dtype), op.const(-math.inf, dtype))
+
+
+def _without_nan(op: Op, result: ir.Value, attn_mask: ir.Value) -> ir.Value:
+    """A query that may see nothing sees nothing; torch makes that zero where Softmax makes it NaN."""
+    if op.dtype_of(attn_mask) != ir.DataType.BOOL:
+        attn_mask = op.Greater(attn_mask, op.const(-math.inf, op.dtype_of(attn_mask)))
+    # A sum, not a maximum: from opset 18 on ONNX Runtime's symbolic shape inference, which prepares models for
+    # quantization, does not know the shape of a maximum.
+    shown = op.cast(op.ReduceSum(op.cast(attn_mask, ir.DataType.INT32), [-1], keepdims=1), ir.DataType.BOOL)
+    return op.Where(shown, result, op.const(0.0, op.dtype_of(result)))
+
+
+_LOWEST = float(np.finfo(np.float32).min)
+_ALMOST_LOWEST = -1e38
+
+
+def above_lowest(op: Op, attn_mask: ir.Value) -> ir.Value:
+    """A mask of floats for ONNX's Attention: ONNX Runtime takes the lowest float for -inf, and a row of it for hidden."""
+    known = array_of(attn_mask)
+    if known is not None:
+        raised = np.where(known == np.float32(_LOWEST), np.float32(_ALMOST_LOWEST), known)
+        return attn_mask if np.array_equal(raised, known) else op.const(torch.from_numpy(raised))
+    if is_of_weights(attn_mask):
+        return attn_mask
+    lowest, almost = (op.const(number, ir.DataType.FLOAT) for number in (_LOWEST, _ALMOST_LOWEST))
+    return op.Where(op.Equal(attn_mask, lowest), almost, attn_mask)
+
+
+def _repeated_heads(op: Op, operand: ir.Value, query: ir.Value) -> ir.Value:
+    """Each key/value head repeated for its group of query heads (grouped-query attention)."""
+    dims, heads = op.dims(operand), op.dims(query)[-3]
+    own = dims[-3]
+    if own == heads:
+        return operand
+    if not isinstance(own, int) or not isinstance(heads, int):
+        raise Unsupported("grouped-query attention with a symbolic number of heads")
+    lead = dims[:-3]
+    groups = heads // own
+    wide = op.expand(op.Unsqueeze(operand, [len(dims) - 2]), (*lead, own, groups, *dims[-2:]))
+    return op.reshape(wide, (*lead, heads, *dims[-2:]))

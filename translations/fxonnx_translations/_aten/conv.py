@@ -1,0 +1,247 @@
+"""Convolutions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import onnx_ir as ir
+import sympy
+
+from .._builder.constants import array_of
+from .._builder.op import Op
+from .._builder.shape_inference import ints_of
+from .._builder.symbolic_dims import Dim, is_static
+from .._registry import translates
+from .windows import Row, padded_spatially, windowed
+
+
+def spatial(value: Dim | Sequence[Dim], count: int) -> list[Dim]:
+    """torch's int or list as one number per spatial axis."""
+    values = list(value) if isinstance(value, Sequence) else [value]
+    return values * count if len(values) == 1 else values
+
+
+def _operands(op: Op, input: ir.Value, weight: ir.Value, bias: ir.Value | None) -> list[ir.Value]:
+    """The operands in a type that can be convolved in, with a batch axis."""
+    dtype = op.dtype_of(input)
+    carrier = dtype
+    if dtype == ir.DataType.BFLOAT16:
+        carrier = ir.DataType.FLOAT
+    elif not dtype.is_floating_point():
+        # Sums of products wrap around in every integer type alike.
+        carrier = ir.DataType.INT64
+    # torch takes one sample without a batch axis, too.
+    value = input if op.rank_of(input) == op.rank_of(weight) else op.Unsqueeze(input, [0])
+    return [op.cast(operand, carrier) for operand in (value, weight, bias) if operand is not None]
+
+
+def _is_product(op: Op, value: ir.Value) -> bool:
+    """Whether ONNX Runtime has no convolution in this type, but a product of matrices."""
+    dtype = op.dtype_of(value)
+    return dtype == ir.DataType.DOUBLE or not dtype.is_floating_point()
+
+
+def _product(
+    op: Op, value: ir.Value, weight: ir.Value, bias: ir.Value | None, groups: Dim, rows: Sequence[Row]
+) -> ir.Value:
+    """A convolution as a product of matrices.
+
+    Args:
+        op: What to write with.
+        value: The padded input.
+        weight: [groups, output channels of a group, channels of a group * kernel elements].
+        bias: [output channels], or None.
+        groups: Number of groups.
+        rows: Where the windows are, per spatial axis.
+    """
+    windows, rank = windowed(op, value, rows), len(rows)
+    perm = [0, 1, *range(3, 3 + 2 * rank, 2), *range(2, 2 + 2 * rank, 2)]
+    spots = math.prod(row.count for row in rows)
+    columns = op.reshape(op.Transpose(windows, perm=perm), [op.dims(value)[0], groups, op.dims(weight)[2], spots])
+    batch, outputs = op.result.shape[:2] if op.rank_of(value) == len(op.result.shape) else (1, op.result.shape[0])
+    product = op.reshape(op.MatMul(weight, columns), [batch, outputs, *(row.count for row in rows)])
+    return product if bias is None else op.Add(product, op.Reshape(bias, [-1] + [1] * rank))
+
+
+def _result(op: Op, value: ir.Value, rank: int) -> ir.Value:
+    unbatched = len(op.result.shape) < rank
+    return op.cast(op.Squeeze(value, [0]) if unbatched else value, op.result.dtype)
+
+
+def _with_padding_before(op: Op, value: ir.Value, pads: Sequence[Dim]) -> tuple[ir.Value, Sequence[Dim]]:
+    """What is padded with zeros in front of the convolution, and all padding together, which need not be symmetric."""
+    node = value.producer()
+    if node is None or node.op_type != "Pad" or node.domain != "" or node.inputs[0] is None:
+        return value, pads
+    mode = node.attributes.get("mode")
+    filler = array_of(node.inputs[2]) if len(node.inputs) > 2 else np.zeros(())
+    amounts = ints_of(node.inputs[1])
+    if (mode is not None and mode.as_string() != "constant") or filler is None or filler.any() or amounts is None:
+        return value, pads
+    begin, end = amounts[: len(amounts) // 2], amounts[len(amounts) // 2 :]
+    spatial_axes = len(pads) // 2
+    if len(node.inputs) > 3 or len(begin) != spatial_axes + 2 or any([*begin[:2], *end[:2]]) or min(amounts) < 0:
+        return value, pads
+    return node.inputs[0], [pad + more for pad, more in zip(pads, begin[2:] + end[2:], strict=True)]
+
+
+def _conv(
+    op: Op,
+    input: ir.Value,
+    weight: ir.Value,
+    bias: ir.Value | None,
+    stride: Sequence[Dim],
+    pads: Sequence[Dim],
+    dilation: Sequence[Dim],
+    groups: Dim,
+) -> ir.Value:
+    count = op.rank_of(weight) - 2
+    strides, dilations = spatial(stride, count), spatial(dilation, count)
+    value, factors, *added = _operands(op, input, weight, bias)
+    value, pads = _with_padding_before(op, value, pads)
+    # Attributes are numbers.
+    if _is_product(op, value) or not is_static([*strides, *dilations, groups]):
+        padded = padded_spatially(op, value, pads[:count], pads[count:])
+        outputs, channels, *kernel = op.dims(weight)
+        counts = op.result.shape[-count:]
+        rows = [Row(*axis) for axis in zip(counts, kernel, strides, dilations, strict=True)]
+        matrices = op.reshape(factors, [groups, _quotient(outputs, groups), _product_of([channels, *kernel])])
+        return _result(op, _product(op, padded, matrices, added[0] if added else None, groups, rows), count + 2)
+    if not is_static(pads):
+        value, pads = padded_spatially(op, value, pads[:count], pads[count:]), [0] * len(pads)
+    result = op.Conv(value, factors, *added, strides=strides, pads=list(pads), dilations=dilations, group=groups)
+    return _result(op, result, count + 2)
+
+
+@translates("aten::conv1d", "aten::conv2d", "aten::conv3d")
+def conv(
+    op: Op,
+    input: ir.Value,
+    weight: ir.Value,
+    bias: ir.Value | None = None,
+    stride: Sequence[Dim] = (1,),
+    padding: Sequence[Dim] = (0,),
+    dilation: Sequence[Dim] = (1,),
+    groups: Dim = 1,
+) -> ir.Value:
+    """aten::conv1d(Tensor input, Tensor weight, Tensor? bias=None, SymInt[1] stride=[1], SymInt[1] padding=[0], SymInt[1] dilation=[1], SymInt groups=1) -> Tensor
+    aten::conv2d(Tensor input, Tensor weight, Tensor? bias=None, SymInt[2] stride=[1, 1], SymInt[2] padding=[0, 0], SymInt[2] dilation=[1, 1], SymInt groups=1) -> Tensor
+    aten::conv3d(Tensor input, Tensor weight, Tensor? bias=None, SymInt[3] stride=[1, 1, 1], SymInt[3] padding=[0, 0, 0], SymInt[3] dilation=[1, 1, 1], SymInt groups=1) -> Tensor
+    """
+    pads = spatial(padding, op.rank_of(weight) - 2)
+    return _conv(op, input, weight, bias, stride, pads * 2, dilation, groups)
+
+
+@translates("aten::conv1d.padding", "aten::conv2d.padding", "aten::conv3d.padding")
+def conv_padding(
+    op: Op,
+    input: ir.Value,
+    weight: ir.Value,
+    bias: ir.Value | None = None,
+    stride: Sequence[Dim] = (1,),
+    padding: str = "valid",
+    dilation: Sequence[Dim] = (1,),
+    groups: Dim = 1,
+) -> ir.Value:
+    """aten::conv1d.padding(Tensor input, Tensor weight, Tensor? bias=None, SymInt[1] stride=[1], str padding="valid", SymInt[1] dilation=[1], SymInt groups=1) -> Tensor
+    aten::conv2d.padding(Tensor input, Tensor weight, Tensor? bias=None, SymInt[2] stride=[1, 1], str padding="valid", SymInt[2] dilation=[1, 1], SymInt groups=1) -> Tensor
+    aten::conv3d.padding(Tensor input, Tensor weight, Tensor? bias=None, SymInt[3] stride=[1, 1, 1], str padding="valid", SymInt[3] dilation=[1, 1, 1], SymInt groups=1) -> Tensor
+    """
+    kernel = op.dims(weight)[2:]
+    begin, end = [0] * len(kernel), [0] * len(kernel)
+    if padding == "same":
+        for axis, (size, step) in enumerate(zip(kernel, spatial(dilation, len(kernel)), strict=True)):
+            total = step * (int(size) - 1)
+            # An odd one goes to the end, as in torch.
+            begin[axis], end[axis] = total // 2, total - total // 2
+    return _conv(op, input, weight, bias, stride, begin + end, dilation, groups)
+
+
+@translates("aten::conv_transpose1d", "aten::conv_transpose2d.input", "aten::conv_transpose3d.input")
+def conv_transpose(
+    op: Op,
+    input: ir.Value,
+    weight: ir.Value,
+    bias: ir.Value | None = None,
+    stride: Sequence[Dim] = (1,),
+    padding: Sequence[Dim] = (0,),
+    output_padding: Sequence[Dim] = (0,),
+    groups: Dim = 1,
+    dilation: Sequence[Dim] = (1,),
+) -> ir.Value:
+    """aten::conv_transpose1d(Tensor input, Tensor weight, Tensor? bias=None, SymInt[1] stride=[1], SymInt[1] padding=[0], SymInt[1] output_padding=[0], SymInt groups=1, SymInt[1] dilation=[1]) -> Tensor
+    aten::conv_transpose2d.input(Tensor input, Tensor weight, Tensor? bias=None, SymInt[2] stride=[1, 1], SymInt[2] padding=[0, 0], SymInt[2] output_padding=[0, 0], SymInt groups=1, SymInt[2] dilation=[1, 1]) -> Tensor
+    aten::conv_transpose3d.input(Tensor input, Tensor weight, Tensor? bias=None, SymInt[3] stride=[1, 1, 1], SymInt[3] padding=[0, 0, 0], SymInt[3] output_padding=[0, 0, 0], SymInt groups=1, SymInt[3] dilation=[1, 1, 1]) -> Tensor
+    """
+    count = op.rank_of(weight) - 2
+    strides, begin, extra = spatial(stride, count), spatial(padding, count), spatial(output_padding, count)
+    dilations = spatial(dilation, count)
+    value, factors, *added = _operands(op, input, weight, bias)
+    if _is_product(op, value) or not is_static([*strides, *begin, *extra, *dilations, groups]):
+        result = _transposed_product(
+            op, value, factors, added[0] if added else None, strides, begin, extra, groups, dilations
+        )
+        return _result(op, result, count + 2)
+    # ONNX Runtime wants less output padding than stride; more output is less cut off at the end as well.
+    moved = [min(pad, more) if more >= step else 0 for pad, more, step in zip(begin, extra, strides, strict=True)]
+    end = [pad - move for pad, move in zip(begin, moved, strict=True)]
+    result = op.ConvTranspose(
+        value,
+        factors,
+        *added,
+        strides=strides,
+        pads=[*begin, *end],
+        output_padding=[more - move for more, move in zip(extra, moved, strict=True)],
+        dilations=dilations,
+        group=groups,
+    )
+    return _result(op, result, count + 2)
+
+
+def _transposed_product(
+    op: Op,
+    value: ir.Value,
+    weight: ir.Value,
+    bias: ir.Value | None,
+    strides: Sequence[Dim],
+    padding: Sequence[Dim],
+    output_padding: Sequence[Dim],
+    groups: Dim,
+    dilations: Sequence[Dim],
+) -> ir.Value:
+    """A transposed convolution: a convolution of the elements, zeros between them, with the mirrored weight."""
+    batch, channels, *sizes = op.dims(value)
+    inputs, outputs, *kernel = op.dims(weight)
+    rank, apart = len(sizes), [step - 1 for step in strides]
+    if any(apart):
+        columns = op.Unsqueeze(value, [3 + 2 * axis for axis in range(rank)])
+        zeros = [0, 0] + [pad for more in apart for pad in (0, more)]
+        spread = op.Pad(columns, op.sizes([*[0] * len(zeros), *zeros]))
+        wide = [size * step for size, step in zip(sizes, strides, strict=True)]
+        value = op.shaped(op.Reshape(spread, op.sizes([batch, channels, *wide])), (batch, channels, *wide))
+    reach = [step * (size - 1) for step, size in zip(dilations, kernel, strict=True)]
+    before = [far - pad for far, pad in zip(reach, padding, strict=True)]
+    after = [far + more - zero for far, more, zero in zip(before, output_padding, apart, strict=True)]
+    counts = op.result.shape[-rank:]
+    rows = [Row(count, size, 1, step, True) for count, size, step in zip(counts, kernel, dilations, strict=True)]
+    grouped = op.reshape(weight, [groups, _quotient(inputs, groups), outputs, *kernel])
+    swapped = op.Transpose(grouped, perm=[0, 2, 1, *range(3, 3 + rank)])
+    matrices = op.reshape(swapped, [groups, outputs, _quotient(inputs, groups) * math.prod(kernel)])
+    return _product(op, padded_spatially(op, value, before, after), matrices, bias, groups, rows)
+
+
+def _quotient(channels: Dim, groups: Dim) -> Dim:
+    """Channels of one group."""
+    if isinstance(channels, int) and isinstance(groups, int):
+        return channels // groups
+    return _number(channels / sympy.sympify(groups))
+
+
+def _product_of(dims: Sequence[Dim]) -> Dim:
+    return _number(sympy.prod(dims))
+
+
+def _number(expr: Dim) -> Dim:
+    return int(expr) if isinstance(expr, int) or expr.is_Integer else expr

@@ -1,0 +1,186 @@
+"""Tensors from nothing, and conversions of element type."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import onnx_ir as ir
+import torch
+
+from .._builder.op import Op, Operand
+from .._builder.symbolic_dims import Dim, is_static
+from .._registry import translates
+
+
+def filled(op: Op, value: Operand) -> ir.Value:
+    """The result's shape filled with one number."""
+    dtype, shape = op.result.dtype, op.result.shape
+    if isinstance(value, (bool, int, float)) and is_static(shape) and math.prod(int(dim) for dim in shape) == 1:
+        return op.reshape(op.const([value], dtype), shape)
+    return op.expand(op.operand(value, dtype), shape)
+
+
+@translates("aten::full")
+def full(op: Op, size: Sequence[Dim], fill_value: Operand, **options: Any) -> ir.Value:
+    """aten::full(SymInt[] size, Scalar fill_value, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor"""
+    return filled(op, fill_value)
+
+
+@translates("aten::zeros")
+def zeros(op: Op, size: Sequence[Dim], **options: Any) -> ir.Value:
+    """aten::zeros(SymInt[] size, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor"""
+    return filled(op, 0)
+
+
+@translates("aten::ones")
+def ones(op: Op, size: Sequence[Dim], **options: Any) -> ir.Value:
+    """aten::ones(SymInt[] size, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor"""
+    return filled(op, 1)
+
+
+@translates("aten::empty.memory_format")
+def empty(op: Op, size: Sequence[Dim], **options: Any) -> ir.Value:
+    """aten::empty.memory_format(SymInt[] size, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None, MemoryFormat? memory_format=None) -> Tensor"""
+    # Any content is right; zeros are reproducible.
+    return filled(op, 0)
+
+
+@translates("aten::empty_strided")
+def empty_strided(op: Op, size: Sequence[Dim], stride: Sequence[Dim], **options: Any) -> ir.Value:
+    """aten::empty_strided(SymInt[] size, SymInt[] stride, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor"""
+    return filled(op, 0)
+
+
+@translates("aten::full_like")
+def full_like(op: Op, self: ir.Value, fill_value: Operand, **options: Any) -> ir.Value:
+    """aten::full_like(Tensor self, Scalar fill_value, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None, MemoryFormat? memory_format=None) -> Tensor"""
+    return filled(op, fill_value)
+
+
+@translates("aten::zeros_like")
+def zeros_like(op: Op, self: ir.Value, **options: Any) -> ir.Value:
+    """aten::zeros_like(Tensor self, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None, MemoryFormat? memory_format=None) -> Tensor"""
+    return filled(op, 0)
+
+
+@translates("aten::ones_like")
+def ones_like(op: Op, self: ir.Value, **options: Any) -> ir.Value:
+    """aten::ones_like(Tensor self, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None, MemoryFormat? memory_format=None) -> Tensor"""
+    return filled(op, 1)
+
+
+@translates("aten::empty_like")
+def empty_like(op: Op, self: ir.Value, **options: Any) -> ir.Value:
+    """aten::empty_like(Tensor self, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None, MemoryFormat? memory_format=None) -> Tensor"""
+    return filled(op, 0)
+
+
+@translates("aten::new_full")
+def new_full(op: Op, self: ir.Value, size: Sequence[Dim], fill_value: Operand, **options: Any) -> ir.Value:
+    """aten::new_full(Tensor self, SymInt[] size, Scalar fill_value, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor"""
+    return filled(op, fill_value)
+
+
+@translates("aten::new_zeros")
+def new_zeros(op: Op, self: ir.Value, size: Sequence[Dim], **options: Any) -> ir.Value:
+    """aten::new_zeros(Tensor self, SymInt[] size, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor"""
+    return filled(op, 0)
+
+
+@translates("aten::new_ones")
+def new_ones(op: Op, self: ir.Value, size: Sequence[Dim], **options: Any) -> ir.Value:
+    """aten::new_ones(Tensor self, SymInt[] size, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor"""
+    return filled(op, 1)
+
+
+@translates("aten::new_empty")
+def new_empty(op: Op, self: ir.Value, size: Sequence[Dim], **options: Any) -> ir.Value:
+    """aten::new_empty(Tensor self, SymInt[] size, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor"""
+    return filled(op, 0)
+
+
+@translates("aten::new_empty_strided")
+def new_empty_strided(op: Op, self: ir.Value, size: Sequence[Dim], stride: Sequence[Dim], **options: Any) -> ir.Value:
+    """aten::new_empty_strided(Tensor self, SymInt[] size, SymInt[] stride, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor"""
+    return filled(op, 0)
+
+
+@translates("aten::fill.Scalar", "aten::fill.Tensor")
+def fill(op: Op, self: ir.Value, value: Operand) -> ir.Value:
+    """aten::fill.Scalar(Tensor self, Scalar value) -> Tensor
+    aten::fill.Tensor(Tensor self, Tensor value) -> Tensor
+    """
+    return filled(op, value)
+
+
+@translates("aten::scalar_tensor")
+def scalar_tensor(op: Op, s: Operand, **options: Any) -> ir.Value:
+    """aten::scalar_tensor(Scalar s, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor"""
+    return op.operand(s, op.result.dtype)
+
+
+def _range(op: Op, start: Operand, end: Operand, step: Operand) -> ir.Value:
+    """Range in the result's type; the half types count in FLOAT, and small integers in INT64, which ORT has kernels for."""
+    dtype = op.result.dtype
+    counting = ir.DataType.INT64
+    if dtype.is_floating_point():
+        counting = dtype if dtype == ir.DataType.DOUBLE else ir.DataType.FLOAT
+    limits = (op.operand(limit, counting) for limit in (start, end, step))
+    return op.cast(op.Range(*limits), dtype)
+
+
+@translates("aten::arange")
+def arange(op: Op, end: Operand, **options: Any) -> ir.Value:
+    """aten::arange(Scalar end, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor"""
+    return _range(op, 0, end, 1)
+
+
+@translates("aten::arange.start")
+def arange_start(op: Op, start: Operand, end: Operand, **options: Any) -> ir.Value:
+    """aten::arange.start(Scalar start, Scalar end, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor"""
+    return _range(op, start, end, 1)
+
+
+@translates("aten::arange.start_step")
+def arange_start_step(op: Op, start: Operand, end: Operand, step: Operand = 1, **options: Any) -> ir.Value:
+    """aten::arange.start_step(Scalar start, Scalar end, Scalar step=1, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor"""
+    return _range(op, start, end, step)
+
+
+@translates("aten::eye", "aten::eye.m")
+def eye(op: Op, n: Dim, m: Dim | None = None, **options: Any) -> ir.Value:
+    """aten::eye(SymInt n, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor
+    aten::eye.m(SymInt n, SymInt m, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor
+    """
+    rows, columns = (op.Range(0, op.scalar(size), 1) for size in op.result.shape)
+    return op.cast(op.Equal(op.Unsqueeze(rows, [1]), columns), op.result.dtype)
+
+
+# ---- conversions
+
+
+@translates(
+    "aten::to.dtype",
+    "aten::to.dtype_layout",
+    "aten::to.device",
+    "aten::to.other",
+    "aten::_to_copy",
+    "aten::type_as",
+)
+def to(op: Op, self: ir.Value, **options: Any) -> ir.Value:
+    """aten::to.dtype(Tensor(a) self, ScalarType dtype, bool non_blocking=False, bool copy=False, MemoryFormat? memory_format=None) -> Tensor(a)
+    aten::to.dtype_layout(Tensor(a) self, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None, bool non_blocking=False, bool copy=False, MemoryFormat? memory_format=None) -> Tensor(a)
+    aten::to.device(Tensor(a) self, Device device, ScalarType dtype, bool non_blocking=False, bool copy=False, MemoryFormat? memory_format=None) -> Tensor(a)
+    aten::to.other(Tensor(a) self, Tensor other, bool non_blocking=False, bool copy=False, MemoryFormat? memory_format=None) -> Tensor(a)
+    aten::_to_copy(Tensor self, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None, bool non_blocking=False, MemoryFormat? memory_format=None) -> Tensor
+    aten::type_as(Tensor self, Tensor other) -> Tensor
+    """
+    return op.cast(self, op.result.dtype)
+
+
+@translates("prims::convert_element_type")
+def convert_element_type(op: Op, a: ir.Value, dtype: torch.dtype) -> ir.Value:
+    """prims::convert_element_type(Tensor a, ScalarType dtype) -> Tensor"""
+    return op.cast(a, op.result.dtype)

@@ -1,0 +1,143 @@
+"""Embedding tables."""
+
+from __future__ import annotations
+
+import math
+
+import onnx_ir as ir
+
+from .._builder.loops import arange
+from .._builder.op import Op, Unsupported
+from .._builder.symbolic_dims import Dim
+from .._registry import translates
+from .norm import linalg_vector_norm
+from .scatter import scatter_op
+
+INT64 = ir.DataType.INT64
+_END = 2**63 - 1
+
+
+@translates("aten::embedding")
+def embedding(
+    op: Op,
+    weight: ir.Value,
+    indices: ir.Value,
+    padding_idx: Dim = -1,
+    scale_grad_by_freq: bool = False,
+    sparse: bool = False,
+) -> ir.Value:
+    """aten::embedding(Tensor weight, Tensor indices, SymInt padding_idx=-1, bool scale_grad_by_freq=False, bool sparse=False) -> Tensor"""
+    return op.Gather(weight, indices, axis=0)
+
+
+def _bag_numbers(op: Op, offsets: ir.Value, count: Dim) -> ir.Value:
+    """The bag of each of ``count`` indices, as INT64 [count, 1]: how many bags have begun by then."""
+    # A bag may begin behind the last index, when it is empty.
+    begun = op.expand(op.const([0]), [count + 1])
+    ones = op.expand(op.const([1]), op.dims(offsets))
+    started = op.CumSum(scatter_op(op, "ScatterElements", begun, offsets, ones, "add", 0), op.const(0))
+    return op.Unsqueeze(op.Sub(op.Slice(started, [0], op.size(count), [0]), 1), [1])
+
+
+@translates("aten::embedding_bag.padding_idx")
+def embedding_bag(
+    op: Op,
+    weight: ir.Value,
+    indices: ir.Value,
+    offsets: ir.Value,
+    scale_grad_by_freq: bool,
+    mode: int,
+    sparse: bool,
+    per_sample_weights: ir.Value | None,
+    include_last_offset: bool,
+    padding_idx: int | None,
+) -> list[ir.Value | None]:
+    """aten::embedding_bag.padding_idx(Tensor weight, Tensor indices, Tensor offsets, bool scale_grad_by_freq, int mode, bool sparse, Tensor? per_sample_weights, bool include_last_offset, int? padding_idx) -> (Tensor, Tensor, Tensor, Tensor)"""
+    width = op.dims(weight)[1]
+    # Sums of half types are rounded once.
+    dtype = ir.DataType.DOUBLE if op.dtype_of(weight) == ir.DataType.DOUBLE else ir.DataType.FLOAT
+    bags = op.result.shape[0]
+    last = None
+    if include_last_offset:
+        # It is where the last bag ends, so that no bag begins there.
+        last = op.Slice(offsets, [-1], [_END], [0])
+        offsets = op.shaped(op.Slice(offsets, [0], [-1], [0]), (bags,))
+    numbers = _bag_numbers(op, op.cast(offsets, INT64), op.dims(indices)[0])
+    rows = op.cast(op.Gather(weight, indices, axis=0), dtype)
+    if per_sample_weights is not None:
+        rows = op.Mul(rows, op.cast(op.Unsqueeze(per_sample_weights, [1]), dtype))
+    if last is not None and mode != 2 and padding_idx is None and op.dtype_of(weight) != ir.DataType.DOUBLE:
+        # Indices after the last offset count for the last bag, but only torch's slower kernels add them up.
+        beyond = op.GreaterOrEqual(arange(op, op.dims(indices)[0]), op.cast(last, INT64))
+        rows = op.Where(op.Unsqueeze(beyond, [1]), op.const(0.0, dtype), rows)
+    empty, reduction = (-math.inf, "max") if mode == 2 else (0.0, "add")
+    counted = op.expand(op.const([[1.0]], dtype), [op.dims(indices)[0], 1])
+    if padding_idx is not None:
+        total = op.dims(weight)[0]
+        ignored = op.Unsqueeze(op.Equal(indices, op.operand(padding_idx % total, op.dtype_of(indices))), [1])
+        rows = op.Where(ignored, op.const(empty, dtype), rows)
+        counted = op.Where(ignored, op.const(0.0, dtype), counted)
+    start = op.expand(op.const([[empty]], dtype), [bags, width])
+    result = scatter_op(op, "ScatterND", start, numbers, rows, reduction)
+    if mode != 0:
+        none = op.expand(op.const([[0.0]], dtype), [bags, 1])
+        count = scatter_op(op, "ScatterND", none, numbers, counted, "add")
+        if mode == 1:
+            result = op.Div(result, op.Max(count, op.const(1.0, dtype)))
+        else:
+            zero = op.const(0.0, dtype)
+            result = op.Where(op.Equal(count, zero), zero, result)
+    # The other outputs serve the backward pass.
+    return [op.cast(result, op.dtype_of(weight)), None, None, None]
+
+
+@translates("aten::_embedding_bag", "aten::_embedding_bag_forward_only")
+def embedding_bag_core(
+    op: Op,
+    weight: ir.Value,
+    indices: ir.Value,
+    offsets: ir.Value,
+    scale_grad_by_freq: bool = False,
+    mode: int = 0,
+    sparse: bool = False,
+    per_sample_weights: ir.Value | None = None,
+    include_last_offset: bool = False,
+    padding_idx: int = -1,
+) -> list[ir.Value | None]:
+    """aten::_embedding_bag(Tensor weight, Tensor indices, Tensor offsets, bool scale_grad_by_freq=False, int mode=0, bool sparse=False, Tensor? per_sample_weights=None, bool include_last_offset=False, int padding_idx=-1) -> (Tensor, Tensor, Tensor, Tensor)
+    aten::_embedding_bag_forward_only(Tensor weight, Tensor indices, Tensor offsets, bool scale_grad_by_freq=False, int mode=0, bool sparse=False, Tensor? per_sample_weights=None, bool include_last_offset=False, int padding_idx=-1) -> (Tensor, Tensor, Tensor, Tensor)
+    """
+    # Here -1 stands for no padding, not for the last row.
+    padding = None if padding_idx < 0 else padding_idx
+    bag = (per_sample_weights, include_last_offset, padding)
+    return embedding_bag(op, weight, indices, offsets, scale_grad_by_freq, mode, sparse, *bag)
+
+
+@translates("aten::embedding_renorm")
+def embedding_renorm(op: Op, self: ir.Value, indices: ir.Value, max_norm: float, norm_type: float) -> ir.Value:
+    """aten::embedding_renorm(Tensor self, Tensor indices, float max_norm, float norm_type) -> Tensor"""
+    places = op.Reshape(indices, [-1])
+    rows = op.Gather(self, places, axis=0)
+    dtype = op.dtype_of(rows)
+    carrier = ir.DataType.DOUBLE if dtype == ir.DataType.DOUBLE else ir.DataType.FLOAT
+    wide = op.cast(rows, carrier)
+    # torch rounds the norm of half types, the factor and the scaled rows, each once.
+    length = op.cast(op.cast(linalg_vector_norm(op, wide, float(norm_type), [1], True), dtype), carrier)
+    limit = op.const(float(max_norm), carrier)
+    factor = op.cast(op.cast(op.Div(limit, op.Add(length, 1e-7)), dtype), carrier)
+    scaled = op.cast(op.Mul(wide, factor), dtype)
+    shorter = op.Where(op.Greater(length, limit), scaled, rows)
+    # A row that is looked up twice is written twice, the same.
+    return scatter_op(op, "ScatterND", self, op.Unsqueeze(op.cast(places, INT64), [1]), shorter, None)
+
+
+@translates("aten::one_hot")
+def one_hot(op: Op, self: ir.Value, num_classes: int = -1) -> ir.Value:
+    """aten::one_hot(Tensor self, int num_classes=-1) -> Tensor"""
+    if num_classes < 0:
+        raise Unsupported("one_hot without num_classes, whose result's size depends on the data")
+    size, numbers = op.const(num_classes), op.const([0, 1])
+    if op.rank_of(self) == 0:
+        # ONNX takes no 0-dim indices.
+        return op.Squeeze(op.OneHot(op.Unsqueeze(self, [0]), size, numbers, axis=-1), [0])
+    return op.OneHot(self, size, numbers, axis=-1)

@@ -1,0 +1,271 @@
+"""Normalization layers and norms."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import onnx_ir as ir
+import torch
+
+from .._builder import dtypes
+from .._builder.op import Op
+from .._builder.symbolic_dims import Dim, is_static
+from .._opsets.op_polyfills import layer_normalization
+from .._registry import Call, translates
+from .reduction import Axes, amax, amin, reduced
+
+FLOAT, FLOAT16, BFLOAT16, DOUBLE = ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE
+
+
+def _computed_in(dtype: ir.DataType) -> ir.DataType:
+    """ONNX Runtime's normalization kernels take no BFLOAT16; torch computes that in float, too."""
+    return FLOAT if dtype == BFLOAT16 else dtype
+
+
+def _parameter(op: Op, value: ir.Value | None, default: float, size: Dim, dtype: ir.DataType) -> ir.Value:
+    """A per-channel parameter in the type computed in; a constant for an absent one."""
+    if value is not None:
+        return op.cast(value, dtype)
+    return op.const([default] * size, dtype) if isinstance(size, int) else op.expand(op.const([default], dtype), [size])
+
+
+def _per_channel(op: Op, value: ir.Value, rank: int) -> ir.Value:
+    return op.Reshape(value, [1, -1, *[1] * (rank - 2)]) if rank > 1 else value
+
+
+def _affine(op: Op, value: ir.Value, weight: ir.Value | None, bias: ir.Value | None) -> ir.Value:
+    """Times a per-channel weight, plus a per-channel bias."""
+    rank, dtype = op.rank_of(value), op.dtype_of(value)
+    if weight is not None:
+        value = op.Mul(value, _per_channel(op, op.cast(weight, dtype), rank))
+    return value if bias is None else op.Add(value, _per_channel(op, op.cast(bias, dtype), rank))
+
+
+def _normalized(op: Op, value: ir.Value, axes: Sequence[int], eps: float) -> ir.Value:
+    """Zero mean and unit (biased) variance over the axes."""
+    centered = op.Sub(value, op.ReduceMean(value, list(axes), keepdims=1))
+    variance = op.ReduceMean(op.Mul(centered, centered), list(axes), keepdims=1)
+    return op.Div(centered, op.Sqrt(op.Add(variance, eps)))
+
+
+def _scaled_by_statistics(
+    op: Op, value: ir.Value, parameters: Sequence[ir.Value | None], eps: float, dtype: ir.DataType
+) -> ir.Value:
+    """Normalization with known statistics: weight, bias, mean and variance per channel."""
+    channels = op.dims(value)[1]
+    defaults = zip(parameters, (1.0, 0.0, 0.0, 1.0), strict=True)
+    return op.BatchNormalization(
+        value, *(_parameter(op, given, default, channels, dtype) for given, default in defaults), epsilon=eps
+    )
+
+
+def _scaled_by_batch(op: Op, value: ir.Value, parameters: Sequence[ir.Value | None], eps: float) -> ir.Value:
+    """Normalization with the statistics of the batch, as one node that tools for training recognize.
+
+    Its new running statistics are never read: their variance is the biased one, torch's is not.
+    """
+    channels = op.dims(value)[1]
+    defaults = zip(parameters, (1.0, 0.0, 0.0, 1.0), strict=True)
+    given = [_parameter(op, parameter, default, channels, FLOAT) for parameter, default in defaults]
+    # Before opset 14 it is the number of outputs that tells training mode.
+    is_new = op.opset >= 14
+    results = op.multi(
+        "BatchNormalization",
+        value,
+        *given,
+        outputs=3 if is_new else 5,
+        epsilon=eps,
+        # ONNX Runtime writes the running statistics to their inputs, and equal initializers are one for it: with any
+        # other momentum it would change the weight of a new layer, which is all ones like its variance.
+        momentum=1.0,
+        training_mode=1 if is_new else None,
+    )
+    return results[0]
+
+
+@translates("aten::batch_norm")
+def batch_norm(
+    op: Op,
+    input: ir.Value,
+    weight: ir.Value | None,
+    bias: ir.Value | None,
+    running_mean: ir.Value | None,
+    running_var: ir.Value | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+    cudnn_enabled: bool,
+) -> ir.Value:
+    """aten::batch_norm(Tensor input, Tensor? weight, Tensor? bias, Tensor? running_mean, Tensor? running_var, bool training, float momentum, float eps, bool cudnn_enabled) -> Tensor
+
+    With ``training`` the statistics are those of the batch.
+    """
+    dtype = _computed_in(op.dtype_of(input))
+    value = op.cast(input, dtype)
+    if not training:
+        result = _scaled_by_statistics(op, value, (weight, bias, running_mean, running_var), eps, dtype)
+        return op.cast(result, op.result.dtype)
+    if dtype == FLOAT and op.rank_of(value) > 1:
+        parameters = (weight, bias, running_mean, running_var)
+        return op.cast(_scaled_by_batch(op, value, parameters, eps), op.result.dtype)
+    axes = [axis for axis in range(op.rank_of(value)) if axis != 1]
+    return op.cast(_affine(op, _normalized(op, value, axes, eps), weight, bias), op.result.dtype)
+
+
+@translates("aten::instance_norm")
+def instance_norm(
+    op: Op,
+    input: ir.Value,
+    weight: ir.Value | None,
+    bias: ir.Value | None,
+    running_mean: ir.Value | None,
+    running_var: ir.Value | None,
+    use_input_stats: bool,
+    momentum: float,
+    eps: float,
+    cudnn_enabled: bool,
+) -> ir.Value:
+    """aten::instance_norm(Tensor input, Tensor? weight, Tensor? bias, Tensor? running_mean, Tensor? running_var, bool use_input_stats, float momentum, float eps, bool cudnn_enabled) -> Tensor"""
+    dtype = _computed_in(op.dtype_of(input))
+    value = op.cast(input, dtype)
+    channels = op.dims(value)[1]
+    if not use_input_stats:
+        result = _scaled_by_statistics(op, value, (weight, bias, running_mean, running_var), eps, dtype)
+    elif dtype == DOUBLE:
+        # ONNX Runtime's InstanceNormalization has no kernel for DOUBLE.
+        axes = list(range(2, op.rank_of(value)))
+        result = _affine(op, _normalized(op, value, axes, eps), weight, bias)
+    else:
+        scale, shift = _parameter(op, weight, 1.0, channels, dtype), _parameter(op, bias, 0.0, channels, dtype)
+        result = op.InstanceNormalization(value, scale, shift, epsilon=eps)
+    return op.cast(result, op.result.dtype)
+
+
+@translates("aten::layer_norm")
+def layer_norm(
+    op: Op,
+    input: ir.Value,
+    normalized_shape: Sequence[Dim],
+    weight: ir.Value | None = None,
+    bias: ir.Value | None = None,
+    eps: float = 1e-5,
+    cudnn_enable: bool = True,
+) -> ir.Value:
+    """aten::layer_norm(Tensor input, SymInt[] normalized_shape, Tensor? weight=None, Tensor? bias=None, float eps=1.0000000000000001e-05, bool cudnn_enable=True) -> Tensor"""
+    dtype = _computed_in(op.dtype_of(input))
+    value, axis = op.cast(input, dtype), -len(normalized_shape)
+    shift = None if bias is None else op.cast(bias, dtype)
+    if weight is not None:
+        scale = op.cast(weight, dtype)
+    elif is_static(normalized_shape):
+        scale = op.const(torch.ones([int(size) for size in normalized_shape], dtype=dtypes.to_torch_dtype(dtype)))
+    else:
+        # LayerNormalization needs a scale, and there are no ones of a symbolic size without computing them.
+        return op.cast(layer_normalization(op, value, None, shift, axis, eps), op.result.dtype)
+    return op.cast(op.LayerNormalization(value, scale, shift, axis=axis, epsilon=eps), op.result.dtype)
+
+
+@translates("aten::rms_norm")
+def rms_norm(
+    op: Op,
+    input: ir.Value,
+    normalized_shape: Sequence[Dim],
+    weight: ir.Value | None = None,
+    eps: float | None = None,
+) -> ir.Value:
+    """aten::rms_norm(Tensor input, SymInt[] normalized_shape, Tensor? weight=None, float? eps=None) -> Tensor"""
+    given = op.dtype_of(input)
+    # torch squares the 16 bit types in float, and takes float's epsilon for them.
+    dtype = FLOAT if given in (FLOAT16, BFLOAT16) else given
+    value, axis = op.cast(input, dtype), -len(normalized_shape)
+    epsilon = torch.finfo(dtypes.to_torch_dtype(dtype)).eps if eps is None else eps
+    # A single one broadcasts, and is no factor at all where the norm is composed of other operators.
+    scale = op.const([1.0], dtype) if weight is None else op.cast(weight, dtype)
+    # The second type is that of the intermediate results, by default FLOAT.
+    stash = int(DOUBLE) if dtype == DOUBLE else None
+    result = op.RMSNormalization(value, scale, axis=axis, epsilon=epsilon, stash_type=stash)
+    return op.cast(result, op.result.dtype)
+
+
+@translates("aten::group_norm")
+def group_norm(
+    op: Op,
+    input: ir.Value,
+    num_groups: int,
+    weight: ir.Value | None = None,
+    bias: ir.Value | None = None,
+    eps: float = 1e-5,
+    cudnn_enabled: bool = True,
+) -> ir.Value:
+    """aten::group_norm(Tensor input, int num_groups, Tensor? weight=None, Tensor? bias=None, float eps=1.0000000000000001e-05, bool cudnn_enabled=True) -> Tensor"""
+    dtype = _computed_in(op.dtype_of(input))
+    value, channels = op.cast(input, dtype), op.dims(input)[1]
+    result = op.GroupNormalization(
+        value,
+        _parameter(op, weight, 1.0, channels, dtype),
+        _parameter(op, bias, 0.0, channels, dtype),
+        num_groups=num_groups,
+        epsilon=eps,
+        stash_type=int(DOUBLE) if dtype == DOUBLE else None,
+    )
+    return op.cast(result, op.result.dtype)
+
+
+def _is_real(call: Call) -> str | None:
+    """Norms of complex numbers are those of their magnitudes, which torch's own decomposition takes first."""
+    return "the norm of complex numbers" if call.arguments["self"].is_complex() else None
+
+
+@translates("aten::linalg_vector_norm", accepts=_is_real)
+def linalg_vector_norm(
+    op: Op,
+    self: ir.Value,
+    ord: float = 2,
+    dim: Axes = None,
+    keepdim: bool = False,
+    dtype: torch.dtype | None = None,
+) -> ir.Value:
+    """aten::linalg_vector_norm(Tensor self, Scalar ord=2, int[1]? dim=None, bool keepdim=False, *, ScalarType? dtype=None) -> Tensor"""
+    result = op.result.dtype
+    # ONNX Runtime's reductions take 32 and 64 bit floats.
+    wide = FLOAT if result in (FLOAT16, BFLOAT16) else result
+    value = op.cast(self, wide)
+    if op.rank_of(value) == 0 and ord != 0:
+        return op.cast(op.Abs(value), result)
+    if ord == 2:
+        norm = reduced(op, "ReduceL2", value, dim, keepdim)
+    elif ord == 1:
+        norm = reduced(op, "ReduceL1", value, dim, keepdim)
+    elif math.isinf(ord):
+        axes = [] if dim is None else [dim] if isinstance(dim, int) else dim
+        norm = (amax if ord > 0 else amin)(op, op.Abs(value), axes, keepdim)
+    elif ord == 0:
+        norm = reduced(op, "ReduceSum", op.cast(op.cast(value, ir.DataType.BOOL), wide), dim, keepdim)
+    else:
+        total = reduced(op, "ReduceSum", op.Pow(op.Abs(value), float(ord)), dim, keepdim)
+        norm = op.Pow(total, 1.0 / float(ord))
+    return op.cast(norm, result)
+
+
+@translates(
+    "aten::norm.Scalar",
+    "aten::norm.ScalarOpt_dim",
+    "aten::norm.ScalarOpt_dtype",
+    "aten::norm.ScalarOpt_dim_dtype",
+    accepts=_is_real,
+)
+def norm(
+    op: Op,
+    self: ir.Value,
+    p: float | None = 2,
+    dim: Axes = None,
+    keepdim: bool = False,
+    dtype: torch.dtype | None = None,
+) -> ir.Value:
+    """aten::norm.Scalar(Tensor self, Scalar p=2) -> Tensor
+    aten::norm.ScalarOpt_dim(Tensor self, Scalar? p, int[1] dim, bool keepdim=False) -> Tensor
+    aten::norm.ScalarOpt_dtype(Tensor self, Scalar? p, *, ScalarType dtype) -> Tensor
+    aten::norm.ScalarOpt_dim_dtype(Tensor self, Scalar? p, int[1] dim, bool keepdim, *, ScalarType dtype) -> Tensor
+    """
+    return linalg_vector_norm(op, self, 2 if p is None else p, dim, keepdim, dtype)

@@ -1,0 +1,143 @@
+"""Padding."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import onnx_ir as ir
+
+from .._builder.op import Op, Unsupported
+from .._builder.symbolic_dims import Dim
+from .._registry import translates
+from .axes import as_carrier, rank, sliced
+
+_MODES = {"constant": "constant", "reflect": "reflect", "replicate": "edge", "circular": "wrap"}
+
+
+def _per_axis(op: Op, value: ir.Value, pad: Sequence[Dim]) -> tuple[list[Dim], list[Dim]]:
+    """torch's pairs, last axis first, as the paddings before and after each axis, first axis first."""
+    missing: list[Dim] = [0] * (rank(op, value) - len(pad) // 2)
+    begin, end = [*missing, *reversed(pad[::2])], [*missing, *reversed(pad[1::2])]
+    trailing = [0] * (op.rank_of(value) - len(begin))
+    return begin + trailing, end + trailing
+
+
+def _keeping_one(size: Dim, before: Dim, after: Dim) -> tuple[Dim, Dim]:
+    """The paddings of one axis if they cut off all of it: torch then repeats the element at the border."""
+    if isinstance(size, int) and isinstance(before, int) and isinstance(after, int) and size > 0:
+        if -before >= size:
+            return 1 - size, after + before + size - 1
+        if -after >= size:
+            return before + after + size - 1, 1 - size
+    return before, after
+
+
+def _cropped(op: Op, value: ir.Value, begin: list[Dim], end: list[Dim]) -> tuple[ir.Value, list[Dim], list[Dim]]:
+    """What is left to pad once the negative paddings are cut off."""
+    dims = op.dims(value)
+    pairs = [_keeping_one(*axis) for axis in zip(dims, begin, end, strict=True)]
+    begin, end = [before for before, _ in pairs], [after for _, after in pairs]
+    for axis, (before, after) in enumerate(pairs):
+        first = -before if isinstance(before, int) and before < 0 else 0
+        last = dims[axis] + after if isinstance(after, int) and after < 0 else dims[axis]
+        value = sliced(op, value, axis, first, last)
+    left_begin, left_end = ([0 if isinstance(pad, int) and pad < 0 else pad for pad in pads] for pads in (begin, end))
+    return value, left_begin, left_end
+
+
+def _clamped(op: Op, value: ir.Value, begin: list[Dim], end: list[Dim]) -> tuple[ir.Value, list[Dim], list[Dim]]:
+    """What is left to replicate after the axes of symbolic size that are cut at one end and padded at the other.
+
+    The cut may remove all of them, and then torch repeats the element at the border.
+    """
+    begin, end = list(begin), list(end)
+    for axis, (size, before, after) in enumerate(zip(op.dims(value), begin, end, strict=True)):
+        if isinstance(size, int) or not (isinstance(before, int) and isinstance(after, int) and before * after < 0):
+            continue
+        number = op.Sub(op.Range(0, op.scalar(size + before + after), 1), before)
+        places = op.Min(op.Max(number, 0), op.Sub(op.scalar(size), 1))
+        dims = op.dims(value)
+        gathered = op.Gather(value, places, axis=axis)
+        value = op.shaped(gathered, (*dims[:axis], size + before + after, *dims[axis + 1 :]))
+        begin[axis] = end[axis] = 0
+    return value, begin, end
+
+
+def _repeated(op: Op, value: ir.Value, begin: list[Dim], end: list[Dim]) -> ir.Value:
+    """Circular padding one axis after the other, where Pad has no such mode."""
+    for axis, (before, after) in enumerate(zip(begin, end, strict=True)):
+        size = op.dims(value)[axis]
+        pieces = [] if before == 0 else [sliced(op, value, axis, size - before, size, in_range=True)]
+        pieces.append(value)
+        if after != 0:
+            pieces.append(sliced(op, value, axis, 0, after))
+        value = op.Concat(*pieces, axis=axis)
+    return value
+
+
+def padded(op: Op, value: ir.Value, pad: Sequence[Dim], mode: str, fill: float = 0) -> ir.Value:
+    """The value with ``pad`` elements, in torch's order, around its last axes.
+
+    Args:
+        op: What to write with.
+        value: The tensor.
+        pad: Pairs of sizes, last axis first; negative ones cut off.
+        mode: One of torch's names.
+        fill: The number around it in the mode ``constant``.
+    """
+    begin, end = _per_axis(op, value, pad)
+    if mode == "replicate":
+        value, begin, end = _clamped(op, value, begin, end)
+    if mode != "constant":
+        value, begin, end = _cropped(op, value, begin, end)
+    if all(size == 0 for size in [*begin, *end]):
+        return value
+    if mode == "circular" and op.opset < 19:
+        return _repeated(op, value, begin, end)
+    pads = op.sizes([*begin, *end])
+
+    def emit(carrier: ir.Value) -> ir.Value:
+        # The default is 0, which -0.0 is not.
+        given = mode == "constant" and (fill != 0 or math.copysign(1, fill) < 0)
+        inputs = [op.const(fill, op.dtype_of(carrier))] if given else []
+        return op.Pad(carrier, pads, *inputs, mode=None if mode == "constant" else _MODES[mode])
+
+    dtype = op.dtype_of(value)
+    if dtype == ir.DataType.BOOL and op.opset < 13:
+        return op.cast(emit(op.cast(value, ir.DataType.INT32)), dtype)
+    return as_carrier(op, value, emit)
+
+
+@translates("aten::pad")
+def pad(op: Op, self: ir.Value, pad: Sequence[Dim], mode: str = "constant", value: float | None = None) -> ir.Value:
+    """aten::pad(Tensor self, SymInt[] pad, str mode="constant", float? value=None) -> Tensor"""
+    if mode != "constant":
+        return padded(op, self, pad, mode)
+    return constant_pad_nd(op, self, pad, 0 if value is None else value)
+
+
+@translates("aten::constant_pad_nd")
+def constant_pad_nd(op: Op, self: ir.Value, pad: Sequence[Dim], value: float = 0) -> ir.Value:
+    """aten::constant_pad_nd(Tensor self, SymInt[] pad, Scalar value=0) -> Tensor"""
+    if value != 0 and op.result.torch_dtype.is_complex:
+        raise Unsupported("a number around a complex tensor would become its imaginary part, too")
+    return padded(op, self, pad, "constant", value)
+
+
+@translates("aten::reflection_pad1d", "aten::reflection_pad2d", "aten::reflection_pad3d")
+def reflection_pad(op: Op, self: ir.Value, padding: Sequence[Dim]) -> ir.Value:
+    """aten::reflection_pad1d(Tensor self, SymInt[2] padding) -> Tensor
+    aten::reflection_pad2d(Tensor self, SymInt[4] padding) -> Tensor
+    aten::reflection_pad3d(Tensor self, SymInt[6] padding) -> Tensor
+    """
+    return padded(op, self, padding, "reflect")
+
+
+@translates("aten::replication_pad1d", "aten::replication_pad2d", "aten::replication_pad3d")
+def replication_pad(op: Op, self: ir.Value, padding: Sequence[Dim]) -> ir.Value:
+    """aten::replication_pad1d(Tensor self, SymInt[2] padding) -> Tensor
+    aten::replication_pad2d(Tensor self, SymInt[4] padding) -> Tensor
+    aten::replication_pad3d(Tensor self, SymInt[6] padding) -> Tensor
+    """
+    return padded(op, self, padding, "replicate")

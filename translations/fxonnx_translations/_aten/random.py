@@ -1,0 +1,286 @@
+"""Random numbers: those of torch in shape, type and distribution, and others at each run.
+
+All of them come from ONNX's RandomUniform and RandomNormal, which ONNX Runtime neither folds nor shares. Its version 1.31
+has kernels of them up to opset 21; from 22 on it has one of Dropout alone, whose mask has the digits of a number.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import onnx_ir as ir
+import torch
+
+from .._builder.op import Op, Operand, Unsupported
+from .._builder.symbolic_dims import Dim, is_static
+from .._registry import translates
+
+FLOAT, DOUBLE, INT64 = ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.INT64
+_DIGITS = {ir.DataType.FLOAT16: 11, ir.DataType.BFLOAT16: 8}
+
+
+def _sampled(op: Op, sampler: str, shape: Sequence[Dim], dtype: ir.DataType, **limits: float) -> ir.Value:
+    """Samples of float32 or float64."""
+    if op.opset >= _WITHOUT_KERNELS:
+        return _normal_of_flips(op, shape, dtype) if sampler == "RandomNormal" else _uniform_of_flips(op, shape, dtype)
+    if is_static(shape):
+        # An empty list of sizes means nothing to ONNX.
+        samples: ir.Value = getattr(op, sampler)(shape=[int(dim) for dim in shape] or [1], dtype=dtype, **limits)
+        return op.shaped(samples, shape) if shape else op.Squeeze(samples, [0])
+    like = op.expand(op.const(0.0, dtype), shape)
+    return op.shaped(getattr(op, f"{sampler}Like")(like, dtype=dtype, **limits), shape)
+
+
+_WITHOUT_KERNELS = 22
+_BINARY_DIGITS = {FLOAT: 24, DOUBLE: 53}
+
+
+def _uniform_of_flips(op: Op, shape: Sequence[Dim], dtype: ir.DataType) -> ir.Value:
+    """Numbers from [0, 1) whose binary digits are flips of a coin: those that Dropout leaves."""
+    count = _BINARY_DIGITS[dtype]
+    ones = op.expand(op.const(1.0, FLOAT), (count, *shape))
+    _, flips = op.multi("Dropout", ones, 0.5, True, outputs=2)
+    weights = torch.ldexp(torch.tensor(1.0, dtype=torch.float64), -torch.arange(1, count + 1))
+    digits = weights.to(torch.float64 if dtype == DOUBLE else torch.float32).reshape(count, *[1] * len(shape))
+    # Distinct powers of 2, so that the sum is exact.
+    return op.shaped(op.ReduceSum(op.Mul(op.cast(flips, dtype), op.const(digits)), [0], keepdims=0), shape)
+
+
+def _normal_of_flips(op: Op, shape: Sequence[Dim], dtype: ir.DataType) -> ir.Value:
+    """By the transform of Box and Muller."""
+    radius = op.Sqrt(op.Mul(op.Log(op.Sub(1.0, _uniform_of_flips(op, shape, dtype))), -2.0))
+    return op.Mul(radius, op.Cos(op.Mul(_uniform_of_flips(op, shape, dtype), 2 * math.pi)))
+
+
+def _carrier(dtype: ir.DataType) -> ir.DataType:
+    return DOUBLE if dtype == DOUBLE else FLOAT
+
+
+def uniform_samples(op: Op, shape: Sequence[Dim], dtype: ir.DataType) -> ir.Value:
+    """Numbers from [0, 1) of a float type."""
+    samples = _sampled(op, "RandomUniform", shape, _carrier(dtype), low=0.0, high=1.0)
+    if dtype not in _DIGITS:
+        return samples
+    # Rounded they could be 1.
+    steps = float(1 << _DIGITS[dtype])
+    return op.cast(op.Div(op.Floor(op.Mul(samples, steps)), steps), dtype)
+
+
+def normal_samples(op: Op, shape: Sequence[Dim], dtype: ir.DataType) -> ir.Value:
+    """Numbers from the normal distribution of mean 0 and standard deviation 1, of a float type."""
+    return op.cast(_sampled(op, "RandomNormal", shape, _carrier(dtype), mean=0.0, scale=1.0), dtype)
+
+
+def _exponential_samples(op: Op, shape: Sequence[Dim], dtype: ir.DataType) -> ir.Value:
+    """Numbers from the exponential distribution of rate 1, of float32 or float64; none of them is 0."""
+    samples = _sampled(op, "RandomUniform", shape, dtype, low=0.0, high=1.0)
+    smallest = float(torch.finfo(torch.float64 if dtype == DOUBLE else torch.float32).tiny)
+    return op.Max(op.Neg(op.Log(op.Sub(1.0, samples))), smallest)
+
+
+def flips(op: Op, shape: Sequence[Dim], probability: Operand) -> ir.Value:
+    """BOOL, each True with a probability."""
+    dtype = DOUBLE if isinstance(probability, ir.Value) and op.dtype_of(probability) == DOUBLE else FLOAT
+    samples = _sampled(op, "RandomUniform", shape, dtype, low=0.0, high=1.0)
+    return op.shaped(op.Less(samples, op.operand(probability, dtype)), shape)
+
+
+# ---- uniform and normal
+
+
+@translates("aten::rand", "aten::rand.generator")
+def rand(op: Op, size: Sequence[Dim], **options: Any) -> ir.Value:
+    """aten::rand(SymInt[] size, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor
+    aten::rand.generator(SymInt[] size, *, Generator? generator, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor
+    """
+    return uniform_samples(op, op.result.shape, op.result.dtype)
+
+
+@translates("aten::rand_like", "aten::rand_like.generator")
+def rand_like(op: Op, self: ir.Value, **options: Any) -> ir.Value:
+    """aten::rand_like(Tensor self, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None, MemoryFormat? memory_format=None) -> Tensor
+    aten::rand_like.generator(Tensor self, *, Generator? generator, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None, MemoryFormat? memory_format=None) -> Tensor
+    """
+    return uniform_samples(op, op.result.shape, op.result.dtype)
+
+
+@translates("aten::randn", "aten::randn.generator")
+def randn(op: Op, size: Sequence[Dim], **options: Any) -> ir.Value:
+    """aten::randn(SymInt[] size, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor
+    aten::randn.generator(SymInt[] size, *, Generator? generator, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor
+    """
+    return normal_samples(op, op.result.shape, op.result.dtype)
+
+
+@translates("aten::randn_like", "aten::randn_like.generator")
+def randn_like(op: Op, self: ir.Value, **options: Any) -> ir.Value:
+    """aten::randn_like(Tensor self, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None, MemoryFormat? memory_format=None) -> Tensor
+    aten::randn_like.generator(Tensor self, *, Generator? generator, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None, MemoryFormat? memory_format=None) -> Tensor
+    """
+    return normal_samples(op, op.result.shape, op.result.dtype)
+
+
+@translates("aten::uniform")
+def uniform(op: Op, self: ir.Value, to: float = 1.0, generator: None = None, **lower: float) -> ir.Value:
+    """aten::uniform(Tensor self, float from=0., float to=1., *, Generator? generator=None) -> Tensor"""
+    # "from" is a keyword of Python.
+    low, dtype = float(lower.get("from", 0.0)), op.result.dtype
+    samples = op.cast(uniform_samples(op, op.result.shape, dtype), _carrier(dtype))
+    return op.cast(op.Add(op.Mul(samples, to - low), low), dtype)
+
+
+@translates(
+    "aten::normal.float_float",
+    "aten::normal.Tensor_float",
+    "aten::normal.float_Tensor",
+    "aten::normal.Tensor_Tensor",
+)
+def normal(op: Op, mean: Operand, std: Operand = 1.0, size: Sequence[Dim] = (), **options: Any) -> ir.Value:
+    """aten::normal.float_float(float mean, float std, SymInt[] size, *, Generator? generator=None, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor
+    aten::normal.Tensor_float(Tensor mean, float std=1., *, Generator? generator=None) -> Tensor
+    aten::normal.float_Tensor(float mean, Tensor std, *, Generator? generator=None) -> Tensor
+    aten::normal.Tensor_Tensor(Tensor mean, Tensor std, *, Generator? generator=None) -> Tensor
+    """
+    dtype, carrier = op.result.dtype, _carrier(op.result.dtype)
+    samples = normal_samples(op, op.result.shape, carrier)
+    return op.cast(op.Add(op.Mul(samples, op.operand(std, carrier)), op.operand(mean, carrier)), dtype)
+
+
+@translates("aten::normal_functional")
+def normal_functional(op: Op, self: ir.Value, mean: float = 0.0, std: float = 1.0, generator: None = None) -> ir.Value:
+    """aten::normal_functional(Tensor self, float mean=0., float std=1., *, Generator? generator=None) -> Tensor"""
+    return normal(op, mean, std)
+
+
+# ---- other distributions
+
+
+@translates("aten::log_normal")
+def log_normal(op: Op, self: ir.Value, mean: float = 1.0, std: float = 2.0, generator: None = None) -> ir.Value:
+    """aten::log_normal(Tensor self, float mean=1., float std=2., *, Generator? generator=None) -> Tensor"""
+    carrier = _carrier(op.result.dtype)
+    samples = normal_samples(op, op.result.shape, carrier)
+    return op.cast(op.Exp(op.Add(op.Mul(samples, float(std)), float(mean))), op.result.dtype)
+
+
+@translates("aten::exponential")
+def exponential(op: Op, self: ir.Value, lambd: float = 1.0, generator: None = None) -> ir.Value:
+    """aten::exponential(Tensor self, float lambd=1., *, Generator? generator=None) -> Tensor"""
+    samples = _exponential_samples(op, op.result.shape, _carrier(op.result.dtype))
+    return op.cast(op.Div(samples, float(lambd)), op.result.dtype)
+
+
+@translates("aten::cauchy")
+def cauchy(op: Op, self: ir.Value, median: float = 0.0, sigma: float = 1.0, generator: None = None) -> ir.Value:
+    """aten::cauchy(Tensor self, float median=0., float sigma=1., *, Generator? generator=None) -> Tensor"""
+    angle = op.Mul(op.Sub(_sampled(op, "RandomUniform", op.result.shape, DOUBLE, low=0.0, high=1.0), 0.5), math.pi)
+    # In float64, for which ONNX Runtime has no tangent: its tails reach far.
+    slope = op.Div(op.Sin(angle), op.Cos(angle))
+    return op.cast(op.Add(op.Mul(slope, float(sigma)), float(median)), op.result.dtype)
+
+
+@translates("aten::geometric")
+def geometric(op: Op, self: ir.Value, p: float, generator: None = None) -> ir.Value:
+    """aten::geometric(Tensor self, float p, *, Generator? generator=None) -> Tensor"""
+    trials = op.Ceil(op.Div(_exponential_samples(op, op.result.shape, DOUBLE), -math.log1p(-p)))
+    return op.cast(op.Max(trials, 1.0), op.result.dtype)
+
+
+@translates("aten::bernoulli")
+def bernoulli(op: Op, self: ir.Value, generator: None = None) -> ir.Value:
+    """aten::bernoulli(Tensor self, *, Generator? generator=None) -> Tensor"""
+    return op.cast(flips(op, op.result.shape, self), op.result.dtype)
+
+
+@translates("aten::bernoulli.p", "aten::bernoulli.Tensor")
+def bernoulli_with(op: Op, self: ir.Value, p: Operand = 0.5, generator: None = None) -> ir.Value:
+    """aten::bernoulli.p(Tensor self, float p, *, Generator? generator=None) -> Tensor
+    aten::bernoulli.Tensor(Tensor self, Tensor p, *, Generator? generator=None) -> Tensor
+    """
+    return op.cast(flips(op, op.result.shape, p), op.result.dtype)
+
+
+# ---- integers
+
+
+def _integers(op: Op, low: Dim, high: Operand) -> ir.Value:
+    """Whole numbers from [low, high), in float64 on the way."""
+    samples = _sampled(op, "RandomUniform", op.result.shape, DOUBLE, low=0.0, high=1.0)
+    if isinstance(low, int) and isinstance(high, int) and high - low > 1 << 53:
+        # Their count may be more than INT64 holds.
+        return op.cast(op.Floor(op.Add(op.Mul(samples, float(high - low)), float(low))), op.result.dtype)
+    first = op.scalar(low, INT64)
+    end = op.cast(high, INT64) if isinstance(high, ir.Value) else op.scalar(high, INT64)
+    count = op.cast(op.Sub(end, first), DOUBLE)
+    number = op.cast(op.Floor(op.Mul(samples, count)), INT64)
+    return op.cast(op.Add(number, first), op.result.dtype)
+
+
+@translates("aten::randint", "aten::randint.generator")
+def randint(op: Op, high: Dim, size: Sequence[Dim], **options: Any) -> ir.Value:
+    """aten::randint(SymInt high, SymInt[] size, *, ScalarType? dtype=4, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor
+    aten::randint.generator(SymInt high, SymInt[] size, *, Generator? generator, ScalarType? dtype=4, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor
+    """
+    return _integers(op, 0, high)
+
+
+@translates("aten::randint.low", "aten::randint.low_generator")
+def randint_from(op: Op, low: Dim, high: Dim, size: Sequence[Dim], **options: Any) -> ir.Value:
+    """aten::randint.low(SymInt low, SymInt high, SymInt[] size, *, ScalarType? dtype=4, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor
+    aten::randint.low_generator(SymInt low, SymInt high, SymInt[] size, *, Generator? generator, ScalarType? dtype=4, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor
+    """
+    return _integers(op, low, high)
+
+
+@translates(
+    "aten::randint_like",
+    "aten::randint_like.Tensor",
+    "aten::randint_like.generator",
+)
+def randint_like(op: Op, self: ir.Value, high: Operand, **options: Any) -> ir.Value:
+    """aten::randint_like(Tensor self, SymInt high, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None, MemoryFormat? memory_format=None) -> Tensor
+    aten::randint_like.Tensor(Tensor self, Tensor high, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None, MemoryFormat? memory_format=None) -> Tensor
+    aten::randint_like.generator(Tensor self, SymInt high, *, Generator? generator, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None, MemoryFormat? memory_format=None) -> Tensor
+    """
+    return _integers(op, 0, high)
+
+
+@translates("aten::randint_like.low_dtype", "aten::randint_like.low_generator_dtype")
+def randint_like_from(op: Op, self: ir.Value, low: Dim, high: Dim, **options: Any) -> ir.Value:
+    """aten::randint_like.low_dtype(Tensor self, SymInt low, SymInt high, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None, MemoryFormat? memory_format=None) -> Tensor
+    aten::randint_like.low_generator_dtype(Tensor self, SymInt low, SymInt high, *, Generator? generator, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None, MemoryFormat? memory_format=None) -> Tensor
+    """
+    return _integers(op, low, high)
+
+
+@translates("aten::randperm", "aten::randperm.generator")
+def randperm(op: Op, n: Dim, **options: Any) -> ir.Value:
+    """aten::randperm(SymInt n, *, ScalarType? dtype=4, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor
+    aten::randperm.generator(SymInt n, *, Generator? generator, ScalarType? dtype=4, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor
+    """
+    samples = _sampled(op, "RandomUniform", [n], DOUBLE, low=0.0, high=1.0)
+    places = op.multi("TopK", samples, op.sizes([n]), outputs=2)[1]
+    return op.cast(places, op.result.dtype)
+
+
+@translates("aten::multinomial")
+def multinomial(
+    op: Op, self: ir.Value, num_samples: Dim, replacement: bool = False, generator: None = None
+) -> ir.Value:
+    """aten::multinomial(Tensor self, SymInt num_samples, bool replacement=False, *, Generator? generator=None) -> Tensor"""
+    dtype = _carrier(op.dtype_of(self))
+    weights, dims = op.cast(self, dtype), op.dims(self)
+    if not replacement or num_samples == 1:
+        # The first of independent arrivals at these rates.
+        order = op.Div(weights, _exponential_samples(op, dims, dtype))
+        return op.multi("TopK", order, op.sizes([num_samples]), axis=-1, outputs=2)[1]
+    if not isinstance(num_samples, int):
+        raise Unsupported("a symbolic number of samples with replacement")
+    bounds = op.CumSum(weights, op.const(-1))
+    total = op.Slice(bounds, [-1], [2**63 - 1], [len(dims) - 1])
+    samples = op.Mul(_sampled(op, "RandomUniform", [*dims[:-1], num_samples], dtype, low=0.0, high=1.0), total)
+    # The first category whose bound is beyond the sample: categories of weight 0 never are.
+    beyond = op.Greater(op.Unsqueeze(bounds, [-2]), op.Unsqueeze(samples, [-1]))
+    return op.ArgMax(op.cast(beyond, ir.DataType.INT32), axis=-1, keepdims=0)

@@ -1,0 +1,431 @@
+"""Recurrent layers: LSTM, GRU and RNN over a whole sequence, and their cells."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import onnx_ir as ir
+import torch
+
+from .._builder.op import Op
+from .._registry import translates
+from .dropout import dropout as dropout_between
+from .matmul import linear
+
+FLOAT, DOUBLE, BFLOAT16 = ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.BFLOAT16
+
+Step = Callable[[Op, ir.Value, ir.Value, Sequence[ir.Value]], tuple[ir.Value, ...]]
+"""From the gates of the input, the gates of the hidden state and the old states to the new states."""
+
+
+def _lstm_step(op: Op, from_input: ir.Value, from_hidden: ir.Value, states: Sequence[ir.Value]) -> tuple[ir.Value, ...]:
+    gates = op.multi("Split", op.Add(from_input, from_hidden), axis=-1, num_outputs=4, outputs=4)
+    i, f, o = (op.Sigmoid(gates[position]) for position in (0, 1, 3))
+    c = op.Add(op.Mul(f, states[1]), op.Mul(i, op.Tanh(gates[2])))
+    return op.Mul(o, op.Tanh(c)), c
+
+
+def _gru_step(op: Op, from_input: ir.Value, from_hidden: ir.Value, states: Sequence[ir.Value]) -> tuple[ir.Value, ...]:
+    inputs = op.multi("Split", from_input, axis=-1, num_outputs=3, outputs=3)
+    hidden = op.multi("Split", from_hidden, axis=-1, num_outputs=3, outputs=3)
+    r, z = (op.Sigmoid(op.Add(inputs[position], hidden[position])) for position in (0, 1))
+    n = op.Tanh(op.Add(inputs[2], op.Mul(r, hidden[2])))
+    return (op.Add(op.Mul(op.Sub(states[0], n), z), n),)
+
+
+def _rnn_step(
+    activation: str, op: Op, from_input: ir.Value, from_hidden: ir.Value, states: Sequence[ir.Value]
+) -> tuple[ir.Value, ...]:
+    total = op.Add(from_input, from_hidden)
+    return (op.Tanh(total) if activation == "Tanh" else op.Relu(total),)
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """One kind of recurrent layer.
+
+    Attributes:
+        op_type: The ONNX operator.
+        order: Position in torch of ONNX's first gate, second gate, ...
+        states: Number of states: hidden, and cell for the LSTM.
+        step: One time step, for what the operator can not do.
+        activation: The activation of every direction, where it is not the operator's default.
+    """
+
+    op_type: str
+    order: tuple[int, ...]
+    states: int
+    step: Step
+    activation: str | None = None
+
+
+# torch's gates are i f g o, ONNX's i o f c; torch's GRU has r z n, ONNX z r h.
+_LSTM = _Kind("LSTM", (0, 3, 1, 2), 2, _lstm_step)
+_GRU = _Kind("GRU", (1, 0, 2), 1, _gru_step)
+_RNN_TANH = _Kind("RNN", (0,), 1, partial(_rnn_step, "Tanh"))
+_RNN_RELU = _Kind("RNN", (0,), 1, partial(_rnn_step, "Relu"), activation="Relu")
+
+
+@dataclass(frozen=True)
+class _Direction:
+    """The weights of one direction of one layer, as torch has them.
+
+    Attributes:
+        w_ih: Input weight, shape (gates * hidden, input).
+        w_hh: Hidden weight, shape (gates * hidden, hidden or projection).
+        biases: b_ih and b_hh, each of shape (gates * hidden), or nothing.
+        w_hr: Projection weight, shape (projection, hidden), or None.
+    """
+
+    w_ih: ir.Value
+    w_hh: ir.Value
+    biases: tuple[ir.Value, ...]
+    w_hr: ir.Value | None
+
+
+def _directions(params: Sequence[ir.Value], has_biases: bool, count: int) -> list[_Direction]:
+    size = len(params) // count
+    biases = 2 if has_biases else 0
+    groups = [params[start : start + size] for start in range(0, len(params), size)]
+    return [
+        _Direction(group[0], group[1], tuple(group[2 : 2 + biases]), group[-1] if size == biases + 3 else None)
+        for group in groups
+    ]
+
+
+# ---- the fused operator
+
+
+def _reordered(order: tuple[int, ...], weight: torch.Tensor) -> torch.Tensor:
+    return weight.reshape(len(order), -1, *weight.shape[1:])[list(order)].reshape(weight.shape)
+
+
+def _stack_weights(order: tuple[int, ...], *weights: torch.Tensor) -> torch.Tensor:
+    """Weights of all directions with ONNX's order of gates: (directions, gates * hidden, size)."""
+    return torch.stack([_reordered(order, weight) for weight in weights])
+
+
+def _stack_biases(order: tuple[int, ...], *biases: torch.Tensor) -> torch.Tensor:
+    """b_ih and b_hh of all directions with ONNX's order of gates: (directions, 2 * gates * hidden)."""
+    return torch.cat([_reordered(order, bias) for bias in biases]).reshape(len(biases) // 2, -1)
+
+
+def _packed(op: Op, kind: _Kind, tensors: Sequence[ir.Value], dtype: ir.DataType) -> ir.Value:
+    """Weights (rank 2) or biases (rank 1) of all directions as the one tensor that ONNX takes."""
+    biases = op.rank_of(tensors[0]) == 1
+    recipe = partial(_stack_biases if biases else _stack_weights, kind.order)
+    # Other calls that share these weights are recurrent, too, and take the same packed form.
+    packed = op.derived_from(tensors, kind.op_type.lower(), recipe, force=True)
+    if packed is None:
+        rows = int(op.dims(tensors[0])[0])
+        gate = rows // len(kind.order)
+        source = [row for place in kind.order for row in range(place * gate, (place + 1) * gate)]
+        ordered = [tensor if len(kind.order) == 1 else op.Gather(tensor, source, axis=0) for tensor in tensors]
+        if biases:
+            packed = op.Reshape(op.Concat(*ordered, axis=0), [len(tensors) // 2, 2 * rows])
+        else:
+            packed = op.Concat(*(op.Unsqueeze(tensor, [0]) for tensor in ordered), axis=0)
+    return op.cast(packed, dtype)
+
+
+def _fused_layer(
+    op: Op, kind: _Kind, x: ir.Value, layer: Sequence[_Direction], states: Sequence[ir.Value], batch_first: bool
+) -> tuple[ir.Value, ...]:
+    """One layer as one ONNX operator; see ``_recurrent`` for the shapes."""
+    dtype = op.dtype_of(x)
+    time, batch, _ = op.dims(x)
+    count = len(layer)
+    hidden = int(op.dims(layer[0].w_hh)[1])
+    biases = [bias for direction in layer for bias in direction.biases]
+    inputs = [
+        x,
+        _packed(op, kind, [direction.w_ih for direction in layer], dtype),
+        _packed(op, kind, [direction.w_hh for direction in layer], dtype),
+        _packed(op, kind, biases, dtype) if biases else None,
+        None,
+        # The initial state is zero where it is not given.
+        *(None if op.is_zero(state) else state for state in states),
+    ]
+    while inputs[-1] is None:
+        inputs.pop()
+    sequence, *last = op.multi(
+        kind.op_type,
+        *inputs,
+        outputs=1 + kind.states,
+        hidden_size=hidden,
+        direction="bidirectional" if count == 2 else None,
+        activations=None if kind.activation is None else [kind.activation] * count,
+        # torch multiplies by the reset gate after the matrix product.
+        linear_before_reset=1 if kind.op_type == "GRU" else None,
+    )
+    op.shaped(sequence, (time, count, batch, hidden))
+    for state in last:
+        op.shaped(state, (count, batch, hidden))
+    if count == 1:
+        joined = op.Squeeze(sequence, [1])
+        return op.Transpose(joined, perm=[1, 0, 2]) if batch_first else joined, *last
+    side_by_side = op.Transpose(sequence, perm=[2, 0, 1, 3] if batch_first else [0, 2, 1, 3])
+    return op.Reshape(side_by_side, [0, 0, count * hidden]), *last
+
+
+# ---- step by step
+
+
+def _transposed(op: Op, weight: ir.Value, dtype: ir.DataType) -> ir.Value:
+    stored = op.derived(weight, "transposed", torch.t)
+    return op.cast(op.Transpose(weight, perm=[1, 0]) if stored is None else stored, dtype)
+
+
+def _scanned_direction(
+    op: Op, kind: _Kind, x: ir.Value, weights: _Direction, states: Sequence[ir.Value], backward: bool
+) -> tuple[ir.Value, ...]:
+    """One direction of one layer as a Scan over time: the sequence (time, batch, size) and the last states."""
+    dtype = op.dtype_of(x)
+    time, batch, _ = op.dims(x)
+    rows = op.dims(weights.w_ih)[0]
+    biases = [op.cast(bias, dtype) for bias in weights.biases]
+    # What depends on the input only is computed for all time steps at once.
+    from_input = op.MatMul(x, _transposed(op, weights.w_ih, dtype))
+    if biases:
+        from_input = op.Add(from_input, biases[0])
+    w_hh = _transposed(op, weights.w_hh, dtype)
+    w_hr = None if weights.w_hr is None else _transposed(op, weights.w_hr, dtype)
+    body = op.body("step", [*((dtype, op.dims(state)) for state in states), (dtype, (batch, rows))])
+    *old, gates = body.graph.inputs
+    from_hidden = body.MatMul(old[0], w_hh)
+    if biases:
+        from_hidden = body.Add(from_hidden, biases[1])
+    hidden, *cell = kind.step(body, gates, from_hidden, old)
+    if w_hr is not None:
+        hidden = body.MatMul(hidden, w_hr)
+    sizes = [op.dims(state) for state in states]
+    step = body.finish(list(zip([hidden, *cell, hidden], [*sizes, sizes[0]], strict=True)))
+    *last, sequence = op.multi(
+        "Scan",
+        *states,
+        from_input,
+        outputs=kind.states + 1,
+        body=step,
+        num_scan_inputs=1,
+        scan_input_directions=[1] if backward else None,
+        scan_output_directions=[1] if backward else None,
+    )
+    for value, dims in zip(last, sizes, strict=True):
+        op.shaped(value, dims)
+    op.shaped(sequence, (time, *sizes[0]))
+    return sequence, *last
+
+
+def _scanned_layer(
+    op: Op, kind: _Kind, x: ir.Value, layer: Sequence[_Direction], states: Sequence[ir.Value], batch_first: bool
+) -> tuple[ir.Value, ...]:
+    """One layer as a Scan per direction; see ``_recurrent`` for the shapes."""
+    count = len(layer)
+    split = [op.multi("Split", state, axis=0, num_outputs=2, outputs=2) if count == 2 else (state,) for state in states]
+    runs = []
+    for position, weights in enumerate(layer):
+        initial = [op.Squeeze(pieces[position], [0]) for pieces in split]
+        runs.append(_scanned_direction(op, kind, x, weights, initial, backward=position == 1))
+    sequences, *lasts = zip(*runs, strict=True)
+    joined = op.Concat(*sequences, axis=-1)
+    stacked = [op.Concat(*(op.Unsqueeze(state, [0]) for state in last), axis=0) for last in lasts]
+    return op.Transpose(joined, perm=[1, 0, 2]) if batch_first else joined, *stacked
+
+
+# ---- all layers
+
+
+def _recurrent(
+    op: Op,
+    kind: _Kind,
+    input: ir.Value,
+    states: Sequence[ir.Value],
+    params: Sequence[ir.Value],
+    has_biases: bool,
+    num_layers: int,
+    dropout: float,
+    train: bool,
+    bidirectional: bool,
+    batch_first: bool,
+) -> tuple[ir.Value, ...]:
+    """The output sequence and the last states.
+
+    A layer takes x (time, batch, input) and its initial states, each (directions, batch, size); it returns its
+    sequence, (time, batch, directions * size) or with batch first, and its last states.
+    """
+    count = 2 if bidirectional else 1
+    # bfloat16 is no type of these operators before opset 22, and ONNX Runtime never has the kernels.
+    dtype = FLOAT if op.dtype_of(input) == BFLOAT16 else op.dtype_of(input)
+    x = op.cast(op.Transpose(input, perm=[1, 0, 2]) if batch_first else input, dtype)
+    weights = _directions(params, has_biases, num_layers * count)
+    initial = [_per_layer(op, state, num_layers, count, dtype) for state in states]
+    # The LSTM of ONNX has no projection, and ONNX Runtime has none of these operators for doubles.
+    step_by_step = dtype == DOUBLE or any(direction.w_hr is not None for direction in weights)
+    run = _scanned_layer if step_by_step else _fused_layer
+    lasts = []
+    for index in range(num_layers):
+        is_last = index == num_layers - 1
+        layer = weights[index * count : (index + 1) * count]
+        x, *last = run(op, kind, x, layer, [pieces[index] for pieces in initial], batch_first and is_last)
+        if not is_last:
+            x = dropout_between(op, x, dropout, train)
+        lasts.append(last)
+    finals = [op.Concat(*pieces, axis=0) for pieces in zip(*lasts, strict=True)]
+    return tuple(op.cast(value, op.result.dtype) for value in (x, *finals))
+
+
+def _per_layer(op: Op, state: ir.Value, num_layers: int, count: int, dtype: ir.DataType) -> tuple[ir.Value, ...]:
+    """The initial state of each layer: (directions, batch, size)."""
+    if num_layers == 1:
+        return (op.cast(state, dtype),)
+    pieces = op.multi("Split", op.cast(state, dtype), axis=0, num_outputs=num_layers, outputs=num_layers)
+    for piece in pieces:
+        op.shaped(piece, (count, *op.dims(state)[1:]))
+    return pieces
+
+
+@translates("aten::lstm.input")
+def lstm(
+    op: Op,
+    input: ir.Value,
+    hx: Sequence[ir.Value],
+    params: Sequence[ir.Value],
+    has_biases: bool,
+    num_layers: int,
+    dropout: float,
+    train: bool,
+    bidirectional: bool,
+    batch_first: bool,
+) -> tuple[ir.Value, ...]:
+    """aten::lstm.input(Tensor input, Tensor[] hx, Tensor[] params, bool has_biases, int num_layers, float dropout, bool train, bool bidirectional, bool batch_first) -> (Tensor, Tensor, Tensor)"""
+    return _recurrent(op, _LSTM, input, hx, params, has_biases, num_layers, dropout, train, bidirectional, batch_first)
+
+
+@translates("aten::gru.input")
+def gru(
+    op: Op,
+    input: ir.Value,
+    hx: ir.Value,
+    params: Sequence[ir.Value],
+    has_biases: bool,
+    num_layers: int,
+    dropout: float,
+    train: bool,
+    bidirectional: bool,
+    batch_first: bool,
+) -> tuple[ir.Value, ...]:
+    """aten::gru.input(Tensor input, Tensor hx, Tensor[] params, bool has_biases, int num_layers, float dropout, bool train, bool bidirectional, bool batch_first) -> (Tensor, Tensor)"""
+    return _recurrent(op, _GRU, input, [hx], params, has_biases, num_layers, dropout, train, bidirectional, batch_first)
+
+
+@translates("aten::rnn_tanh.input")
+def rnn_tanh(
+    op: Op,
+    input: ir.Value,
+    hx: ir.Value,
+    params: Sequence[ir.Value],
+    has_biases: bool,
+    num_layers: int,
+    dropout: float,
+    train: bool,
+    bidirectional: bool,
+    batch_first: bool,
+) -> tuple[ir.Value, ...]:
+    """aten::rnn_tanh.input(Tensor input, Tensor hx, Tensor[] params, bool has_biases, int num_layers, float dropout, bool train, bool bidirectional, bool batch_first) -> (Tensor, Tensor)"""
+    return _recurrent(
+        op, _RNN_TANH, input, [hx], params, has_biases, num_layers, dropout, train, bidirectional, batch_first
+    )
+
+
+@translates("aten::rnn_relu.input")
+def rnn_relu(
+    op: Op,
+    input: ir.Value,
+    hx: ir.Value,
+    params: Sequence[ir.Value],
+    has_biases: bool,
+    num_layers: int,
+    dropout: float,
+    train: bool,
+    bidirectional: bool,
+    batch_first: bool,
+) -> tuple[ir.Value, ...]:
+    """aten::rnn_relu.input(Tensor input, Tensor hx, Tensor[] params, bool has_biases, int num_layers, float dropout, bool train, bool bidirectional, bool batch_first) -> (Tensor, Tensor)"""
+    return _recurrent(
+        op, _RNN_RELU, input, [hx], params, has_biases, num_layers, dropout, train, bidirectional, batch_first
+    )
+
+
+# ---- single steps
+
+
+def _cell(
+    op: Op,
+    kind: _Kind,
+    input: ir.Value,
+    states: Sequence[ir.Value],
+    w_ih: ir.Value,
+    w_hh: ir.Value,
+    b_ih: ir.Value | None,
+    b_hh: ir.Value | None,
+) -> tuple[ir.Value, ...]:
+    new = kind.step(op, linear(op, input, w_ih, b_ih), linear(op, states[0], w_hh, b_hh), states)
+    return tuple(op.cast(state, op.result.dtype) for state in new)
+
+
+@translates("aten::lstm_cell")
+def lstm_cell(
+    op: Op,
+    input: ir.Value,
+    hx: Sequence[ir.Value],
+    w_ih: ir.Value,
+    w_hh: ir.Value,
+    b_ih: ir.Value | None = None,
+    b_hh: ir.Value | None = None,
+) -> tuple[ir.Value, ...]:
+    """aten::lstm_cell(Tensor input, Tensor[] hx, Tensor w_ih, Tensor w_hh, Tensor? b_ih=None, Tensor? b_hh=None) -> (Tensor, Tensor)"""
+    return _cell(op, _LSTM, input, hx, w_ih, w_hh, b_ih, b_hh)
+
+
+@translates("aten::gru_cell")
+def gru_cell(
+    op: Op,
+    input: ir.Value,
+    hx: ir.Value,
+    w_ih: ir.Value,
+    w_hh: ir.Value,
+    b_ih: ir.Value | None = None,
+    b_hh: ir.Value | None = None,
+) -> ir.Value:
+    """aten::gru_cell(Tensor input, Tensor hx, Tensor w_ih, Tensor w_hh, Tensor? b_ih=None, Tensor? b_hh=None) -> Tensor"""
+    return _cell(op, _GRU, input, [hx], w_ih, w_hh, b_ih, b_hh)[0]
+
+
+@translates("aten::rnn_tanh_cell")
+def rnn_tanh_cell(
+    op: Op,
+    input: ir.Value,
+    hx: ir.Value,
+    w_ih: ir.Value,
+    w_hh: ir.Value,
+    b_ih: ir.Value | None = None,
+    b_hh: ir.Value | None = None,
+) -> ir.Value:
+    """aten::rnn_tanh_cell(Tensor input, Tensor hx, Tensor w_ih, Tensor w_hh, Tensor? b_ih=None, Tensor? b_hh=None) -> Tensor"""
+    return _cell(op, _RNN_TANH, input, [hx], w_ih, w_hh, b_ih, b_hh)[0]
+
+
+@translates("aten::rnn_relu_cell")
+def rnn_relu_cell(
+    op: Op,
+    input: ir.Value,
+    hx: ir.Value,
+    w_ih: ir.Value,
+    w_hh: ir.Value,
+    b_ih: ir.Value | None = None,
+    b_hh: ir.Value | None = None,
+) -> ir.Value:
+    """aten::rnn_relu_cell(Tensor input, Tensor hx, Tensor w_ih, Tensor w_hh, Tensor? b_ih=None, Tensor? b_hh=None) -> Tensor"""
+    return _cell(op, _RNN_RELU, input, [hx], w_ih, w_hh, b_ih, b_hh)[0]

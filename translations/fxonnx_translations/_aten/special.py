@@ -1,0 +1,365 @@
+"""Error functions, their inverses, gamma functions and zeta."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import partial
+
+import onnx_ir as ir
+
+from .._builder import numerics
+from .._builder.loops import loop
+from .._builder.numerics import in_double, in_float, polynomial, rational
+from .._builder.op import Op, Operand
+from .._registry import translates
+
+__all__ = ["log_gamma_positive"]
+
+_LOG_SQRT_2_PI = 0.5 * math.log(2 * math.pi)
+
+
+# ---- error functions
+
+
+@translates("aten::erfc", "aten::special_erfc")
+def erfc(op: Op, self: ir.Value) -> ir.Value:
+    """aten::erfc(Tensor self) -> Tensor
+    aten::special_erfc(Tensor self) -> Tensor
+    """
+    return in_float(op, numerics.erfc, self)
+
+
+def _erfcx(op: Op, x: ir.Value) -> ir.Value:
+    dtype = op.dtype_of(x)
+    one = op.const(1.0, dtype)
+    size = op.Abs(x)
+    power = numerics.exp_of_square(op, size, 1.0)
+    near = op.Mul(power, op.Sub(one, op.Erf(x)))
+    tail = numerics.scaled_erfc_tail(op, size)
+    mirrored = op.Sub(op.Add(power, power), tail)
+    far = op.Where(op.Less(x, op.const(0.0, dtype)), mirrored, tail)
+    return op.Where(op.Less(size, one), near, far)
+
+
+@translates("aten::special_erfcx")
+def special_erfcx(op: Op, self: ir.Value) -> ir.Value:
+    """aten::special_erfcx(Tensor self) -> Tensor"""
+    return in_float(op, _erfcx, self)
+
+
+# Rational starting values (those of MATLAB's erfinv): for |y| <= 0.7 in y^2, beyond in sqrt(-log((1 - |y|) / 2)).
+_CENTRAL = (
+    (0.886226899, -1.645349621, 0.914624893, -0.140543331),
+    (1.0, -2.118377725, 1.442710462, -0.329097515, 0.012229801),
+)
+_TAIL = ((-1.970840454, -1.624906493, 3.429567803, 1.641345311), (1.0, 3.543889200, 1.637067800))
+
+
+def _erfinv(op: Op, y: ir.Value) -> ir.Value:
+    dtype = op.dtype_of(y)
+    one = op.const(1.0, dtype)
+    size = op.Abs(y)
+    square = op.Mul(y, y)
+    central = op.Mul(y, rational(op, square, _CENTRAL))
+    root = op.Sqrt(op.Neg(op.Log(op.Mul(op.Sub(one, size), op.const(0.5, dtype)))))
+    tail = op.Mul(op.Sign(y), rational(op, root, _TAIL))
+    x = op.Where(op.LessOrEqual(size, op.const(0.7, dtype)), central, tail)
+    for _ in range(2):
+        slope = op.Mul(op.const(2 / math.sqrt(math.pi), dtype), op.Exp(op.Neg(op.Mul(x, x))))
+        x = op.Sub(x, op.Div(op.Sub(op.Erf(x), y), slope))
+    infinite = op.Mul(y, op.const(math.inf, dtype))
+    return op.Where(op.Equal(size, one), infinite, x)
+
+
+@translates("aten::erfinv", "aten::special_erfinv")
+def erfinv(op: Op, self: ir.Value) -> ir.Value:
+    """aten::erfinv(Tensor self) -> Tensor
+    aten::special_erfinv(Tensor self) -> Tensor
+
+    A rational approximation and two steps of Newton's method.
+    """
+    return in_float(op, _erfinv, self)
+
+
+# Cephes, ndtri.c: in (y - 1/2)^2 in the middle, in 1 / sqrt(-2 log y) below exp(-2) and below exp(-32).
+_NDTRI_MIDDLE = (
+    (
+        -1.2391658386738125,
+        13.931260938727968,
+        -56.67628574690703,
+        98.00107541859997,
+        -59.96335010141079,
+    ),
+    (
+        -1.1833162112133,
+        15.90562251262117,
+        -82.03722561683334,
+        200.26021238006066,
+        -225.46268785411937,
+        86.36024213908905,
+        4.676279128988815,
+        1.9544885833814176,
+        1.0,
+    ),
+)
+_NDTRI_TAIL = (
+    (
+        -0.0008574567851546854,
+        -0.03504246268278482,
+        -0.1402560791713545,
+        2.1866330685079025,
+        14.684956192885803,
+        44.08050738932008,
+        57.16281922464213,
+        31.525109459989388,
+        4.0554489230596245,
+    ),
+    (
+        -0.0009332594808954574,
+        -0.03808064076915783,
+        -0.14218292285478779,
+        2.504649462083094,
+        15.04253856929075,
+        41.3172038254672,
+        45.39076351288792,
+        15.779988325646675,
+        1.0,
+    ),
+)
+_NDTRI_FAR_TAIL = (
+    (
+        6.239745391849833e-09,
+        2.6580697468673755e-06,
+        0.00030158155350823543,
+        0.012371663481782003,
+        0.20148538954917908,
+        1.3330346081580755,
+        3.9388102529247444,
+        6.915228890689842,
+        3.2377489177694603,
+    ),
+    (
+        6.790194080099813e-09,
+        2.8924786474538068e-06,
+        0.00032801446468212774,
+        0.013420400608854318,
+        0.21623699359449663,
+        1.3770209948908132,
+        3.6798356385616087,
+        6.02427039364742,
+        1.0,
+    ),
+)
+
+
+def _ndtri(op: Op, p: ir.Value) -> ir.Value:
+    dtype = op.dtype_of(p)
+    zero, half, one = (op.const(number, dtype) for number in (0.0, 0.5, 1.0))
+    mirrored = op.Greater(p, op.const(1 - math.exp(-2), dtype))
+    y = op.Where(mirrored, op.Sub(one, p), p)
+    offset = op.Sub(y, half)
+    square = op.Mul(offset, offset)
+    middle = op.Add(offset, op.Mul(op.Mul(offset, square), rational(op, square, _NDTRI_MIDDLE)))
+    middle = op.Mul(middle, op.const(math.sqrt(2 * math.pi), dtype))
+    root = op.Sqrt(op.Mul(op.Log(y), op.const(-2.0, dtype)))
+    inverse = op.Reciprocal(root)
+    near, far = (rational(op, inverse, table) for table in (_NDTRI_TAIL, _NDTRI_FAR_TAIL))
+    correction = op.Mul(inverse, op.Where(op.Less(root, op.const(8.0, dtype)), near, far))
+    tail = op.Sub(op.Sub(root, op.Div(op.Log(root), root)), correction)
+    tail = op.Where(mirrored, tail, op.Neg(tail))
+    value = op.Where(op.Greater(y, op.const(math.exp(-2), dtype)), middle, tail)
+    # At 0 and 1 the logarithms are infinite, and their quotient nothing.
+    value = op.Where(op.Equal(p, zero), op.const(-math.inf, dtype), value)
+    return op.Where(op.Equal(p, one), op.const(math.inf, dtype), value)
+
+
+@translates("aten::special_ndtri")
+def special_ndtri(op: Op, self: ir.Value) -> ir.Value:
+    """aten::special_ndtri(Tensor self) -> Tensor"""
+    return in_double(op, _ndtri, self)
+
+
+# ---- gamma functions
+
+_SHIFT = 8
+_STIRLING = tuple(
+    bernoulli / (2 * k * (2 * k - 1))
+    for k, bernoulli in enumerate((1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66, -691 / 2730), start=1)
+)
+_DIGAMMA = tuple(
+    -bernoulli / (2 * k) for k, bernoulli in enumerate((1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66, -691 / 2730), start=1)
+)
+
+
+def _distance_to_integer(op: Op, x: ir.Value) -> ir.Value:
+    return op.Sub(x, op.Round(x))
+
+
+def log_gamma_positive(op: Op, x: ir.Value) -> ir.Value:
+    """log(gamma(x)) for x > 0: Stirling's series at x, for a small x at x + 8 by the recurrence."""
+    dtype = op.dtype_of(x)
+    small = op.Less(x, op.const(float(_SHIFT), dtype))
+    product = x
+    for step in range(1, _SHIFT):
+        product = op.Mul(product, op.Add(x, op.const(float(step), dtype)))
+    shifted = op.Where(small, op.Add(x, op.const(float(_SHIFT), dtype)), x)
+    inverse = op.Reciprocal(shifted)
+    series = op.Mul(inverse, polynomial(op, op.Mul(inverse, inverse), _STIRLING))
+    leading = op.Sub(op.Mul(op.Sub(shifted, op.const(0.5, dtype)), op.Log(shifted)), shifted)
+    value = op.Add(op.Add(leading, op.const(_LOG_SQRT_2_PI, dtype)), series)
+    return op.Where(small, op.Sub(value, op.Log(product)), value)
+
+
+def _lgamma(op: Op, x: ir.Value) -> ir.Value:
+    dtype = op.dtype_of(x)
+    half, one, pi = op.const(0.5, dtype), op.const(1.0, dtype), op.const(math.pi, dtype)
+    mirrored = op.Less(x, half)
+    value = log_gamma_positive(op, op.Where(mirrored, op.Sub(one, x), x))
+    sine = op.Abs(op.Sin(op.Mul(pi, _distance_to_integer(op, x))))
+    value = op.Where(mirrored, op.Sub(op.Log(op.Div(pi, sine)), value), value)
+    return op.Where(op.IsInf(x), op.const(math.inf, dtype), value)
+
+
+@translates("aten::lgamma", "aten::special_gammaln")
+def lgamma(op: Op, self: ir.Value) -> ir.Value:
+    """aten::lgamma(Tensor self) -> Tensor
+    aten::special_gammaln(Tensor self) -> Tensor
+    """
+    return in_double(op, _lgamma, self)
+
+
+def _digamma(op: Op, x: ir.Value) -> ir.Value:
+    dtype = op.dtype_of(x)
+    zero, half, one, pi = (op.const(number, dtype) for number in (0.0, 0.5, 1.0, math.pi))
+    mirrored = op.Less(x, zero)
+    positive = op.Where(mirrored, op.Sub(one, x), x)
+    small = op.Less(positive, op.const(float(_SHIFT), dtype))
+    total = op.Reciprocal(positive)
+    for step in range(1, _SHIFT):
+        total = op.Add(total, op.Reciprocal(op.Add(positive, op.const(float(step), dtype))))
+    shifted = op.Where(small, op.Add(positive, op.const(float(_SHIFT), dtype)), positive)
+    inverse = op.Reciprocal(shifted)
+    square = op.Mul(inverse, inverse)
+    series = op.Sub(op.Mul(square, polynomial(op, square, _DIGAMMA)), op.Mul(half, inverse))
+    value = op.Add(op.Log(shifted), series)
+    value = op.Where(small, op.Sub(value, total), value)
+    angle = op.Mul(pi, _distance_to_integer(op, x))
+    value = op.Where(mirrored, op.Sub(value, op.Div(pi, op.Div(op.Sin(angle), op.Cos(angle)))), value)
+    whole = op.And(mirrored, op.Equal(x, op.Round(x)))
+    value = op.Where(whole, op.const(math.nan, dtype), value)
+    # The poles of the two zeros have opposite signs.
+    return op.Where(op.Equal(x, zero), op.Neg(op.Reciprocal(x)), value)
+
+
+@translates("aten::digamma", "aten::special_digamma", "aten::special_psi")
+def digamma(op: Op, self: ir.Value) -> ir.Value:
+    """aten::digamma(Tensor self) -> Tensor
+    aten::special_digamma(Tensor self) -> Tensor
+    aten::special_psi(Tensor self) -> Tensor
+    """
+    return in_double(op, _digamma, self)
+
+
+# ---- zeta
+
+_FROM = 9.0  # where the Euler-Maclaurin formula takes over from the sum
+_MOST_TERMS = 100_000.0  # beyond it a negative argument has no fractional digits left in float32
+
+# B(2j) / (2j)! of the Euler-Maclaurin formula.
+_EULER_MACLAURIN = tuple(
+    bernoulli / math.factorial(2 * j)
+    for j, bernoulli in enumerate((1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66, -691 / 2730), start=1)
+)
+
+
+def _partial_sum(op: Op, s: ir.Value, q: ir.Value) -> tuple[ir.Value, ir.Value]:
+    """The sum of (q + k)^-s while q + k is small, and the first q + k that is not."""
+    dtype = op.dtype_of(s)
+    one, limit = op.const(1.0, dtype), op.const(_FROM, dtype)
+    power = op.Neg(s)
+    start = op.Add(q, op.Mul(s, op.const(0.0, dtype)))
+    distances = op.Reshape(op.Sub(limit, q), [-1])
+    distances = op.Concat(op.Where(op.IsNaN(distances), limit, distances), op.const([_FROM], dtype), axis=0)
+    most = op.Min(op.ReduceMax(distances, [0], keepdims=0), op.const(_MOST_TERMS, dtype))
+    trips = op.Add(op.cast(op.Ceil(most), ir.DataType.INT64), op.const(1))
+
+    def step(body: Op, k: ir.Value, states: Sequence[ir.Value]) -> Sequence[ir.Value]:
+        total, place = states
+        small = body.LessOrEqual(place, limit)
+        total = body.Where(small, body.Add(total, body.Pow(place, power)), total)
+        return total, body.Where(small, body.Add(place, one), place)
+
+    total, place = loop(op, trips, [op.Mul(start, op.const(0.0, dtype)), start], step)
+    return total, place
+
+
+def _zeta(op: Op, s: ir.Value, q: ir.Value) -> ir.Value:
+    dtype = op.dtype_of(s)
+    one, half = op.const(1.0, dtype), op.const(0.5, dtype)
+    total, end = _partial_sum(op, s, q)
+    term = op.Pow(end, op.Neg(s))
+    total = op.Add(total, op.Add(op.Div(op.Mul(term, end), op.Sub(s, one)), op.Mul(half, term)))
+    factor = s
+    term = op.Div(term, end)
+    for j, coefficient in enumerate(_EULER_MACLAURIN, start=1):
+        total = op.Add(total, op.Mul(op.const(coefficient, dtype), op.Mul(factor, term)))
+        low, high = op.const(2.0 * j - 1, dtype), op.const(2.0 * j, dtype)
+        factor = op.Mul(factor, op.Mul(op.Add(s, low), op.Add(s, high)))
+        term = op.Div(term, op.Mul(end, end))
+    infinite = op.Or(op.Equal(s, one), op.And(op.Equal(q, op.Floor(q)), op.LessOrEqual(q, op.const(0.0, dtype))))
+    value = op.Where(infinite, op.const(math.inf, dtype), total)
+    undefined = op.And(op.Less(q, op.const(0.0, dtype)), op.Not(op.Equal(s, op.Floor(s))))
+    undefined = op.Or(op.Less(s, one), op.And(undefined, op.Not(infinite)))
+    return op.Where(undefined, op.const(math.nan, dtype), value)
+
+
+@translates("aten::special_zeta", "aten::special_zeta.self_scalar", "aten::special_zeta.other_scalar")
+def special_zeta(op: Op, self: Operand, other: Operand) -> ir.Value:
+    """aten::special_zeta(Tensor self, Tensor other) -> Tensor
+    aten::special_zeta.self_scalar(Scalar self, Tensor other) -> Tensor
+    aten::special_zeta.other_scalar(Tensor self, Scalar other) -> Tensor
+    """
+    dtype = op.result.dtype
+    return in_double(op, _zeta, op.operand(self, dtype), op.operand(other, dtype))
+
+
+_PI_PARTS = (52707178.0 * 2.0**-24, math.pi - 52707178.0 * 2.0**-24, 1.2246467991473532e-16)
+"""Their sum is pi to 107 bits; their products with integers are exact, or small."""
+
+
+def _trigamma(op: Op, x: ir.Value, angle: ir.Value) -> ir.Value:
+    """The derivative of digamma; ``angle`` is pi times ``x``, rounded as torch rounds it."""
+    dtype = op.dtype_of(x)
+    mirrored = op.Less(x, op.const(0.5, dtype))
+    value = _zeta(op, op.const(2.0, dtype), op.Where(mirrored, op.Sub(op.const(1.0, dtype), x), x))
+    pi = op.const(math.pi, dtype)
+    # At a pole torch's result is large, but finite, since its angle is no multiple of pi: by how much it is not.
+    rest = angle
+    for part in _PI_PARTS:
+        rest = op.Sub(rest, op.Mul(x, op.const(part, dtype)))
+    rest = op.Where(op.Equal(x, op.Round(x)), rest, op.Mul(pi, _distance_to_integer(op, x)))
+    ratio = op.Div(pi, op.Sin(rest))
+    value = op.Where(mirrored, op.Sub(op.Mul(ratio, ratio), value), value)
+    infinity = op.const(math.inf, dtype)
+    return op.Where(op.Equal(x, infinity), op.const(0.0, dtype), value)
+
+
+def _polygamma(op: Op, x: ir.Value, *, n: int) -> ir.Value:
+    dtype = op.dtype_of(x)
+    sign = 1.0 if n % 2 else -1.0
+    return op.Mul(op.const(sign * math.factorial(n), dtype), _zeta(op, op.const(n + 1.0, dtype), x))
+
+
+@translates("aten::polygamma", "aten::special_polygamma")
+def polygamma(op: Op, n: int, self: ir.Value) -> ir.Value:
+    """aten::polygamma(int n, Tensor self) -> Tensor
+    aten::special_polygamma(int n, Tensor self) -> Tensor
+    """
+    if n == 0:
+        return digamma(op, self)
+    if n > 1:
+        return in_double(op, partial(_polygamma, n=n), self)
+    carrier = ir.DataType.DOUBLE if op.result.dtype == ir.DataType.DOUBLE else ir.DataType.FLOAT
+    angle = op.Mul(op.cast(self, carrier), op.const(math.pi, carrier))
+    return in_double(op, _trigamma, self, angle)

@@ -1,0 +1,157 @@
+"""Operators that move or regroup elements without changing them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import onnx_ir as ir
+import torch
+
+from .._builder.op import Op
+from .._builder.symbolic_dims import Dim
+from .._registry import translates
+
+
+@translates("aten::view", "aten::_unsafe_view")
+def view(op: Op, self: ir.Value, size: Sequence[Dim]) -> ir.Value:
+    """aten::view(Tensor(a) self, SymInt[] size) -> Tensor(a)
+    aten::_unsafe_view(Tensor self, SymInt[] size) -> Tensor
+    """
+    return op.reshape(self, op.result.shape)
+
+
+@translates("aten::reshape")
+def reshape(op: Op, self: ir.Value, shape: Sequence[Dim]) -> ir.Value:
+    """aten::reshape(Tensor(a) self, SymInt[] shape) -> Tensor(a)"""
+    return op.reshape(self, op.result.shape)
+
+
+@translates("aten::flatten.using_ints")
+def flatten(op: Op, self: ir.Value, start_dim: int = 0, end_dim: int = -1) -> ir.Value:
+    """aten::flatten.using_ints(Tensor(a) self, int start_dim=0, int end_dim=-1) -> Tensor(a)"""
+    return op.reshape(self, op.result.shape)
+
+
+@translates("aten::unflatten.int")
+def unflatten(op: Op, self: ir.Value, dim: int, sizes: Sequence[Dim]) -> ir.Value:
+    """aten::unflatten.int(Tensor(a) self, int dim, SymInt[] sizes) -> Tensor(a)"""
+    return op.reshape(self, op.result.shape)
+
+
+@translates("aten::reshape_as", "aten::view_as")
+def reshape_as(op: Op, self: ir.Value, other: ir.Value) -> ir.Value:
+    """aten::reshape_as(Tensor(a) self, Tensor other) -> Tensor(a)
+    aten::view_as(Tensor(a) self, Tensor other) -> Tensor(a)
+    """
+    return op.reshape(self, op.result.shape)
+
+
+@translates("aten::squeeze", "aten::squeeze.dim", "aten::squeeze.dims")
+def squeeze(op: Op, self: ir.Value, dim: int | Sequence[int] | None = None) -> ir.Value:
+    """aten::squeeze(Tensor(a) self) -> Tensor(a)
+    aten::squeeze.dim(Tensor(a) self, int dim) -> Tensor(a)
+    aten::squeeze.dims(Tensor(a) self, int[] dim) -> Tensor(a)
+    """
+    dims = op.dims(self)
+    asked = range(len(dims)) if dim is None else [dim] if isinstance(dim, int) else dim
+    axes = sorted({op.axis(axis, len(dims)) for axis in asked})
+    # torch leaves an axis of any other size alone.
+    return op.Squeeze(self, [axis for axis in axes if dims and dims[axis] == 1])
+
+
+@translates("aten::unsqueeze")
+def unsqueeze(op: Op, self: ir.Value, dim: int) -> ir.Value:
+    """aten::unsqueeze(Tensor(a) self, int dim) -> Tensor(a)"""
+    return op.Unsqueeze(self, [dim % (op.rank_of(self) + 1)])
+
+
+@translates("aten::permute")
+def permute(op: Op, self: ir.Value, dims: Sequence[int]) -> ir.Value:
+    """aten::permute(Tensor(a) self, int[] dims) -> Tensor(a)"""
+    rank = op.rank_of(self)
+    return op.Transpose(self, perm=[dim % rank for dim in dims]) if rank else self
+
+
+def swapped(op: Op, value: ir.Value, first: int, second: int) -> ir.Value:
+    """The value with two axes exchanged."""
+    rank = op.rank_of(value)
+    if rank == 0:
+        return value
+    perm = list(range(rank))
+    perm[first % rank], perm[second % rank] = perm[second % rank], perm[first % rank]
+    return op.Transpose(value, perm=perm)
+
+
+@translates("aten::transpose.int")
+def transpose(op: Op, self: ir.Value, dim0: int, dim1: int) -> ir.Value:
+    """aten::transpose.int(Tensor(a) self, int dim0, int dim1) -> Tensor(a)"""
+    return swapped(op, self, dim0, dim1)
+
+
+@translates("aten::t")
+def t(op: Op, self: ir.Value) -> ir.Value:
+    """aten::t(Tensor(a) self) -> Tensor(a)"""
+    return op.Transpose(self, perm=[1, 0]) if op.rank_of(self) == 2 else self
+
+
+@translates("aten::numpy_T")
+def numpy_t(op: Op, self: ir.Value) -> ir.Value:
+    """aten::numpy_T(Tensor(a) self) -> Tensor(a)"""
+    return op.Transpose(self, perm=list(reversed(range(op.rank_of(self)))))
+
+
+@translates("aten::expand")
+def expand(op: Op, self: ir.Value, size: Sequence[Dim], implicit: bool = False) -> ir.Value:
+    """aten::expand(Tensor(a) self, SymInt[] size, *, bool implicit=False) -> Tensor(a)"""
+    return op.expand(self, op.result.shape)
+
+
+@translates("aten::expand_as")
+def expand_as(op: Op, self: ir.Value, other: ir.Value) -> ir.Value:
+    """aten::expand_as(Tensor(a) self, Tensor other) -> Tensor(a)"""
+    return op.expand(self, op.result.shape)
+
+
+@translates("aten::broadcast_to")
+def broadcast_to(op: Op, self: ir.Value, size: Sequence[Dim]) -> ir.Value:
+    """aten::broadcast_to(Tensor(a) self, SymInt[] size) -> Tensor(a)"""
+    return op.expand(self, op.result.shape)
+
+
+@translates("aten::broadcast_tensors")
+def broadcast_tensors(op: Op, tensors: Sequence[ir.Value]) -> list[ir.Value]:
+    """aten::broadcast_tensors(Tensor[] tensors) -> Tensor[]"""
+    return [op.expand(value, result.shape) for value, result in zip(tensors, op.results, strict=True)]
+
+
+@translates(
+    "aten::alias",
+    "aten::detach",
+    "aten::lift_fresh_copy",
+    "aten::positive",
+    "aten::resolve_conj",
+    "aten::resolve_neg",
+)
+def same(op: Op, self: ir.Value) -> ir.Value:
+    """aten::alias(Tensor(a) self) -> Tensor(a)
+    aten::detach(Tensor(a) self) -> Tensor(a)
+    aten::lift_fresh_copy(Tensor self) -> Tensor
+    aten::positive(Tensor(a) self) -> Tensor(a)
+    aten::resolve_conj(Tensor(a) self) -> Tensor(a)
+    aten::resolve_neg(Tensor(a) self) -> Tensor(a)
+    """
+    return self
+
+
+@translates("aten::clone", "aten::contiguous")
+def clone(op: Op, self: ir.Value, memory_format: torch.memory_format | None = None) -> ir.Value:
+    """aten::clone(Tensor self, *, MemoryFormat? memory_format=None) -> Tensor
+    aten::contiguous(Tensor(a) self, *, MemoryFormat memory_format=0) -> Tensor(a)
+    """
+    return self
+
+
+@translates("aten::_shape_as_tensor")
+def shape_as_tensor(op: Op, self: ir.Value) -> ir.Value:
+    """aten::_shape_as_tensor(Tensor self) -> Tensor"""
+    return op.sizes(op.dims(self))

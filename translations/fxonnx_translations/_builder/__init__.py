@@ -1,0 +1,1 @@
+"""The graph builder that translations emit ONNX with, and its services."""

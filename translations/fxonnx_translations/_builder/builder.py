@@ -1,0 +1,459 @@
+"""What translations write with: the graph builder and the ``op`` object of one FX node.
+
+``Builder`` is an ``onnxscript.GraphBuilder`` that says it right the first time: it writes the target opset's form,
+shares constants by bit-exact key, drops no-ops, reuses equal nodes and knows every value's type and shape.
+``Op`` adds the facts of the FX node being translated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+import onnx_ir as ir
+import onnxscript
+import sympy
+import torch
+
+from .._opsets.float64_kernels import NO_DOUBLE_KERNEL
+from .._opsets.op_polyfills import COMPOSITIONS
+from .._opsets.opset_forms import FORMS, FormError, check_form
+from .._opsets.ort_kernels import TABLED, NoKernelError, wider_type
+from .._torch_compat import FloorDiv
+from . import constants, shape_inference
+from .initializers import TorchTensor
+from .name_allocator import Names
+from .op_schema import OpFacts, facts_of
+from .peepholes import RULES
+from .symbolic_dims import Dim, SymbolTable
+
+__all__ = ["Builder", "Unsupported"]
+
+Input: TypeAlias = ir.Value | ir.TensorProtocol | bool | int | float | Sequence[Any] | None
+
+
+class Unsupported(Exception):
+    """Raised by a translation for a call it can not express at this opset; the text is the reason."""
+
+
+class Builder(onnxscript.GraphBuilder):
+    """Builds one ONNX graph; a subgraph has a builder of its own whose parent is the enclosing one.
+
+    Args:
+        graph: The empty graph to fill, with its opset imports set.
+        symbols: The symbolic sizes of the export.
+        names: Allocator of unique names, shared by all graphs of the model.
+        parent: The builder of the enclosing graph.
+    """
+
+    def __init__(self, graph: ir.Graph, symbols: SymbolTable, names: Names, *, parent: Builder | None = None) -> None:
+        super().__init__(graph, parent=parent)
+        self.symbols = symbols
+        self.names = names
+        self.opset_version = int(graph.opset_imports[""])
+        self.metadata: Mapping[str, str] = {}
+        self.created: list[ir.Node] = []
+        self.named: set[ir.Value] = parent.named if parent else set()
+        self._enclosing = parent
+        self._dims: dict[ir.Value, tuple[Dim, ...]] = parent._dims if parent else {}
+        self._texts: dict[sympy.Expr, str] = parent._texts if parent else {}
+        self._constants: dict[constants.Key, ir.Value] = parent._constants if parent else {}
+        self._literals: dict[Any, ir.Value] = parent._literals if parent else {}
+        self.parts: dict[ir.Value, tuple[ir.Value, ir.Value]] = dict(parent.parts) if parent else {}
+        self.joined: dict[tuple[ir.Value, ir.Value], ir.Value] = dict(parent.joined) if parent else {}
+        self._sizes: dict[sympy.Expr, ir.Value] = {}
+        self._size_exprs: dict[ir.Value, sympy.Expr] = parent._size_exprs if parent else {}
+        self.bounds: dict[ir.Value, tuple[Dim, Dim] | None] = parent.bounds if parent else {}
+        self._nodes: dict[Any, Sequence[ir.Value]] = {}
+
+    # ---- types and shapes
+
+    def dims(self, value: ir.Value) -> tuple[Dim, ...]:
+        """The value's shape; helper values are inferred when somebody asks.
+
+        Raises:
+            Unsupported: When neither the captured graph nor ONNX knows it.
+        """
+        known = self._dims.get(value)
+        if known is not None:
+            return known
+        node = value.producer()
+        if node is None:
+            raise Unsupported(f"the shape of {value.name} is not known")
+        for output, dims in zip(node.outputs, shape_inference.infer(node, self), strict=True):
+            if dims is not None:
+                self._dims.setdefault(output, dims)
+        if value not in self._dims:
+            raise Unsupported(f"the shape of {value.name}, computed by {node.op_type}, is not known")
+        return self._dims[value]
+
+    def rank(self, value: ir.Value) -> int | None:
+        """The number of axes; None if nobody knows."""
+        try:
+            return len(self.dims(value))
+        except Unsupported:
+            return None
+
+    def recorded_dims(self, value: ir.Value) -> tuple[Dim, ...] | None:
+        """The shape if somebody recorded it already."""
+        return self._dims.get(value)
+
+    def infer(self, value: ir.Value) -> None:
+        """Lets ONNX find the type of a value that the schema alone does not tell."""
+        node = value.producer()
+        if node is not None:
+            shape_inference.infer(node, self)
+
+    def set_dims(self, value: ir.Value, dims: Sequence[Dim]) -> None:
+        """Records the shape that the captured graph gives a value, which is that of what a cast casts, too."""
+        self._dims[value] = tuple(dims)
+        node = value.producer()
+        if node is not None and node.op_type == "Cast" and node.inputs[0] not in self._dims:
+            self.set_dims(node.inputs[0], dims)  # type: ignore[arg-type]
+
+    def stamp(self, value: ir.Value, dims: Sequence[Dim]) -> None:
+        """Writes the shape into the model."""
+        value.shape = ir.Shape([dim if isinstance(dim, int) else self.text(dim) for dim in dims])
+
+    def text(self, expr: sympy.Expr) -> str:
+        """The expression as a dim_param."""
+        known = self._texts.get(expr)
+        if known is None:
+            known = self._texts[expr] = str(expr)
+        return known
+
+    def expr_named(self, text: str) -> sympy.Expr:
+        """The expression a dim_param stands for, or a new symbol of that name."""
+        for expr, known in self._texts.items():
+            if known == text:
+                return expr
+        return sympy.Symbol(text, integer=True, nonnegative=True)
+
+    # ---- constants
+
+    def constant(self, value: Any, dtype: ir.DataType | None = None) -> ir.Value:
+        """The initializer for a literal, one per dtype, shape and bytes; see ``constants.literal``."""
+        # Python's 1, 1.0 and True are one dict key, as are 0.0 and -0.0: repr keeps them apart.
+        small = value if isinstance(value, (int, float)) else tuple(value) if isinstance(value, list) else None
+        shortcut = None if small is None else (repr(small), dtype, isinstance(value, list))
+        if shortcut in self._literals:
+            return self._literals[shortcut]
+        tensor = constants.literal(value, dtype)
+        key = constants.key_of(tensor)
+        known = self._constants.get(key)
+        if known is None:
+            known = ir.Value(
+                name=self.names.constant(), type=ir.TensorType(tensor.dtype), shape=ir.Shape(key[1]), const_value=tensor
+            )
+            tensor.name = known.name
+            self.root.graph.register_initializer(known)
+            self._constants[key] = known
+            self._dims[known] = key[1]
+        if shortcut is not None:
+            self._literals[shortcut] = known
+        return known
+
+    def register_weight(self, name: str, tensor: ir.TensorProtocol) -> ir.Value:
+        """An initializer that is a weight, not a literal; its name must be free."""
+        dims = tuple(int(dim) for dim in tensor.shape)  # type: ignore[arg-type]
+        value = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(dims), const_value=tensor)
+        self.root.graph.register_initializer(value)
+        self._dims[value] = dims
+        return value
+
+    def register_literal(self, name: str, tensor: torch.Tensor) -> ir.Value:
+        """An initializer of the model's own that stands for all literals that are equal to it; its name must be free."""
+        # Held as torch holds it: the recipe of a derived weight may read it.
+        value = self.register_weight(name, TorchTensor(tensor, name=name))
+        self._constants.setdefault(constants.key_of(constants.literal(tensor)), value)
+        return value
+
+    def known_size(self, expr: sympy.Expr) -> ir.Value | None:
+        """The value that already holds a size expression in this graph or an enclosing one."""
+        builder: Builder | None = self
+        while builder is not None:
+            if expr in builder._sizes:
+                return builder._sizes[expr]
+            builder = builder._enclosing
+        return None
+
+    def remember_size(self, expr: sympy.Expr, value: ir.Value) -> None:
+        """Records the value of a size expression."""
+        self._sizes[expr] = value
+        self._size_exprs[value] = expr
+        self._dims[value] = (1,)
+
+    def divided_sizes(self) -> list[sympy.Expr]:
+        """The numerators that the emitted size expressions divide as if they were never negative, in a fixed order."""
+        quotients = [
+            part for expr in self._sizes for part in sympy.preorder_traversal(expr) if isinstance(part, FloorDiv)
+        ]
+        return list(
+            dict.fromkeys(
+                quotient.args[0] for quotient in quotients if all(part.is_nonnegative for part in quotient.args)
+            )
+        )
+
+    def size_of(self, value: ir.Value) -> sympy.Expr | None:
+        """The size expression that a value holds, if it was made to hold one."""
+        return self._size_exprs.get(value)
+
+    # ---- nodes
+
+    def value_of(self, op_type: str, *inputs: Input, **attributes: Any) -> ir.Value:
+        """Emits a default-domain operator with one output."""
+        value = self.call_op(op_type, inputs, attributes)
+        return value if isinstance(value, ir.Value) else value[0]
+
+    def call_op(
+        self,
+        op_type: str,
+        args: Sequence[Any],
+        kwargs: dict[str, Any],
+        /,
+        domain: str = "",
+        version: int | None = None,
+        outputs: int | Sequence[str | ir.Value] = 1,
+        name: str | None = None,
+    ) -> ir.Value | Sequence[ir.Value]:
+        """Emits an operator, or returns the value that already is its result.
+
+        Raises:
+            Unsupported: If the operator, or this form of it, does not exist at the target opset.
+        """
+        inputs, attributes = list(args), {key: value for key, value in kwargs.items() if value is not None}
+        facts = None
+        if domain == "":
+            early = self._in_form(op_type, inputs, attributes)
+            if early is not None:
+                return early
+            facts = facts_of(op_type, self.opset_version)
+            if facts is None:
+                raise Unsupported(f"ONNX has no {op_type} at opset {self.opset_version}")
+            try:
+                check_form(
+                    self, op_type, facts, inputs, attributes, outputs if isinstance(outputs, int) else len(outputs)
+                )
+            except FormError as error:
+                raise Unsupported(f"opset {self.opset_version}: {error}") from error
+        values = self._input_values(facts, inputs)
+        if domain == "" and op_type in RULES and outputs == 1 and all(value is not None for value in values):
+            simpler = RULES[op_type](self, values, attributes)  # type: ignore[arg-type]
+            if simpler is not None:
+                return simpler
+        if facts is not None and isinstance(outputs, int) and any(v is not None and v.dtype in TABLED for v in values):
+            widened = self._widened(op_type, facts, values)
+            if widened is not None:
+                return self._emit_wider(op_type, facts, values, widened, attributes, outputs, name)
+        return self._emit(op_type, domain, version, facts, values, attributes, outputs, name)
+
+    def _widened(self, op_type: str, facts: OpFacts, values: Sequence[ir.Value | None]) -> list[ir.Value | None] | None:
+        """The inputs in types that the operator takes, or None when it takes them as they are."""
+        wider: dict[str, ir.DataType | None] = {}
+        for index, value in enumerate(values):
+            variable = facts.type_variable(index)
+            if value is None or value.dtype is None or variable is None or variable in wider:
+                continue
+            try:
+                wider[variable] = wider_type(op_type, value.dtype, variable, facts)
+            except NoKernelError as error:
+                raise Unsupported(str(error)) from error
+        if not any(wider.values()):
+            return None
+        types = [wider.get(facts.type_variable(index) or "") for index in range(len(values))]
+        return [
+            value if value is None or dtype is None else self._in_type(value, dtype)
+            for value, dtype in zip(values, types, strict=True)
+        ]
+
+    def _in_type(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
+        """The value in another type; a literal is converted here and now."""
+        array = constants.array_of(value)
+        if (
+            array is not None
+            and value.dtype is not None
+            and value.dtype.is_floating_point() == dtype.is_floating_point()
+        ):
+            return self.constant(ir.Tensor(array.astype(dtype.numpy()), dtype=dtype))
+        return self.value_of("Cast", value, to=dtype)
+
+    def _emit_wider(
+        self,
+        op_type: str,
+        facts: OpFacts,
+        values: Sequence[ir.Value | None],
+        widened: Sequence[ir.Value | None],
+        attributes: Mapping[str, Any],
+        outputs: int | Sequence[str | ir.Value],
+        name: str | None,
+    ) -> ir.Value | Sequence[ir.Value]:
+        made = self._emit(op_type, "", None, facts, widened, attributes, outputs, name)
+        several = [made] if isinstance(made, ir.Value) else list(made)
+        for index, output in enumerate(several):
+            rule = facts.outputs[min(index, len(facts.outputs) - 1)]
+            source = values[rule] if isinstance(rule, int) and rule < len(values) else None
+            if source is not None and source.dtype is not None and source.dtype != output.dtype:
+                several[index] = self.value_of("Cast", output, to=source.dtype)
+        return several[0] if isinstance(made, ir.Value) else several
+
+    def emit_verbatim(
+        self,
+        op_type: str,
+        inputs: Sequence[ir.Value | None],
+        attributes: Mapping[str, Any],
+        outputs: int,
+        domain: str,
+        version: int | None,
+    ) -> tuple[ir.Value, ...]:
+        """Emits an operator as it is given, without looking into its schema."""
+        values = self._input_values(None, inputs)
+        made = self._emit(op_type, domain, version, None, values, attributes, outputs, None)
+        return (made,) if isinstance(made, ir.Value) else tuple(made)
+
+    def _in_form(self, op_type: str, inputs: list[Any], attributes: dict[str, Any]) -> ir.Value | None:
+        composed = COMPOSITIONS.get(op_type)
+        if composed is not None and self.opset_version < composed[0]:
+            from .op import Op
+
+            try:
+                return composed[1](Op(self), *inputs, **attributes)
+            except FormError as error:
+                raise Unsupported(f"opset {self.opset_version}: {error}") from error
+        if inputs and isinstance(inputs[0], ir.Value) and inputs[0].dtype == ir.DataType.DOUBLE:
+            from .op import Op
+
+            formula = NO_DOUBLE_KERNEL.get(op_type)
+            if formula is not None:
+                return formula(Op(self), *inputs, **attributes)
+        try:
+            for since, form in FORMS.get(op_type, ()):
+                if self.opset_version < since:
+                    instead = form(self, op_type, inputs, attributes)
+                    if instead is not None:
+                        return instead
+        except FormError as error:
+            raise Unsupported(f"opset {self.opset_version}: {error}") from error
+        return None
+
+    def _input_values(self, facts: OpFacts | None, inputs: Sequence[Any]) -> list[ir.Value | None]:
+        """Literals become constants of the type their type variable is bound to by another input."""
+        if all(isinstance(value, ir.Value) for value in inputs):
+            return list(inputs)
+        bound: dict[str, ir.DataType | None] = {}
+        if facts is not None:
+            for index, value in enumerate(inputs):
+                variable = facts.type_variable(index)
+                if isinstance(value, ir.Value) and variable is not None:
+                    bound.setdefault(variable, value.dtype)
+        values: list[ir.Value | None] = []
+        for index, value in enumerate(inputs):
+            if value is None or isinstance(value, ir.Value):
+                values.append(value)
+                continue
+            variable = facts.type_variable(index) if facts is not None else None
+            values.append(self.constant(value, bound.get(variable) if variable is not None else None))
+        # An absent last input is left out: ONNX Runtime's fusions crash on some that are only named "".
+        while values and values[-1] is None:
+            values.pop()
+        return values
+
+    def _emit(
+        self,
+        op_type: str,
+        domain: str,
+        version: int | None,
+        facts: OpFacts | None,
+        values: Sequence[ir.Value | None],
+        attributes: Mapping[str, Any],
+        outputs: int | Sequence[str | ir.Value],
+        name: str | None,
+    ) -> ir.Value | Sequence[ir.Value]:
+        key = None
+        if facts is not None and facts.deterministic and isinstance(outputs, int):
+            key = (op_type, tuple(map(id, values)), repr(attributes) if attributes else "", outputs)
+            known = self._nodes.get(key)
+            if known is not None:
+                return known[0] if outputs == 1 else known
+        made = self._output_values(outputs)
+        # Before the node exists: one that is refused here must not count as a use of its inputs.
+        if facts is not None:
+            self._type_outputs(op_type, facts, values, attributes, made)
+        node = ir.Node(
+            domain,
+            op_type,
+            values,
+            ir.convenience.convert_attributes(dict(attributes)) if attributes else (),
+            outputs=made,
+            version=version if domain else None,
+            name=name,
+            metadata_props=dict(self.metadata),
+        )
+        if domain and domain not in self.graph.opset_imports:
+            self.root.graph.opset_imports[domain] = version or 1
+            self.graph.opset_imports[domain] = version or 1
+        self.graph.append(node)
+        self.created.append(node)
+        if key is not None:
+            self._nodes[key] = made
+        return made[0] if len(made) == 1 else made
+
+    def _output_values(self, outputs: int | Sequence[str | ir.Value]) -> list[ir.Value]:
+        if isinstance(outputs, int):
+            return [ir.Value(name=self.names.helper()) for _ in range(outputs)]
+        return [
+            output if isinstance(output, ir.Value) else ir.Value(name=self.names.unique(output)) for output in outputs
+        ]
+
+    def _type_outputs(
+        self,
+        op_type: str,
+        facts: OpFacts,
+        values: Sequence[ir.Value | None],
+        attributes: Mapping[str, Any],
+        made: Sequence[ir.Value],
+    ) -> None:
+        for index, value in enumerate(values):
+            variable = facts.type_variable(index)
+            if value is None or variable is None:
+                continue
+            allowed = facts.allowed.get(variable)
+            if allowed is not None and value.dtype is not None and value.dtype not in allowed:
+                raise Unsupported(f"{op_type} does not take {value.dtype.name} at opset {self.opset_version}")
+        given: ir.DataType | None = None
+        if "to" in attributes or "dtype" in attributes:
+            given = ir.DataType(attributes.get("to", attributes.get("dtype")))
+        elif op_type == "ConstantOfShape":
+            fill = attributes.get("value")
+            given = fill.dtype if fill is not None else ir.DataType.FLOAT
+        if given is not None:
+            if not facts.can_give(given):
+                raise Unsupported(f"{op_type} does not give {given.name} at opset {self.opset_version}")
+            made[0].type = ir.TensorType(given)
+            return
+        for index, output in enumerate(made):
+            # A variadic output repeats the last formal one.
+            rule = facts.outputs[min(index, len(facts.outputs) - 1)]
+            if isinstance(rule, ir.DataType):
+                output.type = ir.TensorType(rule)
+            elif rule is not None and rule < len(values):
+                source = values[rule]
+                if source is not None and source.type is not None:
+                    output.type = source.type
+
+    def rollback(self, mark: int) -> None:
+        """Removes the nodes created since ``mark`` (a length of ``created``), last first."""
+        dropped = self.created[mark:]
+        del self.created[mark:]
+        gone = {output for node in dropped for output in node.outputs}
+        for output in gone:
+            # The body of a node that was refused reads it, too.
+            for user, index in tuple(output.uses()):
+                user.replace_input_with(index, None)
+        for node in reversed(dropped):
+            if node.graph is not None:
+                node.graph.remove(node, safe=True)
+        self._sizes = {expr: value for expr, value in self._sizes.items() if value not in gone}
+        self._nodes = {key: made for key, made in self._nodes.items() if made[0] not in gone}
+        if self.parts:
+            self.parts = {value: pair for value, pair in self.parts.items() if gone.isdisjoint((value, *pair))}
+            self.joined = {pair: value for pair, value in self.joined.items() if gone.isdisjoint((value, *pair))}

@@ -1,0 +1,176 @@
+"""Sizes that must not be 0: kernels that fail or crash on empty tensors, and shapes that hold from 1 on only.
+
+torch captures a model for sizes from 1 on, and simplifies with that. Most models are right for empty inputs all the
+same (a cache without a past, an image without boxes), so an empty input is refused only where something of the graph
+needs an element.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import onnx_ir as ir
+import sympy
+
+from .constants import array_of
+from .symbolic_dims import Dim
+
+if TYPE_CHECKING:
+    from .builder import Builder
+
+__all__ = ["Requirement", "requirements"]
+
+_MOST_SYMBOLS = 6
+_LONGEST = 60
+
+
+@dataclass(frozen=True)
+class Requirement:
+    """A size of some value in the graph that is not right below a limit.
+
+    Attributes:
+        size: The size, in the user's names.
+        least: The lowest one that is right.
+        reason: The ONNX operator that needs it.
+    """
+
+    size: sympy.Expr
+    least: int
+    reason: str
+
+
+def requirements(builder: Builder) -> list[Requirement]:
+    """The sizes that limit a finished graph, each once."""
+    found: dict[tuple[sympy.Expr, int], Requirement] = {}
+    checked: set[sympy.Expr] = set()
+    for node in builder.graph:
+        rule = _NEEDS_ELEMENTS.get(node.op_type) if node.domain == "" else None
+        for size in rule(node, builder) if rule is not None else ():
+            if not isinstance(size, int):
+                found.setdefault((size, 1), Requirement(size, 1, node.op_type))
+        for output in node.outputs:
+            for size in builder.recorded_dims(output) or ():
+                if isinstance(size, int) or size.is_Symbol or size in checked:
+                    continue
+                checked.add(size)
+                if _may_be_negative(size):
+                    found.setdefault((size, 0), Requirement(size, 0, node.op_type))
+    for numerator in builder.divided_sizes():
+        # Sizes that torch takes for positive are divided without a correction for negative ones.
+        if numerator not in checked and _may_be_negative(numerator):
+            found.setdefault((numerator, 0), Requirement(numerator, 0, "Div"))
+    return list(found.values())
+
+
+def _may_be_negative(size: sympy.Expr) -> bool:
+    """Whether torch's form of a size, which holds from 1 on, is negative where some of the symbols are 0."""
+    symbols = size.free_symbols
+    if not 0 < len(symbols) <= _MOST_SYMBOLS or size.count_ops() > _LONGEST:
+        return False
+    corners = [dict.fromkeys(symbols, 0), *({**dict.fromkeys(symbols, 1), symbol: 0} for symbol in symbols)]
+    for corner in corners:
+        try:
+            value = size.xreplace({symbol: sympy.Integer(number) for symbol, number in corner.items()})
+        except ZeroDivisionError:
+            continue
+        if value.is_negative is True:
+            return True
+    return False
+
+
+def _dims(builder: Builder, value: ir.Value | None) -> tuple[Dim, ...]:
+    return () if value is None else builder.recorded_dims(value) or ()
+
+
+def _all_sizes(node: ir.Node, builder: Builder) -> Iterator[Dim]:
+    for value in node.inputs:
+        yield from _dims(builder, value)
+
+
+def _sizes_of_first(node: ir.Node, builder: Builder) -> Iterator[Dim]:
+    yield from _dims(builder, node.inputs[0])
+
+
+def _sizes_of_states(node: ir.Node, builder: Builder) -> Iterator[Dim]:
+    """Query, key and value of an Attention; its past may be empty."""
+    for value in node.inputs[:3]:
+        yield from _dims(builder, value)
+
+
+def _spatial(node: ir.Node, builder: Builder) -> Iterator[Dim]:
+    """Channels and positions, those of the result, too; the batch may be empty."""
+    yield from _dims(builder, node.inputs[0])[1:]
+    yield from _dims(builder, node.outputs[0])[2:]
+
+
+def _reduced(node: ir.Node, builder: Builder) -> Iterator[Dim]:
+    dims = _dims(builder, node.inputs[0])
+    attribute = node.attributes.get("axes")
+    array = array_of(node.inputs[1]) if len(node.inputs) > 1 else None
+    axes = list(attribute.as_ints()) if attribute is not None else None if array is None else array.tolist()
+    yield from dims if axes is None else (dims[axis] for axis in axes if dims)
+
+
+def _along_axis(node: ir.Node, builder: Builder) -> Iterator[Dim]:
+    attribute = node.attributes.get("axis")
+    dims = _dims(builder, node.inputs[0])
+    if dims:
+        yield dims[0 if attribute is None else attribute.as_int()]
+
+
+def _sliced(node: ir.Node, builder: Builder) -> Iterator[Dim]:
+    """The sizes that are cut to a number: ``x[:1]`` has one element from size 1 on."""
+    for before, after in zip(_dims(builder, node.inputs[0]), _dims(builder, node.outputs[0]), strict=False):
+        if isinstance(after, int) and after > 0:
+            yield before
+
+
+def _split(node: ir.Node, builder: Builder) -> Iterator[Dim]:
+    if "num_outputs" in node.attributes:
+        yield from _along_axis(node, builder)
+
+
+def _copied(node: ir.Node, builder: Builder) -> Iterator[Dim]:
+    """The sizes beside a -1 of Reshape: nothing can be found from the number of elements if one of them is 0."""
+    target = array_of(node.inputs[1])
+    if target is None:
+        # Without allowzero a 0 that is computed copies the input's size.
+        yield from () if "allowzero" in node.attributes else _dims(builder, node.outputs[0])
+        return
+    if -1 not in target.tolist():
+        return
+    dims = _dims(builder, node.inputs[0])
+    for axis, size in enumerate(target.tolist()):
+        if size == 0 and axis < len(dims):
+            yield dims[axis]
+
+
+def _padded(node: ir.Node, builder: Builder) -> Iterator[Dim]:
+    mode = node.attributes.get("mode")
+    pads = array_of(node.inputs[1]) if len(node.inputs) > 1 else None
+    if mode is None or mode.as_string() == "constant":
+        return
+    dims = _dims(builder, node.inputs[0])
+    for axis, size in enumerate(dims):
+        if pads is None or pads[axis] or pads[axis + len(dims)]:
+            yield size
+
+
+_NEEDS_ELEMENTS: Mapping[str, Callable[[ir.Node, Builder], Iterator[Dim]]] = {
+    **dict.fromkeys(("ReduceMean", "ReduceMax", "ReduceMin"), _reduced),
+    **dict.fromkeys(("ArgMax", "ArgMin"), _along_axis),
+    **dict.fromkeys(("GlobalAveragePool", "GlobalMaxPool", "MaxPool", "AveragePool", "LpPool", "Conv"), _spatial),
+    **dict.fromkeys(("ConvTranspose", "GridSample", "Resize"), _spatial),
+    # These end the process on empty tensors, with SIGFPE, SIGABRT or SIGSEGV.
+    **dict.fromkeys(("Einsum", "Scan"), _all_sizes),
+    **dict.fromkeys(("GRU", "LSTM", "RNN", "GroupNormalization", "InstanceNormalization", "LRN"), _sizes_of_first),
+    "Attention": _sizes_of_states,
+    "Pad": _padded,
+    "Reshape": _copied,
+    "Slice": _sliced,
+    "Split": _split,
+}
+"""ONNX operators whose ONNX Runtime kernels fail, crash or return another number for empty tensors: to the sizes of
+a node that must not be 0. A mean of nothing is 0 there, not nan."""

@@ -1,0 +1,98 @@
+"""Initializers: tensors that share the module's memory, and tensors derived from them when they are needed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from typing import Any
+
+import onnx_ir as ir
+import torch
+from onnx_ir.tensor_adapters import TorchTensor
+
+from .._torch_compat import FakeTensor, unset_fake_temporarily
+from .dtypes import from_torch, to_torch_dtype
+
+__all__ = ["DerivedTensor", "Recipe", "TorchTensor", "derive", "has_content", "sources_of", "storage_key"]
+
+Recipe = Callable[..., torch.Tensor]
+
+
+class DerivedTensor(ir.LazyTensor):
+    """A weight computed from other weights each time its bytes are asked for; it never holds them.
+
+    Args:
+        name: Initializer name.
+        sources: The tensors the recipe takes, in order: module weights or other derived tensors.
+        recipe: A function of the source tensors, e.g. ``torch.t``.
+        dtype: Element type of the result.
+        shape: Static shape of the result.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        sources: Sequence[TorchTensor | DerivedTensor],
+        recipe: Recipe,
+        dtype: ir.DataType,
+        shape: Sequence[int],
+    ) -> None:
+        self.sources = tuple(sources)
+        self.recipe = recipe
+        super().__init__(lambda: TorchTensor(self.torch(), name=name), dtype, ir.Shape(shape), name=name)
+
+    def torch(self) -> torch.Tensor:
+        """Computes the tensor; nothing is cached, so peak memory is this tensor plus its temporaries."""
+        with torch.no_grad(), unset_fake_temporarily():
+            return self.recipe(*(_torch(source) for source in self.sources)).contiguous()
+
+
+def sources_of(tensor: Any) -> Iterator[TorchTensor]:
+    """The weights that an initializer is or is computed from."""
+    if isinstance(tensor, DerivedTensor):
+        for source in tensor.sources:
+            yield from sources_of(source)
+    elif isinstance(tensor, TorchTensor):
+        yield tensor
+
+
+def has_content(tensor: torch.Tensor) -> bool:
+    """Whether a tensor has values: those on the meta device and fake ones have not."""
+    return not (tensor.is_meta or isinstance(tensor, FakeTensor))
+
+
+def storage_key(tensor: torch.Tensor, name: str) -> Hashable:
+    """Equal for weights that are tied, and for a complex tensor and its real view.
+
+    Args:
+        tensor: The weight.
+        name: Its name, which tells tensors without elements apart.
+    """
+    real = torch.view_as_real(tensor.detach()) if tensor.is_complex() and not tensor.is_conj() else tensor
+    if not real.numel():
+        return name
+    where = (real.data_ptr(),) if has_content(real) else (real.untyped_storage()._cdata, real.storage_offset())
+    return (*where, tuple(real.shape), real.stride(), real.dtype)
+
+
+def _torch(tensor: TorchTensor | DerivedTensor) -> torch.Tensor:
+    if isinstance(tensor, DerivedTensor):
+        return tensor.torch()
+    raw = tensor.raw
+    if not isinstance(raw, torch.Tensor):
+        raise TypeError(f"initializer {tensor.name!r} does not hold a torch.Tensor")
+    return raw.detach()
+
+
+def derive(name: str, sources: Sequence[TorchTensor | DerivedTensor], recipe: Recipe) -> DerivedTensor:
+    """A derived tensor; shape and dtype come from running ``recipe`` on the meta device.
+
+    Args:
+        name: Initializer name of the result.
+        sources: Weights or derived weights, in the order the recipe takes them.
+        recipe: A function of the source tensors, e.g. ``torch.t``.
+    """
+    stand_ins = [
+        torch.empty(source.shape.numpy(), dtype=to_torch_dtype(source.dtype), device="meta") for source in sources
+    ]
+    result = recipe(*stand_ins)
+    return DerivedTensor(name, sources, recipe, from_torch(result.dtype), tuple(result.shape))

@@ -1,0 +1,432 @@
+"""The ``op`` object: what a translation function is given to write ONNX with."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, TypeAlias
+
+import onnx_ir as ir
+import onnxscript
+import torch
+
+from . import dtypes
+from .builder import Builder, Input, Unsupported
+from .constants import array_of
+from .initializers import DerivedTensor, Recipe, TorchTensor, derive
+from .symbolic_dims import Dim, is_static
+
+__all__ = ["Op", "Operand", "Result", "Unsupported"]
+
+Operand: TypeAlias = ir.Value | Dim | float | bool
+"""A tensor, or a number: an int, float or bool, or a symbolic size."""
+
+_KEEPS_ZEROS = frozenset({"Cast", "Expand", "Reshape", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze"})
+
+
+@dataclass(frozen=True)
+class Result:
+    """What torch says about one output of the FX node.
+
+    Attributes:
+        dtype: ONNX element type; complex types are their real parts' type.
+        shape: Sizes, without the trailing 2 of complex tensors.
+        torch_dtype: torch's dtype.
+    """
+
+    dtype: ir.DataType
+    shape: tuple[Dim, ...]
+    torch_dtype: torch.dtype
+
+
+class Op(onnxscript.OpBuilder):
+    """``op.Add(x, y)`` emits the ONNX operator; lower-case methods give facts and common compositions.
+
+    Python numbers and lists may stand for inputs: they become constants of the type the operator asks for.
+    Operators are written in their newest form (axes as input, ...); the builder knows the older ones.
+
+    Args:
+        builder: The builder of the graph being written.
+        results: What torch says the FX node returns, one per tensor output.
+        shared: Initializers read by more than one FX node; deriving from them would store them twice.
+        complex_values: The FX node's operands that are complex.
+    """
+
+    def __init__(
+        self,
+        builder: Builder,
+        results: Sequence[Result] = (),
+        shared: frozenset[ir.Value] = frozenset(),
+        complex_values: frozenset[ir.Value] = frozenset(),
+    ) -> None:
+        super().__init__(builder, "", builder.opset_version)
+        self._graph_builder = builder
+        self.results = tuple(results)
+        self.shared = shared
+        self.complex_values = complex_values
+
+    def __getattr__(self, op_type: str) -> Callable[..., ir.Value]:
+        if not op_type[:1].isupper():
+            raise AttributeError(f"Op has no method {op_type!r}; ONNX operators start with an upper-case letter")
+        return partial(self._one, op_type)
+
+    def _one(
+        self, op_type: str, *inputs: Input, _domain: str = "", _version: int | None = None, **attributes: Any
+    ) -> ir.Value:
+        outputs = attributes.pop("_outputs", 1)
+        # Users' functions may ask for several outputs in onnxscript's way, which the type does not tell.
+        return self._graph_builder.call_op(  # type: ignore[return-value]
+            op_type, inputs, attributes, domain=_domain, version=_version, outputs=outputs
+        )
+
+    def multi(
+        self, op_type: str, *inputs: Input, outputs: int, domain: str = "", **attributes: Any
+    ) -> tuple[ir.Value, ...]:
+        """Emits an operator with several outputs."""
+        values = self._graph_builder.call_op(op_type, inputs, attributes, domain=domain, outputs=outputs)
+        return (values,) if isinstance(values, ir.Value) else tuple(values)
+
+    def verbatim(
+        self,
+        op_type: str,
+        inputs: Sequence[ir.Value | None],
+        attributes: Mapping[str, Any],
+        dtypes: Sequence[ir.DataType],
+        *,
+        domain: str = "",
+        version: int | None = None,
+        metadata: Mapping[str, str] | None = None,
+    ) -> tuple[ir.Value, ...]:
+        """Emits an operator as it is given: in no other form, never simplified or shared.
+
+        Args:
+            op_type: Its name.
+            inputs: Its inputs; None for absent ones.
+            attributes: Its attributes.
+            dtypes: The element type of each output.
+            domain: Its domain.
+            version: Version of the domain, if it is not the default one.
+            metadata: More metadata for the node.
+        """
+        values = self._graph_builder.emit_verbatim(op_type, inputs, attributes, len(dtypes), domain, version)
+        for value, dtype in zip(values, dtypes, strict=True):
+            value.type = ir.TensorType(dtype)
+        node = values[0].producer()
+        if node is not None:
+            node.metadata_props.update(metadata or {})
+        return values
+
+    # ---- facts
+
+    @property
+    def builder(self) -> Builder:
+        """The builder of the graph being written."""
+        return self._graph_builder
+
+    @property
+    def opset(self) -> int:
+        """The target opset of the default domain."""
+        return self._graph_builder.opset_version
+
+    @property
+    def result(self) -> Result:
+        """What torch says about the (first) output."""
+        return self.results[0]
+
+    def dims(self, value: ir.Value) -> tuple[Dim, ...]:
+        """The shape: ints and symbolic sizes."""
+        return self._graph_builder.dims(value)
+
+    def is_known(self, dim: Dim) -> bool:
+        """Whether a size is one of the captured graph's, not one only ONNX has found for a helper value."""
+        symbols = self._graph_builder.symbols
+        return isinstance(dim, int) or all(map(symbols.is_defined, dim.free_symbols))
+
+    def rank_of(self, value: ir.Value) -> int:
+        """The number of axes."""
+        return len(self._graph_builder.dims(value))
+
+    def dtype_of(self, value: ir.Value) -> ir.DataType:
+        """The element type.
+
+        Raises:
+            Unsupported: For a value whose type nobody knows, such as a sequence.
+        """
+        if value.dtype is None:
+            raise Unsupported(f"the element type of {value.name} is not known")
+        return value.dtype
+
+    def is_float(self, value: ir.Value) -> bool:
+        """Whether the element type is a floating-point type."""
+        return self.dtype_of(value).is_floating_point()
+
+    def numbers(self, value: ir.Value) -> list[float] | None:
+        """The elements of a literal in row-major order, or None when the value is not a literal."""
+        array = array_of(value)
+        return None if array is None else [item.item() for item in array.reshape(-1)]
+
+    def is_zero(self, value: ir.Value) -> bool:
+        """Whether a value is known to be all zeros: a literal, or elements of one, moved or repeated."""
+        producer = value.producer()
+        if producer is not None:
+            source = producer.inputs[0] if producer.op_type in _KEEPS_ZEROS else None
+            return source is not None and self.is_zero(source)
+        array = array_of(value)
+        return array is not None and not array.any()
+
+    # ---- values
+
+    def const(self, value: Any, dtype: ir.DataType | None = None) -> ir.Value:
+        """A constant from a number, a (nested) list or a torch tensor."""
+        return self._graph_builder.constant(value, dtype)
+
+    def size(self, dim: Dim) -> ir.Value:
+        """A size as an INT64 tensor of shape [1]."""
+        if isinstance(dim, int):
+            return self._graph_builder.constant([dim], ir.DataType.INT64)
+        return self._graph_builder.symbols.value(self._graph_builder, dim)
+
+    def scalar(self, number: Dim | float | bool, dtype: ir.DataType | None = None) -> ir.Value:
+        """A number as a 0-dim tensor: a size is INT64 unless ``dtype`` says otherwise."""
+        if isinstance(number, (bool, int, float)):
+            return self._graph_builder.constant(number, dtype)
+        value = self.Squeeze(self._graph_builder.symbols.value(self._graph_builder, number), [0])
+        return value if dtype is None else self.cast(value, dtype)
+
+    def sizes(self, dims: Sequence[Dim]) -> ir.Value:
+        """Sizes as one INT64 vector: a constant when all are static."""
+        if is_static(dims):
+            return self._graph_builder.constant(list(dims), ir.DataType.INT64)
+        pieces: list[ir.Value] = []
+        static: list[int] = []
+        for dim in dims:
+            if isinstance(dim, int):
+                static.append(dim)
+                continue
+            if static:
+                pieces.append(self.const(static, ir.DataType.INT64))
+                static = []
+            pieces.append(self.size(dim))
+        if static:
+            pieces.append(self.const(static, ir.DataType.INT64))
+        return self.Concat(*pieces, axis=0)
+
+    def cast(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
+        """The value in another element type; itself when it has it already."""
+        if dtype not in dtypes.FLOAT8 or value.dtype == dtype:
+            return self.Cast(value, to=dtype)
+        overflow = dtypes.overflow_of(dtype)
+        if value.dtype not in dtypes.FLOATS or value.dtype == ir.DataType.DOUBLE or math.isinf(overflow):
+            # torch rounds to float32 first.
+            value = self.Cast(value, to=ir.DataType.FLOAT)
+        if math.isinf(overflow):
+            # ONNX Runtime makes NaN of the numbers that are closest to those that it makes infinity of.
+            infinite = self.GreaterOrEqual(self.Abs(value), dtypes.LEAST_INFINITE_E5M2)
+            value = self.Where(infinite, self.Mul(value, math.inf), value)
+        return self.Cast(value, to=dtype, saturate=int(math.isfinite(overflow)))
+
+    def operand(self, value: Operand, dtype: ir.DataType) -> ir.Value:
+        """A tensor or number as a value of the given element type."""
+        return self.cast(value, dtype) if isinstance(value, ir.Value) else self.scalar(value, dtype)
+
+    def compute_dtype(self, *operands: Operand) -> ir.DataType:
+        """The element type torch computes in for these operands (torch.result_type)."""
+        types = {value.dtype for value in operands if isinstance(value, ir.Value)}
+        if len(types) == 1 and all(isinstance(value, ir.Value) for value in operands):
+            return self.dtype_of(next(value for value in operands if isinstance(value, ir.Value)))
+        tensors: list[torch.dtype] = []
+        zero_dim: list[torch.dtype] = []
+        numbers: list[bool | int | float] = []
+        for value in operands:
+            if isinstance(value, ir.Value):
+                dtype = dtypes.to_torch_dtype(self.dtype_of(value))
+                (tensors if self.dims(value) else zero_dim).append(dtype)
+            elif isinstance(value, (bool, int, float)):
+                numbers.append(value)
+            else:
+                numbers.append(0 if value.is_integer is not False else 0.0)
+        return dtypes.from_torch(dtypes.promote(tensors, zero_dim, numbers))
+
+    def promote(self, *operands: Operand) -> tuple[ir.Value, ...]:
+        """All operands in the element type torch computes in."""
+        dtype = self.compute_dtype(*operands)
+        return tuple(self.operand(value, dtype) for value in operands)
+
+    # ---- complex numbers
+
+    def parts(self, value: ir.Value) -> tuple[ir.Value, ir.Value]:
+        """The real and the imaginary parts of a complex tensor, which is a real one with a last axis of 2."""
+        builder = self._graph_builder
+        known = builder.parts.get(value)
+        if known is not None:
+            return known
+        array = array_of(value)
+        if array is not None:
+            dtype = self.dtype_of(value)
+            real, imaginary = (self.const(ir.Tensor(array[..., part].copy(), dtype=dtype)) for part in (0, 1))
+        else:
+            dims = self.dims(value)[:-1]
+            real, imaginary = (self.shaped(self.Gather(value, part, axis=-1), dims) for part in (0, 1))
+        builder.parts[value] = (real, imaginary)
+        builder.joined[real, imaginary] = value
+        return real, imaginary
+
+    def join(self, real: ir.Value, imaginary: ir.Value) -> ir.Value:
+        """The complex tensor of two parts of one shape; whoever asks for its parts gets these."""
+        builder = self._graph_builder
+        known = builder.joined.get((real, imaginary))
+        if known is not None:
+            return known
+        pieces = [self.Unsqueeze(part, [-1]) for part in (real, imaginary)]
+        value = self.shaped(self.Concat(*pieces, axis=-1), (*self.dims(real), 2))
+        builder.parts[value] = (real, imaginary)
+        builder.joined[real, imaginary] = value
+        return value
+
+    def for_parts(self, dtype: torch.dtype | None = None) -> Op:
+        """What writes the same FX node for one part of its complex numbers: its results are real.
+
+        Args:
+            dtype: Of the results, if it is not that of the parts.
+        """
+        results = []
+        for result in self.results:
+            if dtype is not None:
+                result = replace(result, torch_dtype=dtype, dtype=dtypes.from_torch(dtype))
+            elif result.torch_dtype.is_complex:
+                result = replace(result, torch_dtype=result.torch_dtype.to_real())
+            results.append(result)
+        return Op(self._graph_builder, results, self.shared)
+
+    # ---- graphs
+
+    def body(self, name: str, inputs: Sequence[tuple[ir.DataType, Sequence[Dim]]]) -> Op:
+        """What to write the body of a Scan, Loop or If with; it may read the values of the enclosing graph.
+
+        Args:
+            name: Name of the graph.
+            inputs: Element type and sizes of each of its inputs.
+        """
+        outer = self._graph_builder
+        graph = ir.Graph([], [], nodes=[], opset_imports=dict(outer.graph.opset_imports), name=outer.names.unique(name))
+        builder = Builder(graph, outer.symbols, outer.names, parent=outer)
+        for dtype, dims in inputs:
+            value = ir.Value(name=outer.names.helper(), type=ir.TensorType(dtype))
+            builder.set_dims(value, dims)
+            builder.stamp(value, dims)
+            graph.inputs.append(value)
+        return Op(builder, shared=self.shared)
+
+    @property
+    def graph(self) -> ir.Graph:
+        """The graph being written."""
+        return self._graph_builder.graph
+
+    def finish(self, outputs: Sequence[tuple[ir.Value, Sequence[Dim]]]) -> ir.Graph:
+        """Makes the outputs of a body.
+
+        Args:
+            outputs: The values with their sizes.
+
+        Returns:
+            The graph, for an attribute.
+        """
+        builder, graph = self._graph_builder, self.graph
+        for value, dims in outputs:
+            if value.graph is not graph or value.is_graph_input() or value in graph.outputs:
+                # An output is made in the body, once; a named value is never simplified away.
+                value = self.Identity(value, _outputs=["output"])
+            builder.set_dims(value, dims)
+            builder.stamp(value, dims)
+            graph.outputs.append(value)
+        return graph
+
+    # ---- shapes
+
+    def reshape(self, value: ir.Value, dims: Sequence[Dim]) -> ir.Value:
+        """Reshape to known sizes, with 0 (same as the input's axis) and one -1 instead of run-time arithmetic."""
+        if is_static(dims):
+            if 0 in dims:
+                return self.Reshape(value, list(dims), allowzero=1 if self.opset >= 14 else None)
+            return self.Reshape(value, list(dims))
+        source = self.dims(value)
+        target = [
+            dim if isinstance(dim, int) else 0 if axis < len(source) and source[axis] == dim else None
+            for axis, dim in enumerate(dims)
+        ]
+        unknown = target.count(None)
+        # Beside a size of 0 nothing can be found from the number of elements; plain symbols are checked at the call.
+        copied = [dim for dim, size in zip(dims, target, strict=True) if size == 0 and not isinstance(dim, int)]
+        is_certain = unknown == 0 or all(dim.is_Symbol or dim.is_positive for dim in copied)
+        if unknown <= 1 and 0 not in dims and is_certain:
+            return self.shaped(self.Reshape(value, [-1 if size is None else size for size in target]), dims)
+        # A computed size may be 0, which is not meant to copy the input's.
+        allowzero = 1 if self.opset >= 14 else None
+        return self.shaped(self.Reshape(value, self.sizes(dims), allowzero=allowzero), dims)
+
+    def expand(self, value: ir.Value, dims: Sequence[Dim]) -> ir.Value:
+        """Expand to known sizes; itself when it has them already."""
+        source = self.dims(value)
+        if tuple(dims) == source:
+            return value
+        # An axis the input already has needs no size: Expand's 1 keeps it.
+        offset = len(dims) - len(source)
+        wanted = [1 if axis >= offset and source[axis - offset] == dim else dim for axis, dim in enumerate(dims)]
+        return self.shaped(self.Expand(value, self.sizes(wanted)), dims)
+
+    def shaped(self, value: ir.Value, dims: Sequence[Dim]) -> ir.Value:
+        """The value, its shape recorded where ONNX could not infer it or only make up names for the sizes."""
+        if self._graph_builder.recorded_dims(value) is None:
+            self._graph_builder.set_dims(value, dims)
+        return value
+
+    def axis(self, dim: int, rank: int) -> int:
+        """A non-negative axis; torch gives 0-dim tensors one axis to name."""
+        return dim % max(rank, 1)
+
+    # ---- weights
+
+    def derived(self, weight: ir.Value, suffix: str, recipe: Recipe, *, force: bool = False) -> ir.Value | None:
+        """An initializer computed from a weight while saving, e.g. its transpose.
+
+        Args:
+            weight: The value to derive from.
+            suffix: Names the result ``<weight>::<suffix>``.
+            recipe: A function of the torch tensor.
+            force: Derive from a shared weight, too (it is then stored twice: for small ones only).
+
+        Returns:
+            The new initializer, or None when ``weight`` is computed at run time or shared: emit operators instead.
+        """
+        return self.derived_from([weight], suffix, recipe, force=force)
+
+    def derived_from(
+        self, weights: Sequence[ir.Value], suffix: str, recipe: Recipe, *, force: bool = False
+    ) -> ir.Value | None:
+        """An initializer computed from several weights, e.g. their concatenation; see :meth:`derived`.
+
+        Args:
+            weights: The values to derive from; the result is named after the first.
+            suffix: Says what ``recipe`` does: equal weights and suffix give the same initializer.
+            recipe: A function of the torch tensors, in order.
+            force: Derive from shared weights, too.
+        """
+        tensors = []
+        for weight in weights:
+            tensor = weight.const_value
+            if not isinstance(tensor, (TorchTensor, DerivedTensor)) or (weight in self.shared and not force):
+                return None
+            tensors.append(tensor)
+        name = f"{weights[0].name}::{suffix}"
+        builder = self._graph_builder
+        known = builder.root.graph.initializers.get(name)
+        if known is not None:
+            if isinstance(known.const_value, DerivedTensor) and known.const_value.sources == tuple(tensors):
+                return known
+            name = builder.names.unique(name)
+        value = builder.register_weight(name, derive(name, tensors, recipe))
+        value.metadata_props["pkg.fxonnx.derived_from"] = ", ".join(str(weight.name) for weight in weights)
+        value.metadata_props["pkg.fxonnx.recipe"] = suffix
+        return value

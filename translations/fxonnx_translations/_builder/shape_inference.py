@@ -1,0 +1,384 @@
+"""Shapes of helper values, as expressions in the user's symbols.
+
+The result of a translation has the shape torch says; only what stands between needs a rule here. Operators without a
+rule are asked of ``onnx.shape_inference``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, TypeAlias
+
+import onnx
+import onnx.defs
+import onnx.shape_inference
+import onnx_ir as ir
+import sympy
+
+from .constants import array_of
+from .symbolic_dims import Dim
+
+if TYPE_CHECKING:
+    from .builder import Builder
+
+__all__ = ["broadcast", "infer", "ints_of", "quick"]
+
+Dims: TypeAlias = tuple[Dim, ...]
+
+_ELEMENTWISE = frozenset(
+    [
+        "Add",
+        "Sub",
+        "Mul",
+        "Div",
+        "Pow",
+        "Mod",
+        "Max",
+        "Min",
+        "Mean",
+        "Sum",
+        "And",
+        "Or",
+        "Xor",
+        "Equal",
+        "Less",
+        "Greater",
+        "LessOrEqual",
+        "GreaterOrEqual",
+        "Where",
+        "BitShift",
+        "BitwiseAnd",
+        "BitwiseOr",
+        "BitwiseXor",
+        "PRelu",
+    ]
+)
+_SAME_AS_FIRST = frozenset(
+    [
+        "Abs",
+        "Acos",
+        "Acosh",
+        "Asin",
+        "Asinh",
+        "Atan",
+        "Atanh",
+        "BitwiseNot",
+        "Cast",
+        "CastLike",
+        "Ceil",
+        "Celu",
+        "Clip",
+        "Cos",
+        "Cosh",
+        "CumSum",
+        "Dropout",
+        "Elu",
+        "Erf",
+        "Exp",
+        "Floor",
+        "Gelu",
+        "HardSigmoid",
+        "HardSwish",
+        "Hardmax",
+        "Identity",
+        "InstanceNormalization",
+        "IsInf",
+        "IsNaN",
+        "LayerNormalization",
+        "LeakyRelu",
+        "Log",
+        "LogSoftmax",
+        "LpNormalization",
+        "Mish",
+        "Neg",
+        "Not",
+        "RMSNormalization",
+        "Reciprocal",
+        "Relu",
+        "Round",
+        "Scatter",
+        "ScatterElements",
+        "ScatterND",
+        "Selu",
+        "Shrink",
+        "Sigmoid",
+        "Sign",
+        "Sin",
+        "Sinh",
+        "Softmax",
+        "Softplus",
+        "Softsign",
+        "Sqrt",
+        "Swish",
+        "Tan",
+        "Tanh",
+        "ThresholdedRelu",
+        "Trilu",
+        "GroupNormalization",
+    ]
+)
+
+
+def broadcast(shapes: Sequence[Sequence[Dim]]) -> Dims:
+    """The shape of an elementwise result; of two different symbolic sizes either is right, since they must be equal."""
+    rank = max((len(shape) for shape in shapes), default=0)
+    result: list[Dim] = [1] * rank
+    for shape in shapes:
+        for axis, dim in enumerate(shape, start=rank - len(shape)):
+            if (isinstance(result[axis], int) and (result[axis] == 1 or (isinstance(dim, int) and dim != 1))) or (
+                isinstance(dim, int) and dim != 1
+            ):
+                result[axis] = dim
+    return tuple(result)
+
+
+def ints_of(value: ir.Value | None) -> list[int] | None:
+    """The numbers of an integer literal, or None when the value is not a literal."""
+    array = array_of(value)
+    return None if array is None else [int(item) for item in array.reshape(-1)]
+
+
+def _axes(node: ir.Node, builder: Builder) -> list[int] | None:
+    attribute = node.attributes.get("axes")
+    if attribute is not None:
+        return list(attribute.as_ints())
+    return ints_of(node.inputs[1]) if len(node.inputs) > 1 else None
+
+
+def _matmul(node: ir.Node, builder: Builder) -> Dims | None:
+    left, right = _input_dims(node, builder)[:2]
+    if len(left) < 2 or len(right) < 2:
+        return None
+    return (*broadcast([left[:-2], right[:-2]]), left[-2], right[-1])
+
+
+def _transpose(node: ir.Node, builder: Builder) -> Dims:
+    dims = builder.dims(_first(node))
+    attribute = node.attributes.get("perm")
+    perm = attribute.as_ints() if attribute is not None else range(len(dims) - 1, -1, -1)
+    return tuple(dims[axis] for axis in perm)
+
+
+def _reshape(node: ir.Node, builder: Builder) -> Dims | None:
+    target = ints_of(node.inputs[1])
+    if target is None:
+        return None
+    dims = builder.dims(_first(node))
+    zero_is_copy = "allowzero" not in node.attributes
+    result: list[Dim] = [
+        dims[axis] if size == 0 and zero_is_copy and axis < len(dims) else size for axis, size in enumerate(target)
+    ]
+    if -1 in target:
+        known = [dim for axis, dim in enumerate(result) if target[axis] != -1]
+        total = sympy.Integer(0) if 0 in known else sympy.Mul(*dims) / sympy.Mul(*known)
+        if 0 in known or sympy.denom(total) != 1:
+            return None
+        result[target.index(-1)] = int(total) if total.is_Integer else total
+    return tuple(result)
+
+
+def _expand(node: ir.Node, builder: Builder) -> Dims | None:
+    target = ints_of(node.inputs[1])
+    return None if target is None else broadcast([builder.dims(_first(node)), target])
+
+
+def _unsqueeze(node: ir.Node, builder: Builder) -> Dims | None:
+    axes, dims = _axes(node, builder), builder.dims(_first(node))
+    if axes is None:
+        return None
+    rank = len(dims) + len(axes)
+    places = {axis % rank for axis in axes}
+    rest = iter(dims)
+    return tuple(1 if axis in places else next(rest) for axis in range(rank))
+
+
+def _squeeze(node: ir.Node, builder: Builder) -> Dims | None:
+    axes, dims = _axes(node, builder), builder.dims(_first(node))
+    if axes is None:
+        return None
+    places = {axis % len(dims) for axis in axes}
+    return tuple(dim for axis, dim in enumerate(dims) if axis not in places)
+
+
+def _concat(node: ir.Node, builder: Builder) -> Dims:
+    shapes = _input_dims(node, builder)
+    axis = node.attributes["axis"].as_int() % len(shapes[0])
+    total = sum(shape[axis] for shape in shapes)
+    joined = total if isinstance(total, int) else (int(total) if total.is_Integer else total)
+    return (*shapes[0][:axis], joined, *shapes[0][axis + 1 :])
+
+
+def _gather(node: ir.Node, builder: Builder) -> Dims:
+    dims, indices = _input_dims(node, builder)[:2]
+    attribute = node.attributes.get("axis")
+    axis = (attribute.as_int() if attribute is not None else 0) % len(dims)
+    return (*dims[:axis], *indices, *dims[axis + 1 :])
+
+
+def _slice(node: ir.Node, builder: Builder) -> Dims | None:
+    # Not ONNX's own inference, which leaves a named dim as it is at opset 10.
+    named = [node.attributes.get(name) for name in ("starts", "ends", "axes")]
+    given = [None if attribute is None else list(attribute.as_ints()) for attribute in named]
+    starts, ends, axes, steps = (*given, None) if len(node.inputs) == 1 else _slice_inputs(node)
+    if axes is None:
+        return None
+    result = list(builder.dims(_first(node)))
+    for index, axis in enumerate(axes):
+        size, step = result[axis], 1 if steps is None else steps[index]
+        if starts is not None and ends is not None:
+            start, end = starts[index], ends[index]
+            if isinstance(size, int):
+                result[axis] = len(range(size)[start:end:step])
+                continue
+            if (abs(step), start, end) == (1, *((0, _END) if step > 0 else (-1, _BEGIN))):
+                continue
+        result[axis] = sympy.Symbol(f"{node.outputs[0].name}_d{axis % len(result)}", integer=True, nonnegative=True)
+    return tuple(result)
+
+
+def _slice_inputs(node: ir.Node) -> tuple[list[int] | None, ...]:
+    """Starts, ends, axes and steps as far as they are known; axes that are left out are the first ones."""
+    starts, ends, axes, steps = [*map(ints_of, node.inputs[1:]), *[None] * 4][:4]
+    if len(node.inputs) < 4 and (starts is not None or ends is not None):
+        axes = list(range(len(starts or ends or ())))
+    if len(node.inputs) > 4 and steps is None:
+        # By how much is not known either.
+        starts = None
+    return starts, ends, axes, steps
+
+
+_END, _BEGIN = 2**63 - 1, -(2**63)
+
+
+def _reduce(node: ir.Node, builder: Builder) -> Dims | None:
+    dims = builder.dims(_first(node))
+    axes = _axes(node, builder)
+    if axes is None:
+        if len(node.inputs) > 1 and node.inputs[1] is not None:
+            return None
+        axes = list(range(len(dims)))
+    keepdims = node.attributes.get("keepdims")
+    keep = keepdims is None or keepdims.as_int() == 1
+    places = {axis % max(len(dims), 1) for axis in axes}
+    return tuple(1 if axis in places else dim for axis, dim in enumerate(dims) if keep or axis not in places)
+
+
+def _shape(node: ir.Node, builder: Builder) -> Dims:
+    rank = len(builder.dims(_first(node)))
+    start, end = node.attributes.get("start"), node.attributes.get("end")
+    return (len(range(rank)[start.as_int() if start else 0 : end.as_int() if end else rank]),)
+
+
+_RULES: Mapping[str, Callable[[ir.Node, Builder], Dims | None]] = {
+    "MatMul": _matmul,
+    "Transpose": _transpose,
+    "Reshape": _reshape,
+    "Expand": _expand,
+    "Unsqueeze": _unsqueeze,
+    "Squeeze": _squeeze,
+    "Concat": _concat,
+    "Gather": _gather,
+    "Slice": _slice,
+    "Shape": _shape,
+    **dict.fromkeys(
+        (
+            "ReduceMean",
+            "ReduceSum",
+            "ReduceMax",
+            "ReduceMin",
+            "ReduceProd",
+            "ReduceL1",
+            "ReduceL2",
+            "ReduceLogSumExp",
+            "ReduceSumSquare",
+        ),
+        _reduce,
+    ),
+}
+
+
+def _first(node: ir.Node) -> ir.Value:
+    value = node.inputs[0]
+    if value is None:
+        raise ValueError(f"{node.op_type} without its first input")
+    return value
+
+
+def _input_dims(node: ir.Node, builder: Builder) -> list[Dims]:
+    return [builder.dims(value) for value in node.inputs if value is not None]
+
+
+def infer(node: ir.Node, builder: Builder) -> list[Dims | None]:
+    """Shapes of a node's outputs; None where neither a rule nor ONNX knows."""
+    dims = _by_rule(node, builder)
+    return [dims] if dims is not None and len(node.outputs) == 1 else _ask_onnx(node, builder)
+
+
+def quick(value: ir.Value, builder: Builder) -> Dims | None:
+    """The shape if it is recorded or a rule tells it, without asking ONNX."""
+    known = builder.recorded_dims(value)
+    if known is not None:
+        return known
+    node = value.producer()
+    if node is not None and node.op_type == "Cast":
+        # Of an operator that was computed in a wider type, and that only ONNX knows the shape of.
+        return quick(_first(node), builder)
+    return _by_rule(node, builder) if node is not None and value.index() == 0 else None
+
+
+def _by_rule(node: ir.Node, builder: Builder) -> Dims | None:
+    if node.domain != "":
+        return None
+    if node.op_type in _SAME_AS_FIRST:
+        return builder.dims(_first(node))
+    if node.op_type in _ELEMENTWISE:
+        return broadcast(_input_dims(node, builder))
+    rule = _RULES.get(node.op_type)
+    return rule(node, builder) if rule is not None else None
+
+
+def _ask_onnx(node: ir.Node, builder: Builder) -> list[Dims | None]:
+    nothing: list[Dims | None] = [None] * len(node.outputs)
+    if not onnx.defs.has(node.op_type, node.domain):
+        return nothing
+    opset = builder.opset_version if node.domain == "" else builder.graph.opset_imports[node.domain]
+    schema = onnx.defs.get_schema(node.op_type, opset, node.domain)
+    types, data = {}, {}
+    for value in node.inputs:
+        if value is None or value.dtype is None:
+            continue
+        builder.stamp(value, builder.dims(value))
+        types[str(value.name)] = ir.serde.serialize_value(value).type
+        if value.const_value is not None and value.const_value.size <= 64:
+            data[str(value.name)] = ir.serde.serialize_tensor(value.const_value)
+    # Outputs without a dtype are inferred together with their shape.
+    inferred = onnx.shape_inference.infer_node_outputs(
+        schema, ir.serde.serialize_node(node), types, data, opset_imports=_opsets(builder)
+    )
+    return [_read(inferred.get(str(output.name)), output, builder) for output in node.outputs]
+
+
+def _opsets(builder: Builder) -> list[onnx.OperatorSetIdProto]:
+    return [
+        onnx.OperatorSetIdProto(domain=domain, version=version)
+        for domain, version in builder.graph.opset_imports.items()
+    ]
+
+
+def _read(type_proto: onnx.TypeProto | None, output: ir.Value, builder: Builder) -> Dims | None:
+    if type_proto is None or not type_proto.HasField("tensor_type"):
+        return None
+    tensor = type_proto.tensor_type
+    if output.type is None and tensor.elem_type:
+        output.type = ir.TensorType(ir.DataType(tensor.elem_type))
+    if not tensor.HasField("shape"):
+        return None
+    result: list[Dim] = []
+    for position, dim in enumerate(tensor.shape.dim):
+        if dim.HasField("dim_value"):
+            result.append(dim.dim_value)
+        elif dim.dim_param:
+            result.append(builder.expr_named(dim.dim_param))
+        else:
+            result.append(sympy.Symbol(f"{output.name}_d{position}", integer=True, nonnegative=True))
+    return tuple(result)

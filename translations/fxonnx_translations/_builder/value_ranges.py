@@ -1,0 +1,236 @@
+"""Between which numbers the elements of integer tensors lie: positions and masks that are known before the model runs.
+
+Models compute positions and compare them, and with dynamic sizes nothing of that is a constant. Many of the results
+are known all the same: the last token may see every token, and tokens that follow each other belong together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import onnx_ir as ir
+
+from .constants import array_of
+from .symbolic_dims import Dim
+
+if TYPE_CHECKING:
+    from .builder import Builder
+
+__all__ = ["COMPARISONS", "bounds", "comparison", "counts_up", "is_of_weights", "shows_something"]
+
+Bounds: TypeAlias = tuple[Dim, Dim]
+"""The smallest and the largest element that there can be; for booleans 0 is False."""
+
+_LARGEST_CONSTANT = 2**16
+_UNKNOWN_BOOL: Bounds = (0, 1)
+_MOVES = frozenset(
+    {"Squeeze", "Unsqueeze", "Reshape", "Expand", "Slice", "Identity", "Transpose", "Gather", "Split", "Flatten"}
+)
+COMPARISONS = frozenset({"Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual"})
+
+
+def bounds(builder: Builder, value: ir.Value | None) -> Bounds | None:
+    """Between what the elements of a tensor of integers or booleans lie, if that is known."""
+    if value is None or value.dtype is None or not (value.dtype.is_integer() or value.dtype == ir.DataType.BOOL):
+        return None
+    if value not in builder.bounds:
+        builder.bounds[value] = _bounds(builder, value)
+    return builder.bounds[value]
+
+
+def _bounds(builder: Builder, value: ir.Value) -> Bounds | None:
+    expr = builder.size_of(value)
+    if expr is not None:
+        return expr, expr
+    array = array_of(value)
+    if array is not None:
+        is_small = 0 < array.size <= _LARGEST_CONSTANT
+        return (int(array.min()), int(array.max())) if is_small else None
+    node = value.producer()
+    fallback = _UNKNOWN_BOOL if value.dtype == ir.DataType.BOOL else None
+    if node is None or node.domain != "":
+        return fallback
+    if node.op_type in _MOVES:
+        return bounds(builder, node.inputs[0])
+    if node.op_type in COMPARISONS:
+        decided = comparison(builder, node.op_type, *node.inputs)
+        return fallback if decided is None else (int(decided), int(decided))
+    rule = _RULES.get(node.op_type)
+    return fallback if rule is None else rule(builder, node) or fallback
+
+
+def comparison(builder: Builder, op_type: str, left: ir.Value | None, right: ir.Value | None) -> bool | None:
+    """What a comparison says of all elements, if it is the same for all."""
+    first, second = bounds(builder, left), bounds(builder, right)
+    if first is None or second is None:
+        return None
+    if op_type in ("Greater", "GreaterOrEqual"):
+        first, second, op_type = second, first, op_type.replace("Greater", "Less")
+    (low, high), (other_low, other_high) = first, second
+    if op_type == "Equal":
+        if low == high == other_low == other_high:
+            return True
+        return False if _is_less(high, other_low) or _is_less(other_high, low) else None
+    if op_type == "Less":
+        return True if _is_less(high, other_low) else False if _is_at_most(other_high, low) else None
+    return True if _is_at_most(high, other_low) else False if _is_less(other_high, low) else None
+
+
+def _is_at_most(first: Dim, second: Dim) -> bool:
+    difference = second - first
+    return difference >= 0 if isinstance(difference, int) else difference.is_nonnegative is True
+
+
+def _is_less(first: Dim, second: Dim) -> bool:
+    difference = second - first
+    return difference > 0 if isinstance(difference, int) else difference.is_positive is True
+
+
+def _range(builder: Builder, node: ir.Node) -> Bounds | None:
+    start, limit = (bounds(builder, value) for value in node.inputs[:2])
+    step = array_of(node.inputs[2])
+    # Who counts up from a start relies on it being the smallest there is.
+    if start is None or limit is None or start[0] != start[1] or step is None or step.item() != 1:
+        return None
+    return start[0], limit[1] - 1
+
+
+def _sum(builder: Builder, node: ir.Node) -> Bounds | None:
+    left, right = (bounds(builder, value) for value in node.inputs)
+    return None if left is None or right is None else (left[0] + right[0], left[1] + right[1])
+
+
+def _difference(builder: Builder, node: ir.Node) -> Bounds | None:
+    left, right = (bounds(builder, value) for value in node.inputs)
+    return None if left is None or right is None else (left[0] - right[1], left[1] - right[0])
+
+
+def _cast(builder: Builder, node: ir.Node) -> Bounds | None:
+    known, to = bounds(builder, node.inputs[0]), node.attributes["to"].as_int()
+    if known is None or to in (ir.DataType.INT64, ir.DataType.INT32):
+        return known
+    # Smaller integers wrap.
+    if to != ir.DataType.BOOL:
+        return None
+    if known == (0, 0):
+        return known
+    return (1, 1) if _is_less(0, known[0]) else None
+
+
+def _and(builder: Builder, node: ir.Node) -> Bounds | None:
+    known = [bounds(builder, value) for value in node.inputs]
+    return (0, 0) if (0, 0) in known else (1, 1) if known == [(1, 1), (1, 1)] else None
+
+
+def _or(builder: Builder, node: ir.Node) -> Bounds | None:
+    known = [bounds(builder, value) for value in node.inputs]
+    return (1, 1) if (1, 1) in known else (0, 0) if known == [(0, 0), (0, 0)] else None
+
+
+def _not(builder: Builder, node: ir.Node) -> Bounds | None:
+    known = bounds(builder, node.inputs[0])
+    return None if known is None else (1 - known[1], 1 - known[0])
+
+
+def _same_in_all(builder: Builder, node: ir.Node) -> Bounds | None:
+    known = {bounds(builder, value) for value in node.inputs}
+    return known.pop() if len(known) == 1 else None
+
+
+def _zeros(builder: Builder, node: ir.Node) -> Bounds | None:
+    return (0, 0) if bounds(builder, node.inputs[0]) == (0, 0) else None
+
+
+_RULES: Mapping[str, Callable[[Any, ir.Node], Bounds | None]] = MappingProxyType(
+    {
+        "Range": _range,
+        "Add": _sum,
+        "Sub": _difference,
+        "Cast": _cast,
+        "And": _and,
+        "Or": _or,
+        "Not": _not,
+        "Concat": _same_in_all,
+        "CumSum": _zeros,
+    }
+)
+
+
+def counts_up(builder: Builder, value: ir.Value | None) -> bool:
+    """Whether the elements along the last axis are n, n + 1, n + 2 and so on."""
+    while value is not None:
+        node = value.producer()
+        if node is None or node.domain != "" or builder.dims(value)[-1] == 1:
+            return False
+        if node.op_type == "Range":
+            step = array_of(node.inputs[2])
+            return step is not None and step.item() == 1
+        if node.op_type == "Expand" and builder.dims(node.inputs[0])[-1:] != builder.dims(value)[-1:]:  # type: ignore[arg-type]
+            return False
+        if node.op_type not in ("Unsqueeze", "Expand"):
+            return False
+        value = node.inputs[0]
+    return False
+
+
+def shows_something(builder: Builder, mask: ir.Value) -> bool:
+    """Whether every row of a mask is known to have an element that is True, or above -inf: itself, for example."""
+    array = array_of(mask)
+    node = mask.producer()
+    if mask.dtype != ir.DataType.BOOL:
+        return _is_finite(mask) if array is None else bool((array > -np.inf).any(axis=-1).all())
+    if array is not None:
+        return bool(array.any(axis=-1).all())
+    if node is not None and node.op_type in ("Unsqueeze", "Expand") and node.inputs[0] is not None:
+        # Rows are repeated, or there are more axes in front of them.
+        last = builder.dims(mask)[-1]
+        return last != 1 and builder.dims(node.inputs[0])[-1:] == (last,) and shows_something(builder, node.inputs[0])
+    if node is None or node.domain != "" or node.op_type not in ("LessOrEqual", "GreaterOrEqual"):
+        return bounds(builder, mask) == (1, 1)
+    keys, query = node.inputs if node.op_type == "LessOrEqual" else reversed(node.inputs)
+    first, lowest = bounds(builder, keys), bounds(builder, query)
+    # The first key is the lowest of its row, and no query is below it.
+    return first is not None and lowest is not None and counts_up(builder, keys) and _is_at_most(first[0], lowest[0])
+
+
+def _is_finite(value: ir.Value | None) -> bool:
+    """Whether floats are finite by the way they are chosen."""
+    array, node = array_of(value), None if value is None else value.producer()
+    if array is not None:
+        return bool(np.isfinite(array).all())
+    if node is None or node.domain != "":
+        return is_of_weights(value)
+    if node.op_type in _MOVES:
+        return _is_finite(node.inputs[0])
+    if node.op_type == "Where":
+        return all(map(_is_finite, node.inputs[1:]))
+    return is_of_weights(value) or (node.op_type in ("Add", "Sub") and all(map(_is_finite, node.inputs)))
+
+
+_OF_NUMBERS = frozenset({"Add", "Sub", "Mul", "Sigmoid", "Tanh", "Concat"})
+
+
+def is_of_weights(value: ir.Value | None) -> bool:
+    """Whether floats are chosen from weights or computed from them alone: a bias for relative positions, for example."""
+    node = None if value is None else value.producer()
+    if value is None or node is None:
+        return value is not None and _is_parameter(value)
+    if node.domain != "":
+        return False
+    if node.op_type in _MOVES:
+        return is_of_weights(node.inputs[0])
+    return node.op_type in _OF_NUMBERS and all(map(is_of_weights, node.inputs))
+
+
+def _is_parameter(value: ir.Value) -> bool:
+    """Whether an initializer is a parameter, or computed from parameters; a buffer may be a mask itself."""
+    if not value.is_initializer() or value.graph is None:
+        return False
+    kind = value.metadata_props.get("pkg.torch.export.graph_signature.InputSpec.kind")
+    if kind is not None:
+        return kind == "PARAMETER"
+    sources = value.metadata_props.get("pkg.fxonnx.derived_from", "").split(", ")
+    return all(name in value.graph.initializers and _is_parameter(value.graph.initializers[name]) for name in sources)

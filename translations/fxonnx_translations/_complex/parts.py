@@ -1,0 +1,116 @@
+"""Complex operands as pairs of real ones, and the operators that act on each part alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import Any, TypeAlias
+
+import onnx_ir as ir
+import torch
+
+from .._builder.op import Op, Unsupported
+from .._builder.symbolic_dims import Dim
+
+__all__ = ["Pair", "is_complex", "join", "on_parts", "pair_of", "part_dtype", "real_alone", "split_operand"]
+
+Pair: TypeAlias = tuple[ir.Value, ir.Value]
+"""The real and the imaginary parts, of one shape and element type."""
+
+
+def is_complex(op: Op, value: ir.Value) -> bool:
+    """Whether a value of the graph holds complex numbers: the captured graph said so when it was made."""
+    return value in op.complex_values
+
+
+def split_operand(op: Op, value: Any) -> tuple[Any, Any]:
+    """The parts of an operand: a pair of values for a tensor, of numbers for a number; of zeros for a real one."""
+    if isinstance(value, complex):
+        return value.real, value.imag
+    if not isinstance(value, ir.Value):
+        return value, 0.0
+    if is_complex(op, value):
+        return op.parts(value)
+    return value, op.const(0.0, part_dtype(op))
+
+
+def part_dtype(op: Op) -> ir.DataType:
+    """The element type of the parts of the (first) complex result, or FLOAT."""
+    return next((result.dtype for result in op.results if result.torch_dtype.is_complex), ir.DataType.FLOAT)
+
+
+def pair_of(op: Op, value: ir.Value | Dim | complex | float | bool, dtype: ir.DataType) -> Pair:
+    """An operand as a pair in the given element type; the imaginary part of a real one is a 0-dim zero."""
+    if isinstance(value, ir.Value) and is_complex(op, value):
+        real, imaginary = op.parts(value)
+        return op.cast(real, dtype), op.cast(imaginary, dtype)
+    if isinstance(value, complex):
+        return op.const(value.real, dtype), op.const(value.imag, dtype)
+    return op.operand(value, dtype), op.const(0.0, dtype)
+
+
+def _filled(op: Op, argument: Any) -> tuple[Any, Any]:
+    """The parts of a data argument, zeros of full shape for what is real: views and joins look at the shape."""
+    if isinstance(argument, (list, tuple)):
+        pairs = [_filled(op, item) for item in argument]
+        return [real for real, _ in pairs], [imaginary for _, imaginary in pairs]
+    if argument is None:
+        return None, None
+    real, imaginary = split_operand(op, argument)
+    if isinstance(argument, ir.Value) and not is_complex(op, argument) and _makes_complex(op):
+        real = op.cast(real, part_dtype(op))
+        imaginary = op.expand(imaginary, op.dims(argument))
+    return real, imaginary
+
+
+def _makes_complex(op: Op) -> bool:
+    return any(result.torch_dtype.is_complex for result in op.results)
+
+
+def _plain(argument: Any) -> Any:
+    if isinstance(argument, torch.dtype) and argument.is_complex:
+        return argument.to_real()
+    if isinstance(argument, complex):
+        raise Unsupported("a complex number as an argument that is not data")
+    return argument
+
+
+def on_parts(translation: Callable[..., Any], data: Sequence[str]) -> Callable[..., Any]:
+    """A translation of complex calls that runs the one for real calls on the real, then on the imaginary parts.
+
+    Args:
+        translation: The operator's translation for real numbers.
+        data: The names of the arguments that hold the numbers.
+    """
+
+    @wraps(translation)
+    def run(op: Op, **arguments: Any) -> Any:
+        parts = {name: _filled(op, argument) for name, argument in arguments.items() if name in data}
+        rest = {name: _plain(argument) for name, argument in arguments.items() if name not in data}
+        part = op.for_parts()
+        if not _makes_complex(op):
+            # A real tensor next to a complex one of which only the shape counts, or only the real part.
+            return translation(part, **rest, **{name: pair[0] for name, pair in parts.items()})
+        reals, imaginaries = (
+            translation(part, **rest, **{name: pair[which] for name, pair in parts.items()}) for which in (0, 1)
+        )
+        if isinstance(reals, ir.Value):
+            return op.join(reals, imaginaries)
+        # What is not complex, such as indices, is the same for both parts.
+        return [
+            op.join(real, imaginary) if result.torch_dtype.is_complex else real
+            for real, imaginary, result in zip(reals, imaginaries, op.results, strict=True)
+        ]
+
+    return run
+
+
+def join(op: Op, real: ir.Value, imaginary: ir.Value) -> ir.Value:
+    """The result of the FX node from two parts, one of which may have fewer axes or sizes of 1."""
+    shape = op.result.shape
+    return op.join(op.expand(real, shape), op.expand(imaginary, shape))
+
+
+def real_alone(op: Op, *operands: Any) -> ir.DataType:
+    """The element type of the parts in which torch computes with these operands; for results that are not complex."""
+    return op.compute_dtype(*(operand.real if isinstance(operand, complex) else operand for operand in operands))

@@ -1,0 +1,118 @@
+"""Reductions of complex tensors that are not one reduction of each part, and the places that are not zero."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import onnx_ir as ir
+
+from .._aten import indexing, search
+from .._aten import reduction as real_reduction
+from .._builder.op import Op
+from .._registry import translates
+from .arithmetic import multiply
+from .parts import Pair, pair_of, part_dtype
+from .polar import angle_of, size_of
+
+
+def _product_of_polar(op: Op, value: Pair, axis: int) -> Pair:
+    """The product of any number of factors: that of their sizes, at the sum of their angles."""
+    dtype = op.dtype_of(value[0])
+    wide = op.cast(value[0], ir.DataType.DOUBLE), op.cast(value[1], ir.DataType.DOUBLE)
+    angle = op.ReduceSum(angle_of(op, wide), [axis], keepdims=1)
+    size = op.ReduceProd(size_of(op, value), [axis], keepdims=1)
+    return op.Mul(size, op.cast(op.Cos(angle), dtype)), op.Mul(size, op.cast(op.Sin(angle), dtype))
+
+
+def _product(op: Op, value: Pair, axis: int) -> Pair:
+    """The product along an axis, which has size 1 afterwards, by halves."""
+    shape = op.dims(value[0])
+    length = shape[axis]
+    if not isinstance(length, int):
+        return _product_of_polar(op, value, axis)
+    if length == 0:
+        ones = [*shape[:axis], 1, *shape[axis + 1 :]]
+        dtype = op.dtype_of(value[0])
+        return op.expand(op.const(1.0, dtype), ones), op.expand(op.const(0.0, dtype), ones)
+    while length > 1:
+        half = length // 2
+        first, second, rest = (
+            (op.Slice(value[0], [begin], [end], [axis]), op.Slice(value[1], [begin], [end], [axis]))
+            for begin, end in ((0, half), (half, 2 * half), (2 * half, length))
+        )
+        value = multiply(op, first, second)
+        if length % 2:
+            value = op.Concat(value[0], rest[0], axis=axis), op.Concat(value[1], rest[1], axis=axis)
+        length -= half
+    return value
+
+
+@translates("aten::prod", complex=True)
+def prod(op: Op, self: ir.Value, dtype: Any = None) -> ir.Value:
+    """aten::prod(Tensor self, *, ScalarType? dtype=None) -> Tensor"""
+    real, imaginary = pair_of(op, self, part_dtype(op))
+    if not op.dims(real):
+        return op.join(real, imaginary)
+    flat = op.Reshape(real, [-1]), op.Reshape(imaginary, [-1])
+    made = _product(op, flat, 0)
+    return op.join(op.Squeeze(made[0], [0]), op.Squeeze(made[1], [0]))
+
+
+@translates("aten::prod.dim_int", complex=True)
+def prod_dim(op: Op, self: ir.Value, dim: int, keepdim: bool = False, dtype: Any = None) -> ir.Value:
+    """aten::prod.dim_int(Tensor self, int dim, bool keepdim=False, *, ScalarType? dtype=None) -> Tensor"""
+    pair = pair_of(op, self, part_dtype(op))
+    rank = op.rank_of(pair[0])
+    if rank == 0:
+        return op.join(*pair)
+    axis = op.axis(dim, rank)
+    real, imaginary = _product(op, pair, axis)
+    return op.join(real, imaginary) if keepdim else op.join(op.Squeeze(real, [axis]), op.Squeeze(imaginary, [axis]))
+
+
+@translates("aten::var.correction", "aten::var", "aten::var.dim", complex=True)
+def var(
+    op: Op, self: ir.Value, dim: Any = None, unbiased: bool = True, keepdim: bool = False, correction: Any = None
+) -> ir.Value:
+    """aten::var.correction(Tensor self, int[1]? dim=None, *, Scalar? correction=None, bool keepdim=False) -> Tensor
+    aten::var(Tensor self, bool unbiased=True) -> Tensor
+    aten::var.dim(Tensor self, int[1]? dim, bool unbiased=True, bool keepdim=False) -> Tensor
+    """
+    real, imaginary = (real_reduction.var(op, part, dim, unbiased, keepdim, correction) for part in op.parts(self))
+    return op.Add(real, imaginary)
+
+
+@translates("aten::std.correction", "aten::std", "aten::std.dim", complex=True)
+def std(
+    op: Op, self: ir.Value, dim: Any = None, unbiased: bool = True, keepdim: bool = False, correction: Any = None
+) -> ir.Value:
+    """aten::std.correction(Tensor self, int[1]? dim=None, *, Scalar? correction=None, bool keepdim=False) -> Tensor
+    aten::std(Tensor self, bool unbiased=True) -> Tensor
+    aten::std.dim(Tensor self, int[1]? dim, bool unbiased=True, bool keepdim=False) -> Tensor
+    """
+    return op.Sqrt(var(op, self, dim, unbiased, keepdim, correction))
+
+
+def _is_not_zero(op: Op, value: ir.Value) -> ir.Value:
+    real, imaginary = op.parts(value)
+    return op.Or(op.cast(real, ir.DataType.BOOL), op.cast(imaginary, ir.DataType.BOOL))
+
+
+@translates("aten::nonzero", "aten::argwhere", complex=True)
+def nonzero(op: Op, self: ir.Value) -> ir.Value:
+    """aten::nonzero(Tensor self) -> Tensor
+    aten::argwhere(Tensor self) -> Tensor
+    """
+    return indexing.nonzero(op, _is_not_zero(op, self))
+
+
+@translates("aten::nonzero_static", complex=True)
+def nonzero_static(op: Op, self: ir.Value, *, size: int, fill_value: int = -1) -> ir.Value:
+    """aten::nonzero_static(Tensor self, *, SymInt size, int fill_value=-1) -> Tensor"""
+    return search.nonzero_static(op, _is_not_zero(op, self), size=size, fill_value=fill_value)
+
+
+@translates("aten::nonzero_numpy", complex=True)
+def nonzero_numpy(op: Op, self: ir.Value) -> list[ir.Value]:
+    """aten::nonzero_numpy(Tensor self) -> Tensor[]"""
+    return indexing.nonzero_numpy(op, _is_not_zero(op, self))

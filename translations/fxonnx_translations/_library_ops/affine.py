@@ -1,0 +1,116 @@
+"""Affine quantization, ``round(x / scale) + zero_point``, in the one form that runtimes recognize where there is one.
+
+QuantizeLinear divides by the scale, torch multiplies with its reciprocal: a quotient within a rounding error of a half
+may become the integer on its other side, about one in a million. Written out to the bit, no runtime would use its
+integer kernels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import onnx_ir as ir
+
+from .._builder import dtypes
+from .._builder.op import Op
+
+__all__ = ["RANGES", "along", "dequantized", "dequantizes", "quantized", "quantizes", "typed"]
+
+FLOAT = ir.DataType.FLOAT
+
+RANGES = {
+    ir.DataType.INT8: (-(2**7), 2**7 - 1),
+    ir.DataType.UINT8: (0, 2**8 - 1),
+    ir.DataType.INT16: (-(2**15), 2**15 - 1),
+    ir.DataType.UINT16: (0, 2**16 - 1),
+}
+"""What the element types of QuantizeLinear hold."""
+
+_EIGHT_BITS = (ir.DataType.INT8, ir.DataType.UINT8)
+
+
+def quantizes(op: Op, dtype: ir.DataType, zero_point: ir.Value, axis: int | None) -> bool:
+    """Whether QuantizeLinear can give this type at the target opset."""
+    if dtype not in RANGES or op.dtype_of(zero_point).is_floating_point():
+        return False
+    if op.opset < (13 if axis is not None else 10) or (dtype not in _EIGHT_BITS and op.opset < 21):
+        return False
+    low, high = RANGES[dtype]
+    numbers = op.numbers(zero_point)
+    return numbers is None or all(low <= number <= high for number in numbers)
+
+
+def dequantizes(op: Op, dtype: ir.DataType, zero_point: ir.Value | None, axis: int | None) -> bool:
+    """Whether DequantizeLinear takes this type at the target opset."""
+    if dtype == ir.DataType.INT32:
+        return (zero_point is None or op.is_zero(zero_point)) and op.opset >= (13 if axis is not None else 10)
+    if zero_point is None:
+        return dtype in RANGES and quantizes(op, dtype, op.const(0), axis)
+    return quantizes(op, dtype, zero_point, axis)
+
+
+def along(op: Op, parameter: ir.Value, axis: int | None, rank: int) -> ir.Value:
+    """A parameter per channel in the shape that broadcasts along an axis of a tensor of some rank."""
+    return parameter if axis is None else op.Unsqueeze(parameter, list(range(1, rank - axis)))
+
+
+def typed(op: Op, parameter: ir.Value, dtype: ir.DataType) -> ir.Value:
+    """The parameter in another element type, without a node where it is known: runtimes look for constants."""
+    if op.dtype_of(parameter) == dtype:
+        return parameter
+    numbers = op.numbers(parameter)
+    if numbers is not None:
+        return op.const(numbers if op.rank_of(parameter) else numbers[0], dtype)
+    to = dtypes.to_torch_dtype(dtype)
+    stored = op.derived(parameter, dtype.name.lower(), lambda tensor: tensor.to(to), force=True)
+    return op.cast(parameter, dtype) if stored is None else stored
+
+
+def quantized(
+    op: Op,
+    x: ir.Value,
+    scale: ir.Value,
+    zero_point: ir.Value,
+    limits: tuple[ir.Value | int, ir.Value | int],
+    dtype: ir.DataType,
+    axis: int | None = None,
+) -> ir.Value:
+    """The integers that stand for a FLOAT tensor.
+
+    Args:
+        op: The op object.
+        x: FLOAT, of any rank.
+        scale: 0-dim, or one per channel.
+        zero_point: As ``scale``.
+        limits: Smallest and largest result.
+        dtype: Type of the result.
+        axis: The axis of the channels, not negative, or None.
+    """
+    if quantizes(op, dtype, zero_point, axis):
+        integers = op.QuantizeLinear(x, typed(op, scale, FLOAT), typed(op, zero_point, dtype), axis=axis)
+        return _limited(op, integers, limits, dtype)
+    rank = op.rank_of(x)
+    reciprocal = along(op, op.cast(op.Reciprocal(scale), FLOAT), axis, rank)
+    shifted = op.Add(op.Round(op.Mul(x, reciprocal)), along(op, op.cast(zero_point, FLOAT), axis, rank))
+    low, high = (op.cast(limit, FLOAT) if isinstance(limit, ir.Value) else float(limit) for limit in limits)
+    return op.cast(op.Clip(shifted, low, high), dtype)
+
+
+def _limited(op: Op, integers: ir.Value, limits: Sequence[ir.Value | int], dtype: ir.DataType) -> ir.Value:
+    """QuantizeLinear saturates at the limits of the type."""
+    if tuple(limits) == RANGES[dtype]:
+        return integers
+    return op.Clip(integers, *(op.operand(limit, dtype) for limit in limits))
+
+
+def dequantized(
+    op: Op, integers: ir.Value, scale: ir.Value, zero_point: ir.Value | None, axis: int | None = None
+) -> ir.Value:
+    """The FLOAT tensor that integers stand for; see :func:`quantized`. They must be ones that ``dequantizes`` takes."""
+    dtype = op.dtype_of(integers)
+    shift = None if zero_point is None or dtype == ir.DataType.INT32 else typed(op, zero_point, dtype)
+    result = op.DequantizeLinear(integers, typed(op, scale, FLOAT), shift, axis=axis)
+    if result.type is None:
+        # From opset 23 on the schema no longer ties it to the scale's.
+        result.type = ir.TensorType(FLOAT)
+    return result

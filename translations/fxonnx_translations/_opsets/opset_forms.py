@@ -1,0 +1,413 @@
+"""Differences of form between opsets: translations are written in the newest form, this table rewrites the call.
+
+An operator that does not exist at an opset is another matter: see ``compositions``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx_ir as ir
+
+from .._builder.constants import array_of
+from .._builder.op_schema import OpFacts, default_of
+from .._builder.shape_inference import ints_of
+
+if TYPE_CHECKING:
+    from .._builder.builder import Builder
+
+__all__ = ["FORMS", "Form", "FormError", "check_form"]
+
+
+class FormError(ValueError):
+    """The call can not be written in the older form."""
+
+
+Form = Callable[["Builder", str, list[Any], dict[str, Any]], "ir.Value | None"]
+"""Changes inputs and attributes in place, or emits something else and returns its value."""
+
+
+def _ints(value: Any, what: str) -> list[int]:
+    if isinstance(value, (list, tuple)):
+        return [int(item) for item in value]
+    numbers = ints_of(value) if isinstance(value, ir.Value) else None
+    if numbers is not None:
+        return numbers
+    raise FormError(f"{what} must be known at export time before it became an input")
+
+
+def _input_to_attribute(name: str, index: int = 1) -> Form:
+    def form(builder: Builder, op_type: str, inputs: list[Any], attributes: dict[str, Any]) -> None:
+        attributes.pop("noop_with_empty_axes", None)
+        if len(inputs) > index:
+            value = inputs.pop(index)
+            if value is not None:
+                attributes[name] = _ints(value, f"{name} of {op_type}")
+
+    return form
+
+
+def _axes_from_the_front(builder: Builder, op_type: str, inputs: list[Any], attributes: dict[str, Any]) -> None:
+    """ONNX Runtime does not reduce along negative axes of an empty tensor: it returns one of the input's shape."""
+    axes = inputs[1] if len(inputs) > 1 else None
+    numbers = ints_of(axes) if isinstance(axes, ir.Value) else axes
+    if numbers is None or min(numbers, default=0) >= 0:
+        return
+    rank = builder.rank(inputs[0])
+    if rank:
+        inputs[1] = [axis % rank for axis in numbers]
+
+
+def _drop(*names: str) -> Form:
+    def form(builder: Builder, op_type: str, inputs: list[Any], attributes: dict[str, Any]) -> None:
+        for name in names:
+            attributes.pop(name, None)
+
+    return form
+
+
+def _split(builder: Builder, op_type: str, inputs: list[Any], attributes: dict[str, Any]) -> None:
+    attributes.pop("num_outputs", None)
+    if builder.opset_version < 13 and len(inputs) > 1:
+        attributes["split"] = _ints(inputs.pop(1), "split of Split")
+
+
+def _softmax_of_last_axis(
+    builder: Builder, op_type: str, inputs: list[Any], attributes: dict[str, Any]
+) -> ir.Value | None:
+    """Before opset 13 Softmax flattened everything from ``axis`` on, which is the same only for the last axis."""
+    rank = len(builder.dims(inputs[0]))
+    axis = attributes.get("axis", -1) % max(rank, 1)
+    attributes["axis"] = rank - 1
+    if axis == rank - 1:
+        return None
+    perm = list(range(rank))
+    perm[axis], perm[-1] = perm[-1], perm[axis]
+    moved = builder.value_of("Transpose", inputs[0], perm=perm)
+    return builder.value_of("Transpose", builder.value_of(op_type, moved, axis=rank - 1), perm=perm)
+
+
+def _clip_of_integers(builder: Builder, op_type: str, inputs: list[Any], attributes: dict[str, Any]) -> ir.Value | None:
+    """Before opset 12 Clip takes floats only."""
+    value, low, high = (*inputs, None, None)[:3]
+    if value.dtype.is_floating_point():
+        return None
+    if low is not None:
+        value = builder.value_of("Max", value, low)
+    return value if high is None else builder.value_of("Min", value, high)
+
+
+def _extremum_of_integers(
+    builder: Builder, op_type: str, inputs: list[Any], attributes: dict[str, Any]
+) -> ir.Value | None:
+    """Before opset 12 Max and Min take floats only."""
+    typed = [value for value in inputs if isinstance(value, ir.Value)]
+    if not typed or typed[0].dtype is None or typed[0].dtype.is_floating_point():
+        return None
+    result, *others = [
+        value if isinstance(value, ir.Value) else builder.constant(value, typed[0].dtype) for value in inputs
+    ]
+    for other in others:
+        smaller = builder.value_of("Less", result, other)
+        pair = (other, result) if op_type == "Max" else (result, other)
+        result = builder.value_of("Where", smaller, *pair)
+    return result
+
+
+def _empty_for_absent(builder: Builder, op_type: str, inputs: list[Any], attributes: dict[str, Any]) -> None:
+    """Before opset 13 the optional inputs of Resize were empty tensors instead."""
+    inputs[1:3] = [builder.constant([], ir.DataType.FLOAT) if value is None else value for value in inputs[1:3]]
+
+
+def _clip_attributes(builder: Builder, op_type: str, inputs: list[Any], attributes: dict[str, Any]) -> ir.Value | None:
+    """Before opset 11 the bounds of Clip were attributes, which have to be known; those of Max and Min need not be."""
+    value, *bounds = inputs
+    numbers = [_number(bound) for bound in bounds]
+    if any(number is None and bound is not None for number, bound in zip(numbers, bounds, strict=True)):
+        for name, bound in zip(("Max", "Min"), bounds, strict=False):
+            value = value if bound is None else builder.value_of(name, value, bound)
+        return value  # type: ignore[no-any-return]
+    del inputs[1:]
+    attributes |= {name: number for name, number in zip(("min", "max"), numbers, strict=False) if number is not None}
+    return None
+
+
+def _number(value: Any) -> float | None:
+    """A scalar that is known, or None."""
+    if isinstance(value, ir.Value):
+        array = array_of(value)
+        return float(array.item()) if array is not None and array.size == 1 else None
+    return None if value is None else float(value)
+
+
+def _pad(builder: Builder, op_type: str, inputs: list[Any], attributes: dict[str, Any]) -> None:
+    """Before opset 11 everything about a padding was an attribute."""
+    pads, fill, axes = (*inputs[1:], None, None, None)[:3]
+    if axes is not None:
+        raise FormError("axes of Pad")
+    del inputs[1:]
+    attributes["pads"] = _ints(pads, "pads of Pad")
+    if fill is not None:
+        number = _number(fill)
+        if number is None:
+            raise FormError("the value of Pad must be known at export time before it became an input")
+        attributes["value"] = number
+
+
+def _slice(builder: Builder, op_type: str, inputs: list[Any], attributes: dict[str, Any]) -> ir.Value | None:
+    """Before opset 10 everything about a slice was an attribute, and there were no steps."""
+    starts, ends, axes, steps = (*inputs[1:], None, None)[:4]
+    if steps is not None and set(_ints(steps, "steps of Slice")) != {1}:
+        raise FormError("Slice has no steps")
+    if isinstance(ends, ir.Value) and ints_of(ends) is None:
+        return _gathered_slice(builder, inputs[0], starts, ends, [0] if axes is None else axes)
+    del inputs[1:]
+    attributes["starts"], attributes["ends"] = _ints(starts, "starts of Slice"), _ints(ends, "ends of Slice")
+    if axes is not None:
+        rank = len(builder.dims(inputs[0]))
+        attributes["axes"] = [axis % rank for axis in _ints(axes, "axes of Slice")]
+    return None
+
+
+def _gathered_slice(builder: Builder, value: ir.Value, starts: Any, end: ir.Value, axes: Any) -> ir.Value:
+    """A slice along one axis up to a size that is known at run time only."""
+    (start, *others), (axis, *_) = _ints(starts, "starts of Slice"), _ints(axes, "axes of Slice")
+    limit = builder.size_of(end)
+    if others or start < 0 or limit is None or not limit.is_nonnegative:
+        raise FormError("ends of Slice must be known at export time before it became an input, or one size")
+    dims = builder.dims(value)
+    size = dims[axis]
+    held = builder.constant([size]) if isinstance(size, int) else builder.symbols.value(builder, size)
+    count = end if limit == size else builder.value_of("Min", end, held)
+    if start:
+        count = builder.value_of("Max", builder.value_of("Sub", count, [start]), builder.constant([0]))
+    one = ir.tensor([1], dtype=ir.DataType.INT64)
+    places = builder.value_of("NonZero", builder.value_of("ConstantOfShape", count, value=one))
+    places = builder.value_of("Reshape", places, [-1])
+    if start:
+        places = builder.value_of("Add", places, [start])
+    return builder.value_of("Gather", value, places, axis=axis % len(dims))
+
+
+def _resize(builder: Builder, op_type: str, inputs: list[Any], attributes: dict[str, Any]) -> ir.Value | None:
+    """Before opset 11 Resize took scales only, and positions from the upper left corner; before 10 it was Upsample."""
+    value, _roi, scales, sizes = (*inputs, None, None, None)[:4]
+    factors = None if scales is None else array_of(scales)
+    dims = builder.dims(value)
+    wanted = None if sizes is None else ints_of(sizes)
+    if factors is None and wanted is not None and all(isinstance(dim, int) and dim for dim in dims):
+        factors = np.array(wanted, np.float32) / np.array(dims, np.float32)
+        # Shape inference and ONNX Runtime multiply in float or in double.
+        made = [
+            {int(dim * factor), int(np.float32(dim) * factor)}
+            for dim, factor in zip(dims, factors.tolist(), strict=True)
+        ]
+        if any(sizes != {size} for sizes, size in zip(made, wanted, strict=True)):
+            raise FormError("no scale makes this size of Resize")
+    if factors is None:
+        raise FormError("Resize has no sizes")
+    mode = attributes.get("mode", "nearest")
+    plain = attributes.get("coordinate_transformation_mode"), attributes.get("nearest_mode")
+    # Where the image becomes smaller, ONNX Runtime rounds in another direction.
+    if mode != "nearest" or plain != ("asymmetric", "floor") or factors.min() < 1:
+        raise FormError("Resize knows nearest neighbors of larger images only")
+    if builder.opset_version < 9:
+        return builder.value_of("Upsample", value, mode=mode, scales=[float(factor) for factor in factors])
+    constant = builder.constant([float(factor) for factor in factors], ir.DataType.FLOAT)
+    return builder.value_of("Upsample" if builder.opset_version < 10 else "Resize", value, constant, mode=mode)
+
+
+def _old_resize(builder: Builder, op_type: str, inputs: list[Any], attributes: dict[str, Any]) -> ir.Value | None:
+    is_old = len(inputs) == 2 and attributes.keys() <= {"mode"}
+    return None if is_old else _resize(builder, op_type, inputs, attributes)
+
+
+def _gemm(builder: Builder, op_type: str, inputs: list[Any], attributes: dict[str, Any]) -> None:
+    """Before opset 11 Gemm always adds something."""
+    if len(inputs) < 3 or inputs[2] is None:
+        inputs[2:] = [builder.constant([0.0], inputs[0].dtype)]
+
+
+def _equality_of_floats(
+    builder: Builder, op_type: str, inputs: list[Any], attributes: dict[str, Any]
+) -> ir.Value | None:
+    """Before opset 11 Equal takes no floats: equal is what is neither less nor greater, nor not a number."""
+    typed = [value for value in inputs if isinstance(value, ir.Value)]
+    if not typed or typed[0].dtype is None or not typed[0].dtype.is_floating_point():
+        return None
+    differs = builder.value_of("Or", builder.value_of("Less", *inputs), builder.value_of("Greater", *inputs))
+    for value in typed:
+        differs = builder.value_of("Or", differs, builder.value_of("IsNaN", value))
+    return builder.value_of("Not", differs)
+
+
+def _comparison_of_integers(
+    builder: Builder, op_type: str, inputs: list[Any], attributes: dict[str, Any]
+) -> ir.Value | None:
+    """Before opset 9 Less and Greater take floats only, of which DOUBLE has all 32-bit integers."""
+    typed = [value for value in inputs if isinstance(value, ir.Value)]
+    dtype = typed[0].dtype if typed else None
+    if dtype is None or dtype.is_floating_point():
+        return None
+    if dtype.bitwidth > 32:
+        raise FormError(f"{op_type} of {dtype.name}")
+    wide = [
+        builder.value_of("Cast", value, to=ir.DataType.DOUBLE) if isinstance(value, ir.Value) else float(value)
+        for value in inputs
+    ]
+    return builder.value_of(op_type, *wide)
+
+
+def _no_broadcasting(builder: Builder, op_type: str, inputs: list[Any], attributes: dict[str, Any]) -> None:
+    """Before opset 8 the inputs of Max, Min, Sum and Mean had one shape."""
+    shapes = {builder.dims(value) if isinstance(value, ir.Value) else () for value in inputs}
+    if len(shapes) > 1:
+        raise FormError(f"{op_type} does not broadcast")
+
+
+def _top_k(builder: Builder, op_type: str, inputs: list[Any], attributes: dict[str, Any]) -> None:
+    if len(inputs) > 1:
+        (attributes["k"],) = _ints(inputs.pop(), "k of TopK")
+
+
+def _plain_window(builder: Builder, op_type: str, inputs: list[Any], attributes: dict[str, Any]) -> None:
+    """Before opset 10 the windows of a pool had no dilations."""
+    if set(attributes.get("dilations", ())) <= {1}:
+        attributes.pop("dilations", None)
+
+
+def _maximum_of_floats(builder: Builder, op_type: str, inputs: list[Any], attributes: dict[str, Any]) -> None:
+    """Before opset 8 ONNX Runtime has a kernel of MaxPool for FLOAT only."""
+    if inputs[0].dtype != ir.DataType.FLOAT:
+        raise FormError(f"ONNX Runtime has no kernel of {op_type} for {inputs[0].dtype.name}")
+
+
+def _padded_ceiling(builder: Builder, op_type: str, inputs: list[Any], attributes: dict[str, Any]) -> None:
+    """Before opset 10 the last window of a pool had to be whole: of maxima it is after some padding."""
+    if not attributes.get("ceil_mode") or "dilations" in attributes:
+        return
+    sizes = builder.dims(inputs[0])[2:]
+    rank, kernel = len(sizes), attributes["kernel_shape"]
+    strides, pads = attributes.get("strides", [1] * rank), list(attributes.get("pads", [0] * 2 * rank))
+    if not all(isinstance(size, int) for size in sizes):
+        raise FormError("MaxPool has no ceil_mode")
+    for axis, size in enumerate(map(int, sizes)):
+        padded, stride = size + pads[axis] + pads[axis + rank], strides[axis]
+        count = -((kernel[axis] - padded) // stride) + 1
+        if (count - 1) * stride >= size + pads[axis]:
+            # torch has no window that begins in the padding at the end.
+            count -= 1
+        pads[axis + rank] += max(0, (count - 1) * stride + kernel[axis] - padded)
+        if (
+            pads[axis + rank] >= kernel[axis]
+            or (size + pads[axis] + pads[axis + rank] - kernel[axis]) // stride + 1 != count
+        ):
+            raise FormError("MaxPool has no ceil_mode")
+    attributes["pads"] = pads
+    del attributes["ceil_mode"]
+
+
+def _scatter(builder: Builder, op_type: str, inputs: list[Any], attributes: dict[str, Any]) -> ir.Value:
+    """ScatterElements was called Scatter before opset 11."""
+    if attributes.pop("reduction", "none") != "none":
+        raise FormError("Scatter reduces nothing")
+    return builder.value_of("Scatter", *inputs, **attributes)
+
+
+def _depth_to_space(builder: Builder, op_type: str, inputs: list[Any], attributes: dict[str, Any]) -> ir.Value | None:
+    """Before opset 11 the blocks were before the channels always."""
+    if attributes.pop("mode", "DCR") == "DCR":
+        return None
+    block = int(attributes["blocksize"])
+    _, channels, height, width = builder.dims(inputs[0])
+    sizes = [channels, height, width]
+    if not all(isinstance(size, int) for size in sizes):
+        raise FormError("DepthToSpace of channels before blocks needs static channels, height and width")
+    parts = int(channels) // block**2
+    split = builder.value_of("Reshape", inputs[0], [0, parts, block, block, height, width])
+    moved = builder.value_of("Transpose", split, perm=[0, 1, 4, 2, 5, 3])
+    return builder.value_of("Reshape", moved, [0, parts, int(height) * block, int(width) * block])
+
+
+def check_form(
+    builder: Builder, op_type: str, facts: OpFacts, inputs: list[Any], attributes: dict[str, Any], outputs: int
+) -> None:
+    """Leaves out attributes that an operator does not have yet where they say nothing, and counts axes from the first.
+
+    Raises:
+        FormError: If an attribute says something, or there are more inputs or outputs than the operator has yet.
+    """
+    for name in [name for name in attributes if name not in facts.attributes]:
+        default = default_of(op_type, name)
+        value = attributes.pop(name)
+        if value != (default.decode() if isinstance(default, bytes) else default):
+            raise FormError(f"{op_type} has no {name}")
+    if len(inputs) > len(facts.inputs) and not facts.variadic:
+        raise FormError(f"{op_type} has {len(facts.inputs)} inputs")
+    if outputs > len(facts.outputs) and facts.outputs and not facts.least_outputs > len(facts.outputs):
+        raise FormError(f"{op_type} has {len(facts.outputs)} outputs")
+    if builder.opset_version < 11 and inputs and isinstance(inputs[0], ir.Value):
+        _count_from_the_first(builder, op_type, inputs, attributes)
+
+
+def _count_from_the_first(builder: Builder, op_type: str, inputs: list[Any], attributes: dict[str, Any]) -> None:
+    """Before opset 11 axes were not counted from the last."""
+    axis, axes = attributes.get("axis"), attributes.get("axes")
+    if isinstance(axis, int) and axis < 0:
+        attributes["axis"] = axis + len(builder.dims(inputs[0])) + (op_type == "OneHot")
+    if axes is not None and any(each < 0 for each in axes):
+        rank = len(builder.dims(inputs[0])) + (len(axes) if op_type == "Unsqueeze" else 0)
+        attributes["axes"] = [each % rank for each in axes]
+
+
+_ALWAYS = 2**31
+
+FORMS: Mapping[str, tuple[tuple[int, Form], ...]] = {
+    # operator: (opset from which the newest form holds, rewrite for the opsets before it)
+    "ReduceSum": ((_ALWAYS, _axes_from_the_front), (13, _input_to_attribute("axes"))),
+    **{
+        name: ((_ALWAYS, _axes_from_the_front), (18, _input_to_attribute("axes")))
+        for name in (
+            "ReduceMean",
+            "ReduceMax",
+            "ReduceMin",
+            "ReduceProd",
+            "ReduceL1",
+            "ReduceL2",
+            "ReduceLogSum",
+            "ReduceLogSumExp",
+            "ReduceSumSquare",
+        )
+    },
+    "Squeeze": ((13, _input_to_attribute("axes")),),
+    "Unsqueeze": ((13, _input_to_attribute("axes")),),
+    "Split": ((18, _split),),
+    "Softmax": ((13, _softmax_of_last_axis),),
+    "LogSoftmax": ((13, _softmax_of_last_axis),),
+    "Clip": ((12, _clip_of_integers), (11, _clip_attributes)),
+    "Max": ((12, _extremum_of_integers), (8, _no_broadcasting)),
+    "Min": ((12, _extremum_of_integers), (8, _no_broadcasting)),
+    "Sum": ((8, _no_broadcasting),),
+    "Mean": ((8, _no_broadcasting),),
+    "Reshape": ((14, _drop("allowzero")),),
+    "BatchNormalization": ((14, _drop("training_mode")),),
+    "Cast": ((19, _drop("saturate")),),
+    "Resize": (
+        (18, _drop("antialias", "axes", "keep_aspect_ratio_policy")),
+        (11, _old_resize),
+        (13, _empty_for_absent),
+    ),
+    "AveragePool": ((19, _plain_window),),
+    "MaxPool": ((10, _plain_window), (10, _padded_ceiling), (8, _maximum_of_floats)),
+    "Pad": ((11, _pad),),
+    "Slice": ((10, _slice),),
+    "TopK": ((10, _top_k),),
+    "Gemm": ((11, _gemm),),
+    "Equal": ((11, _equality_of_floats),),
+    "Less": ((9, _comparison_of_integers),),
+    "Greater": ((9, _comparison_of_integers),),
+    "ScatterElements": ((11, _scatter),),
+    "DepthToSpace": ((11, _depth_to_space),),
+}
