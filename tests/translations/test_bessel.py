@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import fxonnx
-from fxonnx_translations._aten import bessel, polynomials
+from fxonnx_translations._aten.special.error_and_gamma import bessel, orthogonal_polynomials
 
 from .harness import Case, T, run
 from .operators import overload_of
@@ -25,7 +25,7 @@ def _bessel() -> Iterator[Case]:
 
 def _polynomials() -> Iterator[Case]:
     degrees = torch.tensor([-1, 0, 1, 2, 5, 8])
-    for record in polynomials.TRANSLATIONS:
+    for record in orthogonal_polynomials.TRANSLATIONS:
         tensors, x_scalar, n_scalar = map(overload_of, record.targets)
         yield Case(str(tensors), tensors, (T(("n", 1), low=-1.0, high=1.0), degrees), rtol=1e-4, atol=1e-4)
         yield Case(str(x_scalar), lambda n, f=x_scalar: f(0.3, n), (degrees,), rtol=1e-4, atol=1e-4)

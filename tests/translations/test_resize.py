@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import sympy
 import torch
-from torch.nn.functional import interpolate
+from torch.nn import functional as F
 
-from fxonnx_translations._aten import resize
+from fxonnx_translations._aten.resize import interpolate
 from fxonnx_translations._registry import Call, build_registry
 
 from .harness import Case, T, run
@@ -23,15 +23,15 @@ FIXED = T((1, 2, 14, 20))
 
 
 def resized(**options: Any) -> Callable[[torch.Tensor], torch.Tensor]:
-    return lambda x: interpolate(x, **options)
+    return lambda x: F.interpolate(x, **options)
 
 
 def like(mode: str) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
-    return lambda x, y: interpolate(x, size=y.shape[2:], mode=mode)
+    return lambda x, y: F.interpolate(x, size=y.shape[2:], mode=mode)
 
 
 def halves(dtype: torch.dtype, **options: Any) -> Callable[[torch.Tensor], torch.Tensor]:
-    return lambda x: interpolate(x.to(dtype), **options).float()
+    return lambda x: F.interpolate(x.to(dtype), **options).float()
 
 
 def vec_cases() -> list[Case]:
@@ -258,7 +258,7 @@ def _reason(
         "align_corners": others.get("align_corners", False),
         "scale_factors": factors,
     }
-    _, reasons = build_registry([resize]).find(Call(target, arguments, opset))
+    _, reasons = build_registry([interpolate]).find(Call(target, arguments, opset))
     return reasons[0] if reasons else None
 
 

@@ -1,20 +1,27 @@
-"""Convolutions."""
+"""Convolutions and transposed convolutions."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx_ir as ir
 import sympy
+import torch
 
 from .._builder.constants import array_of
 from .._builder.op import Op
 from .._builder.shape_inference import ints_of
 from .._builder.symbolic_dims import Dim, is_static
 from .._registry import translates
-from .windows import Row, padded_spatially, windowed
+
+__all__ = [
+    "Row",
+    "padded_spatially",
+    "windowed",
+]
 
 
 def spatial(value: Dim | Sequence[Dim], count: int) -> list[Dim]:
@@ -245,3 +252,114 @@ def _product_of(dims: Sequence[Dim]) -> Dim:
 
 def _number(expr: Dim) -> Dim:
     return int(expr) if isinstance(expr, int) or expr.is_Integer else expr
+
+
+@translates("aten::convolution")
+def convolution(
+    op: Op,
+    input: ir.Value,
+    weight: ir.Value,
+    bias: ir.Value | None,
+    stride: Sequence[Dim],
+    padding: Sequence[Dim],
+    dilation: Sequence[Dim],
+    transposed: bool,
+    output_padding: Sequence[Dim],
+    groups: Dim,
+) -> ir.Value:
+    """aten::convolution(Tensor input, Tensor weight, Tensor? bias, SymInt[] stride, SymInt[] padding, SymInt[] dilation, bool transposed, SymInt[] output_padding, SymInt groups) -> Tensor"""
+    if transposed:
+        return conv_transpose(op, input, weight, bias, stride, padding, output_padding, groups, dilation)
+    return conv(op, input, weight, bias, stride, padding, dilation, groups)
+
+
+@translates("aten::_convolution", "aten::_convolution.deprecated")
+def _convolution(
+    op: Op,
+    input: ir.Value,
+    weight: ir.Value,
+    bias: ir.Value | None,
+    stride: Sequence[Dim],
+    padding: Sequence[Dim],
+    dilation: Sequence[Dim],
+    transposed: bool,
+    output_padding: Sequence[Dim],
+    groups: Dim,
+    benchmark: bool,
+    deterministic: bool,
+    cudnn_enabled: bool,
+    allow_tf32: bool = False,
+) -> ir.Value:
+    """aten::_convolution(Tensor input, Tensor weight, Tensor? bias, SymInt[] stride, SymInt[] padding, SymInt[] dilation, bool transposed, SymInt[] output_padding, SymInt groups, bool benchmark, bool deterministic, bool cudnn_enabled, bool allow_tf32) -> Tensor
+    aten::_convolution.deprecated(Tensor input, Tensor weight, Tensor? bias, SymInt[] stride, SymInt[] padding, SymInt[] dilation, bool transposed, int[] output_padding, SymInt groups, bool benchmark, bool deterministic, bool cudnn_enabled) -> Tensor
+    """
+    return convolution(op, input, weight, bias, stride, padding, dilation, transposed, output_padding, groups)
+
+
+@translates("aten::conv_tbc")
+def conv_tbc(op: Op, self: ir.Value, weight: ir.Value, bias: ir.Value, pad: int = 0) -> ir.Value:
+    """aten::conv_tbc(Tensor self, Tensor weight, Tensor bias, int pad=0) -> Tensor"""
+    # time, batch, channels; the weight is kernel, inputs, outputs.
+    time, batch, channels = op.result.shape
+    value, factors = op.Transpose(self, perm=[1, 2, 0]), op.Transpose(weight, perm=[2, 1, 0])
+    inner = Op(op.builder, [replace(op.result, shape=(batch, channels, time))], op.shared)
+    made = conv(inner, value, factors, bias, [1], [pad])
+    return op.Transpose(made, perm=[2, 0, 1])
+
+
+@dataclass(frozen=True)
+class Row:
+    """The windows along one axis.
+
+    Attributes:
+        count: How many there are.
+        size: Elements of each.
+        stride: From one window to the next.
+        dilation: From one element of a window to the next.
+        mirrored: Whether the last element of a window comes first.
+    """
+
+    count: Dim
+    size: Dim
+    stride: Dim = 1
+    dilation: Dim = 1
+    mirrored: bool = False
+
+    def places(self, op: Op) -> ir.Value:
+        """The positions of all elements, INT64 [count, size]."""
+        count, size, stride, dilation = self.count, self.size, self.stride, self.dilation
+        if isinstance(count, int) and isinstance(size, int) and isinstance(stride, int) and isinstance(dilation, int):
+            known = torch.arange(size) * dilation
+            known = known.flip(0) if self.mirrored else known
+            return op.const(torch.arange(count)[:, None] * stride + known)
+        first = op.Mul(op.Range(0, op.scalar(self.count), 1), op.scalar(self.stride))
+        number = op.Range(0, op.scalar(self.size), 1)
+        if self.mirrored:
+            number = op.Sub(op.scalar(self.size - 1), number)
+        steps = op.Mul(number, op.scalar(self.dilation))
+        return op.shaped(op.Add(op.Unsqueeze(first, [1]), steps), (self.count, self.size))
+
+
+def windowed(op: Op, value: ir.Value, rows: Sequence[Row]) -> ir.Value:
+    """Each of the last axes replaced by two: its windows, and the elements of each."""
+    position = op.rank_of(value) - len(rows)
+    for row in rows:
+        dims = op.dims(value)
+        value = op.shaped(
+            op.Gather(value, row.places(op), axis=position),
+            (*dims[:position], row.count, row.size, *dims[position + 1 :]),
+        )
+        position += 2
+    return value
+
+
+def padded_spatially(op: Op, value: ir.Value, before: Sequence[Dim], after: Sequence[Dim], fill: float = 0) -> ir.Value:
+    """The value with numbers around its last axes; negative paddings cut off."""
+    if all(pad == 0 for pad in [*before, *after]):
+        return value
+    dims = op.dims(value)
+    lead = len(dims) - len(before)
+    inputs = [op.const(fill, op.dtype_of(value))] if fill else []
+    padded = op.Pad(value, op.sizes([*[0] * lead, *before, *[0] * lead, *after]), *inputs)
+    sizes = [low + size + high for low, size, high in zip(before, dims[lead:], after, strict=True)]
+    return op.shaped(padded, (*dims[:lead], *sizes))

@@ -1,4 +1,4 @@
-"""Tensors from nothing, and conversions of element type."""
+"""Factory functions, dtype conversion and copies."""
 
 from __future__ import annotations
 
@@ -184,3 +184,22 @@ def to(op: Op, self: ir.Value, **options: Any) -> ir.Value:
 def convert_element_type(op: Op, a: ir.Value, dtype: torch.dtype) -> ir.Value:
     """prims::convert_element_type(Tensor a, ScalarType dtype) -> Tensor"""
     return op.cast(a, op.result.dtype)
+
+
+@translates("aten::copy")
+def copy(op: Op, self: ir.Value, src: ir.Value, non_blocking: bool = False) -> ir.Value:
+    """aten::copy(Tensor self, Tensor src, bool non_blocking=False) -> Tensor"""
+    return op.expand(op.cast(src, op.result.dtype), op.dims(self))
+
+
+@translates("aten::_is_all_true")
+def is_all_true(op: Op, self: ir.Value) -> ir.Value:
+    """aten::_is_all_true(Tensor self) -> Tensor"""
+    # True for an empty mask, whose product is 1.
+    return op.cast(op.ReduceProd(op.cast(self, ir.DataType.INT64), keepdims=0), ir.DataType.BOOL)
+
+
+@translates("aten::_is_any_true")
+def is_any_true(op: Op, self: ir.Value) -> ir.Value:
+    """aten::_is_any_true(Tensor self) -> Tensor"""
+    return op.cast(op.ReduceSum(op.cast(self, ir.DataType.INT64), keepdims=0), ir.DataType.BOOL)

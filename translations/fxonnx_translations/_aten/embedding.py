@@ -10,8 +10,8 @@ from .._builder.loops import arange
 from .._builder.op import Op, Unsupported
 from .._builder.symbolic_dims import Dim
 from .._registry import translates
+from .indexing.scatter import scatter_op
 from .norm import linalg_vector_norm
-from .scatter import scatter_op
 
 INT64 = ir.DataType.INT64
 _END = 2**63 - 1

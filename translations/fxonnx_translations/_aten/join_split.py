@@ -11,7 +11,7 @@ import onnx_ir as ir
 from .._builder.op import Op, Unsupported
 from .._builder.symbolic_dims import Dim
 from .._registry import translates
-from .axes import END, as_carrier, axis_of, rank, refuse_complex, sliced, split_at
+from .indexing.axes import END, as_carrier, axis_of, rank, refuse_complex, sliced, split_at
 
 INT64 = ir.DataType.INT64
 

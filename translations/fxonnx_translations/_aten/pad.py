@@ -10,7 +10,7 @@ import onnx_ir as ir
 from .._builder.op import Op, Unsupported
 from .._builder.symbolic_dims import Dim
 from .._registry import translates
-from .axes import as_carrier, rank, sliced
+from .indexing.axes import as_carrier, rank, sliced
 
 _MODES = {"constant": "constant", "reflect": "reflect", "replicate": "edge", "circular": "wrap"}
 

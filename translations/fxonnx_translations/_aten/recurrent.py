@@ -11,8 +11,8 @@ import torch
 
 from .._builder.op import Op
 from .._registry import translates
-from .dropout import dropout as dropout_between
-from .matmul import linear
+from .linalg.matmul import linear
+from .random import dropout as dropout_between
 
 FLOAT, DOUBLE, BFLOAT16 = ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.BFLOAT16
 

@@ -1,15 +1,17 @@
-"""Reductions over dims."""
+"""Reductions, cumulative operators and segment reductions."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from types import MappingProxyType
 
 import onnx_ir as ir
 import torch
 
 from .._builder import dtypes
-from .._builder.loops import loop
+from .._builder.loops import arange, loop
+from .._builder.numerics import in_float, log_one_plus
 from .._builder.op import Op, Unsupported
 from .._builder.symbolic_dims import Dim
 from .._registry import translates
@@ -276,3 +278,177 @@ def cumsum(op: Op, self: ir.Value, dim: int, dtype: torch.dtype | None = None) -
     wide = result if result not in _NARROW else (INT32 if result in dtypes.INTEGERS else ir.DataType.FLOAT)
     axis = op.const(dim % op.rank_of(self), INT64)
     return op.cast(op.CumSum(op.cast(self, wide), axis), result)
+
+
+_STARTS = MappingProxyType({"sum": 0.0, "mean": 0.0, "prod": 1.0, "max": -math.inf, "min": math.inf})
+
+
+def _bounds(op: Op, lengths: ir.Value | None, offsets: ir.Value | None) -> tuple[ir.Value, ir.Value]:
+    """First and last position of each segment, the last one exclusive: INT64 [*, segments]."""
+    if offsets is not None:
+        edges = op.cast(offsets, INT64)
+        last = op.rank_of(edges) - 1
+        return op.Slice(edges, [0], [-1], [last]), op.Slice(edges, [1], [2**62], [last])
+    if lengths is None:
+        raise Unsupported("segments given by neither lengths nor offsets")
+    sizes = op.cast(lengths, INT64)
+    ends = op.CumSum(sizes, op.const(-1))
+    return op.Sub(ends, sizes), ends
+
+
+@translates("aten::segment_reduce")
+def segment_reduce(
+    op: Op,
+    data: ir.Value,
+    reduce: str,
+    *,
+    lengths: ir.Value | None = None,
+    indices: ir.Value | None = None,
+    offsets: ir.Value | None = None,
+    axis: int = 0,
+    unsafe: bool = False,
+    initial: float | None = None,
+) -> ir.Value:
+    """aten::segment_reduce(Tensor data, str reduce, *, Tensor? lengths=None, Tensor? indices=None, Tensor? offsets=None, int axis=0, bool unsafe=False, Scalar? initial=None) -> Tensor"""
+    rank, dtype = op.rank_of(data), op.dtype_of(data)
+    carrier = dtype if dtype == ir.DataType.DOUBLE else ir.DataType.FLOAT
+    dim = op.axis(axis, rank)
+    begin, end = _bounds(op, lengths, offsets)
+    trailing = list(range(dim + 1, rank))
+    # [*, segments, elements, 1 ...]
+    columns = [dim + 1, *(position + 1 for position in trailing)]
+    places = op.Range(0, op.scalar(op.dims(data)[dim]), 1)
+    places = op.Unsqueeze(places, list(range(1, rank - dim))) if trailing else places
+    begin, end = op.Unsqueeze(begin, columns), op.Unsqueeze(end, columns)
+    inside = op.And(op.GreaterOrEqual(places, begin), op.Less(places, end))
+    start = _STARTS[reduce]
+    values = op.Where(inside, op.Unsqueeze(op.cast(data, carrier), [dim]), op.const(start, carrier))
+    if reduce in ("max", "min"):
+        result = (amax if reduce == "max" else amin)(op, values, [dim + 1])
+    else:
+        result = (op.ReduceProd if reduce == "prod" else op.ReduceSum)(values, [dim + 1], keepdims=0)
+    counts = op.Squeeze(op.cast(op.Sub(end, begin), carrier), [dim + 1])
+    if initial is not None:
+        first = op.const(float(initial), carrier)
+        combine = {"sum": op.Add, "mean": op.Add, "prod": op.Mul, "max": op.Max, "min": op.Min}[reduce]
+        result = combine(result, first)
+    if reduce == "mean":
+        empty = op.const(math.nan if initial is None else float(initial), carrier)
+        some = op.Greater(counts, op.const(0.0, carrier))
+        result = op.Where(some, op.Div(result, op.Max(counts, op.const(1.0, carrier))), empty)
+    return op.cast(result, dtype)
+
+
+Step = Callable[[Op, Sequence[ir.Value], Sequence[ir.Value]], Sequence[ir.Value]]
+"""``step(op, states, items)`` writes what one more item makes of the states."""
+
+
+def _scanned(
+    op: Op, values: Sequence[ir.Value], axes: Sequence[int], initial: Sequence[ir.Value], out_axis: int, step: Step
+) -> tuple[ir.Value, ...]:
+    """All states of a Scan, stacked along ``out_axis``."""
+    items = []
+    for value, axis in zip(values, axes, strict=True):
+        dims = op.dims(value)
+        items.append((op.dtype_of(value), (*dims[:axis], *dims[axis + 1 :])))
+    types = [(op.dtype_of(state), op.dims(state)) for state in initial]
+    body = op.body("step", [*types, *items])
+    new = step(body, body.graph.inputs[: len(initial)], body.graph.inputs[len(initial) :])
+    sizes = [dims for _, dims in types]
+    graph = body.finish(list(zip([*new, *new], [*sizes, *sizes], strict=True)))
+    made = op.multi(
+        "Scan",
+        *initial,
+        *values,
+        outputs=2 * len(initial),
+        body=graph,
+        num_scan_inputs=len(values),
+        scan_input_axes=list(axes),
+        scan_output_axes=[out_axis] * len(initial),
+    )
+    length = op.dims(values[0])[axes[0]]
+    last, stacked = made[: len(initial)], made[len(initial) :]
+    for end, value, (dtype, dims) in zip(last, stacked, types, strict=True):
+        end.type = value.type = ir.TensorType(dtype)
+        op.shaped(end, dims)
+        op.shaped(value, (*dims[:out_axis], length, *dims[out_axis:]))
+    return tuple(stacked)
+
+
+def _running(op: Op, self: ir.Value, dim: int, comparison: str) -> tuple[ir.Value, ir.Value]:
+    """The extreme so far and the last place where it was met; NaN is the extreme from where it appears."""
+    rank = op.rank_of(self)
+    if rank == 0 or 0 in op.dims(self):
+        return self, op.expand(op.const(0), op.results[1].shape)
+    axis = op.axis(dim, rank)
+    places = arange(op, op.dims(self)[axis])
+    first = op.Gather(self, op.const(0), axis=axis)
+
+    def step(body: Op, states: Sequence[ir.Value], items: Sequence[ir.Value]) -> Sequence[ir.Value]:
+        (best, at), (item, place) = states, items
+        # Only GreaterOrEqual and LessOrEqual can say "not worse"; BOOL has no order.
+        one, other = (body.cast(x, ir.DataType.INT32) if x.dtype == ir.DataType.BOOL else x for x in (item, best))
+        better: ir.Value = getattr(body, comparison)(one, other)
+        if body.is_float(item):
+            better = body.Or(body.IsNaN(item), body.And(body.Not(body.IsNaN(best)), better))
+        return body.Where(better, item, best), body.Where(better, place, at)
+
+    start = op.expand(op.const(0), op.dims(first))
+    values, indices = _scanned(op, [self, places], [axis, 0], [first, start], axis, step)
+    return values, indices
+
+
+@translates("aten::cummax")
+def cummax(op: Op, self: ir.Value, dim: int) -> tuple[ir.Value, ir.Value]:
+    """aten::cummax(Tensor self, int dim) -> (Tensor values, Tensor indices)"""
+    return _running(op, self, dim, "GreaterOrEqual")
+
+
+@translates("aten::cummin")
+def cummin(op: Op, self: ir.Value, dim: int) -> tuple[ir.Value, ir.Value]:
+    """aten::cummin(Tensor self, int dim) -> (Tensor values, Tensor indices)"""
+    return _running(op, self, dim, "LessOrEqual")
+
+
+@translates("aten::cumprod")
+def cumprod(op: Op, self: ir.Value, dim: int, *, dtype: torch.dtype | None = None) -> ir.Value:
+    """aten::cumprod(Tensor self, int dim, *, ScalarType? dtype=None) -> Tensor"""
+    made = op.result.dtype
+    value = op.cast(self, made)
+    rank = op.rank_of(value)
+    if rank == 0:
+        return value
+    axis = op.axis(dim, rank)
+    # torch rounds the products of half types at the end.
+    value = op.cast(value, ir.DataType.FLOAT) if made in (ir.DataType.FLOAT16, ir.DataType.BFLOAT16) else value
+
+    def step(body: Op, states: Sequence[ir.Value], items: Sequence[ir.Value]) -> Sequence[ir.Value]:
+        return [body.Mul(states[0], items[0])]
+
+    first = op.Gather(value, op.const(0), axis=axis)
+    start = op.expand(op.const(1, op.dtype_of(value)), op.dims(first))
+    return op.cast(_scanned(op, [value], [axis], [start], axis, step)[0], made)
+
+
+@translates("aten::logcumsumexp")
+def logcumsumexp(op: Op, self: ir.Value, dim: int) -> ir.Value:
+    """aten::logcumsumexp(Tensor self, int dim) -> Tensor"""
+    rank = op.rank_of(self)
+    if rank == 0 or 0 in op.dims(self):
+        return self
+    axis = op.axis(dim, rank)
+
+    def step(body: Op, states: Sequence[ir.Value], items: Sequence[ir.Value]) -> Sequence[ir.Value]:
+        (total,), (item,) = states, items
+        larger, smaller = body.Max(total, item), body.Min(total, item)
+        sum_ = body.Add(larger, log_one_plus(body, body.Exp(body.Sub(smaller, larger))))
+        # Two equal infinities have no difference.
+        same = body.And(body.Equal(total, item), body.IsInf(item))
+        return [body.Where(same, item, sum_)]
+
+    def formula(op: Op, value: ir.Value) -> ir.Value:
+        first = op.Gather(value, op.const(0), axis=axis)
+        start = op.expand(op.const(-math.inf, op.dtype_of(value)), op.dims(first))
+        return _scanned(op, [value], [axis], [start], axis, step)[0]
+
+    return in_float(op, formula, self)

@@ -1,12 +1,14 @@
-"""Order statistics: sort, topk, kthvalue, and the positions of extremes."""
+"""Sort, topk, order statistics, searchsorted, histograms and unique."""
 
 from __future__ import annotations
 
 import math
 
 import onnx_ir as ir
+import torch
 
-from .._builder.op import Op, Unsupported
+from .._builder.loops import arange
+from .._builder.op import Op, Operand, Unsupported
 from .._builder.symbolic_dims import Dim
 from .._registry import translates
 
@@ -147,3 +149,269 @@ def max_along(op: Op, self: ir.Value, dim: int, keepdim: bool = False) -> list[i
 def min_along(op: Op, self: ir.Value, dim: int, keepdim: bool = False) -> list[ir.Value]:
     """aten::min.dim(Tensor self, int dim, bool keepdim=False) -> (Tensor values, Tensor indices)"""
     return _extreme(op, "ArgMin", self, dim, keepdim)
+
+
+def _middle(op: Op, self: ir.Value, axis: int, *, skip_nan: bool) -> tuple[ir.Value, ir.Value]:
+    """The lower median along an axis and its place, dims kept."""
+    places = argsort(op, self, axis)
+    is_float = op.is_float(self)
+    count = op.scalar(op.dims(self)[axis], INT64)
+    if is_float and skip_nan:
+        numbers = op.cast(op.Not(op.IsNaN(self)), INT64)
+        count = op.ReduceSum(numbers, [axis], keepdims=1)
+        # NaN stands behind all others; where there is nothing else, the first one is the median.
+        middle = op.Max(op.Div(op.Sub(count, op.const(1)), op.const(2)), op.const(0))
+        at = op.GatherElements(places, middle, axis=axis)
+    else:
+        middle = op.Reshape(op.Div(op.Sub(count, op.const(1)), op.const(2)), [1])
+        at = op.Gather(places, middle, axis=axis)
+    if is_float and not skip_nan:
+        missing = op.IsNaN(self)
+        flags = op.cast(missing, INT64)
+        some = op.cast(op.ReduceMax(flags, [axis], keepdims=1), ir.DataType.BOOL)
+        at = op.Where(some, op.ArgMax(flags, axis=axis, keepdims=1), at)
+    return op.GatherElements(self, at, axis=axis), at
+
+
+def _median(op: Op, self: ir.Value, dim: int, keepdim: bool, *, skip_nan: bool) -> tuple[ir.Value, ir.Value]:
+    if op.rank_of(self) == 0:
+        return self, op.const(0)
+    axis = op.axis(dim, op.rank_of(self))
+    value, at = _middle(op, self, axis, skip_nan=skip_nan)
+    return (value, at) if keepdim else (op.Squeeze(value, [axis]), op.Squeeze(at, [axis]))
+
+
+def _of_all(op: Op, self: ir.Value, *, skip_nan: bool) -> ir.Value:
+    if 0 in op.dims(self):
+        fill = math.nan if op.is_float(self) else torch.iinfo(op.result.torch_dtype).min
+        return op.const(fill, op.dtype_of(self))
+    total = 1
+    for dim in op.dims(self):
+        total = total * dim
+    flat = op.reshape(self, (total,))
+    return op.Squeeze(_middle(op, flat, 0, skip_nan=skip_nan)[0], [0])
+
+
+@translates("aten::median.dim")
+def median_along(op: Op, self: ir.Value, dim: int, keepdim: bool = False) -> tuple[ir.Value, ir.Value]:
+    """aten::median.dim(Tensor self, int dim, bool keepdim=False) -> (Tensor values, Tensor indices)"""
+    return _median(op, self, dim, keepdim, skip_nan=False)
+
+
+@translates("aten::nanmedian.dim")
+def nanmedian_along(op: Op, self: ir.Value, dim: int, keepdim: bool = False) -> tuple[ir.Value, ir.Value]:
+    """aten::nanmedian.dim(Tensor self, int dim, bool keepdim=False) -> (Tensor values, Tensor indices)"""
+    return _median(op, self, dim, keepdim, skip_nan=True)
+
+
+@translates("aten::median")
+def median(op: Op, self: ir.Value) -> ir.Value:
+    """aten::median(Tensor self) -> Tensor"""
+    return _of_all(op, self, skip_nan=False)
+
+
+@translates("aten::nanmedian")
+def nanmedian(op: Op, self: ir.Value) -> ir.Value:
+    """aten::nanmedian(Tensor self) -> Tensor"""
+    return _of_all(op, self, skip_nan=True)
+
+
+INT64, INT32 = ir.DataType.INT64, ir.DataType.INT32
+
+
+def _count_before(op: Op, edges: ir.Value, values: ir.Value, *, right: bool) -> ir.Value:
+    """How many edges stand before each value: [*, m] edges and [*, n] values, or one row of edges for all."""
+    edges, values = op.promote(edges, values)
+    if op.dtype_of(edges) == ir.DataType.BOOL:
+        edges, values = op.cast(edges, INT32), op.cast(values, INT32)
+    if op.rank_of(edges) > 1:
+        edges = op.Unsqueeze(edges, [-2])
+    # "Not at or after" rather than "before": NaN belongs behind everything.
+    behind = (op.Greater if right else op.GreaterOrEqual)(edges, op.Unsqueeze(values, [-1]))
+    counts = op.ReduceSum(op.cast(op.Not(behind), INT64), [-1], keepdims=0)
+    return op.cast(counts, op.result.dtype)
+
+
+def _is_right(right: bool, side: str | None) -> bool:
+    return right if side is None else side == "right"
+
+
+@translates("aten::searchsorted.Tensor", "aten::searchsorted.Scalar")
+def searchsorted(
+    op: Op,
+    sorted_sequence: ir.Value,
+    self: Operand,
+    *,
+    out_int32: bool = False,
+    right: bool = False,
+    side: str | None = None,
+    sorter: ir.Value | None = None,
+) -> ir.Value:
+    """aten::searchsorted.Tensor(Tensor sorted_sequence, Tensor self, *, bool out_int32=False, bool right=False, str? side=None, Tensor? sorter=None) -> Tensor
+    aten::searchsorted.Scalar(Tensor sorted_sequence, Scalar self, *, bool out_int32=False, bool right=False, str? side=None, Tensor? sorter=None) -> Tensor
+    """
+    if sorter is not None:
+        sorted_sequence = op.GatherElements(sorted_sequence, sorter, axis=-1)
+    values = self if isinstance(self, ir.Value) else op.operand(self, op.dtype_of(sorted_sequence))
+    if 0 in op.result.shape or 0 in op.dims(sorted_sequence):
+        return op.expand(op.const(0, op.result.dtype), op.result.shape)
+    return _count_before(op, sorted_sequence, values, right=_is_right(right, side))
+
+
+@translates("aten::bucketize.Tensor", "aten::bucketize.Scalar")
+def bucketize(op: Op, self: Operand, boundaries: ir.Value, *, out_int32: bool = False, right: bool = False) -> ir.Value:
+    """aten::bucketize.Tensor(Tensor self, Tensor boundaries, *, bool out_int32=False, bool right=False) -> Tensor
+    aten::bucketize.Scalar(Scalar self, Tensor boundaries, *, bool out_int32=False, bool right=False) -> Tensor
+    """
+    return searchsorted(op, boundaries, self, right=right)
+
+
+@translates("aten::histc")
+def histc(op: Op, self: ir.Value, bins: int = 100, min: Operand = 0, max: Operand = 0) -> ir.Value:
+    """aten::histc(Tensor self, int bins=100, Scalar min=0, Scalar max=0) -> Tensor"""
+    dtype = op.dtype_of(self)
+    wide = dtype if dtype in (ir.DataType.FLOAT, ir.DataType.DOUBLE) else ir.DataType.FLOAT
+    values = op.Reshape(op.cast(self, wide), [-1])
+    if 0 in op.dims(self):
+        return op.expand(op.const(0, dtype), (bins,))
+    one = op.const(1.0, wide)
+    if min == max:
+        # No range means that of the values, and a range of one value is widened by one on both sides.
+        low, high = op.ReduceMin(values, [0], keepdims=0), op.ReduceMax(values, [0], keepdims=0)
+        if not isinstance(min, (int, float)) or min != 0:
+            low, high = op.operand(min, wide), op.operand(max, wide)
+        equal = op.Equal(low, high)
+        low, high = op.Where(equal, op.Sub(low, one), low), op.Where(equal, op.Add(high, one), high)
+    else:
+        low, high = op.operand(min, wide), op.operand(max, wide)
+    scaled = op.Div(op.Mul(op.Sub(values, low), op.const(float(bins), wide)), op.Sub(high, low))
+    places = op.Min(op.Floor(scaled), op.const(float(bins - 1), wide))
+    inside = op.And(op.GreaterOrEqual(values, low), op.LessOrEqual(values, high))
+    places = op.Where(inside, places, op.const(-1.0, wide))
+    numbers = op.const([[float(place)] for place in range(bins)], wide)
+    counts = op.ReduceSum(op.cast(op.Equal(op.Unsqueeze(places, [0]), numbers), INT64), [1], keepdims=0)
+    return op.cast(counts, dtype)
+
+
+@translates("aten::bincount")
+def bincount(op: Op, self: ir.Value, weights: ir.Value | None = None, minlength: int = 0) -> ir.Value:
+    """aten::bincount(Tensor self, Tensor? weights=None, SymInt minlength=0) -> Tensor"""
+    values = op.cast(self, INT64)
+    largest = op.ReduceMax(op.Concat(values, op.const([-1]), axis=0), [0], keepdims=0)
+    count = op.Max(op.Add(largest, op.const(1)), op.scalar(minlength, INT64))
+    numbers = op.Range(op.const(0), count, op.const(1))
+    chosen = op.Equal(op.Unsqueeze(numbers, [1]), op.Unsqueeze(values, [0]))
+    dtype = op.result.dtype
+    added = op.cast(chosen, dtype)
+    if weights is not None:
+        added = op.Where(chosen, op.cast(weights, dtype), op.const(0, dtype))
+    return op.shaped(op.ReduceSum(added, [1], keepdims=0), op.result.shape)
+
+
+# ---- sets
+
+# ONNX Runtime's Unique takes these.
+_SORTABLE = (ir.DataType.FLOAT, ir.DataType.DOUBLE, INT64, ir.DataType.INT8)
+
+
+def _unique(op: Op, self: ir.Value, axis: int | None) -> tuple[ir.Value, ir.Value, ir.Value]:
+    """Sorted values, the place of each element's value among them, and how often each occurs."""
+    dtype = op.dtype_of(self)
+    wide = dtype if dtype in _SORTABLE else ir.DataType.FLOAT if op.is_float(self) else INT64
+    values, _, inverse, counts = op.multi("Unique", op.cast(self, wide), axis=axis, sorted=1, outputs=4)
+    return op.cast(values, dtype), inverse, counts
+
+
+def _or_empty(op: Op, value: ir.Value, position: int) -> ir.Value:
+    """The value, or nothing where torch returns an empty tensor for what was not asked for."""
+    return op.const([], INT64) if op.results[position].shape == (0,) else value
+
+
+@translates("aten::_unique2")
+def _unique2(
+    op: Op, self: ir.Value, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False
+) -> tuple[ir.Value, ir.Value, ir.Value]:
+    """aten::_unique2(Tensor self, bool sorted=True, bool return_inverse=False, bool return_counts=False) -> (Tensor, Tensor, Tensor)"""
+    values, inverse, counts = _unique(op, self, None)
+    if return_inverse:
+        inverse = op.reshape(inverse, op.dims(self))
+    return values, inverse if return_inverse else op.const([], INT64), _or_empty(op, counts, 2)
+
+
+@translates("aten::unique_dim")
+def unique_dim(
+    op: Op, self: ir.Value, dim: int, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False
+) -> tuple[ir.Value, ir.Value, ir.Value]:
+    """aten::unique_dim(Tensor self, int dim, bool sorted=True, bool return_inverse=False, bool return_counts=False) -> (Tensor, Tensor, Tensor)"""
+    if op.rank_of(self) == 0:
+        raise Unsupported("unique along a dim of a tensor that has none")
+    values, inverse, counts = _unique(op, self, op.axis(dim, op.rank_of(self)))
+    return values, _or_empty(op, inverse, 1), _or_empty(op, counts, 2)
+
+
+@translates("aten::unique_consecutive")
+def unique_consecutive(
+    op: Op, self: ir.Value, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None
+) -> tuple[ir.Value, ir.Value, ir.Value]:
+    """aten::unique_consecutive(Tensor self, bool return_inverse=False, bool return_counts=False, int? dim=None) -> (Tensor, Tensor, Tensor)"""
+    flat = dim is None or op.rank_of(self) == 0
+    value = op.Reshape(self, [-1]) if flat else self
+    axis = 0 if dim is None else op.axis(dim, op.rank_of(value))
+    length = op.Shape(value)
+    length = op.Gather(length, op.const([axis]), axis=0)
+    later = op.Slice(value, [1], [2**62], [axis])
+    earlier = op.Slice(value, [0], [-1], [axis])
+    changed = op.Not(op.Equal(later, earlier))
+    others = [other for other in range(op.rank_of(value)) if other != axis]
+    if others:
+        changed = op.cast(op.ReduceMax(op.cast(changed, INT32), others, keepdims=0), ir.DataType.BOOL)
+    # The first one starts a run, unless there is none.
+    first = op.Expand(op.const([True]), op.Min(length, op.const([1])))
+    starts = op.Concat(first, changed, axis=0)
+    values = op.Compress(value, starts, axis=axis)
+    inverse = op.Sub(op.CumSum(op.cast(starts, INT64), op.const(0)), op.const(1))
+    places = op.Concat(op.Reshape(op.NonZero(starts), [-1]), length, axis=0)
+    counts = op.Sub(op.Slice(places, [1], [2**62], [0]), op.Slice(places, [0], [-1], [0]))
+    if flat:
+        inverse = op.reshape(inverse, op.dims(self))
+    return values, _or_empty(op, inverse, 1), _or_empty(op, counts, 2)
+
+
+@translates("aten::nonzero_static")
+def nonzero_static(op: Op, self: ir.Value, *, size: int, fill_value: int = -1) -> ir.Value:
+    """aten::nonzero_static(Tensor self, *, SymInt size, int fill_value=-1) -> Tensor"""
+    rank = op.rank_of(self)
+    flags = op.Not(op.Equal(self, op.const(0, op.dtype_of(self)))) if op.dtype_of(self) != ir.DataType.BOOL else self
+    if rank == 0:
+        return op.const(torch.empty(op.result.shape, dtype=torch.int64))
+    rows = op.Transpose(op.NonZero(flags), perm=[1, 0])
+    fill = op.expand(op.const(fill_value), (size, rank))
+    return op.shaped(op.Slice(op.Concat(rows, fill, axis=0), [0], op.size(size), [0]), (size, rank))
+
+
+@translates("aten::mode")
+def mode(op: Op, self: ir.Value, dim: int = -1, keepdim: bool = False) -> tuple[ir.Value, ir.Value]:
+    """aten::mode(Tensor self, int dim=-1, bool keepdim=False) -> (Tensor values, Tensor indices)
+
+    The most frequent value, of several the smallest, and its last place.
+    """
+    rank = op.rank_of(self)
+    if rank == 0:
+        return self, op.const(0)
+    axis = op.axis(dim, rank)
+    dtype = op.dtype_of(self)
+    key = op.cast(self, INT32) if dtype == ir.DataType.BOOL else self
+    equal = op.Equal(op.Unsqueeze(key, [axis]), op.Unsqueeze(key, [axis + 1]))
+    counts = op.ReduceSum(op.cast(equal, INT64), [axis + 1], keepdims=0)
+    most = op.Equal(counts, op.ReduceMax(counts, [axis], keepdims=1))
+    if dtype == ir.DataType.BOOL:
+        largest: ir.Value = op.const(1, INT32)
+    elif op.is_float(self):
+        largest = op.const(float("inf"), op.dtype_of(key))
+    else:
+        largest = op.const(torch.iinfo(op.results[0].torch_dtype).max, op.dtype_of(key))
+    smallest = op.ReduceMin(op.Where(most, key, largest), [axis], keepdims=1)
+    places = op.Reshape(arange(op, op.dims(self)[axis]), [-1 if other == axis else 1 for other in range(rank)])
+    at = op.ReduceMax(op.Where(op.Equal(key, smallest), places, op.const(-1)), [axis], keepdims=1)
+    value = op.cast(smallest, dtype)
+    return (value, at) if keepdim else (op.Squeeze(value, [axis]), op.Squeeze(at, [axis]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from .._aten.floats import atan2, hypot
+from .._aten.elementwise import atan2, hypot
 from .._builder.dtypes import to_torch_dtype
 from .._builder.op import Op
 from .parts import Pair

@@ -6,8 +6,9 @@ from typing import Any
 
 import onnx_ir as ir
 
-from .._aten import indexing, search
 from .._aten import reduction as real_reduction
+from .._aten import sorting
+from .._aten.indexing import gather
 from .._builder.op import Op
 from .._registry import translates
 from .arithmetic import multiply
@@ -103,16 +104,16 @@ def nonzero(op: Op, self: ir.Value) -> ir.Value:
     """aten::nonzero(Tensor self) -> Tensor
     aten::argwhere(Tensor self) -> Tensor
     """
-    return indexing.nonzero(op, _is_not_zero(op, self))
+    return gather.nonzero(op, _is_not_zero(op, self))
 
 
 @translates("aten::nonzero_static", complex=True)
 def nonzero_static(op: Op, self: ir.Value, *, size: int, fill_value: int = -1) -> ir.Value:
     """aten::nonzero_static(Tensor self, *, SymInt size, int fill_value=-1) -> Tensor"""
-    return search.nonzero_static(op, _is_not_zero(op, self), size=size, fill_value=fill_value)
+    return sorting.nonzero_static(op, _is_not_zero(op, self), size=size, fill_value=fill_value)
 
 
 @translates("aten::nonzero_numpy", complex=True)
 def nonzero_numpy(op: Op, self: ir.Value) -> list[ir.Value]:
     """aten::nonzero_numpy(Tensor self) -> Tensor[]"""
-    return indexing.nonzero_numpy(op, _is_not_zero(op, self))
+    return gather.nonzero_numpy(op, _is_not_zero(op, self))

@@ -9,10 +9,10 @@ from __future__ import annotations
 import onnx_ir as ir
 import torch
 
-from .._aten.axes import split_at
-from .._aten.factorization import LU, lu_factors, matrix_transpose, rows_and_columns, unit_matrix
-from .._aten.solve import linalg_matrix_exp as real_matrix_exp
-from .._aten.solve import solved_by_lu
+from .._aten.indexing.axes import split_at
+from .._aten.linalg.factorization import LU, lu_factors, matrix_transpose, rows_and_columns, unit_matrix
+from .._aten.linalg.solve import linalg_matrix_exp as real_matrix_exp
+from .._aten.linalg.solve import solved_by_lu
 from .._builder.op import Op
 from .._builder.symbolic_dims import Dim
 from .._registry import translates

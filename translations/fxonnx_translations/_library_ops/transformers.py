@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from .._aten.grouped_matmul import rows_times_matrices
+from .._aten.linalg.matmul import rows_times_matrices
 from .._builder.op import Op
 from .._registry import translates
 

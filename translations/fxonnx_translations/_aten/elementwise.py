@@ -1,0 +1,466 @@
+"""Unary functions, comparisons, logic and bitwise operators."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from functools import partial
+
+import onnx_ir as ir
+import torch
+
+from .._builder.dtypes import to_torch_dtype
+from .._builder.numerics import exp_minus_one, in_double, in_float, log_one_plus, sign_bit
+from .._builder.op import Op, Operand, Unsupported
+from .._registry import Translation, translates
+
+
+def _one_to_one(op: Op, self: ir.Value, *, operator: str) -> ir.Value:
+    """The ONNX operator of the same meaning, in the result's type (integers become floats, as in torch)."""
+    value: ir.Value = getattr(op, operator)(op.cast(self, op.result.dtype))
+    return value
+
+
+_OPERATORS: Mapping[str, str] = {
+    "aten::acos": "Acos",
+    "aten::acosh": "Acosh",
+    "aten::asin": "Asin",
+    "aten::asinh": "Asinh",
+    "aten::atan": "Atan",
+    "aten::atanh": "Atanh",
+    "aten::cos": "Cos",
+    "aten::cosh": "Cosh",
+    "aten::erf": "Erf",
+    "aten::exp": "Exp",
+    "aten::log": "Log",
+    "aten::reciprocal": "Reciprocal",
+    "aten::sigmoid": "Sigmoid",
+    "aten::sin": "Sin",
+    "aten::sinh": "Sinh",
+    "aten::sqrt": "Sqrt",
+    "aten::tan": "Tan",
+    "aten::tanh": "Tanh",
+    "aten::special_expit": "Sigmoid",
+    "aten::special_erf": "Erf",
+}
+
+TRANSLATIONS = tuple(
+    Translation(partial(_one_to_one, operator=operator), (target,)) for target, operator in _OPERATORS.items()
+)
+
+
+def _rounding(op: Op, self: ir.Value, operator: str) -> ir.Value:
+    # Integers are already whole, and the ONNX operators take floats only.
+    value: ir.Value = getattr(op, operator)(self) if op.is_float(self) else self
+    return value
+
+
+@translates("aten::ceil")
+def ceil(op: Op, self: ir.Value) -> ir.Value:
+    """aten::ceil(Tensor self) -> Tensor"""
+    return _rounding(op, self, "Ceil")
+
+
+@translates("aten::floor")
+def floor(op: Op, self: ir.Value) -> ir.Value:
+    """aten::floor(Tensor self) -> Tensor"""
+    return _rounding(op, self, "Floor")
+
+
+@translates("aten::round")
+def round(op: Op, self: ir.Value) -> ir.Value:
+    """aten::round(Tensor self) -> Tensor"""
+    return _rounding(op, self, "Round")
+
+
+@translates("aten::trunc", "aten::fix")
+def trunc(op: Op, self: ir.Value) -> ir.Value:
+    """aten::trunc(Tensor self) -> Tensor
+    aten::fix(Tensor self) -> Tensor
+    """
+    return op.Mul(op.Sign(self), op.Floor(op.Abs(self))) if op.is_float(self) else self
+
+
+@translates("aten::abs", "aten::absolute")
+def abs(op: Op, self: ir.Value) -> ir.Value:
+    """aten::abs(Tensor self) -> Tensor
+    aten::absolute(Tensor self) -> Tensor
+    """
+    return self if op.dtype_of(self) == ir.DataType.BOOL else op.Abs(self)
+
+
+@translates("aten::neg", "aten::negative")
+def neg(op: Op, self: ir.Value) -> ir.Value:
+    """aten::neg(Tensor self) -> Tensor
+    aten::negative(Tensor self) -> Tensor
+    """
+    if op.dtype_of(self).name.startswith("U"):
+        # Neg takes signed types only; unsigned negation wraps around, as 0 - x does.
+        return op.Sub(op.const(0, op.dtype_of(self)), self)
+    return op.Neg(self)
+
+
+@translates("aten::sign", "aten::sgn")
+def sign(op: Op, self: ir.Value) -> ir.Value:
+    """aten::sign(Tensor self) -> Tensor
+    aten::sgn(Tensor self) -> Tensor
+    """
+    if op.dtype_of(self) == ir.DataType.BOOL:
+        return self
+    # torch's sign of NaN is 0, ONNX Runtime's is NaN.
+    return (
+        op.Where(op.IsNaN(self), op.const(0.0, op.dtype_of(self)), op.Sign(self))
+        if op.is_float(self)
+        else op.Sign(self)
+    )
+
+
+@translates("aten::rsqrt")
+def rsqrt(op: Op, self: ir.Value) -> ir.Value:
+    """aten::rsqrt(Tensor self) -> Tensor"""
+    return in_float(op, lambda op, x: op.Reciprocal(op.Sqrt(x)), self)
+
+
+@translates("aten::square")
+def square(op: Op, self: ir.Value) -> ir.Value:
+    """aten::square(Tensor self) -> Tensor"""
+    value = op.cast(self, op.result.dtype)
+    return op.Mul(value, value)
+
+
+def _log_of_base(op: Op, self: ir.Value, scale: float) -> ir.Value:
+    def formula(op: Op, x: ir.Value) -> ir.Value:
+        return op.Mul(op.Log(x), op.const(scale, op.dtype_of(x)))
+
+    # In float32 one in six powers of two would get a logarithm that is not whole, and its floor is another number.
+    exact = in_double if op.result.dtype == ir.DataType.FLOAT else in_float
+    return exact(op, formula, self)
+
+
+@translates("aten::log2")
+def log2(op: Op, self: ir.Value) -> ir.Value:
+    """aten::log2(Tensor self) -> Tensor"""
+    return _log_of_base(op, self, 1.4426950408889634)
+
+
+@translates("aten::log10")
+def log10(op: Op, self: ir.Value) -> ir.Value:
+    """aten::log10(Tensor self) -> Tensor"""
+    return _log_of_base(op, self, 0.4342944819032518)
+
+
+@translates("aten::exp2")
+def exp2(op: Op, self: ir.Value) -> ir.Value:
+    """aten::exp2(Tensor self) -> Tensor"""
+    return op.Pow(op.const(2.0, op.result.dtype), op.cast(self, op.result.dtype))
+
+
+@translates("aten::logical_not")
+def logical_not(op: Op, self: ir.Value) -> ir.Value:
+    """aten::logical_not(Tensor self) -> Tensor"""
+    return op.Not(op.cast(self, ir.DataType.BOOL))
+
+
+@translates("aten::bitwise_not")
+def bitwise_not(op: Op, self: ir.Value) -> ir.Value:
+    """aten::bitwise_not(Tensor self) -> Tensor"""
+    dtype = op.dtype_of(self)
+    if dtype == ir.DataType.BOOL:
+        return op.Not(self)
+    if op.opset >= 18:
+        return op.BitwiseNot(self)
+    # Two's complement: ~x == -x - 1, and for unsigned types the largest value minus x.
+    return op.Sub(op.const(-1 if not dtype.name.startswith("U") else 2 ** (dtype.itemsize * 8) - 1, dtype), self)
+
+
+@translates("aten::isnan")
+def isnan(op: Op, self: ir.Value) -> ir.Value:
+    """aten::isnan(Tensor self) -> Tensor"""
+    if not op.is_float(self):
+        return op.expand(op.const(False), op.result.shape)
+    return op.IsNaN(self)
+
+
+@translates("aten::isinf")
+def isinf(op: Op, self: ir.Value) -> ir.Value:
+    """aten::isinf(Tensor self) -> Tensor"""
+    if not op.is_float(self):
+        return op.expand(op.const(False), op.result.shape)
+    if op.dtype_of(self) in (ir.DataType.FLOAT16, ir.DataType.BFLOAT16):
+        # IsInf takes the half types from opset 20 on only; the wider float keeps infinities.
+        return op.IsInf(op.cast(self, ir.DataType.FLOAT))
+    return op.IsInf(self)
+
+
+@translates("aten::log1p", "aten::special_log1p")
+def log1p(op: Op, self: ir.Value) -> ir.Value:
+    """aten::log1p(Tensor self) -> Tensor
+    aten::special_log1p(Tensor self) -> Tensor
+    """
+    return in_float(op, log_one_plus, self)
+
+
+@translates("aten::expm1", "aten::special_expm1")
+def expm1(op: Op, self: ir.Value) -> ir.Value:
+    """aten::expm1(Tensor self) -> Tensor
+    aten::special_expm1(Tensor self) -> Tensor
+    """
+    return in_float(op, exp_minus_one, self)
+
+
+@translates("aten::signbit")
+def signbit(op: Op, self: ir.Value) -> ir.Value:
+    """aten::signbit(Tensor self) -> Tensor"""
+    dtype = op.dtype_of(self)
+    if dtype == ir.DataType.BOOL or dtype.name.startswith("U"):
+        return op.expand(op.const(False), op.result.shape)
+    return sign_bit(op, self) if op.is_float(self) else op.Less(self, op.const(0, dtype))
+
+
+@translates("aten::copysign.Tensor", "aten::copysign.Scalar")
+def copysign(op: Op, self: ir.Value, other: Operand) -> ir.Value:
+    """aten::copysign.Tensor(Tensor self, Tensor other) -> Tensor
+    aten::copysign.Scalar(Tensor self, Scalar other) -> Tensor
+    """
+    size, sign = op.Abs(op.operand(self, op.result.dtype)), op.operand(other, op.result.dtype)
+    return op.Where(sign_bit(op, sign), op.Neg(size), size)
+
+
+def _without_nan(op: Op, self: ir.Value, other: ir.Value, operator: str) -> ir.Value:
+    left, right = op.promote(self, other)
+    if op.dtype_of(left) == ir.DataType.BOOL:
+        return op.Or(left, right) if operator == "Max" else op.And(left, right)
+    larger: ir.Value = getattr(op, operator)(left, right)
+    if not op.is_float(left):
+        return larger
+    return op.Where(op.IsNaN(left), right, op.Where(op.IsNaN(right), left, larger))
+
+
+@translates("aten::fmax")
+def fmax(op: Op, self: ir.Value, other: ir.Value) -> ir.Value:
+    """aten::fmax(Tensor self, Tensor other) -> Tensor"""
+    return _without_nan(op, self, other, "Max")
+
+
+@translates("aten::fmin")
+def fmin(op: Op, self: ir.Value, other: ir.Value) -> ir.Value:
+    """aten::fmin(Tensor self, Tensor other) -> Tensor"""
+    return _without_nan(op, self, other, "Min")
+
+
+def _angle_of(op: Op, y: ir.Value, x: ir.Value) -> ir.Value:
+    dtype = op.dtype_of(y)
+    zero, one = op.const(0.0, dtype), op.const(1.0, dtype)
+    height, width = op.Abs(y), op.Abs(x)
+    # Equal parts, two zeros and two infinities among them, have a quotient of one; two zeros then an angle of zero.
+    quotient = op.Where(op.Equal(height, width), one, op.Div(height, width))
+    acute = op.Where(op.Equal(op.Add(height, width), zero), zero, op.Atan(quotient))
+    angle = op.Where(sign_bit(op, x), op.Sub(op.const(math.pi, dtype), acute), acute)
+    return op.Where(sign_bit(op, y), op.Neg(angle), angle)
+
+
+@translates("aten::atan2", "aten::arctan2")
+def atan2(op: Op, self: ir.Value, other: ir.Value) -> ir.Value:
+    """aten::atan2(Tensor self, Tensor other) -> Tensor
+    aten::arctan2(Tensor self, Tensor other) -> Tensor
+    """
+    return in_float(op, _angle_of, self, other)
+
+
+def _length_of(op: Op, one: ir.Value, other: ir.Value) -> ir.Value:
+    dtype = op.dtype_of(one)
+    zero = op.const(0.0, dtype)
+    one, other = op.Abs(one), op.Abs(other)
+    larger, smaller = op.Max(one, other), op.Min(one, other)
+    # Scaled by the larger one, so that no square overflows; equal ones may be zeros or infinities.
+    quotient = op.Where(op.Equal(larger, smaller), op.const(1.0, dtype), op.Div(smaller, larger))
+    length = op.Mul(larger, op.Sqrt(op.Add(op.Mul(quotient, quotient), op.const(1.0, dtype))))
+    infinite = op.Or(op.IsInf(one), op.IsInf(other))
+    length = op.Where(op.Equal(larger, zero), zero, length)
+    return op.Where(infinite, op.const(math.inf, dtype), length)
+
+
+@translates("aten::hypot")
+def hypot(op: Op, self: ir.Value, other: ir.Value) -> ir.Value:
+    """aten::hypot(Tensor self, Tensor other) -> Tensor"""
+    return in_float(op, _length_of, self, other)
+
+
+@translates("aten::frexp.Tensor")
+def frexp(op: Op, self: ir.Value) -> tuple[ir.Value, ir.Value]:
+    """aten::frexp.Tensor(Tensor self) -> (Tensor mantissa, Tensor exponent)
+
+    The logarithm finds the exponent to within one; a power of two scales without rounding.
+    """
+    dtype = op.dtype_of(self)
+    wide = ir.DataType.DOUBLE if dtype == ir.DataType.DOUBLE else ir.DataType.FLOAT
+    x = op.cast(self, wide)
+    zero, one, half, two = (op.const(number, wide) for number in (0.0, 1.0, 0.5, 2.0))
+    special = op.Or(op.Equal(x, zero), op.Or(op.IsNaN(x), op.IsInf(x)))
+    safe = op.Where(special, one, x)
+    # Subnormal numbers are brought into the range of the others first.
+    tiny = op.Less(op.Abs(safe), op.const(2.0**-100, wide))
+    safe = op.Where(tiny, op.Mul(safe, op.const(2.0**60, wide)), safe)
+    power = op.Add(op.Floor(op.Mul(op.Log(op.Abs(safe)), op.const(1 / math.log(2), wide))), one)
+    # In two steps, because the power itself may be out of range.
+    part = op.Floor(op.Mul(power, half))
+    mantissa = op.Div(op.Div(safe, op.Pow(two, part)), op.Pow(two, op.Sub(power, part)))
+    over, under = op.GreaterOrEqual(op.Abs(mantissa), one), op.Less(op.Abs(mantissa), half)
+    mantissa = op.Where(over, op.Mul(mantissa, half), op.Where(under, op.Mul(mantissa, two), mantissa))
+    power = op.Where(over, op.Add(power, one), op.Where(under, op.Sub(power, one), power))
+    power = op.Where(tiny, op.Sub(power, op.const(60.0, wide)), power)
+    exponent = op.cast(op.Where(special, zero, power), ir.DataType.INT32)
+    return op.cast(op.Where(special, x, mantissa), dtype), exponent
+
+
+@translates("aten::nextafter")
+def nextafter(op: Op, self: ir.Value, other: ir.Value) -> ir.Value:
+    """aten::nextafter(Tensor self, Tensor other) -> Tensor
+
+    ONNX has no bits of floats. Adding more than half a unit in the last place, and less than one and a half, rounds to
+    the next number; the half types are rounded by the cast from float32.
+    """
+    dtype = op.result.dtype
+    limits = torch.finfo(to_torch_dtype(dtype))
+    wide = ir.DataType.DOUBLE if dtype == ir.DataType.DOUBLE else ir.DataType.FLOAT
+    x, goal = op.cast(self, wide), op.cast(other, wide)
+    zero, one, size = op.const(0.0, wide), op.const(1.0, wide), op.Abs(x)
+    upwards = op.Less(x, goal)
+    # The step of a number below 1 is computed for a larger one, where it is not subnormal.
+    scale = op.Where(op.Less(size, one), op.const(2.0**64, wide), one)
+    scaled = op.Mul(x, scale)
+    step = op.Mul(op.Abs(scaled), op.const(0.625 * limits.eps, wide))
+    value = op.Div(op.Where(upwards, op.Add(scaled, step), op.Sub(scaled, step)), scale)
+    smallest = op.const(limits.smallest_normal * limits.eps, wide)
+    near_zero = op.Where(upwards, op.Add(x, smallest), op.Sub(x, smallest))
+    value = op.Where(op.LessOrEqual(size, op.const(limits.smallest_normal, wide)), near_zero, value)
+    largest = limits.max
+    finite = op.Where(op.Less(x, zero), op.const(-largest, wide), op.const(largest, wide))
+    value = op.Where(op.IsInf(x), finite, value)
+    value = op.Where(op.Equal(x, goal), goal, value)
+    # Their sum is NaN if one of them is.
+    return op.cast(op.Where(op.Or(op.IsNaN(x), op.IsNaN(goal)), op.Add(x, goal), value), dtype)
+
+
+BOOL = ir.DataType.BOOL
+
+
+def _compared(op: Op, operator: str, self: Operand, other: Operand) -> ir.Value:
+    left, right = op.promote(self, other)
+    dtype = op.dtype_of(left)
+    if dtype == BOOL and operator != "Equal":
+        # The order of booleans is that of 0 and 1.
+        left, right = op.cast(left, ir.DataType.INT32), op.cast(right, ir.DataType.INT32)
+    elif dtype in (ir.DataType.INT8, ir.DataType.INT16, ir.DataType.UINT8, ir.DataType.UINT16):
+        # ONNX Runtime compares 32 and 64 bit integers only.
+        left, right = op.cast(left, ir.DataType.INT32), op.cast(right, ir.DataType.INT32)
+    value: ir.Value = getattr(op, operator)(left, right)
+    return value
+
+
+@translates("aten::eq.Tensor", "aten::eq.Scalar")
+def eq(op: Op, self: ir.Value, other: Operand) -> ir.Value:
+    """aten::eq.Tensor(Tensor self, Tensor other) -> Tensor
+    aten::eq.Scalar(Tensor self, Scalar other) -> Tensor
+    """
+    return _compared(op, "Equal", self, other)
+
+
+@translates("aten::ne.Tensor", "aten::ne.Scalar", "aten::not_equal.Tensor")
+def ne(op: Op, self: ir.Value, other: Operand) -> ir.Value:
+    """aten::ne.Tensor(Tensor self, Tensor other) -> Tensor
+    aten::ne.Scalar(Tensor self, Scalar other) -> Tensor
+    aten::not_equal.Tensor(Tensor self, Tensor other) -> Tensor
+    """
+    return op.Not(_compared(op, "Equal", self, other))
+
+
+@translates("aten::lt.Tensor", "aten::lt.Scalar")
+def lt(op: Op, self: ir.Value, other: Operand) -> ir.Value:
+    """aten::lt.Tensor(Tensor self, Tensor other) -> Tensor
+    aten::lt.Scalar(Tensor self, Scalar other) -> Tensor
+    """
+    return _compared(op, "Less", self, other)
+
+
+@translates("aten::le.Tensor", "aten::le.Scalar")
+def le(op: Op, self: ir.Value, other: Operand) -> ir.Value:
+    """aten::le.Tensor(Tensor self, Tensor other) -> Tensor
+    aten::le.Scalar(Tensor self, Scalar other) -> Tensor
+    """
+    return _compared(op, "LessOrEqual", self, other)
+
+
+@translates("aten::gt.Tensor", "aten::gt.Scalar")
+def gt(op: Op, self: ir.Value, other: Operand) -> ir.Value:
+    """aten::gt.Tensor(Tensor self, Tensor other) -> Tensor
+    aten::gt.Scalar(Tensor self, Scalar other) -> Tensor
+    """
+    return _compared(op, "Greater", self, other)
+
+
+@translates("aten::ge.Tensor", "aten::ge.Scalar")
+def ge(op: Op, self: ir.Value, other: Operand) -> ir.Value:
+    """aten::ge.Tensor(Tensor self, Tensor other) -> Tensor
+    aten::ge.Scalar(Tensor self, Scalar other) -> Tensor
+    """
+    return _compared(op, "GreaterOrEqual", self, other)
+
+
+@translates("aten::logical_and")
+def logical_and(op: Op, self: ir.Value, other: ir.Value) -> ir.Value:
+    """aten::logical_and(Tensor self, Tensor other) -> Tensor"""
+    return op.And(op.cast(self, BOOL), op.cast(other, BOOL))
+
+
+@translates("aten::logical_or")
+def logical_or(op: Op, self: ir.Value, other: ir.Value) -> ir.Value:
+    """aten::logical_or(Tensor self, Tensor other) -> Tensor"""
+    return op.Or(op.cast(self, BOOL), op.cast(other, BOOL))
+
+
+@translates("aten::logical_xor")
+def logical_xor(op: Op, self: ir.Value, other: ir.Value) -> ir.Value:
+    """aten::logical_xor(Tensor self, Tensor other) -> Tensor"""
+    return op.Xor(op.cast(self, BOOL), op.cast(other, BOOL))
+
+
+def _bitwise(op: Op, name: str, self: Operand, other: Operand) -> ir.Value:
+    left, right = op.promote(self, other)
+    if op.dtype_of(left) == BOOL:
+        value: ir.Value = getattr(op, name)(left, right)
+        return value
+    if op.opset < 18:
+        raise Unsupported(f"Bitwise{name} of integers exists from opset 18 on")
+    bits: ir.Value = getattr(op, f"Bitwise{name}")(left, right)
+    return bits
+
+
+@translates("aten::bitwise_and.Tensor", "aten::bitwise_and.Scalar", "aten::__and__.Tensor", "aten::__and__.Scalar")
+def bitwise_and(op: Op, self: ir.Value, other: Operand) -> ir.Value:
+    """aten::bitwise_and.Tensor(Tensor self, Tensor other) -> Tensor
+    aten::bitwise_and.Scalar(Tensor self, Scalar other) -> Tensor
+    aten::__and__.Tensor(Tensor self, Tensor other) -> Tensor
+    aten::__and__.Scalar(Tensor self, Scalar other) -> Tensor
+    """
+    return _bitwise(op, "And", self, other)
+
+
+@translates("aten::bitwise_or.Tensor", "aten::bitwise_or.Scalar", "aten::__or__.Tensor", "aten::__or__.Scalar")
+def bitwise_or(op: Op, self: ir.Value, other: Operand) -> ir.Value:
+    """aten::bitwise_or.Tensor(Tensor self, Tensor other) -> Tensor
+    aten::bitwise_or.Scalar(Tensor self, Scalar other) -> Tensor
+    aten::__or__.Tensor(Tensor self, Tensor other) -> Tensor
+    aten::__or__.Scalar(Tensor self, Scalar other) -> Tensor
+    """
+    return _bitwise(op, "Or", self, other)
+
+
+@translates("aten::bitwise_xor.Tensor", "aten::bitwise_xor.Scalar", "aten::__xor__.Tensor", "aten::__xor__.Scalar")
+def bitwise_xor(op: Op, self: ir.Value, other: Operand) -> ir.Value:
+    """aten::bitwise_xor.Tensor(Tensor self, Tensor other) -> Tensor
+    aten::bitwise_xor.Scalar(Tensor self, Scalar other) -> Tensor
+    aten::__xor__.Tensor(Tensor self, Tensor other) -> Tensor
+    aten::__xor__.Scalar(Tensor self, Scalar other) -> Tensor
+    """
+    return _bitwise(op, "Xor", self, other)

@@ -1,0 +1,325 @@
+"""Gather: indexing by tensors of positions and by masks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+
+import onnx_ir as ir
+
+from ..._builder.op import Op, Operand, Unsupported
+from ..._builder.symbolic_dims import Dim
+from ..._registry import translates
+from .axes import as_carrier, axis_of, choose, rank, refuse_complex
+
+BOOL, INT64, UINT8 = ir.DataType.BOOL, ir.DataType.INT64, ir.DataType.UINT8
+Indices = Sequence[ir.Value | None]
+
+
+# ---- masks
+
+
+def nonzero_rows(op: Op, value: ir.Value) -> ir.Value:
+    """The positions of what is not zero, as INT64 [rank, count]."""
+    # ONNX Runtime has NonZero kernels for these; a Cast to BOOL keeps what is not zero, NaN included.
+    if op.dtype_of(value) not in (BOOL, UINT8, INT64, ir.DataType.INT32, ir.DataType.FLOAT):
+        value = op.cast(value, BOOL)
+    return op.NonZero(value)
+
+
+def compressed(op: Op, value: ir.Value, mask: ir.Value, axis: int | None) -> ir.Value:
+    """The slices of ``value`` along ``axis``, or its elements in row-major order, where a mask of one axis is true."""
+    return as_carrier(op, value, lambda carried: op.Compress(carried, op.cast(mask, BOOL), axis=axis))
+
+
+@translates("aten::nonzero", "aten::argwhere")
+def nonzero(op: Op, self: ir.Value) -> ir.Value:
+    """aten::nonzero(Tensor self) -> Tensor
+    aten::argwhere(Tensor self) -> Tensor
+    """
+    if op.rank_of(self) == 0:
+        # Positions have no coordinates then; the count is still 1 or 0.
+        return op.Slice(op.Transpose(nonzero_rows(op, op.Unsqueeze(self, [0])), perm=[1, 0]), [0], [0], [1])
+    return op.Transpose(nonzero_rows(op, self), perm=[1, 0])
+
+
+@translates("aten::where")
+def where_true(op: Op, condition: ir.Value) -> list[ir.Value]:
+    """aten::where(Tensor condition) -> Tensor[]"""
+    return _coordinates(op, condition)
+
+
+@translates("aten::nonzero_numpy")
+def nonzero_numpy(op: Op, self: ir.Value) -> list[ir.Value]:
+    """aten::nonzero_numpy(Tensor self) -> Tensor[]"""
+    return _coordinates(op, self)
+
+
+def _coordinates(op: Op, mask: ir.Value) -> list[ir.Value]:
+    """The positions of what is not zero, one INT64 vector per axis; a number has one axis to name."""
+    if op.rank_of(mask) == 0:
+        mask = op.Unsqueeze(mask, [0])
+    rows = nonzero_rows(op, mask)
+    if op.rank_of(mask) == 1:
+        return [op.Squeeze(rows, [0])]
+    return [op.Gather(rows, op.const(row), axis=0) for row in range(op.rank_of(mask))]
+
+
+@translates("aten::masked_select")
+def masked_select(op: Op, self: ir.Value, mask: ir.Value) -> ir.Value:
+    """aten::masked_select(Tensor self, Tensor mask) -> Tensor"""
+    if op.dims(self) != op.dims(mask):
+        self, mask = broadcast(op, [self, mask])
+    refuse_complex(op, "masked_select")
+    if op.rank_of(self) == 0:
+        self = op.Unsqueeze(self, [0])
+    return compressed(op, self, op.Reshape(mask, [-1]), None)
+
+
+# ---- broadcasting
+
+
+def broadcast_dims(op: Op, values: Sequence[ir.Value]) -> list[Dim]:
+    """The common shape; of two symbolic sizes the first, since they must be equal."""
+    count = max(op.rank_of(value) for value in values)
+    result: list[Dim] = [1] * count
+    for value in values:
+        for axis, dim in enumerate(op.dims(value), start=count - op.rank_of(value)):
+            if result[axis] == 1 or (isinstance(dim, int) and dim != 1):
+                result[axis] = dim
+    return result
+
+
+def broadcast(op: Op, values: Sequence[ir.Value]) -> list[ir.Value]:
+    """All values in their common shape, whose sizes need not be known: data-dependent ones are read at run time."""
+    wanted = broadcast_dims(op, values)
+    result = []
+    for value in values:
+        missing = [
+            dim
+            for axis, dim in enumerate(wanted)
+            if axis < len(wanted) - op.rank_of(value) or op.dims(value)[axis - len(wanted)] == 1 != dim
+        ]
+        if not missing:
+            result.append(value)
+            continue
+        if all(map(op.is_known, missing)):
+            result.append(as_carrier(op, value, lambda carried: op.expand(carried, wanted)))
+            continue
+        # Positions of true elements: how many there are is read off a value that has them all.
+        full = next((other for other in values if op.dims(other) == tuple(wanted)), None)
+        shape = op.Shape(reduce(op.Add, values) if full is None else full)
+        result.append(op.Expand(value, shape))
+    return result
+
+
+# ---- indexing by tensors
+
+
+@dataclass(frozen=True)
+class Indexing:
+    """``x[..., i, j, ...]`` with index tensors only, masks already turned into positions.
+
+    Attributes:
+        rank: Number of axes of what is indexed.
+        indices: INT64 or INT32 positions by axis.
+    """
+
+    rank: int
+    indices: dict[int, ir.Value]
+
+    @property
+    def axes(self) -> list[int]:
+        """The indexed axes in order."""
+        return sorted(self.indices)
+
+    @property
+    def first(self) -> int:
+        """The axis of the result where the axes of the index tensors begin: 0 unless the indexed axes are neighbours."""
+        axes = self.axes
+        return axes[0] if axes[-1] - axes[0] == len(axes) - 1 else 0
+
+    @property
+    def perm(self) -> list[int]:
+        """The axes with the indexed ones first."""
+        return [*self.axes, *(axis for axis in range(self.rank) if axis not in self.indices)]
+
+
+def is_mask(op: Op, index: ir.Value) -> bool:
+    """Whether an index tensor is a mask."""
+    return op.dtype_of(index) == BOOL
+
+
+def prepared_indices(op: Op, value: ir.Value, indices: Indices) -> Indexing:
+    """Turns masks into positions.
+
+    Raises:
+        Unsupported: For a mask without axes.
+    """
+    found: dict[int, ir.Value] = {}
+    axis = 0
+    for index in indices:
+        if index is None:
+            axis += 1
+            continue
+        if is_mask(op, index) and op.rank_of(index) == 0:
+            raise Unsupported("a number as a mask, which makes an axis of its own")
+        for positions in _coordinates(op, index) if is_mask(op, index) else [index]:
+            found[axis] = positions
+            axis += 1
+    return Indexing(op.rank_of(value), found)
+
+
+def stacked(op: Op, indices: Sequence[ir.Value]) -> ir.Value:
+    """Index tensors of one shape after broadcasting, side by side along a new last axis, as GatherND takes them."""
+    wide = [op.cast(index, INT64) for index in indices]
+    return op.Concat(*(op.Unsqueeze(index, [op.rank_of(index)]) for index in broadcast(op, wide)), axis=-1)
+
+
+def _by_mask(op: Op, value: ir.Value, indices: Indices) -> ir.Value | None:
+    """``x[:, mask]``: the only index is a mask."""
+    given = [(axis, index) for axis, index in enumerate(indices) if index is not None]
+    if len(given) != 1:
+        return None
+    (axis, mask) = given[0]
+    covered = op.rank_of(mask)
+    if not is_mask(op, mask) or covered == 0:
+        return None
+    if covered == 1:
+        return compressed(op, value, mask, axis)
+    flat_mask = op.Reshape(mask, [-1])
+    if covered == op.rank_of(value):
+        return compressed(op, value, flat_mask, None)
+    dims = op.dims(value)
+    merged = op.reshape(value, [*dims[:axis], math.prod(dims[axis : axis + covered]), *dims[axis + covered :]])
+    return compressed(op, merged, flat_mask, axis)
+
+
+def _axis_by_axis(op: Op, value: ir.Value, indexing: Indexing) -> ir.Value | None:
+    """``x[i[:, None], j]``: index tensors that vary along different axes, in order, pick from one axis after the other."""
+    axes, first = indexing.axes, indexing.first
+    if axes != list(range(first, first + len(axes))):
+        return None
+    values = [indexing.indices[axis] for axis in axes]
+    count = max(op.rank_of(index) for index in values)
+    varying = [
+        [axis + count - op.rank_of(index) for axis, dim in enumerate(op.dims(index)) if dim != 1] for index in values
+    ]
+    order = [axis for some in varying for axis in some]
+    if order != sorted(set(order)):
+        return None
+    common = broadcast_dims(op, values)
+    result, place = value, first
+    for index, some in zip(values, varying, strict=True):
+        dims = op.dims(index)
+        ones = [axis for axis, dim in enumerate(dims) if dim == 1]
+        result = op.Gather(result, op.Squeeze(index, ones), axis=place)
+        place += len(some)
+    # What varies along no axis has left no axis behind.
+    return op.Unsqueeze(result, [first + axis for axis, dim in enumerate(common) if dim == 1])
+
+
+def indexed(op: Op, self: ir.Value, indices: Indices) -> ir.Value:
+    """``self[indices]``."""
+    by_mask = _by_mask(op, self, indices)
+    if by_mask is not None:
+        return by_mask
+    indexing = prepared_indices(op, self, indices)
+    axes = indexing.axes
+    if not axes:
+        return self
+    if len(axes) == 1:
+        return op.Gather(self, indexing.indices[axes[0]], axis=axes[0])
+    separate = _axis_by_axis(op, self, indexing)
+    if separate is not None:
+        return separate
+    positions = stacked(op, [indexing.indices[axis] for axis in axes])
+    picked = op.GatherND(op.Transpose(self, perm=indexing.perm), positions)
+    first, count = indexing.first, op.rank_of(positions) - 1
+    if first == 0:
+        return picked
+    total = count + indexing.rank - len(axes)
+    before = range(count, count + first)
+    return op.Transpose(picked, perm=[*before, *range(count), *range(count + first, total)])
+
+
+@translates("aten::index.Tensor", "aten::_unsafe_index.Tensor")
+def index(op: Op, self: ir.Value, indices: Indices) -> ir.Value:
+    """aten::index.Tensor(Tensor self, Tensor?[] indices) -> Tensor
+    aten::_unsafe_index.Tensor(Tensor self, Tensor?[] indices) -> Tensor
+    """
+    return indexed(op, self, indices)
+
+
+# ---- along one axis
+
+
+@translates("aten::index_select")
+def index_select(op: Op, self: ir.Value, dim: int, index: ir.Value) -> ir.Value:
+    """aten::index_select(Tensor self, int dim, Tensor index) -> Tensor"""
+    if rank(op, self) == 0:
+        return self
+    return op.Gather(self, op.Reshape(index, [-1]) if op.rank_of(index) == 0 else index, axis=axis_of(op, self, dim))
+
+
+def gathered(op: Op, value: ir.Value, index: ir.Value, axis: int) -> ir.Value:
+    """GatherElements, for numbers (tensors without axes), too."""
+    if op.rank_of(value) == 0:
+        # The only position there is; the result has the shape of the index.
+        return op.expand(value, op.result.shape) if op.rank_of(index) else value
+    if op.rank_of(index) == 0:
+        return op.Squeeze(op.GatherElements(value, op.Unsqueeze(index, [0]), axis=axis), [0])
+    return op.GatherElements(value, index, axis=axis)
+
+
+@translates("aten::gather")
+def gather(op: Op, self: ir.Value, dim: int, index: ir.Value, sparse_grad: bool = False) -> ir.Value:
+    """aten::gather(Tensor self, int dim, Tensor index, *, bool sparse_grad=False) -> Tensor"""
+    refuse_complex(op, "gather")
+    return gathered(op, self, index, axis_of(op, self, dim))
+
+
+@translates("aten::take_along_dim")
+def take_along_dim(op: Op, self: ir.Value, indices: ir.Value, dim: int | None = None) -> ir.Value:
+    """aten::take_along_dim(Tensor self, Tensor indices, int? dim=None) -> Tensor"""
+    refuse_complex(op, "take_along_dim")
+    if dim is None:
+        return op.Gather(op.Reshape(self, [-1]), op.Reshape(indices, [-1]), axis=0)
+    axis = axis_of(op, self, dim)
+    # All axes but the one picked from are broadcast.
+    dims, wanted = op.dims(self), list(op.result.shape)
+    self = op.expand(self, [*wanted[:axis], dims[axis], *wanted[axis + 1 :]])
+    return gathered(op, self, op.expand(indices, wanted), axis)
+
+
+@translates("aten::take")
+def take(op: Op, self: ir.Value, index: ir.Value) -> ir.Value:
+    """aten::take(Tensor self, Tensor index) -> Tensor"""
+    trailing = [2] if op.result.torch_dtype.is_complex else []
+    return op.Gather(op.Reshape(self, [-1, *trailing]), index, axis=0)
+
+
+# ---- choices
+
+
+@translates("aten::where.self", "aten::where.ScalarOther", "aten::where.ScalarSelf", "aten::where.Scalar")
+def where(op: Op, condition: ir.Value, self: Operand, other: Operand) -> ir.Value:
+    """aten::where.self(Tensor condition, Tensor self, Tensor other) -> Tensor
+    aten::where.ScalarOther(Tensor condition, Tensor self, Scalar other) -> Tensor
+    aten::where.ScalarSelf(Tensor condition, Scalar self, Tensor other) -> Tensor
+    aten::where.Scalar(Tensor condition, Scalar self, Scalar other) -> Tensor
+    """
+    refuse_complex(op, "where")
+    dtype = op.result.dtype
+    return choose(op, op.cast(condition, BOOL), op.operand(self, dtype), op.operand(other, dtype))
+
+
+@translates("aten::masked_fill.Scalar", "aten::masked_fill.Tensor")
+def masked_fill(op: Op, self: ir.Value, mask: ir.Value, value: Operand) -> ir.Value:
+    """aten::masked_fill.Scalar(Tensor self, Tensor mask, Scalar value) -> Tensor
+    aten::masked_fill.Tensor(Tensor self, Tensor mask, Tensor value) -> Tensor
+    """
+    refuse_complex(op, "masked_fill")
+    return choose(op, op.cast(mask, BOOL), op.operand(value, op.result.dtype), self)

@@ -1,0 +1,1 @@
+"""Linear algebra: matrix products, factorizations, eigenvalues and linear systems."""

@@ -1,0 +1,343 @@
+"""Matrix products, einsum, grouped matmul and pairwise distances."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import onnx_ir as ir
+import sympy
+import torch
+
+from ..._builder.loops import arange
+from ..._builder.op import Op, Operand, Unsupported
+from ..._registry import Call, translates
+from ..view import swapped
+
+
+@translates("aten::linear")
+def linear(op: Op, input: ir.Value, weight: ir.Value, bias: ir.Value | None = None) -> ir.Value:
+    """aten::linear(Tensor input, Tensor weight, Tensor? bias=None) -> Tensor"""
+    # Gemm takes integers, but ONNX Runtime's does not.
+    if op.rank_of(input) == 2 and op.rank_of(weight) == 2 and op.is_float(input):
+        return op.Gemm(input, weight, bias, transB=1) if bias is not None else op.Gemm(input, weight, transB=1)
+    if op.rank_of(weight) == 1:
+        product = op.MatMul(input, weight)
+    else:
+        # Storing the transpose saves a node; a weight that others read, too, is transposed at run time instead.
+        transposed = op.derived(weight, "transposed", torch.t)
+        product = op.MatMul(input, op.Transpose(weight, perm=[1, 0]) if transposed is None else transposed)
+    return product if bias is None else op.Add(product, bias)
+
+
+@translates("aten::matmul")
+def matmul(op: Op, self: ir.Value, other: ir.Value) -> ir.Value:
+    """aten::matmul(Tensor self, Tensor other) -> Tensor"""
+    return op.MatMul(self, other)
+
+
+@translates("aten::mm")
+def mm(op: Op, self: ir.Value, mat2: ir.Value) -> ir.Value:
+    """aten::mm(Tensor self, Tensor mat2) -> Tensor"""
+    return op.MatMul(self, mat2)
+
+
+@translates("aten::bmm")
+def bmm(op: Op, self: ir.Value, mat2: ir.Value) -> ir.Value:
+    """aten::bmm(Tensor self, Tensor mat2) -> Tensor"""
+    return op.MatMul(self, mat2)
+
+
+@translates("aten::mv")
+def mv(op: Op, self: ir.Value, vec: ir.Value) -> ir.Value:
+    """aten::mv(Tensor self, Tensor vec) -> Tensor"""
+    return op.MatMul(self, vec)
+
+
+@translates("aten::dot")
+def dot(op: Op, self: ir.Value, tensor: ir.Value) -> ir.Value:
+    """aten::dot(Tensor self, Tensor tensor) -> Tensor"""
+    return op.MatMul(self, tensor)
+
+
+def _scaled(op: Op, value: ir.Value, factor: Operand) -> ir.Value:
+    return value if factor == 1 else op.Mul(value, op.operand(factor, op.dtype_of(value)))
+
+
+def sum_of_products(op: Op, self: ir.Value, product: ir.Value, beta: Operand, alpha: Operand) -> ir.Value:
+    """beta * self + alpha * product in the result's type, where beta == 0 ignores self, NaN and all."""
+    total = _scaled(op, product, alpha)
+    total = op.expand(total, op.result.shape) if beta == 0 else op.Add(_scaled(op, self, beta), total)
+    return op.cast(total, op.result.dtype)
+
+
+def wide(op: Op, *values: ir.Value) -> tuple[ir.Value, ...]:
+    """Half types as float32: torch rounds once, after the last step."""
+    half = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
+    return tuple(op.cast(value, ir.DataType.FLOAT) if op.dtype_of(value) in half else value for value in values)
+
+
+@translates("aten::addmm")
+def addmm(op: Op, self: ir.Value, mat1: ir.Value, mat2: ir.Value, beta: Operand = 1, alpha: Operand = 1) -> ir.Value:
+    """aten::addmm(Tensor self, Tensor mat1, Tensor mat2, *, Scalar beta=1, Scalar alpha=1) -> Tensor"""
+    if op.dims(mat1)[1] == 0:
+        # ONNX Runtime's Gemm forgets beta where there is nothing to multiply.
+        return op.expand(_scaled(op, self, beta), op.result.shape)
+    if op.is_float(self) and isinstance(beta, (int, float)) and isinstance(alpha, (int, float)) and beta != 0:
+        return op.Gemm(mat1, mat2, self, alpha=float(alpha), beta=float(beta))
+    return sum_of_products(op, self, op.MatMul(mat1, mat2), beta, alpha)
+
+
+@translates("aten::addmv")
+def addmv(op: Op, self: ir.Value, mat: ir.Value, vec: ir.Value, beta: Operand = 1, alpha: Operand = 1) -> ir.Value:
+    """aten::addmv(Tensor self, Tensor mat, Tensor vec, *, Scalar beta=1, Scalar alpha=1) -> Tensor"""
+    return sum_of_products(op, self, op.MatMul(mat, vec), beta, alpha)
+
+
+@translates("aten::baddbmm")
+def baddbmm(
+    op: Op, self: ir.Value, batch1: ir.Value, batch2: ir.Value, beta: Operand = 1, alpha: Operand = 1
+) -> ir.Value:
+    """aten::baddbmm(Tensor self, Tensor batch1, Tensor batch2, *, Scalar beta=1, Scalar alpha=1) -> Tensor"""
+    base, left, right = wide(op, self, batch1, batch2)
+    return sum_of_products(op, base, op.MatMul(left, right), beta, alpha)
+
+
+@translates("aten::outer")
+def outer(op: Op, self: ir.Value, vec2: ir.Value) -> ir.Value:
+    """aten::outer(Tensor self, Tensor vec2) -> Tensor"""
+    left, right = op.promote(self, vec2)
+    return op.Mul(op.Unsqueeze(left, [1]), right)
+
+
+_DTYPES = (torch.float32, torch.float64)
+"""What ONNX Runtime's kernel takes, without integers, whose sums are INT64 in torch."""
+
+
+@dataclass(frozen=True)
+class _Product:
+    """A batched matrix product of two operands.
+
+    Attributes:
+        flip_left: Whether the last two axes of the first operand are to be exchanged.
+        flip_right: Likewise of the second one.
+        flip_result: Likewise of the result.
+    """
+
+    flip_left: bool
+    flip_right: bool
+    flip_result: bool
+
+
+def _terms(equation: str) -> tuple[list[str], str] | None:
+    """The labels of the operands and of the result; None if there is an ellipsis or no result."""
+    inputs, arrow, output = equation.replace(" ", "").partition("->")
+    return (inputs.split(","), output) if arrow and "." not in equation else None
+
+
+def _product(terms: Sequence[str], output: str) -> _Product | None:
+    """The product that an equation of two operands is, if all of its leading labels are the same in the same order."""
+    left, right = terms
+    lead = output[:-2]
+    if len(output) < 2 or not all(len(term) == len(output) and term.startswith(lead) for term in (left, right)):
+        return None
+    a, b, c, d, i, j = (*left[-2:], *right[-2:], *output[-2:])
+    shared = {a, b} & {c, d}
+    if len({*lead, a, b, c, d}) != len(lead) + 3 or len(shared) != 1:
+        return None
+    (summed,) = shared
+    row, column = (b if a == summed else a), (d if c == summed else c)
+    if {i, j} != {row, column}:
+        return None
+    return _Product(flip_left=a == summed, flip_right=d == summed, flip_result=(i, j) == (column, row))
+
+
+def _declines(call: Call) -> str | None:
+    terms, tensors = _terms(call.arguments["equation"]), call.arguments["tensors"]
+    if terms is None or len(terms[0]) != len(tensors):
+        return "an equation with an ellipsis or without a result"
+    sizes: dict[str, Any] = {}
+    for term, tensor in zip(terms[0], tensors, strict=True):
+        if len(set(term)) != len(term) or len(term) != tensor.dim():
+            return "a label that is repeated in one operand"
+        for label, size in zip(term, tensor.shape, strict=True):
+            # torch broadcasts sizes of 1, ONNX does not.
+            if str(sizes.setdefault(label, size)) != str(size):
+                return f"the label {label} stands for two sizes"
+    if len(tensors) == 2 and _product(*terms) is not None and all(tensor.is_floating_point() for tensor in tensors):
+        return None
+    if call.opset < 12 or any(tensor.dtype not in _DTYPES for tensor in tensors):
+        return "an element type that ONNX Runtime has no Einsum for"
+    return None
+
+
+@translates("aten::einsum", accepts=_declines)
+def einsum(op: Op, equation: str, tensors: Sequence[ir.Value], path: Sequence[int] | None = None) -> ir.Value:
+    """aten::einsum(str equation, Tensor[] tensors, *, int[]? path=None) -> Tensor"""
+    terms = _terms(equation)
+    product = _product(*terms) if terms is not None and len(tensors) == 2 else None
+    if product is None:
+        return op.Einsum(*tensors, equation=equation.replace(" ", ""))
+    left, right = tensors
+    if product.flip_result:
+        # The transpose of a product is the product of the transposes in the other order.
+        left, right = (
+            right if product.flip_right else swapped(op, right, -2, -1),
+            left if product.flip_left else swapped(op, left, -2, -1),
+        )
+        return op.MatMul(left, right)
+    left = swapped(op, left, -2, -1) if product.flip_left else left
+    return op.MatMul(left, swapped(op, right, -2, -1) if product.flip_right else right)
+
+
+INT64, BOOL = ir.DataType.INT64, ir.DataType.BOOL
+
+
+def rows_times_matrices(op: Op, rows: ir.Value, matrices: ir.Value, offs: ir.Value) -> ir.Value:
+    """The rows up to the first offset times the first matrix, those up to the second offset times the second, and so on.
+
+    Args:
+        op: What to write with.
+        rows: [rows, in].
+        matrices: [groups, in, out].
+        offs: [groups], where each group of rows ends.
+
+    Returns:
+        [rows, out]; rows after the last offset give zeros.
+    """
+    count, columns = op.dims(rows)[0], op.dims(matrices)[2]
+    dtype, groups = op.dtype_of(rows), op.dims(matrices)[0]
+    ends = op.cast(offs, INT64)
+    # The finished part grows by the rows of one group in each iteration.
+    done, part = sympy.Symbol("rows_done"), sympy.Symbol("rows_of_group")
+    body = op.body("group", [(INT64, ()), (BOOL, ()), (dtype, (done, columns)), (INT64, (1,))])
+    number, going, product, begin = body.graph.inputs
+    end = body.Gather(ends, body.Unsqueeze(number, [0]), axis=0)
+    own = body.shaped(body.Slice(rows, begin, end, [0]), (part, op.dims(rows)[1]))
+    own = body.shaped(body.MatMul(own, body.Gather(matrices, number, axis=0)), (part, columns))
+    grown = body.shaped(body.Concat(product, own, axis=0), (done + part, columns))
+    graph = body.finish([(going, ()), (grown, (done + part, columns)), (end, (1,))])
+    nothing = op.expand(op.const(0, dtype), [0, columns])
+    last = op.multi(
+        "Loop", op.scalar(groups, INT64), op.const(True), nothing, op.const([0], INT64), outputs=2, body=graph
+    )
+    product, end = last
+    product.type, end.type = ir.TensorType(dtype), ir.TensorType(INT64)
+    op.shaped(product, (done, columns))
+    op.shaped(end, (1,))
+    rest = op.Concat(op.const([0, 0], INT64), op.Sub(op.size(count), end), op.const([0], INT64), axis=0)
+    return op.shaped(op.Pad(product, rest), (count, columns))
+
+
+@translates("aten::_grouped_mm")
+def grouped_mm(
+    op: Op,
+    self: ir.Value,
+    mat2: ir.Value,
+    offs: ir.Value | None = None,
+    bias: ir.Value | None = None,
+    out_dtype: torch.dtype | None = None,
+) -> ir.Value:
+    """aten::_grouped_mm(Tensor self, Tensor mat2, Tensor? offs=None, Tensor? bias=None, ScalarType? out_dtype=None) -> Tensor"""
+    if bias is not None:
+        raise Unsupported("_grouped_mm with a bias, which torch itself does not compute")
+    # Sums of products in half types are rounded once.
+    left, right = (op.cast(value, ir.DataType.FLOAT) for value in (self, mat2))
+    if offs is None:
+        product = op.MatMul(left, right)
+    elif op.rank_of(right) == 3:
+        product = rows_times_matrices(op, left, right, offs)
+    elif op.rank_of(left) == 3:
+        # Groups of columns are groups of rows of the transpose.
+        columns, matrices = op.Transpose(right, perm=[1, 0]), op.Transpose(left, perm=[0, 2, 1])
+        product = op.Transpose(rows_times_matrices(op, columns, matrices, offs), perm=[1, 0])
+    else:
+        product = _sums_over_groups(op, left, right, op.cast(offs, INT64))
+    return op.cast(product, op.result.dtype)
+
+
+def _sums_over_groups(op: Op, left: ir.Value, right: ir.Value, ends: ir.Value) -> ir.Value:
+    """[rows, inner] times [inner, columns] where each group of ``inner`` gives a product of its own."""
+    inner, groups = op.dims(right)[0], op.dims(ends)[0]
+    begins = op.Concat(op.const([0], INT64), op.Slice(ends, [0], [-1], [0]), axis=0)
+    places = arange(op, inner)
+    after = op.GreaterOrEqual(places, op.Unsqueeze(op.shaped(begins, (groups,)), [1]))
+    inside = op.And(after, op.Less(places, op.Unsqueeze(ends, [1])))
+    own = op.Where(op.Unsqueeze(inside, [1]), left, op.const(0.0, op.dtype_of(left)))
+    # What is outside of the group may be infinite on the other side, too.
+    return op.MatMul(own, op.Where(op.Unsqueeze(inside, [2]), right, op.const(0.0, op.dtype_of(right))))
+
+
+def _norm(op: Op, differences: ir.Value, p: float) -> ir.Value:
+    """The p-norm over the last axis."""
+    dtype = op.dtype_of(differences)
+    sizes = op.Abs(differences)
+    if p == 0:
+        nonzero = op.cast(op.Not(op.Equal(sizes, op.const(0.0, dtype))), dtype)
+        return op.ReduceSum(nonzero, [-1], keepdims=0)
+    if math.isinf(p):
+        return op.ReduceMax(sizes, [-1], keepdims=0)
+    if p == 1:
+        return op.ReduceSum(sizes, [-1], keepdims=0)
+    if p == 2:
+        return op.Sqrt(op.ReduceSum(op.Mul(sizes, sizes), [-1], keepdims=0))
+    powers = op.ReduceSum(op.Pow(sizes, op.const(p, dtype)), [-1], keepdims=0)
+    return op.Pow(powers, op.const(1 / p, dtype))
+
+
+@translates("aten::_cdist_forward", "aten::cdist")
+def cdist(op: Op, x1: ir.Value, x2: ir.Value, p: float = 2.0, compute_mode: int | None = None) -> ir.Value:
+    """aten::_cdist_forward(Tensor x1, Tensor x2, float p, int? compute_mode) -> Tensor
+    aten::cdist(Tensor x1, Tensor x2, float p=2., int? compute_mode=None) -> Tensor
+    """
+    if 0 in op.result.shape or op.dims(x1)[-1] == 0:
+        return op.expand(op.const(0.0, op.result.dtype), op.result.shape)
+    return _norm(op, op.Sub(op.Unsqueeze(x1, [-2]), op.Unsqueeze(x2, [-3])), p)
+
+
+@translates("aten::_pdist_forward", "aten::pdist")
+def pdist(op: Op, self: ir.Value, p: float = 2.0) -> ir.Value:
+    """aten::_pdist_forward(Tensor self, float p=2.) -> Tensor
+    aten::pdist(Tensor self, float p=2.) -> Tensor
+    """
+    rows, columns = op.dims(self)
+    if not isinstance(rows, int):
+        raise Unsupported(f"the pairs of a symbolic number of rows, {rows}")
+    if rows < 2 or columns == 0:
+        return op.expand(op.const(0.0, op.result.dtype), op.result.shape)
+    first, second = torch.triu_indices(rows, rows, 1)
+    pairs = (op.Gather(self, op.const(place), axis=0) for place in (first, second))
+    return _norm(op, op.Sub(*pairs), p)
+
+
+@translates("aten::_trilinear")
+def _trilinear(
+    op: Op,
+    i1: ir.Value,
+    i2: ir.Value,
+    i3: ir.Value,
+    expand1: Sequence[int],
+    expand2: Sequence[int],
+    expand3: Sequence[int],
+    sumdim: Sequence[int],
+    unroll_dim: int = 1,
+) -> ir.Value:
+    """aten::_trilinear(Tensor i1, Tensor i2, Tensor i3, int[] expand1, int[] expand2, int[] expand3, int[] sumdim, int unroll_dim=1) -> Tensor"""
+    factors: list[ir.Value] = []
+    for value, axes in ((i1, expand1), (i2, expand2), (i3, expand3)):
+        factors.extend(wide(op, op.Unsqueeze(value, sorted(axes)) if axes else value))
+    product = op.Mul(op.Mul(factors[0], factors[1]), factors[2])
+    total = op.ReduceSum(product, sorted(sumdim), keepdims=0) if sumdim else product
+    return op.cast(total, op.result.dtype)
+
+
+@translates("aten::addbmm")
+def addbmm(
+    op: Op, self: ir.Value, batch1: ir.Value, batch2: ir.Value, beta: Operand = 1, alpha: Operand = 1
+) -> ir.Value:
+    """aten::addbmm(Tensor self, Tensor batch1, Tensor batch2, *, Scalar beta=1, Scalar alpha=1) -> Tensor"""
+    product = op.MatMul(*wide(op, batch1, batch2))
+    (base,) = wide(op, self)
+    return sum_of_products(op, base, op.ReduceSum(product, [0], keepdims=0), beta, alpha)

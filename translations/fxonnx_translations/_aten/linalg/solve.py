@@ -1,0 +1,231 @@
+"""Linear systems: triangular, by LU and by Cholesky factors; inverse, determinant, matrix exponential."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import onnx_ir as ir
+
+from ..._builder.loops import loop
+from ..._builder.op import Op
+from ..._builder.symbolic_dims import Dim
+from ..._registry import translates
+from .factorization import LU, lu_factors, matrix_transpose, order_of_pivots, rows_and_columns, unit_matrix
+
+_INT64 = ir.DataType.INT64
+
+
+def _broadcast(op: Op, matrix: ir.Value, batch: Sequence[Dim]) -> ir.Value:
+    return op.expand(matrix, (*batch, *op.dims(matrix)[-2:]))
+
+
+def _batch_of(one: Sequence[Dim], other: Sequence[Dim]) -> tuple[Dim, ...]:
+    """The sizes two batches broadcast to."""
+    length = max(len(one), len(other))
+    padded = ((1,) * (length - len(one)) + tuple(one), (1,) * (length - len(other)) + tuple(other))
+    return tuple(b if a == 1 else a for a, b in zip(*padded, strict=True))
+
+
+def _substituted(op: Op, factor: ir.Value, right: ir.Value, *, upper: bool, unit: bool) -> ir.Value:
+    """X of factor X = right, for a triangular factor [*, n, n] and right [*, n, m] of the broadcast batch."""
+    size = op.dims(factor)[-1]
+    rows, _ = rows_and_columns(op, factor)
+    last = op.Sub(op.size(size), op.const([1])) if upper else None
+
+    def step(body: Op, i: ir.Value, states: Sequence[ir.Value]) -> Sequence[ir.Value]:
+        k = i if last is None else body.Sub(last, i)
+        column = body.Gather(factor, k, axis=-1)
+        row = body.Gather(states[0], k, axis=-2)
+        if not unit:
+            row = body.Div(row, body.Gather(column, k, axis=-2))
+        later = body.Less(rows, k) if upper else body.Greater(rows, k)
+        rest = body.Where(later, body.Sub(states[0], body.MatMul(column, row)), states[0])
+        return [body.Where(body.Equal(rows, k), row, rest)]
+
+    return loop(op, size, [right], step)[0]
+
+
+def _triangular(op: Op, factor: ir.Value, right: ir.Value, *, upper: bool, left: bool, unit: bool) -> ir.Value:
+    batch = _batch_of(op.dims(factor)[:-2], op.dims(right)[:-2])
+    if left:
+        return _substituted(op, factor, _broadcast(op, right, batch), upper=upper, unit=unit)
+    turned = matrix_transpose(op, _broadcast(op, right, batch))
+    return matrix_transpose(op, _substituted(op, matrix_transpose(op, factor), turned, upper=not upper, unit=unit))
+
+
+@translates("aten::linalg_solve_triangular")
+def linalg_solve_triangular(
+    op: Op, self: ir.Value, B: ir.Value, *, upper: bool, left: bool = True, unitriangular: bool = False
+) -> ir.Value:
+    """aten::linalg_solve_triangular(Tensor self, Tensor B, *, bool upper, bool left=True, bool unitriangular=False) -> Tensor"""
+    return _triangular(op, self, B, upper=upper, left=left, unit=unitriangular)
+
+
+@translates("aten::triangular_solve")
+def triangular_solve(
+    op: Op, self: ir.Value, A: ir.Value, upper: bool = True, transpose: bool = False, unitriangular: bool = False
+) -> tuple[ir.Value, ir.Value]:
+    """aten::triangular_solve(Tensor self, Tensor A, bool upper=True, bool transpose=False, bool unitriangular=False) -> (Tensor solution, Tensor cloned_coefficient)"""
+    factor = matrix_transpose(op, A) if transpose else A
+    solution = _triangular(op, factor, self, upper=upper != transpose, left=True, unit=unitriangular)
+    return solution, op.expand(A, op.results[1].shape)
+
+
+@translates("aten::cholesky_solve")
+def cholesky_solve(op: Op, self: ir.Value, input2: ir.Value, upper: bool = False) -> ir.Value:
+    """aten::cholesky_solve(Tensor self, Tensor input2, bool upper=False) -> Tensor"""
+    lower, transposed = (matrix_transpose(op, input2), input2) if upper else (input2, matrix_transpose(op, input2))
+    half = _triangular(op, lower, self, upper=False, left=True, unit=False)
+    return _triangular(op, transposed, half, upper=True, left=True, unit=False)
+
+
+@translates("aten::cholesky_inverse")
+def cholesky_inverse(op: Op, self: ir.Value, upper: bool = False) -> ir.Value:
+    """aten::cholesky_inverse(Tensor self, bool upper=False) -> Tensor"""
+    *batch, size, _ = op.dims(self)
+    return cholesky_solve(op, unit_matrix(op, batch, size, size, op.dtype_of(self)), self, upper)
+
+
+# ---- by LU
+
+
+def solved_by_lu(op: Op, factors: ir.Value, order: ir.Value, right: ir.Value, *, transposed: bool = False) -> ir.Value:
+    """X of A X = right or of its transpose, for factors of A and the order [*, n, 1] of its rows."""
+    batch = _batch_of(op.dims(factors)[:-2], op.dims(right)[:-2])
+    right = _broadcast(op, right, batch)
+    order = _broadcast(op, order, batch)
+    dims = op.dims(right)
+    if 0 in dims:
+        return right
+    if not transposed:
+        ordered = op.GatherElements(right, op.expand(order, dims), axis=-2)
+        half = _substituted(op, factors, ordered, upper=False, unit=True)
+        return _substituted(op, factors, half, upper=True, unit=False)
+    turned = matrix_transpose(op, factors)
+    half = _substituted(op, turned, right, upper=False, unit=False)
+    solved = _substituted(op, turned, half, upper=True, unit=True)
+    return op.ScatterElements(solved, op.expand(order, dims), solved, axis=-2)
+
+
+def _solved_from(
+    op: Op, factors: ir.Value, order: ir.Value, right: ir.Value, *, left: bool, transposed: bool = False
+) -> ir.Value:
+    if left:
+        return solved_by_lu(op, factors, order, right, transposed=transposed)
+    return matrix_transpose(
+        op, solved_by_lu(op, factors, order, matrix_transpose(op, right), transposed=not transposed)
+    )
+
+
+@translates("aten::linalg_lu_solve")
+def linalg_lu_solve(
+    op: Op, LU: ir.Value, pivots: ir.Value, B: ir.Value, *, left: bool = True, adjoint: bool = False
+) -> ir.Value:
+    """aten::linalg_lu_solve(Tensor LU, Tensor pivots, Tensor B, *, bool left=True, bool adjoint=False) -> Tensor"""
+    order = order_of_pivots(op, pivots, op.dims(LU)[-1])
+    return _solved_from(op, LU, order, B, left=left, transposed=adjoint)
+
+
+@translates("aten::_linalg_solve_ex")
+def _linalg_solve_ex(
+    op: Op, A: ir.Value, B: ir.Value, *, left: bool = True, check_errors: bool = False
+) -> tuple[ir.Value, ir.Value, ir.Value, ir.Value]:
+    """aten::_linalg_solve_ex(Tensor A, Tensor B, *, bool left=True, bool check_errors=False) -> (Tensor result, Tensor LU, Tensor pivots, Tensor info)"""
+    lu = lu_factors(op, A)
+    # torch takes B for a batch of vectors when it has the shape of A without its last axis.
+    is_vector = op.rank_of(B) == 1 or (op.rank_of(B) == op.rank_of(A) - 1 and op.dims(B) == op.dims(A)[:-1])
+    right = op.Unsqueeze(B, [-1]) if is_vector else B
+    result = _solved_from(op, lu.factors, lu.order, right, left=left or is_vector)
+    return (op.Squeeze(result, [-1]) if is_vector else result), lu.factors, lu.pivots, lu.info
+
+
+@translates("aten::linalg_inv_ex")
+def linalg_inv_ex(op: Op, A: ir.Value, *, check_errors: bool = False) -> tuple[ir.Value, ir.Value]:
+    """aten::linalg_inv_ex(Tensor A, *, bool check_errors=False) -> (Tensor inverse, Tensor info)"""
+    lu = lu_factors(op, A)
+    *batch, size, _ = op.dims(A)
+    return solved_by_lu(op, lu.factors, lu.order, unit_matrix(op, batch, size, size, op.dtype_of(A))), lu.info
+
+
+# ---- determinants
+
+
+def _diagonal(op: Op, matrix: ir.Value) -> ir.Value:
+    """[*, n]"""
+    rows, columns = rows_and_columns(op, matrix)
+    kept = op.Where(op.Equal(rows, columns), matrix, op.const(0, op.dtype_of(matrix)))
+    return op.ReduceSum(kept, [-1], keepdims=0)
+
+
+def _parity(op: Op, lu: LU, dtype: ir.DataType) -> ir.Value:
+    """[*]: 1 for an even number of exchanged rows, -1 for an odd one."""
+    _, columns = rows_and_columns(op, lu.factors)
+    own = op.Add(op.Squeeze(columns, [0]), op.const(1))
+    exchanged = op.cast(op.Not(op.Equal(op.cast(lu.pivots, _INT64), own)), _INT64)
+    odd = op.Mod(op.ReduceSum(exchanged, [-1], keepdims=0), op.const(2))
+    return op.cast(op.Sub(op.const(1), op.Mul(odd, op.const(2))), dtype)
+
+
+@translates("aten::_linalg_det")
+def _linalg_det(op: Op, A: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value]:
+    """aten::_linalg_det(Tensor A) -> (Tensor result, Tensor LU, Tensor pivots)"""
+    lu = lu_factors(op, A)
+    if 0 in op.dims(A):
+        return op.expand(op.const(1, op.dtype_of(A)), op.dims(A)[:-2]), lu.factors, lu.pivots
+    diagonal = op.ReduceProd(_diagonal(op, lu.factors), [-1], keepdims=0)
+    return op.Mul(_parity(op, lu, op.dtype_of(A)), diagonal), lu.factors, lu.pivots
+
+
+@translates("aten::_linalg_slogdet")
+def _linalg_slogdet(op: Op, A: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value, ir.Value]:
+    """aten::_linalg_slogdet(Tensor A) -> (Tensor sign, Tensor logabsdet, Tensor LU, Tensor pivots)"""
+    lu = lu_factors(op, A)
+    if 0 in op.dims(A):
+        one, zero = (op.expand(op.const(fill, op.dtype_of(A)), op.dims(A)[:-2]) for fill in (1, 0))
+        return one, zero, lu.factors, lu.pivots
+    diagonal = _diagonal(op, lu.factors)
+    sign = op.Mul(_parity(op, lu, op.dtype_of(A)), op.ReduceProd(op.Sign(diagonal), [-1], keepdims=0))
+    logarithm = op.ReduceSum(op.Log(op.Abs(diagonal)), [-1], keepdims=0)
+    return sign, logarithm, lu.factors, lu.pivots
+
+
+# ---- matrix exponential
+
+# Of the Taylor polynomial; its remainder is below the rounding of float64 for a norm of 1, of float32 for one of 3.
+_TERMS = 18
+
+
+@translates("aten::linalg_matrix_exp")
+def linalg_matrix_exp(op: Op, self: ir.Value) -> ir.Value:
+    """aten::linalg_matrix_exp(Tensor self) -> Tensor
+
+    Scaling and squaring: each matrix is divided by a power of two that makes its 1-norm small, its exponential is the
+    Taylor polynomial, which is squared as often as the matrix was halved.
+    """
+    dtype = op.dtype_of(self)
+    if dtype in (ir.DataType.FLOAT16, ir.DataType.BFLOAT16):
+        return op.cast(linalg_matrix_exp(op, op.cast(self, ir.DataType.FLOAT)), dtype)
+    *batch, size, _ = op.dims(self)
+    one = op.const(1, dtype)
+    identity = unit_matrix(op, batch, size, size, dtype)
+    sums = op.ReduceSum(op.Abs(self), [-2], keepdims=1)
+    # One column more, of zero, keeps the maximum over no columns defined.
+    norm = op.ReduceMax(op.Concat(sums, op.expand(op.const(0, dtype), (*batch, 1, 1)), axis=-1), [-1], keepdims=1)
+    largest = 1.0 if dtype == ir.DataType.DOUBLE else 3.0
+    excess = op.Max(op.Div(norm, op.const(largest, dtype)), one)
+    doublings = op.Ceil(op.Div(op.Log(excess), op.const(math.log(2), dtype)))
+    scaled = op.Div(self, op.Pow(op.const(2, dtype), doublings))
+
+    def term(body: Op, i: ir.Value, states: Sequence[ir.Value]) -> Sequence[ir.Value]:
+        factor = body.Div(one, body.cast(body.Sub(body.const([_TERMS]), i), dtype))
+        return [body.Add(identity, body.MatMul(body.Mul(scaled, factor), states[0]))]
+
+    def square(body: Op, i: ir.Value, states: Sequence[ir.Value]) -> Sequence[ir.Value]:
+        wanted = body.Less(body.cast(i, dtype), doublings)
+        return [body.Where(wanted, body.MatMul(states[0], states[0]), states[0])]
+
+    polynomial = loop(op, _TERMS, [identity], term)[0]
+    flat = op.Concat(op.Reshape(doublings, [-1]), op.const([0], dtype), axis=0)
+    most = op.cast(op.ReduceMax(flat, [0], keepdims=0), _INT64)
+    return loop(op, most, [polynomial], square)[0]

@@ -1,0 +1,232 @@
+"""Eigenvalues of symmetric matrices and singular values, by Jacobi rotations.
+
+ONNX has neither. A Loop rotates all pairs of one turn of a round robin at once, which is a product with one orthogonal
+matrix; all turns are a sweep, and 15 sweeps are more than float64 needs to converge at any size in use. The signs of
+vectors, and the basis where values are equal, are not those of LAPACK: they are not defined.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import onnx_ir as ir
+import torch
+
+from ..._builder import dtypes
+from ..._builder.loops import arange, loop
+from ..._builder.op import Op
+from ..._builder.symbolic_dims import Dim
+from ..._registry import translates
+from .factorization import (
+    householder,
+    householder_product,
+    matrix_transpose,
+    rows_and_columns,
+    smaller,
+    unit_matrix,
+)
+
+_SWEEPS = 15
+
+
+def _partners(op: Op, turn: ir.Value, size: Dim) -> ir.Value:
+    """Who is paired with whom, [1, n], in a turn of a round robin of n, in which one of an odd number rests."""
+    places = arange(op, size)
+    players = op.Add(op.size(size), op.Mod(op.size(size), op.const([2])))
+    one = op.const([1])
+    others = op.Sub(players, one)
+    partners = op.Mod(op.Sub(turn, places), others)
+    # The last player meets whoever would meet himself.
+    partners = op.Where(op.Equal(partners, places), others, partners)
+    half = op.Div(players, op.const([2]))
+    partners = op.Where(op.Equal(places, others), op.Mod(op.Mul(turn, half), others), partners)
+    return op.Unsqueeze(op.Where(op.Less(partners, op.size(size)), partners, places), [0])
+
+
+def _rotations(op: Op, size: Dim) -> ir.Value:
+    """The number of turns, INT64 of rank 0."""
+    if isinstance(size, int):
+        return op.const(_SWEEPS * (size + size % 2 - 1))
+    count = op.scalar(size)
+    turns = op.Sub(op.Add(count, op.Mod(count, op.const(2))), op.const(1))
+    return op.Mul(turns, op.const(_SWEEPS))
+
+
+def _rotation(op: Op, gram: ir.Value, partners: ir.Value, places: ir.Value) -> ir.Value:
+    """The orthogonal matrix that makes the entry of each pair of a symmetric matrix [*, n, n] zero.
+
+    Args:
+        op: What to write with.
+        gram: The matrix.
+        partners: [1, n], who is paired with whom.
+        places: [1, n], 0 .. n - 1.
+    """
+    dtype = op.dtype_of(gram)
+    zero, one, two = (op.const(number, dtype) for number in (0, 1, 2))
+    columns, rows = places, op.Transpose(places, perm=[1, 0])
+    chosen = op.Equal(columns, op.Transpose(partners, perm=[1, 0]))
+    diagonal = op.ReduceSum(op.Where(op.Equal(rows, columns), gram, zero), [-1], keepdims=1)
+    theirs = op.MatMul(op.cast(chosen, dtype), diagonal)
+    alone = op.Equal(rows, op.Transpose(partners, perm=[1, 0]))
+    entry = op.ReduceSum(op.Where(chosen, gram, zero), [-1], keepdims=1)
+    entry = op.Where(alone, zero, entry)
+    gap = op.Sub(theirs, diagonal)
+    first = op.Less(rows, op.Transpose(partners, perm=[1, 0]))
+    sign = op.Where(op.Equal(gap, zero), op.Where(first, one, op.Neg(one)), op.Sign(gap))
+    double = op.Mul(two, entry)
+    root = op.Sqrt(op.Add(op.Mul(gap, gap), op.Mul(double, double)))
+    length = op.Add(op.Abs(gap), root)
+    # Nothing to rotate, or nothing that its square would show.
+    tangent = op.Where(op.Equal(length, zero), zero, op.Div(op.Mul(sign, double), length))
+    cosine = op.Div(one, op.Sqrt(op.Add(one, op.Mul(tangent, tangent))))
+    sine = op.Mul(tangent, cosine)
+    return op.Where(op.Equal(rows, columns), cosine, op.Where(chosen, sine, zero))
+
+
+def _ordered(op: Op, values: ir.Value, *, descending: bool) -> tuple[ir.Value, ir.Value]:
+    """Values [*, n] sorted, and their places before."""
+    count = op.dims(values)[-1]
+    ordered, places = op.multi("TopK", values, op.size(count), axis=-1, largest=int(descending), outputs=2)
+    return ordered, places
+
+
+def _columns(op: Op, matrix: ir.Value, places: ir.Value) -> ir.Value:
+    """The columns of a matrix [*, m, n] in another order [*, n]."""
+    return op.GatherElements(matrix, op.expand(op.Unsqueeze(places, [-2]), op.dims(matrix)), axis=-1)
+
+
+def _first(op: Op, value: ir.Value, count: Dim, axis: int) -> ir.Value:
+    """The first entries of an axis."""
+    dims = list(op.dims(value))
+    if dims[axis] == count:
+        return value
+    dims[axis] = count
+    return op.shaped(op.Slice(value, [0], op.size(count), [axis]), dims)
+
+
+def _eigen(op: Op, matrix: ir.Value) -> tuple[ir.Value, ir.Value]:
+    """Ascending eigenvalues [*, n] and eigenvectors [*, n, n] of a symmetric matrix."""
+    *batch, size, _ = op.dims(matrix)
+    dtype = op.dtype_of(matrix)
+    identity = unit_matrix(op, batch, size, size, dtype)
+    if 0 in op.dims(matrix):
+        return op.expand(op.const(0, dtype), (*batch, size)), identity
+    rows, columns = rows_and_columns(op, matrix)
+
+    def step(body: Op, k: ir.Value, states: Sequence[ir.Value]) -> Sequence[ir.Value]:
+        rotation = _rotation(body, states[0], _partners(body, k, size), columns)
+        rotated = body.MatMul(body.MatMul(matrix_transpose(body, rotation), states[0]), rotation)
+        return rotated, body.MatMul(states[1], rotation)
+
+    rotated, vectors = loop(op, _rotations(op, size), [matrix, identity], step)
+    kept = op.Where(op.Equal(rows, columns), rotated, op.const(0, dtype))
+    values, order = _ordered(op, op.ReduceSum(kept, [-1], keepdims=0), descending=False)
+    return values, _columns(op, vectors, order)
+
+
+def _symmetric(op: Op, matrix: ir.Value, *, upper: bool) -> ir.Value:
+    """The symmetric matrix of one triangle."""
+    rows, columns = rows_and_columns(op, matrix)
+    own = op.LessOrEqual(rows, columns) if upper else op.GreaterOrEqual(rows, columns)
+    return op.Where(own, matrix, matrix_transpose(op, matrix))
+
+
+@translates("aten::_linalg_eigh")
+def _linalg_eigh(op: Op, A: ir.Value, UPLO: str = "L", compute_v: bool = True) -> tuple[ir.Value, ir.Value]:
+    """aten::_linalg_eigh(Tensor A, str UPLO="L", bool compute_v=True) -> (Tensor eigenvalues, Tensor eigenvectors)"""
+    values, vectors = _eigen(op, _symmetric(op, A, upper=UPLO.upper() == "U"))
+    return values, vectors if compute_v else op.const(torch.empty(0, dtype=op.results[1].torch_dtype))
+
+
+def _singular(op: Op, matrix: ir.Value, *, full: bool, vectors: bool) -> tuple[ir.Value, ...]:
+    """Descending S [*, min(m, n)], and with ``vectors`` U and V of a matrix [*, m, n]."""
+    *batch, rows, size = op.dims(matrix)
+    count, dtype = smaller(rows, size), op.dtype_of(matrix)
+    right = unit_matrix(op, batch, size, size, dtype)
+    if 0 in op.dims(matrix):
+        left = unit_matrix(op, batch, rows, rows, dtype)
+        values = op.expand(op.const(0, dtype), (*batch, count))
+        return values, left if full else _first(op, left, count, -1), right if full else _first(op, right, count, -1)
+    _, places = rows_and_columns(op, matrix)
+
+    def step(body: Op, k: ir.Value, states: Sequence[ir.Value]) -> Sequence[ir.Value]:
+        gram = body.MatMul(matrix_transpose(body, states[0]), states[0])
+        rotation = _rotation(body, gram, _partners(body, k, size), places)
+        return [body.MatMul(state, rotation) for state in states]
+
+    rotated, *turned = loop(op, _rotations(op, size), [matrix, right] if vectors else [matrix], step)
+    lengths = op.Sqrt(op.ReduceSum(op.Mul(rotated, rotated), [-2], keepdims=0))
+    values, order = _ordered(op, lengths, descending=True)
+    values = _first(op, values, count, -1)
+    if not vectors:
+        return (values,)
+    # The columns are orthogonal already: QR only makes them, and those of length zero, a basis.
+    packed, taus = householder(op, _columns(op, rotated, order))
+    width = rows if full else count
+    left = householder_product(op, packed, taus, unit_matrix(op, batch, rows, width, dtype))
+    row, column = rows_and_columns(op, packed)
+    negative = op.And(op.Equal(row, column), op.Less(packed, op.const(0, dtype)))
+    turns = op.ReduceSum(op.Where(negative, op.const(-2, dtype), op.const(0, dtype)), [-2], keepdims=1)
+    signs = _first(op, op.Add(turns, op.const(1, dtype)), count, -1)
+    if width != count:
+        signs = op.Concat(signs, op.expand(op.const(1, dtype), (*batch, 1, width - count)), axis=-1)
+    right = _columns(op, turned[0], order)
+    return values, op.Mul(left, signs), right if full else _first(op, right, count, -1)
+
+
+def _is_wide(op: Op, matrix: ir.Value) -> bool:
+    rows, columns = op.dims(matrix)[-2:]
+    return isinstance(rows, int) and isinstance(columns, int) and rows < columns
+
+
+@translates("aten::_linalg_svd")
+def _linalg_svd(
+    op: Op, A: ir.Value, full_matrices: bool = False, compute_uv: bool = True, *, driver: str | None = None
+) -> tuple[ir.Value, ir.Value, ir.Value]:
+    """aten::_linalg_svd(Tensor A, bool full_matrices=False, bool compute_uv=True, *, str? driver=None) -> (Tensor U, Tensor S, Tensor Vh)"""
+    # Fewer columns are fewer rotations.
+    wide = _is_wide(op, A)
+    values, *vectors = _singular(op, matrix_transpose(op, A) if wide else A, full=full_matrices, vectors=compute_uv)
+    if not compute_uv:
+        empty = op.const(torch.empty(0, dtype=op.result.torch_dtype))
+        return empty, values, empty
+    left, right = reversed(vectors) if wide else vectors
+    return left, values, matrix_transpose(op, right)
+
+
+@translates("aten::linalg_pinv.atol_rtol_tensor")
+def linalg_pinv(
+    op: Op,
+    self: ir.Value,
+    *,
+    atol: ir.Value | None = None,
+    rtol: ir.Value | None = None,
+    hermitian: bool = False,
+) -> ir.Value:
+    """aten::linalg_pinv.atol_rtol_tensor(Tensor self, *, Tensor? atol=None, Tensor? rtol=None, bool hermitian=False) -> Tensor"""
+    dtype = op.dtype_of(self)
+    *batch, rows, columns = op.dims(self)
+    if 0 in op.dims(self):
+        return op.expand(op.const(0, dtype), (*batch, columns, rows))
+    zero, one = op.const(0, dtype), op.const(1, dtype)
+    if _is_wide(op, self):
+        turned = linalg_pinv(op, matrix_transpose(op, self), atol=atol, rtol=rtol, hermitian=hermitian)
+        return matrix_transpose(op, turned)
+    if hermitian:
+        values, left = _eigen(op, _symmetric(op, self, upper=False))
+        right, sizes = left, op.Abs(values)
+    else:
+        values, left, right = _singular(op, self, full=False, vectors=True)
+        sizes = values
+    absolute = zero if atol is None else op.Unsqueeze(op.cast(atol, dtype), [-1])
+    if rtol is None:
+        longest = op.cast(op.Max(op.size(rows), op.size(columns)), dtype)
+        relative = op.Mul(longest, op.const(torch.finfo(dtypes.to_torch_dtype(dtype)).eps, dtype))
+        # torch: an absolute tolerance alone is the only one.
+        relative = relative if atol is None else op.Where(op.Greater(absolute, zero), zero, relative)
+    else:
+        relative = op.Unsqueeze(op.cast(rtol, dtype), [-1])
+    cutoff = op.Max(absolute, op.Mul(relative, op.ReduceMax(sizes, [-1], keepdims=1)))
+    kept = op.Greater(sizes, cutoff)
+    inverse = op.Where(kept, op.Div(one, op.Where(kept, values, one)), zero)
+    return op.MatMul(op.Mul(right, op.Unsqueeze(inverse, [-2])), matrix_transpose(op, left))

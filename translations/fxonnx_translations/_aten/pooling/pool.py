@@ -1,0 +1,349 @@
+"""Max and average pooling."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import onnx_ir as ir
+import torch
+
+from ..._builder import dtypes
+from ..._builder.op import Op
+from ..._builder.symbolic_dims import Dim
+from ..._registry import translates
+from ..conv import Row, padded_spatially, spatial, windowed
+from ..indexing.axes import sliced
+
+FLOAT, DOUBLE, INT32, INT64 = ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.INT32, ir.DataType.INT64
+
+# What ONNX Runtime's MaxPool has no kernel for, and the nearest type that holds all its numbers.
+_MAX_CARRIERS = {
+    ir.DataType.BFLOAT16: FLOAT,
+    ir.DataType.INT16: FLOAT,
+    ir.DataType.UINT16: FLOAT,
+    INT32: DOUBLE,
+}
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Where the windows are, one number per spatial axis each.
+
+    Attributes:
+        kernel: Elements in a window.
+        strides: From one window to the next.
+        pads: Before the first element, and after the last.
+        dilations: From one element of a window to the next.
+        ceil_mode: Whether a last window may stick out beyond the padding.
+    """
+
+    kernel: list[int]
+    strides: list[int]
+    pads: list[int]
+    dilations: list[int]
+    ceil_mode: bool
+
+    @property
+    def rank(self) -> int:
+        """Number of spatial axes."""
+        return len(self.kernel)
+
+    @property
+    def spans(self) -> list[int]:
+        """From the first to the last element of a window, inclusively."""
+        return [step * (size - 1) + 1 for size, step in zip(self.kernel, self.dilations, strict=True)]
+
+    @property
+    def reach(self) -> list[int]:
+        """How far windows may stick out beyond the padding at most: in ceil_mode by less than one stride."""
+        return [stride - 1 if self.ceil_mode else 0 for stride in self.strides]
+
+    def overhang(self, sizes: Sequence[Dim], counts: Sequence[Dim]) -> list[int] | None:
+        """How far the last windows reach beyond the input, which makes ceil_mode a matter of padding.
+
+        Args:
+            sizes: Spatial sizes of the input.
+            counts: Number of windows per axis, after torch dropped what would begin beyond the left-padded input.
+
+        Returns:
+            Elements to pad after each axis, or None where sizes are symbolic in ceil_mode.
+        """
+        if not self.ceil_mode:
+            return self.pads
+        result = []
+        for size, count, stride, pad, span in zip(sizes, counts, self.strides, self.pads, self.spans, strict=True):
+            if not isinstance(size, int) or not isinstance(count, int):
+                return None
+            result.append(max(0, (count - 1) * stride + span - size - pad))
+        return result
+
+
+def _windows(
+    kernel_size: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    ceil_mode: bool,
+) -> Windows:
+    kernel, rank = list(kernel_size), len(kernel_size)
+    strides = spatial(stride, rank) if stride else kernel
+    return Windows(kernel, strides, spatial(padding, rank), spatial(dilation, rank), ceil_mode)
+
+
+def batched(op: Op, value: ir.Value, rank: int) -> ir.Value:
+    """The value with a batch axis, which torch lets one leave out."""
+    return value if op.rank_of(value) == rank + 2 else op.Unsqueeze(value, [0])
+
+
+def unbatched(op: Op, value: ir.Value, rank: int) -> ir.Value:
+    """The pooled value with as many axes as torch's result."""
+    return value if len(op.result.shape) == rank + 2 else op.Squeeze(value, [0])
+
+
+def _counts(op: Op, windows: Windows) -> tuple[Dim, ...]:
+    return op.result.shape[-windows.rank :]
+
+
+def _padded(op: Op, value: ir.Value, before: Sequence[int], after: Sequence[int], fill: float) -> ir.Value:
+    if not any([*before, *after]):
+        return value
+    return op.Pad(value, [0, 0, *before, 0, 0, *after], op.const(fill, op.dtype_of(value)))
+
+
+def _is_too_padded(op: Op, value: ir.Value, windows: Windows) -> bool:
+    """Whether MaxPool does not take the padding: ONNX Runtime wants less than the kernel has elements."""
+    after = windows.overhang(op.dims(value)[2:], _counts(op, windows)) or windows.pads
+    return any(pad >= size for pad, size in zip([*windows.pads, *after], windows.kernel * 2, strict=True))
+
+
+def max_windows(op: Op, value: ir.Value, windows: Windows, outputs: int) -> tuple[ir.Value, ...]:
+    """MaxPool in a type that it takes; ``value`` has a batch axis, and so have the results."""
+    before, after = windows.pads, windows.overhang(op.dims(value)[2:], _counts(op, windows))
+    ceil_mode = int(after is None)
+    after = before if after is None else after
+    if _is_too_padded(op, value, windows):
+        value = _padded(op, value, before, after, _lowest(op.dtype_of(value)))
+        before = after = [0] * windows.rank
+    return op.multi(
+        "MaxPool",
+        value,
+        outputs=outputs,
+        kernel_shape=windows.kernel,
+        strides=windows.strides,
+        pads=[*before, *after],
+        dilations=windows.dilations,
+        ceil_mode=ceil_mode,
+    )
+
+
+def _lowest(dtype: ir.DataType) -> float:
+    return -math.inf if dtype.is_floating_point() else torch.iinfo(dtypes.to_torch_dtype(dtype)).min
+
+
+def _by_slices(
+    op: Op, value: ir.Value, windows: Windows, fill: float, combine: Callable[[ir.Value, ir.Value], ir.Value]
+) -> ir.Value:
+    """Pools one axis after the other: the elements of all its windows at one place are a slice.
+
+    For the types that the pooling operators have no kernel for.
+    """
+    after = [pad + more for pad, more in zip(windows.pads, windows.reach, strict=True)]
+    value = _padded(op, value, windows.pads, after, fill)
+    for axis, count in enumerate(_counts(op, windows)):
+        size, stride, step = windows.kernel[axis], windows.strides[axis], windows.dilations[axis]
+        result = None
+        for place in range(0, size * step, step):
+            end = place + (count - 1) * stride + 1
+            piece = sliced(op, value, axis + 2, place, end, stride)
+            result = piece if result is None else combine(result, piece)
+        value = value if result is None else result
+    return value
+
+
+def _maxima(op: Op, self: ir.Value, windows: Windows) -> ir.Value:
+    value, dtype = batched(op, self, windows.rank), op.dtype_of(self)
+    if dtype == INT64:
+        return unbatched(op, _by_slices(op, value, windows, _lowest(dtype), lambda a, b: op.Max(a, b)), windows.rank)
+    carrier = max_carrier(op, dtype)
+    (pooled,) = max_windows(op, op.cast(value, carrier), windows, 1)
+    return unbatched(op, op.cast(pooled, dtype), windows.rank)
+
+
+def max_carrier(op: Op, dtype: ir.DataType) -> ir.DataType:
+    if op.opset < 12 and dtype in (ir.DataType.INT8, ir.DataType.UINT8):
+        return FLOAT
+    return _MAX_CARRIERS.get(dtype, dtype)
+
+
+@translates("aten::max_pool1d", "aten::max_pool2d", "aten::max_pool3d")
+def max_pool(
+    op: Op,
+    self: ir.Value,
+    kernel_size: Sequence[int],
+    stride: Sequence[int] = (),
+    padding: Sequence[int] = (0,),
+    dilation: Sequence[int] = (1,),
+    ceil_mode: bool = False,
+) -> ir.Value:
+    """aten::max_pool1d(Tensor self, int[1] kernel_size, int[1] stride=[], int[1] padding=[0], int[1] dilation=[1], bool ceil_mode=False) -> Tensor
+    aten::max_pool2d(Tensor self, int[2] kernel_size, int[2] stride=[], int[2] padding=0, int[2] dilation=1, bool ceil_mode=False) -> Tensor
+    aten::max_pool3d(Tensor self, int[3] kernel_size, int[3] stride=[], int[3] padding=0, int[3] dilation=1, bool ceil_mode=False) -> Tensor
+    """
+    return _maxima(op, self, _windows(kernel_size, stride, padding, dilation, ceil_mode))
+
+
+def places(op: Op, indices: ir.Value, sizes: Sequence[Dim]) -> ir.Value:
+    """Positions in one channel's plane, which is what torch counts in, from ONNX's positions in the whole tensor."""
+    plane: Dim = 1
+    for size in sizes:
+        plane = plane * size
+    return op.Mod(indices, op.size(plane))
+
+
+@translates(
+    "aten::max_pool1d_with_indices",
+    "aten::max_pool2d_with_indices",
+    "aten::max_pool3d_with_indices",
+)
+def max_pool_with_indices(
+    op: Op,
+    self: ir.Value,
+    kernel_size: Sequence[int],
+    stride: Sequence[int] = (),
+    padding: Sequence[int] = (0,),
+    dilation: Sequence[int] = (1,),
+    ceil_mode: bool = False,
+) -> tuple[ir.Value, ir.Value]:
+    """aten::max_pool1d_with_indices(Tensor self, int[1] kernel_size, int[1] stride=[], int[1] padding=[0], int[1] dilation=[1], bool ceil_mode=False) -> (Tensor, Tensor)
+    aten::max_pool2d_with_indices(Tensor self, int[2] kernel_size, int[2] stride=[], int[2] padding=0, int[2] dilation=1, bool ceil_mode=False) -> (Tensor, Tensor)
+    aten::max_pool3d_with_indices(Tensor self, int[3] kernel_size, int[3] stride=[], int[3] padding=0, int[3] dilation=1, bool ceil_mode=False) -> (Tensor, Tensor)
+    """
+    windows, dtype = _windows(kernel_size, stride, padding, dilation, ceil_mode), op.dtype_of(self)
+    batch = batched(op, self, windows.rank)
+    if dtype == INT64 or _is_too_padded(op, batch, windows):
+        pooled, within = _maxima_and_places(op, batch, windows)
+    else:
+        pooled, indices = max_windows(op, op.cast(batch, max_carrier(op, dtype)), windows, 2)
+        pooled, within = op.cast(pooled, dtype), places(op, indices, op.dims(batch)[2:])
+    return unbatched(op, pooled, windows.rank), unbatched(op, within, windows.rank)
+
+
+def _maxima_and_places(op: Op, value: ir.Value, windows: Windows) -> tuple[ir.Value, ir.Value]:
+    """The maxima and where they are, where MaxPool has no kernel: the elements of all windows are gathered."""
+    sizes, dtype = op.dims(value)[2:], op.dtype_of(value)
+    plane = op.Range(0, op.scalar(math.prod(sizes)), 1)
+    numbers = op.reshape(op.shaped(plane, (math.prod(sizes),)), sizes)
+    elements = _side_by_side(op, value, windows, _lowest(dtype))
+    spots = _side_by_side(op, numbers, windows, -1)
+    largest = op.ReduceMax(elements, [-1], keepdims=1)
+    inside = op.GreaterOrEqual(spots, 0)
+    nowhere = op.const(torch.iinfo(torch.int64).max)
+    first = op.ReduceMin(op.Where(op.And(op.Equal(elements, largest), inside), spots, nowhere), [-1], keepdims=0)
+    largest = op.Squeeze(largest, [-1])
+    if not dtype.is_floating_point():
+        return largest, first
+    # torch keeps the last NaN of a window.
+    last = op.ReduceMax(op.Where(op.IsNaN(elements), spots, op.const(-1)), [-1], keepdims=0)
+    unordered = op.GreaterOrEqual(last, 0)
+    return op.Where(unordered, op.const(math.nan, dtype), largest), op.Where(unordered, last, first)
+
+
+def _side_by_side(op: Op, value: ir.Value, windows: Windows, fill: float) -> ir.Value:
+    """The elements of each window along a new last axis."""
+    rank, counts = windows.rank, _counts(op, windows)
+    lead = op.rank_of(value) - rank
+    rows = [Row(*axis) for axis in zip(counts, windows.kernel, windows.strides, windows.dilations, strict=True)]
+    after = [pad + more for pad, more in zip(windows.pads, windows.reach, strict=True)]
+    gathered = windowed(op, padded_spatially(op, value, windows.pads, after, fill), rows)
+    perm = [*range(lead), *range(lead, lead + 2 * rank, 2), *range(lead + 1, lead + 2 * rank, 2)]
+    dims = [*op.dims(value)[:lead], *counts, math.prod(windows.kernel)]
+    return op.reshape(op.Transpose(gathered, perm=perm), dims)
+
+
+def _length(op: Op, windows: Windows, axis: int, size: Dim, count: Dim, include_pad: bool) -> int | ir.Value:
+    """How many elements torch divides by, per window of an axis: those inside the (padded) input."""
+    kernel, stride, pad = windows.kernel[axis], windows.strides[axis], windows.pads[axis]
+    if not windows.ceil_mode and (include_pad or pad == 0):
+        return kernel
+    low, high = (-pad, size + pad) if include_pad else (0, size)
+    first = op.Sub(op.Mul(op.Range(0, op.scalar(count), 1), stride), pad)
+    last = op.Min(op.Add(first, kernel), op.scalar(high))
+    return op.shaped(op.Sub(last, op.Max(first, low) if low == 0 else first), (count,))
+
+
+def _exact_average(op: Op, value: ir.Value, windows: Windows, include_pad: bool, divisor: int | None) -> ir.Value:
+    """The average in types that AveragePool has no kernel for: the sums by slices, divided."""
+    total = _by_slices(op, value, windows, 0, lambda a, b: op.Add(a, b))
+    if divisor is not None:
+        return op.Div(total, divisor)
+    sizes, counts = op.dims(value)[2:], _counts(op, windows)
+    volume, factors = 1, []
+    for axis, (size, count) in enumerate(zip(sizes, counts, strict=True)):
+        length = _length(op, windows, axis, size, count, include_pad)
+        if isinstance(length, int):
+            volume *= length
+        else:
+            factors.append(op.Reshape(length, [-1] + [1] * (windows.rank - axis - 1)))
+    # One division by the whole number: integers are cut off once.
+    elements = op.const(volume, INT64)
+    for factor in factors:
+        elements = op.Mul(factor, elements)
+    return op.Div(total, op.cast(elements, op.dtype_of(value)))
+
+
+def _average(op: Op, value: ir.Value, windows: Windows, include_pad: bool) -> ir.Value:
+    """AveragePool; what torch counts and ONNX does not is padded by an operator of its own."""
+    pads, nothing = windows.pads, [0] * windows.rank
+    counts = _counts(op, windows)
+    after = windows.overhang(op.dims(value)[2:], counts)
+    begin, end, attributes = pads, pads if after is None else after, {}
+    if after is None:
+        attributes["ceil_mode"] = 1
+    if include_pad and any(pads):
+        if windows.ceil_mode:
+            # torch counts the padding, but not what ceil_mode adds to it.
+            value, begin = _padded(op, value, pads, pads, 0), nothing
+            end = nothing if after is None else [max(0, more - pad) for more, pad in zip(after, pads, strict=True)]
+        else:
+            attributes["count_include_pad"] = 1
+    pooled = op.AveragePool(
+        value, kernel_shape=windows.kernel, strides=windows.strides, pads=[*begin, *end], **attributes
+    )
+    if after is None and begin is not pads:
+        # A last window that begins in the padding counts for ONNX, where the padding is part of the input by now.
+        dims = (*op.dims(value)[:2], *counts)
+        axes = list(range(2, 2 + windows.rank))
+        pooled = op.shaped(op.Slice(pooled, [0] * windows.rank, op.sizes(counts), axes), dims)
+    return pooled
+
+
+@translates("aten::avg_pool1d", "aten::avg_pool2d", "aten::avg_pool3d")
+def avg_pool(
+    op: Op,
+    self: ir.Value,
+    kernel_size: Sequence[int],
+    stride: Sequence[int] = (),
+    padding: Sequence[int] = (0,),
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
+) -> ir.Value:
+    """aten::avg_pool1d(Tensor self, int[1] kernel_size, int[1] stride=[], int[1] padding=[0], bool ceil_mode=False, bool count_include_pad=True) -> Tensor
+    aten::avg_pool2d(Tensor self, int[2] kernel_size, int[2] stride=[], int[2] padding=0, bool ceil_mode=False, bool count_include_pad=True, int? divisor_override=None) -> Tensor
+    aten::avg_pool3d(Tensor self, int[3] kernel_size, int[3] stride=[], int[3] padding=0, bool ceil_mode=False, bool count_include_pad=True, int? divisor_override=None) -> Tensor
+    """
+    windows, dtype = _windows(kernel_size, stride, padding, (1,), ceil_mode), op.dtype_of(self)
+    value = batched(op, self, windows.rank)
+    if dtype in (DOUBLE, INT64):
+        # ONNX Runtime's AveragePool takes FLOAT and FLOAT16.
+        return unbatched(op, _exact_average(op, value, windows, count_include_pad, divisor_override), windows.rank)
+    value = op.cast(value, FLOAT) if dtype == ir.DataType.BFLOAT16 else value
+    if divisor_override is None:
+        pooled = _average(op, value, windows, count_include_pad)
+    elif ceil_mode:
+        pooled = _exact_average(op, value, windows, count_include_pad, divisor_override)
+    else:
+        pooled = op.Mul(_average(op, value, windows, True), math.prod(windows.kernel) / divisor_override)
+    return unbatched(op, op.cast(pooled, dtype), windows.rank)

@@ -1,0 +1,536 @@
+"""Resizing of images and signals.
+
+ONNX Runtime's Resize is exactly torch's interpolation for linear and cubic. For nearest the two round differently: where
+that could pick another element, the element's index is computed as torch does it, and gathered.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import torch
+
+from ..._builder.op import Op
+from ..._builder.symbolic_dims import Dim, is_static
+from ..._registry import Call, translates
+
+FLOAT, BFLOAT16, INT64 = ir.DataType.FLOAT, ir.DataType.BFLOAT16, ir.DataType.INT64
+
+_LONGEST = 1 << 14
+"""Symbolic sizes are checked for equal rounding up to this one."""
+
+_SINGLE = np.float32
+
+_CUBIC = frozenset({torch.ops.aten.upsample_bicubic2d.vec, torch.ops.aten.upsample_bicubic2d.default})
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One spatial axis.
+
+    Attributes:
+        size: Input size.
+        out: Output size.
+        factor: The scale factor torch computes coordinates with, or None: then it is out / size.
+        floored: Whether out is size * factor rounded down, which can not be told from a symbolic size.
+    """
+
+    size: Dim
+    out: Dim
+    factor: float | None
+    floored: bool = False
+
+    @property
+    def scale(self) -> float | None:
+        """The scale to give Resize, or None if it would make another size of it."""
+        if isinstance(self.size, int) and isinstance(self.out, int):
+            return self.out / self.size if self.factor is None else _fitting(self.factor, self.size, self.out)
+        quotient = self.out / self.size
+        if isinstance(quotient, float) or quotient.is_number:
+            ratio = float(quotient)
+            return ratio if self.factor in (None, ratio) and _is_safe(ratio) else None
+        return self.factor if self.floored and self.factor is not None and _is_safe(self.factor) else None
+
+
+def _fitting(factor: float, size: int, out: int) -> float | None:
+    """The factor in float32, rounded such that it gives the output size."""
+    if size == out:
+        # Resize copies when no size changes, whatever the scale.
+        return 1.0 if factor == 1 else None
+    nearest = _SINGLE(factor)
+    for scale in (nearest, np.nextafter(nearest, _SINGLE(math.inf))):
+        # ONNX computes the size in float64, ONNX Runtime in float32.
+        if int(size * float(scale)) == out == int(_SINGLE(size) * scale):
+            return float(scale)
+    return None
+
+
+def _is_safe(factor: float) -> bool:
+    """Whether size * factor is exact in float32, and never the size itself unless the factor is 1."""
+    numerator, _ = factor.as_integer_ratio()
+    return 0 < numerator <= 256 and (factor <= 1 or factor >= 1.5)
+
+
+def axes_of(
+    op: Op, input: ir.Value, output_size: Sequence[Dim] | None, factors: Sequence[float | None] | None
+) -> list[Axis]:
+    count = op.rank_of(input) - 2
+    sizes = zip(op.dims(input)[2:], op.result.shape[2:], factors or [None] * count, strict=True)
+    return [
+        Axis(size, out, None if factor is None else float(factor), floored=output_size is None)
+        for size, out, factor in sizes
+    ]
+
+
+def _by_scale(axes: Sequence[Axis]) -> bool:
+    """Whether Resize is told the scales; otherwise it is told the sizes."""
+    return all(axis.scale is not None and (axis.factor is not None or _is_safe(axis.scale)) for axis in axes)
+
+
+def _resized(op: Op, x: ir.Value, axes: Sequence[Axis], **attributes: Any) -> ir.Value:
+    """One Resize of the trailing axes."""
+    lead = op.dims(x)[: op.rank_of(x) - len(axes)]
+    if _by_scale(axes):
+        scales = [1.0] * len(lead) + [axis.scale for axis in axes]
+        return op.Resize(x, None, op.const(scales, FLOAT), **attributes)
+    wanted = [axis.out for axis in axes]
+    if op.opset >= 18 and not is_static(lead):
+        names = list(range(len(lead), len(lead) + len(axes)))
+        return op.Resize(x, None, None, op.sizes(wanted), axes=names, **attributes)
+    return op.Resize(x, None, None, op.sizes([*lead, *wanted]), **attributes)
+
+
+# ---- linear and cubic
+
+
+def _declines(call: Call) -> str | None:
+    """Why Resize would not give torch's answer."""
+    input = call.arguments.get("input", call.arguments.get("self"))
+    if input.dtype not in (torch.float32, torch.float16, torch.bfloat16):
+        return f"ONNX Runtime does not interpolate {input.dtype} as torch does"
+    if call.arguments["align_corners"]:
+        return None
+    factors = call.arguments.get("scale_factors") or [
+        call.arguments.get(name) for name in ("scales", "scales_d", "scales_h", "scales_w") if name in call.arguments
+    ]
+    wanted = call.arguments.get("output_size")
+    given = [factor for factor in factors if factor is not None]
+    if given and len(given) < len(input.shape) - 2:
+        return "scale factors for some axes only"
+    copies = call.target not in _CUBIC
+    for position, factor in enumerate(given):
+        size = input.shape[2 + position]
+        if not isinstance(size, int):
+            if wanted:
+                return f"scale factor {factor} of an axis of symbolic size whose output size is given, too"
+            fits, floored = _is_safe(factor), True
+        else:
+            out = int(wanted[position]) if wanted else int(size * factor)
+            fits = (copies and size == out) or _fitting(factor, size, out) is not None
+            floored = out == int(size * factor)
+        if not fits and not (floored and (copies or _spare(factor) is not None)):
+            return f"scale factor {factor} of an axis of size {size} gives another size in ONNX"
+    return None
+
+
+def _spare(factor: float) -> int | None:
+    """Pixels to add such that the size always changes, or None if there would be too many of them."""
+    if factor <= 1 or factor >= 1.5:
+        return 0
+    return math.ceil(1 / (factor - 1)) if factor >= 1.01 else None
+
+
+def _cut(op: Op, x: ir.Value, axes: Sequence[Axis], copies: bool, **attributes: Any) -> ir.Value:
+    """Resizes by factors that float32 can not hold: a little too far, then cut to torch's size.
+
+    The coordinates depend on the scale alone, so the pixels that stay are torch's.
+
+    Args:
+        op: The op object.
+        x: The image.
+        axes: Its trailing axes, each with a factor.
+        copies: Whether torch leaves alone an axis whose size stays; Resize does so if no size changes at all.
+        attributes: Of Resize.
+    """
+    factors = [axis.factor for axis in axes if axis.factor is not None]
+    spares = [_spare(factor) for factor in factors]
+    lead = op.rank_of(x) - len(axes)
+    numbers = [1.0 if factor == 1 else float(np.nextafter(_SINGLE(factor), _SINGLE(math.inf))) for factor in factors]
+    ends = op.sizes([axis.out for axis in axes])
+    scales = op.const([1.0] * lead + numbers, FLOAT)
+    if copies and any(spare != 0 for spare in spares):
+        stays = op.Equal(op.sizes([axis.size for axis in axes]), ends)
+        changing = op.Where(stays, op.const([1.0] * len(axes), FLOAT), op.const(numbers, FLOAT))
+        scales = op.Concat(op.const([1.0] * lead, FLOAT), changing, axis=0)
+    elif any(spares):
+        # Beyond its edge torch repeats the last pixel, too.
+        x = op.Pad(x, [0] * (op.rank_of(x) + lead) + [int(spare or 0) for spare in spares], mode="edge")
+    large = op.Resize(x, None, scales, **attributes)
+    return op.Slice(large, [0] * len(axes), ends, list(range(lead, lead + len(axes))))
+
+
+def _interpolated(
+    op: Op,
+    input: ir.Value,
+    output_size: Sequence[Dim] | None,
+    align_corners: bool,
+    factors: Sequence[float | None] | None,
+    **attributes: Any,
+) -> ir.Value:
+    # Aligned corners depend on the sizes only.
+    axes = axes_of(op, input, output_size, None if align_corners else factors)
+    copies = attributes["mode"] == "linear" or "antialias" in attributes
+    # A size that stays counts as a factor of 1, where torch copies such an axis.
+    whole = None if all(axis.factor is None for axis in axes) else 1.0
+    axes = [Axis(axis.size, axis.out, whole, True) if copies and axis.size == axis.out else axis for axis in axes]
+    if all(axis.size == axis.out and axis.factor in (None, 1) for axis in axes):
+        return input
+    # ONNX Runtime has no kernel for bfloat16.
+    x = op.cast(input, FLOAT) if op.dtype_of(input) == BFLOAT16 else input
+    is_signal = len(axes) == 1
+    if is_signal:
+        # ONNX Runtime's kernel for images is faster than the one for rank 3, which takes volumes.
+        x, axes = op.Unsqueeze(x, [2]), [Axis(1, 1, axes[0].factor and 1.0, axes[0].floored), *axes]
+    attributes["coordinate_transformation_mode"] = "align_corners" if align_corners else "half_pixel"
+    if _by_scale(axes) or all(axis.factor is None for axis in axes):
+        result = _resized(op, x, axes, **attributes)
+    else:
+        result = _cut(op, x, axes, copies, **attributes)
+    return op.cast(op.Squeeze(result, [2]) if is_signal else result, op.result.dtype)
+
+
+def _cubic(a: float) -> Mapping[str, Any]:
+    return {"mode": "cubic", "cubic_coeff_a": a}
+
+
+@translates(
+    "aten::upsample_linear1d.vec",
+    "aten::upsample_bilinear2d.vec",
+    "aten::upsample_trilinear3d.vec",
+    accepts=_declines,
+)
+def upsample_linear_vec(
+    op: Op,
+    input: ir.Value,
+    output_size: Sequence[Dim] | None,
+    align_corners: bool,
+    scale_factors: Sequence[float] | None,
+) -> ir.Value:
+    """aten::upsample_linear1d.vec(Tensor input, SymInt[]? output_size, bool align_corners, float[]? scale_factors) -> Tensor
+    aten::upsample_bilinear2d.vec(Tensor input, SymInt[]? output_size, bool align_corners, float[]? scale_factors) -> Tensor
+    aten::upsample_trilinear3d.vec(Tensor input, SymInt[]? output_size, bool align_corners, float[]? scale_factors) -> Tensor
+    """
+    return _interpolated(op, input, output_size, align_corners, scale_factors, mode="linear")
+
+
+@translates(
+    "aten::upsample_linear1d",
+    "aten::upsample_bilinear2d",
+    "aten::upsample_trilinear3d",
+    accepts=_declines,
+)
+def upsample_linear(
+    op: Op,
+    self: ir.Value,
+    output_size: Sequence[Dim],
+    align_corners: bool,
+    scales: float | None = None,
+    scales_d: float | None = None,
+    scales_h: float | None = None,
+    scales_w: float | None = None,
+) -> ir.Value:
+    """aten::upsample_linear1d(Tensor self, SymInt[1] output_size, bool align_corners, float? scales=None) -> Tensor
+    aten::upsample_bilinear2d(Tensor self, SymInt[2] output_size, bool align_corners, float? scales_h=None, float? scales_w=None) -> Tensor
+    aten::upsample_trilinear3d(Tensor self, SymInt[3] output_size, bool align_corners, float? scales_d=None, float? scales_h=None, float? scales_w=None) -> Tensor
+    """
+    factors = [scales] if len(output_size) == 1 else [scales_d, scales_h, scales_w][-len(output_size) :]
+    return _interpolated(op, self, output_size, align_corners, factors, mode="linear")
+
+
+@translates("aten::upsample_bicubic2d.vec", accepts=_declines)
+def upsample_bicubic_vec(
+    op: Op,
+    input: ir.Value,
+    output_size: Sequence[Dim] | None,
+    align_corners: bool,
+    scale_factors: Sequence[float] | None,
+) -> ir.Value:
+    """aten::upsample_bicubic2d.vec(Tensor input, SymInt[]? output_size, bool align_corners, float[]? scale_factors) -> Tensor"""
+    return _interpolated(op, input, output_size, align_corners, scale_factors, **_cubic(-0.75))
+
+
+@translates("aten::upsample_bicubic2d", accepts=_declines)
+def upsample_bicubic(
+    op: Op,
+    self: ir.Value,
+    output_size: Sequence[Dim],
+    align_corners: bool,
+    scales_h: float | None = None,
+    scales_w: float | None = None,
+) -> ir.Value:
+    """aten::upsample_bicubic2d(Tensor self, SymInt[2] output_size, bool align_corners, float? scales_h=None, float? scales_w=None) -> Tensor"""
+    return _interpolated(op, self, output_size, align_corners, [scales_h, scales_w], **_cubic(-0.75))
+
+
+# ---- antialiased
+
+
+def _declines_antialiased(call: Call) -> str | None:
+    """Why Resize would not give torch's answer, or does not exist."""
+    if call.opset < 18:
+        return "Resize has antialiasing from opset 18 on"
+    if call.arguments["align_corners"]:
+        return "ONNX Runtime's antialiasing does not align corners as torch does"
+    return _declines(call)
+
+
+def _antialiased(
+    op: Op,
+    input: ir.Value,
+    output_size: Sequence[Dim] | None,
+    align_corners: bool,
+    factors: Sequence[float | None] | None,
+    **attributes: Any,
+) -> ir.Value:
+    return _interpolated(op, input, output_size, align_corners, factors, antialias=1, exclude_outside=1, **attributes)
+
+
+@translates("aten::_upsample_bilinear2d_aa.vec", accepts=_declines_antialiased)
+def upsample_bilinear_aa_vec(
+    op: Op,
+    input: ir.Value,
+    output_size: Sequence[Dim] | None,
+    align_corners: bool,
+    scale_factors: Sequence[float] | None,
+) -> ir.Value:
+    """aten::_upsample_bilinear2d_aa.vec(Tensor input, SymInt[]? output_size, bool align_corners, float[]? scale_factors) -> Tensor"""
+    return _antialiased(op, input, output_size, align_corners, scale_factors, mode="linear")
+
+
+@translates("aten::_upsample_bilinear2d_aa", accepts=_declines_antialiased)
+def upsample_bilinear_aa(
+    op: Op,
+    self: ir.Value,
+    output_size: Sequence[Dim],
+    align_corners: bool,
+    scales_h: float | None = None,
+    scales_w: float | None = None,
+) -> ir.Value:
+    """aten::_upsample_bilinear2d_aa(Tensor self, SymInt[2] output_size, bool align_corners, float? scales_h=None, float? scales_w=None) -> Tensor"""
+    return _antialiased(op, self, output_size, align_corners, [scales_h, scales_w], mode="linear")
+
+
+@translates("aten::_upsample_bicubic2d_aa.vec", accepts=_declines_antialiased)
+def upsample_bicubic_aa_vec(
+    op: Op,
+    input: ir.Value,
+    output_size: Sequence[Dim] | None,
+    align_corners: bool,
+    scale_factors: Sequence[float] | None,
+) -> ir.Value:
+    """aten::_upsample_bicubic2d_aa.vec(Tensor input, SymInt[]? output_size, bool align_corners, float[]? scale_factors) -> Tensor"""
+    return _antialiased(op, input, output_size, align_corners, scale_factors, **_cubic(-0.5))
+
+
+@translates("aten::_upsample_bicubic2d_aa", accepts=_declines_antialiased)
+def upsample_bicubic_aa(
+    op: Op,
+    self: ir.Value,
+    output_size: Sequence[Dim],
+    align_corners: bool,
+    scales_h: float | None = None,
+    scales_w: float | None = None,
+) -> ir.Value:
+    """aten::_upsample_bicubic2d_aa(Tensor self, SymInt[2] output_size, bool align_corners, float? scales_h=None, float? scales_w=None) -> Tensor"""
+    return _antialiased(op, self, output_size, align_corners, [scales_h, scales_w], **_cubic(-0.5))
+
+
+# ---- nearest
+
+
+@dataclass(frozen=True)
+class _Nearest:
+    """How a nearest element is chosen.
+
+    Attributes:
+        offset: Added to the output position before it is scaled: 0.5 for the centers of pixels.
+        whole: Whether the scale factor counts for nothing where the size stays or doubles; both answers where only
+            the run time tells.
+    """
+
+    offset: float
+    whole: tuple[bool, ...] = (False,)
+
+    def torch_indices(self, axis: Axis, size: int, out: int) -> list[np.ndarray]:
+        """Input positions as torch computes them, for each answer; in float32 whatever the element type."""
+        results = []
+        for whole in self.whole:
+            inverse = _SINGLE(size) / _SINGLE(out) if axis.factor is None else _SINGLE(1.0 / axis.factor)
+            if whole and out in (size, 2 * size):
+                inverse = _SINGLE(size / out)
+            positions = np.arange(out, dtype=_SINGLE) + _SINGLE(self.offset)
+            results.append(np.minimum(np.floor(positions * inverse), size - 1).astype(np.int64))
+        return results
+
+    def static_indices(self, axis: Axis) -> list[int] | None:
+        """torch's input positions if they are known while exporting."""
+        if not isinstance(axis.size, int) or not isinstance(axis.out, int):
+            return None
+        first, *others = self.torch_indices(axis, axis.size, axis.out)
+        return list(map(int, first)) if all((first == other).all() for other in others) else None
+
+    def is_resize(self, axis: Axis, size: int, out: int, scale: float) -> bool:
+        """Whether Resize picks the same elements."""
+        if self.offset == 0:
+            exact = np.arange(out, dtype=_SINGLE) / _SINGLE(scale)
+        else:
+            exact = (np.arange(out) + self.offset) / scale
+            # How Resize rounds halves depends on float32 errors, unless there are none.
+            ties = np.abs(exact - np.round(exact)) < 1e-4
+            if ties.any() and math.frexp(scale)[0] != 0.5:
+                return False
+        theirs = np.minimum(np.floor(exact), size - 1)
+        return all((theirs == ours).all() for ours in self.torch_indices(axis, size, out))
+
+    def is_resize_of(self, axis: Axis) -> bool:
+        """Whether Resize picks the same elements at every size the axis may have."""
+        scale = axis.scale
+        if scale is None:
+            return False
+        if isinstance(axis.size, int) and isinstance(axis.out, int):
+            return self.is_resize(axis, axis.size, axis.out, scale)
+        tried = [(math.ceil(_LONGEST / scale), _LONGEST)]
+        if scale % 1:
+            # Only small sizes stay or double although the scale is neither 1 nor 2.
+            small = [(size, int(size * scale)) for size in range(1, 129)]
+            tried += [(size, out) for size, out in small if out in (size, 2 * size)]
+        return all(self.is_resize(Axis(size, out, scale), size, out, scale) for size, out in tried)
+
+
+_FLOOR, _CENTER = _Nearest(0.0), _Nearest(0.5)
+
+_SMALL_IMAGE = 128
+"""torch's kernel for images whose output height and width add up to no more than this ignores needless factors."""
+
+
+def _floor_kind(axes: Sequence[Axis]) -> _Nearest:
+    if len(axes) != 2:
+        return _FLOOR
+    total = axes[0].out + axes[1].out
+    return _Nearest(0.0, (total <= _SMALL_IMAGE,) if isinstance(total, int) else (False, True))
+
+
+def _runtime_indices(op: Op, kind: _Nearest, axis: Axis, axes: Sequence[Axis]) -> ir.Value:
+    """torch's input positions of an axis, an INT64 vector."""
+    size, out = op.scalar(axis.size), op.scalar(axis.out)
+    inverse = ratio = op.Div(op.cast(size, FLOAT), op.cast(out, FLOAT))
+    if axis.factor is not None:
+        inverse = op.const(float(_SINGLE(1.0 / axis.factor)), FLOAT)
+        if True in kind.whole:
+            whole = op.Or(op.Equal(out, size), op.Equal(out, op.Mul(size, 2)))
+            total = op.Add(*(op.scalar(other.out) for other in axes))
+            inverse = op.Where(op.And(whole, op.LessOrEqual(total, _SMALL_IMAGE)), ratio, inverse)
+    positions = op.cast(op.Range(0, out, 1), FLOAT)
+    if kind.offset:
+        positions = op.Add(positions, kind.offset)
+    return op.Min(op.cast(op.Mul(positions, inverse), INT64), op.Sub(size, 1))
+
+
+def _nearest(
+    op: Op,
+    center: bool,
+    input: ir.Value,
+    output_size: Sequence[Dim] | None,
+    factors: Sequence[float | None] | None,
+) -> ir.Value:
+    axes = axes_of(op, input, output_size, factors)
+    if all(axis.size == axis.out and axis.factor in (None, 1) for axis in axes):
+        return input
+    kind = _CENTER if center else _floor_kind(axes)
+    attributes = (
+        {"coordinate_transformation_mode": "half_pixel", "nearest_mode": "round_prefer_ceil"}
+        if center
+        else {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+    )
+    # ONNX Runtime has no kernels for the other types.
+    has_kernel = op.dtype_of(input).name in ("FLOAT", "FLOAT16", "UINT8", "INT8", "INT32")
+    is_told = _by_scale(axes) or all(axis.factor is None for axis in axes)
+    if has_kernel and is_told and all(map(kind.is_resize_of, axes)):
+        return _resized(op, input, axes, mode="nearest", **attributes)
+    result = input
+    for position, axis in enumerate(axes, start=2):
+        places = kind.static_indices(axis)
+        if places is None:
+            result = op.Gather(result, _runtime_indices(op, kind, axis, axes), axis=position)
+        elif places != list(range(int(op.dims(result)[position]))):
+            result = op.Gather(result, op.const(places, INT64), axis=position)
+    return result
+
+
+@translates("aten::upsample_nearest1d.vec", "aten::upsample_nearest2d.vec", "aten::upsample_nearest3d.vec")
+def upsample_nearest_vec(
+    op: Op, input: ir.Value, output_size: Sequence[Dim] | None, scale_factors: Sequence[float] | None
+) -> ir.Value:
+    """aten::upsample_nearest1d.vec(Tensor input, SymInt[]? output_size, float[]? scale_factors) -> Tensor
+    aten::upsample_nearest2d.vec(Tensor input, SymInt[]? output_size, float[]? scale_factors) -> Tensor
+    aten::upsample_nearest3d.vec(Tensor input, SymInt[]? output_size, float[]? scale_factors) -> Tensor
+    """
+    return _nearest(op, False, input, output_size, scale_factors)
+
+
+@translates("aten::upsample_nearest1d", "aten::upsample_nearest2d", "aten::upsample_nearest3d")
+def upsample_nearest(
+    op: Op,
+    self: ir.Value,
+    output_size: Sequence[Dim],
+    scales: float | None = None,
+    scales_d: float | None = None,
+    scales_h: float | None = None,
+    scales_w: float | None = None,
+) -> ir.Value:
+    """aten::upsample_nearest1d(Tensor self, SymInt[1] output_size, float? scales=None) -> Tensor
+    aten::upsample_nearest2d(Tensor self, SymInt[2] output_size, float? scales_h=None, float? scales_w=None) -> Tensor
+    aten::upsample_nearest3d(Tensor self, SymInt[3] output_size, float? scales_d=None, float? scales_h=None, float? scales_w=None) -> Tensor
+    """
+    factors = [scales] if len(output_size) == 1 else [scales_d, scales_h, scales_w][-len(output_size) :]
+    return _nearest(op, False, self, output_size, factors)
+
+
+@translates(
+    "aten::_upsample_nearest_exact1d.vec", "aten::_upsample_nearest_exact2d.vec", "aten::_upsample_nearest_exact3d.vec"
+)
+def upsample_nearest_exact_vec(
+    op: Op, input: ir.Value, output_size: Sequence[Dim] | None, scale_factors: Sequence[float] | None
+) -> ir.Value:
+    """aten::_upsample_nearest_exact1d.vec(Tensor input, SymInt[]? output_size, float[]? scale_factors) -> Tensor
+    aten::_upsample_nearest_exact2d.vec(Tensor input, SymInt[]? output_size, float[]? scale_factors) -> Tensor
+    aten::_upsample_nearest_exact3d.vec(Tensor input, SymInt[]? output_size, float[]? scale_factors) -> Tensor
+    """
+    return _nearest(op, True, input, output_size, scale_factors)
+
+
+@translates(
+    "aten::_upsample_nearest_exact1d",
+    "aten::_upsample_nearest_exact2d",
+    "aten::_upsample_nearest_exact3d",
+)
+def upsample_nearest_exact(
+    op: Op,
+    self: ir.Value,
+    output_size: Sequence[Dim],
+    scales: float | None = None,
+    scales_d: float | None = None,
+    scales_h: float | None = None,
+    scales_w: float | None = None,
+) -> ir.Value:
+    """aten::_upsample_nearest_exact1d(Tensor self, SymInt[1] output_size, float? scales=None) -> Tensor
+    aten::_upsample_nearest_exact2d(Tensor self, SymInt[2] output_size, float? scales_h=None, float? scales_w=None) -> Tensor
+    aten::_upsample_nearest_exact3d(Tensor self, SymInt[3] output_size, float? scales_d=None, float? scales_h=None, float? scales_w=None) -> Tensor
+    """
+    factors = [scales] if len(output_size) == 1 else [scales_d, scales_h, scales_w][-len(output_size) :]
+    return _nearest(op, True, self, output_size, factors)

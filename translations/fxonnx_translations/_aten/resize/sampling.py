@@ -1,0 +1,424 @@
+"""Resizing as torch's kernels do it, where ONNX Runtime's Resize computes something else.
+
+One axis is resized after the other, the last one first: an element is a weighted sum of a few neighbours. Images of bytes
+have integer weights, and the elements between two axes are bytes again.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+
+import onnx_ir as ir
+import torch
+
+from ..._builder.op import Op
+from ..._builder.symbolic_dims import Dim
+from ..._registry import Call, translates
+from .interpolate import Axis, axes_of
+
+FLOAT, DOUBLE, INT64, INT32 = ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.INT64, ir.DataType.INT32
+UINT8 = ir.DataType.UINT8
+
+_LARGEST_WEIGHT = 1 << 15
+"""torch's weights of bytes are 16 bit integers."""
+
+
+@dataclass(frozen=True)
+class _Filter:
+    """How neighbours are weighted.
+
+    Attributes:
+        taps: Elements it reaches over at a scale of 1: 2 for linear, 4 for cubic.
+        a: The cubic's coefficient.
+        antialias: Whether it grows with the scale when an image shrinks.
+        align_corners: Whether the corners' centers stay where they are.
+    """
+
+    taps: int
+    a: float
+    antialias: bool
+    align_corners: bool
+
+    def weight(self, op: Op, x: ir.Value) -> ir.Value:
+        """The weight at a distance."""
+        x = op.Abs(x)
+        if self.taps == 2:
+            return op.Max(op.Sub(1.0, x), 0.0)
+        near = op.Add(op.Mul(op.Mul(op.Sub(op.Mul(x, self.a + 2), self.a + 3), x), x), 1.0)
+        far = op.Mul(op.Sub(op.Mul(op.Add(op.Mul(op.Sub(x, 5.0), x), 8.0), x), 4.0), self.a)
+        return op.Where(op.Less(x, 1.0), near, op.Where(op.Less(x, 2.0), far, op.const(0.0, DOUBLE)))
+
+
+@dataclass(frozen=True)
+class _Taps:
+    """The neighbours of each output element of an axis, all of shape [out, count].
+
+    Attributes:
+        places: INT64 positions; those that do not count are some that do.
+        weights: DOUBLE.
+        inside: Which count, or None if all do.
+    """
+
+    places: ir.Value
+    weights: ir.Value
+    inside: ir.Value | None
+
+
+def _scale(op: Op, axis: Axis, align_corners: bool) -> ir.Value:
+    """Input elements per output element."""
+    if not align_corners and axis.factor is not None:
+        inverse = op.const(1.0 / axis.factor, DOUBLE)
+        if isinstance(axis.size, int) or isinstance(axis.out, int):
+            return inverse
+        # torch copies an axis whose size stays, whatever the factor.
+        stays = op.Equal(op.scalar(axis.size), op.scalar(axis.out))
+        return op.Where(stays, op.const(1.0, DOUBLE), inverse)
+    size, out = (op.scalar(dim, DOUBLE) for dim in (axis.size, axis.out))
+    if not align_corners:
+        return op.Div(size, out)
+    return op.Where(
+        op.Greater(out, 1.0), op.Div(op.Sub(size, 1.0), op.Max(op.Sub(out, 1.0), 1.0)), op.const(0.0, DOUBLE)
+    )
+
+
+def _window(op: Op, kind: _Filter, axis: Axis) -> _Taps:
+    """The elements below the filter around each output element's center, their weights adding up to 1."""
+    scale = _scale(op, axis, kind.align_corners)
+    wide = op.Max(scale, 1.0)
+    support = op.Mul(wide, kind.taps / 2)
+    count = op.Add(op.Mul(op.cast(op.Ceil(support), INT64), 2), 1)
+    number = op.cast(op.Range(0, op.scalar(axis.out), 1), DOUBLE)
+    # Aligned corners change the scale only.
+    center = op.Unsqueeze(op.Mul(op.Add(number, 0.5), scale), [1])
+    size = op.scalar(axis.size)
+    first = op.Max(op.cast(op.Floor(op.Add(op.Sub(center, support), 0.5)), INT64), 0)
+    end = op.Min(op.cast(op.Floor(op.Add(op.Add(center, support), 0.5)), INT64), size)
+    place = op.Add(first, op.Range(0, count, 1))
+    inside = op.Less(place, end)
+    distance = op.Div(op.Add(op.Sub(op.cast(place, DOUBLE), center), 0.5), wide)
+    weights = op.Where(inside, kind.weight(op, distance), op.const(0.0, DOUBLE))
+    total = op.ReduceSum(weights, [1], keepdims=1)
+    weights = op.Div(weights, op.Where(op.Equal(total, 0.0), op.const(1.0, DOUBLE), total))
+    return _Taps(op.Where(inside, place, op.Min(first, op.Sub(size, 1))), weights, inside)
+
+
+def _neighbours(op: Op, kind: _Filter, axis: Axis) -> _Taps:
+    """The nearest elements, those beyond the border repeated: their weights count for the one at the border."""
+    scale = _scale(op, axis, kind.align_corners)
+    number = op.cast(op.Range(0, op.scalar(axis.out), 1), DOUBLE)
+    source = op.Mul(number, scale) if kind.align_corners else op.Sub(op.Mul(op.Add(number, 0.5), scale), 0.5)
+    if kind.taps == 2:
+        source = op.Max(source, 0.0)
+    last = op.Sub(op.scalar(axis.size), 1)
+    base = op.Min(op.Floor(source), op.cast(last, DOUBLE))
+    rest = op.Min(op.Max(op.Sub(source, base), 0.0), 1.0)
+    steps = [tap + 1 - kind.taps // 2 for tap in range(kind.taps)]
+    weights = kind.weight(op, op.Sub(op.const([float(step) for step in steps], DOUBLE), op.Unsqueeze(rest, [1])))
+    place = op.Add(op.Unsqueeze(op.cast(base, INT64), [1]), op.const(steps))
+    place = op.Max(op.Min(place, last), 0)
+    # Weights of one element are added up before they are rounded.
+    same = op.Equal(op.Unsqueeze(place, [2]), op.Unsqueeze(place, [1]))
+    added = op.ReduceSum(op.Where(same, op.Unsqueeze(weights, [1]), op.const(0.0, DOUBLE)), [2], keepdims=0)
+    earlier = op.And(same, op.const(torch.ones(kind.taps, kind.taps, dtype=torch.bool).tril(-1)))
+    repeated = op.ReduceMax(op.cast(earlier, INT32), [2], keepdims=0)
+    return _Taps(place, op.Where(op.Equal(repeated, 0), added, op.const(0.0, DOUBLE)), None)
+
+
+def _sum(op: Op, value: ir.Value, taps: _Taps, weights: ir.Value, position: int, out: Dim) -> ir.Value:
+    """The weighted sums along an axis."""
+    dims = op.dims(value)
+    column = [*range(2, 2 + len(dims) - position - 1)]
+    products = op.Mul(op.Gather(value, taps.places, axis=position), op.Unsqueeze(weights, column))
+    if taps.inside is not None and op.is_float(value):
+        # What does not count may be infinite.
+        products = op.Where(op.Unsqueeze(taps.inside, column), products, op.const(0.0, op.dtype_of(value)))
+    total = op.ReduceSum(products, [position + 1], keepdims=0)
+    return op.shaped(total, (*dims[:position], out, *dims[position + 1 :]))
+
+
+def _bytes(op: Op, value: ir.Value, taps: _Taps, position: int, out: Dim) -> ir.Value:
+    """One axis of an image of bytes: weights are integers as large as 16 bits hold, and sums are rounded."""
+    powers = op.const([float(1 << shift) for shift in range(1, 23)], DOUBLE)
+    scaled = op.Floor(op.Add(op.Mul(powers, op.ReduceMax(taps.weights, keepdims=0)), 0.5))
+    one = op.ReduceMax(op.Where(op.Less(scaled, float(_LARGEST_WEIGHT)), powers, op.const(1.0, DOUBLE)), keepdims=0)
+    exact = op.Mul(taps.weights, one)
+    away = op.Where(op.Less(exact, 0.0), op.const(-0.5, DOUBLE), op.const(0.5, DOUBLE))
+    total = _sum(op, value, taps, op.cast(op.Add(exact, away), INT32), position, out)
+    unit = op.cast(one, INT32)
+    rounded = op.Div(op.Max(op.Add(total, op.Div(unit, 2)), 0), unit)
+    return op.Min(rounded, 255)
+
+
+def _resampled(op: Op, input: ir.Value, axes: Sequence[Axis], kind: _Filter) -> ir.Value:
+    if all(axis.size == axis.out for axis in axes):
+        return input
+    dtype = op.dtype_of(input)
+    carrier = INT32 if dtype == UINT8 else DOUBLE if dtype == DOUBLE else FLOAT
+    value = op.cast(input, carrier)
+    for position, axis in reversed(list(enumerate(axes, start=2))):
+        if axis.size == axis.out:
+            continue
+        taps = _window(op, kind, axis) if kind.antialias else _neighbours(op, kind, axis)
+        if dtype == UINT8:
+            value = _bytes(op, value, taps, position, axis.out)
+        else:
+            value = _sum(op, value, taps, op.cast(taps.weights, carrier), position, axis.out)
+    return op.cast(value, dtype)
+
+
+def _only_bytes(call: Call) -> str | None:
+    input = call.arguments.get("input", call.arguments.get("self"))
+    return None if input.dtype == torch.uint8 else f"{input.dtype} is not weighted by integers"
+
+
+_LINEAR, _CUBIC = 2, 4
+
+
+@translates("aten::_upsample_bilinear2d_aa.vec")
+def upsample_bilinear_aa_vec(
+    op: Op,
+    input: ir.Value,
+    output_size: Sequence[Dim] | None,
+    align_corners: bool,
+    scale_factors: Sequence[float] | None,
+) -> ir.Value:
+    """aten::_upsample_bilinear2d_aa.vec(Tensor input, SymInt[]? output_size, bool align_corners, float[]? scale_factors) -> Tensor"""
+    kind = _Filter(_LINEAR, math.nan, True, align_corners)
+    return _resampled(op, input, axes_of(op, input, output_size, scale_factors), kind)
+
+
+@translates("aten::_upsample_bilinear2d_aa")
+def upsample_bilinear_aa(
+    op: Op,
+    self: ir.Value,
+    output_size: Sequence[Dim],
+    align_corners: bool,
+    scales_h: float | None = None,
+    scales_w: float | None = None,
+) -> ir.Value:
+    """aten::_upsample_bilinear2d_aa(Tensor self, SymInt[2] output_size, bool align_corners, float? scales_h=None, float? scales_w=None) -> Tensor"""
+    kind = _Filter(_LINEAR, math.nan, True, align_corners)
+    return _resampled(op, self, axes_of(op, self, output_size, [scales_h, scales_w]), kind)
+
+
+@translates("aten::_upsample_bicubic2d_aa.vec")
+def upsample_bicubic_aa_vec(
+    op: Op,
+    input: ir.Value,
+    output_size: Sequence[Dim] | None,
+    align_corners: bool,
+    scale_factors: Sequence[float] | None,
+) -> ir.Value:
+    """aten::_upsample_bicubic2d_aa.vec(Tensor input, SymInt[]? output_size, bool align_corners, float[]? scale_factors) -> Tensor"""
+    kind = _Filter(_CUBIC, -0.5, True, align_corners)
+    return _resampled(op, input, axes_of(op, input, output_size, scale_factors), kind)
+
+
+@translates("aten::_upsample_bicubic2d_aa")
+def upsample_bicubic_aa(
+    op: Op,
+    self: ir.Value,
+    output_size: Sequence[Dim],
+    align_corners: bool,
+    scales_h: float | None = None,
+    scales_w: float | None = None,
+) -> ir.Value:
+    """aten::_upsample_bicubic2d_aa(Tensor self, SymInt[2] output_size, bool align_corners, float? scales_h=None, float? scales_w=None) -> Tensor"""
+    kind = _Filter(_CUBIC, -0.5, True, align_corners)
+    return _resampled(op, self, axes_of(op, self, output_size, [scales_h, scales_w]), kind)
+
+
+@translates("aten::upsample_bilinear2d.vec", accepts=_only_bytes)
+def upsample_bilinear_vec(
+    op: Op,
+    input: ir.Value,
+    output_size: Sequence[Dim] | None,
+    align_corners: bool,
+    scale_factors: Sequence[float] | None,
+) -> ir.Value:
+    """aten::upsample_bilinear2d.vec(Tensor input, SymInt[]? output_size, bool align_corners, float[]? scale_factors) -> Tensor"""
+    kind = _Filter(_LINEAR, math.nan, False, align_corners)
+    return _resampled(op, input, axes_of(op, input, output_size, scale_factors), kind)
+
+
+@translates("aten::upsample_bilinear2d", accepts=_only_bytes)
+def upsample_bilinear(
+    op: Op,
+    self: ir.Value,
+    output_size: Sequence[Dim],
+    align_corners: bool,
+    scales_h: float | None = None,
+    scales_w: float | None = None,
+) -> ir.Value:
+    """aten::upsample_bilinear2d(Tensor self, SymInt[2] output_size, bool align_corners, float? scales_h=None, float? scales_w=None) -> Tensor"""
+    kind = _Filter(_LINEAR, math.nan, False, align_corners)
+    return _resampled(op, self, axes_of(op, self, output_size, [scales_h, scales_w]), kind)
+
+
+@translates("aten::upsample_bicubic2d.vec", accepts=_only_bytes)
+def upsample_bicubic_vec(
+    op: Op,
+    input: ir.Value,
+    output_size: Sequence[Dim] | None,
+    align_corners: bool,
+    scale_factors: Sequence[float] | None,
+) -> ir.Value:
+    """aten::upsample_bicubic2d.vec(Tensor input, SymInt[]? output_size, bool align_corners, float[]? scale_factors) -> Tensor"""
+    kind = _Filter(_CUBIC, -0.75, False, align_corners)
+    return _resampled(op, input, axes_of(op, input, output_size, scale_factors), kind)
+
+
+@translates("aten::upsample_bicubic2d", accepts=_only_bytes)
+def upsample_bicubic(
+    op: Op,
+    self: ir.Value,
+    output_size: Sequence[Dim],
+    align_corners: bool,
+    scales_h: float | None = None,
+    scales_w: float | None = None,
+) -> ir.Value:
+    """aten::upsample_bicubic2d(Tensor self, SymInt[2] output_size, bool align_corners, float? scales_h=None, float? scales_w=None) -> Tensor"""
+    kind = _Filter(_CUBIC, -0.75, False, align_corners)
+    return _resampled(op, self, axes_of(op, self, output_size, [scales_h, scales_w]), kind)
+
+
+FLOAT, DOUBLE, INT64 = ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.INT64
+_MODES = {0: "linear", 1: "nearest", 2: "cubic"}
+_PADDING = {0: "zeros", 1: "border", 2: "reflection"}
+_NEAREST = 1
+
+
+def _needs_no_grid(call: Call) -> str | None:
+    if any(not isinstance(size, int) for size in call.arguments["size"]):
+        return None
+    return "the positions are constants, which the decomposition computes"
+
+
+@translates("aten::affine_grid_generator", accepts=_needs_no_grid)
+def affine_grid_generator(op: Op, theta: ir.Value, size: Sequence[Dim], align_corners: bool) -> ir.Value:
+    """aten::affine_grid_generator(Tensor theta, SymInt[] size, bool align_corners) -> Tensor"""
+    dtype = DOUBLE if op.dtype_of(theta) == DOUBLE else FLOAT
+    theta = op.cast(theta, dtype)
+    inner = list(range(1, len(size) - 1))
+
+    def column(number: int) -> ir.Value:
+        return op.Unsqueeze(op.Gather(theta, number, axis=2), inner)
+
+    result = column(len(inner))
+    # The first column is for x, which is the last axis.
+    for number, axis in enumerate(reversed(inner)):
+        length = op.scalar(size[axis + 1], dtype)
+        index = op.cast(op.Range(0, op.scalar(size[axis + 1]), 1), dtype)
+        steps = op.Max(op.Sub(length, 1.0), 1.0) if align_corners else length
+        place = op.Div(op.Sub(op.Mul(index, 2.0), op.Sub(length, 1.0)), steps)
+        others = [other for other in range(len(size)) if other != axis]
+        result = op.Add(result, op.Mul(op.Unsqueeze(place, others), column(number)))
+    return op.cast(op.expand(result, op.result.shape), op.result.dtype)
+
+
+@translates("aten::grid_sampler_3d")
+def grid_sampler_3d(
+    op: Op, input: ir.Value, grid: ir.Value, interpolation_mode: int, padding_mode: int, align_corners: bool
+) -> ir.Value:
+    """aten::grid_sampler_3d(Tensor input, Tensor grid, int interpolation_mode, int padding_mode, bool align_corners) -> Tensor"""
+    if op.opset >= 20:
+        return op.GridSample(
+            input,
+            grid,
+            mode=_MODES[interpolation_mode],
+            padding_mode=_PADDING[padding_mode],
+            align_corners=int(align_corners),
+        )
+    # GridSample of volumes exists from opset 20 on.
+    dtype = DOUBLE if op.dtype_of(input) == DOUBLE else FLOAT
+    sizes = op.dims(input)[2:]
+    # The grid says x, y and z; the axes of the volume are z, y and x.
+    wide = op.cast(grid, dtype)
+    places = [op.Gather(wide, axis, axis=4) for axis in (2, 1, 0)]
+    positions = [
+        _padded(
+            op, _position(op, place, op.scalar(size, dtype), align_corners), size, padding_mode, align_corners, dtype
+        )
+        for place, size in zip(places, sizes, strict=True)
+    ]
+    volume = op.reshape(op.cast(input, dtype), (*op.dims(input)[:2], sizes[0] * sizes[1] * sizes[2]))
+    samples = _nearest if interpolation_mode == _NEAREST else _linear
+    result = samples(op, volume, positions, sizes, dtype)
+    return op.cast(op.reshape(result, op.result.shape), op.result.dtype)
+
+
+def _position(op: Op, place: ir.Value, size: ir.Value, align_corners: bool) -> ir.Value:
+    """From [-1, 1] to the numbers of the elements."""
+    if align_corners:
+        return op.Mul(op.Mul(op.Add(place, 1.0), 0.5), op.Sub(size, 1.0))
+    return op.Mul(op.Sub(op.Mul(op.Add(place, 1.0), size), 1.0), 0.5)
+
+
+def _padded(
+    op: Op, position: ir.Value, size: Dim, padding_mode: int, align_corners: bool, dtype: ir.DataType
+) -> ir.Value:
+    """Positions outside moved to the border, or reflected at it; those of zeros stay outside."""
+    if _PADDING[padding_mode] == "zeros":
+        return position
+    count = op.scalar(size, dtype)
+    last = op.Sub(count, 1.0)
+    if _PADDING[padding_mode] == "reflection":
+        low, span = (0.0, last) if align_corners else (-0.5, count)
+        # One element has nothing to be reflected between.
+        span = op.Max(span, 1.0) if align_corners else span
+        distance = op.Abs(op.Sub(position, low))
+        turns = op.Floor(op.Div(distance, span))
+        rest = op.Sub(distance, op.Mul(turns, span))
+        is_odd = op.Equal(op.Sub(turns, op.Mul(op.Floor(op.Mul(turns, 0.5)), 2.0)), 1.0)
+        position = op.Add(op.Where(is_odd, op.Sub(span, rest), rest), low)
+    return op.Min(op.Max(position, 0.0), last)
+
+
+def _picked(op: Op, volume: ir.Value, corner: Sequence[ir.Value], sizes: Sequence[Dim], dtype: ir.DataType) -> ir.Value:
+    """The elements at whole positions, [batch, channels, positions]; 0 for those outside."""
+    places, within = [], []
+    for position, size in zip(corner, sizes, strict=True):
+        last = op.Sub(op.scalar(size, dtype), 1.0)
+        within.append(op.And(op.GreaterOrEqual(position, 0.0), op.LessOrEqual(position, last)))
+        places.append(op.cast(op.Min(op.Max(position, 0.0), last), INT64))
+    inside = reduce(op.And, within)
+    place = places[0]
+    for one, size in zip(places[1:], sizes[1:], strict=True):
+        place = op.Add(op.Mul(place, op.scalar(size)), one)
+    batch, channels, _ = op.dims(volume)
+    count = _count(op)
+    indices = op.expand(op.reshape(place, (batch, 1, count)), (batch, channels, count))
+    values = op.GatherElements(volume, indices, axis=2)
+    return op.Where(op.reshape(inside, (batch, 1, count)), values, op.const(0.0, dtype))
+
+
+def _count(op: Op) -> Dim:
+    """How many positions there are."""
+    depth, height, width = op.result.shape[2:]
+    return depth * height * width
+
+
+def _nearest(
+    op: Op, volume: ir.Value, positions: Sequence[ir.Value], sizes: Sequence[Dim], dtype: ir.DataType
+) -> ir.Value:
+    return _picked(op, volume, [op.Round(position) for position in positions], sizes, dtype)
+
+
+def _linear(
+    op: Op, volume: ir.Value, positions: Sequence[ir.Value], sizes: Sequence[Dim], dtype: ir.DataType
+) -> ir.Value:
+    """The eight neighbours, each by how near it is."""
+    floors = [op.Floor(position) for position in positions]
+    parts = [op.Sub(position, floor) for position, floor in zip(positions, floors, strict=True)]
+    batch = op.dims(volume)[0]
+    terms = []
+    for steps in itertools.product((0, 1), repeat=3):
+        corner = [op.Add(floor, 1.0) if step else floor for floor, step in zip(floors, steps, strict=True)]
+        weight = reduce(op.Mul, (p if step else op.Sub(1.0, p) for p, step in zip(parts, steps, strict=True)))
+        value = _picked(op, volume, corner, sizes, dtype)
+        terms.append(op.Mul(value, op.reshape(weight, (batch, 1, _count(op)))))
+    return reduce(op.Add, terms)

@@ -1,0 +1,130 @@
+"""Fake quantization: a tensor as it would be after having been quantized."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+import torch
+
+from .._aten.indexing.axes import axis_of
+from .._builder.op import Op
+from .._registry import translates
+from .affine import RANGES, along, dequantized, quantized, quantizes
+
+aten = torch.ops.aten
+FLOAT = ir.DataType.FLOAT
+
+
+def _narrowest(quant_min: int, quant_max: int) -> ir.DataType | None:
+    fitting = (dtype for dtype, (low, high) in RANGES.items() if low <= quant_min and quant_max <= high)
+    return next(fitting, None)
+
+
+def _fake_quantized(
+    op: Op,
+    self: ir.Value,
+    scale: ir.Value,
+    zero_point: ir.Value,
+    quant_min: int,
+    quant_max: int,
+    axis: int | None = None,
+) -> ir.Value:
+    x, dtype = op.cast(self, FLOAT), _narrowest(quant_min, quant_max)
+    if dtype is not None and quantizes(op, dtype, zero_point, axis):
+        integers = quantized(op, x, scale, zero_point, (quant_min, quant_max), dtype, axis)
+        return op.cast(dequantized(op, integers, scale, zero_point, axis), op.dtype_of(self))
+    rank = op.rank_of(self)
+    step, shift = (along(op, op.cast(value, FLOAT), axis, rank) for value in (scale, zero_point))
+    clamped = op.Clip(_shifted(op, x, scale, zero_point, axis), float(quant_min), float(quant_max))
+    return op.cast(op.Mul(op.Sub(clamped, shift), step), op.dtype_of(self))
+
+
+def _shifted(op: Op, x: ir.Value, scale: ir.Value, zero_point: ir.Value, axis: int | None) -> ir.Value:
+    """The integers before they are limited; torch rounds last where the zero points are no integers."""
+    rank = op.rank_of(x)
+    step, shift = (along(op, op.cast(value, FLOAT), axis, rank) for value in (scale, zero_point))
+    quotient = op.Mul(x, op.Reciprocal(step))
+    if op.is_float(zero_point):
+        return op.Round(op.Add(quotient, shift))
+    return op.Add(op.Round(quotient), shift)
+
+
+def _inside(
+    op: Op,
+    self: ir.Value,
+    scale: ir.Value,
+    zero_point: ir.Value,
+    quant_min: int,
+    quant_max: int,
+    axis: int | None = None,
+) -> ir.Value:
+    """Which elements the limits leave as they are."""
+    integers = _shifted(op, op.cast(self, FLOAT), scale, zero_point, axis)
+    return op.And(op.GreaterOrEqual(integers, float(quant_min)), op.LessOrEqual(integers, float(quant_max)))
+
+
+def _number(op: Op, value: ir.Value) -> ir.Value:
+    """A tensor of one element as a 0-dim one."""
+    return op.Reshape(value, op.const([], ir.DataType.INT64)) if op.rank_of(value) else value
+
+
+@translates("aten::fake_quantize_per_tensor_affine")
+def fake_quantize_per_tensor_affine(
+    op: Op, self: ir.Value, scale: float, zero_point: int, quant_min: int, quant_max: int
+) -> ir.Value:
+    """aten::fake_quantize_per_tensor_affine(Tensor self, float scale, int zero_point, int quant_min, int quant_max) -> Tensor"""
+    return _fake_quantized(op, self, op.scalar(scale, FLOAT), op.scalar(zero_point), quant_min, quant_max)
+
+
+@translates("aten::fake_quantize_per_tensor_affine_cachemask")
+def fake_quantize_per_tensor_affine_cachemask(
+    op: Op, self: ir.Value, scale: float, zero_point: int, quant_min: int, quant_max: int
+) -> tuple[ir.Value, ir.Value]:
+    """aten::fake_quantize_per_tensor_affine_cachemask(Tensor self, float scale, int zero_point, int quant_min, int quant_max) -> (Tensor output, Tensor mask)"""
+    parameters = (op.scalar(scale, FLOAT), op.scalar(zero_point), quant_min, quant_max)
+    return _fake_quantized(op, self, *parameters), _inside(op, self, *parameters)
+
+
+@translates("aten::fake_quantize_per_tensor_affine.tensor_qparams")
+def fake_quantize_per_tensor_affine_tensor_qparams(
+    op: Op, self: ir.Value, scale: ir.Value, zero_point: ir.Value, quant_min: int, quant_max: int
+) -> ir.Value:
+    """aten::fake_quantize_per_tensor_affine.tensor_qparams(Tensor self, Tensor scale, Tensor zero_point, int quant_min, int quant_max) -> Tensor"""
+    return _fake_quantized(op, self, _number(op, scale), _number(op, zero_point), quant_min, quant_max)
+
+
+@translates("aten::_fake_quantize_per_tensor_affine_cachemask_tensor_qparams")
+def fake_quantize_per_tensor_affine_cachemask_tensor_qparams(
+    op: Op,
+    self: ir.Value,
+    scale: ir.Value,
+    zero_point: ir.Value,
+    fake_quant_enabled: ir.Value,
+    quant_min: int,
+    quant_max: int,
+) -> tuple[ir.Value, ir.Value]:
+    """aten::_fake_quantize_per_tensor_affine_cachemask_tensor_qparams(Tensor self, Tensor scale, Tensor zero_point, Tensor fake_quant_enabled, int quant_min, int quant_max) -> (Tensor output, Tensor mask)"""
+    parameters = (_number(op, scale), _number(op, zero_point), quant_min, quant_max)
+    enabled = op.cast(_number(op, fake_quant_enabled), ir.DataType.BOOL)
+    output = op.Where(enabled, _fake_quantized(op, self, *parameters), self)
+    return output, op.Or(_inside(op, self, *parameters), op.Not(enabled))
+
+
+@translates("aten::fake_quantize_per_channel_affine")
+def fake_quantize_per_channel_affine(
+    op: Op, self: ir.Value, scale: ir.Value, zero_point: ir.Value, axis: int, quant_min: int, quant_max: int
+) -> ir.Value:
+    """aten::fake_quantize_per_channel_affine(Tensor self, Tensor scale, Tensor zero_point, int axis, int quant_min, int quant_max) -> Tensor
+
+    Infinity gives a limit; torch's kernel casts it to an integer, which is undefined.
+    """
+    return _fake_quantized(op, self, scale, zero_point, quant_min, quant_max, axis_of(op, self, axis))
+
+
+@translates("aten::fake_quantize_per_channel_affine_cachemask")
+def fake_quantize_per_channel_affine_cachemask(
+    op: Op, self: ir.Value, scale: ir.Value, zero_point: ir.Value, axis: int, quant_min: int, quant_max: int
+) -> tuple[ir.Value, ir.Value]:
+    """aten::fake_quantize_per_channel_affine_cachemask(Tensor self, Tensor scale, Tensor zero_point, int axis, int quant_min, int quant_max) -> (Tensor output, Tensor mask)"""
+    axis = axis_of(op, self, axis)
+    output = _fake_quantized(op, self, scale, zero_point, quant_min, quant_max, axis)
+    return output, _inside(op, self, scale, zero_point, quant_min, quant_max, axis)
