@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import fxonnx
-from fxonnx_translations._aten.special.error_and_gamma import bessel, orthogonal_polynomials
+from fxonnx_translations._aten.special import bessel, orthogonal_polynomials
 
 from .harness import Case, T, run
 from .operators import overload_of
