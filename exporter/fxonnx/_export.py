@@ -18,7 +18,7 @@ from fxonnx_translations._builtin import default_registry
 from fxonnx_translations._registry import Registry
 from fxonnx_translations._torch_compat import unset_fake_temporarily
 
-from ._capture import ALIASES_KEY, CONSTRAINTS_KEY, Capture, capture, report_narrowed
+from ._capture import ALIASES_KEY, Capture, capture, report_narrowed
 from ._capture.patches import one_at_a_time, tracing_patches
 from ._export_context import exporting
 from ._lower.dispatch import is_translated
@@ -258,15 +258,17 @@ def _program(
         names = captured.dim_names
         legacy = how.compat is not None
         form = how.form
-        request = Request(form.opset, how.registry, names, ends, how.passthrough, how.metadata, legacy, form.ir_version)
+        ones = captured.limits.ones()
+        request = Request(
+            form.opset, how.registry, names, ends, how.passthrough, how.metadata, legacy, form.ir_version, ones
+        )
         result = lower(prepared, request)
     lowered, limits = result.model, captured.limits.requiring(result.requirements)
     added = limits.constraints[len(captured.limits.constraints) :]
     report_narrowed(added, strict=how.strict_shapes, stacklevel=4)
     if lost:
         lowered.metadata_props[LOST_UPDATES_KEY] = json.dumps(lost)
-    if limits.constraints:
-        lowered.metadata_props[CONSTRAINTS_KEY] = limits.metadata()
+    lowered.metadata_props.update(limits.metadata())
     if captured.dim_aliases:
         lowered.metadata_props[ALIASES_KEY] = json.dumps(captured.dim_aliases)
     return ONNXProgram(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import onnx
 import onnxruntime
 import pytest
 import torch
@@ -14,6 +16,7 @@ from torch.nn.functional import local_response_norm
 
 import fxonnx
 from tests.functions import Function
+from tests.fuzz.recorded import Recorded
 
 SMALL = range(1, 9)
 
@@ -78,6 +81,12 @@ CASES = (
     Case("narrow to the end", lambda x: x.narrow(0, x.shape[0] - 7, 2)),
     Case("select of either sign", lambda x: x[x.shape[0] - 3], sizes=(2, 3, 4, 5, 8)),
 )
+BROADCAST = (
+    # A guard keeps the first size at 1, whatever its form: the result has the other one.
+    Case("floor_divide", lambda x: torch.full((x.shape[0] // 2, 1), 2.5) // (x + 1), (2, 3), (2, 3)),
+    Case("remainder", lambda x: torch.full((x.shape[0] // 2, 1), 2.5) % (x + 1), (2, 3), (2, 3)),
+    Case("matmul", lambda x: torch.tanh(x[: x.shape[0] // 2]) @ x.mT, (2, 4, 3), (2, 3)),
+)
 FROM_ZERO = (0, 1, 2, 6)
 EMPTY = (
     # ONNX Runtime computes these as torch does.
@@ -107,6 +116,10 @@ EMPTY = (
     # torch returns nan, or its form of a shape holds from 1 on, or a kernel needs an element.
     Case("mean", lambda x: x.mean(0), sizes=FROM_ZERO, refused=(0,)),
     Case("variance", lambda x: x.var(0, unbiased=False), sizes=FROM_ZERO, refused=(0,)),
+    Case("nothing between the last two", lambda x: x[-1:-2] * 2, sizes=FROM_ZERO, refused=(0,)),
+    Case("from the last one, with a step", lambda x: x[-2:1:2] * 2, sizes=FROM_ZERO, refused=(0,)),
+    Case("the last ones up to a position", lambda x: x[-1:3] * 2, sizes=FROM_ZERO, refused=(0,)),
+    Case("as many of the columns as rows", lambda x: x[:, -x.shape[0] :] * 2, (5, 3), FROM_ZERO, refused=(0,)),
     Case("all but one", lambda x: x[1:] * 2, sizes=FROM_ZERO, refused=(0,)),
     Case("maximum so far", lambda x: x.cummax(0)[0], sizes=FROM_ZERO, refused=(0,)),
     Case("maximum so far in rows", lambda x: x.cummax(1)[0], (5, 3), FROM_ZERO, refused=(0,)),
@@ -130,11 +143,43 @@ def test_sizes_that_must_not_be_0_narrow_nothing(recwarn: pytest.WarningsRecorde
     program = fxonnx.export(Function(lambda x: x.mean(0)).eval(), (torch.ones(5),), dynamic_shapes=({0: "size"},))
     assert program.constraints == ()
     assert [str(one.message) for one in recwarn if one.category is UserWarning] == []
-    with pytest.raises(fxonnx.ArgumentError, match="x: the model needs size >= 1, got size = 0: its ReduceMean is not"):
+    with pytest.raises(
+        fxonnx.ArgumentError, match=r"x: the model needs size >= 1, got size = 0: Reduce\w+ does not sup"
+    ) as caught:
         program(torch.ones(0))
+    assert caught.value.hint == "skip the call for empty inputs"
     program.rename_axes({"size": "length"})
     with pytest.raises(fxonnx.ArgumentError, match="the model needs length >= 1, got length = 0"):
         program(torch.ones(0))
+
+
+def test_sizes_that_must_not_be_0_are_in_the_metadata() -> None:
+    program = fxonnx.export(Function(lambda x: x.mean(0)).eval(), (torch.ones(5),), dynamic_shapes=({0: "size"},))
+    reason = "ReduceMean does not support empty tensors in ONNX Runtime"
+    expected = {"constraint": "size >= 1", "dims": ["size"], "code": None, "reason": reason}
+    session = onnxruntime.InferenceSession(program.model_proto.SerializeToString())
+    assert json.loads(session.get_modelmeta().custom_metadata_map["pkg.fxonnx.constraints"]) == [expected]
+    program.rename_axes({"size": "length"})
+    found = json.loads(program.model.metadata_props["pkg.fxonnx.constraints"])
+    assert found == [{**expected, "constraint": "length >= 1", "dims": ["length"]}]
+
+
+def test_intermediate_tensors_that_must_not_be_empty(recwarn: pytest.WarningsRecorder) -> None:
+    model = Function(lambda x: x[: x.shape[0] // 2].mean(0)).eval()
+    program = fxonnx.export(model, (torch.ones(5),), dynamic_shapes=({0: "size"},))
+    text = "size >= 2\n    ReduceMean does not support empty tensors in ONNX Runtime"
+    assert text in str(recwarn.pop(UserWarning).message)
+    with pytest.raises(
+        fxonnx.ArgumentError, match="the model needs size >= 2, got size = 1: ReduceMean does"
+    ) as caught:
+        program(torch.ones(1))
+    assert caught.value.hint == "an intermediate tensor is empty at this size"
+
+
+@pytest.mark.filterwarnings("ignore:the model can not be exported for all sizes")
+@pytest.mark.parametrize("case", BROADCAST, ids=str)
+def test_sizes_that_a_guard_keeps_at_1_are_broadcast(case: Case, tmp_path: Path) -> None:
+    _check(case, tmp_path)
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -153,7 +198,7 @@ def _check(case: Case, tmp_path: Path) -> None:
     program = fxonnx.export(
         model, (example(traced),), path, dynamic_shapes=(dict.fromkeys(case.axes, "size"),), opset_version=case.opset
     )
-    session = onnxruntime.InferenceSession(path)
+    session, recorded = onnxruntime.InferenceSession(path), Recorded(onnx.load(path))
     for size in (traced, *case.sizes):
         x = example(size)
         if size in case.refused:
@@ -168,3 +213,4 @@ def _check(case: Case, tmp_path: Path) -> None:
         found = [torch.from_numpy(value) for value in session.run(None, {"x": x.numpy()})]
         torch.testing.assert_close(found, expected, equal_nan=True, msg=lambda text, size=size: f"size {size}: {text}")
         torch.testing.assert_close(list(program(x)), expected, equal_nan=True)
+        assert recorded.differences({"x": x.numpy()}) == []

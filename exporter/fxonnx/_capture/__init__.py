@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from .capture import ALIASES_KEY, Capture, capture
-from .constraints.constraint import CONSTRAINTS_KEY, Constraint, Limits, report_narrowed
+from .constraints.constraint import Constraint, Limits, report_narrowed
 
-__all__ = ["ALIASES_KEY", "CONSTRAINTS_KEY", "Capture", "Constraint", "Limits", "capture", "report_narrowed"]
+__all__ = ["ALIASES_KEY", "Capture", "Constraint", "Limits", "capture", "report_narrowed"]

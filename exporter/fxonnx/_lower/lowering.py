@@ -56,6 +56,7 @@ class Request:
         metadata: How much nodes say of where they come from.
         legacy_names: Whether nodes and values have the names of torch.onnx's first exporter.
         ir_version: Version of the file format; by default the one that goes with the opset.
+        ones: The sizes that guards keep at 1, in the user's names.
     """
 
     opset: int
@@ -66,6 +67,7 @@ class Request:
     metadata: MetadataLevel = "full"
     legacy_names: bool = False
     ir_version: int | None = None
+    ones: frozenset[sympy.Expr] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,7 @@ def lower(prepared: Prepared, request: Request) -> Lowered:
         UnsupportedOperatorError: Listing all operators without a usable translation at once.
         TranslationError: If a translation fails or returns something else than torch says.
     """
-    symbols = SymbolTable(request.dim_names)
+    symbols = SymbolTable(request.dim_names, request.ones)
     names = Names()
     ir_version = request.ir_version or ir_versions(request.opset)[0]
     model = new_model(prepared, request.opset, ir_version)

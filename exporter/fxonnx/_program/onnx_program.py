@@ -14,7 +14,7 @@ import torch
 from torch.onnx import TrainingMode
 
 from .._capture.autograd_functions import FunctionCall
-from .._capture.constraints.constraint import CONSTRAINTS_KEY, Constraint, Limits
+from .._capture.constraints.constraint import Constraint, Limits
 from ..errors import SaveError
 from . import saving
 from .call_binding import bind, check_counted, unflatten
@@ -115,7 +115,8 @@ class ONNXProgram:
     def constraints(self) -> tuple[Constraint, ...]:
         """The conditions on the sizes of the inputs: what the model needs, and the ranges in ``dynamic_shapes``.
 
-        They are also in the metadata of the model, as JSON under ``pkg.fxonnx.constraints``.
+        They are also in the metadata of the model, as JSON under ``pkg.fxonnx.constraints``, together with the sizes
+        that must not be 0.
         """
         return self.limits.constraints
 
@@ -272,8 +273,7 @@ class ONNXProgram:
         """
         names = rename_dims(self.model, rename_mapping)
         self.limits = self.limits.renamed(names)
-        if self.limits.constraints:
-            self.model.metadata_props[CONSTRAINTS_KEY] = self.limits.metadata()
+        self.model.metadata_props.update(self.limits.metadata())
         self.release()
 
     def optimize(self) -> None:

@@ -61,6 +61,8 @@ class Builder(onnxscript.GraphBuilder):
         self._literals: dict[Any, ir.Value] = parent._literals if parent else {}
         self.parts: dict[ir.Value, tuple[ir.Value, ir.Value]] = dict(parent.parts) if parent else {}
         self.joined: dict[tuple[ir.Value, ir.Value], ir.Value] = dict(parent.joined) if parent else {}
+        # The symbols that have to be at least 1 for a value's recorded shape to be right.
+        self.from_one: dict[ir.Value, Sequence[sympy.Symbol]] = parent.from_one if parent else {}
         self._sizes: dict[sympy.Expr, ir.Value] = {}
         self._size_exprs: dict[ir.Value, sympy.Expr] = parent._size_exprs if parent else {}
         self.bounds: dict[ir.Value, tuple[Dim, Dim] | None] = parent.bounds if parent else {}

@@ -7,7 +7,7 @@ needs an element.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -20,10 +20,11 @@ from .symbolic_dims import Dim
 if TYPE_CHECKING:
     from .builder import Builder
 
-__all__ = ["Requirement", "requirements"]
+__all__ = ["Requirement", "emptied_lengths", "requirements"]
 
 _MOST_SYMBOLS = 6
 _LONGEST = 60
+_OTHER_SIZES = (1, 2, 5)
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class Requirement:
     Attributes:
         size: The size, in the user's names.
         least: The lowest one that is right.
-        reason: The ONNX operator that needs it.
+        reason: Why: "MaxPool does not support empty tensors in ONNX Runtime".
     """
 
     size: sympy.Expr
@@ -44,24 +45,80 @@ class Requirement:
 def requirements(builder: Builder) -> list[Requirement]:
     """The sizes that limit a finished graph, each once."""
     found: dict[tuple[sympy.Expr, int], Requirement] = {}
+
+    def require(size: sympy.Expr, least: int, reason: str) -> None:
+        found.setdefault((size, least), Requirement(size, least, reason))
+
     checked: set[sympy.Expr] = set()
     for node in builder.graph:
+        captured = f"the captured shape of {node.op_type} is not valid for empty tensors"
         rule = _NEEDS_ELEMENTS.get(node.op_type) if node.domain == "" else None
+        kernel = captured if rule is _sliced else f"{node.op_type} does not support empty tensors in ONNX Runtime"
         for size in rule(node, builder) if rule is not None else ():
             if not isinstance(size, int):
-                found.setdefault((size, 1), Requirement(size, 1, node.op_type))
+                require(size, 1, kernel)
         for output in node.outputs:
+            for symbol in builder.from_one.get(output, ()):
+                require(symbol, 1, captured)
             for size in builder.recorded_dims(output) or ():
                 if isinstance(size, int) or size.is_Symbol or size in checked:
                     continue
                 checked.add(size)
                 if _may_be_negative(size):
-                    found.setdefault((size, 0), Requirement(size, 0, node.op_type))
+                    require(size, 0, captured)
     for numerator in builder.divided_sizes():
         # Sizes that torch takes for positive are divided without a correction for negative ones.
         if numerator not in checked and _may_be_negative(numerator):
-            found.setdefault((numerator, 0), Requirement(numerator, 0, "Div"))
+            require(numerator, 0, "the captured size arithmetic is not valid for empty tensors")
     return list(found.values())
+
+
+def emptied_lengths(size: Dim, start: Dim, end: Dim, step: Dim, length: Dim) -> tuple[sympy.Symbol, ...]:
+    """The symbols for which torch's length of a slice is another one than that of the slice where they are 0.
+
+    torch takes every size for positive: the last element, at -1, is at ``size - 1`` for it, not at 0.
+
+    Args:
+        size: Size of the axis.
+        start: The first position.
+        end: The position after the last one.
+        step: The distance between positions.
+        length: What torch says that the result's size is.
+    """
+    if isinstance(length, int) or all(isinstance(limit, int) and limit >= 0 for limit in (start, end)):
+        return ()
+    limits = (size, start, end, step)
+    free = {symbol for dim in (*limits, length) if not isinstance(dim, int) for symbol in dim.free_symbols}
+    if len(free) > _MOST_SYMBOLS or length.count_ops() > _LONGEST:
+        return ()
+    symbols = sorted(free, key=str)
+    return tuple(
+        symbol
+        for symbol in symbols
+        if any(
+            _is_wrong(limits, length, {**one, symbol: 0})
+            for one in (dict.fromkeys(symbols, number) for number in _OTHER_SIZES)
+        )
+    )
+
+
+def _is_wrong(limits: Sequence[Dim], length: Dim, sizes: Mapping[sympy.Symbol, int]) -> bool:
+    try:
+        size, start, end, step, expected = (_evaluated(dim, sizes) for dim in (*limits, length))
+    except (TypeError, ZeroDivisionError):
+        return False
+    return step > 0 and len(range(size)[start:end:step]) != expected
+
+
+def _evaluated(dim: Dim, sizes: Mapping[sympy.Symbol, int]) -> int:
+    """The number at these sizes.
+
+    Raises:
+        TypeError: If the expression does not become a number.
+    """
+    if isinstance(dim, int):
+        return dim
+    return int(dim.xreplace({symbol: sympy.Integer(number) for symbol, number in sizes.items()}))
 
 
 def _may_be_negative(size: sympy.Expr) -> bool:

@@ -295,7 +295,7 @@ def _broadcasting(op_type: str, rule: Rule | None = None) -> Rule:
 
 
 def _joint(builder: Builder, inputs: Sequence[ir.Value]) -> tuple[Dim, ...]:
-    return broadcast([builder.dims(value) for value in inputs])
+    return broadcast(builder, [builder.dims(value) for value in inputs])
 
 
 def _expanded(builder: Builder, value: ir.Value, dims: Sequence[Dim]) -> ir.Value | None:

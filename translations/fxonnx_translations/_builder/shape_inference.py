@@ -119,15 +119,20 @@ _SAME_AS_FIRST = frozenset(
 )
 
 
-def broadcast(shapes: Sequence[Sequence[Dim]]) -> Dims:
-    """The shape of an elementwise result; of two different symbolic sizes either is right, since they must be equal."""
+def broadcast(builder: Builder, shapes: Sequence[Sequence[Dim]]) -> Dims:
+    """The shape of an elementwise result.
+
+    Of two different symbolic sizes either is right, since they must be equal, unless a guard keeps one of them at 1.
+    """
     rank = max((len(shape) for shape in shapes), default=0)
     result: list[Dim] = [1] * rank
     for shape in shapes:
         for axis, dim in enumerate(shape, start=rank - len(shape)):
-            if (isinstance(result[axis], int) and (result[axis] == 1 or (isinstance(dim, int) and dim != 1))) or (
-                isinstance(dim, int) and dim != 1
-            ):
+            known = result[axis]
+            if isinstance(dim, int):
+                if dim != 1:
+                    result[axis] = dim
+            elif known == 1 or (not isinstance(known, int) and known != dim and builder.symbols.is_one(known)):
                 result[axis] = dim
     return tuple(result)
 
@@ -149,7 +154,7 @@ def _matmul(node: ir.Node, builder: Builder) -> Dims | None:
     left, right = _input_dims(node, builder)[:2]
     if len(left) < 2 or len(right) < 2:
         return None
-    return (*broadcast([left[:-2], right[:-2]]), left[-2], right[-1])
+    return (*broadcast(builder, [left[:-2], right[:-2]]), left[-2], right[-1])
 
 
 def _transpose(node: ir.Node, builder: Builder) -> Dims:
@@ -179,7 +184,7 @@ def _reshape(node: ir.Node, builder: Builder) -> Dims | None:
 
 def _expand(node: ir.Node, builder: Builder) -> Dims | None:
     target = ints_of(node.inputs[1])
-    return None if target is None else broadcast([builder.dims(_first(node)), target])
+    return None if target is None else broadcast(builder, [builder.dims(_first(node)), target])
 
 
 def _unsqueeze(node: ir.Node, builder: Builder) -> Dims | None:
@@ -332,7 +337,7 @@ def _by_rule(node: ir.Node, builder: Builder) -> Dims | None:
     if node.op_type in _SAME_AS_FIRST:
         return builder.dims(_first(node))
     if node.op_type in _ELEMENTWISE:
-        return broadcast(_input_dims(node, builder))
+        return broadcast(builder, _input_dims(node, builder))
     rule = _RULES.get(node.op_type)
     return rule(node, builder) if rule is not None else None
 

@@ -6,7 +6,7 @@ it; an expression is computed from its symbols. Both are INT64 tensors of shape 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import reduce
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -35,9 +35,13 @@ class SymbolTable:
 
     Args:
         names: torch's symbol (``s77``) to the user's name (``batch``); symbols without a name keep torch's.
+        ones: The sizes that guards keep at 1, in the user's names.
     """
 
-    def __init__(self, names: Mapping[sympy.Symbol, str] | None = None) -> None:
+    def __init__(
+        self, names: Mapping[sympy.Symbol, str] | None = None, ones: Collection[sympy.Expr] = frozenset()
+    ) -> None:
+        self._ones = ones
         self._renamed = {symbol: _named_like(symbol, name) for symbol, name in (names or {}).items()}
         self._exprs: dict[sympy.Expr, Dim] = {}
         self._origins: dict[sympy.Symbol, tuple[ir.Value, int | None, sympy.Expr]] = {}
@@ -60,6 +64,10 @@ class SymbolTable:
     def dims(self, shape: Sequence[int | torch.SymInt]) -> tuple[Dim, ...]:
         """All sizes of a shape."""
         return tuple(dim if type(dim) is int else self.dim(dim) for dim in shape)
+
+    def is_one(self, expr: sympy.Expr) -> bool:
+        """Whether a guard keeps this size at 1."""
+        return expr in self._ones
 
     def define(self, value: ir.Value, dims: Sequence[Dim]) -> None:
         """Records that ``value`` has the given sizes: the symbols in them can be read from it from now on."""

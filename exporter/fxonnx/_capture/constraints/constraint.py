@@ -6,6 +6,7 @@ the way holds for other sizes or does not. Where it does not, the program comput
 
 from __future__ import annotations
 
+import itertools
 import json
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,6 +18,7 @@ import sympy
 import torch
 
 from fxonnx_translations._builder.empty_tensors import Requirement
+from fxonnx_translations._torch_compat import Max, Min
 
 from ...errors import ArgumentError, CaptureError
 from .constraint_solver import Bounds, bounds_of, divisor_of, normal_forms, text_of
@@ -24,6 +26,10 @@ from .constraint_solver import Bounds, bounds_of, divisor_of, normal_forms, text
 __all__ = ["CONSTRAINTS_KEY", "Constraint", "Limits", "Place", "report_narrowed"]
 
 _OTHERWISE = "the traced branch is not valid for other sizes; export again with an example of that size"
+
+# Sizes at which relations of several dims are tried.
+_SMALL_SIZES = (1, 2, 3)
+_MOST_DIMS = 3
 
 CONSTRAINTS_KEY = "pkg.fxonnx.constraints"
 """Where the constraints are among the model's metadata."""
@@ -41,7 +47,7 @@ class Constraint:
         code: The code of that line alone, or None.
         narrows: Whether the user asked for more: a name, ``Dim.DYNAMIC`` or a ``Dim``; ``Dim.AUTO`` asks for nothing.
         is_range: Whether it is the range of a ``Dim`` that the user gave.
-        needed_by: The ONNX operator that is not right for empty tensors, if that is the cause.
+        reason: Why the model is not right for empty tensors, if that is the cause.
         is_equality: Whether it states that dims to which the user gave one name are equal; the symbols of its
             expression are the places where they are.
     """
@@ -53,7 +59,7 @@ class Constraint:
     code: str | None = None
     narrows: bool = False
     is_range: bool = False
-    needed_by: str | None = None
+    reason: str | None = None
     is_equality: bool = False
 
     def __str__(self) -> str:
@@ -133,12 +139,21 @@ class Limits:
             limit = bounds_of(relation)
             if limit is None or limit[1].low is None or lowest[limit[0]] == limit[1].low:
                 dims = sorted(symbol.name for symbol in relation.free_symbols)
-                found = Constraint(text_of(relation), relation, tuple(dims), needed_by=reason)
-                if limit is not None and limit[1].low is not None and limit[1].low > self._least(limit[0].name):
+                found = Constraint(text_of(relation), relation, tuple(dims), reason=reason)
+                if self._is_narrowed_by(found):
                     constraints.append(replace(found, narrows=not self.demanded.isdisjoint(dims)))
                 else:
                     nonempty.append(found)
         return replace(self, constraints=tuple(constraints), nonempty=tuple(nonempty))
+
+    def _is_narrowed_by(self, constraint: Constraint) -> bool:
+        """Whether a constraint excludes some sizes other than 0 that the constraints leave."""
+        limit = bounds_of(constraint.expression)
+        if limit is not None and limit[1].low is not None:
+            return limit[1].low > self._least(limit[0].name)
+        tried = itertools.product(_SMALL_SIZES, repeat=min(len(constraint.dims), _MOST_DIMS))
+        small = (dict(zip(constraint.dims, sizes, strict=False)) for sizes in tried)
+        return any(self.violated(sizes) is None and _violated([constraint], sizes) is not None for sizes in small)
 
     def _least(self, name: str) -> int:
         """The smallest size of a dim that the constraints leave, as far as they limit it alone; at least 1."""
@@ -149,6 +164,11 @@ class Limits:
                 number = divisor_of(constraint.expression) if limit is None else limit[1].low
                 least = max(least, number or 1)
         return least
+
+    def ones(self) -> frozenset[sympy.Expr]:
+        """The sizes that the constraints keep at 1, such as ``n // 2`` where two shapes are broadcast."""
+        equalities = [item.expression for item in self.constraints if isinstance(item.expression, sympy.Eq)]
+        return frozenset(one.lhs for one in equalities if one.rhs == 1 and not one.lhs.is_Symbol)
 
     def renamed(self, names: Mapping[str, str]) -> Limits:
         """The same for dims of other names."""
@@ -206,11 +226,12 @@ class Limits:
         given = ", ".join(f"{name} = {sizes[name]}" for name in constraint.dims)
         places = [place for place in self.places if constraint.is_about(place.expression)]
         at = f"\n  at: {constraint.line}" if constraint.line else ""
-        if constraint.needed_by is not None:
+        if constraint.reason is not None:
+            is_empty = any(sizes[name] == 0 for name in constraint.dims)
             raise ArgumentError(
                 ", ".join(dict.fromkeys(place.argument for place in places)),
-                f"the model needs {constraint.text}, got {given}: its {constraint.needed_by} is not for empty tensors",
-                hint="do not call the model where there is nothing to compute",
+                f"the model needs {constraint.text}, got {given}: {constraint.reason}",
+                hint="skip the call for empty inputs" if is_empty else "an intermediate tensor is empty at this size",
             )
         raise ArgumentError(
             ", ".join(dict.fromkeys(place.argument for place in places)),
@@ -249,11 +270,13 @@ class Limits:
         # Sizes by dim satisfy equalities of places; check() compares the places.
         return _violated([constraint for constraint in self.constraints if not constraint.is_equality], sizes)
 
-    def metadata(self) -> str:
-        """The constraints as JSON, without anything that differs from one machine to another."""
-        return json.dumps(
-            [{"constraint": item.text, "dims": list(item.dims), "code": item.code} for item in self.constraints]
-        )
+    def metadata(self) -> dict[str, str]:
+        """The metadata of the model: all conditions as JSON, without anything that differs between machines."""
+        items = []
+        for item in (*self.constraints, *self.nonempty):
+            reason = {} if item.reason is None else {"reason": item.reason}
+            items.append({"constraint": item.text, "dims": list(item.dims), "code": item.code, **reason})
+        return {CONSTRAINTS_KEY: json.dumps(items)} if items else {}
 
 
 def report_narrowed(constraints: Iterable[Constraint], *, strict: bool, stacklevel: int) -> None:
@@ -273,8 +296,8 @@ def report_narrowed(constraints: Iterable[Constraint], *, strict: bool, stacklev
             lines.append(f"  {constraint.text}")
             if constraint.line is not None:
                 lines.append(f"    at: {constraint.line}")
-            if constraint.needed_by is not None:
-                lines.append(f"    {constraint.needed_by} is not for empty tensors")
+            if constraint.reason is not None:
+                lines.append(f"    {constraint.reason}")
     if not lines:
         return
     text = "the model can not be exported for all sizes that were asked for, only for:\n" + "\n".join(lines)
@@ -295,9 +318,22 @@ def _lower_limits(requirement: Requirement) -> Iterator[sympy.Basic]:
     # torch's symbols are positive: with them, a lower limit of 1 would be true.
     plain = {symbol: sympy.Symbol(symbol.name, integer=True) for symbol in requirement.size.free_symbols}
     size = requirement.size.xreplace(plain)
-    for part in size.args if size.is_Mul and requirement.least == 1 else [size]:
+    for part in _bounded_parts(size, requirement.least):
         if not part.is_number:
             yield from normal_forms(sympy.Ge(part, requirement.least))
+
+
+def _bounded_parts(size: sympy.Expr, least: int) -> Iterator[sympy.Expr]:
+    """The parts that have to be at least ``least`` for the whole to be: factors, operands of Min, the rest of a Max."""
+    if isinstance(size, Max) and least > 0:
+        larger = [part for part in size.args if not (part.is_number and part < least)]
+        parts = larger if len(larger) == 1 else []
+    else:
+        parts = size.args if isinstance(size, Min) or (size.is_Mul and least == 1) else []
+    if not parts:
+        yield size
+    for part in parts:
+        yield from _bounded_parts(part, least)
 
 
 def _holds(expression: sympy.Basic, sizes: Mapping[str, int]) -> bool:

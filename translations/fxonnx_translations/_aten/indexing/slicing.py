@@ -10,6 +10,7 @@ import onnx_ir as ir
 import torch
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
+from ..._builder.empty_tensors import emptied_lengths
 from ..._builder.op import Op
 from ..._builder.symbolic_dims import Dim, is_static
 from ..._registry import Call, translates
@@ -44,7 +45,11 @@ def slice(
     start, end = 0 if start is None else start, END if end is None else end
     # torch gives this length only where it knows both limits to be positions of the axis.
     in_range = step == 1 and length == (size if end == END else end) - start
-    return sliced(op, self, axis, start, end, step, in_range=in_range)
+    result = sliced(op, self, axis, start, end, step, in_range=in_range)
+    emptied = emptied_lengths(size, start, end, step, length)
+    if emptied:
+        op.builder.from_one[result] = emptied
+    return result
 
 
 @translates("aten::narrow", "aten::narrow_copy")
