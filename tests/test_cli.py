@@ -123,8 +123,10 @@ def test_export_of_a_file_with_options(module: str, tmp_path: Path) -> None:
 
 def test_several_sizes(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
     trials = []
-    verify = fxonnx._verification.verify
-    monkeypatch.setattr("fxonnx._verification.verify", lambda *a, **k: [trials.append(k["sizes"]), verify(*a, **k)])
+    verify = fxonnx._program.verification.verify
+    monkeypatch.setattr(
+        "fxonnx._program.verification.verify", lambda *a, **k: [trials.append(k["sizes"]), verify(*a, **k)]
+    )
     result = invoke("export", f"{module}:four", "-o", "m.onnx", "--all-sizes", "--strict-shapes")
     assert result.exit_code == 0, result.stderr
     assert result.stdout.endswith("verified\n")
@@ -204,7 +206,7 @@ def test_a_failed_verification_leaves_no_file(module: str, tmp_path: Path, monke
     def disagree(*args: object, **kwargs: object) -> None:
         raise VerificationError("ONNX Runtime and eager torch disagree")
 
-    monkeypatch.setattr("fxonnx._verification.verify", disagree)
+    monkeypatch.setattr("fxonnx._program.verification.verify", disagree)
     result = invoke("export", f"{module}:two", "-o", "m.onnx", "--verify")
     assert result.exit_code == 1
     assert "error FX008: ONNX Runtime and eager torch disagree" in result.stderr

@@ -12,7 +12,7 @@ import torch
 
 import fxonnx
 from fxonnx import ArgumentError, ONNXProgram, Row, VerificationError, verify
-from fxonnx._verification import TOLERANCES, compare
+from fxonnx._comparison import TOLERANCES, compare
 from tests.program.handmade import program
 
 NAN, INF = math.nan, math.inf

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ._capture.constraints.constraint import Constraint
+    from ._comparison import Row
     from ._drop_in import (
         ExportableModule,
         enable_fake_mode,
@@ -25,12 +26,11 @@ if TYPE_CHECKING:
     from ._export import export
     from ._export_context import is_in_onnx_export
     from ._input_observer import InputObserver
-    from ._program import ONNXProgram
+    from ._program import ONNXProgram, weights_of
     from ._program.external_data import REFERENCE
     from ._program.multi_model import save_all
-    from ._program.weights import weights_of
+    from ._program.verification import verify
     from ._symbolic_registry import register_custom_op_symbolic, unregister_custom_op_symbolic
-    from ._verification import Row, verify
     from .errors import (
         ArgumentError,
         CaptureError,
@@ -99,13 +99,13 @@ _ROOMS = {
     "ONNXProgram": "_program",
     "REFERENCE": "_program.external_data",
     "save_all": "_program.multi_model",
-    "Row": "_verification",
+    "Row": "_comparison",
     "export": "_export",
     "is_in_onnx_export": "_export_context",
     "register_custom_op_symbolic": "_symbolic_registry",
     "unregister_custom_op_symbolic": "_symbolic_registry",
-    "verify": "_verification",
-    "weights_of": "_program.weights",
+    "verify": "_program.verification",
+    "weights_of": "_program",
 }
 
 

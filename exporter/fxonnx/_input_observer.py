@@ -10,7 +10,7 @@ from copy import deepcopy
 from dataclasses import dataclass
 from functools import wraps
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -19,11 +19,9 @@ from fxonnx_translations._torch_compat import pytree
 from ._capture.inputs.pytree_objects import assembled, dismantled
 from ._capture.shapes.dynamic_dims import Aligned, align
 from ._capture.shapes.dynamic_shapes import Leaf
-from ._verification import compare
+from ._comparison import compare
+from ._program import ONNXProgram
 from .errors import ArgumentError, ExportError
-
-if TYPE_CHECKING:
-    from ._program import ONNXProgram
 
 __all__ = ["InputObserver"]
 

@@ -198,7 +198,7 @@ class VerificationError(ExportError):
     """ONNX Runtime and eager torch disagree.
 
     Attributes:
-        rows: The comparison rows (``fxonnx._verification.Row``) of all outputs, the good ones included.
+        rows: The comparison rows (``fxonnx.Row``) of all outputs, the good ones included.
     """
 
     code = "FX008"

@@ -10,8 +10,8 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from .._comparison import compare
 from .._export import export
-from .._verification import compare
 from ..errors import VerificationError
 
 __all__ = ["AlexNet", "Demo", "run_demo"]

@@ -7,7 +7,7 @@ import os
 from collections.abc import Hashable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, cast
+from typing import Any, BinaryIO, cast
 
 import onnx_ir as ir
 
@@ -16,11 +16,9 @@ from fxonnx_translations._builder.initializers import TorchTensor, storage_key
 from ..errors import ArgumentError, SaveError
 from .atomic_file import StagedFile
 from .external_data import arrange
+from .onnx_program import ONNXProgram
 from .protobuf_layout import Layout, layout, outside, write_layout, write_side, write_tensor
 from .saving import check_destination, check_values, mentions, side_files
-
-if TYPE_CHECKING:
-    from .onnx_program import ONNXProgram
 
 __all__ = ["save_all"]
 

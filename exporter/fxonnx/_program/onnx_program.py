@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal
+from typing import Any, BinaryIO, Literal
 
 import onnx
 import onnx_ir as ir
@@ -15,8 +15,9 @@ from torch.onnx import TrainingMode
 
 from .._capture.autograd_functions import FunctionCall
 from .._capture.constraints.constraint import Constraint, Limits
+from .._comparison import Row
 from ..errors import SaveError
-from . import saving
+from . import saving, verification
 from .call_binding import bind, check_counted, unflatten
 from .checkpoints import Weights
 from .external_data import REFERENCE, ExternalData
@@ -29,10 +30,7 @@ from .session import Initializer, Session
 from .stateful import StatefulSession, StatePair, read_states
 from .weights import WeightMap, other_weights, read_weights, replace_weights
 
-if TYPE_CHECKING:
-    from .._verification import Row
-
-__all__ = ["ONNXProgram"]
+__all__ = ["ONNXProgram", "weights_of"]
 
 
 class ONNXProgram:
@@ -234,7 +232,7 @@ class ONNXProgram:
             ArgumentError: If the program was not exported with ``state="io"``, or has no state.
             RuntimeSessionError: If ONNX Runtime can not load the model.
         """
-        return StatefulSession(self)
+        return StatefulSession(self.model, self.graph_inputs)
 
     @property
     def weights(self) -> WeightMap:
@@ -340,9 +338,7 @@ class ONNXProgram:
         atol: float | None = None,
     ) -> list[Row]:
         """Compares ONNX Runtime with eager torch; see ``fxonnx.verify``."""
-        from .._verification import verify
-
-        return verify(self, args, kwargs, sizes=sizes, rtol=rtol, atol=atol)
+        return verification.verify(self, args, kwargs, sizes=sizes, rtol=rtol, atol=atol)
 
     def release(self) -> None:
         """Drops the ONNX Runtime session; the next call makes one of the model as it is then."""
@@ -358,6 +354,11 @@ class ONNXProgram:
             f"  inputs:  {_values(graph.inputs)}\n"
             f"  outputs: {_values(graph.outputs)})"
         )
+
+
+def weights_of(program: ONNXProgram) -> WeightMap:
+    """The mapping between names in the state_dict of the model and initializers of the program."""
+    return program.weights
 
 
 def _values(values: Any) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 import onnx_ir as ir
 import torch
 
+from .._comparison import compare
 from ..errors import VerificationError
 from .session import Session
 
@@ -54,8 +55,6 @@ def _without_defaults(graph: ir.Graph) -> Iterator[None]:
 
 
 def _check_same(model: ir.Model, before: Sequence[torch.Tensor], after: Sequence[torch.Tensor]) -> None:
-    from .._verification import compare
-
     names = [str(value.name) for value in model.graph.outputs]
     wrong = [row for row in compare(names, before, after) if row.status != "ok"]
     if wrong:

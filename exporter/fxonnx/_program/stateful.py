@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import onnx_ir as ir
 import torch
@@ -17,9 +17,6 @@ from fxonnx_translations._builder.initializers import TorchTensor
 from .._lower.model import STATE_KEY
 from ..errors import ArgumentError
 from .session import Session, as_tensor
-
-if TYPE_CHECKING:
-    from .onnx_program import ONNXProgram
 
 __all__ = ["StatePair", "StatefulSession", "final_states", "read_states"]
 
@@ -53,27 +50,31 @@ class StatefulSession:
     As in eager torch, tensors that are given as inputs are written to, if forward does that.
 
     Args:
-        program: A program that was exported with ``state="io"``.
+        model: A model that was exported with ``state="io"``.
+        graph_inputs: Binds positional and keyword arguments of ``forward`` to the graph inputs.
 
     Raises:
         ArgumentError: If the program has no state.
         RuntimeSessionError: If ONNX Runtime can not load it.
     """
 
-    def __init__(self, program: ONNXProgram) -> None:
-        pairs = program.states
+    def __init__(
+        self, model: ir.Model, graph_inputs: Callable[[Sequence[Any], Mapping[str, Any]], tuple[Any, ...]]
+    ) -> None:
+        pairs = read_states(model)
         if not pairs or any(pair.input is None for pair in pairs):
             raise ArgumentError(
                 "state",
                 "the program has no state, or only returns it",
                 hint='export with state="io" a model whose forward writes to its buffers or inputs',
             )
-        self._program = program
+        self._model = model
+        self._graph_inputs = graph_inputs
         self._pairs = {pair.name: pair for pair in pairs if pair.initial is not None}
         self._written = [pair for pair in pairs if pair.initial is None]
-        self._inputs = {str(value.name): value for value in program.model.graph.inputs}
-        self._outputs = [str(value.name) for value in program.model.graph.outputs]
-        self._session = Session(program.model)
+        self._inputs = {str(value.name): value for value in model.graph.inputs}
+        self._outputs = [str(value.name) for value in model.graph.outputs]
+        self._session = Session(model)
         self._state: dict[str, torch.Tensor] = {}
         self.reset()
 
@@ -93,7 +94,7 @@ class StatefulSession:
         """
         new = {}
         for name, pair in self._pairs.items():
-            initial = self._program.model.graph.initializers[str(pair.initial)].const_value
+            initial = self._model.graph.initializers[str(pair.initial)].const_value
             new[name] = _content(initial)
         for name, value in (state or {}).items():
             if name not in self._pairs:
@@ -115,7 +116,7 @@ class StatefulSession:
             ArgumentError: If the arguments do not fit.
             RuntimeSessionError: If ONNX Runtime fails.
         """
-        given = self._program.graph_inputs(args, kwargs)
+        given = self._graph_inputs(args, kwargs)
         outputs = dict(zip(self._outputs, self._session.run([*given, *self._state.values()]), strict=True))
         self._state = {name: outputs.pop(pair.output) for name, pair in self._pairs.items()}
         by_name = dict(zip(self._inputs, given, strict=False))
@@ -139,19 +140,19 @@ def _write(target: Any, content: torch.Tensor) -> None:
 
 
 def final_states(
-    program: ONNXProgram, module: torch.nn.Module, weights: Mapping[str, torch.Tensor], inputs: Sequence[Any]
+    model: ir.Model, module: torch.nn.Module, weights: Mapping[str, torch.Tensor], inputs: Sequence[Any]
 ) -> list[Any]:
     """What eager torch left in what forward writes to, in the order of the graph outputs.
 
     Args:
-        program: The program.
+        model: The ONNX model.
         module: What was run.
         weights: Its parameters and buffers, as they are after the call.
         inputs: The tensors and numbers it was given, in graph input order.
     """
-    positions = {str(value.name): index for index, value in enumerate(program.model.graph.inputs[: len(inputs)])}
+    positions = {str(value.name): index for index, value in enumerate(model.graph.inputs[: len(inputs)])}
     found: list[Any] = []
-    for pair in program.states:
+    for pair in read_states(model):
         if pair.input in positions:
             found.append(inputs[positions[pair.input]])
         elif pair.name in weights:

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import onnx_ir as ir
 import torch
@@ -25,10 +25,7 @@ from fxonnx_translations._builder.initializers import (
 from ..errors import ArgumentError
 from .checkpoints import FileTensor, Stored, Weights, closest, read_weight_sources
 
-if TYPE_CHECKING:
-    from .onnx_program import ONNXProgram
-
-__all__ = ["WeightMap", "other_weights", "read_weights", "replace_weights", "weights_of"]
+__all__ = ["WeightMap", "other_weights", "read_weights", "replace_weights"]
 
 
 @dataclass(frozen=True)
@@ -47,11 +44,6 @@ class WeightMap:
     sources: Mapping[str, tuple[str, ...]]
     stored: Mapping[str, str]
     transposed: Mapping[str, str] = field(default_factory=dict)
-
-
-def weights_of(program: ONNXProgram) -> WeightMap:
-    """Which initializer of a program is which weight of the model, and the other way around."""
-    return program.weights
 
 
 def read_weights(model: ir.Model, exported_program: torch.export.ExportedProgram) -> WeightMap:

@@ -10,10 +10,10 @@ from torch.export.graph_signature import ConstantArgument, InputKind
 
 from fxonnx_translations._torch_compat import pytree
 
-from ._capture.constraints.constraint import Limits
-from ._capture.constraints.constraint_solver import Bounds, bounds_of
-from ._program.call_binding import Call
-from .errors import ArgumentError
+from .._capture.constraints.constraint import Limits
+from .._capture.constraints.constraint_solver import Bounds, bounds_of
+from ..errors import ArgumentError
+from .call_binding import Call
 
 __all__ = ["auto_sizes", "check_sizes", "resized"]
 

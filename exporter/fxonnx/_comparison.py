@@ -1,0 +1,181 @@
+"""Comparison of two lists of outputs, with tolerances by dtype."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Literal
+
+import torch
+
+from .errors import VerificationError
+
+__all__ = ["TOLERANCES", "Row", "compare", "rows_table"]
+
+TOLERANCES: Mapping[torch.dtype, float] = MappingProxyType(
+    {
+        # Both the relative tolerance and, times the scale of the output, the absolute one.
+        torch.float64: 1e-8,
+        torch.float32: 1e-4,
+        torch.float16: 1e-2,
+        torch.bfloat16: 4e-2,
+        # Float8 has 3 or 2 bits of mantissa: two steps.
+        torch.float8_e4m3fn: 0.25,
+        torch.float8_e4m3fnuz: 0.25,
+        torch.float8_e5m2: 0.5,
+        torch.float8_e5m2fnuz: 0.5,
+    }
+)
+
+
+@dataclass(frozen=True)
+class Row:
+    """The comparison of one output.
+
+    Attributes:
+        name: Name of the graph output.
+        index: Its position among the graph outputs.
+        status: Whether it agrees; "skipped" is for a whole size at which eager torch itself fails.
+        dtype: What eager torch returns, complex numbers as real pairs.
+        shape: The shape of that.
+        max_abs: Largest absolute difference of finite elements; None if nothing could be subtracted.
+        max_rel: Largest difference relative to eager torch's value, likewise.
+        message: What disagrees, or "".
+        sizes: Name and size of each dynamic dim, if several sizes were tried.
+    """
+
+    name: str
+    index: int
+    status: Literal["ok", "mismatch", "skipped"]
+    dtype: str
+    shape: tuple[int, ...]
+    max_abs: float | None = None
+    max_rel: float | None = None
+    message: str = ""
+    sizes: tuple[tuple[str, int], ...] = ()
+
+
+def compare(
+    names: Sequence[str],
+    expected: Sequence[Any],
+    actual: Sequence[torch.Tensor],
+    *,
+    rtol: float | None = None,
+    atol: float | None = None,
+) -> list[Row]:
+    """Compares two lists of outputs; see ``verify``.
+
+    Args:
+        names: Names of the outputs.
+        expected: What eager torch returned: tensors or Python numbers.
+        actual: What ONNX Runtime returned.
+        rtol: Relative tolerance.
+        atol: Absolute tolerance.
+
+    Raises:
+        VerificationError: If the numbers of outputs differ.
+    """
+    if not len(names) == len(expected) == len(actual):
+        raise VerificationError(
+            f"eager torch returns {len(expected)} outputs, ONNX Runtime {len(actual)}, "
+            f"and the graph has {len(names)}: {', '.join(names)}"
+        )
+    return [
+        _row(index, name, theirs, ours, rtol, atol)
+        for index, (name, theirs, ours) in enumerate(zip(names, expected, actual, strict=True))
+    ]
+
+
+def _row(index: int, name: str, value: Any, actual: torch.Tensor, rtol: float | None, atol: float | None) -> Row:
+    expected = _as_tensor(value, actual)
+    if expected is None:
+        return Row(name, index, "mismatch", type(value).__name__, (), message="eager torch returns no tensor")
+    dtype, shape = str(expected.dtype).removeprefix("torch."), tuple(expected.shape)
+    if actual.dtype != expected.dtype:
+        return Row(name, index, "mismatch", dtype, shape, message=f"dtype {actual.dtype} instead of {expected.dtype}")
+    if actual.shape != expected.shape:
+        return Row(
+            name, index, "mismatch", dtype, shape, message=f"shape {list(actual.shape)} instead of {list(shape)}"
+        )
+    max_abs, max_rel, message = _differences(expected, actual, rtol, atol)
+    return Row(name, index, "mismatch" if message else "ok", dtype, shape, max_abs, max_rel, message)
+
+
+def _as_tensor(value: Any, actual: torch.Tensor) -> torch.Tensor | None:
+    if isinstance(value, torch.Tensor):
+        tensor = value.detach().cpu().resolve_conj().resolve_neg()
+        return torch.view_as_real(tensor) if tensor.is_complex() else tensor
+    if isinstance(value, float):
+        # A Python float has no width of its own.
+        return torch.tensor(value, dtype=actual.dtype if actual.is_floating_point() else torch.float32)
+    return torch.tensor(value) if isinstance(value, (bool, int)) else None
+
+
+def _differences(
+    expected: torch.Tensor, actual: torch.Tensor, rtol: float | None, atol: float | None
+) -> tuple[float | None, float | None, str]:
+    """Largest absolute and relative difference, and what is wrong, or ""."""
+    if not expected.is_floating_point():
+        # Integers are compared as they are; float64 is for the report only.
+        wrong = expected != actual
+        max_abs, max_rel = _largest(expected.double(), actual.double(), wrong)
+        return max_abs, max_rel, _count(wrong, "elements differ")
+    theirs, ours = expected.double(), actual.double()
+    nan = theirs.isnan() != ours.isnan()
+    infinite = (theirs.isinf() | ours.isinf()) & (theirs != ours) & ~nan
+    differs = (theirs != ours) & theirs.isfinite() & ours.isfinite()
+    max_abs, max_rel = _largest(theirs, ours, differs)
+    if nan.any():
+        return max_abs, max_rel, _count(nan, "elements are NaN on one side only")
+    if infinite.any():
+        return max_abs, max_rel, _count(infinite, "elements are infinite on one side only, or of another sign")
+    relative = TOLERANCES.get(expected.dtype, TOLERANCES[torch.float32]) if rtol is None else rtol
+    if atol is None:
+        # Masks such as -1e9 are equal on both sides; counting them in would let anything pass beside them.
+        scale = theirs[differs].abs().max().item() if differs.any() else 0.0
+        atol = TOLERANCES.get(expected.dtype, TOLERANCES[torch.float32]) * scale
+    wrong = differs & ((theirs - ours).abs() > atol + relative * theirs.abs())
+    return max_abs, max_rel, _count(wrong, f"elements differ by more than {atol:.2g} + {relative:.2g} * |expected|")
+
+
+def _largest(expected: torch.Tensor, actual: torch.Tensor, where: torch.Tensor) -> tuple[float, float]:
+    if not where.any():
+        return 0.0, 0.0
+    difference = (expected[where] - actual[where]).abs()
+    relative = difference / expected[where].abs()
+    return difference.max().item(), relative.max().item()
+
+
+def _count(wrong: torch.Tensor, what: str) -> str:
+    count = int(wrong.sum())
+    if not count:
+        return ""
+    return f"{count} of {wrong.numel()} {what}, first at {wrong.nonzero()[0].tolist()}"
+
+
+def rows_table(rows: Sequence[Row]) -> str:
+    """The rows as aligned plain text."""
+    cells = [("output", "status", "dtype", "shape", "max abs", "max rel", "", "")]
+    cells += [
+        (
+            row.name,
+            row.status,
+            row.dtype,
+            str(list(row.shape)),
+            _number(row.max_abs),
+            _number(row.max_rel),
+            row.message,
+            f"[{', '.join(f'{name} = {size}' for name, size in row.sizes)}]" if row.sizes else "",
+        )
+        for row in rows
+    ]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return "\n".join(
+        "  " + "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in cells
+    )
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None or math.isnan(value) else f"{value:.2e}"

@@ -1,0 +1,251 @@
+"""Comparison of ONNX Runtime with eager torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Protocol
+
+import onnx_ir as ir
+import torch
+from torch.onnx import TrainingMode
+
+from fxonnx_translations._torch_compat import pytree
+
+from .._capture.autograd_functions import FunctionCall, called_functions
+from .._capture.constraints.constraint import Limits
+from .._capture.inputs.preserve import preserved
+from .._capture.inputs.pytree_objects import assembled, dismantled
+from .._capture.patches import one_at_a_time
+from .._comparison import Row, compare, rows_table
+from .._options import in_mode
+from ..errors import ArgumentError, VerificationError
+from .call_binding import Call, bind
+from .stateful import final_states, read_states
+from .verification_inputs import auto_sizes, check_sizes, resized
+
+__all__ = ["VerifiableProgram", "verify"]
+
+
+class VerifiableProgram(Protocol):
+    """The members of ``ONNXProgram`` that verification reads."""
+
+    @property
+    def model(self) -> ir.Model:
+        """The ONNX model."""
+
+    @property
+    def exported_program(self) -> torch.export.ExportedProgram:
+        """The captured program."""
+
+    @property
+    def example_inputs(self) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        """Positional and keyword example inputs, if they are known."""
+
+    @property
+    def limits(self) -> Limits:
+        """The constraints and the positions of the dynamic dims."""
+
+    @property
+    def source(self) -> torch.nn.Module | None:
+        """The model that was captured, if it is available."""
+
+    @property
+    def forward(self) -> Callable[..., Any] | None:
+        """The ``forward`` that was captured, if it is available."""
+
+    @property
+    def mode(self) -> TrainingMode | None:
+        """The training mode of the export; None leaves that of the model."""
+
+    @property
+    def objects(self) -> tuple[tuple[Any, ...], Mapping[str, Any]] | None:
+        """Example inputs with their custom objects, if there are any."""
+
+    @property
+    def scalars(self) -> frozenset[int]:
+        """Positions among the input leaves of numbers that are graph inputs."""
+
+    @property
+    def functions(self) -> tuple[FunctionCall, ...]:
+        """The autograd functions that the captured program calls."""
+
+    @property
+    def applied_weights(self) -> Mapping[str, torch.Tensor]:
+        """Weights that replace those of the captured program."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, ...]:
+        """Run the model in ONNX Runtime."""
+
+
+def verify(
+    program: VerifiableProgram,
+    args: tuple[Any, ...] | None = None,
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    sizes: Literal["auto"] | Sequence[Mapping[str, int]] | None = None,
+    rtol: float | None = None,
+    atol: float | None = None,
+) -> list[Row]:
+    """Runs the exported program in ONNX Runtime and in eager torch on the same inputs, and compares.
+
+    Lengths, dtypes, shapes and the positions of NaN and infinity must agree, integers and bools must be equal. A
+    finite floating-point element may differ by ``atol + rtol * |expected|``. By default ``rtol`` is that of
+    ``TOLERANCES`` for its dtype, and ``atol`` is ``rtol`` times the largest value of the output that differs at all.
+
+    Args:
+        program: The program.
+        args: Positional inputs; with ``kwargs`` also absent, the inputs the program was exported with.
+        kwargs: Keyword inputs.
+        sizes: Sizes to try instead of those of the inputs: dicts from the name of a dynamic dim to its size, those left
+            out as in the inputs; or "auto" for 1, the inputs' own sizes, primes and large ones within the constraints.
+            Inputs of other sizes are random, with a fixed seed, in the range of the values given. The model itself is
+            run in eager torch then, not what was captured of it.
+        rtol: Relative tolerance.
+        atol: Absolute tolerance.
+
+    Returns:
+        One row for each graph output and size.
+
+    Raises:
+        ArgumentError: If there are no inputs to run on, they do not fit the exported ones, or their sizes or ``sizes``
+            not the constraints.
+        RuntimeSessionError: If ONNX Runtime can not load or run the model.
+        VerificationError: If an output disagrees; it has all rows.
+    """
+    if args is None and kwargs is None:
+        if program.example_inputs is None:
+            raise ArgumentError("args", "the exported program has no example inputs", hint="pass args or kwargs")
+        args, kwargs = program.example_inputs
+    call = bind(program.exported_program, args or (), kwargs or {}, program.forward)
+    if sizes is None:
+        # Each run gets inputs of its own: a model may write to them.
+        actual = program(*_copied(call.args), **_copied(call.kwargs))
+        rows = _compared(program, _run_captured(program, call.args, call.kwargs), actual, rtol, atol)
+    else:
+        rows = [row for one in _tried_sizes(program, call, sizes) for row in _rows_at(program, call, one, rtol, atol)]
+    if any(row.status == "mismatch" for row in rows):
+        raise VerificationError(f"ONNX Runtime and eager torch disagree:\n{rows_table(rows)}", rows=rows)
+    return rows
+
+
+@dataclass(frozen=True)
+class _Trial:
+    """Sizes to compare at, and whether eager torch may fail there."""
+
+    sizes: Mapping[str, int]
+    may_fail: bool
+
+
+def _tried_sizes(program: VerifiableProgram, call: Call, sizes: Any) -> list[_Trial]:
+    limits = program.limits
+    given = limits.sizes(call.inputs)
+    if sizes == "auto":
+        return [_Trial(one, one != given) for one in auto_sizes(limits, call.inputs)]
+    if isinstance(sizes, str | Mapping) or not all(isinstance(one, Mapping) for one in sizes):
+        raise ArgumentError(
+            "sizes", f"expected 'auto' or a list of dicts, got {sizes!r}", hint='for example [{"n": 3}]'
+        )
+    trials = []
+    for one in sizes:
+        complete = {**given, **one}
+        check_sizes(limits, complete)
+        trials.append(_Trial(complete, may_fail=False))
+    return trials
+
+
+def _rows_at(
+    program: VerifiableProgram, call: Call, trial: _Trial, rtol: float | None, atol: float | None
+) -> list[Row]:
+    args, kwargs = resized(program.exported_program, program.limits, call, trial.sizes)
+    sizes = tuple(trial.sizes.items())
+    shown = ", ".join(f"{name} = {size}" for name, size in sizes)
+    try:
+        expected = _run_source(program, args, kwargs)
+    except Exception as error:  # a model may raise anything
+        reason = f"eager torch fails: {type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+        if trial.may_fail:
+            return [Row("-", -1, "skipped", "-", (), message=reason, sizes=sizes)]
+        raise ArgumentError("sizes", f"{reason}\n  at sizes: {shown}") from error
+    actual = program(*_copied(args), **_copied(kwargs))
+    return [replace(row, sizes=sizes) for row in _compared(program, expected, actual, rtol, atol)]
+
+
+def _run_captured(program: VerifiableProgram, args: Any, kwargs: Any) -> list[Any]:
+    module = _isolated_module(program.exported_program)
+    weights = {name: buffer.detach().clone() for name, buffer in module.named_buffers()} | dict(program.applied_weights)
+    args, kwargs = tuple(_copied(args)), dict(_copied(kwargs))
+    with torch.no_grad(), called_functions(program.functions):
+        result = torch.func.functional_call(module, weights, args, kwargs, tie_weights=False)
+        return _returned(result) + _final_states(program, module, weights, args, kwargs)
+
+
+def _run_source(program: VerifiableProgram, args: Any, kwargs: Any) -> list[Any]:
+    """The user's model on inputs, which leaves it as it is; what was captured of it, if it is not at hand."""
+    source = program.source
+    if source is None:
+        return _run_captured(program, args, kwargs)
+    weights = {name: buffer.detach().clone() for name, buffer in source.named_buffers()} | dict(program.applied_weights)
+    args, kwargs = _copied(args), _copied(kwargs)
+    # While another thread exports the same model, it has other weights.
+    with one_at_a_time(), torch.no_grad(), in_mode(source, program.mode), preserved(source, ()):
+        given = _with_numbers((args, kwargs), program.scalars)
+        if program.objects is not None:
+            given = assembled(program.objects, given)
+        # What is scripted takes no other weights; nor has it changed, then.
+        is_scripted = any(isinstance(module, torch.jit.ScriptModule) for module in source.modules())
+        result = dismantled(
+            source(*given[0], **given[1])
+            if is_scripted and not program.applied_weights
+            else torch.func.functional_call(source, weights, *given, tie_weights=False)
+        )
+        return _returned(result) + _final_states(program, source, weights, args, kwargs)
+
+
+def _returned(result: Any) -> list[Any]:
+    return [leaf for leaf in pytree.tree_leaves(result) if not isinstance(leaf, str | None)]
+
+
+def _final_states(
+    program: VerifiableProgram, module: torch.nn.Module, weights: Any, args: Any, kwargs: Any
+) -> list[Any]:
+    if not read_states(program.model):
+        return []
+    call = bind(program.exported_program, args, kwargs, program.forward)
+    return _copied(final_states(program.model, module, weights, call.inputs))  # type: ignore[no-any-return]
+
+
+def _with_numbers(given: Any, positions: Collection[int]) -> Any:
+    """The inputs with Python's numbers where the program has tensors for them."""
+    if not positions:
+        return given
+    leaves, structure = pytree.tree_flatten(given)
+    numbers = [leaf.item() if index in positions else leaf for index, leaf in enumerate(leaves)]
+    return pytree.tree_unflatten(numbers, structure)
+
+
+def _compared(
+    program: VerifiableProgram,
+    expected: Sequence[Any],
+    actual: Sequence[torch.Tensor],
+    rtol: float | None,
+    atol: float | None,
+) -> list[Row]:
+    names = [str(value.name) for value in program.model.graph.outputs]
+    return compare(names, expected, actual, rtol=rtol, atol=atol)
+
+
+def _copied(tree: Any) -> Any:
+    return pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.detach().clone(), tree)
+
+
+def _isolated_module(exported_program: torch.export.ExportedProgram) -> torch.nn.Module:
+    """The program as a module with buffers of its own: ``module()`` shares them with the user's model."""
+    module = exported_program.module()
+    for owner in module.modules():
+        for name, buffer in owner.named_buffers(recurse=False):
+            setattr(owner, name, buffer.detach().clone())
+        for name, value in list(vars(owner).items()):
+            if isinstance(value, torch.Tensor):
+                setattr(owner, name, value.detach().clone())
+    return module
