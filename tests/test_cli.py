@@ -150,7 +150,7 @@ def test_progress_on_a_terminal(module: str, monkeypatch: pytest.MonkeyPatch) ->
 
 
 ERRORS = [
-    ("missing.pt2", "error FX001: SOURCE: there is no file missing.pt2"),
+    ("missing.pt2", "error[FX001]: SOURCE: there is no file missing.pt2"),
     ("notes.pt2", "notes.pt2 can not be loaded as an exported program: PytorchStreamReader failed"),
     ("MODULE", "is neither a .pt2 file nor package.module:function\nhint: for example mymodels:make_model"),
     (":two", "SOURCE: :two is neither"),
@@ -163,12 +163,12 @@ ERRORS = [
     ("MODULE:no_model", ":no_model returned (Tensor, Tensor)\nhint: return (model, args)"),
     (
         "MODULE:unsupported",
-        "error FX004: 1 operator has no ONNX translation and no decomposition at opset 20:\n  fxonnx_test_",
+        "error[FX004]: 1 operator has no ONNX translation and no decomposition at opset 20:\n  fxonnx_test_",
     ),
-    ("MODULE:two --opset 6", "error FX001: opset_version: 6 is outside the opsets that can be written"),
-    ("MODULE:two --target tensorrt", "error FX001: target: expected one of None, 'onnxruntime', got 'tensorrt'"),
-    ("MODULE:two --input-names x,x", "error FX001: input_names: 'x' is given twice"),
-    ("MODULE:two -o missing/m.onnx", "error FX006: missing/m.onnx can not be written: there is no directory missing"),
+    ("MODULE:two --opset 6", "error[FX001]: opset_version: 6 is outside the opsets that can be written"),
+    ("MODULE:two --target tensorrt", "error[FX001]: target: expected one of None, 'onnxruntime', got 'tensorrt'"),
+    ("MODULE:two --input-names x,x", "error[FX001]: input_names: 'x' is given twice"),
+    ("MODULE:two -o missing/m.onnx", "error[FX006]: missing/m.onnx can not be written: there is no directory missing"),
 ]
 
 
@@ -209,7 +209,7 @@ def test_a_failed_verification_leaves_no_file(module: str, tmp_path: Path, monke
     monkeypatch.setattr("fxonnx._program.verification.verify", disagree)
     result = invoke("export", f"{module}:two", "-o", "m.onnx", "--verify")
     assert result.exit_code == 1
-    assert "error FX008: ONNX Runtime and eager torch disagree" in result.stderr
+    assert "error[FX008]: ONNX Runtime and eager torch disagree" in result.stderr
     assert not (tmp_path / "m.onnx").exists()
 
 
@@ -235,7 +235,7 @@ def test_demo_fails_on_a_mismatch(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(fxonnx._cli.demo, "AlexNet", Tiny)
     result = invoke("demo", "-o", str(tmp_path / "m.onnx"))
     assert result.exit_code == 1
-    assert "error FX008: ONNX Runtime and eager torch disagree at batch 10: 10 of 10 elements differ" in result.stderr
+    assert "error[FX008]: ONNX Runtime and eager torch disagree at batch 10: 10 of 10 elements differ" in result.stderr
 
 
 def test_demo_checks_its_destination_first(tmp_path: Path) -> None:

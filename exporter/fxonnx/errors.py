@@ -1,29 +1,33 @@
-"""Every error fxonnx raises on purpose.
+"""Exception hierarchy of fxonnx.
 
-The tree::
+::
 
     OnnxExporterError (torch.onnx, a RuntimeError)
     └── ExportError                    base of everything below
         ├── ArgumentError              FX001  an argument of a public call is wrong (also a ValueError)
         ├── CaptureError               FX002  torch.export could not capture the model
-        ├── ConversionError            base of what can go wrong between capture and model
-        │   ├── PrepareError               FX003  the captured graph can not be made functional
+        ├── ConversionError            base of the errors between capture and the finished model
+        │   ├── PrepareError               FX003  functionalization of the captured graph failed
         │   ├── UnsupportedOperatorError   FX004  operators without translation and without decomposition
-        │   └── TranslationError           FX005  a translation failed or returned the wrong thing
-        ├── SaveError                  FX006  the file can not be written
-        ├── RuntimeSessionError        FX007  ONNX Runtime can not load or run the model
+        │   └── TranslationError           FX005  a translation failed or returned an invalid result
+        ├── SaveError                  FX006  a file cannot be written
+        ├── RuntimeSessionError        FX007  ONNX Runtime cannot load or run the model
         ├── VerificationError          FX008  ONNX Runtime and eager torch disagree
-        └── StateError                 FX009  forward writes to buffers or inputs, and state="error"
+        └── StateError                 FX009  forward mutates buffers or inputs, and state="error"
 
-``code`` is stable: scripts and bug reports may rely on it. A message says what happened, where, and, after
-``hint:``, what to do about it. The errors of torch.onnx are here by its names, too: ``TorchExportError`` is
-CaptureError, ``DispatchError`` UnsupportedOperatorError, ``GraphConstructionError`` TranslationError, and an
-UnsupportedOperatorError is one of ``torch.onnx.errors``.
+The text of an error begins with its code, ``error[FX004]: ``. Codes are stable: scripts and bug reports may rely on
+them, and docs/errors has a page for each. The message describes the failure and its location; the remedy follows
+``hint:``.
+
+The names of torch.onnx are aliases: ``TorchExportError`` is CaptureError, ``DispatchError`` is
+UnsupportedOperatorError and ``GraphConstructionError`` is TranslationError. UnsupportedOperatorError is also a subclass
+of torch.onnx's error of that name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import difflib
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -53,20 +57,24 @@ class ExportError(OnnxExporterError):
     """Base class of all errors raised by fxonnx.
 
     Args:
-        message: What happened and where, in the user's words.
-        hint: What the user can do about it; appended to the message behind ``hint:``.
+        message: Description of the failure, in terms of the user's code.
+        hint: Remedy; appended on a line of its own that begins with ``hint:``.
 
     Attributes:
-        report: The page that was written about the failed export, if one was asked for.
+        code: Stable code of the class, such as ``FX004``; ``str(error)`` begins with ``error[FX004]: ``.
+        message: The message without code and hint.
+        report: Path of the report on the failed export, if one was requested.
     """
 
     code: ClassVar[str] = "FX000"
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
+        self.message = message
         self.hint = hint
         self.report: Path | None = None
-        # Not super(): the errors of torch.onnx that some of ours are, too, make texts of their own.
-        OnnxExporterError.__init__(self, message if hint is None else f"{message}\nhint: {hint}")
+        text = f"error[{self.code}]: {message}"
+        # Not super(): some of these classes also derive from errors of torch.onnx, which compose their own text.
+        OnnxExporterError.__init__(self, text if hint is None else f"{text}\nhint: {hint}")
 
     def __str__(self) -> str:
         text = super().__str__()
@@ -74,12 +82,12 @@ class ExportError(OnnxExporterError):
 
 
 class ArgumentError(ExportError, ValueError):
-    """An argument of a public call is wrong.
+    """Invalid argument of a public call.
 
     Args:
         argument: Name of the argument as the user wrote it.
-        problem: What is wrong with its value.
-        hint: What to pass instead.
+        problem: Why its value is invalid.
+        hint: A valid value.
     """
 
     code = "FX001"
@@ -90,31 +98,31 @@ class ArgumentError(ExportError, ValueError):
 
 
 class CaptureError(ExportError):
-    """torch.export could not capture the model; ``__cause__`` is torch's own error."""
+    """Capture with torch.export failed; ``__cause__`` is torch's error."""
 
     code = "FX002"
 
 
 class ConversionError(ExportError):
-    """The captured graph can not become a model."""
+    """Conversion of the captured graph failed."""
 
 
 class PrepareError(ConversionError):
-    """The captured graph can not be brought into functional form."""
+    """Functionalization of the captured graph failed."""
 
     code = "FX003"
 
 
 @dataclass(frozen=True)
 class UnsupportedOperator:
-    """One operator that has neither a usable translation nor a decomposition.
+    """Operator without a usable translation or decomposition.
 
     Attributes:
         name: Qualified overload name, for example ``aten.cummax.default``.
-        count: How many nodes of the graph call it.
-        location: First source line of the user's code that led to it, or ``""``.
-        reasons: Why each candidate translation declined; empty when there is none.
-        lowest_opset: The lowest opset that can express all of its calls in the graph; None if none can.
+        count: Number of FX nodes that call it.
+        location: First source line of the user's code that calls it, or ``""``.
+        reasons: Why each candidate translation declined; empty if there is no candidate.
+        lowest_opset: Lowest opset that can express all of its calls in the graph; None if no opset can.
     """
 
     name: str
@@ -125,12 +133,12 @@ class UnsupportedOperator:
 
 
 class UnsupportedOperatorError(ConversionError, errors.UnsupportedOperatorError):
-    """Operators of the model that can not be translated, all at once.
+    """Operators of the model that cannot be translated, all of them in one error.
 
     Attributes:
-        operators: What can not be translated.
+        operators: The operators without translation.
         opset: The target opset.
-        lowest_opset: The lowest opset at which all of them can be; None if there is none.
+        lowest_opset: Lowest opset that can express all of them; None if no opset can.
     """
 
     code = "FX004"
@@ -157,12 +165,12 @@ class UnsupportedOperatorError(ConversionError, errors.UnsupportedOperatorError)
 
 
 class TranslationError(ConversionError):
-    """A translation raised, or its result disagrees with what torch says the operator returns.
+    """A translation failed, or its result disagrees with the fake tensor that torch recorded for the node.
 
     Args:
-        message: What went wrong.
+        message: Description of the failure.
         target: Qualified name of the operator being translated.
-        node: The FX node, formatted.
+        node: The FX node as text.
         location: The user's source line, or ``""``.
     """
 
@@ -183,13 +191,13 @@ class TranslationError(ConversionError):
 
 
 class SaveError(ExportError):
-    """The model file can not be written; nothing was left half-written."""
+    """A file cannot be written; no partial file is left behind."""
 
     code = "FX006"
 
 
 class RuntimeSessionError(ExportError):
-    """ONNX Runtime can not load or run the model."""
+    """ONNX Runtime cannot load or run the model."""
 
     code = "FX007"
 
@@ -198,7 +206,7 @@ class VerificationError(ExportError):
     """ONNX Runtime and eager torch disagree.
 
     Attributes:
-        rows: The comparison rows (``fxonnx.Row``) of all outputs, the good ones included.
+        rows: The comparison (``fxonnx.Row``) of every output, equal ones included.
     """
 
     code = "FX008"
@@ -209,9 +217,22 @@ class VerificationError(ExportError):
 
 
 class StateError(ExportError):
-    """The model writes to its own buffers or to its inputs, which was not to be."""
+    """forward mutates buffers or inputs although ``state="error"`` forbids it."""
 
     code = "FX009"
+
+
+def did_you_mean(name: object, known: Iterable[object], otherwise: str | None = None) -> str | None:
+    """Hint for a misspelled name: ``did you mean 'batch'?``, or ``otherwise`` if no known name is similar.
+
+    Args:
+        name: The name as the user wrote it.
+        known: The valid names; values that are not strings are ignored.
+        otherwise: The hint without a similar name, such as the list of the valid names.
+    """
+    names = {one.casefold(): one for one in known if isinstance(one, str)}
+    close = difflib.get_close_matches(name.casefold(), names, n=3) if isinstance(name, str) else []
+    return f"did you mean {' or '.join(repr(names[one]) for one in close)}?" if close else otherwise
 
 
 TorchExportError = CaptureError

@@ -127,7 +127,8 @@ def test_narrower_than_asked(
     for inputs in (examples, within):
         torch.testing.assert_close(program(*inputs)[0], function(*inputs))
     with pytest.raises(
-        ArgumentError, match=r"^[xy, ]+: the model was exported for .*, got \S+ = \d+.*\n  at: .*\nhint: "
+        ArgumentError,
+        match=r"^error\[FX001\]: [xy, ]+: the model was exported for .*, got \S+ = \d+.*\n  at: .*\nhint: ",
     ):
         program(*outside)
     with pytest.raises(ArgumentError, match="the model was exported for"):

@@ -150,7 +150,7 @@ def _readable_errors(debug: bool) -> Iterator[None]:
         from ..errors import ExportError
 
         if isinstance(error, ExportError):
-            typer.echo(f"error {error.code}: {error}", err=True)
+            typer.echo(str(error), err=True)
         else:
             typer.echo(f"error: {type(error).__name__}: {error}\nhint: --debug shows where", err=True)
         raise typer.Exit(1) from error

@@ -243,7 +243,7 @@ def _clean(graph: torch.fx.Graph) -> None:
         try:
             mutations = functionalize(graph)
         except PrepareError as error:
-            raise TraceError(f"the decomposition can not be made functional: {error}") from error
+            raise TraceError(f"the decomposition can not be made functional: {error.message}") from error
         if mutations:
             raise TraceError("the decomposition writes to its arguments")
 

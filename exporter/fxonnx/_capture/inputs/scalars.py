@@ -102,7 +102,7 @@ def explain_branch(error: CaptureError, labels: Sequence[str]) -> None:
     if labels and isinstance(error.__cause__, GuardOnDataDependentSymNode):
         names = ", ".join(map(repr, labels))
         raise CaptureError(
-            f"the model decides by a value that is an input now, {names}:\n{error}",
+            f"the model decides by a value that is an input now, {names}:\n{error.message}",
             hint="leave what the model decides by out of dynamic_scalars, and export once for each value",
         ) from error
 
