@@ -54,7 +54,7 @@ def _counts(outcome: Outcome) -> list[str]:
         counts.append("refused at some sizes")
     if outcome.unstable:
         counts.append("unstable in eager torch")
-    return counts
+    return [*counts, *outcome.limited]
 
 
 def _report(program: Program, outcome: Outcome, worker: Worker, *, minimal: bool) -> None:

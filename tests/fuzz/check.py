@@ -13,7 +13,7 @@ import torch
 
 import fxonnx
 
-from .comparison import difference, eager, is_stable
+from .comparison import difference, eager, is_stable, nan_limit
 from .program import Program, Sizes
 from .recorded import Recorded
 
@@ -51,12 +51,14 @@ class Outcome:
         status: "compared"; or the clear error that the export ended with.
         refused: Sizes that the program is not for, by its constraints.
         unstable: Sizes with differences that eager torch has with itself, too.
+        limited: The reasons for which other differences are not findings.
     """
 
     findings: tuple[Finding, ...] = ()
     status: str = "compared"
     refused: tuple[Sizes, ...] = ()
     unstable: tuple[Sizes, ...] = ()
+    limited: tuple[str, ...] = ()
 
 
 def check(program: Program) -> Outcome:
@@ -98,6 +100,7 @@ class _Check:
         self.findings: list[Finding] = []
         self.refused: list[Sizes] = []
         self.unstable: list[Sizes] = []
+        self.limited: list[str] = []
 
     def run(self) -> Outcome:
         try:
@@ -114,7 +117,12 @@ class _Check:
             if sizes not in seen:
                 seen.add(sizes)
                 self._compare(sizes, session, recorded)
-        return Outcome(tuple(self.findings), refused=tuple(self.refused), unstable=tuple(self.unstable))
+        return Outcome(
+            tuple(self.findings),
+            refused=tuple(self.refused),
+            unstable=tuple(self.unstable),
+            limited=tuple(dict.fromkeys(self.limited)),
+        )
 
     def _compare(self, sizes: Sizes, session: onnxruntime.InferenceSession, recorded: Recorded) -> None:
         try:
@@ -142,9 +150,14 @@ class _Check:
             return
         for index, (theirs, ours) in enumerate(zip(expected, found, strict=True)):
             text = difference(theirs, ours)
-            if text is not None and not is_stable(self.program, sizes, expected, index):
+            if text is None:
+                continue
+            limit = nan_limit(self.program, sizes)
+            if limit is not None:
+                self.limited.append(limit)
+            elif not is_stable(self.program, sizes, expected, index):
                 self.unstable.append(sizes)
-            elif text is not None:
+            else:
                 self.findings.append(Finding("wrong", f"{self.program.outputs[index]}: {text}", sizes))
         self.findings += [Finding("recorded", text, sizes) for text in recorded.differences(feeds)]
 

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
 
 from .program import Program, Sizes
 
-__all__ = ["difference", "eager", "is_stable"]
+__all__ = ["difference", "eager", "is_stable", "nan_limit"]
 
 _TOLERANCES = {torch.float64: 1e-6, torch.float32: 2e-4, torch.float16: 2e-2}
+
+_NAN_LIMITS: Mapping[str, str] = {
+    "max_pool": "ONNX Runtime's MaxPool ignores NaN",
+    "scaled_dot_product_attention": "torch's fused attention loses NaN in some rows",
+}
+"""Parts of the names of functions whose results are not comparable for operands with NaN: to the reason."""
 
 
 def difference(expected: torch.Tensor, found: torch.Tensor) -> str | None:
@@ -74,3 +83,32 @@ def is_stable(program: Program, sizes: Sizes, expected: Sequence[torch.Tensor], 
         if difference(expected[index], other.to(expected[index].dtype)) is not None:
             return False
     return True
+
+
+class _NaNOperands(TorchFunctionMode):
+    """Records the limits of the functions that are called with NaN."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.limits: list[str] = []
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        name = getattr(func, "__name__", "")
+        limits = [limit for part, limit in _NAN_LIMITS.items() if part in name]
+        values = pytree.tree_leaves((args, kwargs)) if limits else []
+        if any(isinstance(value, torch.Tensor) and value.isnan().any() for value in values):
+            self.limits += limits
+        return func(*args, **(kwargs or {}))
+
+
+def nan_limit(program: Program, sizes: Sizes) -> str | None:
+    """Why the results of a program are not comparable, if NaN reaches an operator that loses it."""
+    with _NaNOperands() as mode:
+        eager(program, sizes)
+    return mode.limits[0] if mode.limits else None

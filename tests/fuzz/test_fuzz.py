@@ -6,6 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from .check import check
+from .comparison import eager
 from .generator import generate
 from .program import Program
 from .worker import Worker
@@ -33,3 +35,24 @@ def test_seeds_are_the_same_in_every_process() -> None:
     program = generate(11, empty=True)
     assert program == generate(11, empty=True)
     assert Program.from_json(program.to_json()).script() == program.script()
+
+
+def _pooled(line: str) -> Program:
+    lines = (line, "v1 = F.max_pool1d(v0, 2)")
+    return Program(0, "modules", 20, None, {}, lines, ("v1",), (2, 3, 4), (), ())
+
+
+def test_nan_that_reaches_an_operator_that_loses_it_is_no_finding() -> None:
+    outcome = check(_pooled("v0 = x / 0"))
+    assert outcome.findings == ()
+    assert outcome.limited == ("ONNX Runtime's MaxPool ignores NaN",)
+
+
+def test_a_difference_without_nan_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    # What ONNX Runtime returns is compared with another result than torch's.
+    for module in ("check", "comparison"):
+        name = f"tests.fuzz.{module}.eager"
+        monkeypatch.setattr(name, lambda *args, **options: [value + 1 for value in eager(*args, **options)])
+    outcome = check(_pooled("v0 = x / 2"))
+    assert [finding.what for finding in outcome.findings] == ["wrong"]
+    assert outcome.limited == ()

@@ -78,7 +78,7 @@ def _outcome(text: str) -> Outcome:
         for one in fields["findings"]
     )
     sizes = {name: tuple(map(tuple, fields[name])) for name in ("refused", "unstable")}
-    return Outcome(findings, fields["status"], **sizes)
+    return Outcome(findings, fields["status"], limited=tuple(fields["limited"]), **sizes)
 
 
 def _serve() -> None:
