@@ -208,7 +208,7 @@ def test_functions_with_several_outputs() -> None:
     program = fxonnx.export(Model().eval(), (X, Y))
     assert ("custom", "Sum") in nodes(program)
     assert program.model.opset_imports["custom"] == 1
-    with pytest.raises(RuntimeError, match="Halves can be run by the ONNXProgram only"):
+    with pytest.raises(RuntimeError, match="Halves can only run through the ONNXProgram"):
         program.exported_program.module()(X, Y)
 
 

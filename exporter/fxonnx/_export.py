@@ -156,7 +156,7 @@ def export(
 
     Raises:
         ArgumentError: If an argument is wrong.
-        CaptureError: If torch.export can not capture the model, or with ``strict_shapes`` not for all sizes.
+        CaptureError: If torch.export cannot capture the model, or with ``strict_shapes`` not for all sizes.
         UnsupportedOperatorError: If operators have neither a translation nor a decomposition.
         VerificationError: With ``verify=True``, if the results differ.
         SaveError: If ``f`` or the report can not be written.

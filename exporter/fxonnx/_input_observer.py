@@ -16,8 +16,8 @@ import torch
 
 from fxonnx_translations._torch_compat import pytree
 
-from ._capture.inputs.pytree_objects import assembled, dismantled
-from ._capture.shapes.dynamic_dims import Aligned, align
+from ._capture.inputs.pytree_objects import flatten_objects, unflatten_objects
+from ._capture.shapes.dynamic_dims import AlignedCalls, align_calls
 from ._capture.shapes.dynamic_shapes import Leaf
 from ._comparison import compare
 from ._program import ONNXProgram
@@ -121,7 +121,7 @@ class InputObserver:
             start = time.perf_counter()
             output = method(*args, **kwargs)
             seconds = time.perf_counter() - start
-            self._observations.append(_Observation(args_then, kwargs_then, _copied(dismantled(output)), seconds))
+            self._observations.append(_Observation(args_then, kwargs_then, _copied(flatten_objects(output)), seconds))
             return output
 
         # Callers such as generate() look at what the method takes.
@@ -245,13 +245,13 @@ class InputObserver:
             rows.append(row | _compared(program, args, kwargs, expected, atol, rtol))
         return rows
 
-    def _aligned(self) -> Aligned:
+    def _aligned(self) -> AlignedCalls:
         if self._signature is None or not self._observations:
             raise ArgumentError(
                 _NAME, "No inputs were captured.", hint="call the model inside of 'with observer(model):'"
             )
         calls = [(seen.args, seen.kwargs) for seen in self._observations]
-        return align(self._signature, calls, _NAME, self._if_missing)
+        return align_calls(self._signature, calls, _NAME, self._if_missing)
 
     def _batch(self, wanted: bool | Collection[str | int] | None) -> Callable[[Leaf], bool] | None:
         if isinstance(wanted, bool) or wanted is None:
@@ -314,7 +314,7 @@ def _copied(tree: Any) -> Any:
         # A cache that is empty now has tensors after the call.
         return leaf if callable(leaf) else deepcopy(leaf)
 
-    return assembled(tree, pytree.tree_map(copy, dismantled(tree)))
+    return unflatten_objects(tree, pytree.tree_map(copy, flatten_objects(tree)))
 
 
 def _compared(

@@ -149,14 +149,14 @@ def test_wrong_arguments(model: Any, args: Any, kwargs: Any, match: str) -> None
 def test_module_without_readable_signature() -> None:
     model = nn.ReLU().eval()
     model.forward = 3  # type: ignore[assignment,method-assign]
-    with pytest.raises(ArgumentError, match="model: the signature of its forward can not be read"):
+    with pytest.raises(ArgumentError, match="model: the signature of its forward cannot be read"):
         capture(model, (x(3),))
 
 
 def test_exported_program_without_call_spec(monkeypatch: pytest.MonkeyPatch) -> None:
     program = torch.export.export(Optional().eval(), (x(3),))
     monkeypatch.setattr(type(program), "call_spec", SimpleNamespace(in_spec=None))
-    with pytest.raises(ArgumentError, match="model: the ExportedProgram does not say how it is called"):
+    with pytest.raises(ArgumentError, match=r"model: the ExportedProgram has no call_spec\.in_spec"):
         capture(program, dynamic_shapes=({0: "n"},))
 
 
@@ -170,7 +170,7 @@ class DataDependent(nn.Module):
 def test_capture_failure_shows_the_first_error_and_the_users_line() -> None:
     with pytest.raises(
         CaptureError,
-        match=r"(?s)can not capture the model: GuardOnDataDependent.*at: .*test_inputs.py:\d+ in forward: if x.sum\(\) > 0",
+        match=r"(?s)cannot capture the model: GuardOnDataDependent.*at: .*test_inputs.py:\d+ in forward: if x.sum\(\) > 0",
     ) as info:
         capture(DataDependent().eval(), (x(3),))
     assert type(info.value.__cause__).__name__ == "GuardOnDataDependentSymNode"

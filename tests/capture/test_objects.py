@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import fxonnx
-from fxonnx._capture.inputs.pytree_objects import assembled, dismantled, is_object, parts_of
+from fxonnx._capture.inputs.pytree_objects import flatten_objects, is_object, object_parts, unflatten_objects
 
 from ..models.torchvision_shim import import_torchvision
 
@@ -68,13 +68,13 @@ class Decoder(nn.Module):
 
 
 def test_parts_are_named_by_path() -> None:
-    assert list(parts_of(_cache())) == [
+    assert list(object_parts(_cache())) == [
         *("0.key", "0.value", "0.cumulative_length"),
         *("1.key", "1.value", "1.cumulative_length"),
     ]
     hidden = torch.ones(1)
     state = State(hidden, [torch.ones(2), torch.ones(3)], {"pair": Pair(torch.ones(4), 5)}, again=hidden)
-    assert list(parts_of(state)) == ["hidden", "history.0", "history.1", "named.pair.first"]
+    assert list(object_parts(state)) == ["hidden", "history.0", "history.1", "named.pair.first"]
 
 
 @pytest.mark.parametrize(
@@ -82,14 +82,14 @@ def test_parts_are_named_by_path() -> None:
 )
 def test_what_is_no_object(value: Any) -> None:
     assert not is_object(value)
-    assert dismantled(value) is value
+    assert flatten_objects(value) is value
 
 
 def test_assembled_is_a_copy_with_the_given_tensors() -> None:
     cache = _cache()
-    parts = dismantled((cache, 1))
+    parts = flatten_objects((cache, 1))
     new = {name: part + 1 for name, part in parts[0].items()}
-    made, one = assembled((cache, 1), (new, 1))
+    made, one = unflatten_objects((cache, 1), (new, 1))
     assert one == 1
     assert made is not cache
     assert made.owner is made
@@ -99,14 +99,14 @@ def test_assembled_is_a_copy_with_the_given_tensors() -> None:
     assert cache.layers[0].keys is parts[0]["0.key"]
     hidden = torch.ones(1)
     state = State(hidden, [hidden], {"pair": Pair(hidden, 5)})
-    made = assembled(state, {"hidden": hidden + 1})
+    made = unflatten_objects(state, {"hidden": hidden + 1})
     assert made.named["pair"].first is made.hidden is made.history[0]
 
 
 def test_a_cache_in_and_out() -> None:
     model = Decoder().eval()
     x, cache = torch.rand(2, 1, 4), _cache()
-    before = parts_of(cache)
+    before = object_parts(cache)
     spec = {name: {0: "batch", 1: "past"} for name in before if "cumulative" not in name}
     program = fxonnx.export(model, (x, cache), dynamic_shapes={"x": {0: "batch"}, "past_key_values": spec})
     assert [value.name for value in program.model.graph.inputs] == [
@@ -117,7 +117,7 @@ def test_a_cache_in_and_out() -> None:
         "logits",
         *(f"present.{layer}.{name}" for layer in range(2) for name in ("key", "value", "cumulative_length")),
     ]
-    assert all(part is before[name] for name, part in parts_of(cache).items())
+    assert all(part is before[name] for name, part in object_parts(cache).items())
     program.verify()
     tried = [dict(row.sizes) for row in program.verify(sizes="auto")]
     assert {sizes["batch"] for sizes in tried} > {1, 2}

@@ -136,7 +136,7 @@ def test_all_are_in_place_during_an_export() -> None:
 
 def test_nothing_is_left_after_a_failure() -> None:
     before = content()
-    with pytest.raises(CaptureError, match=r"torch\.export can not capture"):
+    with pytest.raises(CaptureError, match=r"torch\.export cannot capture"):
         fxonnx.export(Raising().eval(), (torch.randn(2, 4),))
     assert_untouched(before)
 
@@ -286,7 +286,7 @@ def test_overlapping_exports_take_turns() -> None:
 
 
 def test_an_export_that_fails_lets_the_next_one_begin() -> None:
-    with pytest.raises(CaptureError, match=r"torch\.export can not capture"):
+    with pytest.raises(CaptureError, match=r"torch\.export cannot capture"):
         fxonnx.export(Raising().eval(), (torch.randn(2, 4),))
     x = torch.randn(2, 4)
     in_thread(lambda: fxonnx.export(Calling(lambda: None).eval(), (x,))).verify((x,))

@@ -106,9 +106,9 @@ def test_a_scalar_promotes_as_in_python(dtype: torch.dtype) -> None:
 
 def test_what_can_not_be_a_scalar_input() -> None:
     model = Scaled().eval()
-    known = r"the numbers are: bias, options\['scale'\], flag, n; pass those with a default, too"
+    known = r"the numbers are: bias, options\['scale'\], flag, n; pass parameters with a default explicitly"
     for names, match in (
-        ({"gain"}, rf"there is no number 'gain' among the example inputs\nhint: {known}"),
+        ({"gain"}, rf"the example inputs have no number 'gain'\nhint: {known}"),
         ({"x"}, rf"'x' is a Tensor, not an int, a float or a bool\nhint: {known}"),
         ({"options.name"}, "'options.name' is a str, not an int"),
         ("bias", r"expected a set of names, got 'bias'\nhint: write \{\"scale\"\}"),
@@ -117,8 +117,8 @@ def test_what_can_not_be_a_scalar_input() -> None:
             fxonnx.export(model, kwargs=call(), dynamic_scalars=names)
     with pytest.raises(
         CaptureError,
-        match=r"decides by a value that is an input now, 'flag':\n(?s:.*)at: .*test_scalars.py:\d+ in forward: return x \+ 1 if flag"
-        r"(?s:.*)hint: leave what the model decides by out of dynamic_scalars",
+        match=r"branches on the value of a dynamic scalar, 'flag':\n(?s:.*)at: .*test_scalars.py:\d+ in forward: return x \+ 1 if flag"
+        r"(?s:.*)hint: remove it from dynamic_scalars",
     ):
         fxonnx.export(Branching().eval(), (R(2), True), dynamic_scalars={"flag"})
 
@@ -130,7 +130,7 @@ def test_frozen_arguments_are_told_and_kept(caplog: pytest.LogCaptureFixture) ->
     frozen = {"bias": 0.25, "options['scale']": 2.0, "options['name']": "a", "flag": True, "n": 3}
     assert program.frozen_arguments == frozen
     assert [record.getMessage() for record in caplog.records if record.name == "fxonnx"] == [
-        f"the argument {label} becomes part of the model: {value!r}" for label, value in frozen.items()
+        f"the argument {label} becomes a constant of the program: {value!r}" for label, value in frozen.items()
     ]
     assert list(graph_inputs(program)) == ["x"]
     expect(program, model, **call())

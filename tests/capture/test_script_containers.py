@@ -112,7 +112,7 @@ def test_an_operator_that_changes_a_list_is_never_run_on_a_copy() -> None:
             key, size = sizes.popitem()
             return x + size + len(key)
 
-    with pytest.raises(CaptureError, match="aten::popitem has no counterpart in ONNX"):
+    with pytest.raises(CaptureError, match="aten::popitem has no equivalent in ONNX"):
         fxonnx.export(torch.jit.script(Popped()).eval(), (torch.rand(2),))
 
 
@@ -124,5 +124,5 @@ def test_an_effect_inside_of_a_branch_on_data_is_refused() -> None:
                 parts += [x]
             return torch.stack(parts)
 
-    with pytest.raises(CaptureError, match="aten::add_ changes something from outside of a branch"):
+    with pytest.raises(CaptureError, match="aten::add_ mutates a value from outside of a data-dependent branch"):
         fxonnx.export(torch.jit.script(Cleared()).eval(), (torch.rand(2),))

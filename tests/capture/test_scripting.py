@@ -173,7 +173,7 @@ def test_what_has_no_counterpart_is_named() -> None:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return torch.jit.wait(torch.jit.fork(torch.relu, x))
 
-    with pytest.raises(CaptureError, match=r"TorchScript's prim::fork has no counterpart in ONNX(?s:.*)in: "):
+    with pytest.raises(CaptureError, match=r"TorchScript's prim::fork has no equivalent in ONNX(?s:.*)in: "):
         fxonnx.export(torch.jit.script(Futures()).eval(), (X,))
 
 
@@ -224,7 +224,9 @@ class Caller(nn.Module):
 
 
 def test_effects_of_branches_that_depend_on_data_are_refused() -> None:
-    with pytest.raises(CaptureError, match=r"aten::append changes something from outside of a branch(?s:.*)in: "):
+    with pytest.raises(
+        CaptureError, match=r"aten::append mutates a value from outside of a data-dependent branch(?s:.*)in: "
+    ):
         fxonnx.export(torch.jit.script(Appended()).eval(), (X,))
     program = fxonnx.export(torch.jit.script(Inside()).eval(), (X,), verify=True)
     for x in (X, -X):
@@ -302,5 +304,5 @@ def test_a_write_in_a_branch_to_a_tensor_and_its_view_is_refused() -> None:
                 row = row * 2
             return row
 
-    with pytest.raises(CaptureError, match="writes to a tensor and uses a view of it"):
+    with pytest.raises(CaptureError, match="modifies a tensor in place and uses a view of it"):
         fxonnx.export(torch.jit.script(Viewed()).eval(), (X,))

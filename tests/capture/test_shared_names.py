@@ -66,7 +66,7 @@ def equalities(program: fxonnx.ONNXProgram) -> list[str]:
 
 
 @pytest.mark.parametrize(("function", "args", "shapes", "expected", "constraints"), AGREE)
-@pytest.mark.filterwarnings("ignore:one name is given to dims of different sizes")
+@pytest.mark.filterwarnings("ignore:dims of different sizes have the same name")
 def test_one_dim_param(
     function: Any, args: tuple[Any, ...], shapes: Any, expected: str, constraints: list[str]
 ) -> None:

@@ -166,7 +166,8 @@ class _Stateful(torch.nn.Module):
 def test_the_example_has_to_satisfy_the_constraints() -> None:
     shapes = ({0: "n"}, {0: "past"})
     with pytest.raises(
-        CaptureError, match=r"the captured program needs past >= 1, the example has past = 0\n  at: .*size\(0\) == 0"
+        CaptureError,
+        match=r"the captured program requires past >= 1, but the example has past = 0\n  at: .*size\(0\) == 0",
     ):
         fxonnx.export(_Stateful(), (rows(2), rows(0)), dynamic_shapes=shapes)
     with pytest.warns(UserWarning, match="past >= 1"):

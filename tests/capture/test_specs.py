@@ -30,7 +30,7 @@ WRONG = [
     pytest.param({"dynamic_shapes": {"d": {0: "n"}}, "input_names": NAMED}, r"dynamic_shapes: 'd' is no .*\nhint: .*the graph inputs are: a, b, c", id="user-names-are-listed"),
     pytest.param({"dynamic_shapes": {"y_1": {1: "n"}}}, r"dynamic_shapes: y\[1\] has shape \(4,\), so it has no axis 1\nhint: its axes are 0 to 0", id="axis-of-a-name"),
     pytest.param({"dynamic_shapes": {"*": {1: "n"}}}, r"dynamic_shapes: y\[1\] has shape \(4,\), so it has no axis 1", id="axis-of-a-pattern"),
-    pytest.param({"dynamic_shapes": {"x": {0: "n"}}, "dynamic_axes": {"x": {0: "n"}}}, r"dynamic_axes: dynamic_shapes is given, too\nhint: say everything in one of them", id="both"),
+    pytest.param({"dynamic_shapes": {"x": {0: "n"}}, "dynamic_axes": {"x": {0: "n"}}}, r"dynamic_axes: dynamic_shapes is also given\nhint: specify all dynamic dims in one of them", id="both"),
     pytest.param({"dynamic_axes": [{0: "n"}]}, r"dynamic_axes: expected a dict by names of inputs and outputs, got \[\{0: 'n'\}\]", id="axes-no-dict"),
     pytest.param({"dynamic_axes": {0: {0: "n"}}}, r"dynamic_axes: the key 0 is not the name of an input or output", id="axes-key"),
     pytest.param({"dynamic_axes": {"z": {0: "n"}}, "strict_shapes": True}, r"dynamic_axes: 'z' is neither an input nor an output\nhint: the inputs are: x, y_0, y_1; the outputs are: mul, add, add_1", id="axes-unknown"),
@@ -45,7 +45,7 @@ WRONG = [
     pytest.param({"more_inputs": [((R(3, 3), [R(4, 3), R(4, 1)]), {})]}, r"more_inputs: y\[1\] is torch.float32 of shape \(4,\) in one call and torch.float32 of shape \(4, 1\) in another", id="more-rank"),
     pytest.param({"more_inputs": [((R(3, 3), [R(4, 3)]), {})]}, r"more_inputs: Positional argument 1 has 1 tensors in one call and 2 in another", id="more-structure"),
     pytest.param({"more_inputs": [((), {"q": R(3)})]}, r"more_inputs: a call does not fit the signature \(x: .*unexpected keyword argument 'q'", id="more-keyword"),
-    pytest.param({"more_inputs": [((R(5, 3), PAIR[1]), {})], "dynamic_shapes": {"x": {0: 2}}}, r"more_inputs: axis 0 of x is static in dynamic_shapes, but the examples have 2, 5\nhint: give it a name", id="more-contradicts-int"),
+    pytest.param({"more_inputs": [((R(5, 3), PAIR[1]), {})], "dynamic_shapes": {"x": {0: 2}}}, r"more_inputs: axis 0 of x is static in dynamic_shapes, but the examples have 2, 5\nhint: name it in dynamic_shapes", id="more-contradicts-int"),
     pytest.param({"more_inputs": [((R(5, 3), PAIR[1]), {})], "dynamic_shapes": {"x": {0: Dim.STATIC}}}, r"more_inputs: axis 0 of x is static in dynamic_shapes", id="more-contradicts-static"),
     pytest.param({"more_inputs": [((R(9, 3), PAIR[1]), {})], "dynamic_shapes": {"x": {0: Dim("n", max=8)}}}, r"axis 0 of x is to be in the range of Dim\('n', min=0, max=8\), but the example has 9", id="more-out-of-range"),
 ]  # fmt: skip
@@ -90,7 +90,7 @@ def test_an_exported_program_takes_names_but_no_examples() -> None:
     program = fxonnx.export(exported, dynamic_shapes={"a": {0: "n"}}, input_names=NAMED)
     assert dims(program)["a"] == ["n", "3"]
     with pytest.raises(
-        ArgumentError, match=r"more_inputs: the dims of an ExportedProgram are what they are\nhint: pass"
+        ArgumentError, match=r"more_inputs: the dims of an ExportedProgram are already fixed or dynamic\nhint: pass"
     ):
         fxonnx.export(exported, more_inputs=[(PAIR, {})])
 

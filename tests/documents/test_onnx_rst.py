@@ -63,7 +63,9 @@ def test_alexnet() -> None:
 
 
 def test_a_traced_loop_is_unrolled() -> None:
-    with pytest.warns(UserWarning, match="counts in Python with the value of an input, and is exported for y = 5 only"):
+    with pytest.warns(
+        UserWarning, match="uses the value of an input as a Python loop bound; the export is valid for y = 5 only"
+    ):
         program = torch.onnx.export(LoopModel().eval(), (DUMMY, COUNT), "loop.onnx", verbose=True)
     assert [node.op_type for node in program.model.graph] == ["Add"] * 4
     assert program(DUMMY, COUNT)[0].equal(LoopModel()(DUMMY, COUNT))

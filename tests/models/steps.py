@@ -11,7 +11,7 @@ import onnxruntime
 import torch
 
 import fxonnx
-from fxonnx._capture.inputs.pytree_objects import parts_of
+from fxonnx._capture.inputs.pytree_objects import object_parts
 
 __all__ = ["dynamic_parts", "run", "session", "zero_state"]
 
@@ -42,14 +42,14 @@ def dynamic_parts(small: Any, large: Any, batch: Any, past: str = "past") -> dic
         batch: The spec of the batch dim.
         past: The spec of the other dims.
     """
-    others = parts_of(large)
+    others = object_parts(large)
     return {
         name: {
             axis: past if axis else batch
             for axis, sizes in enumerate(zip(part.shape, others[name].shape, strict=True))
             if sizes[0] != sizes[1]
         }
-        for name, part in parts_of(small).items()
+        for name, part in object_parts(small).items()
         if isinstance(part, torch.Tensor)
     }
 

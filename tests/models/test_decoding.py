@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import fxonnx
-from fxonnx._capture.inputs.pytree_objects import parts_of
+from fxonnx._capture.inputs.pytree_objects import object_parts
 
 from .torchvision_shim import import_torchvision
 
@@ -95,7 +95,7 @@ def _step(model: torch.nn.Module) -> tuple[dict[str, Any], dict[str, Any]]:
     tokens = torch.randint(3, 50, (2, 8))
     with torch.no_grad():
         cache = model(input_ids=tokens[:, :6], use_cache=True).past_key_values
-    parts = parts_of(cache)
+    parts = object_parts(cache)
     past = {name: {0: "batch", 2: "past"} for name, part in parts.items() if isinstance(part, torch.Tensor)}
     inputs = {"input_ids": tokens[:, 6:], "attention_mask": torch.ones_like(tokens), "past_key_values": cache}
     return inputs, {

@@ -11,7 +11,7 @@ import onnxruntime
 import pytest
 import torch
 
-from fxonnx._capture.inputs.pytree_objects import parts_of
+from fxonnx._capture.inputs.pytree_objects import object_parts
 
 from .steps import run, session
 from .torchvision_shim import import_torchvision
@@ -87,7 +87,7 @@ def _sessions(model: Any) -> tuple[onnxruntime.InferenceSession, ...]:
     with torch.no_grad():
         cache = model(**inputs, use_cache=True).past_key_values
     first = session(model, {**inputs, "use_cache": True}, {**shapes, "use_cache": None})
-    past = {name: {0: "batch", 2: "source" if "cross" in name else "past"} for name in parts_of(cache)}
+    past = {name: {0: "batch", 2: "source" if "cross" in name else "past"} for name in object_parts(cache)}
     inputs |= {"decoder_input_ids": tokens[:, 4:], "past_key_values": cache}
     return encoder, first, session(model, inputs, {**shapes, "past_key_values": past})
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import fxonnx
-from fxonnx._capture.inputs.pytree_objects import parts_of
+from fxonnx._capture.inputs.pytree_objects import object_parts
 
 from .torchvision_shim import import_torchvision
 
@@ -36,10 +36,10 @@ def test_steps_with_a_static_cache(opset: int, write: str) -> None:
         "cache_position": torch.tensor([5]),
     }
     shapes = {"input_ids": {0: "batch"}, "past_key_values.*": {0: "batch"}}
-    before = {name: part.clone() for name, part in parts_of(example["past_key_values"]).items()}
+    before = {name: part.clone() for name, part in object_parts(example["past_key_values"]).items()}
     program = fxonnx.export(model, kwargs=example, dynamic_shapes=shapes, opset_version=opset)
     assert sum(node.op_type == write for node in program.model.graph) == 4
-    for name, part in parts_of(example["past_key_values"]).items():
+    for name, part in object_parts(example["past_key_values"]).items():
         assert torch.equal(part, before[name]), name
     names = [str(value.name) for value in program.model.graph.outputs]
     assert names[1:4] == ["present.0.key", "present.0.value", "present.0.cumulative_length"]
@@ -54,6 +54,6 @@ def test_steps_with_a_static_cache(opset: int, write: str) -> None:
         logits, *present = program(**step, past_key_values=ours)
         torch.testing.assert_close(logits, expected.logits, rtol=1e-4, atol=1e-5)
         state = dict(zip((name.removeprefix("present.") for name in names[1:]), present, strict=True))
-        for name, part in parts_of(cache).items():
+        for name, part in object_parts(cache).items():
             torch.testing.assert_close(state[name], part)
-            parts_of(ours)[name].copy_(state[name])
+            object_parts(ours)[name].copy_(state[name])

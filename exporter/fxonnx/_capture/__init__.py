@@ -1,4 +1,4 @@
-"""nn.Module and example inputs to ExportedProgram: torch.export, with the user's names and an untouched model."""
+"""Capture: nn.Module and example inputs to ExportedProgram, with the user's dim names and without side effects."""
 
 from __future__ import annotations
 

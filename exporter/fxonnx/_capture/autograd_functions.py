@@ -1,4 +1,4 @@
-"""``torch.autograd.Function`` with a ``symbolic`` of its own: kept whole by the capture, not traced into."""
+"""Capture of ``torch.autograd.Function``: one with a ``symbolic`` becomes a single opaque operator."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["FunctionCall", "call_whole", "called_functions"]
+__all__ = ["FunctionCall", "record_function_call", "recorded_function_calls"]
 
 
 @dataclass
 class FunctionCall:
-    """One ``Function.apply`` in the model.
+    """One call of ``Function.apply`` in the model.
 
     Attributes:
-        function: The class.
-        args: Its arguments; None where a tensor is.
-        positions: Where the tensors are among them.
-        is_single: Whether it returns a tensor, not a tuple; known once it has run.
+        function: The subclass of ``torch.autograd.Function``.
+        args: The arguments, with None in place of tensors.
+        positions: Indices of the tensors among the arguments.
+        is_single: Whether it returns a tensor instead of a tuple; known after it has run.
     """
 
     function: type[torch.autograd.Function]
@@ -32,12 +32,12 @@ class FunctionCall:
 
     @property
     def symbolic(self) -> Callable[..., Any]:
-        """The function that writes it."""
+        """The function that emits its ONNX operators."""
         function: Any = self.function
         return function.symbolic  # type: ignore[no-any-return]
 
     def with_tensors(self, tensors: list[Any]) -> list[Any]:
-        """The arguments with other tensors."""
+        """The arguments, with ``tensors`` in place of the tensors."""
         args = list(self.args)
         for position, tensor in zip(self.positions, tensors, strict=True):
             args[position] = tensor
@@ -48,16 +48,16 @@ _calls: ContextVar[Sequence[FunctionCall] | None] = ContextVar("fxonnx_function_
 
 
 def _run(tensors: list[Tensor], name: str, index: int) -> list[Tensor]:
-    """What the function computes.
+    """Kernel of ``fxonnx_functions::apply``: run the function.
 
     Raises:
-        RuntimeError: If the operator is called by itself: only a program of fxonnx knows the function.
+        RuntimeError: If the operator is called outside of fxonnx, where the function is unknown.
     """
     calls = _calls.get()
     if calls is None or index >= len(calls):
-        raise RuntimeError(f"{name} can be run by the ONNXProgram only, which knows the function")
+        raise RuntimeError(f"{name} can only run through the ONNXProgram, which holds the autograd function")
     call = calls[index]
-    # ``call_whole`` leaves the call alone then.
+    # Without recorded calls, ``record_function_call`` runs the function instead of recording it again.
     token = _calls.set(None)
     try:
         with torch.no_grad():
@@ -67,11 +67,12 @@ def _run(tensors: list[Tensor], name: str, index: int) -> list[Tensor]:
         _calls.reset(token)
     call.is_single = isinstance(returned, Tensor)
     outputs = [returned] if call.is_single else list(returned)
-    # An operator may not return what it was given.
+    # An operator must not return one of its inputs.
     return [output.clone() if any(output is tensor for tensor in tensors) else output for output in outputs]
 
 
-def _defined() -> Any:
+def _define_operator() -> Any:
+    """Define ``fxonnx_functions::apply``; the operator exists as long as the returned library."""
     make: Callable[..., Any] = torch.library.Library
     library = make("fxonnx_functions", "DEF")
     library.define("apply(Tensor[] tensors, str name, int index) -> Tensor[]")
@@ -80,17 +81,19 @@ def _defined() -> Any:
     return library
 
 
-_LIBRARY = _defined()
+_LIBRARY = _define_operator()
 
 
-def call_whole(original: Callable[..., Any], cls: type[torch.autograd.Function], *args: Any, **kwargs: Any) -> Any:
-    """``Function.apply`` for the capture: a function with a ``symbolic`` becomes a single operator.
+def record_function_call(
+    original: Callable[..., Any], cls: type[torch.autograd.Function], *args: Any, **kwargs: Any
+) -> Any:
+    """Replacement of ``Function.apply``: record a function with a ``symbolic`` as a single operator.
 
     Args:
         original: ``Function.apply``, for functions without a ``symbolic``.
         cls: The function.
         *args: Its arguments.
-        **kwargs: Likewise.
+        **kwargs: Its keyword arguments.
     """
     calls: Any = _calls.get()
     positions = tuple(index for index, argument in enumerate(args) if isinstance(argument, Tensor))
@@ -105,11 +108,11 @@ def call_whole(original: Callable[..., Any], cls: type[torch.autograd.Function],
 
 
 @contextmanager
-def called_functions(calls: Sequence[FunctionCall]) -> Iterator[None]:
-    """For the body, the operators that stand for functions can be run.
+def recorded_function_calls(calls: Sequence[FunctionCall]) -> Iterator[None]:
+    """Make recorded autograd functions available to their operators inside the context.
 
     Args:
-        calls: The functions; a list, if more are to be added.
+        calls: The recorded calls; during a capture, a list to which new calls are appended.
     """
     token = _calls.set(calls)
     try:

@@ -1,4 +1,4 @@
-"""The call of torch.export, and what its failures mean to the user."""
+"""The call of torch.export, and the translation of its error messages to the user's parameters and lines."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from ..errors import CaptureError
 from .constraints.fixed_dims import fixed_dims_error
 from .constraints.guard_recorder import GuardLog, is_users, recorded_guards, source_line_of
 from .constraints.size_forms import canonical_sizes
-from .inputs.example_inputs import Inputs
-from .inputs.loop_bounds import note_examples
-from .inputs.meta_device import on_the_cpu
-from .inputs.preserve import preserved
-from .inputs.pytree_objects import assembled, dismantled
+from .inputs.example_inputs import BoundInputs
+from .inputs.loop_bounds import register_example_integers
+from .inputs.meta_device import meta_as_cpu
+from .inputs.preserve import preserve_model
+from .inputs.pytree_objects import flatten_objects, unflatten_objects
 from .patches import NestedTransform, capture_patches, closed_transforms
-from .shapes.dynamic_shapes import DimHint, DimSpec, Leaf, Shapes
-from .shapes.shared_dim_names import unify
+from .shapes.dynamic_shapes import DimHint, DimSpec, DynamicShapes, Leaf
+from .shapes.shared_dim_names import add_equality_guards
 
 __all__ = ["export_module"]
 
 MESSAGE_LINES = 8
 
-# What torch 2.13 says of a dim hint and of a Dim when tracing finds one size only.
+# Messages of torch 2.13 for a dim hint or a Dim that tracing specializes to one size.
 STATIC_PLACE = re.compile(r"static shape of (\d+) for dimension inputs\['(\w+)'\](.*?)(?:\.shape\[(\d+)\])?\.?$", re.M)
 STATIC_NAMES = (
     re.compile(r"^\s+(\w+) = (\d+)$", re.M),
@@ -45,47 +45,51 @@ _CPP_STACK = ("Exception raised from ", "frame #", "<omitting python frames>")
 
 
 def export_module(
-    model: torch.nn.Module, inputs: Inputs, shapes: Shapes, log: GuardLog | None = None
+    model: torch.nn.Module, inputs: BoundInputs, shapes: DynamicShapes, log: GuardLog | None = None
 ) -> ExportedProgram:
-    """Exports without Python tracing of the byte code first, and with it (``strict``) if that fails.
+    """Run torch.export in non-strict mode, and in strict mode (TorchDynamo) if that fails.
 
     Args:
         model: The model.
         inputs: The example inputs.
-        shapes: Which dims are to be dynamic.
-        log: Gets what torch assumes about the sizes.
+        shapes: The dynamic dims.
+        log: Receives the guards on the sizes.
 
     Raises:
-        CaptureError: If both fail, with the message of the first, or if the model fixes a dim that is dynamic.
+        CaptureError: If both modes fail, with the message of the first, or if the model specializes a dynamic dim.
     """
-    inputs = _distinct(inputs)
+    inputs = _without_duplicates(inputs)
     log = GuardLog() if log is None else log
     with recorded_guards(log), canonical_sizes():
-        return _export_somehow(model, inputs, shapes, log)
+        return _export_with_fallback(model, inputs, shapes, log)
 
 
-def _export_somehow(model: torch.nn.Module, inputs: Inputs, shapes: Shapes, log: GuardLog) -> ExportedProgram:
+def _export_with_fallback(
+    model: torch.nn.Module, inputs: BoundInputs, shapes: DynamicShapes, log: GuardLog
+) -> ExportedProgram:
     try:
-        return _export_refined(model, inputs, shapes, log)
+        return _export_with_refined_dims(model, inputs, shapes, log)
     except CaptureError:
         raise
-    except Exception as error:  # noqa: BLE001 - raised below unless the second way works
+    except Exception as error:  # noqa: BLE001 - raised below unless strict mode works
         first = error
     try:
-        return _export(model, inputs, shapes, _dim, strict=True)
-    except Exception:  # noqa: BLE001 - the first failure is the one that speaks of the user's code
-        raise _failure(first) from first
+        return _export(model, inputs, shapes, _torch_dim, strict=True)
+    except Exception:  # noqa: BLE001 - the first failure is the one that refers to the user's code
+        raise _capture_error(first) from first
 
 
-def _export_refined(model: torch.nn.Module, inputs: Inputs, shapes: Shapes, log: GuardLog) -> ExportedProgram:
-    """Exports; if torch finds that Dims have smaller ranges or follow from each other, exports with that."""
+def _export_with_refined_dims(
+    model: torch.nn.Module, inputs: BoundInputs, shapes: DynamicShapes, log: GuardLog
+) -> ExportedProgram:
+    """Export; if torch suggests smaller ranges for Dims or relations between them, export again with these."""
     whole_vmaps = False
     try:
         try:
-            return _export(model, inputs, shapes, _dim, strict=False)
+            return _export(model, inputs, shapes, _torch_dim, strict=False)
         except NestedTransform:
             whole_vmaps = True
-            return _export(model, inputs, shapes, _dim, strict=False, whole_vmaps=True)
+            return _export(model, inputs, shapes, _torch_dim, strict=False, whole_vmaps=True)
     except Exception as error:
         message = str(error)
         fixed = _fixed_dims(message, shapes)
@@ -94,13 +98,13 @@ def _export_refined(model: torch.nn.Module, inputs: Inputs, shapes: Shapes, log:
         refined = _refined_dims(message, shapes)
         if not refined:
             raise
-    return _export(model, inputs, shapes, lambda spec: _dim(spec, refined), strict=False, whole_vmaps=whole_vmaps)
+    return _export(model, inputs, shapes, lambda spec: _torch_dim(spec, refined), strict=False, whole_vmaps=whole_vmaps)
 
 
 def _export(
     model: torch.nn.Module,
-    inputs: Inputs,
-    shapes: Shapes,
+    inputs: BoundInputs,
+    shapes: DynamicShapes,
     dim_of: Callable[[DimSpec], Any],
     *,
     strict: bool,
@@ -108,14 +112,14 @@ def _export(
 ) -> ExportedProgram:
     tensors = [leaf for leaf in pytree.tree_leaves((inputs.args, inputs.kwargs)) if isinstance(leaf, torch.Tensor)]
     with (
-        preserved(model, tensors),
-        on_the_cpu(model, inputs) as inputs,
+        preserve_model(model, tensors),
+        meta_as_cpu(model, inputs) as inputs,
         capture_patches(strict=strict),
         closed_transforms(whole_vmaps=whole_vmaps),
     ):
-        model.forward = _of_tensors(model.forward, inputs, shapes, strict)
-        # Oblivious: an example size of 0 or 1 says nothing about a dynamic dim.
-        # The cache of fake tensors makes every result with symbolic sizes twice, in order to compare the two.
+        model.forward = _tensor_forward(model.forward, inputs, shapes, strict)
+        # Oblivious: torch would specialize dynamic dims whose example size is 0 or 1.
+        # With symbolic sizes the fake tensor cache only costs: it computes every result twice, to compare the two.
         cached = dynamo_config.fake_tensor_cache_enabled and shapes.is_static
         with (
             shape_config.patch(backed_size_oblivious=True),  # type: ignore[attr-defined]
@@ -131,11 +135,11 @@ def _export(
             )
 
 
-def _distinct(inputs: Inputs) -> Inputs:
-    """Copies a tensor that is given twice: torch.export tells inputs apart by identity."""
+def _without_duplicates(inputs: BoundInputs) -> BoundInputs:
+    """Clone repeated tensors, because torch.export distinguishes inputs by identity."""
     seen: set[int] = set()
 
-    def once(leaf: Any) -> Any:
+    def clone_repeated(leaf: Any) -> Any:
         if not isinstance(leaf, torch.Tensor):
             return leaf
         if id(leaf) in seen:
@@ -146,30 +150,32 @@ def _distinct(inputs: Inputs) -> Inputs:
     tensors = [leaf for leaf in pytree.tree_leaves((inputs.args, inputs.kwargs)) if isinstance(leaf, torch.Tensor)]
     if len({id(tensor) for tensor in tensors}) == len(tensors):
         return inputs
-    args, kwargs = pytree.tree_map(once, (inputs.args, inputs.kwargs))
+    args, kwargs = pytree.tree_map(clone_repeated, (inputs.args, inputs.kwargs))
     return replace(inputs, args=args, kwargs=kwargs)
 
 
-def _of_tensors(forward: Callable[..., Any], inputs: Inputs, shapes: Shapes, strict: bool) -> Callable[..., Any]:
-    """``forward`` as a function of containers of tensors, for the objects that it takes and returns.
+def _tensor_forward(
+    forward: Callable[..., Any], inputs: BoundInputs, shapes: DynamicShapes, strict: bool
+) -> Callable[..., Any]:
+    """Wrap ``forward`` so that it takes and returns pytrees of tensors in place of objects.
 
-    Its signature has the names of its ``**kwargs``; torch.export mixes the two up otherwise.
+    The wrapper's signature names the keywords of ``**kwargs``; torch.export assigns their specs wrongly otherwise.
     """
 
-    def forward_of_tensors(*args: Any, **kwargs: Any) -> Any:
+    def tensor_forward(*args: Any, **kwargs: Any) -> Any:
         if not strict:
-            note_examples((args, kwargs), (inputs.args, inputs.kwargs))
-            unify(shapes.shared, (args, kwargs))
+            register_example_integers((args, kwargs), (inputs.args, inputs.kwargs))
+            add_equality_guards(shapes.shared, (args, kwargs))
         if inputs.objects is not None:
-            args, kwargs = assembled(inputs.objects, (args, kwargs))
-        return dismantled(forward(*args, **kwargs))
+            args, kwargs = unflatten_objects(inputs.objects, (args, kwargs))
+        return flatten_objects(forward(*args, **kwargs))
 
-    forward_of_tensors.__signature__ = inputs.signature  # type: ignore[attr-defined]
-    return forward_of_tensors
+    tensor_forward.__signature__ = inputs.signature  # type: ignore[attr-defined]
+    return tensor_forward
 
 
-def _dim(spec: DimSpec, refined: Mapping[str, Any] | None = None) -> Any:
-    """What to tell torch: names are put on afterwards."""
+def _torch_dim(spec: DimSpec, refined: Mapping[str, Any] | None = None) -> Any:
+    """The spec for torch.export: a named dim is ``Dim.DYNAMIC``, since names are assigned after the capture."""
     if isinstance(spec, str):
         return Dim.DYNAMIC
     if not refined or isinstance(spec, DimHint):
@@ -180,8 +186,8 @@ def _dim(spec: DimSpec, refined: Mapping[str, Any] | None = None) -> Any:
     return spec.fn(refined[root.__name__]) if root.__name__ in refined else spec
 
 
-def _fixed_dims(message: str, shapes: Shapes) -> list[tuple[Leaf, int | None, int]]:
-    """Dims of which torch says that there is one size only."""
+def _fixed_dims(message: str, shapes: DynamicShapes) -> list[tuple[Leaf, int | None, int]]:
+    """Parse torch's message for dims that were specialized to one size."""
     by_place: dict[tuple[str, int | None], int] = {}
     for size, parameter, path, axis in STATIC_PLACE.findall(message):
         by_place[parameter + path, int(axis) if axis else None] = int(size)
@@ -200,8 +206,8 @@ def _fixed_dims(message: str, shapes: Shapes) -> list[tuple[Leaf, int | None, in
     return found
 
 
-def _refined_dims(message: str, shapes: Shapes) -> dict[str, Any]:
-    """The Dims that torch suggests instead of the user's: with a smaller range, or following from another one."""
+def _refined_dims(message: str, shapes: DynamicShapes) -> dict[str, Any]:
+    """Parse the Dims that torch suggests: with a smaller range, or derived from another Dim."""
     fixes = message.partition("Suggested fixes:")[2]
     dims = {
         root.__name__: root
@@ -223,8 +229,8 @@ def _refined_dims(message: str, shapes: Shapes) -> dict[str, Any]:
     return refined
 
 
-def _failure(error: Exception) -> CaptureError:
-    """torch's message, without its advice on torch's own switches, and where in the user's code it happened."""
+def _capture_error(error: Exception) -> CaptureError:
+    """The error for a failed export: torch's message without its debugging advice, and the user's line of code."""
     lines: list[str] = []
     for line in str(error).partition("The error above occurred when calling torch.export")[0].splitlines():
         if line.startswith(
@@ -236,11 +242,11 @@ def _failure(error: Exception) -> CaptureError:
     shown = "\n".join(f"  {line}".rstrip() for line in lines[:MESSAGE_LINES]).rstrip()
     location = _user_line(error)
     place = f"\n  at: {location}" if location else ""
-    return CaptureError(f"torch.export can not capture the model: {type(error).__name__}\n{shown}{place}")
+    return CaptureError(f"torch.export cannot capture the model: {type(error).__name__}\n{shown}{place}")
 
 
 def _user_line(error: Exception) -> str:
-    """The innermost line of code that is neither torch's, nor ours, nor Python's."""
+    """The innermost line of the traceback in the user's code, outside of torch, fxonnx and Python's library."""
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         if is_users(frame.filename):
             return str(source_line_of(frame.filename, frame.lineno or 0, frame.name))

@@ -12,7 +12,7 @@ from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
 
 from fxonnx_translations._torch_compat import TreeSpec, pytree
 
-from .._capture.inputs.pytree_objects import dismantled
+from .._capture.inputs.pytree_objects import flatten_objects
 from ..errors import ArgumentError
 
 __all__ = ["Call", "bind", "check_counted", "unflatten"]
@@ -57,7 +57,7 @@ def bind(
     parameters, positional = _parameters(exported_program)
     args, kwargs = _nested(exported_program, args, kwargs)
     signature = _signature(forward) if len(args) > positional else None
-    given = dismantled(_given(parameters, positional, args, kwargs, signature))
+    given = flatten_objects(_given(parameters, positional, args, kwargs, signature))
     expected = [
         spec.arg if isinstance(spec.arg, ConstantArgument) else node.meta.get("val")
         for spec, node in zip(

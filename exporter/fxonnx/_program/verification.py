@@ -12,10 +12,10 @@ from torch.onnx import TrainingMode
 
 from fxonnx_translations._torch_compat import pytree
 
-from .._capture.autograd_functions import FunctionCall, called_functions
+from .._capture.autograd_functions import FunctionCall, recorded_function_calls
 from .._capture.constraints.constraint import Limits
-from .._capture.inputs.preserve import preserved
-from .._capture.inputs.pytree_objects import assembled, dismantled
+from .._capture.inputs.preserve import preserve_model
+from .._capture.inputs.pytree_objects import flatten_objects, unflatten_objects
 from .._capture.patches import one_at_a_time
 from .._comparison import Row, compare, rows_table
 from .._options import in_mode
@@ -175,7 +175,7 @@ def _run_captured(program: VerifiableProgram, args: Any, kwargs: Any) -> list[An
     module = _isolated_module(program.exported_program)
     weights = {name: buffer.detach().clone() for name, buffer in module.named_buffers()} | dict(program.applied_weights)
     args, kwargs = tuple(_copied(args)), dict(_copied(kwargs))
-    with torch.no_grad(), called_functions(program.functions):
+    with torch.no_grad(), recorded_function_calls(program.functions):
         result = torch.func.functional_call(module, weights, args, kwargs, tie_weights=False)
         return _returned(result) + _final_states(program, module, weights, args, kwargs)
 
@@ -188,13 +188,13 @@ def _run_source(program: VerifiableProgram, args: Any, kwargs: Any) -> list[Any]
     weights = {name: buffer.detach().clone() for name, buffer in source.named_buffers()} | dict(program.applied_weights)
     args, kwargs = _copied(args), _copied(kwargs)
     # While another thread exports the same model, it has other weights.
-    with one_at_a_time(), torch.no_grad(), in_mode(source, program.mode), preserved(source, ()):
+    with one_at_a_time(), torch.no_grad(), in_mode(source, program.mode), preserve_model(source, ()):
         given = _with_numbers((args, kwargs), program.scalars)
         if program.objects is not None:
-            given = assembled(program.objects, given)
+            given = unflatten_objects(program.objects, given)
         # What is scripted takes no other weights; nor has it changed, then.
         is_scripted = any(isinstance(module, torch.jit.ScriptModule) for module in source.modules())
-        result = dismantled(
+        result = flatten_objects(
             source(*given[0], **given[1])
             if is_scripted and not program.applied_weights
             else torch.func.functional_call(source, weights, *given, tie_weights=False)

@@ -11,7 +11,7 @@ from torch.export import Dim, ExportedProgram
 from torch.export.graph_signature import ConstantArgument, InputKind
 
 from ...errors import CaptureError
-from ..shapes.dynamic_shapes import DimHint, DimSpec, Leaf, Shapes
+from ..shapes.dynamic_shapes import DimHint, DimSpec, DynamicShapes, Leaf
 from .constraint import Constraint, Limits, Place
 from .constraint_solver import text_of
 from .guard_recorder import GuardLog, SourceLine
@@ -82,8 +82,8 @@ def fixed_dims_error(fixed: Sequence[tuple[Leaf, int | None, int]], log: GuardLo
 
 
 def capture_without_fixed(
-    attempt: Callable[[Shapes], _Result], shapes: Shapes, *, strict: bool
-) -> tuple[_Result, Shapes, tuple[FixedDim, ...]]:
+    attempt: Callable[[DynamicShapes], _Result], shapes: DynamicShapes, *, strict: bool
+) -> tuple[_Result, DynamicShapes, tuple[FixedDim, ...]]:
     """Captures a model; dims that it turns out to fix are made static, as long as others stay dynamic.
 
     Args:
@@ -111,7 +111,7 @@ def capture_without_fixed(
             shapes = reduced
 
 
-def _without(shapes: Shapes, fixed: Sequence[FixedDim]) -> Shapes:
+def _without(shapes: DynamicShapes, fixed: Sequence[FixedDim]) -> DynamicShapes:
     """The dims without those that are fixed, and without those that are equal to them by name."""
     labels = {(dim.leaf.label, dim.axis) for dim in fixed}
     places = {
@@ -136,7 +136,7 @@ def _without(shapes: Shapes, fixed: Sequence[FixedDim]) -> Shapes:
     return replace(shapes, leaves=leaves, shared=shared)
 
 
-def _removed(before: Shapes, after: Shapes, known: Sequence[FixedDim]) -> tuple[FixedDim, ...]:
+def _removed(before: DynamicShapes, after: DynamicShapes, known: Sequence[FixedDim]) -> tuple[FixedDim, ...]:
     """The dims that were made static because their names are those of fixed dims."""
     labels = {dim.label for dim in known}
     lines = {dim.spec: dim.line for dim in known if isinstance(dim.spec, str)}

@@ -14,7 +14,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from fxonnx_translations._torch_compat import Mod, PythonMod, int_oo
 
-from ..shapes.dynamic_shapes import DimHint, DimSpec, Leaf, Shapes, SharedDim
+from ..shapes.dynamic_shapes import DimHint, DimSpec, DynamicShapes, Leaf, SharedDim
 from .constraint import Constraint, Limits, Place
 from .constraint_solver import Bounds, bounds_of, follows, multiple, normal_forms, text_of
 from .guard_recorder import Guard, GuardLog, SourceLine, guards_of_environment, line_of_node
@@ -34,7 +34,7 @@ _SOURCE = re.compile(r"L\['(\w+)'\](.*?)(?:\.size\(\)\[(\d+)\])?")
 
 def read_limits(
     program: ExportedProgram,
-    shapes: Shapes | None,
+    shapes: DynamicShapes | None,
     dim_names: Mapping[sympy.Symbol, str],
     log: GuardLog | None,
 ) -> Limits:

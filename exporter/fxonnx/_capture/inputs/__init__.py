@@ -1,1 +1,1 @@
-"""Example inputs: binding to the signature of ``forward``, names, pytrees and scalars."""
+"""Example inputs: binding to the signature of ``forward``, names, pytrees, objects and scalars."""

@@ -1,4 +1,4 @@
-"""The example inputs, bound to the parameters of ``forward``."""
+"""Binding of the example inputs to the parameters of ``forward``."""
 
 from __future__ import annotations
 
@@ -15,21 +15,28 @@ from torch.export.graph_signature import InputKind
 from fxonnx_translations._torch_compat import pytree
 
 from ...errors import ArgumentError
-from .pytree_objects import dismantled, is_object
+from .pytree_objects import flatten_objects, is_object
 
-__all__ = ["Inputs", "bind_inputs", "check_model", "expand", "inputs_of_program", "user_inputs"]
+__all__ = [
+    "BoundInputs",
+    "bind_example_inputs",
+    "check_model",
+    "expand_var_keyword",
+    "program_inputs",
+    "user_input_names",
+]
 
 
 @dataclass(frozen=True)
-class Inputs:
-    """Example inputs that fit a signature.
+class BoundInputs:
+    """Example inputs that match the signature of ``forward``.
 
     Attributes:
         args: Positional inputs.
-        kwargs: Keyword inputs, in the order the user gave them: it is the order of the graph inputs.
-        signature: Of ``forward``, with ``**kwargs`` replaced by the keywords that are given.
-        var_keyword: What the ``**kwargs`` parameter is called, if there is one.
-        objects: Positional and keyword inputs as they were given, if objects among them were taken apart.
+        kwargs: Keyword inputs, in the order the user gave them, which is the order of the graph inputs.
+        signature: Signature of ``forward``, with ``**kwargs`` replaced by the keywords that are passed.
+        var_keyword: Name of the ``**kwargs`` parameter, or None.
+        objects: The original positional and keyword inputs, if objects among them were flattened.
     """
 
     args: tuple[Any, ...]
@@ -39,7 +46,7 @@ class Inputs:
     objects: tuple[tuple[Any, ...], Mapping[str, Any]] | None = None
 
     def names(self) -> tuple[str, ...]:
-        """What to call each positional input: its parameter, or ``ys[1]`` for one of ``*ys``."""
+        """Name of each positional input: its parameter, or ``ys[1]`` for an element of ``*ys``."""
         positional: list[str] = []
         for parameter in self.signature.parameters.values():
             if parameter.kind == Parameter.VAR_POSITIONAL:
@@ -49,8 +56,8 @@ class Inputs:
                 positional.append(parameter.name)
         return tuple(positional[: len(self.args)])
 
-    def stand_ins(self) -> frozenset[int]:
-        """The ``id`` of every dict that stands for an object that was taken apart."""
+    def flattened_object_ids(self) -> frozenset[int]:
+        """The ``id`` of every dict in ``args`` and ``kwargs`` that replaces a flattened object."""
         if self.objects is None:
             return frozenset()
         leaves, structure = pytree.tree_flatten(self.objects)
@@ -59,7 +66,7 @@ class Inputs:
 
 
 def check_model(model: Any) -> None:
-    """Checks that torch.export can work with the model at all.
+    """Reject models of a type that torch.export does not accept.
 
     Raises:
         ArgumentError: If it is neither an nn.Module, a scripted function nor an ExportedProgram.
@@ -78,43 +85,44 @@ def check_model(model: Any) -> None:
     raise ArgumentError("model", f"expected an nn.Module or an ExportedProgram, got a {type(model).__name__}")
 
 
-def bind_inputs(model: torch.nn.Module, args: Any, kwargs: Any) -> Inputs:
-    """Binds the example inputs to ``forward``.
+def bind_example_inputs(model: torch.nn.Module, args: Any, kwargs: Any) -> BoundInputs:
+    """Bind the example inputs to ``forward``.
 
-    As in torch.onnx, a dict that ends ``args`` while ``kwargs`` is empty may stand for the keyword inputs. It does
-    when only that reading fits the signature; when both fit, a dict whose keys are all parameters that are not given
-    yet is read as keywords, any other one as an input.
+    As in torch.onnx, a dict at the end of ``args`` may hold the keyword inputs if ``kwargs`` is empty. It does if only
+    this reading matches the signature; if both match, a dict whose keys are all parameters without a value is read as
+    keywords, any other dict as an input.
 
     Raises:
-        ArgumentError: If ``args`` is no tuple, ``kwargs`` no dict with string keys, or both do not fit ``forward``.
+        ArgumentError: If ``args`` is not a tuple, ``kwargs`` is not a dict with string keys, or they do not match the
+            signature of ``forward``.
     """
-    positional = _positional(args)
-    keywords = _keywords(kwargs)
+    positional = _check_args(args)
+    keywords = _check_kwargs(kwargs)
     try:
         signature = inspect.signature(model.forward)
     except (TypeError, ValueError) as error:
-        raise ArgumentError("model", f"the signature of its forward can not be read: {error}") from error
+        raise ArgumentError("model", f"the signature of its forward cannot be read: {error}") from error
     if positional and not keywords and isinstance(positional[-1], dict) and _keys_are_names(positional[-1]):
         trailing: dict[str, Any] = positional[-1]
-        literal = _misfit(signature, positional, {})
-        reading = _misfit(signature, positional[:-1], trailing)
+        literal = _binding_error(signature, positional, {})
+        reading = _binding_error(signature, positional[:-1], trailing)
         if reading is None and (literal is not None or _names_parameters(signature, trailing)):
             positional, keywords = positional[:-1], trailing
-    problem = _misfit(signature, positional, keywords)
+    problem = _binding_error(signature, positional, keywords)
     if problem is not None:
         wrong = "kwargs" if "keyword" in problem else "args"
         raise ArgumentError(
             wrong,
-            f"the example inputs do not fit {type(model).__name__}.forward{signature}: {problem}",
-            hint="args holds the positional inputs in order, kwargs the others by name",
+            f"the example inputs do not match {type(model).__name__}.forward{signature}: {problem}",
+            hint="pass positional inputs in order in args and keyword inputs by name in kwargs",
         )
     given = (positional, keywords)
-    args, keywords_of_tensors = plain = dismantled(given)
+    args, tensor_kwargs = plain = flatten_objects(given)
     objects = None if plain is given else given
-    return Inputs(args, keywords_of_tensors, *expand(signature, keywords), objects)
+    return BoundInputs(args, tensor_kwargs, *expand_var_keyword(signature, keywords), objects)
 
 
-def _positional(args: Any) -> tuple[Any, ...]:
+def _check_args(args: Any) -> tuple[Any, ...]:
     if isinstance(args, torch.Tensor):
         return (args,)
     if isinstance(args, tuple):
@@ -128,7 +136,7 @@ def _positional(args: Any) -> tuple[Any, ...]:
     raise ArgumentError("args", f"expected a tuple or a tensor, got a {type(args).__name__}", hint=hint)
 
 
-def _keywords(kwargs: Any) -> dict[str, Any]:
+def _check_kwargs(kwargs: Any) -> dict[str, Any]:
     if kwargs is None:
         return {}
     if not isinstance(kwargs, Mapping):
@@ -149,7 +157,7 @@ def _names_parameters(signature: Signature, keywords: Mapping[str, Any]) -> bool
     )
 
 
-def _misfit(signature: Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+def _binding_error(signature: Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
     try:
         signature.bind(*args, **kwargs)
     except TypeError as error:
@@ -157,8 +165,8 @@ def _misfit(signature: Signature, args: tuple[Any, ...], kwargs: Mapping[str, An
     return None
 
 
-def expand(signature: Signature, keywords: Mapping[str, Any]) -> tuple[Signature, str | None]:
-    """Replaces ``**kwargs`` by the keywords that go into it."""
+def expand_var_keyword(signature: Signature, keywords: Mapping[str, Any]) -> tuple[Signature, str | None]:
+    """Replace ``**kwargs`` in a signature by the keywords that are passed through it."""
     variable = next((p for p in signature.parameters.values() if p.kind == Parameter.VAR_KEYWORD), None)
     if variable is None:
         return signature, None
@@ -168,13 +176,13 @@ def expand(signature: Signature, keywords: Mapping[str, Any]) -> tuple[Signature
     return Signature([*named, *extra]), variable.name
 
 
-def user_inputs(program: ExportedProgram) -> list[str]:
-    """What the placeholders of the inputs are called, constants among them."""
+def user_input_names(program: ExportedProgram) -> list[str]:
+    """Placeholder names of the user inputs, including those of constants."""
     return [spec.arg.name for spec in program.graph_signature.input_specs if spec.kind == InputKind.USER_INPUT]
 
 
-def inputs_of_program(program: ExportedProgram) -> Inputs:
-    """The inputs of an ExportedProgram, with the fake tensors of its placeholders in place of examples."""
+def program_inputs(program: ExportedProgram) -> BoundInputs:
+    """Bound inputs of an ExportedProgram, with the fake tensors of its placeholders as examples."""
     placeholders = program.graph.find_nodes(op="placeholder")
     values = [
         node.meta.get("val")
@@ -183,14 +191,14 @@ def inputs_of_program(program: ExportedProgram) -> Inputs:
     ]
     in_spec = program.call_spec.in_spec
     if in_spec is None:
-        raise ArgumentError("model", "the ExportedProgram does not say how it is called")
+        raise ArgumentError("model", "the ExportedProgram has no call_spec.in_spec, the structure of its inputs")
     args, kwargs = pytree.tree_unflatten(values, in_spec)
     signature = program.module_call_graph[0].signature
     known = signature.forward_arg_names if signature is not None else None
     names = [name for name in known or () if name not in kwargs]
     if len(names) != len(args):
-        # One name stands for all of *args.
+        # torch has one name for all of *args.
         names = [f"arg{index}" for index in range(len(args))]
     parameters = [Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in names]
     parameters += [Parameter(name, Parameter.KEYWORD_ONLY) for name in kwargs]
-    return Inputs(tuple(args), kwargs, Signature(parameters))
+    return BoundInputs(tuple(args), kwargs, Signature(parameters))

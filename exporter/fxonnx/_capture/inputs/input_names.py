@@ -1,4 +1,4 @@
-"""Names of inputs and outputs by where they are in what ``forward`` takes and returns."""
+"""Names of graph inputs and outputs, derived from pytree paths in the arguments and results of ``forward``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
 from fxonnx_translations._torch_compat import pytree
 
 from ..shapes.dynamic_shapes import Leaf
-from .example_inputs import Inputs
+from .example_inputs import BoundInputs
 from .pytree_objects import is_object
 
 __all__ = [
@@ -23,12 +23,12 @@ __all__ = [
 ]
 
 
-# What a language model returns for the next call, where its own name is that of an input.
-_PRESENT = {"past_key_values": "present", "cache_params": "present"}
+# Caches that a language model takes and returns under one name: the output is renamed, as in optimum.
+_CACHE_OUTPUT_NAMES = {"past_key_values": "present", "cache_params": "present"}
 
 
-def input_paths(program: ExportedProgram, inputs: Inputs, leaves: tuple[Leaf, ...]) -> dict[str, str]:
-    """Placeholder to path, ``past_key_values.0.key``, for the parts of objects; other inputs keep torch's names."""
+def input_paths(program: ExportedProgram, inputs: BoundInputs, leaves: tuple[Leaf, ...]) -> dict[str, str]:
+    """Placeholder to path (``past_key_values.0.key``) for inputs in objects; other inputs keep torch's names."""
     if inputs.objects is None:
         return {}
     args, kwargs = inputs.objects
@@ -43,14 +43,14 @@ def input_paths(program: ExportedProgram, inputs: Inputs, leaves: tuple[Leaf, ..
 
 
 def _dotted(label: str) -> str:
-    """``caches[0]['1.key']`` as ``caches.0.1.key``."""
+    """Convert a label to a dotted path: ``caches[0]['1.key']`` to ``caches.0.1.key``."""
     return label.replace("['", ".").replace("[", ".").replace("']", "").replace("]", "")
 
 
 def output_paths(program: ExportedProgram) -> Mapping[int, str]:
-    """Position among the user's outputs to name, for outputs in a dict, a dataclass or an object.
+    """Index of the user output to dotted path, for outputs in a dict, a dataclass or an object.
 
-    Positions in lists and tuples alone say less than the name of the operator does, and give no name.
+    A path of list and tuple indices only is left out: the name of the operator is more informative.
     """
     structure = program.call_spec.out_spec
     if structure is None:
@@ -67,20 +67,20 @@ def output_paths(program: ExportedProgram) -> Mapping[int, str]:
         if not any(isinstance(name, str) for name in names):
             continue
         first = str(names[0])
-        if first in _PRESENT and any(name == first or name.startswith(f"{first}_") for name in taken):
-            names[0] = _PRESENT[first]
+        if first in _CACHE_OUTPUT_NAMES and any(name == first or name.startswith(f"{first}_") for name in taken):
+            names[0] = _CACHE_OUTPUT_NAMES[first]
         found[position] = ".".join(map(str, names))
     return found
 
 
 def _leaf_paths(tree: Any) -> Iterator[list[str | int]]:
-    """The path of every leaf; not pytree's own, which refuses containers that are registered without names."""
+    """Path of every leaf. pytree's own function rejects containers that are registered without keys."""
     node = pytree.SUPPORTED_NODES.get(pytree._get_node_type(tree))
     if node is None:
         yield []
         return
     if node.flatten_with_keys_fn is not None:
-        parts = [(_key(entry), child) for entry, child in node.flatten_with_keys_fn(tree)[0]]
+        parts = [(_path_step(entry), child) for entry, child in node.flatten_with_keys_fn(tree)[0]]
     else:
         children, _ = node.flatten_fn(tree)
         is_named = isinstance(tree, Mapping) and len(tree) == len(children)
@@ -90,18 +90,18 @@ def _leaf_paths(tree: Any) -> Iterator[list[str | int]]:
             yield [name, *path]
 
 
-def _key(entry: Any) -> str | int:
+def _path_step(entry: Any) -> str | int:
     if isinstance(entry, pytree.SequenceKey):
         return int(entry.idx)
     return str(entry.key if isinstance(entry, pytree.MappingKey) else getattr(entry, "name", entry))
 
 
-# What pytree.keystr writes: a repr of the key in brackets, or an attribute.
-_STEP = re.compile(r"""\[('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^\]]*)\]|\.(\w+)""")
+# One step of the output of pytree.keystr: the repr of a key in brackets, or an attribute.
+_PATH_STEP = re.compile(r"""\[('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^\]]*)\]|\.(\w+)""")
 
 
 def graph_names(leaves: Sequence[Leaf]) -> list[str]:
-    """The names torch.export gives to the graph inputs: ``x_a_0`` for ``x['a'][0]``, ``x_a_0_1`` if that is taken."""
+    """Placeholder names as torch.export assigns them: ``x_a_0`` for ``x['a'][0]``, ``x_a_0_1`` if that is taken."""
     names: list[str] = []
     for leaf in leaves:
         wanted = dotted_name(leaf, "_", other="_").lower()
@@ -114,15 +114,15 @@ def graph_names(leaves: Sequence[Leaf]) -> list[str]:
 
 
 def dotted_name(leaf: Leaf, separator: str = ".", other: str | None = None) -> str:
-    """Parameter and path of a leaf as one word: ``x.a.0`` for ``x['a'][0]``.
+    """Join the parameter and the path of a leaf: ``x.a.0`` for ``x['a'][0]``.
 
     Args:
         leaf: The leaf.
-        separator: What stands between two steps of the path.
-        other: What stands for characters that are neither letters nor digits; they stay if it is None.
+        separator: Separator between the steps of the path.
+        other: Replacement for characters other than letters and digits; None keeps them.
     """
     steps = [leaf.parameter]
-    for key, field in _STEP.findall(leaf.path):
+    for key, field in _PATH_STEP.findall(leaf.path):
         steps.append(key[1:-1] if key[:1] in ("'", '"') else key or field)
     if other is not None:
         steps = [re.sub(r"[^a-zA-Z0-9]", other, step) for step in steps]

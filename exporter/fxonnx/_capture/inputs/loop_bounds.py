@@ -1,4 +1,4 @@
-"""Inputs that the model counts with in Python: ``for i in range(n)`` with a tensor ``n``."""
+"""Tensor inputs used as Python loop bounds (``for i in range(n)``)."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ import torch
 
 from fxonnx_translations._torch_compat import pytree
 
-__all__ = ["ExampleNumbers", "counted_inputs", "example_index", "note_examples"]
+__all__ = ["ExampleIntegers", "example_index", "recorded_loop_bounds", "register_example_integers"]
 
 
 @dataclass
-class ExampleNumbers:
-    """The integers among the example inputs, while the model is captured.
+class ExampleIntegers:
+    """The integer tensors among the example inputs of the current capture.
 
     Attributes:
-        known: Identity of what stands for an input to its position among the leaves and its value.
-        used: Position to value of those that the model has counted with.
+        known: ``id`` of the traced tensor to leaf index and value of the example.
+        used: Leaf index to value of the inputs that were used as a Python integer.
     """
 
     known: dict[int, tuple[int, int]] = field(default_factory=dict)
     used: dict[int, int] = field(default_factory=dict)
 
 
-_numbers: ContextVar[ExampleNumbers | None] = ContextVar("fxonnx_example_numbers", default=None)
+_numbers: ContextVar[ExampleIntegers | None] = ContextVar("fxonnx_example_numbers", default=None)
 
 
 @contextmanager
-def counted_inputs() -> Iterator[Mapping[int, int]]:
-    """Notes which inputs the model counts with in the body.
+def recorded_loop_bounds() -> Iterator[Mapping[int, int]]:
+    """Record the inputs that the model uses as Python integers inside the context.
 
     Yields:
-        Position among the leaves of the inputs to value of the inputs that were asked.
+        Leaf index to value of these inputs; filled while the context is active.
     """
-    numbers = ExampleNumbers()
+    numbers = ExampleIntegers()
     token = _numbers.set(numbers)
     try:
         yield numbers.used
@@ -48,7 +48,7 @@ def counted_inputs() -> Iterator[Mapping[int, int]]:
 
 
 def example_index(original: Callable[[torch.Tensor], int], tensor: torch.Tensor) -> int:
-    """``Tensor.__index__`` for the capture: an input has the value that the example has."""
+    """Replacement of ``Tensor.__index__``: return the example value of an input."""
     numbers = _numbers.get()
     known = None if numbers is None else numbers.known.get(id(tensor))
     if numbers is None or known is None:
@@ -57,17 +57,17 @@ def example_index(original: Callable[[torch.Tensor], int], tensor: torch.Tensor)
     return known[1]
 
 
-def note_examples(given: Any, examples: Any) -> None:
-    """Says which tensors of a call stand for which examples.
+def register_example_integers(given: Any, examples: Any) -> None:
+    """Associate the traced tensors of a call with the integers among the example inputs.
 
     Args:
-        given: Positional and keyword arguments of the call.
-        examples: Those of the example inputs.
+        given: Positional and keyword arguments of the traced call.
+        examples: Positional and keyword example inputs.
     """
     numbers = _numbers.get()
     if numbers is None:
         return
-    # What stood for an input when an earlier attempt was made may be gone, and its identity that of something else.
+    # Traced tensors of an earlier attempt may be freed and their ids reused.
     numbers.known.clear()
     leaves = zip(pytree.tree_leaves(given), pytree.tree_leaves(examples), strict=False)
     for position, (leaf, example) in enumerate(leaves):

@@ -1,4 +1,4 @@
-"""Models on the meta device, whose weights have no values, are captured as if they were on the CPU."""
+"""Capture of meta-device models with CPU fake tensors."""
 
 from __future__ import annotations
 
@@ -10,20 +10,23 @@ import torch
 
 from fxonnx_translations._torch_compat import FakeTensor, FakeTensorMode, pytree
 
-from .example_inputs import Inputs
+from .example_inputs import BoundInputs
 
-__all__ = ["on_the_cpu"]
+__all__ = ["meta_as_cpu"]
 
 
 @contextmanager
-def on_the_cpu(model: torch.nn.Module, inputs: Inputs) -> Iterator[Inputs]:
-    """For the body, tensors on the meta device are fake ones of the CPU, as far as the model can tell.
+def meta_as_cpu(model: torch.nn.Module, inputs: BoundInputs) -> Iterator[BoundInputs]:
+    """Replace tensors on the meta device by CPU fake tensors inside the context.
 
-    Otherwise what forward makes on its own (``torch.arange(n)``) would be of another device than its weights.
+    Otherwise tensors that forward creates (``torch.arange(n)``) would be on a different device than the weights.
 
     Args:
-        model: Its parameters and buffers are again those it had afterwards; tied ones are tied in the body, too.
+        model: The model; its parameters and buffers are restored on exit. Tied weights remain tied.
         inputs: The example inputs.
+
+    Yields:
+        The example inputs with fake tensors.
     """
     before = [
         (tensors, name, tensor)
@@ -39,7 +42,7 @@ def on_the_cpu(model: torch.nn.Module, inputs: Inputs) -> Iterator[Inputs]:
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     made: dict[int, torch.Tensor] = {}
 
-    def imagined(tensor: torch.Tensor) -> torch.Tensor:
+    def as_cpu_fake(tensor: torch.Tensor) -> torch.Tensor:
         if not _is_meta(tensor):
             return tensor
         if id(tensor) not in made:
@@ -51,9 +54,9 @@ def on_the_cpu(model: torch.nn.Module, inputs: Inputs) -> Iterator[Inputs]:
 
     try:
         for tensors, name, tensor in before:
-            tensors[name] = imagined(tensor)  # type: ignore[assignment]
-        args, kwargs = pytree.tree_map_only(torch.Tensor, imagined, (inputs.args, inputs.kwargs))
-        # The export may be inside of ``with torch.device("meta")``, too.
+            tensors[name] = as_cpu_fake(tensor)  # type: ignore[assignment]
+        args, kwargs = pytree.tree_map_only(torch.Tensor, as_cpu_fake, (inputs.args, inputs.kwargs))
+        # The user may export inside of ``with torch.device("meta")``.
         with torch.device("cpu"):
             yield replace(inputs, args=args, kwargs=kwargs)
     finally:

@@ -1,4 +1,4 @@
-"""``more_inputs``: further examples, which say what is dynamic by being different."""
+"""``more_inputs``: inference of dynamic dims from additional examples of different sizes."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ import torch
 from torch.export import Dim
 
 from ...errors import ArgumentError
-from ..shapes.dynamic_dims import Aligned, Call, extend
-from ..shapes.dynamic_shapes import DimHint, Leaf, Shapes, check_example, settled
+from ..shapes.dynamic_dims import AlignedCalls, ExampleCall, align_more_inputs
+from ..shapes.dynamic_shapes import DimHint, DynamicShapes, Leaf, check_example, settled
 
 __all__ = ["Examples", "add_examples"]
 
 Examples = Sequence[tuple[tuple[Any, ...] | torch.Tensor, Mapping[str, Any] | None]]
-"""Positional and keyword inputs of each further example."""
+"""Positional and keyword inputs of each additional example."""
 
 _ARGUMENT = "more_inputs"
 
 
-def add_examples(shapes: Shapes, more_inputs: Examples) -> tuple[Shapes, tuple[Call, ...]]:
-    """Makes dynamic what differs between the examples, under the user's names where there are any.
+def add_examples(shapes: DynamicShapes, more_inputs: Examples) -> tuple[DynamicShapes, tuple[ExampleCall, ...]]:
+    """Mark the dims that differ between the examples as dynamic, under the user's names if they have any.
 
     Args:
-        shapes: The first example, and what ``dynamic_shapes`` says of it.
-        more_inputs: The others.
+        shapes: The first example with its ``dynamic_shapes``.
+        more_inputs: The additional examples.
 
     Returns:
-        All that is dynamic, and the other examples as the exported program takes them.
+        The extended shapes, and the additional examples in the form that the exported program takes.
 
     Raises:
-        ArgumentError: If an example does not fit the first one, or contradicts ``dynamic_shapes``.
+        ArgumentError: If an example does not match the first one, or contradicts ``dynamic_shapes``.
     """
     calls = [_call(example) for example in more_inputs]
-    aligned = extend(shapes.inputs, shapes.leaves, calls, _ARGUMENT)
+    aligned = align_more_inputs(shapes.inputs, shapes.leaves, calls, _ARGUMENT)
     for values in aligned.calls:
         check_example(shapes.leaves, [values.get(leaf.label) for leaf in shapes.leaves])
     dims = aligned.dims()
@@ -57,7 +57,7 @@ def add_examples(shapes: Shapes, more_inputs: Examples) -> tuple[Shapes, tuple[C
     return settled(leaves, shapes.inputs), others
 
 
-def _call(example: Any) -> Call:
+def _call(example: Any) -> ExampleCall:
     if not isinstance(example, tuple | list) or len(example) != 2:
         kind = type(example).__name__
         raise ArgumentError(
@@ -76,7 +76,7 @@ def _call(example: Any) -> Call:
 
 
 def _name(spec: Any) -> str | None:
-    """The name a spec gives to its own size; that of a derived Dim is an expression."""
+    """The dim name of a spec; None for hints and for derived Dims, whose name is an expression."""
     if spec is None or isinstance(spec, DimHint):
         return None
     if isinstance(spec, Dim):
@@ -84,12 +84,12 @@ def _name(spec: Any) -> str | None:
     return str(spec)
 
 
-def _contradiction(leaf: Leaf, axis: int | None, aligned: Aligned) -> ArgumentError:
+def _contradiction(leaf: Leaf, axis: int | None, aligned: AlignedCalls) -> ArgumentError:
     values = [values[leaf.label] for values in aligned.calls if leaf.label in values]
     sizes = dict.fromkeys(value if axis is None else int(value.shape[axis]) for value in values)
     place = leaf.label if axis is None else f"axis {axis} of {leaf.label}"
     return ArgumentError(
         _ARGUMENT,
         f"{place} is static in dynamic_shapes, but the examples have {', '.join(map(str, sizes))}",
-        hint="give it a name in dynamic_shapes, or leave it out there",
+        hint="name it in dynamic_shapes, or remove its spec",
     )

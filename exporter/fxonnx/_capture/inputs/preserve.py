@@ -1,4 +1,4 @@
-"""The user's model and inputs, the same after the capture as before."""
+"""Restore the user's model and inputs after a capture."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 
-__all__ = ["preserved"]
+__all__ = ["preserve_model"]
 
-# How many plain objects deep the walk follows attributes of attributes: enough for caches and configurations of a
-# module, and a bound on what a reference to a logger or a data set can cost.
+# Depth to which attributes of plain objects are followed: enough for caches and configurations of a module, and a
+# limit on the cost of a reference to a logger or a data set.
 OBJECT_DEPTH = 3
 
 _OPAQUE = (type, types.ModuleType, types.FunctionType, types.MethodType, types.BuiltinFunctionType, enum.Enum)
@@ -24,7 +24,7 @@ _ATOMS = frozenset({int, float, complex, bool, str, bytes, type(None), torch.dty
 
 @dataclass
 class _Snapshot:
-    """What a module tree refers to; tensors are referred to, not copied, unless they are plain attributes."""
+    """Attributes and containers of a module tree. Only tensors that are plain attributes are copied."""
 
     attributes: list[tuple[Any, dict[str, Any]]] = field(default_factory=list)
     mappings: list[tuple[Any, dict[Any, Any]]] = field(default_factory=list)
@@ -35,9 +35,9 @@ class _Snapshot:
     seen: set[int] = field(default_factory=set)
 
     def take(self, model: torch.nn.Module) -> None:
-        """Records the model, its submodules, and what hangs on their attributes."""
+        """Record the model, its submodules, and the objects reachable from their attributes."""
         for tensor in (*model.parameters(), *model.buffers()):
-            # torch.export works on fake copies of these, so their values are safe.
+            # torch.export traces fake copies of these, so their values cannot change.
             self.seen.add(id(tensor))
             self.requires_grad.append((tensor, tensor.requires_grad))
         self._visit(model, OBJECT_DEPTH)
@@ -48,7 +48,7 @@ class _Snapshot:
             return
         self.seen.add(id(value))
         if isinstance(value, torch.Tensor):
-            # Tracing runs in-place writes to tensors that are plain attributes for real.
+            # In-place ops on tensors that are plain attributes do change them during tracing.
             if not value.is_inference():
                 self.tensors.append((value, value.detach().clone(), value._version))
             return
@@ -78,7 +78,7 @@ class _Snapshot:
                 self._visit(value, depth)
 
     def restore(self) -> None:
-        """Puts everything back that is not as it was."""
+        """Restore everything that has changed."""
         for owner, attributes in self.attributes:
             _refill(vars(owner), attributes)
         for mapping, items in self.mappings:
@@ -108,11 +108,11 @@ def _refill(mapping: dict[Any, Any], items: dict[Any, Any]) -> None:
 
 
 @contextmanager
-def preserved(model: torch.nn.Module, tensors: Iterable[torch.Tensor]) -> Iterator[None]:
-    """Undoes on exit, after an error as well, what the body does to the model.
+def preserve_model(model: torch.nn.Module, tensors: Iterable[torch.Tensor]) -> Iterator[None]:
+    """Restore the model and the inputs on exit, including exit by an exception.
 
-    Covered are attributes of all submodules, the containers and plain objects they hold, values of tensors that are
-    plain attributes, ``requires_grad`` of parameters and buffers, and marks left on the inputs; besides the model, the
+    Covers the attributes of all submodules, the containers and plain objects they hold, the values of tensors that are
+    plain attributes, ``requires_grad`` of parameters and buffers, and attributes of the inputs; besides the model, the
     grad mode and the default dtype.
 
     Args:

@@ -1,8 +1,8 @@
-"""Objects that torch knows no structure of, such as caches: taken apart into tensors, and put together again.
+"""Flatten and unflatten objects that are not registered as pytree nodes, such as caches.
 
-A model captured by torch.export takes and returns containers of tensors. An object of any other class is replaced by a
-dict from the path of each of its tensors to the tensor; while the model is captured, ``forward`` is given a copy of the
-object with the traced tensors in their places. Nothing is registered with torch.
+A model captured by torch.export takes and returns pytrees of tensors. An object of any other class is flattened to a
+dict from path to tensor; during the capture, ``forward`` receives a copy of the object with the traced tensors. Nothing
+is registered with torch.
 """
 
 from __future__ import annotations
@@ -16,72 +16,72 @@ import torch
 
 from fxonnx_translations._torch_compat import pytree
 
-from ..shapes.cache_lengths import for_any_length
+from ..shapes.cache_lengths import make_mask_sizes_symbolic
 
-__all__ = ["COUNTERS", "assembled", "dismantled", "is_object", "parts_of"]
+__all__ = ["COUNTERS", "flatten_objects", "is_object", "object_parts", "unflatten_objects"]
 
-_LEAVES = (torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool, torch.dtype, torch.device, torch.layout)
-_NUMBERS = (bool, int, float, complex, str, bytes, type(None), torch.memory_format)
-# Counters of a cache's tokens: they change from call to call as the tensors do.
+_TENSOR_TYPES = (torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool, torch.dtype, torch.device, torch.layout)
+_CONSTANT_TYPES = (bool, int, float, complex, str, bytes, type(None), torch.memory_format)
+# Token counters of a cache, which change from call to call as its tensors do.
 COUNTERS = frozenset({"cumulative_length", "cumulative_length_int"})
-# A number of the configuration that transformers keeps as a tensor.
-_CONFIGURATION = frozenset({"_sliding_window_tensor"})
-# The layers of caches are numbered as they are in every exported language model: past_key_values.0.key.
-_NAMES = MappingProxyType({"layers": "", "keys": "key", "values": "value"})
+# A configuration constant that transformers stores as a tensor.
+_CONFIGURATION_TENSORS = frozenset({"_sliding_window_tensor"})
+# Attribute names to path steps, as in other exported language models: past_key_values.0.key.
+_PATH_NAMES = MappingProxyType({"layers": "", "keys": "key", "values": "value"})
 
 
 def is_object(value: Any) -> bool:
-    """Whether a value is an object with tensors in it that torch can not take apart."""
-    if isinstance(value, (*_LEAVES, *_NUMBERS)) or _is_container(value):
+    """Whether a value is an object that holds tensors and is not a pytree node."""
+    if isinstance(value, (*_TENSOR_TYPES, *_CONSTANT_TYPES)) or _is_pytree_node(value):
         return False
     if isinstance(value, type | torch.nn.Module) or callable(value):
         return False
-    return bool(parts_of(value))
+    return bool(object_parts(value))
 
 
-def _is_container(value: Any) -> bool:
+def _is_pytree_node(value: Any) -> bool:
     return pytree._get_node_type(value) in pytree.SUPPORTED_NODES
 
 
-def dismantled(value: Any) -> Any:
-    """A pytree in which every object is a dict of its parts; other values are returned as they are."""
+def flatten_objects(value: Any) -> Any:
+    """Replace every object in a pytree by the dict of its parts; return the value itself if there is none."""
     leaves, structure = pytree.tree_flatten(value)
     if not any(map(is_object, leaves)):
         return value
-    return pytree.tree_unflatten([parts_of(leaf) if is_object(leaf) else leaf for leaf in leaves], structure)
+    return pytree.tree_unflatten([object_parts(leaf) if is_object(leaf) else leaf for leaf in leaves], structure)
 
 
-def assembled(example: Any, parts: Any) -> Any:
-    """The inverse of :func:`dismantled`.
+def unflatten_objects(example: Any, parts: Any) -> Any:
+    """Rebuild objects from their parts, the inverse of :func:`flatten_objects`.
 
     Args:
-        example: The value that was taken apart; its objects are copied, not changed.
-        parts: What it was taken apart to, with other tensors.
+        example: The original value; its objects are copied, not mutated.
+        parts: The flattened value, with other tensors.
     """
     leaves, structure = pytree.tree_flatten(example)
     if not any(map(is_object, leaves)):
         return parts
     given = structure.flatten_up_to(parts)
-    made = [_with(leaf, new) if is_object(leaf) else new for leaf, new in zip(leaves, given, strict=True)]
+    made = [_with_parts(leaf, new) if is_object(leaf) else new for leaf, new in zip(leaves, given, strict=True)]
     return pytree.tree_unflatten(made, structure)
 
 
-def _with(value: Any, parts: Mapping[str, Any]) -> Any:
-    return _Walk(lambda path, _: parts[path]).copy(value)
+def _with_parts(value: Any, parts: Mapping[str, Any]) -> Any:
+    return _ObjectCopier(lambda path, _: parts[path]).copy(value)
 
 
-def parts_of(value: Any) -> dict[str, Any]:
-    """Path to tensor or counter, in the order in which the object holds them; what it holds twice is there once."""
+def object_parts(value: Any) -> dict[str, Any]:
+    """Path to tensor or counter, in the order of the object's attributes; a shared tensor has its first path only."""
     found: dict[str, Any] = {}
-    _Walk(lambda path, part: found.setdefault(path, part)).copy(value)
+    _ObjectCopier(lambda path, part: found.setdefault(path, part)).copy(value)
     return found
 
 
-class _Walk:
-    """Copies an object with other parts.
+class _ObjectCopier:
+    """Copier of objects that replaces their parts.
 
     Args:
-        replace: Gives the new part for the path and the old part.
+        replace: Function from path and part to the new part.
     """
 
     def __init__(self, replace: Callable[[str, Any], Any]) -> None:
@@ -89,16 +89,16 @@ class _Walk:
         self._copies: dict[int, Any] = {}
 
     def copy(self, value: Any, name: str = "", path: str = "") -> Any:
-        """The value with its parts replaced, and everything that holds no parts as it is."""
+        """Copy a value with its parts replaced; values without parts are not copied."""
         if isinstance(value, torch.Tensor):
-            if name in _CONFIGURATION:
+            if name in _CONFIGURATION_TENSORS:
                 return value
             if id(value) not in self._copies:
                 self._copies[id(value)] = self._replace(path, value)
             return self._copies[id(value)]
         if name in COUNTERS and isinstance(value, int | torch.SymInt):
             return self._replace(path, value)
-        if isinstance(value, (*_LEAVES, *_NUMBERS, type, torch.nn.Module)) or callable(value):
+        if isinstance(value, (*_TENSOR_TYPES, *_CONSTANT_TYPES, type, torch.nn.Module)) or callable(value):
             return value
         if id(value) in self._copies:
             return self._copies[id(value)]
@@ -134,7 +134,7 @@ class _Walk:
         self._copies[id(value)] = made
         attributes = vars(value)
         for name, item in attributes.items():
-            wanted = _NAMES.get(name, name)
+            wanted = _PATH_NAMES.get(name, name)
             made.__dict__[name] = self.copy(item, name, f"{path}.{wanted}" if path and wanted else path or wanted)
-        for_any_length(made)
+        make_mask_sizes_symbolic(made)
         return made

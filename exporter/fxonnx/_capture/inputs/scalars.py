@@ -1,4 +1,4 @@
-"""Numbers among the inputs: part of the model, unless they are asked to be inputs."""
+"""Scalar inputs: constants of the program, unless ``dynamic_scalars`` makes them graph inputs."""
 
 from __future__ import annotations
 
@@ -14,40 +14,42 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from fxonnx_translations._torch_compat import pytree
 
 from ...errors import ArgumentError, CaptureError
-from ..shapes.dynamic_shapes import Leaf, Shapes, read_shapes, settled
-from .example_inputs import Inputs
+from ..shapes.dynamic_shapes import DynamicShapes, Leaf, read_shapes_by_parameter, settled
+from .example_inputs import BoundInputs
 from .input_names import dotted_name
 
-__all__ = ["explain_branch", "frozen_arguments", "with_dynamic_ints", "with_scalar_inputs"]
+__all__ = ["explain_scalar_branch", "frozen_arguments", "scalars_to_tensors", "with_dynamic_ints"]
 
 _log = logging.getLogger("fxonnx")
 
 
-def with_scalar_inputs(
-    inputs: Inputs, names: Collection[str], model: torch.nn.Module
-) -> tuple[Inputs, frozenset[int], frozenset[str]]:
-    """Makes tensors of floats and bools, of 0 dims: in arithmetic these promote like Python's numbers.
+def scalars_to_tensors(
+    inputs: BoundInputs, names: Collection[str], model: torch.nn.Module
+) -> tuple[BoundInputs, frozenset[int], frozenset[str]]:
+    """Convert floats and bools to 0-dim tensors, which follow the type promotion of Python numbers.
 
     Args:
         inputs: The example inputs.
-        names: Which numbers: by parameter, or by path, ``options['scale']`` or ``options.scale``.
-        model: The model. A float is a float32, or a float64 where its tensors are.
+        names: The numbers, by parameter or by path: ``options['scale']`` or ``options.scale``.
+        model: The model. Floats become float32, or float64 if the model and its inputs are float64.
 
     Returns:
-        The inputs; the positions of the new tensors among the leaves; and the labels of ints, which stay ints.
+        The inputs; the leaf indices of the new tensors; and the labels of ints, which remain ints.
 
     Raises:
-        ArgumentError: If a name is not that of a number, with a list of those that there are.
+        ArgumentError: If a name does not match a number; the error lists the numbers.
     """
     if isinstance(names, str) or not all(isinstance(name, str) for name in names):
         raise ArgumentError("dynamic_scalars", f"expected a set of names, got {names!r}", hint='write {"scale"}')
-    leaves = read_shapes(inputs, None).leaves
+    leaves = read_shapes_by_parameter(inputs, None).leaves
     numbers = {index: leaf for index, leaf in enumerate(leaves) if isinstance(leaf.value, bool | int | float)}
     found: dict[str, int] = {}
     for name in names:
         index = next((index for index, leaf in numbers.items() if name in (leaf.label, dotted_name(leaf))), None)
         if index is None:
-            raise ArgumentError("dynamic_scalars", _problem(name, leaves), hint=_known(list(numbers.values())))
+            raise ArgumentError(
+                "dynamic_scalars", _name_problem(name, leaves), hint=_number_list(list(numbers.values()))
+            )
         found[name] = index
     dtype = _float_dtype(leaves, model)
     values = [leaf.value for leaf in leaves]
@@ -64,15 +66,16 @@ def _is_int(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _problem(name: str, leaves: Sequence[Leaf]) -> str:
+def _name_problem(name: str, leaves: Sequence[Leaf]) -> str:
     leaf = next((leaf for leaf in leaves if name in (leaf.label, dotted_name(leaf))), None)
     if leaf is not None:
         return f"{name!r} is a {type(leaf.value).__name__}, not an int, a float or a bool"
-    return f"there is no number {name!r} among the example inputs"
+    return f"the example inputs have no number {name!r}"
 
 
-def _known(numbers: Sequence[Leaf]) -> str:
-    return f"the numbers are: {', '.join(leaf.label for leaf in numbers) or 'none'}; pass those with a default, too"
+def _number_list(numbers: Sequence[Leaf]) -> str:
+    known = ", ".join(leaf.label for leaf in numbers) or "none"
+    return f"the numbers are: {known}; pass parameters with a default explicitly"
 
 
 def _float_dtype(leaves: Sequence[Leaf], model: torch.nn.Module) -> torch.dtype:
@@ -81,8 +84,8 @@ def _float_dtype(leaves: Sequence[Leaf], model: torch.nn.Module) -> torch.dtype:
     return torch.float64 if dtypes == {torch.float64} else torch.float32
 
 
-def with_dynamic_ints(shapes: Shapes, labels: Collection[str]) -> Shapes:
-    """The shapes with further ints that are inputs."""
+def with_dynamic_ints(shapes: DynamicShapes, labels: Collection[str]) -> DynamicShapes:
+    """Mark the ints with the given labels as dynamic."""
     if not labels:
         return shapes
     leaves = [
@@ -92,26 +95,26 @@ def with_dynamic_ints(shapes: Shapes, labels: Collection[str]) -> Shapes:
     return settled(leaves, shapes.inputs)
 
 
-def explain_branch(error: CaptureError, labels: Sequence[str]) -> None:
-    """Raises an error that names the numbers, if the model asked for the value of one of them.
+def explain_scalar_branch(error: CaptureError, labels: Sequence[str]) -> None:
+    """Raise an error that names the numbers, if the capture failed at a branch on a data-dependent value.
 
     Args:
-        error: What the capture failed with.
-        labels: The numbers that were made tensors.
+        error: The failure of the capture.
+        labels: The numbers that were converted to tensors.
     """
     if labels and isinstance(error.__cause__, GuardOnDataDependentSymNode):
         names = ", ".join(map(repr, labels))
         raise CaptureError(
-            f"the model decides by a value that is an input now, {names}:\n{error.message}",
-            hint="leave what the model decides by out of dynamic_scalars, and export once for each value",
+            f"the model branches on the value of a dynamic scalar, {names}:\n{error.message}",
+            hint="remove it from dynamic_scalars and export once for each value",
         ) from error
 
 
 def frozen_arguments(leaves: Sequence[Leaf]) -> Mapping[str, Any]:
-    """The numbers and strings that become part of the model, by label; each is logged."""
+    """Label to value of the numbers and strings that become constants of the program; log each of them."""
     frozen = {
         leaf.label: leaf.value for leaf in leaves if isinstance(leaf.value, bool | int | float | str) and not leaf.dims
     }
     for label, value in frozen.items():
-        _log.info("the argument %s becomes part of the model: %r", label, value)
+        _log.info("the argument %s becomes a constant of the program: %r", label, value)
     return frozen

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 
-from ..autograd_functions import call_whole
+from ..autograd_functions import record_function_call
 from ..constraints.guard_recorder import (
     COMPARISONS,
     compare,
@@ -17,7 +17,7 @@ from ..constraints.guard_recorder import (
 )
 from ..constraints.size_forms import CACHED_OPERATIONS, guard_or, sym_node_init, sym_node_operation
 from ..inputs.loop_bounds import example_index
-from ..script import call_in_python
+from ..script import interpret_function
 from . import (
     function_transforms,
     functional,
@@ -178,7 +178,7 @@ CAPTURE_PATCHES: tuple[Patch, ...] = (
     ),
     Patch(
         "torch.autograd.function:Function.apply",
-        call_whole,
+        record_function_call,
         "a function with a symbolic of its own would be traced into",
         strict=False,
     ),
@@ -190,7 +190,7 @@ CAPTURE_PATCHES: tuple[Patch, ...] = (
     ),
     Patch(
         "torch._C:ScriptFunction.__call__",
-        call_in_python,
+        interpret_function,
         "a scripted function runs in C++, where the tracer cannot follow its branches",
         strict=False,
     ),

@@ -1,7 +1,7 @@
-"""TorchScript: scripted functions and modules, run node by node in Python so that torch.export sees what they do."""
+"""TorchScript: interpret scripted functions and modules node by node, so that torch.export can trace them."""
 
 from __future__ import annotations
 
-from .modules import as_modules, call_in_python
+from .modules import interpret_function, scripted_as_python
 
-__all__ = ["as_modules", "call_in_python"]
+__all__ = ["interpret_function", "scripted_as_python"]

@@ -1,4 +1,4 @@
-"""What TorchScript computes with numbers, lists, tuples and strings."""
+"""TorchScript builtins for numbers, lists, dicts, tuples and strings, as Python functions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["FUNCTIONS", "OF_TENSORS"]
+__all__ = ["FUNCTIONS", "TENSOR_KINDS"]
 
 
 def _append(items: list[Any], item: Any) -> list[Any]:
@@ -30,7 +30,7 @@ def _set_item(items: Any, key: Any, value: Any) -> Any:
 
 
 def _pop(items: Any, *key: Any) -> Any:
-    """From a list the last item or the one at an index; from a dict the value of a key, or a default."""
+    """``list.pop`` with an optional index, or ``dict.pop`` with a key and an optional default."""
     return items.pop(*key)
 
 
@@ -55,7 +55,7 @@ def _format(text: str, *values: Any) -> str:
 
 
 def _as_int(value: Any) -> Any:
-    """A number that is read from a tensor stays a tensor: what it is is known at run time only."""
+    """``int(value)``; a number read from a tensor remains a tensor, since its value is only known at run time."""
     return value.reshape(()).to(torch.int64) if isinstance(value, torch.Tensor) else int(value)
 
 
@@ -79,7 +79,7 @@ def _not(value: Any) -> Any:
     return value.logical_not() if isinstance(value, torch.Tensor) else not value
 
 
-OF_TENSORS: frozenset[str] = frozenset(
+TENSOR_KINDS: frozenset[str] = frozenset(
     {
         "aten::Bool",
         "aten::Float",
@@ -99,7 +99,7 @@ OF_TENSORS: frozenset[str] = frozenset(
         "prim::is_cuda",
     }
 )
-"""Those that are done here also where their schema has tensors."""
+"""Node kinds whose function in ``FUNCTIONS`` is used even if their schema has tensors."""
 
 FUNCTIONS: Mapping[str, Callable[..., Any]] = MappingProxyType(
     {
@@ -142,7 +142,7 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = MappingProxyType(
         "aten::index": operator.indexOf,
         "aten::insert": lambda items, at, item: items.insert(at, item),
         "aten::is_nonzero": _as_bool,
-        # Read from a tensor, it stays one, as with _as_int.
+        # A number read from a tensor remains a tensor, as in _as_int.
         "aten::item": lambda tensor: tensor.reshape(()),
         "aten::items": lambda items: list(items.items()),
         "aten::keys": lambda items: list(items),
@@ -188,4 +188,4 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = MappingProxyType(
         "prim::unchecked_cast": lambda value: value,
     }
 )
-"""By the kind of the node; the arguments are those of its schema."""
+"""Node kind to Python function, which takes the arguments of the node's schema."""

@@ -1,7 +1,7 @@
-"""An interpreter of TorchScript graphs.
+"""Interpreter of TorchScript graphs.
 
-Loops and branches that depend on numbers known during the capture are unrolled; those that depend on the content of
-tensors become while_loop and cond. Numbers that are read from tensors (``int(y)``) stay tensors until an operator needs
+Control flow that depends on numbers known during the capture is unrolled; data-dependent control flow becomes
+``while_loop`` and ``cond``. Numbers that are read from tensors (``int(y)``) remain tensors until an operator requires
 a number.
 """
 
@@ -14,8 +14,8 @@ import torch
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from ...errors import CaptureError
-from .builtins import FUNCTIONS, OF_TENSORS
-from .effects import place_of, refuse_effects, schema_of, writes_container, written_names
+from .builtins import FUNCTIONS, TENSOR_KINDS
+from .effects import reject_outer_effects, schema_of, script_location, writes_container, written_names
 
 __all__ = ["run_graph"]
 
@@ -23,24 +23,24 @@ _NUMBERS = ("number", "Scalar", "int", "float", "bool")
 
 
 def run_graph(graph: Any, args: Sequence[Any]) -> Any:
-    """Runs a TorchScript graph.
+    """Run a TorchScript graph.
 
     Args:
         graph: A ``torch.Graph`` in which all calls are inlined.
-        args: A value for each of its inputs.
+        args: One value per graph input.
 
     Raises:
-        CaptureError: If it uses something that has no counterpart.
+        CaptureError: If the graph contains an operation without an equivalent in the capture.
     """
     values = dict(zip((value.debugName() for value in graph.inputs()), args, strict=True))
-    returned = _Frame(values).run(graph)
+    returned = _Scope(values).run(graph)
     return returned[0] if len(returned) == 1 else tuple(returned)
 
 
-class _Frame:
-    """The values of a graph or a block; blocks see those around them."""
+class _Scope:
+    """The values of a graph or a block, by name; a block also sees the values of the enclosing scopes."""
 
-    def __init__(self, values: dict[str, Any], outer: _Frame | None = None) -> None:
+    def __init__(self, values: dict[str, Any], outer: _Scope | None = None) -> None:
         self._values = values
         self._outer = outer
 
@@ -56,13 +56,13 @@ class _Frame:
             outputs = list(node.outputs())
             if node.kind() == "prim::GetAttr" and outputs[0].debugName() in self._values:
                 continue
-            results = self._results(node, [self[value.debugName()] for value in node.inputs()])
+            results = self._run_node(node, [self[value.debugName()] for value in node.inputs()])
             for output, result in zip(outputs, results, strict=True):
                 self._values[output.debugName()] = result
         ends = block.outputs() if hasattr(block, "outputs") else block.return_node().inputs()
         return [self[value.debugName()] for value in ends]
 
-    def _results(self, node: Any, inputs: list[Any]) -> Sequence[Any]:
+    def _run_node(self, node: Any, inputs: list[Any]) -> Sequence[Any]:
         kind = node.kind()
         if kind == "prim::If":
             return self._branch(node, inputs[0])
@@ -70,7 +70,7 @@ class _Frame:
             return self._loop(node, *inputs)
         if kind in ("prim::ListUnpack", "prim::TupleUnpack"):
             return list(inputs[0])
-        result = _call(node, kind, inputs)
+        result = _run_plain_node(node, kind, inputs)
         return [result] * node.outputsSize()
 
     def _branch(self, node: Any, condition: Any) -> list[Any]:
@@ -78,11 +78,11 @@ class _Frame:
         if isinstance(condition, torch.Tensor):
             condition = condition.reshape(()).bool()
         elif not _is_data_dependent(condition):
-            return _Frame({}, self).run(then if condition else otherwise)
-        refuse_effects(blocks)
+            return _Scope({}, self).run(then if condition else otherwise)
+        reject_outer_effects(blocks)
         names, operands = self._free_tensors(blocks)
         written = [at for at, name in enumerate(names) if name in written_names(blocks, names)]
-        _refuse_views(node, operands, written)
+        _reject_written_views(node, operands, written)
         bodies = [self._body(block, names, written) for block in blocks]
         results = list(torch.ops.higher_order.cond(condition, *bodies, operands))
         count = len(results) - len(written)
@@ -97,7 +97,7 @@ class _Frame:
         if not isinstance(count, torch.Tensor) and not isinstance(condition, torch.Tensor):
             step = 0
             while step < count and condition and not isinstance(condition, torch.Tensor):
-                condition, *values = _Frame(dict(zip(names, [step, *values], strict=True)), self).run(block)
+                condition, *values = _Scope(dict(zip(names, [step, *values], strict=True)), self).run(block)
                 step += 1
             if not isinstance(condition, torch.Tensor) or step >= count:
                 return values
@@ -108,8 +108,8 @@ class _Frame:
     def _while(
         self, block: Any, names: Sequence[str], count: Any, condition: Any, carried: Sequence[Any], first: int
     ) -> list[Any]:
-        """A loop that ends at run time: its state is tensors, also where the script has numbers."""
-        refuse_effects([block])
+        """Emit a ``while_loop`` for a data-dependent loop; numbers in the carried state become tensors."""
+        reject_outer_effects([block])
         free, operands = self._free_tensors([block])
         total = torch.as_tensor(count, dtype=torch.int64).reshape(()) + first
         state = (
@@ -118,34 +118,34 @@ class _Frame:
             *(_as_tensor(value).clone() for value in carried),
         )
 
-        def goes_on(step: Any, condition: Any, *rest: Any) -> Any:
+        def keep_going(step: Any, condition: Any, *rest: Any) -> Any:
             return condition & (step < rest[len(carried)])
 
         def body(step: Any, _condition: Any, *rest: Any) -> Any:
             values = dict(zip(names, [step, *rest[: len(carried)]], strict=True))
             values |= dict(zip(free, rest[len(carried) + 1 :], strict=True))
-            condition, *after = _Frame(values, self).run(block)
+            condition, *after = _Scope(values, self).run(block)
             like = [
                 torch.as_tensor(value, dtype=before.dtype).clone() for value, before in zip(after, rest, strict=False)
             ]
             return (step + 1, torch.as_tensor(condition, dtype=torch.bool).reshape(()).clone(), *like)
 
-        results = torch.ops.higher_order.while_loop(goes_on, body, state, (total, *operands))
+        results = torch.ops.higher_order.while_loop(keep_going, body, state, (total, *operands))
         return list(results[2:])
 
     def _body(self, block: Any, names: Sequence[str], written: Sequence[int]) -> Callable[..., Any]:
-        """A body of cond: it writes to clones of its operands, which it returns after its results."""
+        """A branch of ``cond``: in-place ops write to clones of its operands, returned after its results."""
 
         def run(*operands: Any) -> Any:
             own = [operand.clone() if at in written else operand for at, operand in enumerate(operands)]
-            results = _Frame(dict(zip(names, own, strict=True)), self).run(block)
+            results = _Scope(dict(zip(names, own, strict=True)), self).run(block)
             return tuple(_as_tensor(value).clone() for value in [*results, *(own[at] for at in written)])
 
         return run
 
     def _free_tensors(self, blocks: Sequence[Any]) -> tuple[list[str], tuple[torch.Tensor, ...]]:
-        """The tensors from around that blocks read: higher-order operators take them as operands."""
-        names = dict.fromkeys(name for block in blocks for name in _free(block))
+        """Names and values of the outer tensors that blocks read, the operands of the higher-order op."""
+        names = dict.fromkeys(name for block in blocks for name in _free_names(block))
         found = {name: self[name] for name in names}
         for block in blocks:
             self._read_attributes(block, found)
@@ -153,16 +153,16 @@ class _Frame:
         return list(tensors), tuple(tensors.values())
 
     def _read_attributes(self, block: Any, found: dict[str, Any]) -> None:
-        """Adds the parameters that a block reads from modules around it."""
+        """Add the parameters and buffers that a block reads from modules of the enclosing scopes."""
         for node in block.nodes():
             if node.kind() == "prim::GetAttr" and (owner := node.input().debugName()) in found:
-                found[node.output().debugName()] = _attribute(found[owner], node.s("name"))
+                found[node.output().debugName()] = getattr(found[owner], node.s("name"))
             for inner in node.blocks():
                 self._read_attributes(inner, found)
 
 
-def _refuse_views(node: Any, operands: Sequence[torch.Tensor], written: Sequence[int]) -> None:
-    """Written operands become clones, which writes through a view of them would miss.
+def _reject_written_views(node: Any, operands: Sequence[torch.Tensor], written: Sequence[int]) -> None:
+    """Reject in-place ops on aliased operands: operands are cloned per branch, which loses writes through views.
 
     Raises:
         CaptureError: If a written operand shares memory with another operand.
@@ -170,36 +170,37 @@ def _refuse_views(node: Any, operands: Sequence[torch.Tensor], written: Sequence
     storages = [tensor.untyped_storage()._cdata for tensor in operands]
     if any(storages.count(storages[at]) > 1 for at in written):
         raise CaptureError(
-            f"a branch that depends on data writes to a tensor and uses a view of it\n  in: {place_of(node)}",
+            f"a data-dependent branch modifies a tensor in place and uses a view of it\n  in: {script_location(node)}",
             hint="write to a clone() of the tensor and let the branch return it",
         )
 
 
 def _is_data_dependent(condition: Any) -> bool:
-    """Whether a condition on sizes or numbers depends on what tensors contain (``mask.nonzero().size(0) > 0``)."""
+    """Whether a condition on sizes depends on the values of tensors (``mask.nonzero().size(0) > 0``)."""
     return isinstance(condition, torch.SymBool) and bool(free_unbacked_symbols(condition))
 
 
 def _as_tensor(value: Any) -> torch.Tensor:
-    """A number of a script as a tensor: floats have all the digits that they have in Python."""
+    """A number of the script as a tensor; floats become float64, the precision that Python has."""
     return torch.as_tensor(value, dtype=torch.float64 if isinstance(value, float) else None)
 
 
-def _free(block: Any) -> Iterator[str]:
+def _free_names(block: Any) -> Iterator[str]:
+    """Names that a block uses and does not define; they may repeat."""
     own = {value.debugName() for value in block.inputs()}
     for node in block.nodes():
         yield from (value.debugName() for value in node.inputs() if value.debugName() not in own)
         for inner in node.blocks():
-            yield from (name for name in _free(inner) if name not in own)
+            yield from (name for name in _free_names(inner) if name not in own)
         own.update(value.debugName() for value in node.outputs())
     yield from (value.debugName() for value in block.outputs() if value.debugName() not in own)
 
 
-def _call(node: Any, kind: str, inputs: list[Any]) -> Any:
+def _run_plain_node(node: Any, kind: str, inputs: list[Any]) -> Any:
     if kind == "prim::Constant":
         return node.output().toIValue()
     if kind == "prim::GetAttr":
-        return _attribute(inputs[0], node.s("name"))
+        return getattr(inputs[0], node.s("name"))
     if kind == "prim::SetAttr":
         return setattr(inputs[0], node.s("name"), inputs[1])
     if kind == "prim::RaiseException":
@@ -208,19 +209,15 @@ def _call(node: Any, kind: str, inputs: list[Any]) -> Any:
     schema = schema_of(node)
     of_tensors = schema is not None and any("Tensor" in str(argument.type) for argument in schema.arguments)
     function = FUNCTIONS.get(kind)
-    if function is not None and (not of_tensors or kind in OF_TENSORS):
+    if function is not None and (not of_tensors or kind in TENSOR_KINDS):
         return function(*inputs)
     packet = getattr(getattr(torch.ops, namespace), name, None) if schema is not None else None
     if schema is None or packet is None or writes_container(schema):
-        raise CaptureError(f"TorchScript's {kind} has no counterpart in ONNX\n  in: {place_of(node)}")
-    return _operator(packet, schema, inputs)
+        raise CaptureError(f"TorchScript's {kind} has no equivalent in ONNX\n  in: {script_location(node)}")
+    return _call_operator(packet, schema, inputs)
 
 
-def _attribute(owner: Any, name: str) -> Any:
-    return getattr(owner, name)
-
-
-def _operator(packet: Any, schema: Any, inputs: Sequence[Any]) -> Any:
+def _call_operator(packet: Any, schema: Any, inputs: Sequence[Any]) -> Any:
     declared = list(schema.arguments)
     numbers = [
         at
@@ -229,10 +226,10 @@ def _operator(packet: Any, schema: Any, inputs: Sequence[Any]) -> Any:
     ]
     overload = getattr(packet, schema.overload_name or "default")
     if numbers == [1] and "Tensor" in packet.overloads():
-        # A number that is a tensor: there is an overload for these.
+        # The number is a tensor: use the overload for two tensors.
         overload, numbers = packet.Tensor, []
         if inputs[1].is_floating_point() and not (inputs[0].is_floating_point() or inputs[0].is_complex()):
-            # Beside integers a number is of the default type, a tensor of its own.
+            # Type promotion: with an integer tensor, a float number has the default dtype, a tensor its own.
             inputs = [inputs[0], inputs[1].to(torch.get_default_dtype()), *inputs[2:]]
     values = [value.item() if at in numbers else value for at, value in enumerate(inputs)]
     given = dict(zip((argument.name for argument in declared), values, strict=False))

@@ -1,4 +1,4 @@
-"""Scripted modules as modules of Python, and calls of scripted functions that run in Python."""
+"""Scripted modules and functions as Python modules and functions that run in the interpreter."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from fxonnx_translations._torch_compat import jit_pass_inline
 
 from .interpreter import run_graph
 
-__all__ = ["as_modules", "call_in_python"]
+__all__ = ["interpret_function", "scripted_as_python"]
 
 
 class ScriptedModule(torch.nn.Module):
-    """A scripted module in Python: it shares parameters and buffers, and its methods are interpreted.
+    """Python module for a scripted module: shares its parameters and buffers and interprets its methods.
 
     Args:
         scripted: The scripted module.
@@ -32,10 +32,10 @@ class ScriptedModule(torch.nn.Module):
             self.register_buffer(name, buffer)
         for name, child in scripted.named_children():
             self.add_module(name, ScriptedModule(child))
-        # Not before: what is an attribute already can not be registered.
+        # Last, because torch refuses to register a parameter or buffer if the module has an attribute of that name.
         self._script = scripted._c
         if scripted._c._has_method("forward"):
-            self.forward = _Function(scripted._c._get_method("forward"), self)
+            self.forward = _ScriptedFunction(scripted._c._get_method("forward"), self)
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -43,18 +43,18 @@ class ScriptedModule(torch.nn.Module):
         except AttributeError:
             script = self.__dict__.get("_script")
             if script is not None and script._has_method(name):
-                return _Function(script._get_method(name), self)
+                return _ScriptedFunction(script._get_method(name), self)
             if script is None or not script.hasattr(name):
                 raise
             return script.getattr(name)
 
 
-class _Function:
-    """A scripted function; it looks like a function of Python with its parameters.
+class _ScriptedFunction:
+    """A scripted function as a Python callable with a name and a signature.
 
     Args:
-        script: The scripted function, or a method.
-        owner: The module that a method is of.
+        script: The scripted function or method.
+        owner: The module of a method.
     """
 
     def __init__(self, script: Any, owner: torch.nn.Module | None = None) -> None:
@@ -79,27 +79,27 @@ class _Function:
         return run_graph(self._graph, [*self._owner, *bound.arguments.values()])
 
 
-class _FunctionModule(torch.nn.Module):
-    """A module whose forward is a scripted function."""
+class _ScriptedFunctionModule(torch.nn.Module):
+    """A module with a scripted function as its forward."""
 
     def __init__(self, function: Any) -> None:
         super().__init__()
         self.eval()
-        self.forward = _Function(function)
+        self.forward = _ScriptedFunction(function)
 
 
 @contextmanager
-def as_modules(model: Any) -> Iterator[torch.nn.Module]:
-    """For the body, the scripted modules in a model are modules of Python.
+def scripted_as_python(model: Any) -> Iterator[torch.nn.Module]:
+    """Replace the scripted modules in a model by Python modules inside the context.
 
     Args:
-        model: A scripted function or module, or one with scripted submodules, which are in their places afterwards.
+        model: A scripted function or module, or a module with scripted submodules, which are restored on exit.
     """
     if isinstance(model, torch.jit.ScriptModule):
         yield ScriptedModule(model)
         return
     if isinstance(model, torch.jit.ScriptFunction):
-        yield _FunctionModule(model)
+        yield _ScriptedFunctionModule(model)
         return
     places = [
         (module, name, child)
@@ -118,6 +118,6 @@ def as_modules(model: Any) -> Iterator[torch.nn.Module]:
             module._modules[name] = child
 
 
-def call_in_python(original: Callable[..., Any], function: Any, *args: Any, **kwargs: Any) -> Any:
-    """``ScriptFunction.__call__`` for the capture: the function is interpreted."""
-    return _Function(function)(*args, **kwargs)
+def interpret_function(original: Callable[..., Any], function: Any, *args: Any, **kwargs: Any) -> Any:
+    """Replacement of ``ScriptFunction.__call__``: interpret the function."""
+    return _ScriptedFunction(function)(*args, **kwargs)

@@ -6,10 +6,10 @@ from typing import Any
 
 import torch
 
-__all__ = ["for_any_length"]
+__all__ = ["make_mask_sizes_symbolic"]
 
 
-def for_any_length(layer: Any) -> None:
+def make_mask_sizes_symbolic(layer: Any) -> None:
     """Gives a copied cache layer with a sliding window the sizes of its mask without a branch on the length.
 
     transformers asks whether the window is full; torch would capture the answer for the example alone.

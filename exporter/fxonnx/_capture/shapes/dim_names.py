@@ -12,13 +12,13 @@ from torch.export.graph_signature import InputKind
 
 from ..constraints.fixed_dims import fixed_dims_error
 from ..constraints.guard_recorder import GuardLog
-from .dynamic_shapes import DimHint, DimSpec, Leaf, Shapes, SharedDim
+from .dynamic_shapes import DimHint, DimSpec, DynamicShapes, Leaf, SharedDim
 
 __all__ = ["name_dims"]
 
 
 def name_dims(
-    program: ExportedProgram, shapes: Shapes, log: GuardLog | None = None
+    program: ExportedProgram, shapes: DynamicShapes, log: GuardLog | None = None
 ) -> tuple[dict[sympy.Symbol, str], dict[str, tuple[str, ...]]]:
     """Finds the symbol of every dim that has a name.
 

@@ -13,11 +13,11 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import OutputKind
 
 from ...errors import ArgumentError
-from ..inputs.example_inputs import Inputs
-from .dynamic_shapes import Leaf, Shapes, read_shapes, settled, specified
+from ..inputs.example_inputs import BoundInputs
+from .dynamic_shapes import DynamicShapes, Leaf, read_shapes_by_parameter, settled, with_spec
 from .spec_keys import GraphInputs
 
-__all__ = ["Axes", "AxisNames", "name_computed_dims", "name_output_dims", "read_axes"]
+__all__ = ["AxisNames", "DynamicAxes", "name_computed_dims", "name_output_dims", "read_dynamic_axes"]
 
 _ARGUMENT = "dynamic_axes"
 
@@ -25,7 +25,7 @@ AxisNames = dict[int, str]
 
 
 @dataclass(frozen=True)
-class Axes:
+class DynamicAxes:
     """What ``dynamic_axes`` says.
 
     Attributes:
@@ -34,14 +34,14 @@ class Axes:
         inputs: The names of the graph inputs, for messages.
     """
 
-    shapes: Shapes
+    shapes: DynamicShapes
     outputs: Mapping[str, AxisNames]
     inputs: str
 
 
-def read_axes(
-    inputs: Inputs, dynamic_axes: Any, input_names: Sequence[str], graph: Sequence[str] | None = None
-) -> Axes:
+def read_dynamic_axes(
+    inputs: BoundInputs, dynamic_axes: Any, input_names: Sequence[str], graph: Sequence[str] | None = None
+) -> DynamicAxes:
     """Reads ``dynamic_axes``: ``{name: {axis: name of the dim}}`` or ``{name: [axis, ...]}``.
 
     Args:
@@ -55,7 +55,7 @@ def read_axes(
     """
     if not isinstance(dynamic_axes, Mapping):
         raise _wrong(f"expected a dict by names of inputs and outputs, got {dynamic_axes!r}")
-    leaves = list(read_shapes(inputs, None).leaves)
+    leaves = list(read_shapes_by_parameter(inputs, None).leaves)
     found = GraphInputs.of(leaves, input_names, graph)
     outputs: dict[str, AxisNames] = {}
     for name, spec in dynamic_axes.items():
@@ -66,8 +66,8 @@ def read_axes(
             continue
         leaf = leaves[index]
         named = {_axis(name, leaf.value, axis): dim for axis, dim in axes.items()}
-        leaves[index] = specified(Leaf(leaf.parameter, leaf.path, leaf.value, {}), named)
-    return Axes(settled(leaves, inputs), outputs, found.known())
+        leaves[index] = with_spec(Leaf(leaf.parameter, leaf.path, leaf.value, {}), named)
+    return DynamicAxes(settled(leaves, inputs), outputs, found.known())
 
 
 def _wrong(problem: str, hint: str | None = None) -> ArgumentError:
@@ -105,7 +105,7 @@ def _axis(name: str, value: Any, axis: int) -> int:
 
 def name_output_dims(
     program: ExportedProgram,
-    axes: Axes,
+    axes: DynamicAxes,
     output_names: Sequence[str],
     names: tuple[dict[sympy.Symbol, str], dict[str, tuple[str, ...]]],
 ) -> tuple[dict[sympy.Symbol, str], dict[str, tuple[str, ...]]]:
@@ -137,7 +137,7 @@ def name_output_dims(
 
 def name_computed_dims(
     program: ExportedProgram,
-    axes: Axes | None,
+    axes: DynamicAxes | None,
     output_names: Sequence[str],
     names: tuple[Mapping[sympy.Symbol, str], Mapping[str, tuple[str, ...]]],
     *,
@@ -174,7 +174,7 @@ def name_computed_dims(
     return named
 
 
-def _check_known(axes: Axes, outputs: Mapping[str, Any], strict: bool) -> None:
+def _check_known(axes: DynamicAxes, outputs: Mapping[str, Any], strict: bool) -> None:
     unknown = [name for name in axes.outputs if name not in outputs]
     if not unknown:
         return

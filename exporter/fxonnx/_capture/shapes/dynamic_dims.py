@@ -12,25 +12,25 @@ import torch
 from fxonnx_translations._torch_compat import pytree
 
 from ...errors import ArgumentError
-from ..inputs.example_inputs import Inputs, expand
+from ..inputs.example_inputs import BoundInputs, expand_var_keyword
 from ..inputs.input_names import graph_names
-from ..inputs.pytree_objects import assembled, dismantled
-from .dynamic_shapes import Leaf, fill, is_counter, read_shapes
+from ..inputs.pytree_objects import flatten_objects, unflatten_objects
+from .dynamic_shapes import Leaf, fill, is_counter, read_shapes_by_parameter
 
-__all__ = ["Aligned", "Call", "Dims", "align", "extend"]
+__all__ = ["AlignedCalls", "DimNames", "ExampleCall", "align_calls", "align_more_inputs"]
 
-Call: TypeAlias = tuple[tuple[Any, ...], Mapping[str, Any]]
+ExampleCall: TypeAlias = tuple[tuple[Any, ...], Mapping[str, Any]]
 """Positional and keyword arguments of one call."""
 
 Sizes: TypeAlias = tuple[int | None, ...]
 """A size in every call, None where the tensor was not given."""
 
-Dims: TypeAlias = dict[int | None, str]
+DimNames: TypeAlias = dict[int | None, str]
 """Names of dynamic axes; the key None stands for the value of an int."""
 
 
 @dataclass(frozen=True)
-class Aligned:
+class AlignedCalls:
     """Several calls of one model, leaf by leaf.
 
     Attributes:
@@ -42,13 +42,13 @@ class Aligned:
     """
 
     signature: Signature
-    inputs: Inputs
+    inputs: BoundInputs
     leaves: tuple[Leaf, ...]
     calls: tuple[Mapping[str, Any], ...]
     argument: str
 
-    def dims(self, batch: Callable[[Leaf], bool] | None = None) -> list[Dims]:
-        """The dynamic dims of every leaf. Dims that have the same size in every call share a name.
+    def dims(self, batch: Callable[[Leaf], bool] | None = None) -> list[DimNames]:
+        """The dynamic dims of every leaf. DimNames that have the same size in every call share a name.
 
         Args:
             batch: Tells whether the first axis of a tensor is the batch, dynamic even if the calls have one size of it.
@@ -58,7 +58,7 @@ class Aligned:
         first_batch: Sizes | None = None
         found = []
         for leaf in self.leaves:
-            dims: Dims = {}
+            dims: DimNames = {}
             for axis, sizes in self._sizes(leaf):
                 is_batch = axis == 0 and batch is not None and batch(leaf)
                 if is_batch and first_batch is None:
@@ -82,7 +82,7 @@ class Aligned:
         elif _is_int(leaf.value) and not is_counter(leaf):
             yield None, tuple(values)
 
-    def dynamic_shapes(self, dims: Sequence[Dims]) -> dict[str, Any]:
+    def dynamic_shapes(self, dims: Sequence[DimNames]) -> dict[str, Any]:
         """``dims`` by name of ``forward``'s parameters, as torch.export takes it."""
         inputs = self.inputs
         specs = iter(_spec(leaf, of_leaf) for leaf, of_leaf in zip(self.leaves, dims, strict=True))
@@ -99,10 +99,10 @@ class Aligned:
         """Positional and keyword arguments with other leaves."""
         spec = pytree.tree_structure((self.inputs.args, dict(self.inputs.kwargs)))
         plain = pytree.tree_unflatten(leaves, spec)
-        args, kwargs = plain if self.inputs.objects is None else assembled(self.inputs.objects, plain)
+        args, kwargs = plain if self.inputs.objects is None else unflatten_objects(self.inputs.objects, plain)
         return args, kwargs
 
-    def complete(self, values: Mapping[str, Any], dims: Sequence[Dims]) -> tuple[list[Any], int]:
+    def complete(self, values: Mapping[str, Any], dims: Sequence[DimNames]) -> tuple[list[Any], int]:
         """The leaves of one call, an empty tensor for each that is not given, and how many those are.
 
         Args:
@@ -151,16 +151,16 @@ class Aligned:
         """
         told = {*self.inputs.kwargs, *_told(self.signature, [(args, kwargs)])}
         inputs = _bound(self.signature, (args, _kept(self.signature, kwargs, told)), self.argument, partial=True)
-        leaves = read_shapes(inputs, None).leaves
+        leaves = read_shapes_by_parameter(inputs, None).leaves
         _check_covered(self.inputs, self.leaves, leaves, self.argument)
         for leaf in self.leaves:
             _check_alike(leaf, [other.value for other in leaves if other.label == leaf.label], self.argument)
         return _values(leaves)
 
 
-def align(
-    signature: Signature, calls: Sequence[Call], argument: str, if_missing: Mapping[str | int, Any] | None = None
-) -> Aligned:
+def align_calls(
+    signature: Signature, calls: Sequence[ExampleCall], argument: str, if_missing: Mapping[str | int, Any] | None = None
+) -> AlignedCalls:
     """Finds out what belongs together in several calls.
 
     A keyword that is None, or an int, float, bool or string, says nothing if it is the default of its parameter.
@@ -178,7 +178,7 @@ def align(
     calls = [_with_missing(signature, call, if_missing or {}) for call in calls]
     told = _told(signature, calls)
     bound = [_bound(signature, (args, _kept(signature, kwargs, told)), argument) for args, kwargs in calls]
-    every = [read_shapes(inputs, None).leaves for inputs in bound]
+    every = [read_shapes_by_parameter(inputs, None).leaves for inputs in bound]
     counts = [(sum(isinstance(leaf.value, torch.Tensor) for leaf in leaves), len(leaves)) for leaves in every]
     most = counts.index(max(counts))
     inputs, leaves = bound[most], every[most]
@@ -187,10 +187,12 @@ def align(
         _check_covered(inputs, leaves, others, argument)
     for leaf in leaves:
         _check_alike(leaf, [of_call[leaf.label] for of_call in values if leaf.label in of_call], argument)
-    return Aligned(signature, inputs, leaves, values, argument)
+    return AlignedCalls(signature, inputs, leaves, values, argument)
 
 
-def extend(inputs: Inputs, leaves: tuple[Leaf, ...], calls: Sequence[Call], argument: str) -> Aligned:
+def align_more_inputs(
+    inputs: BoundInputs, leaves: tuple[Leaf, ...], calls: Sequence[ExampleCall], argument: str
+) -> AlignedCalls:
     """The calls beside the one that ``inputs`` belongs to.
 
     Args:
@@ -207,7 +209,7 @@ def extend(inputs: Inputs, leaves: tuple[Leaf, ...], calls: Sequence[Call], argu
     values = [_values(leaves)]
     for args, kwargs in calls:
         bound = _bound(signature, (args, _kept(signature, kwargs, told)), argument, partial=True)
-        others = read_shapes(bound, None).leaves
+        others = read_shapes_by_parameter(bound, None).leaves
         unknown = _by_argument(bound, others).keys() - _by_argument(inputs, leaves).keys()
         if unknown:
             raise ArgumentError(
@@ -219,10 +221,10 @@ def extend(inputs: Inputs, leaves: tuple[Leaf, ...], calls: Sequence[Call], argu
         values.append(_values(others))
     for leaf in leaves:
         _check_alike(leaf, [of_call[leaf.label] for of_call in values if leaf.label in of_call], argument)
-    return Aligned(signature, inputs, leaves, tuple(values), argument)
+    return AlignedCalls(signature, inputs, leaves, tuple(values), argument)
 
 
-def _spec(leaf: Leaf, dims: Dims) -> Any:
+def _spec(leaf: Leaf, dims: DimNames) -> Any:
     if isinstance(leaf.value, torch.Tensor):
         return dims
     return dims.get(None)
@@ -249,18 +251,18 @@ def _says_something(leaf: Leaf) -> bool:
     return isinstance(leaf.value, torch.Tensor | int | float | str)
 
 
-def _bound(signature: Signature, call: Call, argument: str, *, partial: bool = False) -> Inputs:
+def _bound(signature: Signature, call: ExampleCall, argument: str, *, partial: bool = False) -> BoundInputs:
     args, kwargs = call
     try:
         (signature.bind_partial if partial else signature.bind)(*args, **kwargs)
     except TypeError as error:
         raise ArgumentError(argument, f"a call does not fit the signature {signature}: {error}") from error
     given = (args, kwargs)
-    args, kwargs = plain = dismantled(given)
-    return Inputs(args, kwargs, *expand(signature, kwargs), None if plain is given else given)
+    args, kwargs = plain = flatten_objects(given)
+    return BoundInputs(args, kwargs, *expand_var_keyword(signature, kwargs), None if plain is given else given)
 
 
-def _with_missing(signature: Signature, call: Call, if_missing: Mapping[str | int, Any]) -> Call:
+def _with_missing(signature: Signature, call: ExampleCall, if_missing: Mapping[str | int, Any]) -> ExampleCall:
     args, kwargs = call
     names = list(signature.parameters)
     given = {**signature.bind_partial(*args, **kwargs).arguments, **kwargs}
@@ -271,7 +273,7 @@ def _with_missing(signature: Signature, call: Call, if_missing: Mapping[str | in
     return (*positional, *args[len(names) :]), {**kwargs, **missing}
 
 
-def _told(signature: Signature, calls: Sequence[Call]) -> Collection[str]:
+def _told(signature: Signature, calls: Sequence[ExampleCall]) -> Collection[str]:
     """The keywords that say something else than the default in one of the calls."""
     return {
         name
@@ -303,7 +305,7 @@ def _kept(signature: Signature, kwargs: Mapping[str, Any], told: Collection[str]
     return kept
 
 
-def _check_covered(inputs: Inputs, known: Sequence[Leaf], given: Sequence[Leaf], argument: str) -> None:
+def _check_covered(inputs: BoundInputs, known: Sequence[Leaf], given: Sequence[Leaf], argument: str) -> None:
     """An argument of a call has all the leaves that it has in the call with the most tensors, or none of them."""
     expected, found = _by_argument(inputs, known), _by_argument(inputs, given)
     for name, leaves in found.items():
@@ -327,7 +329,7 @@ def _check_covered(inputs: Inputs, known: Sequence[Leaf], given: Sequence[Leaf],
             )
 
 
-def _by_argument(inputs: Inputs, leaves: Sequence[Leaf]) -> dict[str, list[Leaf]]:
+def _by_argument(inputs: BoundInputs, leaves: Sequence[Leaf]) -> dict[str, list[Leaf]]:
     """Leaves by argument: a parameter, or one element of ``*args``."""
     variable = next((p.name for p in inputs.signature.parameters.values() if p.kind == Parameter.VAR_POSITIONAL), None)
     found: dict[str, list[Leaf]] = {}

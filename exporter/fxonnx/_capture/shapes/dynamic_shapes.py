@@ -17,21 +17,21 @@ from torch.export import Dim
 from fxonnx_translations._torch_compat import pytree
 
 from ...errors import ArgumentError
-from ..inputs.example_inputs import Inputs
+from ..inputs.example_inputs import BoundInputs
 from ..inputs.pytree_objects import COUNTERS
-from .object_specs import specs_of_parts
+from .object_specs import object_part_specs
 
 __all__ = [
     "DimSpec",
+    "DynamicShapes",
     "Leaf",
-    "Shapes",
     "SharedDim",
     "check_example",
     "fill",
     "is_counter",
-    "read_shapes",
+    "read_shapes_by_parameter",
     "settled",
-    "specified",
+    "with_spec",
 ]
 
 DimHint = type(Dim.DYNAMIC)
@@ -50,7 +50,7 @@ class Leaf:
         path: Where in it: ``""``, ``[0]``, ``['mask']``.
         value: The example (a fake tensor for an ExportedProgram).
         dims: Specs by axis, in the order of the axes; the key None stands for the value of an int.
-        fixed: Axes of which the user said that they are static.
+        fixed: DynamicAxes of which the user said that they are static.
     """
 
     parameter: str
@@ -81,7 +81,7 @@ class SharedDim:
 
 
 @dataclass(frozen=True)
-class Shapes:
+class DynamicShapes:
     """What the user wants of the sizes.
 
     Attributes:
@@ -91,7 +91,7 @@ class Shapes:
     """
 
     leaves: tuple[Leaf, ...]
-    inputs: Inputs
+    inputs: BoundInputs
     shared: tuple[SharedDim, ...] = ()
 
     @property
@@ -149,13 +149,13 @@ def fill(value: Any, specs: Iterator[Any]) -> Any:
     return node.rebuild([fill(child, specs) for child in node.values])
 
 
-def read_shapes(inputs: Inputs, dynamic_shapes: Any) -> Shapes:
+def read_shapes_by_parameter(inputs: BoundInputs, dynamic_shapes: Any) -> DynamicShapes:
     """Reads ``dynamic_shapes``.
 
     Raises:
         ArgumentError: If it does not fit the inputs; it lists what there is.
     """
-    reader = _Reader(inputs.stand_ins())
+    reader = _Reader(inputs.flattened_object_ids())
     arg_specs, kwarg_specs = _by_parameter(inputs, dynamic_shapes)
     for name, value, spec in zip(inputs.names(), inputs.args, arg_specs, strict=True):
         parameter, bracket, rest = name.partition("[")
@@ -165,14 +165,14 @@ def read_shapes(inputs: Inputs, dynamic_shapes: Any) -> Shapes:
     return settled(reader.leaves, inputs)
 
 
-def settled(leaves: Sequence[Leaf], inputs: Inputs) -> Shapes:
+def settled(leaves: Sequence[Leaf], inputs: BoundInputs) -> DynamicShapes:
     """The shapes, once every spec has been read.
 
     Raises:
         ArgumentError: If axes that share a Dim have several sizes.
     """
     _check_shared(leaves)
-    return Shapes(_with_counters(leaves), inputs)
+    return DynamicShapes(_with_counters(leaves), inputs)
 
 
 def _with_counters(leaves: Sequence[Leaf]) -> tuple[Leaf, ...]:
@@ -214,7 +214,7 @@ def _wrong(problem: str, hint: str | None = None) -> ArgumentError:
     return ArgumentError("dynamic_shapes", problem, hint=hint)
 
 
-def _by_parameter(inputs: Inputs, shapes: Any) -> tuple[list[Any], dict[str, Any]]:
+def _by_parameter(inputs: BoundInputs, shapes: Any) -> tuple[list[Any], dict[str, Any]]:
     """The specs of the positional inputs and of the keyword inputs."""
     if shapes is None or (isinstance(shapes, Mapping | Sequence) and len(shapes) == 0):
         return [None] * len(inputs.args), dict.fromkeys(inputs.kwargs)
@@ -225,7 +225,7 @@ def _by_parameter(inputs: Inputs, shapes: Any) -> tuple[list[Any], dict[str, Any
     raise _wrong(f"expected a dict, a tuple or a list, got {shapes!r}")
 
 
-def _from_mapping(inputs: Inputs, shapes: Mapping[Any, Any]) -> tuple[list[Any], dict[str, Any]]:
+def _from_mapping(inputs: BoundInputs, shapes: Mapping[Any, Any]) -> tuple[list[Any], dict[str, Any]]:
     shapes = dict(shapes)
     variable = inputs.var_keyword
     if variable is not None and variable not in inputs.kwargs and isinstance(shapes.get(variable), Mapping):
@@ -261,7 +261,7 @@ def _elements(name: str, spec: Any, count: int) -> list[Any]:
     return list(spec)
 
 
-def _from_sequence(inputs: Inputs, shapes: list[Any]) -> tuple[list[Any], dict[str, Any]]:
+def _from_sequence(inputs: BoundInputs, shapes: list[Any]) -> tuple[list[Any], dict[str, Any]]:
     arguments = inputs.signature.bind(*inputs.args, **inputs.kwargs).arguments
     names = list(arguments)
     if len(shapes) == len(names):
@@ -284,17 +284,17 @@ def _from_sequence(inputs: Inputs, shapes: list[Any]) -> tuple[list[Any], dict[s
 class _Reader:
     """Walks inputs and specs together and collects the leaves."""
 
-    def __init__(self, stand_ins: Collection[int]) -> None:
+    def __init__(self, flattened_object_ids: Collection[int]) -> None:
         self.leaves: list[Leaf] = []
-        self._stand_ins = stand_ins
+        self._stand_ins = flattened_object_ids
 
     def read(self, value: Any, spec: Any, parameter: str, path: str) -> None:
         node = _children(value)
         if node is None:
-            self.leaves.append(specified(Leaf(parameter, path, value, {}), spec))
+            self.leaves.append(with_spec(Leaf(parameter, path, value, {}), spec))
             return
         if id(value) in self._stand_ins:
-            specs = specs_of_parts(value, spec, parameter + path)
+            specs = object_part_specs(value, spec, parameter + path)
         else:
             specs = _child_specs(value, node, spec, parameter + path)
         for key, child, child_spec in zip(node.keys, node.values, specs, strict=True):
@@ -333,7 +333,7 @@ def _child_specs(value: Any, node: _Node, spec: Any, label: str) -> list[Any]:
     )
 
 
-def specified(leaf: Leaf, spec: Any) -> Leaf:
+def with_spec(leaf: Leaf, spec: Any) -> Leaf:
     """The leaf with the dims that a spec gives to it.
 
     Raises:

@@ -10,10 +10,10 @@ import torch
 
 from ...errors import ArgumentError
 
-__all__ = ["specs_of_parts"]
+__all__ = ["object_part_specs"]
 
 
-def specs_of_parts(parts: Mapping[str, Any], spec: Any, label: str) -> list[Any]:
+def object_part_specs(parts: Mapping[str, Any], spec: Any, label: str) -> list[Any]:
     """One spec for each tensor of an object; a pattern, or one spec for all, is not about numbers and 0-dim tensors.
 
     Args:

@@ -14,7 +14,7 @@ from fxonnx_translations._torch_compat import pytree
 
 from .dynamic_shapes import DimSpec, Leaf, SharedDim
 
-__all__ = ["differing_dims", "shared_dims", "unify"]
+__all__ = ["add_equality_guards", "differing_dims", "shared_dims"]
 
 
 def shared_dims(leaves: Sequence[Leaf], others: Sequence[Any] = ()) -> tuple[SharedDim, ...]:
@@ -41,7 +41,7 @@ def differing_dims(leaves: Sequence[Leaf], others: Sequence[Any] = ()) -> tuple[
     return tuple(texts)
 
 
-def unify(shared: Sequence[SharedDim], arguments: Any) -> None:
+def add_equality_guards(shared: Sequence[SharedDim], arguments: Any) -> None:
     """Adds a guard that dims of one name are equal, so that torch gives them one symbol.
 
     Args:

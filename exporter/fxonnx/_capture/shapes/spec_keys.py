@@ -10,11 +10,11 @@ from typing import Any
 import torch
 
 from ...errors import ArgumentError
-from ..inputs.example_inputs import Inputs
+from ..inputs.example_inputs import BoundInputs
 from ..inputs.input_names import dotted_name, graph_names
-from .dynamic_shapes import Leaf, Shapes, read_shapes, settled, specified
+from .dynamic_shapes import DynamicShapes, Leaf, read_shapes_by_parameter, settled, with_spec
 
-__all__ = ["GraphInputs", "read_keyed"]
+__all__ = ["GraphInputs", "read_dynamic_shapes"]
 
 
 @dataclass(frozen=True)
@@ -75,16 +75,16 @@ def _is_graph_input(leaf: Leaf) -> bool:
     return isinstance(leaf.value, torch.Tensor) or is_size
 
 
-def read_keyed(
-    inputs: Inputs, dynamic_shapes: Any, input_names: Sequence[str], graph: Sequence[str] | None = None
-) -> Shapes:
+def read_dynamic_shapes(
+    inputs: BoundInputs, dynamic_shapes: Any, input_names: Sequence[str], graph: Sequence[str] | None = None
+) -> DynamicShapes:
     """Reads ``dynamic_shapes`` whose keys are parameters, names of graph inputs, or patterns for these.
 
     Where several keys say something of one axis, a parameter's comes first, then a name's, then the first pattern's.
 
     Args:
         inputs: The inputs.
-        dynamic_shapes: As ``read_shapes`` takes it, with further keys.
+        dynamic_shapes: As ``read_shapes_by_parameter`` takes it, with further keys.
         input_names: The user's names for the first graph inputs.
         graph: Names of the placeholders, if the model is captured already.
 
@@ -92,10 +92,10 @@ def read_keyed(
         ArgumentError: If a key names nothing, with a list of what there is; or if a spec does not fit.
     """
     if not isinstance(dynamic_shapes, Mapping):
-        return read_shapes(inputs, dynamic_shapes)
+        return read_shapes_by_parameter(inputs, dynamic_shapes)
     parameters = {*inputs.signature.parameters, inputs.var_keyword}
     keyed = {key: spec for key, spec in dynamic_shapes.items() if key not in parameters}
-    shapes = read_shapes(inputs, {key: spec for key, spec in dynamic_shapes.items() if key in parameters})
+    shapes = read_shapes_by_parameter(inputs, {key: spec for key, spec in dynamic_shapes.items() if key in parameters})
     if not keyed:
         return shapes
     found = GraphInputs.of(shapes.leaves, input_names, graph)
@@ -113,13 +113,13 @@ def read_keyed(
 
 def _with(leaf: Leaf, spec: Any) -> Leaf:
     """The leaf with what a spec says of axes of which nothing was said before."""
-    other = specified(leaf, spec)
+    other = with_spec(leaf, spec)
     dims = {axis: dim for axis, dim in other.dims.items() if axis not in leaf.fixed} | dict(leaf.dims)
     fixed = leaf.fixed | (other.fixed - leaf.dims.keys())
     return replace(leaf, dims={axis: dims[axis] for axis in sorted(dims, key=lambda axis: axis or 0)}, fixed=fixed)
 
 
-def _unknown(keys: Sequence[Any], inputs: Inputs, found: GraphInputs) -> ArgumentError:
+def _unknown(keys: Sequence[Any], inputs: BoundInputs, found: GraphInputs) -> ArgumentError:
     arguments = inputs.signature.bind(*inputs.args, **inputs.kwargs).arguments
     return ArgumentError(
         "dynamic_shapes",
