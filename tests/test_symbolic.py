@@ -143,7 +143,7 @@ def test_several_outputs_and_types() -> None:
 @pytest.mark.parametrize(
     ("function", "match"),
     [
-        (lambda g, x: g.op("Elu", x, alpha=1.0), "the attribute 'alpha' does not end with its type"),
+        (lambda g, x: g.op("Elu", x, alpha=1.0), "the attribute 'alpha' does not end with a type suffix"),
         (lambda g, x: g.op("Elu", x, alpha_f=x), "the attribute 'alpha_f' is computed at run time"),
         (lambda g, x: g.op("Nothing", x), "ONNX has no Nothing at opset 20"),
     ],
@@ -277,7 +277,7 @@ def test_the_first_of_several_that_takes_the_element_types() -> None:
     for x, operator in ((torch.tensor([1, -2]), "Max"), (torch.tensor([1.0, -2.0]), "Sqrt")):
         program = fxonnx.export(Function(torch.abs).eval(), (x,), custom_translation_table=table, verify=True)
         assert operator in [name for _, name in nodes(program)]
-    with pytest.raises(fxonnx.UnsupportedOperatorError, match="none of the 2 functions takes these element types"):
+    with pytest.raises(fxonnx.UnsupportedOperatorError, match="none of the 2 functions accepts these element types"):
         fxonnx.export(Function(torch.abs).eval(), (X.half(),), custom_translation_table=table)
 
 
@@ -316,7 +316,9 @@ def test_plain_functions_are_chosen_by_their_annotations(x: torch.Tensor, operat
     assert [name for _, name in nodes(program) if name not in ("Neg", "Identity")] == [operator]
     wrong = {aten.add.Tensor: [add_bools, add_bools]}
     if operator != "Or":
-        with pytest.raises(fxonnx.UnsupportedOperatorError, match="none of the 2 functions takes these element types"):
+        with pytest.raises(
+            fxonnx.UnsupportedOperatorError, match="none of the 2 functions accepts these element types"
+        ):
             fxonnx.export(Sum().eval(), (x, x), custom_translation_table=wrong)
 
 

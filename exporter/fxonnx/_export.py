@@ -22,9 +22,9 @@ from ._capture import ALIASES_KEY, Capture, capture, report_narrowed
 from ._capture.patches import one_at_a_time, tracing_patches
 from ._export_context import exporting
 from ._lower.dispatch import is_translated
-from ._lower.lowering import Request, lower
+from ._lower.lowering import LoweringRequest, lower
 from ._lower.metadata import MetadataLevel
-from ._lower.model import Ends
+from ._lower.model import IOSpec
 from ._lower.passthrough import Passthrough
 from ._lower.user_symbolics import CalledFunctions
 from ._options import (
@@ -253,14 +253,14 @@ def _program(
     lost = report_updates(updates, how.state)
     returned = [] if how.state == "warn" else [update for update in updates if not update.is_returned]
     paths = captured.input_paths, captured.output_paths
-    ends = Ends(*how.names, *paths, returned, how.state == "io", captured.output_dims)
+    io_spec = IOSpec(*how.names, *paths, returned, how.state == "io", captured.output_dims)
     with unset_fake_temporarily(), timer.stage("lower"):
         names = captured.dim_names
         legacy = how.compat is not None
         form = how.form
         ones = captured.limits.ones()
-        request = Request(
-            form.opset, how.registry, names, ends, how.passthrough, how.metadata, legacy, form.ir_version, ones
+        request = LoweringRequest(
+            form.opset, how.registry, names, io_spec, how.passthrough, how.metadata, legacy, form.ir_version, ones
         )
         result = lower(prepared, request)
     lowered, limits = result.model, captured.limits.requiring(result.requirements)

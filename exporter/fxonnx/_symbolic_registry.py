@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ._lower.user_symbolics import Symbolic
+from ._lower.user_symbolics import SymbolicFunction
 from .errors import ArgumentError
 
 __all__ = ["register_custom_op_symbolic", "registered_symbolics", "unregister_custom_op_symbolic"]
@@ -55,15 +55,15 @@ def unregister_custom_op_symbolic(symbolic_name: str, opset_version: int) -> Non
         _replace(rest)
 
 
-def registered_symbolics(opset: int) -> dict[Callable[..., Any], Symbolic]:
+def registered_symbolics(opset: int) -> dict[Callable[..., Any], SymbolicFunction]:
     """Each overload with a registered function to the newest one that is not for later opsets."""
-    table: dict[Callable[..., Any], Symbolic] = {}
+    table: dict[Callable[..., Any], SymbolicFunction] = {}
     for (name, since), function in sorted(_registered().items(), key=lambda item: item[0]):
         if since <= opset:
             namespace, _, operator = name.partition("::")
             packet: Any = getattr(getattr(torch.ops, namespace), operator, None)
             names = packet.overloads() if hasattr(packet, "overloads") else ()
-            table.update((getattr(packet, overload), Symbolic(function)) for overload in names)
+            table.update((getattr(packet, overload), SymbolicFunction(function)) for overload in names)
     return table
 
 

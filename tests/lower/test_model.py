@@ -132,8 +132,8 @@ def test_surplus_input_names_rename_the_parameters() -> None:
 @pytest.mark.parametrize(
     ("options", "match"),
     [
-        ({"input_names": ["a", "b", "c", "d"]}, r"input_names: 'd' is left over: 4 names"),
-        ({"output_names": ["a", "b"]}, r"output_names: 'b' is left over: 2 names for 1 outputs"),
+        ({"input_names": ["a", "b", "c", "d"]}, r"input_names: 'd' is not used: 4 names"),
+        ({"output_names": ["a", "b"]}, r"output_names: 'b' is not used: 2 names for 1 outputs"),
         ({"input_names": ["a", "a"]}, r"input_names: 'a' is given twice"),
         ({"input_names": "x"}, r"input_names: expected a list of strings, got 'x'"),
         ({"output_names": [""]}, r"output_names: expected non-empty strings, got ''"),

@@ -1,1 +1,1 @@
-"""FX to onnx_ir: signature, dispatch, metadata, and the walk over the graph."""
+"""Lowering from FX to onnx_ir: graph inputs and outputs, dispatch to translations, metadata."""

@@ -1,4 +1,4 @@
-"""The names that torch.onnx gave with its first exporter: ``/features/features.0/Conv_output_0``."""
+"""Node and value names in the style of torch.onnx's TorchScript exporter: ``/features/features.0/Conv_output_0``."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ import onnx_ir as ir
 __all__ = ["SCOPE", "rename_by_scope"]
 
 SCOPE = "fxonnx.scope"
-"""Key of ``ir.Node.meta``: the paths of the modules around, from the outside in."""
+"""Key of ``ir.Node.meta``: FQNs of the enclosing modules, outermost first."""
 
 
 def rename_by_scope(graph: ir.Graph) -> None:
-    """Renames nodes and the values between them by module path and operator, numbered where that is not unique.
+    """Rename nodes and intermediate values by module path and operator, with a number where that is not unique.
 
     Inputs, outputs and initializers keep their names.
 
     Args:
-        graph: The main graph, complete.
+        graph: The completed main graph.
     """
     taken = {str(value.name) for value in (*graph.inputs, *graph.outputs, *graph.initializers.values())}
     kept = set(graph.outputs)

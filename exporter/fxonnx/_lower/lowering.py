@@ -1,4 +1,4 @@
-"""The walk over the prepared graph: one ONNX value per FX node."""
+"""Lower the prepared FX graph node by node to ONNX values."""
 
 from __future__ import annotations
 
@@ -27,42 +27,42 @@ from .._prepare import REASON_KEY, Prepared, find_attribute
 from .._provenance import source_line
 from ..errors import TranslationError, UnsupportedOperator, UnsupportedOperatorError
 from .control_flow import CONTROL_FLOW
-from .dispatch import bind, find
+from .dispatch import arguments_by_name, find_translation
 from .legacy_names import SCOPE, rename_by_scope
 from .lowest_opset import lowest_opset
 from .metadata import MetadataLevel, NodeMetadata, scopes_of, target_name
-from .model import NEWEST_OPSET, STATE_KEY, Ends, add_inputs, add_outputs, ir_versions, new_model
+from .model import NEWEST_OPSET, STATE_KEY, IOSpec, add_inputs, add_outputs, ir_versions, new_model
 from .passthrough import Passthrough
 
-__all__ = ["Lowered", "Request", "lower"]
+__all__ = ["Lowered", "LoweringRequest", "lower"]
 
-Bound: TypeAlias = ir.Value | Dim | float | bool | str | Sequence[Any] | None
+LoweredValue: TypeAlias = ir.Value | Dim | float | bool | str | Sequence[Any] | None
+"""The lowered form of an FX node: a graph value, a size expression, a Python constant, or a list of them."""
 
-
-# Element types that torch has no dtype for; its ONNX operators stand for their tensors with tensors of bytes.
+# Element types without a torch dtype: torch's ONNX operators represent such tensors as tensors of bytes.
 _HELD_IN_BYTES = frozenset({ir.DataType.INT4, ir.DataType.UINT4})
 
 
 @dataclass(frozen=True)
-class Request:
-    """What is asked of the lowering.
+class LoweringRequest:
+    """Options of the lowering.
 
     Attributes:
         opset: Target opset of the default domain.
-        registry: The translations.
-        dim_names: torch's symbols to the user's names.
-        ends: Names of graph inputs and outputs.
-        passthrough: Operators that become nodes of their own domain.
-        metadata: How much nodes say of where they come from.
-        legacy_names: Whether nodes and values have the names of torch.onnx's first exporter.
-        ir_version: Version of the file format; by default the one that goes with the opset.
-        ones: The sizes that guards keep at 1, in the user's names.
+        registry: Translations by operator.
+        dim_names: torch's symbols mapped to the user's dim names.
+        io_spec: Names of graph inputs and outputs.
+        passthrough: Operators emitted as nodes of their own domain.
+        metadata: Amount of provenance metadata on nodes.
+        legacy_names: Whether nodes and values are named as by torch.onnx's TorchScript exporter.
+        ir_version: ONNX IR version; by default the one that belongs to the opset.
+        ones: Symbolic sizes that guards restrict to 1, under the user's names.
     """
 
     opset: int
     registry: Registry
     dim_names: Mapping[sympy.Symbol, str]
-    ends: Ends
+    io_spec: IOSpec
     passthrough: Passthrough = Passthrough()  # noqa: RUF009 - immutable
     metadata: MetadataLevel = "full"
     legacy_names: bool = False
@@ -75,62 +75,62 @@ class Lowered:
     """The result of the lowering.
 
     Attributes:
-        model: The model.
-        requirements: Sizes that must not be 0.
+        model: The ONNX model.
+        requirements: Sizes that must not be 0 for the model to be correct.
     """
 
     model: ir.Model
     requirements: Sequence[Requirement]
 
 
-def lower(prepared: Prepared, request: Request) -> Lowered:
-    """Translates the prepared graph.
+def lower(prepared: Prepared, request: LoweringRequest) -> Lowered:
+    """Lower the prepared graph to an ONNX model.
 
     Raises:
-        UnsupportedOperatorError: Listing all operators without a usable translation at once.
-        TranslationError: If a translation fails or returns something else than torch says.
+        UnsupportedOperatorError: Lists all operators without a usable translation at once.
+        TranslationError: If a translation fails, or its outputs disagree with torch's in number, dtype or shape.
     """
     symbols = SymbolTable(request.dim_names, request.ones)
     names = Names()
     ir_version = request.ir_version or ir_versions(request.opset)[0]
     model = new_model(prepared, request.opset, ir_version)
     builder = Builder(model.graph, symbols, names)
-    walk = _Walk(builder, request)
+    lowering = _GraphLowering(builder, request)
     try:
-        walk.shared, paths = add_inputs(prepared, builder, walk.env, request.ends)
-        walk.run(prepared.graph, prepared.constants, skipped=prepared.derived)
+        lowering.shared, paths = add_inputs(prepared, builder, lowering.env, request.io_spec)
+        lowering.run(prepared.graph, prepared.constants, skipped=prepared.derived)
     except dtypes.NoElementTypeError as error:
-        hint = "keep such tensors in a dtype that ONNX has, packed numbers as uint8, inside and outside of the model"
+        hint = "use a dtype that ONNX has for such tensors, uint8 for packed numbers, inside and outside the model"
         raise TranslationError(str(error), hint=hint) from error
-    if walk.unsupported:
-        raise UnsupportedOperatorError(walk.report(), request.opset)
+    if lowering.unsupported:
+        raise UnsupportedOperatorError(lowering.unsupported_rows(), request.opset)
     try:
-        states = add_outputs(prepared, builder, walk.env, request.ends, paths)
+        states = add_outputs(prepared, builder, lowering.env, request.io_spec, paths)
     except Unsupported as error:
         hint = "pass a newer opset_version"
-        raise TranslationError(f"an output that is a size cannot be written: {error}", hint=hint) from error
+        raise TranslationError(f"a size returned as an output cannot be computed: {error}", hint=hint) from error
     if states:
         model.metadata_props[STATE_KEY] = json.dumps(states)
-    _finish(builder)
+    _finalize(builder)
     if request.legacy_names:
         rename_by_scope(model.graph)
     return Lowered(model, requirements(builder))
 
 
-def _finish(builder: Builder) -> None:
-    """Removes what nothing reads, then gives every remaining value its shape and every node its name."""
+def _finalize(builder: Builder) -> None:
+    """Eliminate dead nodes and initializers; record shapes of the remaining values, and name the nodes."""
     graph = builder.graph
     outputs = set(graph.outputs)
     for node in reversed(graph):
         if not any(output in outputs or output.uses() for output in node.outputs):
-            _forget_bodies(node)
+            _release_subgraph_uses(node)
             graph.remove(node, safe=True)
     for node in graph:
         if len(node.outputs) > 1:
-            _drop_outputs(node, outputs, builder.opset_version)
+            _trim_unused_outputs(node, outputs, builder.opset_version)
     is_foreign = any(node.domain not in ("", "ai.onnx") for node in graph)
     for node in ir.traversal.RecursiveGraphIterator(graph):
-        # Values have unique names in the whole model, bodies included.
+        # Value names are unique in the whole model, subgraphs included.
         node.name = f"node_{node.outputs[0].name}"
     for node in graph:
         for output in node.outputs:
@@ -138,7 +138,7 @@ def _finish(builder: Builder) -> None:
                 try:
                     builder.stamp(output, builder.dims(output))
                 except Unsupported as error:
-                    # Of what an operator returns that ONNX does not know, only what torch says is known.
+                    # Operators of other domains have no shape inference: their outputs keep the shapes torch recorded.
                     if not is_foreign:
                         raise TranslationError(str(error), target=node.op_type) from error
     kept = outputs.union(graph.inputs)
@@ -147,25 +147,25 @@ def _finish(builder: Builder) -> None:
         del graph.initializers[name]
 
 
-def _forget_bodies(node: ir.Node) -> None:
-    """What the bodies of a node read is not read by them any more."""
+def _release_subgraph_uses(node: ir.Node) -> None:
+    """Detach the inputs of all nodes in a removed node's subgraphs, so that outer values lose these uses."""
     for attribute in node.attributes.values():
         if attribute.type not in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS):
             continue
         for body in [attribute.as_graph()] if attribute.type == ir.AttributeType.GRAPH else attribute.as_graphs():
             for inner in body:
-                _forget_bodies(inner)
+                _release_subgraph_uses(inner)
                 for index in range(len(inner.inputs)):
                     inner.replace_input_with(index, None)
 
 
-def _drop_outputs(node: ir.Node, outputs: Collection[ir.Value], opset: int) -> None:
-    """Removes last outputs that nothing reads and that the operator does not need to have."""
+def _trim_unused_outputs(node: ir.Node, outputs: Collection[ir.Value], opset: int) -> None:
+    """Remove trailing optional outputs without uses."""
     facts = facts_of(node.op_type, opset) if node.domain == "" else None
-    # Those of a batch norm are not optional, whatever the schema says: before opset 14 they stand for training mode.
+    # Before opset 14, the number of BatchNormalization's outputs selects training mode, although all are optional.
     if facts is None or node.op_type == "BatchNormalization":
         return
-    # ONNX Runtime's Attention writes the whole past where it is given one.
+    # ONNX Runtime's Attention requires the present outputs whenever a past is given.
     has_past = node.op_type == "Attention" and any(value is not None for value in node.inputs[4:6])
     count, least = len(node.outputs), 3 if has_past else facts.least_outputs
     while count > least and not node.outputs[count - 1].uses() and node.outputs[count - 1] not in outputs:
@@ -174,13 +174,13 @@ def _drop_outputs(node: ir.Node, outputs: Collection[ir.Value], opset: int) -> N
         node.resize_outputs(count)
 
 
-class _Walk:
-    """The state of one walk: FX nodes to what they became."""
+class _GraphLowering:
+    """Lowering of one FX graph: maps its nodes to their lowered values."""
 
-    def __init__(self, builder: Builder, request: Request) -> None:
+    def __init__(self, builder: Builder, request: LoweringRequest) -> None:
         self.builder = builder
         self.request = request
-        self.env: dict[torch.fx.Node, Bound] = {}
+        self.env: dict[torch.fx.Node, LoweredValue] = {}
         self.metadata = NodeMetadata(request.metadata)
         self.shared: frozenset[ir.Value] = frozenset()
         self.unsupported: dict[str, list[tuple[torch.fx.Node, tuple[str, ...]]]] = {}
@@ -191,12 +191,12 @@ class _Walk:
         constants: Mapping[str, torch.Tensor],
         skipped: Collection[torch.fx.Node] = (),
     ) -> None:
-        """Lowers the nodes of a graph.
+        """Lower the nodes of a graph.
 
         Args:
-            graph: The graph; its placeholders have values already.
+            graph: The FX graph; its placeholders already have values.
             constants: Tensors of its ``get_attr`` nodes.
-            skipped: Nodes that have values already, too.
+            skipped: Further nodes that already have values.
         """
         for node in graph.nodes:
             if node.op == "call_function" and node not in skipped:
@@ -207,26 +207,28 @@ class _Walk:
                     torch.view_as_real(constant.resolve_conj()) if constant.is_complex() else constant
                 )
 
-    def _with_bodies(self, node: torch.fx.Node, val: Any) -> None:
-        """Lowers an operator that has graphs of its own."""
+    def _lower_control_flow(self, node: torch.fx.Node, val: Any) -> None:
+        """Lower an operator with subgraphs."""
         mark = len(self.builder.created)
         results = self._results(val)
         try:
-            returned = CONTROL_FLOW[node.target](Op(self.builder, results, self.shared), node, self.value, self._body)
+            returned = CONTROL_FLOW[node.target](
+                Op(self.builder, results, self.shared), node, self.value, self._lower_subgraph
+            )
         except Unsupported as error:
             self.builder.rollback(mark)
-            self._give_up(node, results, val, (str(error),))
+            self._unsupported_operator(node, results, val, (str(error),))
             return
-        self.env[node] = self._checked(node, returned, results, val)
+        self.env[node] = self._check_results(node, returned, results, val)
         self._annotate(node, mark)
 
-    def _body(self, op: Op, body: torch.fx.Node, inputs: Sequence[ir.Value]) -> list[ir.Value]:
-        """Writes a body; what it can not translate is reported with the rest."""
+    def _lower_subgraph(self, op: Op, body: torch.fx.Node, inputs: Sequence[ir.Value]) -> list[ir.Value]:
+        """Lower a subgraph; its unsupported operators are reported together with those of the main graph."""
         owner = body.graph.owning_module
         module = None if owner is None else find_attribute(owner, str(body.target))
         if not isinstance(module, torch.fx.GraphModule):
-            raise Unsupported(f"{body.target} is no graph")
-        inner = _Walk(op.builder, self.request)
+            raise Unsupported(f"{body.target} is not a graph")
+        inner = _GraphLowering(op.builder, self.request)
         inner.shared, inner.unsupported = self.shared, self.unsupported
         for node, value in zip(module.graph.find_nodes(op="placeholder"), inputs, strict=True):
             inner.env[node] = value
@@ -240,14 +242,14 @@ class _Walk:
         returned: Any = module.graph.output_node().args[0]
         values = inner.value(returned if isinstance(returned, (list, tuple)) else [returned])
         if not all(isinstance(value, ir.Value) for value in values):
-            raise Unsupported("a body that returns numbers; return tensors of 0 dims")
+            raise Unsupported("a subgraph returns Python numbers; return 0-dim tensors instead")
         return values  # type: ignore[no-any-return]
 
     def call(self, node: torch.fx.Node) -> None:
-        """Lowers one call_function node."""
+        """Lower one ``call_function`` node."""
         val = node.meta.get("val")
         if node.target in CONTROL_FLOW:
-            self._with_bodies(node, val)
+            self._lower_control_flow(node, val)
             return
         if isinstance(val, (torch.SymInt, torch.SymFloat, torch.SymBool)):
             self._symbolic(node, val)
@@ -255,9 +257,7 @@ class _Walk:
             source = self.value(node.args[0])
             index = node.args[1]
             if not isinstance(source, (list, tuple)) or not isinstance(index, int):
-                raise TranslationError(
-                    "an item is taken of something that is no sequence", node=str(node.format_node())
-                )
+                raise TranslationError("getitem is applied to a value that is not a list", node=str(node.format_node()))
             self.env[node] = source[index]
             if isinstance(source[index], ir.Value):
                 self._name(source[index], node.name)
@@ -269,7 +269,7 @@ class _Walk:
             self._translate(node, val)
 
     def _symbolic(self, node: torch.fx.Node, val: torch.SymInt | torch.SymFloat | torch.SymBool) -> None:
-        """A size is an expression until something needs it at run time; ``item()`` tells where a new symbol is read."""
+        """Keep a symbolic number as an expression, and define an unbacked symbol by the tensor ``item()`` read."""
         expr = self.builder.symbols.dim(val)
         self.env[node] = expr
         if node.meta.get("unbacked_bindings") and not isinstance(expr, int):
@@ -278,7 +278,7 @@ class _Walk:
                 self.builder.symbols.define_scalar(source, expr)
 
     def value(self, argument: Any) -> Any:
-        """An FX argument as translations take it."""
+        """An FX argument in the form translations take: lowered values instead of nodes."""
         if isinstance(argument, torch.fx.Node):
             return self.env[argument]
         if isinstance(argument, (list, tuple)):
@@ -288,38 +288,40 @@ class _Walk:
     def _translate(self, node: torch.fx.Node, val: Any) -> None:
         results = self._results(val)
         if results and all(0 in result.shape for result in results) and not node.meta.get("unbacked_bindings"):
-            self._nothing(node, results, val)
+            self._empty_results(node, results, val)
             return
         passthrough = self.request.passthrough
         translation: Translation | None = None
         reasons: tuple[str, ...] = ()
         if not passthrough.keeps(node.target):
-            translation, reasons = find(node, self.request.registry, self.request.opset)
+            translation, reasons = find_translation(node, self.request.registry, self.request.opset)
         if translation is None:
             translation = passthrough.translation(node.target)
         if translation is None:
-            why_whole = node.meta.get(REASON_KEY)
-            self._give_up(node, results, val, reasons if why_whole is None else (*reasons, why_whole))
+            decompose_reason = node.meta.get(REASON_KEY)
+            self._unsupported_operator(
+                node, results, val, reasons if decompose_reason is None else (*reasons, decompose_reason)
+            )
             return
         builder = self.builder
         mark = len(builder.created)
         try:
             complex_values = self._complex_values(node) if translation.complex else frozenset()
             op = Op(builder, results, self.shared, complex_values)
-            returned = self._run(translation, op, node)
+            returned = self._run_translation(translation, op, node)
         except Unsupported as error:
             builder.rollback(mark)
-            self._give_up(node, results, val, (f"{_name(translation.function)}: {error}",))
+            self._unsupported_operator(node, results, val, (f"{_name(translation.function)}: {error}",))
             return
         except (TranslationError, UnsupportedOperatorError):
             raise
         except Exception as error:
             raise self._error(node, f"{type(error).__name__}: {error}") from error
-        self.env[node] = self._checked(node, returned, results, val)
+        self.env[node] = self._check_results(node, returned, results, val)
         self._annotate(node, mark)
 
-    def _nothing(self, node: torch.fx.Node, results: Sequence[Result], val: Any) -> None:
-        """Results without elements need no computation, and ONNX Runtime often does not run what makes them."""
+    def _empty_results(self, node: torch.fx.Node, results: Sequence[Result], val: Any) -> None:
+        """Replace results without elements by empty constants: many ONNX Runtime kernels reject empty tensors."""
         mark = len(self.builder.created)
         op = Op(self.builder, results, self.shared)
         values = []
@@ -330,25 +332,30 @@ class _Walk:
                 values.append(op.expand(op.const(0, result.dtype), shape))
         except Unsupported as error:
             self.builder.rollback(mark)
-            self._give_up(node, results, val, (f"its sizes: {error}",))
+            self._unsupported_operator(node, results, val, (f"the sizes of its results: {error}",))
             return
-        self.env[node] = self._checked(node, values if isinstance(val, (list, tuple)) else values[0], results, val)
+        self.env[node] = self._check_results(
+            node, values if isinstance(val, (list, tuple)) else values[0], results, val
+        )
         self._annotate(node, mark)
 
-    def _run(self, translation: Translation, op: Op, node: torch.fx.Node) -> Any:
+    def _run_translation(self, translation: Translation, op: Op, node: torch.fx.Node) -> Any:
         if translation.custom:
-            from .user_translations import call_custom
+            # Imported here since it imports onnxscript, which most exports do not need and which is slow to import.
+            from .user_translations import call_user_translation
 
             kwargs = {name: self.value(argument) for name, argument in node.kwargs.items()}
             opsets = self.request.passthrough.opsets
-            return call_custom(translation.function, op, node.target, self.value(node.args), kwargs, opsets)
-        return translation.function(op, **{name: self.value(argument) for name, argument in bind(node).items()})
+            return call_user_translation(translation.function, op, node.target, self.value(node.args), kwargs, opsets)
+        return translation.function(
+            op, **{name: self.value(argument) for name, argument in arguments_by_name(node).items()}
+        )
 
     def _complex_values(self, node: torch.fx.Node) -> frozenset[ir.Value]:
-        """The operands that are complex.
+        """The complex operands of a call.
 
         Raises:
-            Unsupported: If one value is a complex and a real operand: a complex tensor together with its real view.
+            Unsupported: If one value is both a complex and a real operand, as a complex tensor with its real view.
         """
         values: tuple[set[ir.Value], set[ir.Value]] = (set(), set())
         for argument in node.all_input_nodes:
@@ -356,7 +363,7 @@ class _Walk:
             if isinstance(value, ir.Value) and isinstance(val, torch.Tensor):
                 values[val.dtype.is_complex].add(value)
         if values[False] & values[True]:
-            raise Unsupported("one operand is another one's view as complex or as real numbers")
+            raise Unsupported("one operand is the view of another one as complex or as real numbers")
         return frozenset(values[True])
 
     def _results(self, val: Any) -> tuple[Result, ...]:
@@ -366,8 +373,8 @@ class _Walk:
             if isinstance(item, torch.Tensor)
         )
 
-    def _checked(self, node: torch.fx.Node, returned: Any, results: Sequence[Result], val: Any) -> Bound:
-        """Compares number, dtype and rank of the outputs with torch's, then gives them torch's shape."""
+    def _check_results(self, node: torch.fx.Node, returned: Any, results: Sequence[Result], val: Any) -> LoweredValue:
+        """Compare number, dtypes and shapes of the outputs with torch's, then record torch's shapes."""
         values = list(returned) if isinstance(returned, (list, tuple)) else [returned]
         if len(values) != len(results):
             raise self._error(node, f"the translation returned {len(values)} values, torch returns {len(results)}")
@@ -377,8 +384,8 @@ class _Walk:
                 continue
             if not isinstance(value, ir.Value):
                 raise self._error(node, f"the translation returned a {type(value).__name__}, not a value of the graph")
-            self._check_one(node, value, result)
-            # An item of several takes the name of the getitem node that picks it, if there is one.
+            self._check_result(node, value, result)
+            # One of several results is named after its getitem node, if it has one.
             self._name(value, f"{node.name}__{position}" if several else node.name, final=not several)
         if node.meta.get("unbacked_bindings"):
             for value, result in zip(values, results, strict=True):
@@ -386,12 +393,12 @@ class _Walk:
                     self.builder.symbols.define(value, result.shape)
         return values if several else values[0]
 
-    def _check_one(self, node: torch.fx.Node, value: ir.Value, result: Result) -> None:
+    def _check_result(self, node: torch.fx.Node, value: ir.Value, result: Result) -> None:
         trailing = (2,) if result.torch_dtype.is_complex else ()
         try:
             inferred = quick(value, self.builder)
         except Unsupported:
-            # It is computed from an operator that ONNX does not know: there is nothing to compare.
+            # The value depends on an operator of another domain, without shape inference: nothing to compare.
             inferred = None
         if value.dtype is None:
             self.builder.infer(value)
@@ -408,7 +415,7 @@ class _Walk:
             self.builder.stamp(value, shape)
 
     def _name(self, value: ir.Value, name: str, *, final: bool = True) -> None:
-        """A value made for this FX node takes its name; one that already belongs to another node keeps it."""
+        """Name a value after its FX node, unless it is already named after another one."""
         if value.producer() is None or value in self.builder.named:
             return
         if final:
@@ -429,51 +436,55 @@ class _Walk:
             message, target=target_name(node), node=str(node.format_node()), location=source_line(node)
         )
 
-    def _give_up(self, node: torch.fx.Node, results: Sequence[Result], val: Any, reasons: tuple[str, ...]) -> None:
-        """Notes the operator and goes on with values nobody computes, so that all such operators are found at once."""
+    def _unsupported_operator(
+        self, node: torch.fx.Node, results: Sequence[Result], val: Any, reasons: tuple[str, ...]
+    ) -> None:
+        """Record the operator and continue with undefined values, so that one error lists all such operators."""
         self.unsupported.setdefault(target_name(node), []).append((node, reasons))
-        stand_ins = []
+        undefined = []
         for result in results:
             value = ir.Value(name=self.builder.names.helper(), type=ir.TensorType(result.dtype))
             self.builder.set_dims(value, (*result.shape, 2) if result.torch_dtype.is_complex else result.shape)
             self.builder.symbols.define(value, result.shape)
-            stand_ins.append(value)
-        self.env[node] = _nested(val, iter(stand_ins))
+            undefined.append(value)
+        self.env[node] = _nest_like(val, iter(undefined))
 
-    def report(self) -> list[UnsupportedOperator]:
-        """One row per unsupported operator."""
+    def unsupported_rows(self) -> list[UnsupportedOperator]:
+        """One row for each unsupported operator."""
         rows = []
         for name, uses in self.unsupported.items():
             reasons = tuple(dict.fromkeys(reason for _, why in uses for reason in why))
-            since = [lowest_opset(node, self.request.opset, NEWEST_OPSET, self._attempt) for node, _ in uses]
+            since = [lowest_opset(node, self.request.opset, NEWEST_OPSET, self._try_at_opset) for node, _ in uses]
             known = [opset for opset in since if opset is not None]
             lowest = max(known) if len(known) == len(uses) else None
             rows.append(UnsupportedOperator(name, len(uses), source_line(uses[0][0]), reasons, lowest))
         return rows
 
-    def _attempt(self, builder: Builder, env: dict[torch.fx.Node, Bound], node: torch.fx.Node, opset: int) -> bool:
-        walk = _Walk(builder, replace(self.request, opset=opset))
-        walk.env = env
-        walk.call(node)
-        return not walk.unsupported
+    def _try_at_opset(
+        self, builder: Builder, env: dict[torch.fx.Node, LoweredValue], node: torch.fx.Node, opset: int
+    ) -> bool:
+        lowering = _GraphLowering(builder, replace(self.request, opset=opset))
+        lowering.env = env
+        lowering.call(node)
+        return not lowering.unsupported
 
 
 def _differ(found: Dim, expected: Dim) -> bool:
-    """Whether two sizes are known to be different; symbolic ones may be equal in ways that only torch knows."""
+    """Whether two sizes are known to differ; the equality of symbolic sizes may be known to torch only."""
     return isinstance(found, int) and isinstance(expected, int) and found != expected
 
 
 def _name(function: Any) -> str:
-    """A translation's name; users' may be any callable, and rows of a table are partial ones."""
+    """The name of a translation, which may be a ``functools.partial`` or any callable of the user."""
     while isinstance(function, functools.partial):
         function = function.func
     return str(getattr(function, "__name__", type(function).__name__))
 
 
-def _nested(val: Any, values: Iterator[ir.Value]) -> Bound:
-    """One value per tensor, nested as torch's are."""
+def _nest_like(val: Any, values: Iterator[ir.Value]) -> LoweredValue:
+    """Nest the values, one for each tensor, like torch's results."""
     if isinstance(val, (list, tuple)):
-        return [_nested(item, values) for item in val]
+        return [_nest_like(item, values) for item in val]
     return next(values) if isinstance(val, torch.Tensor) else None
 
 

@@ -1,4 +1,4 @@
-"""From which opset on an operator that could not be translated can be: found by trying, so that it is never stale."""
+"""Search for the lowest opset that supports a call, by trial translation, so that the answer is never stale."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from ..errors import ConversionError
 __all__ = ["lowest_opset"]
 
 Attempt = Callable[[Builder, dict[torch.fx.Node, Any], torch.fx.Node, int], bool]
-"""Whether a node, whose inputs are given, can be translated at an opset."""
+"""Whether a node, given the values of its inputs, can be translated at an opset."""
 
 
 def lowest_opset(node: torch.fx.Node, opset: int, newest: int, attempt: Attempt) -> int | None:
-    """The lowest opset above ``opset`` that can express the node with inputs like its own, if any can."""
+    """The lowest opset above ``opset`` at which the node can be translated, or None."""
     for candidate in range(opset + 1, newest + 1):
         builder = Builder(ir.Graph([], [], nodes=[], opset_imports={"": candidate}), SymbolTable({}), Names())
-        env = {source: _stand_in(source, builder) for source in node.all_input_nodes}
+        env = {source: _unknown_input(source, builder) for source in node.all_input_nodes}
         try:
             if attempt(builder, env, node, candidate):
                 return candidate
         except ConversionError:
-            # A translation may read the value of an input, which stand-ins do not have.
+            # The translation reads the constant value of an input, which the inputs of the trial do not have.
             return None
     return None
 
 
-def _stand_in(node: torch.fx.Node, builder: Builder) -> Any:
+def _unknown_input(node: torch.fx.Node, builder: Builder) -> Any:
     return _value(node.meta.get("val"), builder)
 
 
@@ -58,7 +58,7 @@ def _value(val: Any, builder: Builder) -> Any:
 
 
 def _define_symbols(builder: Builder, sizes: Sequence[Dim]) -> None:
-    """Makes inputs of the symbols that no input tells: in the model they are read from elsewhere."""
+    """Add graph inputs for symbols that no other input defines; in the model they are defined elsewhere."""
     for size in sizes:
         for symbol in () if isinstance(size, int) else sorted(size.free_symbols, key=str):
             if not builder.symbols.is_defined(symbol):

@@ -1,4 +1,4 @@
-"""Where a node comes from in the user's model, as metadata_props."""
+"""Provenance of nodes as ``metadata_props``: module scope, FX node, stack trace."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ __all__ = ["CUSTOM_KEY", "MetadataLevel", "NodeMetadata", "relative_file", "scop
 
 MetadataLevel: TypeAlias = Literal["full", "names", "none"]
 CUSTOM_KEY = "pkg.fxonnx.custom"
-"""JSON of what ``torch.fx.traceback.annotate`` says of a node."""
+"""Metadata key of a node: JSON of its ``torch.fx.traceback.annotate`` annotations."""
 
 _FILE = re.compile(r'File "([^"]+)"')
 
 
 def target_name(node: torch.fx.Node) -> str:
-    """The operator's name as users know it: ``aten.add.Tensor``."""
+    """The operator's user-facing name: ``aten.add.Tensor``."""
     target = node.target
     if isinstance(target, OpOverload):
         return str(target)
@@ -30,15 +30,15 @@ def target_name(node: torch.fx.Node) -> str:
 
 
 def scopes_of(node: torch.fx.Node) -> list[str]:
-    """The paths of the modules around a node, from the outside in: ``['', 'features', 'features.0']``."""
+    """FQNs of the modules that enclose a node, outermost first: ``['', 'features', 'features.0']``."""
     return [name.split("@")[0] for name, _ in node.meta.get("nn_module_stack", {}).values()]
 
 
 class NodeMetadata:
-    """Writes the metadata of nodes.
+    """Provenance metadata of nodes.
 
     Args:
-        level: "full" for the keys that torch.onnx writes, "names" for those of modules and operators, or "none".
+        level: "full" for all keys of torch.onnx, "names" for those with module and operator names, or "none".
     """
 
     def __init__(self, level: MetadataLevel) -> None:
@@ -47,14 +47,14 @@ class NodeMetadata:
         self._traces: dict[str, str] = {}
 
     def of(self, node: torch.fx.Node) -> dict[str, str]:
-        """What every ONNX node made for an FX node carries."""
+        """The metadata for every ONNX node emitted for an FX node."""
         if self._level == "none":
             return {}
         target = target_name(node)
         stack = node.meta.get("nn_module_stack", {})
         scopes, classes, path = [], [], []
         for name, module_class in stack.values():
-            # torch keeps the class as a string; programs built by hand may hold the class itself.
+            # torch stores the class as a string; hand-built programs may hold the class itself.
             class_name = (
                 module_class
                 if isinstance(module_class, str)
@@ -79,7 +79,7 @@ class NodeMetadata:
         return metadata
 
     def _trace(self, text: str) -> str:
-        """A stack trace without paths that only the machine of the export has."""
+        """A stack trace with relative paths, so that the model does not depend on the exporting machine."""
         found = self._traces.get(text)
         if found is None:
             found = self._traces[text] = _FILE.sub(lambda match: f'File "{self._file(match[1])}"', text)
@@ -93,10 +93,10 @@ class NodeMetadata:
 
 
 def relative_file(name: str) -> str:
-    """The path of a source file from the working directory or the directory that Python imports it from."""
+    """The path of a source file relative to the innermost import root or working directory that contains it."""
     if not os.path.isabs(name):
         return name
-    # The innermost one: a virtual environment may be inside of the working directory.
+    # The innermost root: a virtual environment may be inside the working directory.
     roots = [os.path.abspath(root) for root in [*sys.path, os.getcwd()]]
     within = [root for root in roots if name.startswith(root.rstrip(os.sep) + os.sep)]
     root = max(within, key=len, default=os.path.dirname(name))

@@ -1,4 +1,4 @@
-"""The ends of the model: its header, inputs, initializers and outputs."""
+"""The model around its nodes: header, graph inputs, initializers and graph outputs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = [
     "NEWEST_OPSET",
     "OLDEST_OPSET",
     "STATE_KEY",
-    "Ends",
+    "IOSpec",
     "add_inputs",
     "add_outputs",
     "ir_versions",
@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 OLDEST_OPSET = 7
-# What the installed onnx knows; 28 is the newest that the translations were tried at.
+# Limited by the installed onnx; 28 is the newest opset that the translations are tested with.
 NEWEST_OPSET = min(28, onnx.defs.onnx_opset_version())
 NEWEST_IR_VERSION = int(onnx.IR_VERSION)
 
@@ -44,24 +44,24 @@ _INPUT = "pkg.torch.export.graph_signature.InputSpec."
 _OUTPUT = "pkg.torch.export.graph_signature.OutputSpec."
 _ORIGINAL = "pkg.torch.onnx.original_node_name"
 _LARGEST_LITERAL = 1024
-"""Up to so many elements, a tensor that the model has as a constant is a literal like those of translations."""
+"""Maximum number of elements of a tensor constant of the model that is treated like a translation's literal."""
 STATE_KEY = "pkg.fxonnx.state"
-"""Metadata of the model: JSON, a list of dicts with the name of what forward writes to, its input and its output."""
+"""Metadata key of the model: JSON, a list of dicts with the name of a mutated tensor, its input and its output."""
 
 
 @dataclass(frozen=True)
-class Ends:
-    """Names of graph inputs and outputs.
+class IOSpec:
+    """Names of graph inputs and outputs, and state passed as inputs and outputs.
 
     Attributes:
-        inputs: Of the first graph inputs, then of the parameters.
-        outputs: Of the first graph outputs.
-        input_paths: Placeholder to name, for inputs that are not among ``inputs``.
-        output_paths: Position among the program's outputs to name, for outputs that are not among ``outputs``.
-        output_dims: Position among the program's outputs to axis to name, for sizes that the user has named.
-        updates: What forward writes to, and is to be returned as ``<name>.out`` behind the other outputs.
-        state_inputs: Whether the parameters and buffers among them are inputs ``<name>.in``, too, behind the others; an
-            initializer of that name is what they are when none is given.
+        inputs: Names of the first graph inputs, then of the parameters.
+        outputs: Names of the first graph outputs.
+        input_paths: Placeholder to name, for the inputs without a name in ``inputs``.
+        output_paths: Position among the program's outputs to name, for the outputs without a name in ``outputs``.
+        output_dims: Position among the program's outputs to axis to dim name, for dims named by the user.
+        updates: Mutated tensors to return as ``<name>.out`` after the other outputs.
+        state_inputs: Whether the parameters and buffers in ``updates`` are also inputs ``<name>.in`` after the other
+            inputs; an initializer of the same name is the default value.
     """
 
     inputs: Sequence[str] = ()
@@ -74,12 +74,12 @@ class Ends:
 
     @property
     def states(self) -> frozenset[str]:
-        """Placeholders of the parameters and buffers that are graph inputs."""
+        """Placeholders of the parameters and buffers that become graph inputs."""
         return frozenset(update.placeholder for update in self.updates if self.state_inputs and not update.is_input)
 
 
 def new_model(prepared: Prepared, opset: int, ir_version: int) -> ir.Model:
-    """An empty model with torch's header and the graph's metadata."""
+    """An empty model with the header and graph metadata that torch.onnx writes."""
     graph = ir.Graph([], [], nodes=[], opset_imports={"": opset}, name="main_graph")
     graph.metadata_props["pkg.torch.export.ExportedProgram.graph_signature"] = prepared.signature.text
     graph.metadata_props["pkg.torch.export.ExportedProgram.range_constraints"] = str(
@@ -89,12 +89,12 @@ def new_model(prepared: Prepared, opset: int, ir_version: int) -> ir.Model:
 
 
 def ir_versions(opset: int) -> tuple[int, int]:
-    """The IR version that is written by default, and the oldest that can be.
+    """The default ONNX IR version for an opset, and the oldest one it allows.
 
-    torch's IR version 10 from opset 20 on, or a newer one that the opset needs; for old opsets what they need:
-    runtimes that are old enough to ask for an old opset refuse newer IR versions.
+    From opset 20 on the default is torch's IR version 10, or a newer one if the opset requires it. Older opsets get the
+    oldest IR version they allow: runtimes that need an old opset reject newer IR versions.
     """
-    # Before IR version 4 every initializer had to be a graph input, too.
+    # Before IR version 4 every initializer also had to be a graph input.
     needed = max(4, int(onnx.helper.find_min_ir_version_for([onnx.helper.make_opsetid("", opset)])))
     return (max(10, needed) if opset >= 20 else needed), needed
 
@@ -103,32 +103,32 @@ def add_inputs(
     prepared: Prepared,
     builder: Builder,
     env: dict[torch.fx.Node, Any],
-    ends: Ends,
+    io_spec: IOSpec,
 ) -> tuple[frozenset[ir.Value], Mapping[int, str]]:
-    """Makes graph inputs and initializers of the placeholders.
+    """Create graph inputs and initializers for the placeholders.
 
-    Names are taken in the order in which users care about them: inputs, outputs, weights, then everything else.
+    Names are reserved in order of their importance to users: inputs, outputs, weights, then everything else.
 
     Returns:
-        The initializers that more than one node reads; and the names kept for outputs, by their positions.
+        The initializers with more than one use; and the names reserved for outputs, by position.
     """
     placeholders = [node for node in prepared.graph.nodes if node.op == "placeholder"]
     records = list(zip(prepared.signature.inputs, placeholders, strict=True))
-    wanted = iter(ends.inputs)
+    wanted = iter(io_spec.inputs)
     for record, node in records:
         if record.is_user_input:
-            value = _graph_input(record, node, builder, next(wanted, ends.input_paths.get(record.name)))
+            value = _graph_input(record, node, builder, next(wanted, io_spec.input_paths.get(record.name)))
             val = node.meta["val"]
-            # A number is used as its expression; the input is only where the expression is read from.
+            # A number is lowered as its symbolic expression; the graph input only defines the symbol.
             env[node] = value if isinstance(val, torch.Tensor) else builder.symbols.dim(val)
         elif record.is_constant:
             env[node] = record.constant
-    for name in ends.outputs:
+    for name in io_spec.outputs:
         builder.names.unique(name)
-    paths = {position: builder.names.unique(path) for position, path in ends.output_paths.items()}
+    paths = {position: builder.names.unique(path) for position, path in io_spec.output_paths.items()}
     weights: dict[Any, ir.Value] = {}
     readers: dict[ir.Value, int] = {}
-    states = ends.states
+    states = io_spec.states
     needed = {source for derived in prepared.derived.values() for source in derived.sources}
     for record, node in records:
         is_state = record.name in states
@@ -137,10 +137,10 @@ def add_inputs(
             if is_state:
                 wanted_name = f"{wanted_name or record.target}.in"
             tensor = prepared.tensor(record)
-            other = None if node in needed or is_state else _transposed_twin(tensor, weights)
+            other = None if node in needed or is_state else _tied_transpose(tensor, weights)
             if other is not None:
                 env[node] = builder.value_of("Transpose", other, perm=[1, 0])
-                # Read by this and at least by one more: it is not worth storing its transpose.
+                # Counted as two uses: storing the transpose as well is not worthwhile.
                 readers[other] = readers.get(other, 0) + 2
                 continue
             value = _initializer(record, tensor, builder, weights, wanted_name)
@@ -148,13 +148,14 @@ def add_inputs(
                 builder.graph.inputs.append(value)
             env[node] = value
             readers[value] = readers.get(value, 0) + len(node.users)
-    surplus = next(wanted, None)
-    if surplus is not None:
+    unused_name = next(wanted, None)
+    if unused_name is not None:
         raise ArgumentError(
-            "input_names", f"{surplus!r} is left over: {len(ends.inputs)} names for the model's inputs and parameters"
+            "input_names",
+            f"{unused_name!r} is not used: {len(io_spec.inputs)} names, but the model has fewer inputs and parameters",
         )
     for node, derived in prepared.derived.items():
-        value = _derived(derived, env, builder)
+        value = _derived_initializer(derived, env, builder)
         env[node] = value
         readers[value] = len(node.users)
     return frozenset(value for value, count in readers.items() if count > 1), paths
@@ -176,11 +177,11 @@ def _graph_input(record: InputRecord, node: torch.fx.Node, builder: Builder, wan
         builder.set_dims(value, ())
         builder.symbols.define_scalar(value, builder.symbols.dim(val))
     builder.graph.inputs.append(value)
-    _describe(value, record, name)
+    _add_input_metadata(value, record, name)
     return value
 
 
-def _describe(value: ir.Value, record: InputRecord, name: str) -> None:
+def _add_input_metadata(value: ir.Value, record: InputRecord, name: str) -> None:
     value.metadata_props[_INPUT + "kind"] = record.kind.name
     value.metadata_props[_INPUT + "persistent"] = str(record.persistent)
     if name != record.name:
@@ -194,41 +195,41 @@ def _initializer(
     weights: dict[Any, ir.Value],
     wanted: str | None,
 ) -> ir.Value:
-    """One initializer per storage: tied weights are stored once, under the first name."""
+    """Create an initializer, one for each storage: tied weights are stored once, under the first name."""
     real = torch.view_as_real(tensor.detach().resolve_conj()) if tensor.is_complex() else tensor
     key = storage_key(real, str(record.target))
     known = weights.get(key)
     if known is not None:
         return known
     name = builder.names.unique(wanted or record.target or record.name)
-    # onnx_ir's own error for a dtype that ONNX does not have is not one of ours.
+    # Raises our error for a dtype that ONNX does not have, before onnx_ir raises its own.
     dtypes.from_torch(real.dtype)
     is_literal = record.kind == InputKind.CONSTANT_TENSOR and type(real) is torch.Tensor and real.device.type == "cpu"
     if is_literal and real.numel() <= _LARGEST_LITERAL:
         value = builder.register_literal(name, real)
     else:
         value = builder.register_weight(name, TorchTensor(real, name=name))
-    _describe(value, record, name)
+    _add_input_metadata(value, record, name)
     weights[key] = value
     return value
 
 
-def _transposed_twin(tensor: torch.Tensor, weights: Mapping[Any, ir.Value]) -> ir.Value | None:
-    """The initializer of the weight that a matrix is the transpose of, in the same memory."""
+def _tied_transpose(tensor: torch.Tensor, weights: Mapping[Any, ir.Value]) -> ir.Value | None:
+    """The initializer of the weight that a matrix is a transposed view of, if there is one."""
     if tensor.dim() != 2 or tensor.is_complex():
         return None
     return weights.get(storage_key(tensor.t(), ""))
 
 
-def _derived(derived: Derived, env: dict[torch.fx.Node, Any], builder: Builder) -> ir.Value:
-    """The initializer of a weight computed from weights, named after the first of them."""
+def _derived_initializer(derived: Derived, env: dict[torch.fx.Node, Any], builder: Builder) -> ir.Value:
+    """The initializer of a derived weight, named after its first source."""
     sources = [env[node] for node in derived.sources]
     tensors = [source.const_value for source in sources]
     name = builder.names.unique(f"{sources[0].name}::{derived.suffix}")
     are_complex = [node.meta["val"].dtype.is_complex for node in derived.sources]
     recipe, shape = derived.recipe, derived.shape
     if derived.dtype.is_complex or any(are_complex):
-        recipe = _on_pairs(recipe, are_complex)
+        recipe = _as_real_pairs(recipe, are_complex)
         shape = (*shape, 2) if derived.dtype.is_complex else shape
     tensor = DerivedTensor(name, tensors, recipe, dtypes.from_torch(derived.dtype), shape)
     value = builder.register_weight(name, tensor)
@@ -237,8 +238,8 @@ def _derived(derived: Derived, env: dict[torch.fx.Node, Any], builder: Builder) 
     return value
 
 
-def _on_pairs(recipe: Callable[..., torch.Tensor], are_complex: Sequence[bool]) -> Callable[..., torch.Tensor]:
-    """A recipe of complex tensors for the real ones with a last axis of 2 that initializers hold."""
+def _as_real_pairs(recipe: Callable[..., torch.Tensor], are_complex: Sequence[bool]) -> Callable[..., torch.Tensor]:
+    """Wrap a recipe for complex tensors so that it takes and returns real tensors with a last axis of 2."""
 
     def recipe_of_pairs(*sources: torch.Tensor) -> torch.Tensor:
         given = [
@@ -252,23 +253,23 @@ def _on_pairs(recipe: Callable[..., torch.Tensor], are_complex: Sequence[bool]) 
 
 
 def add_outputs(
-    prepared: Prepared, builder: Builder, env: dict[torch.fx.Node, Any], ends: Ends, paths: Mapping[int, str]
+    prepared: Prepared, builder: Builder, env: dict[torch.fx.Node, Any], io_spec: IOSpec, paths: Mapping[int, str]
 ) -> list[dict[str, str | None]]:
-    """Makes graph outputs of the user outputs, in order; None outputs have no ONNX counterpart.
+    """Add graph outputs for the user outputs, in order; None outputs have no ONNX counterpart.
 
     Args:
         prepared: The prepared program.
-        builder: Of the graph.
-        env: FX node to value.
-        ends: The user's names of the first of them, and what is returned behind them.
-        paths: Position to name for the others.
+        builder: Builder of the graph.
+        env: FX node to lowered value.
+        io_spec: The user's names of the first outputs, and the mutated tensors returned after them.
+        paths: Position to name for the other outputs.
 
     Returns:
-        For what forward writes to, as in the model's metadata: its name, input, output and initial value.
+        The metadata of the mutated tensors: name, input, output and initial value of each.
     """
     graph = builder.graph
     (output_node,) = [node for node in prepared.graph.nodes if node.op == "output"]
-    wanted = iter(ends.outputs)
+    wanted = iter(io_spec.outputs)
     user_outputs = [
         (record, argument)
         for record, argument in zip(prepared.signature.outputs, output_node.args[0], strict=False)
@@ -282,24 +283,25 @@ def add_outputs(
         if found is None or isinstance(found, str):
             continue
         if isinstance(found, float):
-            # All digits of it, as of a float that is computed from sizes.
+            # In double precision, like a float computed from sizes.
             value = op.const(found, ir.DataType.DOUBLE)
         else:
             value = found if isinstance(found, ir.Value) else op.scalar(found)
         _add_output(value, builder, next(wanted, paths.get(position)), record.name or "output", record.kind)
-        for axis, dim in ends.output_dims.get(position, {}).items():
+        for axis, dim in io_spec.output_dims.get(position, {}).items():
             _name_dim(graph.outputs[-1], builder, axis, dim)
-    surplus = next(wanted, None)
-    if surplus is not None:
+    unused_name = next(wanted, None)
+    if unused_name is not None:
         raise ArgumentError(
-            "output_names", f"{surplus!r} is left over: {len(ends.outputs)} names for {len(graph.outputs)} outputs"
+            "output_names",
+            f"{unused_name!r} is not used: {len(io_spec.outputs)} names for {len(graph.outputs)} outputs",
         )
-    return _return_updates(prepared, builder, env, ends)
+    return _return_updates(prepared, builder, env, io_spec)
 
 
 def _add_output(value: ir.Value, builder: Builder, name: str | None, fallback: str, kind: OutputKind) -> None:
     if value.producer() is None or value in builder.graph.outputs:
-        # An output needs a node of its own: inputs and weights keep their names, and no value is output twice.
+        # An output needs its own Identity if it is an input, a weight or already an output, whose names stay.
         value = _identity(value, builder, name or builder.names.unique(fallback))
     elif name is not None:
         value.metadata_props[_ORIGINAL] = str(value.name)
@@ -309,19 +311,19 @@ def _add_output(value: ir.Value, builder: Builder, name: str | None, fallback: s
 
 
 def _name_dim(value: ir.Value, builder: Builder, axis: int, name: str) -> None:
-    """Gives the dim of an output a name instead of the expression that it is computed by."""
+    """Record a name for a dim of an output instead of its symbolic expression."""
     if value.shape is None:
         builder.stamp(value, builder.dims(value))
     value.shape = ir.Shape([*value.shape[:axis], name, *value.shape[axis + 1 :]])  # type: ignore[index]
 
 
 def _return_updates(
-    prepared: Prepared, builder: Builder, env: Mapping[torch.fx.Node, Any], ends: Ends
+    prepared: Prepared, builder: Builder, env: Mapping[torch.fx.Node, Any], io_spec: IOSpec
 ) -> list[dict[str, str | None]]:
     inputs = {node.name: node for node in prepared.graph.nodes if node.op == "placeholder"}
     pairs: list[dict[str, str | None]] = []
-    for update in ends.updates:
-        is_given = update.is_input or ends.state_inputs
+    for update in io_spec.updates:
+        is_given = update.is_input or io_spec.state_inputs
         given = str(env[inputs[update.placeholder]].name) if is_given else None
         label = given if update.is_input else update.name
         name = builder.names.unique(f"{label}.out")
@@ -350,7 +352,7 @@ def _identity(value: ir.Value, builder: Builder, name: str) -> ir.Value:
 
 
 def _check_identity(value: ir.Value, builder: Builder, name: str) -> None:
-    """Raise for an output of a type that the opset does not have, which no operator has refused."""
+    """Raise for an output whose element type does not exist at the opset, which Identity would otherwise accept."""
     known = [
         opset
         for opset in range(builder.opset_version, NEWEST_OPSET + 1)

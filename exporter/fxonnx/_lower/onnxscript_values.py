@@ -1,4 +1,4 @@
-"""The values that plain functions of onnxscript get: they calculate with them as with tensors."""
+"""Graph values with Python operators, as arguments of plain functions written with onnxscript opsets."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import torch
 from fxonnx_translations._builder.dtypes import from_torch
 from fxonnx_translations._builder.op import Op
 
-__all__ = ["Operand", "as_operand", "plain"]
+__all__ = ["ScriptOperand", "to_plain", "to_script_value"]
 
 
-class Operand:
-    """A value of the graph that functions may also write ``x * 2 > y`` with.
+class ScriptOperand:
+    """A graph value with Python arithmetic and comparison operators, as in ``x * 2 > y``.
 
     Args:
         op: The op object of the node.
-        value: The value; its attributes are those of the operand.
+        value: The graph value; other attributes are forwarded to it.
     """
 
     def __init__(self, op: Op, value: ir.Value) -> None:
@@ -28,74 +28,74 @@ class Operand:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.value, name)
 
-    def _with(self, op_type: str, other: Any, *, swapped: bool = False) -> Operand:
-        pair = [self.value, self._op.operand(plain(other), self._op.dtype_of(self.value))]
-        return Operand(self._op, getattr(self._op, op_type)(*(reversed(pair) if swapped else pair)))
+    def _binary(self, op_type: str, other: Any, *, swapped: bool = False) -> ScriptOperand:
+        pair = [self.value, self._op.operand(to_plain(other), self._op.dtype_of(self.value))]
+        return ScriptOperand(self._op, getattr(self._op, op_type)(*(reversed(pair) if swapped else pair)))
 
-    def __neg__(self) -> Operand:
-        return Operand(self._op, self._op.Neg(self.value))
+    def __neg__(self) -> ScriptOperand:
+        return ScriptOperand(self._op, self._op.Neg(self.value))
 
-    def __add__(self, other: Any) -> Operand:
-        return self._with("Add", other)
+    def __add__(self, other: Any) -> ScriptOperand:
+        return self._binary("Add", other)
 
-    def __radd__(self, other: Any) -> Operand:
-        return self._with("Add", other, swapped=True)
+    def __radd__(self, other: Any) -> ScriptOperand:
+        return self._binary("Add", other, swapped=True)
 
-    def __sub__(self, other: Any) -> Operand:
-        return self._with("Sub", other)
+    def __sub__(self, other: Any) -> ScriptOperand:
+        return self._binary("Sub", other)
 
-    def __rsub__(self, other: Any) -> Operand:
-        return self._with("Sub", other, swapped=True)
+    def __rsub__(self, other: Any) -> ScriptOperand:
+        return self._binary("Sub", other, swapped=True)
 
-    def __mul__(self, other: Any) -> Operand:
-        return self._with("Mul", other)
+    def __mul__(self, other: Any) -> ScriptOperand:
+        return self._binary("Mul", other)
 
-    def __rmul__(self, other: Any) -> Operand:
-        return self._with("Mul", other, swapped=True)
+    def __rmul__(self, other: Any) -> ScriptOperand:
+        return self._binary("Mul", other, swapped=True)
 
-    def __truediv__(self, other: Any) -> Operand:
-        return self._with("Div", other)
+    def __truediv__(self, other: Any) -> ScriptOperand:
+        return self._binary("Div", other)
 
-    def __rtruediv__(self, other: Any) -> Operand:
-        return self._with("Div", other, swapped=True)
+    def __rtruediv__(self, other: Any) -> ScriptOperand:
+        return self._binary("Div", other, swapped=True)
 
-    def __pow__(self, other: Any) -> Operand:
-        return self._with("Pow", other)
+    def __pow__(self, other: Any) -> ScriptOperand:
+        return self._binary("Pow", other)
 
-    def __rpow__(self, other: Any) -> Operand:
-        return self._with("Pow", other, swapped=True)
+    def __rpow__(self, other: Any) -> ScriptOperand:
+        return self._binary("Pow", other, swapped=True)
 
-    def __mod__(self, other: Any) -> Operand:
-        return self._with("Mod", other)
+    def __mod__(self, other: Any) -> ScriptOperand:
+        return self._binary("Mod", other)
 
-    def __rmod__(self, other: Any) -> Operand:
-        return self._with("Mod", other, swapped=True)
+    def __rmod__(self, other: Any) -> ScriptOperand:
+        return self._binary("Mod", other, swapped=True)
 
-    def __matmul__(self, other: Any) -> Operand:
-        return self._with("MatMul", other)
+    def __matmul__(self, other: Any) -> ScriptOperand:
+        return self._binary("MatMul", other)
 
-    def __rmatmul__(self, other: Any) -> Operand:
-        return self._with("MatMul", other, swapped=True)
+    def __rmatmul__(self, other: Any) -> ScriptOperand:
+        return self._binary("MatMul", other, swapped=True)
 
-    def __lt__(self, other: Any) -> Operand:
-        return self._with("Less", other)
+    def __lt__(self, other: Any) -> ScriptOperand:
+        return self._binary("Less", other)
 
-    def __le__(self, other: Any) -> Operand:
-        return self._with("LessOrEqual", other)
+    def __le__(self, other: Any) -> ScriptOperand:
+        return self._binary("LessOrEqual", other)
 
-    def __gt__(self, other: Any) -> Operand:
-        return self._with("Greater", other)
+    def __gt__(self, other: Any) -> ScriptOperand:
+        return self._binary("Greater", other)
 
-    def __ge__(self, other: Any) -> Operand:
-        return self._with("GreaterOrEqual", other)
+    def __ge__(self, other: Any) -> ScriptOperand:
+        return self._binary("GreaterOrEqual", other)
 
 
-def as_operand(op: Op, argument: Any) -> Any:
-    """An argument as torch.onnx passes it to functions of onnxscript."""
+def to_script_value(op: Op, argument: Any) -> Any:
+    """Convert an argument to the form in which torch.onnx passes it to onnxscript functions."""
     if isinstance(argument, ir.Value):
-        return Operand(op, argument)
+        return ScriptOperand(op, argument)
     if isinstance(argument, list):
-        return [as_operand(op, item) for item in argument]
+        return [to_script_value(op, item) for item in argument]
     if isinstance(argument, torch.dtype):
         return int(from_torch(argument))
     if isinstance(argument, (torch.device, torch.memory_format, torch.layout)):
@@ -103,8 +103,8 @@ def as_operand(op: Op, argument: Any) -> Any:
     return argument
 
 
-def plain(returned: Any) -> Any:
-    """Operands as the values they are."""
+def to_plain(returned: Any) -> Any:
+    """Unwrap operands, also in lists, to the graph values they hold."""
     if isinstance(returned, (list, tuple)):
-        return [plain(item) for item in returned]
-    return returned.value if isinstance(returned, Operand) else returned
+        return [to_plain(item) for item in returned]
+    return returned.value if isinstance(returned, ScriptOperand) else returned

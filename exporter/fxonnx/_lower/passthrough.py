@@ -1,4 +1,4 @@
-"""Operators that stay what they are: nodes of their own domain, for a runtime that knows them."""
+"""Passthrough: emit operators as nodes of their own domain, for a runtime with kernels for them."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ ATEN_DOMAIN = "org.pytorch.aten"
 
 @dataclass(frozen=True)
 class Passthrough:
-    """Which operators become nodes of their own domain.
+    """Selection of the operators emitted as nodes of their own domain.
 
     Attributes:
-        mode: Which of those without a namespace in ``opsets``: none; ``"aten"``, all of ATen; ``"fallback"``, those of
-            ATen that can not be translated; ``"fallthrough"``, all that can not be translated.
-        opsets: Namespace, which is the domain, to version: operators of these namespaces are never translated.
+        mode: Selects among operators whose namespace is not in ``opsets``: none; ``"aten"``, all ATen operators;
+            ``"fallback"``, ATen operators without a translation; ``"fallthrough"``, all operators without one.
+        opsets: Namespace, which is also the domain, to opset version. Their operators are never translated.
     """
 
     mode: Literal["none", "aten", "fallback", "fallthrough"] = "none"
     opsets: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
 
     def keeps(self, target: Any) -> bool:
-        """Whether an operator is neither decomposed nor translated."""
+        """Whether an operator is emitted as it is, neither decomposed nor translated."""
         if not isinstance(target, OpOverload):
             return False
         return target.namespace in self.opsets or (self.mode == "aten" and target.namespace == "aten")
 
     def translation(self, target: Any) -> Translation | None:
-        """What makes a node of an operator that nothing else translates; None if it is to be an error."""
+        """The translation that emits the operator as a node of its own domain; None if it is not passed through."""
         if not isinstance(target, OpOverload):
             return None
         namespace = target.namespace
@@ -57,7 +57,7 @@ class Passthrough:
 
 
 def _emit(op: Op, *, target: OpOverload, domain: str, version: int, as_aten: bool, **arguments: Any) -> Any:
-    """Any operator: tensors and run-time sizes are inputs in the order of the schema, the rest are attributes."""
+    """Emit any operator: tensors and symbolic sizes become inputs in schema order, other arguments attributes."""
     inputs: list[ir.Value | None] = []
     attributes: dict[str, Any] = {}
     for parameter in target._schema.arguments:
@@ -91,7 +91,7 @@ def _as_input(op: Op, value: Any) -> ir.Value | None:
         return value
     if isinstance(value, int) or hasattr(value, "free_symbols"):
         return op.size(value)
-    raise Unsupported(f"{value!r} can be neither an input nor an attribute")
+    raise Unsupported(f"the argument {value!r} can be neither an input nor an attribute of a node")
 
 
 def _as_attribute(value: Any) -> Any:

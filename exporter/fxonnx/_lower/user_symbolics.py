@@ -1,4 +1,4 @@
-"""The functions ``symbolic(g, *inputs)`` that torch.onnx users have written, run with a graph that means ours."""
+"""Run the user's ``symbolic(g, *inputs)`` functions, as written for torch.onnx, on our graph."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from fxonnx_translations._torch_compat import OpOverload, ScriptNode, ScriptValu
 
 from .._capture.autograd_functions import FunctionCall
 
-__all__ = ["Symbolic", "SymbolicGraph", "SymbolicType", "SymbolicValue", "by_schema", "call_symbolic"]
+__all__ = ["SymbolicFunction", "SymbolicGraph", "SymbolicType", "SymbolicValue", "call_symbolic", "ordered_arguments"]
 
 _CONVERSIONS: Mapping[str, Callable[[Any], Any]] = {"f": float, "i": int, "s": str}
 
 
 class SymbolicType:
-    """The type of a value, as symbolic functions ask for it.
+    """The type of a value with the interface of TorchScript's tensor type.
 
     Args:
         dtype: Element type.
-        dims: Sizes, None where they are not known.
+        dims: Sizes, None for each dynamic one; None if the rank is unknown.
     """
 
     def __init__(self, dtype: ir.DataType | None, dims: Sequence[int | None] | None) -> None:
@@ -37,7 +37,7 @@ class SymbolicType:
         self._dims = dims
 
     def sizes(self) -> list[int | None] | None:
-        """The shape, None for each dynamic size; None if not even the rank is known."""
+        """The shape, None for each dynamic size; None if the rank is unknown."""
         return None if self._dims is None else list(self._dims)
 
     def dim(self) -> int | None:
@@ -49,23 +49,23 @@ class SymbolicType:
         return None if self._dtype is None else to_torch_dtype(self._dtype)
 
     def scalarType(self) -> str | None:
-        """The element type by the name of a tensor class: ``Float``, ``Long``."""
+        """The element type as the name of a tensor class: ``Float``, ``Long``."""
         return None if self._dtype is None else _SCALAR_TYPES.get(self._dtype)
 
     def with_sizes(self, sizes: Sequence[int | None] | None) -> SymbolicType:
-        """The same with another shape."""
+        """A copy with another shape."""
         return SymbolicType(self._dtype, sizes)
 
     def with_dtype(self, dtype: torch.dtype) -> SymbolicType:
-        """The same with another element type."""
+        """A copy with another element type."""
         return SymbolicType(from_torch(dtype), self._dims)
 
     def kind(self) -> str:
-        """The kind of TorchScript's type."""
+        """The kind of the TorchScript type."""
         return "TensorType"
 
     def isSubtypeOf(self, other: Any) -> bool:
-        """Whether it is TorchScript's type of tensors; lists and numbers are not values of this graph."""
+        """Whether ``other`` is TorchScript's tensor type; this graph has no values of list or number types."""
         return bool(other.kind() == self.kind())
 
     @property
@@ -89,10 +89,10 @@ _SCALAR_TYPES = {
 
 
 class SymbolicNode:
-    """What makes a value, as the helper functions of torch.onnx ask for it.
+    """The producer of a value, with the interface of ``torch._C.Node`` that torch.onnx's helper functions use.
 
     Args:
-        value: The value.
+        value: The graph value.
     """
 
     def __init__(self, value: ir.Value) -> None:
@@ -110,30 +110,30 @@ class SymbolicNode:
         return "prim::Param" if array_of(self._value) is None else "onnx::Constant"
 
     def mustBeNone(self) -> bool:
-        """Whether it is None, which is no value of this graph."""
+        """Whether the value is None, which values of this graph never are."""
         return False
 
     def kindOf(self, name: str) -> str:
-        """The type of an attribute: the ``value`` of a literal is a tensor."""
+        """The kind of an attribute: ``t`` for the tensor ``value`` of a constant."""
         return "t"
 
     def t(self, name: str) -> torch.Tensor:
-        """The ``value`` of a literal.
+        """The tensor ``value`` of a constant.
 
         Raises:
-            Unsupported: For a value that is computed at run time.
+            Unsupported: For a value computed at run time.
         """
         array = array_of(self._value)
         if array is None or self._value.dtype is None:
-            raise Unsupported(f"the value of {self._value.name} is asked for, which is computed at run time")
+            raise Unsupported(f"the symbolic function reads the value of {self._value.name}, computed at run time")
         return torch.tensor(array.tolist(), dtype=to_torch_dtype(self._value.dtype))
 
 
 class SymbolicValue:
-    """A value of the graph, as symbolic functions take and return it.
+    """A graph value with the interface of ``torch._C.Value``, as symbolic functions take and return it.
 
     Args:
-        value: The value.
+        value: The graph value.
         op: The op object of the node.
     """
 
@@ -143,15 +143,15 @@ class SymbolicValue:
 
     @property  # type: ignore[misc]
     def __class__(self) -> type:
-        # The helper functions of torch.onnx tell values from numbers by ``isinstance(value, torch._C.Value)``.
+        # torch.onnx's helper functions distinguish values from numbers by ``isinstance(value, torch._C.Value)``.
         return ScriptValue
 
     def node(self) -> SymbolicNode:
-        """What makes it."""
+        """The producer of the value."""
         return SymbolicNode(self.value)
 
     def type(self) -> SymbolicType:
-        """Its type."""
+        """The type of the value."""
         try:
             dims = self._op.dims(self.value)
         except Unsupported:
@@ -159,22 +159,22 @@ class SymbolicValue:
         return SymbolicType(self.value.dtype, [dim if isinstance(dim, int) else None for dim in dims])
 
     def setType(self, type: SymbolicType) -> SymbolicValue:
-        """Says what an operator that ONNX does not know returns; the shape is torch's own."""
+        """Set the element type of a custom operator's output; the shape is always torch's."""
         if type.onnx_dtype is not None:
             self.value.type = ir.TensorType(type.onnx_dtype)
         return self
 
     def debugName(self) -> str:
-        """Its name in the graph."""
+        """The name of the value in the graph."""
         return str(self.value.name)
 
 
 class SymbolicGraph:
-    """The ``g`` of symbolic functions.
+    """The graph ``g`` passed to symbolic functions.
 
     Args:
         op: The op object of the node.
-        opsets: Versions of the domains of custom operators; 1 where they say nothing.
+        opsets: Opset versions of custom domains; 1 for domains that are not listed.
 
     Attributes:
         opset: The target opset.
@@ -186,26 +186,27 @@ class SymbolicGraph:
         self.opset = op.opset
 
     def wrap(self, value: Any) -> Any:
-        """What a symbolic function gets for an argument."""
+        """Wrap graph values, also in lists, for a symbolic function."""
         if isinstance(value, ir.Value):
             return SymbolicValue(value, self._op)
         return [self.wrap(item) for item in value] if isinstance(value, (list, tuple)) else value
 
     def op(self, opname: str, *raw_args: Any, outputs: int = 1, **attributes: Any) -> Any:
-        """Emits an operator.
+        """Emit an operator.
 
         Args:
-            opname: ``Name`` or ``domain::Name``. A name that ONNX does not have belongs to the domain in
-                ``custom_opsets``, if there is one.
-            *raw_args: Values, tensors or numbers; None for an input that is absent.
-            outputs: How many outputs it has.
-            **attributes: With the type behind the name: ``alpha_f``, ``axis_i``, ``mode_s``, ``value_t``; lists, too.
+            opname: ``Name`` or ``domain::Name``. A name that is not an ONNX operator belongs to the domain in
+                ``custom_opsets``, if that has exactly one.
+            *raw_args: Values, tensors or numbers; None for an absent optional input.
+            outputs: Number of outputs.
+            **attributes: Values or lists of values, with the type as suffix of the name: ``alpha_f``, ``axis_i``,
+                ``mode_s``, ``value_t``.
 
         Returns:
-            The value, or a tuple of several.
+            The output, or a tuple of several outputs.
 
         Raises:
-            Unsupported: If an attribute has no type, or ONNX does not have the operator.
+            Unsupported: If an attribute name has no type suffix, or ONNX does not have the operator.
         """
         domain, _, name = opname.rpartition("::")
         given = dict(_attribute(key, value) for key, value in attributes.items() if value is not None)
@@ -223,7 +224,7 @@ class SymbolicGraph:
         return wrapped[0] if outputs == 1 else wrapped
 
     def at(self, operator: str, *args: Any, overload_name: str = "", **attributes: Any) -> Any:
-        """Emits an operator of ATen as torch.onnx does with ONNX_ATEN."""
+        """Emit an ATen operator as torch.onnx does with ``ONNX_ATEN``."""
         return self.op(
             "org.pytorch.aten::ATen", *args, operator_s=operator, overload_name_s=overload_name, **attributes
         )
@@ -231,7 +232,7 @@ class SymbolicGraph:
     def emit(
         self, domain: str, name: str, inputs: Sequence[Any], attributes: Mapping[str, Any], outputs: int
     ) -> tuple[ir.Value, ...]:
-        """Emits an operator that ONNX does not know: its outputs are of the first input's type unless set."""
+        """Emit a custom operator; its outputs have the first input's element type until ``setType`` is called."""
         values = [self._input(value) for value in inputs]
         dtypes = [value.dtype for value in values if value is not None and value.dtype is not None]
         dtype = dtypes[0] if dtypes else self._op.results[0].dtype
@@ -258,30 +259,30 @@ def _constant(attributes: Mapping[str, Any]) -> Any:
 def _attribute(key: str, value: Any) -> tuple[str, Any]:
     name, _, kind = key.rpartition("_")
     if not name or kind not in ("f", "i", "s", "t"):
-        raise Unsupported(f"the attribute {key!r} does not end with its type: _f, _i, _s or _t")
+        raise Unsupported(f"the attribute {key!r} does not end with a type suffix: _f, _i, _s or _t")
     if kind == "t":
         return name, value
     convert = _CONVERSIONS[kind]
     if isinstance(value, (list, tuple)):
         return name, [convert(item) for item in value]
     if type(value) is SymbolicValue:
-        raise Unsupported(f"the attribute {key!r} is computed at run time, and attributes are numbers or strings")
+        raise Unsupported(f"the attribute {key!r} is computed at run time; attributes must be numbers or strings")
     return name, convert(value)
 
 
 def call_symbolic(
     function: Callable[..., Any], graph: SymbolicGraph, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Any:
-    """Runs a symbolic function.
+    """Run a symbolic function.
 
     Args:
         function: ``function(g, *inputs)``.
-        graph: The graph.
+        graph: The graph to pass as ``g``.
         args: Values, numbers and lists, in the order of ``forward`` or of the operator's schema.
-        kwargs: Likewise, by name.
+        kwargs: Values, numbers and lists by name.
 
     Returns:
-        The values it returns, as those of translations.
+        The graph values it returns, in the form translations return them.
     """
     returned = function(graph, *graph.wrap(list(args)), **{key: graph.wrap(value) for key, value in kwargs.items()})
     unwrapped = _unwrapped(returned)
@@ -289,7 +290,7 @@ def call_symbolic(
     for value, result in zip(several, graph._op.results, strict=False):
         node = value.producer() if isinstance(value, ir.Value) else None
         if node is not None and node.domain not in ("", "ai.onnx"):
-            # Nobody but torch knows what it returns.
+            # A custom operator has no type inference: its output has the dtype that torch recorded.
             value.type = ir.TensorType(result.dtype)
     return unwrapped
 
@@ -300,13 +301,14 @@ def _unwrapped(returned: Any) -> Any:
     return returned.value if type(returned) is SymbolicValue else returned
 
 
-def by_schema(
+def ordered_arguments(
     function: Callable[..., Any], overload: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[list[Any], dict[str, Any]]:
-    """The arguments of an operator as a symbolic function takes them.
+    """Match the arguments of an operator to the parameters of a symbolic function.
 
-    By name if its parameters have those of the schema; else in the order of the schema, defaults included, without
-    the last ones that are defaults if it has fewer parameters.
+    Returns:
+        Keyword arguments if the parameters have the schema's names; otherwise positional arguments in schema order
+        with defaults, without trailing defaults that exceed the number of parameters.
     """
     declared = overload._schema.arguments
     given = dict(zip([argument.name for argument in declared], args, strict=False)) | dict(kwargs)
@@ -314,7 +316,7 @@ def by_schema(
         given.setdefault(argument.name, argument.default_value)
     parameters = list(inspect.signature(function).parameters.values())[1:]
     names = [parameter.name for parameter in parameters]
-    # torch's parse_args takes them in order only.
+    # Functions decorated with torch's parse_args take positional arguments only.
     if set(given) <= set(names) and not hasattr(function, "_arg_descriptors"):
         return [], given
     if any(parameter.kind == inspect.Parameter.VAR_POSITIONAL for parameter in parameters):
@@ -327,27 +329,27 @@ def by_schema(
 
 @dataclass(frozen=True)
 class CalledFunctions:
-    """The translation of the operator that stands for autograd functions: what their ``symbolic`` writes.
+    """Translation of the operator that represents calls of autograd functions: runs their ``symbolic``.
 
     Attributes:
-        calls: Their calls, by position.
+        calls: The calls, by position.
     """
 
     calls: Sequence[FunctionCall]
 
     def __call__(self, graph: SymbolicGraph, tensors: list[ir.Value], name: str, index: int) -> list[Any]:
-        """Runs the ``symbolic`` of one call; ``name`` is for readers of the captured graph."""
+        """Run the ``symbolic`` of one call; ``name`` only documents the captured graph."""
         call = self.calls[index]
         written = call_symbolic(call.symbolic, graph, call.with_tensors(tensors), {})
         return written if isinstance(written, list) else [written]
 
 
 @dataclass(frozen=True)
-class Symbolic:
-    """A function in the style of ``symbolic(g, *inputs)``, whatever its first parameter is called."""
+class SymbolicFunction:
+    """Marks a function as ``symbolic(g, *inputs)``, whatever the name of its first parameter."""
 
     function: Callable[..., Any]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """As the function itself."""
+        """Call the function."""
         return self.function(*args, **kwargs)
