@@ -16,14 +16,16 @@ TORCHVISION_2.15 = 0.29.2
 TORCHVISION = $(TORCHVISION_$(basename $(TORCH)))
 PIP = $(VENV)/bin/python -m pip --disable-pip-version-check install --quiet --constraint $(CONSTRAINTS)
 
-.PHONY: demo test fuzz lint bench
+.PHONY: demo test fuzz lint docs bench
 
 demo: $(VENV)/.installed
 	$(VENV)/bin/fxonnx demo
 
 # Two workers with one thread each: more threads would only wait for each other.
+# PYTEST_FLAGS adds options: make test PYTEST_FLAGS=--durations=25
+PYTEST_FLAGS ?=
 test: $(VENV)/.installed-test
-	OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -n 2 -q
+	OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -n 2 -q $(PYTEST_FLAGS)
 
 # Random programs, eager torch against the exported file: make fuzz SEEDS=1000:2000 ZERO=1
 SEEDS ?= 1000:1300
@@ -34,6 +36,10 @@ lint: $(VENV)/.installed-test
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
+
+# The site is written to build/site. Links, references to code and generated tables must resolve.
+docs: $(VENV)/.installed-docs
+	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict --quiet
 
 # Takes about an hour and a half, most of it in torch.onnx; writes benchmarks/RESULTS.md.
 bench: $(VENV)/.installed-test
@@ -57,4 +63,8 @@ endif
 $(VENV)/.installed-test: $(VENV)/.installed
 	$(PIP) --editable '.[test]'
 	$(PIP) --no-deps torchvision timm pytorch-lightning lightning-utilities torchmetrics
+	touch $@
+
+$(VENV)/.installed-docs: $(VENV)/.installed
+	$(PIP) --editable '.[docs]'
 	touch $@

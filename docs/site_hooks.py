@@ -1,0 +1,65 @@
+"""MkDocs hooks: tables generated from the code, and the list of error pages."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+__all__ = ["TABLES", "on_config", "on_page_markdown"]
+
+
+def on_config(config: Any) -> Any:
+    """List the pages of ``docs/errors`` in the navigation, in the order of their codes."""
+    pages = sorted(Path(config["docs_dir"]).glob("errors/FX*.md"))
+    entry = next(entry for entry in config["nav"] if isinstance(entry, dict) and "Error codes" in entry)
+    entry["Error codes"] = [f"errors/{page.name}" for page in pages]
+    if not pages:
+        config["nav"].remove(entry)
+    return config
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Replace each ``<!-- table: name -->`` by the table of that name."""
+    return re.sub(r"<!-- table: (\w+) -->", lambda found: TABLES[found[1]](), markdown)
+
+
+def _table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    lines = [list(header), *map(list, rows)]
+    lines.insert(1, ["---"] * len(lines[0]))
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+
+
+def patches() -> str:
+    """The table of all patches of torch, with the reason for each."""
+    from fxonnx._capture.patches.table import CAPTURE_PATCHES, LOADING_PATCHES, TRACING_PATCHES
+
+    groups = (
+        ("the stages capture and prepare", TRACING_PATCHES),
+        ("`torch.export`", [patch for patch in CAPTURE_PATCHES if patch not in TRACING_PATCHES]),
+        ("`torch.export.load`", LOADING_PATCHES),
+    )
+    rows = [(f"`{patch.target}`", type(patch).__name__, patch.why, where) for where, group in groups for patch in group]
+    return _table(("target", "kind", "reason", "applied during"), rows)
+
+
+def patterns() -> str:
+    """The table of fusion patterns, in the order in which they are applied."""
+    from fxonnx._prepare.patterns import PATTERNS
+
+    rows = [
+        (
+            f"`{name}`",
+            (pattern.apply.__doc__ or "").strip().partition("\n")[0],
+            f"from opset {pattern.since} on" if pattern.since else "any",
+            pattern.target or "any",
+            f"`{pattern.apply.__module__}`",
+        )
+        for name, pattern in PATTERNS.items()
+    ]
+    return _table(("name", "rewrite", "opset", "target", "module"), rows)
+
+
+TABLES: Mapping[str, Callable[[], str]] = MappingProxyType({"patches": patches, "patterns": patterns})

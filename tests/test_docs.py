@@ -1,0 +1,114 @@
+"""The documentation: its scripts run, its paths exist, and its tables and pins agree with the code."""
+
+from __future__ import annotations
+
+import re
+from importlib import import_module
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+import fxonnx
+from fxonnx._capture.patches.table import CAPTURE_PATCHES, LOADING_PATCHES
+from fxonnx._prepare.patterns import PATTERNS
+
+from .models.torchvision_shim import import_torchvision
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+SCRIPTED = sorted([DOCS / "index.md", *DOCS.glob("tutorial/*.md"), *DOCS.glob("how-to/*.md")])
+PAGES = sorted(DOCS.glob("**/*.md"))
+TOP = {"exporter", "translations", "tests", "docs", "benchmarks", "examples", ".ci", ".github"}
+TEXT = {".py", ".md", ".toml", ".yml", ".yaml", ".txt"}
+
+
+def short(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("page", SCRIPTED, ids=short)
+def test_scripts_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import_torchvision()
+    scripts = re.findall(r"^```python\n(.*?)^```", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    assert scripts
+    monkeypatch.chdir(tmp_path)
+    script = tmp_path / "script.py"
+    # torch.export and onnxscript read the source of functions.
+    script.write_text("\n".join(scripts))
+    exec(compile(script.read_text(), str(script), "exec"), {"__name__": "__main__", "__file__": str(script)})
+
+
+def paths_of(text: str) -> list[str]:
+    """The paths of this repository among the words in backticks; ``<family>`` and the like stand for any name."""
+    prose = re.sub(r"^( *)```.*?^\1```", "", text, flags=re.DOTALL | re.MULTILINE)
+    words = re.findall(r"`([\w./<>*-]+)`", prose)
+    found = [word for word in words if word.split("/")[0] in TOP or Path(word).suffix in TEXT]
+    return [re.sub(r"<\w+>", "*", word) for word in found]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=short)
+def test_paths_exist(page: Path) -> None:
+    missing = [path for path in paths_of(page.read_text()) if not any(ROOT.glob(path.rstrip("/")))]
+    assert not missing
+
+
+def identifiers() -> list[str]:
+    """The names of the code that pages document or refer to; mkdocs resolves them as well, but not in every test run."""
+    pages = "\n".join(page.read_text() for page in PAGES)
+    return sorted(
+        {*re.findall(r"^::: ([\w.]+)", pages, flags=re.MULTILINE), *re.findall(r"\]\[(fxonnx[\w.]*)\]", pages)}
+    )
+
+
+def resolved(name: str) -> Any:
+    module, _, attribute = name.rpartition(".")
+    return getattr(import_module(module), attribute)
+
+
+@pytest.mark.parametrize("name", identifiers())
+def test_identifiers_exist(name: str) -> None:
+    assert resolved(name).__doc__
+
+
+def test_reference_is_complete() -> None:
+    assert sorted(name for name in identifiers() if name.count(".") == 1) == sorted(
+        f"fxonnx.{name}" for name in fxonnx.__all__ if not name.startswith("__")
+    )
+
+
+def site_hooks() -> ModuleType:
+    spec = spec_from_file_location("site_hooks", DOCS / "site_hooks.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_generated_tables() -> None:
+    page = site_hooks().on_page_markdown((DOCS / "architecture.md").read_text())
+    assert "<!-- table" not in page
+    lines = page.splitlines()
+    for patch in (*CAPTURE_PATCHES, *LOADING_PATCHES):
+        assert sum(line.startswith(f"| `{patch.target}` |") and patch.why in line for line in lines) == 1
+    for name in PATTERNS:
+        assert sum(line.startswith(f"| `{name}` |") for line in lines) == 1
+
+
+def test_glossary() -> None:
+    entries = re.findall(r"^## (.+)\n\n(.+)\n\nModule: `(.+)`$", (DOCS / "glossary.md").read_text(), flags=re.MULTILINE)
+    terms = [term for term, _, _ in entries]
+    assert len(terms) >= 40
+    assert terms == sorted(terms, key=str.lower)
+
+
+def test_pinned_tools_agree() -> None:
+    pins = dict(re.findall(r"^(\w[\w-]*)==([\w.]+)", (ROOT / "constraints.txt").read_text(), flags=re.MULTILINE))
+    hooks = (ROOT / ".pre-commit-config.yaml").read_text()
+    revisions = dict(re.findall(r"repo: https://github.com/\S+/(\S+)\n +rev: v([\w.]+)", hooks))
+    assert revisions == {"ruff-pre-commit": pins["ruff"]}
+    assert re.findall(r"mypy==([\w.]+)", hooks) == [pins["mypy"]]
