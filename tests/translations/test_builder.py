@@ -15,13 +15,14 @@ from fxonnx_translations._builder.builder import Builder, Unsupported
 from fxonnx_translations._builder.name_allocator import Names
 from fxonnx_translations._builder.op import Op
 from fxonnx_translations._builder.symbolic_dims import SymbolTable
+from fxonnx_translations._opsets.missing_ops import replace_missing_op
 
 N = sympy.Symbol("n", integer=True, nonnegative=True)
 
 
 def make(opset: int = 20) -> Op:
     graph = ir.Graph([], [], nodes=[], opset_imports={"": opset}, name="main_graph")
-    return Op(Builder(graph, SymbolTable(), Names()))
+    return Op(Builder(graph, SymbolTable(), Names(), replace_missing_op))
 
 
 def add_input(op: Op, dims: tuple[int | sympy.Expr, ...], dtype: ir.DataType = ir.DataType.FLOAT) -> ir.Value:

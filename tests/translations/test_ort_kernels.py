@@ -13,6 +13,7 @@ from fxonnx_translations._builder.name_allocator import Names
 from fxonnx_translations._builder.op import Op
 from fxonnx_translations._builder.op_schema import facts_of
 from fxonnx_translations._builder.symbolic_dims import SymbolTable
+from fxonnx_translations._opsets.missing_ops import replace_missing_op
 from fxonnx_translations._opsets.ort_kernels import NO_KERNEL
 
 from .harness import Case, T, run
@@ -82,7 +83,7 @@ def test_nothing_is_cast_that_has_a_kernel() -> None:
 
 def _builder(dtype: ir.DataType, opset: int = 20) -> tuple[Op, ir.Value]:
     graph = ir.Graph([], [], nodes=[], opset_imports={"": opset}, name="main_graph")
-    builder = Builder(graph, SymbolTable(), Names())
+    builder = Builder(graph, SymbolTable(), Names(), replace_missing_op)
     value = ir.Value(name="x", type=ir.TensorType(dtype))
     graph.inputs.append(value)
     builder.set_dims(value, (2, 3))

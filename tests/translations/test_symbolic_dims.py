@@ -12,6 +12,7 @@ from torch.utils._sympy import functions as sizes
 from fxonnx_translations._builder.builder import Builder
 from fxonnx_translations._builder.name_allocator import Names
 from fxonnx_translations._builder.symbolic_dims import SymbolTable
+from fxonnx_translations._opsets.missing_ops import replace_missing_op
 
 N, M = (sympy.Symbol(name, integer=True, nonnegative=True) for name in "nm")
 
@@ -21,13 +22,13 @@ def evaluate(
 ) -> np.ndarray:
     graph = ir.Graph([], [], nodes=[], opset_imports={"": opset}, name="main_graph")
     table = SymbolTable()
-    builder = Builder(graph, table, Names())
+    builder = Builder(graph, table, Names(), replace_missing_op)
     x = ir.Value(name="x", type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape(["a", "b"]))
     graph.inputs.append(x)
     builder.set_dims(x, dims)
     table.define(x, dims)
-    result = table.value(builder, expr)
-    assert table.value(builder, expr) is result
+    result = builder.size(expr)
+    assert builder.size(expr) is result
     graph.outputs.append(result)
     result.shape = ir.Shape([1])
     proto = ir.serde.serialize_model(ir.Model(graph, ir_version=8))

@@ -21,6 +21,7 @@ from fxonnx_translations._builder.op import Op, Result
 from fxonnx_translations._builder.op_schema import facts_of
 from fxonnx_translations._builder.shape_inference import quick
 from fxonnx_translations._builder.symbolic_dims import Dim, SymbolTable
+from fxonnx_translations._opsets.missing_ops import replace_missing_op
 from fxonnx_translations._registry import Registry, Translation
 
 from .._prepare import REASON_KEY, Prepared, find_attribute
@@ -94,7 +95,7 @@ def lower(prepared: Prepared, request: LoweringRequest) -> Lowered:
     names = Names()
     ir_version = request.ir_version or ir_versions(request.opset)[0]
     model = new_model(prepared, request.opset, ir_version)
-    builder = Builder(model.graph, symbols, names)
+    builder = Builder(model.graph, symbols, names, replace_missing_op)
     lowering = _GraphLowering(builder, request)
     try:
         lowering.shared, paths = add_inputs(prepared, builder, lowering.env, request.io_spec)
@@ -136,7 +137,7 @@ def _finalize(builder: Builder) -> None:
         for output in node.outputs:
             if output.shape is None and (output.uses() or output in outputs):
                 try:
-                    builder.stamp(output, builder.dims(output))
+                    builder.write_shape(output, builder.dims(output))
                 except Unsupported as error:
                     # Operators of other domains have no shape inference: their outputs keep the shapes torch recorded.
                     if not is_foreign:
@@ -412,7 +413,7 @@ class _GraphLowering:
             raise self._error(node, f"the translation returned shape {list(inferred)}, torch returns {list(shape)}")
         if value.shape is None:
             self.builder.set_dims(value, shape)
-            self.builder.stamp(value, shape)
+            self.builder.write_shape(value, shape)
 
     def _name(self, value: ir.Value, name: str, *, final: bool = True) -> None:
         """Name a value after its FX node, unless it is already named after another one."""

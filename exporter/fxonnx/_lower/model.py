@@ -169,7 +169,7 @@ def _graph_input(record: InputRecord, node: torch.fx.Node, builder: Builder, wan
         shape = (*dims, 2) if val.dtype.is_complex else dims
         value = ir.Value(name=name, type=ir.TensorType(dtypes.from_torch(val.dtype)))
         builder.set_dims(value, shape)
-        builder.stamp(value, shape)
+        builder.write_shape(value, shape)
         builder.symbols.define(value, dims)
     else:
         dtype = ir.DataType.FLOAT if isinstance(val, torch.SymFloat) else ir.DataType.INT64
@@ -313,7 +313,7 @@ def _add_output(value: ir.Value, builder: Builder, name: str | None, fallback: s
 def _name_dim(value: ir.Value, builder: Builder, axis: int, name: str) -> None:
     """Record a name for a dim of an output instead of its symbolic expression."""
     if value.shape is None:
-        builder.stamp(value, builder.dims(value))
+        builder.write_shape(value, builder.dims(value))
     value.shape = ir.Shape([*value.shape[:axis], name, *value.shape[axis + 1 :]])  # type: ignore[index]
 
 
@@ -347,7 +347,7 @@ def _identity(value: ir.Value, builder: Builder, name: str) -> ir.Value:
     builder.graph.append(node)
     builder.created.append(node)
     builder.set_dims(copy, builder.dims(value))
-    builder.stamp(copy, builder.dims(value))
+    builder.write_shape(copy, builder.dims(value))
     return copy
 
 

@@ -7,7 +7,7 @@ shares constants by bit-exact key, drops no-ops, reuses equal nodes and knows ev
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import onnx_ir as ir
@@ -15,8 +15,6 @@ import onnxscript
 import sympy
 import torch
 
-from .._opsets.float64_kernels import NO_DOUBLE_KERNEL
-from .._opsets.op_polyfills import COMPOSITIONS
 from .._opsets.opset_forms import FORMS, FormError, check_form
 from .._opsets.ort_kernels import TABLED, NoKernelError, wider_type
 from .._torch_compat import FloorDiv
@@ -25,11 +23,16 @@ from .initializers import TorchTensor
 from .name_allocator import Names
 from .op_schema import OpFacts, facts_of
 from .peepholes import RULES
-from .symbolic_dims import Dim, SymbolTable
+from .size_expressions import emit_size
+from .symbolic_dims import Dim, SymbolTable, is_static
 
-__all__ = ["Builder", "Unsupported"]
+__all__ = ["Builder", "ReplaceMissingOp", "Unsupported"]
 
 Input: TypeAlias = ir.Value | ir.TensorProtocol | bool | int | float | Sequence[Any] | None
+
+
+ReplaceMissingOp: TypeAlias = "Callable[[Builder, str, Sequence[Any], Mapping[str, Any]], ir.Value | None]"
+"""Emits the replacement of an operator that the opset or ONNX Runtime lacks; None where the operator itself will do."""
 
 
 class Unsupported(Exception):
@@ -43,13 +46,23 @@ class Builder(onnxscript.GraphBuilder):
         graph: The empty graph to fill, with its opset imports set.
         symbols: The symbolic sizes of the export.
         names: Allocator of unique names, shared by all graphs of the model.
+        replace_missing_op: Replaces the operators that the opset or ONNX Runtime lacks.
         parent: The builder of the enclosing graph.
     """
 
-    def __init__(self, graph: ir.Graph, symbols: SymbolTable, names: Names, *, parent: Builder | None = None) -> None:
+    def __init__(
+        self,
+        graph: ir.Graph,
+        symbols: SymbolTable,
+        names: Names,
+        replace_missing_op: ReplaceMissingOp,
+        *,
+        parent: Builder | None = None,
+    ) -> None:
         super().__init__(graph, parent=parent)
         self.symbols = symbols
         self.names = names
+        self.replace_missing_op = replace_missing_op
         self.opset_version = int(graph.opset_imports[""])
         self.metadata: Mapping[str, str] = {}
         self.created: list[ir.Node] = []
@@ -65,7 +78,7 @@ class Builder(onnxscript.GraphBuilder):
         self.from_one: dict[ir.Value, Sequence[sympy.Symbol]] = parent.from_one if parent else {}
         self._sizes: dict[sympy.Expr, ir.Value] = {}
         self._size_exprs: dict[ir.Value, sympy.Expr] = parent._size_exprs if parent else {}
-        self.bounds: dict[ir.Value, tuple[Dim, Dim] | None] = parent.bounds if parent else {}
+        self.value_ranges: dict[ir.Value, tuple[Dim, Dim] | None] = parent.value_ranges if parent else {}
         self._nodes: dict[Any, Sequence[ir.Value]] = {}
 
     # ---- types and shapes
@@ -113,7 +126,13 @@ class Builder(onnxscript.GraphBuilder):
         if node is not None and node.op_type == "Cast" and node.inputs[0] not in self._dims:
             self.set_dims(node.inputs[0], dims)  # type: ignore[arg-type]
 
-    def stamp(self, value: ir.Value, dims: Sequence[Dim]) -> None:
+    def with_dims(self, value: ir.Value, dims: Sequence[Dim]) -> ir.Value:
+        """The value, with its shape recorded where ONNX could not infer it or would only invent names for the sizes."""
+        if value not in self._dims:
+            self.set_dims(value, dims)
+        return value
+
+    def write_shape(self, value: ir.Value, dims: Sequence[Dim]) -> None:
         """Writes the shape into the model."""
         value.shape = ir.Shape([dim if isinstance(dim, int) else self.text(dim) for dim in dims])
 
@@ -124,12 +143,12 @@ class Builder(onnxscript.GraphBuilder):
             known = self._texts[expr] = str(expr)
         return known
 
-    def expr_named(self, text: str) -> sympy.Expr:
+    def expr_of_dim_param(self, name: str) -> sympy.Expr:
         """The expression a dim_param stands for, or a new symbol of that name."""
         for expr, known in self._texts.items():
-            if known == text:
+            if known == name:
                 return expr
-        return sympy.Symbol(text, integer=True, nonnegative=True)
+        return sympy.Symbol(name, integer=True, nonnegative=True)
 
     # ---- constants
 
@@ -170,7 +189,29 @@ class Builder(onnxscript.GraphBuilder):
         self._constants.setdefault(constants.key_of(constants.literal(tensor)), value)
         return value
 
-    def known_size(self, expr: sympy.Expr) -> ir.Value | None:
+    def size(self, dim: Dim) -> ir.Value:
+        """A size as an INT64 tensor of shape [1]."""
+        return self.constant([dim], ir.DataType.INT64) if isinstance(dim, int) else emit_size(self, dim)
+
+    def sizes(self, dims: Sequence[Dim]) -> ir.Value:
+        """Sizes as one INT64 vector: a constant when all are static."""
+        if is_static(dims):
+            return self.constant(list(dims), ir.DataType.INT64)
+        pieces: list[ir.Value] = []
+        static: list[int] = []
+        for dim in dims:
+            if isinstance(dim, int):
+                static.append(dim)
+                continue
+            if static:
+                pieces.append(self.constant(static, ir.DataType.INT64))
+                static = []
+            pieces.append(self.size(dim))
+        if static:
+            pieces.append(self.constant(static, ir.DataType.INT64))
+        return self.value_of("Concat", *pieces, axis=0)
+
+    def recorded_size(self, expr: sympy.Expr) -> ir.Value | None:
         """The value that already holds a size expression in this graph or an enclosing one."""
         builder: Builder | None = self
         while builder is not None:
@@ -179,13 +220,13 @@ class Builder(onnxscript.GraphBuilder):
             builder = builder._enclosing
         return None
 
-    def remember_size(self, expr: sympy.Expr, value: ir.Value) -> None:
+    def record_size(self, expr: sympy.Expr, value: ir.Value) -> None:
         """Records the value of a size expression."""
         self._sizes[expr] = value
         self._size_exprs[value] = expr
         self._dims[value] = (1,)
 
-    def divided_sizes(self) -> list[sympy.Expr]:
+    def floor_div_numerators(self) -> list[sympy.Expr]:
         """The numerators that the emitted size expressions divide as if they were never negative, in a fixed order."""
         quotients = [
             part for expr in self._sizes for part in sympy.preorder_traversal(expr) if isinstance(part, FloorDiv)
@@ -196,7 +237,7 @@ class Builder(onnxscript.GraphBuilder):
             )
         )
 
-    def size_of(self, value: ir.Value) -> sympy.Expr | None:
+    def size_expr(self, value: ir.Value) -> sympy.Expr | None:
         """The size expression that a value holds, if it was made to hold one."""
         return self._size_exprs.get(value)
 
@@ -206,6 +247,16 @@ class Builder(onnxscript.GraphBuilder):
         """Emits a default-domain operator with one output."""
         value = self.call_op(op_type, inputs, attributes)
         return value if isinstance(value, ir.Value) else value[0]
+
+    def expand(self, value: ir.Value, dims: Sequence[Dim]) -> ir.Value:
+        """Expand to the given sizes; the value itself when it already has them."""
+        source = self.dims(value)
+        if tuple(dims) == source:
+            return value
+        # An axis that already has its size needs none computed: the size 1 of Expand keeps the input's.
+        offset = len(dims) - len(source)
+        wanted = [1 if axis >= offset and source[axis - offset] == dim else dim for axis, dim in enumerate(dims)]
+        return self.with_dims(self.value_of("Expand", value, self.sizes(wanted)), dims)
 
     def call_op(
         self,
@@ -313,21 +364,10 @@ class Builder(onnxscript.GraphBuilder):
         return (made,) if isinstance(made, ir.Value) else tuple(made)
 
     def _in_form(self, op_type: str, inputs: list[Any], attributes: dict[str, Any]) -> ir.Value | None:
-        composed = COMPOSITIONS.get(op_type)
-        if composed is not None and self.opset_version < composed[0]:
-            from .op import Op
-
-            try:
-                return composed[1](Op(self), *inputs, **attributes)
-            except FormError as error:
-                raise Unsupported(f"opset {self.opset_version}: {error}") from error
-        if inputs and isinstance(inputs[0], ir.Value) and inputs[0].dtype == ir.DataType.DOUBLE:
-            from .op import Op
-
-            formula = NO_DOUBLE_KERNEL.get(op_type)
-            if formula is not None:
-                return formula(Op(self), *inputs, **attributes)
         try:
+            replacement = self.replace_missing_op(self, op_type, inputs, attributes)
+            if replacement is not None:
+                return replacement
             for since, form in FORMS.get(op_type, ()):
                 if self.opset_version < since:
                     instead = form(self, op_type, inputs, attributes)

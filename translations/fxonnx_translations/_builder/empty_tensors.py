@@ -9,16 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 import sympy
 
+from .builder import Builder
 from .constants import array_of
 from .symbolic_dims import Dim
-
-if TYPE_CHECKING:
-    from .builder import Builder
 
 __all__ = ["Requirement", "emptied_lengths", "requirements"]
 
@@ -66,7 +63,7 @@ def requirements(builder: Builder) -> list[Requirement]:
                 checked.add(size)
                 if _may_be_negative(size):
                     require(size, 0, captured)
-    for numerator in builder.divided_sizes():
+    for numerator in builder.floor_div_numerators():
         # Sizes that torch takes for positive are divided without a correction for negative ones.
         if numerator not in checked and _may_be_negative(numerator):
             require(numerator, 0, "the captured size arithmetic is not valid for empty tensors")

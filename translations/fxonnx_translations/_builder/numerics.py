@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
-if TYPE_CHECKING:
-    from .op import Op
+from .op import Op
 
 __all__ = [
     "erf",

@@ -184,34 +184,18 @@ class Op(onnxscript.OpBuilder):
 
     def size(self, dim: Dim) -> ir.Value:
         """A size as an INT64 tensor of shape [1]."""
-        if isinstance(dim, int):
-            return self._graph_builder.constant([dim], ir.DataType.INT64)
-        return self._graph_builder.symbols.value(self._graph_builder, dim)
+        return self._graph_builder.size(dim)
 
     def scalar(self, number: Dim | float | bool, dtype: ir.DataType | None = None) -> ir.Value:
         """A number as a 0-dim tensor: a size is INT64 unless ``dtype`` says otherwise."""
         if isinstance(number, (bool, int, float)):
             return self._graph_builder.constant(number, dtype)
-        value = self.Squeeze(self._graph_builder.symbols.value(self._graph_builder, number), [0])
+        value = self.Squeeze(self._graph_builder.size(number), [0])
         return value if dtype is None else self.cast(value, dtype)
 
     def sizes(self, dims: Sequence[Dim]) -> ir.Value:
         """Sizes as one INT64 vector: a constant when all are static."""
-        if is_static(dims):
-            return self._graph_builder.constant(list(dims), ir.DataType.INT64)
-        pieces: list[ir.Value] = []
-        static: list[int] = []
-        for dim in dims:
-            if isinstance(dim, int):
-                static.append(dim)
-                continue
-            if static:
-                pieces.append(self.const(static, ir.DataType.INT64))
-                static = []
-            pieces.append(self.size(dim))
-        if static:
-            pieces.append(self.const(static, ir.DataType.INT64))
-        return self.Concat(*pieces, axis=0)
+        return self._graph_builder.sizes(dims)
 
     def cast(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
         """The value in another element type; itself when it has it already."""
@@ -311,11 +295,11 @@ class Op(onnxscript.OpBuilder):
         """
         outer = self._graph_builder
         graph = ir.Graph([], [], nodes=[], opset_imports=dict(outer.graph.opset_imports), name=outer.names.unique(name))
-        builder = Builder(graph, outer.symbols, outer.names, parent=outer)
+        builder = Builder(graph, outer.symbols, outer.names, outer.replace_missing_op, parent=outer)
         for dtype, dims in inputs:
             value = ir.Value(name=outer.names.helper(), type=ir.TensorType(dtype))
             builder.set_dims(value, dims)
-            builder.stamp(value, dims)
+            builder.write_shape(value, dims)
             graph.inputs.append(value)
         return Op(builder, shared=self.shared)
 
@@ -339,7 +323,7 @@ class Op(onnxscript.OpBuilder):
                 # An output is made in the body, once; a named value is never simplified away.
                 value = self.Identity(value, _outputs=["output"])
             builder.set_dims(value, dims)
-            builder.stamp(value, dims)
+            builder.write_shape(value, dims)
             graph.outputs.append(value)
         return graph
 
@@ -368,19 +352,11 @@ class Op(onnxscript.OpBuilder):
 
     def expand(self, value: ir.Value, dims: Sequence[Dim]) -> ir.Value:
         """Expand to known sizes; itself when it has them already."""
-        source = self.dims(value)
-        if tuple(dims) == source:
-            return value
-        # An axis the input already has needs no size: Expand's 1 keeps it.
-        offset = len(dims) - len(source)
-        wanted = [1 if axis >= offset and source[axis - offset] == dim else dim for axis, dim in enumerate(dims)]
-        return self.shaped(self.Expand(value, self.sizes(wanted)), dims)
+        return self._graph_builder.expand(value, dims)
 
     def shaped(self, value: ir.Value, dims: Sequence[Dim]) -> ir.Value:
         """The value, its shape recorded where ONNX could not infer it or only make up names for the sizes."""
-        if self._graph_builder.recorded_dims(value) is None:
-            self._graph_builder.set_dims(value, dims)
-        return value
+        return self._graph_builder.with_dims(value, dims)
 
     def axis(self, dim: int, rank: int) -> int:
         """A non-negative axis; torch gives 0-dim tensors one axis to name."""

@@ -7,28 +7,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
+from .builder_protocol import BuilderProtocol
 from .constants import array_of
 from .shape_inference import broadcast, ints_of
 from .symbolic_dims import Dim, is_static
-from .value_ranges import COMPARISONS, bounds, comparison, counts_up
-
-if TYPE_CHECKING:
-    from .builder import Builder
+from .value_ranges import COMPARISONS, comparison, counts_up, value_range
 
 __all__ = ["RULES"]
 
 # A literal with another shape is stored beside the original: worth it for the small ones only.
 _LARGEST_LITERAL = 4096
 
-Rule = Callable[["Builder", list[ir.Value], dict[str, Any]], "ir.Value | None"]
+Rule = Callable[[BuilderProtocol, list[ir.Value], dict[str, Any]], ir.Value | None]
 
 
-def _cast(builder: Builder, inputs: list[ir.Value], attributes: dict[str, Any]) -> ir.Value | None:
+def _cast(builder: BuilderProtocol, inputs: list[ir.Value], attributes: dict[str, Any]) -> ir.Value | None:
     if inputs[0].dtype == attributes["to"]:
         return inputs[0]
     before = _made_by(inputs[0], "Cast")
@@ -60,7 +58,7 @@ _HELD = frozenset(
 )
 
 
-def _transpose(builder: Builder, inputs: list[ir.Value], attributes: dict[str, Any]) -> ir.Value | None:
+def _transpose(builder: BuilderProtocol, inputs: list[ir.Value], attributes: dict[str, Any]) -> ir.Value | None:
     perm = attributes.get("perm")
     if perm is None:
         return None
@@ -76,7 +74,7 @@ def _transpose(builder: Builder, inputs: list[ir.Value], attributes: dict[str, A
     return _moved_ones(builder, value, perm)
 
 
-def _moved_ones(builder: Builder, value: ir.Value, perm: Sequence[int]) -> ir.Value | None:
+def _moved_ones(builder: BuilderProtocol, value: ir.Value, perm: Sequence[int]) -> ir.Value | None:
     """A Transpose that moves only axes of one element copies nothing as a Reshape, which may join one next to it."""
     dims = builder.dims(value)
     large = [axis for axis in perm if dims[axis] != 1]
@@ -85,7 +83,7 @@ def _moved_ones(builder: Builder, value: ir.Value, perm: Sequence[int]) -> ir.Va
     return builder.value_of("Reshape", value, [dim if isinstance(dim, int) else -1 for dim in (dims[a] for a in perm)])
 
 
-def _reshape(builder: Builder, inputs: list[ir.Value], attributes: dict[str, Any]) -> ir.Value | None:
+def _reshape(builder: BuilderProtocol, inputs: list[ir.Value], attributes: dict[str, Any]) -> ir.Value | None:
     target = ints_of(inputs[1])
     if target is None:
         return None
@@ -109,7 +107,7 @@ def _reshape(builder: Builder, inputs: list[ir.Value], attributes: dict[str, Any
     return _split_before_transposing(builder, value, target)
 
 
-def _split_before_transposing(builder: Builder, value: ir.Value, target: list[int]) -> ir.Value | None:
+def _split_before_transposing(builder: BuilderProtocol, value: ir.Value, target: list[int]) -> ir.Value | None:
     """The axis of a transposed tensor that a Reshape splits can be split by the Reshape that comes before."""
     transpose = _made_by(value, "Transpose")
     first = None if transpose is None else _made_by(transpose.inputs[0], "Reshape")
@@ -145,7 +143,7 @@ def _made_by(value: ir.Value | None, op_type: str) -> ir.Node | None:
     return node if node is not None and node.op_type == op_type and node.domain == "" else None
 
 
-def _expand(builder: Builder, inputs: list[ir.Value], attributes: dict[str, Any]) -> ir.Value | None:
+def _expand(builder: BuilderProtocol, inputs: list[ir.Value], attributes: dict[str, Any]) -> ir.Value | None:
     target = ints_of(inputs[1])
     dims = builder.dims(inputs[0])
     if target is None or not is_static(dims):
@@ -156,7 +154,7 @@ def _expand(builder: Builder, inputs: list[ir.Value], attributes: dict[str, Any]
 
 
 def _axes(insert: bool) -> Rule:
-    def rule(builder: Builder, inputs: list[ir.Value], attributes: dict[str, Any]) -> ir.Value | None:
+    def rule(builder: BuilderProtocol, inputs: list[ir.Value], attributes: dict[str, Any]) -> ir.Value | None:
         axes = attributes.get("axes", ints_of(inputs[1]) if len(inputs) > 1 else None)
         if axes == []:
             return inputs[0]
@@ -178,7 +176,7 @@ def _inserted(node: ir.Node, rank: int) -> list[int] | None:
     return None if axes is None else sorted(axis % rank for axis in axes)
 
 
-def _inserted_at_once(builder: Builder, value: ir.Value, axes: list[int]) -> ir.Value | None:
+def _inserted_at_once(builder: BuilderProtocol, value: ir.Value, axes: list[int]) -> ir.Value | None:
     """Two Unsqueezes after each other are one; an Expand before one comes after it, where it may not be needed."""
     dims = builder.dims(value)
     later = {axis % (len(dims) + len(axes)) for axis in axes}
@@ -195,7 +193,7 @@ def _inserted_at_once(builder: Builder, value: ir.Value, axes: list[int]) -> ir.
     return builder.value_of("Unsqueeze", first.inputs[0], sorted(later.union(kept[axis] for axis in earlier)))
 
 
-def _undone(builder: Builder, value: ir.Value, axes: list[int]) -> ir.Value | None:
+def _undone(builder: BuilderProtocol, value: ir.Value, axes: list[int]) -> ir.Value | None:
     """Squeeze of axes that were put in before, maybe in front of a Transpose."""
     rank = len(builder.dims(value))
     dropped = {axis % rank for axis in axes}
@@ -217,7 +215,7 @@ def _undone(builder: Builder, value: ir.Value, axes: list[int]) -> ir.Value | No
     return builder.value_of("Transpose", unsqueeze.inputs[0], perm=left)
 
 
-def _concat(builder: Builder, inputs: list[ir.Value], attributes: dict[str, Any]) -> ir.Value | None:
+def _concat(builder: BuilderProtocol, inputs: list[ir.Value], attributes: dict[str, Any]) -> ir.Value | None:
     if len(inputs) == 1:
         return inputs[0]
     arrays = [array for array in map(array_of, inputs) if array is not None]
@@ -226,11 +224,11 @@ def _concat(builder: Builder, inputs: list[ir.Value], attributes: dict[str, Any]
     return builder.constant(ir.Tensor(np.concatenate(arrays, axis=attributes["axis"])))
 
 
-def _gather(builder: Builder, inputs: list[ir.Value], attributes: dict[str, Any]) -> ir.Value | None:
+def _gather(builder: BuilderProtocol, inputs: list[ir.Value], attributes: dict[str, Any]) -> ir.Value | None:
     value, indices = inputs
     dims, chosen = builder.dims(value), builder.dims(indices)
     axis = attributes.get("axis", 0) % max(len(dims), 1)
-    known = bounds(builder, value)
+    known = value_range(builder, value)
     result = (*dims[:axis], *chosen, *dims[axis + 1 :])
     if known is not None and isinstance(known[0], int) and known[0] == known[1] and array_of(value) is None:
         return _everywhere(builder, known[0], value.dtype or ir.DataType.INT64, result)
@@ -245,22 +243,22 @@ def _gather(builder: Builder, inputs: list[ir.Value], attributes: dict[str, Any]
     return _expanded(builder, builder.value_of("Gather", source, indices, axis=axis), result)
 
 
-def _counts_from_zero(builder: Builder, indices: ir.Value) -> bool:
+def _counts_from_zero(builder: BuilderProtocol, indices: ir.Value) -> bool:
     array = array_of(indices)
     if array is not None:
         return np.array_equal(array, np.arange(len(array)))
-    known = bounds(builder, indices)
+    known = value_range(builder, indices)
     return known is not None and known[0] == 0 and counts_up(builder, indices)
 
 
-def _identity(builder: Builder, inputs: list[ir.Value], attributes: dict[str, Any]) -> ir.Value | None:
+def _identity(builder: BuilderProtocol, inputs: list[ir.Value], attributes: dict[str, Any]) -> ir.Value | None:
     return inputs[0]
 
 
 def _neutral(number: float, floats: bool, left_too: bool) -> Rule:
     """``x op number`` is x, where the other operand is a one-element constant that does not broadcast x."""
 
-    def rule(builder: Builder, inputs: list[ir.Value], attributes: dict[str, Any]) -> ir.Value | None:
+    def rule(builder: BuilderProtocol, inputs: list[ir.Value], attributes: dict[str, Any]) -> ir.Value | None:
         pairs = [(inputs[0], inputs[1])] + ([(inputs[1], inputs[0])] if left_too else [])
         for value, other in pairs:
             array = array_of(other)
@@ -278,7 +276,7 @@ def _neutral(number: float, floats: bool, left_too: bool) -> Rule:
 def _broadcasting(op_type: str, rule: Rule | None = None) -> Rule:
     """Operands that were expanded are taken as they were before; if need be, the result is expanded instead."""
 
-    def unexpanded(builder: Builder, inputs: list[ir.Value], attributes: dict[str, Any]) -> ir.Value | None:
+    def unexpanded(builder: BuilderProtocol, inputs: list[ir.Value], attributes: dict[str, Any]) -> ir.Value | None:
         simpler = None if rule is None else rule(builder, inputs, attributes)
         if simpler is not None:
             return simpler
@@ -294,26 +292,24 @@ def _broadcasting(op_type: str, rule: Rule | None = None) -> Rule:
     return unexpanded
 
 
-def _joint(builder: Builder, inputs: Sequence[ir.Value]) -> tuple[Dim, ...]:
+def _joint(builder: BuilderProtocol, inputs: Sequence[ir.Value]) -> tuple[Dim, ...]:
     return broadcast(builder, [builder.dims(value) for value in inputs])
 
 
-def _expanded(builder: Builder, value: ir.Value, dims: Sequence[Dim]) -> ir.Value | None:
+def _expanded(builder: BuilderProtocol, value: ir.Value, dims: Sequence[Dim]) -> ir.Value | None:
     """The value in that shape; None if its sizes are of a kind that only ONNX's shape inference has names for."""
-    from .op import Op
-
     symbols = {symbol for dim in dims if not isinstance(dim, int) for symbol in dim.free_symbols}
-    return Op(builder).expand(value, dims) if all(map(builder.symbols.is_defined, symbols)) else None
+    return builder.expand(value, dims) if all(map(builder.symbols.is_defined, symbols)) else None
 
 
-def _everywhere(builder: Builder, value: Any, dtype: ir.DataType, dims: Sequence[Dim]) -> ir.Value | None:
+def _everywhere(builder: BuilderProtocol, value: Any, dtype: ir.DataType, dims: Sequence[Dim]) -> ir.Value | None:
     return _expanded(builder, builder.constant(value, dtype), dims)
 
 
 def _decided(op_type: str) -> Rule:
     """A comparison of positions that says the same of all."""
 
-    def rule(builder: Builder, inputs: list[ir.Value], attributes: dict[str, Any]) -> ir.Value | None:
+    def rule(builder: BuilderProtocol, inputs: list[ir.Value], attributes: dict[str, Any]) -> ir.Value | None:
         answer = comparison(builder, op_type, *inputs)
         return None if answer is None else _everywhere(builder, answer, ir.DataType.BOOL, _joint(builder, inputs))
 
@@ -323,9 +319,9 @@ def _decided(op_type: str) -> Rule:
 def _logical(neutral: int) -> Rule:
     """And with what is True everywhere, Or with what is False everywhere; and the other way round."""
 
-    def rule(builder: Builder, inputs: list[ir.Value], attributes: dict[str, Any]) -> ir.Value | None:
+    def rule(builder: BuilderProtocol, inputs: list[ir.Value], attributes: dict[str, Any]) -> ir.Value | None:
         for value, other in (inputs, inputs[::-1]):
-            known = bounds(builder, value)
+            known = value_range(builder, value)
             if known == (neutral, neutral):
                 return _expanded(builder, other, _joint(builder, inputs))
             if known == (1 - neutral, 1 - neutral):
@@ -335,15 +331,15 @@ def _logical(neutral: int) -> Rule:
     return rule
 
 
-def _not(builder: Builder, inputs: list[ir.Value], attributes: dict[str, Any]) -> ir.Value | None:
-    known = bounds(builder, inputs[0])
+def _not(builder: BuilderProtocol, inputs: list[ir.Value], attributes: dict[str, Any]) -> ir.Value | None:
+    known = value_range(builder, inputs[0])
     if known not in ((0, 0), (1, 1)):
         return None
     return _everywhere(builder, known == (0, 0), ir.DataType.BOOL, builder.dims(inputs[0]))
 
 
-def _cumsum(builder: Builder, inputs: list[ir.Value], attributes: dict[str, Any]) -> ir.Value | None:
-    return inputs[0] if bounds(builder, inputs[0]) == (0, 0) else None
+def _cumsum(builder: BuilderProtocol, inputs: list[ir.Value], attributes: dict[str, Any]) -> ir.Value | None:
+    return inputs[0] if value_range(builder, inputs[0]) == (0, 0) else None
 
 
 _PLAIN_BROADCASTING = ("Xor", "Where", "Pow", "Mod", "Min", "Max", "BitwiseAnd", "BitwiseOr", "BitwiseXor")

@@ -7,7 +7,7 @@ rule are asked of ``onnx.shape_inference``.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import onnx
 import onnx.defs
@@ -15,11 +15,9 @@ import onnx.shape_inference
 import onnx_ir as ir
 import sympy
 
+from .builder_protocol import BuilderProtocol
 from .constants import array_of
 from .symbolic_dims import Dim
-
-if TYPE_CHECKING:
-    from .builder import Builder
 
 __all__ = ["broadcast", "infer", "ints_of", "quick"]
 
@@ -119,7 +117,7 @@ _SAME_AS_FIRST = frozenset(
 )
 
 
-def broadcast(builder: Builder, shapes: Sequence[Sequence[Dim]]) -> Dims:
+def broadcast(builder: BuilderProtocol, shapes: Sequence[Sequence[Dim]]) -> Dims:
     """The shape of an elementwise result.
 
     Of two different symbolic sizes either is right, since they must be equal, unless a guard keeps one of them at 1.
@@ -143,28 +141,28 @@ def ints_of(value: ir.Value | None) -> list[int] | None:
     return None if array is None else [int(item) for item in array.reshape(-1)]
 
 
-def _axes(node: ir.Node, builder: Builder) -> list[int] | None:
+def _axes(node: ir.Node, builder: BuilderProtocol) -> list[int] | None:
     attribute = node.attributes.get("axes")
     if attribute is not None:
         return list(attribute.as_ints())
     return ints_of(node.inputs[1]) if len(node.inputs) > 1 else None
 
 
-def _matmul(node: ir.Node, builder: Builder) -> Dims | None:
+def _matmul(node: ir.Node, builder: BuilderProtocol) -> Dims | None:
     left, right = _input_dims(node, builder)[:2]
     if len(left) < 2 or len(right) < 2:
         return None
     return (*broadcast(builder, [left[:-2], right[:-2]]), left[-2], right[-1])
 
 
-def _transpose(node: ir.Node, builder: Builder) -> Dims:
+def _transpose(node: ir.Node, builder: BuilderProtocol) -> Dims:
     dims = builder.dims(_first(node))
     attribute = node.attributes.get("perm")
     perm = attribute.as_ints() if attribute is not None else range(len(dims) - 1, -1, -1)
     return tuple(dims[axis] for axis in perm)
 
 
-def _reshape(node: ir.Node, builder: Builder) -> Dims | None:
+def _reshape(node: ir.Node, builder: BuilderProtocol) -> Dims | None:
     target = ints_of(node.inputs[1])
     if target is None:
         return None
@@ -182,12 +180,12 @@ def _reshape(node: ir.Node, builder: Builder) -> Dims | None:
     return tuple(result)
 
 
-def _expand(node: ir.Node, builder: Builder) -> Dims | None:
+def _expand(node: ir.Node, builder: BuilderProtocol) -> Dims | None:
     target = ints_of(node.inputs[1])
     return None if target is None else broadcast(builder, [builder.dims(_first(node)), target])
 
 
-def _unsqueeze(node: ir.Node, builder: Builder) -> Dims | None:
+def _unsqueeze(node: ir.Node, builder: BuilderProtocol) -> Dims | None:
     axes, dims = _axes(node, builder), builder.dims(_first(node))
     if axes is None:
         return None
@@ -197,7 +195,7 @@ def _unsqueeze(node: ir.Node, builder: Builder) -> Dims | None:
     return tuple(1 if axis in places else next(rest) for axis in range(rank))
 
 
-def _squeeze(node: ir.Node, builder: Builder) -> Dims | None:
+def _squeeze(node: ir.Node, builder: BuilderProtocol) -> Dims | None:
     axes, dims = _axes(node, builder), builder.dims(_first(node))
     if axes is None:
         return None
@@ -205,7 +203,7 @@ def _squeeze(node: ir.Node, builder: Builder) -> Dims | None:
     return tuple(dim for axis, dim in enumerate(dims) if axis not in places)
 
 
-def _concat(node: ir.Node, builder: Builder) -> Dims:
+def _concat(node: ir.Node, builder: BuilderProtocol) -> Dims:
     shapes = _input_dims(node, builder)
     axis = node.attributes["axis"].as_int() % len(shapes[0])
     total = sum(shape[axis] for shape in shapes)
@@ -213,14 +211,14 @@ def _concat(node: ir.Node, builder: Builder) -> Dims:
     return (*shapes[0][:axis], joined, *shapes[0][axis + 1 :])
 
 
-def _gather(node: ir.Node, builder: Builder) -> Dims:
+def _gather(node: ir.Node, builder: BuilderProtocol) -> Dims:
     dims, indices = _input_dims(node, builder)[:2]
     attribute = node.attributes.get("axis")
     axis = (attribute.as_int() if attribute is not None else 0) % len(dims)
     return (*dims[:axis], *indices, *dims[axis + 1 :])
 
 
-def _slice(node: ir.Node, builder: Builder) -> Dims | None:
+def _slice(node: ir.Node, builder: BuilderProtocol) -> Dims | None:
     # Not ONNX's own inference, which leaves a named dim as it is at opset 10.
     named = [node.attributes.get(name) for name in ("starts", "ends", "axes")]
     given = [None if attribute is None else list(attribute.as_ints()) for attribute in named]
@@ -255,7 +253,7 @@ def _slice_inputs(node: ir.Node) -> tuple[list[int] | None, ...]:
 _END, _BEGIN = 2**63 - 1, -(2**63)
 
 
-def _reduce(node: ir.Node, builder: Builder) -> Dims | None:
+def _reduce(node: ir.Node, builder: BuilderProtocol) -> Dims | None:
     dims = builder.dims(_first(node))
     axes = _axes(node, builder)
     if axes is None:
@@ -268,13 +266,13 @@ def _reduce(node: ir.Node, builder: Builder) -> Dims | None:
     return tuple(1 if axis in places else dim for axis, dim in enumerate(dims) if keep or axis not in places)
 
 
-def _shape(node: ir.Node, builder: Builder) -> Dims:
+def _shape(node: ir.Node, builder: BuilderProtocol) -> Dims:
     rank = len(builder.dims(_first(node)))
     start, end = node.attributes.get("start"), node.attributes.get("end")
     return (len(range(rank)[start.as_int() if start else 0 : end.as_int() if end else rank]),)
 
 
-_RULES: Mapping[str, Callable[[ir.Node, Builder], Dims | None]] = {
+_RULES: Mapping[str, Callable[[ir.Node, BuilderProtocol], Dims | None]] = {
     "MatMul": _matmul,
     "Transpose": _transpose,
     "Reshape": _reshape,
@@ -309,17 +307,17 @@ def _first(node: ir.Node) -> ir.Value:
     return value
 
 
-def _input_dims(node: ir.Node, builder: Builder) -> list[Dims]:
+def _input_dims(node: ir.Node, builder: BuilderProtocol) -> list[Dims]:
     return [builder.dims(value) for value in node.inputs if value is not None]
 
 
-def infer(node: ir.Node, builder: Builder) -> list[Dims | None]:
+def infer(node: ir.Node, builder: BuilderProtocol) -> list[Dims | None]:
     """Shapes of a node's outputs; None where neither a rule nor ONNX knows."""
     dims = _by_rule(node, builder)
     return [dims] if dims is not None and len(node.outputs) == 1 else _ask_onnx(node, builder)
 
 
-def quick(value: ir.Value, builder: Builder) -> Dims | None:
+def quick(value: ir.Value, builder: BuilderProtocol) -> Dims | None:
     """The shape if it is recorded or a rule tells it, without asking ONNX."""
     known = builder.recorded_dims(value)
     if known is not None:
@@ -331,7 +329,7 @@ def quick(value: ir.Value, builder: Builder) -> Dims | None:
     return _by_rule(node, builder) if node is not None and value.index() == 0 else None
 
 
-def _by_rule(node: ir.Node, builder: Builder) -> Dims | None:
+def _by_rule(node: ir.Node, builder: BuilderProtocol) -> Dims | None:
     if node.domain != "":
         return None
     if node.op_type in _SAME_AS_FIRST:
@@ -342,7 +340,7 @@ def _by_rule(node: ir.Node, builder: Builder) -> Dims | None:
     return rule(node, builder) if rule is not None else None
 
 
-def _ask_onnx(node: ir.Node, builder: Builder) -> list[Dims | None]:
+def _ask_onnx(node: ir.Node, builder: BuilderProtocol) -> list[Dims | None]:
     nothing: list[Dims | None] = [None] * len(node.outputs)
     if not onnx.defs.has(node.op_type, node.domain):
         return nothing
@@ -352,7 +350,7 @@ def _ask_onnx(node: ir.Node, builder: Builder) -> list[Dims | None]:
     for value in node.inputs:
         if value is None or value.dtype is None:
             continue
-        builder.stamp(value, builder.dims(value))
+        builder.write_shape(value, builder.dims(value))
         types[str(value.name)] = ir.serde.serialize_value(value).type
         if value.const_value is not None and value.const_value.size <= 64:
             data[str(value.name)] = ir.serde.serialize_tensor(value.const_value)
@@ -363,14 +361,14 @@ def _ask_onnx(node: ir.Node, builder: Builder) -> list[Dims | None]:
     return [_read(inferred.get(str(output.name)), output, builder) for output in node.outputs]
 
 
-def _opsets(builder: Builder) -> list[onnx.OperatorSetIdProto]:
+def _opsets(builder: BuilderProtocol) -> list[onnx.OperatorSetIdProto]:
     return [
         onnx.OperatorSetIdProto(domain=domain, version=version)
         for domain, version in builder.graph.opset_imports.items()
     ]
 
 
-def _read(type_proto: onnx.TypeProto | None, output: ir.Value, builder: Builder) -> Dims | None:
+def _read(type_proto: onnx.TypeProto | None, output: ir.Value, builder: BuilderProtocol) -> Dims | None:
     if type_proto is None or not type_proto.HasField("tensor_type"):
         return None
     tensor = type_proto.tensor_type
@@ -383,7 +381,7 @@ def _read(type_proto: onnx.TypeProto | None, output: ir.Value, builder: Builder)
         if dim.HasField("dim_value"):
             result.append(dim.dim_value)
         elif dim.dim_param:
-            result.append(builder.expr_named(dim.dim_param))
+            result.append(builder.expr_of_dim_param(dim.dim_param))
         else:
             result.append(sympy.Symbol(f"{output.name}_d{position}", integer=True, nonnegative=True))
     return tuple(result)

@@ -8,41 +8,39 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import onnx_ir as ir
 
+from .builder_protocol import BuilderProtocol
 from .constants import array_of
 from .symbolic_dims import Dim
 
-if TYPE_CHECKING:
-    from .builder import Builder
+__all__ = ["COMPARISONS", "comparison", "counts_up", "is_of_weights", "shows_something", "value_range"]
 
-__all__ = ["COMPARISONS", "bounds", "comparison", "counts_up", "is_of_weights", "shows_something"]
-
-Bounds: TypeAlias = tuple[Dim, Dim]
+ValueRange: TypeAlias = tuple[Dim, Dim]
 """The smallest and the largest element that there can be; for booleans 0 is False."""
 
 _LARGEST_CONSTANT = 2**16
-_UNKNOWN_BOOL: Bounds = (0, 1)
+_UNKNOWN_BOOL: ValueRange = (0, 1)
 _MOVES = frozenset(
     {"Squeeze", "Unsqueeze", "Reshape", "Expand", "Slice", "Identity", "Transpose", "Gather", "Split", "Flatten"}
 )
 COMPARISONS = frozenset({"Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual"})
 
 
-def bounds(builder: Builder, value: ir.Value | None) -> Bounds | None:
+def value_range(builder: BuilderProtocol, value: ir.Value | None) -> ValueRange | None:
     """Between what the elements of a tensor of integers or booleans lie, if that is known."""
     if value is None or value.dtype is None or not (value.dtype.is_integer() or value.dtype == ir.DataType.BOOL):
         return None
-    if value not in builder.bounds:
-        builder.bounds[value] = _bounds(builder, value)
-    return builder.bounds[value]
+    if value not in builder.value_ranges:
+        builder.value_ranges[value] = _value_range(builder, value)
+    return builder.value_ranges[value]
 
 
-def _bounds(builder: Builder, value: ir.Value) -> Bounds | None:
-    expr = builder.size_of(value)
+def _value_range(builder: BuilderProtocol, value: ir.Value) -> ValueRange | None:
+    expr = builder.size_expr(value)
     if expr is not None:
         return expr, expr
     array = array_of(value)
@@ -54,7 +52,7 @@ def _bounds(builder: Builder, value: ir.Value) -> Bounds | None:
     if node is None or node.domain != "":
         return fallback
     if node.op_type in _MOVES:
-        return bounds(builder, node.inputs[0])
+        return value_range(builder, node.inputs[0])
     if node.op_type in COMPARISONS:
         decided = comparison(builder, node.op_type, *node.inputs)
         return fallback if decided is None else (int(decided), int(decided))
@@ -62,9 +60,9 @@ def _bounds(builder: Builder, value: ir.Value) -> Bounds | None:
     return fallback if rule is None else rule(builder, node) or fallback
 
 
-def comparison(builder: Builder, op_type: str, left: ir.Value | None, right: ir.Value | None) -> bool | None:
+def comparison(builder: BuilderProtocol, op_type: str, left: ir.Value | None, right: ir.Value | None) -> bool | None:
     """What a comparison says of all elements, if it is the same for all."""
-    first, second = bounds(builder, left), bounds(builder, right)
+    first, second = value_range(builder, left), value_range(builder, right)
     if first is None or second is None:
         return None
     if op_type in ("Greater", "GreaterOrEqual"):
@@ -89,8 +87,8 @@ def _is_less(first: Dim, second: Dim) -> bool:
     return difference > 0 if isinstance(difference, int) else difference.is_positive is True
 
 
-def _range(builder: Builder, node: ir.Node) -> Bounds | None:
-    start, limit = (bounds(builder, value) for value in node.inputs[:2])
+def _range(builder: BuilderProtocol, node: ir.Node) -> ValueRange | None:
+    start, limit = (value_range(builder, value) for value in node.inputs[:2])
     step = array_of(node.inputs[2])
     # Who counts up from a start relies on it being the smallest there is.
     if start is None or limit is None or start[0] != start[1] or step is None or step.item() != 1:
@@ -98,18 +96,18 @@ def _range(builder: Builder, node: ir.Node) -> Bounds | None:
     return start[0], limit[1] - 1
 
 
-def _sum(builder: Builder, node: ir.Node) -> Bounds | None:
-    left, right = (bounds(builder, value) for value in node.inputs)
+def _sum(builder: BuilderProtocol, node: ir.Node) -> ValueRange | None:
+    left, right = (value_range(builder, value) for value in node.inputs)
     return None if left is None or right is None else (left[0] + right[0], left[1] + right[1])
 
 
-def _difference(builder: Builder, node: ir.Node) -> Bounds | None:
-    left, right = (bounds(builder, value) for value in node.inputs)
+def _difference(builder: BuilderProtocol, node: ir.Node) -> ValueRange | None:
+    left, right = (value_range(builder, value) for value in node.inputs)
     return None if left is None or right is None else (left[0] - right[1], left[1] - right[0])
 
 
-def _cast(builder: Builder, node: ir.Node) -> Bounds | None:
-    known, to = bounds(builder, node.inputs[0]), node.attributes["to"].as_int()
+def _cast(builder: BuilderProtocol, node: ir.Node) -> ValueRange | None:
+    known, to = value_range(builder, node.inputs[0]), node.attributes["to"].as_int()
     if known is None or to in (ir.DataType.INT64, ir.DataType.INT32):
         return known
     # Smaller integers wrap.
@@ -120,31 +118,31 @@ def _cast(builder: Builder, node: ir.Node) -> Bounds | None:
     return (1, 1) if _is_less(0, known[0]) else None
 
 
-def _and(builder: Builder, node: ir.Node) -> Bounds | None:
-    known = [bounds(builder, value) for value in node.inputs]
+def _and(builder: BuilderProtocol, node: ir.Node) -> ValueRange | None:
+    known = [value_range(builder, value) for value in node.inputs]
     return (0, 0) if (0, 0) in known else (1, 1) if known == [(1, 1), (1, 1)] else None
 
 
-def _or(builder: Builder, node: ir.Node) -> Bounds | None:
-    known = [bounds(builder, value) for value in node.inputs]
+def _or(builder: BuilderProtocol, node: ir.Node) -> ValueRange | None:
+    known = [value_range(builder, value) for value in node.inputs]
     return (1, 1) if (1, 1) in known else (0, 0) if known == [(0, 0), (0, 0)] else None
 
 
-def _not(builder: Builder, node: ir.Node) -> Bounds | None:
-    known = bounds(builder, node.inputs[0])
+def _not(builder: BuilderProtocol, node: ir.Node) -> ValueRange | None:
+    known = value_range(builder, node.inputs[0])
     return None if known is None else (1 - known[1], 1 - known[0])
 
 
-def _same_in_all(builder: Builder, node: ir.Node) -> Bounds | None:
-    known = {bounds(builder, value) for value in node.inputs}
+def _same_in_all(builder: BuilderProtocol, node: ir.Node) -> ValueRange | None:
+    known = {value_range(builder, value) for value in node.inputs}
     return known.pop() if len(known) == 1 else None
 
 
-def _zeros(builder: Builder, node: ir.Node) -> Bounds | None:
-    return (0, 0) if bounds(builder, node.inputs[0]) == (0, 0) else None
+def _zeros(builder: BuilderProtocol, node: ir.Node) -> ValueRange | None:
+    return (0, 0) if value_range(builder, node.inputs[0]) == (0, 0) else None
 
 
-_RULES: Mapping[str, Callable[[Any, ir.Node], Bounds | None]] = MappingProxyType(
+_RULES: Mapping[str, Callable[[Any, ir.Node], ValueRange | None]] = MappingProxyType(
     {
         "Range": _range,
         "Add": _sum,
@@ -159,7 +157,7 @@ _RULES: Mapping[str, Callable[[Any, ir.Node], Bounds | None]] = MappingProxyType
 )
 
 
-def counts_up(builder: Builder, value: ir.Value | None) -> bool:
+def counts_up(builder: BuilderProtocol, value: ir.Value | None) -> bool:
     """Whether the elements along the last axis are n, n + 1, n + 2 and so on."""
     while value is not None:
         node = value.producer()
@@ -176,7 +174,7 @@ def counts_up(builder: Builder, value: ir.Value | None) -> bool:
     return False
 
 
-def shows_something(builder: Builder, mask: ir.Value) -> bool:
+def shows_something(builder: BuilderProtocol, mask: ir.Value) -> bool:
     """Whether every row of a mask is known to have an element that is True, or above -inf: itself, for example."""
     array = array_of(mask)
     node = mask.producer()
@@ -189,9 +187,9 @@ def shows_something(builder: Builder, mask: ir.Value) -> bool:
         last = builder.dims(mask)[-1]
         return last != 1 and builder.dims(node.inputs[0])[-1:] == (last,) and shows_something(builder, node.inputs[0])
     if node is None or node.domain != "" or node.op_type not in ("LessOrEqual", "GreaterOrEqual"):
-        return bounds(builder, mask) == (1, 1)
+        return value_range(builder, mask) == (1, 1)
     keys, query = node.inputs if node.op_type == "LessOrEqual" else reversed(node.inputs)
-    first, lowest = bounds(builder, keys), bounds(builder, query)
+    first, lowest = value_range(builder, keys), value_range(builder, query)
     # The first key is the lowest of its row, and no query is below it.
     return first is not None and lowest is not None and counts_up(builder, keys) and _is_at_most(first[0], lowest[0])
 

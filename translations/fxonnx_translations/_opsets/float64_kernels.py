@@ -9,16 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
 from .._builder.numerics import erf, exp_minus_one, log_one_plus, rational
+from .._builder.op import Op
 
-if TYPE_CHECKING:
-    from .._builder.op import Op
-
-__all__ = ["NO_DOUBLE_KERNEL"]
+__all__ = ["FLOAT64_KERNELS"]
 
 
 def _number(op: Op, number: float) -> ir.Value:
@@ -191,7 +188,7 @@ def gelu(op: Op, x: ir.Value, approximate: str = "none") -> ir.Value:
     return op.Mul(op.Mul(x, half), op.Add(erf(op, op.Mul(x, _number(op, math.sqrt(0.5)))), one))
 
 
-NO_DOUBLE_KERNEL: Mapping[str, Callable[..., ir.Value]] = MappingProxyType(
+FLOAT64_KERNELS: Mapping[str, Callable[..., ir.Value]] = MappingProxyType(
     {
         "Acos": acos,
         "Acosh": acosh,

@@ -7,18 +7,16 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import onnx_ir as ir
 import torch
 
 from .._builder.dtypes import to_torch_dtype
+from .._builder.op import Op
 from .opset_forms import FormError
 
-if TYPE_CHECKING:
-    from .._builder.op import Op
-
-__all__ = ["COMPOSITIONS"]
+__all__ = ["POLYFILLS"]
 
 
 def gelu(op: Op, x: ir.Value, approximate: str = "none") -> ir.Value:
@@ -154,7 +152,7 @@ def counted(op: Op, start: ir.Value | int, limit: ir.Value | int, delta: ir.Valu
     ones = op.ConstantOfShape(count, value=ir.tensor([1], dtype=ir.DataType.INT64))
     places = op.Reshape(op.NonZero(ones), [-1])
     node = last.producer()
-    size = None if node is None or not is_from_zero else op.builder.size_of(node.inputs[0])  # type: ignore[arg-type]
+    size = None if node is None or not is_from_zero else op.builder.size_expr(node.inputs[0])  # type: ignore[arg-type]
     if size is not None:
         op.shaped(places, [size])
     return op.cast(places if is_from_zero else op.Add(places, first), dtype)
@@ -202,7 +200,7 @@ def sign(op: Op, x: ir.Value) -> ir.Value:
     return op.Sub(op.cast(op.Greater(x, zero), dtype), op.cast(op.Less(x, zero), dtype))
 
 
-COMPOSITIONS: Mapping[str, tuple[int, Callable[..., ir.Value]]] = {
+POLYFILLS: Mapping[str, tuple[int, Callable[..., ir.Value]]] = {
     # operator: (opset from which it is emitted as such, the composition before)
     "Gelu": (20, gelu),
     "LayerNormalization": (17, layer_normalization),

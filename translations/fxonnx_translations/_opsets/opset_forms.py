@@ -6,17 +6,15 @@ An operator that does not exist at an opset is another matter: see ``composition
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
+from .._builder.builder_protocol import BuilderProtocol
 from .._builder.constants import array_of
 from .._builder.op_schema import OpFacts, default_of
 from .._builder.shape_inference import ints_of
-
-if TYPE_CHECKING:
-    from .._builder.builder import Builder
 
 __all__ = ["FORMS", "Form", "FormError", "check_form"]
 
@@ -25,7 +23,7 @@ class FormError(ValueError):
     """The call can not be written in the older form."""
 
 
-Form = Callable[["Builder", str, list[Any], dict[str, Any]], "ir.Value | None"]
+Form = Callable[[BuilderProtocol, str, list[Any], dict[str, Any]], ir.Value | None]
 """Changes inputs and attributes in place, or emits something else and returns its value."""
 
 
@@ -39,7 +37,7 @@ def _ints(value: Any, what: str) -> list[int]:
 
 
 def _input_to_attribute(name: str, index: int = 1) -> Form:
-    def form(builder: Builder, op_type: str, inputs: list[Any], attributes: dict[str, Any]) -> None:
+    def form(builder: BuilderProtocol, op_type: str, inputs: list[Any], attributes: dict[str, Any]) -> None:
         attributes.pop("noop_with_empty_axes", None)
         if len(inputs) > index:
             value = inputs.pop(index)
@@ -49,7 +47,7 @@ def _input_to_attribute(name: str, index: int = 1) -> Form:
     return form
 
 
-def _axes_from_the_front(builder: Builder, op_type: str, inputs: list[Any], attributes: dict[str, Any]) -> None:
+def _axes_from_the_front(builder: BuilderProtocol, op_type: str, inputs: list[Any], attributes: dict[str, Any]) -> None:
     """ONNX Runtime does not reduce along negative axes of an empty tensor: it returns one of the input's shape."""
     axes = inputs[1] if len(inputs) > 1 else None
     numbers = ints_of(axes) if isinstance(axes, ir.Value) else axes
@@ -61,21 +59,21 @@ def _axes_from_the_front(builder: Builder, op_type: str, inputs: list[Any], attr
 
 
 def _drop(*names: str) -> Form:
-    def form(builder: Builder, op_type: str, inputs: list[Any], attributes: dict[str, Any]) -> None:
+    def form(builder: BuilderProtocol, op_type: str, inputs: list[Any], attributes: dict[str, Any]) -> None:
         for name in names:
             attributes.pop(name, None)
 
     return form
 
 
-def _split(builder: Builder, op_type: str, inputs: list[Any], attributes: dict[str, Any]) -> None:
+def _split(builder: BuilderProtocol, op_type: str, inputs: list[Any], attributes: dict[str, Any]) -> None:
     attributes.pop("num_outputs", None)
     if builder.opset_version < 13 and len(inputs) > 1:
         attributes["split"] = _ints(inputs.pop(1), "split of Split")
 
 
 def _softmax_of_last_axis(
-    builder: Builder, op_type: str, inputs: list[Any], attributes: dict[str, Any]
+    builder: BuilderProtocol, op_type: str, inputs: list[Any], attributes: dict[str, Any]
 ) -> ir.Value | None:
     """Before opset 13 Softmax flattened everything from ``axis`` on, which is the same only for the last axis."""
     rank = len(builder.dims(inputs[0]))
@@ -89,7 +87,9 @@ def _softmax_of_last_axis(
     return builder.value_of("Transpose", builder.value_of(op_type, moved, axis=rank - 1), perm=perm)
 
 
-def _clip_of_integers(builder: Builder, op_type: str, inputs: list[Any], attributes: dict[str, Any]) -> ir.Value | None:
+def _clip_of_integers(
+    builder: BuilderProtocol, op_type: str, inputs: list[Any], attributes: dict[str, Any]
+) -> ir.Value | None:
     """Before opset 12 Clip takes floats only."""
     value, low, high = (*inputs, None, None)[:3]
     if value.dtype.is_floating_point():
@@ -100,7 +100,7 @@ def _clip_of_integers(builder: Builder, op_type: str, inputs: list[Any], attribu
 
 
 def _extremum_of_integers(
-    builder: Builder, op_type: str, inputs: list[Any], attributes: dict[str, Any]
+    builder: BuilderProtocol, op_type: str, inputs: list[Any], attributes: dict[str, Any]
 ) -> ir.Value | None:
     """Before opset 12 Max and Min take floats only."""
     typed = [value for value in inputs if isinstance(value, ir.Value)]
@@ -116,12 +116,14 @@ def _extremum_of_integers(
     return result
 
 
-def _empty_for_absent(builder: Builder, op_type: str, inputs: list[Any], attributes: dict[str, Any]) -> None:
+def _empty_for_absent(builder: BuilderProtocol, op_type: str, inputs: list[Any], attributes: dict[str, Any]) -> None:
     """Before opset 13 the optional inputs of Resize were empty tensors instead."""
     inputs[1:3] = [builder.constant([], ir.DataType.FLOAT) if value is None else value for value in inputs[1:3]]
 
 
-def _clip_attributes(builder: Builder, op_type: str, inputs: list[Any], attributes: dict[str, Any]) -> ir.Value | None:
+def _clip_attributes(
+    builder: BuilderProtocol, op_type: str, inputs: list[Any], attributes: dict[str, Any]
+) -> ir.Value | None:
     """Before opset 11 the bounds of Clip were attributes, which have to be known; those of Max and Min need not be."""
     value, *bounds = inputs
     numbers = [_number(bound) for bound in bounds]
@@ -142,7 +144,7 @@ def _number(value: Any) -> float | None:
     return None if value is None else float(value)
 
 
-def _pad(builder: Builder, op_type: str, inputs: list[Any], attributes: dict[str, Any]) -> None:
+def _pad(builder: BuilderProtocol, op_type: str, inputs: list[Any], attributes: dict[str, Any]) -> None:
     """Before opset 11 everything about a padding was an attribute."""
     pads, fill, axes = (*inputs[1:], None, None, None)[:3]
     if axes is not None:
@@ -156,7 +158,7 @@ def _pad(builder: Builder, op_type: str, inputs: list[Any], attributes: dict[str
         attributes["value"] = number
 
 
-def _slice(builder: Builder, op_type: str, inputs: list[Any], attributes: dict[str, Any]) -> ir.Value | None:
+def _slice(builder: BuilderProtocol, op_type: str, inputs: list[Any], attributes: dict[str, Any]) -> ir.Value | None:
     """Before opset 10 everything about a slice was an attribute, and there were no steps."""
     starts, ends, axes, steps = (*inputs[1:], None, None)[:4]
     if steps is not None and set(_ints(steps, "steps of Slice")) != {1}:
@@ -171,15 +173,15 @@ def _slice(builder: Builder, op_type: str, inputs: list[Any], attributes: dict[s
     return None
 
 
-def _gathered_slice(builder: Builder, value: ir.Value, starts: Any, end: ir.Value, axes: Any) -> ir.Value:
+def _gathered_slice(builder: BuilderProtocol, value: ir.Value, starts: Any, end: ir.Value, axes: Any) -> ir.Value:
     """A slice along one axis up to a size that is known at run time only."""
     (start, *others), (axis, *_) = _ints(starts, "starts of Slice"), _ints(axes, "axes of Slice")
-    limit = builder.size_of(end)
+    limit = builder.size_expr(end)
     if others or start < 0 or limit is None or not limit.is_nonnegative:
         raise FormError("ends of Slice must be known at export time before it became an input, or one size")
     dims = builder.dims(value)
     size = dims[axis]
-    held = builder.constant([size]) if isinstance(size, int) else builder.symbols.value(builder, size)
+    held = builder.size(size)
     count = end if limit == size else builder.value_of("Min", end, held)
     if start:
         count = builder.value_of("Max", builder.value_of("Sub", count, [start]), builder.constant([0]))
@@ -191,7 +193,7 @@ def _gathered_slice(builder: Builder, value: ir.Value, starts: Any, end: ir.Valu
     return builder.value_of("Gather", value, places, axis=axis % len(dims))
 
 
-def _resize(builder: Builder, op_type: str, inputs: list[Any], attributes: dict[str, Any]) -> ir.Value | None:
+def _resize(builder: BuilderProtocol, op_type: str, inputs: list[Any], attributes: dict[str, Any]) -> ir.Value | None:
     """Before opset 11 Resize took scales only, and positions from the upper left corner; before 10 it was Upsample."""
     value, _roi, scales, sizes = (*inputs, None, None, None)[:4]
     factors = None if scales is None else array_of(scales)
@@ -219,19 +221,21 @@ def _resize(builder: Builder, op_type: str, inputs: list[Any], attributes: dict[
     return builder.value_of("Upsample" if builder.opset_version < 10 else "Resize", value, constant, mode=mode)
 
 
-def _old_resize(builder: Builder, op_type: str, inputs: list[Any], attributes: dict[str, Any]) -> ir.Value | None:
+def _old_resize(
+    builder: BuilderProtocol, op_type: str, inputs: list[Any], attributes: dict[str, Any]
+) -> ir.Value | None:
     is_old = len(inputs) == 2 and attributes.keys() <= {"mode"}
     return None if is_old else _resize(builder, op_type, inputs, attributes)
 
 
-def _gemm(builder: Builder, op_type: str, inputs: list[Any], attributes: dict[str, Any]) -> None:
+def _gemm(builder: BuilderProtocol, op_type: str, inputs: list[Any], attributes: dict[str, Any]) -> None:
     """Before opset 11 Gemm always adds something."""
     if len(inputs) < 3 or inputs[2] is None:
         inputs[2:] = [builder.constant([0.0], inputs[0].dtype)]
 
 
 def _equality_of_floats(
-    builder: Builder, op_type: str, inputs: list[Any], attributes: dict[str, Any]
+    builder: BuilderProtocol, op_type: str, inputs: list[Any], attributes: dict[str, Any]
 ) -> ir.Value | None:
     """Before opset 11 Equal takes no floats: equal is what is neither less nor greater, nor not a number."""
     typed = [value for value in inputs if isinstance(value, ir.Value)]
@@ -244,7 +248,7 @@ def _equality_of_floats(
 
 
 def _comparison_of_integers(
-    builder: Builder, op_type: str, inputs: list[Any], attributes: dict[str, Any]
+    builder: BuilderProtocol, op_type: str, inputs: list[Any], attributes: dict[str, Any]
 ) -> ir.Value | None:
     """Before opset 9 Less and Greater take floats only, of which DOUBLE has all 32-bit integers."""
     typed = [value for value in inputs if isinstance(value, ir.Value)]
@@ -260,31 +264,31 @@ def _comparison_of_integers(
     return builder.value_of(op_type, *wide)
 
 
-def _no_broadcasting(builder: Builder, op_type: str, inputs: list[Any], attributes: dict[str, Any]) -> None:
+def _no_broadcasting(builder: BuilderProtocol, op_type: str, inputs: list[Any], attributes: dict[str, Any]) -> None:
     """Before opset 8 the inputs of Max, Min, Sum and Mean had one shape."""
     shapes = {builder.dims(value) if isinstance(value, ir.Value) else () for value in inputs}
     if len(shapes) > 1:
         raise FormError(f"{op_type} does not broadcast")
 
 
-def _top_k(builder: Builder, op_type: str, inputs: list[Any], attributes: dict[str, Any]) -> None:
+def _top_k(builder: BuilderProtocol, op_type: str, inputs: list[Any], attributes: dict[str, Any]) -> None:
     if len(inputs) > 1:
         (attributes["k"],) = _ints(inputs.pop(), "k of TopK")
 
 
-def _plain_window(builder: Builder, op_type: str, inputs: list[Any], attributes: dict[str, Any]) -> None:
+def _plain_window(builder: BuilderProtocol, op_type: str, inputs: list[Any], attributes: dict[str, Any]) -> None:
     """Before opset 10 the windows of a pool had no dilations."""
     if set(attributes.get("dilations", ())) <= {1}:
         attributes.pop("dilations", None)
 
 
-def _maximum_of_floats(builder: Builder, op_type: str, inputs: list[Any], attributes: dict[str, Any]) -> None:
+def _maximum_of_floats(builder: BuilderProtocol, op_type: str, inputs: list[Any], attributes: dict[str, Any]) -> None:
     """Before opset 8 ONNX Runtime has a kernel of MaxPool for FLOAT only."""
     if inputs[0].dtype != ir.DataType.FLOAT:
         raise FormError(f"ONNX Runtime has no kernel of {op_type} for {inputs[0].dtype.name}")
 
 
-def _padded_ceiling(builder: Builder, op_type: str, inputs: list[Any], attributes: dict[str, Any]) -> None:
+def _padded_ceiling(builder: BuilderProtocol, op_type: str, inputs: list[Any], attributes: dict[str, Any]) -> None:
     """Before opset 10 the last window of a pool had to be whole: of maxima it is after some padding."""
     if not attributes.get("ceil_mode") or "dilations" in attributes:
         return
@@ -309,14 +313,16 @@ def _padded_ceiling(builder: Builder, op_type: str, inputs: list[Any], attribute
     del attributes["ceil_mode"]
 
 
-def _scatter(builder: Builder, op_type: str, inputs: list[Any], attributes: dict[str, Any]) -> ir.Value:
+def _scatter(builder: BuilderProtocol, op_type: str, inputs: list[Any], attributes: dict[str, Any]) -> ir.Value:
     """ScatterElements was called Scatter before opset 11."""
     if attributes.pop("reduction", "none") != "none":
         raise FormError("Scatter reduces nothing")
     return builder.value_of("Scatter", *inputs, **attributes)
 
 
-def _depth_to_space(builder: Builder, op_type: str, inputs: list[Any], attributes: dict[str, Any]) -> ir.Value | None:
+def _depth_to_space(
+    builder: BuilderProtocol, op_type: str, inputs: list[Any], attributes: dict[str, Any]
+) -> ir.Value | None:
     """Before opset 11 the blocks were before the channels always."""
     if attributes.pop("mode", "DCR") == "DCR":
         return None
@@ -332,7 +338,7 @@ def _depth_to_space(builder: Builder, op_type: str, inputs: list[Any], attribute
 
 
 def check_form(
-    builder: Builder, op_type: str, facts: OpFacts, inputs: list[Any], attributes: dict[str, Any], outputs: int
+    builder: BuilderProtocol, op_type: str, facts: OpFacts, inputs: list[Any], attributes: dict[str, Any], outputs: int
 ) -> None:
     """Leaves out attributes that an operator does not have yet where they say nothing, and counts axes from the first.
 
@@ -352,7 +358,9 @@ def check_form(
         _count_from_the_first(builder, op_type, inputs, attributes)
 
 
-def _count_from_the_first(builder: Builder, op_type: str, inputs: list[Any], attributes: dict[str, Any]) -> None:
+def _count_from_the_first(
+    builder: BuilderProtocol, op_type: str, inputs: list[Any], attributes: dict[str, Any]
+) -> None:
     """Before opset 11 axes were not counted from the last."""
     axis, axes = attributes.get("axis"), attributes.get("axes")
     if isinstance(axis, int) and axis < 0:

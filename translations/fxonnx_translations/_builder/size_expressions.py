@@ -1,0 +1,235 @@
+"""Size expressions as ONNX values, emitted when a node needs them.
+
+A symbol is read from the axis of the graph input that defines it, or from the node output for data-dependent (unbacked)
+symbols; an expression is computed from its symbols. Both are INT64 tensors of shape [1], emitted once per graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
+from typing import Any
+
+import onnx_ir as ir
+import sympy
+
+from .._torch_compat import sympy_functions
+from .builder_protocol import BuilderProtocol
+from .symbolic_dims import affine_coefficients
+
+__all__ = ["emit_size"]
+
+
+def emit_size(builder: BuilderProtocol, expr: sympy.Expr) -> ir.Value:
+    """Emit an expression as a tensor of shape [1]: INT64 for sizes, DOUBLE for floats, BOOL for conditions.
+
+    Raises:
+        KeyError: If no value of the graph defines one of the symbols.
+        TypeError: If the expression contains a function without an ONNX form.
+    """
+    return _Emitter(builder).emit(expr)
+
+
+_SMALL_INTEGERS = frozenset(
+    {ir.DataType.BOOL, ir.DataType.INT8, ir.DataType.UINT8, ir.DataType.INT16, ir.DataType.INT32}
+)
+
+
+class _Emitter:
+    """Emits one expression tree; every subexpression is memoized in the builder's graph."""
+
+    def __init__(self, builder: BuilderProtocol) -> None:
+        self.builder = builder
+
+    def emit(self, expr: sympy.Expr) -> ir.Value:
+        known = self.builder.recorded_size(expr)
+        if known is None:
+            known = self._new(expr)
+            self.builder.record_size(expr, known)
+        return known
+
+    def _op(self, op_type: str, *args: Any, **attributes: Any) -> ir.Value:
+        value = self.builder.call_op(op_type, args, attributes)
+        if not isinstance(value, ir.Value):
+            raise TypeError(f"{op_type} has more than one output")
+        return value
+
+    def _new(self, expr: sympy.Expr) -> ir.Value:
+        if expr.is_Integer:
+            return self.builder.constant([int(expr)], ir.DataType.INT64)
+        if expr.is_number and expr.is_real:
+            return self.builder.constant([float(expr)], ir.DataType.DOUBLE)
+        if expr.is_Symbol:
+            return self._symbol(expr)
+        emit = _FUNCTIONS.get(type(expr))
+        if emit is None:
+            raise TypeError(f"the size expression {expr} uses {type(expr).__name__}, which has no ONNX form")
+        return emit(self, expr)
+
+    def _symbol(self, symbol: sympy.Symbol) -> ir.Value:
+        value, axis, expr = self.builder.symbols.origin(symbol)
+        if axis is None:
+            read = self._op("Reshape", value, [1])
+            if value.dtype in _SMALL_INTEGERS:
+                read = self._op("Cast", read, to=ir.DataType.INT64)
+        elif self.builder.opset_version >= 15:
+            read = self._op("Shape", value, start=axis, end=axis + 1)
+        else:
+            read = self._op("Slice", self._op("Shape", value), [axis], [axis + 1], [0])
+        slope = None if expr.is_Symbol else affine_coefficients(expr, symbol)
+        if slope is not None:
+            a, b = slope
+            read = (
+                self._op("Div", self._op("Sub", read, [b]) if b else read, [a])
+                if a != 1
+                else self._op("Sub", read, [b])
+            )
+        return read
+
+    def fold(self, op_type: str, args: Sequence[sympy.Expr]) -> ir.Value:
+        values = self.same_type([self.emit(arg) for arg in args])
+        return reduce(lambda left, right: self._op(op_type, left, right), values)
+
+    def same_type(self, values: list[ir.Value]) -> list[ir.Value]:
+        """Integers become doubles beside a double, as Python's numbers do."""
+        if any(value.dtype == ir.DataType.DOUBLE for value in values):
+            return [self.double(value) for value in values]
+        return values
+
+    def double(self, value: ir.Value) -> ir.Value:
+        return value if value.dtype == ir.DataType.DOUBLE else self._op("Cast", value, to=ir.DataType.DOUBLE)
+
+    def add(self, expr: sympy.Expr) -> ir.Value:
+        positive = [arg for arg in expr.args if not arg.could_extract_minus_sign()]
+        negative = [-arg for arg in expr.args if arg.could_extract_minus_sign()]
+        left = self.fold("Add", positive) if positive else self.emit(sympy.Integer(0))
+        if not negative:
+            return left
+        values = self.same_type([left, self.fold("Add", negative)])
+        return self._op("Sub", *values)
+
+    def mul(self, expr: sympy.Expr) -> ir.Value:
+        numerator, denominator = expr.as_numer_denom()
+        if denominator == 1:
+            return self.fold("Mul", expr.args)
+        # sympy keeps s/2 for sizes that torch knows to be divisible.
+        return self._op("Div", self.emit(numerator), self.emit(denominator))
+
+    def power(self, expr: sympy.Expr) -> ir.Value:
+        base, exponent = expr.args
+        if exponent.is_Integer and 0 < int(exponent) <= 8:
+            return self.fold("Mul", [base] * int(exponent))
+        return self.fold("Pow", [base, exponent])
+
+    def floor_div(self, expr: sympy.Expr) -> ir.Value:
+        left, right = self.emit(expr.args[0]), self.divisor(expr.args[1])
+        if expr.args[0].is_nonnegative and expr.args[1].is_nonnegative:
+            return self._op("Div", left, right)
+        # ONNX Div truncates; subtracting the remainder, which has the divisor's sign, makes the division exact.
+        return self._op("Div", self._op("Sub", left, self._op("Mod", left, right)), right)
+
+    def mod(self, expr: sympy.Expr) -> ir.Value:
+        return self._op("Mod", self.emit(expr.args[0]), self.divisor(expr.args[1]))
+
+    def divisor(self, expr: sympy.Expr) -> ir.Value:
+        """A divisor that is not 0 where a size is: a division of integers by 0 may end the process."""
+        value = self.emit(expr)
+        if expr.is_number:
+            return value
+        if expr.is_nonnegative and self.builder.opset_version >= 12:
+            return self._op("Max", value, [1])
+        # Not by a comparison: it would be folded, since torch's sizes are positive.
+        return self._op("Add", value, self._op("Sub", [1], self._op("Abs", self._op("Sign", value))))
+
+    def modular_indexing(self, expr: sympy.Expr) -> ir.Value:
+        base, divisor, modulus = expr.args
+        return self._op("Mod", self.emit(sympy_functions.FloorDiv(base, divisor)), self.emit(modulus))
+
+    def true_div(self, expr: sympy.Expr) -> ir.Value:
+        return self._op("Div", *(self.double(self.emit(arg)) for arg in expr.args))
+
+    def to_float(self, expr: sympy.Expr) -> ir.Value:
+        return self.double(self.emit(expr.args[0]))
+
+    def to_int(self, expr: sympy.Expr) -> ir.Value:
+        rounding = {
+            sympy_functions.CeilToInt: "Ceil",
+            sympy_functions.FloorToInt: "Floor",
+            sympy_functions.RoundToInt: "Round",
+        }.get(type(expr))
+        value = self.emit(expr.args[0])
+        if value.dtype == ir.DataType.INT64:
+            return value
+        # Cast truncates, which is what TruncToInt asks for.
+        return self._op("Cast", self._op(rounding, value) if rounding else value, to=ir.DataType.INT64)
+
+    def unwrap(self, expr: sympy.Expr) -> ir.Value:
+        return self.emit(expr.args[0])
+
+    def ceil_div(self, expr: sympy.Expr) -> ir.Value:
+        base, divisor = expr.args
+        return self.emit(sympy_functions.FloorDiv(base + divisor - 1, divisor))
+
+    def compare(self, expr: sympy.Expr) -> ir.Value:
+        values = self.same_type([self.emit(arg) for arg in expr.args])
+        if isinstance(expr, sympy.Ne):
+            return self._op("Not", self._op("Equal", *values))
+        return self._op(_COMPARISONS[type(expr)], *values)
+
+    def logical(self, expr: sympy.Expr) -> ir.Value:
+        return self.fold("And" if isinstance(expr, sympy.And) else "Or", expr.args)
+
+    def negate(self, expr: sympy.Expr) -> ir.Value:
+        return self._op("Not", self.emit(expr.args[0]))
+
+    def where(self, expr: sympy.Expr) -> ir.Value:
+        condition, *branches = (self.emit(arg) for arg in expr.args)
+        return self._op("Where", condition, *self.same_type(branches))
+
+    def piecewise(self, expr: sympy.Expr) -> ir.Value:
+        result = self.emit(expr.args[-1][0])
+        for branch, condition in reversed(expr.args[:-1]):
+            result = self._op("Where", self.emit(condition), *self.same_type([self.emit(branch), result]))
+        return result
+
+
+_COMPARISONS: Mapping[type, str] = {
+    sympy.Eq: "Equal",
+    sympy.Lt: "Less",
+    sympy.Le: "LessOrEqual",
+    sympy.Gt: "Greater",
+    sympy.Ge: "GreaterOrEqual",
+}
+
+_FUNCTIONS: Mapping[type, Callable[[_Emitter, sympy.Expr], ir.Value]] = {
+    sympy.Add: _Emitter.add,
+    sympy.Mul: _Emitter.mul,
+    sympy.Pow: _Emitter.power,
+    sympy.Max: lambda emitter, expr: emitter.fold("Max", expr.args),
+    sympy.Min: lambda emitter, expr: emitter.fold("Min", expr.args),
+    sympy_functions.Max: lambda emitter, expr: emitter.fold("Max", expr.args),
+    sympy_functions.Min: lambda emitter, expr: emitter.fold("Min", expr.args),
+    sympy_functions.FloorDiv: _Emitter.floor_div,
+    sympy_functions.CleanDiv: _Emitter.floor_div,
+    sympy_functions.CeilDiv: _Emitter.ceil_div,
+    sympy_functions.Mod: _Emitter.mod,
+    sympy_functions.PythonMod: _Emitter.mod,
+    sympy_functions.ModularIndexing: _Emitter.modular_indexing,
+    sympy_functions.PowByNatural: _Emitter.power,
+    sympy_functions.FloatPow: _Emitter.power,
+    sympy_functions.IntTrueDiv: _Emitter.true_div,
+    sympy_functions.FloatTrueDiv: _Emitter.true_div,
+    sympy_functions.ToFloat: _Emitter.to_float,
+    sympy_functions.CeilToInt: _Emitter.to_int,
+    sympy_functions.FloorToInt: _Emitter.to_int,
+    sympy_functions.RoundToInt: _Emitter.to_int,
+    sympy_functions.TruncToInt: _Emitter.to_int,
+    sympy_functions.Identity: _Emitter.unwrap,
+    sympy_functions.Where: _Emitter.where,
+    sympy.Piecewise: _Emitter.piecewise,
+    sympy.Not: _Emitter.negate,
+    sympy.And: _Emitter.logical,
+    sympy.Or: _Emitter.logical,
+    sympy.Ne: _Emitter.compare,
+    **dict.fromkeys(_COMPARISONS, _Emitter.compare),
+}

@@ -1,0 +1,33 @@
+"""Replacements for the operators that the target opset or ONNX Runtime lacks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import onnx_ir as ir
+
+from .._builder.builder import Builder
+from .._builder.op import Op
+from .float64_kernels import FLOAT64_KERNELS
+from .op_polyfills import POLYFILLS
+
+__all__ = ["replace_missing_op"]
+
+
+def replace_missing_op(
+    builder: Builder, op_type: str, inputs: Sequence[Any], attributes: Mapping[str, Any]
+) -> ir.Value | None:
+    """Emit the polyfill or the float64 kernel of an operator, or return None where the operator itself will do.
+
+    Raises:
+        FormError: If the polyfill does not cover the call.
+    """
+    polyfill = POLYFILLS.get(op_type)
+    if polyfill is not None and builder.opset_version < polyfill[0]:
+        return polyfill[1](Op(builder), *inputs, **attributes)
+    if inputs and isinstance(inputs[0], ir.Value) and inputs[0].dtype == ir.DataType.DOUBLE:
+        kernel = FLOAT64_KERNELS.get(op_type)
+        if kernel is not None:
+            return kernel(Op(builder), *inputs, **attributes)
+    return None
