@@ -150,7 +150,7 @@ def test_progress_on_a_terminal(module: str, monkeypatch: pytest.MonkeyPatch) ->
 
 
 ERRORS = [
-    ("missing.pt2", "error[FX001]: SOURCE: there is no file missing.pt2"),
+    ("missing.pt2", "error[FX001]: SOURCE: file missing.pt2 does not exist"),
     ("notes.pt2", "notes.pt2 can not be loaded as an exported program: PytorchStreamReader failed"),
     ("MODULE", "is neither a .pt2 file nor package.module:function\nhint: for example mymodels:make_model"),
     (":two", "SOURCE: :two is neither"),
@@ -168,7 +168,10 @@ ERRORS = [
     ("MODULE:two --opset 6", "error[FX001]: opset_version: 6 is outside the opsets that can be written"),
     ("MODULE:two --target tensorrt", "error[FX001]: target: expected one of None, 'onnxruntime', got 'tensorrt'"),
     ("MODULE:two --input-names x,x", "error[FX001]: input_names: 'x' is given twice"),
-    ("MODULE:two -o missing/m.onnx", "error[FX006]: missing/m.onnx can not be written: there is no directory missing"),
+    (
+        "MODULE:two -o missing/m.onnx",
+        "error[FX006]: missing/m.onnx cannot be written: directory missing does not exist",
+    ),
 ]
 
 
@@ -241,7 +244,7 @@ def test_demo_fails_on_a_mismatch(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_demo_checks_its_destination_first(tmp_path: Path) -> None:
     result = invoke("demo", "-o", str(tmp_path / "missing" / "m.onnx"))
     assert result.exit_code == 1
-    assert "there is no directory" in result.stderr
+    assert "missing does not exist" in result.stderr
     assert "capture" not in result.stderr
 
 

@@ -1,4 +1,4 @@
-"""Whether an export is going on in this thread."""
+"""Tracks whether an export is running in the current thread."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _depth: ContextVar[int] = ContextVar("fxonnx_exports", default=0)
 
 @contextmanager
 def exporting() -> Iterator[None]:
-    """Marks the body as an export; exports may be nested, and other threads do not see it."""
+    """Mark the body as an export for the current thread; exports may be nested."""
     token = _depth.set(_depth.get() + 1)
     try:
         yield
@@ -22,5 +22,5 @@ def exporting() -> Iterator[None]:
 
 
 def is_in_onnx_export() -> bool:
-    """Whether the code runs while a model is exported: a model may do something else then."""
+    """Return whether the calling code runs during an export, so that a model can branch on it."""
     return _depth.get() > 0

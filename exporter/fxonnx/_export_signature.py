@@ -1,4 +1,4 @@
-"""The signature of an ExportedProgram, read once into frozen records."""
+"""The graph signature of an ExportedProgram as frozen records."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class InputRecord:
 
     Attributes:
         name: Placeholder name (``p_fc_weight``).
-        kind: What it is to the program.
-        target: Qualified name of the parameter, buffer or constant (``fc.weight``).
-        persistent: For buffers, whether the state_dict holds it.
-        is_constant: A user input that was baked into the graph: an int, float, bool, str or None.
-        constant: Its value.
+        kind: User input, parameter, buffer, constant tensor, ...
+        target: FQN of the parameter, buffer or constant (``fc.weight``); None for user inputs.
+        persistent: For buffers, whether the state_dict contains it.
+        is_constant: Whether it is a user input baked into the graph: an int, float, bool, str or None.
+        constant: The value of that constant.
     """
 
     name: str
@@ -39,12 +39,12 @@ class InputRecord:
 
     @property
     def is_weight(self) -> bool:
-        """Whether it becomes an initializer."""
+        """Whether the placeholder becomes an initializer."""
         return self.kind in WEIGHT_KINDS
 
     @property
     def is_user_input(self) -> bool:
-        """Whether it becomes a graph input."""
+        """Whether the placeholder becomes a graph input."""
         return self.kind == InputKind.USER_INPUT and not self.is_constant
 
 
@@ -53,9 +53,9 @@ class OutputRecord:
     """One element of the captured graph's output.
 
     Attributes:
-        kind: A user output, a mutation, ...
+        kind: User output, buffer mutation, user input mutation, ...
         name: Name of the FX node, or None for a constant output.
-        target: What is mutated, for mutations.
+        target: FQN of the mutated buffer, parameter or input; None for other outputs.
         constant: The value of a constant output.
     """
 
@@ -67,7 +67,7 @@ class OutputRecord:
 
 @dataclass(frozen=True)
 class Signature:
-    """Inputs and outputs of the captured graph in their order, and torch's own text of both."""
+    """Inputs and outputs of the captured graph in order, and their text as torch prints it."""
 
     inputs: tuple[InputRecord, ...]
     outputs: tuple[OutputRecord, ...]
@@ -75,7 +75,7 @@ class Signature:
 
 
 def read_signature(exported_program: torch.export.ExportedProgram) -> Signature:
-    """Reads ``graph_signature``."""
+    """Read the ``graph_signature`` of an ExportedProgram."""
     signature = exported_program.graph_signature
     inputs = []
     for spec in signature.input_specs:

@@ -1,16 +1,16 @@
-"""Where an FX node comes from in the user's model."""
+"""Provenance of FX nodes: the module path and source location they come from."""
 
 from __future__ import annotations
 
 import torch
 
-__all__ = ["copy_origin", "source_line"]
+__all__ = ["copy_provenance", "source_line"]
 
-ORIGIN_KEYS = ("nn_module_stack", "stack_trace", "torch_fn", "source_fn_stack")
+PROVENANCE_KEYS = ("nn_module_stack", "stack_trace", "torch_fn", "source_fn_stack")
 
 
 def source_line(node: torch.fx.Node) -> str:
-    """``file.py:12`` of the innermost line of the user's code a node comes from, or ``an unknown source line``."""
+    """Return the source location of a node, the innermost user frame: ``file.py:12`` or ``an unknown source line``."""
     lines = [line.strip() for line in (node.meta.get("stack_trace") or "").splitlines()]
     frames = [line for line in lines if line.startswith("File ")]
     own = [frame for frame in frames if "site-packages/torch/" not in frame]
@@ -20,8 +20,8 @@ def source_line(node: torch.fx.Node) -> str:
     return "an unknown source line"
 
 
-def copy_origin(target: torch.fx.Node, source: torch.fx.Node) -> None:
-    """Gives a new node the module path and the source line of the node it was made for."""
-    for key in ORIGIN_KEYS:
+def copy_provenance(target: torch.fx.Node, source: torch.fx.Node) -> None:
+    """Copy the module path and stack trace of ``source`` to ``target``, which was created in its place."""
+    for key in PROVENANCE_KEYS:
         if key in source.meta:
             target.meta[key] = source.meta[key]

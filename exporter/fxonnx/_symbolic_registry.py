@@ -1,4 +1,4 @@
-"""Symbolic functions in the style of ``torch.onnx.register_custom_op_symbolic``."""
+"""Registry of user symbolic functions, with the interface of ``torch.onnx.register_custom_op_symbolic``."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from .errors import ArgumentError
 __all__ = ["register_custom_op_symbolic", "registered_symbolics", "unregister_custom_op_symbolic"]
 
 _REGISTERED = "_fxonnx_symbolics"
-"""Attribute of ``torch.onnx``: what is registered is so for the whole process, as it is there."""
+"""Attribute of ``torch.onnx`` that holds the registrations: process-wide, as with torch.onnx itself."""
 
 _LOCK = Lock()
 _NAME = re.compile(r"[A-Za-z_]\w*(\.\w+)*::[A-Za-z_]\w*")
 
 
 def register_custom_op_symbolic(symbolic_name: str, symbolic_fn: Callable[..., Any], opset_version: int) -> None:
-    """Lets a function translate an operator in all exports from now on.
+    """Register a symbolic function that translates an operator in all later exports.
 
     Args:
-        symbolic_name: ``namespace::operator``, of which all overloads are meant.
-        symbolic_fn: ``function(g, *inputs)``, which returns what ``g.op(...)`` returned.
-        opset_version: The lowest opset it is for; of several functions the newest one is taken.
+        symbolic_name: ``namespace::operator``; applies to all of its overloads.
+        symbolic_fn: ``function(g, *inputs)`` that returns the values made by ``g.op(...)``.
+        opset_version: The lowest opset it supports. An export uses the registration with the highest supported one.
 
     Raises:
-        ArgumentError: If the name has another form, or there is no function.
+        ArgumentError: If the name is not of the form ``namespace::operator``, or ``symbolic_fn`` is not callable.
     """
     _check_name(symbolic_name)
     if not callable(symbolic_fn):
@@ -40,10 +40,10 @@ def register_custom_op_symbolic(symbolic_name: str, symbolic_fn: Callable[..., A
 
 
 def unregister_custom_op_symbolic(symbolic_name: str, opset_version: int) -> None:
-    """Takes back what ``register_custom_op_symbolic`` did.
+    """Remove a registration of ``register_custom_op_symbolic``.
 
     Raises:
-        ArgumentError: If nothing is registered for this name and opset.
+        ArgumentError: If there is no registration for this name and opset.
     """
     _check_name(symbolic_name)
     with _LOCK:
@@ -56,7 +56,7 @@ def unregister_custom_op_symbolic(symbolic_name: str, opset_version: int) -> Non
 
 
 def registered_symbolics(opset: int) -> dict[Callable[..., Any], SymbolicFunction]:
-    """Each overload with a registered function to the newest one that is not for later opsets."""
+    """Map each overload to its registered symbolic function with the highest supported opset up to ``opset``."""
     table: dict[Callable[..., Any], SymbolicFunction] = {}
     for (name, since), function in sorted(_registered().items(), key=lambda item: item[0]):
         if since <= opset:

@@ -1,4 +1,4 @@
-"""How long each stage takes."""
+"""Wall-clock time of the export stages."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ __all__ = ["Timer"]
 
 
 class Timer:
-    """Collects the seconds of each stage.
+    """Measures the wall-clock time of each stage.
 
     Args:
-        on_stage: Called with the name of a stage as it begins.
+        on_stage: Called with the name of each stage when it begins.
 
     Attributes:
         seconds: Stage name to wall-clock seconds, in the order of the stages.
@@ -25,7 +25,7 @@ class Timer:
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Times the body of the ``with`` statement."""
+        """Measure the body of the ``with`` statement."""
         if self._on_stage is not None:
             self._on_stage(name)
         start = time.perf_counter()

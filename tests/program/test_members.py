@@ -239,7 +239,7 @@ def test_the_optimizer_is_kept_only_if_nothing_changes(monkeypatch: pytest.Monke
     def fail(found: ir.Model) -> None:
         raise KeyError("rule")
 
-    for function, match in ((ruin, "VerificationError: logits has changed"), (fail, "KeyError: 'rule'")):
+    for function, match in ((ruin, r"VerificationError: .*output 'logits' changed"), (fail, "KeyError: 'rule'")):
         monkeypatch.setattr("onnxscript.optimizer.optimize", function)
         with pytest.warns(UserWarning, match=f"the optimizer was not applied: {match}"):
             program.optimize()

@@ -20,7 +20,7 @@ import torch
 
 from fxonnx import SaveError
 from fxonnx._program import protobuf_layout, saving
-from fxonnx._program.atomic_file import StagedFile
+from fxonnx._program.atomic_file import AtomicFile
 from fxonnx._program.saving import save
 from fxonnx_translations._builder.initializers import TorchTensor
 
@@ -232,9 +232,9 @@ def _failing(tensor: ir.TensorProtocol) -> ir.Model:
 @pytest.mark.parametrize(
     ("tensor", "message"),
     [
-        (Watched(torch.ones(100), "late", [], fail), "initializer 'late' can not be written: the disk of the model"),
-        (Short(torch.ones(100), name="late"), "initializer 'late' has 4 bytes, its dtype and shape say 400"),
-        (TorchTensor(torch.empty(100, device="meta"), name="late"), "1 of the weights have no values, 'late' first"),
+        (Watched(torch.ones(100), "late", [], fail), "initializer 'late' cannot be written: the disk of the model"),
+        (Short(torch.ones(100), name="late"), "initializer 'late' has 4 bytes, but its dtype and shape require 400"),
+        (TorchTensor(torch.empty(100, device="meta"), name="late"), "1 weight has no values \\(first: 'late'\\)"),
     ],
     ids=["raises", "short", "meta"],
 )
@@ -258,7 +258,7 @@ def test_a_failure_leaves_the_old_model_and_nothing_else(
 def test_a_failure_leaves_an_open_file_as_it_was() -> None:
     buffer = io.BytesIO(b"before")
     buffer.seek(0, io.SEEK_END)
-    with pytest.raises(SaveError, match="'late' can not be written"):
+    with pytest.raises(SaveError, match="'late' cannot be written"):
         save(_failing(Watched(torch.ones(100), "late", [], fail)), buffer)
     assert buffer.getvalue() == b"before"
 
@@ -275,7 +275,7 @@ def test_a_failing_rename_leaves_the_old_model(tmp_path: Path, monkeypatch: pyte
         replace(source, destination)
 
     monkeypatch.setattr(os, "replace", failing_replace)
-    with pytest.raises(SaveError, match=r"m\.onnx can not be written: Input/output error"):
+    with pytest.raises(SaveError, match=r"m\.onnx cannot be written: Input/output error"):
         save(linear_model(rows=40, columns=31), path, external_data=True)
     assert files(tmp_path) == ["m.onnx", "m.onnx.data"]
     np.testing.assert_allclose(run(path), expected(), rtol=1e-5)
@@ -362,7 +362,7 @@ def test_death_at_any_system_call_leaves_a_model_that_runs(
 
 def test_saves_to_the_same_path_do_not_disturb_each_other(tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
-    with StagedFile(path) as outer:
+    with AtomicFile(path) as outer:
         outer.file.write(b"outer")
         save(linear_model(), path)
         outer.commit()
@@ -373,11 +373,11 @@ def test_saves_to_the_same_path_do_not_disturb_each_other(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("missing/m.onnx", r"missing/m\.onnx can not be written: there is no directory .*missing\nhint: create it"),
-        ("directory", "directory can not be written: it is a directory"),
-        ("pipe", "pipe can not be written: it is not a regular file"),
-        ("file/m.onnx", r"file/m\.onnx can not be written: it is not a regular file in a directory"),
-        ("n" * 300, "can not be written: File name too long"),
+        ("missing/m.onnx", r"missing/m\.onnx cannot be written: directory .*missing does not exist\nhint: create it"),
+        ("directory", "directory cannot be written: it is a directory"),
+        ("pipe", "pipe cannot be written: it is not a regular file"),
+        ("file/m.onnx", r"file/m\.onnx cannot be written: it is not a regular file in a directory"),
+        ("n" * 300, "cannot be written: File name too long"),
     ],
 )
 def test_bad_destination(tmp_path: Path, name: str, message: str) -> None:
@@ -393,12 +393,12 @@ def test_bad_destination(tmp_path: Path, name: str, message: str) -> None:
 def test_unwritable_destination(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # The tests may run as root, whom no permission stops.
     monkeypatch.setattr(os, "access", lambda path, mode: False)
-    with pytest.raises(SaveError, match=r"m\.onnx can not be written: permission denied"):
+    with pytest.raises(SaveError, match=r"m\.onnx cannot be written: permission denied"):
         save(linear_model(), tmp_path / "m.onnx")
 
 
 def test_external_data_needs_a_path() -> None:
-    with pytest.raises(SaveError, match="external data needs a path, not an open file\nhint: save to a path"):
+    with pytest.raises(SaveError, match="external data requires a path, not an open file\nhint: save to a path"):
         save(linear_model(), io.BytesIO(), external_data=True)
 
 
@@ -409,7 +409,7 @@ def test_too_large_for_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         SaveError, match=r"2\.0 GiB, and a single ONNX file must stay below 2 GiB\nhint: .*external_data"
     ):
         save(model, tmp_path / "m.onnx", external_data=False)
-    with pytest.raises(SaveError, match="hint: save to a path: the weights then go to a second file"):
+    with pytest.raises(SaveError, match="hint: save to a path, so that the weights are stored as external data"):
         save(model, io.BytesIO())
     assert files(tmp_path) == []
 

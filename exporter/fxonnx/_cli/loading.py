@@ -64,7 +64,7 @@ def _from_file(path: Path) -> Source:
     from .._capture.patches import loading_patches
 
     if not path.is_file():
-        raise ArgumentError("SOURCE", f"there is no file {path}")
+        raise ArgumentError("SOURCE", f"file {path} does not exist")
     swallowed = _SwallowedErrors()
     logger = logging.getLogger("torch.export")
     logger.addFilter(swallowed)

@@ -15,7 +15,7 @@ import torch
 
 from fxonnx_translations._torch_compat import OpOverload, TorchDispatchMode, has_kernel
 
-from .._provenance import copy_origin, source_line
+from .._provenance import copy_provenance, source_line
 from ..errors import PrepareError
 from .graph_utils import fake_mode_of
 from .tracing import TraceError, decompositions, no_new_guards, splice_trace, trace_call, value_key
@@ -156,7 +156,7 @@ class Autocast:
     def _cast(self, before: torch.fx.Node, argument: torch.fx.Node, dtype: torch.dtype) -> torch.fx.Node:
         with before.graph.inserting_before(before):
             node = before.graph.call_function(aten.to.dtype, (argument, dtype))
-        copy_origin(node, before)
+        copy_provenance(node, before)
         key = value_key(argument.meta["val"]), dtype
         if key not in self._cast_values:
             self._cast_values[key] = evaluate(node)

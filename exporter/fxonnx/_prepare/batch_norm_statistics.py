@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
-from .._provenance import copy_origin
+from .._provenance import copy_provenance
 
 __all__ = ["reveal_statistics"]
 
@@ -74,7 +74,7 @@ def _calls(graph: Graph, origin: Node) -> Callable[..., Any]:
         with graph.inserting_before(origin):
             node = graph.call_function(target, args)
         node.meta["val"] = val
-        copy_origin(node, origin)
+        copy_provenance(node, origin)
         return node
 
     return call

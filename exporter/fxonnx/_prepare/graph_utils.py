@@ -10,7 +10,7 @@ import torch
 
 from fxonnx_translations._torch_compat import HigherOrderOperator, OpOverload
 
-from .._provenance import copy_origin
+from .._provenance import copy_provenance
 from ..errors import PrepareError
 
 __all__ = [
@@ -73,7 +73,7 @@ def items(node: torch.fx.Node) -> list[torch.fx.Node]:
             with node.graph.inserting_after(node):
                 item = node.graph.call_function(operator.getitem, (node, index))
             item.meta["val"] = val
-            copy_origin(item, node)
+            copy_provenance(item, node)
         else:
             # It may stand behind the node that wants it now.
             node.append(item)
@@ -113,7 +113,7 @@ def splice(
             elif node.op != "placeholder":
                 env[node] = copied = graph.node_copy(node, env.__getitem__)
                 if "nn_module_stack" not in copied.meta:
-                    copy_origin(copied, before)
+                    copy_provenance(copied, before)
     return result
 
 

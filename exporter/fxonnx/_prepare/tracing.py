@@ -21,7 +21,7 @@ from fxonnx_translations._torch_compat import (
     shape_config,
 )
 
-from .._provenance import copy_origin
+from .._provenance import copy_provenance
 from ..errors import PrepareError
 from .functionalize import functionalize
 from .graph_utils import (
@@ -299,7 +299,7 @@ def splice_trace(owner: torch.fx.GraphModule, node: torch.fx.Node, trace: torch.
     result = splice(node.graph, node, trace.graph, inputs, attribute)
     made = between(before, node)
     for new in made:
-        copy_origin(new, node)
+        copy_provenance(new, node)
     replace_node(node, result, made)
     node.graph.erase_node(node)
     return made

@@ -14,7 +14,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from fxonnx_translations._torch_compat import predispatch
 
-from .._provenance import copy_origin, source_line
+from .._provenance import copy_provenance, source_line
 from ..errors import PrepareError
 from .graph_utils import between, fake_mode_of, find_attribute, lift, module_attribute, replace_node, splice
 from .tracing import no_new_guards
@@ -68,7 +68,7 @@ def _replace(owner: torch.fx.GraphModule, region: list[torch.fx.Node]) -> None:
     replacements = splice(owner.graph, last, traced.graph, operands, attribute)
     made = between(before, last)
     for node in made:
-        copy_origin(node, results[0] if results else last)
+        copy_provenance(node, results[0] if results else last)
     for node, replacement in zip(results, replacements, strict=True):
         replace_node(node, replacement, made)
     for node in reversed(region):

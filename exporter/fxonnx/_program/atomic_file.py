@@ -1,4 +1,4 @@
-"""Files that appear under their name only when they are complete."""
+"""Atomic file writes: a temporary file, then a rename."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from typing import BinaryIO
 if sys.platform != "win32":
     import fcntl
 
-__all__ = ["StagedFile"]
+__all__ = ["AtomicFile"]
 
 
-class StagedFile:
-    """A temporary file beside ``path`` that takes its place on ``commit``; without it, nothing is left behind.
+class AtomicFile:
+    """A temporary file in the directory of ``path`` that replaces ``path`` on ``commit`` and is removed otherwise.
 
     Args:
-        path: Where the file is to be.
+        path: Path of the file to write or replace.
     """
 
     def __init__(self, path: Path) -> None:
@@ -29,13 +29,13 @@ class StagedFile:
         self._temporary = path
         self._committed = False
 
-    def __enter__(self) -> StagedFile:
-        """Creates the temporary file; it has the mode that a new file, or the replaced one, has."""
+    def __enter__(self) -> AtomicFile:
+        """Create and lock the temporary file, with the permissions of the file it replaces, if there is one."""
         while True:
             self._temporary = self.path.with_name(f".{self.path.name}.{secrets.token_hex(4)}.tmp")
             self.file = self._temporary.open("xb")
             _lock(self.file, wait=True)
-            # Until it was locked, another save may have taken it for the left-over of a crash and removed it.
+            # Before it was locked, a concurrent save may have removed it as a leftover of a crash.
             if self._temporary.exists():
                 break
             self.file.close()
@@ -46,28 +46,28 @@ class StagedFile:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Removes the temporary file, unless it was committed."""
+        """Close the temporary file and remove it unless it was committed."""
         self.file.close()
         if not self._committed:
             self._temporary.unlink(missing_ok=True)
 
     def sync(self) -> None:
-        """Puts the bytes on the disk."""
+        """Flush the file to disk (fsync)."""
         self.file.flush()
         os.fsync(self.file.fileno())
 
     def commit(self) -> None:
-        """Takes the place of ``path``, which is at any time either the old file or this one."""
+        """Replace ``path`` atomically: readers see either the old file or the complete new one."""
         self.sync()
         if sys.platform == "win32":
-            # An open file can not be renamed there.
+            # Windows cannot rename an open file.
             self.file.close()
         os.replace(self._temporary, self.path)
         self._committed = True
         _sync_directory(self.path.parent)
 
     def remove_leftovers(self) -> None:
-        """Removes temporary files that saves to the same path left behind when they were killed."""
+        """Remove temporary files of killed saves to the same path."""
         for name in glob.glob(f".{glob.escape(self.path.name)}.*.tmp", root_dir=self.path.parent):
             leftover = self.path.with_name(name)
             try:
@@ -75,12 +75,12 @@ class StagedFile:
                     if _lock(file, wait=False):
                         leftover.unlink()
             except OSError:
-                # Somebody else was quicker, or may not be disturbed.
+                # Another process removed it first, or it is not ours to remove.
                 continue
 
 
 def _lock(file: BinaryIO, *, wait: bool) -> bool:
-    """Locks a file until it is closed, which a killed process does, too; False where that does not work."""
+    """Lock a file until it is closed or the process ends; return False where locks are not supported or it is taken."""
     if sys.platform == "win32":
         return False
     try:
@@ -91,7 +91,7 @@ def _lock(file: BinaryIO, *, wait: bool) -> bool:
 
 
 def _sync_directory(directory: Path) -> None:
-    """A rename is on the disk only when its directory is."""
+    """Flush a directory to disk, without which a rename in it may be lost in a crash."""
     if sys.platform == "win32":
         return
     descriptor = os.open(directory, os.O_RDONLY)

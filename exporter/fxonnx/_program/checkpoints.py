@@ -1,4 +1,4 @@
-"""Weights that are brought from elsewhere: safetensors files, of which only headers are read at first, and dicts."""
+"""Weights from safetensors files and state_dicts; only the headers of files are read up front."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fxonnx_translations._builder.initializers import DerivedTensor
 
 from ..errors import ArgumentError
 
-__all__ = ["DTYPES", "FileTensor", "Stored", "Weights", "closest", "read_weight_sources"]
+__all__ = ["DTYPES", "FileTensor", "StoredTensor", "Weights", "closest", "read_weight_sources"]
 
 DTYPES: Mapping[str, torch.dtype] = MappingProxyType(
     {
@@ -46,19 +46,19 @@ DTYPES: Mapping[str, torch.dtype] = MappingProxyType(
 )
 """Element types of the safetensors format."""
 
-Source: TypeAlias = "str | os.PathLike[str] | Mapping[str, torch.Tensor]"
-Weights: TypeAlias = "Source | Sequence[Source]"
-"""A safetensors file, the index of several, a directory of them, a state_dict, or a list of any of these."""
+WeightSource: TypeAlias = "str | os.PathLike[str] | Mapping[str, torch.Tensor]"
+Weights: TypeAlias = "WeightSource | Sequence[WeightSource]"
+"""A safetensors file, the index file of a sharded checkpoint, a directory, a state_dict, or a list of these."""
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredTensor:
     """A tensor in a safetensors file.
 
     Attributes:
         path: The file.
         name: Name of the tensor.
-        offset: Where its bytes begin in the file.
+        offset: Byte offset in the file.
         dtype: Its element type.
         shape: Its shape.
     """
@@ -70,7 +70,7 @@ class Stored:
     shape: tuple[int, ...]
 
     def load(self) -> torch.Tensor:
-        """Reads the tensor; complex ones as real tensors with a last dimension of 2."""
+        """Read the tensor; complex numbers become real tensors with a last dimension of 2."""
         from safetensors import safe_open
 
         with safe_open(self.path, framework="pt") as file:
@@ -79,27 +79,27 @@ class Stored:
 
 
 class FileTensor(DerivedTensor):
-    """A tensor that is read from a safetensors file each time its bytes are asked for.
+    """A tensor that is read from its safetensors file every time its bytes are requested.
 
     Args:
         name: Initializer name.
-        stored: Where it is.
+        stored: Its location in the file.
     """
 
-    def __init__(self, name: str, stored: Stored) -> None:
+    def __init__(self, name: str, stored: StoredTensor) -> None:
         self.stored = stored
         shape = (*stored.shape, 2) if stored.dtype.is_complex else stored.shape
         dtype = torch.empty((), dtype=stored.dtype).real.dtype if stored.dtype.is_complex else stored.dtype
-        super().__init__(name, (), partial(Stored.load, stored), from_torch(dtype), shape)
+        super().__init__(name, (), partial(StoredTensor.load, stored), from_torch(dtype), shape)
 
 
-def read_weight_sources(weights: Weights) -> dict[str, Stored | torch.Tensor]:
-    """Where each tensor is; later sources win.
+def read_weight_sources(weights: Weights) -> dict[str, StoredTensor | torch.Tensor]:
+    """Collect the tensors of all sources by name; later sources override earlier ones.
 
     Raises:
-        ArgumentError: If a source is no file of safetensors and no dict of tensors.
+        ArgumentError: If a source is neither a safetensors file nor a state_dict.
     """
-    found: dict[str, Stored | torch.Tensor] = {}
+    found: dict[str, StoredTensor | torch.Tensor] = {}
     sources = weights if isinstance(weights, Sequence) and not isinstance(weights, str) else [weights]
     for source in sources:
         if isinstance(source, Mapping):
@@ -118,20 +118,20 @@ def _files(path: Path) -> list[Path]:
     if path.is_dir():
         files = sorted(path.glob("*.safetensors"))
         if not files:
-            raise ArgumentError("weights", f"there are no .safetensors files in {path}")
+            raise ArgumentError("weights", f"{path} has no .safetensors files")
         return files
     if not path.is_file():
-        raise ArgumentError("weights", f"there is no file {path}")
+        raise ArgumentError("weights", f"file {path} does not exist")
     if path.suffix != ".json":
         return [path]
     try:
         shards = json.loads(path.read_text())["weight_map"].values()
         return [path.parent / shard for shard in dict.fromkeys(shards)]
     except (ValueError, KeyError, AttributeError, TypeError) as error:
-        raise ArgumentError("weights", f"{path} is no index of safetensors files: it has no weight_map") from error
+        raise ArgumentError("weights", f"{path} is not an index of safetensors files: it has no weight_map") from error
 
 
-def _header(path: Path) -> dict[str, Stored]:
+def _header(path: Path) -> dict[str, StoredTensor]:
     try:
         with path.open("rb") as file:
             (length,) = struct.unpack("<Q", file.read(8))
@@ -144,19 +144,19 @@ def _header(path: Path) -> dict[str, Stored]:
     except (OSError, ValueError, KeyError, TypeError, struct.error) as error:
         raise ArgumentError(
             "weights",
-            f"{path} is no safetensors file: {error}",
-            hint="load other formats yourself, torch.load(path, weights_only=True), and pass the state_dict",
+            f"{path} is not a safetensors file: {error}",
+            hint="load other formats with torch.load(path, weights_only=True) and pass the state_dict",
         ) from error
 
 
-def _stored(path: Path, name: str, entry: Any, start: int, size: int) -> Stored:
+def _stored(path: Path, name: str, entry: Any, start: int, size: int) -> StoredTensor:
     dtype, shape = DTYPES.get(entry["dtype"]), tuple(map(int, entry["shape"]))
     begin, end = map(int, entry["data_offsets"])
     if dtype is None:
         raise ValueError(f"{name!r} has the unknown dtype {entry['dtype']}")
     if end - begin != math.prod(shape) * dtype.itemsize or begin < 0 or start + end > size:
-        raise ValueError(f"the offsets of {name!r} do not fit")
-    return Stored(path, name, start + begin, dtype, shape)
+        raise ValueError(f"the offsets of {name!r} do not match its shape and dtype")
+    return StoredTensor(path, name, start + begin, dtype, shape)
 
 
 def closest(names: Sequence[str], known: Sequence[str]) -> str | None:

@@ -1,4 +1,4 @@
-"""Where tensors outside of the model file are: in a side file of raw bytes or of safetensors, or in files of others."""
+"""External data: layout of the tensors stored outside the model file."""
 
 from __future__ import annotations
 
@@ -14,59 +14,59 @@ from fxonnx_translations._builder.dtypes import to_torch_dtype
 
 from .checkpoints import DTYPES
 
-__all__ = ["REFERENCE", "SUFFIXES", "ExternalData", "Form", "Side", "arrange"]
+__all__ = ["REFERENCE", "SUFFIXES", "ExternalData", "ExternalDataFile", "ExternalDataFormat", "lay_out_external_data"]
 
 REFERENCE: Final = "reference"
-"""``external_data=REFERENCE``: the model points into the safetensors files its weights are in."""
+"""``external_data=REFERENCE``: the model references its weights in existing safetensors files."""
 
 ExternalData: TypeAlias = bool | Literal["safetensors", "reference"] | None
-"""Whether weights go to a side file; None: if they are large. Of raw bytes, or of safetensors, or to none of ours."""
+"""True: raw external data; False: one file; None: external data for large models only; else the format."""
 
-Form: TypeAlias = Literal["raw", "safetensors"]
-SUFFIXES: Mapping[Form, str] = {"raw": "data", "safetensors": "safetensors"}
-ALIGNMENT = 4096  # the ONNX specification asks for page-aligned offsets, so that the file can be mapped
+ExternalDataFormat: TypeAlias = Literal["raw", "safetensors"]
+SUFFIXES: Mapping[ExternalDataFormat, str] = {"raw": "data", "safetensors": "safetensors"}
+PAGE_SIZE = 4096  # the ONNX specification recommends page-aligned offsets, for mmap
 _HEADER_ALIGNMENT = 8
 
 
 @dataclass(frozen=True)
-class Side:
-    """A side file.
+class ExternalDataFile:
+    """The layout of one external data file.
 
     Attributes:
-        offsets: Name of the initializer to where its bytes begin.
-        head: The bytes at the beginning of the file.
-        tensors: Offset and tensor, in order.
+        offsets: Initializer name to byte offset.
+        header: The bytes before the first tensor.
+        tensors: Offset and tensor, in file order.
     """
 
     offsets: Mapping[str, int]
-    head: bytes
+    header: bytes
     tensors: tuple[tuple[int, ir.TensorProtocol], ...]
 
 
-def arrange(tensors: Mapping[str, ir.TensorProtocol], form: Form) -> Side:
-    """Arranges tensors in a side file.
+def lay_out_external_data(tensors: Mapping[str, ir.TensorProtocol], format: ExternalDataFormat) -> ExternalDataFile:
+    """Assign each tensor an offset in an external data file.
 
     Args:
-        tensors: By the names of the initializers.
-        form: Raw bytes, each at a new page; or safetensors, which have no gaps: larger elements come first, so that
-            every tensor begins at a multiple of its element size.
+        tensors: Initializer name to tensor.
+        format: "raw": bytes, each tensor page-aligned; "safetensors": without gaps, in order of decreasing element
+            size, so that every tensor is aligned to its element size.
     """
-    if form == "raw":
+    if format == "raw":
         offsets, end = {}, 0
         for name, tensor in tensors.items():
-            offsets[name] = -(-end // ALIGNMENT) * ALIGNMENT
+            offsets[name] = -(-end // PAGE_SIZE) * PAGE_SIZE
             end = offsets[name] + tensor.nbytes
-        return Side(offsets, b"", tuple((offsets[name], tensor) for name, tensor in tensors.items()))
+        return ExternalDataFile(offsets, b"", tuple((offsets[name], tensor) for name, tensor in tensors.items()))
     order = sorted(tensors, key=lambda name: -_itemsize(tensors[name]))
-    header, end = {}, 0
+    entries, end = {}, 0
     for name in order:
-        header[name] = _entry(tensors[name], end)
+        entries[name] = _entry(tensors[name], end)
         end += tensors[name].nbytes
-    text = json.dumps({"__metadata__": {"format": "pt"}, **header}, separators=(",", ":")).encode() if order else b""
+    text = json.dumps({"__metadata__": {"format": "pt"}, **entries}, separators=(",", ":")).encode() if order else b""
     text += b" " * (-len(text) % _HEADER_ALIGNMENT)
-    head = struct.pack("<Q", len(text)) + text
-    offsets = {name: len(head) + header[name]["data_offsets"][0] for name in order}  # type: ignore[index]
-    return Side(offsets, head, tuple((offsets[name], tensors[name]) for name in order))
+    header = struct.pack("<Q", len(text)) + text
+    offsets = {name: len(header) + entries[name]["data_offsets"][0] for name in order}  # type: ignore[index]
+    return ExternalDataFile(offsets, header, tuple((offsets[name], tensors[name]) for name in order))
 
 
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
@@ -78,7 +78,7 @@ def _itemsize(tensor: ir.TensorProtocol) -> int:
 
 def _entry(tensor: ir.TensorProtocol, start: int) -> dict[str, object]:
     dtype, shape = "U8", [tensor.nbytes]
-    # What torch has no dtype for, or several elements in a byte, is bytes there.
+    # Dtypes that torch lacks and sub-byte dtypes are stored as raw bytes.
     if tensor.dtype.itemsize >= 1 and (name := _NAMES.get(to_torch_dtype(tensor.dtype))) is not None:
         dtype, shape = name, [int(size) for size in tensor.shape.numpy()]
     return {"dtype": dtype, "shape": shape, "data_offsets": [start, start + tensor.nbytes]}

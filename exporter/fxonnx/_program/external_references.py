@@ -1,4 +1,4 @@
-"""A model whose weights are read from the files they are in: what was only transposed is transposed at run time."""
+"""External references: use weights in existing safetensors files as external data."""
 
 from __future__ import annotations
 
@@ -10,24 +10,26 @@ from fxonnx_translations._builder.initializers import DerivedTensor
 from ..errors import ArgumentError
 from .checkpoints import FileTensor
 
-__all__ = ["pointing"]
+__all__ = ["with_external_references"]
 
 
-def pointing(model: ir.Model) -> ir.Model:
-    """A copy of a model in which no initializer is the transpose of a tensor in a file.
+def with_external_references(model: ir.Model) -> ir.Model:
+    """Copy a model, replacing transposed weights by the stored weight and a ``Transpose`` node.
+
+    Initializers derived from a file by a transpose only can then reference the tensor in the file.
 
     Args:
-        model: The model; only read. Tensors in files are ``FileTensor``.
+        model: The model; it is not modified. Tensors in files are ``FileTensor``.
 
     Raises:
-        ArgumentError: If no initializer is in a file, or computed from one.
+        ArgumentError: If no initializer is in a file or derived from one.
     """
     copy = model.clone()
     graph = copy.graph
-    if not any(map(_comes_from_a_file, graph.initializers.values())):
+    if not any(map(_is_from_file, graph.initializers.values())):
         raise ArgumentError(
             "external_data",
-            "REFERENCE points into safetensors files, and no weight is in one",
+            "REFERENCE requires weights in safetensors files, but no weight is in one",
             hint="pass them: save(path, weights=<safetensors files>, external_data=fxonnx.REFERENCE)",
         )
     names = {str(value.name) for node in graph for value in (*node.inputs, *node.outputs) if value is not None}
@@ -46,7 +48,7 @@ def pointing(model: ir.Model) -> ir.Model:
             known = ir.Value(
                 name=source.name, type=value.type, shape=ir.Shape(source.shape.numpy()), const_value=source
             )
-            known.metadata_props.update(_of_a_parameter(value))
+            known.metadata_props.update(_parameter_metadata(value))
             graph.register_initializer(known)
         del graph.initializers[name]
         node = ir.node("Transpose", [known], {"perm": [1, 0]}, name=f"node_{name}", metadata_props={"namespace": name})
@@ -56,7 +58,7 @@ def pointing(model: ir.Model) -> ir.Model:
     return copy
 
 
-def _comes_from_a_file(value: ir.Value) -> bool:
+def _is_from_file(value: ir.Value) -> bool:
     pending = [value.const_value]
     while pending:
         tensor = pending.pop()
@@ -67,6 +69,6 @@ def _comes_from_a_file(value: ir.Value) -> bool:
     return False
 
 
-def _of_a_parameter(derived: ir.Value) -> dict[str, str]:
+def _parameter_metadata(derived: ir.Value) -> dict[str, str]:
     kept = {key: text for key, text in derived.metadata_props.items() if not key.startswith("pkg.fxonnx.")}
     return {"pkg.torch.export.graph_signature.InputSpec.kind": "PARAMETER", **kept}

@@ -1,4 +1,4 @@
-"""Several programs in one directory, with one file of weights."""
+"""Saving several programs in one directory with shared external data."""
 
 from __future__ import annotations
 
@@ -14,80 +14,87 @@ import onnx_ir as ir
 from fxonnx_translations._builder.initializers import TorchTensor, storage_key
 
 from ..errors import ArgumentError, SaveError
-from .atomic_file import StagedFile
-from .external_data import arrange
+from .atomic_file import AtomicFile
+from .external_data import lay_out_external_data
 from .onnx_program import ONNXProgram
-from .protobuf_layout import Layout, layout, outside, write_layout, write_side, write_tensor
-from .saving import check_destination, check_values, mentions, side_files
+from .protobuf_layout import (
+    ModelLayout,
+    external_tensors,
+    lay_out_model,
+    write_external_data,
+    write_model,
+    write_tensor,
+)
+from .saving import check_destination, check_values, external_data_files, mentions
 
 __all__ = ["save_all"]
 
 
 def save_all(programs: Mapping[str, ONNXProgram], directory: str | os.PathLike[str]) -> list[Path]:
-    """Saves programs as ``<name>.onnx``, and each tensor that several of them have once.
+    """Save programs as ``<name>.onnx``, with each tensor that several of them share stored once.
 
-    All tensors above 256 bytes are in one file ``weights.<digest>.data``. It is complete before the models are put in
-    place, and its name says what is in it: models that were there before keep finding theirs. Files of data that no
-    model of the directory needs any more are removed.
+    All tensors above 256 bytes are stored in one file ``weights.<digest>.data``. It is complete before the models are
+    replaced, and its name contains a digest of its content, so that existing models keep their data. Data files that no
+    model in the directory references any more are removed.
 
     Args:
-        programs: Name to program, such as the first step and the later steps of a language model.
+        programs: Name to program, for example the prefill and decode steps of a language model.
         directory: An existing directory.
 
     Returns:
-        The paths of the models, and that of the weights last.
+        The paths of the models, followed by the path of the external data file.
 
     Raises:
-        ArgumentError: If there are no programs, or a name is not that of a file in the directory.
-        SaveError: If something can not be written; what was there before is then still there.
+        ArgumentError: If ``programs`` is empty, or a name is not a plain file name.
+        SaveError: If a file cannot be written; existing files are then unchanged.
     """
     root = Path(directory)
     if not programs:
-        raise ArgumentError("programs", "there are none")
+        raise ArgumentError("programs", "expected at least one program, got none")
     for name, program in programs.items():
         if not name or Path(name).name != name:
-            raise ArgumentError("programs", f"{name!r} is no name of a file without a directory")
+            raise ArgumentError("programs", f"{name!r} is not a file name without a directory")
         check_destination(root / f"{name}.onnx")
         check_values(value.const_value for value in program.model.graph.initializers.values())
     try:
         return _save(programs, root)
     except OSError as error:
-        raise SaveError(f"{root} can not be written: {error.strerror or error}") from error
+        raise SaveError(f"{root} cannot be written: {error.strerror or error}") from error
 
 
 def _save(programs: Mapping[str, ONNXProgram], root: Path) -> list[Path]:
     digests: dict[Hashable, str] = {}
     distinct: dict[str, ir.TensorProtocol] = {}
     names = {
-        name: {key: _digest(tensor, digests) for key, tensor in outside(program.model).items()}
+        name: {key: _digest(tensor, digests) for key, tensor in external_tensors(program.model).items()}
         for name, program in programs.items()
     }
     for name, program in programs.items():
-        for key, tensor in outside(program.model).items():
+        for key, tensor in external_tensors(program.model).items():
             distinct.setdefault(names[name][key], tensor)
-    side = arrange(distinct, "raw")
+    external = lay_out_external_data(distinct, "raw")
     data = root / f"weights.{hashlib.sha256(''.join(distinct).encode()).hexdigest()[:16]}.data"
     paths = [root / f"{name}.onnx" for name in programs]
     before = {
         file
         for path in paths
-        for file in (*side_files(path), *root.glob("weights.*.data"))
+        for file in (*external_data_files(path), *root.glob("weights.*.data"))
         if mentions(path, file.name)
     }
     with ExitStack() as stack:
         if distinct:
-            side_file = stack.enter_context(StagedFile(data))
-            write_side(side_file.file, side)
+            data_file = stack.enter_context(AtomicFile(data))
+            write_external_data(data_file.file, external)
         models = []
         for name, path in zip(programs, paths, strict=True):
-            offsets = {key: side.offsets[digest] for key, digest in names[name].items()}
-            model_file = stack.enter_context(StagedFile(path))
-            laid_out: Layout = layout(programs[name].model, location=data.name, offsets=offsets)
-            write_layout(model_file.file, laid_out)
+            offsets = {key: external.offsets[digest] for key, digest in names[name].items()}
+            model_file = stack.enter_context(AtomicFile(path))
+            layout: ModelLayout = lay_out_model(programs[name].model, location=data.name, offsets=offsets)
+            write_model(model_file.file, layout)
             model_file.sync()
             models.append(model_file)
         if distinct:
-            side_file.commit()
+            data_file.commit()
         for model_file in models:
             model_file.commit()
             model_file.remove_leftovers()
@@ -98,31 +105,31 @@ def _save(programs: Mapping[str, ONNXProgram], root: Path) -> list[Path]:
     return [*paths, data] if distinct else paths
 
 
-def _digest(tensor: ir.TensorProtocol, known: dict[Hashable, str]) -> str:
-    """A name for the content of a tensor, dtype and shape left out: bytes are bytes.
+def _digest(tensor: ir.TensorProtocol, cache: dict[Hashable, str]) -> str:
+    """Return the digest of the bytes of a tensor, regardless of dtype and shape.
 
-    Programs of one model share the tensors themselves, whose digests are taken once; what is derived from them is not.
+    Programs of one model share the storages of its weights, whose digests are cached; derived weights are not shared.
     """
     key = storage_key(tensor.raw, str(tensor.name)) if isinstance(tensor, TorchTensor) else None
-    if key is not None and key in known:
-        return known[key]
-    sink = _Sink()
-    write_tensor(cast(BinaryIO, sink), tensor)
-    digest = sink.hash.hexdigest()
+    if key is not None and key in cache:
+        return cache[key]
+    file = _HashingFile()
+    write_tensor(cast(BinaryIO, file), tensor)
+    digest = file.hash.hexdigest()
     if key is not None:
-        known[key] = digest
+        cache[key] = digest
     return digest
 
 
-class _Sink:
-    """A file that keeps the hash of what is written."""
+class _HashingFile:
+    """A write-only file that hashes its content."""
 
     def __init__(self) -> None:
         self.hash = hashlib.sha256()
         self._length = 0
 
     def write(self, content: Any) -> int:
-        # Some tensors write arrays of arrays of bytes.
+        # Some tensors write multi-dimensional arrays.
         flat = memoryview(content).cast("B")
         self.hash.update(flat)
         self._length += len(flat)

@@ -21,9 +21,9 @@ from . import saving, verification
 from .call_binding import bind, check_counted, unflatten
 from .checkpoints import Weights
 from .external_data import REFERENCE, ExternalData
-from .external_references import pointing
+from .external_references import with_external_references
 from .inspection import compute_values, run_reference
-from .onnxscript_optimizer import optimized
+from .onnxscript_optimizer import optimize_model
 from .protobuf_layout import PROTOBUF_LIMIT, external_bytes, serialize
 from .rename_dims import rename_dims
 from .session import Initializer, Session
@@ -283,7 +283,7 @@ class ONNXProgram:
         if self.example_inputs is not None:
             args, kwargs = self.example_inputs
             inputs = self.graph_inputs(args, kwargs)
-        better = optimized(self.model, inputs)
+        better = optimize_model(self.model, inputs)
         if better is not None:
             self.model = better
             self.release()
@@ -319,7 +319,7 @@ class ONNXProgram:
         with ExitStack() as stack:
             if weights is not None:
                 stack.enter_context(other_weights(self.model, self.weights, weights))
-            model = pointing(self.model) if external_data == REFERENCE else self.model
+            model = with_external_references(self.model) if external_data == REFERENCE else self.model
             saving.save(
                 model,
                 destination,

@@ -1,4 +1,4 @@
-"""onnxscript's optimizer, kept only if the model computes the same afterwards."""
+"""Optimization with onnxscript's optimizer, whose result is verified against the model before."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from .._comparison import compare
 from ..errors import VerificationError
 from .session import Session
 
-__all__ = ["optimized"]
+__all__ = ["optimize_model"]
 
 
-def optimized(model: ir.Model, inputs: Sequence[Any] | None) -> ir.Model | None:
-    """The model after onnxscript's optimizer.
+def optimize_model(model: ir.Model, inputs: Sequence[Any] | None) -> ir.Model | None:
+    """Run onnxscript's optimizer on a copy of a model.
 
     Args:
-        model: The model; it is left as it is.
-        inputs: A value for each graph input to compare on, if there are any.
+        model: The model; it is not modified.
+        inputs: A value for each graph input, on which to compare the outputs; None to skip the comparison.
 
     Returns:
-        The optimized model; None, with a warning that says why, if it fails, or computes something else.
+        The optimized model; None, with a warning that gives the reason, if the optimizer fails or an output changes.
     """
     from onnxscript import optimizer
 
@@ -35,7 +35,7 @@ def optimized(model: ir.Model, inputs: Sequence[Any] | None) -> ir.Model | None:
             optimizer.optimize(copy)
         if inputs is not None:
             _check_same(model, _run(model, inputs), _run(copy, inputs))
-    except Exception as error:  # noqa: BLE001 - whatever a rewrite rule raises, the model is as it was
+    except Exception as error:  # noqa: BLE001 - rewrite rules may raise anything; the model is unchanged
         warnings.warn(f"the optimizer was not applied: {type(error).__name__}: {error}", UserWarning, stacklevel=3)
         return None
     return copy
@@ -43,7 +43,7 @@ def optimized(model: ir.Model, inputs: Sequence[Any] | None) -> ir.Model | None:
 
 @contextmanager
 def _without_defaults(graph: ir.Graph) -> Iterator[None]:
-    """Inputs that have a value at export may be given another: the optimizer is not to know it."""
+    """Remove the default values of graph inputs for the body, so that the optimizer does not fold them."""
     defaults = {value: value.const_value for value in graph.inputs if str(value.name) in graph.initializers}
     for value in defaults:
         del graph.initializers[str(value.name)]
@@ -58,7 +58,7 @@ def _check_same(model: ir.Model, before: Sequence[torch.Tensor], after: Sequence
     names = [str(value.name) for value in model.graph.outputs]
     wrong = [row for row in compare(names, before, after) if row.status != "ok"]
     if wrong:
-        raise VerificationError(f"{wrong[0].name} has changed: {wrong[0].message}", rows=wrong)
+        raise VerificationError(f"output {wrong[0].name!r} changed: {wrong[0].message}", rows=wrong)
 
 
 def _run(model: ir.Model, inputs: Sequence[Any]) -> tuple[torch.Tensor, ...]:

@@ -1,8 +1,8 @@
-"""A model as the bytes of its file, with the tensors left where they are until they are written.
+"""Streaming serialization of a model: the layout of its protobuf message, with tensors copied only when written.
 
-A ModelProto is put together by hand on two levels only: ``graph`` is appended to the other fields of the model,
-and the initializers to the other fields of the graph. Protobuf allows fields in any order, so this is the
-message that ``onnx.save`` would write, without ever holding the weights a second time.
+The wire format is assembled by hand at two levels only: ``graph`` is appended to the other fields of the ModelProto,
+and the initializers to the other fields of the GraphProto. Protobuf allows fields in any order, so the result is
+equivalent to the message that ``onnx.save`` writes, without a second copy of the weights in memory.
 """
 
 from __future__ import annotations
@@ -19,22 +19,23 @@ from fxonnx_translations._builder.initializers import DerivedTensor
 
 from ..errors import SaveError
 from .checkpoints import FileTensor
-from .external_data import Form, Side, arrange
+from .external_data import ExternalDataFile, ExternalDataFormat, lay_out_external_data
 
 __all__ = [
     "INLINE_BYTES",
     "PROTOBUF_LIMIT",
-    "Layout",
+    "ModelLayout",
     "external_bytes",
+    "external_tensors",
     "is_weight",
-    "layout",
+    "lay_out_model",
     "serialize",
-    "write_layout",
-    "write_side",
+    "write_external_data",
+    "write_model",
 ]
 
-INLINE_BYTES = 256  # tensors up to this size stay in the model file
-PROTOBUF_LIMIT = 2**31 - 1  # no parser reads a longer message
+INLINE_BYTES = 256  # tensors up to this size are never external
+PROTOBUF_LIMIT = 2**31 - 1  # parsers reject longer messages
 _MODEL_GRAPH = 7
 _GRAPH_INITIALIZER = 5
 _TENSOR_RAW_DATA = 9
@@ -45,30 +46,30 @@ Piece = bytes | ir.TensorProtocol
 
 
 @dataclass(frozen=True)
-class Layout:
-    """What goes where.
+class ModelLayout:
+    """The layout of a model file and its external data.
 
     Attributes:
-        pieces: The model file in order: bytes, and tensors whose bytes come at that place.
+        pieces: The model file in order: bytes, and tensors to be written in place.
         size: Length of the model file.
-        side: What is in the side file.
-        elsewhere: The files of others that the model points into.
+        external: The layout of the external data file.
+        referenced: Existing files that the model references as external data.
     """
 
     pieces: tuple[Piece, ...]
     size: int
-    side: Side
-    elsewhere: frozenset[Path] = frozenset()
+    external: ExternalDataFile
+    referenced: frozenset[Path] = frozenset()
 
 
 def external_bytes(model: ir.Model) -> int:
-    """How many bytes a side file of this model would hold, alignment left out."""
+    """Return the total size in bytes of the tensors of a model, without alignment."""
     tensors = (value.const_value for value in model.graph.initializers.values())
     return sum(tensor.nbytes for tensor in tensors if tensor is not None and _is_streamed(tensor))
 
 
-def outside(model: ir.Model) -> dict[str, ir.TensorProtocol]:
-    """The initializers that are in a side file, if there is one."""
+def external_tensors(model: ir.Model) -> dict[str, ir.TensorProtocol]:
+    """Return the initializers that are stored as external data if it is enabled."""
     return {
         name: tensor
         for name, value in model.graph.initializers.items()
@@ -77,16 +78,16 @@ def outside(model: ir.Model) -> dict[str, ir.TensorProtocol]:
 
 
 def serialize(model: ir.Model) -> onnx.ModelProto:
-    """The model as a protobuf message, without a ``value_info`` of initializers, whose types are their own.
+    """Convert the model to a protobuf message without ``value_info`` entries for initializers.
 
-    Tools that replace initializers, ONNX Runtime's quantization among them, do not know that those would have to be
-    replaced with them, and the model that they write contradicts itself. The metadata is that of the tensors instead.
+    Tools that replace initializers, such as ONNX Runtime's quantization, do not update such entries and would write an
+    inconsistent model. The metadata of the entries moves to the tensors.
     """
     proto = ir.serde.serialize_model(model)
     tensors = {tensor.name: tensor for tensor in proto.graph.initializer}
     count = 0
     for value in proto.graph.value_info:
-        # onnx_ir writes them before the others.
+        # onnx_ir writes the entries of initializers first.
         if value.name not in tensors:
             break
         count += 1
@@ -96,37 +97,43 @@ def serialize(model: ir.Model) -> onnx.ModelProto:
     return proto
 
 
-def layout(
+def lay_out_model(
     model: ir.Model,
     *,
     include_initializers: bool = True,
     keep_initializers_as_inputs: bool = False,
     location: str | None = None,
-    form: Form = "raw",
+    format: ExternalDataFormat = "raw",
     base: Path | None = None,
     offsets: Mapping[str, int] | None = None,
-) -> Layout:
-    """Lays out the file of a model; the model is only read, and no tensor is computed.
+) -> ModelLayout:
+    """Compute the layout of a model file; the model is not modified and no tensor is evaluated.
 
     Args:
         model: The model.
-        include_initializers: Whether the weights are in the file, or graph inputs; constants that are no weights always
-            are in it.
-        keep_initializers_as_inputs: Whether initializers are graph inputs, too.
-        location: Name of the side file for tensors above ``INLINE_BYTES``, or None to have all in one file.
-        form: Of the side file.
-        base: Directory of the model file, if tensors of safetensors files there are to stay where they are.
-        offsets: Name of each initializer that ``outside`` tells to where its bytes begin in a file of several models.
+        include_initializers: Whether the weights are stored; they are graph inputs otherwise. Constants that are not
+            weights are always stored.
+        keep_initializers_as_inputs: Whether initializers are also graph inputs.
+        location: Name of the external data file for tensors above ``INLINE_BYTES``; None for a single file.
+        format: Format of the external data file.
+        base: Directory of the model file, if tensors of safetensors files in it are to be referenced instead of copied.
+        offsets: Offsets of the ``external_tensors`` in an external data file shared by several models.
 
     Raises:
-        SaveError: If an initializer has no value, or a tensor is to stay where it is in a file outside of ``base``.
+        SaveError: If an initializer has no value, or a referenced file is not in ``base`` or below.
     """
     graph = model.graph
     stored = {name for name, value in graph.initializers.items() if include_initializers or not is_weight(value)}
-    large = {name: tensor for name, tensor in outside(model).items() if name in stored}
-    references = {} if base is None else {name: tensor.stored for name, tensor in large.items() if _is_file(tensor)}
+    large = {name: tensor for name, tensor in external_tensors(model).items() if name in stored}
+    references = (
+        {} if base is None else {name: tensor.stored for name, tensor in large.items() if _is_referenceable(tensor)}
+    )
     written = {name: tensor for name, tensor in large.items() if name not in references}
-    side = arrange(written if location is not None else {}, form) if offsets is None else Side(offsets, b"", ())
+    external = (
+        lay_out_external_data(written if location is not None else {}, format)
+        if offsets is None
+        else ExternalDataFile(offsets, b"", ())
+    )
     stand_ins = {}
     for name, value in graph.initializers.items():
         tensor = value.const_value
@@ -134,9 +141,9 @@ def layout(
             raise SaveError(f"initializer {name!r} has no value")
         placeholder = tensor
         if name in references and base is not None:
-            placeholder = _external(tensor, name, _within(base, references[name].path), references[name].offset)
-        elif name in side.offsets and location is not None:
-            placeholder = _external(tensor, name, location, side.offsets[name])
+            placeholder = _external(tensor, name, _relative_path(base, references[name].path), references[name].offset)
+        elif name in external.offsets and location is not None:
+            placeholder = _external(tensor, name, location, external.offsets[name])
         elif _is_streamed(tensor):
             placeholder = _without_bytes(tensor, name)
         stand_ins[name] = _stand_in(value, placeholder)
@@ -147,40 +154,40 @@ def layout(
         if (keep_initializers_as_inputs or name not in stored) and graph.initializers[name] not in graph.inputs
     ]
     tensors = {name: value.const_value for name, value in graph.initializers.items() if name in stored}
-    proto = serialize(_view(model, inputs, list(stand_ins.values())))
+    proto = serialize(_shallow_copy(model, inputs, list(stand_ins.values())))
     headers = [header for header in proto.graph.initializer if header.name in tensors]
     pieces = _pieces(proto, headers, tensors)
-    elsewhere = frozenset(where.path.resolve() for where in references.values())
-    return Layout(tuple(pieces), sum(map(_size, pieces)), side, elsewhere)
+    referenced = frozenset(stored.path.resolve() for stored in references.values())
+    return ModelLayout(tuple(pieces), sum(map(_size, pieces)), external, referenced)
 
 
-def _is_file(tensor: ir.TensorProtocol) -> TypeGuard[FileTensor]:
-    """Whether a tensor can be read from where it is."""
+def _is_referenceable(tensor: ir.TensorProtocol) -> TypeGuard[FileTensor]:
+    """Whether a tensor is stored in a file at an aligned offset, so that it can be referenced there."""
     return isinstance(tensor, FileTensor) and tensor.stored.offset % tensor.dtype.itemsize == 0
 
 
-def _within(base: Path, path: Path) -> str:
-    """The path of a file from a directory that it is in: runtimes follow no others, and no symbolic links.
+def _relative_path(base: Path, path: Path) -> str:
+    """Return the path of a file relative to the directory of the model; runtimes reject other paths and symlinks.
 
     Raises:
-        SaveError: If it is not in it.
+        SaveError: If the file is not in the directory or below.
     """
     try:
         return path.resolve().relative_to(base.resolve()).as_posix()
     except ValueError:
         raise SaveError(
-            f"{path} is not in {base.resolve()}, and ONNX files point only to files beside or below them",
+            f"{path} is not in {base.resolve()}; external data must be in the directory of the model or below",
             hint="save the model into the directory of the checkpoint",
         ) from None
 
 
 def _is_streamed(tensor: ir.TensorProtocol) -> bool:
-    """Everything but strings, which have no raw bytes, is written from where it is."""
+    """Whether a tensor has raw bytes that can be streamed; string tensors have none."""
     return tensor.dtype != ir.DataType.STRING
 
 
 def is_weight(value: ir.Value) -> bool:
-    """Whether a state_dict brings the value back; shapes, scalars and lifted constants are part of the graph."""
+    """Whether an initializer comes from the state_dict, unlike shapes, scalars and lifted constants."""
     if isinstance(value.const_value, DerivedTensor):
         return True
     kind = value.metadata_props.get(_KIND)
@@ -196,7 +203,7 @@ def _stand_in(value: ir.Value, tensor: ir.TensorProtocol) -> ir.Value:
         const_value=tensor,
         metadata_props=dict(value.metadata_props),
     )
-    # Quantization annotations are kept here by onnx_ir.
+    # onnx_ir keeps quantization annotations in ``meta``.
     stand_in.meta.update(value.meta)
     return stand_in
 
@@ -229,10 +236,10 @@ def _external(tensor: ir.TensorProtocol, name: str, location: str, offset: int) 
     )
 
 
-def _view(model: ir.Model, inputs: Sequence[ir.Value], initializers: Sequence[ir.Value]) -> ir.Model:
-    """The same model with other inputs and initializers; nodes and outputs are shared."""
+def _shallow_copy(model: ir.Model, inputs: Sequence[ir.Value], initializers: Sequence[ir.Value]) -> ir.Model:
+    """Copy a model with other inputs and initializers; nodes and outputs are shared."""
     graph = model.graph
-    view = ir.GraphView(
+    graph_view = ir.GraphView(
         inputs,
         graph.outputs,
         nodes=graph,
@@ -243,7 +250,7 @@ def _view(model: ir.Model, inputs: Sequence[ir.Value], initializers: Sequence[ir
         metadata_props=dict(graph.metadata_props),
     )
     return ir.Model(
-        view,  # type: ignore[arg-type]  # documented for GraphView, typed for Graph
+        graph_view,  # type: ignore[arg-type]  # documented for GraphView, typed for Graph
         ir_version=model.ir_version,
         producer_name=model.producer_name,
         producer_version=model.producer_version,
@@ -264,7 +271,7 @@ def _pieces(
     initializers: list[Piece] = []
     for header in headers:
         tensor = tensors[header.name]
-        # raw_data is set, and empty, exactly where _without_bytes stood in.
+        # raw_data is set, and empty, only for the tensors of _without_bytes.
         if tensor is not None and header.HasField("raw_data"):
             header.ClearField("raw_data")
             message = header.SerializeToString() + _prefix(_TENSOR_RAW_DATA, tensor.nbytes)
@@ -285,7 +292,7 @@ def _size(piece: Piece) -> int:
 
 
 def _prefix(field: int, length: int) -> bytes:
-    """Tag and length of a length-delimited protobuf field."""
+    """Encode tag and length of a length-delimited protobuf field."""
     return _varint(field << 3 | 2) + _varint(length)
 
 
@@ -298,40 +305,40 @@ def _varint(number: int) -> bytes:
     return bytes(digits)
 
 
-def write_layout(file: BinaryIO, laid_out: Layout) -> None:
-    """Writes the model file, one tensor after the other.
+def write_model(file: BinaryIO, layout: ModelLayout) -> None:
+    """Write a model file, one tensor at a time.
 
     Raises:
-        SaveError: If a tensor can not be computed.
+        SaveError: If a tensor cannot be evaluated.
     """
-    for piece in laid_out.pieces:
+    for piece in layout.pieces:
         if isinstance(piece, bytes):
             file.write(piece)
         else:
             write_tensor(file, piece)
 
 
-def write_side(file: BinaryIO, side: Side) -> None:
-    """Writes a side file, one tensor after the other.
+def write_external_data(file: BinaryIO, external: ExternalDataFile) -> None:
+    """Write an external data file, one tensor at a time.
 
     Raises:
-        SaveError: If a tensor can not be computed.
+        SaveError: If a tensor cannot be evaluated.
     """
-    file.write(side.head)
-    for offset, tensor in side.tensors:
+    file.write(external.header)
+    for offset, tensor in external.tensors:
         file.seek(offset)
         write_tensor(file, tensor)
 
 
 def write_tensor(file: BinaryIO, tensor: ir.TensorProtocol) -> None:
-    """Writes the bytes of one tensor.
+    """Write the bytes of one tensor.
 
     Raises:
-        SaveError: If it can not be computed, or is not as long as its dtype and shape say.
+        SaveError: If it cannot be evaluated, or its length does not match its dtype and shape.
     """
     start = file.tell()
     try:
-        # The protocol asks for tobytes only; tofile does without the copy.
+        # TensorProtocol requires tobytes only; tofile avoids the copy.
         tofile = getattr(tensor, "tofile", None)
         if tofile is None:
             file.write(tensor.tobytes())
@@ -340,8 +347,10 @@ def write_tensor(file: BinaryIO, tensor: ir.TensorProtocol) -> None:
     except OSError:
         raise
     except Exception as error:
-        raise SaveError(f"initializer {tensor.name!r} can not be written: {error}") from error
+        raise SaveError(f"initializer {tensor.name!r} cannot be written: {error}") from error
     written = file.tell() - start
     if written != tensor.nbytes:
-        # The lengths around it are already in the file: going on would write a file nobody can read.
-        raise SaveError(f"initializer {tensor.name!r} has {written} bytes, its dtype and shape say {tensor.nbytes}")
+        # The enclosing lengths are already written: the file would be unreadable.
+        raise SaveError(
+            f"initializer {tensor.name!r} has {written} bytes, but its dtype and shape require {tensor.nbytes}"
+        )

@@ -1,10 +1,10 @@
-"""Saving: tensor by tensor, and all or nothing.
+"""Atomic saving of models, one tensor at a time.
 
-The model file is written beside its destination and renamed. With a side file there are two renames, and between
-them the old model must still find its old data. So new data never takes the name of data that the model file now
-at the destination mentions: it goes to ``<name>.1.data`` when ``<name>.data`` is in use, and once the new model is
-in place, data and model move on to the usual name: link, rename, unlink. Killed between these, the data has two
-names, which ONNX Runtime does not mind but onnx.load refuses; the next save, or removing one of them, settles it.
+The model file is written to a temporary file and renamed. With external data there are two renames, and between them
+the old model must still find its old data. Therefore new data never overwrites a file that the model at the
+destination references: it is written to ``<name>.1.data`` if ``<name>.data`` is in use, and after the new model is in
+place, data and model are moved to the usual name by link, rename and unlink. If the process is killed in between, the
+data file has two hard links, which ONNX Runtime accepts and onnx.load rejects; the next save removes one of them.
 """
 
 from __future__ import annotations
@@ -23,13 +23,20 @@ import onnx_ir as ir
 from fxonnx_translations._builder.initializers import has_content, sources_of
 
 from ..errors import ArgumentError, SaveError
-from .atomic_file import StagedFile
-from .external_data import REFERENCE, SUFFIXES, ExternalData, Form
-from .protobuf_layout import PROTOBUF_LIMIT, Layout, external_bytes, layout, write_layout, write_side
+from .atomic_file import AtomicFile
+from .external_data import REFERENCE, SUFFIXES, ExternalData, ExternalDataFormat
+from .protobuf_layout import (
+    PROTOBUF_LIMIT,
+    ModelLayout,
+    external_bytes,
+    lay_out_model,
+    write_external_data,
+    write_model,
+)
 
-__all__ = ["SINGLE_FILE_BYTES", "check_destination", "check_values", "mentions", "save", "side_files"]
+__all__ = ["SINGLE_FILE_BYTES", "check_destination", "check_values", "external_data_files", "mentions", "save"]
 
-SINGLE_FILE_BYTES = 3 * 2**29  # 1.5 GiB: above, weights go to a side file unless the caller says otherwise
+SINGLE_FILE_BYTES = 3 * 2**29  # 1.5 GiB: larger models are saved with external data unless specified otherwise
 
 
 def save(
@@ -40,33 +47,34 @@ def save(
     keep_initializers_as_inputs: bool = False,
     external_data: ExternalData = None,
 ) -> None:
-    """Writes a model; the model itself is only read.
+    """Save a model; the model is not modified.
 
     Args:
         model: The model.
         destination: A path, or a file open for writing bytes.
-        include_initializers: Whether the weights are in the file; they are graph inputs if not.
-        keep_initializers_as_inputs: Whether initializers are graph inputs, too.
-        external_data: Whether tensors above 256 bytes go to ``<name>.data``; None: only above 1.5 GiB of weights.
-            "safetensors": to ``<name>.safetensors``. REFERENCE: only what is in no safetensors file yet.
+        include_initializers: Whether the weights are stored; they are graph inputs otherwise.
+        keep_initializers_as_inputs: Whether initializers are also graph inputs.
+        external_data: Whether tensors above 256 bytes are stored in ``<name>.data``; None: above 1.5 GiB of weights;
+            "safetensors": in ``<name>.safetensors``; REFERENCE: in ``<name>.data``, except for tensors that are in a
+            safetensors file already.
 
     Raises:
-        ArgumentError: If ``external_data`` is something else.
-        SaveError: If it can not be written; what was at the destination before is then still there.
+        ArgumentError: If ``external_data`` has another value.
+        SaveError: If the model cannot be written; an existing file at the destination is then unchanged.
     """
     if external_data not in (None, True, False, "safetensors", REFERENCE):
         raise ArgumentError(
             "external_data", f'expected True, False, None, "safetensors" or fxonnx.REFERENCE, got {external_data!r}'
         )
     render = partial(
-        layout,
+        lay_out_model,
         model,
         include_initializers=include_initializers,
         keep_initializers_as_inputs=keep_initializers_as_inputs,
     )
     if not isinstance(destination, (str, os.PathLike)):
         if external_data:
-            raise SaveError("external data needs a path, not an open file", hint="save to a path")
+            raise SaveError("external data requires a path, not an open file", hint="save to a path")
         _save_to_file(destination, render(location=None))
         return
     path = Path(destination)
@@ -81,45 +89,46 @@ def save(
         else:
             _save_to_path(path, render, "raw" if external_data else None)
     except OSError as error:
-        raise SaveError(f"{path} can not be written: {error.strerror or error}") from error
+        raise SaveError(f"{path} cannot be written: {error.strerror or error}") from error
 
 
 def check_values(tensors: Iterable[ir.TensorProtocol | None]) -> None:
-    """Whether tensors have values: models on the meta device, or of fake tensors, have no weights.
+    """Check that tensors have values; weights on the meta device and fake tensors have none.
 
     Raises:
-        SaveError: If one has none.
+        SaveError: If a tensor has no values.
     """
     missing = [str(source.name) for tensor in tensors for source in sources_of(tensor) if not has_content(source.raw)]
     if missing:
         names = list(dict.fromkeys(missing))
+        have = "weight has" if len(names) == 1 else "weights have"
         raise SaveError(
-            f"{len(names)} of the weights have no values, {', '.join(map(repr, names[:3]))} first: the model was "
-            "exported on the meta device or with fake tensors",
+            f"{len(names)} {have} no values (first: {', '.join(map(repr, names[:3]))}): the model was exported on the "
+            "meta device or with fake tensors",
             hint="pass them: save(..., weights=<safetensors files or state_dicts>), or call apply_weights(state_dict)",
         )
 
 
 def check_destination(path: Path) -> None:
-    """Finds out whether a file can be written to ``path``.
+    """Check that a file can be written to ``path``.
 
     Raises:
-        SaveError: If not.
+        SaveError: If it cannot.
     """
     try:
         problem, hint = _problem(path)
     except OSError as error:
-        raise SaveError(f"{path} can not be written: {error.strerror or error}") from error
+        raise SaveError(f"{path} cannot be written: {error.strerror or error}") from error
     if problem:
-        raise SaveError(f"{path} can not be written: {problem}", hint=hint)
+        raise SaveError(f"{path} cannot be written: {problem}", hint=hint)
 
 
 def _problem(path: Path) -> tuple[str, str | None]:
     directory = path.parent
     if not directory.exists():
-        return f"there is no directory {directory}", "create it first"
+        return f"directory {directory} does not exist", "create it first"
     if path.is_dir():
-        return "it is a directory", "give the name of a file"
+        return "it is a directory", "specify the name of a file"
     if not directory.is_dir() or (path.exists() and not path.is_file()):
         return "it is not a regular file in a directory", None
     if not os.access(path if path.exists() else directory, os.W_OK):
@@ -127,72 +136,72 @@ def _problem(path: Path) -> tuple[str, str | None]:
     return "", None
 
 
-def _save_to_file(file: BinaryIO, laid_out: Layout) -> None:
-    _check(laid_out, hint="save to a path: the weights then go to a second file")
+def _save_to_file(file: BinaryIO, layout: ModelLayout) -> None:
+    _check(layout, hint="save to a path, so that the weights are stored as external data")
     start = file.tell()
     try:
-        write_layout(file, laid_out)
+        write_model(file, layout)
     except BaseException:
         file.seek(start)
         file.truncate()
         raise
 
 
-def _check(laid_out: Layout, hint: str) -> None:
-    if laid_out.size > PROTOBUF_LIMIT:
+def _check(layout: ModelLayout, hint: str) -> None:
+    if layout.size > PROTOBUF_LIMIT:
         raise SaveError(
-            f"the model has {laid_out.size / 2**30:.1f} GiB, and a single ONNX file must stay below 2 GiB", hint=hint
+            f"the model has {layout.size / 2**30:.1f} GiB, and a single ONNX file must stay below 2 GiB", hint=hint
         )
-    check_values(piece for piece in laid_out.pieces if not isinstance(piece, bytes))
-    check_values(tensor for _, tensor in laid_out.side.tensors)
+    check_values(piece for piece in layout.pieces if not isinstance(piece, bytes))
+    check_values(tensor for _, tensor in layout.external.tensors)
 
 
-def _save_to_path(path: Path, render: Callable[..., Layout], form: Form | None) -> None:
-    used = {side for side in side_files(path) if mentions(path, side.name)}
-    side: Path | None = None
-    if form is not None:
-        render = partial(render, form=form)
-        side = next(candidate for candidate in _side_names(path, form) if candidate not in used)
-    laid_out = render(location=None if side is None else side.name)
-    _check(laid_out, hint="leave external_data out, or pass external_data=True")
-    with StagedFile(path) as model_file:
-        if side is not None and laid_out.side.tensors:
-            with StagedFile(side) as side_file:
-                write_side(side_file.file, laid_out.side)
-                write_layout(model_file.file, laid_out)
+def _save_to_path(path: Path, render: Callable[..., ModelLayout], format: ExternalDataFormat | None) -> None:
+    used = {data for data in external_data_files(path) if mentions(path, data.name)}
+    data: Path | None = None
+    if format is not None:
+        render = partial(render, format=format)
+        data = next(candidate for candidate in _data_names(path, format) if candidate not in used)
+    layout = render(location=None if data is None else data.name)
+    _check(layout, hint="omit external_data, or pass external_data=True")
+    with AtomicFile(path) as model_file:
+        if data is not None and layout.external.tensors:
+            with AtomicFile(data) as data_file:
+                write_external_data(data_file.file, layout.external)
+                write_model(model_file.file, layout)
                 model_file.sync()
-                side_file.commit()
-                side_file.remove_leftovers()
-            with _removed_on_failure(side):
+                data_file.commit()
+                data_file.remove_leftovers()
+            with _removed_on_failure(data):
                 model_file.commit()
         else:
-            write_layout(model_file.file, laid_out)
+            write_model(model_file.file, layout)
             model_file.commit()
         model_file.remove_leftovers()
     for old in used:
-        if old.resolve() not in laid_out.elsewhere:
+        if old.resolve() not in layout.referenced:
             old.unlink(missing_ok=True)
-    if side is None or form is None or not laid_out.side.tensors:
+    if data is None or format is None or not layout.external.tensors:
         return
-    usual = next(_side_names(path, form))
-    if side != usual and usual.resolve() not in laid_out.elsewhere:
-        _rename_side_file(path, side, usual, render(location=usual.name))
+    usual = next(_data_names(path, format))
+    if data != usual and usual.resolve() not in layout.referenced:
+        _rename_external_data(path, data, usual, render(location=usual.name))
 
 
-def _side_names(path: Path, form: Form) -> Iterator[Path]:
-    suffix = SUFFIXES[form]
+def _data_names(path: Path, format: ExternalDataFormat) -> Iterator[Path]:
+    suffix = SUFFIXES[format]
     yield path.with_name(f"{path.name}.{suffix}")
     for number in itertools.count(1):
         yield path.with_name(f"{path.name}.{number}.{suffix}")
 
 
-def side_files(path: Path) -> list[Path]:
-    """The side files that exist; of the numbered ones, only a save killed half-way leaves any."""
-    return [side for form in SUFFIXES for side in itertools.islice(_side_names(path, form), 4) if side.is_file()]
+def external_data_files(path: Path) -> list[Path]:
+    """Return the existing external data files of a model; numbered ones remain only after a killed save."""
+    return [data for format in SUFFIXES for data in itertools.islice(_data_names(path, format), 4) if data.is_file()]
 
 
 def mentions(path: Path, name: str) -> bool:
-    """Whether the model at ``path`` may read the side file ``name``."""
+    """Whether the model at ``path`` may reference the external data file ``name``."""
     if not path.is_file() or not path.stat().st_size:
         return False
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
@@ -200,24 +209,24 @@ def mentions(path: Path, name: str) -> bool:
 
 
 @contextlib.contextmanager
-def _removed_on_failure(side: Path) -> Iterator[None]:
+def _removed_on_failure(data: Path) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        side.unlink(missing_ok=True)
+        data.unlink(missing_ok=True)
         raise
 
 
-def _rename_side_file(path: Path, side: Path, usual: Path, laid_out: Layout) -> None:
-    """Gives the data its usual name by way of a second name for the same file, so that the model always finds it."""
-    with StagedFile(path) as model_file:
-        write_layout(model_file.file, laid_out)
+def _rename_external_data(path: Path, data: Path, usual: Path, layout: ModelLayout) -> None:
+    """Rename the data file by way of a hard link, so that the model finds its data at every moment."""
+    with AtomicFile(path) as model_file:
+        write_model(model_file.file, layout)
         model_file.sync()
         try:
-            os.link(side, usual)
+            os.link(data, usual)
         except OSError:
-            # Not every file system has links; the model is complete as it is, under the other name.
+            # The file system has no hard links: the model stays valid with the numbered data file.
             return
         with _removed_on_failure(usual):
             model_file.commit()
-    side.unlink()
+    data.unlink()

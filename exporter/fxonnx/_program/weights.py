@@ -23,7 +23,7 @@ from fxonnx_translations._builder.initializers import (
 )
 
 from ..errors import ArgumentError
-from .checkpoints import FileTensor, Stored, Weights, closest, read_weight_sources
+from .checkpoints import FileTensor, StoredTensor, Weights, closest, read_weight_sources
 
 __all__ = ["WeightMap", "other_weights", "read_weights", "replace_weights"]
 
@@ -167,7 +167,7 @@ def other_weights(model: ir.Model, known: WeightMap, weights: Weights) -> Iterat
         if source is None:
             continue
         tensor: TorchTensor | DerivedTensor
-        if isinstance(source, Stored):
+        if isinstance(source, StoredTensor):
             tensor = FileTensor(place, source)
             if name in known.transposed:
                 tensor = derive(place, [tensor], torch.t)

@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 import torch
 from torch.fx import Graph, Node
 
-from ..._provenance import copy_origin, source_line
+from ..._provenance import copy_provenance, source_line
 from ...errors import PrepareError
 
 __all__ = ["Emitter", "bind", "refuse", "same_size"]
@@ -75,7 +75,7 @@ class Emitter:
         with self._graph.inserting_before(self.anchor):
             node = self._graph.call_function(target, args, kwargs)
         node.meta["val"] = val
-        copy_origin(node, origin)
+        copy_provenance(node, origin)
         self.emitted.append(node)
         return node
 

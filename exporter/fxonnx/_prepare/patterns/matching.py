@@ -11,7 +11,7 @@ import torch
 
 from fxonnx_translations._torch_compat import pytree
 
-from ..._provenance import copy_origin
+from ..._provenance import copy_provenance
 
 __all__ = ["VIEWS", "added", "called", "dims_of", "insert_after", "is_same_type", "number", "only_user"]
 
@@ -56,7 +56,7 @@ def insert_after(node: torch.fx.Node, target: Any, args: tuple[Any, ...]) -> tor
     with node.graph.inserting_after(node):
         new = node.graph.call_function(target, args)
     new.meta["val"] = node.meta["val"]
-    copy_origin(new, node)
+    copy_provenance(new, node)
     return new
 
 
@@ -72,7 +72,7 @@ def added(before: torch.fx.Node, target: Any, *args: Any, origin: torch.fx.Node 
     with before.graph.inserting_before(before):
         node = before.graph.call_function(target, args)
     node.meta["val"] = val
-    copy_origin(node, before if origin is None else origin)
+    copy_provenance(node, before if origin is None else origin)
     return node
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import torch.onnx.ops  # defines the operators
 
-from ..._provenance import copy_origin
+from ..._provenance import copy_provenance
 from .matching import VIEWS, added, called, dims_of, only_user
 
 __all__ = ["pack_attention"]
@@ -152,7 +152,7 @@ def _pack(node: torch.fx.Node, before: torch.fx.Node, packed: dict[torch.fx.Node
                     _ROTARY, (source, *rotary.args[1:]), {**rotary.kwargs, "num_heads": node.meta["val"].shape[1]}
                 )
             new.meta["val"] = source.meta["val"]
-            copy_origin(new, node)
+            copy_provenance(new, node)
             packed[node] = new
         elif part is not None:
             whole, index = part
@@ -196,7 +196,7 @@ def _rewrite(
         )
         scores = query.meta["val"].new_empty((*query.meta["val"].shape[:3], key.meta["val"].shape[2]))
         whole.meta["val"] = (end.meta["val"], key.meta["val"], value.meta["val"], scores)
-        copy_origin(whole, node)
+        copy_provenance(whole, node)
     end.replace_all_uses_with(added(node, operator.getitem, whole, 0, origin=node))
     for index, present in ((1, key), (2, value)):
         others = [user for user in present.users if user is not node and node < user]

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ..._provenance import copy_origin
+from ..._provenance import copy_provenance
 from .matching import dims_of
 
 __all__ = ["join_slices"]
@@ -64,10 +64,10 @@ def _split(source: torch.fx.Node, axis: int, pieces: list[list[torch.fx.Node]]) 
     with first.graph.inserting_before(first):
         split = first.graph.call_function(aten.split_with_sizes.default, (source, sizes, axis))
         split.meta["val"] = [same[0].meta["val"] for same in pieces]
-        copy_origin(split, first)
+        copy_provenance(split, first)
         for index, same in enumerate(pieces):
             item = first.graph.call_function(operator.getitem, (split, index))
             item.meta["val"] = same[0].meta["val"]
-            copy_origin(item, same[0])
+            copy_provenance(item, same[0])
             for node in same:
                 node.replace_all_uses_with(item)
