@@ -148,7 +148,7 @@ def test_dims_of_outputs(installed: None, tmp_path: Path) -> None:
         "output2": {1: "height"},
         "masks": {0: "batch"},
     }
-    with pytest.warns(UserWarning, match="dynamic_axes: 'masks' is neither an input nor an output, and is left out"):
+    with pytest.warns(UserWarning, match="dynamic_axes: 'masks' is neither an input nor an output and is ignored"):
         torch.onnx.export(
             Detector().eval(),
             (torch.rand(1, 3, 8, 8),),

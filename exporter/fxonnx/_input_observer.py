@@ -178,7 +178,7 @@ class InputObserver:
         aligned = self._aligned()
         which = index_or_args_or_kwargs
         if which is None:
-            values = aligned.best()
+            values = aligned.call_to_export()
         elif isinstance(which, int):
             if not -len(aligned.calls) <= which < len(aligned.calls):
                 raise ArgumentError(
@@ -187,7 +187,7 @@ class InputObserver:
             values = dict(aligned.calls[which])
         else:
             call = ((), which) if isinstance(which, Mapping) else (which, {})
-            values = dict(aligned.read(*call))
+            values = dict(aligned.leaves_of(*call))
         leaves, _ = aligned.complete(values, aligned.dims())
         if flat:
             return leaves

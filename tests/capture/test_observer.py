@@ -227,7 +227,7 @@ def test_discrepancies_are_found() -> None:
     first, second = observer.check_discrepancies(static)
     assert first["SUCCESS"]
     assert not second["SUCCESS"]
-    assert second["error"] == "x: expected shape [2], got [3]"
+    assert second["error"] == "error[FX001]: x: expected shape [2], got [3]"
     assert "returns 3 outputs" in observer.check_discrepancies(good, skip_none=False)[0]["error"]
 
 
@@ -275,10 +275,10 @@ WRONG = [
     pytest.param(call_twice(T(2), T(2, 3)), r"x is torch.float32 of shape \(2,\) in one call and torch.float32 of shape \(2, 3\) in another", id="rank"),
     pytest.param(call_twice(T(2), T(2).long()), r"x is torch.float32 of shape \(2,\) in one call and torch.int64", id="dtype"),
     pytest.param(call_twice((T(2), 3), (T(2), T(2))), r"x\[1\] is a tensor in one call and none in another", id="tensor-or-int"),
-    pytest.param(lambda: observed([((T(2),), {"scale": 2.0}), ((T(2),), {"scale": 3.0})]).infer_arguments(), r"Two calls were made with different constant values: scale is 2.0 and 3.0\nhint: it becomes part", id="floats"),
+    pytest.param(lambda: observed([((T(2),), {"scale": 2.0}), ((T(2),), {"scale": 3.0})]).infer_arguments(), r"Two calls were made with different constant values: scale is 2.0 and 3.0\nhint: it becomes a constant", id="floats"),
     pytest.param(lambda: observed([((T(2),), {"flag": True}), ((T(2),), {})]).infer_arguments(), "Two calls were made with different constant values: flag is True and False", id="default"),
     pytest.param(lambda: observed([((T(2),), {})]).infer_arguments(1), r"index_or_args_or_kwargs: there is no call 1\nhint: 1 calls are kept", id="index"),
-    pytest.param(lambda: observed([((T(2),), {})]).infer_arguments({"z": T(2)}), r"InputObserver: a call does not fit the signature \(x: .*unexpected keyword argument 'z'", id="keyword"),
+    pytest.param(lambda: observed([((T(2),), {})]).infer_arguments({"z": T(2)}), r"InputObserver: a call does not match the signature \(x: .*unexpected keyword argument 'z'", id="keyword"),
     pytest.param(lambda: observed([((T(2),), {})]).infer_dynamic_shapes({"z"}), r"set_batch_dimension_for: 'z' is neither a name nor a position of a parameter\nhint: they are: x, y, scale, flag", id="batch-name"),
     pytest.param(lambda: observed([((T(2),), {})]).infer_dynamic_shapes("x"), "set_batch_dimension_for: expected True or names and positions of parameters, got 'x'", id="batch-str"),
     pytest.param(lambda: InputObserver({9: T(2)})(Apply()), "value_if_missing: 9 is neither a name nor a position", id="missing-position"),

@@ -24,10 +24,10 @@ PAIR = (R(2, 3), [R(4, 3), R(4)])
 NAMED = ["a", "b", "c"]
 
 WRONG = [
-    pytest.param({"dynamic_shapes": {"z": {0: "n"}}}, r"dynamic_shapes: 'z' is no parameter of forward, and fits no graph input\nhint: .*: x, y; given are: x, y; the graph inputs are: x, y_0, y_1", id="unknown-key"),
-    pytest.param({"dynamic_shapes": {"z.*": {0: "n"}, "x": {0: "n"}}}, r"dynamic_shapes: 'z\.\*' is no parameter", id="pattern-of-nothing"),
-    pytest.param({"dynamic_shapes": {7: {0: "n"}}}, r"dynamic_shapes: 7 is no parameter", id="key-of-another-type"),
-    pytest.param({"dynamic_shapes": {"d": {0: "n"}}, "input_names": NAMED}, r"dynamic_shapes: 'd' is no .*\nhint: .*the graph inputs are: a, b, c", id="user-names-are-listed"),
+    pytest.param({"dynamic_shapes": {"z": {0: "n"}}}, r"dynamic_shapes: 'z' is not a parameter of forward and matches no graph input\nhint: .*: x, y; the example has: x, y; the graph inputs are: x, y_0, y_1", id="unknown-key"),
+    pytest.param({"dynamic_shapes": {"z.*": {0: "n"}, "x": {0: "n"}}}, r"dynamic_shapes: 'z\.\*' is not a parameter", id="pattern-of-nothing"),
+    pytest.param({"dynamic_shapes": {7: {0: "n"}}}, r"dynamic_shapes: 7 is not a parameter", id="key-of-another-type"),
+    pytest.param({"dynamic_shapes": {"d": {0: "n"}}, "input_names": NAMED}, r"dynamic_shapes: 'd' is not .*\nhint: .*the graph inputs are: a, b, c", id="user-names-are-listed"),
     pytest.param({"dynamic_shapes": {"y_1": {1: "n"}}}, r"dynamic_shapes: y\[1\] has shape \(4,\), so it has no axis 1\nhint: its axes are 0 to 0", id="axis-of-a-name"),
     pytest.param({"dynamic_shapes": {"*": {1: "n"}}}, r"dynamic_shapes: y\[1\] has shape \(4,\), so it has no axis 1", id="axis-of-a-pattern"),
     pytest.param({"dynamic_shapes": {"x": {0: "n"}}, "dynamic_axes": {"x": {0: "n"}}}, r"dynamic_axes: dynamic_shapes is also given\nhint: specify all dynamic dims in one of them", id="both"),
@@ -37,17 +37,17 @@ WRONG = [
     pytest.param({"dynamic_axes": {"z": {0: "n"}}, "input_names": ["a"], "output_names": ["b"], "strict_shapes": True}, r"hint: the inputs are: a, y_0, y_1; the outputs are: b, add, add_1", id="axes-unknown-with-names"),
     pytest.param({"dynamic_axes": {"x": {2: "n"}}}, r"dynamic_axes: 'x' has shape \(2, 3\), so it has no axis 2", id="axes-axis"),
     pytest.param({"dynamic_axes": {"mul": {2: "n"}}}, r"dynamic_axes: 'mul' has shape \(2, 3\), so it has no axis 2", id="axes-axis-of-output"),
-    pytest.param({"dynamic_axes": {"x": "n"}}, r"dynamic_axes: 'x' has 'n'\nhint: pass \{axis: name\} or \[axis, ...\]", id="axes-value"),
-    pytest.param({"dynamic_axes": {"x": {"n": 0}}}, r"dynamic_axes: 'x' has 'n' for an axis\nhint: pass \{axis: name\}", id="axes-reversed"),
-    pytest.param({"dynamic_axes": {"x": {0: 7}}}, r"dynamic_axes: axis 0 of 'x' is called 7\nhint: pass a non-empty string", id="axes-name"),
+    pytest.param({"dynamic_axes": {"x": "n"}}, r"dynamic_axes: the spec of 'x' is 'n'\nhint: pass \{axis: name\} or \[axis, ...\]", id="axes-value"),
+    pytest.param({"dynamic_axes": {"x": {"n": 0}}}, r"dynamic_axes: the spec of 'x' has the axis 'n'\nhint: pass \{axis: name\}", id="axes-reversed"),
+    pytest.param({"dynamic_axes": {"x": {0: 7}}}, r"dynamic_axes: the name of axis 0 of 'x' is 7\nhint: pass a non-empty string", id="axes-name"),
     pytest.param({"more_inputs": [(R(3, 3), R(4))]}, r"more_inputs: expected pairs of a tuple and a dict, got a tuple and a Tensor\nhint: write \[\(\(x, y\), \{\}\), ...\]", id="more-no-kwargs"),
     pytest.param({"more_inputs": [R(3, 3)]}, r"more_inputs: expected pairs of args and kwargs, got a Tensor\nhint: write", id="more-no-pair"),
     pytest.param({"more_inputs": [((R(3, 3), [R(4, 3), R(4, 1)]), {})]}, r"more_inputs: y\[1\] is torch.float32 of shape \(4,\) in one call and torch.float32 of shape \(4, 1\) in another", id="more-rank"),
     pytest.param({"more_inputs": [((R(3, 3), [R(4, 3)]), {})]}, r"more_inputs: Positional argument 1 has 1 tensors in one call and 2 in another", id="more-structure"),
-    pytest.param({"more_inputs": [((), {"q": R(3)})]}, r"more_inputs: a call does not fit the signature \(x: .*unexpected keyword argument 'q'", id="more-keyword"),
+    pytest.param({"more_inputs": [((), {"q": R(3)})]}, r"more_inputs: a call does not match the signature \(x: .*unexpected keyword argument 'q'", id="more-keyword"),
     pytest.param({"more_inputs": [((R(5, 3), PAIR[1]), {})], "dynamic_shapes": {"x": {0: 2}}}, r"more_inputs: axis 0 of x is static in dynamic_shapes, but the examples have 2, 5\nhint: name it in dynamic_shapes", id="more-contradicts-int"),
     pytest.param({"more_inputs": [((R(5, 3), PAIR[1]), {})], "dynamic_shapes": {"x": {0: Dim.STATIC}}}, r"more_inputs: axis 0 of x is static in dynamic_shapes", id="more-contradicts-static"),
-    pytest.param({"more_inputs": [((R(9, 3), PAIR[1]), {})], "dynamic_shapes": {"x": {0: Dim("n", max=8)}}}, r"axis 0 of x is to be in the range of Dim\('n', min=0, max=8\), but the example has 9", id="more-out-of-range"),
+    pytest.param({"more_inputs": [((R(9, 3), PAIR[1]), {})], "dynamic_shapes": {"x": {0: Dim("n", max=8)}}}, r"the spec of axis 0 of x is Dim\('n', min=0, max=8\), but the example has 9", id="more-out-of-range"),
 ]  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from torch.export import Dim
 
 from ...errors import ArgumentError
 from ..shapes.dynamic_dims import AlignedCalls, ExampleCall, align_more_inputs
-from ..shapes.dynamic_shapes import DimHint, DynamicShapes, Leaf, check_example, settled
+from ..shapes.dynamic_shapes import DimHint, DynamicShapes, Leaf, check_example, checked_shapes
 
 __all__ = ["Examples", "add_examples"]
 
@@ -54,7 +54,7 @@ def add_examples(shapes: DynamicShapes, more_inputs: Examples) -> tuple[DynamicS
         both = named | dict(leaf.dims)
         leaves.append(replace(leaf, dims={axis: both[axis] for axis in sorted(both, key=lambda axis: axis or 0)}))
     others = tuple(aligned.arguments(aligned.complete(values, dims)[0]) for values in aligned.calls[1:])
-    return settled(leaves, shapes.inputs), others
+    return checked_shapes(leaves, shapes.inputs), others
 
 
 def _call(example: Any) -> ExampleCall:

@@ -14,7 +14,7 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from fxonnx_translations._torch_compat import pytree
 
 from ...errors import ArgumentError, CaptureError
-from ..shapes.dynamic_shapes import DynamicShapes, Leaf, read_shapes_by_parameter, settled
+from ..shapes.dynamic_shapes import DynamicShapes, Leaf, checked_shapes, read_shapes_by_parameter
 from .example_inputs import BoundInputs
 from .input_names import dotted_name
 
@@ -92,7 +92,7 @@ def with_dynamic_ints(shapes: DynamicShapes, labels: Collection[str]) -> Dynamic
         replace(leaf, dims={None: Dim.DYNAMIC}) if leaf.label in labels and not leaf.dims else leaf
         for leaf in shapes.leaves
     ]
-    return settled(leaves, shapes.inputs)
+    return checked_shapes(leaves, shapes.inputs)
 
 
 def explain_scalar_branch(error: CaptureError, labels: Sequence[str]) -> None:

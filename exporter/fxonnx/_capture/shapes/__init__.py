@@ -1,1 +1,1 @@
-"""Dynamic shape specifications: parsing, inference from examples, and names of dims."""
+"""Dynamic shapes: parsing of specs, inference from examples, and names of dims."""

@@ -1,4 +1,4 @@
-"""Caches of transformers, made to work for every length of the past while a model is captured."""
+"""Sliding-window caches of transformers: mask sizes that are valid for every length of the past."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ __all__ = ["make_mask_sizes_symbolic"]
 
 
 def make_mask_sizes_symbolic(layer: Any) -> None:
-    """Gives a copied cache layer with a sliding window the sizes of its mask without a branch on the length.
+    """Replace ``get_mask_sizes`` of a copied sliding-window cache layer by a version without a branch on the length.
 
-    transformers asks whether the window is full; torch would capture the answer for the example alone.
+    transformers branches on whether the window is full, which would be a guard for the example's length.
     """
     if not all(hasattr(layer, name) for name in ("sliding_window", "cumulative_length", "get_mask_sizes")):
         return

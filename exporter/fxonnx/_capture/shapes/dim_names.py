@@ -1,4 +1,4 @@
-"""From torch's symbols to the user's names."""
+"""Mapping of torch's symbols to the user's dim names."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ __all__ = ["name_dims"]
 def name_dims(
     program: ExportedProgram, shapes: DynamicShapes, log: GuardLog | None = None
 ) -> tuple[dict[sympy.Symbol, str], dict[str, tuple[str, ...]]]:
-    """Finds the symbol of every dim that has a name.
+    """Assign the user's names to the symbols of their dims.
 
-    The first name given to a symbol wins, in the order of the inputs; the others are its aliases. One name on several
-    symbols stays one name where the examples agree; otherwise it becomes ``n`` and ``n_1``.
+    If a symbol has several names, the first one in the order of the inputs is used and the others are its aliases. If
+    several symbols have the same name, they keep it if the examples agree; otherwise they become ``n`` and ``n_1``.
 
     Returns:
         Symbol to unique name, and name to aliases.
 
     Raises:
-        CaptureError: If a dim that was to be dynamic has only one possible size.
+        CaptureError: If a dynamic dim is specialized to one size.
     """
     if shapes.is_static:
         return {}, {}
@@ -53,8 +53,8 @@ def name_dims(
                     known.append(name)
     if fixed:
         raise fixed_dims_error(fixed, log)
-    firsts = _merged(shapes.shared, symbols, given)
-    names, aliases = _unique({symbol: found for symbol, found in given.items() if symbol not in firsts})
+    firsts = _merge_shared(shapes.shared, symbols, given)
+    names, aliases = _unique_names({symbol: found for symbol, found in given.items() if symbol not in firsts})
     return {symbol: names[firsts.get(symbol, symbol)] for symbol in given}, aliases
 
 
@@ -74,7 +74,7 @@ def _constant(size: Any, program: ExportedProgram) -> int | None:
     expression = size.node.expr
     if expression.is_number:
         return int(expression)
-    # A size that tracing fixed may keep its symbol, with a range of one value.
+    # A specialized size may keep its symbol, with a range of one value.
     bounds = program.range_constraints.get(expression)
     return int(bounds.lower) if bounds is not None and bounds.is_singleton() else None
 
@@ -84,7 +84,7 @@ def _is_auto(spec: DimSpec) -> bool:
 
 
 def _named_symbol(spec: DimSpec, expression: sympy.Expr) -> tuple[sympy.Symbol, str] | None:
-    """The symbol that a spec names, if its name is the name of a symbol."""
+    """The symbol and the name that a spec assigns to it; None if the spec is a hint or names an expression."""
     if isinstance(spec, DimHint) or len(expression.free_symbols) != 1:
         return None
     (symbol,) = expression.free_symbols
@@ -96,12 +96,12 @@ def _named_symbol(spec: DimSpec, expression: sympy.Expr) -> tuple[sympy.Symbol, 
     return (symbol, root.__name__) if sympy.expand(spec.fn(symbol) - expression) == 0 else None
 
 
-def _merged(
+def _merge_shared(
     shared: Sequence[SharedDim],
     symbols: Mapping[tuple[int, int | None], sympy.Symbol],
     given: Mapping[sympy.Symbol, list[str]],
 ) -> dict[sympy.Symbol, sympy.Symbol]:
-    """Symbol to the first symbol with which it shares a name, whose list of names in ``given`` grows."""
+    """Symbol to the first symbol with the same name. The names of merged symbols are added to ``given``."""
     firsts: dict[sympy.Symbol, sympy.Symbol] = {}
 
     def first_of(symbol: sympy.Symbol) -> sympy.Symbol:
@@ -117,7 +117,7 @@ def _merged(
     return {symbol: first_of(symbol) for symbol in firsts}
 
 
-def _unique(
+def _unique_names(
     given: Mapping[sympy.Symbol, Sequence[str]],
 ) -> tuple[dict[sympy.Symbol, str], dict[str, tuple[str, ...]]]:
     reserved = {name for names in given.values() for name in names}

@@ -1,4 +1,4 @@
-"""``dynamic_axes``, the form of the older exporter: by the names of graph inputs and outputs."""
+"""``dynamic_axes`` of torch.onnx: dynamic axes by name of graph input or output."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch.export.graph_signature import OutputKind
 
 from ...errors import ArgumentError
 from ..inputs.example_inputs import BoundInputs
-from .dynamic_shapes import DynamicShapes, Leaf, read_shapes_by_parameter, settled, with_spec
+from .dynamic_shapes import DynamicShapes, Leaf, checked_shapes, read_shapes_by_parameter, with_spec
 from .spec_keys import GraphInputs
 
 __all__ = ["AxisNames", "DynamicAxes", "name_computed_dims", "name_output_dims", "read_dynamic_axes"]
@@ -26,12 +26,12 @@ AxisNames = dict[int, str]
 
 @dataclass(frozen=True)
 class DynamicAxes:
-    """What ``dynamic_axes`` says.
+    """The parsed ``dynamic_axes``.
 
     Attributes:
-        shapes: Of the inputs.
-        outputs: Of the names that are no input, and therefore have to be outputs.
-        inputs: The names of the graph inputs, for messages.
+        shapes: Dynamic shapes of the inputs.
+        outputs: Axis names of the names that do not match an input and are expected to be outputs.
+        inputs: Names of the graph inputs, for messages.
     """
 
     shapes: DynamicShapes
@@ -42,19 +42,19 @@ class DynamicAxes:
 def read_dynamic_axes(
     inputs: BoundInputs, dynamic_axes: Any, input_names: Sequence[str], graph: Sequence[str] | None = None
 ) -> DynamicAxes:
-    """Reads ``dynamic_axes``: ``{name: {axis: name of the dim}}`` or ``{name: [axis, ...]}``.
+    """Parse ``dynamic_axes``: ``{name: {axis: dim name}}`` or ``{name: [axis, ...]}``.
 
     Args:
         inputs: The inputs.
         dynamic_axes: The argument.
-        input_names: The user's names for the first graph inputs; the others are called as torch.export calls them.
-        graph: Names of the placeholders, if the model is captured already.
+        input_names: The user's names for the first graph inputs; the others keep torch.export's names.
+        graph: Names of the placeholders of a program that is already captured.
 
     Raises:
-        ArgumentError: If it has another form, or an input does not have an axis.
+        ArgumentError: If it has a different form, or an axis does not exist.
     """
     if not isinstance(dynamic_axes, Mapping):
-        raise _wrong(f"expected a dict by names of inputs and outputs, got {dynamic_axes!r}")
+        raise _spec_error(f"expected a dict by names of inputs and outputs, got {dynamic_axes!r}")
     leaves = list(read_shapes_by_parameter(inputs, None).leaves)
     found = GraphInputs.of(leaves, input_names, graph)
     outputs: dict[str, AxisNames] = {}
@@ -67,27 +67,27 @@ def read_dynamic_axes(
         leaf = leaves[index]
         named = {_axis(name, leaf.value, axis): dim for axis, dim in axes.items()}
         leaves[index] = with_spec(Leaf(leaf.parameter, leaf.path, leaf.value, {}), named)
-    return DynamicAxes(settled(leaves, inputs), outputs, found.known())
+    return DynamicAxes(checked_shapes(leaves, inputs), outputs, found.known())
 
 
-def _wrong(problem: str, hint: str | None = None) -> ArgumentError:
+def _spec_error(problem: str, hint: str | None = None) -> ArgumentError:
     return ArgumentError(_ARGUMENT, problem, hint=hint)
 
 
 def _axis_names(name: Any, spec: Any) -> AxisNames:
     if not isinstance(name, str):
-        raise _wrong(f"the key {name!r} is not the name of an input or output")
+        raise _spec_error(f"the key {name!r} is not the name of an input or output")
     if spec is None:
         return {}
-    # The older exporter's names, which is what those who list axes count on.
+    # Listed axes get the dim names of the TorchScript exporter of torch.onnx.
     named = {axis: f"{name}_dynamic_axes_{i + 1}" for i, axis in enumerate(spec)} if _is_list(spec) else spec
     if not isinstance(named, Mapping):
-        raise _wrong(f"{name!r} has {spec!r}", hint="pass {axis: name} or [axis, ...]")
+        raise _spec_error(f"the spec of {name!r} is {spec!r}", hint="pass {axis: name} or [axis, ...]")
     for axis, dim in named.items():
         if isinstance(axis, bool) or not isinstance(axis, int):
-            raise _wrong(f"{name!r} has {axis!r} for an axis", hint="pass {axis: name} or [axis, ...]")
+            raise _spec_error(f"the spec of {name!r} has the axis {axis!r}", hint="pass {axis: name} or [axis, ...]")
         if not isinstance(dim, str) or not dim:
-            raise _wrong(f"axis {axis} of {name!r} is called {dim!r}", hint="pass a non-empty string")
+            raise _spec_error(f"the name of axis {axis} of {name!r} is {dim!r}", hint="pass a non-empty string")
     return dict(named)
 
 
@@ -99,7 +99,7 @@ def _axis(name: str, value: Any, axis: int) -> int:
     rank = value.dim() if isinstance(value, torch.Tensor) else 0
     if not -rank <= axis < rank:
         shape = f"shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else "no shape"
-        raise _wrong(f"{name!r} has {shape}, so it has no axis {axis}")
+        raise _spec_error(f"{name!r} has {shape}, so it has no axis {axis}")
     return axis % rank
 
 
@@ -109,16 +109,16 @@ def name_output_dims(
     output_names: Sequence[str],
     names: tuple[dict[sympy.Symbol, str], dict[str, tuple[str, ...]]],
 ) -> tuple[dict[sympy.Symbol, str], dict[str, tuple[str, ...]]]:
-    """Names the dims of outputs that are sizes of their own, such as the number of found objects.
+    """Name the output dims that are symbols, such as the unbacked number of detected objects.
 
     Args:
         program: The captured program.
-        axes: What the user said; names of no output are left out here, ``name_computed_dims`` reports them.
-        output_names: The user's names for the first outputs; the others are called as torch.export calls them.
-        names: The dims that have a name already, and the names' aliases.
+        axes: The parsed ``dynamic_axes``; ``name_computed_dims`` reports names that do not match an output.
+        output_names: The user's names for the first outputs; the others keep torch.export's names.
+        names: The named symbols, and the aliases of their names.
 
     Raises:
-        ArgumentError: If an output does not have an axis.
+        ArgumentError: If an axis does not exist.
     """
     dim_names, aliases = dict(names[0]), dict(names[1])
     outputs = _outputs(program, output_names)
@@ -126,7 +126,7 @@ def name_output_dims(
         for axis, dim in axes.outputs.get(name, {}).items():
             symbol = _size(name, value, axis)
             if symbol is None or not symbol.is_symbol:
-                # Fixed by the model, or computed from other sizes.
+                # Static, or computed from other sizes.
                 continue
             if symbol not in dim_names:
                 dim_names[symbol] = _unused(dim, dim_names)
@@ -143,20 +143,20 @@ def name_computed_dims(
     *,
     strict: bool,
 ) -> dict[int, AxisNames]:
-    """Names the dims of outputs whose sizes are computed from other sizes, such as the number of anchors.
+    """Name the output dims whose sizes are expressions of other sizes, such as the number of anchors.
 
     Args:
         program: The captured program.
-        axes: What the user said, if anything.
-        output_names: The user's names for the first outputs; the others are called as torch.export calls them.
-        names: The names of dims and their aliases. A size that is computed from these is called none of them.
-        strict: Whether a name in ``axes`` that belongs to neither an input nor an output is an error, not a warning.
+        axes: The parsed ``dynamic_axes``, or None.
+        output_names: The user's names for the first outputs; the others keep torch.export's names.
+        names: The names of symbols and their aliases, which a computed size cannot use.
+        strict: Raise an error instead of a warning for a name that is neither an input nor an output.
 
     Returns:
-        Position among the user's outputs to axis to name.
+        Index of the user output to axis to name.
 
     Raises:
-        ArgumentError: With ``strict``, if a name belongs to neither an input nor an output.
+        ArgumentError: With ``strict``, if a name is neither an input nor an output.
     """
     if axes is None:
         return {}
@@ -181,19 +181,19 @@ def _check_known(axes: DynamicAxes, outputs: Mapping[str, Any], strict: bool) ->
     problem = f"{', '.join(map(repr, unknown))} is neither an input nor an output"
     hint = f"the inputs are: {axes.inputs}; the outputs are: {', '.join(outputs) or 'none'}"
     if strict:
-        raise _wrong(problem, hint)
-    # Scripts for torch.onnx name outputs that not all of their models have.
-    warnings.warn(f"{_ARGUMENT}: {problem}, and is left out\nhint: {hint}", UserWarning, stacklevel=6)
+        raise _spec_error(problem, hint)
+    # Scripts for torch.onnx name outputs that some of their models do not have.
+    warnings.warn(f"{_ARGUMENT}: {problem} and is ignored\nhint: {hint}", UserWarning, stacklevel=6)
 
 
 def _size(name: str, value: Any, axis: int) -> sympy.Expr | None:
-    """The expression of an output's size along an axis; None if it is a number."""
+    """The expression of an output's size along an axis; None if it is a constant."""
     size = value.shape[_axis(name, value, axis)] if isinstance(value, torch.Tensor) else None
     return size.node.expr if isinstance(size, torch.SymInt) else None
 
 
 def _outputs(program: ExportedProgram, output_names: Sequence[str]) -> dict[str, tuple[int, Any]]:
-    """Name to position among the user's outputs, and to value, of those that are not None."""
+    """Name to index and value of the user's outputs that are not None."""
     (node,) = program.graph.find_nodes(op="output")
     own = [
         argument

@@ -1,4 +1,4 @@
-"""Dynamic dims from examples: what differs between calls of a model is dynamic."""
+"""Inference of dynamic dims from several calls of a model: sizes that differ between calls are dynamic."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ...errors import ArgumentError
 from ..inputs.example_inputs import BoundInputs, expand_var_keyword
 from ..inputs.input_names import graph_names
 from ..inputs.pytree_objects import flatten_objects, unflatten_objects
-from .dynamic_shapes import Leaf, fill, is_counter, read_shapes_by_parameter
+from .dynamic_shapes import Leaf, is_counter, read_shapes_by_parameter, specs_like
 
 __all__ = ["AlignedCalls", "DimNames", "ExampleCall", "align_calls", "align_more_inputs"]
 
@@ -23,22 +23,22 @@ ExampleCall: TypeAlias = tuple[tuple[Any, ...], Mapping[str, Any]]
 """Positional and keyword arguments of one call."""
 
 Sizes: TypeAlias = tuple[int | None, ...]
-"""A size in every call, None where the tensor was not given."""
+"""The size of a dim in every call; None if the call does not pass the tensor."""
 
 DimNames: TypeAlias = dict[int | None, str]
-"""Names of dynamic axes; the key None stands for the value of an int."""
+"""Dynamic axis to dim name; the key None is the value of an int."""
 
 
 @dataclass(frozen=True)
 class AlignedCalls:
-    """Several calls of one model, leaf by leaf.
+    """Several calls of one model, aligned leaf by leaf.
 
     Attributes:
-        signature: Of the method that is called.
-        inputs: The call that has all the tensors, without the keywords that say what is so by default.
-        leaves: Its leaves.
-        calls: For every call the values of its leaves by label; what was not given is not in it.
-        argument: What to call the examples in messages.
+        signature: Signature of the called method.
+        inputs: The call with all tensors, without keywords that have their default value in every call.
+        leaves: The leaves of ``inputs``.
+        calls: Per call, leaf label to value, without the missing leaves.
+        argument: Name of the examples in messages.
     """
 
     signature: Signature
@@ -48,10 +48,10 @@ class AlignedCalls:
     argument: str
 
     def dims(self, batch: Callable[[Leaf], bool] | None = None) -> list[DimNames]:
-        """The dynamic dims of every leaf. DimNames that have the same size in every call share a name.
+        """Infer the dynamic dims of every leaf. Dims with the same size in every call share a name.
 
         Args:
-            batch: Tells whether the first axis of a tensor is the batch, dynamic even if the calls have one size of it.
+            batch: Predicate of the tensors whose first axis is the batch, which is always dynamic.
         """
         names = dict(zip((leaf.label for leaf in self.leaves), graph_names(self.leaves), strict=True))
         named: dict[Sizes, str] = {}
@@ -64,12 +64,12 @@ class AlignedCalls:
                 if is_batch and first_batch is None:
                     first_batch = sizes
                     named[sizes] = "batch"
-                if is_batch and first_batch is not None and _may_be_equal(sizes, first_batch):
+                if is_batch and first_batch is not None and _are_compatible(sizes, first_batch):
                     dims[axis] = "batch"
                 elif is_batch or len(set(sizes) - {None}) > 1:
                     place = names[leaf.label]
-                    # A tensor that some calls do not give shares a name if the others do not speak against it.
-                    same = next((known for known in named if _may_be_equal(sizes, known)), sizes)
+                    # If some calls do not pass the tensor, the sizes in the others decide.
+                    same = next((known for known in named if _are_compatible(sizes, known)), sizes)
                     dims[axis] = named.setdefault(same, place if axis is None else f"{place}_dim_{axis}")
             found.append(dims)
         return found
@@ -83,11 +83,11 @@ class AlignedCalls:
             yield None, tuple(values)
 
     def dynamic_shapes(self, dims: Sequence[DimNames]) -> dict[str, Any]:
-        """``dims`` by name of ``forward``'s parameters, as torch.export takes it."""
+        """Convert ``dims`` to the ``dynamic_shapes`` argument of torch.export, by parameter of ``forward``."""
         inputs = self.inputs
         specs = iter(_spec(leaf, of_leaf) for leaf, of_leaf in zip(self.leaves, dims, strict=True))
-        args = [fill(value, specs) for value in inputs.args]
-        kwargs = {key: fill(value, specs) for key, value in inputs.kwargs.items()}
+        args = [specs_like(value, specs) for value in inputs.args]
+        kwargs = {key: specs_like(value, specs) for key, value in inputs.kwargs.items()}
         shapes = dict(inputs.signature.bind(*args, **kwargs).arguments)
         if inputs.var_keyword is not None:
             extra = {key: shapes.pop(key) for key in inputs.kwargs if key not in self.signature.parameters}
@@ -96,18 +96,21 @@ class AlignedCalls:
         return shapes
 
     def arguments(self, leaves: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Positional and keyword arguments with other leaves."""
+        """Positional and keyword arguments of a call with the given leaves."""
         spec = pytree.tree_structure((self.inputs.args, dict(self.inputs.kwargs)))
         plain = pytree.tree_unflatten(leaves, spec)
         args, kwargs = plain if self.inputs.objects is None else unflatten_objects(self.inputs.objects, plain)
         return args, kwargs
 
     def complete(self, values: Mapping[str, Any], dims: Sequence[DimNames]) -> tuple[list[Any], int]:
-        """The leaves of one call, an empty tensor for each that is not given, and how many those are.
+        """Fill the missing leaves of a call with empty tensors.
 
         Args:
-            values: The leaves that are given, by label.
-            dims: The dynamic dims: the last one of an empty tensor is 0.
+            values: Leaf label to value of the call.
+            dims: The dynamic dims; the last dynamic dim of an empty tensor is 0.
+
+        Returns:
+            The leaves, and the number of missing tensors.
         """
         sizes = {
             name: values[leaf.label].shape[axis]
@@ -127,8 +130,8 @@ class AlignedCalls:
             leaves.append(leaf.value.new_zeros(shape))
         return leaves, missing
 
-    def best(self) -> Mapping[str, Any]:
-        """The call to export with: a size of 1 may be traced as if it were the only one."""
+    def call_to_export(self) -> Mapping[str, Any]:
+        """The call to use as the example: the one with the fewest dynamic sizes of 1, which torch may specialize."""
         dims = self.dims()
 
         def rank(values: Mapping[str, Any]) -> tuple[int, int]:
@@ -143,84 +146,88 @@ class AlignedCalls:
 
         return min(self.calls, key=rank)
 
-    def read(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The leaves of another call by label.
+    def leaves_of(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Leaf label to value of another call.
 
         Raises:
-            ArgumentError: If they are not among those of the aligned calls.
+            ArgumentError: If the leaves do not match those of the aligned calls.
         """
-        told = {*self.inputs.kwargs, *_told(self.signature, [(args, kwargs)])}
-        inputs = _bound(self.signature, (args, _kept(self.signature, kwargs, told)), self.argument, partial=True)
+        explicit = {*self.inputs.kwargs, *_explicit_keywords(self.signature, [(args, kwargs)])}
+        inputs = _bind_call(
+            self.signature, (args, _keep_keywords(self.signature, kwargs, explicit)), self.argument, partial=True
+        )
         leaves = read_shapes_by_parameter(inputs, None).leaves
-        _check_covered(self.inputs, self.leaves, leaves, self.argument)
+        _check_structure(self.inputs, self.leaves, leaves, self.argument)
         for leaf in self.leaves:
-            _check_alike(leaf, [other.value for other in leaves if other.label == leaf.label], self.argument)
+            _check_same_type(leaf, [other.value for other in leaves if other.label == leaf.label], self.argument)
         return _values(leaves)
 
 
 def align_calls(
     signature: Signature, calls: Sequence[ExampleCall], argument: str, if_missing: Mapping[str | int, Any] | None = None
 ) -> AlignedCalls:
-    """Finds out what belongs together in several calls.
+    """Align several calls of a method by leaf.
 
-    A keyword that is None, or an int, float, bool or string, says nothing if it is the default of its parameter.
+    A keyword that is None, an int, float, bool or string is ignored if it has the default value of its parameter.
 
     Args:
-        signature: Of the method that is called.
+        signature: Signature of the called method.
         calls: The arguments of the calls.
-        argument: What to call the calls in messages.
-        if_missing: Values of parameters, by name or position, for the calls that do not give them.
+        argument: Name of the calls in messages.
+        if_missing: Values of parameters, by name or position, for the calls that do not pass them.
 
     Raises:
-        ArgumentError: If no call has all the tensors, or a tensor has two ranks or dtypes, or a number that is no int,
-            a bool or a string has two values.
+        ArgumentError: If no call has all the tensors, a tensor has two ranks or dtypes, or a float, bool or string has
+            two values.
     """
     calls = [_with_missing(signature, call, if_missing or {}) for call in calls]
-    told = _told(signature, calls)
-    bound = [_bound(signature, (args, _kept(signature, kwargs, told)), argument) for args, kwargs in calls]
+    explicit = _explicit_keywords(signature, calls)
+    bound = [
+        _bind_call(signature, (args, _keep_keywords(signature, kwargs, explicit)), argument) for args, kwargs in calls
+    ]
     every = [read_shapes_by_parameter(inputs, None).leaves for inputs in bound]
     counts = [(sum(isinstance(leaf.value, torch.Tensor) for leaf in leaves), len(leaves)) for leaves in every]
     most = counts.index(max(counts))
     inputs, leaves = bound[most], every[most]
     values = tuple(_values(others) for others in every)
     for others in every:
-        _check_covered(inputs, leaves, others, argument)
+        _check_structure(inputs, leaves, others, argument)
     for leaf in leaves:
-        _check_alike(leaf, [of_call[leaf.label] for of_call in values if leaf.label in of_call], argument)
+        _check_same_type(leaf, [of_call[leaf.label] for of_call in values if leaf.label in of_call], argument)
     return AlignedCalls(signature, inputs, leaves, values, argument)
 
 
 def align_more_inputs(
     inputs: BoundInputs, leaves: tuple[Leaf, ...], calls: Sequence[ExampleCall], argument: str
 ) -> AlignedCalls:
-    """The calls beside the one that ``inputs`` belongs to.
+    """Align additional calls with the example inputs.
 
     Args:
-        inputs: The inputs of the first call.
-        leaves: Its leaves.
-        calls: The others.
-        argument: What to call these in messages.
+        inputs: The example inputs, the first call.
+        leaves: The leaves of ``inputs``.
+        calls: The additional calls.
+        argument: Name of the additional calls in messages.
 
     Raises:
-        ArgumentError: If they do not fit the first one.
+        ArgumentError: If a call does not match the structure of the example inputs.
     """
     signature = inputs.signature
-    told = {*inputs.kwargs, *_told(signature, calls)}
+    explicit = {*inputs.kwargs, *_explicit_keywords(signature, calls)}
     values = [_values(leaves)]
     for args, kwargs in calls:
-        bound = _bound(signature, (args, _kept(signature, kwargs, told)), argument, partial=True)
+        bound = _bind_call(signature, (args, _keep_keywords(signature, kwargs, explicit)), argument, partial=True)
         others = read_shapes_by_parameter(bound, None).leaves
         unknown = _by_argument(bound, others).keys() - _by_argument(inputs, leaves).keys()
         if unknown:
             raise ArgumentError(
                 argument,
                 f"{min(unknown)!r} is not among args and kwargs",
-                hint="args and kwargs are the first example, and must have every input of the others",
+                hint="args and kwargs are the first example and must have every input of the others",
             )
-        _check_covered(inputs, leaves, others, argument)
+        _check_structure(inputs, leaves, others, argument)
         values.append(_values(others))
     for leaf in leaves:
-        _check_alike(leaf, [of_call[leaf.label] for of_call in values if leaf.label in of_call], argument)
+        _check_same_type(leaf, [of_call[leaf.label] for of_call in values if leaf.label in of_call], argument)
     return AlignedCalls(signature, inputs, leaves, tuple(values), argument)
 
 
@@ -230,7 +237,7 @@ def _spec(leaf: Leaf, dims: DimNames) -> Any:
     return dims.get(None)
 
 
-def _may_be_equal(sizes: Sizes, others: Sizes) -> bool:
+def _are_compatible(sizes: Sizes, others: Sizes) -> bool:
     return all(one == other or None in (one, other) for one, other in zip(sizes, others, strict=True))
 
 
@@ -243,20 +250,20 @@ def _is_constant(value: Any) -> bool:
 
 
 def _values(leaves: Sequence[Leaf]) -> dict[str, Any]:
-    return {leaf.label: leaf.value for leaf in leaves if _says_something(leaf)}
+    return {leaf.label: leaf.value for leaf in leaves if _has_value(leaf)}
 
 
-def _says_something(leaf: Leaf) -> bool:
-    """None does not, and neither does an object without tensors, such as the empty cache of a first call."""
+def _has_value(leaf: Leaf) -> bool:
+    """Whether a leaf is a tensor, number or string; not None or the empty cache of a first call."""
     return isinstance(leaf.value, torch.Tensor | int | float | str)
 
 
-def _bound(signature: Signature, call: ExampleCall, argument: str, *, partial: bool = False) -> BoundInputs:
+def _bind_call(signature: Signature, call: ExampleCall, argument: str, *, partial: bool = False) -> BoundInputs:
     args, kwargs = call
     try:
         (signature.bind_partial if partial else signature.bind)(*args, **kwargs)
     except TypeError as error:
-        raise ArgumentError(argument, f"a call does not fit the signature {signature}: {error}") from error
+        raise ArgumentError(argument, f"a call does not match the signature {signature}: {error}") from error
     given = (args, kwargs)
     args, kwargs = plain = flatten_objects(given)
     return BoundInputs(args, kwargs, *expand_var_keyword(signature, kwargs), None if plain is given else given)
@@ -268,13 +275,13 @@ def _with_missing(signature: Signature, call: ExampleCall, if_missing: Mapping[s
     given = {**signature.bind_partial(*args, **kwargs).arguments, **kwargs}
     missing = {names[key] if isinstance(key, int) else key: value for key, value in if_missing.items()}
     missing = {name: value for name, value in missing.items() if given.get(name) is None}
-    # A None that was given by position makes room.
+    # A positional None counts as missing.
     positional = [missing.pop(name, value) for name, value in zip(names, args, strict=False)]
     return (*positional, *args[len(names) :]), {**kwargs, **missing}
 
 
-def _told(signature: Signature, calls: Sequence[ExampleCall]) -> Collection[str]:
-    """The keywords that say something else than the default in one of the calls."""
+def _explicit_keywords(signature: Signature, calls: Sequence[ExampleCall]) -> Collection[str]:
+    """Names of the keywords with a value other than the default in at least one call."""
     return {
         name
         for _, kwargs in calls
@@ -290,13 +297,13 @@ def _is_default(parameter: Parameter | None, value: Any) -> bool:
     return _is_constant(value) and type(value) is type(default) and bool(value == default)
 
 
-def _kept(signature: Signature, kwargs: Mapping[str, Any], told: Collection[str]) -> dict[str, Any]:
-    """The keywords in the order of the signature, with the defaults of numbers that other calls give."""
+def _keep_keywords(signature: Signature, kwargs: Mapping[str, Any], explicit: Collection[str]) -> dict[str, Any]:
+    """Select the explicit keywords, in the order of the signature; add defaults of constants that other calls pass."""
     order = [*signature.parameters, *kwargs]
     kept = {}
     for name in dict.fromkeys(order):
         parameter = signature.parameters.get(name)
-        if name not in told or (name in kwargs and kwargs[name] is None and _is_default(parameter, None)):
+        if name not in explicit or (name in kwargs and kwargs[name] is None and _is_default(parameter, None)):
             continue
         if name in kwargs:
             kept[name] = kwargs[name]
@@ -305,8 +312,8 @@ def _kept(signature: Signature, kwargs: Mapping[str, Any], told: Collection[str]
     return kept
 
 
-def _check_covered(inputs: BoundInputs, known: Sequence[Leaf], given: Sequence[Leaf], argument: str) -> None:
-    """An argument of a call has all the leaves that it has in the call with the most tensors, or none of them."""
+def _check_structure(inputs: BoundInputs, known: Sequence[Leaf], given: Sequence[Leaf], argument: str) -> None:
+    """Check that an argument has all the leaves that it has in the call with the most tensors, or none of them."""
     expected, found = _by_argument(inputs, known), _by_argument(inputs, given)
     for name, leaves in found.items():
         labels = [leaf.label for leaf in leaves]
@@ -315,22 +322,22 @@ def _check_covered(inputs: BoundInputs, known: Sequence[Leaf], given: Sequence[L
                 argument,
                 "At least one call to the observed model must contain all the named arguments: "
                 f"{name!r} is not in the call with the most tensors, which has {', '.join(expected)}",
-                hint="give a value for it in value_if_missing, or make one call with everything",
+                hint="set its value in value_if_missing, or make one call with all arguments",
             )
         others = [leaf.label for leaf in expected[name]]
-        if labels != others and any(map(_says_something, leaves)):
+        if labels != others and any(map(_has_value, leaves)):
             positional = inputs.names()
-            what = f"Positional argument {positional.index(name)}" if name in positional else f"Named argument {name!r}"
+            kind = f"Positional argument {positional.index(name)}" if name in positional else f"Named argument {name!r}"
             raise ArgumentError(
                 argument,
-                f"{what} has {len(labels)} tensors in one call and {len(others)} in another: "
+                f"{kind} has {len(labels)} tensors in one call and {len(others)} in another: "
                 f"{', '.join(labels)}; {', '.join(others)}",
                 hint="containers must have the same elements in every call, or none",
             )
 
 
 def _by_argument(inputs: BoundInputs, leaves: Sequence[Leaf]) -> dict[str, list[Leaf]]:
-    """Leaves by argument: a parameter, or one element of ``*args``."""
+    """Group the leaves by argument: a parameter, or an element of ``*args``."""
     variable = next((p.name for p in inputs.signature.parameters.values() if p.kind == Parameter.VAR_POSITIONAL), None)
     found: dict[str, list[Leaf]] = {}
     for leaf in leaves:
@@ -338,10 +345,10 @@ def _by_argument(inputs: BoundInputs, leaves: Sequence[Leaf]) -> dict[str, list[
         if name == variable:
             name += leaf.path.partition("]")[0] + "]"
         found.setdefault(name, []).append(leaf)
-    return {name: found[name] for name in found if any(map(_says_something, found[name]))}
+    return {name: found[name] for name in found if any(map(_has_value, found[name]))}
 
 
-def _check_alike(leaf: Leaf, values: Sequence[Any], argument: str) -> None:
+def _check_same_type(leaf: Leaf, values: Sequence[Any], argument: str) -> None:
     for value in values:
         if isinstance(value, torch.Tensor) and isinstance(leaf.value, torch.Tensor):
             if value.dim() == leaf.value.dim() and value.dtype == leaf.value.dtype:
@@ -354,5 +361,5 @@ def _check_alike(leaf: Leaf, values: Sequence[Any], argument: str) -> None:
             raise ArgumentError(
                 argument,
                 f"Two calls were made with different constant values: {leaf.label} is {leaf.value!r} and {value!r}",
-                hint="it becomes part of the model; observe calls with one value of it",
+                hint="it becomes a constant of the program; observe calls with the same value",
             )

@@ -1,6 +1,6 @@
-"""``dynamic_shapes``, read against the inputs it is about.
+"""Parsing of ``dynamic_shapes`` against the structure of the example inputs.
 
-What a tuple means, axes of a tensor or elements of a tuple of tensors, is decided by the input it stands for. The
+The input at the same place decides whether a tuple lists the axes of a tensor or the elements of a container. The
 result is flat: one record per leaf of the inputs.
 """
 
@@ -22,20 +22,21 @@ from ..inputs.pytree_objects import COUNTERS
 from .object_specs import object_part_specs
 
 __all__ = [
+    "DimHint",
     "DimSpec",
     "DynamicShapes",
     "Leaf",
     "SharedDim",
     "check_example",
-    "fill",
+    "checked_shapes",
     "is_counter",
     "read_shapes_by_parameter",
-    "settled",
+    "specs_like",
     "with_spec",
 ]
 
 DimHint = type(Dim.DYNAMIC)
-"""The type of ``Dim.AUTO``, ``Dim.DYNAMIC`` and ``Dim.STATIC``; torch gives it no public name."""
+"""The type of ``Dim.AUTO``, ``Dim.DYNAMIC`` and ``Dim.STATIC``, which has no public name in torch."""
 
 DimSpec = Any
 """A name (str), a ``Dim`` or a ``DimHint``."""
@@ -43,14 +44,14 @@ DimSpec = Any
 
 @dataclass(frozen=True)
 class Leaf:
-    """One leaf of the inputs.
+    """One leaf of the inputs with its specs.
 
     Attributes:
         parameter: The parameter of ``forward``, or the keyword, that it belongs to.
-        path: Where in it: ``""``, ``[0]``, ``['mask']``.
+        path: Pytree path inside of the parameter: ``""``, ``[0]``, ``['mask']``.
         value: The example (a fake tensor for an ExportedProgram).
-        dims: Specs by axis, in the order of the axes; the key None stands for the value of an int.
-        fixed: DynamicAxes of which the user said that they are static.
+        dims: Specs of the dynamic axes, in the order of the axes; the key None is the value of an int.
+        fixed: Axes that the user declared static.
     """
 
     parameter: str
@@ -61,18 +62,18 @@ class Leaf:
 
     @property
     def label(self) -> str:
-        """What to call it in messages."""
+        """Name of the leaf in messages: ``x['mask']``."""
         return self.parameter + self.path
 
 
 @dataclass(frozen=True)
 class SharedDim:
-    """Several dims with one name and, in every example, one size.
+    """Dims with the same name and, in every example, the same size.
 
     Attributes:
         name: The name.
         sizes: The size in each example.
-        places: Position among the leaves of the inputs, and axis; None is the value of an int.
+        places: Leaf index and axis of each dim; the axis None is the value of an int.
     """
 
     name: str
@@ -82,12 +83,12 @@ class SharedDim:
 
 @dataclass(frozen=True)
 class DynamicShapes:
-    """What the user wants of the sizes.
+    """The user's dynamic shape specification, by leaf.
 
     Attributes:
-        leaves: One per leaf of ``(args, kwargs)``, in that order, which is the order of the graph inputs.
-        inputs: The inputs they belong to.
-        shared: Dims that have one name, and one size in every example.
+        leaves: One per leaf of ``(args, kwargs)``, in the order of the graph inputs.
+        inputs: The inputs that the leaves belong to.
+        shared: Groups of dims with the same name and the same size in every example.
     """
 
     leaves: tuple[Leaf, ...]
@@ -96,14 +97,14 @@ class DynamicShapes:
 
     @property
     def is_static(self) -> bool:
-        """Whether every size stays as in the examples."""
+        """Whether no dim is dynamic."""
         return not any(leaf.dims for leaf in self.leaves)
 
     def for_torch(self, dim_of: Callable[[DimSpec], Any]) -> dict[str, Any] | None:
-        """``dynamic_shapes`` as torch.export takes it.
+        """Convert to the ``dynamic_shapes`` argument of torch.export.
 
         Args:
-            dim_of: What to pass to torch for a spec.
+            dim_of: Conversion of a spec to that of torch.export.
         """
         if self.is_static:
             return None
@@ -113,19 +114,21 @@ class DynamicShapes:
             else {axis: dim_of(spec) for axis, spec in leaf.dims.items()} or None
             for leaf in self.leaves
         )
-        args = [fill(value, specs) for value in self.inputs.args]
-        kwargs = {key: fill(value, specs) for key, value in self.inputs.kwargs.items()}
+        args = [specs_like(value, specs) for value in self.inputs.args]
+        kwargs = {key: specs_like(value, specs) for key, value in self.inputs.kwargs.items()}
         return dict(self.inputs.signature.bind(*args, **kwargs).arguments)
 
 
 class _Node(NamedTuple):
+    """One level of a pytree: the keys and values of its children, and a function that builds a like node of specs."""
+
     keys: list[str]
     values: list[Any]
     rebuild: Callable[[list[Any]], Any]
 
 
 def _children(value: Any) -> _Node | None:
-    """One level of a pytree, or None for a leaf. ``rebuild`` makes what torch.export expects in the place of it."""
+    """One level of a pytree, or None for a leaf. ``rebuild`` returns the container of specs for torch.export."""
     kind = pytree._get_node_type(value)
     definition = pytree.SUPPORTED_NODES.get(kind)
     if definition is None:
@@ -137,46 +140,46 @@ def _children(value: Any) -> _Node | None:
         keys = [pytree.keystr((key,)) for key, _ in definition.flatten_with_keys_fn(value)[0]]
     if kind in pytree.BUILTIN_TYPES:
         return _Node(keys, values, lambda specs: definition.unflatten_fn(specs, context))
-    # torch.export wants the flattened form of other classes: they may not be able to hold anything but tensors.
+    # torch.export takes the flattened form of other classes, since they may only accept tensors.
     return _Node(keys, values, list)
 
 
-def fill(value: Any, specs: Iterator[Any]) -> Any:
-    """One spec after the other in the places of the leaves of ``value``, in the form torch.export expects."""
+def specs_like(value: Any, specs: Iterator[Any]) -> Any:
+    """Arrange specs in the structure of ``value``, one per leaf, in the form that torch.export expects."""
     node = _children(value)
     if node is None:
         return next(specs)
-    return node.rebuild([fill(child, specs) for child in node.values])
+    return node.rebuild([specs_like(child, specs) for child in node.values])
 
 
 def read_shapes_by_parameter(inputs: BoundInputs, dynamic_shapes: Any) -> DynamicShapes:
-    """Reads ``dynamic_shapes``.
+    """Parse ``dynamic_shapes`` with specs by parameter of ``forward``.
 
     Raises:
-        ArgumentError: If it does not fit the inputs; it lists what there is.
+        ArgumentError: If the specs do not match the structure of the inputs.
     """
-    reader = _Reader(inputs.flattened_object_ids())
+    reader = _LeafCollector(inputs.flattened_object_ids())
     arg_specs, kwarg_specs = _by_parameter(inputs, dynamic_shapes)
     for name, value, spec in zip(inputs.names(), inputs.args, arg_specs, strict=True):
         parameter, bracket, rest = name.partition("[")
         reader.read(value, spec, parameter, bracket + rest)
     for name, value in inputs.kwargs.items():
         reader.read(value, kwarg_specs[name], name, "")
-    return settled(reader.leaves, inputs)
+    return checked_shapes(reader.leaves, inputs)
 
 
-def settled(leaves: Sequence[Leaf], inputs: BoundInputs) -> DynamicShapes:
-    """The shapes, once every spec has been read.
+def checked_shapes(leaves: Sequence[Leaf], inputs: BoundInputs) -> DynamicShapes:
+    """Build DynamicShapes from leaves with their specs, and check Dims that several axes share.
 
     Raises:
-        ArgumentError: If axes that share a Dim have several sizes.
+        ArgumentError: If axes that share a Dim have different sizes.
     """
     _check_shared(leaves)
     return DynamicShapes(_with_counters(leaves), inputs)
 
 
 def _with_counters(leaves: Sequence[Leaf]) -> tuple[Leaf, ...]:
-    """A cache's counter of tokens is as dynamic as the tensors beside it."""
+    """Make the token counters of a cache dynamic if a tensor of the same cache layer is."""
 
     def place(leaf: Leaf) -> tuple[str, str]:
         return leaf.parameter, leaf.path.rpartition(".")[0]
@@ -189,13 +192,13 @@ def _with_counters(leaves: Sequence[Leaf]) -> tuple[Leaf, ...]:
 
 
 def is_counter(leaf: Leaf) -> bool:
-    """Whether a leaf is the number of tokens in a cache."""
+    """Whether a leaf is the token counter of a cache."""
     name = leaf.path.rpartition(".")[2].removesuffix("']")
     return name in COUNTERS and isinstance(leaf.value, int)
 
 
 def _check_shared(leaves: Sequence[Leaf]) -> None:
-    """One Dim on two axes says that they are always equal; the examples have to be, then."""
+    """Check that axes with the same Dim have the same size in the example."""
     first: dict[str, tuple[str, int]] = {}
     for leaf in leaves:
         for axis, spec in leaf.dims.items():
@@ -204,13 +207,13 @@ def _check_shared(leaves: Sequence[Leaf]) -> None:
             place = f"axis {axis} of {leaf.label}"
             other, expected = first.setdefault(spec.__name__, (place, size))
             if size != expected:
-                raise _wrong(
+                raise _spec_error(
                     f"Dim {spec.__name__!r} is {expected} on {other}, but {size} on {place}",
-                    hint="one Dim means one size; use two Dims, or names as strings",
+                    hint="axes with the same Dim must have the same size; use two Dims, or names as strings",
                 )
 
 
-def _wrong(problem: str, hint: str | None = None) -> ArgumentError:
+def _spec_error(problem: str, hint: str | None = None) -> ArgumentError:
     return ArgumentError("dynamic_shapes", problem, hint=hint)
 
 
@@ -222,7 +225,7 @@ def _by_parameter(inputs: BoundInputs, shapes: Any) -> tuple[list[Any], dict[str
         return _from_mapping(inputs, shapes)
     if isinstance(shapes, tuple | list):
         return _from_sequence(inputs, list(shapes))
-    raise _wrong(f"expected a dict, a tuple or a list, got {shapes!r}")
+    raise _spec_error(f"expected a dict, a tuple or a list, got {shapes!r}")
 
 
 def _from_mapping(inputs: BoundInputs, shapes: Mapping[Any, Any]) -> tuple[list[Any], dict[str, Any]]:
@@ -234,12 +237,13 @@ def _from_mapping(inputs: BoundInputs, shapes: Mapping[Any, Any]) -> tuple[list[
     unknown = [key for key in shapes if key not in arguments]
     if unknown:
         known = ", ".join(inputs.signature.parameters)
-        what = "is no parameter of forward"
+        problem = "is not a parameter of forward"
         if unknown[0] in inputs.signature.parameters:
-            what = "is not among the example inputs"
-        raise _wrong(
-            f"{unknown[0]!r} {what}",
-            hint=f"the keys are names of forward's parameters: {known}; given are: {', '.join(arguments) or 'none'}",
+            problem = "is not among the example inputs"
+        raise _spec_error(
+            f"{unknown[0]!r} {problem}",
+            hint=f"the keys are names of forward's parameters: {known}; "
+            f"the example has: {', '.join(arguments) or 'none'}",
         )
     specs: list[Any] = []
     for parameter in inputs.signature.parameters.values():
@@ -247,17 +251,19 @@ def _from_mapping(inputs: BoundInputs, shapes: Mapping[Any, Any]) -> tuple[list[
             break
         spec = shapes.get(parameter.name)
         if parameter.kind == Parameter.VAR_POSITIONAL:
-            specs.extend(_elements(parameter.name, spec, len(inputs.args) - len(specs)))
+            specs.extend(_var_positional_specs(parameter.name, spec, len(inputs.args) - len(specs)))
         else:
             specs.append(spec)
     return specs, {name: shapes.get(name) for name in inputs.kwargs}
 
 
-def _elements(name: str, spec: Any, count: int) -> list[Any]:
+def _var_positional_specs(name: str, spec: Any, count: int) -> list[Any]:
     if spec is None:
         return [None] * count
     if not isinstance(spec, tuple | list) or len(spec) != count:
-        raise _wrong(f"*{name} has {count} inputs, but its spec is {spec!r}", hint=f"pass a tuple of {count} specs")
+        raise _spec_error(
+            f"*{name} has {count} inputs, but its spec is {spec!r}", hint=f"pass a tuple of {count} specs"
+        )
     return list(spec)
 
 
@@ -275,25 +281,25 @@ def _from_sequence(inputs: BoundInputs, shapes: list[Any]) -> tuple[list[Any], d
         return shapes, dict.fromkeys(inputs.kwargs)
     if len(shapes) == count + len(inputs.kwargs):
         return shapes[:count], dict(zip(inputs.kwargs, shapes[count:], strict=True))
-    raise _wrong(
+    raise _spec_error(
         f"it has {len(shapes)} elements, but there are {len(names)} inputs: {', '.join(names)}",
         hint="pass one spec per input, None where all sizes are static, or a dict by parameter name",
     )
 
 
-class _Reader:
-    """Walks inputs and specs together and collects the leaves."""
+class _LeafCollector:
+    """Traversal of inputs and specs in parallel that collects the leaves."""
 
     def __init__(self, flattened_object_ids: Collection[int]) -> None:
         self.leaves: list[Leaf] = []
-        self._stand_ins = flattened_object_ids
+        self._object_ids = flattened_object_ids
 
     def read(self, value: Any, spec: Any, parameter: str, path: str) -> None:
         node = _children(value)
         if node is None:
             self.leaves.append(with_spec(Leaf(parameter, path, value, {}), spec))
             return
-        if id(value) in self._stand_ins:
+        if id(value) in self._object_ids:
             specs = object_part_specs(value, spec, parameter + path)
         else:
             specs = _child_specs(value, node, spec, parameter + path)
@@ -311,13 +317,13 @@ def _child_specs(value: Any, node: _Node, spec: Any, label: str) -> list[Any]:
         by_key: dict[Any, Any] = dict(spec)
         unknown = [key for key in by_key if key not in value]
         if unknown:
-            raise _wrong(f"{label} has no key {unknown[0]!r}", hint=f"its keys are: {', '.join(map(repr, value))}")
+            raise _spec_error(f"{label} has no key {unknown[0]!r}", hint=f"its keys are: {', '.join(map(repr, value))}")
         return [by_key.get(key) for key in value]
     if isinstance(spec, Mapping) and all(isinstance(key, str) for key in spec):
         fields = [key.lstrip(".") for key in node.keys]
         unknown = [key for key in spec if key not in fields]
         if unknown:
-            raise _wrong(f"{label} has no field {unknown[0]!r}", hint=f"a {kind} has: {', '.join(fields)}")
+            raise _spec_error(f"{label} has no field {unknown[0]!r}", hint=f"a {kind} has: {', '.join(fields)}")
         return [spec.get(name) for name in fields]
     if type(spec) is type(value) and not isinstance(spec, tuple | list):
         own = _children(spec)
@@ -326,34 +332,34 @@ def _child_specs(value: Any, node: _Node, spec: Any, label: str) -> list[Any]:
     if isinstance(spec, tuple | list) and not isinstance(value, Mapping):
         if len(spec) == count:
             return list(spec)
-        raise _wrong(f"{label} has {count} elements, but its spec has {len(spec)}: {spec!r}")
-    raise _wrong(
+        raise _spec_error(f"{label} has {count} elements, but its spec has {len(spec)}: {spec!r}")
+    raise _spec_error(
         f"{label} is a {kind}, but its spec is {spec!r}",
         hint=f"pass a spec of the same structure, with one entry for each of: {', '.join(node.keys)}",
     )
 
 
 def with_spec(leaf: Leaf, spec: Any) -> Leaf:
-    """The leaf with the dims that a spec gives to it.
+    """Apply a spec to a leaf.
 
     Raises:
-        ArgumentError: If the spec does not fit the leaf.
+        ArgumentError: If the spec does not match the leaf.
     """
     dims = _leaf_dims(leaf.value, spec, leaf.label)
-    dynamic = _only_dynamic(dims)
+    dynamic = _dynamic_only(dims)
     fixed = frozenset(axis for axis, dim in dims.items() if axis not in dynamic and dim is not None)
     return replace(leaf, dims=dynamic, fixed=fixed)
 
 
 def check_example(leaves: Sequence[Leaf], values: Sequence[Any]) -> None:
-    """Checks the sizes of another example against the specs.
+    """Check the sizes of an additional example against the specs.
 
     Args:
         leaves: The leaves of the inputs.
-        values: Their values in the other example; None where it does not give one.
+        values: Their values in the additional example; None for a missing one.
 
     Raises:
-        ArgumentError: If a size is not one that the spec allows.
+        ArgumentError: If a spec excludes a size of the example.
     """
     others = [
         replace(leaf, value=value)
@@ -374,15 +380,17 @@ def _leaf_dims(value: Any, spec: Any, label: str) -> dict[int | None, DimSpec]:
         return {}
     if isinstance(value, int | torch.SymInt) and not isinstance(value, bool):
         if isinstance(spec, Dim):
-            raise _wrong(f"{label} is an int, which can not be a Dim", hint=f"pass its name, {spec.__name__!r}")
+            raise _spec_error(
+                f"{label} is an int, whose spec cannot be a Dim", hint=f"pass its name, {spec.__name__!r}"
+            )
         if isinstance(spec, str | DimHint):
             return {None: spec}
         if isinstance(value, int) and spec == value:
             return {}
-        raise _wrong(f"{label} is the int {value}, but its spec is {spec!r}", hint="pass a name or Dim.DYNAMIC")
-    raise _wrong(
+        raise _spec_error(f"{label} is the int {value}, but its spec is {spec!r}", hint="pass a name or Dim.DYNAMIC")
+    raise _spec_error(
         f"{label} is a {type(value).__name__}, which has no dims, but its spec is {spec!r}",
-        hint="pass None for it: its value becomes part of the model",
+        hint="pass None: the value becomes a constant of the program",
     )
 
 
@@ -395,20 +403,22 @@ def _tensor_dims(tensor: torch.Tensor, spec: Any, label: str) -> dict[int | None
     if isinstance(spec, Mapping):
         for axis, dim in spec.items():
             if isinstance(axis, bool) or not isinstance(axis, int):
-                raise _wrong(f"{label} is a tensor, but its spec has the key {axis!r}", hint="the keys are axes")
+                raise _spec_error(f"{label} is a tensor, but its spec has the key {axis!r}", hint="the keys are axes")
             if not -rank <= axis < rank:
-                raise _wrong(
+                raise _spec_error(
                     f"{shape}, so it has no axis {axis}", hint=f"its axes are 0 to {rank - 1}" if rank else None
                 )
             if axis % rank in by_axis:
-                raise _wrong(f"axis {axis % rank} of {label} is given twice")
+                raise _spec_error(f"axis {axis % rank} of {label} is given twice")
             by_axis[axis % rank] = dim
     elif isinstance(spec, tuple | list):
         if len(spec) != rank:
-            raise _wrong(f"{shape}, but its spec has {len(spec)} entries: {spec!r}", hint="pass {axis: dim} instead")
+            raise _spec_error(
+                f"{shape}, but its spec has {len(spec)} entries: {spec!r}", hint="pass {axis: dim} instead"
+            )
         by_axis = dict(enumerate(spec))
     else:
-        raise _wrong(f"{label} is a tensor, but its spec is {spec!r}", hint="pass {axis: dim}")
+        raise _spec_error(f"{label} is a tensor, but its spec is {spec!r}", hint="pass {axis: dim}")
     for axis, dim in by_axis.items():
         _check_dim(tensor, axis, dim, label)
     return {axis: by_axis[axis] for axis in sorted(by_axis)}
@@ -418,23 +428,23 @@ def _check_dim(tensor: torch.Tensor, axis: int, dim: Any, label: str) -> None:
     size = tensor.shape[axis]
     if isinstance(dim, str):
         if not dim:
-            raise _wrong(f"the name of axis {axis} of {label} is empty")
+            raise _spec_error(f"the name of axis {axis} of {label} is empty")
     elif isinstance(dim, int) and not isinstance(dim, bool):
         if isinstance(size, int) and size != dim:
-            raise _wrong(f"axis {axis} of {label} is to be {dim}, but the example has {size}")
+            raise _spec_error(f"the spec of axis {axis} of {label} is {dim}, but the example has {size}")
     elif isinstance(dim, Dim | DimHint):
         low, high = dim.min, dim.max
         if isinstance(size, int) and ((low is not None and size < low) or (high is not None and size > high)):
-            raise _wrong(f"axis {axis} of {label} is to be in the range of {dim!r}, but the example has {size}")
+            raise _spec_error(f"the spec of axis {axis} of {label} is {dim!r}, but the example has {size}")
     elif dim is not None:
-        raise _wrong(
-            f"axis {axis} of {label} is given as {dim!r}",
+        raise _spec_error(
+            f"the spec of axis {axis} of {label} is {dim!r}",
             hint="pass a name, a torch.export.Dim, Dim.AUTO, Dim.DYNAMIC, Dim.STATIC, an int or None",
         )
 
 
-def _only_dynamic(dims: Mapping[int | None, Any]) -> dict[int | None, DimSpec]:
-    """Without the specs that say what is so anyway: a size not asked to be dynamic is static."""
+def _dynamic_only(dims: Mapping[int | None, Any]) -> dict[int | None, DimSpec]:
+    """Drop ints, None and ``Dim.STATIC``: dims are static by default."""
     return {
         axis: dim
         for axis, dim in dims.items()

@@ -1,4 +1,4 @@
-"""Specs of objects, such as caches, in the forms in which people write them."""
+"""Specs of objects, such as caches: by path, for all tensors, or as a list."""
 
 from __future__ import annotations
 
@@ -14,16 +14,21 @@ __all__ = ["object_part_specs"]
 
 
 def object_part_specs(parts: Mapping[str, Any], spec: Any, label: str) -> list[Any]:
-    """One spec for each tensor of an object; a pattern, or one spec for all, is not about numbers and 0-dim tensors.
+    """Distribute the spec of an object to its tensors.
+
+    A pattern, or one spec for all tensors, does not apply to numbers and 0-dim tensors.
 
     Args:
-        parts: The tensors by where they are in the object: ``0.key``, ``0.value``, ``1.key``.
-        spec: By these paths or patterns for them, ``{"*.key": {2: "past"}}``; or ``{axis: dim}`` for all of them; or
-            one spec for each, in pairs for each layer or as all keys and all values, which is how torch writes a cache.
-        label: What to call the object in messages.
+        parts: Path (``0.key``, ``0.value``, ``1.key``) to tensor.
+        spec: A mapping by path or pattern, ``{"*.key": {2: "past"}}``; or ``{axis: dim}`` for all tensors; or one spec
+            per tensor, in pairs by layer or as a list of all keys and a list of all values, torch's form for caches.
+        label: Name of the object in messages.
+
+    Returns:
+        One spec, or None, per tensor.
 
     Raises:
-        ArgumentError: If it is none of these, or if the order of several specs is not clear.
+        ArgumentError: If the spec has a different form, or the order of a list is ambiguous.
     """
     keys = list(parts)
     has_axes = {key: isinstance(part, torch.Tensor) and part.dim() > 0 for key, part in parts.items()}
@@ -35,14 +40,14 @@ def object_part_specs(parts: Mapping[str, Any], spec: Any, label: str) -> list[A
         return _by_path(has_axes, spec, label)
     if isinstance(spec, list | tuple):
         return _in_order(keys, spec, label)
-    raise _wrong(keys, label, f"its spec is {spec!r}")
+    raise _spec_error(keys, label, f"its spec is {spec!r}")
 
 
-def _wrong(keys: Sequence[str], label: str, problem: str) -> ArgumentError:
+def _spec_error(keys: Sequence[str], label: str, problem: str) -> ArgumentError:
     return ArgumentError(
         "dynamic_shapes",
         f"{label} is an object with {len(keys)} tensors, but {problem}",
-        hint="pass {axis: dim} for all of them, or a dict by paths and patterns, such as "
+        hint="pass {axis: dim} for all of them, or a dict by path or pattern, such as "
         f"{{'*': {{0: 'batch'}}}}; the paths are: {', '.join(keys)}",
     )
 
@@ -51,7 +56,7 @@ def _by_path(has_axes: Mapping[str, bool], spec: Mapping[Any, Any], label: str) 
     keys = list(has_axes)
     unknown = [path for path in spec if not any(fnmatchcase(key, str(path)) for key in keys)]
     if unknown:
-        raise _wrong(keys, label, f"none is at {unknown[0]!r}")
+        raise _spec_error(keys, label, f"no path matches {unknown[0]!r}")
     found: list[Any] = []
     for key in keys:
         patterns = [path for path in spec if has_axes[key] and fnmatchcase(key, str(path))]
@@ -66,7 +71,7 @@ def _in_order(keys: Sequence[str], spec: Sequence[Any], label: str) -> list[Any]
         rows = [list(part) for part in spec]
     direct = [one for row in rows for one in row]
     if len(direct) != len(keys):
-        raise _wrong(keys, label, f"its spec has {len(direct)}")
+        raise _spec_error(keys, label, f"its spec has {len(direct)}")
     if all(one == direct[0] for one in direct):
         return direct
     transposed = [one for column in zip(*rows, strict=True) for one in column]
@@ -75,6 +80,6 @@ def _in_order(keys: Sequence[str], spec: Sequence[Any], label: str) -> list[Any]
         return direct
     if len(rows) == 2 and len(rows[0]) == layers:
         if layers == 2 and direct != transposed:
-            raise _wrong(keys, label, "whether its spec is by layer, or keys before values, is not clear")
+            raise _spec_error(keys, label, "its spec is ambiguous: by layer, or keys before values")
         return transposed
-    raise _wrong(keys, label, f"its spec is {spec!r}")
+    raise _spec_error(keys, label, f"its spec is {spec!r}")

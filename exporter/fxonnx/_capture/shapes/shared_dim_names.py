@@ -1,4 +1,4 @@
-"""Names that the user gives to several dims: one symbolic dim, as long as the examples agree."""
+"""Dims with the same name: one symbolic dim if their sizes agree in the examples."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ __all__ = ["add_equality_guards", "differing_dims", "shared_dims"]
 
 
 def shared_dims(leaves: Sequence[Leaf], others: Sequence[Any] = ()) -> tuple[SharedDim, ...]:
-    """Groups the dims by name and by their sizes in the examples; groups of one dim are left out.
+    """Group the dims by name and by their sizes in the examples; groups of one dim are left out.
 
     Args:
         leaves: The leaves of the inputs, with the first example.
-        others: Further examples, as pytrees with the same leaves.
+        others: Additional examples, as pytrees with the same leaves.
     """
     return tuple(group for group in _groups(leaves, others) if len(group.places) > 1)
 
 
 def differing_dims(leaves: Sequence[Leaf], others: Sequence[Any] = ()) -> tuple[str, ...]:
-    """Names given to dims whose sizes differ in some example, with the sizes, for a warning."""
+    """Names shared by dims whose sizes differ in an example, with these sizes, for a warning."""
     by_name: dict[str, list[SharedDim]] = defaultdict(list)
     for group in _groups(leaves, others):
         by_name[group.name].append(group)
@@ -42,7 +42,7 @@ def differing_dims(leaves: Sequence[Leaf], others: Sequence[Any] = ()) -> tuple[
 
 
 def add_equality_guards(shared: Sequence[SharedDim], arguments: Any) -> None:
-    """Adds a guard that dims of one name are equal, so that torch gives them one symbol.
+    """Add guards that dims with the same name are equal, so that torch replaces their symbols by one.
 
     Args:
         shared: The groups of dims.
@@ -64,7 +64,7 @@ def _groups(leaves: Sequence[Leaf], others: Sequence[Any]) -> list[SharedDim]:
     for index, leaf in enumerate(leaves):
         for axis, spec in leaf.dims.items():
             name = _name(spec)
-            sizes = [_known(_size(example[index], axis)) for example in examples]
+            sizes = [_size_hint(_size(example[index], axis)) for example in examples]
             if name is not None and None not in sizes:
                 places[name, tuple(size for size in sizes if size is not None)].append((index, axis))
     return [SharedDim(name, sizes, tuple(found)) for (name, sizes), found in places.items()]
@@ -82,8 +82,8 @@ def _size(value: Any, axis: int | None) -> Any:
     return value.shape[axis] if isinstance(value, torch.Tensor) and axis < value.dim() else None
 
 
-def _known(size: Any) -> int | None:
-    """The size of an example, or the hint of a size in an ExportedProgram."""
+def _size_hint(size: Any) -> int | None:
+    """The size in an example, or the hint of a symbolic size in an ExportedProgram."""
     if isinstance(size, torch.SymInt):
         return int(guarding_hint_or_throw(size)) if has_guarding_hint(size) else None
     return size if isinstance(size, int) else None

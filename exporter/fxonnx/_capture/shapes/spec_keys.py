@@ -1,4 +1,4 @@
-"""Specs by the name of a graph input: what a tensor inside of a container or a cache is called in the ONNX model."""
+"""Specs by name of a graph input, for tensors inside of containers and caches."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ import torch
 from ...errors import ArgumentError
 from ..inputs.example_inputs import BoundInputs
 from ..inputs.input_names import dotted_name, graph_names
-from .dynamic_shapes import DynamicShapes, Leaf, read_shapes_by_parameter, settled, with_spec
+from .dynamic_shapes import DynamicShapes, Leaf, checked_shapes, read_shapes_by_parameter, with_spec
 
 __all__ = ["GraphInputs", "read_dynamic_shapes"]
 
 
 @dataclass(frozen=True)
 class GraphInputs:
-    """The names of the leaves.
+    """The names by which specs may refer to leaves.
 
     Attributes:
         leaves: All leaves of the inputs.
-        names: By precedence, names to leaves by position: those of ``input_names``, those torch.export gives, paths
-            with dots, and paths in Python's notation.
+        names: Mappings from name to leaf index, by precedence: ``input_names``, torch.export's placeholder names,
+            dotted paths, and paths in Python's notation.
     """
 
     leaves: Sequence[Leaf]
@@ -32,12 +32,12 @@ class GraphInputs:
 
     @classmethod
     def of(cls, leaves: Sequence[Leaf], input_names: Sequence[str], graph: Sequence[str] | None = None) -> GraphInputs:
-        """Names the leaves.
+        """Compute the names of the leaves.
 
         Args:
             leaves: All leaves of the inputs.
             input_names: The user's names for the first graph inputs.
-            graph: Names of the placeholders, if the model is captured already.
+            graph: Names of the placeholders of a program that is already captured.
         """
         inputs = [index for index, leaf in enumerate(leaves) if _is_graph_input(leaf)]
         in_graph = graph_names(leaves) if graph is None else graph
@@ -52,11 +52,11 @@ class GraphInputs:
         )
 
     def find(self, key: Any) -> int | None:
-        """The leaf that is called so."""
+        """Index of the leaf with this name, or None."""
         return next((names[key] for names in self.names if key in names), None)
 
     def match(self, pattern: str) -> Iterator[int]:
-        """The tensors with axes that a name with ``*``, ``?`` or ``[...]`` fits."""
+        """Indices of the tensors of rank 1 or more whose name matches a pattern with ``*``, ``?`` or ``[...]``."""
         for index, leaf in enumerate(self.leaves):
             called = [name for names in self.names for name, position in names.items() if position == index]
             has_axes = isinstance(leaf.value, torch.Tensor) and leaf.value.dim() > 0
@@ -64,13 +64,13 @@ class GraphInputs:
                 yield index
 
     def known(self) -> str:
-        """What the graph inputs are called, for messages."""
+        """List of the names of the graph inputs, for messages."""
         own, in_graph = ({index: name for name, index in names.items()} for names in self.names[:2])
         return ", ".join(own.get(index, name) for index, name in in_graph.items()) or "none"
 
 
 def _is_graph_input(leaf: Leaf) -> bool:
-    """Ints may become one, if they are asked to; other values are part of the model."""
+    """Whether a leaf becomes a graph input: a tensor or a dynamic int; other values are constants."""
     is_size = isinstance(leaf.value, torch.SymInt) or (isinstance(leaf.value, int) and None in leaf.dims)
     return isinstance(leaf.value, torch.Tensor) or is_size
 
@@ -78,18 +78,19 @@ def _is_graph_input(leaf: Leaf) -> bool:
 def read_dynamic_shapes(
     inputs: BoundInputs, dynamic_shapes: Any, input_names: Sequence[str], graph: Sequence[str] | None = None
 ) -> DynamicShapes:
-    """Reads ``dynamic_shapes`` whose keys are parameters, names of graph inputs, or patterns for these.
+    """Parse ``dynamic_shapes`` with keys that are parameters, names of graph inputs, or patterns for these names.
 
-    Where several keys say something of one axis, a parameter's comes first, then a name's, then the first pattern's.
+    If several keys specify the same axis, a parameter takes precedence over a name, a name over a pattern, and an
+    earlier pattern over a later one.
 
     Args:
         inputs: The inputs.
-        dynamic_shapes: As ``read_shapes_by_parameter`` takes it, with further keys.
+        dynamic_shapes: The argument.
         input_names: The user's names for the first graph inputs.
-        graph: Names of the placeholders, if the model is captured already.
+        graph: Names of the placeholders of a program that is already captured.
 
     Raises:
-        ArgumentError: If a key names nothing, with a list of what there is; or if a spec does not fit.
+        ArgumentError: If a key matches nothing (the error lists the valid keys), or a spec does not match its input.
     """
     if not isinstance(dynamic_shapes, Mapping):
         return read_shapes_by_parameter(inputs, dynamic_shapes)
@@ -103,27 +104,27 @@ def read_dynamic_shapes(
     patterns = {key: list(found.match(key)) for key in keyed if key not in exact and isinstance(key, str)}
     unknown = [key for key in keyed if not exact.get(key) and not patterns.get(key)]
     if unknown:
-        raise _unknown(unknown, inputs, found)
+        raise _unknown_keys_error(unknown, inputs, found)
     leaves = list(shapes.leaves)
     for key, places in (exact | patterns).items():
         for index in places:
-            leaves[index] = _with(leaves[index], keyed[key])
-    return settled(leaves, inputs)
+            leaves[index] = _add_spec(leaves[index], keyed[key])
+    return checked_shapes(leaves, inputs)
 
 
-def _with(leaf: Leaf, spec: Any) -> Leaf:
-    """The leaf with what a spec says of axes of which nothing was said before."""
+def _add_spec(leaf: Leaf, spec: Any) -> Leaf:
+    """Apply a spec to a leaf, for the axes without a spec."""
     other = with_spec(leaf, spec)
     dims = {axis: dim for axis, dim in other.dims.items() if axis not in leaf.fixed} | dict(leaf.dims)
     fixed = leaf.fixed | (other.fixed - leaf.dims.keys())
     return replace(leaf, dims={axis: dims[axis] for axis in sorted(dims, key=lambda axis: axis or 0)}, fixed=fixed)
 
 
-def _unknown(keys: Sequence[Any], inputs: BoundInputs, found: GraphInputs) -> ArgumentError:
+def _unknown_keys_error(keys: Sequence[Any], inputs: BoundInputs, found: GraphInputs) -> ArgumentError:
     arguments = inputs.signature.bind(*inputs.args, **inputs.kwargs).arguments
     return ArgumentError(
         "dynamic_shapes",
-        f"{', '.join(map(repr, keys))} is no parameter of forward, and fits no graph input",
+        f"{', '.join(map(repr, keys))} is not a parameter of forward and matches no graph input",
         hint=f"the keys are names of forward's parameters: {', '.join(inputs.signature.parameters)}; "
-        f"given are: {', '.join(arguments) or 'none'}; the graph inputs are: {found.known()}",
+        f"the example has: {', '.join(arguments) or 'none'}; the graph inputs are: {found.known()}",
     )
