@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 
+import onnxruntime
 import pytest
 import torch
 from torch.testing._internal.opinfo.core import OpInfo
@@ -12,7 +14,8 @@ from torch.testing._internal.opinfo.core import OpInfo
 from .checking import ALL_SAMPLES, check, dtype_name
 from .deviations import UNDEFINED, expected_failure
 from .limits import FAILURES, LOOSER
-from .opinfo import DTYPES, entries
+from .opinfo import DTYPES, entries, problems
+from .running import is_random, run
 
 # How many samples of an entry are run in each dtype here; the complete sweep runs more of them.
 SAMPLES = {torch.float32: 8, torch.int64: 4, torch.bool: 4, torch.complex64: 4}
@@ -85,3 +88,23 @@ def test_wrong_results_are_only_ever_those_of_onnx_runtime() -> None:
     wrong = {"count", "shape", "dtype", "value"}
     rows = [row for row in FAILURES if row.statuses & wrong and row.owner != "ort"]
     assert [row.reason for row in rows] == []
+
+
+def _entry(name: str) -> OpInfo:
+    return next(entry for entry in entries() if entry.full_name == name)
+
+
+def test_random_numbers_of_onnx_runtime_are_the_same_in_every_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    (problem, *_) = problems(_entry("rand_like"), torch.float32, 8)
+    found: list[torch.Tensor] = []
+    monkeypatch.setattr("tests.ops.running._difference", lambda ours, *others: found.append(ours) or "")
+    for seed in (1, 2):
+        onnxruntime.set_seed(seed)
+        run(problem)
+    assert torch.equal(*found)
+
+
+def test_only_random_operators_may_differ_from_run_to_run() -> None:
+    for name, expected in (("rand_like", True), ("empty_like", False), ("nn.functional.relu", False)):
+        problem = list(problems(_entry(name), torch.float32, 8))[1]
+        assert is_random(problem, 0, torch.tensor(math.pi)) == expected, name
