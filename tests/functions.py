@@ -1,4 +1,4 @@
-"""Functions as modules, for models of one line."""
+"""Functions as modules, for models of one line: the one helper for this in all tests."""
 
 from __future__ import annotations
 
@@ -8,19 +8,36 @@ from typing import Any
 import torch
 from torch import nn
 
-__all__ = ["Function"]
+__all__ = ["Function", "VariadicFunction"]
 
 
 class Function(nn.Module):
-    """A model of one tensor.
+    """A function of one or two inputs as a module with the parameters ``x`` and ``y``.
 
     Args:
-        function: What its forward computes.
+        function: The body of ``forward``; called with ``x`` alone if ``y`` is not given.
     """
 
-    def __init__(self, function: Callable[[torch.Tensor], Any]) -> None:
+    def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__()
         self.function = function
 
-    def forward(self, x: torch.Tensor) -> Any:
-        return self.function(x)
+    def forward(self, x: Any, y: Any = None) -> Any:
+        return self.function(x) if y is None else self.function(x, y)
+
+
+class VariadicFunction(nn.Module):
+    """A function of any number of tensors as a module with the parameter ``*inputs``.
+
+    ``dynamic_shapes`` for it is a tuple of one tuple.
+
+    Args:
+        function: The body of ``forward``; a module becomes a submodule.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *inputs: torch.Tensor) -> Any:
+        return self.function(*inputs)

@@ -13,6 +13,7 @@ import torch
 import fxonnx
 from fxonnx import ArgumentError, ONNXProgram, Row, VerificationError, verify
 from fxonnx._comparison import TOLERANCES, compare
+from tests.functions import Function
 from tests.program.handmade import program
 
 NAN, INF = math.nan, math.inf
@@ -218,17 +219,6 @@ def two_ways(x: torch.Tensor) -> torch.Tensor:
     if x.shape[1] > 8:
         return x + 1
     return x - 1
-
-
-class Function(torch.nn.Module):
-    """A model of functions of its inputs."""
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, x: torch.Tensor, y: Any = None) -> Any:
-        return self.function(x) if y is None else self.function(x, y)
 
 
 def exported(function: Callable[..., Any], args: tuple[Any, ...], dynamic_shapes: Any) -> ONNXProgram:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,21 +16,12 @@ from torch.export import Dim
 import fxonnx
 from fxonnx.errors import ArgumentError, CaptureError
 
+from ..functions import Function
 from ..models.torchvision_shim import import_torchvision
 
 
 def R(*shape: int) -> torch.Tensor:
     return torch.rand(*shape)
-
-
-class Function(nn.Module):
-    def __init__(self, function: Callable[..., Any]) -> None:
-        super().__init__()
-        self.function = function
-        self.eval()
-
-    def forward(self, x: Any, y: Any = None) -> Any:
-        return self.function(x) if y is None else self.function(x, y)
 
 
 def looped(x: torch.Tensor, *ys: Any) -> torch.Tensor:
@@ -62,7 +53,7 @@ def text(program: fxonnx.ONNXProgram) -> list[str]:
 def test_dims_beside_dynamic_ones_are_fixed(
     function: Any, args: tuple[Any, ...], shapes: Any, expected: str, constraints: list[str], other: tuple[Any, ...]
 ) -> None:
-    program = fxonnx.export(Function(function), args, dynamic_shapes=shapes)
+    program = fxonnx.export(Function(function).eval(), args, dynamic_shapes=shapes)
     assert " ".join(str(value.shape) for value in program.model.graph.inputs) == expected
     assert text(program) == constraints
     for inputs in (args, other):
@@ -75,7 +66,7 @@ def test_a_fixed_dim_is_warned_about_and_checked() -> None:
     with pytest.warns(
         UserWarning, match=r"only for:\n  n == 2\n    at: .*test_fixed_dims.py:\d+ in .*range\(x.shape"
     ) as log:
-        program = fxonnx.export(Function(looped), (R(2, 3),), dynamic_shapes=({0: "n", 1: "m"},))
+        program = fxonnx.export(Function(looped).eval(), (R(2, 3),), dynamic_shapes=({0: "n", 1: "m"},))
     assert len(log) == 1
     with pytest.raises(ArgumentError, match=r"x: the model was exported for n == 2, got n = 3\n  at: .*range\(x.shape"):
         program(R(3, 3))
@@ -85,9 +76,9 @@ def test_a_fixed_dim_is_warned_about_and_checked() -> None:
 def test_strict_shapes_and_a_last_dim_that_is_fixed_are_errors() -> None:
     message = r"one size only of a dim that should be dynamic:\n  x axis 0, 'n', is always 2\n    at: .*range\(x.shape"
     with pytest.raises(CaptureError, match=message):
-        fxonnx.export(Function(looped), (R(2, 3),), dynamic_shapes=({0: "n", 1: "m"},), strict_shapes=True)
+        fxonnx.export(Function(looped).eval(), (R(2, 3),), dynamic_shapes=({0: "n", 1: "m"},), strict_shapes=True)
     with pytest.raises(CaptureError, match=message):
-        fxonnx.export(Function(looped), (R(2, 3),), dynamic_shapes=({0: "n", 1: Dim.AUTO},))
+        fxonnx.export(Function(looped).eval(), (R(2, 3),), dynamic_shapes=({0: "n", 1: Dim.AUTO},))
 
 
 class Detector(nn.Module):

@@ -8,18 +8,9 @@ from typing import Any
 import torch
 from torch import nn
 
-__all__ = ["Function", "capture", "own_copy", "run", "targets", "tensors"]
+from ..functions import VariadicFunction
 
-
-class Function(nn.Module):
-    """A function as a module."""
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, *args: Any) -> Any:
-        return self.function(*args)
+__all__ = ["capture", "own_copy", "run", "targets", "tensors"]
 
 
 def capture(
@@ -27,7 +18,7 @@ def capture(
 ) -> torch.export.ExportedProgram:
     """Captures a module or a function."""
     if not isinstance(model, nn.Module):
-        model = Function(model)
+        model = VariadicFunction(model)
         dynamic_shapes = None if dynamic_shapes is None else (dynamic_shapes,)
     return torch.export.export(model.eval(), args, dynamic_shapes=dynamic_shapes, strict=strict)
 

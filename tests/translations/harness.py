@@ -11,6 +11,7 @@ import torch
 
 import fxonnx
 
+from ..functions import VariadicFunction
 from ..hygiene import check_graph
 from ..saved import run_from_file
 from .operators import is_absent
@@ -85,17 +86,6 @@ class Case:
         return f"{self.target}-{self.name}" if self.name else self.target
 
 
-class _Model(torch.nn.Module):
-    def __init__(self, function: Callable[..., Any]) -> None:
-        super().__init__()
-        if isinstance(function, torch.nn.Module):
-            self.module = function
-        self.function = function.forward if isinstance(function, torch.nn.Module) else function
-
-    def forward(self, *inputs: torch.Tensor) -> Any:
-        return self.function(*inputs)
-
-
 def _example(case: Case, second: bool) -> tuple[torch.Tensor, ...]:
     generator = torch.Generator().manual_seed(0)
     return tuple(value.make(second, generator) if isinstance(value, T) else value for value in case.inputs)
@@ -128,7 +118,7 @@ def run(case: Case) -> None:
     """
     if is_absent(case.target.replace(".", "::", 1).removesuffix(".default")):
         pytest.skip(f"torch {torch.__version__} has no {case.target}")
-    model = _Model(case.function).eval()
+    model = VariadicFunction(case.function).eval()
     inputs = _example(case, second=False)
     program = fxonnx.export(model, inputs, opset_version=case.opset)
     check_graph(program.model_proto)

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 
 import fxonnx
 
+from ..functions import Function
 from .harness import Case, T, run
 
 aten = torch.ops.aten
@@ -160,15 +161,6 @@ CASES = (
 )
 
 
-class _Model(torch.nn.Module):
-    def __init__(self, function: Callable[..., torch.Tensor]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.function(x)
-
-
 def _distance(ours: torch.Tensor, theirs: torch.Tensor) -> float:
     """The Kolmogorov-Smirnov statistic: the largest difference of the two distribution functions."""
     ours, theirs = (value.flatten().double().sort().values for value in (ours, theirs))
@@ -186,7 +178,7 @@ def _distance(ours: torch.Tensor, theirs: torch.Tensor) -> float:
 @pytest.mark.parametrize("opset", [20, 23])
 @pytest.mark.parametrize("draw", DRAWS, ids=str)
 def test_distribution(draw: Draw, opset: int) -> None:
-    model = _Model(draw.function).eval()
+    model = Function(draw.function).eval()
     example, x = (torch.full((rows, draw.columns), draw.value, dtype=draw.dtype) for rows in (COUNT, SECOND))
     program = fxonnx.export(model, (example,), dynamic_shapes=({0: "rows"},), opset_version=opset)
     torch.manual_seed(0)
@@ -223,7 +215,7 @@ def test_no_two_draws_are_shared_or_folded(opset: int) -> None:
 
 @pytest.mark.parametrize("opset", [20, 23])
 def test_random_numbers_below_one(opset: int) -> None:
-    model = _Model(lambda x: torch.rand(x.shape[0], 1000, dtype=BF16))
+    model = Function(lambda x: torch.rand(x.shape[0], 1000, dtype=BF16))
     (ours,) = fxonnx.export(model.eval(), (torch.ones(200),), opset_version=opset)(torch.ones(200))
     assert ours.max() < 1
     assert ours.min() >= 0

@@ -18,6 +18,7 @@ from torch import nn
 
 import fxonnx
 
+from ..functions import VariadicFunction
 from .harness import T
 
 INT64, BOOL = torch.int64, torch.bool
@@ -362,15 +363,6 @@ def test_every_listed_operator_has_a_row() -> None:
     assert len({row.name for row in ROWS}) == 165
 
 
-class _Model(nn.Module):
-    def __init__(self, function: Function) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, *inputs: torch.Tensor) -> Any:
-        return self.function(*inputs)
-
-
 def _example(row: Row, second: bool) -> tuple[torch.Tensor, ...]:
     generator = torch.Generator().manual_seed(0)
     return tuple(item.make(second, generator) if isinstance(item, T) else item for item in row.inputs)
@@ -378,7 +370,7 @@ def _example(row: Row, second: bool) -> tuple[torch.Tensor, ...]:
 
 @pytest.mark.parametrize("row", ROWS, ids=[f"{row.name}-{number}" for number, row in enumerate(ROWS)])
 def test_listed_operator(row: Row) -> None:
-    model = _Model(row.function).eval()
+    model = VariadicFunction(row.function).eval()
     specs = tuple(item.dynamic if isinstance(item, T) else None for item in row.inputs)
     inputs = _example(row, second=False)
     program = fxonnx.export(model, inputs, dynamic_shapes=(specs,) if any(specs) else None)
