@@ -165,7 +165,7 @@ ERRORS = [
         "MODULE:unsupported",
         "error[FX004]: 1 operator has no ONNX translation and no decomposition at opset 20:\n  fxonnx_test_",
     ),
-    ("MODULE:two --opset 6", "error[FX001]: opset_version: 6 is outside the opsets that can be written"),
+    ("MODULE:two --opset 6", "error[FX001]: opset_version: 6 is outside the supported opsets"),
     ("MODULE:two --target tensorrt", "error[FX001]: target: expected one of None, 'onnxruntime', got 'tensorrt'"),
     ("MODULE:two --input-names x,x", "error[FX001]: input_names: 'x' is given twice"),
     (

@@ -205,8 +205,8 @@ def test_everything_as_aten() -> None:
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"dynamo": 1}, "dynamo: expected True or False, got 1"),
-    ({"export_modules_as_functions": True}, "export_modules_as_functions: modules can not be .*\nhint: leave it out"),
-    ({"export_modules_as_functions": {nn.Linear}}, "export_modules_as_functions: modules can not be"),
+    ({"export_modules_as_functions": True}, "export_modules_as_functions: modules cannot be .*\nhint: leave it out"),
+    ({"export_modules_as_functions": {nn.Linear}}, "export_modules_as_functions: modules cannot be"),
     ({"autograd_inlining": False}, "autograd_inlining: the forward of an autograd.Function is always"),
     ({"operator_export_type": "RAW"}, "operator_export_type: expected .*, got 'RAW'\nhint: there are ONNX, ONNX_ATEN,"),
     ({"custom_opsets": ["a"]}, r"custom_opsets: expected a dict from domain to version, got \['a'\]"),

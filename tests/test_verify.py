@@ -183,7 +183,7 @@ def test_missing_output_raises() -> None:
 
 
 def test_no_example_inputs(outputs: ONNXProgram) -> None:
-    without = ONNXProgram(outputs.model, outputs.exported_program)
+    without = ONNXProgram(outputs.model, outputs.capture)
     without.exported_program._example_inputs = None
     with pytest.raises(
         ArgumentError, match="args: the exported program has no example inputs\nhint: pass args or kwargs"
@@ -286,7 +286,7 @@ def test_wrong_sizes(sizes: Any, message: str) -> None:
 
 def test_sizes_compare_with_the_model_and_not_with_what_was_captured() -> None:
     program = exported(lambda x: x * 2, (R(4, 3),), ({0: "n"},))
-    program.source.function = lambda x: x * 2 if x.shape[0] != 7 else x
+    program.capture.source.function = lambda x: x * 2 if x.shape[0] != 7 else x
     with pytest.raises(VerificationError, match=r"21 of 21 elements differ .*  \[n = 7\]") as caught:
         program.verify(sizes="auto")
     assert [(row.status, dict(row.sizes)["n"]) for row in caught.value.rows] == [
@@ -305,7 +305,7 @@ def test_sizes_where_eager_torch_fails() -> None:
             raise ValueError("not for one")
         return x * 2
 
-    program.source.function = fails
+    program.capture.source.function = fails
     rows = program.verify(sizes="auto")
     assert [row.status for row in rows] == ["ok", "skipped", "ok", "ok"]
     assert rows[1].message == "eager torch fails: ValueError: not for one"
@@ -367,5 +367,5 @@ def test_sizes_of_a_program_without_its_model() -> None:
         Function(lambda x: x * 2), (R(4, 3),), dynamic_shapes=({0: torch.export.Dim.DYNAMIC},)
     )
     program = fxonnx.export(captured, dynamic_shapes=({0: "n"},))
-    assert program.source is None
+    assert program.capture.source is None
     assert sizes_of(program.verify(sizes="auto")) == one_dim

@@ -15,12 +15,13 @@ from torch.onnx import TrainingMode
 from fxonnx_translations._torch_compat import FakeTensorMode
 
 from ._export import export
-from ._export_context import is_in_onnx_export
+from ._export_context import in_mode, is_in_onnx_export
 from ._input_observer import InputObserver
-from ._options import check_training, in_mode
+from ._options import check_training
 from ._program import ONNXProgram
 from ._report import graph_text
 from ._symbolic_registry import register_custom_op_symbolic, unregister_custom_op_symbolic
+from ._warnings import warn_user
 from .errors import ArgumentError
 
 __all__ = [
@@ -93,7 +94,23 @@ def _torch_onnx_export(model: Any, args: Any = (), f: Any = None, *positional: A
         if name in options:
             raise TypeError(f"export() got multiple values for argument {name!r}")
         options[name] = value
-    return export(model, args, f, **options)
+    return export(model, args, f, **_without_older(options))
+
+
+_IGNORED = frozenset({"_retain_param_name", "enable_onnx_checker", "example_outputs", "fallback", "strip_doc_string"})
+"""Parameters of older versions of torch.onnx.export without an effect."""
+
+
+def _without_older(options: dict[str, Any]) -> dict[str, Any]:
+    """Translate parameters of older versions: ``use_external_data_format`` is now ``external_data``."""
+    older = [name for name in options if name in _IGNORED or name == "use_external_data_format"]
+    if not older:
+        return options
+    warn_user(f"deprecated parameters of torch.onnx.export: {', '.join(older)}", DeprecationWarning)
+    kept = {name: value for name, value in options.items() if name not in older}
+    if "use_external_data_format" in options:
+        kept["external_data"] = options["use_external_data_format"]
+    return kept
 
 
 def uninstall() -> None:

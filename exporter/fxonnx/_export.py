@@ -1,56 +1,60 @@
-"""``export``: the journey from an nn.Module to an ONNXProgram, one line per stage."""
+"""``export``: the stages from an nn.Module to an ONNXProgram, one line each."""
 
 from __future__ import annotations
 
+import difflib
+import functools
+import inspect
 import json
 import os
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from io import BytesIO
 from types import MappingProxyType
-from typing import Any, Literal, get_args
+from typing import Any, Literal, ParamSpec, TypeVar
 
 import torch
 from torch.onnx import OperatorExportTypes, TrainingMode
 
-from fxonnx_translations._builtin import default_registry
-from fxonnx_translations._registry import Registry
 from fxonnx_translations._torch_compat import unset_fake_temporarily
 
 from ._capture import ALIASES_KEY, Capture, capture, report_narrowed
 from ._capture.patches import one_at_a_time, tracing_patches
-from ._export_context import exporting
+from ._export_context import exporting, in_mode
 from ._lower.dispatch import is_translated
-from ._lower.lowering import LoweringRequest, lower
+from ._lower.lowering import lower
 from ._lower.metadata import MetadataLevel
-from ._lower.model import IOSpec
-from ._lower.passthrough import Passthrough
 from ._lower.user_symbolics import CalledFunctions
-from ._options import (
-    Form,
-    Target,
-    check_choice,
-    check_flags,
-    check_form,
-    check_names,
-    check_older,
-    check_passthrough,
-    check_table,
-    check_training,
-    in_mode,
-    own_examples,
-)
+from ._options import Options, Target, read_options
 from ._prepare import LOST_UPDATES_KEY, State, find_updates, prepare, report_updates
 from ._program import ONNXProgram
 from ._program.external_data import ExternalData
 from ._report import dump, graph_text, reported, stage_table
-from ._symbolic_registry import registered_symbolics
 from ._timing import Timer
 
 __all__ = ["export"]
 
+_Parameters = ParamSpec("_Parameters")
+_Result = TypeVar("_Result")
 
+
+def _suggesting(function: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:
+    """Add "did you mean" to the TypeError for an unknown keyword, which Python does from 3.13 on."""
+    known = frozenset(inspect.signature(function).parameters)
+
+    @functools.wraps(function)
+    def called(*args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Result:
+        for name in kwargs.keys() - known:
+            close = difflib.get_close_matches(name, sorted(known), n=1)
+            suggestion = f". Did you mean {close[0]!r}?" if close else ""
+            raise TypeError(f"export() got an unexpected keyword argument {name!r}{suggestion}")
+        return function(*args, **kwargs)
+
+    return called
+
+
+@_suggesting
 def export(
     model: torch.nn.Module | torch.export.ExportedProgram,
     args: tuple[Any, ...] | torch.Tensor = (),
@@ -90,200 +94,190 @@ def export(
     target: Target | None = None,
     patterns: Mapping[str, bool] = MappingProxyType({}),
     on_stage: Callable[[str], None] | None = None,
-    **older: Any,
 ) -> ONNXProgram:
-    """Exports a model to ONNX.
+    """Export a model to ONNX.
 
     Args:
-        model: An ``nn.Module``, left as it is, or an ``ExportedProgram``, used as it is.
-        args: Positional example inputs; a bare tensor is one argument.
-        f: Where to save the model, if anywhere.
+        model: An ``nn.Module``, left unchanged, or an ``ExportedProgram``, used as it is.
+        args: Positional example inputs; a bare tensor is one argument. By default, and without ``kwargs``, those of an
+            ``ExportableModule``.
+        f: Path or binary file to save the model to, if any.
         kwargs: Keyword example inputs.
-        verbose: Whether to print the graph, with types, modules and lines of source.
-        input_names: Names of the graph inputs, or of the first of them; further ones name parameters.
-        output_names: Names of the graph outputs, or of the first of them.
-        opset_version: Target opset, 7 to 28; by default 20. ONNX Runtime 1.31 runs those up to 26.
-        dynamo: True and False select this exporter; False stands for ``compat="torchscript"``.
-        external_data: Whether the weights go into a second file beside ``f``; by default only above 1.5 GiB. Further
-            forms as for ``ONNXProgram.save``.
-        dynamic_shapes: As for ``torch.export.export``, with plain strings as names of dynamic dims, and names of graph
-            inputs or patterns for them (``past_key_values.*``) as keys, too.
-        custom_translation_table: Translations of the user's that come before the built-in ones: operator overload to
-            ``function(op, ...)``, ``function(g, ...)``, a function of ``onnxscript.opsetN`` operators, a script
-            function, or a list of these; those with an attribute ``complex = True`` are for complex tensors.
-        report: Whether to write a page in Markdown about the export, or its failure, to ``artifacts_dir``.
-        optimize: Whether equal computations are shared, operators that are written out recognized, and batch norms
-            folded into the layer before them.
-        verify: Compare ONNX Runtime with eager torch on all example inputs; ``"auto"``: at several sizes, too.
-        profile: Whether to print the seconds of each stage.
-        dump_exported_program: Whether to save the captured program to ``artifacts_dir``.
-        artifacts_dir: Where the report and the captured program go.
-        export_params: Whether the file ``f`` holds the weights; if not, they are graph inputs in it.
-        keep_initializers_as_inputs: Whether initializers are graph inputs in the file ``f``, too.
-        dynamic_axes: Instead of ``dynamic_shapes``, by names of graph inputs and outputs: ``{name: {axis: dim}}`` or
-            ``{name: [axis]}``. A name of neither is a warning, or with ``strict_shapes`` an error.
-        training: EVAL or TRAINING to put the model into that mode for the export; PRESERVE to leave it in its own, as
-            by default, but without a warning if that is training mode. With ``dynamo=False`` the default is EVAL. With
-            TRAINING no batch norm is folded.
-        operator_export_type: ONNX_FALLTHROUGH or ONNX_ATEN_FALLBACK: operators that can not be translated become nodes
-            of their own domain; ONNX_ATEN: all operators of ATen do.
-        do_constant_folding: Whether what the model computes of weights alone is computed when it is saved.
-        custom_opsets: Domain to version; operators of these domains become nodes of them.
-        export_modules_as_functions: Refused unless False.
-        autograd_inlining: Refused unless True.
-        more_inputs: Further examples, ``(args, kwargs)`` each; what is not of one size in all of them is dynamic.
-        dynamic_scalars: The ints, floats and bools that are inputs, by parameter or path; others are part of the model.
-        strict_shapes: Raise, not only warn, if the model can not be exported for all sizes that were asked for.
-        state: What becomes of writes to parameters, buffers and inputs, whose updates ONNX does not keep: "warn" of
-            them; "io" for a graph input ``<name>.in``, the content at export by default, and an output ``<name>.out``
-            behind the others; "outputs" for the output alone; "error" to refuse.
-        metadata: What nodes say of where they come from: "full" for modules, operators, FX nodes and stack traces with
-            relative paths, "names" without the last two, "none" for nothing.
-        compat: "torchscript" for the names that torch.onnx's first exporter gave to nodes and to values between them:
-            ``/features/features.0/Conv_output_0``.
-        ir_version: IR version of the model; by default 10 from opset 20 on, or a newer one that the opset needs, and
-            for older opsets what they need.
-        target: "onnxruntime" for the graph that ONNX Runtime runs fastest, with opset 23 unless ``opset_version`` says
-            otherwise; by default one that is good for every runtime.
-        patterns: Names of rules about operators that are written out, as in ``program.patterns``, to whether they are
-            applied.
+        verbose: Print the graph with types, module scopes and source lines.
+        input_names: Names of the first graph inputs; further names rename parameters.
+        output_names: Names of the first graph outputs.
+        opset_version: Target opset, 7 to 28; 20 by default. ONNX Runtime 1.31 runs opsets up to 26.
+        dynamo: Accepted for compatibility: both values select this exporter. False implies ``compat="torchscript"``.
+        external_data: Store the weights of ``f`` in a second file; by default only above 1.5 GiB. See
+            ``ONNXProgram.save`` for further values.
+        dynamic_shapes: Dynamic dims as for ``torch.export.export``. Plain strings name dims; keys may also be names of
+            graph inputs or glob patterns for them (``past_key_values.*``).
+        custom_translation_table: User translations, tried before the built-in ones: operator overload to
+            ``function(op, ...)``, ``function(g, ...)``, a function of ``onnxscript.opsetN`` operators, an onnxscript
+            function, or a list of these. Functions with an attribute ``complex = True`` translate complex tensors.
+        report: Write a Markdown report of the export, or of its failure, to ``artifacts_dir``.
+        optimize: Run common subexpression elimination, fusion patterns and batch norm folding.
+        verify: Compare ONNX Runtime with eager torch on all example inputs; ``"auto"``: also at other sizes.
+        profile: Print the seconds of each stage.
+        dump_exported_program: Save the captured program to ``artifacts_dir``.
+        artifacts_dir: Directory of the report and the captured program.
+        export_params: Store the weights in ``f``; otherwise they are graph inputs.
+        keep_initializers_as_inputs: List initializers also as graph inputs in ``f``.
+        dynamic_axes: Alternative to ``dynamic_shapes``, by names of graph inputs and outputs: ``{name: {axis: dim}}``
+            or ``{name: [axis]}``. An unknown name is a warning, or an error with ``strict_shapes``.
+        training: EVAL or TRAINING put the model into that mode during the export; PRESERVE keeps the mode of each
+            module, as the default does, but without a warning in training mode. The default with ``dynamo=False`` is
+            EVAL. TRAINING disables batch norm folding.
+        operator_export_type: ONNX_FALLTHROUGH and ONNX_ATEN_FALLBACK keep untranslatable operators as nodes of their
+            own domain; ONNX_ATEN keeps all ATen operators.
+        do_constant_folding: Fold expressions of weights into initializers.
+        custom_opsets: Domain to version; operators of these namespaces become nodes of that domain.
+        export_modules_as_functions: Unsupported; must be False.
+        autograd_inlining: Must be True.
+        more_inputs: Further example inputs as ``(args, kwargs)``; dims whose sizes differ are dynamic.
+        dynamic_scalars: Parameters or paths of ints, floats and bools that become graph inputs; other numbers are
+            constants of the model.
+        strict_shapes: Raise instead of warn if the model cannot be exported for all requested sizes.
+        state: Export of mutations of parameters, buffers and inputs. "warn": drop the updates with a warning; "io": add
+            a graph input ``<name>.in``, initialized with the value at export, and an output ``<name>.out`` after the
+            others; "outputs": add only the output; "error": raise.
+        metadata: Provenance of nodes. "full": module scopes, operator, FX node and stack trace with relative paths;
+            "names": without the last two; "none": nothing.
+        compat: "torchscript": node and value names of torch.onnx's TorchScript exporter
+            (``/features/features.0/Conv_output_0``).
+        ir_version: IR version of the model; by default 10 from opset 20 on, or the version that the opset requires.
+        target: "onnxruntime": the graph ONNX Runtime runs fastest, at opset 23 unless ``opset_version`` is given; by
+            default a graph for any runtime.
+        patterns: Fusion patterns to enable or disable, by name; ``program.patterns`` lists them.
         on_stage: Called with the name of each stage as it begins.
-        **older: Parameters of older versions of torch.onnx.export: ``use_external_data_format`` is ``external_data``,
-            ``example_outputs`` and the like are not needed any more.
 
     Returns:
-        The program, which holds the ``onnx_ir.Model``.
+        The program; ``program.model`` is the ``onnx_ir.Model``.
 
     Raises:
-        ArgumentError: If an argument is wrong.
-        CaptureError: If torch.export cannot capture the model, or with ``strict_shapes`` not for all sizes.
+        ArgumentError: If an argument is invalid.
+        CaptureError: If torch.export cannot capture the model, or, with ``strict_shapes``, not for all sizes.
         UnsupportedOperatorError: If operators have neither a translation nor a decomposition.
-        VerificationError: With ``verify=True``, if the results differ.
-        SaveError: If ``f`` or the report can not be written.
-        StateError: With ``state="error"``, if forward writes to what outlives the call.
+        VerificationError: With ``verify``, if the results differ.
+        SaveError: If ``f`` or the report cannot be written.
+        StateError: With ``state="error"``, if forward mutates state that outlives the call.
     """
-    check_flags(dynamo, export_modules_as_functions, autograd_inlining)
-    args, kwargs, dynamic_shapes, input_names, output_names = own_examples(
+    args, kwargs, dynamic_shapes, input_names, output_names = _own_examples(
         model, args, kwargs, dynamic_shapes, input_names, output_names
     )
-    external_data = check_older(older, external_data)
-    form = check_form(opset_version, ir_version, target, patterns if optimize else None)
-    how = _Translating(
-        form,
-        check_table(default_registry().extended(registered_symbolics(form.opset)), custom_translation_table),
-        check_names(input_names, output_names),
-        check_passthrough(operator_export_type, custom_opsets),
+    options = read_options(
+        dynamo=dynamo,
+        input_names=input_names,
+        output_names=output_names,
+        opset_version=opset_version,
+        ir_version=ir_version,
+        target=target,
+        patterns=patterns,
         optimize=optimize,
-        fold_weights=do_constant_folding,
+        do_constant_folding=do_constant_folding,
+        custom_translation_table=custom_translation_table,
+        custom_opsets=custom_opsets,
+        operator_export_type=operator_export_type,
+        training=training,
         state=state,
         metadata=metadata,
-        compat=compat if dynamo else "torchscript",
+        compat=compat,
         strict_shapes=strict_shapes,
+        export_modules_as_functions=export_modules_as_functions,
+        autograd_inlining=autograd_inlining,
     )
-    mode, timer = check_training(training, dynamo=dynamo), Timer(on_stage)
+    timer = Timer(on_stage)
     with reported(artifacts_dir, timer.seconds, wanted=report) as page, exporting():
-        with one_at_a_time(), timer.stage("capture"), in_mode(model, mode):
-            captured = capture(
-                model,
-                args,
-                kwargs,
-                dynamic_shapes,
-                dynamic_axes=dynamic_axes,
-                more_inputs=more_inputs,
-                input_names=how.names[0],
-                output_names=how.names[1],
-                dynamic_scalars=dynamic_scalars,
-                strict_shapes=strict_shapes,
-                may_train=mode is not None,
-            )
+        captured = _capture(
+            model, options, timer, args, kwargs, dynamic_shapes, dynamic_axes, more_inputs, dynamic_scalars
+        )
         dump(captured.exported_program, artifacts_dir if dump_exported_program else None)
-        program = page.program = _program(model, captured, how, timer, mode)
-        _verify(program, captured, timer, verify)
+        program = page.program = _convert(captured, options, timer)
+        _verify(program, timer, verify)
         _save(program, timer, f, export_params, keep_initializers_as_inputs, external_data)
-    return _printed(program, graph=bool(verbose), stages=profile)
+    _print(program, graph=bool(verbose), stages=profile)
+    return program
 
 
-@dataclass(frozen=True)
-class _Translating:
-    """How the captured program is to be translated."""
+def _own_examples(model: Any, args: Any, kwargs: Any, *specified: Any) -> tuple[Any, ...]:
+    """Complete the caller's arguments by those of an ``ExportableModule``.
 
-    form: Form
-    registry: Registry
-    names: tuple[Sequence[str], Sequence[str]]
-    passthrough: Passthrough
-    optimize: bool
-    fold_weights: bool
-    state: State
-    metadata: MetadataLevel
-    compat: str | None
-    strict_shapes: bool
-
-    def __post_init__(self) -> None:
-        """Raises an ArgumentError for words that mean nothing."""
-        check_choice("state", self.state, get_args(State))
-        check_choice("metadata", self.metadata, get_args(MetadataLevel))
-        check_choice("compat", self.compat, (None, "torchscript"))
-
-    def is_translated(self, node: torch.fx.Node) -> bool:
-        """Whether a node needs no decomposition."""
-        return self.passthrough.keeps(node.target) or is_translated(node, self.registry, self.form.opset)
+    Args:
+        model: Any model; one with ``example_arguments`` is asked if there are no inputs.
+        args: Positional inputs.
+        kwargs: Keyword inputs.
+        *specified: ``dynamic_shapes``, ``input_names`` and ``output_names`` of the caller.
+    """
+    if isinstance(args, tuple) and not args and not kwargs and hasattr(model, "example_arguments"):
+        args, kwargs = model.example_arguments()
+        own = (model.dynamic_shapes(), model.input_names(), model.output_names())
+        specified = tuple(theirs if theirs is not None else ours for theirs, ours in zip(specified, own, strict=True))
+    return args, kwargs, *specified
 
 
-def _program(
+def _capture(
     model: torch.nn.Module | torch.export.ExportedProgram,
-    captured: Capture,
-    how: _Translating,
+    options: Options,
     timer: Timer,
-    mode: TrainingMode | None,
-) -> ONNXProgram:
+    args: Any,
+    kwargs: Any,
+    dynamic_shapes: Any,
+    dynamic_axes: Any,
+    more_inputs: Any,
+    dynamic_scalars: Collection[str],
+) -> Capture:
+    with one_at_a_time(), timer.stage("capture"), in_mode(model, options.training):
+        return capture(
+            model,
+            args,
+            kwargs,
+            dynamic_shapes,
+            dynamic_axes=dynamic_axes,
+            more_inputs=more_inputs,
+            input_names=options.input_names,
+            output_names=options.output_names,
+            dynamic_scalars=dynamic_scalars,
+            strict_shapes=options.strict_shapes,
+            may_train=options.training is not None,
+        )
+
+
+def _convert(captured: Capture, options: Options, timer: Timer) -> ONNXProgram:
+    """Prepare and lower the captured program."""
     if captured.functions:
         called = CalledFunctions(captured.functions)
-        how = replace(how, registry=how.registry.extended({torch.ops.fxonnx_functions.apply.default: called}))
-    # Constants have values, even if the model is exported where new tensors have none.
+        registry = options.registry.extended({torch.ops.fxonnx_functions.apply.default: called})
+        options = replace(options, registry=registry)
+
+    def translated(node: torch.fx.Node) -> bool:
+        return options.passthrough.keeps(node.target) or is_translated(node, options.registry, options.opset)
+
+    # Constants have values, even if the model is exported in a fake tensor mode.
     with tracing_patches(), unset_fake_temporarily(), timer.stage("prepare"):
         prepared = prepare(
             captured.exported_program,
-            how.is_translated,
-            optimize=how.optimize,
-            fold_weights=how.fold_weights,
-            fold_norms=mode != TrainingMode.TRAINING,
-            rules=how.form.rules,
+            translated,
+            optimize=options.optimize,
+            fold_weights=options.fold_weights,
+            fold_norms=options.training != TrainingMode.TRAINING,
+            rules=options.patterns,
         )
     updates = find_updates(prepared, captured.input_paths)
-    lost = report_updates(updates, how.state)
-    returned = [] if how.state == "warn" else [update for update in updates if not update.is_returned]
-    paths = captured.input_paths, captured.output_paths
-    io_spec = IOSpec(*how.names, *paths, returned, how.state == "io", captured.output_dims)
+    lost = report_updates(updates, options.state)
+    returned = [] if options.state == "warn" else [update for update in updates if not update.is_returned]
     with unset_fake_temporarily(), timer.stage("lower"):
-        names = captured.dim_names
-        legacy = how.compat is not None
-        form = how.form
-        ones = captured.limits.ones()
-        request = LoweringRequest(
-            form.opset, how.registry, names, io_spec, how.passthrough, how.metadata, legacy, form.ir_version, ones
-        )
-        result = lower(prepared, request)
-    lowered, limits = result.model, captured.limits.requiring(result.requirements)
+        lowered = lower(prepared, captured, options, returned)
+    limits = captured.limits.requiring(lowered.requirements)
     added = limits.constraints[len(captured.limits.constraints) :]
-    report_narrowed(added, strict=how.strict_shapes, stacklevel=4)
+    report_narrowed(added, strict=options.strict_shapes)
+    metadata = lowered.model.metadata_props
     if lost:
-        lowered.metadata_props[LOST_UPDATES_KEY] = json.dumps(lost)
-    lowered.metadata_props.update(limits.metadata())
+        metadata[LOST_UPDATES_KEY] = json.dumps(lost)
+    metadata.update(limits.metadata())
     if captured.dim_aliases:
-        lowered.metadata_props[ALIASES_KEY] = json.dumps(captured.dim_aliases)
+        metadata[ALIASES_KEY] = json.dumps(captured.dim_aliases)
     return ONNXProgram(
-        lowered,
-        captured.exported_program,
-        timings=timer.seconds,
-        limits=limits,
-        source=model if isinstance(model, torch.nn.Module) else None,
-        mode=mode,
-        objects=captured.objects,
-        frozen_arguments=captured.frozen_arguments,
-        scalars=captured.scalars,
-        functions=captured.functions,
-        counted=captured.counted,
-        patterns=prepared.patterns,
+        lowered.model, replace(captured, limits=limits), options, timer.seconds, patterns=prepared.patterns
     )
 
 
@@ -300,18 +294,17 @@ def _save(
             )
 
 
-def _printed(program: ONNXProgram, *, graph: bool, stages: bool) -> ONNXProgram:
+def _print(program: ONNXProgram, *, graph: bool, stages: bool) -> None:
     if graph:
         sys.stdout.write(f"{graph_text(program.model)}\n")
     if stages:
         sys.stdout.write(f"{stage_table(program.timings)}\n")
-    return program
 
 
-def _verify(program: ONNXProgram, captured: Capture, timer: Timer, wanted: bool | Literal["auto"]) -> None:
+def _verify(program: ONNXProgram, timer: Timer, wanted: bool | Literal["auto"]) -> None:
     if not wanted:
         return
     with timer.stage("verify"):
         program.verify(sizes="auto" if wanted == "auto" else None)
-        for args, kwargs in captured.more_inputs:
+        for args, kwargs in program.capture.more_inputs:
             program.verify(args, kwargs)

@@ -1,12 +1,16 @@
-"""Tracks whether an export is running in the current thread."""
+"""State during an export: the flag ``is_in_onnx_export`` and the training mode of the model."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import Any
 
-__all__ = ["exporting", "is_in_onnx_export"]
+import torch
+from torch.onnx import TrainingMode
+
+__all__ = ["exporting", "in_mode", "is_in_onnx_export"]
 
 _depth: ContextVar[int] = ContextVar("fxonnx_exports", default=0)
 
@@ -24,3 +28,23 @@ def exporting() -> Iterator[None]:
 def is_in_onnx_export() -> bool:
     """Return whether the calling code runs during an export, so that a model can branch on it."""
     return _depth.get() > 0
+
+
+@contextmanager
+def in_mode(model: Any, training: TrainingMode | None) -> Iterator[None]:
+    """Put a model into training or evaluation mode; afterwards every module is in its previous mode again.
+
+    Args:
+        model: Anything but an ``nn.Module`` is left alone.
+        training: None and PRESERVE change nothing.
+    """
+    if training in (None, TrainingMode.PRESERVE) or not isinstance(model, torch.nn.Module):
+        yield
+        return
+    before = {module: module.training for module in model.modules()}
+    try:
+        model.train(training == TrainingMode.TRAINING)
+        yield
+    finally:
+        for module, was in before.items():
+            module.training = was

@@ -1,55 +1,154 @@
-"""The options of torch.onnx.export that say how to export, checked: each is honoured or refused."""
+"""The options of ``export``, validated: each one is honoured or rejected with an ArgumentError."""
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal, TypeAlias, get_args
 
 import torch
 from torch.onnx import OperatorExportTypes, TrainingMode
 
+from fxonnx_translations._builtin import default_registry
 from fxonnx_translations._registry import Registry
 from fxonnx_translations._torch_compat import OpOverloadPacket
 
-from ._lower.model import NEWEST_IR_VERSION, NEWEST_OPSET, OLDEST_OPSET, ir_versions
+from ._lower.metadata import MetadataLevel
 from ._lower.passthrough import Passthrough
-from ._prepare import PATTERNS
+from ._lower.versions import NEWEST_IR_VERSION, NEWEST_OPSET, OLDEST_OPSET, ir_versions
+from ._prepare import PATTERNS, State
+from ._symbolic_registry import registered_symbolics
 from .errors import ArgumentError
 
-__all__ = [
-    "Form",
-    "Target",
-    "check_choice",
-    "check_flags",
-    "check_form",
-    "check_names",
-    "check_older",
-    "check_passthrough",
-    "check_table",
-    "check_training",
-    "in_mode",
-    "own_examples",
-]
+__all__ = ["Options", "Target", "check_training", "read_options"]
 
 
-_MODES: Mapping[str, Literal["none", "aten", "fallback", "fallthrough"]] = MappingProxyType(
-    {"ONNX": "none", "ONNX_ATEN": "aten", "ONNX_ATEN_FALLBACK": "fallback", "ONNX_FALLTHROUGH": "fallthrough"}
-)
+Target: TypeAlias = Literal["onnxruntime"]
+
+_DEFAULT_OPSETS: Mapping[Target | None, int] = MappingProxyType({None: 20, "onnxruntime": 23})
+
+
+@dataclass(frozen=True)
+class Options:
+    """The validated options of one export; ``export`` documents them for users.
+
+    Attributes:
+        opset: Target opset of the default domain.
+        ir_version: IR version of the model.
+        registry: The translations, the user's own first.
+        input_names: Names of the first graph inputs, then of parameters.
+        output_names: Names of the first graph outputs.
+        passthrough: Operators that become nodes of their own domain.
+        patterns: Names of the fusion patterns to apply, in order.
+        optimize: Whether CSE, fusion patterns and batch norm folding run.
+        fold_weights: Whether expressions of weights become initializers.
+        state: How mutations of parameters, buffers and inputs are exported.
+        metadata: Which provenance metadata nodes carry.
+        legacy_names: Whether nodes and values are named as by torch.onnx's TorchScript exporter.
+        strict_shapes: Whether a constraint on a dynamic dim is an error.
+        training: The mode the model is put into; None leaves each module in its own.
+    """
+
+    opset: int = 20
+    ir_version: int | None = None
+    registry: Registry = field(default_factory=default_registry)
+    input_names: tuple[str, ...] = ()
+    output_names: tuple[str, ...] = ()
+    passthrough: Passthrough = Passthrough()  # noqa: RUF009 - immutable
+    patterns: tuple[str, ...] = ()
+    optimize: bool = True
+    fold_weights: bool = True
+    state: State = "warn"
+    metadata: MetadataLevel = "full"
+    legacy_names: bool = False
+    strict_shapes: bool = False
+    training: TrainingMode | None = None
+
+
+def read_options(
+    *,
+    dynamo: bool,
+    input_names: Sequence[str] | None,
+    output_names: Sequence[str] | None,
+    opset_version: int | None,
+    ir_version: int | None,
+    target: Target | None,
+    patterns: Mapping[str, bool],
+    optimize: bool,
+    do_constant_folding: bool,
+    custom_translation_table: Mapping[Callable[..., Any], Callable[..., Any]] | None,
+    custom_opsets: Mapping[str, int] | None,
+    operator_export_type: OperatorExportTypes | None,
+    training: TrainingMode | None,
+    state: State,
+    metadata: MetadataLevel,
+    compat: Literal["torchscript"] | None,
+    strict_shapes: bool,
+    export_modules_as_functions: bool | Collection[type[torch.nn.Module]],
+    autograd_inlining: bool,
+) -> Options:
+    """Validate the arguments of ``export`` that need no model; see there for each of them.
+
+    Raises:
+        ArgumentError: If an argument has an invalid value or cannot be honoured.
+    """
+    _check_flags(dynamo, export_modules_as_functions, autograd_inlining)
+    _check_choice("target", target, (None, *get_args(Target)))
+    _check_choice("state", state, get_args(State))
+    _check_choice("metadata", metadata, get_args(MetadataLevel))
+    _check_choice("compat", compat, (None, "torchscript"))
+    opset = _check_opset(opset_version, _DEFAULT_OPSETS[target])
+    inputs, outputs = _check_names(input_names, output_names)
+    return Options(
+        opset=opset,
+        ir_version=_check_ir_version(ir_version, opset),
+        registry=_check_table(default_registry().extended(registered_symbolics(opset)), custom_translation_table),
+        input_names=inputs,
+        output_names=outputs,
+        passthrough=_check_passthrough(operator_export_type, custom_opsets),
+        patterns=_check_patterns(patterns, opset, target) if optimize else (),
+        optimize=optimize,
+        fold_weights=do_constant_folding,
+        state=state,
+        metadata=metadata,
+        legacy_names=not dynamo or compat is not None,
+        strict_shapes=strict_shapes,
+        training=check_training(training, dynamo=dynamo),
+    )
+
+
+def _check_flags(
+    dynamo: Any,
+    export_modules_as_functions: bool | Collection[type[torch.nn.Module]],
+    autograd_inlining: bool,
+) -> None:
+    """Reject unsupported options."""
+    if not isinstance(dynamo, bool):
+        raise ArgumentError("dynamo", f"expected True or False, got {dynamo!r}", hint="both select this exporter")
+    if export_modules_as_functions:
+        raise ArgumentError(
+            "export_modules_as_functions",
+            "modules cannot be exported as ONNX functions",
+            hint="leave it out; the namespace in a node's metadata names its module",
+        )
+    if not autograd_inlining:
+        raise ArgumentError(
+            "autograd_inlining",
+            "the forward of an autograd.Function is always inlined",
+            hint="give it a static method symbolic(g, ...), which is exported instead",
+        )
 
 
 def check_training(training: Any, *, dynamo: bool = True) -> TrainingMode | None:
     """The mode to export in; None leaves the model in its own.
 
     Args:
-        training: The user's.
-        dynamo: False for the default of torch.onnx's first exporter, which is evaluation mode.
+        training: The user's argument.
+        dynamo: False for the default of torch.onnx's TorchScript exporter: evaluation mode.
 
     Raises:
-        ArgumentError: If it is no ``torch.onnx.TrainingMode``.
+        ArgumentError: If it is not a ``torch.onnx.TrainingMode``.
     """
     if training is None:
         return None if dynamo else TrainingMode.EVAL
@@ -62,12 +161,12 @@ def check_training(training: Any, *, dynamo: bool = True) -> TrainingMode | None
     )
 
 
-def check_passthrough(operator_export_type: Any, custom_opsets: Any) -> Passthrough:
-    """Which operators stay what they are.
+_MODES: Mapping[str, Literal["none", "aten", "fallback", "fallthrough"]] = MappingProxyType(
+    {"ONNX": "none", "ONNX_ATEN": "aten", "ONNX_ATEN_FALLBACK": "fallback", "ONNX_FALLTHROUGH": "fallthrough"}
+)
 
-    Raises:
-        ArgumentError: If an argument has another form.
-    """
+
+def _check_passthrough(operator_export_type: Any, custom_opsets: Any) -> Passthrough:
     name = "ONNX" if operator_export_type is None else getattr(operator_export_type, "name", operator_export_type)
     if name not in _MODES:
         raise ArgumentError(
@@ -88,128 +187,9 @@ def check_passthrough(operator_export_type: Any, custom_opsets: Any) -> Passthro
     return Passthrough(_MODES[name], MappingProxyType(dict(opsets)))
 
 
-def check_flags(
-    dynamo: Any,
-    export_modules_as_functions: bool | Collection[type[torch.nn.Module]],
-    autograd_inlining: bool,
-) -> None:
-    """Refuses what can not be honoured.
-
-    Raises:
-        ArgumentError: It says what to do instead.
-    """
-    if not isinstance(dynamo, bool):
-        raise ArgumentError("dynamo", f"expected True or False, got {dynamo!r}", hint="both select this exporter")
-    if export_modules_as_functions:
-        raise ArgumentError(
-            "export_modules_as_functions",
-            "modules can not be exported as ONNX functions",
-            hint="leave it out; which module a node comes from is in its metadata, under namespace",
-        )
-    if not autograd_inlining:
-        raise ArgumentError(
-            "autograd_inlining",
-            "the forward of an autograd.Function is always exported in its place",
-            hint="give it a static method symbolic(g, ...), which is exported instead",
-        )
-
-
-_NOT_NEEDED = frozenset(
-    {"_retain_param_name", "enable_onnx_checker", "example_outputs", "fallback", "strip_doc_string"}
-)
-
-
-def check_older(older: Mapping[str, Any], external_data: Any) -> Any:
-    """What the parameters of older versions of torch.onnx.export say of ``external_data``.
-
-    Raises:
-        TypeError: For a parameter that never was, as Python does.
-    """
-    for name in older:
-        if name not in _NOT_NEEDED and name != "use_external_data_format":
-            raise TypeError(f"export() got an unexpected keyword argument {name!r}")
-    if older:
-        names = ", ".join(older)
-        warnings.warn(f"of older versions of torch.onnx.export: {names}", DeprecationWarning, stacklevel=3)
-    return older.get("use_external_data_format", external_data)
-
-
-def check_choice(argument: str, value: Any, choices: Sequence[Any]) -> None:
-    """Whether a string is one of several.
-
-    Raises:
-        ArgumentError: If not.
-    """
+def _check_choice(argument: str, value: Any, choices: Sequence[Any]) -> None:
     if value not in choices:
         raise ArgumentError(argument, f"expected one of {', '.join(map(repr, choices))}, got {value!r}")
-
-
-def own_examples(model: Any, args: Any, kwargs: Any, *given: Any) -> tuple[Any, ...]:
-    """The example inputs, and what else an ``ExportableModule`` says of its export where the caller says nothing.
-
-    Args:
-        model: Any model; one with ``example_arguments`` is asked if there are no inputs.
-        args: Positional inputs.
-        kwargs: Keyword inputs.
-        *given: ``dynamic_shapes``, ``input_names`` and ``output_names`` of the caller.
-    """
-    if isinstance(args, tuple) and not args and not kwargs and hasattr(model, "example_arguments"):
-        args, kwargs = model.example_arguments()
-        own = (model.dynamic_shapes(), model.input_names(), model.output_names())
-        given = tuple(theirs if theirs is not None else ours for theirs, ours in zip(given, own, strict=True))
-    return args, kwargs, *given
-
-
-@contextmanager
-def in_mode(model: Any, training: TrainingMode | None) -> Iterator[None]:
-    """Puts a model into training or evaluation mode for the body; every module is in its own mode again afterwards."""
-    if training in (None, TrainingMode.PRESERVE) or not isinstance(model, torch.nn.Module):
-        yield
-        return
-    before = {module: module.training for module in model.modules()}
-    try:
-        model.train(training == TrainingMode.TRAINING)
-        yield
-    finally:
-        for module, was in before.items():
-            module.training = was
-
-
-Target: TypeAlias = Literal["onnxruntime"]
-
-_DEFAULT_OPSETS: Mapping[Target | None, int] = MappingProxyType({None: 20, "onnxruntime": 23})
-
-
-@dataclass(frozen=True)
-class Form:
-    """What the model is written in.
-
-    Attributes:
-        opset: Version of the default domain.
-        ir_version: Version of the file format.
-        rules: Names of the rules about operators that are written out, in their order.
-    """
-
-    opset: int
-    ir_version: int
-    rules: tuple[str, ...]
-
-
-def check_form(opset: Any, ir_version: Any, target: Any, patterns: Mapping[str, bool] | None) -> Form:
-    """What the model is to be written in.
-
-    Args:
-        opset: The user's ``opset_version``.
-        ir_version: The user's.
-        target: The user's.
-        patterns: The user's, or None for no rules at all.
-
-    Raises:
-        ArgumentError: If an argument has no such value, or the IR version is too old for the opset.
-    """
-    check_choice("target", target, (None, *get_args(Target)))
-    opset = _check_opset(opset, _DEFAULT_OPSETS[target])
-    return Form(opset, _check_ir_version(ir_version, opset), _check_patterns(patterns, opset, target))
 
 
 def _check_ir_version(ir_version: Any, opset: int) -> int:
@@ -221,23 +201,21 @@ def _check_ir_version(ir_version: Any, opset: int) -> int:
     if not least <= ir_version <= NEWEST_IR_VERSION:
         raise ArgumentError(
             "ir_version",
-            f"{ir_version} can not be written: opset {opset} needs {least}, and the newest is {NEWEST_IR_VERSION}",
+            f"{ir_version} cannot be written: opset {opset} needs {least}, and the newest is {NEWEST_IR_VERSION}",
             hint=f"pass a number from {least} to {NEWEST_IR_VERSION}, or nothing for {default}",
         )
     return ir_version
 
 
 def _check_patterns(patterns: Any, opset: int, target: str | None) -> tuple[str, ...]:
-    if patterns is None:
-        return ()
     if not isinstance(patterns, Mapping):
         raise ArgumentError(
             "patterns", f"expected a dict from name to True or False, got {patterns!r}", hint='write {"gelu": False}'
         )
     unknown = [name for name in patterns if name not in PATTERNS]
     if unknown:
-        raise ArgumentError("patterns", f"there is no rule {unknown[0]!r}", hint=f"there are {', '.join(PATTERNS)}")
-    return tuple(name for name, rule in PATTERNS.items() if patterns.get(name, rule.is_for(opset, target)))
+        raise ArgumentError("patterns", f"there is no pattern {unknown[0]!r}", hint=f"there are {', '.join(PATTERNS)}")
+    return tuple(name for name, pattern in PATTERNS.items() if patterns.get(name, pattern.is_for(opset, target)))
 
 
 def _check_opset(opset_version: int | None, default: int) -> int:
@@ -249,26 +227,21 @@ def _check_opset(opset_version: int | None, default: int) -> int:
     if not OLDEST_OPSET <= opset_version <= NEWEST_OPSET:
         raise ArgumentError(
             "opset_version",
-            f"{opset_version} is outside the opsets that can be written",
+            f"{opset_version} is outside the supported opsets",
             hint=f"pass a number from {OLDEST_OPSET} to {NEWEST_OPSET}, or nothing for {default}",
         )
     return opset_version
 
 
-def check_names(
+def _check_names(
     input_names: Sequence[str] | None, output_names: Sequence[str] | None
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Input and output names.
-
-    Raises:
-        ArgumentError: If a name is no string, is empty, or is given twice.
-    """
     inputs = _names("input_names", input_names)
     outputs = _names("output_names", output_names)
     both = sorted(set(inputs) & set(outputs))
     if both:
         raise ArgumentError(
-            "output_names", f"{both[0]!r} is the name of an input, too", hint="values need unique names"
+            "output_names", f"{both[0]!r} is also the name of an input", hint="names of values are unique"
         )
     return inputs, outputs
 
@@ -282,16 +255,12 @@ def _names(argument: str, names: Sequence[str] | None) -> tuple[str, ...]:
         if not isinstance(name, str) or not name:
             raise ArgumentError(argument, f"expected non-empty strings, got {name!r}")
         if names.count(name) > 1:
-            raise ArgumentError(argument, f"{name!r} is given twice", hint="values need unique names")
+            raise ArgumentError(argument, f"{name!r} is given twice", hint="names of values are unique")
     return tuple(names)
 
 
-def check_table(registry: Registry, table: Mapping[Callable[..., Any], Callable[..., Any]] | None) -> Registry:
-    """The registry with the user's translations in front.
-
-    Raises:
-        ArgumentError: If a key is not an operator overload or a value not a function.
-    """
+def _check_table(registry: Registry, table: Mapping[Callable[..., Any], Callable[..., Any]] | None) -> Registry:
+    """The registry with the user's translations in front."""
     if not table:
         return registry
     for target, function in table.items():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -11,6 +10,7 @@ import sympy
 import torch
 from torch.export import ExportedProgram
 
+from .._warnings import warn_user
 from ..errors import ArgumentError, CaptureError
 from .autograd_functions import FunctionCall, recorded_function_calls
 from .constraints.constraint import Limits, report_narrowed
@@ -56,11 +56,12 @@ class Capture:
         scalars: Leaf indices of the numbers that were converted to tensors.
         functions: The autograd functions with a ``symbolic``; the program refers to them by index.
         counted: Leaf index to value of the inputs used as Python loop bounds, for which only this value is valid.
+        source: The captured module; None for an ``ExportedProgram``.
     """
 
     exported_program: ExportedProgram
-    dim_names: Mapping[sympy.Symbol, str]
-    dim_aliases: Mapping[str, tuple[str, ...]]
+    dim_names: Mapping[sympy.Symbol, str] = field(default_factory=dict)
+    dim_aliases: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     limits: Limits = field(default_factory=Limits)
     input_paths: Mapping[str, str] = field(default_factory=dict)
     output_paths: Mapping[int, str] = field(default_factory=dict)
@@ -71,6 +72,7 @@ class Capture:
     functions: tuple[FunctionCall, ...] = ()
     counted: Mapping[int, int] = field(default_factory=dict)
     output_dims: Mapping[int, AxisNames] = field(default_factory=dict)
+    source: torch.nn.Module | None = None
 
 
 @dataclass(frozen=True)
@@ -148,7 +150,8 @@ def capture(
     if isinstance(model, ExportedProgram):
         return _capture_program(model, options, strict_shapes)
     with scripted_as_python(model) as module:
-        return _capture_module(module, args, kwargs, options, dynamic_scalars, strict_shapes, may_train)
+        captured = _capture_module(module, args, kwargs, options, dynamic_scalars, strict_shapes, may_train)
+    return replace(captured, source=model)
 
 
 def _capture_module(
@@ -161,11 +164,9 @@ def _capture_module(
     may_train: bool,
 ) -> Capture:
     if model.training and not may_train:
-        warnings.warn(
+        warn_user(
             "the model is in training mode and is exported as such: dropout and batch statistics stay active. "
             "Call model.eval() before the export if it is meant for inference",
-            UserWarning,
-            stacklevel=4,
         )
     inputs, scalars, ints = scalars_to_tensors(bind_example_inputs(model, args, kwargs), dynamic_scalars, model)
     shapes, axes, others = options.read(inputs)
@@ -176,39 +177,21 @@ def _capture_module(
         lambda shapes: _trace_model(model, inputs, shapes, axes, options, numbers), shapes, strict=strict_shapes
     )
     _warn_about_split_names(shapes.leaves, others)
-    program, counted = traced.program, traced.counted
+    program = traced.exported_program
     limits = with_fixed(traced.limits, fixed, program, shapes.leaves)
-    report_narrowed(limits.constraints, strict=strict_shapes, stacklevel=5)
-    paths = input_paths(program, inputs, shapes.leaves), output_paths(program)
-    dims = traced.names, traced.aliases
-    output_dims = name_computed_dims(program, axes, options.output_names, dims, strict=strict_shapes)
-    frozen = {**frozen_arguments(shapes.leaves), **_loop_bound_values(counted, shapes.leaves)}
-    return Capture(
-        program,
-        traced.names,
-        traced.aliases,
-        limits,
-        *paths,
-        inputs.objects,
-        others,
-        frozen,
-        scalars,
-        traced.calls,
-        counted,
-        output_dims,
+    report_narrowed(limits.constraints, strict=strict_shapes)
+    dims = traced.dim_names, traced.dim_aliases
+    return replace(
+        traced,
+        limits=limits,
+        input_paths=input_paths(program, inputs, shapes.leaves),
+        output_paths=output_paths(program),
+        objects=inputs.objects,
+        more_inputs=others,
+        frozen_arguments={**frozen_arguments(shapes.leaves), **_loop_bound_values(traced.counted, shapes.leaves)},
+        scalars=scalars,
+        output_dims=name_computed_dims(program, axes, options.output_names, dims, strict=strict_shapes),
     )
-
-
-@dataclass(frozen=True)
-class _Trace:
-    """The result of one run of torch.export, with the names and limits of its dims; see ``Capture``."""
-
-    program: ExportedProgram
-    names: Mapping[sympy.Symbol, str]
-    aliases: Mapping[str, tuple[str, ...]]
-    limits: Limits
-    calls: tuple[FunctionCall, ...]
-    counted: Mapping[int, int]
 
 
 def _trace_model(
@@ -218,8 +201,8 @@ def _trace_model(
     axes: DynamicAxes | None,
     options: _ShapeOptions,
     scalars: Sequence[str],
-) -> _Trace:
-    """Run torch.export once and translate its guards to constraints.
+) -> Capture:
+    """Run torch.export once: the program with the names and limits of its dims.
 
     Raises:
         FixedDimsError: If a dynamic dim is specialized to one size.
@@ -239,18 +222,16 @@ def _trace_model(
         names, limits = merged, read_limits(program, shapes, merged, log)
     _check_fixed(limits, shapes.leaves, log)
     _check_example(limits, shapes.leaves)
-    return _Trace(program, names, aliases, limits, tuple(calls), counted)
+    return Capture(program, names, aliases, limits, functions=tuple(calls), counted=counted)
 
 
 def _warn_about_split_names(leaves: Sequence[Leaf], others: Sequence[ExampleCall]) -> None:
     differing = differing_dims(leaves, others)
     if differing:
-        warnings.warn(
+        warn_user(
             "dims of different sizes have the same name and become separate dims with numbered names:\n"
             + "\n".join(f"  {text}" for text in differing)
             + "\nhint: use one name per size, or an example with equal sizes",
-            UserWarning,
-            stacklevel=5,
         )
 
 
@@ -259,11 +240,9 @@ def _loop_bound_values(counted: Mapping[int, int], leaves: Sequence[Leaf]) -> di
     values = {leaves[position].label: value for position, value in counted.items()}
     if values:
         text = ", ".join(f"{label} = {value}" for label, value in values.items())
-        warnings.warn(
+        warn_user(
             f"the model uses the value of an input as a Python loop bound; the export is valid for {text} only.\nhint: "
             "move the loop to a function decorated with @torch.jit.script, which becomes an ONNX Loop",
-            UserWarning,
-            stacklevel=5,
         )
     return values
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import onnx_ir as ir
-import sympy
 import torch
 
 from fxonnx_translations._builder import dtypes
@@ -22,53 +21,28 @@ from fxonnx_translations._builder.op_schema import facts_of
 from fxonnx_translations._builder.shape_inference import quick
 from fxonnx_translations._builder.symbolic_dims import Dim, SymbolTable
 from fxonnx_translations._opsets.missing_ops import replace_missing_op
-from fxonnx_translations._registry import Registry, Translation
+from fxonnx_translations._registry import Translation
 
-from .._prepare import REASON_KEY, Prepared, find_attribute
+from .._capture import Capture
+from .._options import Options
+from .._prepare import REASON_KEY, Prepared, Update, find_attribute
 from .._provenance import source_line
 from ..errors import TranslationError, UnsupportedOperator, UnsupportedOperatorError
 from .control_flow import CONTROL_FLOW
 from .dispatch import arguments_by_name, find_translation
 from .legacy_names import SCOPE, rename_by_scope
 from .lowest_opset import lowest_opset
-from .metadata import MetadataLevel, NodeMetadata, scopes_of, target_name
-from .model import NEWEST_OPSET, STATE_KEY, IOSpec, add_inputs, add_outputs, ir_versions, new_model
-from .passthrough import Passthrough
+from .metadata import NodeMetadata, scopes_of, target_name
+from .model import STATE_KEY, IOSpec, add_inputs, add_outputs, new_model
+from .versions import NEWEST_OPSET, ir_versions
 
-__all__ = ["Lowered", "LoweringRequest", "lower"]
+__all__ = ["Lowered", "lower"]
 
 LoweredValue: TypeAlias = ir.Value | Dim | float | bool | str | Sequence[Any] | None
 """The lowered form of an FX node: a graph value, a size expression, a Python constant, or a list of them."""
 
 # Element types without a torch dtype: torch's ONNX operators represent such tensors as tensors of bytes.
 _HELD_IN_BYTES = frozenset({ir.DataType.INT4, ir.DataType.UINT4})
-
-
-@dataclass(frozen=True)
-class LoweringRequest:
-    """Options of the lowering.
-
-    Attributes:
-        opset: Target opset of the default domain.
-        registry: Translations by operator.
-        dim_names: torch's symbols mapped to the user's dim names.
-        io_spec: Names of graph inputs and outputs.
-        passthrough: Operators emitted as nodes of their own domain.
-        metadata: Amount of provenance metadata on nodes.
-        legacy_names: Whether nodes and values are named as by torch.onnx's TorchScript exporter.
-        ir_version: ONNX IR version; by default the one that belongs to the opset.
-        ones: Symbolic sizes that guards restrict to 1, under the user's names.
-    """
-
-    opset: int
-    registry: Registry
-    dim_names: Mapping[sympy.Symbol, str]
-    io_spec: IOSpec
-    passthrough: Passthrough = Passthrough()  # noqa: RUF009 - immutable
-    metadata: MetadataLevel = "full"
-    legacy_names: bool = False
-    ir_version: int | None = None
-    ones: frozenset[sympy.Expr] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -84,36 +58,43 @@ class Lowered:
     requirements: Sequence[Requirement]
 
 
-def lower(prepared: Prepared, request: LoweringRequest) -> Lowered:
+def lower(prepared: Prepared, capture: Capture, options: Options, updates: Sequence[Update] = ()) -> Lowered:
     """Lower the prepared graph to an ONNX model.
+
+    Args:
+        prepared: The functional graph.
+        capture: The capture it was made from: names of dims, inputs and outputs.
+        options: Target opset, translations, names and metadata.
+        updates: Mutations to return as graph outputs.
 
     Raises:
         UnsupportedOperatorError: Lists all operators without a usable translation at once.
         TranslationError: If a translation fails, or its outputs disagree with torch's in number, dtype or shape.
     """
-    symbols = SymbolTable(request.dim_names, request.ones)
+    symbols = SymbolTable(capture.dim_names, capture.limits.ones())
     names = Names()
-    ir_version = request.ir_version or ir_versions(request.opset)[0]
-    model = new_model(prepared, request.opset, ir_version)
+    io_spec = IOSpec(capture, options, updates)
+    ir_version = options.ir_version or ir_versions(options.opset)[0]
+    model = new_model(prepared, options.opset, ir_version)
     builder = Builder(model.graph, symbols, names, replace_missing_op)
-    lowering = _GraphLowering(builder, request)
+    lowering = _GraphLowering(builder, options)
     try:
-        lowering.shared, paths = add_inputs(prepared, builder, lowering.env, request.io_spec)
+        lowering.shared, paths = add_inputs(prepared, builder, lowering.env, io_spec)
         lowering.run(prepared.graph, prepared.constants, skipped=prepared.derived)
     except dtypes.NoElementTypeError as error:
         hint = "use a dtype that ONNX has for such tensors, uint8 for packed numbers, inside and outside the model"
         raise TranslationError(str(error), hint=hint) from error
     if lowering.unsupported:
-        raise UnsupportedOperatorError(lowering.unsupported_rows(), request.opset)
+        raise UnsupportedOperatorError(lowering.unsupported_rows(), options.opset)
     try:
-        states = add_outputs(prepared, builder, lowering.env, request.io_spec, paths)
+        states = add_outputs(prepared, builder, lowering.env, io_spec, paths)
     except Unsupported as error:
         hint = "pass a newer opset_version"
         raise TranslationError(f"a size returned as an output cannot be computed: {error}", hint=hint) from error
     if states:
         model.metadata_props[STATE_KEY] = json.dumps(states)
     _finalize(builder)
-    if request.legacy_names:
+    if options.legacy_names:
         rename_by_scope(model.graph)
     return Lowered(model, requirements(builder))
 
@@ -178,11 +159,11 @@ def _trim_unused_outputs(node: ir.Node, outputs: Collection[ir.Value], opset: in
 class _GraphLowering:
     """Lowering of one FX graph: maps its nodes to their lowered values."""
 
-    def __init__(self, builder: Builder, request: LoweringRequest) -> None:
+    def __init__(self, builder: Builder, options: Options) -> None:
         self.builder = builder
-        self.request = request
+        self.options = options
         self.env: dict[torch.fx.Node, LoweredValue] = {}
-        self.metadata = NodeMetadata(request.metadata)
+        self.metadata = NodeMetadata(options.metadata)
         self.shared: frozenset[ir.Value] = frozenset()
         self.unsupported: dict[str, list[tuple[torch.fx.Node, tuple[str, ...]]]] = {}
 
@@ -229,7 +210,7 @@ class _GraphLowering:
         module = None if owner is None else find_attribute(owner, str(body.target))
         if not isinstance(module, torch.fx.GraphModule):
             raise Unsupported(f"{body.target} is not a graph")
-        inner = _GraphLowering(op.builder, self.request)
+        inner = _GraphLowering(op.builder, self.options)
         inner.shared, inner.unsupported = self.shared, self.unsupported
         for node, value in zip(module.graph.find_nodes(op="placeholder"), inputs, strict=True):
             inner.env[node] = value
@@ -291,11 +272,11 @@ class _GraphLowering:
         if results and all(0 in result.shape for result in results) and not node.meta.get("unbacked_bindings"):
             self._empty_results(node, results, val)
             return
-        passthrough = self.request.passthrough
+        passthrough = self.options.passthrough
         translation: Translation | None = None
         reasons: tuple[str, ...] = ()
         if not passthrough.keeps(node.target):
-            translation, reasons = find_translation(node, self.request.registry, self.request.opset)
+            translation, reasons = find_translation(node, self.options.registry, self.options.opset)
         if translation is None:
             translation = passthrough.translation(node.target)
         if translation is None:
@@ -346,7 +327,7 @@ class _GraphLowering:
             from .user_translations import call_user_translation
 
             kwargs = {name: self.value(argument) for name, argument in node.kwargs.items()}
-            opsets = self.request.passthrough.opsets
+            opsets = self.options.passthrough.opsets
             return call_user_translation(translation.function, op, node.target, self.value(node.args), kwargs, opsets)
         return translation.function(
             op, **{name: self.value(argument) for name, argument in arguments_by_name(node).items()}
@@ -429,7 +410,7 @@ class _GraphLowering:
             metadata = self.metadata.of(node)
             for onnx_node in created:
                 onnx_node.metadata_props.update(metadata)
-                if self.request.legacy_names:
+                if self.options.legacy_names:
                     onnx_node.meta[SCOPE] = scopes_of(node)[1:]
 
     def _error(self, node: torch.fx.Node, message: str) -> TranslationError:
@@ -455,7 +436,7 @@ class _GraphLowering:
         rows = []
         for name, uses in self.unsupported.items():
             reasons = tuple(dict.fromkeys(reason for _, why in uses for reason in why))
-            since = [lowest_opset(node, self.request.opset, NEWEST_OPSET, self._try_at_opset) for node, _ in uses]
+            since = [lowest_opset(node, self.options.opset, NEWEST_OPSET, self._try_at_opset) for node, _ in uses]
             known = [opset for opset in since if opset is not None]
             lowest = max(known) if len(known) == len(uses) else None
             rows.append(UnsupportedOperator(name, len(uses), source_line(uses[0][0]), reasons, lowest))
@@ -464,7 +445,7 @@ class _GraphLowering:
     def _try_at_opset(
         self, builder: Builder, env: dict[torch.fx.Node, LoweredValue], node: torch.fx.Node, opset: int
     ) -> bool:
-        lowering = _GraphLowering(builder, replace(self.request, opset=opset))
+        lowering = _GraphLowering(builder, replace(self.options, opset=opset))
         lowering.env = env
         lowering.call(node)
         return not lowering.unsupported

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-import onnx
-import onnx.defs
-import onnx.helper
 import onnx_ir as ir
 import torch
 from torch.export.graph_signature import InputKind, OutputKind
@@ -19,26 +16,20 @@ from fxonnx_translations._builder.initializers import DerivedTensor, TorchTensor
 from fxonnx_translations._builder.op import Op
 from fxonnx_translations._builder.op_schema import facts_of
 
+from .._capture import Capture
 from .._export_signature import InputRecord
+from .._options import Options
 from .._prepare import Derived, Prepared, Update
 from ..errors import ArgumentError
+from .versions import NEWEST_OPSET
 
 __all__ = [
-    "NEWEST_IR_VERSION",
-    "NEWEST_OPSET",
-    "OLDEST_OPSET",
     "STATE_KEY",
     "IOSpec",
     "add_inputs",
     "add_outputs",
-    "ir_versions",
     "new_model",
 ]
-
-OLDEST_OPSET = 7
-# Limited by the installed onnx; 28 is the newest opset that the translations are tested with.
-NEWEST_OPSET = min(28, onnx.defs.onnx_opset_version())
-NEWEST_IR_VERSION = int(onnx.IR_VERSION)
 
 _INPUT = "pkg.torch.export.graph_signature.InputSpec."
 _OUTPUT = "pkg.torch.export.graph_signature.OutputSpec."
@@ -54,23 +45,19 @@ class IOSpec:
     """Names of graph inputs and outputs, and state passed as inputs and outputs.
 
     Attributes:
-        inputs: Names of the first graph inputs, then of the parameters.
-        outputs: Names of the first graph outputs.
-        input_paths: Placeholder to name, for the inputs without a name in ``inputs``.
-        output_paths: Position among the program's outputs to name, for the outputs without a name in ``outputs``.
-        output_dims: Position among the program's outputs to axis to dim name, for dims named by the user.
+        capture: Paths of inputs and outputs, and names of output dims.
+        options: Names of the first graph inputs and outputs, and ``state``.
         updates: Mutated tensors to return as ``<name>.out`` after the other outputs.
-        state_inputs: Whether the parameters and buffers in ``updates`` are also inputs ``<name>.in`` after the other
-            inputs; an initializer of the same name is the default value.
     """
 
-    inputs: Sequence[str] = ()
-    outputs: Sequence[str] = ()
-    input_paths: Mapping[str, str] = field(default_factory=dict)
-    output_paths: Mapping[int, str] = field(default_factory=dict)
+    capture: Capture
+    options: Options
     updates: Sequence[Update] = ()
-    state_inputs: bool = False
-    output_dims: Mapping[int, Mapping[int, str]] = field(default_factory=dict)
+
+    @property
+    def state_inputs(self) -> bool:
+        """Whether updated parameters and buffers are also inputs ``<name>.in``, with initializers as default values."""
+        return self.options.state == "io"
 
     @property
     def states(self) -> frozenset[str]:
@@ -88,17 +75,6 @@ def new_model(prepared: Prepared, opset: int, ir_version: int) -> ir.Model:
     return ir.Model(graph, ir_version=ir_version, producer_name="pytorch", producer_version=torch.__version__)
 
 
-def ir_versions(opset: int) -> tuple[int, int]:
-    """The default ONNX IR version for an opset, and the oldest one it allows.
-
-    From opset 20 on the default is torch's IR version 10, or a newer one if the opset requires it. Older opsets get the
-    oldest IR version they allow: runtimes that need an old opset reject newer IR versions.
-    """
-    # Before IR version 4 every initializer also had to be a graph input.
-    needed = max(4, int(onnx.helper.find_min_ir_version_for([onnx.helper.make_opsetid("", opset)])))
-    return (max(10, needed) if opset >= 20 else needed), needed
-
-
 def add_inputs(
     prepared: Prepared,
     builder: Builder,
@@ -114,18 +90,18 @@ def add_inputs(
     """
     placeholders = [node for node in prepared.graph.nodes if node.op == "placeholder"]
     records = list(zip(prepared.signature.inputs, placeholders, strict=True))
-    wanted = iter(io_spec.inputs)
+    wanted = iter(io_spec.options.input_names)
     for record, node in records:
         if record.is_user_input:
-            value = _graph_input(record, node, builder, next(wanted, io_spec.input_paths.get(record.name)))
+            value = _graph_input(record, node, builder, next(wanted, io_spec.capture.input_paths.get(record.name)))
             val = node.meta["val"]
             # A number is lowered as its symbolic expression; the graph input only defines the symbol.
             env[node] = value if isinstance(val, torch.Tensor) else builder.symbols.dim(val)
         elif record.is_constant:
             env[node] = record.constant
-    for name in io_spec.outputs:
+    for name in io_spec.options.output_names:
         builder.names.unique(name)
-    paths = {position: builder.names.unique(path) for position, path in io_spec.output_paths.items()}
+    paths = {position: builder.names.unique(path) for position, path in io_spec.capture.output_paths.items()}
     weights: dict[Any, ir.Value] = {}
     readers: dict[ir.Value, int] = {}
     states = io_spec.states
@@ -152,7 +128,8 @@ def add_inputs(
     if unused_name is not None:
         raise ArgumentError(
             "input_names",
-            f"{unused_name!r} is not used: {len(io_spec.inputs)} names, but the model has fewer inputs and parameters",
+            f"{unused_name!r} is not used: {len(io_spec.options.input_names)} names, "
+            "but the model has fewer inputs and parameters",
         )
     for node, derived in prepared.derived.items():
         value = _derived_initializer(derived, env, builder)
@@ -269,7 +246,7 @@ def add_outputs(
     """
     graph = builder.graph
     (output_node,) = [node for node in prepared.graph.nodes if node.op == "output"]
-    wanted = iter(io_spec.outputs)
+    wanted = iter(io_spec.options.output_names)
     user_outputs = [
         (record, argument)
         for record, argument in zip(prepared.signature.outputs, output_node.args[0], strict=False)
@@ -288,13 +265,13 @@ def add_outputs(
         else:
             value = found if isinstance(found, ir.Value) else op.scalar(found)
         _add_output(value, builder, next(wanted, paths.get(position)), record.name or "output", record.kind)
-        for axis, dim in io_spec.output_dims.get(position, {}).items():
+        for axis, dim in io_spec.capture.output_dims.get(position, {}).items():
             _name_dim(graph.outputs[-1], builder, axis, dim)
     unused_name = next(wanted, None)
     if unused_name is not None:
         raise ArgumentError(
             "output_names",
-            f"{unused_name!r} is not used: {len(io_spec.outputs)} names for {len(graph.outputs)} outputs",
+            f"{unused_name!r} is not used: {len(io_spec.options.output_names)} names for {len(graph.outputs)} outputs",
         )
     return _return_updates(prepared, builder, env, io_spec)
 

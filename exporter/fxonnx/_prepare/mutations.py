@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
@@ -11,6 +10,7 @@ import torch
 from torch.export.graph_signature import InputKind, OutputKind
 
 from .._provenance import source_line
+from .._warnings import warn_user
 from ..errors import StateError
 from .pipeline import Prepared
 
@@ -94,5 +94,5 @@ def report_updates(updates: Sequence[Update], state: State) -> tuple[str, ...]:
     hint = 'pass state="io" to have what changes as inputs and outputs, or state="outputs" to have it returned'
     if state == "error":
         raise StateError(text, hint=hint)
-    warnings.warn(f"{text}\nhint: {hint}", stacklevel=4)
+    warn_user(f"{text}\nhint: {hint}")
     return tuple(update.name for update in lost)

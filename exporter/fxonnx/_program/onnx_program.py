@@ -5,17 +5,18 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, BinaryIO, Literal
 
 import onnx
 import onnx_ir as ir
 import torch
-from torch.onnx import TrainingMode
 
-from .._capture.autograd_functions import FunctionCall
-from .._capture.constraints.constraint import Constraint, Limits
+from .._capture import Capture
+from .._capture.constraints.constraint import Constraint
 from .._comparison import Row
+from .._options import Options
 from ..errors import SaveError
 from . import saving, verification
 from .call_binding import bind, check_counted, unflatten
@@ -38,71 +39,51 @@ class ONNXProgram:
 
     Args:
         model: The model.
-        exported_program: The program it was made of.
+        capture: The captured program, its example inputs and constraints.
+        options: The options of the export.
         timings: Stage name to seconds.
-        example_inputs: Positional and keyword example inputs; by default those of the exported program.
-        limits: For which sizes it may be used.
-        source: The model it was captured from, if that is at hand.
-        mode: The mode that the model was exported in, if it was asked for.
-        objects: Positional and keyword inputs as the model takes them, if there are objects among them.
-        frozen_arguments: Label to value of the arguments that are part of the model.
-        scalars: Positions among the leaves of the inputs of the numbers that the model gets as tensors.
-        functions: The autograd functions that the exported program calls.
-        counted: Position among the leaves of the inputs to the only value that the program is right for.
-        patterns: Name of each rule about operators that are written out to how often it was applied.
+        patterns: Name of each fusion pattern to its number of matches.
 
     Attributes:
         model: The ``onnx_ir.Model``; it may be changed, call ``release`` afterwards.
-        exported_program: The program it was made of, as torch.export captured it.
-        limits: For which sizes it may be used.
-        source: The model it was captured from, or None.
-        mode: The mode that model was exported in, if it was asked for; None is its own.
-        objects: Inputs as that model takes them, if there are objects among them.
-        frozen_arguments: Label to value of the arguments that are part of the model: at every call they are as then.
-        scalars: Positions among the leaves of the inputs of the numbers that are graph inputs.
-        functions: The autograd functions that the exported program calls.
-        patterns: Name of each rule about operators that are written out to how often it was applied.
+        capture: The captured program, its example inputs and constraints.
+        options: The options of the export.
+        patterns: Name of each fusion pattern to its number of matches.
     """
 
     def __init__(
         self,
         model: ir.Model,
-        exported_program: torch.export.ExportedProgram,
-        *,
+        capture: Capture,
+        options: Options | None = None,
         timings: Mapping[str, float] = MappingProxyType({}),
-        example_inputs: tuple[tuple[Any, ...], dict[str, Any]] | None = None,
-        limits: Limits | None = None,
-        source: torch.nn.Module | None = None,
-        mode: TrainingMode | None = None,
-        objects: tuple[tuple[Any, ...], Mapping[str, Any]] | None = None,
-        frozen_arguments: Mapping[str, Any] = MappingProxyType({}),
-        scalars: frozenset[int] = frozenset(),
-        functions: tuple[FunctionCall, ...] = (),
-        counted: Mapping[int, int] = MappingProxyType({}),
+        *,
         patterns: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
         self.model = model
-        self.exported_program = exported_program
-        self.limits = Limits() if limits is None else limits
-        self.source = source
-        self.mode = mode
-        self.objects = objects
-        self.frozen_arguments = MappingProxyType(dict(frozen_arguments))
-        self.scalars = scalars
-        self.functions = functions
-        self._counted = counted
+        self.capture = capture
+        self.options = Options() if options is None else options
         self.patterns = MappingProxyType(dict(patterns))
         self._timings = timings
-        self._example_inputs = example_inputs
         self._session: Session | None = None
         self._initializer: Initializer | None = None
         self._weights: WeightMap | None = None
         self._applied: dict[str, torch.Tensor] = {}
 
     @property
+    def exported_program(self) -> torch.export.ExportedProgram:
+        """The program as torch.export captured it."""
+        return self.capture.exported_program
+
+    @property
+    def frozen_arguments(self) -> Mapping[str, Any]:
+        """Label to value of the numbers and strings that are constants of the model."""
+        return MappingProxyType(dict(self.capture.frozen_arguments))
+
+    @property
     def forward(self) -> Callable[..., Any] | None:
-        """What was exported, if that is at hand."""
-        return None if self.source is None else self.source.forward
+        """The ``forward`` of the exported module; None if an ``ExportedProgram`` was exported."""
+        return None if self.capture.source is None else self.capture.source.forward
 
     @property
     def timings(self) -> Mapping[str, float]:
@@ -116,12 +97,13 @@ class ONNXProgram:
         They are also in the metadata of the model, as JSON under ``pkg.fxonnx.constraints``, together with the sizes
         that must not be 0.
         """
-        return self.limits.constraints
+        return self.capture.limits.constraints
 
     @property
     def example_inputs(self) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         """The positional and keyword inputs it was exported with, if they are known."""
-        return self.exported_program.example_inputs if self._example_inputs is None else self._example_inputs
+        examples: tuple[tuple[Any, ...], dict[str, Any]] | None = self.exported_program.example_inputs
+        return examples
 
     @property
     def model_proto(self) -> onnx.ModelProto:
@@ -170,8 +152,8 @@ class ONNXProgram:
             ArgumentError: If the arguments do not fit the exported ones, or their sizes not the constraints.
         """
         call = bind(self.exported_program, args, kwargs, self.forward)
-        self.limits.check(call.inputs)
-        check_counted(call, self._counted)
+        self.capture.limits.check(call.inputs)
+        check_counted(call, self.capture.counted)
         return call.inputs
 
     def call_reference(self, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, ...]:
@@ -270,8 +252,8 @@ class ONNXProgram:
             ArgumentError: If a key is neither, or a new name is empty or that of another dim.
         """
         names = rename_dims(self.model, rename_mapping)
-        self.limits = self.limits.renamed(names)
-        self.model.metadata_props.update(self.limits.metadata())
+        self.capture = replace(self.capture, limits=self.capture.limits.renamed(names))
+        self.model.metadata_props.update(self.capture.limits.metadata())
         self.release()
 
     def optimize(self) -> None:

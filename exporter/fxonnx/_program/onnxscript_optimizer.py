@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -11,6 +10,7 @@ import onnx_ir as ir
 import torch
 
 from .._comparison import compare
+from .._warnings import warn_user
 from ..errors import VerificationError
 from .session import Session
 
@@ -36,7 +36,7 @@ def optimize_model(model: ir.Model, inputs: Sequence[Any] | None) -> ir.Model | 
         if inputs is not None:
             _check_same(model, _run(model, inputs), _run(copy, inputs))
     except Exception as error:  # noqa: BLE001 - rewrite rules may raise anything; the model is unchanged
-        warnings.warn(f"the optimizer was not applied: {type(error).__name__}: {error}", UserWarning, stacklevel=3)
+        warn_user(f"the optimizer was not applied: {type(error).__name__}: {error}")
         return None
     return copy
 

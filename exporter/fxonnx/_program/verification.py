@@ -8,17 +8,17 @@ from typing import Any, Literal, Protocol
 
 import onnx_ir as ir
 import torch
-from torch.onnx import TrainingMode
 
 from fxonnx_translations._torch_compat import pytree
 
-from .._capture.autograd_functions import FunctionCall, recorded_function_calls
-from .._capture.constraints.constraint import Limits
+from .._capture import Capture
+from .._capture.autograd_functions import recorded_function_calls
 from .._capture.inputs.preserve import preserve_model
 from .._capture.inputs.pytree_objects import flatten_objects, unflatten_objects
 from .._capture.patches import one_at_a_time
 from .._comparison import Row, compare, rows_table
-from .._options import in_mode
+from .._export_context import in_mode
+from .._options import Options
 from ..errors import ArgumentError, VerificationError
 from .call_binding import Call, bind
 from .stateful import final_states, read_states
@@ -39,36 +39,20 @@ class VerifiableProgram(Protocol):
         """The captured program."""
 
     @property
+    def capture(self) -> Capture:
+        """The captured program, its example inputs and constraints."""
+
+    @property
+    def options(self) -> Options:
+        """The options of the export."""
+
+    @property
     def example_inputs(self) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         """Positional and keyword example inputs, if they are known."""
 
     @property
-    def limits(self) -> Limits:
-        """The constraints and the positions of the dynamic dims."""
-
-    @property
-    def source(self) -> torch.nn.Module | None:
-        """The model that was captured, if it is available."""
-
-    @property
     def forward(self) -> Callable[..., Any] | None:
         """The ``forward`` that was captured, if it is available."""
-
-    @property
-    def mode(self) -> TrainingMode | None:
-        """The training mode of the export; None leaves that of the model."""
-
-    @property
-    def objects(self) -> tuple[tuple[Any, ...], Mapping[str, Any]] | None:
-        """Example inputs with their custom objects, if there are any."""
-
-    @property
-    def scalars(self) -> frozenset[int]:
-        """Positions among the input leaves of numbers that are graph inputs."""
-
-    @property
-    def functions(self) -> tuple[FunctionCall, ...]:
-        """The autograd functions that the captured program calls."""
 
     @property
     def applied_weights(self) -> Mapping[str, torch.Tensor]:
@@ -138,7 +122,7 @@ class _Trial:
 
 
 def _tried_sizes(program: VerifiableProgram, call: Call, sizes: Any) -> list[_Trial]:
-    limits = program.limits
+    limits = program.capture.limits
     given = limits.sizes(call.inputs)
     if sizes == "auto":
         return [_Trial(one, one != given) for one in auto_sizes(limits, call.inputs)]
@@ -157,7 +141,7 @@ def _tried_sizes(program: VerifiableProgram, call: Call, sizes: Any) -> list[_Tr
 def _rows_at(
     program: VerifiableProgram, call: Call, trial: _Trial, rtol: float | None, atol: float | None
 ) -> list[Row]:
-    args, kwargs = resized(program.exported_program, program.limits, call, trial.sizes)
+    args, kwargs = resized(program.exported_program, program.capture.limits, call, trial.sizes)
     sizes = tuple(trial.sizes.items())
     shown = ", ".join(f"{name} = {size}" for name, size in sizes)
     try:
@@ -175,23 +159,23 @@ def _run_captured(program: VerifiableProgram, args: Any, kwargs: Any) -> list[An
     module = _isolated_module(program.exported_program)
     weights = {name: buffer.detach().clone() for name, buffer in module.named_buffers()} | dict(program.applied_weights)
     args, kwargs = tuple(_copied(args)), dict(_copied(kwargs))
-    with torch.no_grad(), recorded_function_calls(program.functions):
+    with torch.no_grad(), recorded_function_calls(program.capture.functions):
         result = torch.func.functional_call(module, weights, args, kwargs, tie_weights=False)
         return _returned(result) + _final_states(program, module, weights, args, kwargs)
 
 
 def _run_source(program: VerifiableProgram, args: Any, kwargs: Any) -> list[Any]:
     """The user's model on inputs, which leaves it as it is; what was captured of it, if it is not at hand."""
-    source = program.source
+    source = program.capture.source
     if source is None:
         return _run_captured(program, args, kwargs)
     weights = {name: buffer.detach().clone() for name, buffer in source.named_buffers()} | dict(program.applied_weights)
     args, kwargs = _copied(args), _copied(kwargs)
     # While another thread exports the same model, it has other weights.
-    with one_at_a_time(), torch.no_grad(), in_mode(source, program.mode), preserve_model(source, ()):
-        given = _with_numbers((args, kwargs), program.scalars)
-        if program.objects is not None:
-            given = unflatten_objects(program.objects, given)
+    with one_at_a_time(), torch.no_grad(), in_mode(source, program.options.training), preserve_model(source, ()):
+        given = _with_numbers((args, kwargs), program.capture.scalars)
+        if program.capture.objects is not None:
+            given = unflatten_objects(program.capture.objects, given)
         # What is scripted takes no other weights; nor has it changed, then.
         is_scripted = any(isinstance(module, torch.jit.ScriptModule) for module in source.modules())
         result = flatten_objects(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -22,6 +21,7 @@ from fxonnx_translations._builder.initializers import (
     storage_key,
 )
 
+from .._warnings import warn_user
 from ..errors import ArgumentError
 from .checkpoints import FileTensor, StoredTensor, Weights, closest, read_weight_sources
 
@@ -107,7 +107,7 @@ def replace_weights(
     for name, tensor in state_dict.items():
         if name not in known.initializers:
             text = f"Weight {name!r} not found in the model. Skipped applying."
-            warnings.warn(text, OnnxExporterWarning, stacklevel=3)
+            warn_user(text, OnnxExporterWarning)
             continue
         stored = known.stored.get(name, known.transposed.get(name))
         if stored is None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -20,6 +19,7 @@ import torch
 from fxonnx_translations._builder.empty_tensors import Requirement
 from fxonnx_translations._torch_compat import Max, Min
 
+from ..._warnings import warn_user
 from ...errors import ArgumentError, CaptureError
 from .constraint_solver import Bounds, bounds_of, divisor_of, normal_forms, text_of
 
@@ -279,13 +279,12 @@ class Limits:
         return {CONSTRAINTS_KEY: json.dumps(items)} if items else {}
 
 
-def report_narrowed(constraints: Iterable[Constraint], *, strict: bool, stacklevel: int) -> None:
+def report_narrowed(constraints: Iterable[Constraint], *, strict: bool) -> None:
     """Warns of the constraints that leave fewer sizes than the user asked for.
 
     Args:
         constraints: Those of the program; others than narrowing ones are left out.
         strict: Whether to raise instead.
-        stacklevel: Of the warning, from this function up to the user's call.
 
     Raises:
         CaptureError: With ``strict``, if there are any.
@@ -303,7 +302,7 @@ def report_narrowed(constraints: Iterable[Constraint], *, strict: bool, stacklev
     text = "the model can not be exported for all sizes that were asked for, only for:\n" + "\n".join(lines)
     if strict:
         raise CaptureError(text, hint="pass strict_shapes=False to export for these sizes only")
-    warnings.warn(text, UserWarning, stacklevel=stacklevel)
+    warn_user(text)
 
 
 def _violated(constraints: Iterable[Constraint], sizes: Mapping[str, int]) -> Constraint | None:

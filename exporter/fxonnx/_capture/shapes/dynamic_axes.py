@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +11,7 @@ import torch
 from torch.export import ExportedProgram
 from torch.export.graph_signature import OutputKind
 
+from ..._warnings import warn_user
 from ...errors import ArgumentError
 from ..inputs.example_inputs import BoundInputs
 from .dynamic_shapes import DynamicShapes, Leaf, checked_shapes, read_shapes_by_parameter, with_spec
@@ -183,7 +183,7 @@ def _check_known(axes: DynamicAxes, outputs: Mapping[str, Any], strict: bool) ->
     if strict:
         raise _spec_error(problem, hint)
     # Scripts for torch.onnx name outputs that some of their models do not have.
-    warnings.warn(f"{_ARGUMENT}: {problem} and is ignored\nhint: {hint}", UserWarning, stacklevel=6)
+    warn_user(f"{_ARGUMENT}: {problem} and is ignored\nhint: {hint}")
 
 
 def _size(name: str, value: Any, axis: int) -> sympy.Expr | None:
