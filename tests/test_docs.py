@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import re
+import textwrap
 from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -20,7 +22,7 @@ from .models.torchvision_shim import import_torchvision
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 SCRIPTED = sorted([DOCS / "index.md", *DOCS.glob("tutorial/*.md"), *DOCS.glob("how-to/*.md")])
-PAGES = sorted(DOCS.glob("**/*.md"))
+PAGES = sorted([ROOT / "CONTRIBUTING.md", *DOCS.glob("**/*.md")])
 TOP = {"exporter", "translations", "tests", "docs", "benchmarks", "examples", ".ci", ".github"}
 TEXT = {".py", ".md", ".toml", ".yml", ".yaml", ".txt"}
 
@@ -78,6 +80,33 @@ def test_reference_is_complete() -> None:
     assert sorted(name for name in identifiers() if name.count(".") == 1) == sorted(
         f"fxonnx.{name}" for name in fxonnx.__all__ if not name.startswith("__")
     )
+
+
+def imports_of(example: str) -> list[tuple[str, str]]:
+    """The names that an example imports: (module, name); the example begins with the path of its file."""
+    path = Path(example.partition("\n")[0].removeprefix("# "))
+    package = path.parent.parts[1:] if path.parts[0] in ("exporter", "translations") else path.parent.parts
+    found = []
+    for node in ast.walk(ast.parse(example)):
+        if isinstance(node, ast.ImportFrom) and node.module != "__future__":
+            base = package[: len(package) - node.level + 1] if node.level else ()
+            module = ".".join((*base, *filter(None, [node.module])))
+            found.extend((module, alias.name) for alias in node.names)
+    return found
+
+
+EXAMPLES = [
+    textwrap.dedent(block)
+    for block in re.findall(
+        r"^ *```python\n( *# \S+\.py\n.*?)^ *```", (ROOT / "CONTRIBUTING.md").read_text(), re.DOTALL | re.MULTILINE
+    )
+]
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.partition("\n")[0])
+def test_names_in_examples_exist(example: str) -> None:
+    missing = [(module, name) for module, name in imports_of(example) if not hasattr(import_module(module), name)]
+    assert not missing
 
 
 def site_hooks() -> ModuleType:
