@@ -175,6 +175,18 @@ def tensor_split(
     return parts
 
 
+def unbind(original: Callable[..., Any], self: torch.Tensor, dim: int = 0) -> Sequence[torch.Tensor]:
+    """aten::unbind.int(Tensor(a -> *) self, int dim=0) -> Tensor(a)[]
+
+    The size becomes a number once; torch's decomposition asks of every part whether its size is 1.
+    """
+    size = self.shape[dim] if self.dim() else None
+    if not isinstance(size, torch.SymInt):
+        parts: Sequence[torch.Tensor] = original(self, dim)
+        return parts
+    return tuple(self.select(dim, index) for index in range(int(size)))
+
+
 _smaller: Callable[..., Any] = torch.sym_min  # without types in torch
 
 

@@ -16,10 +16,11 @@ from typing import Any
 
 import torch
 
-from fxonnx_translations._torch_compat import DispatchKey, OpOverload
+from fxonnx_translations._torch_compat import DispatchKey, OpOverload, decomposition_table
 
 __all__ = [
     "MISSING",
+    "DecompositionPatch",
     "KernelPatch",
     "Patch",
     "ShapePatch",
@@ -191,6 +192,25 @@ class ShapePatch(KernelPatch):
     """A shape function for an operator that has none for symbolic sizes."""
 
     key = DispatchKey.Meta
+
+
+class DecompositionPatch(KernelPatch):
+    """A decomposition that torch prefers to a kernel where sizes are symbolic."""
+
+    def read(self) -> Any:
+        """The present decomposition."""
+        return decomposition_table.get(self._operator(), MISSING)
+
+    def write(self, value: Any) -> None:
+        """Register a decomposition, or remove it."""
+        if value is MISSING:
+            decomposition_table.pop(self._operator(), None)
+        else:
+            decomposition_table[self._operator()] = value
+
+    def replaced(self) -> Any:
+        """The replacement of the present decomposition."""
+        return self._function(decomposition_table[self._operator()])
 
 
 class ValuePatch(Patch):

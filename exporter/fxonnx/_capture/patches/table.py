@@ -26,8 +26,8 @@ from . import (
     torchvision_detection,
     tracing_state,
 )
-from .functional import infer_size, pooling_output_shape, scaled_dot_product_attention, tensor_split
-from .patch import KernelPatch, Patch, ShapePatch, ThreadDefault, ValuePatch, applied
+from .functional import infer_size, pooling_output_shape, scaled_dot_product_attention, tensor_split, unbind
+from .patch import DecompositionPatch, KernelPatch, Patch, ShapePatch, ThreadDefault, ValuePatch, applied
 from .tracing_state import RecordedData, WarningsOfTorch, print_nothing
 
 __all__ = [
@@ -53,6 +53,7 @@ TRACING_PATCHES: tuple[Patch, ...] = (
         guard_or_defer_runtime_assert,
         "a shortcut or a memory layout would become an assertion of the program",
     ),
+    DecompositionPatch("aten::unbind.int", unbind, "the parts would keep their axis where the size is an expression"),
     KernelPatch("aten::tensor_split.sections", tensor_split, "torch asks which sections are longer at the example"),
     Patch(
         "torch.fx.experimental.symbolic_shapes:_guard_or",

@@ -9,6 +9,7 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
+from ..._builder.empty_tensors import emptied_lengths
 from ..._builder.op import Op, Operand, Unsupported
 from ..._builder.symbolic_dims import Dim
 from ..._registry import translates
@@ -431,15 +432,26 @@ def slice_scatter(
         return source
     if count == 0:
         return self
-    first, last = _limits(size, count, 0 if start is None else start, END if end is None else end)
+    start, end = 0 if start is None else start, END if end is None else end
+    result = _with_slice(op, self, source, axis, start, end, step)
+    emptied = emptied_lengths(size, start, end, step, count)
+    if emptied:
+        op.builder.from_one[result] = emptied
+    return result
+
+
+def _with_slice(op: Op, value: ir.Value, source: ir.Value, axis: int, start: Dim, end: Dim, step: Dim) -> ir.Value:
+    """The value with the source in the place of a slice."""
+    size, count = op.dims(value)[axis], op.dims(source)[axis]
+    first, last = _limits(size, count, start, end)
     if step != 1:
         places = _places(op, count, first_position(first, size), step)
-        return along_axis(op, self, axis, places, source)
+        return along_axis(op, value, axis, places, source)
     parts = [source]
     if first != 0:
-        parts.insert(0, sliced(op, self, axis, 0, first))
+        parts.insert(0, sliced(op, value, axis, 0, first))
     if last != END and last != size:
-        parts.append(sliced(op, self, axis, last, END))
+        parts.append(sliced(op, value, axis, last, END))
     return op.Concat(*parts, axis=axis)
 
 
