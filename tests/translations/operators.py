@@ -14,7 +14,7 @@ import torch.onnx.ops
 import transformers.integrations.moe  # noqa: F401
 
 import fxonnx._export  # noqa: F401
-from fxonnx_translations._registry import Key
+from fxonnx_translations._registry import OpKey
 from tests.models.torchvision_shim import import_torchvision
 
 __all__ = ["is_absent", "overload_of"]
@@ -27,12 +27,12 @@ _REMOVED: Mapping[str, tuple[int, int]] = MappingProxyType({"aten::cholesky": (2
 _VERSION = tuple(int(part) for part in torch.__version__.split(".")[:2])
 
 
-def is_absent(key: Key) -> bool:
+def is_absent(key: OpKey) -> bool:
     """Whether this torch is known to lack the operator; a misspelled name is not among those."""
     return key in _REMOVED and _REMOVED[key] <= _VERSION
 
 
-def overload_of(key: Key) -> Any:
+def overload_of(key: OpKey) -> Any:
     """The operator with a name such as ``aten::add.Tensor``; None if this torch has none. Functions are themselves."""
     if not isinstance(key, str):
         return key

@@ -12,7 +12,7 @@ import torch
 
 from fxonnx_translations._builder import dtypes
 from fxonnx_translations._builder.builder import Builder, Unsupported
-from fxonnx_translations._builder.name_allocator import Names
+from fxonnx_translations._builder.name_allocator import NameAllocator
 from fxonnx_translations._builder.op import Op
 from fxonnx_translations._builder.symbolic_dims import SymbolTable
 from fxonnx_translations._opsets.missing_ops import replace_missing_op
@@ -22,7 +22,7 @@ N = sympy.Symbol("n", integer=True, nonnegative=True)
 
 def make(opset: int = 20) -> Op:
     graph = ir.Graph([], [], nodes=[], opset_imports={"": opset}, name="main_graph")
-    return Op(Builder(graph, SymbolTable(), Names(), replace_missing_op))
+    return Op(Builder(graph, SymbolTable(), NameAllocator(), replace_missing_op))
 
 
 def add_input(op: Op, dims: tuple[int | sympy.Expr, ...], dtype: ir.DataType = ir.DataType.FLOAT) -> ir.Value:
@@ -233,7 +233,7 @@ def test_promotion_is_that_of_torch(
 
 
 def test_names_are_unique_by_construction() -> None:
-    names = Names()
+    names = NameAllocator()
     assert [names.unique("x"), names.unique("x"), names.unique("x_1"), names.unique("x")] == [
         "x",
         "x_1",

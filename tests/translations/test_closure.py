@@ -12,7 +12,7 @@ import pytest
 import tests.translations as tables
 from fxonnx_translations import _aten, _complex, _library_ops
 from fxonnx_translations._builtin import MODULES, default_registry
-from fxonnx_translations._registry import Key, Translation
+from fxonnx_translations._registry import OpKey, Translation
 
 from . import test_complex, test_complex_solve, test_complex_structural, test_fft, test_random
 from .harness import Case
@@ -70,7 +70,7 @@ def test_every_module_of_translations_is_registered() -> None:
     assert with_translations <= set(MODULES)
 
 
-def _existing(table: Iterable[Key]) -> set[str]:
+def _existing(table: Iterable[OpKey]) -> set[str]:
     """The targets as rows name them, without those that this torch lacks."""
     return {str(target) for target in map(overload_of, table) if target is not None}
 

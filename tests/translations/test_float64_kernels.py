@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fxonnx_translations._builder.op_schema import facts_of
+from fxonnx_translations._builder.op_schema import schema_info
 from fxonnx_translations._opsets.float64_kernels import FLOAT64_KERNELS
 
 from .harness import Case, T, run
@@ -62,4 +62,4 @@ def test_double(case: Case) -> None:
 
 
 def test_the_table_names_operators_of_onnx() -> None:
-    assert [name for name in FLOAT64_KERNELS if facts_of(name, 23) is None] == []
+    assert [name for name in FLOAT64_KERNELS if schema_info(name, 23) is None] == []

@@ -9,12 +9,12 @@ import torch.nn.functional as F
 
 import fxonnx
 from fxonnx_translations._builder.builder import Builder, Unsupported
-from fxonnx_translations._builder.name_allocator import Names
+from fxonnx_translations._builder.name_allocator import NameAllocator
 from fxonnx_translations._builder.op import Op
-from fxonnx_translations._builder.op_schema import facts_of
+from fxonnx_translations._builder.op_schema import schema_info
 from fxonnx_translations._builder.symbolic_dims import SymbolTable
 from fxonnx_translations._opsets.missing_ops import replace_missing_op
-from fxonnx_translations._opsets.ort_kernels import NO_KERNEL
+from fxonnx_translations._opsets.ort_kernels import MISSING_KERNELS
 
 from .harness import Case, T, run
 
@@ -83,7 +83,7 @@ def test_nothing_is_cast_that_has_a_kernel() -> None:
 
 def _builder(dtype: ir.DataType, opset: int = 20) -> tuple[Op, ir.Value]:
     graph = ir.Graph([], [], nodes=[], opset_imports={"": opset}, name="main_graph")
-    builder = Builder(graph, SymbolTable(), Names(), replace_missing_op)
+    builder = Builder(graph, SymbolTable(), NameAllocator(), replace_missing_op)
     value = ir.Value(name="x", type=ir.TensorType(dtype))
     graph.inputs.append(value)
     builder.set_dims(value, (2, 3))
@@ -143,4 +143,6 @@ def test_float16_is_left_to_the_runtime() -> None:
 
 
 def test_the_table_names_operators_of_onnx() -> None:
-    assert [name for name in NO_KERNEL if all(facts_of(name, opset) is None for opset in (11, 20, 24, 26))] == []
+    assert [
+        name for name in MISSING_KERNELS if all(schema_info(name, opset) is None for opset in (11, 20, 24, 26))
+    ] == []

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from fxonnx_translations._registry import Call, Registry, Translation, build_registry, structural, translates
+from fxonnx_translations._registry import OpCall, Registry, Translation, build_registry, structural, translates
 
 aten = torch.ops.aten
 
@@ -61,8 +61,8 @@ def test_candidates_explain_why_they_decline() -> None:
     def one(op: Any, self: Any) -> Any: ...
 
     registry = build_registry([module_of(one)])
-    assert registry.find(Call(aten.abs.default, {}, 17)) == (None, ("opset 18 or later",))
-    found, reasons = registry.find(Call(aten.abs.default, {}, 18))
+    assert registry.find(OpCall(aten.abs.default, {}, 17)) == (None, ("opset 18 or later",))
+    found, reasons = registry.find(OpCall(aten.abs.default, {}, 18))
     assert found is not None
     assert found.function is one
     assert reasons == ()
@@ -77,7 +77,7 @@ def test_conditional_candidates_come_before_the_unconditional_one() -> None:
     def special(op: Any, self: Any) -> Any: ...
 
     registry = build_registry([module_of(general, special)])
-    found, _ = registry.find(Call(aten.abs.default, {}, 20))
+    found, _ = registry.find(OpCall(aten.abs.default, {}, 20))
     assert found is not None
     assert found.function is special
 

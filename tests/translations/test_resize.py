@@ -12,7 +12,7 @@ import torch
 from torch.nn import functional as F
 
 from fxonnx_translations._aten.resize import interpolate
-from fxonnx_translations._registry import Call, build_registry
+from fxonnx_translations._registry import OpCall, build_registry
 
 from .harness import Case, T, run
 
@@ -258,7 +258,7 @@ def _reason(
         "align_corners": others.get("align_corners", False),
         "scale_factors": factors,
     }
-    _, reasons = build_registry([interpolate]).find(Call(target, arguments, opset))
+    _, reasons = build_registry([interpolate]).find(OpCall(target, arguments, opset))
     return reasons[0] if reasons else None
 
 

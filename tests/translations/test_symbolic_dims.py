@@ -10,7 +10,7 @@ import sympy
 from torch.utils._sympy import functions as sizes
 
 from fxonnx_translations._builder.builder import Builder
-from fxonnx_translations._builder.name_allocator import Names
+from fxonnx_translations._builder.name_allocator import NameAllocator
 from fxonnx_translations._builder.symbolic_dims import SymbolTable
 from fxonnx_translations._opsets.missing_ops import replace_missing_op
 
@@ -22,7 +22,7 @@ def evaluate(
 ) -> np.ndarray:
     graph = ir.Graph([], [], nodes=[], opset_imports={"": opset}, name="main_graph")
     table = SymbolTable()
-    builder = Builder(graph, table, Names(), replace_missing_op)
+    builder = Builder(graph, table, NameAllocator(), replace_missing_op)
     x = ir.Value(name="x", type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape(["a", "b"]))
     graph.inputs.append(x)
     builder.set_dims(x, dims)

@@ -17,35 +17,35 @@ from typing import Any, TypeAlias, TypeVar
 
 from ._torch_compat import OpOverload, OpOverloadPacket
 
-__all__ = ["Accepts", "Call", "Key", "Registry", "Translation", "build_registry", "structural", "translates"]
+__all__ = ["Accepts", "OpCall", "OpKey", "Registry", "Translation", "build_registry", "structural", "translates"]
 
-Target = Callable[..., Any]
+NodeTarget = Callable[..., Any]
 """An ``OpOverload``, a Python function such as ``operator.getitem``, or a higher-order operator."""
 
-Key: TypeAlias = str | Target
+OpKey: TypeAlias = str | NodeTarget
 """How the registry knows a target: an ``OpOverload`` by its name (``aten::add.Tensor``), anything else by itself."""
 
 
-def _key_of(target: Target) -> Key:
+def _op_key(target: NodeTarget) -> OpKey:
     return str(target.name()) if isinstance(target, OpOverload) else target  # type: ignore[no-untyped-call]
 
 
 @dataclass(frozen=True)
-class Call:
+class OpCall:
     """One operator call as the captured graph holds it, for the decision whether a translation takes it.
 
     Attributes:
         target: What is called.
         arguments: Arguments by schema name, defaults filled in; a tensor is its FakeTensor, a size an int or SymInt.
-        opset: Target opset of the export.
+        opset: NodeTarget opset of the export.
     """
 
-    target: Target
+    target: NodeTarget
     arguments: Mapping[str, Any]
     opset: int
 
 
-Accepts = Callable[[Call], str | None]
+Accepts = Callable[[OpCall], str | None]
 """Says why a translation does not take a call, or None when it does."""
 
 
@@ -64,7 +64,7 @@ class Translation:
     """
 
     function: Callable[..., Any]
-    targets: tuple[Key, ...]
+    targets: tuple[OpKey, ...]
     accepts: Accepts | None = None
     custom: bool = False
     complex: bool = False
@@ -77,7 +77,7 @@ _NAME = re.compile(r"\w+::\w+(\.\w+)?")
 
 
 def translates(
-    *targets: Key, accepts: Accepts | None = None, complex: bool = False
+    *targets: OpKey, accepts: Accepts | None = None, complex: bool = False
 ) -> Callable[[_Function], _Function]:
     """Marks a function as the translation of operators.
 
@@ -102,7 +102,7 @@ def translates(
     return attach
 
 
-def _check_names(targets: Sequence[Key]) -> None:
+def _check_names(targets: Sequence[OpKey]) -> None:
     for target in targets:
         if isinstance(target, (OpOverload, OpOverloadPacket)):
             raise TypeError(f"operators are named by strings such as 'aten::add.Tensor', got {target}")
@@ -137,29 +137,29 @@ class Registry:
         complex_table: The translations of calls with complex tensors.
     """
 
-    table: Mapping[Key, tuple[Translation, ...]] = field(default_factory=dict)
-    complex_table: Mapping[Key, tuple[Translation, ...]] = field(default_factory=dict)
+    table: Mapping[OpKey, tuple[Translation, ...]] = field(default_factory=dict)
+    complex_table: Mapping[OpKey, tuple[Translation, ...]] = field(default_factory=dict)
 
-    def __contains__(self, target: Target) -> bool:
-        return _key_of(target) in self.table
+    def __contains__(self, target: NodeTarget) -> bool:
+        return _op_key(target) in self.table
 
-    def find(self, call: Call, *, complex: bool = False) -> tuple[Translation | None, tuple[str, ...]]:
+    def find(self, call: OpCall, *, complex: bool = False) -> tuple[Translation | None, tuple[str, ...]]:
         """The first candidate that takes the call, else None and each candidate's reason."""
         reasons = []
         table = self.complex_table if complex else self.table
-        for candidate in table.get(_key_of(call.target), ()):
+        for candidate in table.get(_op_key(call.target), ()):
             reason = None if candidate.accepts is None else candidate.accepts(call)
             if reason is None:
                 return candidate, ()
             reasons.append(reason)
         return None, tuple(reasons)
 
-    def unconditional(self, target: Target) -> Translation | None:
+    def unconditional(self, target: NodeTarget) -> Translation | None:
         """The best candidate when it takes every call: the common case needs no bound arguments."""
-        candidates = self.table.get(_key_of(target))
+        candidates = self.table.get(_op_key(target))
         return candidates[0] if candidates and candidates[0].accepts is None else None
 
-    def extended(self, custom: Mapping[Target, Any]) -> Registry:
+    def extended(self, custom: Mapping[NodeTarget, Any]) -> Registry:
         """A new registry in which the user's functions come before the built-in ones.
 
         Args:
@@ -170,7 +170,7 @@ class Registry:
             return self
         table, complex_table = dict(self.table), dict(self.complex_table)
         for target, functions in custom.items():
-            key = _key_of(target)
+            key = _op_key(target)
             several = functions if isinstance(functions, (list, tuple)) else [functions]
             for_complex = [one for one in several if getattr(one, "complex", False)]
             for_real = [one for one in several if one not in for_complex]
@@ -191,7 +191,7 @@ def build_registry(modules: Iterable[ModuleType], tables: Sequence[Translation] 
     Raises:
         ValueError: If two unconditional translations claim one operator.
     """
-    tables_of: dict[bool, dict[Key, tuple[Translation, ...]]] = {False: {}, True: {}}
+    tables_of: dict[bool, dict[OpKey, tuple[Translation, ...]]] = {False: {}, True: {}}
     records = list(tables)
     for module in modules:
         for value in vars(module).values():

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import onnx_ir as ir
 import torch
 
-from fxonnx_translations._builder.op import Op, Result, Unsupported
+from fxonnx_translations._builder.op import Op, ResultSpec, Unsupported
 
 __all__ = ["CONTROL_FLOW", "LowerSubgraph"]
 
@@ -64,7 +64,7 @@ def _set_types(op: Op, values: Sequence[ir.Value]) -> tuple[ir.Value, ...]:
     return tuple(values)
 
 
-def _with_shapes(values: Sequence[ir.Value], results: Sequence[Result]) -> list[tuple[ir.Value, Any]]:
+def _with_shapes(values: Sequence[ir.Value], results: Sequence[ResultSpec]) -> list[tuple[ir.Value, Any]]:
     """The outputs of a subgraph with their shapes, after a check of their dtypes."""
     for value, result in zip(values, results, strict=True):
         if value.dtype != result.dtype:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from fxonnx_translations._complex.parts import on_parts
-from fxonnx_translations._registry import Call, Registry, Translation
+from fxonnx_translations._registry import OpCall, Registry, Translation
 from fxonnx_translations._torch_compat import OpOverload
 
 __all__ = ["arguments_by_name", "find_translation", "is_translated"]
@@ -49,7 +49,7 @@ def find_translation(node: torch.fx.Node, registry: Registry, opset: int) -> tup
     return registry.find(_registry_call(node, opset))
 
 
-def _registry_call(node: torch.fx.Node, opset: int) -> Call:
+def _registry_call(node: torch.fx.Node, opset: int) -> OpCall:
     """The call as ``accepts`` conditions of translations see it, with the schema's defaults."""
     target, arguments = node.target, {}
     if isinstance(target, OpOverload):
@@ -59,7 +59,7 @@ def _registry_call(node: torch.fx.Node, opset: int) -> Call:
             if parameter.has_default_value()
         }
     arguments.update((name, _fake_value(argument)) for name, argument in arguments_by_name(node).items())
-    return Call(target, arguments, opset)  # type: ignore[arg-type]
+    return OpCall(target, arguments, opset)  # type: ignore[arg-type]
 
 
 def _has_complex(node: torch.fx.Node) -> bool:

@@ -15,9 +15,9 @@ import torch
 from fxonnx_translations._builder import dtypes
 from fxonnx_translations._builder.builder import Builder, Unsupported
 from fxonnx_translations._builder.empty_tensors import Requirement, requirements
-from fxonnx_translations._builder.name_allocator import Names
-from fxonnx_translations._builder.op import Op, Result
-from fxonnx_translations._builder.op_schema import facts_of
+from fxonnx_translations._builder.name_allocator import NameAllocator
+from fxonnx_translations._builder.op import Op, ResultSpec
+from fxonnx_translations._builder.op_schema import schema_info
 from fxonnx_translations._builder.shape_inference import quick
 from fxonnx_translations._builder.symbolic_dims import Dim, SymbolTable
 from fxonnx_translations._opsets.missing_ops import replace_missing_op
@@ -72,7 +72,7 @@ def lower(prepared: Prepared, capture: Capture, options: Options, updates: Seque
         TranslationError: If a translation fails, or its outputs disagree with torch's in number, dtype or shape.
     """
     symbols = SymbolTable(capture.dim_names, capture.limits.ones())
-    names = Names()
+    names = NameAllocator()
     io_spec = IOSpec(capture, options, updates)
     ir_version = options.ir_version or ir_versions(options.opset)[0]
     model = new_model(prepared, options.opset, ir_version)
@@ -143,13 +143,13 @@ def _release_subgraph_uses(node: ir.Node) -> None:
 
 def _trim_unused_outputs(node: ir.Node, outputs: Collection[ir.Value], opset: int) -> None:
     """Remove trailing optional outputs without uses."""
-    facts = facts_of(node.op_type, opset) if node.domain == "" else None
+    schema = schema_info(node.op_type, opset) if node.domain == "" else None
     # Before opset 14, the number of BatchNormalization's outputs selects training mode, although all are optional.
-    if facts is None or node.op_type == "BatchNormalization":
+    if schema is None or node.op_type == "BatchNormalization":
         return
     # ONNX Runtime's Attention requires the present outputs whenever a past is given.
     has_past = node.op_type == "Attention" and any(value is not None for value in node.inputs[4:6])
-    count, least = len(node.outputs), 3 if has_past else facts.least_outputs
+    count, least = len(node.outputs), 3 if has_past else schema.least_outputs
     while count > least and not node.outputs[count - 1].uses() and node.outputs[count - 1] not in outputs:
         count -= 1
     if count < len(node.outputs):
@@ -302,7 +302,7 @@ class _GraphLowering:
         self.env[node] = self._check_results(node, returned, results, val)
         self._annotate(node, mark)
 
-    def _empty_results(self, node: torch.fx.Node, results: Sequence[Result], val: Any) -> None:
+    def _empty_results(self, node: torch.fx.Node, results: Sequence[ResultSpec], val: Any) -> None:
         """Replace results without elements by empty constants: many ONNX Runtime kernels reject empty tensors."""
         mark = len(self.builder.created)
         op = Op(self.builder, results, self.shared)
@@ -348,14 +348,16 @@ class _GraphLowering:
             raise Unsupported("one operand is the view of another one as complex or as real numbers")
         return frozenset(values[True])
 
-    def _results(self, val: Any) -> tuple[Result, ...]:
+    def _results(self, val: Any) -> tuple[ResultSpec, ...]:
         return tuple(
-            Result(dtypes.from_torch(item.dtype), self.builder.symbols.dims(item.shape), item.dtype)
+            ResultSpec(dtypes.from_torch(item.dtype), self.builder.symbols.dims(item.shape), item.dtype)
             for item in _leaves(val)
             if isinstance(item, torch.Tensor)
         )
 
-    def _check_results(self, node: torch.fx.Node, returned: Any, results: Sequence[Result], val: Any) -> LoweredValue:
+    def _check_results(
+        self, node: torch.fx.Node, returned: Any, results: Sequence[ResultSpec], val: Any
+    ) -> LoweredValue:
         """Compare number, dtypes and shapes of the outputs with torch's, then record torch's shapes."""
         values = list(returned) if isinstance(returned, (list, tuple)) else [returned]
         if len(values) != len(results):
@@ -375,7 +377,7 @@ class _GraphLowering:
                     self.builder.symbols.define(value, result.shape)
         return values if several else values[0]
 
-    def _check_result(self, node: torch.fx.Node, value: ir.Value, result: Result) -> None:
+    def _check_result(self, node: torch.fx.Node, value: ir.Value, result: ResultSpec) -> None:
         trailing = (2,) if result.torch_dtype.is_complex else ()
         try:
             inferred = quick(value, self.builder)
@@ -419,7 +421,7 @@ class _GraphLowering:
         )
 
     def _unsupported_operator(
-        self, node: torch.fx.Node, results: Sequence[Result], val: Any, reasons: tuple[str, ...]
+        self, node: torch.fx.Node, results: Sequence[ResultSpec], val: Any, reasons: tuple[str, ...]
     ) -> None:
         """Record the operator and continue with undefined values, so that one error lists all such operators."""
         self.unsupported.setdefault(target_name(node), []).append((node, reasons))

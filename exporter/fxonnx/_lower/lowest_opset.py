@@ -10,7 +10,7 @@ import torch
 
 from fxonnx_translations._builder import dtypes
 from fxonnx_translations._builder.builder import Builder
-from fxonnx_translations._builder.name_allocator import Names
+from fxonnx_translations._builder.name_allocator import NameAllocator
 from fxonnx_translations._builder.symbolic_dims import Dim, SymbolTable
 from fxonnx_translations._opsets.missing_ops import replace_missing_op
 
@@ -26,7 +26,7 @@ def lowest_opset(node: torch.fx.Node, opset: int, newest: int, attempt: Attempt)
     """The lowest opset above ``opset`` at which the node can be translated, or None."""
     for candidate in range(opset + 1, newest + 1):
         graph = ir.Graph([], [], nodes=[], opset_imports={"": candidate})
-        builder = Builder(graph, SymbolTable({}), Names(), replace_missing_op)
+        builder = Builder(graph, SymbolTable({}), NameAllocator(), replace_missing_op)
         env = {source: _unknown_input(source, builder) for source in node.all_input_nodes}
         try:
             if attempt(builder, env, node, candidate):

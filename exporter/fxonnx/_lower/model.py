@@ -14,7 +14,7 @@ from fxonnx_translations._builder import dtypes
 from fxonnx_translations._builder.builder import Builder
 from fxonnx_translations._builder.initializers import DerivedTensor, TorchTensor, storage_key
 from fxonnx_translations._builder.op import Op
-from fxonnx_translations._builder.op_schema import facts_of
+from fxonnx_translations._builder.op_schema import schema_info
 
 from .._capture import Capture
 from .._export_signature import InputRecord
@@ -333,7 +333,8 @@ def _check_identity(value: ir.Value, builder: Builder, name: str) -> None:
     known = [
         opset
         for opset in range(builder.opset_version, NEWEST_OPSET + 1)
-        if value.dtype is None or ((facts := facts_of("Identity", opset)) is not None and facts.can_give(value.dtype))
+        if value.dtype is None
+        or ((schema := schema_info("Identity", opset)) is not None and schema.can_give(value.dtype))
     ]
     if value.dtype is not None and builder.opset_version not in known:
         problem = (

@@ -14,7 +14,7 @@ from fxonnx_translations._builder.constants import array_of
 from fxonnx_translations._builder.dtypes import from_torch, to_torch_dtype
 from fxonnx_translations._builder.initializers import TorchTensor
 from fxonnx_translations._builder.op import Op, Unsupported
-from fxonnx_translations._builder.op_schema import facts_of
+from fxonnx_translations._builder.op_schema import schema_info
 from fxonnx_translations._torch_compat import OpOverload, ScriptNode, ScriptValue
 
 from .._capture.autograd_functions import FunctionCall
@@ -210,7 +210,7 @@ class SymbolicGraph:
         """
         domain, _, name = opname.rpartition("::")
         given = dict(_attribute(key, value) for key, value in attributes.items() if value is not None)
-        if not domain and facts_of(name, self.opset) is None and len(self._opsets) == 1:
+        if not domain and schema_info(name, self.opset) is None and len(self._opsets) == 1:
             (domain,) = self._opsets
         if not domain and name == "Constant":
             return SymbolicValue(self._op.const(_constant(given)), self._op)

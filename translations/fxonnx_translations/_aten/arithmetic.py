@@ -10,7 +10,7 @@ from .._builder.constants import array_of
 from .._builder.loops import loop
 from .._builder.numerics import in_float
 from .._builder.op import Op, Operand
-from .._builder.value_ranges import counts_up
+from .._builder.value_ranges import is_consecutive
 from .._registry import translates
 from .indexing.axes import sliced
 
@@ -274,7 +274,7 @@ def minimum(op: Op, self: ir.Value, other: ir.Value) -> ir.Value:
 def _continues(op: Op, before: ir.Value | None, value: ir.Value) -> bool:
     """Whether numbers that count up have their predecessor in front of them, as in the search for packed sequences."""
     node = before.producer() if before is not None else None
-    if node is None or node.op_type != "Sub" or not counts_up(op.builder, value):
+    if node is None or node.op_type != "Sub" or not is_consecutive(op.builder, value):
         return False
     step, first = array_of(node.inputs[1]), node.inputs[0]
     taken = None if first is None else first.producer()

@@ -11,7 +11,7 @@ import torch
 from .._builder.constants import array_of
 from .._builder.dtypes import to_torch_dtype
 from .._builder.op import Op, Unsupported
-from .._builder.value_ranges import is_of_weights, shows_something
+from .._builder.value_ranges import every_row_unmasked, is_computed_from_weights
 from .._registry import translates
 from .view import swapped
 
@@ -49,7 +49,7 @@ def scaled_dot_product_attention(
     if dropout_p > 0:
         weights = op.Dropout(weights, op.const(float(dropout_p)), op.const(True))
     result = op.MatMul(weights, value)
-    if attn_mask is not None and not shows_something(op.builder, attn_mask):
+    if attn_mask is not None and not every_row_unmasked(op.builder, attn_mask):
         result = _without_nan(op, result, attn_mask)
     return op.cast(result, op.result.dtype)
 
@@ -159,7 +159,7 @@ def above_lowest(op: Op, attn_mask: ir.Value) -> ir.Value:
     if known is not None:
         raised = np.where(known == np.float32(_LOWEST), np.float32(_ALMOST_LOWEST), known)
         return attn_mask if np.array_equal(raised, known) else op.const(torch.from_numpy(raised))
-    if is_of_weights(attn_mask):
+    if is_computed_from_weights(attn_mask):
         return attn_mask
     lowest, almost = (op.const(number, ir.DataType.FLOAT) for number in (_LOWEST, _ALMOST_LOWEST))
     return op.Where(op.Equal(attn_mask, lowest), almost, attn_mask)

@@ -9,10 +9,10 @@ import onnx_ir as ir
 import torch
 
 from .._builder import dtypes
-from .._builder.op import Op, Result
+from .._builder.op import Op, ResultSpec
 from .._builder.symbolic_dims import Dim, is_static
 from .._opsets.op_polyfills import layer_normalization
-from .._registry import Call, translates
+from .._registry import OpCall, translates
 from .reduction import Axes, amax, amin, reduced
 
 FLOAT, FLOAT16, BFLOAT16, DOUBLE = ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE
@@ -212,7 +212,7 @@ def group_norm(
     return op.cast(result, op.result.dtype)
 
 
-def _is_real(call: Call) -> str | None:
+def _is_real(call: OpCall) -> str | None:
     """Norms of complex numbers are those of their magnitudes, which torch's own decomposition takes first."""
     return "the norm of complex numbers" if call.arguments["self"].is_complex() else None
 
@@ -274,7 +274,7 @@ def norm(
 FLOAT, DOUBLE = ir.DataType.FLOAT, ir.DataType.DOUBLE
 
 
-def _empty(op: Op, result: Result) -> ir.Value:
+def _empty(op: Op, result: ResultSpec) -> ir.Value:
     return op.const(torch.empty(0, dtype=result.torch_dtype))
 
 

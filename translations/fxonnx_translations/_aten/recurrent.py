@@ -16,7 +16,7 @@ from .random import dropout as dropout_between
 
 FLOAT, DOUBLE, BFLOAT16 = ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.BFLOAT16
 
-Step = Callable[[Op, ir.Value, ir.Value, Sequence[ir.Value]], tuple[ir.Value, ...]]
+CellStep = Callable[[Op, ir.Value, ir.Value, Sequence[ir.Value]], tuple[ir.Value, ...]]
 """From the gates of the input, the gates of the hidden state and the old states to the new states."""
 
 
@@ -57,7 +57,7 @@ class _Kind:
     op_type: str
     order: tuple[int, ...]
     states: int
-    step: Step
+    step: CellStep
     activation: str | None = None
 
 

@@ -339,12 +339,12 @@ def segment_reduce(
     return op.cast(result, dtype)
 
 
-Step = Callable[[Op, Sequence[ir.Value], Sequence[ir.Value]], Sequence[ir.Value]]
+ScanStep = Callable[[Op, Sequence[ir.Value], Sequence[ir.Value]], Sequence[ir.Value]]
 """``step(op, states, items)`` writes what one more item makes of the states."""
 
 
 def _scanned(
-    op: Op, values: Sequence[ir.Value], axes: Sequence[int], initial: Sequence[ir.Value], out_axis: int, step: Step
+    op: Op, values: Sequence[ir.Value], axes: Sequence[int], initial: Sequence[ir.Value], out_axis: int, step: ScanStep
 ) -> tuple[ir.Value, ...]:
     """All states of a Scan, stacked along ``out_axis``."""
     items = []

@@ -15,14 +15,14 @@ import onnxscript
 import sympy
 import torch
 
-from .._opsets.opset_forms import FORMS, FormError, check_form
-from .._opsets.ort_kernels import TABLED, NoKernelError, wider_type
+from .._opsets.opset_forms import OPSET_FORMS, FormError, check_form
+from .._opsets.ort_kernels import TYPES_WITHOUT_SOME_KERNELS, NoKernelError, wider_type
 from .._torch_compat import FloorDiv
 from . import constants, shape_inference
 from .initializers import TorchTensor
-from .name_allocator import Names
-from .op_schema import OpFacts, facts_of
-from .peepholes import RULES
+from .name_allocator import NameAllocator
+from .op_schema import OpSchemaInfo, schema_info
+from .peepholes import PEEPHOLES
 from .size_expressions import emit_size
 from .symbolic_dims import Dim, SymbolTable, is_static
 
@@ -54,7 +54,7 @@ class Builder(onnxscript.GraphBuilder):
         self,
         graph: ir.Graph,
         symbols: SymbolTable,
-        names: Names,
+        names: NameAllocator,
         replace_missing_op: ReplaceMissingOp,
         *,
         parent: Builder | None = None,
@@ -69,13 +69,13 @@ class Builder(onnxscript.GraphBuilder):
         self.named: set[ir.Value] = parent.named if parent else set()
         self._enclosing = parent
         self._dims: dict[ir.Value, tuple[Dim, ...]] = parent._dims if parent else {}
-        self._texts: dict[sympy.Expr, str] = parent._texts if parent else {}
-        self._constants: dict[constants.Key, ir.Value] = parent._constants if parent else {}
+        self._dim_params: dict[sympy.Expr, str] = parent._dim_params if parent else {}
+        self._constants: dict[constants.ConstantKey, ir.Value] = parent._constants if parent else {}
         self._literals: dict[Any, ir.Value] = parent._literals if parent else {}
         self.parts: dict[ir.Value, tuple[ir.Value, ir.Value]] = dict(parent.parts) if parent else {}
         self.joined: dict[tuple[ir.Value, ir.Value], ir.Value] = dict(parent.joined) if parent else {}
         # The symbols that have to be at least 1 for a value's recorded shape to be right.
-        self.from_one: dict[ir.Value, Sequence[sympy.Symbol]] = parent.from_one if parent else {}
+        self.nonempty_symbols: dict[ir.Value, Sequence[sympy.Symbol]] = parent.nonempty_symbols if parent else {}
         self._sizes: dict[sympy.Expr, ir.Value] = {}
         self._size_exprs: dict[ir.Value, sympy.Expr] = parent._size_exprs if parent else {}
         self.value_ranges: dict[ir.Value, tuple[Dim, Dim] | None] = parent.value_ranges if parent else {}
@@ -134,18 +134,18 @@ class Builder(onnxscript.GraphBuilder):
 
     def write_shape(self, value: ir.Value, dims: Sequence[Dim]) -> None:
         """Writes the shape into the model."""
-        value.shape = ir.Shape([dim if isinstance(dim, int) else self.text(dim) for dim in dims])
+        value.shape = ir.Shape([dim if isinstance(dim, int) else self.dim_param(dim) for dim in dims])
 
-    def text(self, expr: sympy.Expr) -> str:
+    def dim_param(self, expr: sympy.Expr) -> str:
         """The expression as a dim_param."""
-        known = self._texts.get(expr)
+        known = self._dim_params.get(expr)
         if known is None:
-            known = self._texts[expr] = str(expr)
+            known = self._dim_params[expr] = str(expr)
         return known
 
     def expr_of_dim_param(self, name: str) -> sympy.Expr:
         """The expression a dim_param stands for, or a new symbol of that name."""
-        for expr, known in self._texts.items():
+        for expr, known in self._dim_params.items():
             if known == name:
                 return expr
         return sympy.Symbol(name, integer=True, nonnegative=True)
@@ -160,7 +160,7 @@ class Builder(onnxscript.GraphBuilder):
         if shortcut in self._literals:
             return self._literals[shortcut]
         tensor = constants.literal(value, dtype)
-        key = constants.key_of(tensor)
+        key = constants.constant_key(tensor)
         known = self._constants.get(key)
         if known is None:
             known = ir.Value(
@@ -186,7 +186,7 @@ class Builder(onnxscript.GraphBuilder):
         """An initializer of the model's own that stands for all literals that are equal to it; its name must be free."""
         # Held as torch holds it: the recipe of a derived weight may read it.
         value = self.register_weight(name, TorchTensor(tensor, name=name))
-        self._constants.setdefault(constants.key_of(constants.literal(tensor)), value)
+        self._constants.setdefault(constants.constant_key(constants.literal(tensor)), value)
         return value
 
     def size(self, dim: Dim) -> ir.Value:
@@ -275,45 +275,51 @@ class Builder(onnxscript.GraphBuilder):
             Unsupported: If the operator, or this form of it, does not exist at the target opset.
         """
         inputs, attributes = list(args), {key: value for key, value in kwargs.items() if value is not None}
-        facts = None
+        schema = None
         if domain == "":
             early = self._in_form(op_type, inputs, attributes)
             if early is not None:
                 return early
-            facts = facts_of(op_type, self.opset_version)
-            if facts is None:
+            schema = schema_info(op_type, self.opset_version)
+            if schema is None:
                 raise Unsupported(f"ONNX has no {op_type} at opset {self.opset_version}")
             try:
                 check_form(
-                    self, op_type, facts, inputs, attributes, outputs if isinstance(outputs, int) else len(outputs)
+                    self, op_type, schema, inputs, attributes, outputs if isinstance(outputs, int) else len(outputs)
                 )
             except FormError as error:
                 raise Unsupported(f"opset {self.opset_version}: {error}") from error
-        values = self._input_values(facts, inputs)
-        if domain == "" and op_type in RULES and outputs == 1 and all(value is not None for value in values):
-            simpler = RULES[op_type](self, values, attributes)  # type: ignore[arg-type]
+        values = self._input_values(schema, inputs)
+        if domain == "" and op_type in PEEPHOLES and outputs == 1 and all(value is not None for value in values):
+            simpler = PEEPHOLES[op_type](self, values, attributes)  # type: ignore[arg-type]
             if simpler is not None:
                 return simpler
-        if facts is not None and isinstance(outputs, int) and any(v is not None and v.dtype in TABLED for v in values):
-            widened = self._widened(op_type, facts, values)
+        if (
+            schema is not None
+            and isinstance(outputs, int)
+            and any(v is not None and v.dtype in TYPES_WITHOUT_SOME_KERNELS for v in values)
+        ):
+            widened = self._widened(op_type, schema, values)
             if widened is not None:
-                return self._emit_wider(op_type, facts, values, widened, attributes, outputs, name)
-        return self._emit(op_type, domain, version, facts, values, attributes, outputs, name)
+                return self._emit_wider(op_type, schema, values, widened, attributes, outputs, name)
+        return self._emit(op_type, domain, version, schema, values, attributes, outputs, name)
 
-    def _widened(self, op_type: str, facts: OpFacts, values: Sequence[ir.Value | None]) -> list[ir.Value | None] | None:
+    def _widened(
+        self, op_type: str, schema: OpSchemaInfo, values: Sequence[ir.Value | None]
+    ) -> list[ir.Value | None] | None:
         """The inputs in types that the operator takes, or None when it takes them as they are."""
         wider: dict[str, ir.DataType | None] = {}
         for index, value in enumerate(values):
-            variable = facts.type_variable(index)
+            variable = schema.type_variable(index)
             if value is None or value.dtype is None or variable is None or variable in wider:
                 continue
             try:
-                wider[variable] = wider_type(op_type, value.dtype, variable, facts)
+                wider[variable] = wider_type(op_type, value.dtype, variable, schema)
             except NoKernelError as error:
                 raise Unsupported(str(error)) from error
         if not any(wider.values()):
             return None
-        types = [wider.get(facts.type_variable(index) or "") for index in range(len(values))]
+        types = [wider.get(schema.type_variable(index) or "") for index in range(len(values))]
         return [
             value if value is None or dtype is None else self._in_type(value, dtype)
             for value, dtype in zip(values, types, strict=True)
@@ -333,17 +339,17 @@ class Builder(onnxscript.GraphBuilder):
     def _emit_wider(
         self,
         op_type: str,
-        facts: OpFacts,
+        schema: OpSchemaInfo,
         values: Sequence[ir.Value | None],
         widened: Sequence[ir.Value | None],
         attributes: Mapping[str, Any],
         outputs: int | Sequence[str | ir.Value],
         name: str | None,
     ) -> ir.Value | Sequence[ir.Value]:
-        made = self._emit(op_type, "", None, facts, widened, attributes, outputs, name)
+        made = self._emit(op_type, "", None, schema, widened, attributes, outputs, name)
         several = [made] if isinstance(made, ir.Value) else list(made)
         for index, output in enumerate(several):
-            rule = facts.outputs[min(index, len(facts.outputs) - 1)]
+            rule = schema.outputs[min(index, len(schema.outputs) - 1)]
             source = values[rule] if isinstance(rule, int) and rule < len(values) else None
             if source is not None and source.dtype is not None and source.dtype != output.dtype:
                 several[index] = self.value_of("Cast", output, to=source.dtype)
@@ -368,7 +374,7 @@ class Builder(onnxscript.GraphBuilder):
             replacement = self.replace_missing_op(self, op_type, inputs, attributes)
             if replacement is not None:
                 return replacement
-            for since, form in FORMS.get(op_type, ()):
+            for since, form in OPSET_FORMS.get(op_type, ()):
                 if self.opset_version < since:
                     instead = form(self, op_type, inputs, attributes)
                     if instead is not None:
@@ -377,14 +383,14 @@ class Builder(onnxscript.GraphBuilder):
             raise Unsupported(f"opset {self.opset_version}: {error}") from error
         return None
 
-    def _input_values(self, facts: OpFacts | None, inputs: Sequence[Any]) -> list[ir.Value | None]:
+    def _input_values(self, schema: OpSchemaInfo | None, inputs: Sequence[Any]) -> list[ir.Value | None]:
         """Literals become constants of the type their type variable is bound to by another input."""
         if all(isinstance(value, ir.Value) for value in inputs):
             return list(inputs)
         bound: dict[str, ir.DataType | None] = {}
-        if facts is not None:
+        if schema is not None:
             for index, value in enumerate(inputs):
-                variable = facts.type_variable(index)
+                variable = schema.type_variable(index)
                 if isinstance(value, ir.Value) and variable is not None:
                     bound.setdefault(variable, value.dtype)
         values: list[ir.Value | None] = []
@@ -392,7 +398,7 @@ class Builder(onnxscript.GraphBuilder):
             if value is None or isinstance(value, ir.Value):
                 values.append(value)
                 continue
-            variable = facts.type_variable(index) if facts is not None else None
+            variable = schema.type_variable(index) if schema is not None else None
             values.append(self.constant(value, bound.get(variable) if variable is not None else None))
         # An absent last input is left out: ONNX Runtime's fusions crash on some that are only named "".
         while values and values[-1] is None:
@@ -404,22 +410,22 @@ class Builder(onnxscript.GraphBuilder):
         op_type: str,
         domain: str,
         version: int | None,
-        facts: OpFacts | None,
+        schema: OpSchemaInfo | None,
         values: Sequence[ir.Value | None],
         attributes: Mapping[str, Any],
         outputs: int | Sequence[str | ir.Value],
         name: str | None,
     ) -> ir.Value | Sequence[ir.Value]:
         key = None
-        if facts is not None and facts.deterministic and isinstance(outputs, int):
+        if schema is not None and schema.deterministic and isinstance(outputs, int):
             key = (op_type, tuple(map(id, values)), repr(attributes) if attributes else "", outputs)
             known = self._nodes.get(key)
             if known is not None:
                 return known[0] if outputs == 1 else known
         made = self._output_values(outputs)
         # Before the node exists: one that is refused here must not count as a use of its inputs.
-        if facts is not None:
-            self._type_outputs(op_type, facts, values, attributes, made)
+        if schema is not None:
+            self._type_outputs(op_type, schema, values, attributes, made)
         node = ir.Node(
             domain,
             op_type,
@@ -449,16 +455,16 @@ class Builder(onnxscript.GraphBuilder):
     def _type_outputs(
         self,
         op_type: str,
-        facts: OpFacts,
+        schema: OpSchemaInfo,
         values: Sequence[ir.Value | None],
         attributes: Mapping[str, Any],
         made: Sequence[ir.Value],
     ) -> None:
         for index, value in enumerate(values):
-            variable = facts.type_variable(index)
+            variable = schema.type_variable(index)
             if value is None or variable is None:
                 continue
-            allowed = facts.allowed.get(variable)
+            allowed = schema.allowed.get(variable)
             if allowed is not None and value.dtype is not None and value.dtype not in allowed:
                 raise Unsupported(f"{op_type} does not take {value.dtype.name} at opset {self.opset_version}")
         given: ir.DataType | None = None
@@ -468,13 +474,13 @@ class Builder(onnxscript.GraphBuilder):
             fill = attributes.get("value")
             given = fill.dtype if fill is not None else ir.DataType.FLOAT
         if given is not None:
-            if not facts.can_give(given):
+            if not schema.can_give(given):
                 raise Unsupported(f"{op_type} does not give {given.name} at opset {self.opset_version}")
             made[0].type = ir.TensorType(given)
             return
         for index, output in enumerate(made):
             # A variadic output repeats the last formal one.
-            rule = facts.outputs[min(index, len(facts.outputs) - 1)]
+            rule = schema.outputs[min(index, len(schema.outputs) - 1)]
             if isinstance(rule, ir.DataType):
                 output.type = ir.TensorType(rule)
             elif rule is not None and rule < len(values):

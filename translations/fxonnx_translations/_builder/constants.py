@@ -10,9 +10,9 @@ import onnx_ir as ir
 import torch
 from onnx_ir.tensor_adapters import TorchTensor
 
-__all__ = ["Key", "array_of", "key_of", "literal"]
+__all__ = ["ConstantKey", "array_of", "constant_key", "literal"]
 
-Key = tuple[ir.DataType, tuple[int, ...], bytes]
+ConstantKey = tuple[ir.DataType, tuple[int, ...], bytes]
 """dtype, shape and raw bytes: -0.0 is not 0.0, True is not 1, and NaN equals itself."""
 
 
@@ -71,7 +71,7 @@ _NUMPY_TYPES = frozenset(
 _INT64_WRAPPED = frozenset({ir.DataType.INT8, ir.DataType.INT16, ir.DataType.INT32, ir.DataType.INT64})
 
 
-def key_of(tensor: ir.TensorProtocol) -> Key:
+def constant_key(tensor: ir.TensorProtocol) -> ConstantKey:
     """The key under which equal constants are shared."""
     return tensor.dtype, tuple(tensor.shape.numpy()), tensor.tobytes()
 

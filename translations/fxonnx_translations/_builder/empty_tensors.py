@@ -17,7 +17,7 @@ from .builder import Builder
 from .constants import array_of
 from .symbolic_dims import Dim
 
-__all__ = ["Requirement", "emptied_lengths", "requirements"]
+__all__ = ["Requirement", "requirements", "symbols_that_must_be_positive"]
 
 _MOST_SYMBOLS = 6
 _LONGEST = 60
@@ -55,7 +55,7 @@ def requirements(builder: Builder) -> list[Requirement]:
             if not isinstance(size, int):
                 require(size, 1, kernel)
         for output in node.outputs:
-            for symbol in builder.from_one.get(output, ()):
+            for symbol in builder.nonempty_symbols.get(output, ()):
                 require(symbol, 1, captured)
             for size in builder.recorded_dims(output) or ():
                 if isinstance(size, int) or size.is_Symbol or size in checked:
@@ -70,7 +70,7 @@ def requirements(builder: Builder) -> list[Requirement]:
     return list(found.values())
 
 
-def emptied_lengths(size: Dim, start: Dim, end: Dim, step: Dim, length: Dim) -> tuple[sympy.Symbol, ...]:
+def symbols_that_must_be_positive(size: Dim, start: Dim, end: Dim, step: Dim, length: Dim) -> tuple[sympy.Symbol, ...]:
     """The symbols for which torch's length of a slice is another one than that of the slice where they are 0.
 
     torch takes every size for positive: the last element, at -1, is at ``size - 1`` for it, not at 0.

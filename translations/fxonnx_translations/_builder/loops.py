@@ -11,16 +11,16 @@ from .symbolic_dims import Dim
 
 __all__ = ["arange", "loop"]
 
-Step = Callable[[Op, ir.Value, Sequence[ir.Value]], Sequence[ir.Value]]
+LoopStep = Callable[[Op, ir.Value, Sequence[ir.Value]], Sequence[ir.Value]]
 """``step(op, k, states)`` writes one iteration with the body's ``op`` and returns the new states; ``k`` is INT64 of shape [1]."""
 
 
-Condition = Callable[[Op, Sequence[ir.Value]], ir.Value]
+LoopCondition = Callable[[Op, Sequence[ir.Value]], ir.Value]
 """``condition(op, states)``: a 0-dim BOOL."""
 
 
 def loop(
-    op: Op, count: Dim | ir.Value, states: Sequence[ir.Value], step: Step, proceed: Condition | None = None
+    op: Op, count: Dim | ir.Value, states: Sequence[ir.Value], step: LoopStep, proceed: LoopCondition | None = None
 ) -> list[ir.Value]:
     """Runs ``step`` for k = 0 .. count - 1.
 

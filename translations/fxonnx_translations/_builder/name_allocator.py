@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-__all__ = ["Names"]
+__all__ = ["NameAllocator"]
 
 
-class Names:
+class NameAllocator:
     """Allocates the names of one model; a taken name gets the first free ``_1``, ``_2`` ... behind it."""
 
     def __init__(self) -> None:

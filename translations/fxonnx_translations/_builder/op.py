@@ -18,7 +18,7 @@ from .constants import array_of
 from .initializers import DerivedTensor, Recipe, TorchTensor, derive
 from .symbolic_dims import Dim, is_static
 
-__all__ = ["Op", "Operand", "Result", "Unsupported"]
+__all__ = ["Op", "Operand", "ResultSpec", "Unsupported"]
 
 Operand: TypeAlias = ir.Value | Dim | float | bool
 """A tensor, or a number: an int, float or bool, or a symbolic size."""
@@ -27,7 +27,7 @@ _KEEPS_ZEROS = frozenset({"Cast", "Expand", "Reshape", "Slice", "Split", "Squeez
 
 
 @dataclass(frozen=True)
-class Result:
+class ResultSpec:
     """What torch says about one output of the FX node.
 
     Attributes:
@@ -57,7 +57,7 @@ class Op(onnxscript.OpBuilder):
     def __init__(
         self,
         builder: Builder,
-        results: Sequence[Result] = (),
+        results: Sequence[ResultSpec] = (),
         shared: frozenset[ir.Value] = frozenset(),
         complex_values: frozenset[ir.Value] = frozenset(),
     ) -> None:
@@ -131,7 +131,7 @@ class Op(onnxscript.OpBuilder):
         return self._graph_builder.opset_version
 
     @property
-    def result(self) -> Result:
+    def result(self) -> ResultSpec:
         """What torch says about the (first) output."""
         return self.results[0]
 

@@ -9,11 +9,11 @@ import onnx.defs
 import onnx.helper
 import onnx_ir as ir
 
-__all__ = ["OpFacts", "default_of", "facts_of", "since_version"]
+__all__ = ["OpSchemaInfo", "default_of", "schema_info", "since_version"]
 
 
 @dataclass(frozen=True)
-class OpFacts:
+class OpSchemaInfo:
     """The facts of one ONNX operator.
 
     Attributes:
@@ -71,7 +71,7 @@ def _output_rule(
 
 
 @functools.cache
-def facts_of(op_type: str, opset: int, domain: str = "") -> OpFacts | None:
+def schema_info(op_type: str, opset: int, domain: str = "") -> OpSchemaInfo | None:
     """Facts of an operator, or None when it does not exist at this opset."""
     try:
         schema = onnx.defs.get_schema(op_type, opset, domain)
@@ -98,7 +98,7 @@ def facts_of(op_type: str, opset: int, domain: str = "") -> OpFacts | None:
     result = schema.outputs[0].type_str if schema.outputs else ""
     is_deterministic = op_type not in _RANDOM and not has_graph
     attributes = frozenset(schema.attributes)
-    return OpFacts(inputs, variadic, tuple(outputs), result, allowed, is_deterministic, least, attributes)
+    return OpSchemaInfo(inputs, variadic, tuple(outputs), result, allowed, is_deterministic, least, attributes)
 
 
 @functools.cache

@@ -16,14 +16,14 @@ from .builder_protocol import BuilderProtocol
 from .constants import array_of
 from .shape_inference import broadcast, ints_of
 from .symbolic_dims import Dim, is_static
-from .value_ranges import COMPARISONS, comparison, counts_up, value_range
+from .value_ranges import COMPARISONS, decide_comparison, is_consecutive, value_range
 
-__all__ = ["RULES"]
+__all__ = ["PEEPHOLES"]
 
 # A literal with another shape is stored beside the original: worth it for the small ones only.
 _LARGEST_LITERAL = 4096
 
-Rule = Callable[[BuilderProtocol, list[ir.Value], dict[str, Any]], ir.Value | None]
+Peephole = Callable[[BuilderProtocol, list[ir.Value], dict[str, Any]], ir.Value | None]
 
 
 def _cast(builder: BuilderProtocol, inputs: list[ir.Value], attributes: dict[str, Any]) -> ir.Value | None:
@@ -153,7 +153,7 @@ def _expand(builder: BuilderProtocol, inputs: list[ir.Value], attributes: dict[s
     return inputs[0] if fits else None
 
 
-def _axes(insert: bool) -> Rule:
+def _axes(insert: bool) -> Peephole:
     def rule(builder: BuilderProtocol, inputs: list[ir.Value], attributes: dict[str, Any]) -> ir.Value | None:
         axes = attributes.get("axes", ints_of(inputs[1]) if len(inputs) > 1 else None)
         if axes == []:
@@ -248,14 +248,14 @@ def _counts_from_zero(builder: BuilderProtocol, indices: ir.Value) -> bool:
     if array is not None:
         return np.array_equal(array, np.arange(len(array)))
     known = value_range(builder, indices)
-    return known is not None and known[0] == 0 and counts_up(builder, indices)
+    return known is not None and known[0] == 0 and is_consecutive(builder, indices)
 
 
 def _identity(builder: BuilderProtocol, inputs: list[ir.Value], attributes: dict[str, Any]) -> ir.Value | None:
     return inputs[0]
 
 
-def _neutral(number: float, floats: bool, left_too: bool) -> Rule:
+def _neutral(number: float, floats: bool, left_too: bool) -> Peephole:
     """``x op number`` is x, where the other operand is a one-element constant that does not broadcast x."""
 
     def rule(builder: BuilderProtocol, inputs: list[ir.Value], attributes: dict[str, Any]) -> ir.Value | None:
@@ -273,7 +273,7 @@ def _neutral(number: float, floats: bool, left_too: bool) -> Rule:
     return rule
 
 
-def _broadcasting(op_type: str, rule: Rule | None = None) -> Rule:
+def _broadcasting(op_type: str, rule: Peephole | None = None) -> Peephole:
     """Operands that were expanded are taken as they were before; if need be, the result is expanded instead."""
 
     def unexpanded(builder: BuilderProtocol, inputs: list[ir.Value], attributes: dict[str, Any]) -> ir.Value | None:
@@ -306,17 +306,17 @@ def _everywhere(builder: BuilderProtocol, value: Any, dtype: ir.DataType, dims: 
     return _expanded(builder, builder.constant(value, dtype), dims)
 
 
-def _decided(op_type: str) -> Rule:
+def _decided(op_type: str) -> Peephole:
     """A comparison of positions that says the same of all."""
 
     def rule(builder: BuilderProtocol, inputs: list[ir.Value], attributes: dict[str, Any]) -> ir.Value | None:
-        answer = comparison(builder, op_type, *inputs)
+        answer = decide_comparison(builder, op_type, *inputs)
         return None if answer is None else _everywhere(builder, answer, ir.DataType.BOOL, _joint(builder, inputs))
 
     return rule
 
 
-def _logical(neutral: int) -> Rule:
+def _logical(neutral: int) -> Peephole:
     """And with what is True everywhere, Or with what is False everywhere; and the other way round."""
 
     def rule(builder: BuilderProtocol, inputs: list[ir.Value], attributes: dict[str, Any]) -> ir.Value | None:
@@ -344,7 +344,7 @@ def _cumsum(builder: BuilderProtocol, inputs: list[ir.Value], attributes: dict[s
 
 _PLAIN_BROADCASTING = ("Xor", "Where", "Pow", "Mod", "Min", "Max", "BitwiseAnd", "BitwiseOr", "BitwiseXor")
 
-RULES: Mapping[str, Rule] = {
+PEEPHOLES: Mapping[str, Peephole] = {
     **{op_type: _broadcasting(op_type) for op_type in _PLAIN_BROADCASTING},
     **{op_type: _broadcasting(op_type, _decided(op_type)) for op_type in COMPARISONS},
     "And": _broadcasting("And", _logical(neutral=1)),

@@ -17,7 +17,14 @@ from .builder_protocol import BuilderProtocol
 from .constants import array_of
 from .symbolic_dims import Dim
 
-__all__ = ["COMPARISONS", "comparison", "counts_up", "is_of_weights", "shows_something", "value_range"]
+__all__ = [
+    "COMPARISONS",
+    "decide_comparison",
+    "every_row_unmasked",
+    "is_computed_from_weights",
+    "is_consecutive",
+    "value_range",
+]
 
 ValueRange: TypeAlias = tuple[Dim, Dim]
 """The smallest and the largest element that there can be; for booleans 0 is False."""
@@ -54,13 +61,15 @@ def _value_range(builder: BuilderProtocol, value: ir.Value) -> ValueRange | None
     if node.op_type in _MOVES:
         return value_range(builder, node.inputs[0])
     if node.op_type in COMPARISONS:
-        decided = comparison(builder, node.op_type, *node.inputs)
+        decided = decide_comparison(builder, node.op_type, *node.inputs)
         return fallback if decided is None else (int(decided), int(decided))
     rule = _RULES.get(node.op_type)
     return fallback if rule is None else rule(builder, node) or fallback
 
 
-def comparison(builder: BuilderProtocol, op_type: str, left: ir.Value | None, right: ir.Value | None) -> bool | None:
+def decide_comparison(
+    builder: BuilderProtocol, op_type: str, left: ir.Value | None, right: ir.Value | None
+) -> bool | None:
     """What a comparison says of all elements, if it is the same for all."""
     first, second = value_range(builder, left), value_range(builder, right)
     if first is None or second is None:
@@ -157,7 +166,7 @@ _RULES: Mapping[str, Callable[[Any, ir.Node], ValueRange | None]] = MappingProxy
 )
 
 
-def counts_up(builder: BuilderProtocol, value: ir.Value | None) -> bool:
+def is_consecutive(builder: BuilderProtocol, value: ir.Value | None) -> bool:
     """Whether the elements along the last axis are n, n + 1, n + 2 and so on."""
     while value is not None:
         node = value.producer()
@@ -174,7 +183,7 @@ def counts_up(builder: BuilderProtocol, value: ir.Value | None) -> bool:
     return False
 
 
-def shows_something(builder: BuilderProtocol, mask: ir.Value) -> bool:
+def every_row_unmasked(builder: BuilderProtocol, mask: ir.Value) -> bool:
     """Whether every row of a mask is known to have an element that is True, or above -inf: itself, for example."""
     array = array_of(mask)
     node = mask.producer()
@@ -185,13 +194,17 @@ def shows_something(builder: BuilderProtocol, mask: ir.Value) -> bool:
     if node is not None and node.op_type in ("Unsqueeze", "Expand") and node.inputs[0] is not None:
         # Rows are repeated, or there are more axes in front of them.
         last = builder.dims(mask)[-1]
-        return last != 1 and builder.dims(node.inputs[0])[-1:] == (last,) and shows_something(builder, node.inputs[0])
+        return (
+            last != 1 and builder.dims(node.inputs[0])[-1:] == (last,) and every_row_unmasked(builder, node.inputs[0])
+        )
     if node is None or node.domain != "" or node.op_type not in ("LessOrEqual", "GreaterOrEqual"):
         return value_range(builder, mask) == (1, 1)
     keys, query = node.inputs if node.op_type == "LessOrEqual" else reversed(node.inputs)
     first, lowest = value_range(builder, keys), value_range(builder, query)
     # The first key is the lowest of its row, and no query is below it.
-    return first is not None and lowest is not None and counts_up(builder, keys) and _is_at_most(first[0], lowest[0])
+    return (
+        first is not None and lowest is not None and is_consecutive(builder, keys) and _is_at_most(first[0], lowest[0])
+    )
 
 
 def _is_finite(value: ir.Value | None) -> bool:
@@ -200,18 +213,18 @@ def _is_finite(value: ir.Value | None) -> bool:
     if array is not None:
         return bool(np.isfinite(array).all())
     if node is None or node.domain != "":
-        return is_of_weights(value)
+        return is_computed_from_weights(value)
     if node.op_type in _MOVES:
         return _is_finite(node.inputs[0])
     if node.op_type == "Where":
         return all(map(_is_finite, node.inputs[1:]))
-    return is_of_weights(value) or (node.op_type in ("Add", "Sub") and all(map(_is_finite, node.inputs)))
+    return is_computed_from_weights(value) or (node.op_type in ("Add", "Sub") and all(map(_is_finite, node.inputs)))
 
 
 _OF_NUMBERS = frozenset({"Add", "Sub", "Mul", "Sigmoid", "Tanh", "Concat"})
 
 
-def is_of_weights(value: ir.Value | None) -> bool:
+def is_computed_from_weights(value: ir.Value | None) -> bool:
     """Whether floats are chosen from weights or computed from them alone: a bias for relative positions, for example."""
     node = None if value is None else value.producer()
     if value is None or node is None:
@@ -219,8 +232,8 @@ def is_of_weights(value: ir.Value | None) -> bool:
     if node.domain != "":
         return False
     if node.op_type in _MOVES:
-        return is_of_weights(node.inputs[0])
-    return node.op_type in _OF_NUMBERS and all(map(is_of_weights, node.inputs))
+        return is_computed_from_weights(node.inputs[0])
+    return node.op_type in _OF_NUMBERS and all(map(is_computed_from_weights, node.inputs))
 
 
 def _is_parameter(value: ir.Value) -> bool:

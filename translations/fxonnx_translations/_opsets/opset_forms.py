@@ -13,17 +13,17 @@ import onnx_ir as ir
 
 from .._builder.builder_protocol import BuilderProtocol
 from .._builder.constants import array_of
-from .._builder.op_schema import OpFacts, default_of
+from .._builder.op_schema import OpSchemaInfo, default_of
 from .._builder.shape_inference import ints_of
 
-__all__ = ["FORMS", "Form", "FormError", "check_form"]
+__all__ = ["OPSET_FORMS", "FormError", "OpsetForm", "check_form"]
 
 
 class FormError(ValueError):
     """The call can not be written in the older form."""
 
 
-Form = Callable[[BuilderProtocol, str, list[Any], dict[str, Any]], ir.Value | None]
+OpsetForm = Callable[[BuilderProtocol, str, list[Any], dict[str, Any]], ir.Value | None]
 """Changes inputs and attributes in place, or emits something else and returns its value."""
 
 
@@ -36,7 +36,7 @@ def _ints(value: Any, what: str) -> list[int]:
     raise FormError(f"{what} must be known at export time before it became an input")
 
 
-def _input_to_attribute(name: str, index: int = 1) -> Form:
+def _input_to_attribute(name: str, index: int = 1) -> OpsetForm:
     def form(builder: BuilderProtocol, op_type: str, inputs: list[Any], attributes: dict[str, Any]) -> None:
         attributes.pop("noop_with_empty_axes", None)
         if len(inputs) > index:
@@ -58,7 +58,7 @@ def _axes_from_the_front(builder: BuilderProtocol, op_type: str, inputs: list[An
         inputs[1] = [axis % rank for axis in numbers]
 
 
-def _drop(*names: str) -> Form:
+def _drop(*names: str) -> OpsetForm:
     def form(builder: BuilderProtocol, op_type: str, inputs: list[Any], attributes: dict[str, Any]) -> None:
         for name in names:
             attributes.pop(name, None)
@@ -338,22 +338,27 @@ def _depth_to_space(
 
 
 def check_form(
-    builder: BuilderProtocol, op_type: str, facts: OpFacts, inputs: list[Any], attributes: dict[str, Any], outputs: int
+    builder: BuilderProtocol,
+    op_type: str,
+    schema: OpSchemaInfo,
+    inputs: list[Any],
+    attributes: dict[str, Any],
+    outputs: int,
 ) -> None:
     """Leaves out attributes that an operator does not have yet where they say nothing, and counts axes from the first.
 
     Raises:
         FormError: If an attribute says something, or there are more inputs or outputs than the operator has yet.
     """
-    for name in [name for name in attributes if name not in facts.attributes]:
+    for name in [name for name in attributes if name not in schema.attributes]:
         default = default_of(op_type, name)
         value = attributes.pop(name)
         if value != (default.decode() if isinstance(default, bytes) else default):
             raise FormError(f"{op_type} has no {name}")
-    if len(inputs) > len(facts.inputs) and not facts.variadic:
-        raise FormError(f"{op_type} has {len(facts.inputs)} inputs")
-    if outputs > len(facts.outputs) and facts.outputs and not facts.least_outputs > len(facts.outputs):
-        raise FormError(f"{op_type} has {len(facts.outputs)} outputs")
+    if len(inputs) > len(schema.inputs) and not schema.variadic:
+        raise FormError(f"{op_type} has {len(schema.inputs)} inputs")
+    if outputs > len(schema.outputs) and schema.outputs and not schema.least_outputs > len(schema.outputs):
+        raise FormError(f"{op_type} has {len(schema.outputs)} outputs")
     if builder.opset_version < 11 and inputs and isinstance(inputs[0], ir.Value):
         _count_from_the_first(builder, op_type, inputs, attributes)
 
@@ -372,7 +377,7 @@ def _count_from_the_first(
 
 _ALWAYS = 2**31
 
-FORMS: Mapping[str, tuple[tuple[int, Form], ...]] = {
+OPSET_FORMS: Mapping[str, tuple[tuple[int, OpsetForm], ...]] = {
     # operator: (opset from which the newest form holds, rewrite for the opsets before it)
     "ReduceSum": ((_ALWAYS, _axes_from_the_front), (13, _input_to_attribute("axes"))),
     **{

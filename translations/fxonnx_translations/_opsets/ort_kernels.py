@@ -14,9 +14,9 @@ from types import MappingProxyType
 
 import onnx_ir as ir
 
-from .._builder.op_schema import OpFacts
+from .._builder.op_schema import OpSchemaInfo
 
-__all__ = ["NO_KERNEL", "TABLED", "NoKernelError", "wider_type"]
+__all__ = ["MISSING_KERNELS", "TYPES_WITHOUT_SOME_KERNELS", "NoKernelError", "wider_type"]
 
 _FLOAT, _DOUBLE = ir.DataType.FLOAT, ir.DataType.DOUBLE
 _BFLOAT16, _FLOAT16, _BOOL = ir.DataType.BFLOAT16, ir.DataType.FLOAT16, ir.DataType.BOOL
@@ -95,7 +95,7 @@ def _table() -> dict[str, frozenset[ir.DataType]]:
     }
 
 
-NO_KERNEL: Mapping[str, frozenset[ir.DataType]] = MappingProxyType(_table())
+MISSING_KERNELS: Mapping[str, frozenset[ir.DataType]] = MappingProxyType(_table())
 """Operator to the types for which there is no kernel, at no opset that allows them."""
 
 _WIDER: Mapping[ir.DataType, tuple[ir.DataType, ...]] = MappingProxyType(
@@ -114,7 +114,7 @@ _WIDER: Mapping[ir.DataType, tuple[ir.DataType, ...]] = MappingProxyType(
 # What these do with the bits of an unsigned number they do with those of a signed one; the others order the numbers.
 _BITWISE = frozenset({"CumSum", "NonZero", "ReduceProd", "ReduceSum", "ReduceSumSquare", "Trilu", "Where"})
 
-TABLED = frozenset({*_WIDER, _DOUBLE, _UINT64})
+TYPES_WITHOUT_SOME_KERNELS = frozenset({*_WIDER, _DOUBLE, _UINT64})
 """The types that some operator has no kernel for: values of the others need not be looked at."""
 
 
@@ -122,14 +122,14 @@ class NoKernelError(Exception):
     """There is neither a kernel nor a type to compute in instead."""
 
 
-def wider_type(op_type: str, dtype: ir.DataType, variable: str, facts: OpFacts) -> ir.DataType | None:
+def wider_type(op_type: str, dtype: ir.DataType, variable: str, schema: OpSchemaInfo) -> ir.DataType | None:
     """The type to compute in when an operator does not take ``dtype``.
 
     Args:
         op_type: The operator, of ONNX's own domain.
         dtype: Type of an input.
         variable: The type variable that the input binds.
-        facts: The operator's schema.
+        schema: The operator's schema.
 
     Returns:
         None when the operator takes the type, or when its schema takes none that could stand for it.
@@ -139,8 +139,8 @@ def wider_type(op_type: str, dtype: ir.DataType, variable: str, facts: OpFacts) 
     """
     if op_type == "Cast":
         return None
-    allowed = facts.allowed.get(variable)
-    missing = NO_KERNEL.get(op_type, frozenset())
+    allowed = schema.allowed.get(variable)
+    missing = MISSING_KERNELS.get(op_type, frozenset())
     in_schema = allowed is None or dtype in allowed
     # A concrete type, such as that of a condition, is no choice.
     if in_schema and (dtype not in missing or allowed is None or len(allowed) == 1):

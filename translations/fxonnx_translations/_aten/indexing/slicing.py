@@ -10,10 +10,10 @@ import onnx_ir as ir
 import torch
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
-from ..._builder.empty_tensors import emptied_lengths
+from ..._builder.empty_tensors import symbols_that_must_be_positive
 from ..._builder.op import Op
 from ..._builder.symbolic_dims import Dim, is_static
-from ..._registry import Call, translates
+from ..._registry import OpCall, translates
 from ..._torch_compat import PythonMod
 from .axes import END, as_carrier, axis_of, first_position, position, rank, sliced
 from .scatter import scatter_op
@@ -46,9 +46,9 @@ def slice(
     # torch gives this length only where it knows both limits to be positions of the axis.
     in_range = step == 1 and length == (size if end == END else end) - start
     result = sliced(op, self, axis, start, end, step, in_range=in_range)
-    emptied = emptied_lengths(size, start, end, step, length)
+    emptied = symbols_that_must_be_positive(size, start, end, step, length)
     if emptied:
-        op.builder.from_one[result] = emptied
+        op.builder.nonempty_symbols[result] = emptied
     return result
 
 
@@ -240,7 +240,7 @@ def _is_in_order(source: torch.Tensor) -> bool:
     return True
 
 
-def _declines(call: Call) -> str | None:
+def _declines(call: OpCall) -> str | None:
     """as_strided addresses memory, which ONNX tensors have none of: only elements in order tell where they are."""
     source, offset = call.arguments["self"], call.arguments["storage_offset"]
     if not _is_in_order(source):

@@ -13,7 +13,7 @@ import torch
 
 from ..._builder.loops import arange
 from ..._builder.op import Op, Operand, Unsupported
-from ..._registry import Call, translates
+from ..._registry import OpCall, translates
 from ..view import swapped
 
 
@@ -154,7 +154,7 @@ def _product(terms: Sequence[str], output: str) -> _Product | None:
     return _Product(flip_left=a == summed, flip_right=d == summed, flip_result=(i, j) == (column, row))
 
 
-def _declines(call: Call) -> str | None:
+def _declines(call: OpCall) -> str | None:
     terms, tensors = _terms(call.arguments["equation"]), call.arguments["tensors"]
     if terms is None or len(terms[0]) != len(tensors):
         return "an equation with an ellipsis or without a result"

@@ -17,7 +17,7 @@ import torch
 
 from ..._builder.op import Op
 from ..._builder.symbolic_dims import Dim, is_static
-from ..._registry import Call, translates
+from ..._registry import OpCall, translates
 
 FLOAT, BFLOAT16, INT64 = ir.DataType.FLOAT, ir.DataType.BFLOAT16, ir.DataType.INT64
 
@@ -108,7 +108,7 @@ def _resized(op: Op, x: ir.Value, axes: Sequence[Axis], **attributes: Any) -> ir
 # ---- linear and cubic
 
 
-def _declines(call: Call) -> str | None:
+def _declines(call: OpCall) -> str | None:
     """Why Resize would not give torch's answer."""
     input = call.arguments.get("input", call.arguments.get("self"))
     if input.dtype not in (torch.float32, torch.float16, torch.bfloat16):
@@ -280,7 +280,7 @@ def upsample_bicubic(
 # ---- antialiased
 
 
-def _declines_antialiased(call: Call) -> str | None:
+def _declines_antialiased(call: OpCall) -> str | None:
     """Why Resize would not give torch's answer, or does not exist."""
     if call.opset < 18:
         return "Resize has antialiasing from opset 18 on"

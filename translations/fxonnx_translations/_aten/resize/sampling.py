@@ -17,7 +17,7 @@ import torch
 
 from ..._builder.op import Op
 from ..._builder.symbolic_dims import Dim
-from ..._registry import Call, translates
+from ..._registry import OpCall, translates
 from .interpolate import Axis, axes_of
 
 FLOAT, DOUBLE, INT64, INT32 = ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.INT64, ir.DataType.INT32
@@ -170,7 +170,7 @@ def _resampled(op: Op, input: ir.Value, axes: Sequence[Axis], kind: _Filter) -> 
     return op.cast(value, dtype)
 
 
-def _only_bytes(call: Call) -> str | None:
+def _only_bytes(call: OpCall) -> str | None:
     input = call.arguments.get("input", call.arguments.get("self"))
     return None if input.dtype == torch.uint8 else f"{input.dtype} is not weighted by integers"
 
@@ -292,7 +292,7 @@ _PADDING = {0: "zeros", 1: "border", 2: "reflection"}
 _NEAREST = 1
 
 
-def _needs_no_grid(call: Call) -> str | None:
+def _needs_no_grid(call: OpCall) -> str | None:
     if any(not isinstance(size, int) for size in call.arguments["size"]):
         return None
     return "the positions are constants, which the decomposition computes"
