@@ -156,8 +156,8 @@ def test_slices_of_unknown_length() -> None:
 @pytest.mark.parametrize(
     ("model", "args", "opset", "reason"),
     [
-        (nn.Upsample(scale_factor=0.5), (IMAGE,), 9, "Resize knows nearest neighbors of larger images only"),
-        (nn.Upsample(scale_factor=2, mode="bilinear"), (IMAGE,), 10, "Resize knows nearest neighbors"),
+        (nn.Upsample(scale_factor=0.5), (IMAGE,), 9, "Resize supports nearest neighbors of larger images only"),
+        (nn.Upsample(scale_factor=2, mode="bilinear"), (IMAGE,), 10, "Resize supports nearest neighbors"),
         (nn.MaxPool2d(3, dilation=2), (IMAGE,), 9, "MaxPool has no dilations"),
         (nn.MaxPool2d(3), (IMAGE.double(),), 7, "ONNX Runtime has no kernel of MaxPool for DOUBLE"),
         (nn.Hardtanh(), (IMAGE.int(),), 8, "ONNX has no Where at opset 8"),

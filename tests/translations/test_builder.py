@@ -155,7 +155,7 @@ def test_a_type_the_operator_does_not_take_is_refused() -> None:
 def test_axes_must_be_known_before_they_were_an_input() -> None:
     op = make(12)
     axes = add_input(op, (1,), ir.DataType.INT64)
-    with pytest.raises(Unsupported, match="axes of Unsqueeze must be known at export time"):
+    with pytest.raises(Unsupported, match="axes of Unsqueeze is an attribute and must be a constant"):
         op.Unsqueeze(add_input(op, (2,)), axes)
 
 

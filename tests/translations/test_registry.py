@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import operator
+import subprocess
+import sys
 import types
 from typing import Any
 
 import pytest
 import torch
 
+import fxonnx_translations
 from fxonnx_translations._registry import OpCall, Registry, Translation, build_registry, structural, translates
 
 aten = torch.ops.aten
@@ -90,3 +93,14 @@ def test_registries_do_not_affect_each_other() -> None:
     assert extended.table["aten::abs"][0].custom
     with pytest.raises(TypeError):
         second.table["aten::neg"] = ()  # type: ignore[index]
+
+
+def test_public_names() -> None:
+    script = (
+        "import sys, fxonnx_translations as t; assert 'torch' not in sys.modules;"
+        " from fxonnx_translations import *; print(dir(t), isinstance(default_registry(), Registry), Op, translates)"
+    )
+    shown = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    assert shown.startswith("['Op', 'Registry', 'default_registry', 'translates'] True")
+    with pytest.raises(AttributeError, match="module 'fxonnx_translations' has no attribute 'registry'"):
+        fxonnx_translations.registry  # noqa: B018

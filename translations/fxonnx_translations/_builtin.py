@@ -37,7 +37,7 @@ MODULES = (
             "_aten.recurrent",
             "_aten.reduction",
             "_aten.resize.sampling",
-            "_aten.resize.interpolate",  # after sampling: the later of two conditional candidates is tried first
+            "_aten.resize.interpolate",  # after sampling: of two conditional candidates the later one is tried first
             "_aten.sorting",
             "_aten.special.bessel",
             "_aten.special.error_and_gamma",
@@ -52,10 +52,10 @@ MODULES = (
     ),
     *COMPLEX_MODULES,
 )
-"""Modules with functions decorated by ``@translates`` or a table ``TRANSLATIONS``. List a new module here."""
+"""The modules that define translations, by ``@translates`` or a table ``TRANSLATIONS``. List a new module here."""
 
 
 @functools.cache
 def default_registry() -> Registry:
-    """The registry of all built-in translations; immutable, so that one serves every export."""
+    """Return the registry of all built-in translations: one immutable object for every export."""
     return build_registry(MODULES)

@@ -1,10 +1,10 @@
-"""Which function translates which operator.
+"""The registry of translations: operators to the functions that translate them.
 
 ``@translates`` only attaches a frozen record to a function; ``build_registry`` collects the records of an explicit list
-of modules into an immutable :class:`Registry`, which is passed to whoever needs it.
+of modules into an immutable :class:`Registry`, which is passed as an argument.
 
-Operators are named by strings and looked up by the name of the node's target, so that a translation costs nothing where
-this version of torch lacks its operator, or where the library that defines it is not imported (yet).
+Operators are named by strings and looked up by the name of the FX node's target: the operator need not exist in this
+version of torch, and the library that defines it need not be imported.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from ._torch_compat import OpOverload, OpOverloadPacket
 __all__ = ["Accepts", "OpCall", "OpKey", "Registry", "Translation", "build_registry", "structural", "translates"]
 
 NodeTarget = Callable[..., Any]
-"""An ``OpOverload``, a Python function such as ``operator.getitem``, or a higher-order operator."""
+"""The target of an FX node: an ``OpOverload``, a Python function such as ``operator.getitem``, or a higher-order op."""
 
 OpKey: TypeAlias = str | NodeTarget
-"""How the registry knows a target: an ``OpOverload`` by its name (``aten::add.Tensor``), anything else by itself."""
+"""The key of a target in the registry: the name of an ``OpOverload`` (``aten::add.Tensor``), else the target itself."""
 
 
 def _op_key(target: NodeTarget) -> OpKey:
@@ -32,10 +32,10 @@ def _op_key(target: NodeTarget) -> OpKey:
 
 @dataclass(frozen=True)
 class OpCall:
-    """One operator call as the captured graph holds it, for the decision whether a translation takes it.
+    """One operator call of the captured graph; ``accepts`` functions decide by it whether a translation applies.
 
     Attributes:
-        target: What is called.
+        target: The operator.
         arguments: Arguments by schema name, defaults filled in; a tensor is its FakeTensor, a size an int or SymInt.
         opset: NodeTarget opset of the export.
     """
@@ -46,7 +46,7 @@ class OpCall:
 
 
 Accepts = Callable[[OpCall], str | None]
-"""Says why a translation does not take a call, or None when it does."""
+"""Returns the reason why a translation does not accept a call, or None."""
 
 
 @dataclass(frozen=True)
@@ -54,13 +54,13 @@ class Translation:
     """One function and the operators it translates.
 
     Attributes:
-        function: ``function(op, **arguments)``; ``op`` is :class:`fxonnx_translations._builder.builder.Op`.
+        function: ``function(op, **arguments)``; ``op`` is a :class:`fxonnx_translations.Op`.
         targets: The operators: names as in their schemas, or Python functions.
-        accepts: Conditions beyond the target; None takes every call.
+        accepts: Condition for a call of these operators; None accepts every call.
         custom: Whether it comes from the user's ``custom_translation_table``.
-        complex: Whether it takes the calls with complex tensors, which no other translation sees.
-        data: The arguments whose real and imaginary parts the operator's own translation is run on, one after the
-            other; None for a translation of its own.
+        complex: Whether it translates the calls with complex tensors, which are dispatched separately.
+        data: For :func:`structural` rows, the arguments whose real and imaginary parts the translation for real tensors
+            is applied to, one after the other; None for a function of its own.
     """
 
     function: Callable[..., Any]
@@ -79,13 +79,13 @@ _NAME = re.compile(r"\w+::\w+(\.\w+)?")
 def translates(
     *targets: OpKey, accepts: Accepts | None = None, complex: bool = False
 ) -> Callable[[_Function], _Function]:
-    """Marks a function as the translation of operators.
+    """Mark a function as the translation of operators.
 
     Args:
         targets: Operators by the names of their schemas, such as ``"aten::add.Tensor"`` (the overload ``default`` is
             left out: ``"aten::relu"``), which need not exist in this version of torch; or Python functions.
-        accepts: Returns the reason why a call is not taken, or None.
-        complex: It takes the calls in which a tensor argument or result is complex, and only those.
+        accepts: Returns the reason why a call is not accepted, or None.
+        complex: Translate the calls in which a tensor argument or result is complex, and only those.
 
     Raises:
         TypeError: For an OpOverload or OpOverloadPacket.
@@ -114,23 +114,26 @@ def _check_names(targets: Sequence[OpKey]) -> None:
 
 
 def structural(*targets: str, data: tuple[str, ...]) -> Translation:
-    """The row of operators that do to complex numbers what they do to their real and imaginary parts.
+    """Translate calls with complex tensors by applying the translation for real tensors to each part.
 
     Args:
-        targets: The operators; each has a translation for real numbers, or the row declines.
-        data: The arguments that hold the numbers: tensors, lists of tensors, or scalars.
+        targets: Operators that treat real and imaginary parts alike (views, sums ...). A call whose operator has no
+            translation for real tensors is not accepted.
+        data: The arguments that hold complex numbers: tensors, lists of tensors, or scalars.
     """
     _check_names(targets)
     return Translation(_on_parts, targets, complex=True, data=data)
 
 
 def _on_parts(*_: Any, **__: Any) -> Any:
-    raise TypeError("a structural row is run through the translation of the operator for real numbers")
+    raise TypeError(
+        "a structural row has no function of its own: the translation for real tensors is applied to each part"
+    )
 
 
 @dataclass(frozen=True)
 class Registry:
-    """Immutable mapping from operators to their candidate translations, best first.
+    """Immutable mapping from operators to their candidate translations, in the order they are tried.
 
     Attributes:
         table: The translations of calls without complex tensors.
@@ -144,7 +147,7 @@ class Registry:
         return _op_key(target) in self.table
 
     def find(self, call: OpCall, *, complex: bool = False) -> tuple[Translation | None, tuple[str, ...]]:
-        """The first candidate that takes the call, else None and each candidate's reason."""
+        """Return the first candidate that accepts the call, or None with the reason of each candidate."""
         reasons = []
         table = self.complex_table if complex else self.table
         for candidate in table.get(_op_key(call.target), ()):
@@ -155,16 +158,16 @@ class Registry:
         return None, tuple(reasons)
 
     def unconditional(self, target: NodeTarget) -> Translation | None:
-        """The best candidate when it takes every call: the common case needs no bound arguments."""
+        """Return the first candidate if it accepts every call: then the arguments need not be bound for the decision."""
         candidates = self.table.get(_op_key(target))
         return candidates[0] if candidates and candidates[0].accepts is None else None
 
     def extended(self, custom: Mapping[NodeTarget, Any]) -> Registry:
-        """A new registry in which the user's functions come before the built-in ones.
+        """Return a new registry in which the user's functions come before the built-in ones.
 
         Args:
-            custom: Operator to function, or to a list of functions. Those with an attribute ``complex`` that is true
-                take the calls with complex tensors; without any, all functions take all calls.
+            custom: Operator to function, or to a list of functions. Functions whose attribute ``complex`` is true
+                translate the calls with complex tensors; if there are none, all functions translate all calls.
         """
         if not custom:
             return self
@@ -186,7 +189,7 @@ def _one_or_all(functions: Sequence[Any]) -> Any:
 
 
 def build_registry(modules: Iterable[ModuleType], tables: Sequence[Translation] = ()) -> Registry:
-    """Collects the translations of ``modules``; each module lists its table rows in ``TRANSLATIONS``.
+    """Build the registry of the translations in ``modules``; a module lists its table rows in ``TRANSLATIONS``.
 
     Raises:
         ValueError: If two unconditional translations claim one operator.
@@ -206,6 +209,6 @@ def build_registry(modules: Iterable[ModuleType], tables: Sequence[Translation] 
                 raise ValueError(
                     f"{target} is translated by both {others[-1].function.__qualname__} and {record.function.__qualname__}"
                 )
-            # Conditional candidates come first: the unconditional one is what remains when all of them decline.
+            # Conditional candidates come first: the unconditional one is the fallback.
             table[target] = (*others, record) if record.accepts is None else (record, *others)
     return Registry(MappingProxyType(tables_of[False]), MappingProxyType(tables_of[True]))

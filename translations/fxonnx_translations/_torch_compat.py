@@ -1,4 +1,4 @@
-"""Private names of torch that both packages use, imported in this module only.
+"""Private names of torch, imported in this module only, for both packages.
 
 All of them exist in torch 2.13 to 2.15. When a version renames or removes one, this module provides it under the same
 name for every version, and a comment tells since when.

@@ -1,1 +1,1 @@
-"""The graph builder that translations emit ONNX with, and its services."""
+"""The graph builder that translations emit ONNX with: types and shapes, constants, names, peepholes."""

@@ -1,8 +1,7 @@
-"""What translations write with: the graph builder and the ``op`` object of one FX node.
+"""The graph builder: an ``onnxscript.GraphBuilder`` that emits optimized nodes from the start.
 
-``Builder`` is an ``onnxscript.GraphBuilder`` that says it right the first time: it writes the target opset's form,
-shares constants by bit-exact key, drops no-ops, reuses equal nodes and knows every value's type and shape.
-``Op`` adds the facts of the FX node being translated.
+It rewrites operators to the form of the target opset, shares constants by a bit-exact key, applies peepholes, eliminates
+common subexpressions (CSE) and infers the type and shape of every value. ``Op`` adds the FX node being translated.
 """
 
 from __future__ import annotations
@@ -32,19 +31,19 @@ Input: TypeAlias = ir.Value | ir.TensorProtocol | bool | int | float | Sequence[
 
 
 ReplaceMissingOp: TypeAlias = "Callable[[Builder, str, Sequence[Any], Mapping[str, Any]], ir.Value | None]"
-"""Emits the replacement of an operator that the opset or ONNX Runtime lacks; None where the operator itself will do."""
+"""Emits the replacement of an operator that the opset or ONNX Runtime lacks; returns None if it lacks neither."""
 
 
 class Unsupported(Exception):
-    """Raised by a translation for a call it can not express at this opset; the text is the reason."""
+    """Raised by a translation for a call that it cannot express at this opset; the text is the reason."""
 
 
 class Builder(onnxscript.GraphBuilder):
-    """Builds one ONNX graph; a subgraph has a builder of its own whose parent is the enclosing one.
+    """Builder of one ONNX graph; a subgraph has its own builder, whose parent is that of the enclosing graph.
 
     Args:
         graph: The empty graph to fill, with its opset imports set.
-        symbols: The symbolic sizes of the export.
+        symbols: The symbolic dims of the export.
         names: Allocator of unique names, shared by all graphs of the model.
         replace_missing_op: Replaces the operators that the opset or ONNX Runtime lacks.
         parent: The builder of the enclosing graph.
@@ -74,7 +73,7 @@ class Builder(onnxscript.GraphBuilder):
         self._literals: dict[Any, ir.Value] = parent._literals if parent else {}
         self.parts: dict[ir.Value, tuple[ir.Value, ir.Value]] = dict(parent.parts) if parent else {}
         self.joined: dict[tuple[ir.Value, ir.Value], ir.Value] = dict(parent.joined) if parent else {}
-        # The symbols that have to be at least 1 for a value's recorded shape to be right.
+        # The symbols that must be at least 1 for the recorded shape of a value to be right.
         self.nonempty_symbols: dict[ir.Value, Sequence[sympy.Symbol]] = parent.nonempty_symbols if parent else {}
         self._sizes: dict[sympy.Expr, ir.Value] = {}
         self._size_exprs: dict[ir.Value, sympy.Expr] = parent._size_exprs if parent else {}
@@ -84,10 +83,10 @@ class Builder(onnxscript.GraphBuilder):
     # ---- types and shapes
 
     def dims(self, value: ir.Value) -> tuple[Dim, ...]:
-        """The value's shape; helper values are inferred when somebody asks.
+        """Return the shape of a value; shapes that the captured graph does not give are inferred on demand.
 
         Raises:
-            Unsupported: When neither the captured graph nor ONNX knows it.
+            Unsupported: If the shape is neither captured nor inferable.
         """
         known = self._dims.get(value)
         if known is not None:
@@ -103,48 +102,48 @@ class Builder(onnxscript.GraphBuilder):
         return self._dims[value]
 
     def rank(self, value: ir.Value) -> int | None:
-        """The number of axes; None if nobody knows."""
+        """Return the number of axes, or None if it is not known."""
         try:
             return len(self.dims(value))
         except Unsupported:
             return None
 
     def recorded_dims(self, value: ir.Value) -> tuple[Dim, ...] | None:
-        """The shape if somebody recorded it already."""
+        """Return the shape if it is recorded, without inference."""
         return self._dims.get(value)
 
     def infer(self, value: ir.Value) -> None:
-        """Lets ONNX find the type of a value that the schema alone does not tell."""
+        """Infer the type of a value where the operator's schema alone does not determine it."""
         node = value.producer()
         if node is not None:
             shape_inference.infer(node, self)
 
     def set_dims(self, value: ir.Value, dims: Sequence[Dim]) -> None:
-        """Records the shape that the captured graph gives a value, which is that of what a cast casts, too."""
+        """Record the shape of a value; the input of a Cast has the same one."""
         self._dims[value] = tuple(dims)
         node = value.producer()
         if node is not None and node.op_type == "Cast" and node.inputs[0] not in self._dims:
             self.set_dims(node.inputs[0], dims)  # type: ignore[arg-type]
 
     def with_dims(self, value: ir.Value, dims: Sequence[Dim]) -> ir.Value:
-        """The value, with its shape recorded where ONNX could not infer it or would only invent names for the sizes."""
+        """Return the value with its shape recorded, if it was not: ONNX could not infer it, or would invent dim names."""
         if value not in self._dims:
             self.set_dims(value, dims)
         return value
 
     def write_shape(self, value: ir.Value, dims: Sequence[Dim]) -> None:
-        """Writes the shape into the model."""
+        """Set the shape that is saved in the model."""
         value.shape = ir.Shape([dim if isinstance(dim, int) else self.dim_param(dim) for dim in dims])
 
     def dim_param(self, expr: sympy.Expr) -> str:
-        """The expression as a dim_param."""
+        """Return the text of an expression, as ONNX has it in ``dim_param``."""
         known = self._dim_params.get(expr)
         if known is None:
             known = self._dim_params[expr] = str(expr)
         return known
 
     def expr_of_dim_param(self, name: str) -> sympy.Expr:
-        """The expression a dim_param stands for, or a new symbol of that name."""
+        """Return the expression of a ``dim_param``, or a new symbol of that name."""
         for expr, known in self._dim_params.items():
             if known == name:
                 return expr
@@ -153,7 +152,7 @@ class Builder(onnxscript.GraphBuilder):
     # ---- constants
 
     def constant(self, value: Any, dtype: ir.DataType | None = None) -> ir.Value:
-        """The initializer for a literal, one per dtype, shape and bytes; see ``constants.literal``."""
+        """Return the initializer of a literal, one per dtype, shape and bytes; see ``constants.literal``."""
         # Python's 1, 1.0 and True are one dict key, as are 0.0 and -0.0: repr keeps them apart.
         small = value if isinstance(value, (int, float)) else tuple(value) if isinstance(value, list) else None
         shortcut = None if small is None else (repr(small), dtype, isinstance(value, list))
@@ -175,7 +174,7 @@ class Builder(onnxscript.GraphBuilder):
         return known
 
     def register_weight(self, name: str, tensor: ir.TensorProtocol) -> ir.Value:
-        """An initializer that is a weight, not a literal; its name must be free."""
+        """Add an initializer that is a weight, not a literal; its name must be free."""
         dims = tuple(int(dim) for dim in tensor.shape)  # type: ignore[arg-type]
         value = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(dims), const_value=tensor)
         self.root.graph.register_initializer(value)
@@ -183,18 +182,18 @@ class Builder(onnxscript.GraphBuilder):
         return value
 
     def register_literal(self, name: str, tensor: torch.Tensor) -> ir.Value:
-        """An initializer of the model's own that stands for all literals that are equal to it; its name must be free."""
-        # Held as torch holds it: the recipe of a derived weight may read it.
+        """Add a constant of the module as an initializer that equal literals share; its name must be free."""
+        # Held as a torch tensor: the recipe of a derived weight may read it.
         value = self.register_weight(name, TorchTensor(tensor, name=name))
         self._constants.setdefault(constants.constant_key(constants.literal(tensor)), value)
         return value
 
     def size(self, dim: Dim) -> ir.Value:
-        """A size as an INT64 tensor of shape [1]."""
+        """Return a size as an INT64 tensor of shape [1]."""
         return self.constant([dim], ir.DataType.INT64) if isinstance(dim, int) else emit_size(self, dim)
 
     def sizes(self, dims: Sequence[Dim]) -> ir.Value:
-        """Sizes as one INT64 vector: a constant when all are static."""
+        """Return sizes as one INT64 vector: a constant if all are static."""
         if is_static(dims):
             return self.constant(list(dims), ir.DataType.INT64)
         pieces: list[ir.Value] = []
@@ -212,7 +211,7 @@ class Builder(onnxscript.GraphBuilder):
         return self.value_of("Concat", *pieces, axis=0)
 
     def recorded_size(self, expr: sympy.Expr) -> ir.Value | None:
-        """The value that already holds a size expression in this graph or an enclosing one."""
+        """Return the value that already holds a size expression in this graph or an enclosing one, or None."""
         builder: Builder | None = self
         while builder is not None:
             if expr in builder._sizes:
@@ -221,13 +220,13 @@ class Builder(onnxscript.GraphBuilder):
         return None
 
     def record_size(self, expr: sympy.Expr, value: ir.Value) -> None:
-        """Records the value of a size expression."""
+        """Record the value of a size expression."""
         self._sizes[expr] = value
         self._size_exprs[value] = expr
         self._dims[value] = (1,)
 
     def floor_div_numerators(self) -> list[sympy.Expr]:
-        """The numerators that the emitted size expressions divide as if they were never negative, in a fixed order."""
+        """Return the numerators of emitted floor divisions that are correct for nonnegative numerators only, in a fixed order."""
         quotients = [
             part for expr in self._sizes for part in sympy.preorder_traversal(expr) if isinstance(part, FloorDiv)
         ]
@@ -238,13 +237,13 @@ class Builder(onnxscript.GraphBuilder):
         )
 
     def size_expr(self, value: ir.Value) -> sympy.Expr | None:
-        """The size expression that a value holds, if it was made to hold one."""
+        """Return the size expression that a value was emitted for, or None."""
         return self._size_exprs.get(value)
 
     # ---- nodes
 
     def value_of(self, op_type: str, *inputs: Input, **attributes: Any) -> ir.Value:
-        """Emits a default-domain operator with one output."""
+        """Emit an operator of the default domain with one output."""
         value = self.call_op(op_type, inputs, attributes)
         return value if isinstance(value, ir.Value) else value[0]
 
@@ -269,10 +268,10 @@ class Builder(onnxscript.GraphBuilder):
         outputs: int | Sequence[str | ir.Value] = 1,
         name: str | None = None,
     ) -> ir.Value | Sequence[ir.Value]:
-        """Emits an operator, or returns the value that already is its result.
+        """Emit an operator, or return the value that already is its result.
 
         Raises:
-            Unsupported: If the operator, or this form of it, does not exist at the target opset.
+            Unsupported: If the target opset lacks the operator or this form of it.
         """
         inputs, attributes = list(args), {key: value for key, value in kwargs.items() if value is not None}
         schema = None
@@ -307,7 +306,7 @@ class Builder(onnxscript.GraphBuilder):
     def _widened(
         self, op_type: str, schema: OpSchemaInfo, values: Sequence[ir.Value | None]
     ) -> list[ir.Value | None] | None:
-        """The inputs in types that the operator takes, or None when it takes them as they are."""
+        """Return the inputs cast to types that have a kernel, or None if they need no cast."""
         wider: dict[str, ir.DataType | None] = {}
         for index, value in enumerate(values):
             variable = schema.type_variable(index)
@@ -326,7 +325,7 @@ class Builder(onnxscript.GraphBuilder):
         ]
 
     def _in_type(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
-        """The value in another type; a literal is converted here and now."""
+        """Return the value in another type; a literal is converted at export time."""
         array = constants.array_of(value)
         if (
             array is not None
@@ -364,7 +363,7 @@ class Builder(onnxscript.GraphBuilder):
         domain: str,
         version: int | None,
     ) -> tuple[ir.Value, ...]:
-        """Emits an operator as it is given, without looking into its schema."""
+        """Emit an operator as given: no schema lookup, peephole or CSE."""
         values = self._input_values(None, inputs)
         made = self._emit(op_type, domain, version, None, values, attributes, outputs, None)
         return (made,) if isinstance(made, ir.Value) else tuple(made)
@@ -384,7 +383,7 @@ class Builder(onnxscript.GraphBuilder):
         return None
 
     def _input_values(self, schema: OpSchemaInfo | None, inputs: Sequence[Any]) -> list[ir.Value | None]:
-        """Literals become constants of the type their type variable is bound to by another input."""
+        """Return the inputs with literals as constants, of the type that another input binds their type variable to."""
         if all(isinstance(value, ir.Value) for value in inputs):
             return list(inputs)
         bound: dict[str, ir.DataType | None] = {}
@@ -400,7 +399,7 @@ class Builder(onnxscript.GraphBuilder):
                 continue
             variable = schema.type_variable(index) if schema is not None else None
             values.append(self.constant(value, bound.get(variable) if variable is not None else None))
-        # An absent last input is left out: ONNX Runtime's fusions crash on some that are only named "".
+        # Trailing absent inputs are dropped: some fusions of ONNX Runtime crash on inputs named "".
         while values and values[-1] is None:
             values.pop()
         return values
@@ -423,7 +422,7 @@ class Builder(onnxscript.GraphBuilder):
             if known is not None:
                 return known[0] if outputs == 1 else known
         made = self._output_values(outputs)
-        # Before the node exists: one that is refused here must not count as a use of its inputs.
+        # Before the node exists: a rejected node must not count as a use of its inputs.
         if schema is not None:
             self._type_outputs(op_type, schema, values, attributes, made)
         node = ir.Node(
@@ -479,7 +478,7 @@ class Builder(onnxscript.GraphBuilder):
             made[0].type = ir.TensorType(given)
             return
         for index, output in enumerate(made):
-            # A variadic output repeats the last formal one.
+            # A variadic output has the rule of the last formal output.
             rule = schema.outputs[min(index, len(schema.outputs) - 1)]
             if isinstance(rule, ir.DataType):
                 output.type = ir.TensorType(rule)
@@ -489,12 +488,12 @@ class Builder(onnxscript.GraphBuilder):
                     output.type = source.type
 
     def rollback(self, mark: int) -> None:
-        """Removes the nodes created since ``mark`` (a length of ``created``), last first."""
+        """Remove the nodes created since ``mark`` (a length of ``created``), last first."""
         dropped = self.created[mark:]
         del self.created[mark:]
         gone = {output for node in dropped for output in node.outputs}
         for output in gone:
-            # The body of a node that was refused reads it, too.
+            # The subgraph of a rejected node may use it as well.
             for user, index in tuple(output.uses()):
                 user.replace_input_with(index, None)
         for node in reversed(dropped):

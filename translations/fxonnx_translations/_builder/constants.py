@@ -31,7 +31,7 @@ def _default_dtype(value: Any) -> ir.DataType:
 def literal(
     value: bool | int | float | Sequence[Any] | torch.Tensor | ir.TensorProtocol, dtype: ir.DataType | None = None
 ) -> ir.TensorProtocol:
-    """An ONNX tensor for a Python value.
+    """Return the ONNX tensor of a Python value.
 
     Args:
         value: A number, a (nested) list of numbers, or a tensor.
@@ -41,7 +41,7 @@ def literal(
         A tensor holding its own copy of a Python value, or sharing the memory of a torch tensor.
     """
     if isinstance(value, torch.Tensor):
-        # Types numpy lacks stay torch's; their numbers are then no literal to ``array_of``.
+        # Types that numpy lacks stay torch tensors, which ``array_of`` does not treat as literals.
         return ir.Tensor(value.detach().numpy()) if value.dtype in _NUMPY_TYPES else TorchTensor(value)
     if isinstance(value, ir.TensorProtocol):
         return value
@@ -72,12 +72,12 @@ _INT64_WRAPPED = frozenset({ir.DataType.INT8, ir.DataType.INT16, ir.DataType.INT
 
 
 def constant_key(tensor: ir.TensorProtocol) -> ConstantKey:
-    """The key under which equal constants are shared."""
+    """Return the key under which equal constants are shared."""
     return tensor.dtype, tuple(tensor.shape.numpy()), tensor.tobytes()
 
 
 def array_of(value: ir.Value | None) -> np.ndarray | None:
-    """The numbers of a literal, or None: a weight is not a literal, its numbers may be replaced after the export."""
+    """Return the numbers of a literal, or None for any other value; weights are not literals, they may be replaced later."""
     if value is None:
         return None
     tensor = value.const_value

@@ -39,7 +39,7 @@ FLOAT8 = frozenset(
     {ir.DataType.FLOAT8E4M3FN, ir.DataType.FLOAT8E4M3FNUZ, ir.DataType.FLOAT8E5M2, ir.DataType.FLOAT8E5M2FNUZ}
 )
 LEAST_INFINITE_E5M2 = 61440.0
-"""The least number that is rounded to infinity: half a step above the largest finite one."""
+"""The smallest number that is rounded to infinity: half a unit in the last place above the largest finite one."""
 Scalar = bool | int | float
 
 
@@ -48,15 +48,15 @@ class NoElementTypeError(TypeError):
 
 
 def overflow_of(dtype: ir.DataType) -> float:
-    """torch's result for numbers that a float8 type has no room for: its largest one, infinity or NaN.
+    """Return torch's result where a number overflows a float8 type: the largest finite number, infinity or NaN.
 
-    Versions of torch differ in it for float8_e4m3fn.
+    It differs between versions of torch for float8_e4m3fn.
     """
     return torch.tensor(math.inf).to(to_torch_dtype(dtype)).item()
 
 
 def from_torch(dtype: torch.dtype) -> ir.DataType:
-    """The ONNX element type that carries ``dtype``; complex types are carried as their real parts' type.
+    """Return the ONNX element type for ``dtype``; that of a complex dtype is the type of its real part.
 
     Raises:
         NoElementTypeError: If there is none.
@@ -74,7 +74,7 @@ def from_torch(dtype: torch.dtype) -> ir.DataType:
 
 
 def scalar_dtype(value: Scalar) -> torch.dtype:
-    """The dtype torch gives a Python number: bool, int64, or the default float type float32."""
+    """Return torch's dtype for a Python number: bool, int64, or the default dtype float32."""
     # bool first: it is a subclass of int.
     if isinstance(value, bool):
         return torch.bool
@@ -92,7 +92,7 @@ def _category(dtype: torch.dtype) -> int:
 
 
 def promote(tensors: Iterable[torch.dtype], zero_dim: Iterable[torch.dtype], numbers: Iterable[Scalar]) -> torch.dtype:
-    """torch.result_type: a lower-priority operand counts only when its category is higher.
+    """Apply torch's type promotion (torch.result_type): a lower-priority operand counts only if its category is higher.
 
     Args:
         tensors: dtypes of the operands of rank >= 1.
@@ -100,7 +100,7 @@ def promote(tensors: Iterable[torch.dtype], zero_dim: Iterable[torch.dtype], num
         numbers: The Python number operands.
 
     Returns:
-        The dtype torch computes in.
+        The dtype of the computation.
     """
     result: torch.dtype | None = None
     for group in (tensors, zero_dim, map(scalar_dtype, numbers)):

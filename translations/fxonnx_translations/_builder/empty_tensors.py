@@ -1,8 +1,8 @@
-"""Sizes that must not be 0: kernels that fail or crash on empty tensors, and shapes that hold from 1 on only.
+"""Sizes that must not be 0: kernels that fail on empty tensors, and captured shapes that are valid from size 1 on.
 
-torch captures a model for sizes from 1 on, and simplifies with that. Most models are right for empty inputs all the
-same (a cache without a past, an image without boxes), so an empty input is refused only where something of the graph
-needs an element.
+torch captures a model under the assumption that sizes are at least 1, and simplifies expressions with it. Most models
+are right for empty inputs anyway (a cache without a past, an image without boxes), so empty inputs are only rejected
+where a node of the graph needs an element.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _OTHER_SIZES = (1, 2, 5)
 
 @dataclass(frozen=True)
 class Requirement:
-    """A size of some value in the graph that is not right below a limit.
+    """A lower limit of a size, for which the graph is valid.
 
     Attributes:
-        size: The size, in the user's names.
-        least: The lowest one that is right.
-        reason: Why: "MaxPool does not support empty tensors in ONNX Runtime".
+        size: The size, in the user's dim names.
+        least: The limit.
+        reason: The reason, such as "MaxPool does not support empty tensors in ONNX Runtime".
     """
 
     size: sympy.Expr
@@ -40,7 +40,7 @@ class Requirement:
 
 
 def requirements(builder: Builder) -> list[Requirement]:
-    """The sizes that limit a finished graph, each once."""
+    """Return the requirements of a finished graph, without duplicates."""
     found: dict[tuple[sympy.Expr, int], Requirement] = {}
 
     def require(size: sympy.Expr, least: int, reason: str) -> None:
@@ -64,23 +64,23 @@ def requirements(builder: Builder) -> list[Requirement]:
                 if _may_be_negative(size):
                     require(size, 0, captured)
     for numerator in builder.floor_div_numerators():
-        # Sizes that torch takes for positive are divided without a correction for negative ones.
+        # Floor divisions are emitted without the correction for negative numerators where torch assumes positive sizes.
         if numerator not in checked and _may_be_negative(numerator):
             require(numerator, 0, "the captured size arithmetic is not valid for empty tensors")
     return list(found.values())
 
 
 def symbols_that_must_be_positive(size: Dim, start: Dim, end: Dim, step: Dim, length: Dim) -> tuple[sympy.Symbol, ...]:
-    """The symbols for which torch's length of a slice is another one than that of the slice where they are 0.
+    """Return the symbols that must not be 0, because the captured length of a slice would be wrong.
 
-    torch takes every size for positive: the last element, at -1, is at ``size - 1`` for it, not at 0.
+    torch assumes that every size is positive: it takes the limit -1 for ``size - 1``, which is -1 for an empty axis.
 
     Args:
         size: Size of the axis.
         start: The first position.
         end: The position after the last one.
         step: The distance between positions.
-        length: What torch says that the result's size is.
+        length: The captured size of the result.
     """
     if isinstance(length, int) or all(isinstance(limit, int) and limit >= 0 for limit in (start, end)):
         return ()
@@ -108,10 +108,10 @@ def _is_wrong(limits: Sequence[Dim], length: Dim, sizes: Mapping[sympy.Symbol, i
 
 
 def _evaluated(dim: Dim, sizes: Mapping[sympy.Symbol, int]) -> int:
-    """The number at these sizes.
+    """Return the value of an expression at these sizes.
 
     Raises:
-        TypeError: If the expression does not become a number.
+        TypeError: If the expression does not evaluate to a number.
     """
     if isinstance(dim, int):
         return dim
@@ -119,7 +119,7 @@ def _evaluated(dim: Dim, sizes: Mapping[sympy.Symbol, int]) -> int:
 
 
 def _may_be_negative(size: sympy.Expr) -> bool:
-    """Whether torch's form of a size, which holds from 1 on, is negative where some of the symbols are 0."""
+    """Whether the captured expression of a size, valid from 1 on, is negative where some of its symbols are 0."""
     symbols = size.free_symbols
     if not 0 < len(symbols) <= _MOST_SYMBOLS or size.count_ops() > _LONGEST:
         return False
@@ -148,13 +148,13 @@ def _sizes_of_first(node: ir.Node, builder: Builder) -> Iterator[Dim]:
 
 
 def _sizes_of_states(node: ir.Node, builder: Builder) -> Iterator[Dim]:
-    """Query, key and value of an Attention; its past may be empty."""
+    """The sizes of query, key and value of an Attention; its past may be empty."""
     for value in node.inputs[:3]:
         yield from _dims(builder, value)
 
 
 def _spatial(node: ir.Node, builder: Builder) -> Iterator[Dim]:
-    """Channels and positions, those of the result, too; the batch may be empty."""
+    """Channels and spatial sizes, also those of the result; the batch may be empty."""
     yield from _dims(builder, node.inputs[0])[1:]
     yield from _dims(builder, node.outputs[0])[2:]
 
@@ -175,7 +175,7 @@ def _along_axis(node: ir.Node, builder: Builder) -> Iterator[Dim]:
 
 
 def _sliced(node: ir.Node, builder: Builder) -> Iterator[Dim]:
-    """The sizes that are cut to a number: ``x[:1]`` has one element from size 1 on."""
+    """The sizes of axes whose slice has a static size: ``x[:1]`` has one element only from size 1 on."""
     for before, after in zip(_dims(builder, node.inputs[0]), _dims(builder, node.outputs[0]), strict=False):
         if isinstance(after, int) and after > 0:
             yield before
@@ -187,10 +187,10 @@ def _split(node: ir.Node, builder: Builder) -> Iterator[Dim]:
 
 
 def _copied(node: ir.Node, builder: Builder) -> Iterator[Dim]:
-    """The sizes beside a -1 of Reshape: nothing can be found from the number of elements if one of them is 0."""
+    """The copied sizes (0) of a Reshape with -1: if one is 0, -1 cannot be inferred from the number of elements."""
     target = array_of(node.inputs[1])
     if target is None:
-        # Without allowzero a 0 that is computed copies the input's size.
+        # Without allowzero a computed size of 0 copies the input's size.
         yield from () if "allowzero" in node.attributes else _dims(builder, node.outputs[0])
         return
     if -1 not in target.tolist():
@@ -226,5 +226,5 @@ _NEEDS_ELEMENTS: Mapping[str, Callable[[ir.Node, Builder], Iterator[Dim]]] = {
     "Slice": _sliced,
     "Split": _split,
 }
-"""ONNX operators whose ONNX Runtime kernels fail, crash or return another number for empty tensors: to the sizes of
-a node that must not be 0. A mean of nothing is 0 there, not nan."""
+"""ONNX operators whose ONNX Runtime kernels fail, crash or differ from torch for empty tensors (a mean is 0, not NaN), to
+the sizes of a node that must not be 0."""

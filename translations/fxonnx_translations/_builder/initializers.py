@@ -1,4 +1,4 @@
-"""Initializers: tensors that share the module's memory, and tensors derived from them when they are needed."""
+"""Initializers: tensors that share the module's memory, and derived weights, computed when they are needed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Recipe = Callable[..., torch.Tensor]
 
 
 class DerivedTensor(ir.LazyTensor):
-    """A weight computed from other weights each time its bytes are asked for; it never holds them.
+    """A derived weight: computed from other weights each time its bytes are read, and never stored.
 
     Args:
         name: Initializer name.
@@ -41,13 +41,13 @@ class DerivedTensor(ir.LazyTensor):
         super().__init__(lambda: TorchTensor(self.torch(), name=name), dtype, ir.Shape(shape), name=name)
 
     def torch(self) -> torch.Tensor:
-        """Computes the tensor; nothing is cached, so peak memory is this tensor plus its temporaries."""
+        """Compute the tensor; it is not cached, so peak memory is this tensor plus its temporaries."""
         with torch.no_grad(), unset_fake_temporarily():
             return self.recipe(*(_torch(source) for source in self.sources)).contiguous()
 
 
 def sources_of(tensor: Any) -> Iterator[TorchTensor]:
-    """The weights that an initializer is or is computed from."""
+    """Yield the weights that an initializer consists of or is derived from."""
     if isinstance(tensor, DerivedTensor):
         for source in tensor.sources:
             yield from sources_of(source)
@@ -56,16 +56,16 @@ def sources_of(tensor: Any) -> Iterator[TorchTensor]:
 
 
 def has_content(tensor: torch.Tensor) -> bool:
-    """Whether a tensor has values: those on the meta device and fake ones have not."""
+    """Whether a tensor has data, unlike fake tensors and tensors on the meta device."""
     return not (tensor.is_meta or isinstance(tensor, FakeTensor))
 
 
 def storage_key(tensor: torch.Tensor, name: str) -> Hashable:
-    """Equal for weights that are tied, and for a complex tensor and its real view.
+    """Return a key that is equal for tied weights, and for a complex tensor and its real view.
 
     Args:
         tensor: The weight.
-        name: Its name, which tells tensors without elements apart.
+        name: Its name, which is the key of a tensor without elements.
     """
     real = torch.view_as_real(tensor.detach()) if tensor.is_complex() and not tensor.is_conj() else tensor
     if not real.numel():
@@ -84,15 +84,15 @@ def _torch(tensor: TorchTensor | DerivedTensor) -> torch.Tensor:
 
 
 def derive(name: str, sources: Sequence[TorchTensor | DerivedTensor], recipe: Recipe) -> DerivedTensor:
-    """A derived tensor; shape and dtype come from running ``recipe`` on the meta device.
+    """Return a derived weight; its shape and dtype come from running ``recipe`` on the meta device.
 
     Args:
         name: Initializer name of the result.
         sources: Weights or derived weights, in the order the recipe takes them.
         recipe: A function of the source tensors, e.g. ``torch.t``.
     """
-    stand_ins = [
+    meta_tensors = [
         torch.empty(source.shape.numpy(), dtype=to_torch_dtype(source.dtype), device="meta") for source in sources
     ]
-    result = recipe(*stand_ins)
+    result = recipe(*meta_tensors)
     return DerivedTensor(name, sources, recipe, from_torch(result.dtype), tuple(result.shape))

@@ -1,4 +1,4 @@
-"""Loops whose states keep their shapes."""
+"""ONNX loops with states of constant shape."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .symbolic_dims import Dim
 __all__ = ["arange", "loop"]
 
 LoopStep = Callable[[Op, ir.Value, Sequence[ir.Value]], Sequence[ir.Value]]
-"""``step(op, k, states)`` writes one iteration with the body's ``op`` and returns the new states; ``k`` is INT64 of shape [1]."""
+"""``step(op, k, states)`` emits one iteration with the ``op`` of the body and returns the new states; ``k`` is INT64 [1]."""
 
 
 LoopCondition = Callable[[Op, Sequence[ir.Value]], ir.Value]
@@ -22,17 +22,17 @@ LoopCondition = Callable[[Op, Sequence[ir.Value]], ir.Value]
 def loop(
     op: Op, count: Dim | ir.Value, states: Sequence[ir.Value], step: LoopStep, proceed: LoopCondition | None = None
 ) -> list[ir.Value]:
-    """Runs ``step`` for k = 0 .. count - 1.
+    """Emit a Loop that runs ``step`` for k = 0 .. count - 1.
 
     Args:
-        op: What to write with.
+        op: The ``op`` of the enclosing graph.
         count: Number of iterations: a size, or a 0-dim INT64 value.
-        states: The values that an iteration reads and replaces; dtypes and shapes stay.
-        step: Writes the body, which may read values of the enclosing graph.
-        proceed: Whether to go on, asked after each iteration.
+        states: The initial loop-carried values; their dtypes and shapes stay the same.
+        step: Emits the body, which may use values of the enclosing graph.
+        proceed: Emits the condition, after each iteration, to continue.
 
     Returns:
-        The last states.
+        The final states.
     """
     types = [(op.dtype_of(state), op.dims(state)) for state in states]
     body = op.body("step", [(ir.DataType.INT64, ()), (ir.DataType.BOOL, ()), *types])
@@ -51,7 +51,7 @@ def loop(
 
 
 def arange(op: Op, size: Dim) -> ir.Value:
-    """0 .. size - 1 as INT64: a constant when the size is static."""
+    """Return 0 .. size - 1 as INT64: a constant if the size is static."""
     if isinstance(size, int):
         return op.const(list(range(size)), ir.DataType.INT64)
     return op.shaped(op.Range(op.const(0), op.scalar(size), op.const(1)), (size,))

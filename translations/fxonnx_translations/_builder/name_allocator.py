@@ -1,4 +1,4 @@
-"""Unique names by construction: every name of a model comes from one allocator."""
+"""Name allocator: every name of a model comes from one allocator, so that names are unique."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ __all__ = ["NameAllocator"]
 
 
 class NameAllocator:
-    """Allocates the names of one model; a taken name gets the first free ``_1``, ``_2`` ... behind it."""
+    """Allocates the names of one model; a name that is taken gets the first free suffix ``_1``, ``_2`` ..."""
 
     def __init__(self) -> None:
         self._taken: set[str] = set()
@@ -16,7 +16,7 @@ class NameAllocator:
         return name in self._taken
 
     def unique(self, name: str) -> str:
-        """``name``, or the first free variant of it; taken from now on."""
+        """Reserve and return ``name``, or the first free variant of it."""
         candidate = name
         while candidate in self._taken:
             count = self._next.get(name, 0) + 1
@@ -26,11 +26,11 @@ class NameAllocator:
         return candidate
 
     def helper(self) -> str:
-        """A name for a value between the nodes of the captured graph."""
+        """Reserve a name for an intermediate value within a translation."""
         return self._counted("val")
 
     def constant(self) -> str:
-        """A name for a literal."""
+        """Reserve a name for a literal."""
         return self._counted("const")
 
     def _counted(self, prefix: str) -> str:

@@ -26,14 +26,14 @@ _HALF = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 
 
 def in_float(op: Op, formula: Callable[..., ir.Value], *values: ir.Value) -> ir.Value:
-    """A formula of several steps in the result's type, for half types in float32 with one rounding at the end."""
+    """Evaluate a formula in the result's type; half types are computed in float32 and rounded once at the end."""
     dtype = op.result.dtype
     wide = ir.DataType.FLOAT if dtype in _HALF else dtype
     return op.cast(formula(op, *(op.cast(value, wide) for value in values)), dtype)
 
 
 def in_double(op: Op, formula: Callable[..., ir.Value], *values: ir.Value) -> ir.Value:
-    """A formula that loses digits, in float64 with one rounding to the result's type."""
+    """Evaluate a formula with cancellation in float64, and round once to the result's type."""
     return op.cast(formula(op, *(op.cast(value, ir.DataType.DOUBLE) for value in values)), op.result.dtype)
 
 
@@ -47,13 +47,13 @@ def polynomial(op: Op, x: ir.Value, coefficients: Sequence[float]) -> ir.Value:
 
 
 def sign_bit(op: Op, x: ir.Value) -> ir.Value:
-    """BOOL: whether a float is negative; of the zeros, -0.0 is."""
+    """Whether the sign bit of a float is set, as it is for -0.0; BOOL."""
     zero = op.const(0.0, op.dtype_of(x))
     return op.Less(op.Where(op.Equal(x, zero), op.Reciprocal(x), x), zero)
 
 
 def log_one_plus(op: Op, x: ir.Value) -> ir.Value:
-    """log(1 + x) without the cancellation near 0: the rounding of 1 + x is divided out again (Kahan)."""
+    """log(1 + x) without the cancellation near 0: the rounding error of 1 + x is divided out (Kahan)."""
     dtype = op.dtype_of(x)
     one = op.const(1.0, dtype)
     sum_ = op.Add(x, one)
@@ -143,11 +143,11 @@ def rational(op: Op, x: ir.Value, coefficients: tuple[Sequence[float], Sequence[
 
 
 def exp_of_square(op: Op, x: ir.Value, sign: float) -> ir.Value:
-    """exp(sign x^2): the square is rounded, and the exponential of what the rounding cuts off is a factor of its own."""
+    """exp(sign x^2) as the product of the exponentials of an exact square and of the remainder."""
     dtype = op.dtype_of(x)
-    # Beyond this one, exp(x^2) is infinite in float64, too, and without a limit the other factor would be.
+    # Beyond 40 exp(x^2) overflows in float64 anyway; without the clip the second factor would overflow.
     x = op.Clip(x, op.const(-40.0, dtype), op.const(40.0, dtype))
-    # So few bits that their square is exact.
+    # Few enough bits for an exact square.
     grid = op.const(16.0, dtype)
     whole = op.Div(op.Round(op.Mul(x, grid)), grid)
     rest = op.Mul(op.Sub(x, whole), op.Add(x, whole))
@@ -169,7 +169,7 @@ def scaled_erfc_tail(op: Op, x: ir.Value) -> ir.Value:
 
 
 def erf(op: Op, x: ir.Value) -> ir.Value:
-    """Erf, for the types that ONNX Runtime has no kernel for."""
+    """Erf for the element types without a kernel in ONNX Runtime."""
     dtype = op.dtype_of(x)
     one = op.const(1.0, dtype)
     size = op.Abs(x)
@@ -179,7 +179,7 @@ def erf(op: Op, x: ir.Value) -> ir.Value:
 
 
 def erfc(op: Op, x: ir.Value) -> ir.Value:
-    """1 - erf(x), of which the subtraction leaves nothing in the tail."""
+    """1 - erf(x), without the cancellation of the subtraction in the tail."""
     dtype = op.dtype_of(x)
     one = op.const(1.0, dtype)
     tail = op.Mul(exp_of_square(op, x, -1.0), scaled_erfc_tail(op, x))

@@ -1,4 +1,4 @@
-"""The ``op`` object: what a translation function is given to write ONNX with."""
+"""The ``op`` object: the first argument of a translation, which emits ONNX operators for one FX node."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from .symbolic_dims import Dim, is_static
 __all__ = ["Op", "Operand", "ResultSpec", "Unsupported"]
 
 Operand: TypeAlias = ir.Value | Dim | float | bool
-"""A tensor, or a number: an int, float or bool, or a symbolic size."""
+"""A tensor or a number: an int, float, bool or symbolic size."""
 
 _KEEPS_ZEROS = frozenset({"Cast", "Expand", "Reshape", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze"})
 
 
 @dataclass(frozen=True)
 class ResultSpec:
-    """What torch says about one output of the FX node.
+    """Type and shape of one output of the FX node, as captured.
 
     Attributes:
         dtype: ONNX element type; complex types are their real parts' type.
         shape: Sizes, without the trailing 2 of complex tensors.
-        torch_dtype: torch's dtype.
+        torch_dtype: torch's dtype of the output.
     """
 
     dtype: ir.DataType
@@ -42,16 +42,16 @@ class ResultSpec:
 
 
 class Op(onnxscript.OpBuilder):
-    """``op.Add(x, y)`` emits the ONNX operator; lower-case methods give facts and common compositions.
+    """Emits ONNX operators: ``op.Add(x, y)``; lower-case methods return facts and emit common compositions.
 
-    Python numbers and lists may stand for inputs: they become constants of the type the operator asks for.
-    Operators are written in their newest form (axes as input, ...); the builder knows the older ones.
+    Inputs may be Python numbers and lists: they become constants of the type that the operator requires.
+    Operators are written in their newest form (axes as inputs ...); the builder rewrites them for older opsets.
 
     Args:
         builder: The builder of the graph being written.
-        results: What torch says the FX node returns, one per tensor output.
-        shared: Initializers read by more than one FX node; deriving from them would store them twice.
-        complex_values: The FX node's operands that are complex.
+        results: Type and shape of each tensor that the FX node returns.
+        shared: Initializers used by several FX nodes; a weight derived from one would be stored in addition to it.
+        complex_values: The complex operands of the FX node.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Op(onnxscript.OpBuilder):
     def multi(
         self, op_type: str, *inputs: Input, outputs: int, domain: str = "", **attributes: Any
     ) -> tuple[ir.Value, ...]:
-        """Emits an operator with several outputs."""
+        """Emit an operator with several outputs."""
         values = self._graph_builder.call_op(op_type, inputs, attributes, domain=domain, outputs=outputs)
         return (values,) if isinstance(values, ir.Value) else tuple(values)
 
@@ -99,7 +99,7 @@ class Op(onnxscript.OpBuilder):
         version: int | None = None,
         metadata: Mapping[str, str] | None = None,
     ) -> tuple[ir.Value, ...]:
-        """Emits an operator as it is given: in no other form, never simplified or shared.
+        """Emit an operator as given: without opset forms, peepholes and CSE.
 
         Args:
             op_type: Its name.
@@ -108,7 +108,7 @@ class Op(onnxscript.OpBuilder):
             dtypes: The element type of each output.
             domain: Its domain.
             version: Version of the domain, if it is not the default one.
-            metadata: More metadata for the node.
+            metadata: Additional metadata of the node.
         """
         values = self._graph_builder.emit_verbatim(op_type, inputs, attributes, len(dtypes), domain, version)
         for value, dtype in zip(values, dtypes, strict=True):
@@ -132,27 +132,27 @@ class Op(onnxscript.OpBuilder):
 
     @property
     def result(self) -> ResultSpec:
-        """What torch says about the (first) output."""
+        """Type and shape of the (first) output, as captured."""
         return self.results[0]
 
     def dims(self, value: ir.Value) -> tuple[Dim, ...]:
-        """The shape: ints and symbolic sizes."""
+        """Return the shape: ints and symbolic sizes."""
         return self._graph_builder.dims(value)
 
     def is_known(self, dim: Dim) -> bool:
-        """Whether a size is one of the captured graph's, not one only ONNX has found for a helper value."""
+        """Whether a size belongs to the captured graph; ONNX shape inference invents other symbols for helper values."""
         symbols = self._graph_builder.symbols
         return isinstance(dim, int) or all(map(symbols.is_defined, dim.free_symbols))
 
     def rank_of(self, value: ir.Value) -> int:
-        """The number of axes."""
+        """Return the number of axes."""
         return len(self._graph_builder.dims(value))
 
     def dtype_of(self, value: ir.Value) -> ir.DataType:
-        """The element type.
+        """Return the element type.
 
         Raises:
-            Unsupported: For a value whose type nobody knows, such as a sequence.
+            Unsupported: If the type is not known, such as that of a sequence.
         """
         if value.dtype is None:
             raise Unsupported(f"the element type of {value.name} is not known")
@@ -163,12 +163,12 @@ class Op(onnxscript.OpBuilder):
         return self.dtype_of(value).is_floating_point()
 
     def numbers(self, value: ir.Value) -> list[float] | None:
-        """The elements of a literal in row-major order, or None when the value is not a literal."""
+        """Return the elements of a literal in row-major order, or None if the value is not a literal."""
         array = array_of(value)
         return None if array is None else [item.item() for item in array.reshape(-1)]
 
     def is_zero(self, value: ir.Value) -> bool:
-        """Whether a value is known to be all zeros: a literal, or elements of one, moved or repeated."""
+        """Whether all elements are known to be zero: a literal, also after operators that move or repeat elements."""
         producer = value.producer()
         if producer is not None:
             source = producer.inputs[0] if producer.op_type in _KEEPS_ZEROS else None
@@ -179,26 +179,26 @@ class Op(onnxscript.OpBuilder):
     # ---- values
 
     def const(self, value: Any, dtype: ir.DataType | None = None) -> ir.Value:
-        """A constant from a number, a (nested) list or a torch tensor."""
+        """Return the constant of a number, a (nested) list or a torch tensor."""
         return self._graph_builder.constant(value, dtype)
 
     def size(self, dim: Dim) -> ir.Value:
-        """A size as an INT64 tensor of shape [1]."""
+        """Return a size as an INT64 tensor of shape [1]."""
         return self._graph_builder.size(dim)
 
     def scalar(self, number: Dim | float | bool, dtype: ir.DataType | None = None) -> ir.Value:
-        """A number as a 0-dim tensor: a size is INT64 unless ``dtype`` says otherwise."""
+        """Return a number as a 0-dim tensor; a size is INT64 unless ``dtype`` is given."""
         if isinstance(number, (bool, int, float)):
             return self._graph_builder.constant(number, dtype)
         value = self.Squeeze(self._graph_builder.size(number), [0])
         return value if dtype is None else self.cast(value, dtype)
 
     def sizes(self, dims: Sequence[Dim]) -> ir.Value:
-        """Sizes as one INT64 vector: a constant when all are static."""
+        """Return sizes as one INT64 vector: a constant if all are static."""
         return self._graph_builder.sizes(dims)
 
     def cast(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
-        """The value in another element type; itself when it has it already."""
+        """Return the value in another element type; the value itself if it has that type."""
         if dtype not in dtypes.FLOAT8 or value.dtype == dtype:
             return self.Cast(value, to=dtype)
         overflow = dtypes.overflow_of(dtype)
@@ -206,17 +206,17 @@ class Op(onnxscript.OpBuilder):
             # torch rounds to float32 first.
             value = self.Cast(value, to=ir.DataType.FLOAT)
         if math.isinf(overflow):
-            # ONNX Runtime makes NaN of the numbers that are closest to those that it makes infinity of.
+            # ONNX Runtime's cast returns NaN instead of infinity for the smallest numbers that overflow.
             infinite = self.GreaterOrEqual(self.Abs(value), dtypes.LEAST_INFINITE_E5M2)
             value = self.Where(infinite, self.Mul(value, math.inf), value)
         return self.Cast(value, to=dtype, saturate=int(math.isfinite(overflow)))
 
     def operand(self, value: Operand, dtype: ir.DataType) -> ir.Value:
-        """A tensor or number as a value of the given element type."""
+        """Return a tensor or number as a value of the given element type."""
         return self.cast(value, dtype) if isinstance(value, ir.Value) else self.scalar(value, dtype)
 
     def compute_dtype(self, *operands: Operand) -> ir.DataType:
-        """The element type torch computes in for these operands (torch.result_type)."""
+        """Return the element type of the operands after torch's type promotion (torch.result_type)."""
         types = {value.dtype for value in operands if isinstance(value, ir.Value)}
         if len(types) == 1 and all(isinstance(value, ir.Value) for value in operands):
             return self.dtype_of(next(value for value in operands if isinstance(value, ir.Value)))
@@ -234,14 +234,14 @@ class Op(onnxscript.OpBuilder):
         return dtypes.from_torch(dtypes.promote(tensors, zero_dim, numbers))
 
     def promote(self, *operands: Operand) -> tuple[ir.Value, ...]:
-        """All operands in the element type torch computes in."""
+        """Return all operands in the element type of torch's type promotion."""
         dtype = self.compute_dtype(*operands)
         return tuple(self.operand(value, dtype) for value in operands)
 
     # ---- complex numbers
 
     def parts(self, value: ir.Value) -> tuple[ir.Value, ir.Value]:
-        """The real and the imaginary parts of a complex tensor, which is a real one with a last axis of 2."""
+        """Return the real and the imaginary part of a complex tensor, which ONNX holds as a real one with a last axis of 2."""
         builder = self._graph_builder
         known = builder.parts.get(value)
         if known is not None:
@@ -258,7 +258,7 @@ class Op(onnxscript.OpBuilder):
         return real, imaginary
 
     def join(self, real: ir.Value, imaginary: ir.Value) -> ir.Value:
-        """The complex tensor of two parts of one shape; whoever asks for its parts gets these."""
+        """Return the complex tensor of two parts of equal shape; ``parts`` of it returns these values."""
         builder = self._graph_builder
         known = builder.joined.get((real, imaginary))
         if known is not None:
@@ -270,10 +270,10 @@ class Op(onnxscript.OpBuilder):
         return value
 
     def for_parts(self, dtype: torch.dtype | None = None) -> Op:
-        """What writes the same FX node for one part of its complex numbers: its results are real.
+        """Return the ``op`` for translating the same FX node on one part of its complex numbers: its results are real.
 
         Args:
-            dtype: Of the results, if it is not that of the parts.
+            dtype: dtype of the results, if it differs from that of the parts.
         """
         results = []
         for result in self.results:
@@ -287,7 +287,7 @@ class Op(onnxscript.OpBuilder):
     # ---- graphs
 
     def body(self, name: str, inputs: Sequence[tuple[ir.DataType, Sequence[Dim]]]) -> Op:
-        """What to write the body of a Scan, Loop or If with; it may read the values of the enclosing graph.
+        """Return the ``op`` of a new subgraph for Scan, Loop or If; it may use values of the enclosing graph.
 
         Args:
             name: Name of the graph.
@@ -309,18 +309,18 @@ class Op(onnxscript.OpBuilder):
         return self._graph_builder.graph
 
     def finish(self, outputs: Sequence[tuple[ir.Value, Sequence[Dim]]]) -> ir.Graph:
-        """Makes the outputs of a body.
+        """Set the outputs of a subgraph.
 
         Args:
             outputs: The values with their sizes.
 
         Returns:
-            The graph, for an attribute.
+            The graph, to be passed as an attribute.
         """
         builder, graph = self._graph_builder, self.graph
         for value, dims in outputs:
             if value.graph is not graph or value.is_graph_input() or value in graph.outputs:
-                # An output is made in the body, once; a named value is never simplified away.
+                # An output must be computed in the subgraph, and be distinct; peepholes keep an Identity with a named output.
                 value = self.Identity(value, _outputs=["output"])
             builder.set_dims(value, dims)
             builder.write_shape(value, dims)
@@ -330,7 +330,7 @@ class Op(onnxscript.OpBuilder):
     # ---- shapes
 
     def reshape(self, value: ir.Value, dims: Sequence[Dim]) -> ir.Value:
-        """Reshape to known sizes, with 0 (same as the input's axis) and one -1 instead of run-time arithmetic."""
+        """Reshape to the given sizes, with 0 (copy the input's size) and one -1 where this saves size arithmetic."""
         if is_static(dims):
             if 0 in dims:
                 return self.Reshape(value, list(dims), allowzero=1 if self.opset >= 14 else None)
@@ -341,53 +341,53 @@ class Op(onnxscript.OpBuilder):
             for axis, dim in enumerate(dims)
         ]
         unknown = target.count(None)
-        # Beside a size of 0 nothing can be found from the number of elements; plain symbols are checked at the call.
+        # If another size is 0, -1 cannot be inferred from the number of elements; plain symbols are checked at the call.
         copied = [dim for dim, size in zip(dims, target, strict=True) if size == 0 and not isinstance(dim, int)]
         is_certain = unknown == 0 or all(dim.is_Symbol or dim.is_positive for dim in copied)
         if unknown <= 1 and 0 not in dims and is_certain:
             return self.shaped(self.Reshape(value, [-1 if size is None else size for size in target]), dims)
-        # A computed size may be 0, which is not meant to copy the input's.
+        # A computed size may be 0, which must not copy the input's size.
         allowzero = 1 if self.opset >= 14 else None
         return self.shaped(self.Reshape(value, self.sizes(dims), allowzero=allowzero), dims)
 
     def expand(self, value: ir.Value, dims: Sequence[Dim]) -> ir.Value:
-        """Expand to known sizes; itself when it has them already."""
+        """Expand to the given sizes; return the value itself if it has them."""
         return self._graph_builder.expand(value, dims)
 
     def shaped(self, value: ir.Value, dims: Sequence[Dim]) -> ir.Value:
-        """The value, its shape recorded where ONNX could not infer it or only make up names for the sizes."""
+        """Return the value with its shape recorded, if it was not: ONNX could not infer it, or would invent dim names."""
         return self._graph_builder.with_dims(value, dims)
 
     def axis(self, dim: int, rank: int) -> int:
-        """A non-negative axis; torch gives 0-dim tensors one axis to name."""
+        """Return a nonnegative axis; torch accepts -1 and 0 for a 0-dim tensor."""
         return dim % max(rank, 1)
 
     # ---- weights
 
     def derived(self, weight: ir.Value, suffix: str, recipe: Recipe, *, force: bool = False) -> ir.Value | None:
-        """An initializer computed from a weight while saving, e.g. its transpose.
+        """Return a derived weight: an initializer computed from a weight while saving, e.g. its transpose.
 
         Args:
             weight: The value to derive from.
             suffix: Names the result ``<weight>::<suffix>``.
             recipe: A function of the torch tensor.
-            force: Derive from a shared weight, too (it is then stored twice: for small ones only).
+            force: Also derive from a shared weight, which is then stored twice: for small weights only.
 
         Returns:
-            The new initializer, or None when ``weight`` is computed at run time or shared: emit operators instead.
+            The initializer, or None if ``weight`` is computed at run time or shared: emit operators instead.
         """
         return self.derived_from([weight], suffix, recipe, force=force)
 
     def derived_from(
         self, weights: Sequence[ir.Value], suffix: str, recipe: Recipe, *, force: bool = False
     ) -> ir.Value | None:
-        """An initializer computed from several weights, e.g. their concatenation; see :meth:`derived`.
+        """Return a weight derived from several weights, e.g. their concatenation; see :meth:`derived`.
 
         Args:
             weights: The values to derive from; the result is named after the first.
-            suffix: Says what ``recipe`` does: equal weights and suffix give the same initializer.
+            suffix: Names the recipe: equal weights and suffix give the same initializer.
             recipe: A function of the torch tensors, in order.
-            force: Derive from shared weights, too.
+            force: Also derive from shared weights.
         """
         tensors = []
         for weight in weights:

@@ -1,4 +1,4 @@
-"""What the ONNX schemas say about one operator at one opset, in the form the builder needs at every node."""
+"""ONNX operator schemas at one opset, in the form that the builder needs for every node."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["OpSchemaInfo", "default_of", "schema_info", "since_version"]
 
 @dataclass(frozen=True)
 class OpSchemaInfo:
-    """The facts of one ONNX operator.
+    """The schema of one ONNX operator at one opset.
 
     Attributes:
         inputs: Type variable (or concrete type) of each formal input; the last one repeats when ``variadic``.
@@ -24,7 +24,7 @@ class OpSchemaInfo:
         allowed: For each type variable the element types it takes.
         deterministic: Whether equal inputs give equal outputs (no random operators, no subgraphs).
         attributes: Names of its attributes.
-        least_outputs: How many outputs a node has at least, if it is not to compute one less of what is asked of it.
+        least_outputs: Number of outputs that a node must have so that its kernel computes the required ones.
     """
 
     inputs: tuple[str, ...]
@@ -37,12 +37,12 @@ class OpSchemaInfo:
     attributes: frozenset[str]
 
     def can_give(self, dtype: ir.DataType) -> bool:
-        """Whether the first output may be of a type."""
+        """Whether the first output may have this type."""
         allowed = self.allowed.get(self.result)
         return allowed is None or dtype in allowed
 
     def type_variable(self, index: int) -> str | None:
-        """Type variable of the input at ``index``."""
+        """Return the type variable of the input at ``index``."""
         if index < len(self.inputs):
             return self.inputs[index]
         return self.inputs[-1] if self.variadic else None
@@ -72,7 +72,7 @@ def _output_rule(
 
 @functools.cache
 def schema_info(op_type: str, opset: int, domain: str = "") -> OpSchemaInfo | None:
-    """Facts of an operator, or None when it does not exist at this opset."""
+    """Return the schema of an operator, or None if it does not exist at this opset."""
     try:
         schema = onnx.defs.get_schema(op_type, opset, domain)
     except onnx.defs.SchemaError:
@@ -92,7 +92,7 @@ def schema_info(op_type: str, opset: int, domain: str = "") -> OpSchemaInfo | No
         for index, parameter in enumerate(schema.outputs)
         if parameter.option != onnx.defs.OpSchema.FormalParameterOption.Optional
     ]
-    # A node that splits or loops has as many outputs as it has.
+    # A variadic output (Split, Loop): no output of the node may be left out.
     is_open = bool(schema.outputs) and schema.outputs[-1].option == onnx.defs.OpSchema.FormalParameterOption.Variadic
     least = schema.max_output if is_open else max(required, default=-1) + 1
     result = schema.outputs[0].type_str if schema.outputs else ""
@@ -103,7 +103,7 @@ def schema_info(op_type: str, opset: int, domain: str = "") -> OpSchemaInfo | No
 
 @functools.cache
 def default_of(op_type: str, attribute: str) -> object:
-    """The default of an attribute in the newest form of an operator; None if it has none."""
+    """Return the default of an attribute in the newest form of an operator, or None."""
     known = onnx.defs.get_schema(op_type).attributes.get(attribute)
     if known is None or not known.default_value.name:
         return None
@@ -112,7 +112,7 @@ def default_of(op_type: str, attribute: str) -> object:
 
 @functools.cache
 def since_version(op_type: str, opset: int, domain: str = "") -> int | None:
-    """The opset in which the operator of this opset got its present form, or None when it does not exist."""
+    """Return the opset that introduced this opset's version of an operator, or None if the operator does not exist."""
     try:
         return int(onnx.defs.get_schema(op_type, opset, domain).since_version)
     except onnx.defs.SchemaError:

@@ -1,6 +1,6 @@
-"""No-ops that are not emitted in the first place.
+"""Peephole optimizations, applied to each operator before it is emitted.
 
-Each rule sees an operator about to be emitted and returns the value that already is its result, or None.
+A peephole returns the value that already is the operator's result, possibly of simpler operators it emits, or None.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .value_ranges import COMPARISONS, decide_comparison, is_consecutive, value_
 
 __all__ = ["PEEPHOLES"]
 
-# A literal with another shape is stored beside the original: worth it for the small ones only.
+# A reshaped literal is stored in addition to the original: worth it for small ones only.
 _LARGEST_LITERAL = 4096
 
 Peephole = Callable[[BuilderProtocol, list[ir.Value], dict[str, Any]], ir.Value | None]
@@ -29,15 +29,15 @@ Peephole = Callable[[BuilderProtocol, list[ir.Value], dict[str, Any]], ir.Value 
 def _cast(builder: BuilderProtocol, inputs: list[ir.Value], attributes: dict[str, Any]) -> ir.Value | None:
     if inputs[0].dtype == attributes["to"]:
         return inputs[0]
-    before = _made_by(inputs[0], "Cast")
+    before = _producer_of_type(inputs[0], "Cast")
     source = None if before is None else before.inputs[0]
     if source is None or source.dtype != attributes["to"]:
         return None
-    # There and back is no change if the type between holds all numbers of the other.
-    return source if (source.dtype, inputs[0].dtype) in _HELD else None
+    # A cast and its reverse cancel if the type in between represents all numbers of the other.
+    return source if (source.dtype, inputs[0].dtype) in _LOSSLESS_CASTS else None
 
 
-_HELD = frozenset(
+_LOSSLESS_CASTS = frozenset(
     (narrow, wide)
     for family in (
         (ir.DataType.BOOL, ir.DataType.INT8, ir.DataType.INT16, ir.DataType.INT32, ir.DataType.INT64),
@@ -71,11 +71,11 @@ def _transpose(builder: BuilderProtocol, inputs: list[ir.Value], attributes: dic
         source = producer.inputs[0]
         if source is not None:
             return builder.value_of("Transpose", source, perm=[first[axis] for axis in perm])
-    return _moved_ones(builder, value, perm)
+    return _transpose_as_reshape(builder, value, perm)
 
 
-def _moved_ones(builder: BuilderProtocol, value: ir.Value, perm: Sequence[int]) -> ir.Value | None:
-    """A Transpose that moves only axes of one element copies nothing as a Reshape, which may join one next to it."""
+def _transpose_as_reshape(builder: BuilderProtocol, value: ir.Value, perm: Sequence[int]) -> ir.Value | None:
+    """A Transpose that only moves axes of size 1, as a Reshape: it copies nothing and merges with adjacent Reshapes."""
     dims = builder.dims(value)
     large = [axis for axis in perm if dims[axis] != 1]
     if large != sorted(large) or 0 in dims or sum(not isinstance(dim, int) for dim in dims) > 1:
@@ -99,18 +99,18 @@ def _reshape(builder: BuilderProtocol, inputs: list[ir.Value], attributes: dict[
         if all(same) or (same.count(False) == 1 and target[same.index(False)] == -1 and 0 not in dims):
             return value
     producer = value.producer()
-    # The size 0 refers to the input's own axes, so only a target without it can skip the first Reshape.
+    # The size 0 refers to an axis of the input, so the first Reshape can only be skipped without it.
     if producer is not None and producer.op_type == "Reshape" and producer.domain == "" and 0 not in target:
         source = producer.inputs[0]
         if source is not None:
             return builder.value_of("Reshape", source, inputs[1], **attributes)
-    return _split_before_transposing(builder, value, target)
+    return _split_before_transpose(builder, value, target)
 
 
-def _split_before_transposing(builder: BuilderProtocol, value: ir.Value, target: list[int]) -> ir.Value | None:
-    """The axis of a transposed tensor that a Reshape splits can be split by the Reshape that comes before."""
-    transpose = _made_by(value, "Transpose")
-    first = None if transpose is None else _made_by(transpose.inputs[0], "Reshape")
+def _split_before_transpose(builder: BuilderProtocol, value: ir.Value, target: list[int]) -> ir.Value | None:
+    """Reshape, Transpose and a Reshape that splits one axis: let the first Reshape split it."""
+    transpose = _producer_of_type(value, "Transpose")
+    first = None if transpose is None else _producer_of_type(transpose.inputs[0], "Reshape")
     if transpose is None or first is None or first.inputs[0] is None:
         return None
     shaped = first.outputs[0]
@@ -128,7 +128,7 @@ def _split_before_transposing(builder: BuilderProtocol, value: ir.Value, target:
 
 
 def _split_axis(dims: Sequence[Any], target: list[int]) -> tuple[int, int] | None:
-    """Which axis becomes how many, if all others stay as they are; None if it is not one."""
+    """Return the axis that a Reshape splits and the number of its parts, or None if it does anything else."""
     count = len(target) - len(dims) + 1
     if count < 2 or any(size < 1 for size in target):
         return None
@@ -138,7 +138,7 @@ def _split_axis(dims: Sequence[Any], target: list[int]) -> tuple[int, int] | Non
     return (axis, count) if same else None
 
 
-def _made_by(value: ir.Value | None, op_type: str) -> ir.Node | None:
+def _producer_of_type(value: ir.Value | None, op_type: str) -> ir.Node | None:
     node = None if value is None else value.producer()
     return node if node is not None and node.op_type == op_type and node.domain == "" else None
 
@@ -162,49 +162,49 @@ def _axes(insert: bool) -> Peephole:
         if array is None or axes is None or array.size > _LARGEST_LITERAL:
             if axes is None:
                 return None
-            return _inserted_at_once(builder, inputs[0], axes) if insert else _undone(builder, inputs[0], axes)
+            return _merge_unsqueeze(builder, inputs[0], axes) if insert else _cancel_unsqueeze(builder, inputs[0], axes)
         changed = np.expand_dims(array, tuple(axes)) if insert else np.squeeze(array, tuple(axes))
         return builder.constant(ir.Tensor(changed))
 
     return rule
 
 
-def _inserted(node: ir.Node, rank: int) -> list[int] | None:
-    """The axes that an Unsqueeze inserts, in a result of that rank."""
+def _inserted_axes(node: ir.Node, rank: int) -> list[int] | None:
+    """Return the axes that an Unsqueeze with a result of this rank inserts."""
     given = node.attributes.get("axes")
     axes = list(given.as_ints()) if given is not None else ints_of(node.inputs[1])
     return None if axes is None else sorted(axis % rank for axis in axes)
 
 
-def _inserted_at_once(builder: BuilderProtocol, value: ir.Value, axes: list[int]) -> ir.Value | None:
-    """Two Unsqueezes after each other are one; an Expand before one comes after it, where it may not be needed."""
+def _merge_unsqueeze(builder: BuilderProtocol, value: ir.Value, axes: list[int]) -> ir.Value | None:
+    """Merge consecutive Unsqueezes; move an Expand after the Unsqueeze, where it may not be needed."""
     dims = builder.dims(value)
     later = {axis % (len(dims) + len(axes)) for axis in axes}
     kept = [place for place in range(len(dims) + len(axes)) if place not in later]
-    expand, first = _made_by(value, "Expand"), _made_by(value, "Unsqueeze")
+    expand, first = _producer_of_type(value, "Expand"), _producer_of_type(value, "Unsqueeze")
     if expand is not None and expand.inputs[0] is not None and len(builder.dims(expand.inputs[0])) == len(dims):
         result: list[Dim] = [1] * (len(dims) + len(axes))
         for place, dim in zip(kept, dims, strict=True):
             result[place] = dim
-        return _expanded(builder, builder.value_of("Unsqueeze", expand.inputs[0], sorted(later)), result)
-    earlier = None if first is None else _inserted(first, len(dims))
+        return _expand_if_defined(builder, builder.value_of("Unsqueeze", expand.inputs[0], sorted(later)), result)
+    earlier = None if first is None else _inserted_axes(first, len(dims))
     if first is None or earlier is None or first.inputs[0] is None:
         return None
     return builder.value_of("Unsqueeze", first.inputs[0], sorted(later.union(kept[axis] for axis in earlier)))
 
 
-def _undone(builder: BuilderProtocol, value: ir.Value, axes: list[int]) -> ir.Value | None:
-    """Squeeze of axes that were put in before, maybe in front of a Transpose."""
+def _cancel_unsqueeze(builder: BuilderProtocol, value: ir.Value, axes: list[int]) -> ir.Value | None:
+    """Cancel a Squeeze with the Unsqueeze that inserted the axes, possibly before a Transpose."""
     rank = len(builder.dims(value))
     dropped = {axis % rank for axis in axes}
-    unsqueeze = _made_by(value, "Unsqueeze")
-    inserted = None if unsqueeze is None else _inserted(unsqueeze, rank)
+    unsqueeze = _producer_of_type(value, "Unsqueeze")
+    inserted = None if unsqueeze is None else _inserted_axes(unsqueeze, rank)
     if unsqueeze is not None and inserted is not None and unsqueeze.inputs[0] is not None and dropped <= set(inserted):
         rest = [axis - sum(each < axis for each in dropped) for axis in inserted if axis not in dropped]
         return builder.value_of("Unsqueeze", unsqueeze.inputs[0], rest) if rest else unsqueeze.inputs[0]
-    transpose = _made_by(value, "Transpose")
-    unsqueeze = None if transpose is None else _made_by(transpose.inputs[0], "Unsqueeze")
-    inserted = None if unsqueeze is None else _inserted(unsqueeze, rank)
+    transpose = _producer_of_type(value, "Transpose")
+    unsqueeze = None if transpose is None else _producer_of_type(transpose.inputs[0], "Unsqueeze")
+    inserted = None if unsqueeze is None else _inserted_axes(unsqueeze, rank)
     if transpose is None or unsqueeze is None or unsqueeze.inputs[0] is None or inserted is None or len(dropped) != 1:
         return None
     perm = list(transpose.attributes["perm"].as_ints())
@@ -231,19 +231,19 @@ def _gather(builder: BuilderProtocol, inputs: list[ir.Value], attributes: dict[s
     known = value_range(builder, value)
     result = (*dims[:axis], *chosen, *dims[axis + 1 :])
     if known is not None and isinstance(known[0], int) and known[0] == known[1] and array_of(value) is None:
-        return _everywhere(builder, known[0], value.dtype or ir.DataType.INT64, result)
-    if len(chosen) == 1 and chosen[0] == dims[axis] and _counts_from_zero(builder, indices):
+        return _filled(builder, known[0], value.dtype or ir.DataType.INT64, result)
+    if len(chosen) == 1 and chosen[0] == dims[axis] and _is_arange(builder, indices):
         return value
-    expand = _made_by(value, "Expand")
+    expand = _producer_of_type(value, "Expand")
     source = None if expand is None else expand.inputs[0]
     if source is None or len(chosen) != 1 or len(builder.dims(source)) != len(dims):
         return None
     if builder.dims(source)[axis] == 1 and dims[axis] != 1:
-        return _expanded(builder, source, result)
-    return _expanded(builder, builder.value_of("Gather", source, indices, axis=axis), result)
+        return _expand_if_defined(builder, source, result)
+    return _expand_if_defined(builder, builder.value_of("Gather", source, indices, axis=axis), result)
 
 
-def _counts_from_zero(builder: BuilderProtocol, indices: ir.Value) -> bool:
+def _is_arange(builder: BuilderProtocol, indices: ir.Value) -> bool:
     array = array_of(indices)
     if array is not None:
         return np.array_equal(array, np.arange(len(array)))
@@ -255,11 +255,11 @@ def _identity(builder: BuilderProtocol, inputs: list[ir.Value], attributes: dict
     return inputs[0]
 
 
-def _neutral(number: float, floats: bool, left_too: bool) -> Peephole:
-    """``x op number`` is x, where the other operand is a one-element constant that does not broadcast x."""
+def _neutral(number: float, floats: bool, commutative: bool) -> Peephole:
+    """Identity elimination: ``x op number`` is x if the number, a one-element constant, does not broadcast x."""
 
     def rule(builder: BuilderProtocol, inputs: list[ir.Value], attributes: dict[str, Any]) -> ir.Value | None:
-        pairs = [(inputs[0], inputs[1])] + ([(inputs[1], inputs[0])] if left_too else [])
+        pairs = [(inputs[0], inputs[1])] + ([(inputs[1], inputs[0])] if commutative else [])
         for value, other in pairs:
             array = array_of(other)
             if array is None or array.size != 1 or value.dtype is None:
@@ -273,59 +273,61 @@ def _neutral(number: float, floats: bool, left_too: bool) -> Peephole:
     return rule
 
 
-def _broadcasting(op_type: str, rule: Peephole | None = None) -> Peephole:
-    """Operands that were expanded are taken as they were before; if need be, the result is expanded instead."""
+def _without_expanded_operands(op_type: str, rule: Peephole | None = None) -> Peephole:
+    """Use the operands of an elementwise operator as they were before an Expand; expand the result if necessary."""
 
     def unexpanded(builder: BuilderProtocol, inputs: list[ir.Value], attributes: dict[str, Any]) -> ir.Value | None:
         simpler = None if rule is None else rule(builder, inputs, attributes)
         if simpler is not None:
             return simpler
-        expands = [_made_by(value, "Expand") for value in inputs]
+        expands = [_producer_of_type(value, "Expand") for value in inputs]
         if not any(expands):
             return None
         narrow = [
             value if expand is None or expand.inputs[0] is None else expand.inputs[0]
             for value, expand in zip(inputs, expands, strict=True)
         ]
-        return _expanded(builder, builder.value_of(op_type, *narrow, **attributes), _joint(builder, inputs))
+        return _expand_if_defined(
+            builder, builder.value_of(op_type, *narrow, **attributes), _broadcast_dims(builder, inputs)
+        )
 
     return unexpanded
 
 
-def _joint(builder: BuilderProtocol, inputs: Sequence[ir.Value]) -> tuple[Dim, ...]:
+def _broadcast_dims(builder: BuilderProtocol, inputs: Sequence[ir.Value]) -> tuple[Dim, ...]:
     return broadcast(builder, [builder.dims(value) for value in inputs])
 
 
-def _expanded(builder: BuilderProtocol, value: ir.Value, dims: Sequence[Dim]) -> ir.Value | None:
-    """The value in that shape; None if its sizes are of a kind that only ONNX's shape inference has names for."""
+def _expand_if_defined(builder: BuilderProtocol, value: ir.Value, dims: Sequence[Dim]) -> ir.Value | None:
+    """Return the value expanded to a shape, or None if a symbol in it was invented by ONNX shape inference."""
     symbols = {symbol for dim in dims if not isinstance(dim, int) for symbol in dim.free_symbols}
     return builder.expand(value, dims) if all(map(builder.symbols.is_defined, symbols)) else None
 
 
-def _everywhere(builder: BuilderProtocol, value: Any, dtype: ir.DataType, dims: Sequence[Dim]) -> ir.Value | None:
-    return _expanded(builder, builder.constant(value, dtype), dims)
+def _filled(builder: BuilderProtocol, value: Any, dtype: ir.DataType, dims: Sequence[Dim]) -> ir.Value | None:
+    return _expand_if_defined(builder, builder.constant(value, dtype), dims)
 
 
-def _decided(op_type: str) -> Peephole:
-    """A comparison of positions that says the same of all."""
+def _constant_comparison(op_type: str) -> Peephole:
+    """A comparison whose result is the same for all elements, by their value ranges."""
 
     def rule(builder: BuilderProtocol, inputs: list[ir.Value], attributes: dict[str, Any]) -> ir.Value | None:
         answer = decide_comparison(builder, op_type, *inputs)
-        return None if answer is None else _everywhere(builder, answer, ir.DataType.BOOL, _joint(builder, inputs))
+        return None if answer is None else _filled(builder, answer, ir.DataType.BOOL, _broadcast_dims(builder, inputs))
 
     return rule
 
 
-def _logical(neutral: int) -> Peephole:
-    """And with what is True everywhere, Or with what is False everywhere; and the other way round."""
+def _constant_operand(neutral: int) -> Peephole:
+    """And, Or with an operand that is True everywhere or False everywhere."""
 
     def rule(builder: BuilderProtocol, inputs: list[ir.Value], attributes: dict[str, Any]) -> ir.Value | None:
         for value, other in (inputs, inputs[::-1]):
             known = value_range(builder, value)
             if known == (neutral, neutral):
-                return _expanded(builder, other, _joint(builder, inputs))
+                return _expand_if_defined(builder, other, _broadcast_dims(builder, inputs))
             if known == (1 - neutral, 1 - neutral):
-                return _everywhere(builder, bool(1 - neutral), ir.DataType.BOOL, _joint(builder, inputs))
+                return _filled(builder, bool(1 - neutral), ir.DataType.BOOL, _broadcast_dims(builder, inputs))
         return None
 
     return rule
@@ -335,20 +337,20 @@ def _not(builder: BuilderProtocol, inputs: list[ir.Value], attributes: dict[str,
     known = value_range(builder, inputs[0])
     if known not in ((0, 0), (1, 1)):
         return None
-    return _everywhere(builder, known == (0, 0), ir.DataType.BOOL, builder.dims(inputs[0]))
+    return _filled(builder, known == (0, 0), ir.DataType.BOOL, builder.dims(inputs[0]))
 
 
 def _cumsum(builder: BuilderProtocol, inputs: list[ir.Value], attributes: dict[str, Any]) -> ir.Value | None:
     return inputs[0] if value_range(builder, inputs[0]) == (0, 0) else None
 
 
-_PLAIN_BROADCASTING = ("Xor", "Where", "Pow", "Mod", "Min", "Max", "BitwiseAnd", "BitwiseOr", "BitwiseXor")
+_BROADCASTING = ("Xor", "Where", "Pow", "Mod", "Min", "Max", "BitwiseAnd", "BitwiseOr", "BitwiseXor")
 
 PEEPHOLES: Mapping[str, Peephole] = {
-    **{op_type: _broadcasting(op_type) for op_type in _PLAIN_BROADCASTING},
-    **{op_type: _broadcasting(op_type, _decided(op_type)) for op_type in COMPARISONS},
-    "And": _broadcasting("And", _logical(neutral=1)),
-    "Or": _broadcasting("Or", _logical(neutral=0)),
+    **{op_type: _without_expanded_operands(op_type) for op_type in _BROADCASTING},
+    **{op_type: _without_expanded_operands(op_type, _constant_comparison(op_type)) for op_type in COMPARISONS},
+    "And": _without_expanded_operands("And", _constant_operand(neutral=1)),
+    "Or": _without_expanded_operands("Or", _constant_operand(neutral=0)),
     "Not": _not,
     "CumSum": _cumsum,
     "Cast": _cast,
@@ -361,8 +363,8 @@ PEEPHOLES: Mapping[str, Peephole] = {
     "Gather": _gather,
     "Identity": _identity,
     # x + 0.0 turns -0.0 into 0.0, so it stays for floats; x - 0.0 does not.
-    "Add": _broadcasting("Add", _neutral(0, floats=False, left_too=True)),
-    "Sub": _broadcasting("Sub", _neutral(0, floats=False, left_too=False)),
-    "Mul": _broadcasting("Mul", _neutral(1, floats=True, left_too=True)),
-    "Div": _broadcasting("Div", _neutral(1, floats=True, left_too=False)),
+    "Add": _without_expanded_operands("Add", _neutral(0, floats=False, commutative=True)),
+    "Sub": _without_expanded_operands("Sub", _neutral(0, floats=False, commutative=False)),
+    "Mul": _without_expanded_operands("Mul", _neutral(1, floats=True, commutative=True)),
+    "Div": _without_expanded_operands("Div", _neutral(1, floats=True, commutative=False)),
 }

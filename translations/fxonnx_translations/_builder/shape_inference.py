@@ -1,7 +1,7 @@
-"""Shapes of helper values, as expressions in the user's symbols.
+"""Shape inference of intermediate values, as expressions in the user's dim names.
 
-The result of a translation has the shape torch says; only what stands between needs a rule here. Operators without a
-rule are asked of ``onnx.shape_inference``.
+The shape of a translation's result is captured; only the values between need a rule here. The shapes of operators
+without a rule come from ``onnx.shape_inference``.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ _SAME_AS_FIRST = frozenset(
 
 
 def broadcast(builder: BuilderProtocol, shapes: Sequence[Sequence[Dim]]) -> Dims:
-    """The shape of an elementwise result.
+    """Return the shape of an elementwise result.
 
     Of two different symbolic sizes either is right, since they must be equal, unless a guard keeps one of them at 1.
     """
@@ -136,7 +136,7 @@ def broadcast(builder: BuilderProtocol, shapes: Sequence[Sequence[Dim]]) -> Dims
 
 
 def ints_of(value: ir.Value | None) -> list[int] | None:
-    """The numbers of an integer literal, or None when the value is not a literal."""
+    """Return the numbers of an integer literal, or None if the value is not a literal."""
     array = array_of(value)
     return None if array is None else [int(item) for item in array.reshape(-1)]
 
@@ -219,7 +219,7 @@ def _gather(node: ir.Node, builder: BuilderProtocol) -> Dims:
 
 
 def _slice(node: ir.Node, builder: BuilderProtocol) -> Dims | None:
-    # Not ONNX's own inference, which leaves a named dim as it is at opset 10.
+    # Not by onnx.shape_inference, which leaves a named dim unchanged at opset 10.
     named = [node.attributes.get(name) for name in ("starts", "ends", "axes")]
     given = [None if attribute is None else list(attribute.as_ints()) for attribute in named]
     starts, ends, axes, steps = (*given, None) if len(node.inputs) == 1 else _slice_inputs(node)
@@ -240,12 +240,12 @@ def _slice(node: ir.Node, builder: BuilderProtocol) -> Dims | None:
 
 
 def _slice_inputs(node: ir.Node) -> tuple[list[int] | None, ...]:
-    """Starts, ends, axes and steps as far as they are known; axes that are left out are the first ones."""
+    """Return starts, ends, axes and steps, None where they are not constant; by default the axes are the first ones."""
     starts, ends, axes, steps = [*map(ints_of, node.inputs[1:]), *[None] * 4][:4]
     if len(node.inputs) < 4 and (starts is not None or ends is not None):
         axes = list(range(len(starts or ends or ())))
     if len(node.inputs) > 4 and steps is None:
-        # By how much is not known either.
+        # Without the steps the limits do not determine the size.
         starts = None
     return starts, ends, axes, steps
 
@@ -312,19 +312,19 @@ def _input_dims(node: ir.Node, builder: BuilderProtocol) -> list[Dims]:
 
 
 def infer(node: ir.Node, builder: BuilderProtocol) -> list[Dims | None]:
-    """Shapes of a node's outputs; None where neither a rule nor ONNX knows."""
+    """Return the shapes of a node's outputs; None where neither a rule nor ONNX infers one."""
     dims = _by_rule(node, builder)
-    return [dims] if dims is not None and len(node.outputs) == 1 else _ask_onnx(node, builder)
+    return [dims] if dims is not None and len(node.outputs) == 1 else _infer_with_onnx(node, builder)
 
 
 def quick(value: ir.Value, builder: BuilderProtocol) -> Dims | None:
-    """The shape if it is recorded or a rule tells it, without asking ONNX."""
+    """Return the shape if it is recorded or a rule infers it, without ``onnx.shape_inference``."""
     known = builder.recorded_dims(value)
     if known is not None:
         return known
     node = value.producer()
     if node is not None and node.op_type == "Cast":
-        # Of an operator that was computed in a wider type, and that only ONNX knows the shape of.
+        # The cast after an operator that is computed in a wider type, for whose shape there is no rule.
         return quick(_first(node), builder)
     return _by_rule(node, builder) if node is not None and value.index() == 0 else None
 
@@ -340,10 +340,10 @@ def _by_rule(node: ir.Node, builder: BuilderProtocol) -> Dims | None:
     return rule(node, builder) if rule is not None else None
 
 
-def _ask_onnx(node: ir.Node, builder: BuilderProtocol) -> list[Dims | None]:
-    nothing: list[Dims | None] = [None] * len(node.outputs)
+def _infer_with_onnx(node: ir.Node, builder: BuilderProtocol) -> list[Dims | None]:
+    unknown: list[Dims | None] = [None] * len(node.outputs)
     if not onnx.defs.has(node.op_type, node.domain):
-        return nothing
+        return unknown
     opset = builder.opset_version if node.domain == "" else builder.graph.opset_imports[node.domain]
     schema = onnx.defs.get_schema(node.op_type, opset, node.domain)
     types, data = {}, {}
@@ -358,7 +358,7 @@ def _ask_onnx(node: ir.Node, builder: BuilderProtocol) -> list[Dims | None]:
     inferred = onnx.shape_inference.infer_node_outputs(
         schema, ir.serde.serialize_node(node), types, data, opset_imports=_opsets(builder)
     )
-    return [_read(inferred.get(str(output.name)), output, builder) for output in node.outputs]
+    return [_read_type(inferred.get(str(output.name)), output, builder) for output in node.outputs]
 
 
 def _opsets(builder: BuilderProtocol) -> list[onnx.OperatorSetIdProto]:
@@ -368,7 +368,7 @@ def _opsets(builder: BuilderProtocol) -> list[onnx.OperatorSetIdProto]:
     ]
 
 
-def _read(type_proto: onnx.TypeProto | None, output: ir.Value, builder: BuilderProtocol) -> Dims | None:
+def _read_type(type_proto: onnx.TypeProto | None, output: ir.Value, builder: BuilderProtocol) -> Dims | None:
     if type_proto is None or not type_proto.HasField("tensor_type"):
         return None
     tensor = type_proto.tensor_type

@@ -36,7 +36,7 @@ _SMALL_INTEGERS = frozenset(
 
 
 class _Emitter:
-    """Emits one expression tree; every subexpression is memoized in the builder's graph."""
+    """Emits the nodes of expressions; every subexpression is memoized in the builder's graph."""
 
     def __init__(self, builder: BuilderProtocol) -> None:
         self.builder = builder
@@ -91,7 +91,7 @@ class _Emitter:
         return reduce(lambda left, right: self._op(op_type, left, right), values)
 
     def same_type(self, values: list[ir.Value]) -> list[ir.Value]:
-        """Integers become doubles beside a double, as Python's numbers do."""
+        """Cast integers to double where another operand is a double, as Python does."""
         if any(value.dtype == ir.DataType.DOUBLE for value in values):
             return [self.double(value) for value in values]
         return values
@@ -112,7 +112,7 @@ class _Emitter:
         numerator, denominator = expr.as_numer_denom()
         if denominator == 1:
             return self.fold("Mul", expr.args)
-        # sympy keeps s/2 for sizes that torch knows to be divisible.
+        # sympy writes s/2 for a size that torch knows to be divisible by 2.
         return self._op("Div", self.emit(numerator), self.emit(denominator))
 
     def power(self, expr: sympy.Expr) -> ir.Value:
@@ -132,13 +132,13 @@ class _Emitter:
         return self._op("Mod", self.emit(expr.args[0]), self.divisor(expr.args[1]))
 
     def divisor(self, expr: sympy.Expr) -> ir.Value:
-        """A divisor that is not 0 where a size is: a division of integers by 0 may end the process."""
+        """Emit a divisor that is never 0: integer division by 0 may end the process (SIGFPE)."""
         value = self.emit(expr)
         if expr.is_number:
             return value
         if expr.is_nonnegative and self.builder.opset_version >= 12:
             return self._op("Max", value, [1])
-        # Not by a comparison: it would be folded, since torch's sizes are positive.
+        # Not by a comparison, which would be folded: torch assumes that sizes are positive.
         return self._op("Add", value, self._op("Sub", [1], self._op("Abs", self._op("Sign", value))))
 
     def modular_indexing(self, expr: sympy.Expr) -> ir.Value:
@@ -160,7 +160,7 @@ class _Emitter:
         value = self.emit(expr.args[0])
         if value.dtype == ir.DataType.INT64:
             return value
-        # Cast truncates, which is what TruncToInt asks for.
+        # Cast truncates, as TruncToInt does.
         return self._op("Cast", self._op(rounding, value) if rounding else value, to=ir.DataType.INT64)
 
     def unwrap(self, expr: sympy.Expr) -> ir.Value:

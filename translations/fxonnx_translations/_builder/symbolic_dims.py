@@ -12,7 +12,7 @@ import torch
 __all__ = ["Dim", "SymbolTable", "affine_coefficients", "is_static"]
 
 Dim: TypeAlias = int | sympy.Expr
-"""A size: a number, or an expression in the symbols of the graph, already in the user's names."""
+"""A size: a number, or an expression in the symbols of the graph, renamed to the user's dim names."""
 
 
 def is_static(dims: Sequence[Dim]) -> bool:
@@ -21,11 +21,11 @@ def is_static(dims: Sequence[Dim]) -> bool:
 
 
 class SymbolTable:
-    """The symbols of one export: their names in the model and where their values come from.
+    """The symbols of one export: their names in the model and the values that define them.
 
     Args:
-        names: torch's symbol (``s77``) to the user's name (``batch``); symbols without a name keep torch's.
-        ones: The sizes that guards keep at 1, in the user's names.
+        names: torch's symbol (``s77``) to the user's dim name (``batch``); symbols without one keep torch's name.
+        ones: The sizes that guards keep at 1, in the user's dim names.
     """
 
     def __init__(
@@ -37,13 +37,13 @@ class SymbolTable:
         self._origins: dict[sympy.Symbol, tuple[ir.Value, int | None, sympy.Expr]] = {}
 
     def dim(self, size: int | torch.SymInt | torch.SymFloat | torch.SymBool) -> Dim:
-        """The size as it appears in the model: an int, or an expression in the user's names."""
+        """Return the size as it appears in the model: an int, or an expression in the user's dim names."""
         if isinstance(size, int):
             return size
         return self.expr(size.node.expr)
 
     def expr(self, expr: sympy.Expr) -> Dim:
-        """Torch's expression in the user's names; a constant expression becomes an int."""
+        """Return torch's expression in the user's dim names; a constant expression becomes an int."""
         known = self._exprs.get(expr)
         if known is None:
             renamed = expr.xreplace(self._renamed)
@@ -52,7 +52,7 @@ class SymbolTable:
         return known
 
     def dims(self, shape: Sequence[int | torch.SymInt]) -> tuple[Dim, ...]:
-        """All sizes of a shape."""
+        """Return the sizes of a shape as they appear in the model."""
         return tuple(dim if type(dim) is int else self.dim(dim) for dim in shape)
 
     def is_one(self, expr: sympy.Expr) -> bool:
@@ -60,25 +60,25 @@ class SymbolTable:
         return expr in self._ones
 
     def define(self, value: ir.Value, dims: Sequence[Dim]) -> None:
-        """Records that ``value`` has the given sizes: the symbols in them can be read from it from now on."""
+        """Record that ``value`` has the given sizes: it defines the symbols in them."""
         for axis, dim in enumerate(dims):
             if not isinstance(dim, int):
                 self._define(dim, value, axis)
 
     def define_scalar(self, value: ir.Value, expr: Dim) -> None:
-        """Records that the 0-dim tensor ``value`` holds the symbol, e.g. the result of ``item()``."""
+        """Record that the 0-dim tensor ``value`` holds the symbol, e.g. the result of ``item()``."""
         if not isinstance(expr, int):
             self._define(expr, value, None)
 
     def _define(self, expr: sympy.Expr, value: ir.Value, axis: int | None) -> None:
         if expr.is_Symbol:
             known = self._origins.get(expr)
-            # A bare symbol is cheaper to read than one solved from an expression.
+            # Reading a size is cheaper than solving an expression for its symbol.
             if known is None or not known[2].is_Symbol:
                 self._origins[expr] = (value, axis, expr)
             return
         if isinstance(expr, sympy.Eq):
-            # The value of a bool: torch says that a symbol is 1.
+            # The value of a bool: torch's expression is ``Eq(symbol, 1)``.
             if expr.lhs.is_Symbol and expr.rhs == 1:
                 self._origins.setdefault(expr.lhs, (value, axis, expr.lhs))
             return
@@ -87,11 +87,11 @@ class SymbolTable:
             self._origins[free[0]] = (value, axis, expr)
 
     def is_defined(self, symbol: sympy.Symbol) -> bool:
-        """Whether some value seen so far tells the symbol."""
+        """Whether a value defines the symbol."""
         return symbol in self._origins
 
     def origin(self, symbol: sympy.Symbol) -> tuple[ir.Value, int | None, sympy.Expr]:
-        """The value, its axis (None: the value itself) and the expression found there."""
+        """Return the value that defines a symbol, the axis (None: the value itself) and the expression of its size."""
         return self._origins[symbol]
 
 
@@ -101,8 +101,8 @@ def _named_like(symbol: sympy.Symbol, name: str) -> sympy.Symbol:
 
 
 def affine_coefficients(expr: sympy.Expr, symbol: sympy.Symbol) -> tuple[int, int] | None:
-    """(a, b) of ``a*symbol + b`` with integers a > 0 and b, or None when the expression is not of that form."""
-    # A condition is no expression.
+    """Return (a, b) of ``a*symbol + b`` with integers a > 0 and b, or None if the expression has another form."""
+    # A condition (sympy.Boolean) is not an expression.
     is_polynomial = isinstance(expr, sympy.Expr) and expr.is_polynomial(symbol)
     polynomial = sympy.Poly(expr, symbol) if is_polynomial else None
     if polynomial is None or polynomial.degree() != 1:

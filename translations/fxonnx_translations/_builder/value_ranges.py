@@ -1,7 +1,7 @@
-"""Between which numbers the elements of integer tensors lie: positions and masks that are known before the model runs.
+"""Value range analysis of integer and boolean tensors, to decide comparisons of positions at export time.
 
-Models compute positions and compare them, and with dynamic sizes nothing of that is a constant. Many of the results
-are known all the same: the last token may see every token, and tokens that follow each other belong together.
+Models compute positions and compare them to make masks. With dynamic sizes these are not constants, but their ranges
+often determine the result: the last token attends to every token, for example.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = [
 ]
 
 ValueRange: TypeAlias = tuple[Dim, Dim]
-"""The smallest and the largest element that there can be; for booleans 0 is False."""
+"""Lower and upper bound of the elements, both inclusive; for booleans 0 is False."""
 
 _LARGEST_CONSTANT = 2**16
 _UNKNOWN_BOOL: ValueRange = (0, 1)
@@ -38,7 +38,7 @@ COMPARISONS = frozenset({"Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEq
 
 
 def value_range(builder: BuilderProtocol, value: ir.Value | None) -> ValueRange | None:
-    """Between what the elements of a tensor of integers or booleans lie, if that is known."""
+    """Return the range of the elements of an integer or boolean tensor, or None if it is not known."""
     if value is None or value.dtype is None or not (value.dtype.is_integer() or value.dtype == ir.DataType.BOOL):
         return None
     if value not in builder.value_ranges:
@@ -70,7 +70,7 @@ def _value_range(builder: BuilderProtocol, value: ir.Value) -> ValueRange | None
 def decide_comparison(
     builder: BuilderProtocol, op_type: str, left: ir.Value | None, right: ir.Value | None
 ) -> bool | None:
-    """What a comparison says of all elements, if it is the same for all."""
+    """Return the result of a comparison if it is the same for all elements, else None."""
     first, second = value_range(builder, left), value_range(builder, right)
     if first is None or second is None:
         return None
@@ -99,7 +99,7 @@ def _is_less(first: Dim, second: Dim) -> bool:
 def _range(builder: BuilderProtocol, node: ir.Node) -> ValueRange | None:
     start, limit = (value_range(builder, value) for value in node.inputs[:2])
     step = array_of(node.inputs[2])
-    # Who counts up from a start relies on it being the smallest there is.
+    # is_consecutive relies on the lower bound being the first element.
     if start is None or limit is None or start[0] != start[1] or step is None or step.item() != 1:
         return None
     return start[0], limit[1] - 1
@@ -119,7 +119,7 @@ def _cast(builder: BuilderProtocol, node: ir.Node) -> ValueRange | None:
     known, to = value_range(builder, node.inputs[0]), node.attributes["to"].as_int()
     if known is None or to in (ir.DataType.INT64, ir.DataType.INT32):
         return known
-    # Smaller integers wrap.
+    # Values wrap around in smaller integer types.
     if to != ir.DataType.BOOL:
         return None
     if known == (0, 0):
@@ -142,7 +142,7 @@ def _not(builder: BuilderProtocol, node: ir.Node) -> ValueRange | None:
     return None if known is None else (1 - known[1], 1 - known[0])
 
 
-def _same_in_all(builder: BuilderProtocol, node: ir.Node) -> ValueRange | None:
+def _if_all_equal(builder: BuilderProtocol, node: ir.Node) -> ValueRange | None:
     known = {value_range(builder, value) for value in node.inputs}
     return known.pop() if len(known) == 1 else None
 
@@ -160,14 +160,14 @@ _RULES: Mapping[str, Callable[[Any, ir.Node], ValueRange | None]] = MappingProxy
         "And": _and,
         "Or": _or,
         "Not": _not,
-        "Concat": _same_in_all,
+        "Concat": _if_all_equal,
         "CumSum": _zeros,
     }
 )
 
 
 def is_consecutive(builder: BuilderProtocol, value: ir.Value | None) -> bool:
-    """Whether the elements along the last axis are n, n + 1, n + 2 and so on."""
+    """Whether the elements along the last axis are consecutive: n, n + 1, n + 2 ..."""
     while value is not None:
         node = value.producer()
         if node is None or node.domain != "" or builder.dims(value)[-1] == 1:
@@ -184,7 +184,7 @@ def is_consecutive(builder: BuilderProtocol, value: ir.Value | None) -> bool:
 
 
 def every_row_unmasked(builder: BuilderProtocol, mask: ir.Value) -> bool:
-    """Whether every row of a mask is known to have an element that is True, or above -inf: itself, for example."""
+    """Whether every row of a mask is known to have an unmasked element (True, or greater than -inf)."""
     array = array_of(mask)
     node = mask.producer()
     if mask.dtype != ir.DataType.BOOL:
@@ -192,7 +192,7 @@ def every_row_unmasked(builder: BuilderProtocol, mask: ir.Value) -> bool:
     if array is not None:
         return bool(array.any(axis=-1).all())
     if node is not None and node.op_type in ("Unsqueeze", "Expand") and node.inputs[0] is not None:
-        # Rows are repeated, or there are more axes in front of them.
+        # The rows are repeated, or have more leading axes.
         last = builder.dims(mask)[-1]
         return (
             last != 1 and builder.dims(node.inputs[0])[-1:] == (last,) and every_row_unmasked(builder, node.inputs[0])
@@ -201,14 +201,14 @@ def every_row_unmasked(builder: BuilderProtocol, mask: ir.Value) -> bool:
         return value_range(builder, mask) == (1, 1)
     keys, query = node.inputs if node.op_type == "LessOrEqual" else reversed(node.inputs)
     first, lowest = value_range(builder, keys), value_range(builder, query)
-    # The first key is the lowest of its row, and no query is below it.
+    # The first key is the smallest of its row, and no query is smaller.
     return (
         first is not None and lowest is not None and is_consecutive(builder, keys) and _is_at_most(first[0], lowest[0])
     )
 
 
 def _is_finite(value: ir.Value | None) -> bool:
-    """Whether floats are finite by the way they are chosen."""
+    """Whether a float tensor is known to be finite: computed from finite constants and weights."""
     array, node = array_of(value), None if value is None else value.producer()
     if array is not None:
         return bool(np.isfinite(array).all())
@@ -221,11 +221,11 @@ def _is_finite(value: ir.Value | None) -> bool:
     return is_computed_from_weights(value) or (node.op_type in ("Add", "Sub") and all(map(_is_finite, node.inputs)))
 
 
-_OF_NUMBERS = frozenset({"Add", "Sub", "Mul", "Sigmoid", "Tanh", "Concat"})
+_KEEP_FINITE = frozenset({"Add", "Sub", "Mul", "Sigmoid", "Tanh", "Concat"})
 
 
 def is_computed_from_weights(value: ir.Value | None) -> bool:
-    """Whether floats are chosen from weights or computed from them alone: a bias for relative positions, for example."""
+    """Whether a float tensor is computed from weights alone, such as a relative position bias."""
     node = None if value is None else value.producer()
     if value is None or node is None:
         return value is not None and _is_parameter(value)
@@ -233,7 +233,7 @@ def is_computed_from_weights(value: ir.Value | None) -> bool:
         return False
     if node.op_type in _MOVES:
         return is_computed_from_weights(node.inputs[0])
-    return node.op_type in _OF_NUMBERS and all(map(is_computed_from_weights, node.inputs))
+    return node.op_type in _KEEP_FINITE and all(map(is_computed_from_weights, node.inputs))
 
 
 def _is_parameter(value: ir.Value) -> bool:

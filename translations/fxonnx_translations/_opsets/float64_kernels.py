@@ -1,7 +1,7 @@
-"""Operators for which ONNX Runtime's CPU execution provider has no float64 kernel, written with those it has.
+"""Decompositions of operators without a float64 kernel in ONNX Runtime's CPU execution provider.
 
-There is no wider type to compute in, so these are formulas to the precision of float64. Each function has the signature
-of the ONNX operator it stands for; the table is that of ONNX Runtime 1.31 (``python -m benchmarks.kernel_probe``).
+A wider type to compute in does not exist, so the formulas have the precision of float64 themselves. Each function has the
+signature of its ONNX operator; the table is that of ONNX Runtime 1.31 (``python -m benchmarks.kernel_probe``).
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ def _number(op: Op, number: float) -> ir.Value:
 
 
 def _odd(op: Op, x: ir.Value, of_size: ir.Value) -> ir.Value:
-    """An odd function from its values at |x|."""
+    """An odd function of x, from its value at |x|."""
     return op.Where(op.Less(x, _number(op, 0.0)), op.Neg(of_size), of_size)
 
 
-# Cephes, atan.c: the arc tangent of numbers up to 0.66 in their squares.
+# Cephes, atan.c: a rational function of x^2 for |x| <= 0.66.
 _ATAN = (
     (
         -6.485021904942025371773e1,
@@ -80,7 +80,7 @@ def tan(op: Op, x: ir.Value) -> ir.Value:
 
 
 def sinh(op: Op, x: ir.Value) -> ir.Value:
-    """Sinh; of large numbers in two factors, because exp(|x|) overflows before its half does."""
+    """Sinh; for large numbers as a product, because exp(|x|) overflows before exp(|x|) / 2."""
     size = op.Abs(x)
     rest, half = exp_minus_one(op, size), op.Exp(op.Mul(size, _number(op, 0.5)))
     small = op.Mul(op.Add(rest, op.Div(rest, op.Add(rest, _number(op, 1.0)))), _number(op, 0.5))
@@ -89,13 +89,13 @@ def sinh(op: Op, x: ir.Value) -> ir.Value:
 
 
 def cosh(op: Op, x: ir.Value) -> ir.Value:
-    """Cosh, in two factors for the same reason."""
+    """Cosh, as a product for the same reason."""
     root = op.Exp(op.Mul(op.Abs(x), _number(op, 0.5)))
     half = _number(op, 0.5)
     return op.Add(op.Mul(op.Mul(root, half), root), op.Div(op.Div(half, root), root))
 
 
-# From here on x^2 + 1 is x^2.
+# From this number on x^2 + 1 is rounded to x^2.
 _HUGE = 1e9
 
 
@@ -213,4 +213,4 @@ FLOAT64_KERNELS: Mapping[str, Callable[..., ir.Value]] = MappingProxyType(
         "Tan": tan,
     }
 )
-"""Operator to the composition of it."""
+"""ONNX operator to its decomposition."""

@@ -18,7 +18,7 @@ __all__ = ["replace_missing_op"]
 def replace_missing_op(
     builder: Builder, op_type: str, inputs: Sequence[Any], attributes: Mapping[str, Any]
 ) -> ir.Value | None:
-    """Emit the polyfill or the float64 kernel of an operator, or return None where the operator itself will do.
+    """Emit the polyfill or the float64 kernel of an operator, or return None if it needs none.
 
     Raises:
         FormError: If the polyfill does not cover the call.

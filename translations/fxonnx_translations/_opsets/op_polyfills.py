@@ -1,6 +1,6 @@
-"""Operators written with older ones, for the opsets at which they do not exist yet.
+"""Polyfills: decompositions of operators for the opsets that do not have them yet.
 
-Each function has the signature of the ONNX operator it stands for and is written as translations are.
+Each function has the signature of its ONNX operator and emits with ``op``, as translations do.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def gelu(op: Op, x: ir.Value, approximate: str = "none") -> ir.Value:
         cubic = op.Mul(op.Mul(x, x), x)
         inner = op.Mul(op.Add(x, op.Mul(cubic, 0.044715)), 0.7978845608028654)
         return op.Mul(op.Mul(x, 0.5), op.Add(op.Tanh(inner), 1.0))
-    # This order of operations is the pattern ONNX Runtime fuses into its own Gelu.
+    # This order of operations is the pattern that ONNX Runtime fuses into Gelu.
     erf = op.Erf(op.Div(x, 1.4142135623730951))
     return op.Mul(op.Mul(x, op.Add(erf, 1.0)), 0.5)
 
@@ -48,8 +48,8 @@ def layer_normalization(
     rank = op.rank_of(x)
     axes = list(range(axis % rank, rank))
     centered = op.Sub(x, op.ReduceMean(x, axes, keepdims=1))
-    # With Pow, not Mul, this is the pattern ONNX Runtime fuses into its own LayerNormalization. It fuses the casts
-    # around it as well, and has no kernel for bfloat16.
+    # With Pow, not Mul, this is the pattern that ONNX Runtime fuses into LayerNormalization. It includes adjacent
+    # casts in the fusion, and has no kernel for bfloat16.
     square = op.Mul(centered, centered) if _was_bfloat16(x) else op.Pow(centered, 2.0)
     variance = op.ReduceMean(square, axes, keepdims=1)
     result = op.Div(centered, op.Sqrt(op.Add(variance, epsilon)))
@@ -64,7 +64,7 @@ def rms_normalization(
     """RMSNormalization (opset 23); computed in the type of ``x``."""
     rank = op.rank_of(x)
     axes = list(range(axis % rank, rank))
-    # With Pow and Div this is the pattern ONNX Runtime fuses into its own kernel, which is not as precise as DOUBLE.
+    # With Pow and Div ONNX Runtime fuses this into its own kernel, which lacks the precision of DOUBLE.
     square = op.Mul(x, x) if op.dtype_of(x) == ir.DataType.DOUBLE else op.Pow(x, 2.0)
     mean_square = op.ReduceMean(square, axes, keepdims=1)
     return op.Mul(op.Div(x, op.Sqrt(op.Add(mean_square, epsilon))), scale)
@@ -89,7 +89,7 @@ def group_normalization(
         ones, zeros = op.const([1.0] * num_groups, dtype), op.const([0.0] * num_groups, dtype)
         normalized = op.InstanceNormalization(grouped, ones, zeros, epsilon=epsilon)
     symbolic = [dim for dim in dims[1:] if not isinstance(dim, int)]
-    # One Shape is less than the sizes one by one.
+    # One Shape takes fewer nodes than the sizes one by one.
     result = op.shaped(op.Reshape(normalized, op.Shape(x)), dims) if len(symbolic) > 1 else op.reshape(normalized, dims)
     factors = op.numbers(scale)
     if factors is None or any(factor != 1 for factor in factors):
@@ -98,7 +98,7 @@ def group_normalization(
 
 
 def _per_channel(op: Op, parameter: ir.Value, rank: int) -> ir.Value:
-    """A parameter of as many elements as there are channels in the shape that broadcasts along axis 1."""
+    """Reshape a per-channel parameter so that it broadcasts along axis 1."""
     shape = [-1] + [1] * (rank - 2)
     stored = op.derived(parameter, "per_channel", lambda tensor: tensor.reshape(shape), force=True)
     return op.Reshape(parameter, shape) if stored is None else stored
@@ -139,13 +139,13 @@ def trilu(op: Op, x: ir.Value, k: Any = 0, upper: int = 1) -> ir.Value:
     return op.Where(keep, x, op.const(0, op.dtype_of(x)))
 
 
-def counted(op: Op, start: ir.Value | int, limit: ir.Value | int, delta: ir.Value | int) -> ir.Value:
-    """Range (opset 11), of integers that count up by one: the places of as many ones."""
+def integer_range(op: Op, start: ir.Value | int, limit: ir.Value | int, delta: ir.Value | int) -> ir.Value:
+    """Range (opset 11) of integers with step 1, as the NonZero positions of ones."""
     steps = [delta] if isinstance(delta, int) else op.numbers(delta)
     typed = [value for value in (start, limit) if isinstance(value, ir.Value)]
     dtype = op.dtype_of(typed[0]) if typed else ir.DataType.INT64
     if steps != [1] or dtype not in (ir.DataType.INT64, ir.DataType.INT32):
-        raise FormError("only a Range of integers by one can be written")
+        raise FormError("only a Range of integers with step 1 has a polyfill")
     is_from_zero = start == 0 or (isinstance(start, ir.Value) and op.is_zero(start))
     first, last = (op.operand(value, ir.DataType.INT64) for value in (start, limit))
     count = op.Reshape(last if is_from_zero else op.Sub(last, first), [1])
@@ -164,11 +164,11 @@ def constant_of_shape(op: Op, shape: ir.Value, value: ir.TensorProtocol | None =
 
 
 def expand(op: Op, x: ir.Value, shape: Any) -> ir.Value:
-    """Expand (opset 8), to sizes that are known."""
+    """Expand (opset 8) to static sizes."""
     wanted = shape if isinstance(shape, list) else op.numbers(shape)
     dims = op.dims(x)
     if wanted is None or not all(isinstance(dim, int) for dim in dims):
-        raise FormError("only an Expand to static sizes can be written")
+        raise FormError("only an Expand to static sizes has a polyfill")
     rank = max(len(wanted), len(dims))
     own, target = ([1] * (rank - len(each)) + [int(dim) for dim in each] for each in (dims, wanted))
     repeats = [size if dim == 1 else 1 for dim, size in zip(own, target, strict=True)]
@@ -176,13 +176,13 @@ def expand(op: Op, x: ir.Value, shape: Any) -> ir.Value:
 
 
 def is_nan(op: Op, x: ir.Value) -> ir.Value:
-    """IsNaN (opset 9): every number is above 0 or below 1."""
+    """IsNaN (opset 9): neither greater than 0 nor less than 1."""
     zero, one = op.const(0, op.dtype_of(x)), op.const(1, op.dtype_of(x))
     return op.Not(op.Or(op.Greater(x, zero), op.Less(x, one)))
 
 
 def is_inf(op: Op, x: ir.Value, detect_negative: int = 1, detect_positive: int = 1) -> ir.Value:
-    """IsInf (opset 10): beyond the largest number."""
+    """IsInf (opset 10): greater than the largest finite number, or less than the smallest."""
     dtype = op.dtype_of(x)
     largest = float(torch.finfo(to_torch_dtype(dtype)).max)
     found = []
@@ -201,11 +201,11 @@ def sign(op: Op, x: ir.Value) -> ir.Value:
 
 
 POLYFILLS: Mapping[str, tuple[int, Callable[..., ir.Value]]] = {
-    # operator: (opset from which it is emitted as such, the composition before)
+    # operator: (opset from which it is emitted, decomposition for the opsets before)
     "Gelu": (20, gelu),
     "LayerNormalization": (17, layer_normalization),
     "RMSNormalization": (23, rms_normalization),
-    # Opset 18 has a GroupNormalization with one scale per group, which torch's has no use for.
+    # GroupNormalization of opset 18 has one scale per group, torch's has one per channel.
     "GroupNormalization": (21, group_normalization),
     "HardSwish": (14, hard_swish),
     "Mish": (18, mish),
@@ -213,7 +213,7 @@ POLYFILLS: Mapping[str, tuple[int, Callable[..., ir.Value]]] = {
     "GreaterOrEqual": (12, greater_or_equal),
     "Celu": (12, celu),
     "Trilu": (14, trilu),
-    "Range": (11, counted),
+    "Range": (11, integer_range),
     "IsInf": (10, is_inf),
     "IsNaN": (9, is_nan),
     "Sign": (9, sign),

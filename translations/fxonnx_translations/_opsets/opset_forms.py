@@ -1,6 +1,6 @@
-"""Differences of form between opsets: translations are written in the newest form, this table rewrites the call.
+"""Opset forms: rewrite an operator call from the newest form to that of an older opset (axes as an attribute ...).
 
-An operator that does not exist at an opset is another matter: see ``compositions``.
+Operators that an opset does not have at all are in ``op_polyfills``.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ __all__ = ["OPSET_FORMS", "FormError", "OpsetForm", "check_form"]
 
 
 class FormError(ValueError):
-    """The call can not be written in the older form."""
+    """The older form of the operator cannot express the call."""
 
 
 OpsetForm = Callable[[BuilderProtocol, str, list[Any], dict[str, Any]], ir.Value | None]
-"""Changes inputs and attributes in place, or emits something else and returns its value."""
+"""Changes inputs and attributes in place, or emits a replacement and returns its value."""
 
 
-def _ints(value: Any, what: str) -> list[int]:
+def _ints(value: Any, name: str) -> list[int]:
     if isinstance(value, (list, tuple)):
         return [int(item) for item in value]
     numbers = ints_of(value) if isinstance(value, ir.Value) else None
     if numbers is not None:
         return numbers
-    raise FormError(f"{what} must be known at export time before it became an input")
+    raise FormError(f"{name} is an attribute and must be a constant")
 
 
 def _input_to_attribute(name: str, index: int = 1) -> OpsetForm:
@@ -47,8 +47,8 @@ def _input_to_attribute(name: str, index: int = 1) -> OpsetForm:
     return form
 
 
-def _axes_from_the_front(builder: BuilderProtocol, op_type: str, inputs: list[Any], attributes: dict[str, Any]) -> None:
-    """ONNX Runtime does not reduce along negative axes of an empty tensor: it returns one of the input's shape."""
+def _nonnegative_axes(builder: BuilderProtocol, op_type: str, inputs: list[Any], attributes: dict[str, Any]) -> None:
+    """Make axes nonnegative: ONNX Runtime reduces empty tensors wrongly along negative axes (returns the input's shape)."""
     axes = inputs[1] if len(inputs) > 1 else None
     numbers = ints_of(axes) if isinstance(axes, ir.Value) else axes
     if numbers is None or min(numbers, default=0) >= 0:
@@ -75,7 +75,7 @@ def _split(builder: BuilderProtocol, op_type: str, inputs: list[Any], attributes
 def _softmax_of_last_axis(
     builder: BuilderProtocol, op_type: str, inputs: list[Any], attributes: dict[str, Any]
 ) -> ir.Value | None:
-    """Before opset 13 Softmax flattened everything from ``axis`` on, which is the same only for the last axis."""
+    """Before opset 13 Softmax normalizes over all axes from ``axis`` on, which agrees only for the last axis."""
     rank = len(builder.dims(inputs[0]))
     axis = attributes.get("axis", -1) % max(rank, 1)
     attributes["axis"] = rank - 1
@@ -90,7 +90,7 @@ def _softmax_of_last_axis(
 def _clip_of_integers(
     builder: BuilderProtocol, op_type: str, inputs: list[Any], attributes: dict[str, Any]
 ) -> ir.Value | None:
-    """Before opset 12 Clip takes floats only."""
+    """Before opset 12 Clip accepts floats only."""
     value, low, high = (*inputs, None, None)[:3]
     if value.dtype.is_floating_point():
         return None
@@ -99,10 +99,10 @@ def _clip_of_integers(
     return value if high is None else builder.value_of("Min", value, high)
 
 
-def _extremum_of_integers(
+def _max_min_of_integers(
     builder: BuilderProtocol, op_type: str, inputs: list[Any], attributes: dict[str, Any]
 ) -> ir.Value | None:
-    """Before opset 12 Max and Min take floats only."""
+    """Before opset 12 Max and Min accept floats only."""
     typed = [value for value in inputs if isinstance(value, ir.Value)]
     if not typed or typed[0].dtype is None or typed[0].dtype.is_floating_point():
         return None
@@ -117,14 +117,14 @@ def _extremum_of_integers(
 
 
 def _empty_for_absent(builder: BuilderProtocol, op_type: str, inputs: list[Any], attributes: dict[str, Any]) -> None:
-    """Before opset 13 the optional inputs of Resize were empty tensors instead."""
+    """Before opset 13 absent inputs of Resize are passed as empty tensors."""
     inputs[1:3] = [builder.constant([], ir.DataType.FLOAT) if value is None else value for value in inputs[1:3]]
 
 
 def _clip_attributes(
     builder: BuilderProtocol, op_type: str, inputs: list[Any], attributes: dict[str, Any]
 ) -> ir.Value | None:
-    """Before opset 11 the bounds of Clip were attributes, which have to be known; those of Max and Min need not be."""
+    """Before opset 11 the limits of Clip are attributes; limits that are not constant become Max and Min."""
     value, *bounds = inputs
     numbers = [_number(bound) for bound in bounds]
     if any(number is None and bound is not None for number, bound in zip(numbers, bounds, strict=True)):
@@ -137,7 +137,7 @@ def _clip_attributes(
 
 
 def _number(value: Any) -> float | None:
-    """A scalar that is known, or None."""
+    """Return the number of a constant scalar, or None."""
     if isinstance(value, ir.Value):
         array = array_of(value)
         return float(array.item()) if array is not None and array.size == 1 else None
@@ -145,26 +145,26 @@ def _number(value: Any) -> float | None:
 
 
 def _pad(builder: BuilderProtocol, op_type: str, inputs: list[Any], attributes: dict[str, Any]) -> None:
-    """Before opset 11 everything about a padding was an attribute."""
+    """Before opset 11 the pads and the value of Pad are attributes."""
     pads, fill, axes = (*inputs[1:], None, None, None)[:3]
     if axes is not None:
-        raise FormError("axes of Pad")
+        raise FormError("Pad has no axes")
     del inputs[1:]
     attributes["pads"] = _ints(pads, "pads of Pad")
     if fill is not None:
         number = _number(fill)
         if number is None:
-            raise FormError("the value of Pad must be known at export time before it became an input")
+            raise FormError("value of Pad is an attribute and must be a constant")
         attributes["value"] = number
 
 
 def _slice(builder: BuilderProtocol, op_type: str, inputs: list[Any], attributes: dict[str, Any]) -> ir.Value | None:
-    """Before opset 10 everything about a slice was an attribute, and there were no steps."""
+    """Before opset 10 starts, ends and axes of Slice are attributes, and steps do not exist."""
     starts, ends, axes, steps = (*inputs[1:], None, None)[:4]
     if steps is not None and set(_ints(steps, "steps of Slice")) != {1}:
         raise FormError("Slice has no steps")
     if isinstance(ends, ir.Value) and ints_of(ends) is None:
-        return _gathered_slice(builder, inputs[0], starts, ends, [0] if axes is None else axes)
+        return _slice_as_gather(builder, inputs[0], starts, ends, [0] if axes is None else axes)
     del inputs[1:]
     attributes["starts"], attributes["ends"] = _ints(starts, "starts of Slice"), _ints(ends, "ends of Slice")
     if axes is not None:
@@ -173,12 +173,12 @@ def _slice(builder: BuilderProtocol, op_type: str, inputs: list[Any], attributes
     return None
 
 
-def _gathered_slice(builder: BuilderProtocol, value: ir.Value, starts: Any, end: ir.Value, axes: Any) -> ir.Value:
-    """A slice along one axis up to a size that is known at run time only."""
+def _slice_as_gather(builder: BuilderProtocol, value: ir.Value, starts: Any, end: ir.Value, axes: Any) -> ir.Value:
+    """Gather the elements of a slice along one axis, up to a size that is computed at run time."""
     (start, *others), (axis, *_) = _ints(starts, "starts of Slice"), _ints(axes, "axes of Slice")
     limit = builder.size_expr(end)
     if others or start < 0 or limit is None or not limit.is_nonnegative:
-        raise FormError("ends of Slice must be known at export time before it became an input, or one size")
+        raise FormError("ends of Slice is an attribute and must be a constant, or one size")
     dims = builder.dims(value)
     size = dims[axis]
     held = builder.size(size)
@@ -194,34 +194,34 @@ def _gathered_slice(builder: BuilderProtocol, value: ir.Value, starts: Any, end:
 
 
 def _resize(builder: BuilderProtocol, op_type: str, inputs: list[Any], attributes: dict[str, Any]) -> ir.Value | None:
-    """Before opset 11 Resize took scales only, and positions from the upper left corner; before 10 it was Upsample."""
+    """Before opset 11 Resize has scales only, and asymmetric coordinates; before opset 10 it is Upsample."""
     value, _roi, scales, sizes = (*inputs, None, None, None)[:4]
     factors = None if scales is None else array_of(scales)
     dims = builder.dims(value)
     wanted = None if sizes is None else ints_of(sizes)
     if factors is None and wanted is not None and all(isinstance(dim, int) and dim for dim in dims):
         factors = np.array(wanted, np.float32) / np.array(dims, np.float32)
-        # Shape inference and ONNX Runtime multiply in float or in double.
+        # The size must be right in float and in double: shape inference and ONNX Runtime differ in the precision.
         made = [
             {int(dim * factor), int(np.float32(dim) * factor)}
             for dim, factor in zip(dims, factors.tolist(), strict=True)
         ]
         if any(sizes != {size} for sizes, size in zip(made, wanted, strict=True)):
-            raise FormError("no scale makes this size of Resize")
+            raise FormError("Resize has no scale for this size")
     if factors is None:
         raise FormError("Resize has no sizes")
     mode = attributes.get("mode", "nearest")
     plain = attributes.get("coordinate_transformation_mode"), attributes.get("nearest_mode")
-    # Where the image becomes smaller, ONNX Runtime rounds in another direction.
+    # For smaller images ONNX Runtime rounds differently.
     if mode != "nearest" or plain != ("asymmetric", "floor") or factors.min() < 1:
-        raise FormError("Resize knows nearest neighbors of larger images only")
+        raise FormError("Resize supports nearest neighbors of larger images only")
     if builder.opset_version < 9:
         return builder.value_of("Upsample", value, mode=mode, scales=[float(factor) for factor in factors])
     constant = builder.constant([float(factor) for factor in factors], ir.DataType.FLOAT)
     return builder.value_of("Upsample" if builder.opset_version < 10 else "Resize", value, constant, mode=mode)
 
 
-def _old_resize(
+def _resize_before_11(
     builder: BuilderProtocol, op_type: str, inputs: list[Any], attributes: dict[str, Any]
 ) -> ir.Value | None:
     is_old = len(inputs) == 2 and attributes.keys() <= {"mode"}
@@ -229,7 +229,7 @@ def _old_resize(
 
 
 def _gemm(builder: BuilderProtocol, op_type: str, inputs: list[Any], attributes: dict[str, Any]) -> None:
-    """Before opset 11 Gemm always adds something."""
+    """Before opset 11 the third input of Gemm is required."""
     if len(inputs) < 3 or inputs[2] is None:
         inputs[2:] = [builder.constant([0.0], inputs[0].dtype)]
 
@@ -237,7 +237,7 @@ def _gemm(builder: BuilderProtocol, op_type: str, inputs: list[Any], attributes:
 def _equality_of_floats(
     builder: BuilderProtocol, op_type: str, inputs: list[Any], attributes: dict[str, Any]
 ) -> ir.Value | None:
-    """Before opset 11 Equal takes no floats: equal is what is neither less nor greater, nor not a number."""
+    """Before opset 11 Equal does not accept floats: equal means neither less nor greater nor NaN."""
     typed = [value for value in inputs if isinstance(value, ir.Value)]
     if not typed or typed[0].dtype is None or not typed[0].dtype.is_floating_point():
         return None
@@ -250,13 +250,13 @@ def _equality_of_floats(
 def _comparison_of_integers(
     builder: BuilderProtocol, op_type: str, inputs: list[Any], attributes: dict[str, Any]
 ) -> ir.Value | None:
-    """Before opset 9 Less and Greater take floats only, of which DOUBLE has all 32-bit integers."""
+    """Before opset 9 Less and Greater accept floats only; DOUBLE represents all 32-bit integers."""
     typed = [value for value in inputs if isinstance(value, ir.Value)]
     dtype = typed[0].dtype if typed else None
     if dtype is None or dtype.is_floating_point():
         return None
     if dtype.bitwidth > 32:
-        raise FormError(f"{op_type} of {dtype.name}")
+        raise FormError(f"{op_type} does not accept {dtype.name}")
     wide = [
         builder.value_of("Cast", value, to=ir.DataType.DOUBLE) if isinstance(value, ir.Value) else float(value)
         for value in inputs
@@ -265,7 +265,7 @@ def _comparison_of_integers(
 
 
 def _no_broadcasting(builder: BuilderProtocol, op_type: str, inputs: list[Any], attributes: dict[str, Any]) -> None:
-    """Before opset 8 the inputs of Max, Min, Sum and Mean had one shape."""
+    """Before opset 8 Max, Min, Sum and Mean do not broadcast."""
     shapes = {builder.dims(value) if isinstance(value, ir.Value) else () for value in inputs}
     if len(shapes) > 1:
         raise FormError(f"{op_type} does not broadcast")
@@ -276,20 +276,22 @@ def _top_k(builder: BuilderProtocol, op_type: str, inputs: list[Any], attributes
         (attributes["k"],) = _ints(inputs.pop(), "k of TopK")
 
 
-def _plain_window(builder: BuilderProtocol, op_type: str, inputs: list[Any], attributes: dict[str, Any]) -> None:
-    """Before opset 10 the windows of a pool had no dilations."""
+def _without_dilations(builder: BuilderProtocol, op_type: str, inputs: list[Any], attributes: dict[str, Any]) -> None:
+    """Pools without dilations: drop the attribute if all dilations are 1."""
     if set(attributes.get("dilations", ())) <= {1}:
         attributes.pop("dilations", None)
 
 
-def _maximum_of_floats(builder: BuilderProtocol, op_type: str, inputs: list[Any], attributes: dict[str, Any]) -> None:
-    """Before opset 8 ONNX Runtime has a kernel of MaxPool for FLOAT only."""
+def _max_pool_of_floats(builder: BuilderProtocol, op_type: str, inputs: list[Any], attributes: dict[str, Any]) -> None:
+    """Before opset 8 ONNX Runtime's only MaxPool kernel is that for FLOAT."""
     if inputs[0].dtype != ir.DataType.FLOAT:
         raise FormError(f"ONNX Runtime has no kernel of {op_type} for {inputs[0].dtype.name}")
 
 
-def _padded_ceiling(builder: BuilderProtocol, op_type: str, inputs: list[Any], attributes: dict[str, Any]) -> None:
-    """Before opset 10 the last window of a pool had to be whole: of maxima it is after some padding."""
+def _ceil_mode_as_padding(
+    builder: BuilderProtocol, op_type: str, inputs: list[Any], attributes: dict[str, Any]
+) -> None:
+    """Before opset 10 pools have no ceil_mode: MaxPool gets padding that completes the last window."""
     if not attributes.get("ceil_mode") or "dilations" in attributes:
         return
     sizes = builder.dims(inputs[0])[2:]
@@ -301,7 +303,7 @@ def _padded_ceiling(builder: BuilderProtocol, op_type: str, inputs: list[Any], a
         padded, stride = size + pads[axis] + pads[axis + rank], strides[axis]
         count = -((kernel[axis] - padded) // stride) + 1
         if (count - 1) * stride >= size + pads[axis]:
-            # torch has no window that begins in the padding at the end.
+            # torch drops a window that begins in the padding at the end.
             count -= 1
         pads[axis + rank] += max(0, (count - 1) * stride + kernel[axis] - padded)
         if (
@@ -314,23 +316,23 @@ def _padded_ceiling(builder: BuilderProtocol, op_type: str, inputs: list[Any], a
 
 
 def _scatter(builder: BuilderProtocol, op_type: str, inputs: list[Any], attributes: dict[str, Any]) -> ir.Value:
-    """ScatterElements was called Scatter before opset 11."""
+    """Before opset 11 ScatterElements is called Scatter."""
     if attributes.pop("reduction", "none") != "none":
-        raise FormError("Scatter reduces nothing")
+        raise FormError("Scatter has no reduction")
     return builder.value_of("Scatter", *inputs, **attributes)
 
 
 def _depth_to_space(
     builder: BuilderProtocol, op_type: str, inputs: list[Any], attributes: dict[str, Any]
 ) -> ir.Value | None:
-    """Before opset 11 the blocks were before the channels always."""
+    """Before opset 11 DepthToSpace has the mode DCR only."""
     if attributes.pop("mode", "DCR") == "DCR":
         return None
     block = int(attributes["blocksize"])
     _, channels, height, width = builder.dims(inputs[0])
     sizes = [channels, height, width]
     if not all(isinstance(size, int) for size in sizes):
-        raise FormError("DepthToSpace of channels before blocks needs static channels, height and width")
+        raise FormError("DepthToSpace in mode CRD needs static channels, height and width")
     parts = int(channels) // block**2
     split = builder.value_of("Reshape", inputs[0], [0, parts, block, block, height, width])
     moved = builder.value_of("Transpose", split, perm=[0, 1, 4, 2, 5, 3])
@@ -345,10 +347,10 @@ def check_form(
     attributes: dict[str, Any],
     outputs: int,
 ) -> None:
-    """Leaves out attributes that an operator does not have yet where they say nothing, and counts axes from the first.
+    """Check a call against the opset's schema: drop unknown attributes with their default, make axes nonnegative.
 
     Raises:
-        FormError: If an attribute says something, or there are more inputs or outputs than the operator has yet.
+        FormError: If an unknown attribute has another value, or there are too many inputs or outputs.
     """
     for name in [name for name in attributes if name not in schema.attributes]:
         default = default_of(op_type, name)
@@ -360,13 +362,13 @@ def check_form(
     if outputs > len(schema.outputs) and schema.outputs and not schema.least_outputs > len(schema.outputs):
         raise FormError(f"{op_type} has {len(schema.outputs)} outputs")
     if builder.opset_version < 11 and inputs and isinstance(inputs[0], ir.Value):
-        _count_from_the_first(builder, op_type, inputs, attributes)
+        _make_axes_nonnegative(builder, op_type, inputs, attributes)
 
 
-def _count_from_the_first(
+def _make_axes_nonnegative(
     builder: BuilderProtocol, op_type: str, inputs: list[Any], attributes: dict[str, Any]
 ) -> None:
-    """Before opset 11 axes were not counted from the last."""
+    """Before opset 11 axes must not be negative."""
     axis, axes = attributes.get("axis"), attributes.get("axes")
     if isinstance(axis, int) and axis < 0:
         attributes["axis"] = axis + len(builder.dims(inputs[0])) + (op_type == "OneHot")
@@ -378,10 +380,10 @@ def _count_from_the_first(
 _ALWAYS = 2**31
 
 OPSET_FORMS: Mapping[str, tuple[tuple[int, OpsetForm], ...]] = {
-    # operator: (opset from which the newest form holds, rewrite for the opsets before it)
-    "ReduceSum": ((_ALWAYS, _axes_from_the_front), (13, _input_to_attribute("axes"))),
+    # operator: (opset that introduced the newer form, rewrite for the opsets before)
+    "ReduceSum": ((_ALWAYS, _nonnegative_axes), (13, _input_to_attribute("axes"))),
     **{
-        name: ((_ALWAYS, _axes_from_the_front), (18, _input_to_attribute("axes")))
+        name: ((_ALWAYS, _nonnegative_axes), (18, _input_to_attribute("axes")))
         for name in (
             "ReduceMean",
             "ReduceMax",
@@ -400,8 +402,8 @@ OPSET_FORMS: Mapping[str, tuple[tuple[int, OpsetForm], ...]] = {
     "Softmax": ((13, _softmax_of_last_axis),),
     "LogSoftmax": ((13, _softmax_of_last_axis),),
     "Clip": ((12, _clip_of_integers), (11, _clip_attributes)),
-    "Max": ((12, _extremum_of_integers), (8, _no_broadcasting)),
-    "Min": ((12, _extremum_of_integers), (8, _no_broadcasting)),
+    "Max": ((12, _max_min_of_integers), (8, _no_broadcasting)),
+    "Min": ((12, _max_min_of_integers), (8, _no_broadcasting)),
     "Sum": ((8, _no_broadcasting),),
     "Mean": ((8, _no_broadcasting),),
     "Reshape": ((14, _drop("allowzero")),),
@@ -409,11 +411,11 @@ OPSET_FORMS: Mapping[str, tuple[tuple[int, OpsetForm], ...]] = {
     "Cast": ((19, _drop("saturate")),),
     "Resize": (
         (18, _drop("antialias", "axes", "keep_aspect_ratio_policy")),
-        (11, _old_resize),
+        (11, _resize_before_11),
         (13, _empty_for_absent),
     ),
-    "AveragePool": ((19, _plain_window),),
-    "MaxPool": ((10, _plain_window), (10, _padded_ceiling), (8, _maximum_of_floats)),
+    "AveragePool": ((19, _without_dilations),),
+    "MaxPool": ((10, _without_dilations), (10, _ceil_mode_as_padding), (8, _max_pool_of_floats)),
     "Pad": ((11, _pad),),
     "Slice": ((10, _slice),),
     "TopK": ((10, _top_k),),

@@ -1,10 +1,10 @@
-"""Element types that an operator does not take, and the wider type it is computed in instead.
+"""Missing kernels: element types that an operator is computed in a wider type for.
 
-Two reasons: the ONNX schema of the target opset does not allow the type, or ONNX Runtime's CPU execution provider has no
-kernel for it (``python -m benchmarks.kernel_probe`` prints what the installed version has; the table is that of 1.31).
-Integers become wider integers and bfloat16 becomes float32: the same result after the cast back, or one rounded once.
-float16 is left to ONNX Runtime, which inserts such casts itself where it has to, so that a GPU runs float16; float64 has
-no wider type (``doubles.py`` has formulas for many operators).
+The ONNX schema of the target opset does not allow the type, or ONNX Runtime's CPU execution provider has no kernel for it
+(table of version 1.31; ``python -m benchmarks.kernel_probe`` prints that of the installed one). Integers become wider
+integers and bfloat16 becomes float32: after the cast back the result is the same, or rounded once. float16 is left to
+ONNX Runtime, which inserts such casts where necessary, so that a GPU computes in float16. float64 has no wider type:
+``float64_kernels`` decomposes many operators.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def _table() -> dict[str, frozenset[ir.DataType]]:
 
 
 MISSING_KERNELS: Mapping[str, frozenset[ir.DataType]] = MappingProxyType(_table())
-"""Operator to the types for which there is no kernel, at no opset that allows them."""
+"""Operator to the element types that have a kernel at none of the opsets that allow them."""
 
 _WIDER: Mapping[ir.DataType, tuple[ir.DataType, ...]] = MappingProxyType(
     {
@@ -111,38 +111,38 @@ _WIDER: Mapping[ir.DataType, tuple[ir.DataType, ...]] = MappingProxyType(
         _BOOL: (_UINT8, _INT32, _INT64),
     }
 )
-# What these do with the bits of an unsigned number they do with those of a signed one; the others order the numbers.
+# Their results have the same bits for signed and unsigned integers; other operators depend on the order of the numbers.
 _BITWISE = frozenset({"CumSum", "NonZero", "ReduceProd", "ReduceSum", "ReduceSumSquare", "Trilu", "Where"})
 
 TYPES_WITHOUT_SOME_KERNELS = frozenset({*_WIDER, _DOUBLE, _UINT64})
-"""The types that some operator has no kernel for: values of the others need not be looked at."""
+"""The element types that some operator has no kernel for: only their values need a lookup."""
 
 
 class NoKernelError(Exception):
-    """There is neither a kernel nor a type to compute in instead."""
+    """An operator has no kernel for an element type, nor for a wider one."""
 
 
 def wider_type(op_type: str, dtype: ir.DataType, variable: str, schema: OpSchemaInfo) -> ir.DataType | None:
-    """The type to compute in when an operator does not take ``dtype``.
+    """Return the wider type to compute in if an operator does not accept ``dtype``.
 
     Args:
-        op_type: The operator, of ONNX's own domain.
+        op_type: The operator, of the default domain.
         dtype: Type of an input.
         variable: The type variable that the input binds.
         schema: The operator's schema.
 
     Returns:
-        None when the operator takes the type, or when its schema takes none that could stand for it.
+        None if the operator accepts the type, or if its schema allows no wider one.
 
     Raises:
-        NoKernelError: When the schema allows the type, but there is no kernel for it.
+        NoKernelError: If the schema allows the type, but neither it nor a wider one has a kernel.
     """
     if op_type == "Cast":
         return None
     allowed = schema.allowed.get(variable)
     missing = MISSING_KERNELS.get(op_type, frozenset())
     in_schema = allowed is None or dtype in allowed
-    # A concrete type, such as that of a condition, is no choice.
+    # A concrete type, such as that of a condition, cannot be replaced.
     if in_schema and (dtype not in missing or allowed is None or len(allowed) == 1):
         return None
     for wider in _candidates(op_type, dtype):
