@@ -66,7 +66,7 @@ def test_agreement(expected: Any, actual: torch.Tensor) -> None:
         (
             torch.tensor([INF]),
             torch.tensor([-INF]),
-            "1 of 1 elements are infinite on one side only, or of another sign",
+            "1 of 1 elements are infinite on one side only or differ in sign",
         ),
         (torch.tensor([INF]), torch.tensor([3e38]), "infinite on one side only"),
         (torch.tensor([3e38]), torch.tensor([INF]), "infinite on one side only"),
@@ -86,7 +86,7 @@ def test_agreement(expected: Any, actual: torch.Tensor) -> None:
         (3, torch.tensor(3.0), "dtype torch.float32 instead of torch.int64"),
         (True, torch.tensor(1), "dtype torch.int64 instead of torch.bool"),
         (2.5, torch.tensor(2), "dtype torch.int64 instead of torch.float32"),
-        ("text", torch.tensor(2), "eager torch returns no tensor"),
+        ("text", torch.tensor(2), "eager torch does not return a tensor"),
         (torch.tensor([-1e9, 1.0]), torch.tensor([-1e9, 1.001]), "1 of 2 elements differ by more than"),
         (torch.tensor([torch.finfo().min, 1.0]), torch.tensor([torch.finfo().min, 2.0]), "1 of 2 elements differ"),
     ],
@@ -269,7 +269,7 @@ def test_given_sizes() -> None:
 
 WRONG_SIZES = [
     ([{"s": 4}], r"sizes: the model was exported for s >= 9, got s = 4\n  at: .*test_verify\.py:\d+ in two_ways: if x\.shape"),
-    ([{"q": 4}], r"sizes: there is no dim 'q'\nhint: the dynamic dims are: s"),
+    ([{"q": 4}], r"sizes: unknown dim 'q'\nhint: the dynamic dims are: s"),
     ([{"s": 4.5}], r"sizes: the size of 's' is 4.5\nhint: pass ints"),
     ([{"s": -1}], "sizes: the size of 's' is -1"),
     ("all", "sizes: expected 'auto' or a list of dicts, got 'all'\nhint: for example"),
@@ -308,8 +308,8 @@ def test_sizes_where_eager_torch_fails() -> None:
     program.capture.source.function = fails
     rows = program.verify(sizes="auto")
     assert [row.status for row in rows] == ["ok", "skipped", "ok", "ok"]
-    assert rows[1].message == "eager torch fails: ValueError: not for one"
-    with pytest.raises(ArgumentError, match=r"sizes: eager torch fails: ValueError: not for one\n  at sizes: n = 1"):
+    assert rows[1].message == "eager torch failed: ValueError: not for one"
+    with pytest.raises(ArgumentError, match=r"sizes: eager torch failed: ValueError: not for one\n  at sizes: n = 1"):
         program.verify(sizes=[{"n": 1}])
 
 

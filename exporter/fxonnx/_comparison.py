@@ -16,12 +16,12 @@ __all__ = ["TOLERANCES", "Row", "compare", "rows_table"]
 
 TOLERANCES: Mapping[torch.dtype, float] = MappingProxyType(
     {
-        # Both the relative tolerance and, times the scale of the output, the absolute one.
+        # The relative tolerance, and, times the scale of the output, the absolute one.
         torch.float64: 1e-8,
         torch.float32: 1e-4,
         torch.float16: 1e-2,
         torch.bfloat16: 4e-2,
-        # Float8 has 3 or 2 bits of mantissa: two steps.
+        # Two steps: float8 has 3 or 2 mantissa bits.
         torch.float8_e4m3fn: 0.25,
         torch.float8_e4m3fnuz: 0.25,
         torch.float8_e5m2: 0.5,
@@ -32,18 +32,18 @@ TOLERANCES: Mapping[torch.dtype, float] = MappingProxyType(
 
 @dataclass(frozen=True)
 class Row:
-    """The comparison of one output.
+    """The comparison of one graph output.
 
     Attributes:
         name: Name of the graph output.
         index: Its position among the graph outputs.
-        status: Whether it agrees; "skipped" is for a whole size at which eager torch itself fails.
-        dtype: What eager torch returns, complex numbers as real pairs.
-        shape: The shape of that.
-        max_abs: Largest absolute difference of finite elements; None if nothing could be subtracted.
-        max_rel: Largest difference relative to eager torch's value, likewise.
-        message: What disagrees, or "".
-        sizes: Name and size of each dynamic dim, if several sizes were tried.
+        status: The outcome; "skipped" stands for all outputs at sizes at which eager torch itself fails.
+        dtype: Dtype of eager torch's output; complex outputs are compared as pairs of real numbers.
+        shape: Shape of eager torch's output.
+        max_abs: Largest absolute difference of finite elements; None if dtypes or shapes differ.
+        max_rel: Largest difference relative to eager torch's value; None if dtypes or shapes differ.
+        message: Description of the mismatch, or "".
+        sizes: Name and size of each dynamic dim, if several sizes were verified.
     """
 
     name: str
@@ -65,17 +65,17 @@ def compare(
     rtol: float | None = None,
     atol: float | None = None,
 ) -> list[Row]:
-    """Compares two lists of outputs; see ``verify``.
+    """Compare the outputs of ONNX Runtime with those of eager torch; see ``fxonnx.verify``.
 
     Args:
-        names: Names of the outputs.
-        expected: What eager torch returned: tensors or Python numbers.
-        actual: What ONNX Runtime returned.
+        names: Names of the graph outputs.
+        expected: Outputs of eager torch: tensors or Python numbers.
+        actual: Outputs of ONNX Runtime.
         rtol: Relative tolerance.
         atol: Absolute tolerance.
 
     Raises:
-        VerificationError: If the numbers of outputs differ.
+        VerificationError: If the number of outputs differs.
     """
     if not len(names) == len(expected) == len(actual):
         raise VerificationError(
@@ -91,7 +91,7 @@ def compare(
 def _row(index: int, name: str, value: Any, actual: torch.Tensor, rtol: float | None, atol: float | None) -> Row:
     expected = _as_tensor(value, actual)
     if expected is None:
-        return Row(name, index, "mismatch", type(value).__name__, (), message="eager torch returns no tensor")
+        return Row(name, index, "mismatch", type(value).__name__, (), message="eager torch does not return a tensor")
     dtype, shape = str(expected.dtype).removeprefix("torch."), tuple(expected.shape)
     if actual.dtype != expected.dtype:
         return Row(name, index, "mismatch", dtype, shape, message=f"dtype {actual.dtype} instead of {expected.dtype}")
@@ -108,7 +108,7 @@ def _as_tensor(value: Any, actual: torch.Tensor) -> torch.Tensor | None:
         tensor = value.detach().cpu().resolve_conj().resolve_neg()
         return torch.view_as_real(tensor) if tensor.is_complex() else tensor
     if isinstance(value, float):
-        # A Python float has no width of its own.
+        # Python floats have no dtype.
         return torch.tensor(value, dtype=actual.dtype if actual.is_floating_point() else torch.float32)
     return torch.tensor(value) if isinstance(value, (bool, int)) else None
 
@@ -116,9 +116,9 @@ def _as_tensor(value: Any, actual: torch.Tensor) -> torch.Tensor | None:
 def _differences(
     expected: torch.Tensor, actual: torch.Tensor, rtol: float | None, atol: float | None
 ) -> tuple[float | None, float | None, str]:
-    """Largest absolute and relative difference, and what is wrong, or ""."""
+    """Return the largest absolute and relative difference, and a description of the mismatch or ""."""
     if not expected.is_floating_point():
-        # Integers are compared as they are; float64 is for the report only.
+        # Integers are compared exactly; float64 is only for the reported differences.
         wrong = expected != actual
         max_abs, max_rel = _largest(expected.double(), actual.double(), wrong)
         return max_abs, max_rel, _count(wrong, "elements differ")
@@ -130,10 +130,10 @@ def _differences(
     if nan.any():
         return max_abs, max_rel, _count(nan, "elements are NaN on one side only")
     if infinite.any():
-        return max_abs, max_rel, _count(infinite, "elements are infinite on one side only, or of another sign")
+        return max_abs, max_rel, _count(infinite, "elements are infinite on one side only or differ in sign")
     relative = TOLERANCES.get(expected.dtype, TOLERANCES[torch.float32]) if rtol is None else rtol
     if atol is None:
-        # Masks such as -1e9 are equal on both sides; counting them in would let anything pass beside them.
+        # Elements that are equal, such as masks of -1e9, must not raise the tolerance of the others.
         scale = theirs[differs].abs().max().item() if differs.any() else 0.0
         atol = TOLERANCES.get(expected.dtype, TOLERANCES[torch.float32]) * scale
     wrong = differs & ((theirs - ours).abs() > atol + relative * theirs.abs())
@@ -156,7 +156,7 @@ def _count(wrong: torch.Tensor, what: str) -> str:
 
 
 def rows_table(rows: Sequence[Row]) -> str:
-    """The rows as aligned plain text."""
+    """Format rows as an aligned plain-text table."""
     cells = [("output", "status", "dtype", "shape", "max abs", "max rel", "", "")]
     cells += [
         (

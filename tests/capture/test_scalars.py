@@ -136,7 +136,8 @@ def test_frozen_arguments_are_told_and_kept(caplog: pytest.LogCaptureFixture) ->
     expect(program, model, **call())
     assert len(program(x=R(4, 3))) == 2  # the others need not be given
     with pytest.raises(
-        ArgumentError, match=r"bias: 0.5 given, but the model was exported with 0.25 built in\nhint: .*dynamic_scalars"
+        ArgumentError,
+        match=r"bias: got 0.5, but the model was exported with the constant 0.25\nhint: .*dynamic_scalars",
     ):
         program(**call(bias=0.5))
 

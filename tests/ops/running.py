@@ -178,7 +178,7 @@ def _compare(
     try:
         found = program(*problem.copies())
     except RuntimeSessionError as error:
-        return _failed(problem, "load" if "can not load" in str(error) else "run", error)
+        return _failed(problem, "load" if "cannot load" in str(error) else "run", error)
     expected = [value for value in expected if value is not None]
     if len(found) != len(expected):
         return Outcome(problem.name, "count", f"{len(found)} results instead of {len(expected)}")

@@ -251,11 +251,11 @@ def _read(path: Path) -> Any:
         ("dtype.safetensors", "'a' has the unknown dtype F3"),
         ("index.json", "is not an index of safetensors files: it has no weight_map"),
         (3, "weights: expected paths of safetensors files or state_dicts, got a int"),
-        ({"table.weight": torch.zeros(2)}, r"weights: 'table\.weight' is torch\.float32 of shape \[2\], in the model"),
-        ({"tabel.weight": torch.zeros(2)}, r"there is nothing for .*\nhint: instead of .* there is 'tabel\.weight'"),
+        ({"table.weight": torch.zeros(2)}, r"weights: 'table\.weight' is torch\.float32 of shape \[2\], expected"),
+        ({"tabel.weight": torch.zeros(2)}, r"missing .*\nhint: similar to .*: 'tabel\.weight'"),
         (
             {},
-            r"weights: there is nothing for .*, \.\.\. \(\d+ of \d+ weights\), and the model was exported without values",
+            r"weights: missing .*, \.\.\. \(\d+ of \d+ weights\), and the model was exported without values",
         ),
     ],
 )
@@ -286,7 +286,7 @@ def test_another_shape_in_a_file(program: fxonnx.ONNXProgram, tmp_path: Path) ->
 
 def test_tied_weights_that_are_not_equal(program: fxonnx.ONNXProgram, model: nn.Module, tmp_path: Path) -> None:
     state = {**model.state_dict(), "positions": model.positions, "table.weight": model.table.weight + 1}
-    text = "weights: 'table.weight' and 'head.weight' are one tensor in the model, but are not equal here"
+    text = "weights: 'table.weight' and 'head.weight' are tied weights in the model, but have different values here"
     with pytest.raises(ArgumentError, match=text):
         program.save(tmp_path / "m.onnx", weights=state)
     save_file({"head.weight": model.head.weight.detach().clone()}, tmp_path / "c.safetensors")

@@ -100,10 +100,10 @@ def test_weights_that_do_not_fit() -> None:
         program.apply_weights({"zzz": torch.rand(3)})
     assert caught[0].filename == __file__
     wrong = {
-        r"'head.bias' is torch.float64 of shape \[6\], in the model torch.float32 of shape \[6\]\nhint: export": {"head.bias": state["head.bias"].double()},
-        r"'head.bias' is torch.float32 of shape \[5\], in": {"head.bias": torch.rand(5)},
+        r"'head.bias' is torch.float64 of shape \[6\], expected torch.float32 of shape \[6\]\nhint: re-export": {"head.bias": state["head.bias"].double()},
+        r"'head.bias' is torch.float32 of shape \[5\], expected": {"head.bias": torch.rand(5)},
         r"'head.bias' is a list, not a tensor": {"head.bias": [1.0]},
-        r"'table.weight' and 'head.weight' are one tensor in the model, but are not equal here": {
+        r"'table.weight' and 'head.weight' are tied weights in the model, but have different values here": {
             "table.weight": torch.zeros(6, 4), "head.weight": torch.ones(6, 4)
         },
     }  # fmt: skip
@@ -162,7 +162,7 @@ def test_outputs_as_the_model_returns_them(program: fxonnx.ONNXProgram) -> None:
     assert found["logits"] is outputs[0]
     assert found["nothing"] is None
     assert found["pooled"] == (outputs[1],)
-    with pytest.raises(ArgumentError, match="outputs: the model has 2 outputs, not 1"):
+    with pytest.raises(ArgumentError, match="outputs: the model has 2 outputs, got 1 values"):
         program.unflatten(outputs[:1])
 
 
@@ -214,9 +214,9 @@ def test_other_names_of_dims() -> None:
         program(torch.rand(2), torch.rand(1))
     wrong: list[tuple[Any, str]] = [
         ({3: "a"}, r"Invalid key type in rename_mapping: <class 'int'>\(3\). Expected str or ir.SymbolicDim."),
-        ({"n": ""}, "rename_mapping: expected a name, got ''"),
-        ({"n": "7"}, "rename_mapping: expected a name, got '7'"),
-        ({"n": "batch"}, "rename_mapping: 'batch' is the name of another dim already"),
+        ({"n": ""}, "rename_mapping: expected a dim name, got ''"),
+        ({"n": "7"}, "rename_mapping: expected a dim name, got '7'"),
+        ({"n": "batch"}, "rename_mapping: 'batch' is already the name of another dim"),
     ]
     for mapping, match in wrong:
         with pytest.raises(ArgumentError, match=match):

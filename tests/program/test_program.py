@@ -14,7 +14,7 @@ import torch
 
 from fxonnx import ArgumentError, ONNXProgram, RuntimeSessionError, SaveError
 from fxonnx._program import session
-from fxonnx._program.call_binding import bind
+from fxonnx._program.call_binding import bind_call
 from fxonnx_translations._builder.initializers import TorchTensor
 
 from .handmade import initializer, linear_model, program
@@ -64,7 +64,7 @@ def test_arguments_are_bound_by_position_and_name(many: ONNXProgram) -> None:
 
 def test_call_is_put_in_the_form_of_the_export(many: ONNXProgram) -> None:
     x, p, q, y, a, b = tensors(6)
-    call = bind(many.exported_program, (), {"table": {"a": a, "b": b}, "y": y, "pair": (p, q), "x": x})
+    call = bind_call(many.exported_program, (), {"table": {"a": a, "b": b}, "y": y, "pair": (p, q), "x": x})
     assert [type(value).__name__ for value in call.args] == ["Tensor", "int", "tuple"]
     assert list(call.kwargs) == ["y", "flag", "nothing", "table"]
     assert (call.kwargs["flag"], call.kwargs["nothing"]) == (False, None)
@@ -78,17 +78,17 @@ GOOD: dict[str, Any] = {"x": X, "number": 3, "pair": (P, Q), "y": Y, "flag": Fal
 @pytest.mark.parametrize(
     ("args", "changes", "message"),
     [
-        ((), {"z": X}, "z: there is no such argument\nhint: the exported arguments are: x, number, pair, y, flag, "),
+        ((), {"z": X}, "z: unknown argument\nhint: the exported arguments are: x, number, pair, y, flag, "),
         ((), {"y": None}, "y: expected a tensor, got NoneType"),
-        ((X,), {}, "x: this argument is given twice"),
-        ((X, 3, (P, Q), Y), {}, "x: this argument is given twice"),
-        ((X, 3, (P, Q), *[None] * 9), {}, "args: 12 positional arguments given, 3 exported"),
-        ((), {"pair": (P,)}, "pair: the structure is not the exported one"),
-        ((), {"table": {"a": A, "c": B}}, "table: the structure is not the exported one: .*missing key.*'b'"),
-        ((), {"number": 4}, "number: 4 given, but the model was exported with 3 built in\nhint: export again"),
-        ((), {"number": 3.0}, "number: 3.0 given, but the model was exported with 3 built in"),
-        ((), {"flag": 0}, "flag: 0 given, but the model was exported with False built in"),
-        ((), {"nothing": X}, "nothing: a Tensor given, but the model was exported with None built in"),
+        ((X,), {}, "x: argument given both by position and by name"),
+        ((X, 3, (P, Q), Y), {}, "x: argument given both by position and by name"),
+        ((X, 3, (P, Q), *[None] * 9), {}, "args: got 12 positional arguments, but the model was exported with 3"),
+        ((), {"pair": (P,)}, "pair: the structure differs from the exported one"),
+        ((), {"table": {"a": A, "c": B}}, "table: the structure differs from the exported one: .*missing key.*'b'"),
+        ((), {"number": 4}, "number: got 4, but the model was exported with the constant 3\nhint: re-export"),
+        ((), {"number": 3.0}, "number: got 3.0, but the model was exported with the constant 3"),
+        ((), {"flag": 0}, "flag: got 0, but the model was exported with the constant False"),
+        ((), {"nothing": X}, "nothing: got a Tensor, but the model was exported with the constant None"),
         ((), {"x": X.double()}, "x: expected dtype torch.float32, got torch.float64"),
         ((), {"x": 1.0}, r"x: expected shape \[2\], got \[\]"),
         ((), {"x": 1}, "x: expected dtype torch.float32, got torch.int64"),
@@ -104,7 +104,7 @@ def test_wrong_arguments(many: ONNXProgram, args: tuple[Any, ...], changes: dict
 
 @pytest.mark.parametrize("name", ["x", "pair", "y", "table"])
 def test_missing_argument(many: ONNXProgram, name: str) -> None:
-    with pytest.raises(ArgumentError, match=f"{name}: this argument is missing\nhint: the exported arguments are: x, "):
+    with pytest.raises(ArgumentError, match=f"{name}: missing argument\nhint: the exported arguments are: x, "):
         many(**{key: value for key, value in GOOD.items() if key != name})
 
 
@@ -201,7 +201,7 @@ def test_large_models_reach_onnx_runtime_through_a_file(monkeypatch: pytest.Monk
 
 def test_model_that_onnx_runtime_can_not_load() -> None:
     broken = program(Same(), (torch.ones(2),), operators=[("NoSuchOperator", 0)])
-    with pytest.raises(RuntimeSessionError, match=r"ONNX Runtime can not load the model: .*NoSuchOperator"):
+    with pytest.raises(RuntimeSessionError, match=r"ONNX Runtime cannot load the model: .*NoSuchOperator"):
         broken(torch.ones(2))
 
 
@@ -209,12 +209,12 @@ def test_model_that_onnx_runtime_can_not_run() -> None:
     model = linear_model()
     # The batch is given by the data, so only running it shows that 3 rows do not reshape to 2.
     model.graph.initializers["target"].const_value = ir.tensor([2, 1, 30], name="target")
-    with pytest.raises(RuntimeSessionError, match=r"ONNX Runtime can not run the model: .*reshape"):
+    with pytest.raises(RuntimeSessionError, match=r"ONNX Runtime cannot run the model: .*reshape"):
         session.Session(model).run([torch.ones(3, 40)])
 
 
 def test_wrong_number_of_graph_inputs() -> None:
-    with pytest.raises(ArgumentError, match="args: the model has 1 inputs, not 2"):
+    with pytest.raises(ArgumentError, match="args: the model has 1 inputs, got 2 values"):
         session.Session(linear_model()).run([torch.ones(2, 40), torch.ones(2)])
 
 

@@ -91,7 +91,7 @@ def test_lost_updates_are_a_warning_with_names_and_lines() -> None:
     assert names(program.model.graph.outputs) == ["total"]
     assert model.cache.abs().sum() == 0
     assert given[2].sum() == 0
-    with pytest.raises(ArgumentError, match="the program has no state, or only returns it"):
+    with pytest.raises(ArgumentError, match="the model has no state, or no graph inputs for it"):
         program.stateful_session()
 
 
@@ -145,7 +145,7 @@ def test_states_are_fed_back(opset: int) -> None:
     session.reset({"steps": torch.tensor(6)})
     assert session(*given)[0].equal(program(*given)[0] * 7)
     assert set(program.unflatten(program(*given))) == {"total", "nothing"}
-    with pytest.raises(ArgumentError, match="state: there is no 'other'"):
+    with pytest.raises(ArgumentError, match="state: there is no state 'other'"):
         session.reset({"other": torch.zeros(1)})
     with pytest.raises(ArgumentError, match=r"cache\.in: expected shape \[2, 8, 4\], got \[1\]"):
         session.reset({"cache": torch.zeros(1)})

@@ -1,4 +1,4 @@
-"""The exported program: what ``export`` returns, how it is saved and how it runs."""
+"""``ONNXProgram``, the result of an export: running, verifying and saving the model."""
 
 from .onnx_program import ONNXProgram, weights_of
 

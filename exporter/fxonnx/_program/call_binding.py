@@ -1,4 +1,4 @@
-"""Which value of a call belongs to which graph input."""
+"""Binding of the arguments of a call to the graph inputs, and of graph outputs to the structure of the results."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from fxonnx_translations._torch_compat import TreeSpec, pytree
 from .._capture.inputs.pytree_objects import flatten_objects
 from ..errors import ArgumentError
 
-__all__ = ["Call", "bind", "check_counted", "unflatten"]
+__all__ = ["BoundCall", "bind_call", "check_counted", "unflatten_outputs"]
 
 _GIVEN_BY_THE_USER = frozenset({InputKind.USER_INPUT, InputKind.CUSTOM_OBJ})
 
 
 @dataclass(frozen=True)
-class Call:
-    """The arguments of one call of an exported program.
+class BoundCall:
+    """The arguments of one call, in the structure of the example inputs.
 
     Attributes:
-        args: As they were at export: the arguments that were positional then.
-        kwargs: Likewise, in the order of then.
-        inputs: Their leaves without the constants that were baked in at export, in graph input order.
+        args: The arguments that were positional at export.
+        kwargs: The arguments that were passed by keyword at export, in that order.
+        inputs: The leaves that are not constants of the exported program, in graph input order.
     """
 
     args: tuple[Any, ...]
@@ -35,24 +35,24 @@ class Call:
     inputs: tuple[Any, ...]
 
 
-def bind(
+def bind_call(
     exported_program: torch.export.ExportedProgram,
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
     forward: Callable[..., Any] | None = None,
-) -> Call:
-    """Binds a call as the exported ``forward`` would.
+) -> BoundCall:
+    """Bind the arguments of a call to the parameters of the exported ``forward``.
 
     Args:
-        exported_program: The program that was exported.
-        args: Positional arguments; or, instead of nested ones, their leaves in the order of the exported arguments.
-        kwargs: Keyword arguments, in any order; parameters passed by position at export may be named, too.
-        forward: What was exported, whose signature tells which parameters further positional arguments stand for;
-            without it, and where it has no such parameters, they are in the order of the exported arguments.
+        exported_program: The captured program.
+        args: Positional arguments; or the leaves of all arguments, in the order of the example inputs.
+        kwargs: Keyword arguments, in any order; they may also name parameters that were positional at export.
+        forward: The captured ``forward``, whose signature assigns parameters to positional arguments beyond those
+            positional at export. Without it, they are in the order of the example inputs.
 
     Raises:
         ArgumentError: If an argument is unknown, missing, given twice, of another structure than at export, or a
-            constant with another value. Constants need not be given.
+            constant with another value. Constants may be omitted.
     """
     parameters, positional = _parameters(exported_program)
     args, kwargs = _nested(exported_program, args, kwargs)
@@ -80,19 +80,19 @@ def bind(
                 leaf for leaf, known in zip(leaves, here, strict=True) if not isinstance(known, ConstantArgument)
             )
         else:
-            baked = [known.value for known in here if isinstance(known, ConstantArgument)]
-            if len(baked) < len(here):
-                raise ArgumentError(name, "this argument is missing", hint=_known(parameters))
-            values[name] = spec.unflatten(baked)
+            constants = [known.value for known in here if isinstance(known, ConstantArgument)]
+            if len(constants) < len(here):
+                raise ArgumentError(name, "missing argument", hint=_known(parameters))
+            values[name] = spec.unflatten(constants)
     names = list(parameters)
-    return Call(
+    return BoundCall(
         tuple(values[name] for name in names[:positional]),
         {name: values[name] for name in names[positional:]},
         tuple(inputs),
     )
 
 
-def check_counted(call: Call, counted: Mapping[int, int]) -> None:
+def check_counted(call: BoundCall, counted: Mapping[int, int]) -> None:
     """Whether inputs that the model counted with in Python have the values of then.
 
     Args:
@@ -114,11 +114,11 @@ def check_counted(call: Call, counted: Mapping[int, int]) -> None:
 
 
 def _parameters(exported_program: torch.export.ExportedProgram) -> tuple[dict[str, TreeSpec], int]:
-    """Name and structure of every argument given at export, positional ones first, and their number."""
+    """Return the name and tree spec of every example argument, positional ones first, and the number of those."""
     args_spec, kwargs_spec = exported_program.call_spec.in_spec.children()
     signature = exported_program.module_call_graph[0].signature
     names = [] if signature is None else list(signature.forward_arg_names or [])[: args_spec.num_children]
-    # Programs not made by torch.export have no names to call their arguments by.
+    # Programs not created by torch.export have no argument names.
     names += [f"args[{index}]" for index in range(len(names), args_spec.num_children)]
     parameters = dict(zip(names, args_spec.children(), strict=True))
     parameters.update(zip(kwargs_spec.context, kwargs_spec.children(), strict=True))
@@ -132,9 +132,9 @@ def _known(parameters: Mapping[str, TreeSpec]) -> str:
 def _nested(
     exported_program: torch.export.ExportedProgram, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[Sequence[Any], Mapping[str, Any]]:
-    """Positional and keyword arguments of the exported structure, if only their leaves are given."""
+    """Restore the exported structure of the arguments if only their leaves are given."""
     spec = exported_program.call_spec.in_spec
-    is_nested = any(not one.is_leaf() for side in spec.children() for one in side.children())
+    is_nested = any(not one.is_leaf() for part in spec.children() for one in part.children())
     if kwargs or not is_nested or len(args) != spec.num_leaves:
         return args, kwargs
     if not all(pytree.tree_structure(argument).is_leaf() for argument in args):
@@ -143,11 +143,11 @@ def _nested(
 
 
 def _signature(forward: Callable[..., Any] | None) -> list[inspect.Parameter] | None:
-    """The parameters that may be passed by position."""
+    """Return the parameters that may be passed by position; None if the signature is unknown."""
     try:
         signature = None if forward is None else inspect.signature(forward)
     except (TypeError, ValueError):
-        # Scripted methods have none.
+        # Scripted methods have no signature.
         return None
     if signature is None:
         return None
@@ -164,17 +164,19 @@ def _given(
 ) -> dict[str, Any]:
     given = _positional(parameters, positional, args, signature)
     if given is None and not kwargs and len(args) == len(parameters):
-        # As torch's own programs take them: all of them, in the order of the graph inputs.
+        # As ``ExportedProgram.module()`` accepts them: all arguments, in the order of the graph inputs.
         given = dict(zip(parameters, args, strict=True))
     if given is None:
         raise ArgumentError(
-            "args", f"{len(args)} positional arguments given, {positional} exported", hint=_known(parameters)
+            "args",
+            f"got {len(args)} positional arguments, but the model was exported with {positional}",
+            hint=_known(parameters),
         )
     for name, value in kwargs.items():
         if name not in parameters:
-            raise ArgumentError(name, "there is no such argument", hint=_known(parameters))
+            raise ArgumentError(name, "unknown argument", hint=_known(parameters))
         if name in given:
-            raise ArgumentError(name, "this argument is given twice, by position and by name")
+            raise ArgumentError(name, "argument given both by position and by name")
         given[name] = value
     return given
 
@@ -185,12 +187,12 @@ def _positional(
     args: Sequence[Any],
     signature: Sequence[inspect.Parameter] | None,
 ) -> dict[str, Any] | None:
-    """Positional arguments by name; None if some stand for no exported argument."""
+    """Map positional arguments to parameter names; None if one does not correspond to an exported argument."""
     names = list(parameters)
     if signature is None:
         return dict(zip(names, args, strict=False)) if len(args) <= len(names) else None
     given = dict(zip(names[:positional], args, strict=False))
-    # By name at export: in the caller's order then, in forward's now.
+    # Keyword arguments at export are in the caller's order; here they are in the order of forward's signature.
     further = signature[positional : len(args)]
     if positional + len(further) < len(args):
         return None
@@ -206,7 +208,7 @@ def _leaves(name: str, value: Any, spec: TreeSpec, expected: Sequence[Any]) -> l
     try:
         leaves = spec.flatten_up_to(value)
     except ValueError as error:
-        raise ArgumentError(name, f"the structure is not the exported one: {error}") from error
+        raise ArgumentError(name, f"the structure differs from the exported one: {error}") from error
     for index, (leaf, known) in enumerate(zip(leaves, expected, strict=True)):
         if not isinstance(known, ConstantArgument):
             leaves[index] = _as_expected(leaf, known)
@@ -214,14 +216,14 @@ def _leaves(name: str, value: Any, spec: TreeSpec, expected: Sequence[Any]) -> l
             given = f"a {type(leaf).__name__}" if isinstance(leaf, torch.Tensor) else repr(leaf)
             raise ArgumentError(
                 name,
-                f"{given} given, but the model was exported with {known.value!r} built in",
-                hint="export again with the other value, or with dynamic_scalars if it is a number",
+                f"got {given}, but the model was exported with the constant {known.value!r}",
+                hint="re-export with the other value, or with dynamic_scalars if it is a number",
             )
     return leaves
 
 
 def _as_expected(leaf: Any, known: Any) -> Any:
-    """A number where the program takes a tensor of 0 dims, and the other way around."""
+    """Convert a number to a 0-d tensor, or a tensor with one element to an int, where the program expects it."""
     if isinstance(known, torch.Tensor) and known.dim() == 0 and isinstance(leaf, bool | int | float):
         if isinstance(leaf, bool) == (known.dtype == torch.bool) and (
             not isinstance(leaf, float) or known.dtype.is_floating_point
@@ -233,37 +235,37 @@ def _as_expected(leaf: Any, known: Any) -> Any:
 
 
 def _is_same(value: Any, constant: Any) -> bool:
-    # repr: True is not 1, 1 is not 1.0, -0.0 is not 0.0, and NaN is NaN.
+    # repr distinguishes True from 1, 1 from 1.0 and -0.0 from 0.0, and equates NaN with NaN.
     return type(value) is type(constant) and (value is constant or repr(value) == repr(constant))
 
 
-def unflatten(exported_program: torch.export.ExportedProgram, outputs: Sequence[torch.Tensor]) -> Any:
-    """Graph outputs in the structure that the program returns.
+def unflatten_outputs(exported_program: torch.export.ExportedProgram, outputs: Sequence[torch.Tensor]) -> Any:
+    """Arrange graph outputs in the structure that the captured program returns.
 
     Args:
-        exported_program: The program that was exported.
-        outputs: One value for each graph output.
+        exported_program: The captured program.
+        outputs: A value for each graph output.
 
     Raises:
-        ArgumentError: If there are more or fewer values than graph outputs.
+        ArgumentError: If the number of values differs from the number of graph outputs.
     """
     structure = exported_program.call_spec.out_spec
     leaves = [spec.arg for spec in exported_program.graph_signature.output_specs if spec.kind == OutputKind.USER_OUTPUT]
     given = iter(outputs)
-    expected = sum(not _has_no_value(leaf) for leaf in leaves)
+    expected = sum(not _is_not_an_output(leaf) for leaf in leaves)
     if structure is None or expected != len(outputs):
-        raise ArgumentError("outputs", f"the model has {expected} outputs, not {len(outputs)}")
-    values = [_returned(leaf, given) for leaf in leaves]
+        raise ArgumentError("outputs", f"the model has {expected} outputs, got {len(outputs)} values")
+    values = [_output_value(leaf, given) for leaf in leaves]
     return pytree.tree_unflatten(values, structure)
 
 
-def _has_no_value(leaf: Any) -> bool:
-    """None and strings are no ONNX values."""
+def _is_not_an_output(leaf: Any) -> bool:
+    """Whether a result is None or a string, which ONNX values cannot represent."""
     return isinstance(leaf, ConstantArgument) and (leaf.value is None or isinstance(leaf.value, str))
 
 
-def _returned(leaf: Any, outputs: Iterator[torch.Tensor]) -> Any:
-    if _has_no_value(leaf):
+def _output_value(leaf: Any, outputs: Iterator[torch.Tensor]) -> Any:
+    if _is_not_an_output(leaf):
         return leaf.value
     value = next(outputs)
     return value if isinstance(leaf, TensorArgument) else value.item()

@@ -21,7 +21,7 @@ from fxonnx_translations._builder.initializers import DerivedTensor
 
 from ..errors import ArgumentError
 
-__all__ = ["DTYPES", "FileTensor", "StoredTensor", "Weights", "closest", "read_weight_sources"]
+__all__ = ["DTYPES", "FileTensor", "StoredTensor", "Weights", "read_weight_sources", "suggest_names"]
 
 DTYPES: Mapping[str, torch.dtype] = MappingProxyType(
     {
@@ -159,10 +159,10 @@ def _stored(path: Path, name: str, entry: Any, start: int, size: int) -> StoredT
     return StoredTensor(path, name, start + begin, dtype, shape)
 
 
-def closest(names: Sequence[str], known: Sequence[str]) -> str | None:
-    """A hint with the names among the known ones that are like one that was not found."""
+def suggest_names(names: Sequence[str], known: Sequence[str]) -> str | None:
+    """Return a hint with known names similar to the first missing name that has any, or None."""
     for name in names:
         close = difflib.get_close_matches(name, known, 2)
         if close:
-            return f"instead of {name!r} there is {' and '.join(map(repr, close))}"
+            return f"similar to {name!r}: {', '.join(map(repr, close))}"
     return None

@@ -1,4 +1,4 @@
-"""Values inside of a model, and its outputs by onnx's reference implementation."""
+"""Intermediate values of a model, and evaluation with onnx's reference implementation."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from fxonnx_translations._builder.dtypes import to_torch_dtype
 
 from ..errors import ArgumentError, RuntimeSessionError
 from .protobuf_layout import serialize
-from .session import Initializer, Session, as_tensor
+from .session import Session, SessionFactory, as_tensor
 
 __all__ = ["compute_values", "run_reference"]
 
 
 def compute_values(
-    model: ir.Model, names: Sequence[str], inputs: Sequence[Any], initializer: Initializer | None
+    model: ir.Model, names: Sequence[str], inputs: Sequence[Any], session_factory: SessionFactory | None
 ) -> tuple[torch.Tensor, ...]:
-    """Computes values of the main graph in ONNX Runtime.
+    """Evaluate values of the main graph in ONNX Runtime.
 
     Args:
-        model: The model; it is as before afterwards.
-        names: Graph inputs, initializers or outputs of nodes.
+        model: The model; its outputs are restored afterwards.
+        names: Names of graph inputs, initializers or node outputs.
         inputs: A value for each graph input.
-        initializer: Makes the session.
+        session_factory: Creates the session.
 
     Raises:
-        ArgumentError: If there is no such value.
+        ArgumentError: If a name is not that of a value of the main graph.
     """
     graph = model.graph
     values = {str(value.name): value for node in graph for value in node.outputs}
@@ -55,7 +55,7 @@ def compute_values(
         outputs = list(graph.outputs)
         try:
             graph.outputs[:] = wanted
-            session = Session(model, initializer)
+            session = Session(model, session_factory)
             try:
                 computed = session.run(inputs)
             finally:
@@ -67,10 +67,10 @@ def compute_values(
 
 
 def run_reference(model: ir.Model, inputs: Sequence[Any]) -> tuple[torch.Tensor, ...]:
-    """Runs a model in onnx's reference implementation.
+    """Run a model in onnx's reference implementation.
 
     Raises:
-        RuntimeSessionError: If it fails.
+        RuntimeSessionError: If the reference implementation fails.
     """
     from onnx.reference import ReferenceEvaluator
 
@@ -82,17 +82,17 @@ def run_reference(model: ir.Model, inputs: Sequence[Any]) -> tuple[torch.Tensor,
     try:
         outputs = ReferenceEvaluator(serialize(model)).run(None, feeds)
     except Exception as error:
-        raise RuntimeSessionError(f"onnx's reference implementation can not run the model: {error}") from error
+        raise RuntimeSessionError(f"onnx's reference implementation cannot run the model: {error}") from error
     return tuple(_from_numpy(output) for output in outputs)
 
 
 def _from_numpy(array: Any) -> torch.Tensor:
     dtype = to_torch_dtype(ir.tensor(array).dtype)
-    # numpy has no names for bfloat16 and float8: onnx takes those of ml_dtypes, which torch does not know.
+    # onnx represents bfloat16 and float8 with ml_dtypes, whose arrays torch does not accept.
     carrier = {1: "uint8", 2: "uint16"}.get(array.itemsize)
-    if array.dtype.kind == "V" or (carrier is not None and dtype not in _OF_NUMPY):
+    if array.dtype.kind == "V" or (carrier is not None and dtype not in _NUMPY_DTYPES):
         return torch.from_numpy(array.view(carrier).copy()).view(dtype)
     return torch.from_numpy(array.copy())
 
 
-_OF_NUMPY = frozenset({torch.bool, torch.int8, torch.uint8, torch.int16, torch.uint16, torch.float16})
+_NUMPY_DTYPES = frozenset({torch.bool, torch.int8, torch.uint8, torch.int16, torch.uint16, torch.float16})

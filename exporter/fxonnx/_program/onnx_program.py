@@ -19,7 +19,7 @@ from .._comparison import Row
 from .._options import Options
 from ..errors import SaveError
 from . import saving, verification
-from .call_binding import bind, check_counted, unflatten
+from .call_binding import bind_call, check_counted, unflatten_outputs
 from .checkpoints import Weights
 from .external_data import REFERENCE, ExternalData
 from .external_references import with_external_references
@@ -27,9 +27,9 @@ from .inspection import compute_values, run_reference
 from .onnxscript_optimizer import optimize_model
 from .protobuf_layout import PROTOBUF_LIMIT, external_bytes, serialize
 from .rename_dims import rename_dims
-from .session import Initializer, Session
+from .session import Session, SessionFactory
 from .stateful import StatefulSession, StatePair, read_states
-from .weights import WeightMap, other_weights, read_weights, replace_weights
+from .weights import WeightMap, read_weights, replace_weights, temporary_weights
 
 __all__ = ["ONNXProgram", "weights_of"]
 
@@ -66,7 +66,7 @@ class ONNXProgram:
         self.patterns = MappingProxyType(dict(patterns))
         self._timings = timings
         self._session: Session | None = None
-        self._initializer: Initializer | None = None
+        self._initializer: SessionFactory | None = None
         self._weights: WeightMap | None = None
         self._applied: dict[str, torch.Tensor] = {}
 
@@ -151,7 +151,7 @@ class ONNXProgram:
         Raises:
             ArgumentError: If the arguments do not fit the exported ones, or their sizes not the constraints.
         """
-        call = bind(self.exported_program, args, kwargs, self.forward)
+        call = bind_call(self.exported_program, args, kwargs, self.forward)
         self.capture.limits.check(call.inputs)
         check_counted(call, self.capture.counted)
         return call.inputs
@@ -171,7 +171,9 @@ class ONNXProgram:
             ArgumentError: If there are more or fewer than the graph has.
         """
         own = len(self.model.graph.outputs) - len(self.states)
-        return unflatten(self.exported_program, outputs[:own] if len(outputs) == own + len(self.states) else outputs)
+        return unflatten_outputs(
+            self.exported_program, outputs[:own] if len(outputs) == own + len(self.states) else outputs
+        )
 
     def compute_values(
         self, value_names: Sequence[str], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
@@ -191,7 +193,7 @@ class ONNXProgram:
         """
         return compute_values(self.model, value_names, self.graph_inputs(args, kwargs or {}), self._initializer)
 
-    def initialize_inference_session(self, initializer: Initializer | None = None) -> None:
+    def initialize_inference_session(self, initializer: SessionFactory | None = None) -> None:
         """Makes the session that the next calls use.
 
         Args:
@@ -300,7 +302,7 @@ class ONNXProgram:
         """
         with ExitStack() as stack:
             if weights is not None:
-                stack.enter_context(other_weights(self.model, self.weights, weights))
+                stack.enter_context(temporary_weights(self.model, self.weights, weights))
             model = with_external_references(self.model) if external_data == REFERENCE else self.model
             saving.save(
                 model,

@@ -1,4 +1,4 @@
-"""Other names for the dims of a model."""
+"""Renaming of the dynamic dims of a model."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ __all__ = ["rename_dims"]
 
 
 def rename_dims(model: ir.Model, mapping: Mapping[Any, str]) -> dict[str, str]:
-    """Gives dims other names, everywhere in the model and inside of expressions such as ``2*n + 1``.
+    """Rename dims in all shapes of a model, including expressions such as ``2*n + 1``.
 
     Args:
-        model: The model.
-        mapping: Name, or ``ir.SymbolicDim``, to new name. Names that no dim has are left out.
+        model: The model; it is modified.
+        mapping: Dim name or ``ir.SymbolicDim`` to new name. Names that no dim has are ignored.
 
     Returns:
-        The names that were given.
+        The mapping from old to new names.
 
     Raises:
-        ArgumentError: If a key is neither, a new name is empty, or it is that of another dim.
+        ArgumentError: If a key is not a name or ``ir.SymbolicDim``, or a new name is empty, a number or taken.
     """
     names = {_name(key): _checked(new) for key, new in mapping.items()}
     shapes = list(_shapes(model))
     present = {token for shape in shapes for dim in shape for token in re.findall(r"\w[\w ]*\w|\w", _text(dim))}
     for old, new in names.items():
         if new in present and new not in names and old in present and old != new:
-            raise ArgumentError("rename_mapping", f"{new!r} is the name of another dim already")
+            raise ArgumentError("rename_mapping", f"{new!r} is already the name of another dim")
     if not names:
         return names
     alternatives = "|".join(map(re.escape, sorted(names, key=len, reverse=True)))
-    # All at once: a new name is not renamed again.
+    # One simultaneous substitution, so that names can be swapped.
     pattern = re.compile(rf"(?<!\w)(?:{alternatives})(?!\w)")
     for shape in shapes:
         for axis, dim in enumerate(shape):
@@ -57,7 +57,7 @@ def _name(key: Any) -> str:
 
 def _checked(new: Any) -> str:
     if not isinstance(new, str) or not new or new.isdigit():
-        raise ArgumentError("rename_mapping", f"expected a name, got {new!r}")
+        raise ArgumentError("rename_mapping", f"expected a dim name, got {new!r}")
     return new
 
 

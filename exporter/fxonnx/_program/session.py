@@ -1,4 +1,4 @@
-"""Running a model in ONNX Runtime with torch tensors."""
+"""ONNX Runtime sessions with torch tensors as inputs and outputs."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from .saving import SINGLE_FILE_BYTES, save
 if TYPE_CHECKING:
     import onnxruntime
 
-__all__ = ["Initializer", "Session", "as_tensor"]
+__all__ = ["Session", "SessionFactory", "as_tensor"]
 
-Initializer: TypeAlias = "Callable[[str | bytes], onnxruntime.InferenceSession]"
-"""Makes a session of a serialized model, or of the path of one that is too large for that."""
+SessionFactory: TypeAlias = "Callable[[str | bytes], onnxruntime.InferenceSession]"
+"""Creates a session from a serialized model, or from the path of a model too large to serialize."""
 
 _QUIET = 3  # errors only
-_UNKNOWN_TO_NUMPY = frozenset(
+_NOT_IN_NUMPY = frozenset(
     {
         torch.bfloat16,
         torch.float8_e4m3fn,
@@ -41,27 +41,27 @@ _UNKNOWN_TO_NUMPY = frozenset(
 
 
 class Session:
-    """An ONNX Runtime session of a model as it is now; later changes of the model do not reach it.
+    """An ONNX Runtime session for a snapshot of a model; later changes of the model have no effect on it.
 
     Args:
         model: The model.
-        initializer: Makes the session; by default on CUDA where there is it, and on the CPU.
+        session_factory: Creates the session; by default with the CUDA execution provider if available, and the CPU one.
 
     Raises:
-        RuntimeSessionError: If ONNX Runtime can not load it.
+        RuntimeSessionError: If ONNX Runtime cannot load the model.
     """
 
-    def __init__(self, model: ir.Model, initializer: Initializer | None = None) -> None:
+    def __init__(self, model: ir.Model, session_factory: SessionFactory | None = None) -> None:
         self._inputs = tuple(model.graph.inputs)
         self._needed = sum(str(value.name) not in model.graph.initializers for value in self._inputs)
         self._output_names = [str(value.name) for value in model.graph.outputs]
         self._directory: tempfile.TemporaryDirectory[str] | None = None
         source = self._source(model)
         try:
-            self._session = (initializer or _default_session)(source)
+            self._session = (session_factory or _default_session)(source)
         except Exception as error:
             self.close()
-            raise RuntimeSessionError(f"ONNX Runtime can not load the model: {error}") from error
+            raise RuntimeSessionError(f"ONNX Runtime cannot load the model: {error}") from error
 
     def _source(self, model: ir.Model) -> bytes | str:
         if external_bytes(model) <= SINGLE_FILE_BYTES:
@@ -74,26 +74,26 @@ class Session:
         return path
 
     def close(self) -> None:
-        """Removes the files that a large model was handed over in."""
+        """Remove the temporary files through which a large model was loaded."""
         if self._directory is not None:
             self._directory.cleanup()
             self._directory = None
 
     def run(self, values: Sequence[Any]) -> tuple[torch.Tensor, ...]:
-        """Runs the model once.
+        """Run the model once.
 
         Args:
-            values: A tensor or number for each graph input, in order; those that have an initializer may be left out.
+            values: A tensor or number for each graph input, in order; inputs with an initializer may be omitted.
 
         Returns:
             The graph outputs in order, on the CPU.
 
         Raises:
-            ArgumentError: If a value does not fit its input.
+            ArgumentError: If a value does not match the dtype or shape of its graph input.
             RuntimeSessionError: If ONNX Runtime fails.
         """
         if not self._needed <= len(values) <= len(self._inputs):
-            raise ArgumentError("args", f"the model has {len(self._inputs)} inputs, not {len(values)}")
+            raise ArgumentError("args", f"the model has {len(self._inputs)} inputs, got {len(values)} values")
         feeds = {
             str(graph_input.name): _to_ort(as_tensor(value, graph_input))
             for value, graph_input in zip(values, self._inputs, strict=False)
@@ -101,7 +101,7 @@ class Session:
         try:
             outputs = self._session.run_with_ort_values(self._output_names, feeds)
         except Exception as error:
-            raise RuntimeSessionError(f"ONNX Runtime can not run the model: {error}") from error
+            raise RuntimeSessionError(f"ONNX Runtime cannot run the model: {error}") from error
         return tuple(_to_torch(output) for output in outputs)
 
 
@@ -116,10 +116,10 @@ def _default_session(source: str | bytes) -> onnxruntime.InferenceSession:
 
 
 def as_tensor(value: Any, graph_input: ir.Value) -> torch.Tensor:
-    """The value as a tensor on the CPU.
+    """Convert a value for a graph input to a contiguous CPU tensor; complex numbers become pairs of real ones.
 
     Raises:
-        ArgumentError: If it has not the dtype and the rank that the graph expects.
+        ArgumentError: If the value does not match the dtype or shape of the graph input.
     """
     name = str(graph_input.name)
     if graph_input.dtype is None:
@@ -130,7 +130,7 @@ def as_tensor(value: Any, graph_input: ir.Value) -> torch.Tensor:
     if isinstance(value, (bool, int, float)):
         found: torch.dtype | None = torch.tensor(value).dtype
         if isinstance(value, float) and dtype.is_floating_point:
-            # A Python float has no width of its own.
+            # Python floats have no dtype; they take that of the graph input.
             found = dtype
         tensor = torch.tensor(value, dtype=found)
     elif isinstance(value, torch.Tensor):
@@ -154,7 +154,7 @@ def as_tensor(value: Any, graph_input: ir.Value) -> torch.Tensor:
 def _to_ort(tensor: torch.Tensor) -> onnxruntime.OrtValue:
     import onnxruntime
 
-    if tensor.dtype not in _UNKNOWN_TO_NUMPY:
+    if tensor.dtype not in _NOT_IN_NUMPY:
         return onnxruntime.OrtValue.ortvalue_from_numpy(tensor.numpy())
     carrier = torch.uint16 if tensor.itemsize == 2 else torch.uint8
     onnx_type = int(ir.tensor_adapters.from_torch_dtype(tensor.dtype))
@@ -163,8 +163,8 @@ def _to_ort(tensor: torch.Tensor) -> onnxruntime.OrtValue:
 
 def _to_torch(value: onnxruntime.OrtValue) -> torch.Tensor:
     dtype = to_torch_dtype(ir.DataType(value.element_type()))
-    if dtype not in _UNKNOWN_TO_NUMPY:
+    if dtype not in _NOT_IN_NUMPY:
         return torch.from_numpy(value.numpy())
-    # DLPack knows bfloat16, but ONNX Runtime hands out no float8 with it.
+    # ONNX Runtime's DLPack export supports bfloat16 but not float8.
     content = bytearray(ctypes.string_at(value.data_ptr(), value.tensor_size_in_bytes()))
     return (torch.frombuffer(content, dtype=dtype) if content else torch.empty(0, dtype=dtype)).reshape(value.shape())

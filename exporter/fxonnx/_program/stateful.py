@@ -1,4 +1,4 @@
-"""Models with a state: which outputs are the next inputs, and a session that feeds them back."""
+"""Stateful models: the mapping of state outputs to inputs, and a session that feeds the state back."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ __all__ = ["StatePair", "StatefulSession", "final_states", "read_states"]
 
 @dataclass(frozen=True)
 class StatePair:
-    """A parameter, buffer or input that forward writes to.
+    """A parameter, buffer or input that ``forward`` mutates, with its graph input and output.
 
     Attributes:
-        name: Its qualified name in the model; the label of an input.
-        input: The graph input that takes its content before the call; None if that is part of the graph.
-        output: The graph output that has its content after the call.
-        initial: The initializer, of the same name as the input, with its content at export; None for inputs.
+        name: FQN of the parameter or buffer, or label of the input.
+        input: Graph input with its value before the call; None if that value is an initializer.
+        output: Graph output with its value after the call.
+        initial: Initializer with its value at export, which has the name of the graph input; None for inputs.
     """
 
     name: str
@@ -39,23 +39,23 @@ class StatePair:
 
 
 def read_states(model: ir.Model) -> tuple[StatePair, ...]:
-    """Reads the pairs from the metadata of a model."""
+    """Read the state pairs from the metadata of a model."""
     text = model.metadata_props.get(STATE_KEY)
     return () if text is None else tuple(StatePair(**pair) for pair in json.loads(text))
 
 
 class StatefulSession:
-    """An ONNX Runtime session that begins each call with the state that the call before left.
+    """An ONNX Runtime session in which each call starts with the state that the previous call left.
 
-    As in eager torch, tensors that are given as inputs are written to, if forward does that.
+    As in eager torch, input tensors that ``forward`` mutates are updated in place.
 
     Args:
         model: A model that was exported with ``state="io"``.
         graph_inputs: Binds positional and keyword arguments of ``forward`` to the graph inputs.
 
     Raises:
-        ArgumentError: If the program has no state.
-        RuntimeSessionError: If ONNX Runtime can not load it.
+        ArgumentError: If the model has no state inputs.
+        RuntimeSessionError: If ONNX Runtime cannot load the model.
     """
 
     def __init__(
@@ -65,8 +65,8 @@ class StatefulSession:
         if not pairs or any(pair.input is None for pair in pairs):
             raise ArgumentError(
                 "state",
-                "the program has no state, or only returns it",
-                hint='export with state="io" a model whose forward writes to its buffers or inputs',
+                "the model has no state, or no graph inputs for it",
+                hint='export with state="io" a model whose forward mutates its buffers or inputs',
             )
         self._model = model
         self._graph_inputs = graph_inputs
@@ -80,40 +80,42 @@ class StatefulSession:
 
     @property
     def state(self) -> Mapping[str, torch.Tensor]:
-        """Name of the parameter or buffer to its content; complex ones as real tensors with a last dimension of 2."""
+        """FQN of each parameter or buffer to its value; complex ones as real tensors with a last dimension of 2."""
         return MappingProxyType(self._state)
 
     def reset(self, state: Mapping[str, torch.Tensor] | None = None) -> None:
-        """Goes back to the state at export.
+        """Reset the state to that at export.
 
         Args:
-            state: Contents to begin with instead, by name; all or some.
+            state: FQN to initial value, for all or some of the states; the others are those at export.
 
         Raises:
-            ArgumentError: If there is no such state, or it has another dtype or shape.
+            ArgumentError: If a name is not that of a state, or a value has another dtype or shape.
         """
         new = {}
         for name, pair in self._pairs.items():
             initial = self._model.graph.initializers[str(pair.initial)].const_value
-            new[name] = _content(initial)
+            new[name] = _initial_value(initial)
         for name, value in (state or {}).items():
             if name not in self._pairs:
-                raise ArgumentError("state", f"there is no {name!r}", hint=f"there are {', '.join(self._pairs)}")
+                raise ArgumentError(
+                    "state", f"there is no state {name!r}", hint=f"the states are: {', '.join(self._pairs)}"
+                )
             new[name] = as_tensor(value, self._inputs[str(self._pairs[name].input)]).clone()
         self._state = new
 
     def __call__(self, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, ...]:
-        """Runs one step.
+        """Run one step.
 
         Args:
             *args: Positional arguments, as for the exported ``forward``.
             **kwargs: Keyword arguments.
 
         Returns:
-            The outputs of forward, flat; what it writes to is in ``state``.
+            The outputs of ``forward``, flat and without the states; ``state`` has the new state.
 
         Raises:
-            ArgumentError: If the arguments do not fit.
+            ArgumentError: If the arguments do not match the exported ones.
             RuntimeSessionError: If ONNX Runtime fails.
         """
         given = self._graph_inputs(args, kwargs)
@@ -121,34 +123,34 @@ class StatefulSession:
         self._state = {name: outputs.pop(pair.output) for name, pair in self._pairs.items()}
         by_name = dict(zip(self._inputs, given, strict=False))
         for pair in self._written:
-            _write(by_name[str(pair.input)], outputs.pop(pair.output))
+            _write_back(by_name[str(pair.input)], outputs.pop(pair.output))
         return tuple(outputs.values())
 
 
-def _content(initial: Any) -> torch.Tensor:
+def _initial_value(initial: Any) -> torch.Tensor:
     if not isinstance(initial, TorchTensor):
         raise ArgumentError(
-            "state", "the graph holds no initial value", hint="make the session before the graph is changed"
+            "state", "the initializer of the state was replaced", hint="create the session before modifying the graph"
         )
     return initial.raw.detach().cpu().clone()
 
 
-def _write(target: Any, content: torch.Tensor) -> None:
+def _write_back(target: Any, value: torch.Tensor) -> None:
     if isinstance(target, torch.Tensor):
         with torch.no_grad():
-            target.copy_(torch.view_as_complex(content) if target.is_complex() else content)
+            target.copy_(torch.view_as_complex(value) if target.is_complex() else value)
 
 
 def final_states(
     model: ir.Model, module: torch.nn.Module, weights: Mapping[str, torch.Tensor], inputs: Sequence[Any]
 ) -> list[Any]:
-    """What eager torch left in what forward writes to, in the order of the graph outputs.
+    """Return the values of the states after a call in eager torch, in the order of the graph outputs.
 
     Args:
         model: The ONNX model.
-        module: What was run.
-        weights: Its parameters and buffers, as they are after the call.
-        inputs: The tensors and numbers it was given, in graph input order.
+        module: The module that was called.
+        weights: FQN to parameter or buffer, after the call.
+        inputs: The tensors and numbers of the call in graph input order, after the call.
     """
     positions = {str(value.name): index for index, value in enumerate(model.graph.inputs[: len(inputs)])}
     found: list[Any] = []
@@ -158,6 +160,6 @@ def final_states(
         elif pair.name in weights:
             found.append(weights[pair.name])
         else:
-            # A tensor that is an attribute, no buffer.
+            # A plain tensor attribute that is not a buffer.
             found.append(operator.attrgetter(pair.name)(module))
     return found

@@ -1,4 +1,4 @@
-"""Comparison of ONNX Runtime with eager torch."""
+"""Verification of a program: ONNX Runtime against eager torch on the same inputs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .._comparison import Row, compare, rows_table
 from .._export_context import in_mode
 from .._options import Options
 from ..errors import ArgumentError, VerificationError
-from .call_binding import Call, bind
+from .call_binding import BoundCall, bind_call
 from .stateful import final_states, read_states
 from .verification_inputs import auto_sizes, check_sizes, resized
 
@@ -71,20 +71,20 @@ def verify(
     rtol: float | None = None,
     atol: float | None = None,
 ) -> list[Row]:
-    """Runs the exported program in ONNX Runtime and in eager torch on the same inputs, and compares.
+    """Run a program in ONNX Runtime and in eager torch on the same inputs and compare the outputs.
 
-    Lengths, dtypes, shapes and the positions of NaN and infinity must agree, integers and bools must be equal. A
-    finite floating-point element may differ by ``atol + rtol * |expected|``. By default ``rtol`` is that of
-    ``TOLERANCES`` for its dtype, and ``atol`` is ``rtol`` times the largest value of the output that differs at all.
+    The number of outputs, dtypes, shapes and the positions of NaN and infinity must agree; integers and bools must be
+    equal. Finite floating-point elements may differ by ``atol + rtol * |expected|``. By default, ``rtol`` is
+    ``TOLERANCES[dtype]`` and ``atol`` is ``rtol`` times the largest absolute value among the elements that differ.
 
     Args:
-        program: The program.
-        args: Positional inputs; with ``kwargs`` also absent, the inputs the program was exported with.
+        program: The exported program.
+        args: Positional inputs; if ``kwargs`` is also None, the example inputs.
         kwargs: Keyword inputs.
-        sizes: Sizes to try instead of those of the inputs: dicts from the name of a dynamic dim to its size, those left
-            out as in the inputs; or "auto" for 1, the inputs' own sizes, primes and large ones within the constraints.
-            Inputs of other sizes are random, with a fixed seed, in the range of the values given. The model itself is
-            run in eager torch then, not what was captured of it.
+        sizes: Sizes of the dynamic dims to verify instead of those of the inputs: dicts of dim name to size, in which
+            omitted dims keep the size of the inputs; or "auto" for the inputs' own sizes, 1, primes and large sizes
+            within the constraints. Inputs of other sizes are random with a fixed seed, in the value range of the given
+            ones. Eager torch then runs the original model instead of the captured program.
         rtol: Relative tolerance.
         atol: Absolute tolerance.
 
@@ -92,22 +92,24 @@ def verify(
         One row for each graph output and size.
 
     Raises:
-        ArgumentError: If there are no inputs to run on, they do not fit the exported ones, or their sizes or ``sizes``
-            not the constraints.
-        RuntimeSessionError: If ONNX Runtime can not load or run the model.
-        VerificationError: If an output disagrees; it has all rows.
+        ArgumentError: If there are no inputs, they do not match the exported ones, or ``sizes`` or the sizes of the
+            inputs violate the constraints.
+        RuntimeSessionError: If ONNX Runtime cannot load or run the model.
+        VerificationError: If an output differs; it has all rows.
     """
     if args is None and kwargs is None:
         if program.example_inputs is None:
             raise ArgumentError("args", "the exported program has no example inputs", hint="pass args or kwargs")
         args, kwargs = program.example_inputs
-    call = bind(program.exported_program, args or (), kwargs or {}, program.forward)
+    call = bind_call(program.exported_program, args or (), kwargs or {}, program.forward)
     if sizes is None:
-        # Each run gets inputs of its own: a model may write to them.
+        # Each run gets copies of the inputs: the model may mutate them.
         actual = program(*_copied(call.args), **_copied(call.kwargs))
-        rows = _compared(program, _run_captured(program, call.args, call.kwargs), actual, rtol, atol)
+        rows = _compare_outputs(program, _run_captured_program(program, call.args, call.kwargs), actual, rtol, atol)
     else:
-        rows = [row for one in _tried_sizes(program, call, sizes) for row in _rows_at(program, call, one, rtol, atol)]
+        rows = [
+            row for one in _trials(program, call, sizes) for row in _verify_at_sizes(program, call, one, rtol, atol)
+        ]
     if any(row.status == "mismatch" for row in rows):
         raise VerificationError(f"ONNX Runtime and eager torch disagree:\n{rows_table(rows)}", rows=rows)
     return rows
@@ -115,13 +117,13 @@ def verify(
 
 @dataclass(frozen=True)
 class _Trial:
-    """Sizes to compare at, and whether eager torch may fail there."""
+    """Sizes to verify at, and whether a failure of eager torch at these sizes is allowed."""
 
     sizes: Mapping[str, int]
     may_fail: bool
 
 
-def _tried_sizes(program: VerifiableProgram, call: Call, sizes: Any) -> list[_Trial]:
+def _trials(program: VerifiableProgram, call: BoundCall, sizes: Any) -> list[_Trial]:
     limits = program.capture.limits
     given = limits.sizes(call.inputs)
     if sizes == "auto":
@@ -138,55 +140,55 @@ def _tried_sizes(program: VerifiableProgram, call: Call, sizes: Any) -> list[_Tr
     return trials
 
 
-def _rows_at(
-    program: VerifiableProgram, call: Call, trial: _Trial, rtol: float | None, atol: float | None
+def _verify_at_sizes(
+    program: VerifiableProgram, call: BoundCall, trial: _Trial, rtol: float | None, atol: float | None
 ) -> list[Row]:
     args, kwargs = resized(program.exported_program, program.capture.limits, call, trial.sizes)
     sizes = tuple(trial.sizes.items())
     shown = ", ".join(f"{name} = {size}" for name, size in sizes)
     try:
-        expected = _run_source(program, args, kwargs)
+        expected = _run_source_model(program, args, kwargs)
     except Exception as error:  # a model may raise anything
-        reason = f"eager torch fails: {type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+        reason = f"eager torch failed: {type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
         if trial.may_fail:
             return [Row("-", -1, "skipped", "-", (), message=reason, sizes=sizes)]
         raise ArgumentError("sizes", f"{reason}\n  at sizes: {shown}") from error
     actual = program(*_copied(args), **_copied(kwargs))
-    return [replace(row, sizes=sizes) for row in _compared(program, expected, actual, rtol, atol)]
+    return [replace(row, sizes=sizes) for row in _compare_outputs(program, expected, actual, rtol, atol)]
 
 
-def _run_captured(program: VerifiableProgram, args: Any, kwargs: Any) -> list[Any]:
+def _run_captured_program(program: VerifiableProgram, args: Any, kwargs: Any) -> list[Any]:
     module = _isolated_module(program.exported_program)
     weights = {name: buffer.detach().clone() for name, buffer in module.named_buffers()} | dict(program.applied_weights)
     args, kwargs = tuple(_copied(args)), dict(_copied(kwargs))
     with torch.no_grad(), recorded_function_calls(program.capture.functions):
         result = torch.func.functional_call(module, weights, args, kwargs, tie_weights=False)
-        return _returned(result) + _final_states(program, module, weights, args, kwargs)
+        return _output_leaves(result) + _final_states(program, module, weights, args, kwargs)
 
 
-def _run_source(program: VerifiableProgram, args: Any, kwargs: Any) -> list[Any]:
-    """The user's model on inputs, which leaves it as it is; what was captured of it, if it is not at hand."""
+def _run_source_model(program: VerifiableProgram, args: Any, kwargs: Any) -> list[Any]:
+    """Run the original model without modifying it, or the captured program if the model is not available."""
     source = program.capture.source
     if source is None:
-        return _run_captured(program, args, kwargs)
+        return _run_captured_program(program, args, kwargs)
     weights = {name: buffer.detach().clone() for name, buffer in source.named_buffers()} | dict(program.applied_weights)
     args, kwargs = _copied(args), _copied(kwargs)
-    # While another thread exports the same model, it has other weights.
+    # Capture in another thread may replace the weights of the same model temporarily.
     with one_at_a_time(), torch.no_grad(), in_mode(source, program.options.training), preserve_model(source, ()):
-        given = _with_numbers((args, kwargs), program.capture.scalars)
+        given = _with_python_scalars((args, kwargs), program.capture.scalars)
         if program.capture.objects is not None:
             given = unflatten_objects(program.capture.objects, given)
-        # What is scripted takes no other weights; nor has it changed, then.
+        # Weights of scripted modules cannot be replaced; without applied weights this is not needed.
         is_scripted = any(isinstance(module, torch.jit.ScriptModule) for module in source.modules())
         result = flatten_objects(
             source(*given[0], **given[1])
             if is_scripted and not program.applied_weights
             else torch.func.functional_call(source, weights, *given, tie_weights=False)
         )
-        return _returned(result) + _final_states(program, source, weights, args, kwargs)
+        return _output_leaves(result) + _final_states(program, source, weights, args, kwargs)
 
 
-def _returned(result: Any) -> list[Any]:
+def _output_leaves(result: Any) -> list[Any]:
     return [leaf for leaf in pytree.tree_leaves(result) if not isinstance(leaf, str | None)]
 
 
@@ -195,12 +197,12 @@ def _final_states(
 ) -> list[Any]:
     if not read_states(program.model):
         return []
-    call = bind(program.exported_program, args, kwargs, program.forward)
+    call = bind_call(program.exported_program, args, kwargs, program.forward)
     return _copied(final_states(program.model, module, weights, call.inputs))  # type: ignore[no-any-return]
 
 
-def _with_numbers(given: Any, positions: Collection[int]) -> Any:
-    """The inputs with Python's numbers where the program has tensors for them."""
+def _with_python_scalars(given: Any, positions: Collection[int]) -> Any:
+    """Replace the tensors at the given leaf positions by Python numbers, as the original model expects them."""
     if not positions:
         return given
     leaves, structure = pytree.tree_flatten(given)
@@ -208,7 +210,7 @@ def _with_numbers(given: Any, positions: Collection[int]) -> Any:
     return pytree.tree_unflatten(numbers, structure)
 
 
-def _compared(
+def _compare_outputs(
     program: VerifiableProgram,
     expected: Sequence[Any],
     actual: Sequence[torch.Tensor],
@@ -224,7 +226,7 @@ def _copied(tree: Any) -> Any:
 
 
 def _isolated_module(exported_program: torch.export.ExportedProgram) -> torch.nn.Module:
-    """The program as a module with buffers of its own: ``module()`` shares them with the user's model."""
+    """Create a module of the program with copies of its buffers, which ``module()`` shares with the user's model."""
     module = exported_program.module()
     for owner in module.modules():
         for name, buffer in owner.named_buffers(recurse=False):

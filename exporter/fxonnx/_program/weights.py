@@ -1,4 +1,4 @@
-"""The weights of a program by their names in the state_dict: which there are, and others in their place."""
+"""Mapping between the state_dict and initializers, and replacement of weights."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ from fxonnx_translations._builder.initializers import (
 
 from .._warnings import warn_user
 from ..errors import ArgumentError
-from .checkpoints import FileTensor, StoredTensor, Weights, closest, read_weight_sources
+from .checkpoints import FileTensor, StoredTensor, Weights, read_weight_sources, suggest_names
 
-__all__ = ["WeightMap", "other_weights", "read_weights", "replace_weights"]
+__all__ = ["WeightMap", "read_weights", "replace_weights", "temporary_weights"]
 
 
 @dataclass(frozen=True)
 class WeightMap:
-    """Names in the state_dict and names in the model.
+    """The mapping between FQNs of the state_dict and initializers.
 
     Attributes:
-        initializers: Name in the state_dict to the initializers that hold it or are computed from it; tied weights name
-            the same ones. A weight that the model does not use has none.
-        sources: Name of an initializer to the names in the state_dict that it is computed from.
-        stored: Name in the state_dict to the name under which the model knows the tensor itself.
-        transposed: Likewise for matrices in the memory of a weight that they are the transpose of.
+        initializers: FQN to the initializers that are or are derived from the weight. Tied weights have the same ones;
+            a weight that the model does not use has none.
+        sources: Initializer name to the FQNs of the weights that it is or is derived from.
+        stored: FQN to the name of the tensor in the model that has the weight's values.
+        transposed: As ``stored``, for matrices that share the storage of a tensor as its transpose.
     """
 
     initializers: Mapping[str, tuple[str, ...]]
@@ -47,7 +47,7 @@ class WeightMap:
 
 
 def read_weights(model: ir.Model, exported_program: torch.export.ExportedProgram) -> WeightMap:
-    """Reads the map from the storages that the model shares with the exported program."""
+    """Build the map by comparing the storages of initializers and of the state_dict."""
     targets: dict[Any, list[str]] = {}
     twins: dict[Any, list[str]] = {}
     for target, tensor in _weights(exported_program):
@@ -88,20 +88,20 @@ def _weights(exported_program: torch.export.ExportedProgram) -> Iterator[tuple[s
 def replace_weights(
     model: ir.Model, known: WeightMap, state_dict: Mapping[str, torch.Tensor]
 ) -> dict[str, torch.Tensor]:
-    """Puts other weights in the place of the model's; what is derived from them is derived anew.
+    """Replace weights of a model and recompute the derived weights.
 
     Args:
-        model: The model; changed only if every weight fits.
-        known: Its weights.
-        state_dict: The new ones by name. A name that the model does not have is a warning.
+        model: The model; it is modified only if all weights are valid.
+        known: The weight map of the model.
+        state_dict: FQN to new weight. Names that the model does not have cause a warning.
 
     Returns:
-        The weights that were applied, also by the names of those that are tied to them.
+        The applied weights, including those tied to them, by FQN.
 
     Raises:
-        ArgumentError: If a weight has another shape or dtype, or tied weights are given several values.
+        ArgumentError: If a weight has another shape or dtype, or tied weights have different values.
     """
-    current = _current(model)
+    current = _current_weights(model)
     new: dict[str, TorchTensor] = {}
     applied: dict[str, torch.Tensor] = {}
     for name, tensor in state_dict.items():
@@ -115,9 +115,9 @@ def replace_weights(
             continue
         if name in known.transposed and isinstance(tensor, torch.Tensor):
             tensor = tensor.t()
-        real = _checked(name, tensor, current[stored])
+        real = _checked_weight(name, tensor, current[stored])
         if stored in new and not torch.equal(new[stored].raw, real):
-            raise _unequal("state_dict", known, stored)
+            raise _tied_weights_differ("state_dict", known, stored)
         tied = [other for other, place in known.stored.items() if place == stored]
         flipped = [other for other, place in known.transposed.items() if place == stored]
         applied |= dict.fromkeys(tied, tensor) | {other: tensor.t() for other in flipped}
@@ -127,19 +127,19 @@ def replace_weights(
     return applied
 
 
-def _unequal(argument: str, known: WeightMap, place: str) -> ArgumentError:
+def _tied_weights_differ(argument: str, known: WeightMap, place: str) -> ArgumentError:
     tied = [name for name, other in (*known.stored.items(), *known.transposed.items()) if other == place]
     return ArgumentError(
-        argument, f"{' and '.join(map(repr, tied))} are one tensor in the model, but are not equal here"
+        argument, f"{' and '.join(map(repr, tied))} are tied weights in the model, but have different values here"
     )
 
 
-def _content(tensor: TorchTensor | DerivedTensor) -> torch.Tensor:
+def _values(tensor: TorchTensor | DerivedTensor) -> torch.Tensor:
     return tensor.torch() if isinstance(tensor, DerivedTensor) else tensor.raw
 
 
-def _current(model: ir.Model) -> dict[str, torch.Tensor]:
-    """The tensors that the initializers are or are computed from, by their names in the model."""
+def _current_weights(model: ir.Model) -> dict[str, torch.Tensor]:
+    """Map the names of the tensors that initializers are or are derived from to their values."""
     return {
         str(source.name): source.raw
         for value in model.graph.initializers.values()
@@ -148,19 +148,19 @@ def _current(model: ir.Model) -> dict[str, torch.Tensor]:
 
 
 @contextmanager
-def other_weights(model: ir.Model, known: WeightMap, weights: Weights) -> Iterator[None]:
-    """Gives a model other weights for the body; files are read only when their tensors are written.
+def temporary_weights(model: ir.Model, known: WeightMap, weights: Weights) -> Iterator[None]:
+    """Replace the weights of a model for the body; files are read only when their tensors are written.
 
     Args:
         model: The model.
-        known: Its weights.
-        weights: Where the others are. Names that the model does not have are left out.
+        known: The weight map of the model.
+        weights: Sources of the weights. Names that the model does not have are ignored.
 
     Raises:
-        ArgumentError: If one has another shape or dtype, or one that the model has no value of is missing.
+        ArgumentError: If a weight has another shape or dtype, or a weight without values in the model is missing.
     """
     given = read_weight_sources(weights)
-    current = _current(model)
+    current = _current_weights(model)
     new: dict[str, TorchTensor | DerivedTensor] = {}
     for name, place in (*known.stored.items(), *known.transposed.items()):
         source = given.get(name)
@@ -171,21 +171,24 @@ def other_weights(model: ir.Model, known: WeightMap, weights: Weights) -> Iterat
             tensor = FileTensor(place, source)
             if name in known.transposed:
                 tensor = derive(place, [tensor], torch.t)
-            _check_fits(f"{name!r} in {source.path}", tensor.dtype, tuple(tensor.shape.numpy()), current[place])
+            _check_shape_and_dtype(
+                f"{name!r} in {source.path}", tensor.dtype, tuple(tensor.shape.numpy()), current[place]
+            )
         else:
             if name in known.transposed and isinstance(source, torch.Tensor):
                 source = source.t()
-            tensor = TorchTensor(_checked(name, source, current[place], "weights"), name=place)
-        if place in new and not torch.equal(_content(new[place]), _content(tensor)):
-            raise _unequal("weights", known, place)
+            tensor = TorchTensor(_checked_weight(name, source, current[place], "weights"), name=place)
+        if place in new and not torch.equal(_values(new[place]), _values(tensor)):
+            raise _tied_weights_differ("weights", known, place)
         new.setdefault(place, tensor)
     missing = [place for place, tensor in current.items() if place not in new and not has_content(tensor)]
     if missing:
         raise ArgumentError(
             "weights",
-            f"there is nothing for {', '.join(map(repr, missing[:5]))}{', ...' if len(missing) > 5 else ''} "
+            f"missing {', '.join(map(repr, missing[:5]))}{', ...' if len(missing) > 5 else ''} "
             f"({len(missing)} of {len(current)} weights), and the model was exported without values",
-            hint=closest(missing, list(given)) or "pass what no file has as a dict: weights=[file, {name: tensor}]",
+            hint=suggest_names(missing, list(given))
+            or "pass weights that no file has in a dict: weights=[file, {name: tensor}]",
         )
     before = {value: value.const_value for value in model.graph.initializers.values()}
     try:
@@ -197,23 +200,23 @@ def other_weights(model: ir.Model, known: WeightMap, weights: Weights) -> Iterat
             value.const_value = tensor_before
 
 
-def _checked(name: str, tensor: Any, current: torch.Tensor, argument: str = "state_dict") -> torch.Tensor:
+def _checked_weight(name: str, tensor: Any, current: torch.Tensor, argument: str = "state_dict") -> torch.Tensor:
     if not isinstance(tensor, torch.Tensor):
         raise ArgumentError(argument, f"{name!r} is a {type(tensor).__name__}, not a tensor")
     real = torch.view_as_real(tensor.detach().resolve_conj()) if tensor.is_complex() else tensor.detach()
-    _check_fits(repr(name), from_torch(real.dtype), tuple(real.shape), current, argument)
+    _check_shape_and_dtype(repr(name), from_torch(real.dtype), tuple(real.shape), current, argument)
     return real
 
 
-def _check_fits(
+def _check_shape_and_dtype(
     what: str, dtype: ir.DataType, shape: tuple[int, ...], current: torch.Tensor, argument: str = "weights"
 ) -> None:
     if dtype != from_torch(current.dtype) or shape != tuple(current.shape):
         found = to_torch_dtype(dtype)
         raise ArgumentError(
             argument,
-            f"{what} is {found} of shape {list(shape)}, in the model {current.dtype} of shape {list(current.shape)}",
-            hint="export again for weights of another shape or dtype",
+            f"{what} is {found} of shape {list(shape)}, expected {current.dtype} of shape {list(current.shape)}",
+            hint="re-export the model with weights of that shape and dtype",
         )
 
 
