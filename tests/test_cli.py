@@ -151,13 +151,13 @@ def test_progress_on_a_terminal(module: str, monkeypatch: pytest.MonkeyPatch) ->
 
 ERRORS = [
     ("missing.pt2", "error[FX001]: SOURCE: file missing.pt2 does not exist"),
-    ("notes.pt2", "notes.pt2 can not be loaded as an exported program: PytorchStreamReader failed"),
+    ("notes.pt2", "notes.pt2 cannot be loaded as an exported program: PytorchStreamReader failed"),
     ("MODULE", "is neither a .pt2 file nor package.module:function\nhint: for example mymodels:make_model"),
     (":two", "SOURCE: :two is neither"),
-    ("no_such_module:two", "SOURCE: no_such_module can not be imported: ModuleNotFoundError: No module named"),
-    ("broken:two", "SOURCE: broken can not be imported: SyntaxError: "),
-    ("MODULE:nothing", ":nothing: there is no such function"),
-    ("MODULE:number", ":number: a int is no function"),
+    ("no_such_module:two", "SOURCE: no_such_module cannot be imported: ModuleNotFoundError: No module named"),
+    ("broken:two", "SOURCE: broken cannot be imported: SyntaxError: "),
+    ("MODULE:nothing", ":nothing: the module has no such function"),
+    ("MODULE:number", ":number: expected a function, got int"),
     ("MODULE:raises", ":raises raised RuntimeError: no weights today"),
     ("MODULE:model_only", ":model_only returned Half\nhint: return (model, args)"),
     ("MODULE:no_model", ":no_model returned (Tensor, Tensor)\nhint: return (model, args)"),
@@ -199,10 +199,10 @@ def test_errors_that_are_no_export_errors(module: str, monkeypatch: pytest.Monke
     def surprising(text: str) -> None:
         raise KeyError("surprise")
 
-    monkeypatch.setattr("fxonnx._cli.loading.load_source", surprising)
+    monkeypatch.setattr("fxonnx._cli.loading.load_model", surprising)
     result = invoke("export", f"{module}:two", "-o", "m.onnx")
     assert result.exit_code == 1
-    assert result.stderr.endswith("error: KeyError: 'surprise'\nhint: --debug shows where\n")
+    assert result.stderr.endswith("error: KeyError: 'surprise'\nhint: --debug shows the traceback\n")
 
 
 def test_a_failed_verification_leaves_no_file(module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -258,7 +258,7 @@ try:
 finally:
     assert "torch" not in sys.modules
 """
-    for option, text in (("--help", "Exports PyTorch models to ONNX."), ("--version", "fxonnx 0.1.0")):
+    for option, text in (("--help", "Export PyTorch models to ONNX."), ("--version", "fxonnx 0.1.0")):
         done = subprocess.run([sys.executable, "-c", code, option], check=True, capture_output=True, text=True)
         assert text in done.stdout
 
@@ -295,6 +295,6 @@ def test_no_pickled_objects_are_loaded(tmp_path: Path, entry: str) -> None:
             target.writestr(name, buffer.getvalue() if name == entry else content)
     result = invoke("export", str(tmp_path / "bad.pt2"), "-o", str(tmp_path / "m.onnx"))
     assert result.exit_code == 1
-    assert "can not be loaded as an exported program" in result.output
+    assert "cannot be loaded as an exported program" in result.output
     assert not (tmp_path / "boom").exists()
     assert not (tmp_path / "m.onnx").exists()

@@ -1,4 +1,4 @@
-"""In the place of torch.onnx: ``fxonnx.install()``, and the smaller functions that its callers use."""
+"""Drop-in replacement: ``install()`` patches torch.onnx; companion functions of its export API."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ __all__ = [
     "uninstall",
 ]
 
-_KEPT = "_fxonnx_kept"
-"""Attribute of ``torch.onnx`` with what was in the places that are taken."""
+_ORIGINALS = "_fxonnx_originals"
+"""Attribute of ``torch.onnx`` that holds the replaced attributes."""
 _BLOCKS = "_fxonnx_blocks"
-"""Attribute of ``torch.onnx``: how many ``with installed():`` blocks keep the places taken."""
+"""Attribute of ``torch.onnx``: number of active ``with installed():`` blocks."""
 _LOCK = RLock()
 
 
 def install() -> None:
-    """Lets ``torch.onnx.export`` and its companions be those of fxonnx, until ``uninstall``.
+    """Replace ``torch.onnx.export`` and related functions by those of fxonnx until ``uninstall``.
 
-    ``export``, ``ONNXProgram``, ``is_in_onnx_export``, ``InputObserver`` and ``ExportableModule`` are replaced, so
-    that scripts written for torch.onnx run unchanged. To install twice is to install once.
+    Scripts written for torch.onnx then run unchanged. Replaces ``export``, ``ONNXProgram``, ``is_in_onnx_export``,
+    ``InputObserver``, ``ExportableModule`` and functions of older torch versions. Idempotent.
     """
     ours: Mapping[str, Any] = {
         "export": _torch_onnx_export,
@@ -54,7 +54,7 @@ def install() -> None:
         "is_in_onnx_export": is_in_onnx_export,
         "InputObserver": InputObserver,
         "ExportableModule": ExportableModule,
-        # Of older versions of torch.
+        # Exist only in older versions of torch.
         "enable_fake_mode": enable_fake_mode,
         "export_to_pretty_string": export_to_pretty_string,
         "register_custom_op_symbolic": register_custom_op_symbolic,
@@ -63,7 +63,7 @@ def install() -> None:
     with _LOCK:
         if installed():
             return
-        setattr(torch.onnx, _KEPT, {name: getattr(torch.onnx, name, None) for name in ours})
+        setattr(torch.onnx, _ORIGINALS, {name: getattr(torch.onnx, name, None) for name in ours})
         for name, value in ours.items():
             setattr(torch.onnx, name, value)
 
@@ -83,13 +83,15 @@ _POSITIONAL = (
     "export_modules_as_functions",
     "autograd_inlining",
 )
-"""The parameters behind ``f`` in their order, when torch.onnx.export took them by position."""
+"""Parameters after ``f`` that older versions of torch.onnx.export accepted by position, in order."""
 
 
 @functools.wraps(export)
 def _torch_onnx_export(model: Any, args: Any = (), f: Any = None, *positional: Any, **options: Any) -> ONNXProgram:
     if len(positional) > len(_POSITIONAL):
-        raise TypeError(f"export() takes {3 + len(_POSITIONAL)} positional arguments, {3 + len(positional)} were given")
+        raise TypeError(
+            f"export() takes {3 + len(_POSITIONAL)} positional arguments but {3 + len(positional)} were given"
+        )
     for name, value in zip(_POSITIONAL, positional, strict=False):
         if name in options:
             raise TypeError(f"export() got multiple values for argument {name!r}")
@@ -114,34 +116,34 @@ def _without_older(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def uninstall() -> None:
-    """Puts back what ``install`` replaced."""
+    """Restore the attributes of ``torch.onnx`` that ``install`` replaced."""
     with _LOCK:
         if not installed():
             return
-        for name, value in getattr(torch.onnx, _KEPT).items():
+        for name, value in getattr(torch.onnx, _ORIGINALS).items():
             if value is None:
                 delattr(torch.onnx, name)
             else:
                 setattr(torch.onnx, name, value)
-        delattr(torch.onnx, _KEPT)
+        delattr(torch.onnx, _ORIGINALS)
 
 
 class Installed:
-    """True if ``torch.onnx.export`` is that of fxonnx; as a context manager, it is for the body.
+    """Whether fxonnx is installed, as a truth value; as a context manager, install it for the body.
 
-    Blocks of several threads may overlap: the last one to end puts torch.onnx back.
+    Blocks of several threads may overlap; torch.onnx is restored when the last one ends.
     """
 
     def __init__(self) -> None:
         self._counted: list[bool] = []
 
     def __bool__(self) -> bool:
-        return hasattr(torch.onnx, _KEPT)
+        return hasattr(torch.onnx, _ORIGINALS)
 
     def __enter__(self) -> None:
         with _LOCK:
             blocks = getattr(torch.onnx, _BLOCKS, 0)
-            # After install() only uninstall() puts torch.onnx back.
+            # After install(), only uninstall() restores torch.onnx.
             counted = blocks > 0 or not self
             self._counted.append(counted)
             if counted:
@@ -161,67 +163,67 @@ class Installed:
 
 
 def installed() -> Installed:
-    """Whether ``torch.onnx.export`` is that of fxonnx; ``with installed():`` makes it so for the body."""
+    """Return whether fxonnx is installed; ``with installed():`` installs it for the body."""
     return Installed()
 
 
 @contextmanager
 def enable_fake_mode() -> Iterator[FakeTensorMode]:
-    """In the body, new tensors have a shape and a dtype and no values.
+    """Create fake tensors instead of tensors in the body: shape and dtype without values.
 
-    A model made there takes no memory. It is exported there or later, and saved with its weights from elsewhere:
-    ``program.save(path, weights=...)``. A model made before keeps its weights.
+    A model created in the body takes no memory. Export it in the body or later, and save it with weights from a
+    checkpoint: ``program.save(path, weights=...)``. Models created before keep their weights.
     """
     with FakeTensorMode(allow_non_fake_inputs=True) as mode:
         yield mode
 
 
 class ExportableModule(torch.nn.Module, abc.ABC):
-    """A module that knows how it is exported: a base class with example arguments, sizes and names to fill in."""
+    """Base class of modules that provide their example inputs, dynamic shapes and names for export."""
 
     @abc.abstractmethod
     def example_arguments(self) -> tuple[tuple[Any, ...], dict[str, Any] | None]:
-        """Positional and keyword example inputs."""
+        """Return the positional and keyword example inputs."""
 
     def dynamic_shapes(self) -> Any:
-        """Which sizes are dynamic; none by default."""
+        """Return the ``dynamic_shapes`` of the export; None by default."""
         return None
 
     def input_names(self) -> Sequence[str] | None:
-        """Names of the graph inputs."""
+        """Return the names of the graph inputs; None by default."""
         return None
 
     def output_names(self) -> Sequence[str] | None:
-        """Names of the graph outputs."""
+        """Return the names of the graph outputs; None by default."""
         return None
 
     def to_onnx(self, **options: Any) -> ONNXProgram:
-        """Exports the module; options are those of ``fxonnx.export`` and come before the module's own."""
+        """Export the module; the options are those of ``fxonnx.export`` and override those of the module."""
         return export(self, **options)
 
 
 def export_to_pretty_string(model: torch.nn.Module, args: Any = (), **options: Any) -> str:
-    """The graph of an export as text, with types, modules and lines of source; nothing is saved.
+    """Export a model and return its graph as text, with types, module paths and source locations.
 
     Args:
         model: As for ``export``.
-        args: Likewise.
-        **options: Likewise; ``f`` is refused.
+        args: As for ``export``.
+        **options: As for ``export``, except ``f``.
 
     Raises:
         ArgumentError: If ``f`` is given.
     """
     if options.pop("f", None) is not None:
-        raise ArgumentError("f", "export_to_pretty_string saves nothing", hint="call export for a file")
+        raise ArgumentError("f", "export_to_pretty_string does not write a file", hint="call export to write one")
     return graph_text(export(model, args, **options).model)
 
 
 @contextmanager
 def select_model_mode_for_export(model: torch.nn.Module, mode: TrainingMode | None) -> Iterator[None]:
-    """Puts a model into the mode of an export for the body, and each of its modules into its own again afterwards.
+    """Put a model into the training mode of an export for the body; afterwards restore the mode of each module.
 
     Raises:
-        ArgumentError: If the mode is no ``torch.onnx.TrainingMode``.
+        ArgumentError: If the mode is not a ``torch.onnx.TrainingMode``.
     """
     with in_mode(model, check_training(mode)):
         yield

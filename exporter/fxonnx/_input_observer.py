@@ -1,4 +1,4 @@
-"""``InputObserver``: dynamic shapes and example inputs from calls of the model."""
+"""``InputObserver``: inference of example inputs and dynamic shapes from calls of a model."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _NAME = "InputObserver"
 
 @dataclass(frozen=True)
 class _Observation:
-    """One call: copies of what went in and came out."""
+    """One observed call, with copies of its inputs and output."""
 
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
@@ -39,7 +39,7 @@ class _Observation:
 
 
 class InputObserver:
-    """Watches calls of a model and says how to export it: with which inputs, and which dims are dynamic.
+    """Records calls of a model and infers its example inputs and dynamic shapes for ``fxonnx.export``.
 
     ::
 
@@ -51,11 +51,11 @@ class InputObserver:
         )
         rows = observer.check_discrepancies(program)
 
-    Or, to watch until the end of a block: ``with fxonnx.InputObserver() as observer: observer(model); ...``.
+    Alternatively, observe until the end of a block: ``with fxonnx.InputObserver() as observer: observer(model); ...``.
 
     Args:
-        value_if_missing: Values of parameters, by name or position, that stand for what a call does not give, such as
-            an image in the calls after the first. They are only used to infer, not to run the model.
+        value_if_missing: Parameter name or position to the value assumed for calls that omit the parameter, such as an
+            image that only the first call passes. Used only for inference, not to run the model.
     """
 
     def __init__(self, value_if_missing: Mapping[str | int, Any] | None = None) -> None:
@@ -75,16 +75,18 @@ class InputObserver:
         if stack is not None:
             stack.close()
 
-    def __call__(self, model: torch.nn.Module, store_n_calls: int = 3, method_name: str = "forward") -> _Watch:
-        """Watches a method of the model in a ``with`` block, that of the returned value or that of the observer.
+    def __call__(
+        self, model: torch.nn.Module, store_n_calls: int = 3, method_name: str = "forward"
+    ) -> _MethodReplacement:
+        """Observe a method of the model in a ``with`` block, that of the returned value or that of the observer.
 
         Args:
-            model: The model; the method is replaced on this instance only, and put back.
-            store_n_calls: How many calls to keep, to save memory; those made after that are only passed on.
-            method_name: The method.
+            model: The model; the method is replaced on this instance only and restored afterwards.
+            store_n_calls: Maximal number of recorded calls, to limit memory; later calls are not recorded.
+            method_name: Name of the method.
 
         Raises:
-            ArgumentError: If there is no such method, or it has another signature than the one observed before.
+            ArgumentError: If the method does not exist, or its signature differs from that observed before.
         """
         method = getattr(model, method_name, None)
         if not callable(method):
@@ -97,17 +99,17 @@ class InputObserver:
         if self._signature is not None and signature != self._signature:
             raise ArgumentError(
                 "model",
-                f"{type(model).__name__}.{method_name}{signature} is not what was observed before, "
+                f"{type(model).__name__}.{method_name}{signature} differs from the signature observed before, "
                 f"{method_name}{self._signature}",
                 hint="use one InputObserver for each model",
             )
         for key in self._if_missing:
             _check_key("value_if_missing", key, signature)
         self._signature = signature
-        watch = _Watch(model, method_name, self._recording(method, signature, store_n_calls))
+        replacement = _MethodReplacement(model, method_name, self._recording(method, signature, store_n_calls))
         if self._stack is not None:
-            self._stack.enter_context(watch)
-        return watch
+            self._stack.enter_context(replacement)
+        return replacement
 
     def _recording(
         self, method: Callable[..., Any], signature: inspect.Signature, store_n_calls: int
@@ -116,37 +118,39 @@ class InputObserver:
         def recording(*args: Any, **kwargs: Any) -> Any:
             if len(self._observations) >= store_n_calls:
                 return method(*args, **kwargs)
-            # Before the call: the model may write to its inputs, and a cache grows.
-            args_then, kwargs_then = _copied((args, kwargs))
+            # Copy before the call: the model may mutate its inputs, and caches grow.
+            args_before, kwargs_before = _copied((args, kwargs))
             start = time.perf_counter()
             output = method(*args, **kwargs)
             seconds = time.perf_counter() - start
-            self._observations.append(_Observation(args_then, kwargs_then, _copied(flatten_objects(output)), seconds))
+            self._observations.append(
+                _Observation(args_before, kwargs_before, _copied(flatten_objects(output)), seconds)
+            )
             return output
 
-        # Callers such as generate() look at what the method takes.
+        # Callers such as generate() inspect the signature of the method.
         recording.__signature__ = signature  # type: ignore[attr-defined]
         return recording
 
     def num_obs(self) -> int:
-        """How many calls are kept."""
+        """Return the number of recorded calls."""
         return len(self._observations)
 
     def infer_dynamic_shapes(self, set_batch_dimension_for: bool | Collection[str | int] | None = None) -> Any:
-        """The dims that were not the same in all calls, as ``dynamic_shapes`` of ``fxonnx.export``.
+        """Infer the ``dynamic_shapes`` of ``fxonnx.export``: dims and ints that differ between the calls are dynamic.
 
-        Dims that had the same size in every call have the same name, made of the input and the axis where it occurs
-        first: ``input_ids_dim_1``. An int that was not the same in all calls is dynamic, too.
+        Dims that are equal to each other in every call share a name, formed from the input and axis of the first one:
+        ``input_ids_dim_1``.
 
         Args:
-            set_batch_dimension_for: Parameters, by name or position, or True for all of them, whose tensors have the
-                batch as first axis: it is dynamic, whether it changed or not, and is called ``batch``.
+            set_batch_dimension_for: Parameters, by name or position, or True for all, whose tensors have the batch as
+                first axis. This axis is dynamic even if it did not change and is named ``batch``.
 
         Returns:
-            A tuple if all inputs are positional, else a dict by name of the parameters.
+            A tuple if all inputs are positional, otherwise a dict with parameter names as keys.
 
         Raises:
-            ArgumentError: If the calls do not fit together; see ``infer_arguments``.
+            ArgumentError: If the calls are inconsistent; see ``infer_arguments``.
         """
         aligned = self._aligned()
         shapes = aligned.dynamic_shapes(aligned.dims(self._batch(set_batch_dimension_for)))
@@ -159,21 +163,21 @@ class InputObserver:
         flat: bool = False,
         as_args_kwargs: bool = False,
     ) -> Any:
-        """Inputs of one call, with empty tensors for what it does not give: the last dynamic dim is 0.
+        """Return the example inputs of one call; omitted tensors become empty tensors, whose last dynamic dim is 0.
 
         Args:
-            index_or_args_or_kwargs: Which of the kept calls; or inputs to complete, a tuple of positional or a dict of
-                keyword ones. By default the call with the fewest dynamic dims of size 1, about which tracing tells
-                least, and of these the one with the most tensors.
+            index_or_args_or_kwargs: Index of a recorded call; or inputs to complete, a tuple of positional or a dict of
+                keyword inputs. By default the call with the fewest dynamic dims of size 1, which tracing tends to
+                specialize, and of these the one with the most tensors.
             flat: Return a list of the leaves, in the order of the graph inputs.
-            as_args_kwargs: Return a tuple and a dict in any case.
+            as_args_kwargs: Always return a tuple and a dict.
 
         Returns:
-            A tuple if all inputs are positional, else a dict by name of the parameters.
+            A tuple if all inputs are positional, otherwise a dict with parameter names as keys.
 
         Raises:
-            ArgumentError: If there are no calls, none of them has all the tensors, the tensors of a parameter differ
-                in number, rank or dtype, or a float, bool or string has two values.
+            ArgumentError: If no calls were recorded, no call has all tensors, the tensors of a parameter differ in
+                number, rank or dtype, or a float, bool or string differs between calls.
         """
         aligned = self._aligned()
         which = index_or_args_or_kwargs
@@ -182,7 +186,9 @@ class InputObserver:
         elif isinstance(which, int):
             if not -len(aligned.calls) <= which < len(aligned.calls):
                 raise ArgumentError(
-                    "index_or_args_or_kwargs", f"there is no call {which}", hint=f"{len(aligned.calls)} calls are kept"
+                    "index_or_args_or_kwargs",
+                    f"there is no call {which}",
+                    hint=f"{len(aligned.calls)} calls were recorded",
                 )
             values = dict(aligned.calls[which])
         else:
@@ -199,7 +205,7 @@ class InputObserver:
         if _variable(aligned.signature) and args:
             raise ArgumentError(
                 "as_args_kwargs",
-                "the inputs are neither a tuple nor a dict, because of *args in the signature",
+                "the inputs cannot be returned as one tuple or dict, because the signature has *args",
                 hint="pass as_args_kwargs=True",
             )
         return {**dict(zip(aligned.inputs.names(), args, strict=True)), **kwargs}
@@ -211,21 +217,21 @@ class InputObserver:
         rtol: float = 0.1,
         skip_none: bool = True,
     ) -> list[dict[str, Any]]:
-        """Runs an exported program on the inputs of every kept call and compares with what the model returned then.
+        """Run an exported program on the inputs of every recorded call and compare with the recorded outputs.
 
         Args:
-            program: The program, exported with what this observer inferred.
+            program: The program, exported with the inferred inputs and dynamic shapes.
             atol: Absolute tolerance.
             rtol: Relative tolerance.
-            skip_none: Leave outputs that are None out; otherwise each of them is a discrepancy.
+            skip_none: Ignore outputs that are None; otherwise each of them is a discrepancy.
 
         Returns:
-            One dict for each call: ``SUCCESS``; ``abs`` and ``rel``, the largest differences; ``error`` if there is
-            one; ``index`` of the call; ``duration_torch`` and ``ort_duration`` in seconds; ``n_inputs``, and of these
-            ``n_none`` that were not given and ``n_empty`` without elements.
+            One dict for each call: ``SUCCESS``; ``abs`` and ``rel``, the largest differences; ``error``, if there is
+            one; ``index`` of the call; ``duration_torch`` and ``ort_duration`` in seconds; the number of inputs,
+            ``n_inputs``, and of those that were omitted, ``n_none``, and that have no elements, ``n_empty``.
 
         Raises:
-            ArgumentError: If there are no calls, or they do not fit together.
+            ArgumentError: If no calls were recorded or the calls are inconsistent.
         """
         aligned = self._aligned()
         dims = aligned.dims()
@@ -247,9 +253,7 @@ class InputObserver:
 
     def _aligned(self) -> AlignedCalls:
         if self._signature is None or not self._observations:
-            raise ArgumentError(
-                _NAME, "No inputs were captured.", hint="call the model inside of 'with observer(model):'"
-            )
+            raise ArgumentError(_NAME, "No inputs were captured.", hint="call the model inside 'with observer(model):'")
         calls = [(seen.args, seen.kwargs) for seen in self._observations]
         return align_calls(self._signature, calls, _NAME, self._if_missing)
 
@@ -269,8 +273,8 @@ class InputObserver:
         return lambda leaf: leaf.parameter in names
 
 
-class _Watch:
-    """A method of one object replaced by another function, in a ``with`` block."""
+class _MethodReplacement:
+    """Context manager that replaces a method on one instance."""
 
     def __init__(self, model: torch.nn.Module, name: str, function: Callable[..., Any]) -> None:
         self._model, self._name, self._function = model, name, function
@@ -297,7 +301,9 @@ def _check_key(argument: str, key: Any, signature: inspect.Signature) -> None:
     if isinstance(key, str) and (key in parameters or takes_any):
         return
     raise ArgumentError(
-        argument, f"{key!r} is neither a name nor a position of a parameter", hint=f"they are: {', '.join(parameters)}"
+        argument,
+        f"{key!r} is neither a name nor a position of a parameter",
+        hint=f"the parameters are: {', '.join(parameters)}",
     )
 
 
@@ -306,12 +312,12 @@ def _variable(signature: inspect.Signature) -> bool:
 
 
 def _copied(tree: Any) -> Any:
-    """Copies of the tensors, and of the objects that hold them or will, in the same containers."""
+    """Copy a pytree with its tensors and the objects that contain tensors."""
 
     def copy(leaf: Any) -> Any:
         if isinstance(leaf, torch.Tensor):
             return leaf.detach().clone()
-        # A cache that is empty now has tensors after the call.
+        # Also objects without tensors: an empty cache has tensors after the call.
         return leaf if callable(leaf) else deepcopy(leaf)
 
     return unflatten_objects(tree, pytree.tree_map(copy, flatten_objects(tree)))

@@ -70,7 +70,9 @@ def test_a_traced_loop_is_unrolled() -> None:
     assert [node.op_type for node in program.model.graph] == ["Add"] * 4
     assert program(DUMMY, COUNT)[0].equal(LoopModel()(DUMMY, COUNT))
     assert program.frozen_arguments == {"y": 5}
-    with pytest.raises(fxonnx.ArgumentError, match="input 1 is 9, but the model counts with it and was exported for 5"):
+    with pytest.raises(
+        fxonnx.ArgumentError, match="input 1 is 9, but it is a Python loop bound and the model was exported for 5"
+    ):
         program(DUMMY, torch.tensor(9))
 
 

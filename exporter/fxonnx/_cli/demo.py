@@ -1,4 +1,4 @@
-"""``fxonnx demo``: AlexNet to ONNX and back, with nothing installed but fxonnx."""
+"""``fxonnx demo``: export AlexNet and verify it, without dependencies besides those of fxonnx."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from .._comparison import compare
 from .._export import export
 from ..errors import VerificationError
 
-__all__ = ["AlexNet", "Demo", "run_demo"]
+__all__ = ["AlexNet", "DemoResult", "run_demo"]
 
 _BATCH, _OTHER_BATCH = 10, 3
 
 
 class AlexNet(nn.Module):
-    """AlexNet with the layers and names of torchvision's.
+    """AlexNet with the layers and parameter names of torchvision.
 
     Takes float32 images [batch, 3, 224, 224] and returns logits [batch, classes].
 
@@ -57,19 +57,19 @@ class AlexNet(nn.Module):
         )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Classifies a batch of images."""
+        """Classify a batch of images."""
         return self.classifier(torch.flatten(self.avgpool(self.features(x)), 1))  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True)
-class Demo:
-    """What the demo found out.
+class DemoResult:
+    """Result of the demo.
 
     Attributes:
-        seconds: Stage to seconds.
+        seconds: Stage name to seconds.
         nodes: Number of ONNX nodes.
         initializers: Number of initializers.
-        file_size: Bytes of the model file.
+        file_size: Size of the model file in bytes.
         max_error: Batch size to the largest absolute difference from eager torch.
     """
 
@@ -80,16 +80,16 @@ class Demo:
     max_error: dict[int, float]
 
 
-def run_demo(path: Path, on_stage: Callable[[str], None] | None = None) -> Demo:
-    """Exports AlexNet with a dynamic batch, checks the file, and runs it at two batch sizes.
+def run_demo(path: Path, on_stage: Callable[[str], None] | None = None) -> DemoResult:
+    """Export AlexNet with a dynamic batch, check the file, and run it at two batch sizes.
 
     Args:
-        path: Where to write the model.
-        on_stage: Called with the name of each stage as it begins.
+        path: Path of the model file.
+        on_stage: Called with the name of each stage when it begins.
 
     Raises:
         VerificationError: If ONNX Runtime and eager torch disagree.
-        onnx.checker.ValidationError: If the file is no valid ONNX model.
+        onnx.checker.ValidationError: If the file is not a valid ONNX model.
     """
     import onnx
     import onnxruntime
@@ -127,7 +127,7 @@ def run_demo(path: Path, on_stage: Callable[[str], None] | None = None) -> Demo:
         max_error[batch] = row.max_abs or 0.0
     seconds["run"] = time.perf_counter() - start
     graph = program.model.graph
-    return Demo(seconds, len(graph), len(graph.initializers), path.stat().st_size, max_error)
+    return DemoResult(seconds, len(graph), len(graph.initializers), path.stat().st_size, max_error)
 
 
 def _announce(on_stage: Callable[[str], None] | None, stage: str) -> None:

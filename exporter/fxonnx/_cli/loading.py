@@ -1,4 +1,4 @@
-"""What the command line exports: a ``.pt2`` file, or a function that makes the model and its inputs."""
+"""Loading of the model to export: from a ``.pt2`` file or from a function that creates it."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from ..errors import ArgumentError
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Source", "load_source"]
+__all__ = ["LoadedModel", "load_model"]
 
 
 @dataclass(frozen=True)
-class Source:
-    """The arguments of ``export`` that make the model.
+class LoadedModel:
+    """A model with its example inputs, as arguments of ``export``.
 
     Attributes:
         model: The model or exported program.
         args: Positional example inputs.
         kwargs: Keyword example inputs.
-        dynamic_shapes: As for ``export``.
+        dynamic_shapes: Dynamic dims, as for ``export``.
     """
 
     model: torch.nn.Module | torch.export.ExportedProgram
@@ -36,15 +36,15 @@ class Source:
     dynamic_shapes: Any = None
 
 
-def load_source(text: str) -> Source:
-    """Loads what the command line names.
+def load_model(text: str) -> LoadedModel:
+    """Load the model that the SOURCE argument specifies.
 
     Args:
-        text: ``model.pt2``, written by ``torch.export.save``, or ``package.module:function``, where the function takes
-            nothing and returns (model, args), (model, args, kwargs) or (model, args, kwargs, dynamic_shapes).
+        text: ``model.pt2``, written by ``torch.export.save``, or ``package.module:function``. The function takes no
+            arguments and returns (model, args), (model, args, kwargs) or (model, args, kwargs, dynamic_shapes).
 
     Raises:
-        ArgumentError: If there is no such file or function, or it does not hold or return such a thing.
+        ArgumentError: If the file or function does not exist, cannot be loaded or called, or returns something else.
     """
     if text.endswith(".pt2"):
         return _from_file(Path(text))
@@ -58,78 +58,84 @@ def load_source(text: str) -> Source:
     return _from_function(module, function)
 
 
-def _from_file(path: Path) -> Source:
+def _from_file(path: Path) -> LoadedModel:
     import torch
 
-    from .._capture.patches import loading_patches
+    from .._capture.patches import loading_patches  # imports torch
 
     if not path.is_file():
         raise ArgumentError("SOURCE", f"file {path} does not exist")
-    swallowed = _SwallowedErrors()
+    logged = _LoggedErrors()
     logger = logging.getLogger("torch.export")
-    logger.addFilter(swallowed)
+    logger.addFilter(logged)
     try:
-        # Other pickled objects than tensors can run anything when they are loaded.
+        # Unpickling arbitrary objects can run arbitrary code.
         with loading_patches():
-            return Source(torch.export.load(path))
+            return LoadedModel(torch.export.load(path))
     except Exception as error:
         raise ArgumentError(
             "SOURCE",
-            f"{path} can not be loaded as an exported program: {(*swallowed.errors, error)[0]}",
+            f"{path} cannot be loaded as an exported program: {(*logged.errors, error)[0]}",
             hint="write it with torch.export.save(torch.export.export(model, args), path)",
         ) from error
     finally:
-        logger.removeFilter(swallowed)
+        logger.removeFilter(logged)
 
 
-class _SwallowedErrors(logging.Filter):
-    """Errors that torch logs with a traceback before it fails with another one, which does not give the reason."""
+class _LoggedErrors(logging.Filter):
+    """Collects the errors that torch logs before it raises another one that lacks the reason."""
 
     def __init__(self) -> None:
         super().__init__()
         self.errors: list[BaseException] = []
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Keep an error instead of logging it."""
+        """Collect the error of a record instead of logging it."""
         error = record.exc_info[1] if record.exc_info else None
         if error is not None:
             self.errors.append(error)
         return error is None
 
 
-def _from_function(module_name: str, function_name: str) -> Source:
-    # A console script has its own directory there, not the user's.
+def _from_function(module_name: str, function_name: str) -> LoadedModel:
+    # sys.path[0] of a console script is its own directory instead of the working directory.
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
         module = importlib.import_module(module_name)
     except Exception as error:
-        raise ArgumentError("SOURCE", f"{module_name} can not be imported: {type(error).__name__}: {error}") from error
+        raise ArgumentError("SOURCE", f"{module_name} cannot be imported: {type(error).__name__}: {error}") from error
     function = getattr(module, function_name, None)
     name = f"{module_name}:{function_name}"
     if not callable(function):
-        found = "there is no such function" if function is None else f"a {type(function).__name__} is no function"
+        found = (
+            "the module has no such function"
+            if function is None
+            else f"expected a function, got {type(function).__name__}"
+        )
         raise ArgumentError("SOURCE", f"{name}: {found}")
     try:
-        made = function()
+        returned = function()
     except Exception as error:
         raise ArgumentError("SOURCE", f"{name} raised {type(error).__name__}: {error}") from error
-    return _checked(name, made)
+    return _checked_result(name, returned)
 
 
-def _checked(name: str, made: Any) -> Source:
+def _checked_result(name: str, returned: Any) -> LoadedModel:
     import torch
 
     if (
-        not isinstance(made, tuple)
-        or not 2 <= len(made) <= 4
-        or not isinstance(made[0], (torch.nn.Module, torch.export.ExportedProgram))
+        not isinstance(returned, tuple)
+        or not 2 <= len(returned) <= 4
+        or not isinstance(returned[0], (torch.nn.Module, torch.export.ExportedProgram))
     ):
         found = (
-            f"({', '.join(type(part).__name__ for part in made)})" if isinstance(made, tuple) else type(made).__name__
+            f"({', '.join(type(part).__name__ for part in returned)})"
+            if isinstance(returned, tuple)
+            else type(returned).__name__
         )
         raise ArgumentError(
             "SOURCE", f"{name} returned {found}", hint="return (model, args), with kwargs and dynamic_shapes if needed"
         )
-    model, args, kwargs, dynamic_shapes = (*made, None, None)[:4]
-    return Source(model, args, kwargs or {}, dynamic_shapes)
+    model, args, kwargs, dynamic_shapes = (*returned, None, None)[:4]
+    return LoadedModel(model, args, kwargs or {}, dynamic_shapes)

@@ -1,6 +1,6 @@
-"""The command line: ``fxonnx export`` and ``fxonnx demo``.
+"""Command line: ``fxonnx export`` and ``fxonnx demo``.
 
-torch is imported inside the commands only, so that ``fxonnx --help`` answers at once.
+Modules that import torch are imported inside the commands, so that ``fxonnx --help`` is fast.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from rich.table import Table
 __all__ = ["app", "main"]
 
 app = typer.Typer(
-    help="Exports PyTorch models to ONNX.", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False
+    help="Export PyTorch models to ONNX.", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False
 )
 
-Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of errors.")]
 
 
 def main() -> None:
-    """The console entry point."""
+    """Run the command line (console script entry point)."""
     app()
 
 
@@ -44,7 +44,7 @@ def _root(
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
     ] = False,
 ) -> None:
-    """Exports PyTorch models to ONNX."""
+    """Export PyTorch models to ONNX."""
 
 
 @app.command("export")
@@ -56,31 +56,31 @@ def export_command(
         ),
     ],
     output: Annotated[Path, typer.Option("--output", "-o", help="The ONNX file to write.")],
-    opset: Annotated[int | None, typer.Option(help="The ONNX opset to write, 7 to 28.")] = None,
-    target: Annotated[str | None, typer.Option(help="onnxruntime for the graph that it runs fastest.")] = None,
+    opset: Annotated[int | None, typer.Option(help="The ONNX opset, 7 to 28.")] = None,
+    target: Annotated[str | None, typer.Option(help="The runtime to optimize for: onnxruntime.")] = None,
     verify: Annotated[bool, typer.Option("--verify", help="Compare ONNX Runtime with eager torch.")] = False,
     all_sizes: Annotated[
-        bool, typer.Option("--all-sizes", help="Compare with eager torch at several sizes of the dynamic dims, too.")
+        bool, typer.Option("--all-sizes", help="Also compare at several sizes of the dynamic dims.")
     ] = False,
     strict_shapes: Annotated[
-        bool, typer.Option("--strict-shapes", help="Fail if the model can not be exported for all sizes asked for.")
+        bool, typer.Option("--strict-shapes", help="Fail if the model cannot be exported for all requested sizes.")
     ] = False,
-    profile: Annotated[bool, typer.Option("--profile", help="Show the seconds of each stage.")] = False,
-    input_names: Annotated[str | None, typer.Option(help="Names of the graph inputs, separated by commas.")] = None,
-    output_names: Annotated[str | None, typer.Option(help="Names of the graph outputs, separated by commas.")] = None,
+    profile: Annotated[bool, typer.Option("--profile", help="Show the time of each stage.")] = False,
+    input_names: Annotated[str | None, typer.Option(help="Comma-separated names of the graph inputs.")] = None,
+    output_names: Annotated[str | None, typer.Option(help="Comma-separated names of the graph outputs.")] = None,
     debug: Debug = False,
 ) -> None:
-    """Exports a model to an ONNX file."""
+    """Export a model to an ONNX file."""
     with _readable_errors(debug), _progress() as on_stage:
-        # A destination that can not be written is better found out before the export than after it.
-        from .._program.saving import check_destination
+        # Fail before the export, not after it, if the file cannot be written.
+        from .._program.saving import check_destination  # imports torch
 
         check_destination(output)
         on_stage("load")
-        from .loading import load_source
+        from .loading import load_model  # imports torch
 
-        loaded = load_source(source)
-        from .._export import export
+        loaded = load_model(source)
+        from .._export import export  # imports torch
 
         program = export(
             loaded.model,
@@ -109,18 +109,18 @@ def export_command(
 
 @app.command("demo")
 def demo_command(
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Where to keep the ONNX file.")] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Path to keep the ONNX file at.")] = None,
     debug: Debug = False,
 ) -> None:
-    """Exports AlexNet, checks the file, and runs it in ONNX Runtime."""
+    """Export AlexNet, check the file, and run it in ONNX Runtime."""
     start = time.perf_counter()
     with _readable_errors(debug), _progress() as on_stage, tempfile.TemporaryDirectory(prefix="fxonnx-") as directory:
         if output is not None:
-            from .._program.saving import check_destination
+            from .._program.saving import check_destination  # imports torch
 
             check_destination(output)
         on_stage("load")
-        from .demo import run_demo
+        from .demo import run_demo  # imports torch
 
         path = Path(directory, "alexnet.onnx") if output is None else output
         result = run_demo(path, on_stage)
@@ -141,24 +141,24 @@ def demo_command(
 
 @contextmanager
 def _readable_errors(debug: bool) -> Iterator[None]:
-    """One message on stderr and exit code 1 instead of a traceback."""
+    """Print errors as one message on stderr with exit code 1, unless ``debug`` is set."""
     try:
         yield
     except Exception as error:
         if debug:
             raise
-        from ..errors import ExportError
+        from ..errors import ExportError  # imports torch
 
         if isinstance(error, ExportError):
             typer.echo(str(error), err=True)
         else:
-            typer.echo(f"error: {type(error).__name__}: {error}\nhint: --debug shows where", err=True)
+            typer.echo(f"error: {type(error).__name__}: {error}\nhint: --debug shows the traceback", err=True)
         raise typer.Exit(1) from error
 
 
 @contextmanager
 def _progress() -> Iterator[Callable[[str], None]]:
-    """A spinner with the current stage on a terminal, a line for each stage elsewhere; both on stderr."""
+    """Report the current stage on stderr: as a spinner on a terminal, as lines elsewhere."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield lambda stage: typer.echo(f"{stage} ...", err=True)

@@ -15,7 +15,7 @@ from fxonnx_translations._torch_compat import TreeSpec, pytree
 from .._capture.inputs.pytree_objects import flatten_objects
 from ..errors import ArgumentError
 
-__all__ = ["BoundCall", "bind_call", "check_counted", "unflatten_outputs"]
+__all__ = ["BoundCall", "bind_call", "check_loop_bounds", "unflatten_outputs"]
 
 _GIVEN_BY_THE_USER = frozenset({InputKind.USER_INPUT, InputKind.CUSTOM_OBJ})
 
@@ -92,24 +92,24 @@ def bind_call(
     )
 
 
-def check_counted(call: BoundCall, counted: Mapping[int, int]) -> None:
-    """Whether inputs that the model counted with in Python have the values of then.
+def check_loop_bounds(call: BoundCall, loop_bounds: Mapping[int, int]) -> None:
+    """Check that tensor inputs used as Python loop bounds have their values at export.
 
     Args:
         call: The call.
-        counted: Position among the leaves to value.
+        loop_bounds: Position among the leaves of the arguments to value.
 
     Raises:
         ArgumentError: If one has another value.
     """
-    leaves = pytree.tree_leaves((call.args, call.kwargs)) if counted else []
-    for position, value in counted.items():
+    leaves = pytree.tree_leaves((call.args, call.kwargs)) if loop_bounds else []
+    for position, value in loop_bounds.items():
         given = int(leaves[position])
         if given != value:
             raise ArgumentError(
                 "args",
-                f"input {position} is {given}, but the model counts with it and was exported for {value}",
-                hint="export again for the other value",
+                f"input {position} is {given}, but it is a Python loop bound and the model was exported for {value}",
+                hint="re-export the model for the other value",
             )
 
 

@@ -1,4 +1,4 @@
-"""``ONNXProgram``: what ``export`` returns."""
+"""``ONNXProgram``, the result of an export."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .._comparison import Row
 from .._options import Options
 from ..errors import SaveError
 from . import saving, verification
-from .call_binding import bind_call, check_counted, unflatten_outputs
+from .call_binding import bind_call, check_loop_bounds, unflatten_outputs
 from .checkpoints import Weights
 from .external_data import REFERENCE, ExternalData
 from .external_references import with_external_references
@@ -35,17 +35,17 @@ __all__ = ["ONNXProgram", "weights_of"]
 
 
 class ONNXProgram:
-    """An exported model.
+    """An exported model: the ONNX model and the capture it was lowered from.
 
     Args:
-        model: The model.
+        model: The ONNX model.
         capture: The captured program, its example inputs and constraints.
         options: The options of the export.
-        timings: Stage name to seconds.
+        timings: Stage name to wall-clock seconds.
         patterns: Name of each fusion pattern to its number of matches.
 
     Attributes:
-        model: The ``onnx_ir.Model``; it may be changed, call ``release`` afterwards.
+        model: The ``onnx_ir.Model``. After modifying it, call ``release``.
         capture: The captured program, its example inputs and constraints.
         options: The options of the export.
         patterns: Name of each fusion pattern to its number of matches.
@@ -66,7 +66,7 @@ class ONNXProgram:
         self.patterns = MappingProxyType(dict(patterns))
         self._timings = timings
         self._session: Session | None = None
-        self._initializer: SessionFactory | None = None
+        self._session_factory: SessionFactory | None = None
         self._weights: WeightMap | None = None
         self._applied: dict[str, torch.Tensor] = {}
 
@@ -92,7 +92,7 @@ class ONNXProgram:
 
     @property
     def constraints(self) -> tuple[Constraint, ...]:
-        """The conditions on the sizes of the inputs: what the model needs, and the ranges in ``dynamic_shapes``.
+        """The constraints on dynamic dims: those that the model requires and the ranges declared in ``dynamic_shapes``.
 
         They are also in the metadata of the model, as JSON under ``pkg.fxonnx.constraints``, together with the sizes
         that must not be 0.
@@ -101,74 +101,77 @@ class ONNXProgram:
 
     @property
     def example_inputs(self) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-        """The positional and keyword inputs it was exported with, if they are known."""
+        """The positional and keyword example inputs; None if an ``ExportedProgram`` has none."""
         examples: tuple[tuple[Any, ...], dict[str, Any]] | None = self.exported_program.example_inputs
         return examples
 
     @property
     def model_proto(self) -> onnx.ModelProto:
-        """The model as a protobuf message, made anew with a copy of all weights.
+        """The model as a protobuf message, created on each access with a copy of all weights.
 
         Raises:
-            SaveError: If the weights are too large for one message, or have no values.
+            SaveError: If the weights are too large for one message or have no values.
         """
         size = external_bytes(self.model)
         if size > PROTOBUF_LIMIT:
             raise SaveError(
                 f"the model has {size / 2**30:.1f} GiB of weights, and a protobuf message must stay below 2 GiB",
-                hint="use program.save(path), which puts the weights into a second file",
+                hint="use program.save(path), which stores the weights as external data",
             )
         saving.check_values(value.const_value for value in self.model.graph.initializers.values())
         return serialize(self.model)
 
     def __call__(self, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, ...]:
-        """Runs the model in ONNX Runtime.
+        """Run the model in ONNX Runtime.
 
         Args:
             *args: Positional arguments, as for the exported ``forward``.
             **kwargs: Keyword arguments, in any order.
 
         Returns:
-            The graph outputs in order: a flat tuple, without the outputs that are None, complex outputs as real
-            tensors with a last dimension of 2. States come last; each call begins with those at export.
+            The graph outputs in order: a flat tuple, without outputs that are None, complex outputs as real tensors
+            with a last dimension of 2. States come last; every call starts from the states at export.
 
         Raises:
-            ArgumentError: If the arguments do not fit the exported ones, or their sizes not the constraints.
-            RuntimeSessionError: If ONNX Runtime can not load or run the model.
+            ArgumentError: If the arguments do not match the exported ones or their sizes violate a constraint.
+            RuntimeSessionError: If ONNX Runtime cannot load or run the model.
         """
         inputs = self.graph_inputs(args, kwargs)
         if self._session is None:
-            self._session = Session(self.model, self._initializer)
+            self._session = Session(self.model, self._session_factory)
         return self._session.run(inputs)
 
     def graph_inputs(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
-        """The values of a call for the graph inputs, in their order; those of states are not among them.
+        """Bind the arguments of a call to the graph inputs and check the constraints.
 
         Args:
             args: Positional arguments, as for the exported ``forward``.
             kwargs: Keyword arguments, in any order.
 
+        Returns:
+            A value for each graph input in order, without those of states.
+
         Raises:
-            ArgumentError: If the arguments do not fit the exported ones, or their sizes not the constraints.
+            ArgumentError: If the arguments do not match the exported ones or their sizes violate a constraint.
         """
         call = bind_call(self.exported_program, args, kwargs, self.forward)
         self.capture.limits.check(call.inputs)
-        check_counted(call, self.capture.counted)
+        check_loop_bounds(call, self.capture.counted)
         return call.inputs
 
     def call_reference(self, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, ...]:
-        """Runs the model in onnx's reference implementation, which is slow and has every dtype; as a call otherwise."""
+        """Run the model in onnx's reference implementation: slow, but with every dtype; otherwise like ``__call__``."""
         saving.check_values(value.const_value for value in self.model.graph.initializers.values())
         return run_reference(self.model, self.graph_inputs(args, kwargs))
 
     def unflatten(self, outputs: Sequence[torch.Tensor]) -> Any:
-        """Graph outputs in the structure that the model returns, with its None and other constants in their places.
+        """Arrange graph outputs in the structure that ``forward`` returns, including None and other constants.
 
         Args:
-            outputs: What a call returned, with or without the states behind.
+            outputs: The graph outputs of a call, with or without the states at the end.
 
         Raises:
-            ArgumentError: If there are more or fewer than the graph has.
+            ArgumentError: If the number of outputs differs from that of the graph.
         """
         own = len(self.model.graph.outputs) - len(self.states)
         return unflatten_outputs(
@@ -178,80 +181,78 @@ class ONNXProgram:
     def compute_values(
         self, value_names: Sequence[str], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> tuple[torch.Tensor, ...]:
-        """Computes values inside of the model, by the names that they have in the graph.
+        """Evaluate intermediate values of the model, given their names in the graph.
 
         Args:
-            value_names: Graph inputs, initializers or outputs of nodes of the main graph.
+            value_names: Names of graph inputs, initializers or node outputs of the main graph.
             args: Positional inputs.
             kwargs: Keyword inputs.
 
         Returns:
-            The values, in the order of their names.
+            The values, in the order of ``value_names``.
 
         Raises:
-            ArgumentError: If there is no such value, or the inputs do not fit.
+            ArgumentError: If a name is not that of a value, or the inputs do not match the exported ones.
         """
-        return compute_values(self.model, value_names, self.graph_inputs(args, kwargs or {}), self._initializer)
+        return compute_values(self.model, value_names, self.graph_inputs(args, kwargs or {}), self._session_factory)
 
     def initialize_inference_session(self, initializer: SessionFactory | None = None) -> None:
-        """Makes the session that the next calls use.
+        """Create the session that subsequent calls use.
 
         Args:
-            initializer: Takes the serialized model, or the path of one above 1.5 GiB, and returns an
-                ``onnxruntime.InferenceSession``, with other providers or options for example.
+            initializer: Function that takes the serialized model, or the path of a model above 1.5 GiB, and returns an
+                ``onnxruntime.InferenceSession``, for example with other execution providers or session options.
         """
         self.release()
-        self._initializer = initializer
+        self._session_factory = initializer
         self._session = Session(self.model, initializer)
 
     @property
     def states(self) -> tuple[StatePair, ...]:
-        """What forward writes to, with its graph inputs and outputs, if it was exported with ``state``."""
+        """The mutated parameters, buffers and inputs with their graph inputs and outputs; see ``export(state=...)``."""
         return read_states(self.model)
 
     def stateful_session(self) -> StatefulSession:
-        """A session whose calls go on from the state that the call before left.
+        """Create a session in which each call starts with the state that the previous call left.
 
         Raises:
-            ArgumentError: If the program was not exported with ``state="io"``, or has no state.
-            RuntimeSessionError: If ONNX Runtime can not load the model.
+            ArgumentError: If the program was not exported with ``state="io"`` or has no state.
+            RuntimeSessionError: If ONNX Runtime cannot load the model.
         """
         return StatefulSession(self.model, self.graph_inputs)
 
     @property
     def weights(self) -> WeightMap:
-        """Names of the weights in the state_dict and in the model."""
+        """The mapping between FQNs of the state_dict and initializers."""
         if self._weights is None:
             self._weights = read_weights(self.model, self.exported_program)
         return self._weights
 
     @property
     def applied_weights(self) -> Mapping[str, torch.Tensor]:
-        """The weights that ``apply_weights`` put in the place of the model's."""
+        """FQN to weight, for all weights that ``apply_weights`` replaced."""
         return MappingProxyType(self._applied)
 
     def apply_weights(self, state_dict: Mapping[str, torch.Tensor]) -> None:
-        """Puts other weights in the place of the model's, by their names in the state_dict.
-
-        What is computed from them (a transpose, a folded batch norm) is computed anew.
+        """Replace weights of the model; derived weights (a transpose, a folded batch norm) are recomputed.
 
         Args:
-            state_dict: All weights or some. A name that the model does not have is a warning.
+            state_dict: FQN to new weight, for all or some weights. Names that the model does not have cause a warning.
 
         Raises:
-            ArgumentError: If a weight has another shape or dtype than at export, or tied weights are not equal.
+            ArgumentError: If a weight has another shape or dtype than at export, or tied weights have different values.
         """
         self._applied |= replace_weights(self.model, self.weights, state_dict)
         self.release()
 
     def rename_axes(self, rename_mapping: Mapping[str | ir.SymbolicDim, str]) -> None:
-        """Gives dims other names, also in expressions, in the constraints and in the metadata.
+        """Rename dims, including in expressions, constraints and metadata.
 
         Args:
-            rename_mapping: Name, or ``ir.SymbolicDim``, to new name. Names that no dim has are left out.
+            rename_mapping: Dim name or ``ir.SymbolicDim`` to new name. Names that no dim has are ignored.
 
         Raises:
-            ArgumentError: If a key is neither, or a new name is empty or that of another dim.
+            ArgumentError: If a key is not a name or ``ir.SymbolicDim``, or a new name is empty, a number or taken.
         """
         names = rename_dims(self.model, rename_mapping)
         self.capture = replace(self.capture, limits=self.capture.limits.renamed(names))
@@ -259,17 +260,17 @@ class ONNXProgram:
         self.release()
 
     def optimize(self) -> None:
-        """Runs onnxscript's optimizer on the model, and keeps the result if it computes the same on the example inputs.
+        """Optimize the model with onnxscript's optimizer, if the outputs for the example inputs stay the same.
 
-        The weights are then those of the model as it is now: what the optimizer folded has no recipe any more.
+        Weights that the optimizer folds are no longer derived weights: ``apply_weights`` does not update them.
         """
         inputs = None
         if self.example_inputs is not None:
             args, kwargs = self.example_inputs
             inputs = self.graph_inputs(args, kwargs)
-        better = optimize_model(self.model, inputs)
-        if better is not None:
-            self.model = better
+        optimized = optimize_model(self.model, inputs)
+        if optimized is not None:
+            self.model = optimized
             self.release()
 
     def save(
@@ -281,24 +282,24 @@ class ONNXProgram:
         external_data: ExternalData = None,
         weights: Weights | None = None,
     ) -> None:
-        """Saves the model: tensor by tensor, and all or nothing.
+        """Save the model atomically, one tensor at a time.
 
         Args:
-            destination: A path, or a file open for writing bytes such as ``io.BytesIO``.
-            include_initializers: Whether the weights (parameters, persistent buffers and what is derived from them)
-                are in the file. Shapes, scalars and constants of the graph always are.
-            keep_initializers_as_inputs: Whether initializers are graph inputs, too.
-            external_data: Whether tensors above 256 bytes go to the side file ``<name>.data``. None: only when they
-                have more than 1.5 GiB together. "safetensors": to ``<name>.safetensors``. ``fxonnx.REFERENCE``: the
-                model points into the safetensors files given as ``weights``, which must be in its directory or below;
-                only what is computed from them goes to ``<name>.data``.
-            weights: Values of the weights in the place of the program's: a safetensors file, the index of several, a
-                directory of them, a state_dict, or a list of these, of which later ones win. Files are read tensor by
-                tensor as they are written; the program stays as it is.
+            destination: A path, or a writable binary file such as ``io.BytesIO``.
+            include_initializers: Whether to store the weights (parameters, persistent buffers and derived weights);
+                they are graph inputs otherwise. Shapes, scalars and constants are always stored.
+            keep_initializers_as_inputs: Whether initializers are also graph inputs.
+            external_data: Whether to store tensors above 256 bytes as external data in ``<name>.data``. None: only if
+                they exceed 1.5 GiB in total. "safetensors": in ``<name>.safetensors``. ``fxonnx.REFERENCE``: reference
+                the safetensors files given as ``weights``, which must be in the directory of the model or below; only
+                derived weights are stored in ``<name>.data``.
+            weights: Weights to store instead of those of the program: a safetensors file, the index file of a sharded
+                checkpoint, a directory, a state_dict, or a list of these, in which later ones override earlier ones.
+                Files are read one tensor at a time; the program itself is not modified.
 
         Raises:
-            ArgumentError: If ``weights`` do not fit the model.
-            SaveError: If the model can not be written; what was at the destination before is then still there.
+            ArgumentError: If ``weights`` do not match the model.
+            SaveError: If the model cannot be written; an existing file at the destination is then unchanged.
         """
         with ExitStack() as stack:
             if weights is not None:
@@ -321,11 +322,11 @@ class ONNXProgram:
         rtol: float | None = None,
         atol: float | None = None,
     ) -> list[Row]:
-        """Compares ONNX Runtime with eager torch; see ``fxonnx.verify``."""
+        """Compare ONNX Runtime with eager torch; see ``fxonnx.verify``."""
         return verification.verify(self, args, kwargs, sizes=sizes, rtol=rtol, atol=atol)
 
     def release(self) -> None:
-        """Drops the ONNX Runtime session; the next call makes one of the model as it is then."""
+        """Close the ONNX Runtime session; the next call creates one from the current model."""
         if self._session is not None:
             self._session.close()
             self._session = None
@@ -341,7 +342,7 @@ class ONNXProgram:
 
 
 def weights_of(program: ONNXProgram) -> WeightMap:
-    """The mapping between names in the state_dict of the model and initializers of the program."""
+    """Return the mapping between FQNs of the state_dict and initializers of a program."""
     return program.weights
 
 
