@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
-from ..._builder.empty_tensors import emptied_lengths
+from ..._builder.empty_tensors import symbols_that_must_be_positive
 from ..._builder.op import Op, Operand, Unsupported
 from ..._builder.symbolic_dims import Dim
 from ..._registry import translates
@@ -434,9 +434,9 @@ def slice_scatter(
         return self
     start, end = 0 if start is None else start, END if end is None else end
     result = _with_slice(op, self, source, axis, start, end, step)
-    emptied = emptied_lengths(size, start, end, step, count)
+    emptied = symbols_that_must_be_positive(size, start, end, step, count)
     if emptied:
-        op.builder.from_one[result] = emptied
+        op.builder.nonempty_symbols[result] = emptied
     return result
 
 
