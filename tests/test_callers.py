@@ -255,6 +255,6 @@ class Viewed(nn.Module):
 
 @pytest.mark.parametrize("model", [Packed(), Viewed()], ids=["buffer", "output"])
 def test_numbers_of_four_bits(model: nn.Module) -> None:
-    message = "tensors of dtype torch.float4_e2m1fn_x2 cannot be written to ONNX\nhint: keep such tensors"
+    message = "tensors of dtype torch.float4_e2m1fn_x2 cannot be written to ONNX\nhint: use a dtype that ONNX has"
     with pytest.raises(TranslationError, match=message):
         fxonnx.export(model.eval(), (torch.ones(2, 4, dtype=torch.uint8),))

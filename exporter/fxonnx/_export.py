@@ -260,7 +260,7 @@ def _convert(captured: Capture, options: Options, timer: Timer) -> ONNXProgram:
             optimize=options.optimize,
             fold_weights=options.fold_weights,
             fold_norms=options.training != TrainingMode.TRAINING,
-            rules=options.patterns,
+            patterns=options.patterns,
         )
     updates = find_updates(prepared, captured.input_paths)
     lost = report_updates(updates, options.state)

@@ -322,7 +322,7 @@ def test_updates_of_buffers_are_lost_with_a_warning() -> None:
             return x + self.count
 
     model = Counter()
-    with pytest.warns(UserWarning, match=r"forward writes to 'count', and an ONNX model keeps nothing"):
+    with pytest.warns(UserWarning, match=r"forward writes to 'count', but an ONNX model keeps no state"):
         program = fxonnx.export(model, (torch.ones(2),))
     assert program.model.metadata_props["pkg.fxonnx.lost_updates"] == '["count"]'
     assert len(program.model.graph.outputs) == 1

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import fxonnx
-from fxonnx._prepare.common_subexpressions import share
+from fxonnx._prepare.common_subexpressions import eliminate_common_subexpressions
 
 from ..functions import Function
 
@@ -69,7 +69,7 @@ def test_what_is_equal(function: Any, removed: int) -> None:
     x = torch.randn(3, 3)
     exported = torch.export.export(Function(function), (x,))
     graph = exported.graph_module.graph
-    assert share(graph) == removed
+    assert eliminate_common_subexpressions(graph) == removed
     graph.lint()
     program = fxonnx.export(Function(function).eval(), (x,), dynamic_shapes=({0: "n", 1: "n"},))
     for size in (3, 5):
@@ -80,7 +80,7 @@ def test_what_is_equal(function: Any, removed: int) -> None:
 
 def test_random_numbers_are_drawn_again() -> None:
     exported = torch.export.export(Function(lambda x: torch.rand_like(x) - torch.rand_like(x)), (torch.zeros(3),))
-    assert share(exported.graph_module.graph) == 0
+    assert eliminate_common_subexpressions(exported.graph_module.graph) == 0
 
 
 def test_a_model_has_one_mask() -> None:

@@ -11,9 +11,9 @@ import torch
 from torch import nn
 from torch.export import Dim
 
-from fxonnx._prepare.constant_folding import fold
+from fxonnx._prepare.constant_folding import fold_constants
 from fxonnx._prepare.functionalize import functionalize
-from fxonnx._prepare.inline import inline
+from fxonnx._prepare.inline import inline_subgraphs
 from tests.prepare.helpers import capture, own_copy, run, targets, tensors
 
 aten = torch.ops.aten
@@ -38,12 +38,12 @@ def folded(
         model = Constants(model)
     program = capture(model, (x,), ({0: Dim.DYNAMIC},) if dynamic else None)
     gm = functional(program)
-    return gm, fold(gm, lifted(program), **options), program
+    return gm, fold_constants(gm, lifted(program), **options), program
 
 
 def functional(program: torch.export.ExportedProgram) -> torch.fx.GraphModule:
     gm = own_copy(program)
-    inline(gm)
+    inline_subgraphs(gm)
     functionalize(gm.graph)
     return gm
 
@@ -216,7 +216,7 @@ def test_what_torch_can_not_compute_stays() -> None:
     program = capture(model, (X,))
     gm = functional(program)
     out_of_range = {name: value + 7 if value.dtype == torch.int64 else value for name, value in lifted(program).items()}
-    assert [tuple(value.shape) for value in fold(gm, out_of_range).values()] == [(4,)]
+    assert [tuple(value.shape) for value in fold_constants(gm, out_of_range).values()] == [(4,)]
     assert targets(gm).count(aten.gather.default) == 1
     assert targets(gm).count(aten.mul.Tensor) == 1
 
@@ -224,7 +224,7 @@ def test_what_torch_can_not_compute_stays() -> None:
 def test_tensors_without_values_are_no_constants() -> None:
     program = capture(Constants(lambda x, c: x + c * 2, torch.ones(4)), (X,))
     gm = functional(program)
-    assert fold(gm, {name: value.to("meta") for name, value in tensors(program).items()}) == {}
+    assert fold_constants(gm, {name: value.to("meta") for name, value in tensors(program).items()}) == {}
 
 
 def test_folding_twice_gives_the_same() -> None:
@@ -237,5 +237,5 @@ def test_a_graph_without_constants_is_left_alone() -> None:
     program = capture(nn.Linear(4, 4), (X,))
     gm = own_copy(program)
     before = str(gm.graph)
-    assert fold(gm, {}) == {}
+    assert fold_constants(gm, {}) == {}
     assert str(gm.graph) == before

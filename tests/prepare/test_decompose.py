@@ -12,7 +12,7 @@ from torch.export import Dim
 from torch.testing import assert_close
 
 from fxonnx._prepare.decompose import REASON_KEY, decompose
-from fxonnx._prepare.inline import inline
+from fxonnx._prepare.inline import inline_subgraphs
 from fxonnx._prepare.tracing import TraceError, splice_trace, trace_call
 from tests.prepare.helpers import capture, own_copy, run, targets
 
@@ -134,7 +134,7 @@ def test_a_decomposition_computes_the_same(name: str, dynamic: bool) -> None:
     args = inputs(5)
     program = capture(function, args, tuple({0: D} if arg.shape[0] == 5 else None for arg in args) if dynamic else None)
     gm = own_copy(program)
-    inline(gm)
+    inline_subgraphs(gm)
     assert target in targets(gm)
     placeholders = [node.name for node in gm.graph.nodes if node.op == "placeholder"]
     results = str(next(iter(reversed(gm.graph.nodes))).args)
@@ -234,7 +234,7 @@ def test_no_size_is_assumed() -> None:
         (lambda x, y: None, None),
         (lambda x, y: 3, "returns int, the operator a tensor"),
         (lambda x, y: x.add_(1), "writes to its arguments"),
-        (lambda x, y: x.clone().resize_(20).view(5, 4), "can not be made functional: aten.resize_"),
+        (lambda x, y: x.clone().resize_(20).view(5, 4), "cannot be functionalized: aten.resize_"),
         (lambda x, y: {}["no such key"], "KeyError: 'no such key'"),
         (lambda x, y: x.nonzero().sum() * x, "whose result has a size known only at run time"),
     ],
@@ -260,7 +260,7 @@ def test_a_tensor_made_up_by_a_decomposition_must_have_values() -> None:
     program = capture(lambda x: x * 2.0, (r(5, 4),))
     node = next(node for node in own_copy(program).graph.nodes if node.target is aten.mul.Tensor)
     fake = node.meta["val"].clone()
-    with pytest.raises(TraceError, match="makes a tensor _tensor_constant0 whose values are not known"):
+    with pytest.raises(TraceError, match="creates a tensor _tensor_constant0 whose values are unknown"):
         trace_call(node, lambda x, y: x * fake)
 
 
@@ -283,7 +283,7 @@ def test_bodies_of_control_flow_are_decomposed() -> None:
     program = capture(function, (r(5, 4),))
     before = program.graph_module.print_readable(print_output=False)
     gm = own_copy(program)
-    inline(gm)
+    inline_subgraphs(gm)
     keep = without(aten.silu.default)
     assert decompose(gm, keep) == []
     bodies = [module for name, module in gm.named_modules() if name and isinstance(module, torch.fx.GraphModule)]

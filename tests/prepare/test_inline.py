@@ -13,7 +13,7 @@ from torch.export import Dim
 from torch.testing import assert_close
 from torch.utils.checkpoint import checkpoint
 
-from fxonnx._prepare.inline import inline
+from fxonnx._prepare.inline import inline_subgraphs
 from fxonnx.errors import PrepareError
 from tests.prepare.helpers import capture, own_copy, run, targets
 
@@ -171,7 +171,7 @@ def test_a_region_becomes_part_of_the_graph(name: str, strict: bool) -> None:
     before = str(program.graph)
     gm = own_copy(program)
 
-    inline(gm)
+    inline_subgraphs(gm)
 
     assert str(program.graph) == before
     higher_order = [target for target in targets(gm) if isinstance(target, torch._ops.HigherOrderOperator)]
@@ -195,14 +195,14 @@ def test_a_region_becomes_part_of_the_graph(name: str, strict: bool) -> None:
 @pytest.mark.filterwarnings("ignore")
 def test_a_conversion_that_strict_capture_misread_is_an_error() -> None:
     gm = own_copy(capture(Layers(nested, fc=LAYERS["fc"]()), (torch.randn(3, 4),), strict=True))
-    with pytest.raises(PrepareError, match=r"conversion at .*test_inline\.py:\d+ for one of torch\.float32, but under"):
-        inline(gm)
+    with pytest.raises(PrepareError, match=r"conversion at .*test_inline\.py:\d+ as torch\.float32, but under"):
+        inline_subgraphs(gm)
 
 
 def test_names_of_results_are_those_of_the_captured_graph() -> None:
     program = capture(Layers(mixed, fc=LAYERS["fc"]()), (torch.randn(3, 4),))
     gm = own_copy(program)
-    inline(gm)
+    inline_subgraphs(gm)
     names = [node.name for node in next(iter(reversed(gm.graph.nodes))).args[0]]
     assert names == [spec.arg.name for spec in program.graph_signature.output_specs]
 
@@ -213,7 +213,7 @@ def test_a_cast_is_made_once_and_only_where_autocast_is_on() -> None:
             return self.fc(x) * self.fc(x + 1) + x.sin()
 
     gm = own_copy(capture(Layers(function, fc=LAYERS["fc"]()), (torch.randn(3, 4),)))
-    inline(gm)
+    inline_subgraphs(gm)
     casts = sorted(node.args[0].name for node in gm.graph.nodes if node.target is aten.to.dtype)
     assert casts == ["add", "args_0", "p_fc_bias", "p_fc_weight"]
 
@@ -232,7 +232,7 @@ def test_assertions_and_the_sizes_only_they_read_disappear(strict: bool) -> None
     model = Layers(function)
     program = capture(model, (x,), {"args": ({0: Dim.DYNAMIC},)}, strict)
     gm = own_copy(program)
-    inline(gm)
+    inline_subgraphs(gm)
     assert targets(gm) == [
         aten.sum.default,
         aten.to.dtype,
@@ -246,7 +246,7 @@ def test_assertions_and_the_sizes_only_they_read_disappear(strict: bool) -> None
 def test_a_graph_without_regions_is_left_alone() -> None:
     gm = own_copy(capture(Layers(lambda self, x: self.fc(x).relu(), fc=LAYERS["fc"]()), (torch.randn(3, 4),)))
     before = str(gm.graph)
-    inline(gm)
+    inline_subgraphs(gm)
     assert str(gm.graph) == before
 
 
@@ -269,7 +269,7 @@ def test_vmap_becomes_calls_on_whole_batches(name: str, strict: bool) -> None:
     program = capture(model, (torch.randn(3, 4),), {"args": ({0: Dim.DYNAMIC},)}, strict)
     gm = own_copy(program)
 
-    inline(gm)
+    inline_subgraphs(gm)
 
     assert not [target for target in targets(gm) if "functorch" in getattr(target, "__module__", "")]
     for size in (3, 5):
@@ -283,8 +283,8 @@ def test_a_vmap_that_can_not_be_traced_names_its_line() -> None:
     # A call without batching rule, as a custom operator would be.
     linear = next(node for node in gm.graph.nodes if node.target is aten.linear.default)
     linear.target = lambda *_: {}["no rule"]
-    with pytest.raises(PrepareError, match=r"torch\.vmap at .*test_inline\.py:\d+ can not be turned .*no rule"):
-        inline(gm)
+    with pytest.raises(PrepareError, match=r"torch\.vmap at .*test_inline\.py:\d+ cannot be converted .*no rule"):
+        inline_subgraphs(gm)
     assert torch._C._functorch.maybe_get_level(torch.ones(1)) in (None, -1)
 
 
@@ -308,7 +308,7 @@ def test_other_wrappers_are_inlined_too(target: Any, arguments: Callable[..., tu
     call = next(node for node in gm.graph.nodes if node.target is HOPS.wrap_with_set_grad_enabled)
     call.args = arguments(*call.args[1:])
     call.target = target
-    inline(gm)
+    inline_subgraphs(gm)
     assert targets(gm) == [aten.sin.default, aten.cos.default]
     assert_close(run(gm, program, x), model(x))
 
@@ -317,18 +317,20 @@ def test_a_subgraph_called_with_the_wrong_arguments_is_an_error() -> None:
     gm = own_copy(capture(Layers(set_grad), (torch.randn(3, 4),)))
     call = next(node for node in gm.graph.nodes if node.target is HOPS.wrap_with_set_grad_enabled)
     call.args = call.args[:2]
-    with pytest.raises(PrepareError, match=r"wrap_with_set_grad_enabled at .* gives 0 arguments to a sub-graph of 1"):
-        inline(gm)
+    with pytest.raises(
+        PrepareError, match=r"wrap_with_set_grad_enabled at .* passes 0 arguments to a subgraph of 1 inputs"
+    ):
+        inline_subgraphs(gm)
 
 
 def test_a_missing_subgraph_is_an_error() -> None:
     gm = own_copy(capture(Layers(set_grad), (torch.randn(3, 4),)))
     next(node for node in gm.graph.nodes if node.op == "get_attr").target = "nowhere"
     with pytest.raises(PrepareError, match="reads the attribute 'nowhere', which its graph module does not have"):
-        inline(gm)
+        inline_subgraphs(gm)
     next(node for node in gm.graph.nodes if node.op == "get_attr").target = "training"
-    with pytest.raises(PrepareError, match="'training' is called as a sub-graph, but is a bool"):
-        inline(gm)
+    with pytest.raises(PrepareError, match="'training' is called as a subgraph, but is a bool"):
+        inline_subgraphs(gm)
 
 
 def test_a_call_autocast_works_inside_of_must_be_decomposable(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -337,8 +339,8 @@ def test_a_call_autocast_works_inside_of_must_be_decomposable(monkeypatch: pytes
 
     monkeypatch.setattr("fxonnx._prepare.autocast.decompositions", lambda _: [broken])
     gm = own_copy(capture(Layers(composite, fc=LAYERS["fc"]()), (torch.randn(3, 4),)))
-    with pytest.raises(PrepareError, match=r"works inside aten\.einsum\.default at .*test_inline\.py:\d+, .* no idea"):
-        inline(gm)
+    with pytest.raises(PrepareError, match=r"casts inside aten\.einsum\.default at .*test_inline\.py:\d+, .* no idea"):
+        inline_subgraphs(gm)
 
 
 def test_an_effect_of_autocast_that_is_no_cast_of_arguments_is_an_error() -> None:
@@ -362,7 +364,7 @@ def test_an_effect_of_autocast_that_is_no_cast_of_arguments_is_an_error() -> Non
 
         gm = own_copy(capture(Layers(function), (torch.randn(3, 4),)))
         with pytest.raises(PrepareError, match=r"autocast makes fxonnx_test\.halve\.default at .* return .*bfloat16"):
-            inline(gm)
+            inline_subgraphs(gm)
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -374,4 +376,4 @@ def test_control_flow_on_a_value_strict_capture_misread_is_an_error() -> None:
 
     gm = own_copy(capture(Layers(function, fc=LAYERS["fc"]()), (torch.randn(3, 4),), strict=True))
     with pytest.raises(PrepareError, match=r"cond at .* reads a value computed under autocast"):
-        inline(gm)
+        inline_subgraphs(gm)

@@ -13,7 +13,7 @@ from torch.testing import assert_close
 
 import fxonnx
 from fxonnx._prepare import weight_folding
-from fxonnx._prepare.weight_folding import derive_weights, fold_batch_norm
+from fxonnx._prepare.weight_folding import find_derived_weights, fold_batch_norm
 
 from .helpers import capture, own_copy, run, targets, tensors
 
@@ -214,7 +214,7 @@ def _derived(model: nn.Module, x: torch.Tensor) -> list[tuple[Any, tuple[int, ..
     values = tensors(program)
     return [
         (node.target, record.shape, record.recipe(*(values[source.name] for source in record.sources)), record.suffix)
-        for node, record in derive_weights(gm.graph, weights, constants).items()
+        for node, record in find_derived_weights(gm.graph, weights, constants).items()
     ]
 
 
@@ -250,7 +250,7 @@ def test_one_piece_of_several_outputs() -> None:
 )
 def test_only_small_weights_are_made_larger(function: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     assert [value.numel() for _, _, value, _ in _derived(_Weighted(function), torch.ones(6, 4))] == [24]
-    monkeypatch.setattr(weight_folding, "SMALL", 23)
+    monkeypatch.setattr(weight_folding, "MAX_GROWN_ELEMENTS", 23)
     assert all(value.numel() <= 12 for _, _, value, _ in _derived(_Weighted(function), torch.ones(6, 4)))
 
 

@@ -81,7 +81,7 @@ def names(values: Sequence[Any]) -> list[str]:
 def test_lost_updates_are_a_warning_with_names_and_lines() -> None:
     model = Cache()
     text = (
-        r"forward writes to 'cache', 'steps', 'seen', and an ONNX model keeps nothing(?s:.*)"
+        r"forward writes to 'cache', 'steps', 'seen', but an ONNX model keeps no state(?s:.*)"
         r"'cache' at .*test_state\.py:\d+\n  'steps' at .*test_state\.py:\d+\n  'seen' at .*test_state\.py:\d+\nhint: pass state="
     )
     given = step(0)

@@ -19,7 +19,7 @@ from fxonnx_translations._builder.op_schema import schema_info
 from .._capture import Capture
 from .._export_signature import InputRecord
 from .._options import Options
-from .._prepare import Derived, Prepared, Update
+from .._prepare import DerivedWeight, Prepared, Update
 from ..errors import ArgumentError
 from .versions import NEWEST_OPSET
 
@@ -198,7 +198,7 @@ def _tied_transpose(tensor: torch.Tensor, weights: Mapping[Any, ir.Value]) -> ir
     return weights.get(storage_key(tensor.t(), ""))
 
 
-def _derived_initializer(derived: Derived, env: dict[torch.fx.Node, Any], builder: Builder) -> ir.Value:
+def _derived_initializer(derived: DerivedWeight, env: dict[torch.fx.Node, Any], builder: Builder) -> ir.Value:
     """The initializer of a derived weight, named after its first source."""
     sources = [env[node] for node in derived.sources]
     tensors = [source.const_value for source in sources]

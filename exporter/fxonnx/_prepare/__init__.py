@@ -1,4 +1,4 @@
-"""FX to FX: from the captured graph to a functional graph whose operators all have translations."""
+"""FX passes: turn the captured graph into a functional graph whose operators all have translations."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from .graph_utils import find_attribute
 from .mutations import LOST_UPDATES_KEY, State, Update, find_updates, report_updates
 from .patterns import PATTERNS
 from .pipeline import Prepared, prepare
-from .weight_folding import Derived
+from .weight_folding import DerivedWeight
 
 __all__ = [
     "LOST_UPDATES_KEY",
     "PATTERNS",
     "REASON_KEY",
-    "Derived",
+    "DerivedWeight",
     "Prepared",
     "State",
     "Update",

@@ -1,7 +1,7 @@
-"""What ``torch.autocast`` would do to a call, written out as casts.
+"""Make ``torch.autocast`` explicit: insert the casts it would apply to a call.
 
-Which operators autocast touches, and how, is asked of torch itself: the call is run over fake tensors with autocast on,
-and the casts it makes of its arguments are observed. There is no list here that could disagree with torch's.
+The casts are observed instead of listed: the call runs on fake tensors with autocast enabled, and the casts of its
+arguments are recorded. No list of operators can become inconsistent with torch's.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from ..errors import PrepareError
 from .graph_utils import fake_mode_of
 from .tracing import TraceError, decompositions, no_new_guards, splice_trace, trace_call, value_key
 
-__all__ = ["Autocast", "AutocastState", "Dtypes", "Outcome", "dtypes_of", "evaluate"]
+__all__ = ["AutocastOutcome", "AutocastRewriter", "AutocastState", "Dtypes", "dtypes_of", "evaluate"]
 
 aten = torch.ops.aten
 
 AutocastState = Mapping[str, torch.dtype]
-"""The lower precision dtype of each device type autocast is on for."""
+"""The lower precision dtype of each device type for which autocast is enabled."""
 
-# Their kernels cast inside, some on the way through a loop over time that would cost the layer its identity, and fake
-# tensors do not take the way real ones do. So it is observed on real tensors what comes out.
+# Their kernels cast internally; decomposing them into a loop over time would lose the layer. Fake tensors take a
+# different path than real ones, so the resulting dtypes are observed on real tensors.
 _RECURRENT = frozenset(
     {
         aten.lstm.input,
@@ -46,45 +46,45 @@ _DISPATCH_KEYS = {"cpu": "AutocastCPU", "cuda": "AutocastCUDA", "xpu": "Autocast
 
 
 Dtypes = tuple[torch.dtype | None, ...]
-"""dtypes of the results of a call, None for those that are no tensors."""
+"""dtypes of the results of a call, None for results that are not tensors."""
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """What became of a call.
+class AutocastOutcome:
+    """The result of applying autocast to a call.
 
     Attributes:
-        opened: The call was replaced by the calls it is composed of, and it is these that autocast applies to.
-        dtypes: dtypes of its results under autocast, None if autocast does not touch the call.
+        decomposed: The calls that replace the call, to which autocast still has to be applied.
+        dtypes: dtypes of the results under autocast, None if autocast does not affect the call.
     """
 
-    opened: tuple[torch.fx.Node, ...] = ()
+    decomposed: tuple[torch.fx.Node, ...] = ()
     dtypes: Dtypes | None = None
 
 
 def dtypes_of(value: Any) -> Dtypes:
-    """The dtypes of what a call returns."""
+    """The dtypes of the results of a call."""
     values = value if isinstance(value, (list, tuple)) else (value,)
     return tuple(getattr(item, "dtype", None) for item in values)
 
 
 @dataclass(frozen=True)
-class _Effect:
-    """What autocast does to one kind of call.
+class _AutocastEffect:
+    """The effect of autocast on one kind of call.
 
     Attributes:
-        casts: dtype each tensor argument is cast to, or None, in the order of the arguments.
+        casts: Target dtype of each tensor argument, None for no cast, in argument order.
         dtypes: dtypes of the results.
-        inside: The casts happen inside, among the operators this one is composed of.
+        is_internal: Whether the casts happen between the operators of the call's composite implementation.
     """
 
     casts: tuple[torch.dtype | None, ...]
     dtypes: Dtypes
-    inside: bool
+    is_internal: bool
 
 
-class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Notes the operators that run, and the casts of the given tensors before the first other operator."""
+class _CastRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Record the operators that run, and the casts of the given tensors before the first other operator."""
 
     def __init__(self, tensors: list[torch.Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -105,40 +105,40 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return func(*args, **kwargs)
 
 
-class Autocast:
-    """Writes out autocast for the calls of one graph."""
+class AutocastRewriter:
+    """Insert the casts of autocast for the calls of one graph."""
 
     def __init__(self) -> None:
-        self._effects: dict[Hashable, _Effect | None] = {}
+        self._effects: dict[Hashable, _AutocastEffect | None] = {}
         self._casts: dict[tuple[torch.fx.Node, torch.dtype], torch.fx.Node] = {}
         self._cast_values: dict[Hashable, torch.Tensor] = {}
-        self._completions: dict[tuple[OpOverload, _Effect], dict[str, torch.dtype | None]] = {}
+        self._missing_arguments: dict[tuple[OpOverload, _AutocastEffect], dict[str, torch.dtype | None]] = {}
 
-    def apply(self, owner: torch.fx.GraphModule, node: torch.fx.Node, state: AutocastState) -> Outcome:
-        """Makes one call independent of autocast.
+    def apply(self, owner: torch.fx.GraphModule, node: torch.fx.Node, state: AutocastState) -> AutocastOutcome:
+        """Make one call independent of autocast.
 
         Args:
-            owner: The graph module the node is in.
-            node: A call; its arguments already are what they are under autocast. Calls must come in the order of the
-                graph, those outside of autocast regions included.
-            state: Where autocast is on for this call.
+            owner: The graph module of the node.
+            node: A call whose arguments are rewritten already. Calls must be passed in graph order, including those
+                outside autocast regions.
+            state: The autocast state of the call.
 
         Raises:
-            PrepareError: If autocast does something to the call that casts can not express.
+            PrepareError: If the effect of autocast on the call cannot be expressed by casts.
         """
         target = node.target
         if not isinstance(target, OpOverload):
-            return Outcome()
+            return AutocastOutcome()
         if target._schema.is_mutable:
-            # What was cast before may be written to here, inside or outside of the region.
+            # The call may write to a tensor that was cast before, inside or outside the region.
             self._casts.clear()
         if not state:
-            return Outcome()
+            return AutocastOutcome()
         effect = self._effect(node, target, state)
         if effect is None:
-            return Outcome()
-        if effect.inside:
-            return Outcome(opened=tuple(_open_up(owner, node)))
+            return AutocastOutcome()
+        if effect.is_internal:
+            return AutocastOutcome(decomposed=tuple(_decompose_in_place(owner, node)))
         casts = iter(effect.casts)
 
         def cast(argument: torch.fx.Node) -> torch.fx.Node:
@@ -150,8 +150,8 @@ class Autocast:
             return self._casts[argument, dtype]
 
         node.args, node.kwargs = torch.fx.map_arg((node.args, node.kwargs), cast)
-        self._complete(node, target, effect)
-        return Outcome(dtypes=effect.dtypes)
+        self._add_missing_arguments(node, target, effect)
+        return AutocastOutcome(dtypes=effect.dtypes)
 
     def _cast(self, before: torch.fx.Node, argument: torch.fx.Node, dtype: torch.dtype) -> torch.fx.Node:
         with before.graph.inserting_before(before):
@@ -163,14 +163,14 @@ class Autocast:
         node.meta["val"] = self._cast_values[key]
         return node
 
-    def _complete(self, node: torch.fx.Node, target: OpOverload, effect: _Effect) -> None:
-        missing = self._completions.get((target, effect))
+    def _add_missing_arguments(self, node: torch.fx.Node, target: OpOverload, effect: _AutocastEffect) -> None:
+        missing = self._missing_arguments.get((target, effect))
         if missing is None:
-            missing = self._completions[target, effect] = _completion(node, target, effect)
+            missing = self._missing_arguments[target, effect] = _missing_dtype_argument(node, target, effect)
         if missing:
             node.kwargs = {**node.kwargs, **missing}
 
-    def _effect(self, node: torch.fx.Node, target: OpOverload, state: AutocastState) -> _Effect | None:
+    def _effect(self, node: torch.fx.Node, target: OpOverload, state: AutocastState) -> _AutocastEffect | None:
         tensors: list[torch.Tensor] = []
 
         def collect(argument: torch.fx.Node) -> torch.fx.Node:
@@ -197,7 +197,7 @@ class Autocast:
 
 
 def evaluate(node: torch.fx.Node, state: AutocastState | None = None) -> Any:
-    """Runs a call over the fake tensors of its arguments, with autocast as given."""
+    """Run a call on the fake tensors of its arguments under an autocast state."""
     args, kwargs = torch.fx.map_arg((node.args, node.kwargs), lambda argument: argument.meta["val"])
     fake_mode = fake_mode_of(argument.meta.get("val") for argument in node.all_input_nodes)
     with torch.no_grad(), no_new_guards(fake_mode), _autocast(state or {}), fake_mode or contextlib.nullcontext():
@@ -214,23 +214,25 @@ def _autocast(state: AutocastState) -> Iterator[None]:
 
 def _observe(
     node: torch.fx.Node, tensors: list[torch.Tensor], state: AutocastState, registered: bool
-) -> _Effect | None:
-    with _Recorder(tensors) as recorder:
+) -> _AutocastEffect | None:
+    with _CastRecorder(tensors) as recorder:
         result = evaluate(node, state)
     dtypes = dtypes_of(result)
     if registered:
-        return _Effect(tuple(recorder.casts.get(id(tensor)) for tensor in tensors), dtypes, inside=False)
-    with _Recorder(tensors) as plain:
+        return _AutocastEffect(tuple(recorder.casts.get(id(tensor)) for tensor in tensors), dtypes, is_internal=False)
+    with _CastRecorder(tensors) as plain:
         evaluate(node)
-    return None if plain.calls == recorder.calls else _Effect((), dtypes, inside=True)
+    return None if plain.calls == recorder.calls else _AutocastEffect((), dtypes, is_internal=True)
 
 
-def _observe_recurrent(node: torch.fx.Node, tensors: list[torch.Tensor], state: AutocastState) -> _Effect | None:
-    """Runs the layer for one time step of one sequence, with zeros as weights."""
+def _observe_recurrent(
+    node: torch.fx.Node, tensors: list[torch.Tensor], state: AutocastState
+) -> _AutocastEffect | None:
+    """Run the layer on one time step of one sequence, with zeros as weights."""
 
     def zeros(argument: torch.fx.Node) -> Any:
         val = argument.meta["val"]
-        # Weights are matrices and vectors; input and states have time or layers, batch and features.
+        # Weights are matrices and vectors; input and states are [time or layers, batch, features].
         shape = [val.shape[0] if argument is not node.args[0] else 1, 1, val.shape[2]] if val.dim() == 3 else val.shape
         return torch.zeros(shape, dtype=val.dtype)
 
@@ -240,20 +242,22 @@ def _observe_recurrent(node: torch.fx.Node, tensors: list[torch.Tensor], state: 
     with torch.no_grad(), _autocast(state):
         dtypes = dtypes_of(node.target(*args))  # type: ignore[operator]
     lower = next((dtype for dtype in state.values() if dtype in dtypes), None)
-    # A layer that returns the dtype it was given is left alone: that is at least as precise.
-    return _Effect(tuple(lower if tensor.is_floating_point() else None for tensor in tensors), dtypes, inside=False)
+    # A layer that returns its input dtype is not changed, which is at least as precise.
+    return _AutocastEffect(
+        tuple(lower if tensor.is_floating_point() else None for tensor in tensors), dtypes, is_internal=False
+    )
 
 
-def _open_up(owner: torch.fx.GraphModule, node: torch.fx.Node) -> list[torch.fx.Node]:
+def _decompose_in_place(owner: torch.fx.GraphModule, node: torch.fx.Node) -> list[torch.fx.Node]:
     reasons = []
     for function in decompositions(node.target):
-        # The dtypes noted for the node are those under autocast, which tracing does without.
+        # No check: the recorded dtypes are those under autocast, and tracing runs without autocast.
         trace, reason = _traced(node, function)
         if trace is not None:
             return splice_trace(owner, node, trace)
         reasons.append(reason)
     raise PrepareError(
-        f"autocast works inside {node.target} at {source_line(node)}, which can not be decomposed: "
+        f"autocast casts inside {node.target} at {source_line(node)}, which cannot be decomposed: "
         + "; ".join(reasons),
         hint="turn autocast off for this call, or cast its inputs",
     )
@@ -266,8 +270,10 @@ def _traced(node: torch.fx.Node, function: Callable[..., Any]) -> tuple[torch.fx
         return None, str(error)
 
 
-def _completion(node: torch.fx.Node, target: OpOverload, effect: _Effect) -> dict[str, torch.dtype | None]:
-    """The keyword arguments a call lacks to return, after the casts, what it returned under autocast."""
+def _missing_dtype_argument(
+    node: torch.fx.Node, target: OpOverload, effect: _AutocastEffect
+) -> dict[str, torch.dtype | None]:
+    """The ``dtype`` argument with which the call, after the casts, returns the dtypes it has under autocast."""
     if dtypes_of(evaluate(node)) == effect.dtypes:
         return {}
     if any(argument.name == "dtype" for argument in target._schema.arguments) and "dtype" not in node.kwargs:
@@ -278,6 +284,6 @@ def _completion(node: torch.fx.Node, target: OpOverload, effect: _Effect) -> dic
         if completed == effect.dtypes:
             return {"dtype": effect.dtypes[0]}
     raise PrepareError(
-        f"autocast makes {target} at {source_line(node)} return {effect.dtypes}, which casts of its arguments do not",
+        f"autocast makes {target} at {source_line(node)} return {effect.dtypes}, which casting its arguments does not",
         hint="turn autocast off for this call, or cast its inputs",
     )

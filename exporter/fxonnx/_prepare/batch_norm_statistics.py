@@ -1,4 +1,4 @@
-"""Normalizations that write to running statistics, though their schemas do not say so, become ones whose do."""
+"""Replace norms that update running statistics implicitly by operators whose schemas declare the mutation."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from torch.fx import Graph, Node
 
 from .._provenance import copy_provenance
 
-__all__ = ["reveal_statistics"]
+__all__ = ["expose_running_statistics"]
 
 aten = torch.ops.aten
 
 
-def reveal_statistics(graph: Graph) -> None:
-    """Rewrites batch and instance norms in training mode such that one sees what they write to.
+def expose_running_statistics(graph: Graph) -> None:
+    """Rewrite batch and instance norms in training mode to operators that declare their mutations.
 
     Args:
-        graph: A graph as torch.export captures it; changed in place.
+        graph: A graph as captured by torch.export; changed in place.
     """
     for node in graph.find_nodes(op="call_function", target=aten.batch_norm.default):
         _batch_norm(graph, node)
@@ -30,7 +30,7 @@ def reveal_statistics(graph: Graph) -> None:
 
 def _batch_norm(graph: Graph, node: Node) -> None:
     input, weight, bias, mean, variance, training, momentum, eps, _cudnn = node.args
-    # Without channels there is nothing to normalize, and torch knows the shapes of this operator only.
+    # An input without channels is not normalized, and torch implements shapes for this operator only.
     if not training or mean is None or _val(input).dim() < 2:
         return
     arguments = (input, weight, bias, mean, variance, True, momentum, eps)
@@ -41,7 +41,7 @@ def _batch_norm(graph: Graph, node: Node) -> None:
 
 
 def _instance_norm(graph: Graph, node: Node) -> None:
-    """Its batch statistics are the means over the batch of those of each instance; torch computes them just so."""
+    """Compute the running statistics as torch does: the mean over the batch of the statistics of each instance."""
     input, _weight, _bias, mean, variance, training, momentum, eps, _cudnn = node.args
     if not training or mean is None:
         return
@@ -54,7 +54,7 @@ def _instance_norm(graph: Graph, node: Node) -> None:
     for statistic, repeated in zip((mean, variance), running, strict=True):
         by_instance = call(aten.reshape.default, repeated, [batch, channels])
         call(aten.copy_.default, statistic, call(aten.mean.dim, by_instance, [0]))
-    # What is left of it writes nowhere.
+    # Without running statistics the remaining call has no mutation.
     node.args = (*node.args[:3], None, None, *node.args[5:])
 
 
@@ -63,7 +63,7 @@ def _val(argument: Any) -> Any:
 
 
 def _calls(graph: Graph, origin: Node) -> Callable[..., Any]:
-    """A function that puts calls in front of a node; what is known without one, like a static size, is returned."""
+    """A function that inserts a call before ``origin``; a static size is returned as a number instead."""
     mode = origin.meta["val"].fake_mode
 
     def call(target: Callable[..., Any], *args: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Equal computations are done once: every layer of a transformer makes the same mask of the same positions."""
+"""Common subexpression elimination (CSE). The layers of a transformer rebuild identical masks and position tables."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import torch
 
 from fxonnx_translations._torch_compat import OpOverload
 
-__all__ = ["share"]
+__all__ = ["eliminate_common_subexpressions"]
 
-_OF_A_DTYPE = frozenset(
+_DTYPE_ONLY = frozenset(
     {torch.ops.aten.new_zeros.default, torch.ops.aten.new_ones.default, torch.ops.aten.new_full.default}
 )
-"""Of their tensor these operators only take the dtype."""
+"""Operators that use only the dtype of their tensor argument."""
 
 _RESHAPES = frozenset(
     {
@@ -36,30 +36,32 @@ _TRANSPOSES = frozenset(
     }
 )
 
-_SMALL = 64
+_MAX_COMPARED_ELEMENTS = 64
 
 _NOT_REPEATABLE = (
     torch.Tag.nondeterministic_seeded,
-    # Each result has a size or a value of its own in the captured program.
+    # Each result has its own unbacked symbol in the captured program.
     torch.Tag.dynamic_output_shape,
     torch.Tag.data_dependent_output,
 )
 
 
-def share(graph: torch.fx.Graph, constants: Mapping[str, torch.Tensor] = MappingProxyType({})) -> int:
-    """Replaces calls of the same operator with the same arguments by the first of them.
+def eliminate_common_subexpressions(
+    graph: torch.fx.Graph, constants: Mapping[str, torch.Tensor] = MappingProxyType({})
+) -> int:
+    """Replace calls of the same operator with the same arguments by the first such call.
 
     Args:
-        graph: A functional graph.
-        constants: Tensors of placeholders by name; small ones that are equal count as the same argument.
+        graph: A functional graph; changed in place.
+        constants: Tensors of placeholders by name; small equal ones count as the same argument.
 
     Returns:
-        How many nodes were removed.
+        The number of removed nodes.
     """
     first: dict[Any, torch.fx.Node] = {}
     for node in graph.find_nodes(op="placeholder"):
         constant = constants.get(node.name)
-        if constant is not None and constant.numel() <= _SMALL:
+        if constant is not None and constant.numel() <= _MAX_COMPARED_ELEMENTS:
             known = first.setdefault((constant.dtype, constant.shape, repr(constant.tolist())), node)
             if known is not node:
                 node.replace_all_uses_with(known)
@@ -68,9 +70,9 @@ def share(graph: torch.fx.Graph, constants: Mapping[str, torch.Tensor] = Mapping
         if not _is_repeatable(node):
             continue
         args = node.args
-        if node.target in _OF_A_DTYPE:
+        if node.target in _DTYPE_ONLY:
             args = (args[0].meta["val"].dtype, *args[1:])
-        key = _view_of_a_weight(node) or (node.target, _key(args), _key(node.kwargs))
+        key = _weight_view_key(node) or (node.target, _key(args), _key(node.kwargs))
         known = first.setdefault(key, node)
         if known is not node:
             node.replace_all_uses_with(known)
@@ -79,15 +81,15 @@ def share(graph: torch.fx.Graph, constants: Mapping[str, torch.Tensor] = Mapping
     return removed
 
 
-def _view_of_a_weight(node: torch.fx.Node) -> Any:
-    """The key of a transposed or reshaped weight, by the result: ``w.t()`` and ``w.permute(1, 0)`` are stored once."""
+def _weight_view_key(node: torch.fx.Node) -> Any:
+    """A key of a transposed or reshaped weight by its result, so that ``w.t()`` and ``w.permute(1, 0)`` are equal."""
     source, val = node.args[0] if node.args else None, node.meta.get("val")
     if not isinstance(source, torch.fx.Node) or source.op != "placeholder" or not isinstance(val, torch.Tensor):
         return None
     if node.target in _RESHAPES and all(type(size) is int for size in val.shape):
         return "reshape", source, tuple(val.shape)
     if node.target in _TRANSPOSES:
-        # The axes as strides, which the operator brings into their new order itself.
+        # Strides that number the axes: the operator itself computes the permutation.
         axes = torch.empty_strided([1] * val.dim(), list(range(val.dim())), device="meta")
         return "permute", source, node.target(axes, *node.args[1:], **node.kwargs).stride()
     return None
@@ -99,7 +101,7 @@ def _is_repeatable(node: torch.fx.Node) -> bool:
     target = node.target
     if isinstance(target, OpOverload):
         return not target._schema.is_mutable and not any(tag in target.tags for tag in _NOT_REPEATABLE)
-    # Arithmetic of sizes, and the elements of a result.
+    # Size arithmetic, and items of a multi-output call.
     return target is operator.getitem or isinstance(target, BuiltinFunctionType)
 
 
@@ -111,5 +113,5 @@ def _key(value: Any) -> Any:
     if isinstance(value, list | tuple | slice):
         parts = (value.start, value.stop, value.step) if isinstance(value, slice) else value
         return type(value).__name__, *map(_key, parts)
-    # repr: True is not 1, 1 is not 1.0, and -0.0 is not 0.0.
+    # By repr, since True == 1 == 1.0 and -0.0 == 0.0.
     return type(value), repr(value)

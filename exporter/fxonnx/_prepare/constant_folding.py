@@ -1,4 +1,4 @@
-"""What depends on constants only is computed now, by torch itself."""
+"""Constant folding, evaluated with torch."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from fxonnx_translations._torch_compat import OpOverload
 
 from .graph_utils import find_attribute
 
-__all__ = ["MAX_ELEMENTS", "fold"]
+__all__ = ["MAX_ELEMENTS", "fold_constants"]
 
 MAX_ELEMENTS = 512 * 512
-"""Largest result that may be larger than what it is computed from, in elements."""
+"""Maximum number of elements of a result that is larger than its inputs together."""
 
 aten = torch.ops.aten
 
@@ -31,16 +31,16 @@ _IDENTITIES = frozenset(
     }
 )
 
-# A view with stride 0 costs nothing; what torch computes from it counts as large as what it is a view of.
+# A view with stride 0 uses no memory: results computed from it are compared with the size of its base.
 _EXPANSIONS = frozenset({aten.expand.default, aten.expand_as.default, aten.broadcast_to.default})
 
-# One value many times is an operator in any format; as data it would only make the file larger.
+# A uniform tensor is cheaper as an operator than as data in the file.
 _UNIFORM = frozenset(
     {"zeros", "ones", "full", "zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full"}
 )
 _MAX_UNIFORM_ELEMENTS = 1024
 
-# Operators that fill a new tensor like another one, with the number they fill in; None: their last argument.
+# Operators that create a filled tensor like another one, with the fill value; None for their last argument.
 _FILLED_LIKE: Mapping[Any, bool | int | float | None] = {
     aten.zeros_like.default: 0,
     aten.ones_like.default: 1,
@@ -52,7 +52,7 @@ _FILLED_LIKE: Mapping[Any, bool | int | float | None] = {
 
 _UNINITIALIZED = frozenset({"empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided"})
 
-# Weights are kept in these to be small; what computes with them widens them when it runs.
+# Dtypes that weights are stored in to save space; they are widened at run time, where they are used.
 _STORAGE_DTYPES = frozenset(
     dtype
     for name in (
@@ -71,25 +71,24 @@ _STORAGE_DTYPES = frozenset(
 )
 
 
-def fold(
+def fold_constants(
     gm: torch.fx.GraphModule, constants: Mapping[str, torch.Tensor], max_elements: int = MAX_ELEMENTS
 ) -> dict[str, torch.Tensor]:
-    """Computes, in place, what depends on constants only.
+    """Fold constants in place.
 
-    A call is folded if it is deterministic, all its inputs are constants or folded themselves, and its result has a
-    static shape and is not larger than ``max_elements`` or its inputs together. Quantization, the widening of a storage
-    dtype, expansions and large tensors of one value are not folded.
+    A call is folded if it is deterministic, all its inputs are constants or folded, its result has a static shape, and
+    the result has no more elements than ``max_elements`` or its inputs together. Quantization, widening of a storage
+    dtype, expansions and large uniform tensors are not folded.
 
     Args:
-        gm: A functional graph module of the caller's own.
+        gm: A functional graph module; changed in place.
         constants: Values of placeholders that hold tensor constants, by placeholder name. Parameters and buffers do not
-            belong here: they stay what the user can update.
-        max_elements: Largest result, in elements, that may be larger than its inputs.
+            belong here, since users can update them.
+        max_elements: Maximum number of elements of a result that is larger than its inputs together.
 
     Returns:
-        The values of the ``get_attr`` nodes made, by target. A folded node that the rest of the graph reads becomes
-        such a node; its target is the node's name, unless the module has an attribute of that name already. The tensors
-        are contiguous and share memory with nothing else.
+        The values of the new ``get_attr`` nodes, by target. A folded node used by the rest of the graph becomes such a
+        node; its target is the node's name, made unique in the module. The tensors are contiguous and not shared.
     """
     folder = _Folder(gm, constants, max_elements)
     if not folder.scan():
@@ -104,18 +103,18 @@ class _Folder:
         self._gm = gm
         self._constants = constants
         self._max_elements = max_elements
-        # Foldable nodes with the number of elements in memory, and constants.
+        # Foldable nodes with their number of elements in memory.
         self._foldable: dict[torch.fx.Node, int] = {}
         self._leaves: dict[torch.fx.Node, torch.Tensor] = {}
         self._values: dict[torch.fx.Node, Any] = {}
 
     def scan(self) -> bool:
-        """Finds the foldable nodes; returns whether there are any."""
+        """Find the foldable nodes; return whether there are any."""
         foldable, leaves = self._foldable, self._leaves
         for node in self._gm.graph.nodes:
             if node.op == "call_function":
                 if node.target in _FILLED_LIKE:
-                    _forget_model(node)
+                    _rewrite_to_full(node)
                 inputs = node.all_input_nodes
                 if all(source in foldable or source in leaves for source in inputs):
                     self._consider(node, inputs)
@@ -151,28 +150,28 @@ class _Folder:
             self._foldable[node] = elements
 
     def replace(self) -> dict[str, torch.Tensor]:
-        """Folds what the rest of the graph reads; returns the new constants."""
-        self._bypass()
-        frontier = self._frontier()
-        while not self._evaluate(frontier):
-            frontier = self._frontier()
+        """Fold the nodes used by the rest of the graph; return the new constants."""
+        self._skip_copies()
+        boundary = self._boundary()
+        while not self._evaluate(boundary):
+            boundary = self._boundary()
         made = {}
-        for node in frontier:
-            # The values of views and of constants passed through must not share memory with anything of the user's.
+        for node in boundary:
+            # Values that are views of constants must not share memory with the user's tensors.
             value = self._values[node].detach().clone(memory_format=torch.contiguous_format)
-            name = _free_name(self._gm, node.name)
+            name = _unused_attribute(self._gm, node.name)
             node.args, node.kwargs = (), {}
             node.op, node.target = "get_attr", name
             self._gm.register_buffer(name, value, persistent=False)
             made[name] = value
-        kept = set(frontier)
+        kept = set(boundary)
         for node in reversed(self._foldable):
             if not node.users and node not in kept:
                 node.graph.erase_node(node)
         return made
 
-    def _bypass(self) -> None:
-        """Copies of constants are the constants: nothing writes to either."""
+    def _skip_copies(self) -> None:
+        """Replace copies of constants by the constants, since a functional graph writes to neither."""
         for node in list(self._foldable):
             if node.target in _IDENTITIES and set(node.kwargs) <= {"memory_format"}:
                 source = node.args[0]
@@ -181,24 +180,24 @@ class _Folder:
                     node.graph.erase_node(node)
                     del self._foldable[node]
 
-    def _frontier(self) -> list[torch.fx.Node]:
-        """The foldable nodes that must be there at run time, in the order of the graph."""
+    def _boundary(self) -> list[torch.fx.Node]:
+        """The foldable nodes used by nodes that are not folded, in graph order."""
         needed: dict[torch.fx.Node, None] = {}
-        # Nodes that stay operators although they could be folded.
-        staying: set[torch.fx.Node] = set()
+        # Foldable nodes that are cheaper as operators.
+        not_folded: set[torch.fx.Node] = set()
         for node in reversed(self._foldable):
-            if any(user not in self._foldable or user in staying for user in node.users):
-                if _is_worthwhile(node):
+            if any(user not in self._foldable or user in not_folded for user in node.users):
+                if _is_worth_storing(node):
                     needed[node] = None
                 else:
-                    staying.add(node)
+                    not_folded.add(node)
         return list(reversed(needed))
 
-    def _evaluate(self, frontier: list[torch.fx.Node]) -> bool:
-        """Computes the values of nodes; False if torch can not compute some, which then stay."""
+    def _evaluate(self, boundary: list[torch.fx.Node]) -> bool:
+        """Compute the values of nodes; False if torch failed for some, which are then no longer foldable."""
         complete = True
         with torch.no_grad(), torch.autocast("cpu", enabled=False):
-            for node in frontier:
+            for node in boundary:
                 complete = self._compute(node) and complete
         return complete
 
@@ -230,17 +229,16 @@ class _Folder:
         try:
             result = node.target(*args, **kwargs)  # type: ignore[operator]
         except (RuntimeError, NotImplementedError, IndexError, TypeError, ValueError):
-            # The model fails in the same way where it runs, or this build of torch lacks the kernel: either way the
-            # operator stays.
+            # Either the model itself fails here or this build of torch lacks the kernel: the operator is not folded.
             return False
-        if not _agrees(node.meta["val"], result):
+        if not _matches(node.meta["val"], result):
             return False
         self._values[node] = result
         return True
 
 
-def _forget_model(node: torch.fx.Node) -> None:
-    """Of the tensor they resemble, these operators take what is static here: dtype, device and maybe the shape."""
+def _rewrite_to_full(node: torch.fx.Node) -> None:
+    """Rewrite ``zeros_like``, ``new_full`` and so on to ``full`` if the shape is static: they use no values."""
     val = node.meta["val"]
     fill: Any = _FILLED_LIKE[node.target]
     if fill is None:
@@ -267,8 +265,8 @@ def _is_deterministic(target: Any) -> bool:
     )
 
 
-def _is_worthwhile(node: torch.fx.Node) -> bool:
-    """Whether the value of a foldable node is better data than an operator."""
+def _is_worth_storing(node: torch.fx.Node) -> bool:
+    """Whether a foldable node is cheaper as data than as an operator."""
     val = node.meta["val"]
     if not isinstance(val, torch.Tensor) or node.target in _EXPANSIONS:
         return False
@@ -280,7 +278,7 @@ def _is_static(value: Any) -> bool:
 
 
 def _widens(source: Any, results: Any) -> bool:
-    """Whether a call computes floating-point numbers from a tensor in a storage dtype."""
+    """Whether a call converts a tensor in a storage dtype to another floating-point dtype."""
     if isinstance(source, (list, tuple)):
         return any(_widens(item, results) for item in source)
     if not isinstance(source, torch.Tensor) or source.dtype not in _STORAGE_DTYPES:
@@ -288,13 +286,13 @@ def _widens(source: Any, results: Any) -> bool:
     return any(result.dtype != source.dtype and result.dtype.is_floating_point for result in results)
 
 
-def _agrees(expected: Any, found: Any) -> bool:
+def _matches(expected: Any, found: Any) -> bool:
     if isinstance(expected, (list, tuple)):
-        return isinstance(found, (list, tuple)) and all(map(_agrees, expected, found))
+        return isinstance(found, (list, tuple)) and all(map(_matches, expected, found))
     return isinstance(found, torch.Tensor) and found.dtype == expected.dtype and found.shape == expected.shape
 
 
-def _free_name(module: torch.nn.Module, name: str) -> str:
+def _unused_attribute(module: torch.nn.Module, name: str) -> str:
     candidate, count = name, 0
     while hasattr(module, candidate):
         count += 1

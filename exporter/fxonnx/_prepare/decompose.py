@@ -1,4 +1,4 @@
-"""Operators without a translation, each decomposed alone and only as far as needed."""
+"""Decompose operators without a translation, each only as far as needed."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from .tracing import TraceError, call_key, decompositions, splice_trace, trace_c
 __all__ = ["REASON_KEY", "decompose"]
 
 REASON_KEY = "not_decomposed_because"
-"""Key of ``node.meta`` under which a node that can not be decomposed says why."""
+"""Key of ``node.meta`` for the reason why a node cannot be decomposed."""
 
 
 def decompose(gm: torch.fx.GraphModule, keep: Callable[[torch.fx.Node], bool]) -> list[torch.fx.Node]:
-    """Decomposes, in place, every operator that is not to be kept.
+    """Decompose, in place, every operator call for which ``keep`` is False.
 
-    The bodies of ``cond``, ``while_loop``, ``scan`` and the like are decomposed, too; these operators themselves, and
-    Python functions such as ``operator.add`` on sizes, never are.
+    The subgraphs of ``cond``, ``while_loop``, ``scan`` and other higher-order operators are also decomposed. The
+    higher-order operators themselves and Python functions such as ``operator.add`` on sizes are kept.
 
     Args:
-        gm: A functional graph module of the caller's own, with values in ``node.meta["val"]``.
-        keep: Whether an operator call, of the graph or of a decomposition, can stay as it is. Not asked about calls
-            whose result nothing reads, or is a size.
+        gm: A functional graph module with fake values in ``node.meta["val"]``; changed in place.
+        keep: Whether a call, of the graph or of a decomposition, needs no decomposition. Not called for nodes without
+            users, nor for nodes whose value is a size.
 
     Returns:
-        The operator calls that should not stay but have no decomposition into operators that may. They are left as they
-        were and say why under ``node.meta[REASON_KEY]``.
+        The calls that have no decomposition into operators to keep. They are unchanged, with the reason under
+        ``node.meta[REASON_KEY]``.
     """
     return _Decomposer(keep).run(gm, ())
 
 
 class _Decomposer:
-    """The templates of one run, complete ones only, so that a second call of the same kind is only spliced."""
+    """One run, with a cache of complete decompositions, so that further calls of the same kind are only spliced."""
 
     def __init__(self, keep: Callable[[torch.fx.Node], bool]) -> None:
         self._keep = keep
@@ -62,14 +62,14 @@ class _Decomposer:
         return failed
 
     def _template(self, node: torch.fx.Node, ancestors: tuple[Hashable, ...]) -> torch.fx.GraphModule | str:
-        """The complete decomposition of a call, or why there is none."""
+        """The complete decomposition of a call, or the reason why there is none."""
         key = call_key(node)
         if key in ancestors:
             return f"{node.target} decomposes into itself"
         found = self._templates.get(key)
         if found is None:
             found = self._expand(node, (*ancestors, key))
-            # Inside a cycle "decomposes into itself" holds only on this path.
+            # A failure inside a cycle may be due to the ancestors of this path only, so it is not cached.
             if isinstance(found, torch.fx.GraphModule) or not ancestors:
                 self._templates[key] = found
         return found
@@ -90,7 +90,7 @@ class _Decomposer:
 
 
 def _is_operator(node: torch.fx.Node) -> bool:
-    """Whether a call computes tensors that something reads; sizes are followed as expressions, not as calls."""
+    """Whether a node is an operator call with tensor results and users; sizes are symbolic expressions, not calls."""
     return (
         node.op == "call_function"
         and isinstance(node.target, OpOverload)

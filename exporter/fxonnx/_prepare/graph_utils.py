@@ -1,4 +1,4 @@
-"""Putting the nodes of one FX graph into another, and replacing a node by what was put in."""
+"""Utilities for FX graphs: splice a graph into another one, replace and erase nodes, look up attributes."""
 
 from __future__ import annotations
 
@@ -14,41 +14,41 @@ from .._provenance import copy_provenance
 from ..errors import PrepareError
 
 __all__ = [
-    "between",
-    "drop_dead",
+    "eliminate_dead_code",
     "erase_unused",
     "fake_mode_of",
     "find_attribute",
+    "getitem_nodes",
     "is_impure",
-    "items",
-    "lift",
     "module_attribute",
+    "nodes_between",
     "replace_node",
     "splice",
+    "store_attribute",
 ]
 
-Result = Any
-"""What a spliced graph returns: a node, a Python constant, or (nested) lists of them."""
+SplicedResult = Any
+"""The result of a spliced graph: a node, a Python constant, or (nested) lists of them."""
 
 
 def find_attribute(module: torch.nn.Module, path: str) -> Any:
-    """The attribute a ``get_attr`` node names, or None."""
+    """The attribute at a dotted path, as in the target of a ``get_attr`` node; None if it does not exist."""
     found: Any = module
     for name in path.split("."):
         found = getattr(found, name, None)
     return found
 
 
-def lift(owner: torch.fx.GraphModule, stem: str, value: Any) -> str:
-    """Stores a value of a spliced graph as an attribute of the graph module it goes into.
+def store_attribute(owner: torch.fx.GraphModule, stem: str, value: Any) -> str:
+    """Store a tensor or graph module as an attribute of a graph module.
 
     Args:
-        owner: The graph module that gets the attribute.
-        stem: How its name begins.
+        owner: The graph module to store it in.
+        stem: Prefix of the attribute's name.
         value: A tensor or a graph module.
 
     Returns:
-        The attribute's name, which was free before; the same one for the same value under the same stem.
+        A new attribute name; the existing one if the same value is already stored under this stem.
     """
     name, count = stem, 0
     while hasattr(owner, name):
@@ -63,8 +63,8 @@ def lift(owner: torch.fx.GraphModule, stem: str, value: Any) -> str:
     return name
 
 
-def items(node: torch.fx.Node) -> list[torch.fx.Node]:
-    """``getitem`` nodes for all items of a node that returns a list, made right behind it where missing."""
+def getitem_nodes(node: torch.fx.Node) -> list[torch.fx.Node]:
+    """``getitem`` nodes for all results of a multi-output node; missing ones are inserted right after it."""
     found = {user.args[1]: user for user in node.users if user.target is operator.getitem and user.args[0] is node}
     result = []
     for index, val in enumerate(node.meta["val"]):
@@ -75,7 +75,7 @@ def items(node: torch.fx.Node) -> list[torch.fx.Node]:
             item.meta["val"] = val
             copy_provenance(item, node)
         else:
-            # It may stand behind the node that wants it now.
+            # Moved next to its source, since it may come after the node that needs it now.
             node.append(item)
         result.append(item)
     return result
@@ -87,22 +87,22 @@ def splice(
     body: torch.fx.Graph,
     inputs: Sequence[Any],
     attribute: Callable[[torch.fx.Node], str],
-) -> Result:
-    """Copies the nodes of a graph into another one.
+) -> SplicedResult:
+    """Copy the nodes of a graph into another graph.
 
     Args:
-        graph: Where they go.
-        before: The node they stand in front of and whose origin they take when they have none of their own.
-        body: Where they come from; not changed.
-        inputs: What the placeholders of ``body`` stand for, in their order.
-        attribute: Says which attribute a ``get_attr`` node of ``body`` becomes.
+        graph: The graph to copy into.
+        before: The node before which they are inserted, and whose provenance they get if they have none.
+        body: The graph to copy; not changed.
+        inputs: Values for the placeholders of ``body``, in order.
+        attribute: Maps a ``get_attr`` node of ``body`` to an attribute name of the module of ``graph``.
 
     Returns:
-        What ``body`` returns, in nodes of ``graph``.
+        The outputs of ``body`` as nodes of ``graph``.
     """
     placeholders = [node for node in body.nodes if node.op == "placeholder"]
     env: dict[torch.fx.Node, Any] = dict(zip(placeholders, inputs, strict=True))
-    result: Result = None
+    result: SplicedResult = None
     with graph.inserting_before(before):
         for node in body.nodes:
             if node.op == "output":
@@ -117,8 +117,8 @@ def splice(
     return result
 
 
-def between(before: torch.fx.Node, after: torch.fx.Node) -> list[torch.fx.Node]:
-    """The nodes that stand between two nodes of a graph."""
+def nodes_between(before: torch.fx.Node, after: torch.fx.Node) -> list[torch.fx.Node]:
+    """The nodes between two nodes of a graph, in order, without these two."""
     found = []
     node = before.next
     while node is not after:
@@ -127,21 +127,21 @@ def between(before: torch.fx.Node, after: torch.fx.Node) -> list[torch.fx.Node]:
     return found
 
 
-def replace_node(node: torch.fx.Node, result: Result, made: Iterable[torch.fx.Node]) -> None:
-    """Puts a result in the place of a node, which nothing reads afterwards.
+def replace_node(node: torch.fx.Node, result: SplicedResult, made: Iterable[torch.fx.Node]) -> None:
+    """Replace all uses of a node by a result.
 
-    A node that was made for the purpose takes over name, value and origin of what it replaces, so that names the user
-    sees stay what they were.
+    A newly inserted node takes over the name, value and provenance of the node it replaces, so that names visible to
+    the user do not change.
 
     Args:
-        node: The node to replace; if it returns several values, the ``getitem`` nodes reading them are erased.
-        result: What stands in for it: a node, a constant, or a list of them if the node returns several values.
-        made: The nodes that were made for the purpose.
+        node: The node to replace; if it has several results, their ``getitem`` nodes are erased.
+        result: The replacement: a node, a constant, or a list of them if the node has several results.
+        made: The newly inserted nodes.
     """
     _replace(node, result, set(made))
 
 
-def _replace(node: torch.fx.Node, result: Result, heirs: set[torch.fx.Node]) -> None:
+def _replace(node: torch.fx.Node, result: SplicedResult, heirs: set[torch.fx.Node]) -> None:
     if isinstance(result, torch.fx.Node):
         node.replace_all_uses_with(result)
         if result in heirs:
@@ -166,7 +166,7 @@ def _substitute(user: torch.fx.Node, node: torch.fx.Node, value: Any) -> None:
 
 
 def is_impure(node: torch.fx.Node) -> bool:
-    """Whether a node does more than compute its value: it writes to an argument, or defines a symbol."""
+    """Whether a node has side effects: it mutates an argument, defines an unbacked symbol, or is higher-order."""
     target = node.target
     if node.op != "call_function" or node.meta.get("unbacked_bindings"):
         return node.op != "get_attr"
@@ -176,7 +176,7 @@ def is_impure(node: torch.fx.Node) -> bool:
 
 
 def erase_unused(nodes: Iterable[torch.fx.Node]) -> None:
-    """Erases those of the nodes that nothing reads, then what only they read, and so on; never what is impure."""
+    """Erase pure nodes without users, and then their inputs that have no other users, recursively."""
     pending = dict.fromkeys(nodes)
     while pending:
         node, _ = pending.popitem()
@@ -187,10 +187,10 @@ def erase_unused(nodes: Iterable[torch.fx.Node]) -> None:
 
 
 def module_attribute(module: torch.nn.Module, node: torch.fx.Node) -> Any:
-    """What a ``get_attr`` node of the module's graph reads.
+    """The attribute that a ``get_attr`` node of the module's graph refers to.
 
     Raises:
-        PrepareError: If there is no such attribute.
+        PrepareError: If the attribute does not exist.
     """
     value = find_attribute(module, str(node.target))
     if value is None:
@@ -201,7 +201,7 @@ def module_attribute(module: torch.nn.Module, node: torch.fx.Node) -> Any:
 
 
 def fake_mode_of(values: Iterable[Any]) -> Any:
-    """The fake mode of the first FakeTensor among the values, or None."""
+    """The fake mode of the first fake tensor among the values, or None."""
     for value in values:
         mode = getattr(value, "fake_mode", None)
         if mode is not None:
@@ -209,8 +209,8 @@ def fake_mode_of(values: Iterable[Any]) -> Any:
     return None
 
 
-def drop_dead(graph: torch.fx.Graph) -> None:
-    """Erases the nodes of a functional graph that nothing reads."""
+def eliminate_dead_code(graph: torch.fx.Graph) -> None:
+    """Dead code elimination: erase the nodes of a functional graph without users."""
     for node in reversed(graph.nodes):
         if not node.users and node.op not in ("placeholder", "output"):
             graph.erase_node(node)

@@ -1,4 +1,4 @@
-"""What forward writes to: parameters, buffers and inputs, and whether the caller gets to know."""
+"""Mutations of parameters, buffers and inputs in ``forward``, and the report of lost updates."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from .pipeline import Prepared
 __all__ = ["LOST_UPDATES_KEY", "State", "Update", "find_updates", "report_updates"]
 
 State: TypeAlias = Literal["warn", "io", "outputs", "error"]
-"""What becomes of the updates: a warning, a graph input and output each, an output each, or an error."""
+"""Treatment of updates: a warning, a graph input and output each, a graph output each, or an error."""
 LOST_UPDATES_KEY = "pkg.fxonnx.lost_updates"
-"""Metadata of the model: JSON, a list of names."""
+"""Metadata key of the model: JSON, a list of names of the tensors whose updates are lost."""
 
 
 @dataclass(frozen=True)
 class Update:
-    """A tensor that outlives the call, and that forward writes to.
+    """A mutation of a parameter, buffer or input.
 
     Attributes:
         placeholder: Name of its placeholder.
-        name: Qualified name of the parameter or buffer, or the label of the input.
-        is_input: Whether the caller brings it.
-        value: The node that holds its final content.
-        location: The line that wrote to it last.
-        is_returned: Whether it is an input whose final content is an output of the model anyway.
+        name: FQN of the parameter or buffer, or the name of the input.
+        is_input: Whether it is an input.
+        value: The node of its final value.
+        location: Source location of the last write.
+        is_returned: Whether it is an input whose final value is already an output of the model.
     """
 
     placeholder: str
@@ -47,8 +47,8 @@ def find_updates(prepared: Prepared, input_names: Mapping[str, str]) -> tuple[Up
     """The updates of a prepared program, in the order of its inputs.
 
     Args:
-        prepared: The program.
-        input_names: Placeholder to label of the user inputs.
+        prepared: The prepared program.
+        input_names: Placeholder to name of the user inputs.
     """
     records = {record.name: record for record in prepared.signature.inputs}
     (output,) = [node for node in prepared.graph.nodes if node.op == "output"]
@@ -70,17 +70,17 @@ def find_updates(prepared: Prepared, input_names: Mapping[str, str]) -> tuple[Up
 
 
 def report_updates(updates: Sequence[Update], state: State) -> tuple[str, ...]:
-    """Warns of updates that the caller does not get to know, or raises.
+    """Warn of lost updates, or raise.
 
     Args:
-        updates: What forward writes to.
-        state: What is wanted.
+        updates: All updates of the program.
+        state: The requested treatment of updates.
 
     Returns:
         The names of the parameters, buffers and inputs whose updates are lost.
 
     Raises:
-        StateError: If ``state`` is "error" and there are any.
+        StateError: If ``state`` is "error" and updates would be lost.
     """
     lost = [update for update in updates if not update.is_returned]
     if not lost or state in ("io", "outputs"):
@@ -88,10 +88,10 @@ def report_updates(updates: Sequence[Update], state: State) -> tuple[str, ...]:
     names = ", ".join(repr(update.name) for update in lost)
     lines = "".join(f"\n  {update.name!r} at {update.location}" for update in lost)
     text = (
-        f"forward writes to {names}, and an ONNX model keeps nothing from one call to the next: every call starts from "
-        f"what it is given or was exported with, and the update is not returned.{lines}"
+        f"forward writes to {names}, but an ONNX model keeps no state between calls: every call starts from the inputs "
+        f"and the exported weights, and the update is lost.{lines}"
     )
-    hint = 'pass state="io" to have what changes as inputs and outputs, or state="outputs" to have it returned'
+    hint = 'pass state="io" to make the updated tensors inputs and outputs, or state="outputs" to return them'
     if state == "error":
         raise StateError(text, hint=hint)
     warn_user(f"{text}\nhint: {hint}")

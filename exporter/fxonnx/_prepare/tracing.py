@@ -1,4 +1,4 @@
-"""One operator call traced into a small graph of simpler operators, over the fake tensors of its FX node."""
+"""Trace the decomposition of one operator call into a graph, with the fake tensors of its FX node."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from .._provenance import copy_provenance
 from ..errors import PrepareError
 from .functionalize import functionalize
 from .graph_utils import (
-    between,
     erase_unused,
     fake_mode_of,
     find_attribute,
-    items,
-    lift,
+    getitem_nodes,
     module_attribute,
+    nodes_between,
     replace_node,
     splice,
+    store_attribute,
 )
 
 __all__ = ["TraceError", "call_key", "decompositions", "no_new_guards", "splice_trace", "trace_call", "value_key"]
@@ -54,11 +54,11 @@ _ASSERTIONS = frozenset(
 
 
 class TraceError(Exception):
-    """A decomposition can not be traced, or what it computes is not what the node returns."""
+    """A decomposition cannot be traced, or its result disagrees with the node's value."""
 
 
 def _operands(node: torch.fx.Node) -> list[torch.fx.Node]:
-    """The argument nodes a traced graph reads; those with a Python number as value are constants instead."""
+    """The argument nodes that are inputs of a traced graph; those with a Python number as value are constants."""
     return [
         argument
         for argument in node.all_input_nodes
@@ -67,7 +67,7 @@ def _operands(node: torch.fx.Node) -> list[torch.fx.Node]:
 
 
 def value_key(value: Any) -> Hashable:
-    """dtype, layout and sizes of a value of a node, those of all items for a list."""
+    """A key of dtype, shape, layout and device of a node's value, for a list of all its items."""
     if isinstance(value, torch.Tensor):
         stride = tuple(map(_size, value.stride())) if value.layout is torch.strided else value.layout
         return value.dtype, tuple(map(_size, value.shape)), stride, value.device
@@ -81,7 +81,7 @@ def _size(size: Any) -> Hashable:
 
 
 def _constant_key(value: Any) -> Hashable:
-    # Equal is not the same: 1 == True == 1.0, 0.0 == -0.0 and nan != nan.
+    # Equality does not suffice: 1 == True == 1.0, 0.0 == -0.0 and nan != nan.
     if isinstance(value, float):
         return "float", value.hex()
     if isinstance(value, complex):
@@ -92,7 +92,7 @@ def _constant_key(value: Any) -> Hashable:
 
 
 def call_key(node: torch.fx.Node) -> Hashable:
-    """What two calls must have in common to be traced into the same graph: target, constants, shapes and dtypes."""
+    """A key that is equal for calls with the same trace: target, constants, shapes and dtypes."""
     operands = {operand: position for position, operand in enumerate(_operands(node))}
 
     def key(argument: Any) -> Hashable:
@@ -109,28 +109,28 @@ def call_key(node: torch.fx.Node) -> Hashable:
 
 @contextlib.contextmanager
 def no_new_guards(fake_mode: Any) -> Iterator[None]:
-    """Any assumption about a symbolic size that torch.export has not made itself raises inside.
+    """Inside the context, torch raises instead of adding guards on symbolic sizes.
 
-    Where torch only asks whether a size happens to be 0 or 1, for a shortcut or a memory layout, the answer is no.
+    Backed sizes are treated as if they were neither 0 nor 1, so that fast paths for such sizes are not taken.
     """
     shape_env = fake_mode.shape_env if fake_mode is not None else None
     if shape_env is None:
         yield
         return
     general = shape_config.patch(backed_size_oblivious=True)  # type: ignore[attr-defined]
-    # Filling the cache of shape functions asks for the memory layout of results.
+    # Filling the fake tensor cache guards on the memory layout of results.
     uncached = disable_fake_tensor_cache(fake_mode)
     with general, uncached, shape_env.error_on_new_guards(), shape_env.ignore_fresh_unbacked_symbols():
         yield
 
 
 def decompositions(target: Any) -> list[Callable[..., Any]]:
-    """The ways to compute an operator from simpler ones, the smallest step first."""
+    """The decompositions of an operator, the smallest step first."""
     found: list[Callable[..., Any]] = []
     if target._can_decompose():
 
         def composite(*args: Any, **kwargs: Any) -> Any:
-            # While torch functions are overridden, as they are during tracing, torch would call the operator itself.
+            # With torch function overrides, as during tracing, torch would call the operator instead of decomposing it.
             with DisableTorchFunction():
                 return target.decompose(*args, **kwargs)
 
@@ -146,19 +146,19 @@ def decompositions(target: Any) -> list[Callable[..., Any]]:
 
 
 def trace_call(node: torch.fx.Node, function: Callable[..., Any], *, check: bool = True) -> torch.fx.GraphModule:
-    """Traces ``function`` on the arguments of a call.
+    """Trace ``function`` on the arguments of a call.
 
     Args:
         node: The call; its arguments' ``meta["val"]`` are fake tensors and symbolic or plain numbers.
-        function: Computes what the node computes from the node's arguments.
-        check: Whether to compare the result with the node's value.
+        function: Computes the node's result from the node's arguments.
+        check: Whether to compare shapes and dtypes of the result with the node's value.
 
     Returns:
-        A functional graph of the operators ``function`` calls directly, none of them decomposed further. Its
-        placeholders are the tensor and symbolic arguments of the call in their order, those in lists included.
+        A functional graph of the operators that ``function`` calls directly, not decomposed further. Its placeholders
+        are the tensor and symbolic arguments of the call in order, including those in lists.
 
     Raises:
-        TraceError: If tracing fails, assumes something about symbolic sizes, or yields other shapes or dtypes.
+        TraceError: If tracing fails, would add a guard on symbolic sizes, or yields other shapes or dtypes.
     """
     operands = _operands(node)
     values = [operand.meta["val"] for operand in operands]
@@ -170,25 +170,25 @@ def trace_call(node: torch.fx.Node, function: Callable[..., Any], *, check: bool
             return given[argument] if argument in given else argument.meta.get("val")
 
         result = function(*torch.fx.map_arg(node.args, real), **torch.fx.map_arg(node.kwargs, real))
-        # A named tuple would become a node of its own.
+        # A named tuple would be traced as a separate node.
         return list(result) if isinstance(result, (list, tuple)) else result
 
     fake_mode = fake_mode_of([*_flat(values), *_flat([node.meta.get("val")])])
     try:
         traced = _traced(run, values, fake_mode)
     except Exception as error:
-        # Foreign code may raise anything; what went wrong is reported with the operator.
+        # Decompositions may raise any exception; it is reported with the operator.
         failure = TraceError(f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}")
         plain = [_contiguous(value) for value in values]
         if all(one is other for one, other in zip(plain, values, strict=True)):
             raise failure from error
         try:
-            # torch asks whether transposed sizes are 1; the memory layout means nothing in ONNX.
+            # Transposed strides make torch guard on sizes of 1; ONNX has no memory layout, so contiguous is equivalent.
             traced = _traced(run, plain, fake_mode)
         except Exception:  # noqa: BLE001 - the first failure is the one that is reported
             raise failure from error
-    _settle_constants(traced)
-    _clean(traced.graph)
+    _restore_constants(traced)
+    _remove_side_effects(traced.graph)
     if check:
         _check(node, traced.graph)
     return traced
@@ -200,7 +200,7 @@ def _traced(run: Callable[..., Any], values: Sequence[Any], fake_mode: Any) -> t
 
 
 def _contiguous(value: Any) -> Any:
-    """A fake tensor of the same sizes in the order of its axes, for one with symbolic sizes in another order."""
+    """A contiguous fake tensor of the same shape, for a non-contiguous one with symbolic sizes."""
     if not isinstance(value, FakeTensor) or value.layout is not torch.strided or value.dim() < 2:
         return value
     if not any(isinstance(size, torch.SymInt) for size in value.shape):
@@ -214,21 +214,21 @@ def _flat(values: Sequence[Any]) -> list[Any]:
     return [item for value in values for item in (_flat(value) if isinstance(value, (list, tuple)) else [value])]
 
 
-def _settle_constants(traced: torch.fx.GraphModule) -> None:
+def _restore_constants(traced: torch.fx.GraphModule) -> None:
     for node in traced.graph.nodes:
         if node.op == "get_attr":
             value = find_attribute(traced, str(node.target))
-            # Inside a fake mode torch.tensor(...) is fake, too, and remembers the real one.
+            # Under a fake mode torch.tensor(...) returns a fake tensor, which holds the real one.
             real = getattr(value, "constant", None)
             if real is None and fake_mode_of([value]) is not None:
-                raise TraceError(f"the decomposition makes a tensor {node.target} whose values are not known")
+                raise TraceError(f"the decomposition creates a tensor {node.target} whose values are unknown")
             if real is not None:
                 setattr(traced, str(node.target), real)
             node.meta.setdefault("val", value)
 
 
-def _clean(graph: torch.fx.Graph) -> None:
-    """Drops assertions, grad mode switches and questions about dtypes, and makes in-place operators functional."""
+def _remove_side_effects(graph: torch.fx.Graph) -> None:
+    """Remove assertions, grad mode switches and unused metadata queries, and functionalize in-place operators."""
     writes = False
     for node in list(graph.nodes):
         if node.op != "call_function":
@@ -243,13 +243,13 @@ def _clean(graph: torch.fx.Graph) -> None:
         try:
             mutations = functionalize(graph)
         except PrepareError as error:
-            raise TraceError(f"the decomposition can not be made functional: {error.message}") from error
+            raise TraceError(f"the decomposition cannot be functionalized: {error.message}") from error
         if mutations:
             raise TraceError("the decomposition writes to its arguments")
 
 
 def _check(node: torch.fx.Node, graph: torch.fx.Graph) -> None:
-    """The traced graph must return what the node returns, sizes included unless they are written differently."""
+    """Raise unless the traced graph has the node's number of results, dtypes, ranks and static sizes."""
     output = next(iter(reversed(graph.nodes)))
     known = free_unbacked_symbols([node.meta.get("val"), *(operand.meta["val"] for operand in _operands(node))])
     for inner in graph.nodes:
@@ -278,26 +278,26 @@ def _compare(expected: Any, found: Any) -> None:
 
 
 def splice_trace(owner: torch.fx.GraphModule, node: torch.fx.Node, trace: torch.fx.GraphModule) -> list[torch.fx.Node]:
-    """Replaces a call by its traced graph.
+    """Replace a call by its traced graph.
 
     Args:
-        owner: The graph module whose graph holds the node; constants of the trace become its attributes.
-        node: The call; erased.
-        trace: A trace of it, or of a call with the same :func:`call_key`; not changed.
+        owner: The graph module of the node; constants of the trace become its attributes.
+        node: The call to replace; it is erased.
+        trace: A trace of the call, or of one with the same :func:`call_key`; not changed.
 
     Returns:
         The new nodes.
     """
     inputs: list[Any] = []
     for operand in _operands(node):
-        inputs.extend(items(operand) if isinstance(operand.meta["val"], (list, tuple)) else [operand])
+        inputs.extend(getitem_nodes(operand) if isinstance(operand.meta["val"], (list, tuple)) else [operand])
     before = node.prev
 
     def attribute(inner: torch.fx.Node) -> str:
-        return lift(owner, f"_constant_of_{node.name}", module_attribute(trace, inner))
+        return store_attribute(owner, f"_constant_of_{node.name}", module_attribute(trace, inner))
 
     result = splice(node.graph, node, trace.graph, inputs, attribute)
-    made = between(before, node)
+    made = nodes_between(before, node)
     for new in made:
         copy_provenance(new, node)
     replace_node(node, result, made)

@@ -1,7 +1,7 @@
-"""Regions captured inside ``torch.vmap``: a graph of calls on single samples between switches of functorch's state.
+"""Inline regions captured inside ``torch.vmap``: calls on single samples between switches of functorch's state.
 
-Such a region means nothing as a graph. It is run once more, over fake tensors and with functorch's batching rules, and
-what these call is recorded.
+Such a region is not a valid graph of its own. It is traced again with fake tensors under functorch, whose batching
+rules turn it into calls on whole batches.
 """
 
 from __future__ import annotations
@@ -16,26 +16,36 @@ from fxonnx_translations._torch_compat import predispatch
 
 from .._provenance import copy_provenance, source_line
 from ..errors import PrepareError
-from .graph_utils import between, fake_mode_of, find_attribute, lift, module_attribute, replace_node, splice
+from .graph_utils import (
+    fake_mode_of,
+    find_attribute,
+    module_attribute,
+    nodes_between,
+    replace_node,
+    splice,
+    store_attribute,
+)
 from .tracing import no_new_guards
 
 __all__ = ["inline_vmap", "is_vmap"]
 
 _ENTER = predispatch._vmap_increment_nesting
 _LEAVE = predispatch._vmap_decrement_nesting
-_OTHERS = frozenset({predispatch._add_batch_dim, predispatch._remove_batch_dim, predispatch.lazy_load_decompositions})
+_BATCH_DIM_CALLS = frozenset(
+    {predispatch._add_batch_dim, predispatch._remove_batch_dim, predispatch.lazy_load_decompositions}
+)
 
 
 def is_vmap(target: Any) -> bool:
-    """Whether a call switches functorch's state or moves a tensor in or out of a batch."""
-    return target is _ENTER or target is _LEAVE or target in _OTHERS
+    """Whether a call switches functorch's state or adds or removes a batch dim."""
+    return target is _ENTER or target is _LEAVE or target in _BATCH_DIM_CALLS
 
 
 def inline_vmap(owner: torch.fx.GraphModule) -> None:
-    """Replaces every vmap region of a graph, in place, by calls on whole batches.
+    """Replace every vmap region of a graph, in place, by calls on whole batches.
 
     Raises:
-        PrepareError: If a batching rule is missing or assumes something about symbolic sizes.
+        PrepareError: If a batching rule is missing or would add a guard on symbolic sizes.
     """
     region: list[torch.fx.Node] = []
     depth = 0
@@ -49,11 +59,11 @@ def inline_vmap(owner: torch.fx.GraphModule) -> None:
         if node.target is _LEAVE:
             depth -= 1
             if depth == 0:
-                _replace(owner, region)
+                _replace_region(owner, region)
                 region = []
 
 
-def _replace(owner: torch.fx.GraphModule, region: list[torch.fx.Node]) -> None:
+def _replace_region(owner: torch.fx.GraphModule, region: list[torch.fx.Node]) -> None:
     inside = set(region)
     inputs = list(dict.fromkeys(source for node in region for source in node.all_input_nodes if source not in inside))
     results = [node for node in region if any(user not in inside for user in node.users)]
@@ -62,11 +72,11 @@ def _replace(owner: torch.fx.GraphModule, region: list[torch.fx.Node]) -> None:
     before = last.prev
 
     def attribute(node: torch.fx.Node) -> str:
-        return lift(owner, f"_constant_of_{last.name}", module_attribute(traced, node))
+        return store_attribute(owner, f"_constant_of_{last.name}", module_attribute(traced, node))
 
     operands = [source for source in inputs if _is_traced(source)]
     replacements = splice(owner.graph, last, traced.graph, operands, attribute)
-    made = between(before, last)
+    made = nodes_between(before, last)
     for node in made:
         copy_provenance(node, results[0] if results else last)
     for node, replacement in zip(results, replacements, strict=True):
@@ -80,7 +90,7 @@ def _is_traced(source: torch.fx.Node) -> bool:
 
 
 def _value(owner: torch.fx.GraphModule, source: torch.fx.Node) -> Any:
-    """The value of an input: a tensor or number, or how an autograd.Function is called (a tree spec)."""
+    """The value of an input: a fake tensor, a number, or the tree spec of an ``autograd.Function`` call."""
     return find_attribute(owner, str(source.target)) if "val" not in source.meta else source.meta["val"]
 
 
@@ -102,7 +112,7 @@ def _trace(
                 env[node] = node.target(*args, **kwargs)  # type: ignore[operator]
                 depth += (node.target is _ENTER) - (node.target is _LEAVE)
         finally:
-            # The nesting is state of the whole process.
+            # The vmap nesting level is global to the process.
             for _ in range(depth):
                 _LEAVE()
         return [env[node] for node in results]
@@ -114,6 +124,6 @@ def _trace(
     except Exception as error:
         where = next((node for node in region if node.meta.get("stack_trace")), region[0])
         raise PrepareError(
-            f"torch.vmap at {source_line(where)} can not be turned into calls on whole batches: {error}",
+            f"torch.vmap at {source_line(where)} cannot be converted to calls on whole batches: {error}",
             hint="write the function for the whole batch, without vmap",
         ) from error

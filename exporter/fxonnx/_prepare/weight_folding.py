@@ -1,7 +1,7 @@
-"""Weights computed from weights: batch norm folded into the layer before it, and whatever else the model derives.
+"""Weight folding: batch norms folded into the preceding layer, and other tensors computed from weights only.
 
-Such nodes leave the graph; what remains is a :class:`Derived` record with the recipe, which is run while the model is
-saved (or when new weights are applied). Nothing is computed here, and no weight is copied.
+Such nodes are replaced by a :class:`DerivedWeight` with a recipe, which runs when the model is saved or new weights are
+applied. Nothing is computed here, and no weight is copied.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import torch
 
 from fxonnx_translations._torch_compat import OpOverload
 
-__all__ = ["Derived", "derive_weights", "fold_batch_norm"]
+__all__ = ["DerivedWeight", "find_derived_weights", "fold_batch_norm"]
 
 aten = torch.ops.aten
 
-SMALL = 2**17
-"""Up to so many elements a weight computed from weights may be larger than those, as tables of positions are."""
+MAX_GROWN_ELEMENTS = 2**17
+"""Maximum number of elements of a derived weight that is larger than its sources, as position tables are."""
 
 _CONVOLUTIONS = frozenset(
     {
@@ -48,13 +48,13 @@ _STORAGE_DTYPES = frozenset(
 
 
 @dataclass(frozen=True)
-class Derived:
-    """A tensor that depends on weights only.
+class DerivedWeight:
+    """A derived weight: a tensor computed from weights only.
 
     Attributes:
-        sources: The placeholders it is computed from, in the order the recipe takes them.
+        sources: The placeholders it is computed from, in the recipe's argument order.
         recipe: Computes it from the source tensors.
-        suffix: Says what was done, for the initializer's name: ``weight::t``.
+        suffix: The operation, as suffix of the initializer's name: ``weight::t``.
         dtype: dtype of the result.
         shape: Static shape of the result.
     """
@@ -115,11 +115,11 @@ _RECIPE_NAMES = {folded_weight: "folded", folded_bias: "folded"}
 
 
 def fold_batch_norm(graph: torch.fx.Graph, weights: Collection[torch.fx.Node]) -> None:
-    """Folds every eval-mode batch norm that is the only reader of a convolution or linear layer into its weight.
+    """Fold every eval-mode batch norm that is the only user of a convolution or linear layer into that layer.
 
     Args:
-        graph: Changed in place; it still computes the same in torch.
-        weights: The placeholders that hold parameters and buffers.
+        graph: A functional graph; changed in place.
+        weights: The placeholders of parameters and buffers.
     """
     for node in list(graph.nodes):
         if node.target is not aten.batch_norm.default or node.op != "call_function":
@@ -130,7 +130,7 @@ def fold_batch_norm(graph: torch.fx.Graph, weights: Collection[torch.fx.Node]) -
             continue
         if any(value not in weights for value in statistics) or not _foldable(layer, weights):
             continue
-        # Statistics of another type, as mixed precision keeps them, would make a bias of another type than the weight.
+        # Statistics of another dtype, as in mixed precision, would give a bias of another dtype than the weight.
         if any(value.meta["val"].dtype != layer.meta["val"].dtype for value in statistics):
             continue
         _fold(graph, node, layer, (gamma, beta, mean, variance, eps))
@@ -144,10 +144,10 @@ def _foldable(layer: torch.fx.Node, weights: Collection[torch.fx.Node]) -> bool:
         return False
     weight = layer.args[1]
     bias = layer.args[2] if len(layer.args) > 2 else None
-    # Without a batch axis the layer's channels are not the axis that the batch norm takes for channels.
+    # Without a batch axis, the layer's channel axis is not the batch norm's.
     if not is_linear and isinstance(weight, torch.fx.Node) and weight.meta["val"].dim() != layer.meta["val"].dim():
         return False
-    # A weight that others read, too, would have to be stored twice.
+    # A weight with other uses would have to be stored twice.
     if not isinstance(weight, torch.fx.Node) or weight not in weights or len(weight.users) != 1:
         return False
     return bias is None or bias in weights
@@ -169,21 +169,19 @@ def _fold(graph: torch.fx.Graph, node: torch.fx.Node, layer: torch.fx.Node, para
     graph.erase_node(node)
 
 
-def derive_weights(
+def find_derived_weights(
     graph: torch.fx.Graph, weights: Collection[torch.fx.Node], constants: Mapping[str, torch.Tensor]
-) -> dict[torch.fx.Node, Derived]:
-    """Finds the nodes that depend on weights only.
-
-    The nodes stay in the graph as the keys of the result; the ones that only they read are dead afterwards.
+) -> dict[torch.fx.Node, DerivedWeight]:
+    """Find the nodes computed from weights only.
 
     Args:
         graph: The graph; not changed.
-        weights: The placeholders that hold parameters and buffers.
+        weights: The placeholders of parameters and buffers.
         constants: Tensors of the graph's ``get_attr`` nodes.
 
     Returns:
-        A record for each node that depends on weights only, does not make large ones larger, is deterministic and does
-        not widen a storage dtype, and that something else than such a node reads.
+        A record for each derived weight with a user that is not one itself. A derived weight is deterministic, does not
+        widen a storage dtype, and is not larger than its sources unless it is small.
     """
     derivable: dict[torch.fx.Node, None] = {}
     for node in graph.nodes:
@@ -220,10 +218,12 @@ def _is_derivable(
     operands = [source.meta["val"] for source in inputs if isinstance(source.meta.get("val"), torch.Tensor)]
     if any(operand.dtype in _STORAGE_DTYPES and operand.dtype != val.dtype for operand in operands):
         return False
-    return val.numel() <= max(SMALL, sum(operand.numel() for operand in operands)) or not operands
+    return val.numel() <= max(MAX_GROWN_ELEMENTS, sum(operand.numel() for operand in operands)) or not operands
 
 
-def _record(node: torch.fx.Node, weights: Collection[torch.fx.Node], constants: Mapping[str, torch.Tensor]) -> Derived:
+def _record(
+    node: torch.fx.Node, weights: Collection[torch.fx.Node], constants: Mapping[str, torch.Tensor]
+) -> DerivedWeight:
     order: list[torch.fx.Node] = []
     sources: dict[torch.fx.Node, None] = {}
     pending = [(node, False)]
@@ -240,7 +240,7 @@ def _record(node: torch.fx.Node, weights: Collection[torch.fx.Node], constants: 
     val = node.meta["val"]
     name = _RECIPE_NAMES.get(node.target) if callable(node.target) else None
     suffix = name or getattr(node.target, "_opname", node.name)
-    return Derived(
+    return DerivedWeight(
         tuple(sources),
         _Recipe(steps, tuple(sources), constants),
         str(suffix),
@@ -250,7 +250,7 @@ def _record(node: torch.fx.Node, weights: Collection[torch.fx.Node], constants: 
 
 
 class _Recipe:
-    """Runs a few FX nodes on real tensors."""
+    """A callable that runs a sequence of FX nodes on real tensors."""
 
     def __init__(
         self, steps: Sequence[torch.fx.Node], sources: Sequence[torch.fx.Node], constants: Mapping[str, torch.Tensor]

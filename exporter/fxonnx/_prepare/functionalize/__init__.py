@@ -1,4 +1,4 @@
-"""From the captured graph, which writes to memory, to a graph of values only."""
+"""Functionalization: replace in-place ops and mutated views of the captured graph by pure operators."""
 
 from __future__ import annotations
 

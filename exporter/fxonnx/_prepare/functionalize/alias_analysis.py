@@ -1,4 +1,4 @@
-"""What operators read, write and alias, and which values of a graph share memory."""
+"""Alias analysis: which arguments operators mutate or alias, and which values of a graph share memory."""
 
 from __future__ import annotations
 
@@ -12,23 +12,32 @@ from torch.fx import Graph, Node
 
 from fxonnx_translations._torch_compat import OpOverload, has_kernel
 
-__all__ = ["Effects", "Facts", "argument_at", "find_writes", "memory", "read_facts", "returns_fresh", "view_overload"]
+__all__ = [
+    "AliasInfo",
+    "MemoryEffects",
+    "analyze_aliases",
+    "argument_at",
+    "memory_effects",
+    "returns_new_tensors",
+    "storage_id",
+    "view_overload",
+]
 
 aten = torch.ops.aten
 
-# These change what a tensor object says about its memory, not the memory: the tracer hands out their result as a new
-# value, so they are the views of the same name.
+# In-place ops that change a tensor's metadata, not its memory. In the captured graph their result is a new value, so
+# they are equivalent to the views of the same name.
 _RESTRIDING = frozenset({"t_", "transpose_", "squeeze_", "unsqueeze_", "swapaxes_", "swapdims_", "as_strided_"})
 _IDENTITIES = frozenset({"detach_", "requires_grad_"})
 
 
 @dataclass(frozen=True)
-class Effects:
-    """What an operator overload does to its arguments' memory.
+class MemoryEffects:
+    """The effects of an operator overload on the memory of its arguments.
 
     Attributes:
-        written: Positions of the arguments it writes to.
-        is_view: Whether it only makes a view, although its name ends in an underscore.
+        written: Positions of the mutated arguments.
+        is_view: Whether it only returns a view, although its schema declares a mutation, as ``transpose_``.
         aliases: Whether its results may alias an argument.
     """
 
@@ -38,40 +47,40 @@ class Effects:
 
 
 @dataclass(frozen=True)
-class Facts:
-    """The memory of a graph's values.
+class AliasInfo:
+    """The aliasing of a graph's values.
 
     Attributes:
-        effects: Per operator overload of the graph.
-        values: The fake value of each node; tensors that share memory share storage.
-        written: Keys (see :func:`memory`) of the memories that some node writes to.
+        effects: The effects of each operator overload of the graph.
+        values: The fake value of each node; tensors that share memory share a storage.
+        written: Ids (see :func:`storage_id`) of the mutated storages.
     """
 
-    effects: Mapping[Any, Effects]
+    effects: Mapping[Any, MemoryEffects]
     values: Mapping[Node, Any]
     written: frozenset[int]
 
     def is_written(self, val: Any) -> bool:
-        """Whether a value is a tensor in memory that some node writes to."""
-        key = memory(val)
+        """Whether a value is a tensor whose storage is mutated by some node."""
+        key = storage_id(val)
         return key is not None and key in self.written
 
     def writes(self, node: Node) -> tuple[int, ...]:
-        """Positions of the arguments the node writes to."""
+        """Positions of the arguments that the node mutates."""
         found = self.effects.get(node.target) if node.op == "call_function" else None
         return () if found is None or found.is_view else found.written
 
 
-def memory(val: Any) -> int | None:
-    """A number for the memory a fake tensor lives in, or None for anything else."""
+def storage_id(val: Any) -> int | None:
+    """An id of the storage of a strided fake tensor, or None for other values."""
     if not isinstance(val, torch.Tensor) or val.layout is not torch.strided:
         return None
     return int(val.untyped_storage()._cdata)
 
 
-def find_writes(graph: Graph) -> dict[Any, Effects] | None:
-    """The effects of all operators of a graph, or None when none of them writes anything."""
-    effects: dict[Any, Effects] = {}
+def memory_effects(graph: Graph) -> dict[Any, MemoryEffects] | None:
+    """The effects of all operators of a graph, or None if none of them mutates its arguments."""
+    effects: dict[Any, MemoryEffects] = {}
     for node in graph.nodes:
         target = node.target
         if node.op == "call_function" and target not in effects and isinstance(target, OpOverload):
@@ -79,7 +88,7 @@ def find_writes(graph: Graph) -> dict[Any, Effects] | None:
     return effects if any(found.written for found in effects.values()) else None
 
 
-def _effects(target: OpOverload) -> Effects:
+def _effects(target: OpOverload) -> MemoryEffects:
     schema = target._schema
     written = tuple(
         position
@@ -91,14 +100,14 @@ def _effects(target: OpOverload) -> Effects:
     aliases = any(argument.alias_info is not None for argument in schema.arguments) or (
         has_kernel(name_of_kernel, "CompositeImplicitAutograd")
     )
-    return Effects(written, name in _RESTRIDING or name in _IDENTITIES, aliases)
+    return MemoryEffects(written, name in _RESTRIDING or name in _IDENTITIES, aliases)
 
 
-def read_facts(graph: Graph, effects: Mapping[Any, Effects]) -> Facts:
-    """Finds out which values share memory.
+def analyze_aliases(graph: Graph, effects: Mapping[Any, MemoryEffects]) -> AliasInfo:
+    """Determine which values share memory.
 
-    torch.export keeps the storages of its fake tensors; a program that was saved and loaded has lost them, and the
-    operators that may alias are run again on fake tensors.
+    A captured graph records shared storages in its fake tensors. A program that was saved and loaded has lost them, so
+    that operators that may alias are run again on fake tensors.
     """
     values = {node: node.meta.get("val") for node in graph.nodes}
     writing = [
@@ -107,33 +116,33 @@ def read_facts(graph: Graph, effects: Mapping[Any, Effects]) -> Facts:
         if node.op == "call_function" and node.target in effects and effects[node.target].written
     ]
     if any(
-        memory(values[node]) is not None and memory(values[node]) != memory(values.get(first))
+        storage_id(values[node]) is not None and storage_id(values[node]) != storage_id(values.get(first))
         for node, first in writing
     ):
         values = _rerun(graph, effects)
     written = {
-        memory(values.get(argument_at(node, position)))
+        storage_id(values.get(argument_at(node, position)))
         for node, _ in writing
         if not effects[node.target].is_view
         for position in effects[node.target].written
     }
-    return Facts(effects, values, frozenset(key for key in written if key is not None))
+    return AliasInfo(effects, values, frozenset(key for key in written if key is not None))
 
 
 def argument_at(node: Node, position: int) -> Any:
-    """The argument a node passes for one parameter of its operator; None when it passes none."""
+    """The argument of a node for the parameter at a position of the schema; None if it is absent."""
     if position < len(node.args):
         return node.args[position]
     return node.kwargs.get(node.target._schema.arguments[position].name)  # type: ignore[union-attr]
 
 
-def returns_fresh(schema: torch.FunctionSchema) -> bool:
-    """Whether the results are none of the arguments."""
+def returns_new_tensors(schema: torch.FunctionSchema) -> bool:
+    """Whether no result aliases an argument."""
     return bool(schema.returns) and all(result.alias_info is None for result in schema.returns)
 
 
 def view_overload(target: OpOverload) -> OpOverload:
-    """The view operator for one that changes only how a tensor sees its memory: ``t_`` gives ``t``."""
+    """The view operator of an in-place op that changes metadata only: ``t`` for ``t_``."""
     name = target._schema.name.partition("::")[2]
     if name in _IDENTITIES:
         return aten.detach.default
@@ -143,7 +152,7 @@ def view_overload(target: OpOverload) -> OpOverload:
     return found
 
 
-def _rerun(graph: Graph, effects: Mapping[Any, Effects]) -> dict[Node, Any]:
+def _rerun(graph: Graph, effects: Mapping[Any, MemoryEffects]) -> dict[Node, Any]:
     values: dict[Node, Any] = {}
     for node in graph.nodes:
         values[node] = val = node.meta.get("val")
@@ -157,7 +166,7 @@ def _rerun(graph: Graph, effects: Mapping[Any, Effects]) -> dict[Node, Any]:
         if found is None or not found.aliases or val is None:
             continue
         if found.written and not found.is_view:
-            if returns_fresh(node.target._schema):
+            if returns_new_tensors(node.target._schema):
                 continue
             results = [values.get(argument_at(node, position)) for position in found.written]
             values[node] = tuple(results) if isinstance(val, (list, tuple)) else results[0]

@@ -1,7 +1,7 @@
-"""The memory of a program while its writes are replayed on values.
+"""Model of mutated memory: the current value of each alias of a storage.
 
-Every memory that is written is the tree of the aliases of one tensor. A write only notes the new value of the alias it
-went through; the other aliases are brought up to date when somebody reads them.
+The aliases of a storage form a tree of views with the tensor that owns the storage as root. A write records the new
+value of the alias written through; the other aliases are updated lazily, when they are read.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ import torch
 from torch.fx import Node
 
 from .emit import Emitter
-from .view_inverses import Source, View, disjoint
+from .view_inverses import View, ViewBase, disjoint
 
 __all__ = ["Alias", "Memory"]
 
 
 @dataclass(eq=False)
 class _Log:
-    """The writes to one memory.
+    """The writes to one storage.
 
     Attributes:
-        version: How many there were.
-        writes: Those whose effect is not covered by a later one, such that of two that overlap the newer comes later.
+        version: Number of writes so far.
+        writes: The writes not covered by a later one; of two overlapping writes, the newer comes later.
     """
 
     version: int = 0
@@ -32,15 +32,15 @@ class _Log:
 
 
 class Alias:
-    """One way to look at a memory.
+    """A tensor that shares a mutated storage: its owner or a view.
 
     Attributes:
-        parent: What it is a view of; the tensor that owns the memory is its own parent.
-        view: How the parent is looked at.
+        parent: The alias it is a view of; the owner of the storage is its own parent.
+        view: The view operation applied to the parent.
         val: Fake tensor of its shape and dtype.
-        value: A node that holds its content as of ``version``; None when it was never needed.
-        version: ``value`` knows of this many writes, as far as they overlap.
-        log: The writes to the memory.
+        value: A node with its content as of ``version``; None if it was never needed.
+        version: Number of writes that ``value`` takes into account, as far as they overlap.
+        log: The writes to the storage.
         depth: Number of views between it and the owner.
     """
 
@@ -57,14 +57,14 @@ class Alias:
 
     @classmethod
     def owner(cls, node: Node, val: torch.Tensor) -> Alias:
-        """The tensor that owns a memory, with ``node`` as its content before all writes."""
+        """The owner of a storage, with ``node`` as its content before all writes."""
         alias = cls(None, View(node, val), val)
         alias.value, alias.version = node, 0
         return alias
 
     @property
     def owner_alias(self) -> Alias:
-        """The tensor that owns the memory."""
+        """The owner of the storage."""
         current = self
         while current.depth:
             current = current.parent
@@ -72,11 +72,11 @@ class Alias:
 
     @property
     def is_untouched(self) -> bool:
-        """Whether the memory was not written so far."""
+        """Whether the storage has not been written yet."""
         return not self.log.version
 
     def path_from(self, ancestor: Alias) -> list[Alias]:
-        """The aliases below ``ancestor`` down to this one."""
+        """The chain of aliases from ``ancestor``, exclusive, down to this one."""
         path = []
         current = self
         while current is not ancestor:
@@ -100,7 +100,7 @@ class _Write:
     version: int
 
 
-def _common(left: Alias, right: Alias) -> Alias:
+def _common_ancestor(left: Alias, right: Alias) -> Alias:
     while left is not right:
         if left.depth >= right.depth:
             left = left.parent
@@ -110,7 +110,7 @@ def _common(left: Alias, right: Alias) -> Alias:
 
 
 def _overlap(left: Alias, right: Alias) -> bool:
-    common = _common(left, right)
+    common = _common_ancestor(left, right)
     if common is left or common is right:
         return True
     first, second = left.path_from(common)[0], right.path_from(common)[0]
@@ -121,8 +121,8 @@ class Memory:
     """Reads and writes of aliases.
 
     Args:
-        emitter: Adds the nodes that bring an alias up to date.
-        resolve: Gives the node that holds the current content of any node of the graph.
+        emitter: Inserts the nodes that update an alias.
+        resolve: Returns the node with the current content of any node of the graph.
     """
 
     def __init__(self, emitter: Emitter, resolve: Callable[[Node], Node]) -> None:
@@ -130,13 +130,13 @@ class Memory:
         self._resolve = resolve
 
     def write(self, alias: Alias, value: Node) -> None:
-        """Replaces the content of an alias by ``value``, a node of the same shape and dtype."""
+        """Set the content of an alias to ``value``, a node of the same shape and dtype."""
         alias.log.version += 1
         alias.value, alias.version = value, alias.log.version
-        self._note(_Write(alias, value, alias.log.version))
+        self._record(_Write(alias, value, alias.log.version))
 
     def read(self, alias: Alias) -> Node:
-        """A node that holds the current content of the alias."""
+        """A node with the current content of the alias."""
         log = alias.log
         if alias.value is not None and alias.version == log.version:
             return alias.value
@@ -148,58 +148,58 @@ class Memory:
         covered = relevant[covering].version if covering >= 0 else 0
         partial = relevant[covering + 1 :]
         if not partial:
-            return self._fetch(alias, covered)
+            return self._view_at(alias, covered)
         top = alias
         for write in partial:
-            top = _common(top, write.alias)
+            top = _common_ancestor(top, write.alias)
         if top is not alias:
-            # The writes went through relatives, not through views of this alias: what contains them all comes first.
+            # Some writes went through aliases that are not views of this one: update the common ancestor first.
             self.read(top)
             return self.read(alias)
-        value = self._fetch(alias, covered)
+        value = self._view_at(alias, covered)
         for write in partial:
             if write.version > alias.version:
-                value = self._scatter(alias, value, write)
+                value = self._write_through(alias, value, write)
         alias.value, alias.version = value, log.version
-        self._note(_Write(alias, value, newest))
+        self._record(_Write(alias, value, newest))
         return value
 
-    def glimpse(self, alias: Alias) -> Node:
-        """A node of the shape and dtype of the alias, whatever its content."""
+    def witness_of(self, alias: Alias) -> Node:
+        """A node with the shape and dtype of the alias, with any content."""
         return self.read(alias) if alias.value is None else alias.value
 
     @staticmethod
-    def _note(write: _Write) -> None:
+    def _record(write: _Write) -> None:
         writes = write.alias.log.writes
         writes[:] = [earlier for earlier in writes if not earlier.alias.is_within(write.alias)]
         writes.append(write)
 
-    def _fetch(self, alias: Alias, needed: int) -> Node:
-        """The content of an alias, given that no write after ``needed`` matters to who asks."""
+    def _view_at(self, alias: Alias, needed: int) -> Node:
+        """The content of an alias as of at least version ``needed``, derived from its parent if necessary."""
         if alias.value is None or alias.version < needed:
-            parent = self._fetch(alias.parent, needed)
+            parent = self._view_at(alias.parent, needed)
             alias.value = alias.view.apply(self._emitter, parent, self._resolve)
             alias.version = alias.parent.version
         return alias.value
 
-    def _scatter(self, top: Alias, value: Node, write: _Write) -> Node:
-        """The content of ``top`` after a write to a view of it, ``value`` being its content before."""
+    def _write_through(self, top: Alias, value: Node, write: _Write) -> Node:
+        """The content of ``top`` after a write through a view of it; ``value`` is its content before the write."""
         path = write.alias.path_from(top)
 
-        def put(depth: int, before: Callable[[], Node]) -> Node:
+        def apply_from(depth: int, before: Callable[[], Node]) -> Node:
             if depth == len(path):
                 return write.value
             alias = path[depth]
-            after = put(depth + 1, lambda: self._before(alias, write, before))
+            after = apply_from(depth + 1, lambda: self._content_before(alias, write, before))
             if alias.version < write.version:
                 alias.value, alias.version = after, write.version
-            source = Source(alias.parent.val, before, lambda: alias.parent.value or before())
+            source = ViewBase(alias.parent.val, before, lambda: alias.parent.value or before())
             return alias.view.write_back(self._emitter, source, after)
 
-        return put(0, lambda: value)
+        return apply_from(0, lambda: value)
 
-    def _before(self, alias: Alias, write: _Write, parent: Callable[[], Node]) -> Node:
-        """The content of an alias just before ``write``: the one it has, else a view of its parent's content then."""
+    def _content_before(self, alias: Alias, write: _Write, parent: Callable[[], Node]) -> Node:
+        """The content of an alias just before ``write``: the recorded one, or a view of its parent's content then."""
         needed = max(
             (
                 earlier.version

@@ -1,4 +1,4 @@
-"""Putting new nodes into the graph being rewritten."""
+"""Insertion of nodes into the graph being functionalized."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from torch.fx import Graph, Node
 from ..._provenance import copy_provenance, source_line
 from ...errors import PrepareError
 
-__all__ = ["Emitter", "bind", "refuse", "same_size"]
+__all__ = ["Emitter", "arguments_with_defaults", "refuse", "same_size"]
 
 
-def bind(node: Node) -> dict[str, Any]:
-    """The arguments of an operator call by schema name, in the schema's order; absent ones as its defaults."""
+def arguments_with_defaults(node: Node) -> dict[str, Any]:
+    """Bind the arguments of an operator call to schema names, in schema order, with defaults for absent ones."""
     bound = {}
     for position, argument in enumerate(node.target._schema.arguments):  # type: ignore[union-attr]
         if position < len(node.args):
@@ -27,18 +27,18 @@ def bind(node: Node) -> dict[str, Any]:
     return bound
 
 
-def _known(size: int | torch.SymInt) -> Any:
-    """A size as a number or an expression of symbols."""
+def _size_expr(size: int | torch.SymInt) -> Any:
+    """A size as a number or a symbolic expression."""
     return size if isinstance(size, int) else size.node.expr
 
 
 def same_size(left: int | torch.SymInt, right: int | torch.SymInt) -> bool:
-    """Whether two sizes are known to be equal; asks no questions that would add a guard."""
-    return bool(_known(left) == _known(right))
+    """Whether two sizes are known to be equal, without adding a guard."""
+    return bool(_size_expr(left) == _size_expr(right))
 
 
 def refuse(node: Node, problem: str, *, hint: str | None = None) -> NoReturn:
-    """Reports a node that has no functional form.
+    """Raise the error for a node without a functional form.
 
     Raises:
         PrepareError: Always; names the operator, the node and the user's source line.
@@ -47,11 +47,11 @@ def refuse(node: Node, problem: str, *, hint: str | None = None) -> NoReturn:
 
 
 class Emitter:
-    """Adds nodes in front of an anchor, the node that is being rewritten.
+    """Inserts nodes before an anchor, the node being rewritten.
 
     Attributes:
-        anchor: New nodes go in front of this one.
-        emitted: Every node that was added.
+        anchor: The node before which new nodes are inserted.
+        emitted: All inserted nodes.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -63,13 +63,13 @@ class Emitter:
     def call(
         self, target: Callable[..., Any], args: tuple[Any, ...], *, val: Any, origin: Node, kwargs: Any = None
     ) -> Node:
-        """Adds one call.
+        """Insert one call.
 
         Args:
             target: The operator.
             args: Positional arguments.
-            val: The fake tensor (or SymInt) the call results in.
-            origin: The node whose place in the user's model the new node inherits.
+            val: The fake tensor (or SymInt) of the result.
+            origin: The node whose provenance the new node gets.
             kwargs: Keyword arguments.
         """
         with self._graph.inserting_before(self.anchor):
@@ -80,20 +80,20 @@ class Emitter:
         return node
 
     def note_size(self, node: Node) -> None:
-        """Remembers a node that computes a symbolic size, for :meth:`size` to find."""
+        """Record a node that computes a symbolic size, for use by :meth:`size`."""
         val = node.meta.get("val")
         if isinstance(val, torch.SymInt):
-            self._sizes.setdefault(_known(val), node)
+            self._sizes.setdefault(_size_expr(val), node)
 
     def size(self, size: int | torch.SymInt, dim: int, witness: Callable[[], Node]) -> int | Node:
         """A size as an argument: a number, or a node that computes it.
 
         Args:
             size: The size.
-            dim: Where a tensor has this size.
-            witness: Gives the node of such a tensor; asked only when no node is known that computes the size.
+            dim: The dim of the witness with this size.
+            witness: Returns a tensor node with this size; called only if no recorded node computes the size.
         """
-        known = _known(size)
+        known = _size_expr(size)
         if isinstance(known, int) or known.is_number:
             return int(known)
         if known not in self._sizes:
@@ -102,5 +102,5 @@ class Emitter:
         return self._sizes[known]
 
     def shape(self, val: torch.Tensor, witness: Callable[[], Node]) -> Sequence[int | Node]:
-        """The shape of a fake tensor as an argument; the witness is a node of this shape."""
+        """The shape of a fake tensor as an argument; ``witness`` returns a node of this shape."""
         return [self.size(size, dim, witness) for dim, size in enumerate(val.shape)]

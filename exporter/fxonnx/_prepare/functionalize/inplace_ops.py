@@ -1,4 +1,4 @@
-"""In-place operators as functions: the value a tensor has after the write."""
+"""Rewrite in-place ops and ``out=`` variants to functional operators that return the new content."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from torch.fx import Node, map_arg
 from fxonnx_translations._torch_compat import OpOverload
 
 from .aliases import Alias, Memory
-from .emit import Emitter, bind, refuse, same_size
+from .emit import Emitter, arguments_with_defaults, refuse, same_size
 
-__all__ = ["Writer"]
+__all__ = ["InplaceRewriter"]
 
 aten = torch.ops.aten
 
-# The functional operator where it is not the in-place name without its underscore.
+# Functional operators whose name is not the in-place name without its underscore.
 _OTHER_NAMES = {
     "normal_": "normal_functional",
     "__ior__": "bitwise_or",
@@ -28,7 +28,7 @@ _OTHER_NAMES = {
     "__irshift__": "__rshift__",
     "_index_put_impl_": "index_put",
 }
-# In place these write 0 and 1 in the tensor's own dtype, as functions they return bool.
+# The in-place variants write 0 and 1 in the tensor's dtype, the functional ones return bool.
 _PREDICATES = frozenset(
     {
         *("eq", "ne", "lt", "le", "gt", "ge"),
@@ -36,17 +36,17 @@ _PREDICATES = frozenset(
         *("logical_and", "logical_or", "logical_xor", "logical_not"),
     }
 )
-# Their other tensors are masks and indices, which do not take part in the type promotion.
-_PLACING = ("index_", "scatter", "masked_", "put")
+# Prefixes of operators whose other tensors are masks and indices, which do not take part in type promotion.
+_INDEXED_WRITES = ("index_", "scatter", "masked_", "put")
 
 
-class Writer:
-    """Turns the nodes that write into nodes that compute.
+class InplaceRewriter:
+    """Rewrites nodes that mutate tensors to functional calls.
 
     Args:
-        emitter: Adds nodes.
+        emitter: Inserts nodes.
         memory: Reads aliases.
-        resolve: Gives the node that holds the current content of any node of the graph.
+        resolve: Returns the node with the current content of any node of the graph.
     """
 
     def __init__(self, emitter: Emitter, memory: Memory, resolve: Callable[[Node], Node]) -> None:
@@ -56,26 +56,26 @@ class Writer:
         self._functional: dict[Any, OpOverload | None] = {}
 
     def in_place(self, node: Node, alias: Alias) -> Node:
-        """The content of ``alias`` after ``node``, an in-place operator on it.
+        """Rewrite an in-place op on ``alias`` and return the new content of the alias.
 
         Args:
-            node: The node; it becomes a functional call where there is a function of the same arguments.
-            alias: What its first argument looks at.
+            node: The in-place op; it becomes a functional call if the operator has a functional variant.
+            alias: The alias of its first argument.
 
         Raises:
             PrepareError: If the operator has no functional form.
         """
         name = node.target._schema.name  # type: ignore[union-attr]
         if name == "aten::copy_":
-            return self._as_content(node, self._resolve(bind(node)["src"]), alias)
+            return self._copy_value(node, self._resolve(arguments_with_defaults(node)["src"]), alias)
         if name == "prims::copy_to":
-            return self._as_content(node, self._resolve(bind(node)["b"]), alias)
+            return self._copy_value(node, self._resolve(arguments_with_defaults(node)["b"]), alias)
         if name == "aten::zero_":
             return self._fill(node, 0, alias)
         if name == "aten::fill_":
-            value = bind(node)["value"]
+            value = arguments_with_defaults(node)["value"]
             if node.target is aten.fill_.Tensor:
-                return self._as_content(node, self._resolve(value), alias)
+                return self._copy_value(node, self._resolve(value), alias)
             return self._fill(node, value, alias)
         if name == "aten::fill_diagonal_":
             return self._fill_diagonal(node, alias)
@@ -88,25 +88,25 @@ class Writer:
             )
         required = [found.name for found in functional._schema.arguments if not found.has_default_value()]
         if len(node.args) < len(required):
-            # bernoulli_ and its like have a default where the function has none.
-            bound = bind(node)
+            # Operators like bernoulli_ have a default that the functional variant lacks.
+            bound = arguments_with_defaults(node)
             missing = [bound[name] for name in required[len(node.args) :] if name not in node.kwargs]
             node.args = (*node.args, *missing)
         node.args, node.kwargs = map_arg((node.args, dict(node.kwargs)), self._resolve)
         dtype = _result_dtype(node, functional, alias.val.dtype)
         node.target = functional
-        # An operator that returns nothing in place returns its result as a function.
+        # The functional variant has a result even if the in-place op returns nothing.
         node.meta["val"] = alias.val
         return self._cast_after(node, node, dtype, alias.val)
 
     def _function(self, node: Node) -> OpOverload | None:
         target = node.target
         if target not in self._functional:
-            self._functional[target] = _functional_overload(target)  # type: ignore[arg-type]
+            self._functional[target] = _find_functional_overload(target)  # type: ignore[arg-type]
         return self._functional[target]
 
     def _cast_after(self, node: Node, result: Node, dtype: torch.dtype, wanted: torch.Tensor) -> Node:
-        """Casts what the write computed to the dtype of the tensor written to."""
+        """Cast the result of the functional call to the dtype of the mutated tensor."""
         if dtype == wanted.dtype:
             return result
         with wanted.fake_mode:  # type: ignore[attr-defined]
@@ -114,8 +114,8 @@ class Writer:
         self._emitter.anchor = node.next
         return self._emitter.call(aten.to.dtype, (result, wanted.dtype), val=wanted, origin=node)
 
-    def _as_content(self, node: Node, value: Node, alias: Alias) -> Node:
-        """``value`` cast and expanded to fill the alias, as ``copy_`` does."""
+    def _copy_value(self, node: Node, value: Node, alias: Alias) -> Node:
+        """Cast and expand ``value`` to the dtype and shape of the alias, as ``copy_`` does."""
         val = value.meta["val"]
         if val.dtype != alias.val.dtype:
             with val.fake_mode:
@@ -128,7 +128,7 @@ class Writer:
         return self._emitter.call(aten.expand.default, (value, shape), val=alias.val, origin=node)
 
     def _shape(self, alias: Alias) -> Any:
-        return self._emitter.shape(alias.val, lambda: self._memory.glimpse(alias))
+        return self._emitter.shape(alias.val, lambda: self._memory.witness_of(alias))
 
     def _fill(self, node: Node, value: Any, alias: Alias) -> Node:
         node.args = (self._shape(alias), value)
@@ -137,7 +137,7 @@ class Writer:
         return node
 
     def _fill_diagonal(self, node: Node, alias: Alias) -> Node:
-        arguments = bind(node)
+        arguments = arguments_with_defaults(node)
         if alias.val.dim() != 2 or arguments["wrap"]:
             refuse(node, "fill_diagonal_ has a functional form for matrices without wrap only")
         with alias.val.fake_mode:  # type: ignore[attr-defined]
@@ -149,15 +149,15 @@ class Writer:
         node.target, node.args, node.kwargs = aten.diagonal_scatter.default, (before, filled), {}
         return node
 
-    def out(self, node: Node, aliases: dict[str, Alias]) -> list[Node]:
-        """The contents of the tensors given as ``out=``, after the call.
+    def out_variant(self, node: Node, aliases: dict[str, Alias]) -> list[Node]:
+        """Rewrite an ``out=`` variant and return the new contents of the ``out`` tensors.
 
         Args:
             node: The call; it becomes the functional call.
-            aliases: What the ``out`` arguments look at, by schema name.
+            aliases: The aliases of the ``out`` arguments, by schema name.
 
         Raises:
-            PrepareError: If the operator has no functional form or would resize what it writes to.
+            PrepareError: If the operator has no functional form or would resize an ``out`` tensor.
         """
         functional = self._function(node)
         if functional is None:
@@ -175,22 +175,22 @@ class Writer:
         self._emitter.anchor = node.next
         results = [node]
         if not isinstance(val, torch.Tensor):
-            results = [_piece(self._emitter, node, index) for index in range(len(wanted))]
+            results = [_getitem(self._emitter, node, index) for index in range(len(wanted))]
         for result, target in zip(results, wanted, strict=True):
             if result.meta["val"].shape != target.shape:
                 refuse(node, f"the out tensor of shape {tuple(target.shape)} would be resized")
-        return [self._as_content(node, result, alias) for result, alias in zip(results, aliases.values(), strict=True)]
+        return [self._copy_value(node, result, alias) for result, alias in zip(results, aliases.values(), strict=True)]
 
-    def beside(self, node: Node, aliases: dict[str, Alias]) -> list[Node]:
-        """The contents of the arguments that an operator writes to beside returning its results.
+    def mutated_arguments(self, node: Node, aliases: dict[str, Alias]) -> list[Node]:
+        """Rewrite an operator that mutates arguments and returns new tensors; return the mutated arguments' contents.
 
         Args:
-            node: The call, such as a batch normalization that updates its statistics; it becomes the call of the
-                operator that returns the contents after its results.
-            aliases: What the arguments look at, by schema name.
+            node: The call, such as a batch normalization that updates its statistics; it becomes a call of the
+                ``_functional`` operator, which returns the new contents after its results.
+            aliases: The aliases of the mutated arguments, by schema name.
 
         Raises:
-            PrepareError: If there is no such operator.
+            PrepareError: If the operator has no functional form.
         """
         namespace, _, name = node.target._schema.name.partition("::")  # type: ignore[union-attr]
         functional = getattr(getattr(getattr(torch.ops, namespace), f"{name}_functional", None), "default", None)
@@ -204,20 +204,20 @@ class Writer:
             results = [results]
             node.meta["val"] = (*results, *contents)
             users = list(node.users)
-            only = _piece(self._emitter, node, 0)
+            only = _getitem(self._emitter, node, 0)
             for user in users:
                 user.replace_input_with(node, only)
         node.meta["val"] = (*results, *contents)
         first = len(results)
-        return [_piece(self._emitter, node, first + index) for index in range(len(contents))]
+        return [_getitem(self._emitter, node, first + index) for index in range(len(contents))]
 
 
-def _piece(emitter: Emitter, node: Node, index: int) -> Node:
+def _getitem(emitter: Emitter, node: Node, index: int) -> Node:
     return emitter.call(operator.getitem, (node, index), val=node.meta["val"][index], origin=node)
 
 
-def _functional_overload(target: OpOverload) -> OpOverload | None:
-    """The overload that takes the same arguments and returns its results."""
+def _find_functional_overload(target: OpOverload) -> OpOverload | None:
+    """The functional overload with the same arguments, without the ``out`` tensors."""
     schema = target._schema
     namespace, _, name = schema.name.partition("::")
     is_out = not name.endswith("_")
@@ -241,11 +241,11 @@ def _functional_overload(target: OpOverload) -> OpOverload | None:
 
 
 def _result_dtype(node: Node, functional: OpOverload, own: torch.dtype) -> torch.dtype:
-    """The dtype the functional operator returns, before the cast to the dtype of the tensor written to."""
+    """The dtype of the functional operator's result, before the cast to the dtype of the mutated tensor."""
     name = functional._schema.name.partition("::")[2]
     operands = [source.meta.get("val") for source in node.all_input_nodes]
     if name not in _PREDICATES and (
-        name.startswith(_PLACING)
+        name.startswith(_INDEXED_WRITES)
         or all(operand.dtype == own for operand in operands if isinstance(operand, torch.Tensor))
     ):
         return own

@@ -1,4 +1,4 @@
-"""Views of tensors, as functions of values: how to look through one, and how to write through it."""
+"""Views as functions of values: apply a view to its base, and write a value back through the view."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from typing import Any
 import torch
 from torch.fx import Node, map_arg
 
-from .emit import Emitter, bind, refuse
+from .emit import Emitter, arguments_with_defaults, refuse
 
-__all__ = ["OperatorView", "PieceView", "Source", "Span", "View", "disjoint"]
+__all__ = ["MultiOutputView", "OperatorView", "Span", "View", "ViewBase", "disjoint"]
 
 aten = torch.ops.aten
 
-# What torch writes for "up to the end".
+# torch's slice end for "up to the end of the dim".
 _UNBOUNDED = 2**63 - 1
 
 
 @dataclass(frozen=True)
-class Source:
-    """What a view looks at, while something is written through the view.
+class ViewBase:
+    """The base of a view during a write through the view.
 
     Attributes:
         val: Fake tensor of its shape and dtype.
-        before: Gives the node that holds its content before the write.
-        witness: Gives a node of its shape, whatever the content.
+        before: Returns the node with its content before the write.
+        witness: Returns a node of its shape, with any content.
     """
 
     val: torch.Tensor
@@ -38,7 +38,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Span:
-    """The part ``start:stop:step`` of one dimension; all numbers are known and not negative."""
+    """The part ``start:stop:step`` of one dim; all numbers are known and not negative."""
 
     dim: int
     start: int
@@ -47,7 +47,7 @@ class Span:
 
 
 def disjoint(left: Span | None, right: Span | None) -> bool:
-    """Whether two parts of one tensor are known to have no element in common."""
+    """Whether two parts of one tensor are known to share no element."""
     if left is None or right is None or left.dim != right.dim:
         return False
     if left.stop <= right.start or right.stop <= left.start:
@@ -56,10 +56,10 @@ def disjoint(left: Span | None, right: Span | None) -> bool:
 
 
 class View:
-    """Looks at a tensor as it is.
+    """The identity view, and base class of the other views.
 
     Args:
-        node: The node of the graph that makes the view.
+        node: The node that creates the view.
         val: Fake tensor of the view.
     """
 
@@ -68,38 +68,38 @@ class View:
         self.val = val
 
     def apply(self, emitter: Emitter, parent: Node, resolve: Callable[[Node], Node]) -> Node:
-        """A node that holds the view of ``parent``.
+        """A node with the view of ``parent``.
 
         Args:
-            emitter: Adds nodes.
-            parent: Content of what is looked at.
-            resolve: Gives the current content of the view's other arguments.
+            emitter: Inserts nodes.
+            parent: Content of the base.
+            resolve: Returns the current content of the view's other arguments.
         """
         del emitter, resolve
         return parent
 
-    def write_back(self, emitter: Emitter, source: Source, value: Node) -> Node:
-        """A node that holds what the view looks at, after ``value`` was written through the view."""
-        del emitter, source
+    def write_back(self, emitter: Emitter, base: ViewBase, value: Node) -> Node:
+        """A node with the content of the base after ``value`` was written through the view."""
+        del emitter, base
         return value
 
     def span(self, parent: torch.Tensor) -> Span | None:
-        """The part of the parent that is looked at, where that is a known part of one dimension."""
+        """The part of the parent that the view selects, if that is a known part of one dim."""
         del parent
         return None
 
     def repeats_elements(self) -> bool:
-        """Whether one element of the parent may be seen more than once, so that nothing can be written."""
+        """Whether an element of the parent may occur more than once, so that writes are ambiguous."""
         return False
 
 
 class OperatorView(View):
-    """The view that an operator of the graph makes.
+    """The view returned by an operator of the graph.
 
     Args:
         node: The node that calls the operator.
         val: Fake tensor of the view.
-        parent: The argument that is looked at.
+        parent: The argument that is the base of the view.
     """
 
     def __init__(self, node: Node, val: torch.Tensor, parent: Node) -> None:
@@ -110,7 +110,7 @@ class OperatorView(View):
         self._name = node.target.overloadpacket._qualified_op_name  # type: ignore[union-attr]
 
     def place(self) -> None:
-        """Lets the node stay where it is as the view's first value."""
+        """Keep the node at its position as the view's first value."""
         self._is_placed = True
 
     def apply(self, emitter: Emitter, parent: Node, resolve: Callable[[Node], Node]) -> Node:
@@ -128,16 +128,16 @@ class OperatorView(View):
         emitter.anchor.prepend(self.node)
         return self.node
 
-    def write_back(self, emitter: Emitter, source: Source, value: Node) -> Node:
+    def write_back(self, emitter: Emitter, base: ViewBase, value: Node) -> Node:
         inverse = _INVERSES.get(self._name)
         if inverse is None:
-            refuse(self.node, "this view can not be written through in functional form")
-        return inverse(_Inversion(emitter, self.node, source, value))
+            refuse(self.node, "writing through this view has no functional form")
+        return inverse(_ViewWrite(emitter, self.node, base, value))
 
     def span(self, parent: torch.Tensor) -> Span | None:
         if self._name not in ("aten::select", "aten::slice", "aten::narrow"):
             return None
-        arguments = bind(self.node)
+        arguments = arguments_with_defaults(self.node)
         size = parent.shape[arguments["dim"]]
         start = arguments["index"] if self._name == "aten::select" else arguments["start"]
         if self._name == "aten::slice":
@@ -145,29 +145,29 @@ class OperatorView(View):
         length = 1 if self._name == "aten::select" else arguments["length"]
         if not isinstance(start, int) or not isinstance(length, int):
             return None
-        # The last of something: its end is not 0, the beginning.
+        # A part at the end of the dim: stop would be 0, the beginning.
         stop = None if start < 0 and start + length == 0 else start + length
         return _span(arguments["dim"] % parent.dim(), size, start, stop, 1)
 
     def repeats_elements(self) -> bool:
         if self._name == "aten::unfold":
-            arguments = bind(self.node)
+            arguments = arguments_with_defaults(self.node)
             return bool(arguments["step"] < arguments["size"])
         if self._name == "aten::as_strided":
             return not _is_injective(self.val)
         if self._name in ("aten::expand", "aten::expand_as", "aten::broadcast_to"):
-            return _is_stretched(self.val)
+            return _is_expanded(self.val)
         return False
 
 
-class PieceView(View):
-    """One of the tensors that an operator such as ``split`` returns.
+class MultiOutputView(View):
+    """One of the views returned by a multi-output operator such as ``split``.
 
     Args:
         node: The node that calls the operator.
-        pieces: Fake tensors of all pieces.
-        index: Which piece.
-        parent: The argument of the operator that the piece looks at.
+        pieces: Fake tensors of all results.
+        index: Position of this view among the results.
+        parent: The argument that is the base of this view.
     """
 
     def __init__(self, node: Node, pieces: Sequence[torch.Tensor], index: int, parent: Node) -> None:
@@ -181,25 +181,25 @@ class PieceView(View):
     def apply(self, emitter: Emitter, parent: Node, resolve: Callable[[Node], Node]) -> Node:
         span = self.span(parent.meta["val"])
         if span is None:
-            return self._piece(emitter, self._index, parent, resolve)
+            return self._call_again(emitter, self._index, parent, resolve)
         if self._name == "unbind":
             args: tuple[Any, ...] = (parent, span.dim, span.start)
             return emitter.call(aten.select.int, args, val=self.val, origin=self.node)
         args = (parent, span.dim, span.start, span.stop)
         return emitter.call(aten.slice.Tensor, args, val=self.val, origin=self.node)
 
-    def write_back(self, emitter: Emitter, source: Source, value: Node) -> Node:
-        dim = self._dim(source.val)
+    def write_back(self, emitter: Emitter, base: ViewBase, value: Node) -> Node:
+        dim = self._dim(base.val)
         if dim is None:
-            return _reshaped(emitter, self.node, source, value)
-        before = source.before()
+            return _reshaped(emitter, self.node, base, value)
+        before = base.before()
         if self._name == "unbind":
             args: tuple[Any, ...] = (before, value, dim, self._index)
-            return emitter.call(aten.select_scatter.default, args, val=source.val, origin=self.node)
-        span = self.span(source.val)
-        bounds = (span.start, span.stop) if span else self._bounds(emitter, before, dim)
+            return emitter.call(aten.select_scatter.default, args, val=base.val, origin=self.node)
+        span = self.span(base.val)
+        bounds = (span.start, span.stop) if span else self._symbolic_bounds(emitter, before, dim)
         args = (before, value, dim, *bounds)
-        return emitter.call(aten.slice_scatter.default, args, val=source.val, origin=self.node)
+        return emitter.call(aten.slice_scatter.default, args, val=base.val, origin=self.node)
 
     def span(self, parent: torch.Tensor) -> Span | None:
         dim = self._dim(parent)
@@ -214,16 +214,16 @@ class PieceView(View):
         return Span(dim, stop - sizes[-1], stop, 1)
 
     def repeats_elements(self) -> bool:
-        return _is_stretched(self.val)
+        return _is_expanded(self.val)
 
     def _dim(self, parent: torch.Tensor) -> int | None:
-        """The dimension that is cut; None for operators that return several tensors without cutting any."""
+        """The dim that is split; None for operators that return several tensors without splitting one."""
         if self._name in ("hsplit", "vsplit", "dsplit"):
             return {"hsplit": min(1, parent.dim() - 1), "vsplit": 0, "dsplit": 2}[self._name]
-        dim = bind(self.node).get("dim")
+        dim = arguments_with_defaults(self.node).get("dim")
         return None if dim is None else int(dim) % parent.dim()
 
-    def _piece(self, emitter: Emitter, index: int, parent: Node, resolve: Callable[[Node], Node]) -> Node:
+    def _call_again(self, emitter: Emitter, index: int, parent: Node, resolve: Callable[[Node], Node]) -> Node:
         def replace(argument: Node) -> Node:
             return parent if argument is self._parent else resolve(argument)
 
@@ -232,12 +232,12 @@ class PieceView(View):
         pieces = emitter.call(node.target, args, kwargs=kwargs, val=self._pieces, origin=node)  # type: ignore[arg-type]
         return emitter.call(operator.getitem, (pieces, index), val=self._pieces[index], origin=self.node)
 
-    def _bounds(self, emitter: Emitter, parent: Node, dim: int) -> tuple[int | Node, int | Node]:
+    def _symbolic_bounds(self, emitter: Emitter, parent: Node, dim: int) -> tuple[int | Node, int | Node]:
         start: int | Node = 0
         for index, piece in enumerate(self._pieces):
             if index == len(self._pieces) - 1:
                 return start, _UNBOUNDED
-            witness = partial(self._piece, emitter, index, parent, _itself)
+            witness = partial(self._call_again, emitter, index, parent, _itself)
             stop = _sum(emitter, start, emitter.size(piece.shape[dim], dim, witness), self.node)
             if index == self._index:
                 break
@@ -259,7 +259,7 @@ def _sum(emitter: Emitter, left: int | Node, right: int | Node, origin: Node) ->
 
 
 def _span(dim: int, size: Any, start: Any, stop: Any, step: int) -> Span | None:
-    """A span from slice arguments, which may be negative, symbolic or absent."""
+    """The span of slice arguments, which may be negative or absent; None if they are symbolic."""
     start = 0 if start is None else start
     stop = _UNBOUNDED if stop is None else stop
     if not isinstance(start, int) or not isinstance(stop, int):
@@ -269,12 +269,12 @@ def _span(dim: int, size: Any, start: Any, stop: Any, step: int) -> Span | None:
     return None if start < 0 or stop < 0 else Span(dim, start, stop, step)
 
 
-def _is_stretched(val: torch.Tensor) -> bool:
+def _is_expanded(val: torch.Tensor) -> bool:
     return any(stride == 0 and size != 1 for size, stride in zip(val.shape, val.stride(), strict=True))
 
 
 def _is_injective(val: torch.Tensor) -> bool:
-    """Whether all elements of a strided tensor are known to be at different places."""
+    """Whether all elements of a strided tensor are known to be at different memory locations."""
     dims = [(stride, size) for size, stride in zip(val.shape, val.stride(), strict=True) if size != 1]
     if not all(isinstance(number, int) for dim in dims for number in dim):
         return False
@@ -287,175 +287,171 @@ def _is_injective(val: torch.Tensor) -> bool:
 
 
 def _contiguous(emitter: Emitter, view: Node, owner: Node) -> Node:
-    """The owner of a memory as ``as_strided`` has to find it: element after element, in order."""
+    """A contiguous copy of a storage's owner, whose elements ``as_strided`` addresses in order."""
     val = owner.meta["val"]
     if not val.is_contiguous() or val.storage_offset() != 0:
-        refuse(view, "as_strided of a written tensor whose elements are not in order has no functional form")
+        refuse(view, "as_strided of a mutated tensor that is not contiguous has no functional form")
     kwargs = {"memory_format": torch.contiguous_format}
     return emitter.call(aten.clone.default, (owner,), kwargs=kwargs, val=val, origin=view)
 
 
 @dataclass(frozen=True)
-class _Inversion:
-    """One write through a view made by an operator.
+class _ViewWrite:
+    """One write through a view returned by an operator.
 
     Attributes:
-        emitter: Adds nodes.
-        view: The node that makes the view.
-        source: What it looks at.
-        value: What is written through it.
+        emitter: Inserts nodes.
+        view: The node that creates the view.
+        base: The base of the view.
+        value: The value written through the view.
     """
 
     emitter: Emitter
     view: Node
-    source: Source
+    base: ViewBase
     value: Node
 
     def emit(self, target: Callable[..., Any], *args: Any) -> Node:
-        """Adds a call that results in what the view looks at."""
-        return self.emitter.call(target, args, val=self.source.val, origin=self.view)
+        """Insert a call whose result has the shape and dtype of the base."""
+        return self.emitter.call(target, args, val=self.base.val, origin=self.view)
 
-    def part(self, target: Callable[..., Any], *args: Any) -> Node:
-        """Adds a call that results in a part of a value; what it looks like is found by running it on fake tensors."""
+    def part_of(self, target: Callable[..., Any], *args: Any) -> Node:
+        """Insert a call whose result is a part of a value, with shape and dtype computed on fake tensors."""
         fakes = [argument.meta["val"] if isinstance(argument, Node) else argument for argument in args]
         with fakes[0].fake_mode:
             val = target(*fakes)
         return self.emitter.call(target, args, val=val, origin=self.view)
 
 
-def _reshaped(emitter: Emitter, view: Node, source: Source, value: Node) -> Node:
-    shape = emitter.shape(source.val, source.witness)
-    return emitter.call(aten.reshape.default, (value, shape), val=source.val, origin=view)
+def _reshaped(emitter: Emitter, view: Node, base: ViewBase, value: Node) -> Node:
+    shape = emitter.shape(base.val, base.witness)
+    return emitter.call(aten.reshape.default, (value, shape), val=base.val, origin=view)
 
 
-def _identity(at: _Inversion) -> Node:
-    return at.value
+def _identity(write: _ViewWrite) -> Node:
+    return write.value
 
 
-def _reshape(at: _Inversion) -> Node:
-    if at.view.target is aten.view.dtype:
-        return at.emit(aten.view.dtype, at.value, at.source.val.dtype)
-    return _reshaped(at.emitter, at.view, at.source, at.value)
+def _reshape(write: _ViewWrite) -> Node:
+    if write.view.target is aten.view.dtype:
+        return write.emit(aten.view.dtype, write.value, write.base.val.dtype)
+    return _reshaped(write.emitter, write.view, write.base, write.value)
 
 
-def _again(at: _Inversion) -> Node:
-    """For operators that undo themselves."""
-    return at.emit(at.view.target, at.value, *[*bind(at.view).values()][1:])  # type: ignore[arg-type]
+def _self_inverse(write: _ViewWrite) -> Node:
+    """The inverse of an operator that is its own inverse."""
+    return write.emit(write.view.target, write.value, *[*arguments_with_defaults(write.view).values()][1:])  # type: ignore[arg-type]
 
 
-def _conjugate(at: _Inversion) -> Node:
-    return at.emit(aten.conj_physical.default, at.value)
+def _conjugate(write: _ViewWrite) -> Node:
+    return write.emit(aten.conj_physical.default, write.value)
 
 
-def _adjoint(at: _Inversion) -> Node:
-    # The conjugate is taken at once: torch does not look at a lazily conjugated tensor as real numbers.
-    return at.emit(aten.resolve_conj.default, _again(at))
+def _adjoint(write: _ViewWrite) -> Node:
+    # Resolved at once, since torch has no real view of a lazily conjugated tensor.
+    return write.emit(aten.resolve_conj.default, _self_inverse(write))
 
 
-def _permute(at: _Inversion) -> Node:
-    rank = at.source.val.dim()
-    dims = [dim % rank for dim in bind(at.view)["dims"]]
-    return at.emit(aten.permute.default, at.value, [dims.index(dim) for dim in range(rank)])
+def _permute(write: _ViewWrite) -> Node:
+    rank = write.base.val.dim()
+    dims = [dim % rank for dim in arguments_with_defaults(write.view)["dims"]]
+    return write.emit(aten.permute.default, write.value, [dims.index(dim) for dim in range(rank)])
 
 
-def _movedim(at: _Inversion) -> Node:
-    arguments = bind(at.view)
-    return at.emit(at.view.target, at.value, arguments["destination"], arguments["source"])  # type: ignore[arg-type]
+def _movedim(write: _ViewWrite) -> Node:
+    arguments = arguments_with_defaults(write.view)
+    return write.emit(write.view.target, write.value, arguments["destination"], arguments["source"])  # type: ignore[arg-type]
 
 
-def _unsqueeze(at: _Inversion) -> Node:
-    return at.emit(aten.squeeze.dim, at.value, bind(at.view)["dim"])
+def _unsqueeze(write: _ViewWrite) -> Node:
+    return write.emit(aten.squeeze.dim, write.value, arguments_with_defaults(write.view)["dim"])
 
 
-def _select(at: _Inversion) -> Node:
-    arguments = bind(at.view)
-    return at.emit(aten.select_scatter.default, at.source.before(), at.value, arguments["dim"], arguments["index"])
+def _select(write: _ViewWrite) -> Node:
+    arguments = arguments_with_defaults(write.view)
+    return write.emit(
+        aten.select_scatter.default, write.base.before(), write.value, arguments["dim"], arguments["index"]
+    )
 
 
-def _slice(at: _Inversion) -> Node:
-    arguments = bind(at.view)
+def _slice(write: _ViewWrite) -> Node:
+    arguments = arguments_with_defaults(write.view)
     bounds = (arguments["dim"], arguments["start"], arguments["end"], arguments["step"])
-    return at.emit(aten.slice_scatter.default, at.source.before(), at.value, *bounds)
+    return write.emit(aten.slice_scatter.default, write.base.before(), write.value, *bounds)
 
 
-def _narrow(at: _Inversion) -> Node:
-    arguments = bind(at.view)
+def _narrow(write: _ViewWrite) -> Node:
+    arguments = arguments_with_defaults(write.view)
     dim, start, length = arguments["dim"], arguments["start"], arguments["length"]
-    if at.view.target is aten.narrow.Tensor:
-        refuse(at.view, "a write through narrow with a tensor as start has no functional form")
+    if write.view.target is aten.narrow.Tensor:
+        refuse(write.view, "a write through narrow with a tensor as start has no functional form")
     if isinstance(start, int) and start < 0:
-        start = _sum(at.emitter, at.emitter.shape(at.source.val, at.source.witness)[dim], start, at.view)
-    stop = _sum(at.emitter, start, length, at.view)
-    return at.emit(aten.slice_scatter.default, at.source.before(), at.value, dim, start, stop)
+        start = _sum(write.emitter, write.emitter.shape(write.base.val, write.base.witness)[dim], start, write.view)
+    stop = _sum(write.emitter, start, length, write.view)
+    return write.emit(aten.slice_scatter.default, write.base.before(), write.value, dim, start, stop)
 
 
-def _diagonal(at: _Inversion) -> Node:
-    arguments = bind(at.view)
+def _diagonal(write: _ViewWrite) -> Node:
+    arguments = arguments_with_defaults(write.view)
     where = (arguments["offset"], arguments["dim1"], arguments["dim2"])
-    return at.emit(aten.diagonal_scatter.default, at.source.before(), at.value, *where)
+    return write.emit(aten.diagonal_scatter.default, write.base.before(), write.value, *where)
 
 
-def _linalg_diagonal(at: _Inversion) -> Node:
-    arguments = bind(at.view)
-    where = (arguments["offset"], arguments["dim1"], arguments["dim2"])
-    return at.emit(aten.diagonal_scatter.default, at.source.before(), at.value, *where)
-
-
-def _as_strided(at: _Inversion) -> Node:
-    arguments = bind(at.view)
-    before = _contiguous(at.emitter, at.view, at.source.before())
+def _as_strided(write: _ViewWrite) -> Node:
+    arguments = arguments_with_defaults(write.view)
+    before = _contiguous(write.emitter, write.view, write.base.before())
     where = (arguments["size"], arguments["stride"], arguments["storage_offset"])
-    return at.emit(aten.as_strided_scatter.default, before, at.value, *where)
+    return write.emit(aten.as_strided_scatter.default, before, write.value, *where)
 
 
-def _unfold(at: _Inversion) -> Node:
-    """Windows that do not overlap: the k-th elements of all windows are a slice of the source."""
-    arguments = bind(at.view)
-    dim, step = arguments["dimension"] % at.source.val.dim(), arguments["step"]
-    windows = at.value.meta["val"].shape[dim]
-    count = at.emitter.size(windows, dim, lambda: at.value)
+def _unfold(write: _ViewWrite) -> Node:
+    """The inverse for windows that do not overlap: the k-th elements of all windows are a slice of the base."""
+    arguments = arguments_with_defaults(write.view)
+    dim, step = arguments["dimension"] % write.base.val.dim(), arguments["step"]
+    windows = write.value.meta["val"].shape[dim]
+    count = write.emitter.size(windows, dim, lambda: write.value)
     stop: int | Node
     if isinstance(count, int):
         stop = count * step
     else:
-        stop = at.emitter.call(operator.mul, (count, step), val=windows * step, origin=at.view)
-    result = at.source.before()
+        stop = write.emitter.call(operator.mul, (count, step), val=windows * step, origin=write.view)
+    result = write.base.before()
     for offset in range(arguments["size"]):
-        element = at.part(aten.select.int, at.value, -1, offset)
-        result = at.emit(aten.slice_scatter.default, result, element, dim, offset, stop, step)
+        element = write.part_of(aten.select.int, write.value, -1, offset)
+        result = write.emit(aten.slice_scatter.default, result, element, dim, offset, stop, step)
     return result
 
 
-def _real(at: _Inversion) -> Node:
-    return at.emit(aten.complex.default, at.value, at.part(aten.imag.default, at.source.before()))
+def _real(write: _ViewWrite) -> Node:
+    return write.emit(aten.complex.default, write.value, write.part_of(aten.imag.default, write.base.before()))
 
 
-def _imag(at: _Inversion) -> Node:
-    return at.emit(aten.complex.default, at.part(aten.real.default, at.source.before()), at.value)
+def _imag(write: _ViewWrite) -> Node:
+    return write.emit(aten.complex.default, write.part_of(aten.real.default, write.base.before()), write.value)
 
 
-def _view_as_real(at: _Inversion) -> Node:
-    return at.emit(aten.view_as_complex.default, at.value)
+def _view_as_real(write: _ViewWrite) -> Node:
+    return write.emit(aten.view_as_complex.default, write.value)
 
 
-def _view_as_complex(at: _Inversion) -> Node:
-    return at.emit(aten.view_as_real.default, at.value)
+def _view_as_complex(write: _ViewWrite) -> Node:
+    return write.emit(aten.view_as_real.default, write.value)
 
 
 _RESHAPES = (
     "view view_as reshape reshape_as _unsafe_view _reshape_alias flatten unflatten ravel squeeze expand expand_as "
     "broadcast_to atleast_1d atleast_2d atleast_3d"
 )
-# They return what they are given when there is nothing to do.
+# Operators that return their input if they have nothing to change.
 _IDENTITIES = (
     "alias detach lift_fresh lift contiguous to type_as positive resolve_conj resolve_neg dropout feature_dropout "
     "alpha_dropout feature_alpha_dropout"
 )
 _INVOLUTIONS = "transpose swapaxes swapdims t numpy_T mT _neg_view"
-_INVERSES: Mapping[str, Callable[[_Inversion], Node]] = {
+_INVERSES: Mapping[str, Callable[[_ViewWrite], Node]] = {
     **{f"aten::{name}": _identity for name in _IDENTITIES.split()},
     **{f"aten::{name}": _reshape for name in _RESHAPES.split()},
-    **{f"aten::{name}": _again for name in _INVOLUTIONS.split()},
+    **{f"aten::{name}": _self_inverse for name in _INVOLUTIONS.split()},
     **dict.fromkeys(("aten::conj", "aten::_conj"), _conjugate),
     **dict.fromkeys(("aten::mH", "aten::matrix_H", "aten::adjoint"), _adjoint),
     "aten::permute": _permute,
@@ -466,7 +462,7 @@ _INVERSES: Mapping[str, Callable[[_Inversion], Node]] = {
     "aten::slice": _slice,
     "aten::narrow": _narrow,
     "aten::diagonal": _diagonal,
-    "aten::linalg_diagonal": _linalg_diagonal,
+    "aten::linalg_diagonal": _diagonal,
     "aten::as_strided": _as_strided,
     "aten::unfold": _unfold,
     "aten::real": _real,

@@ -1,4 +1,4 @@
-"""Operators written out by hand, recognized: each rule in a file of its own, all of them numerically neutral."""
+"""Fusion patterns: replace decomposed subgraphs by one operator. One module for each pattern, all value-preserving."""
 
 from __future__ import annotations
 
@@ -8,30 +8,30 @@ from types import MappingProxyType
 
 import torch
 
-from ..graph_utils import drop_dead
+from ..graph_utils import eliminate_dead_code
 from .attention import fuse_attention
-from .flatten_token_matmuls import flatten_tokens
-from .flattened_linear import unflatten_linear
+from .flatten_token_matmuls import flatten_token_matmuls
+from .flattened_linear import unflatten_linears
 from .gelu import fuse_gelu
-from .grouped_attention import group_attention
+from .grouped_attention import fuse_grouped_attention
 from .layer_norm import fuse_layer_norm
-from .packed_attention import pack_attention
+from .packed_attention import fuse_packed_attention
 from .rms_norm import fuse_rms_norm
-from .rotary import fuse_rotary, negate_sines, rotate_first
-from .rsqrt import divide_by_root
-from .slices_to_split import join_slices
+from .rotary import fuse_rotary, negate_rotary_tables, rotate_before_transpose
+from .rsqrt import replace_rsqrt
+from .slices_to_split import fuse_slices
 
 __all__ = ["PATTERNS", "Pattern", "apply_patterns"]
 
 
 @dataclass(frozen=True)
 class Pattern:
-    """A rule.
+    """A fusion pattern.
 
     Attributes:
-        apply: Rewrites a functional graph in place and returns how often.
-        since: The lowest opset that it is worth it for.
-        target: The only target that it is worth it for, if it is not for all.
+        apply: Rewrites a functional graph in place and returns the number of matches.
+        since: The lowest opset for which it is enabled by default.
+        target: The only target for which it is enabled by default; None for every target.
     """
 
     apply: Callable[[torch.fx.Graph], int]
@@ -39,7 +39,7 @@ class Pattern:
     target: str | None = None
 
     def is_for(self, opset: int, target: str | None) -> bool:
-        """Whether it is applied when nothing is said about it."""
+        """Whether it is enabled by default for an opset and a target."""
         return opset >= self.since and self.target in (None, target)
 
 
@@ -47,35 +47,35 @@ PATTERNS: Mapping[str, Pattern] = MappingProxyType(
     {
         "layer_norm": Pattern(fuse_layer_norm),
         "rms_norm": Pattern(fuse_rms_norm),
-        "rsqrt": Pattern(divide_by_root),
-        "flattened_linear": Pattern(unflatten_linear),
+        "rsqrt": Pattern(replace_rsqrt),
+        "flattened_linear": Pattern(unflatten_linears),
         "gelu": Pattern(fuse_gelu),
         "attention": Pattern(fuse_attention, since=23),
-        "grouped_attention": Pattern(group_attention),
+        "grouped_attention": Pattern(fuse_grouped_attention),
         "rotary": Pattern(fuse_rotary, since=23),
-        "packed_attention": Pattern(pack_attention, since=23),
-        "rotary_layout": Pattern(rotate_first),
-        "rotary_sign": Pattern(negate_sines),
-        "slices": Pattern(join_slices),
-        "flat_tokens": Pattern(flatten_tokens, target="onnxruntime"),
+        "packed_attention": Pattern(fuse_packed_attention, since=23),
+        "rotary_layout": Pattern(rotate_before_transpose),
+        "rotary_sign": Pattern(negate_rotary_tables),
+        "slices": Pattern(fuse_slices),
+        "flat_tokens": Pattern(flatten_token_matmuls, target="onnxruntime"),
     }
 )
-"""Name to rule, in the order in which they are applied."""
+"""Name to pattern, in the order of application."""
 
 
-def apply_patterns(graph: torch.fx.Graph, rules: Collection[str]) -> dict[str, int]:
-    """Applies rules.
+def apply_patterns(graph: torch.fx.Graph, names: Collection[str]) -> dict[str, int]:
+    """Apply fusion patterns, with dead code elimination after each that matched.
 
     Args:
-        graph: A functional graph; changed in place. What is not read any more is erased.
-        rules: Names of rules, in the order of ``PATTERNS``.
+        graph: A functional graph; changed in place.
+        names: Names of the patterns to apply, in the order of ``PATTERNS``.
 
     Returns:
-        Name of each to how often it was applied.
+        Name of each pattern to the number of its matches.
     """
     found = {}
-    for name in rules:
+    for name in names:
         found[name] = PATTERNS[name].apply(graph)
         if found[name]:
-            drop_dead(graph)
+            eliminate_dead_code(graph)
     return found

@@ -1,7 +1,7 @@
-"""Layers that treat every token by itself: ``[batch, length, width]`` as one matrix ``[batch * length, width]``.
+"""Flatten token-wise layers from ``[batch, length, width]`` to matrices ``[batch * length, width]``.
 
-A linear layer with a bias is one Gemm of a matrix. ONNX Runtime makes Gemms of its own of larger tensors, with a
-Reshape in front of each and one behind it; here there is one only where tokens meet, as in attention.
+A linear layer with a bias is then one Gemm. ONNX Runtime itself fuses linear layers of larger tensors to Gemms with a
+Reshape before and after each; here reshapes are needed only where tokens interact, as in attention.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ import torch
 
 from fxonnx_translations._torch_compat import OpOverload
 
-from .matching import VIEWS, added, called, dims_of, only_user
+from .matching import VIEWS, as_call, dims_of, has_one_user, insert_before
 
-__all__ = ["flatten_tokens"]
+__all__ = ["flatten_token_matmuls"]
 
 aten = torch.ops.aten
 
 _NORMS = frozenset({aten.layer_norm.default, aten.rms_norm.default})
 _SPLITS = frozenset({aten.split_with_sizes.default, aten.split.Tensor, aten.chunk.default})
-_SHAPERS = (*VIEWS, aten.flatten.using_ints, aten.unflatten.int)
+_RESHAPES = (*VIEWS, aten.flatten.using_ints, aten.unflatten.int)
 
 
-def flatten_tokens(graph: torch.fx.Graph) -> int:
-    """Turns groups of such layers into layers of matrices, where that saves more shapes than it takes.
+def flatten_token_matmuls(graph: torch.fx.Graph) -> int:
+    """Flatten groups of token-wise layers where that saves more reshapes than it adds.
 
     Args:
         graph: A functional graph; changed in place.
 
     Returns:
-        How many linear layers with a bias are Gemms now.
+        The number of linear layers with a bias that are now Gemms.
     """
     found = 0
     for group in _groups(graph):
@@ -50,24 +50,24 @@ def _is_biased(node: torch.fx.Node) -> bool:
 
 
 def _product_with_bias(node: torch.fx.Node) -> tuple[torch.fx.Node, torch.fx.Node] | None:
-    """The product with a matrix and the bias, of their sum."""
-    total = called(node, aten.add.Tensor)
+    """Match the sum of a product with a matrix and a bias; returns the product and the bias."""
+    total = as_call(node, aten.add.Tensor)
     if total is None or total.kwargs or len(total.args) != 2:
         return None
     for product, bias in (total.args, total.args[::-1]):
-        matrix = called(product, aten.matmul.default)
-        if matrix is not None and only_user(matrix) and len(dims_of(matrix.args[1]) or ()) == 2:
+        matrix = as_call(product, aten.matmul.default)
+        if matrix is not None and has_one_user(matrix) and len(dims_of(matrix.args[1]) or ()) == 2:
             return (matrix, bias) if len(dims_of(bias) or ()) == 1 else None  # type: ignore[return-value]
     return None
 
 
 def _tokens(node: torch.fx.Node) -> list[torch.fx.Node]:
-    """The inputs with the tokens of a node that treats each by itself; none if it does not."""
+    """The token inputs of a token-wise node; empty if the node is not token-wise."""
     source: Any = node.args[0] if node.args else None
     if node.op != "call_function" or not isinstance(source, torch.fx.Node):
         return []
     if node.target is operator.getitem:
-        return [source] if called(source, *_SPLITS) is not None and _tokens(source) else []
+        return [source] if as_call(source, *_SPLITS) is not None and _tokens(source) else []
     dims = dims_of(source)
     if dims is None:
         return []
@@ -101,13 +101,13 @@ def _pointwise_tokens(node: torch.fx.Node) -> list[torch.fx.Node]:
     return tokens
 
 
-def _lead(node: torch.fx.Node) -> tuple[str, ...]:
+def _leading_dims(node: torch.fx.Node) -> tuple[str, ...]:
     val = node.meta["val"]
     return tuple(map(str, (val[0] if isinstance(val, (list, tuple)) else val).shape[:-1]))
 
 
 def _groups(graph: torch.fx.Graph) -> list[list[torch.fx.Node]]:
-    """Neighbouring layers of the same tokens, each group in the order of the graph."""
+    """Connected groups of token-wise nodes, each in graph order."""
     parent: dict[torch.fx.Node, torch.fx.Node] = {}
 
     def root(node: torch.fx.Node) -> torch.fx.Node:
@@ -122,7 +122,7 @@ def _groups(graph: torch.fx.Graph) -> list[list[torch.fx.Node]]:
             continue
         parent[node] = node
         for source in sources:
-            if source in parent and _lead(source) == _lead(node):
+            if source in parent and _leading_dims(source) == _leading_dims(node):
                 parent[root(node)] = root(source)
     groups: dict[torch.fx.Node, list[torch.fx.Node]] = {}
     for node in parent:
@@ -130,17 +130,17 @@ def _groups(graph: torch.fx.Graph) -> list[list[torch.fx.Node]]:
     return list(groups.values())
 
 
-def _outside(node: torch.fx.Node, group: Collection[torch.fx.Node]) -> list[torch.fx.Node]:
+def _users_outside(node: torch.fx.Node, group: Collection[torch.fx.Node]) -> list[torch.fx.Node]:
     return [user for user in node.users if user not in group]
 
 
 def _cost(group: list[torch.fx.Node]) -> int:
-    """How many Reshapes are needed around the group; one next to another is none."""
+    """The number of Reshapes needed around the group; one next to an existing reshape costs nothing."""
     members = set(group)
     entries = {source for node in group for source in _tokens(node) if source not in members}
-    cost = sum(1 for source in entries if called(source, *_SHAPERS) is None or not only_user(source))
+    cost = sum(1 for source in entries if as_call(source, *_RESHAPES) is None or not has_one_user(source))
     exits = (node for node in group if not isinstance(node.meta["val"], (list, tuple)))
-    return cost + sum(1 for node in exits if any(called(u, *_SHAPERS) is None for u in _outside(node, members)))
+    return cost + sum(1 for node in exits if any(as_call(u, *_RESHAPES) is None for u in _users_outside(node, members)))
 
 
 def _flatten(group: list[torch.fx.Node]) -> None:
@@ -149,46 +149,46 @@ def _flatten(group: list[torch.fx.Node]) -> None:
     sizes: list[Any] = []
     shapes = {node: node.meta["val"] for node in group}
     for node in group:
-        for source in _tokens_before(node, members, shapes):
+        for source in _token_inputs(node, members, shapes):
             if source not in matrices:
                 dims = source.meta["val"].shape
                 if not sizes:
                     sizes = [
-                        dim if isinstance(dim, int) else added(node, aten.sym_size.int, source, axis)
+                        dim if isinstance(dim, int) else insert_before(node, aten.sym_size.int, source, axis)
                         for axis, dim in enumerate(dims[:-1])
                     ]
-                matrices[source] = added(node, aten.reshape.default, source, [-1, dims[-1]])
+                matrices[source] = insert_before(node, aten.reshape.default, source, [-1, dims[-1]])
             node.replace_input_with(source, matrices[source])
-        _rewrite(node, shapes[node])
+        _adapt_arguments(node, shapes[node])
     for node in group:
-        users = _outside(node, members)
+        users = _users_outside(node, members)
         if isinstance(shapes[node], (list, tuple)) or not users:
             continue
-        whole = added(node.next, aten.reshape.default, node, [*sizes, shapes[node].shape[-1]], origin=node)
+        whole = insert_before(node.next, aten.reshape.default, node, [*sizes, shapes[node].shape[-1]], origin=node)
         whole.meta["val"] = shapes[node]
         for user in users:
             user.replace_input_with(node, whole)
 
 
-def _tokens_before(
+def _token_inputs(
     node: torch.fx.Node, members: Collection[torch.fx.Node], shapes: dict[torch.fx.Node, Any]
 ) -> list[torch.fx.Node]:
-    """The tokens that come from outside the group."""
+    """The token inputs of a node from outside the group."""
     return [
         source
         for source in node.all_input_nodes
-        if source not in members and _is_tokens(source, shapes[node]) and len(dims_of(source) or ()) > 2
+        if source not in members and _has_token_dims(source, shapes[node]) and len(dims_of(source) or ()) > 2
     ]
 
 
-def _is_tokens(source: torch.fx.Node, val: Any) -> bool:
+def _has_token_dims(source: torch.fx.Node, val: Any) -> bool:
     whole = val[0] if isinstance(val, (list, tuple)) else val
     dims = dims_of(source)
     return dims is not None and tuple(map(str, dims[:-1])) == tuple(map(str, whole.shape[:-1]))
 
 
-def _rewrite(node: torch.fx.Node, val: Any) -> None:
-    """Brings a layer's own arguments into the form for matrices; its input is one already."""
+def _adapt_arguments(node: torch.fx.Node, val: Any) -> None:
+    """Adapt the other arguments of a layer whose input is flattened already."""
     pair = _product_with_bias(node)
     if pair is not None:
         product, bias = pair
@@ -197,10 +197,10 @@ def _rewrite(node: torch.fx.Node, val: Any) -> None:
         node.args = (*node.args[:2], -1)
     elif node.target in _SPLITS:
         node.kwargs = {**node.kwargs, "dim": -1}
-    node.meta["val"] = [_matrix(item) for item in val] if isinstance(val, (list, tuple)) else _matrix(val)
+    node.meta["val"] = [_as_matrix(item) for item in val] if isinstance(val, (list, tuple)) else _as_matrix(val)
 
 
-def _matrix(val: torch.Tensor) -> torch.Tensor:
+def _as_matrix(val: torch.Tensor) -> torch.Tensor:
     rows: Any = 1
     for dim in val.shape[:-1]:
         rows = rows * dim

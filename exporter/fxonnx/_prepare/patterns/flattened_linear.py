@@ -1,4 +1,4 @@
-"""Linear layers that flatten what they are given: ``addmm(bias, x.view(-1, k), weight).view(*x.shape[:-1], n)``."""
+"""Unflatten linear layers: ``addmm(bias, x.view(-1, k), weight).view(*x.shape[:-1], n)`` to ``x @ weight + bias``."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from typing import Any
 
 import torch
 
-from .matching import VIEWS, called, dims_of, insert_after, number, only_user
+from .matching import VIEWS, as_call, dims_of, has_one_user, insert_after, known_number
 
-__all__ = ["unflatten_linear"]
+__all__ = ["unflatten_linears"]
 
 aten = torch.ops.aten
 
 
-def unflatten_linear(graph: torch.fx.Graph) -> int:
-    """Multiplies with the tensor as it is: a product of matrices needs no sizes that are computed at run time.
+def unflatten_linears(graph: torch.fx.Graph) -> int:
+    """Replace matrix products of flattened tensors by batched ones, which need no sizes computed at run time.
 
     Args:
         graph: A functional graph; changed in place.
 
     Returns:
-        How many products were rewritten.
+        The number of rewritten products.
     """
     found = 0
     products = [
@@ -30,11 +30,11 @@ def unflatten_linear(graph: torch.fx.Graph) -> int:
     ]
     for product in products:
         bias, rows, weight = (None, *product.args) if product.target is aten.mm.default else product.args[:3]
-        if any(number(product.kwargs.get(name, 1)) != 1 for name in ("alpha", "beta")):
+        if any(known_number(product.kwargs.get(name, 1)) != 1 for name in ("alpha", "beta")):
             continue
-        flat = called(rows, *VIEWS)
-        end = called(next(iter(product.users), None), *VIEWS)
-        if flat is None or end is None or not only_user(product) or not _fits(flat, end, bias, product):
+        flat = as_call(rows, *VIEWS)
+        end = as_call(next(iter(product.users), None), *VIEWS)
+        if flat is None or end is None or not has_one_user(product) or not _fits(flat, end, bias, product):
             continue
         whole = insert_after(end, aten.matmul.default, (flat.args[0], weight))
         if bias is not None:
@@ -45,7 +45,7 @@ def unflatten_linear(graph: torch.fx.Graph) -> int:
 
 
 def _fits(flat: torch.fx.Node, end: torch.fx.Node, bias: Any, product: torch.fx.Node) -> bool:
-    """Whether the first view only joins the leading axes of a tensor, and the last one only brings them back."""
+    """Whether the first view only flattens the leading axes of a tensor, and the last one only restores them."""
     given, joined, result = dims_of(flat.args[0]), dims_of(flat), dims_of(end)
     if given is None or joined is None or result is None or len(given) < 3 or len(joined) != 2:
         return False

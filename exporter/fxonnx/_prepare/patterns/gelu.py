@@ -1,4 +1,4 @@
-"""GELU written out: ``0.5 * x * (1 + erf(x / sqrt(2)))``, and the form with tanh; the factors in any order."""
+"""Fuse decomposed GELU: ``0.5 * x * (1 + erf(x / sqrt(2)))`` or the tanh approximation, factors in any order."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from .matching import called, insert_after, number, only_user
+from .matching import as_call, has_one_user, insert_after, known_number
 
 __all__ = ["fuse_gelu"]
 
@@ -15,29 +15,29 @@ aten = torch.ops.aten
 
 _PRODUCTS = (aten.mul.Tensor, aten.mul.Scalar)
 _SUMS = (aten.add.Tensor, aten.add.Scalar)
-_CLOSE = 1e-6  # constants are written with seven digits or more
+_TOLERANCE = 1e-6  # models write the constants with seven or more digits
 
 
 def fuse_gelu(graph: torch.fx.Graph) -> int:
-    """Makes ``aten.gelu`` of what computes it.
+    """Fuse to ``aten.gelu``.
 
     Args:
         graph: A functional graph; changed in place.
 
     Returns:
-        How many were found.
+        The number of matches.
     """
     found = 0
     for target, argument_of, approximate in (
-        (aten.erf.default, _of_erf, "none"),
-        (aten.tanh.default, _of_tanh, "tanh"),
+        (aten.erf.default, _erf_input, "none"),
+        (aten.tanh.default, _tanh_input, "tanh"),
     ):
         for node in graph.find_nodes(op="call_function", target=target):
             x = argument_of(node.args[0])
-            plus_one = _times_or_plus(next(iter(node.users), None), node, _SUMS) if only_user(node) else None
-            if x is None or plus_one is None or not _is(plus_one[1], 1.0) or not _is_real(x):
+            plus_one = _binary_with(next(iter(node.users), None), node, _SUMS) if has_one_user(node) else None
+            if x is None or plus_one is None or not _is_close_to(plus_one[1], 1.0) or not _is_float(x):
                 continue
-            end = _half_of_the_product(plus_one[0], x)
+            end = _product_with_half(plus_one[0], x)
             if end is None:
                 continue
             gelu = insert_after(end, aten.gelu.default, (x,))
@@ -47,19 +47,19 @@ def fuse_gelu(graph: torch.fx.Graph) -> int:
     return found
 
 
-def _is(value: Any, expected: float) -> bool:
-    known = number(value)
-    return known is not None and math.isclose(known, expected, rel_tol=_CLOSE)
+def _is_close_to(value: Any, expected: float) -> bool:
+    known = known_number(value)
+    return known is not None and math.isclose(known, expected, rel_tol=_TOLERANCE)
 
 
-def _is_real(x: torch.fx.Node) -> bool:
+def _is_float(x: torch.fx.Node) -> bool:
     val = x.meta.get("val")
     return isinstance(val, torch.Tensor) and val.dtype in (torch.float32, torch.float64)
 
 
-def _times_or_plus(node: Any, operand: Any, targets: Any) -> tuple[torch.fx.Node, Any] | None:
-    """The call, and what it combines the operand with."""
-    call = called(node, *targets)
+def _binary_with(node: Any, operand: Any, targets: Any) -> tuple[torch.fx.Node, Any] | None:
+    """Match a binary call of one of the targets on the operand; returns the call and its other operand."""
+    call = as_call(node, *targets)
     if call is None or len(call.args) != 2 or call.kwargs:
         return None
     one, other = call.args
@@ -68,17 +68,17 @@ def _times_or_plus(node: Any, operand: Any, targets: Any) -> tuple[torch.fx.Node
     return call, other if one is operand else one
 
 
-def _of_erf(argument: Any) -> torch.fx.Node | None:
-    """x of ``x / sqrt(2)`` or ``x * sqrt(1 / 2)``."""
-    quotient = called(argument, aten.div.Tensor, aten.div.Scalar)
-    if quotient is not None and len(quotient.args) == 2 and _is(quotient.args[1], math.sqrt(2)):
+def _erf_input(argument: Any) -> torch.fx.Node | None:
+    """Match ``x / sqrt(2)`` or ``x * sqrt(1 / 2)``; returns x."""
+    quotient = as_call(argument, aten.div.Tensor, aten.div.Scalar)
+    if quotient is not None and len(quotient.args) == 2 and _is_close_to(quotient.args[1], math.sqrt(2)):
         return quotient.args[0] if isinstance(quotient.args[0], torch.fx.Node) else None
     return _scaled(argument, math.sqrt(0.5))
 
 
-def _of_tanh(argument: Any) -> torch.fx.Node | None:
-    """x of ``sqrt(2 / pi) * (x + 0.044715 * x ** 3)``."""
-    total = called(_scaled(argument, math.sqrt(2 / math.pi)), *_SUMS)
+def _tanh_input(argument: Any) -> torch.fx.Node | None:
+    """Match ``sqrt(2 / pi) * (x + 0.044715 * x ** 3)``; returns x."""
+    total = as_call(_scaled(argument, math.sqrt(2 / math.pi)), *_SUMS)
     if total is None or len(total.args) != 2 or total.kwargs:
         return None
     for x, cubic in (total.args, total.args[::-1]):
@@ -89,37 +89,37 @@ def _of_tanh(argument: Any) -> torch.fx.Node | None:
 
 
 def _scaled(node: Any, factor: float) -> torch.fx.Node | None:
-    """What is multiplied with a factor."""
-    product = called(node, *_PRODUCTS)
+    """Match a product with a constant factor; returns the other operand."""
+    product = as_call(node, *_PRODUCTS)
     if product is None or len(product.args) != 2:
         return None
     for value, scale in (product.args, product.args[::-1]):
-        if isinstance(value, torch.fx.Node) and _is(scale, factor):
+        if isinstance(value, torch.fx.Node) and _is_close_to(scale, factor):
             return value
     return None
 
 
 def _is_cube(node: torch.fx.Node, x: torch.fx.Node) -> bool:
-    if called(node, aten.pow.Tensor_Scalar) is not None:
-        return node.args[0] is x and number(node.args[1]) == 3
-    factor = _times_or_plus(node, x, _PRODUCTS)
-    square = called(factor[1], *_PRODUCTS, aten.pow.Tensor_Scalar) if factor is not None else None
+    if as_call(node, aten.pow.Tensor_Scalar) is not None:
+        return node.args[0] is x and known_number(node.args[1]) == 3
+    factor = _binary_with(node, x, _PRODUCTS)
+    square = as_call(factor[1], *_PRODUCTS, aten.pow.Tensor_Scalar) if factor is not None else None
     if square is None:
         return False
     if square.target is aten.pow.Tensor_Scalar:
-        return square.args[0] is x and number(square.args[1]) == 2
+        return square.args[0] is x and known_number(square.args[1]) == 2
     return square.args[0] is x and square.args[1] is x
 
 
-def _half_of_the_product(node: torch.fx.Node, x: torch.fx.Node) -> torch.fx.Node | None:
-    """The product of a node, x and one half, in whatever order they are multiplied."""
+def _product_with_half(node: torch.fx.Node, x: torch.fx.Node) -> torch.fx.Node | None:
+    """Match the product of a node, x and 0.5 in any order; returns its last multiplication."""
     scale, with_x = 1.0, False
     for _ in range(2):
-        step = _times_or_plus(next(iter(node.users), None), node, _PRODUCTS) if only_user(node) else None
+        step = _binary_with(next(iter(node.users), None), node, _PRODUCTS) if has_one_user(node) else None
         if step is None:
             return None
         node, other = step
-        known = number(other)
+        known = known_number(other)
         if known is not None:
             scale *= known
         elif other is x and not with_x:

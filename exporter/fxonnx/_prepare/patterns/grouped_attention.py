@@ -1,4 +1,4 @@
-"""Grouped-query attention whose keys and values are repeated for each query head first."""
+"""Fuse grouped-query attention that repeats keys and values for each query head."""
 
 from __future__ import annotations
 
@@ -6,28 +6,28 @@ from typing import Any
 
 import torch
 
-from .matching import VIEWS, called, dims_of
+from .matching import VIEWS, as_call, dims_of
 
-__all__ = ["group_attention"]
+__all__ = ["fuse_grouped_attention"]
 
 aten = torch.ops.aten
 
 
-def group_attention(graph: torch.fx.Graph) -> int:
-    """Leaves the repetition to the attention, which has a form for it.
+def fuse_grouped_attention(graph: torch.fx.Graph) -> int:
+    """Replace the repetition of keys and values by ``enable_gqa=True`` of the attention.
 
     Args:
         graph: A functional graph; changed in place.
 
     Returns:
-        How many attentions were rewritten.
+        The number of rewritten attentions.
     """
     found = 0
     for node in graph.find_nodes(op="call_function", target=aten.scaled_dot_product_attention.default):
         query, key, value, *rest = node.args
         if node.kwargs.get("enable_gqa") or len(rest) > 3:
             continue
-        own = [_repeated(operand, query) for operand in (key, value)]
+        own = [_repeated_source(operand, query) for operand in (key, value)]
         if own[0] is None or own[1] is None or dims_of(own[0])[1] != dims_of(own[1])[1]:  # type: ignore[index]
             continue
         node.args = (query, *own, *rest)
@@ -36,11 +36,11 @@ def group_attention(graph: torch.fx.Graph) -> int:
     return found
 
 
-def _repeated(operand: Any, query: Any) -> torch.fx.Node | None:
-    """What is repeated along the heads, each in a row, to as many as the query has; None if it is something else."""
-    joined = called(operand, *VIEWS)
-    wide = called(joined.args[0], aten.expand.default) if joined is not None else None
-    inserted = called(wide.args[0], aten.unsqueeze.default) if wide is not None else None
+def _repeated_source(operand: Any, query: Any) -> torch.fx.Node | None:
+    """Match a tensor whose heads are repeated consecutively to the query's number of heads; returns the source."""
+    joined = as_call(operand, *VIEWS)
+    wide = as_call(joined.args[0], aten.expand.default) if joined is not None else None
+    inserted = as_call(wide.args[0], aten.unsqueeze.default) if wide is not None else None
     if joined is None or wide is None or inserted is None or inserted.args[1] != 2:
         return None
     source: Any = inserted.args[0]

@@ -1,4 +1,4 @@
-"""What rules ask about nodes."""
+"""Helpers to match nodes in fusion patterns and to insert their replacements."""
 
 from __future__ import annotations
 
@@ -13,46 +13,55 @@ from fxonnx_translations._torch_compat import pytree
 
 from ..._provenance import copy_provenance
 
-__all__ = ["VIEWS", "added", "called", "dims_of", "insert_after", "is_same_type", "number", "only_user"]
+__all__ = [
+    "VIEWS",
+    "as_call",
+    "dims_of",
+    "has_one_user",
+    "insert_after",
+    "insert_before",
+    "is_same_dtype_cast",
+    "known_number",
+]
 
 aten = torch.ops.aten
 
 VIEWS = (aten.view.default, aten.reshape.default, aten._unsafe_view.default)
-"""Operators that only give a tensor another shape."""
+"""Operators that only change the shape of a tensor."""
 
 
-def called(node: Any, *targets: Any) -> torch.fx.Node | None:
-    """The node, if it is a call of one of the operators."""
+def as_call(node: Any, *targets: Any) -> torch.fx.Node | None:
+    """The node if it is a call of one of the operators, otherwise None."""
     is_call = isinstance(node, torch.fx.Node) and node.op == "call_function" and node.target in targets
     return node if is_call else None
 
 
-def only_user(node: torch.fx.Node) -> bool:
-    """Whether one node reads it."""
+def has_one_user(node: torch.fx.Node) -> bool:
+    """Whether a node has exactly one user."""
     return len(node.users) == 1
 
 
-def number(value: Any) -> float | None:
-    """A number that is known; None for nodes and bools."""
+def known_number(value: Any) -> float | None:
+    """A constant number as float; None for nodes and bools."""
     return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
 
 def dims_of(node: Any) -> tuple[Any, ...] | None:
-    """The shape of the tensor that a node holds; None if it holds none."""
+    """The shape of a node's tensor; None if its value is not a tensor."""
     val = node.meta.get("val") if isinstance(node, torch.fx.Node) else None
     return tuple(val.shape) if isinstance(val, torch.Tensor) else None
 
 
-def is_same_type(node: torch.fx.Node) -> bool:
-    """Whether it casts to the type that its input has."""
-    cast = called(node, aten.to.dtype, aten.to.dtype_layout, aten._to_copy.default, aten.to.device)
+def is_same_dtype_cast(node: torch.fx.Node) -> bool:
+    """Whether a node is a cast to the dtype of its input."""
+    cast = as_call(node, aten.to.dtype, aten.to.dtype_layout, aten._to_copy.default, aten.to.device)
     if cast is None or not isinstance(cast.args[0], torch.fx.Node):
         return False
     return bool(cast.args[0].meta["val"].dtype == cast.meta["val"].dtype)
 
 
 def insert_after(node: torch.fx.Node, target: Any, args: tuple[Any, ...]) -> torch.fx.Node:
-    """A call behind a node that computes what the node does, and takes over its name in the user's model."""
+    """Insert a call after a node that replaces it: the call has the node's value and provenance."""
     with node.graph.inserting_after(node):
         new = node.graph.call_function(target, args)
     new.meta["val"] = node.meta["val"]
@@ -60,8 +69,8 @@ def insert_after(node: torch.fx.Node, target: Any, args: tuple[Any, ...]) -> tor
     return new
 
 
-def added(before: torch.fx.Node, target: Any, *args: Any, origin: torch.fx.Node | None = None) -> torch.fx.Node:
-    """A call in front of a node, which belongs to the part of the user's model that ``origin`` does, or that one."""
+def insert_before(before: torch.fx.Node, target: Any, *args: Any, origin: torch.fx.Node | None = None) -> torch.fx.Node:
+    """Insert a call before a node, with a computed fake value and the provenance of ``origin`` or that node."""
     vals = torch.fx.map_arg(args, lambda node: node.meta["val"])
     if target is operator.getitem:
         val = vals[0][vals[1]]
@@ -77,7 +86,7 @@ def added(before: torch.fx.Node, target: Any, *args: Any, origin: torch.fx.Node 
 
 
 def _reshaped(source: torch.Tensor, shape: Sequence[Any]) -> torch.Tensor:
-    """The fake result of a reshape. torch's own asks which sizes are 1 at the example, and answers for that alone."""
+    """The fake result of a reshape. torch's own kernel would guard on sizes of 1 in the example inputs."""
     is_open = [isinstance(size, int) and size == -1 for size in shape]
     known = math.prod(size for size, unknown in zip(shape, is_open, strict=True) if not unknown)
     rest: Any = math.prod(source.shape) // known if any(is_open) else None

@@ -1,4 +1,4 @@
-"""Attention whose heads are taken out of the last axis before it, and are put back into it behind it."""
+"""Fuse attention with the split of the last axis into heads before it and the merge of the heads after it."""
 
 from __future__ import annotations
 
@@ -10,46 +10,46 @@ import torch
 import torch.onnx.ops  # defines the operators
 
 from ..._provenance import copy_provenance
-from .matching import VIEWS, added, called, dims_of, only_user
+from .matching import VIEWS, as_call, dims_of, has_one_user, insert_before
 
-__all__ = ["pack_attention"]
+__all__ = ["fuse_packed_attention"]
 
 aten = torch.ops.aten
 
 _ROTARY = torch.ops.onnx.RotaryEmbedding.opset23
-_SAME = (*VIEWS, aten.contiguous.default, aten.clone.default)
+_LAYOUT_ONLY = (*VIEWS, aten.contiguous.default, aten.clone.default)
 
 
 @dataclass(frozen=True)
-class _Operand:
-    """Keys or values: those of this call, [batch, heads, length, size], and those of earlier calls in front of them."""
+class _KeyOrValue:
+    """Keys or values: the new ones, [batch, heads, length, size], and the cached ones concatenated before them."""
 
     new: torch.fx.Node
     past: torch.fx.Node | None
 
 
-def pack_attention(graph: torch.fx.Graph) -> int:
-    """Gives ONNX's Attention the tensors [batch, length, heads * size] as they are, and the past as it is, too.
+def fuse_packed_attention(graph: torch.fx.Graph) -> int:
+    """Fuse to ONNX's Attention on tensors [batch, length, heads * size], with the cache as its past inputs.
 
     Args:
         graph: A functional graph; changed in place.
 
     Returns:
-        How many attentions were rewritten.
+        The number of rewritten attentions.
     """
     packed: dict[torch.fx.Node, torch.fx.Node] = {}
     found = 0
     for node in graph.find_nodes(op="call_function", target=aten.scaled_dot_product_attention.default):
-        end = _end(node) if _is_plain(node) else None
+        end = _merged_heads(node) if _is_supported(node) else None
         if end is None:
             continue
         query, key, value = node.args[:3]
-        operands = _operand(key), _operand(value)
+        operands = _key_or_value(key), _key_or_value(value)
         has_past = {operand.past is None for operand in operands}
         is_causal = _argument(node, 5, "is_causal", False)
         if len(has_past) > 1 or (is_causal and has_past == {False}):
             continue
-        if not all(map(_packable, (query, operands[0].new, operands[1].new))):
+        if not all(map(_is_packable, (query, operands[0].new, operands[1].new))):
             continue
         _rewrite(node, end, operands, packed)
         found += 1
@@ -60,8 +60,8 @@ def _argument(node: torch.fx.Node, position: int, name: str, default: Any) -> An
     return node.args[position] if len(node.args) > position else node.kwargs.get(name, default)
 
 
-def _is_plain(node: torch.fx.Node) -> bool:
-    """Four axes with heads of one known size, in the element type that ONNX Runtime's kernel is precise for."""
+def _is_supported(node: torch.fx.Node) -> bool:
+    """Whether operands are 4-dim float32, for which ONNX Runtime's kernel is precise, with one static head size."""
     shapes = [dims_of(argument) for argument in node.args[:3]]
     if any(shape is None or len(shape) != 4 for shape in shapes) or _argument(node, 4, "dropout_p", 0.0) != 0:
         return False
@@ -77,18 +77,18 @@ def _is_plain(node: torch.fx.Node) -> bool:
     return known and same_batch and (heads[0] == heads[1] or bool(node.kwargs.get("enable_gqa")))
 
 
-def _end(node: torch.fx.Node) -> torch.fx.Node | None:
-    """What has the heads back in the last axis, if that is all that becomes of the result."""
+def _merged_heads(node: torch.fx.Node) -> torch.fx.Node | None:
+    """Match the merge of the heads into the last axis, if that is the only use of the result; returns its last node."""
     batch, heads, length, size = dims_of(node) or (0, 0, 0, 0)
     joined = [str(batch), str(length), str(heads * size)]
-    is_turned = False
-    while only_user(node):
+    is_transposed = False
+    while has_one_user(node):
         user = next(iter(node.users))
-        if not is_turned and _turned(user) is node:
-            is_turned = True
-        elif called(user, *_SAME, aten.flatten.using_ints) is None:
+        if not is_transposed and _transposed_source(user) is node:
+            is_transposed = True
+        elif as_call(user, *_LAYOUT_ONLY, aten.flatten.using_ints) is None:
             return None
-        elif is_turned and list(map(str, dims_of(user) or ())) == joined:
+        elif is_transposed and list(map(str, dims_of(user) or ())) == joined:
             return user
         elif list(map(str, dims_of(user) or ())) != list(map(str, dims_of(node) or ())):
             return None
@@ -96,9 +96,9 @@ def _end(node: torch.fx.Node) -> torch.fx.Node | None:
     return None
 
 
-def _turned(node: Any) -> torch.fx.Node | None:
-    """What a node exchanges the second and third of four axes of."""
-    turn = called(node, aten.transpose.int, aten.permute.default)
+def _transposed_source(node: Any) -> torch.fx.Node | None:
+    """Match a transposition of the second and third of four axes; returns its source."""
+    turn = as_call(node, aten.transpose.int, aten.permute.default)
     if turn is None:
         return None
     source: Any = turn.args[0]
@@ -108,30 +108,30 @@ def _turned(node: Any) -> torch.fx.Node | None:
     return source if len(dims_of(source) or ()) == 4 and axes == {1, 2} else None
 
 
-def _operand(node: Any) -> _Operand:
-    joined = called(node, aten.cat.default)
+def _key_or_value(node: Any) -> _KeyOrValue:
+    joined = as_call(node, aten.cat.default)
     if joined is not None and (*joined.args[1:], 0)[0] in (2, -2):
         pieces: Any = joined.args[0]
         if len(pieces) == 2 and all(piece.meta["val"].dtype == torch.float32 for piece in pieces):
-            return _Operand(pieces[1], pieces[0])
-    return _Operand(node, None)
+            return _KeyOrValue(pieces[1], pieces[0])
+    return _KeyOrValue(node, None)
 
 
-def _packable(node: Any) -> bool:
-    rotary = called(node, _ROTARY)
+def _is_packable(node: Any) -> bool:
+    rotary = as_call(node, _ROTARY)
     if rotary is not None:
-        return set(rotary.kwargs) <= {"interleaved"} and len(rotary.args) == 3 and _packable(rotary.args[0])
-    return _turned(node) is not None or _part(node) is not None
+        return set(rotary.kwargs) <= {"interleaved"} and len(rotary.args) == 3 and _is_packable(rotary.args[0])
+    return _transposed_source(node) is not None or _unbound_part(node) is not None
 
 
-def _part(node: Any) -> tuple[torch.fx.Node, int] | None:
-    """Of ``x.reshape(batch, length, parts, heads, size).permute(2, 0, 3, 1, 4).unbind()[i]``: x and i."""
-    item = called(node, operator.getitem)
-    parts = called(item.args[0], aten.unbind.int) if item is not None else None
-    turn = called(parts.args[0], aten.permute.default) if parts is not None else None
+def _unbound_part(node: Any) -> tuple[torch.fx.Node, int] | None:
+    """Match ``x.reshape(batch, length, parts, heads, size).permute(2, 0, 3, 1, 4).unbind()[i]``; returns x and i."""
+    item = as_call(node, operator.getitem)
+    parts = as_call(item.args[0], aten.unbind.int) if item is not None else None
+    turn = as_call(parts.args[0], aten.permute.default) if parts is not None else None
     if item is None or parts is None or turn is None or turn.args[1] != [2, 0, 3, 1, 4] or (*parts.args[1:], 0)[0] != 0:
         return None
-    view = called(turn.args[0], *VIEWS)
+    view = as_call(turn.args[0], *VIEWS)
     split = dims_of(view)
     whole = dims_of(view.args[0]) if view is not None else None
     if view is None or split is None or whole is None or len(split) != 5 or len(whole) != 3:
@@ -141,10 +141,10 @@ def _part(node: Any) -> tuple[torch.fx.Node, int] | None:
 
 
 def _pack(node: torch.fx.Node, before: torch.fx.Node, packed: dict[torch.fx.Node, torch.fx.Node]) -> torch.fx.Node:
-    """[batch, heads, length, size] as [batch, length, heads * size], as it was before."""
+    """The tensor [batch, length, heads * size] from which [batch, heads, length, size] was computed."""
     if node not in packed:
-        rotary = called(node, _ROTARY)
-        part = _part(node)
+        rotary = as_call(node, _ROTARY)
+        part = _unbound_part(node)
         if rotary is not None:
             source = _pack(rotary.args[0], before, packed)  # type: ignore[arg-type]
             with before.graph.inserting_before(before):
@@ -159,28 +159,28 @@ def _pack(node: torch.fx.Node, before: torch.fx.Node, packed: dict[torch.fx.Node
             width = node.meta["val"].shape[1] * node.meta["val"].shape[3]
             if whole not in packed:
                 sizes = [width] * (whole.meta["val"].shape[2] // width)
-                packed[whole] = added(before, aten.split_with_sizes.default, whole, sizes, 2)
-            packed[node] = added(before, operator.getitem, packed[whole], index)
+                packed[whole] = insert_before(before, aten.split_with_sizes.default, whole, sizes, 2)
+            packed[node] = insert_before(before, operator.getitem, packed[whole], index)
         else:
-            packed[node] = _joined(_turned(node), before)
+            packed[node] = _joined(_transposed_source(node), before)
     return packed[node]
 
 
 def _joined(source: Any, before: torch.fx.Node) -> torch.fx.Node:
-    """[batch, length, heads, size] with the last two axes as one."""
+    """[batch, length, heads, size] with the last two axes merged."""
     batch, length, heads, size = source.meta["val"].shape
-    view = called(source, *VIEWS)
+    view = as_call(source, *VIEWS)
     if view is not None:
         origin: Any = view.args[0]
         if list(map(str, dims_of(origin) or ())) == [str(batch), str(length), str(heads * size)]:
             return origin  # type: ignore[no-any-return]
-    return added(before, aten.flatten.using_ints, source, 2, 3)
+    return insert_before(before, aten.flatten.using_ints, source, 2, 3)
 
 
 def _rewrite(
     node: torch.fx.Node,
     end: torch.fx.Node,
-    operands: tuple[_Operand, _Operand],
+    operands: tuple[_KeyOrValue, _KeyOrValue],
     packed: dict[torch.fx.Node, torch.fx.Node],
 ) -> None:
     query, key, value = (argument for argument in node.args[:3] if isinstance(argument, torch.fx.Node))
@@ -197,10 +197,10 @@ def _rewrite(
         scores = query.meta["val"].new_empty((*query.meta["val"].shape[:3], key.meta["val"].shape[2]))
         whole.meta["val"] = (end.meta["val"], key.meta["val"], value.meta["val"], scores)
         copy_provenance(whole, node)
-    end.replace_all_uses_with(added(node, operator.getitem, whole, 0, origin=node))
+    end.replace_all_uses_with(insert_before(node, operator.getitem, whole, 0, origin=node))
     for index, present in ((1, key), (2, value)):
         others = [user for user in present.users if user is not node and node < user]
         if others:
-            item = added(node, operator.getitem, whole, index, origin=present)
+            item = insert_before(node, operator.getitem, whole, index, origin=present)
             for user in others:
                 user.replace_input_with(present, item)

@@ -1,4 +1,4 @@
-"""Root mean square norms as language models write them: ``weight * (x * rsqrt(mean(x ** 2) + eps))``."""
+"""Fuse decomposed root mean square norms: ``weight * (x * rsqrt(mean(x ** 2) + eps))``."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from .matching import called, dims_of, insert_after, is_same_type, number, only_user
+from .matching import as_call, dims_of, has_one_user, insert_after, is_same_dtype_cast, known_number
 
 __all__ = ["fuse_rms_norm"]
 
@@ -14,13 +14,13 @@ aten = torch.ops.aten
 
 
 def fuse_rms_norm(graph: torch.fx.Graph) -> int:
-    """Makes ``aten.rms_norm`` of norms over the last axis, with the weight if it follows in the same type.
+    """Fuse norms over the last axis to ``aten.rms_norm``, with the weight if it follows in the same dtype.
 
     Args:
         graph: A functional graph; changed in place.
 
     Returns:
-        How many were found.
+        The number of matches.
     """
     found = 0
     for root in graph.find_nodes(op="call_function", target=aten.rsqrt.default):
@@ -42,16 +42,16 @@ def fuse_rms_norm(graph: torch.fx.Graph) -> int:
 
 
 def _normalized(root: torch.fx.Node) -> tuple[torch.fx.Node, torch.fx.Node, float] | None:
-    """The product of x and the reciprocal root of its mean square, x, and epsilon."""
-    total = called(root.args[0], aten.add.Tensor, aten.add.Scalar)
-    if total is None or len(total.args) != 2 or total.kwargs or not only_user(root) or not only_user(total):
+    """Match x times the reciprocal root of its mean square; returns the product, x and epsilon."""
+    total = as_call(root.args[0], aten.add.Tensor, aten.add.Scalar)
+    if total is None or len(total.args) != 2 or total.kwargs or not has_one_user(root) or not has_one_user(total):
         return None
-    epsilon, mean = number(total.args[1]), called(total.args[0], aten.mean.dim)
-    if epsilon is None or mean is None or not only_user(mean) or mean.kwargs:
+    epsilon, mean = known_number(total.args[1]), as_call(total.args[0], aten.mean.dim)
+    if epsilon is None or mean is None or not has_one_user(mean) or mean.kwargs:
         return None
     square, axes, keeps = (*mean.args, False)[:3]
     x = _squared(square)
-    product = called(next(iter(root.users)), aten.mul.Tensor)
+    product = as_call(next(iter(root.users)), aten.mul.Tensor)
     if x is None or product is None or axes not in ([-1], [x.meta["val"].dim() - 1]) or keeps is not True:
         return None
     if set(product.args) != {x, root} or x.meta["val"].dtype not in (torch.float32, torch.float64):
@@ -60,10 +60,10 @@ def _normalized(root: torch.fx.Node) -> tuple[torch.fx.Node, torch.fx.Node, floa
 
 
 def _squared(node: Any) -> torch.fx.Node | None:
-    power = called(node, aten.pow.Tensor_Scalar, aten.mul.Tensor, aten.square.default)
-    if power is None or not only_user(power):
+    power = as_call(node, aten.pow.Tensor_Scalar, aten.mul.Tensor, aten.square.default)
+    if power is None or not has_one_user(power):
         return None
-    if power.target is aten.pow.Tensor_Scalar and number(power.args[1]) != 2:
+    if power.target is aten.pow.Tensor_Scalar and known_number(power.args[1]) != 2:
         return None
     if power.target is aten.mul.Tensor and power.args[0] is not power.args[1]:
         return None
@@ -72,12 +72,12 @@ def _squared(node: Any) -> torch.fx.Node | None:
 
 
 def _weighted(norm: torch.fx.Node, size: int) -> tuple[torch.fx.Node | None, Any]:
-    """The product with a weight of the size of the last axis that is the only reader of a norm, and the weight."""
+    """Match the only user of a norm if it is a product with a weight of the last axis; returns product and weight."""
     last = norm
-    while only_user(last) and is_same_type(next(iter(last.users))):
+    while has_one_user(last) and is_same_dtype_cast(next(iter(last.users))):
         last = next(iter(last.users))
-    user = called(next(iter(last.users), None), aten.mul.Tensor)
-    if user is None or not only_user(last):
+    user = as_call(next(iter(last.users), None), aten.mul.Tensor)
+    if user is None or not has_one_user(last):
         return None, None
     others = [argument for argument in user.args if argument is not last]
     if len(others) != 1 or dims_of(others[0]) != (size,):

@@ -1,4 +1,4 @@
-"""Rotary position embeddings: ``x * cos + cat(-x2, x1) * sin``, where x1 and x2 are halves, or every second element."""
+"""Fuse rotary embeddings: ``x * cos + cat(-x2, x1) * sin``, where x1 and x2 are halves or interleaved elements."""
 
 from __future__ import annotations
 
@@ -7,39 +7,41 @@ from typing import Any
 import torch
 import torch.onnx.ops  # defines the operator
 
-from .matching import VIEWS, added, called, dims_of, insert_after, number, only_user
+from .matching import VIEWS, as_call, dims_of, has_one_user, insert_after, insert_before, known_number
 
-__all__ = ["fuse_rotary", "negate_sines", "rotate_first"]
+__all__ = ["fuse_rotary", "negate_rotary_tables", "rotate_before_transpose"]
 
 aten = torch.ops.aten
 
-_PASSED = (aten.to.dtype, aten.to.device, aten.to.dtype_layout, aten._to_copy.default, aten.clone.default)
+_VALUE_PRESERVING = (aten.to.dtype, aten.to.device, aten.to.dtype_layout, aten._to_copy.default, aten.clone.default)
 
 
 def fuse_rotary(graph: torch.fx.Graph) -> int:
-    """Makes ONNX's RotaryEmbedding of them, which exists from opset 23 on.
+    """Fuse to ONNX's RotaryEmbedding, which exists from opset 23 on.
 
     Args:
         graph: A functional graph; changed in place.
 
     Returns:
-        How many were found.
+        The number of matches.
     """
     found = 0
     caches: dict[Any, torch.fx.Node] = {}
-    turned = [(node, _turned(node), False) for node in graph.find_nodes(op="call_function", target=aten.cat.default)]
+    rotated = [
+        (node, _rotated_halves(node), False) for node in graph.find_nodes(op="call_function", target=aten.cat.default)
+    ]
     for target in (aten.flatten.using_ints, *VIEWS):
-        turned += [(node, _paired(node), True) for node in graph.find_nodes(op="call_function", target=target)]
-    for joined, x, interleaved in turned:
-        parts = None if x is None or x.meta["val"].dtype != torch.float32 else _sum(joined, x)
+        rotated += [(node, _rotated_pairs(node), True) for node in graph.find_nodes(op="call_function", target=target)]
+    for joined, x, interleaved in rotated:
+        parts = None if x is None or x.meta["val"].dtype != torch.float32 else _rotary_sum(joined, x)
         if x is None or parts is None:
             continue
         total, *angles = parts
-        tables: Any = [_table(angle, x, interleaved) for angle in angles]
+        tables: Any = [_angle_table(angle, x, interleaved) for angle in angles]
         if any(table is None or not table < joined for table in tables):
             continue
-        # In front of the first product, and so of all later ones that take the same tables.
-        halves = [_half(table, x, joined, caches, interleaved) for table in tables]
+        # Before the first product, and so before all later ones that use the same tables.
+        halves = [_half_table(table, x, joined, caches, interleaved) for table in tables]
         fused = insert_after(total, torch.ops.onnx.RotaryEmbedding.opset23, (x, *halves))
         fused.kwargs = {"interleaved": True} if interleaved else {}
         total.replace_all_uses_with(fused)
@@ -47,64 +49,66 @@ def fuse_rotary(graph: torch.fx.Graph) -> int:
     return found
 
 
-def rotate_first(graph: torch.fx.Graph) -> int:
-    """Where the embedding stays written out: turns ``[batch, length, heads, size]`` before the heads come first.
+def rotate_before_transpose(graph: torch.fx.Graph) -> int:
+    """Apply embeddings that are not fused to ``[batch, length, heads, size]``, before the heads are transposed.
 
-    Then there is one Transpose behind it; ONNX Runtime else moves several of them through it.
+    This leaves one Transpose after the embedding; otherwise ONNX Runtime pushes several of them through it.
 
     Args:
         graph: A functional graph; changed in place.
 
     Returns:
-        How many embeddings were rewritten.
+        The number of rewritten embeddings.
     """
     found = 0
     tables: dict[Any, torch.fx.Node] = {}
     for joined in graph.find_nodes(op="call_function", target=aten.cat.default):
-        x = _turned(joined)
-        parts = None if x is None else _sum(joined, x)
-        moved = called(x, aten.transpose.int)
+        x = _rotated_halves(joined)
+        parts = None if x is None else _rotary_sum(joined, x)
+        moved = as_call(x, aten.transpose.int)
         if parts is None or moved is None or {axis % 4 for axis in moved.args[1:]} != {1, 2}:  # type: ignore[operator]
             continue
         total, *angles = parts
-        inserted = [each for angle in angles if (each := called(angle, aten.unsqueeze.default)) is not None]
+        inserted = [each for angle in angles if (each := as_call(angle, aten.unsqueeze.default)) is not None]
         if len(inserted) < 2 or any(each.args[1] != 1 or not each < joined for each in inserted):
             continue
-        # Of another rank, the axis would be inserted elsewhere than in front of the length.
+        # For another rank, axis 1 would not be the one before the length.
         if any(len(dims_of(each.args[0]) or ()) != 3 for each in inserted):
             continue
         y: Any = moved.args[0]
         half = y.meta["val"].shape[3] // 2
         for each in inserted:
             if each not in tables:
-                tables[each] = added(joined, aten.unsqueeze.default, each.args[0], 2)
+                tables[each] = insert_before(joined, aten.unsqueeze.default, each.args[0], 2)
         cosine, sine = (tables[each] for each in inserted)
-        first, second = (added(joined, aten.slice.Tensor, y, 3, *edges) for edges in ((0, half), (half, 2 * half)))
-        turned = added(joined, aten.cat.default, [added(joined, aten.neg.default, second), first], 3)
-        products = [added(joined, aten.mul.Tensor, *pair) for pair in ((y, cosine), (turned, sine))]
-        whole = added(joined, aten.add.Tensor, *products, origin=total)
-        total.replace_all_uses_with(added(joined, aten.transpose.int, whole, 1, 2, origin=total))
+        first, second = (
+            insert_before(joined, aten.slice.Tensor, y, 3, *edges) for edges in ((0, half), (half, 2 * half))
+        )
+        rotated = insert_before(joined, aten.cat.default, [insert_before(joined, aten.neg.default, second), first], 3)
+        products = [insert_before(joined, aten.mul.Tensor, *pair) for pair in ((y, cosine), (rotated, sine))]
+        whole = insert_before(joined, aten.add.Tensor, *products, origin=total)
+        total.replace_all_uses_with(insert_before(joined, aten.transpose.int, whole, 1, 2, origin=total))
         found += 1
     return found
 
 
-_WORTH = 4
-"""Negating half of a table takes four nodes, or none if it is constant; each embedding that uses it saves one."""
+_MIN_USES = 4
+"""Minimum number of uses: negating half of a table costs up to four nodes, and each use saves one node."""
 
 
-def negate_sines(graph: torch.fx.Graph) -> int:
-    """Where the embedding stays written out: ``cat(x2, x1) * cat(-sin1, sin2)``, so that only the table is negated.
+def negate_rotary_tables(graph: torch.fx.Graph) -> int:
+    """Rewrite embeddings that are not fused to ``cat(x2, x1) * cat(-sin1, sin2)``, so that only the table is negated.
 
     Args:
         graph: A functional graph; changed in place.
 
     Returns:
-        How many embeddings were rewritten.
+        The number of rewritten embeddings.
     """
     groups: dict[torch.fx.Node, list[Any]] = {}
     for joined in graph.find_nodes(op="call_function", target=aten.cat.default):
-        x = _turned(joined)
-        product = None if x is None else called(next(iter(joined.users)), aten.mul.Tensor)
+        x = _rotated_halves(joined)
+        product = None if x is None else as_call(next(iter(joined.users)), aten.mul.Tensor)
         if x is None or product is None:
             continue
         sine: Any = product.args[1] if product.args[0] is joined else product.args[0]
@@ -112,31 +116,33 @@ def negate_sines(graph: torch.fx.Graph) -> int:
         if dims and dims[-1] == x.meta["val"].shape[-1] and sine.meta["val"].dtype.is_floating_point:
             groups.setdefault(sine, []).append(product)
     for sine, products in groups.items():
-        if len(products) < _WORTH:
+        if len(products) < _MIN_USES:
             continue
-        # In front of the first, and so of all that use the table.
-        signed = _signed(sine, min(products))
+        # Before the first product, and so before all that use the table.
+        signed = _negate_first_half(sine, min(products))
         for product in products:
             joined = product.args[0] if product.args[1] is sine else product.args[1]
             negative, first = joined.args[0]
             joined.args = ([negative.args[0], first], *joined.args[1:])
             product.replace_input_with(sine, signed)
-    return sum(len(products) for products in groups.values() if len(products) >= _WORTH)
+    return sum(len(products) for products in groups.values() if len(products) >= _MIN_USES)
 
 
-def _signed(sine: torch.fx.Node, before: torch.fx.Node) -> torch.fx.Node:
+def _negate_first_half(sine: torch.fx.Node, before: torch.fx.Node) -> torch.fx.Node:
     width = sine.meta["val"].shape[-1]
-    halves = [added(before, aten.slice.Tensor, sine, -1, *bounds) for bounds in ((0, width // 2), (width // 2, width))]
-    return added(before, aten.cat.default, [added(before, aten.neg.default, halves[0]), halves[1]], -1)
+    halves = [
+        insert_before(before, aten.slice.Tensor, sine, -1, *bounds) for bounds in ((0, width // 2), (width // 2, width))
+    ]
+    return insert_before(before, aten.cat.default, [insert_before(before, aten.neg.default, halves[0]), halves[1]], -1)
 
 
-def _turned(joined: torch.fx.Node) -> torch.fx.Node | None:
-    """x of ``cat([-x[..., n:], x[..., :n]], -1)``, where n is half of the last axis."""
+def _rotated_halves(joined: torch.fx.Node) -> torch.fx.Node | None:
+    """Match ``cat([-x[..., n:], x[..., :n]], -1)`` with n half of the last axis; returns x."""
     pieces: Any = joined.args[0]
-    if len(pieces) != 2 or not only_user(joined):
+    if len(pieces) != 2 or not has_one_user(joined):
         return None
-    negative, first = called(pieces[0], aten.neg.default), called(pieces[1], aten.slice.Tensor)
-    second = called(negative.args[0], aten.slice.Tensor) if negative is not None else None
+    negative, first = as_call(pieces[0], aten.neg.default), as_call(pieces[1], aten.slice.Tensor)
+    second = as_call(negative.args[0], aten.slice.Tensor) if negative is not None else None
     if first is None or second is None or first.args[0] is not second.args[0]:
         return None
     x: Any = first.args[0]
@@ -154,17 +160,17 @@ def _turned(joined: torch.fx.Node) -> torch.fx.Node | None:
     return x if fits and (end is None or (isinstance(end, int) and end >= dims[3])) else None
 
 
-def _paired(joined: torch.fx.Node) -> torch.fx.Node | None:
-    """x of ``stack([-x[..., 1::2], x[..., ::2]], -1).flatten(-2)``."""
-    stack = called(joined.args[0], aten.stack.default)
+def _rotated_pairs(joined: torch.fx.Node) -> torch.fx.Node | None:
+    """Match ``stack([-x[..., 1::2], x[..., ::2]], -1).flatten(-2)``; returns x."""
+    stack = as_call(joined.args[0], aten.stack.default)
     x: Any = None
-    if stack is None or not only_user(joined) or not only_user(stack) or (*stack.args[1:], 0)[0] not in (-1, 4):
+    if stack is None or not has_one_user(joined) or not has_one_user(stack) or (*stack.args[1:], 0)[0] not in (-1, 4):
         return None
     pieces: Any = stack.args[0]
-    if len(pieces) != 2 or called(pieces[0], aten.neg.default) is None:
+    if len(pieces) != 2 or as_call(pieces[0], aten.neg.default) is None:
         return None
     for piece, first in ((pieces[0].args[0], 1), (pieces[1], 0)):
-        part = called(piece, aten.slice.Tensor)
+        part = as_call(piece, aten.slice.Tensor)
         if part is None or len(part.args) != 5 or part.args[1] not in (-1, 3) or part.args[4] != 2:
             return None
         dims, (start, end) = dims_of(part.args[0]), part.args[2:4]
@@ -177,23 +183,23 @@ def _paired(joined: torch.fx.Node) -> torch.fx.Node | None:
     return x if list(map(str, dims_of(joined) or ())) == list(map(str, dims_of(x) or ())) else None
 
 
-def _sum(joined: torch.fx.Node, x: torch.fx.Node) -> tuple[torch.fx.Node, Any, Any] | None:
-    """The sum of x times cos and the turned x times sin, and the two factors."""
-    by_sine = called(next(iter(joined.users)), aten.mul.Tensor)
-    total = called(next(iter(by_sine.users), None), aten.add.Tensor) if by_sine is not None else None
-    if by_sine is None or total is None or not only_user(by_sine) or total.kwargs or len(total.args) != 2:
+def _rotary_sum(joined: torch.fx.Node, x: torch.fx.Node) -> tuple[torch.fx.Node, Any, Any] | None:
+    """Match the sum of x times cos and the rotated x times sin; returns the sum, cos and sin."""
+    by_sine = as_call(next(iter(joined.users)), aten.mul.Tensor)
+    total = as_call(next(iter(by_sine.users), None), aten.add.Tensor) if by_sine is not None else None
+    if by_sine is None or total is None or not has_one_user(by_sine) or total.kwargs or len(total.args) != 2:
         return None
-    by_cosine = called(next((part for part in total.args if part is not by_sine), None), aten.mul.Tensor)
-    if by_cosine is None or not only_user(by_cosine) or (by_cosine.args[0] is x) == (by_cosine.args[1] is x):
+    by_cosine = as_call(next((part for part in total.args if part is not by_sine), None), aten.mul.Tensor)
+    if by_cosine is None or not has_one_user(by_cosine) or (by_cosine.args[0] is x) == (by_cosine.args[1] is x):
         return None
     cosine = by_cosine.args[1] if by_cosine.args[0] is x else by_cosine.args[0]
     sine = by_sine.args[1] if by_sine.args[0] is joined else by_sine.args[0]
     return total, cosine, sine
 
 
-def _table(factor: Any, x: torch.fx.Node, interleaved: bool) -> torch.fx.Node | None:
-    """The table [batch or 1, length, width], of equal halves or pairs, behind a factor with another axis."""
-    inserted = called(factor, aten.unsqueeze.default)
+def _angle_table(factor: Any, x: torch.fx.Node, interleaved: bool) -> torch.fx.Node | None:
+    """Match an unsqueezed table [batch or 1, length, width] of equal halves or pairs; returns the table."""
+    inserted = as_call(factor, aten.unsqueeze.default)
     if inserted is None or inserted.args[1] != 1:
         return None
     table: Any = inserted.args[0]
@@ -208,32 +214,32 @@ def _table(factor: Any, x: torch.fx.Node, interleaved: bool) -> torch.fx.Node | 
 def _is_doubled(table: Any, interleaved: bool) -> bool:
     node = table
     while True:
-        step = called(node, aten.cos.default, aten.sin.default, aten.mul.Tensor, *_PASSED)
-        if step is None or (step.target is aten.mul.Tensor and number(step.args[1]) is None):
+        step = as_call(node, aten.cos.default, aten.sin.default, aten.mul.Tensor, *_VALUE_PRESERVING)
+        if step is None or (step.target is aten.mul.Tensor and known_number(step.args[1]) is None):
             break
         node = step.args[0]
     if interleaved:
-        pairs = called(node, aten.repeat_interleave.self_int)
+        pairs = as_call(node, aten.repeat_interleave.self_int)
         return pairs is not None and bool(pairs.args[1] == 2) and (*pairs.args[2:], None)[0] in (-1, 2)
-    joined = called(node, aten.cat.default)
+    joined = as_call(node, aten.cat.default)
     if joined is None or (*joined.args[1:], 0)[0] not in (-1, 2):
         return False
     pieces: Any = joined.args[0]
     return len(pieces) == 2 and pieces[0] is pieces[1]
 
 
-def _half(
+def _half_table(
     table: Any, x: torch.fx.Node, before: torch.fx.Node, caches: dict[Any, torch.fx.Node], interleaved: bool
 ) -> torch.fx.Node:
-    """The first half of a table, or the first of each pair, for every sequence of the batch."""
+    """The first half of a table, or the first of each pair, expanded to the batch size."""
     dims: Any = dims_of(table)
     batch = x.meta["val"].shape[0]
     key = (table, str(batch))
     if key not in caches:
         edges = (0, dims[2], 2) if interleaved else (0, dims[2] // 2)
-        half = added(before, aten.slice.Tensor, table, 2, *edges)
+        half = insert_before(before, aten.slice.Tensor, table, 2, *edges)
         if str(dims[0]) != str(batch):
-            size = batch if isinstance(batch, int) else added(before, aten.sym_size.int, x, 0)
-            half = added(before, aten.expand.default, half, [size, -1, -1])
+            size = batch if isinstance(batch, int) else insert_before(before, aten.sym_size.int, x, 0)
+            half = insert_before(before, aten.expand.default, half, [size, -1, -1])
         caches[key] = half
     return caches[key]

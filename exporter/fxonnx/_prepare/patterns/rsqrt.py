@@ -1,30 +1,30 @@
-"""``x * rsqrt(y)``, for which ONNX has no operator: a division by the root is one node less."""
+"""Rewrite ``x * rsqrt(y)`` to ``x / sqrt(y)``: ONNX has no rsqrt, so that a division saves a node."""
 
 from __future__ import annotations
 
 import torch
 
-from .matching import called, insert_after, only_user
+from .matching import as_call, has_one_user, insert_after
 
-__all__ = ["divide_by_root"]
+__all__ = ["replace_rsqrt"]
 
 aten = torch.ops.aten
 
 
-def divide_by_root(graph: torch.fx.Graph) -> int:
-    """Divides by square roots instead of multiplying with their reciprocals.
+def replace_rsqrt(graph: torch.fx.Graph) -> int:
+    """Replace multiplications with a reciprocal square root by divisions by the square root.
 
     Args:
         graph: A functional graph; changed in place.
 
     Returns:
-        How many products were rewritten.
+        The number of rewritten products.
     """
     found = 0
     for root in graph.find_nodes(op="call_function", target=aten.rsqrt.default):
         val = root.meta["val"]
-        product = called(next(iter(root.users), None), aten.mul.Tensor)
-        if product is None or not product.users or not only_user(root) or not val.is_floating_point():
+        product = as_call(next(iter(root.users), None), aten.mul.Tensor)
+        if product is None or not product.users or not has_one_user(root) or not val.is_floating_point():
             continue
         others = [argument for argument in product.args if argument is not root]
         if len(others) != 1 or not isinstance(others[0], torch.fx.Node):

@@ -1,4 +1,4 @@
-"""Slices of a tensor that lie side by side: ``x[..., :n], x[..., n:]``."""
+"""Fuse adjacent slices of a tensor to one split: ``x[..., :n], x[..., n:]``."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ import torch
 from ..._provenance import copy_provenance
 from .matching import dims_of
 
-__all__ = ["join_slices"]
+__all__ = ["fuse_slices"]
 
 aten = torch.ops.aten
 
 
-def join_slices(graph: torch.fx.Graph) -> int:
-    """Makes one split of slices that take a tensor apart along an axis and leave nothing of it out.
+def fuse_slices(graph: torch.fx.Graph) -> int:
+    """Fuse slices that partition a tensor along an axis to one split.
 
     Args:
         graph: A functional graph; changed in place.
 
     Returns:
-        How many splits were made.
+        The number of new splits.
     """
     groups: dict[tuple[Any, int], dict[tuple[int, int], list[torch.fx.Node]]] = {}
     for node in graph.find_nodes(op="call_function", target=aten.slice.Tensor):
-        place = _place(node)
+        place = _bounds_of(node)
         if place is not None:
             axis, first, last = place
             groups.setdefault((node.args[0], axis), {}).setdefault((first, last), []).append(node)
@@ -37,13 +37,13 @@ def join_slices(graph: torch.fx.Graph) -> int:
         edges = [0, *(last for _, last in bounds)]
         if len(bounds) < 2 or edges[-1] != size or edges[:-1] != [first for first, _ in bounds]:
             continue
-        _split(source, axis, [slices[bound] for bound in bounds])
+        _replace_by_split(source, axis, [slices[bound] for bound in bounds])
         found += 1
     return found
 
 
-def _place(node: torch.fx.Node) -> tuple[int, int, int] | None:
-    """The axis of a slice, where it begins and where it ends."""
+def _bounds_of(node: torch.fx.Node) -> tuple[int, int, int] | None:
+    """The axis, start and end of a slice with static bounds and step 1, otherwise None."""
     given: list[Any] = [*node.args, *(0, None, None, 1)[len(node.args) - 1 :]]
     source, axis, *bounds, step = given
     dims = dims_of(source)
@@ -57,8 +57,8 @@ def _place(node: torch.fx.Node) -> tuple[int, int, int] | None:
     return (axis % len(dims), first, last) if first < last else None
 
 
-def _split(source: torch.fx.Node, axis: int, pieces: list[list[torch.fx.Node]]) -> None:
-    """One split behind the source in place of the slices; each piece takes over the name of the first that took it."""
+def _replace_by_split(source: torch.fx.Node, axis: int, pieces: list[list[torch.fx.Node]]) -> None:
+    """Replace the slices by one split before the first of them; each piece has the provenance of its first slice."""
     sizes = [same[0].meta["val"].shape[axis] for same in pieces]
     first = min(same[0] for same in pieces)
     with first.graph.inserting_before(first):
