@@ -1,15 +1,17 @@
-"""fxonnx: PyTorch to ONNX from the torch.export graph.
+"""Export PyTorch models to ONNX.
 
-import fxonnx
+``export(model, args)`` returns an ``ONNXProgram``, which runs in ONNX Runtime and is saved to a file::
 
-program = fxonnx.export(model, args, dynamic_shapes=({0: "batch"},))
-program.save("model.onnx")
-program(*args)
+    program = fxonnx.export(model, (x,), dynamic_shapes=({0: "batch"},))
+    program.save("model.onnx")
+    outputs = program(x)
+
+``fxonnx.install()`` redirects ``torch.onnx.export``. Errors are subclasses of ``ExportError``.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ._capture.constraints.constraint import Constraint
@@ -47,7 +49,7 @@ if TYPE_CHECKING:
     )
 
 __all__ = [  # noqa: RUF022 - grouped
-    # The export
+    # Export
     "Constraint",
     "ONNXProgram",
     "REFERENCE",
@@ -55,7 +57,7 @@ __all__ = [  # noqa: RUF022 - grouped
     "save_all",
     "is_in_onnx_export",
     "weights_of",
-    # In the place of torch.onnx
+    # Drop-in replacement for torch.onnx
     "ExportableModule",
     "enable_fake_mode",
     "export_to_pretty_string",
@@ -65,7 +67,7 @@ __all__ = [  # noqa: RUF022 - grouped
     "select_model_mode_for_export",
     "uninstall",
     "unregister_custom_op_symbolic",
-    # What to export with
+    # Example inputs from calls
     "InputObserver",
     # Comparison with eager torch
     "Row",
@@ -85,8 +87,9 @@ __all__ = [  # noqa: RUF022 - grouped
     "VerificationError",
 ]  # fmt: skip
 
-# A name must not be that of its module: importing the module would put it in the name's place.
-_ROOMS = {
+__version__ = "0.1.0"
+
+_MODULES = {
     "ExportableModule": "_drop_in",
     "enable_fake_mode": "_drop_in",
     "export_to_pretty_string": "_drop_in",
@@ -107,12 +110,18 @@ _ROOMS = {
     "verify": "_program.verification",
     "weights_of": "_program",
 }
+"""Public name to the module that defines it, for all names that are not in ``errors``."""
+
+if not TYPE_CHECKING:  # a type checker would accept any attribute of a module with __getattr__
+
+    def __getattr__(name: str) -> object:
+        """Import on first use: torch, onnxscript and sympy take much longer to import than fxonnx."""
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from importlib import import_module
+
+        return getattr(import_module(f".{_MODULES.get(name, 'errors')}", __name__), name)
 
 
-def __getattr__(name: str) -> Any:
-    """Imports on first use: torch, onnxscript and sympy take much longer to import than the whole of fxonnx."""
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
-    return getattr(import_module(f".{_ROOMS.get(name, 'errors')}", __name__), name)
+def __dir__() -> list[str]:
+    return [*__all__, "__doc__", "__version__", "errors"]

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import torch
 
+from ._public import public
 from .errors import VerificationError
 
 __all__ = ["TOLERANCES", "Row", "compare", "rows_table"]
@@ -30,6 +31,7 @@ TOLERANCES: Mapping[torch.dtype, float] = MappingProxyType(
 )
 
 
+@public
 @dataclass(frozen=True)
 class Row:
     """The comparison of one graph output.

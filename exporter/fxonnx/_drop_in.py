@@ -19,6 +19,7 @@ from ._export_context import in_mode, is_in_onnx_export
 from ._input_observer import InputObserver
 from ._options import check_training
 from ._program import ONNXProgram
+from ._public import public
 from ._report import graph_text
 from ._symbolic_registry import register_custom_op_symbolic, unregister_custom_op_symbolic
 from ._warnings import warn_user
@@ -42,6 +43,7 @@ _BLOCKS = "_fxonnx_blocks"
 _LOCK = RLock()
 
 
+@public
 def install() -> None:
     """Replace ``torch.onnx.export`` and related functions by those of fxonnx until ``uninstall``.
 
@@ -115,6 +117,7 @@ def _without_older(options: dict[str, Any]) -> dict[str, Any]:
     return kept
 
 
+@public
 def uninstall() -> None:
     """Restore the attributes of ``torch.onnx`` that ``install`` replaced."""
     with _LOCK:
@@ -162,11 +165,13 @@ class Installed:
                 uninstall()
 
 
+@public
 def installed() -> Installed:
     """Return whether fxonnx is installed; ``with installed():`` installs it for the body."""
     return Installed()
 
 
+@public
 @contextmanager
 def enable_fake_mode() -> Iterator[FakeTensorMode]:
     """Create fake tensors instead of tensors in the body: shape and dtype without values.
@@ -178,6 +183,7 @@ def enable_fake_mode() -> Iterator[FakeTensorMode]:
         yield mode
 
 
+@public
 class ExportableModule(torch.nn.Module, abc.ABC):
     """Base class of modules that provide their example inputs, dynamic shapes and names for export."""
 
@@ -202,6 +208,7 @@ class ExportableModule(torch.nn.Module, abc.ABC):
         return export(self, **options)
 
 
+@public
 def export_to_pretty_string(model: torch.nn.Module, args: Any = (), **options: Any) -> str:
     """Export a model and return its graph as text, with types, module paths and source locations.
 
@@ -218,6 +225,7 @@ def export_to_pretty_string(model: torch.nn.Module, args: Any = (), **options: A
     return graph_text(export(model, args, **options).model)
 
 
+@public
 @contextmanager
 def select_model_mode_for_export(model: torch.nn.Module, mode: TrainingMode | None) -> Iterator[None]:
     """Put a model into the training mode of an export for the body; afterwards restore the mode of each module.

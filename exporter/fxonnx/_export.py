@@ -30,6 +30,7 @@ from ._options import Options, Target, read_options
 from ._prepare import LOST_UPDATES_KEY, State, find_updates, prepare, report_updates
 from ._program import ONNXProgram
 from ._program.external_data import ExternalData
+from ._public import public
 from ._report import dump, graph_text, reported, stage_table
 from ._timing import Timer
 
@@ -54,6 +55,7 @@ def _suggesting(function: Callable[_Parameters, _Result]) -> Callable[_Parameter
     return called
 
 
+@public
 @_suggesting
 def export(
     model: torch.nn.Module | torch.export.ExportedProgram,

@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch.onnx import TrainingMode
 
+from ._public import public
+
 __all__ = ["exporting", "in_mode", "is_in_onnx_export"]
 
 _depth: ContextVar[int] = ContextVar("fxonnx_exports", default=0)
@@ -25,6 +27,7 @@ def exporting() -> Iterator[None]:
         _depth.reset(token)
 
 
+@public
 def is_in_onnx_export() -> bool:
     """Return whether the calling code runs during an export, so that a model can branch on it."""
     return _depth.get() > 0

@@ -21,6 +21,7 @@ from ._capture.shapes.dynamic_dims import AlignedCalls, align_calls
 from ._capture.shapes.dynamic_shapes import Leaf
 from ._comparison import compare
 from ._program import ONNXProgram
+from ._public import public
 from .errors import ArgumentError, ExportError
 
 __all__ = ["InputObserver"]
@@ -38,6 +39,7 @@ class _Observation:
     seconds: float
 
 
+@public
 class InputObserver:
     """Records calls of a model and infers its example inputs and dynamic shapes for ``fxonnx.export``.
 

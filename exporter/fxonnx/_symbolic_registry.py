@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from ._lower.user_symbolics import SymbolicFunction
+from ._public import public
 from .errors import ArgumentError
 
 __all__ = ["register_custom_op_symbolic", "registered_symbolics", "unregister_custom_op_symbolic"]
@@ -21,6 +22,7 @@ _LOCK = Lock()
 _NAME = re.compile(r"[A-Za-z_]\w*(\.\w+)*::[A-Za-z_]\w*")
 
 
+@public
 def register_custom_op_symbolic(symbolic_name: str, symbolic_fn: Callable[..., Any], opset_version: int) -> None:
     """Register a symbolic function that translates an operator in all later exports.
 
@@ -39,6 +41,7 @@ def register_custom_op_symbolic(symbolic_name: str, symbolic_fn: Callable[..., A
         _replace({**_registered(), (symbolic_name, int(opset_version)): symbolic_fn})
 
 
+@public
 def unregister_custom_op_symbolic(symbolic_name: str, opset_version: int) -> None:
     """Remove a registration of ``register_custom_op_symbolic``.
 

@@ -13,6 +13,7 @@ import onnx_ir as ir
 
 from fxonnx_translations._builder.initializers import TorchTensor, storage_key
 
+from .._public import public
 from ..errors import ArgumentError, SaveError
 from .atomic_file import AtomicFile
 from .external_data import lay_out_external_data
@@ -30,6 +31,7 @@ from .saving import check_destination, check_values, external_data_files, mentio
 __all__ = ["save_all"]
 
 
+@public
 def save_all(programs: Mapping[str, ONNXProgram], directory: str | os.PathLike[str]) -> list[Path]:
     """Save programs as ``<name>.onnx``, with each tensor that several of them share stored once.
 

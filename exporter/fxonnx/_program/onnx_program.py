@@ -17,6 +17,7 @@ from .._capture import Capture
 from .._capture.constraints.constraint import Constraint
 from .._comparison import Row
 from .._options import Options
+from .._public import public
 from ..errors import SaveError
 from . import saving, verification
 from .call_binding import bind_call, check_loop_bounds, unflatten_outputs
@@ -34,6 +35,7 @@ from .weights import WeightMap, read_weights, replace_weights, temporary_weights
 __all__ = ["ONNXProgram", "weights_of"]
 
 
+@public
 class ONNXProgram:
     """An exported model: the ONNX model and the capture it was lowered from.
 
@@ -341,6 +343,7 @@ class ONNXProgram:
         )
 
 
+@public
 def weights_of(program: ONNXProgram) -> WeightMap:
     """Return the mapping between FQNs of the state_dict and initializers of a program."""
     return program.weights

@@ -19,6 +19,7 @@ from .._capture.patches import one_at_a_time
 from .._comparison import Row, compare, rows_table
 from .._export_context import in_mode
 from .._options import Options
+from .._public import public
 from ..errors import ArgumentError, VerificationError
 from .call_binding import BoundCall, bind_call
 from .stateful import final_states, read_states
@@ -62,6 +63,7 @@ class VerifiableProgram(Protocol):
         """Run the model in ONNX Runtime."""
 
 
+@public
 def verify(
     program: VerifiableProgram,
     args: tuple[Any, ...] | None = None,

@@ -19,6 +19,7 @@ import torch
 from fxonnx_translations._builder.empty_tensors import Requirement
 from fxonnx_translations._torch_compat import Max, Min
 
+from ..._public import public
 from ..._warnings import warn_user
 from ...errors import ArgumentError, CaptureError
 from .constraint_solver import Bounds, bounds_of, divisor_of, normal_forms, text_of
@@ -35,6 +36,7 @@ CONSTRAINTS_KEY = "pkg.fxonnx.constraints"
 """Where the constraints are among the model's metadata."""
 
 
+@public
 @dataclass(frozen=True)
 class Constraint:
     """One condition on the sizes of the inputs.
