@@ -133,7 +133,7 @@ class _Check:
         inputs = self.program.example_inputs(sizes)
         try:
             values = [value.numpy() for value in self.exported.graph_inputs(inputs, {})]
-            self.exported.limits.check(inputs)
+            self.exported.capture.limits.check(inputs)
         except fxonnx.ArgumentError as error:
             self.refused.append(sizes)
             if sizes == self.program.example:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -46,7 +47,9 @@ def difference(expected: torch.Tensor, found: torch.Tensor) -> str | None:
     return f"{int(wrong.sum())} of {wrong.numel()} differ, number {first} is {values[0]} instead of {values[1]}"
 
 
-def eager(program: Program, sizes: Sizes, *, double: bool = False, other_layout: bool = False) -> list[torch.Tensor]:
+def eager(
+    program: Program, sizes: Sizes, *, double: bool = False, other_layout: bool = False, contiguous: bool = False
+) -> list[torch.Tensor]:
     """What eager torch returns.
 
     Args:
@@ -54,6 +57,7 @@ def eager(program: Program, sizes: Sizes, *, double: bool = False, other_layout:
         sizes: Sizes of its inputs.
         double: Compute in double precision.
         other_layout: Lay the inputs' elements out in another order, and use other kernels for convolutions.
+        contiguous: Make results of convolutions contiguous, whose layout depends on that of the input otherwise.
     """
     model = program.model()
     inputs = [value.clone() for value in program.example_inputs(sizes)]
@@ -63,7 +67,8 @@ def eager(program: Program, sizes: Sizes, *, double: bool = False, other_layout:
     if other_layout:
         inputs = [value.mT.contiguous().mT if value.dim() > 1 else value for value in inputs]
     torch.manual_seed(0)
-    with torch.no_grad(), torch.backends.mkldnn.flags(enabled=not other_layout):
+    layout = _ContiguousConvolutions() if contiguous else contextlib.nullcontext()
+    with torch.no_grad(), torch.backends.mkldnn.flags(enabled=not other_layout), layout:
         return list(model(*inputs))
 
 
@@ -72,7 +77,7 @@ def is_stable(program: Program, sizes: Sizes, expected: Sequence[torch.Tensor], 
 
     It does not where rounding decides a comparison, or where a reshape is a view in one layout and a copy in another.
     """
-    for change in ({"double": True}, {"other_layout": True}):
+    for change in ({"double": True}, {"other_layout": True}, {"contiguous": True}):
         if "as_strided" in program.model_source and "other_layout" in change:
             continue
         try:
@@ -83,6 +88,21 @@ def is_stable(program: Program, sizes: Sizes, expected: Sequence[torch.Tensor], 
         if difference(expected[index], other.to(expected[index].dtype)) is not None:
             return False
     return True
+
+
+class _ContiguousConvolutions(TorchFunctionMode):
+    """Makes the results of convolutions contiguous."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        is_convolution = "conv" in getattr(func, "__name__", "") and isinstance(result, torch.Tensor)
+        return result.contiguous() if is_convolution else result
 
 
 class _NaNOperands(TorchFunctionMode):
