@@ -269,7 +269,7 @@ def _convert(captured: Capture, options: Options, timer: Timer) -> ONNXProgram:
     returned = [] if options.state == "warn" else [update for update in updates if not update.is_returned]
     with unset_fake_temporarily(), timer.stage("lower"):
         lowered = lower(prepared, captured, options, returned)
-    limits = captured.limits.requiring(lowered.requirements)
+    limits = captured.limits.with_requirements(lowered.requirements)
     added = limits.constraints[len(captured.limits.constraints) :]
     report_narrowed(added, strict=options.strict_shapes)
     metadata = lowered.model.metadata_props

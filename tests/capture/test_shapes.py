@@ -220,7 +220,7 @@ def test_exported_program_with_keywords_and_variadic_inputs() -> None:
 
 def test_name_for_a_static_dim_of_an_exported_program() -> None:
     program = torch.export.export(model(separate), (A(4, 3), A(5, 3)))
-    with pytest.raises(CaptureError, match=r"one size only of a dim .*\n  x axis 0, 'n', is always 4\nhint: "):
+    with pytest.raises(CaptureError, match=r"specializes a dim .*\n  x axis 0, 'n', is always 4\nhint: "):
         capture(program, dynamic_shapes=({0: "n"}, None))
 
 
@@ -239,11 +239,11 @@ FIXED = [
 
 @pytest.mark.parametrize(("shapes", "lines"), FIXED)
 def test_dynamic_dim_that_the_model_fixes(shapes: Any, lines: list[str]) -> None:
-    with pytest.raises(CaptureError, match=r"the model works for one size only of .* that should be dynamic") as info:
+    with pytest.raises(CaptureError, match=r"the model specializes .* that should be dynamic") as info:
         capture(model(fixes_both), (A(4, 3), A(4, 3)), None, shapes)
     shown = [line for line in str(info.value).splitlines()[1:-1] if not line.startswith("    at: ")]
     assert shown == [f"  {line}" for line in lines]
-    assert "hint: look for sizes written as numbers" in str(info.value)
+    assert "hint: look for sizes that are literal numbers" in str(info.value)
 
 
 def test_fixed_dims_are_named_inside_of_containers_and_for_ints() -> None:
@@ -268,7 +268,9 @@ NARROWED = [
 
 @pytest.mark.parametrize(("function", "dim", "bounds"), NARROWED)
 def test_narrowed_range_is_warned_about(function: Any, dim: Dim, bounds: tuple[int, int]) -> None:
-    with pytest.warns(UserWarning, match=r"not be exported for all sizes .*, only for:\n  w [<>]= \d+\n") as caught:
+    with pytest.warns(
+        UserWarning, match=r"not be exported for all requested sizes, only for:\n  w [<>]= \d+\n"
+    ) as caught:
         captured = capture(model(function), (A(4), A(5)), None, ({0: dim}, None))
     assert len(caught) == 1
     assert list(captured.dim_names.values()) == ["w"]

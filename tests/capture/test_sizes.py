@@ -228,7 +228,7 @@ def shown(program: fxonnx.ONNXProgram) -> str:
     )
 
 
-@pytest.mark.filterwarnings("ignore:the model can not be exported for all sizes:UserWarning")
+@pytest.mark.filterwarnings("ignore:the model cannot be exported for all requested sizes:UserWarning")
 @pytest.mark.parametrize("row", [pytest.param(row, id=row.name) for row in SAID + MODELS])
 def test_three_sizes(row: Row) -> None:
     model = built(row)

@@ -49,7 +49,7 @@ class GATConv(nn.Module):
 
 
 @pytest.mark.parametrize(("add_self_loops", "constraint"), [(False, "edges >= 1"), (True, "nodes >= 1")])
-@pytest.mark.filterwarnings("ignore:the model can not be exported for all sizes")
+@pytest.mark.filterwarnings("ignore:the model cannot be exported for all requested sizes")
 def test_graph_attention(add_self_loops: bool, constraint: str) -> None:
     model = GATConv(4, 3, 2, add_self_loops=add_self_loops).eval()
 
@@ -97,7 +97,7 @@ class Neck(nn.Module):
         return out
 
 
-@pytest.mark.filterwarnings("ignore:the model can not be exported for all sizes")
+@pytest.mark.filterwarnings("ignore:the model cannot be exported for all requested sizes")
 def test_yolov9_downsampling() -> None:
     model = Neck().eval()
     shapes = {"x": {0: "batch", 2: "height", 3: "width"}}

@@ -38,7 +38,7 @@ def call(model: Any, past: int, tokens: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", MODELS)
-@pytest.mark.filterwarnings("ignore:the model can not be exported for all sizes")
+@pytest.mark.filterwarnings("ignore:the model cannot be exported for all requested sizes")
 def test_dim_hints(name: str) -> None:
     model = built(name)
     shapes = {

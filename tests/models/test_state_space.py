@@ -41,7 +41,7 @@ MODELS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
 )
 
 
-@pytest.mark.filterwarnings("error:the model can not be exported for all sizes")
+@pytest.mark.filterwarnings("error:the model cannot be exported for all requested sizes")
 @pytest.mark.parametrize("name", MODELS)
 def test_greedy_tokens_are_those_of_generate(name: str) -> None:
     config = getattr(transformers, f"{name}Config")(**{**SMALL, **MODELS[name]})

@@ -145,12 +145,12 @@ def test_sizes_that_must_not_be_0_narrow_nothing(recwarn: pytest.WarningsRecorde
     assert program.constraints == ()
     assert [str(one.message) for one in recwarn if one.category is UserWarning] == []
     with pytest.raises(
-        fxonnx.ArgumentError, match=r"x: the model needs size >= 1, got size = 0: Reduce\w+ does not sup"
+        fxonnx.ArgumentError, match=r"x: the model requires size >= 1, got size = 0: Reduce\w+ does not sup"
     ) as caught:
         program(torch.ones(0))
     assert caught.value.hint == "skip the call for empty inputs"
     program.rename_axes({"size": "length"})
-    with pytest.raises(fxonnx.ArgumentError, match="the model needs length >= 1, got length = 0"):
+    with pytest.raises(fxonnx.ArgumentError, match="the model requires length >= 1, got length = 0"):
         program(torch.ones(0))
 
 
@@ -171,13 +171,13 @@ def test_intermediate_tensors_that_must_not_be_empty(recwarn: pytest.WarningsRec
     text = "size >= 2\n    ReduceMean does not support empty tensors in ONNX Runtime"
     assert text in str(recwarn.pop(UserWarning).message)
     with pytest.raises(
-        fxonnx.ArgumentError, match="the model needs size >= 2, got size = 1: ReduceMean does"
+        fxonnx.ArgumentError, match="the model requires size >= 2, got size = 1: ReduceMean does"
     ) as caught:
         program(torch.ones(1))
     assert caught.value.hint == "an intermediate tensor is empty at this size"
 
 
-@pytest.mark.filterwarnings("ignore:the model can not be exported for all sizes")
+@pytest.mark.filterwarnings("ignore:the model cannot be exported for all requested sizes")
 @pytest.mark.parametrize("case", BROADCAST, ids=str)
 def test_sizes_that_a_guard_keeps_at_1_are_broadcast(case: Case, tmp_path: Path) -> None:
     _check(case, tmp_path)
@@ -203,7 +203,7 @@ def _check(case: Case, tmp_path: Path) -> None:
     for size in (traced, *case.sizes):
         x = example(size)
         if size in case.refused:
-            with pytest.raises(fxonnx.ArgumentError, match="the model needs"):
+            with pytest.raises(fxonnx.ArgumentError, match="the model requires"):
                 program(x)
             continue
         try:

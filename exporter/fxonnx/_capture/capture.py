@@ -15,9 +15,9 @@ from ..errors import ArgumentError, CaptureError
 from .autograd_functions import FunctionCall, recorded_function_calls
 from .constraints.constraint import Limits, report_narrowed
 from .constraints.constraint_solver import bounds_of
-from .constraints.fixed_dims import capture_without_fixed, fixed_dims_error, with_fixed
+from .constraints.fixed_dims import capture_with_fallback_to_static, fixed_dims_error, with_fixed_dims
 from .constraints.guard_recorder import GuardLog
-from .constraints.guard_translation import read_limits
+from .constraints.guard_translation import translate_guards
 from .inputs.example_inputs import BoundInputs, bind_example_inputs, check_model, program_inputs, user_input_names
 from .inputs.input_names import input_paths, output_paths
 from .inputs.loop_bounds import recorded_loop_bounds
@@ -173,12 +173,12 @@ def _capture_module(
     shapes = with_dynamic_ints(shapes, ints)
     shapes = replace(shapes, shared=shared_dims(shapes.leaves, others))
     numbers = [shapes.leaves[index].label for index in sorted(scalars)]
-    traced, shapes, fixed = capture_without_fixed(
+    traced, shapes, fixed = capture_with_fallback_to_static(
         lambda shapes: _trace_model(model, inputs, shapes, axes, options, numbers), shapes, strict=strict_shapes
     )
     _warn_about_split_names(shapes.leaves, others)
     program = traced.exported_program
-    limits = with_fixed(traced.limits, fixed, program, shapes.leaves)
+    limits = with_fixed_dims(traced.limits, fixed, program, shapes.leaves)
     report_narrowed(limits.constraints, strict=strict_shapes)
     dims = traced.dim_names, traced.dim_aliases
     return replace(
@@ -216,10 +216,10 @@ def _trace_model(
         explain_scalar_branch(error, scalars)
         raise
     names, aliases = _name_dims(program, shapes, axes, options, log)
-    limits = read_limits(program, shapes, names, log)
+    limits = translate_guards(program, shapes, names, log)
     merged = _merge_equal_names(names, limits)
     if merged != names:
-        names, limits = merged, read_limits(program, shapes, merged, log)
+        names, limits = merged, translate_guards(program, shapes, merged, log)
     _check_fixed(limits, shapes.leaves, log)
     _check_example(limits, shapes.leaves)
     return Capture(program, names, aliases, limits, functions=tuple(calls), counted=counted)
@@ -255,11 +255,11 @@ def _capture_program(program: ExportedProgram, options: _ShapeOptions, strict_sh
             hint="pass the nn.Module instead of the ExportedProgram",
         )
     if not (options.dynamic_shapes or options.dynamic_axes):
-        return Capture(program, {}, {}, read_limits(program, None, {}, None), output_paths=output_paths(program))
+        return Capture(program, {}, {}, translate_guards(program, None, {}, None), output_paths=output_paths(program))
     shapes, axes, _ = options.read(program_inputs(program), user_input_names(program))
     shapes = replace(shapes, shared=shared_dims(shapes.leaves))
     names, aliases = _name_dims(program, shapes, axes, options)
-    limits = read_limits(program, shapes, names, None)
+    limits = translate_guards(program, shapes, names, None)
     output_dims = name_computed_dims(program, axes, options.output_names, (names, aliases), strict=strict_shapes)
     return Capture(program, names, aliases, limits, output_paths=output_paths(program), output_dims=output_dims)
 

@@ -15,7 +15,7 @@ from fxonnx_translations._torch_compat import dynamo_config, pytree, shape_confi
 
 from ..errors import CaptureError
 from .constraints.fixed_dims import fixed_dims_error
-from .constraints.guard_recorder import GuardLog, is_users, recorded_guards, source_line_of
+from .constraints.guard_recorder import GuardLog, is_user_file, recorded_guards, source_line_of
 from .constraints.size_forms import canonical_sizes
 from .inputs.example_inputs import BoundInputs
 from .inputs.loop_bounds import register_example_integers
@@ -248,6 +248,6 @@ def _capture_error(error: Exception) -> CaptureError:
 def _user_line(error: Exception) -> str:
     """The innermost line of the traceback in the user's code, outside of torch, fxonnx and Python's library."""
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        if is_users(frame.filename):
+        if is_user_file(frame.filename):
             return str(source_line_of(frame.filename, frame.lineno or 0, frame.name))
     return ""

@@ -58,7 +58,7 @@ def _nearest_valid_sizes(
     limits: Limits, examples: Mapping[str, int], wanted: Mapping[str, int], free: set[str]
 ) -> dict[str, int] | None:
     """Search for sizes close to the wanted ones that satisfy the constraints; None if there are none within reach."""
-    bounds = {name: limits.asked.get(name, Bounds(1)) for name in examples}
+    bounds = {name: limits.user_bounds.get(name, Bounds(1)) for name in examples}
     for constraint in limits.constraints:
         limit = bounds_of(constraint.expression)
         if limit is not None and limit[0].name in bounds:

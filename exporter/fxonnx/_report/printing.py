@@ -9,7 +9,7 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from .._capture.constraints.guard_recorder import is_users
+from .._capture.constraints.guard_recorder import is_user_file
 
 __all__ = ["graph_text"]
 
@@ -60,7 +60,7 @@ def _typed(value: ir.Value) -> str:
 
 def _is_users(name: str) -> bool:
     package = name.split("/")[0].removesuffix(".py")
-    return is_users(name) and package not in ("torch", "fxonnx") and package not in sys.stdlib_module_names
+    return is_user_file(name) and package not in ("torch", "fxonnx") and package not in sys.stdlib_module_names
 
 
 def _short(attribute: ir.Attr) -> str:

@@ -1,7 +1,7 @@
-"""``Constraint``: for which sizes a captured program stands for the model, in the user's names for the dims.
+"""Constraints: the sizes for which a captured program is equivalent to the model, in the user's dim names.
 
-While it captures, torch follows one way through the model: that of the example sizes. What it assumes about them on
-the way holds for other sizes or does not. Where it does not, the program computes something else than the model.
+torch traces one path through the model, that of the example sizes, and specializes on the guards of this path. For
+sizes that violate a guard, the program may compute something different from the model.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from fxonnx_translations._torch_compat import Max, Min
 from ..._public import public
 from ..._warnings import warn_user
 from ...errors import ArgumentError, CaptureError
-from .constraint_solver import Bounds, bounds_of, divisor_of, normal_forms, text_of
+from .constraint_solver import Bounds, bounds_of, divisibility_of, normal_forms, text_of
 
 __all__ = ["CONSTRAINTS_KEY", "Constraint", "Limits", "Place", "report_narrowed"]
 
-_OTHERWISE = "the traced branch is not valid for other sizes; export again with an example of that size"
+_OTHER_BRANCH_HINT = "the traced branch is not valid for other sizes; export again with an example of that size"
 
 # Sizes at which relations of several dims are tried.
 _SMALL_SIZES = (1, 2, 3)
-_MOST_DIMS = 3
+_MAX_DIMS = 3
 
 CONSTRAINTS_KEY = "pkg.fxonnx.constraints"
-"""Where the constraints are among the model's metadata."""
+"""Key of the constraints in the model's metadata."""
 
 
 @public
@@ -42,16 +42,17 @@ class Constraint:
     """One condition on the sizes of the inputs.
 
     Attributes:
-        text: It in Python's notation: ``seq >= 9``, ``batch % 16 == 0``, ``a == b``.
-        expression: The same as a sympy relation of symbols with the names of the dims.
-        dims: The dims it is about, as the user called them; ``x.shape[0]`` if they have no name.
-        line: The user's line of code that makes it necessary, ``file.py:12 in forward: if x.shape[0] > 8:``, or None.
+        text: The condition in Python's notation: ``seq >= 9``, ``batch % 16 == 0``, ``a == b``.
+        expression: The condition as a sympy relation of symbols with the names of the dims.
+        dims: Names of the constrained dims; ``x.shape[0]`` for a dim without a name.
+        line: The user's line that requires it, ``file.py:12 in forward: if x.shape[0] > 8:``, or None.
         code: The code of that line alone, or None.
-        narrows: Whether the user asked for more: a name, ``Dim.DYNAMIC`` or a ``Dim``; ``Dim.AUTO`` asks for nothing.
-        is_range: Whether it is the range of a ``Dim`` that the user gave.
-        reason: Why the model is not right for empty tensors, if that is the cause.
-        is_equality: Whether it states that dims to which the user gave one name are equal; the symbols of its
-            expression are the places where they are.
+        narrows: Whether it excludes sizes that the user requested by a name, ``Dim.DYNAMIC`` or a ``Dim``;
+            ``Dim.AUTO`` requests none.
+        is_range: Whether it is the range of a ``Dim`` of the user.
+        reason: The reason why the model is not correct for empty tensors, if that is the cause.
+        is_equality: Whether it requires dims with the same name to be equal; the symbols of its expression are then
+            labels of dims (``x.shape[0]``).
     """
 
     text: str
@@ -68,20 +69,20 @@ class Constraint:
         return self.text if self.line is None else f"{self.text} ({self.line})"
 
     def is_about(self, expression: sympy.Basic) -> bool:
-        """Whether an expression contains one of the constrained dims."""
+        """Whether an expression contains a constrained dim."""
         return any(symbol.name in self.dims for symbol in expression.free_symbols)
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where the size of a dim is seen.
+    """One occurrence of a symbolic size in the inputs.
 
     Attributes:
-        input: Position among the inputs that are not built into the program.
+        input: Index among the inputs that are not constants of the program.
         axis: Axis of that input; None for the value of an int.
-        label: What to call it: ``x axis 0``.
-        expression: The size there, in symbols with the names of the dims.
-        is_exact: Whether the program relies on it; not where the user has a name of his own for the size.
+        label: Name of the place in messages: ``x axis 0``.
+        expression: The size, in symbols with the names of the dims.
+        is_exact: Whether the program requires this size; False if only the user's name for it is recorded.
     """
 
     input: int
@@ -98,31 +99,32 @@ class Place:
 
 @dataclass(frozen=True)
 class Limits:
-    """For which sizes a program may be used.
+    """The sizes for which a program is valid.
 
     Attributes:
         constraints: The conditions.
-        places: Where sizes are seen, in the order of the inputs.
-        asked: The limits the user gave with the dims.
-        twins: A dim to the first one that the user gave the same name, where nothing proves them equal.
-        nonempty: The sizes that must not be 0. torch asks for models from size 1 on, so this narrows nothing.
-        demanded: The dims that the user asked to be dynamic, not only allowed to be by ``Dim.AUTO``.
+        places: Occurrences of symbolic sizes, in the order of the inputs.
+        user_bounds: Dim name to the bounds of the user's ``Dim``.
+        twins: Dim name to the first dim with the same user's name, for dims that are not known to be equal.
+        nonempty: Conditions that exclude sizes of 0 only. Since torch assumes sizes of at least 1, these do not narrow
+            the requested sizes.
+        requested: Names of the dims that the user requested to be dynamic, as opposed to ``Dim.AUTO``.
     """
 
     constraints: tuple[Constraint, ...] = ()
     places: tuple[Place, ...] = ()
-    asked: Mapping[str, Bounds] = field(default_factory=lambda: MappingProxyType({}))
+    user_bounds: Mapping[str, Bounds] = field(default_factory=lambda: MappingProxyType({}))
     twins: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     nonempty: tuple[Constraint, ...] = ()
-    demanded: frozenset[str] = frozenset()
+    requested: frozenset[str] = frozenset()
 
-    def requiring(self, requirements: Iterable[Requirement]) -> Limits:
-        """The same for a model that needs some sizes not to be 0.
+    def with_requirements(self, requirements: Iterable[Requirement]) -> Limits:
+        """Add the requirements of ONNX operators that some sizes are not 0.
 
-        A requirement that excludes a size of 1 as well narrows the model, as any other constraint.
+        A requirement that also excludes a size of 1 narrows the requested sizes, as any other constraint.
 
         Args:
-            requirements: What the model needs; those about sizes that no input tells are left out.
+            requirements: The requirements; those on sizes that cannot be computed from the inputs are left out.
         """
         known = {symbol.name for place in self.places for symbol in place.expression.free_symbols}
         lowest: dict[sympy.Symbol, int] = {}
@@ -142,40 +144,46 @@ class Limits:
             if limit is None or limit[1].low is None or lowest[limit[0]] == limit[1].low:
                 dims = sorted(symbol.name for symbol in relation.free_symbols)
                 found = Constraint(text_of(relation), relation, tuple(dims), reason=reason)
-                if self._is_narrowed_by(found):
-                    constraints.append(replace(found, narrows=not self.demanded.isdisjoint(dims)))
+                if self._is_narrowing(found):
+                    constraints.append(replace(found, narrows=not self.requested.isdisjoint(dims)))
                 else:
                     nonempty.append(found)
         return replace(self, constraints=tuple(constraints), nonempty=tuple(nonempty))
 
-    def _is_narrowed_by(self, constraint: Constraint) -> bool:
-        """Whether a constraint excludes some sizes other than 0 that the constraints leave."""
+    def _is_narrowing(self, constraint: Constraint) -> bool:
+        """Whether a constraint excludes sizes other than 0 that satisfy the other constraints."""
         limit = bounds_of(constraint.expression)
         if limit is not None and limit[1].low is not None:
-            return limit[1].low > self._least(limit[0].name)
-        tried = itertools.product(_SMALL_SIZES, repeat=min(len(constraint.dims), _MOST_DIMS))
+            return limit[1].low > self._smallest_size(limit[0].name)
+        tried = itertools.product(_SMALL_SIZES, repeat=min(len(constraint.dims), _MAX_DIMS))
         small = (dict(zip(constraint.dims, sizes, strict=False)) for sizes in tried)
         return any(self.violated(sizes) is None and _violated([constraint], sizes) is not None for sizes in small)
 
-    def _least(self, name: str) -> int:
-        """The smallest size of a dim that the constraints leave, as far as they limit it alone; at least 1."""
+    def _smallest_size(self, name: str) -> int:
+        """The smallest size of a dim, at least 1, that satisfies the constraints on this dim alone."""
         least = 1
         for constraint in self.constraints:
             if constraint.dims == (name,):
-                limit = bounds_of(constraint.expression)
-                number = divisor_of(constraint.expression) if limit is None else limit[1].low
-                least = max(least, number or 1)
+                limit, divided = bounds_of(constraint.expression), divisibility_of(constraint.expression)
+                if limit is not None:
+                    least = max(least, limit[1].low or 1)
+                elif divided is not None and divided[0].is_Symbol:
+                    least = max(least, divided[1])
         return least
 
-    def ones(self) -> frozenset[sympy.Expr]:
-        """The sizes that the constraints keep at 1, such as ``n // 2`` where two shapes are broadcast."""
+    def sizes_of_one(self) -> frozenset[sympy.Expr]:
+        """Expressions that the constraints keep at 1, such as ``n // 2`` where two shapes are broadcast."""
         equalities = [item.expression for item in self.constraints if isinstance(item.expression, sympy.Eq)]
         return frozenset(one.lhs for one in equalities if one.rhs == 1 and not one.lhs.is_Symbol)
 
     def renamed(self, names: Mapping[str, str]) -> Limits:
-        """The same for dims of other names."""
+        """Rename dims.
 
-        def to(symbols: set[sympy.Symbol]) -> dict[sympy.Symbol, sympy.Symbol]:
+        Args:
+            names: Old to new dim name.
+        """
+
+        def new_symbols(symbols: set[sympy.Symbol]) -> dict[sympy.Symbol, sympy.Symbol]:
             return {
                 symbol: sympy.Symbol(names[symbol.name], integer=True, positive=symbol.is_positive)
                 for symbol in symbols
@@ -186,37 +194,37 @@ class Limits:
             dims = tuple(names.get(dim, dim) for dim in constraint.dims)
             if constraint.is_equality:
                 return replace(constraint, dims=dims)
-            expression = constraint.expression.xreplace(to(constraint.expression.free_symbols))
+            expression = constraint.expression.xreplace(new_symbols(constraint.expression.free_symbols))
             return replace(constraint, text=text_of(expression), expression=expression, dims=dims)
 
         places = [
-            replace(place, expression=place.expression.xreplace(to(place.expression.free_symbols)))
+            replace(place, expression=place.expression.xreplace(new_symbols(place.expression.free_symbols)))
             for place in self.places
         ]
-        asked = {names.get(name, name): bounds for name, bounds in self.asked.items()}
+        user_bounds = {names.get(name, name): bounds for name, bounds in self.user_bounds.items()}
         twins = {names.get(name, name): names.get(first, first) for name, first in self.twins.items()}
         constraints, nonempty = (tuple(map(renamed, group)) for group in (self.constraints, self.nonempty))
-        demanded = frozenset(names.get(name, name) for name in self.demanded)
-        return Limits(constraints, tuple(places), asked, twins, nonempty, demanded)
+        requested = frozenset(names.get(name, name) for name in self.requested)
+        return Limits(constraints, tuple(places), user_bounds, twins, nonempty, requested)
 
     def sizes(self, inputs: Sequence[Any]) -> dict[str, int]:
-        """The size of every dim, by name, as far as it can be told from the inputs."""
+        """Dim name to size, for the dims that can be computed from the inputs."""
         found: dict[str, int] = {}
-        # A dim that is only seen as 2*d is told from that, but only if it is seen nowhere else.
+        # A size 2*d determines d, but a place with the size d itself takes precedence.
         for place, size in sorted(self._seen(inputs), key=lambda pair: not pair[0].expression.is_Symbol):
             symbols = place.expression.free_symbols
             if len(symbols) == 1:
                 (symbol,) = symbols
-                solution = _solve(place.expression, symbol, size)
+                solution = _solve_for(place.expression, symbol, size)
                 if solution is not None:
                     found.setdefault(symbol.name, solution)
         return found
 
     def check(self, inputs: Sequence[Any]) -> None:
-        """Checks that the program may be used for inputs of these sizes.
+        """Check that the program is valid for the sizes of inputs.
 
         Raises:
-            ArgumentError: If not; it names the constraint, the sizes and the line of code.
+            ArgumentError: If not; the error names the constraint, the sizes and the line of code.
         """
         if not self.places:
             return
@@ -232,13 +240,13 @@ class Limits:
             is_empty = any(sizes[name] == 0 for name in constraint.dims)
             raise ArgumentError(
                 ", ".join(dict.fromkeys(place.argument for place in places)),
-                f"the model needs {constraint.text}, got {given}: {constraint.reason}",
+                f"the model requires {constraint.text}, got {given}: {constraint.reason}",
                 hint="skip the call for empty inputs" if is_empty else "an intermediate tensor is empty at this size",
             )
         raise ArgumentError(
             ", ".join(dict.fromkeys(place.argument for place in places)),
             f"the model was exported for {constraint.text}, got {given}{at}",
-            hint="the range was given in dynamic_shapes; widen it there" if constraint.is_range else _OTHERWISE,
+            hint="widen the range of the Dim in dynamic_shapes" if constraint.is_range else _OTHER_BRANCH_HINT,
         )
 
     def _seen(self, inputs: Sequence[Any]) -> list[tuple[Place, int]]:
@@ -256,24 +264,24 @@ class Limits:
                 continue
             if not expected.is_Integer:
                 if len(symbols) == 1 and sympy.diff(place.expression, *symbols).is_Integer:
-                    text = f"the size of {place.label} is {text_of(place.expression)}, which can not be {size}"
-                    raise ArgumentError(place.argument, text, hint="the model was exported with a dim like that")
+                    text = f"the size of {place.label} is {text_of(place.expression)}, which cannot be {size}"
+                    raise ArgumentError(place.argument, text, hint="the model was exported with a derived Dim")
                 continue
             related = [(other, length) for other, length in seen if other.expression.free_symbols & symbols]
             others = [f"{other.label} has {length}" for other, length in related]
             raise ArgumentError(
                 place.argument,
                 f"the size of {place.label} is {text_of(place.expression)}, here {expected}: {', '.join(others)}",
-                hint="the model was exported with sizes that belong together",
+                hint="the model was exported with sizes that depend on each other",
             )
 
     def violated(self, sizes: Mapping[str, int]) -> Constraint | None:
-        """The first constraint that sizes do not satisfy; one that is about other dims, too, is left out."""
+        """The first constraint that the sizes violate, among those whose dims all have a size in ``sizes``."""
         # Sizes by dim satisfy equalities of places; check() compares the places.
         return _violated([constraint for constraint in self.constraints if not constraint.is_equality], sizes)
 
     def metadata(self) -> dict[str, str]:
-        """The metadata of the model: all conditions as JSON, without anything that differs between machines."""
+        """The model's metadata: the constraints as JSON, without machine-dependent paths."""
         items = []
         for item in (*self.constraints, *self.nonempty):
             reason = {} if item.reason is None else {"reason": item.reason}
@@ -282,14 +290,14 @@ class Limits:
 
 
 def report_narrowed(constraints: Iterable[Constraint], *, strict: bool) -> None:
-    """Warns of the constraints that leave fewer sizes than the user asked for.
+    """Warn about the constraints that exclude sizes that the user requested.
 
     Args:
-        constraints: Those of the program; others than narrowing ones are left out.
-        strict: Whether to raise instead.
+        constraints: The constraints of the program.
+        strict: Raise an error instead of a warning.
 
     Raises:
-        CaptureError: With ``strict``, if there are any.
+        CaptureError: With ``strict``, if a constraint excludes requested sizes.
     """
     lines = []
     for constraint in constraints:
@@ -301,7 +309,7 @@ def report_narrowed(constraints: Iterable[Constraint], *, strict: bool) -> None:
                 lines.append(f"    {constraint.reason}")
     if not lines:
         return
-    text = "the model can not be exported for all sizes that were asked for, only for:\n" + "\n".join(lines)
+    text = "the model cannot be exported for all requested sizes, only for:\n" + "\n".join(lines)
     if strict:
         raise CaptureError(text, hint="pass strict_shapes=False to export for these sizes only")
     warn_user(text)
@@ -315,8 +323,8 @@ def _violated(constraints: Iterable[Constraint], sizes: Mapping[str, int]) -> Co
 
 
 def _lower_limits(requirement: Requirement) -> Iterator[sympy.Basic]:
-    """The relations that a requirement consists of; a product is not 0 if no factor is."""
-    # torch's symbols are positive: with them, a lower limit of 1 would be true.
+    """Relations that are equivalent to a requirement; ``a*b >= 1`` becomes ``a >= 1`` and ``b >= 1``."""
+    # torch's symbols are positive, so that sympy would evaluate a lower limit of 1 to True.
     plain = {symbol: sympy.Symbol(symbol.name, integer=True) for symbol in requirement.size.free_symbols}
     size = requirement.size.xreplace(plain)
     for part in _bounded_parts(size, requirement.least):
@@ -325,7 +333,7 @@ def _lower_limits(requirement: Requirement) -> Iterator[sympy.Basic]:
 
 
 def _bounded_parts(size: sympy.Expr, least: int) -> Iterator[sympy.Expr]:
-    """The parts that have to be at least ``least`` for the whole to be: factors, operands of Min, the rest of a Max."""
+    """Split a size into parts that all must be at least ``least``: factors, operands of Min, the operand of a Max."""
     if isinstance(size, Max) and least > 0:
         larger = [part for part in size.args if not (part.is_number and part < least)]
         parts = larger if len(larger) == 1 else []
@@ -342,7 +350,7 @@ def _holds(expression: sympy.Basic, sizes: Mapping[str, int]) -> bool:
     try:
         return bool(expression.xreplace(values) == sympy.true)
     except ZeroDivisionError:
-        # A remainder of a division by zero: the model fails there.
+        # The model divides by zero as well.
         return False
 
 
@@ -355,7 +363,7 @@ def _size(inputs: Sequence[Any], place: Place) -> int | None:
     return int(value.shape[place.axis]) if isinstance(value, torch.Tensor) and value.dim() > place.axis else None
 
 
-def _solve(expression: sympy.Expr, symbol: sympy.Symbol, size: int) -> int | None:
+def _solve_for(expression: sympy.Expr, symbol: sympy.Symbol, size: int) -> int | None:
     if expression == symbol:
         return size
     slope = sympy.diff(expression, symbol)

@@ -1,12 +1,14 @@
-"""Relations between sizes: brought into one form, compared with what is known of the sizes, and written as Python."""
+"""Solver for relations between sizes: normal forms, implication by known bounds, and printing as Python code.
+
+Relations of one size are decided by checking one period: sums, quotients and remainders by constants are
+quasi-periodic.
+"""
 
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 
 import sympy
 from sympy.printing.precedence import PRECEDENCE, precedence
@@ -26,21 +28,23 @@ from fxonnx_translations._torch_compat import (
     try_solve,
 )
 
+from .quasi_periodic import LONGEST_PERIOD, QuasiPeriodic, quasi_periodic
+
 __all__ = [
     "Bounds",
     "always_holds",
     "bounds_of",
-    "divisor_of",
-    "follows",
-    "least",
-    "multiple",
+    "divisibility_of",
+    "is_implied",
+    "lower_limit",
+    "merged_divisibility",
     "normal_forms",
     "text_of",
 ]
 
 
 def normal_forms(expression: sympy.Basic) -> Iterator[sympy.Basic]:
-    """The relations that an expression is the conjunction of, those that bound one size as ``size >= number``."""
+    """Split a conjunction into relations in normal form; a bound on one size has the form ``size >= number``."""
     if isinstance(expression, sympy.And):
         for part in expression.args:
             yield from normal_forms(part)
@@ -48,7 +52,7 @@ def normal_forms(expression: sympy.Basic) -> Iterator[sympy.Basic]:
         for part in expression.args[0].args:
             yield from normal_forms(sympy.Not(part))
     elif expression not in (sympy.true, True):
-        form = _normal(_without_rounding(expression))
+        form = _normal_form(_without_rounding(expression))
         if form != sympy.true:
             yield form
 
@@ -57,7 +61,7 @@ _ROUNDINGS = tuple(getattr(sympy_functions, name) for name in ("TruncToInt", "Fl
 
 
 def _without_rounding(expression: sympy.Basic) -> sympy.Basic:
-    """Rounding of whole numbers removed: ``int(2.0 * float(n))``, the size of a scaled image, is ``2*n``."""
+    """Remove the rounding of whole numbers: ``int(2.0 * float(n))``, the size of a scaled image, is ``2*n``."""
 
     def exact(rounding: sympy.Expr) -> sympy.Expr:
         value = rounding.args[0].replace(sympy_functions.ToFloat, lambda size: size)
@@ -69,12 +73,12 @@ def _without_rounding(expression: sympy.Basic) -> sympy.Basic:
     return found if isinstance(found, sympy.Basic) else expression
 
 
-def _normal(expression: sympy.Basic) -> sympy.Basic:
+def _normal_form(expression: sympy.Basic) -> sympy.Basic:
     if isinstance(expression, sympy.Eq):
-        expression = _shortened(expression)
+        expression = _cancel_common_terms(expression)
         if not isinstance(expression, sympy.Eq):
             return expression
-        found = [form for form in (_limit(expression), _divisibility(expression)) if form is not None]
+        found = [form for form in (_clamp_limit(expression), _divisibility(expression)) if form is not None]
         if found:
             return found[0]
     if isinstance(expression, sympy.Le | sympy.Ge):
@@ -86,7 +90,7 @@ def _normal(expression: sympy.Basic) -> sympy.Basic:
     if isinstance(expression, sympy.Ne) and expression.rhs == 0:
         quotient = expression.lhs.as_coeff_Mul()[1]
         if isinstance(quotient, FloorDiv) and quotient.args[0].is_nonnegative:
-            return _normal(sympy.Ge(quotient, 1))
+            return _normal_form(sympy.Ge(quotient, 1))
     if not isinstance(expression, sympy.Rel) or isinstance(expression, sympy.Ne):
         return expression
     if len(expression.free_symbols) != 1:
@@ -94,7 +98,7 @@ def _normal(expression: sympy.Basic) -> sympy.Basic:
     (symbol,) = expression.free_symbols
     solved = try_solve(expression, symbol)
     if solved is None or solved[0].lhs != symbol or not solved[1].is_number or not symbol.is_integer:
-        limit = least(expression, symbol) if symbol.is_positive else None
+        limit = lower_limit(expression, symbol) if symbol.is_positive else None
         return expression if limit is None else limit
     relation, number = solved
     if isinstance(relation, sympy.Eq):
@@ -108,30 +112,30 @@ def _normal(expression: sympy.Basic) -> sympy.Basic:
     return sympy.Le(symbol, sympy.ceiling(number) - 1)
 
 
-def _shortened(equation: sympy.Eq) -> sympy.Basic:
-    """An equation without the terms and the factors that both sides have; sizes are not 0."""
+def _cancel_common_terms(equation: sympy.Eq) -> sympy.Basic:
+    """Cancel the terms and factors that both sides of an equation have in common; sizes are not 0."""
     common = sympy.Add(*set(sympy.Add.make_args(equation.lhs)).intersection(sympy.Add.make_args(equation.rhs)))
     equation = sympy.Eq(equation.lhs - common, equation.rhs - common)
     if not isinstance(equation, sympy.Eq):
         return equation
     if equation.rhs.is_number or equation.lhs.is_number or not all(s.is_positive for s in equation.free_symbols):
         return equation
-    return sympy.Eq(*_reduced(equation.lhs, equation.rhs))
+    return sympy.Eq(*_cancel_common_factors(equation.lhs, equation.rhs))
 
 
-def _reduced(one: sympy.Expr, other: sympy.Expr) -> tuple[sympy.Expr, sympy.Expr]:
-    """Both without their common factors."""
+def _cancel_common_factors(one: sympy.Expr, other: sympy.Expr) -> tuple[sympy.Expr, sympy.Expr]:
+    """Cancel the common factors of two expressions."""
     (number, rest), (divisor, others) = one.as_coeff_Mul(), other.as_coeff_Mul()
     if not (number.is_Integer and divisor.is_Integer):
         return one, other
-    # Numbers apart: sympy would multiply a fraction of them into a sum.
+    # Numbers are cancelled separately: sympy would distribute a fraction of them over a sum.
     rest, others = sympy.fraction(rest / others)
     common = math.gcd(int(number), int(divisor))
     return rest * (number / common), others * (divisor / common)
 
 
-def _limit(equation: sympy.Eq) -> sympy.Basic | None:
-    """``s == min(s, 512)`` or ``512 - max(512 - s, 0) == s`` is how torch says that a table was cut to s rows."""
+def _clamp_limit(equation: sympy.Eq) -> sympy.Basic | None:
+    """``s <= 512`` from ``s == min(s, 512)`` or ``512 - max(512 - s, 0) == s``, torch's guards for a sliced table."""
     difference = equation.lhs - equation.rhs
     clamped = difference.atoms(Min, Max)
     if len(clamped) != 1:
@@ -143,12 +147,14 @@ def _limit(equation: sympy.Eq) -> sympy.Basic | None:
     value = sympy.expand(clamp - difference / factor)
     for one, other in (clamp.args, clamp.args[::-1]):
         if sympy.expand(value - one) == 0:
-            return _normal(_at_least(one, other) if isinstance(clamp, Max) else _at_least(other, one))
+            return _normal_form(
+                _greater_or_equal(one, other) if isinstance(clamp, Max) else _greater_or_equal(other, one)
+            )
     return None
 
 
-def _at_least(one: sympy.Expr, other: sympy.Expr) -> sympy.Basic:
-    """``one >= other``; as ``a + b <= 64`` where all sizes are subtracted from a number."""
+def _greater_or_equal(one: sympy.Expr, other: sympy.Expr) -> sympy.Basic:
+    """``one >= other``; in the form ``a + b <= 64`` if all sizes are subtracted from a number."""
     number, sizes = sympy.expand(one - other).as_coeff_Add()
     if all(coefficient.is_negative for coefficient in sizes.as_coefficients_dict().values()):
         return sympy.Le(-sizes, number)
@@ -156,32 +162,32 @@ def _at_least(one: sympy.Expr, other: sympy.Expr) -> sympy.Basic:
 
 
 def _divisibility(equation: sympy.Eq) -> sympy.Basic | None:
-    """``e % k == 0``, also from torch's other way to write it, ``e == k * (e // k)``."""
+    """``e % k == 0``, also from its equivalent ``e == k * (e // k)``."""
     for one, other in (equation.args, equation.args[::-1]):
         if other == 0 and isinstance(one, Mod | PythonMod):
-            return _whole_multiple(*one.args)
+            return _divisible_by(*one.args)
         for quotient in sorted(other.atoms(FloorDiv), key=str):
             value, divisor = quotient.args
-            # sympy may have taken a common factor out of the quotient.
+            # sympy may have cancelled a common factor in the quotient.
             if sympy.expand(other * value - one * quotient * divisor) == 0 and sympy.expand(one / value).is_Integer:
-                return _whole_multiple(value, divisor)
+                return _divisible_by(value, divisor)
     return None
 
 
-def _whole_multiple(value: sympy.Expr, divisor: sympy.Expr) -> sympy.Basic:
+def _divisible_by(value: sympy.Expr, divisor: sympy.Expr) -> sympy.Basic:
     if divisor.is_Integer or all(symbol.is_positive for symbol in value.free_symbols | divisor.free_symbols):
-        value, divisor = _reduced(value, divisor)
+        value, divisor = _cancel_common_factors(value, divisor)
     quotient = sympy.cancel(value / divisor)
     if not divisor.is_number and sympy.fraction(quotient)[1] == 1 and quotient.is_polynomial(*quotient.free_symbols):
         return sympy.true
     if divisor.is_Integer:
-        # What is left of the factor has nothing in common with the divisor.
+        # The remaining numeric factor is coprime to the divisor.
         value = value.as_coeff_Mul()[1]
     return sympy.Eq(Mod(value, divisor), 0)
 
 
 def bounds_of(relation: sympy.Basic) -> tuple[sympy.Symbol, Bounds] | None:
-    """The size and the limits, for a relation that limits one size."""
+    """The symbol and its bounds, for a relation that bounds one symbol; None for other relations."""
     if not isinstance(relation, sympy.Ge | sympy.Le | sympy.Eq):
         return None
     for symbol, number in (relation.args, relation.args[::-1]):
@@ -194,21 +200,21 @@ def bounds_of(relation: sympy.Basic) -> tuple[sympy.Symbol, Bounds] | None:
     return None
 
 
-def divisor_of(relation: sympy.Basic) -> int | None:
-    """The number that one size is a multiple of, for a relation like ``n % 4 == 0``."""
+def divisibility_of(relation: sympy.Basic) -> tuple[sympy.Expr, int] | None:
+    """The value and the divisor of a relation ``value % divisor == 0``; None for other relations."""
     if isinstance(relation, sympy.Eq):
         for remainder, zero in (relation.args, relation.args[::-1]):
-            if zero == 0 and isinstance(remainder, Mod | PythonMod) and remainder.args[0].is_Symbol:
-                return int(remainder.args[1]) if remainder.args[1].is_Integer else None
+            if zero == 0 and isinstance(remainder, Mod | PythonMod) and remainder.args[1].is_Integer:
+                return remainder.args[0], int(remainder.args[1])
     return None
 
 
-def follows(relation: sympy.Basic, bounds: Mapping[sympy.Symbol, Bounds]) -> bool:
-    """Whether a relation is true for all sizes within the bounds, as far as can be told."""
+def is_implied(relation: sympy.Basic, bounds: Mapping[sympy.Symbol, Bounds]) -> bool:
+    """Whether a relation is proved to hold for all sizes within the bounds; False if it is undecided."""
     if isinstance(relation, sympy.Or):
-        return any(all(follows(form, bounds) for form in normal_forms(part)) for part in relation.args)
+        return any(all(is_implied(form, bounds) for form in normal_forms(part)) for part in relation.args)
     if isinstance(relation, sympy.And):
-        return all(follows(part, bounds) for part in relation.args)
+        return all(is_implied(part, bounds) for part in relation.args)
     if _with_exact_quotients(relation, bounds) in (sympy.true, True):
         return True
     ranges = {symbol: bounds.get(symbol, Bounds()).range() for symbol in relation.free_symbols}
@@ -216,22 +222,22 @@ def follows(relation: sympy.Basic, bounds: Mapping[sympy.Symbol, Bounds]) -> boo
         if bound_sympy(relation, ranges) == ValueRanges.wrap(sympy.true):
             return True
     except (ValueRangeError, NotImplementedError, TypeError, AttributeError, KeyError):
-        # torch has no rule for it, or the bounds contradict it.
+        # torch's interval arithmetic has no rule for an operation, or the bounds contradict the relation.
         return False
     if len(ranges) != 1:
         return False
     (symbol,) = ranges
-    return always_holds(relation, symbol, bounds.get(symbol, Bounds()))
+    return always_holds(relation, bounds.get(symbol, Bounds()))
 
 
 def _with_exact_quotients(relation: sympy.Basic, bounds: Mapping[sympy.Symbol, Bounds]) -> sympy.Basic:
-    """``(7 * (n // 7)) // 7`` is a seventh of it."""
+    """Replace floor divisions without remainder by exact ones: ``(7 * (n // 7)) // 7`` by ``n // 7``."""
     exact = {}
     for quotient in relation.atoms(FloorDiv):
         value, divisor = quotient.args
         if len(value.free_symbols) == 1 and divisor.is_Integer and not value.is_Symbol:
             (symbol,) = value.free_symbols
-            if always_holds(sympy.Eq(Mod(value, divisor), 0, evaluate=False), symbol, bounds.get(symbol, Bounds())):
+            if always_holds(sympy.Eq(Mod(value, divisor), 0, evaluate=False), bounds.get(symbol, Bounds())):
                 exact[quotient] = value / divisor
     relation = relation.xreplace(exact)
     is_same = isinstance(relation, sympy.Eq) and bool(exact) and sympy.expand(relation.lhs - relation.rhs) == 0
@@ -239,14 +245,14 @@ def _with_exact_quotients(relation: sympy.Basic, bounds: Mapping[sympy.Symbol, B
 
 
 class _Printer(StrPrinter):  # type: ignore[misc]
-    """Python's notation; the names of sizes may hold any characters."""
+    """Printer in Python's notation; names of sizes may contain any characters (``x.shape[0]``)."""
 
     printmethod = "_fxonnx"  # torch's functions would print themselves otherwise
 
     def _print_Relational(self, relation: sympy.Rel) -> str:
         lhs, rhs = relation.lhs, relation.rhs
         if isinstance(relation, sympy.Eq | sympy.Ne):
-            # sympy has an order of its own for these.
+            # sympy's own order of the sides depends on the names.
             lhs, rhs = sorted((lhs, rhs), key=lambda side: (side.is_number, not side.is_Symbol, str(side)))
         return f"{self._print(lhs)} {relation.rel_op} {self._print(rhs)}"
 
@@ -270,7 +276,7 @@ class _Printer(StrPrinter):  # type: ignore[misc]
     def _print_Max(self, expression: sympy.Expr) -> str:
         return f"max({', '.join(sorted(self._print(argument) for argument in expression.args))})"
 
-    def _joined(self, expression: sympy.Basic, word: str) -> str:
+    def _join_operands(self, expression: sympy.Basic, word: str) -> str:
         parts = [
             f"({self._print(part)})" if precedence(part) < PRECEDENCE["Relational"] else self._print(part)
             for part in expression.args
@@ -278,108 +284,93 @@ class _Printer(StrPrinter):  # type: ignore[misc]
         return f" {word} ".join(sorted(parts))
 
     def _print_And(self, expression: sympy.Basic) -> str:
-        return self._joined(expression, "and")
+        return self._join_operands(expression, "and")
 
     def _print_Or(self, expression: sympy.Basic) -> str:
-        return self._joined(expression, "or")
+        return self._join_operands(expression, "or")
 
     def _print_Not(self, expression: sympy.Basic) -> str:
         return f"not ({self._print(expression.args[0])})"
 
 
 def text_of(relation: sympy.Basic) -> str:
-    """A relation as Python writes it: ``seq >= 9``, ``batch % 16 == 0``."""
+    """Print a relation as Python code: ``seq >= 9``, ``batch % 16 == 0``."""
     if isinstance(relation, sympy.Gt | sympy.Lt | sympy.Ge | sympy.Le) and relation.lhs.is_number:
         relation = relation.reversed
     return str(_Printer().doprint(relation))
 
 
-_PYTHON = MappingProxyType({FloorDiv: operator.floordiv, Mod: operator.mod, PythonMod: operator.mod})
-
-# Longer periods than this are left undecided: the relation is kept.
-LONGEST_PERIOD = 4096
-
-
 @dataclass(frozen=True)
 class Bounds:
-    """The smallest and the largest size a dim may have; None is no limit."""
+    """The smallest and the largest valid size of a dim; None is unbounded."""
 
     low: int | None = None
     high: int | None = None
 
     def range(self) -> ValueRanges[sympy.Expr]:
-        """It as torch's value range."""
+        """Convert to torch's value range."""
         low = -int_oo if self.low is None else sympy.Integer(self.low)
         return ValueRanges(low, int_oo if self.high is None else sympy.Integer(self.high))
 
     def within(self, other: Bounds) -> Bounds:
-        """What satisfies both."""
+        """Intersection of two bounds."""
         lows = [bound.low for bound in (self, other) if bound.low is not None]
         highs = [bound.high for bound in (self, other) if bound.high is not None]
         return Bounds(max(lows, default=None), min(highs, default=None))
 
 
-def always_holds(relation: sympy.Basic, symbol: sympy.Symbol, bounds: Bounds) -> bool:
-    """Decides a relation of sums, quotients and remainders of one size, which repeats itself but for a slope."""
+def always_holds(relation: sympy.Basic, bounds: Bounds) -> bool:
+    """Whether a relation of one size is proved to hold within the bounds, by checking one period."""
     low, high = bounds.low, bounds.high
     if low is None or not isinstance(relation, sympy.Rel):
         return False
-    period = math.lcm(_period(relation.lhs), _period(relation.rhs))
-    if not 0 < period <= LONGEST_PERIOD:
+    difference = _difference(relation)
+    if difference is None:
         return False
+    period = len(difference.values)
     last = low + period if high is None else min(low + period, high)
-    values = _values(relation.lhs - relation.rhs, symbol, low, last)
+    values = [difference(size) for size in range(low, last + 1)]
     holds = all(bool(relation.func(value, 0)) for value in values)
     if not holds or (high is not None and high <= low + period):
         return holds
-    slope = values[-1] - values[0]
-    if slope == 0:
+    if difference.slope == 0:
         return True
     if isinstance(relation, sympy.Ne):
-        return min(values) > 0 if slope > 0 else max(values) < 0
-    return isinstance(relation, sympy.Ge | sympy.Gt) if slope > 0 else isinstance(relation, sympy.Le | sympy.Lt)
+        return min(values) > 0 if difference.slope > 0 else max(values) < 0
+    return isinstance(relation, sympy.Ge | sympy.Gt if difference.slope > 0 else sympy.Le | sympy.Lt)
 
 
-def _values(expression: sympy.Expr, symbol: sympy.Symbol, low: int, high: int) -> list[int]:
-    """What an expression is at the sizes from ``low`` to ``high``."""
-    for kind, function in _PYTHON.items():
-        expression = expression.replace(kind, sympy.Function(f"{function.__name__}_of_two"))
-    functions = {f"{function.__name__}_of_two": function for function in _PYTHON.values()}
-    at = sympy.lambdify([symbol], expression, modules=[functions, "math"])
-    return [int(at(size)) for size in range(low, high + 1)]
-
-
-def least(relation: sympy.Basic, symbol: sympy.Symbol) -> sympy.Basic | None:
-    """``symbol >= number``, for a relation that is true from there on, and for no smaller size."""
-    sign = 1 if isinstance(relation, sympy.Ge | sympy.Gt) else -1
-    period = math.lcm(_period(relation.lhs), _period(relation.rhs))
-    if not 0 < period <= LONGEST_PERIOD:
+def lower_limit(relation: sympy.Basic, symbol: sympy.Symbol) -> sympy.Basic | None:
+    """``symbol >= number``, if this is equivalent to an inequality of one size; otherwise None."""
+    difference = _difference(relation)
+    if difference is None:
         return None
-    difference = sign * (relation.lhs - relation.rhs)
-    values = _values(difference, symbol, 1, 1 + period)
-    slope = values[-1] - values[0]
-    if slope <= 0:
+    if isinstance(relation, sympy.Le | sympy.Lt):
+        difference = difference * -1
+    if difference.slope <= 0:
         return None
-    wanted = 0 if isinstance(relation, sympy.Ge | sympy.Le) else 1
-    # So many periods later even the smallest value is large enough.
-    periods = max(0, -((min(values) - wanted) // slope))
+    period = len(difference.values)
+    smallest = min(difference(size) for size in range(1, 2 + period))
+    least_value = 0 if isinstance(relation, sympy.Ge | sympy.Le) else 1
+    # After this many periods even the smallest value is large enough.
+    periods = max(0, -((smallest - least_value) // difference.slope))
     if period * (periods + 1) > LONGEST_PERIOD:
         return None
-    holds = [value >= wanted for value in _values(difference, symbol, 1, period * (periods + 1))]
+    holds = [difference(size) >= least_value for size in range(1, period * (periods + 1) + 1)]
     first = holds.index(True)
     return sympy.Ge(symbol, first + 1) if all(holds[first:]) else None
 
 
-def multiple(relations: Sequence[sympy.Basic], symbol: sympy.Symbol) -> sympy.Basic | None:
-    """``symbol % number == 0``, for equations of one size that say no more and no less than that together."""
-    sides = [_repetition(relation.lhs - relation.rhs) for relation in relations]
-    if any(side is None or side[1] for side in sides):
+def merged_divisibility(relations: Sequence[sympy.Basic], symbol: sympy.Symbol) -> sympy.Basic | None:
+    """``symbol % number == 0``, if this is equivalent to the conjunction of equations of one size; otherwise None."""
+    differences = [quasi_periodic(relation.lhs - relation.rhs) for relation in relations]
+    periodic = [difference for difference in differences if difference is not None and difference.slope == 0]
+    if len(periodic) < len(differences):
         return None
-    period = math.lcm(*(side[0] for side in sides if side is not None))
+    period = math.lcm(*(len(difference.values) for difference in periodic))
     if period > LONGEST_PERIOD:
         return None
-    values = [_values(relation.lhs - relation.rhs, symbol, 1, 2 * period) for relation in relations]
-    holds = [not any(differences) for differences in zip(*values, strict=True)]
+    holds = [not any(difference(size) for difference in periodic) for size in range(1, 2 * period + 1)]
     if not any(holds):
         return None
     number = holds.index(True) + 1
@@ -388,34 +379,6 @@ def multiple(relations: Sequence[sympy.Basic], symbol: sympy.Symbol) -> sympy.Ba
     return sympy.Eq(Mod(symbol, number), 0)
 
 
-def _period(expression: sympy.Expr) -> int:
-    """After how many steps of the size its differences repeat; 0 if it is of no such kind."""
-    found = _repetition(expression)
-    return 0 if found is None else found[0]
-
-
-def _repetition(expression: sympy.Expr) -> tuple[int, int] | None:
-    """After how many steps of the size an expression repeats itself, and how much larger it is then."""
-    if expression.is_Integer:
-        return 1, 0
-    if expression.is_Symbol:
-        return 1, 1
-    if isinstance(expression, sympy.Add):
-        parts = [_repetition(part) for part in expression.args]
-        known = [part for part in parts if part is not None]
-        period = math.lcm(*(steps for steps, _ in known))
-        return (period, sum(slope * period // steps for steps, slope in known)) if len(known) == len(parts) else None
-    if isinstance(expression, sympy.Mul):
-        factor, rest = expression.as_coeff_Mul()
-        found = _repetition(rest) if factor.is_Integer and not isinstance(rest, sympy.Mul) else None
-        return None if found is None else (found[0], found[1] * int(factor))
-    if isinstance(expression, FloorDiv | Mod | PythonMod):
-        value, divisor = expression.args
-        found = _repetition(value) if divisor.is_Integer and divisor > 0 else None
-        if found is None:
-            return None
-        # So often until the growth is a multiple of the divisor.
-        times = int(divisor) // math.gcd(found[1], int(divisor))
-        growth = found[1] * times // int(divisor) if isinstance(expression, FloorDiv) else 0
-        return found[0] * times, growth
-    return None
+def _difference(relation: sympy.Rel) -> QuasiPeriodic | None:
+    """The left side minus the right side, as a function of the only size."""
+    return quasi_periodic(sympy.Add(relation.lhs, -relation.rhs, evaluate=False))

@@ -1,4 +1,4 @@
-"""Dims that were to be dynamic, but have one possible size: fixed with a warning, or an error."""
+"""Dynamic dims that the model specializes to one size: made static with a warning, or an error."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from .constraint import Constraint, Limits, Place
 from .constraint_solver import text_of
 from .guard_recorder import GuardLog, SourceLine
 
-__all__ = ["FixedDim", "FixedDimsError", "capture_without_fixed", "fixed_dims_error", "with_fixed"]
+__all__ = ["FixedDim", "FixedDimsError", "capture_with_fallback_to_static", "fixed_dims_error", "with_fixed_dims"]
 
 _Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True)
 class FixedDim:
-    """A dim that was to be dynamic and has one possible size.
+    """A dynamic dim that the model specializes to one size.
 
     Attributes:
         leaf: The leaf of the inputs.
         axis: The axis; None is the value of an int.
-        size: The size.
-        line: The user's line of code that fixes it, if it is known.
+        size: The only valid size.
+        line: The user's line that specializes it, if it is known.
     """
 
     leaf: Leaf
@@ -39,20 +39,20 @@ class FixedDim:
 
     @property
     def spec(self) -> DimSpec:
-        """What was asked for."""
+        """The user's spec for the dim."""
         return self.leaf.dims[self.axis]
 
     @property
     def label(self) -> str:
-        """The place, for messages."""
+        """Name of the dim's place in messages: ``x axis 0``."""
         return self.leaf.label if self.axis is None else f"{self.leaf.label} axis {self.axis}"
 
 
 class FixedDimsError(CaptureError):
-    """The model works for one size only of some dims that should be dynamic.
+    """The model specializes dynamic dims to one size.
 
     Attributes:
-        fixed: The dims.
+        fixed: The specialized dims.
     """
 
     def __init__(self, fixed: Sequence[FixedDim]) -> None:
@@ -65,54 +65,54 @@ class FixedDimsError(CaptureError):
         ones = any(dim.size == 1 for dim in fixed)
         noun = "a dim" if len(fixed) == 1 else "dims"
         super().__init__(
-            f"the model works for one size only of {noun} that should be dynamic:\n" + "\n".join(lines),
-            hint="look for sizes written as numbers or turned into Python ints on the way (view, reshape, int(), "
-            "range), or leave the axis out of dynamic_shapes to fix its size"
+            f"the model specializes {noun} that should be dynamic:\n" + "\n".join(lines),
+            hint="look for sizes that are literal numbers or converted to Python ints (view, reshape, int(), range), "
+            "or leave the axis out of dynamic_shapes to make it static"
             + ("; if the model treats a size of 1 as a special case, pass a larger example" if ones else ""),
         )
 
 
 def fixed_dims_error(fixed: Sequence[tuple[Leaf, int | None, int]], log: GuardLog | None) -> FixedDimsError:
-    """The error for dims (leaf, axis, size), with the lines that fix them."""
+    """Build the error for specialized dims (leaf, axis, size), with the lines that specialize them."""
     found = []
     for leaf, axis, size in fixed:
         source = f"L['{leaf.parameter}']{leaf.path}" + ("" if axis is None else f".size()[{axis}]")
-        found.append(FixedDim(leaf, axis, size, None if log is None else log.line_that_fixes(source)))
+        found.append(FixedDim(leaf, axis, size, None if log is None else log.specializing_line(source)))
     return FixedDimsError(found)
 
 
-def capture_without_fixed(
+def capture_with_fallback_to_static(
     attempt: Callable[[DynamicShapes], _Result], shapes: DynamicShapes, *, strict: bool
 ) -> tuple[_Result, DynamicShapes, tuple[FixedDim, ...]]:
-    """Captures a model; dims that it turns out to fix are made static, as long as others stay dynamic.
+    """Capture a model, and capture it again with specialized dims made static, as long as a dynamic dim remains.
 
     Args:
-        attempt: Captures the model with the given dims.
-        shapes: The dims that are to be dynamic.
-        strict: Whether a fixed dim is an error in any case.
+        attempt: Function that captures the model with the given shapes.
+        shapes: The user's shapes.
+        strict: Raise an error for every specialized dim.
 
     Returns:
-        The result, the dims it was captured with, and those that are fixed.
+        The result, the shapes it was captured with, and the specialized dims.
 
     Raises:
-        FixedDimsError: If no dim is left that is dynamic, or with ``strict``.
+        FixedDimsError: If no dynamic dim remains, or with ``strict``.
     """
     fixed: tuple[FixedDim, ...] = ()
     while True:
         try:
             return attempt(shapes), shapes, fixed
         except FixedDimsError as error:  # noqa: PERF203 - every attempt captures the model
-            reduced = shapes if strict else _without(shapes, error.fixed)
+            reduced = shapes if strict else _make_static(shapes, error.fixed)
             known = {dim.label for dim in fixed}
             fixed += tuple(dim for dim in error.fixed if dim.label not in known)
-            if strict or reduced == shapes or not any(_is_demanded(leaf) for leaf in reduced.leaves):
+            if strict or reduced == shapes or not any(_has_requested_dims(leaf) for leaf in reduced.leaves):
                 raise FixedDimsError(fixed) from error.__cause__
-            fixed += _removed(shapes, reduced, fixed)
+            fixed += _static_by_name(shapes, reduced, fixed)
             shapes = reduced
 
 
-def _without(shapes: DynamicShapes, fixed: Sequence[FixedDim]) -> DynamicShapes:
-    """The dims without those that are fixed, and without those that are equal to them by name."""
+def _make_static(shapes: DynamicShapes, fixed: Sequence[FixedDim]) -> DynamicShapes:
+    """Make specialized dims, and the dims with the same name or Dim, static."""
     labels = {(dim.leaf.label, dim.axis) for dim in fixed}
     places = {
         (index, axis) for index, leaf in enumerate(shapes.leaves) for axis in leaf.dims if (leaf.label, axis) in labels
@@ -136,8 +136,8 @@ def _without(shapes: DynamicShapes, fixed: Sequence[FixedDim]) -> DynamicShapes:
     return replace(shapes, leaves=leaves, shared=shared)
 
 
-def _removed(before: DynamicShapes, after: DynamicShapes, known: Sequence[FixedDim]) -> tuple[FixedDim, ...]:
-    """The dims that were made static because their names are those of fixed dims."""
+def _static_by_name(before: DynamicShapes, after: DynamicShapes, known: Sequence[FixedDim]) -> tuple[FixedDim, ...]:
+    """Dims that were made static because they have the same name as a specialized dim."""
     labels = {dim.label for dim in known}
     lines = {dim.spec: dim.line for dim in known if isinstance(dim.spec, str)}
     removed = []
@@ -149,21 +149,23 @@ def _removed(before: DynamicShapes, after: DynamicShapes, known: Sequence[FixedD
     return tuple(dim for dim in removed if dim.label not in labels)
 
 
-def with_fixed(limits: Limits, fixed: Sequence[FixedDim], program: ExportedProgram, leaves: Sequence[Leaf]) -> Limits:
-    """Adds the constraints that fixed dims have their sizes.
+def with_fixed_dims(
+    limits: Limits, fixed: Sequence[FixedDim], program: ExportedProgram, leaves: Sequence[Leaf]
+) -> Limits:
+    """Add constraints that specialized dims have their only valid size.
 
     Args:
-        limits: The limits of the program in which they are static.
-        fixed: The dims.
+        limits: The limits of the program in which these dims are static.
+        fixed: The specialized dims.
         program: The program.
         leaves: The leaves of its inputs.
     """
     taken = {symbol.name for place in limits.places for symbol in place.expression.free_symbols}
-    positions = _positions(program, leaves)
+    positions = _input_positions(program, leaves)
     constraints: dict[str, Constraint] = {}
     places = []
     for dim in fixed:
-        name = _own_name(dim, taken)
+        name = _constraint_name(dim, taken)
         symbol = sympy.Symbol(name, integer=True, positive=True)
         if name not in constraints:
             relation = sympy.Eq(symbol, dim.size)
@@ -171,13 +173,13 @@ def with_fixed(limits: Limits, fixed: Sequence[FixedDim], program: ExportedProgr
             code = None if dim.line is None else dim.line.code
             constraints[name] = Constraint(text_of(relation), relation, (name,), line, code, narrows=True)
         if dim.leaf.label in positions:
-            # The program has no symbol for it, only the user has a name.
+            # The program has no symbol for the static dim; only the user's name for it is recorded.
             places.append(Place(positions[dim.leaf.label], dim.axis, dim.label, symbol, is_exact=False))
     return replace(limits, constraints=(*limits.constraints, *constraints.values()), places=(*limits.places, *places))
 
 
-def _positions(program: ExportedProgram, leaves: Sequence[Leaf]) -> dict[str, int]:
-    """Label of a leaf to its position among the inputs that are not built into the program."""
+def _input_positions(program: ExportedProgram, leaves: Sequence[Leaf]) -> dict[str, int]:
+    """Label of a leaf to its index among the inputs that are not constants of the program."""
     given = iter(leaves)
     positions: dict[str, int] = {}
     inputs = 0
@@ -192,8 +194,8 @@ def _positions(program: ExportedProgram, leaves: Sequence[Leaf]) -> dict[str, in
     return positions
 
 
-def _own_name(dim: FixedDim, taken: Collection[str]) -> str:
-    """The user's name; that of the place if there is none, or if another dim has it."""
+def _constraint_name(dim: FixedDim, taken: Collection[str]) -> str:
+    """The user's name of a dim, or ``x.shape[0]`` if there is none or another dim has the same name."""
     spec = dim.spec
     name = spec if isinstance(spec, str) else _root_name(spec) if getattr(spec, "root", None) is None else None
     if name is None or name in taken:
@@ -202,11 +204,11 @@ def _own_name(dim: FixedDim, taken: Collection[str]) -> str:
 
 
 def _root_name(spec: DimSpec) -> str | None:
-    """The name of a Dim, or of that which it is derived from; None for other specs."""
+    """The name of a Dim, or of the Dim that it is derived from; None for other specs."""
     return str(getattr(spec, "root", spec).__name__) if isinstance(spec, Dim) else None
 
 
-def _is_demanded(leaf: Leaf) -> bool:
+def _has_requested_dims(leaf: Leaf) -> bool:
     return any(not (isinstance(spec, DimHint) and spec.type == Dim.AUTO.type) for spec in leaf.dims.values())
 
 

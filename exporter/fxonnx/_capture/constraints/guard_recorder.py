@@ -33,8 +33,8 @@ __all__ = [
     "compare",
     "guard_bool",
     "guard_or_defer_runtime_assert",
-    "guards_of_environment",
-    "is_users",
+    "guards_of_shape_env",
+    "is_user_file",
     "line_of_node",
     "log_guard",
     "maybe_guard_rel",
@@ -136,7 +136,7 @@ class GuardLog:
         for expression in _nonzero(relation, sides):
             self.nonzero.setdefault(expression, _users_line(frame))
 
-    def line_that_fixes(self, place: str) -> SourceLine | None:
+    def specializing_line(self, place: str) -> SourceLine | None:
         """The first line that leaves one size for a place, named as torch does."""
         symbols = {symbol for symbol, source in self.sources.items() if source == place}
         for guard in self.guards:
@@ -145,7 +145,7 @@ class GuardLog:
         return None
 
 
-def is_users(filename: str) -> bool:
+def is_user_file(filename: str) -> bool:
     """Whether a file is neither torch's, nor ours, nor Python's."""
     if filename.startswith((_TORCH, _OWN, _SYMPY, "<")):
         return False
@@ -160,12 +160,12 @@ def source_line_of(filename: str, number: int, function: str) -> SourceLine:
 def line_of_node(node: torch.fx.Node) -> SourceLine | None:
     """The innermost line of the user's code that a node comes from."""
     for filename, number, function in reversed(_FRAME.findall(node.meta.get("stack_trace") or "")):
-        if is_users(filename):
+        if is_user_file(filename):
             return source_line_of(filename, int(number), function)
     return None
 
 
-def guards_of_environment(environment: ShapeEnv) -> Iterator[Guard]:
+def guards_of_shape_env(environment: ShapeEnv) -> Iterator[Guard]:
     """The guards that torch notes itself, where it does not turn them into assertions."""
     for guard in environment.guards:
         asking = guard.sloc.framework_loc
@@ -173,7 +173,7 @@ def guards_of_environment(environment: ShapeEnv) -> Iterator[Guard]:
         if name.startswith(_TORCH) and _is_about_one(guard.expr):
             continue
         line = None
-        if name and is_users(name):
+        if name and is_user_file(name):
             line = source_line_of(name, getattr(asking, "lineno", 0), getattr(asking, "name", ""))
         elif guard.sloc.maybe_user_loc is not None:
             line = SourceLine(str(guard.sloc.maybe_user_loc), "")
@@ -405,11 +405,11 @@ def _is_product(ratio: sympy.Expr, factor: int | None) -> bool:
 def _users_line(frame: FrameType | None) -> SourceLine | None:
     while frame is not None and not frame.f_code.co_filename.endswith("/fxonnx/_capture/torch_export.py"):
         code = frame.f_code
-        if is_users(code.co_filename):
+        if is_user_file(code.co_filename):
             return source_line_of(code.co_filename, frame.f_lineno, code.co_name)
         frame = frame.f_back
     if TracingContext.try_get() is not None:
         for summary in reversed(TracingContext.extract_stack()):
-            if is_users(summary.filename):
+            if is_user_file(summary.filename):
                 return source_line_of(summary.filename, summary.lineno or 0, summary.name)
     return None

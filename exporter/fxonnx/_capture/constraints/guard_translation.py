@@ -1,4 +1,4 @@
-"""From torch's guards, ranges and assertions to constraints in the user's names."""
+"""Translation of torch's guards, ranges and assertions to constraints in the user's dim names."""
 
 from __future__ import annotations
 
@@ -12,14 +12,22 @@ from torch.export import Dim, ExportedProgram
 from torch.export.graph_signature import ConstantArgument, InputKind
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-from fxonnx_translations._torch_compat import Mod, PythonMod, int_oo
+from fxonnx_translations._torch_compat import int_oo
 
 from ..shapes.dynamic_shapes import DimHint, DimSpec, DynamicShapes, Leaf, SharedDim
 from .constraint import Constraint, Limits, Place
-from .constraint_solver import Bounds, bounds_of, follows, multiple, normal_forms, text_of
-from .guard_recorder import Guard, GuardLog, SourceLine, guards_of_environment, line_of_node
+from .constraint_solver import (
+    Bounds,
+    bounds_of,
+    divisibility_of,
+    is_implied,
+    merged_divisibility,
+    normal_forms,
+    text_of,
+)
+from .guard_recorder import Guard, GuardLog, SourceLine, guards_of_shape_env, line_of_node
 
-__all__ = ["read_limits"]
+__all__ = ["translate_guards"]
 
 _SQUEEZES = (
     torch.ops.aten.squeeze.default,
@@ -32,48 +40,48 @@ _SQUEEZES = (
 _SOURCE = re.compile(r"L\['(\w+)'\](.*?)(?:\.size\(\)\[(\d+)\])?")
 
 
-def read_limits(
+def translate_guards(
     program: ExportedProgram,
     shapes: DynamicShapes | None,
     dim_names: Mapping[sympy.Symbol, str],
     log: GuardLog | None,
 ) -> Limits:
-    """Reads for which sizes a captured program may be used.
+    """Determine the sizes for which a captured program is valid.
 
     Args:
         program: The program.
-        shapes: What the user asked of its inputs; None if nothing was asked.
+        shapes: The user's shapes, or None.
         dim_names: torch's symbols to the user's names.
-        log: The guards of its capture; None for a program that was captured elsewhere.
+        log: The guards of its capture; None for a program that was captured outside of fxonnx.
     """
     leaves = () if shapes is None else shapes.leaves
-    reader = _Reader(program, leaves, dim_names, log)
-    if not reader.places:
+    translator = _GuardTranslator(program, leaves, dim_names, log)
+    if not translator.places:
         return Limits()
-    guards = [*(log.guards if log is not None else _guards_of_program(program)), *_guards_of_squeezes(program)]
-    constraints = list(reader.constraints(guards))
+    guards = [*(log.guards if log is not None else _program_guards(program)), *_squeeze_guards(program)]
+    constraints = list(translator.constraints(guards))
     if log is not None:
-        constraints.extend(reader.nonzero_constraints(log.nonzero, constraints))
+        constraints.extend(translator.nonzero_constraints(log.nonzero, constraints))
     return Limits(
         (
             *constraints,
-            *reader.ranges(constraints),
-            *reader.equalities(() if shapes is None else shapes.shared, leaves),
+            *translator.ranges(constraints),
+            *translator.equalities(() if shapes is None else shapes.shared, leaves),
         ),
-        tuple(reader.places),
-        {symbol.name: bounds for symbol, bounds in reader.asked.items()},
-        reader.twins,
-        demanded=reader.demanded,
+        tuple(translator.places),
+        {symbol.name: bounds for symbol, bounds in translator.user_bounds.items()},
+        translator.twins,
+        requested=translator.requested,
     )
 
 
-def _guards_of_program(program: ExportedProgram) -> Iterator[Guard]:
-    """What is left of the guards of a program that was captured elsewhere."""
-    environment = _environment(program)
+def _program_guards(program: ExportedProgram) -> Iterator[Guard]:
+    """The guards, ranges and assertions that a program still has if it was captured outside of fxonnx."""
+    environment = _shape_env(program)
     if environment is not None:
-        yield from guards_of_environment(environment)
+        yield from guards_of_shape_env(environment)
     for symbol, interval in program.range_constraints.items():
-        # torch.export writes 2 where it means "not 0 or 1 for certain".
+        # torch.export uses the lower limit 2 for every dynamic dim, since it may specialize 0 and 1.
         if interval.lower > 2:
             yield Guard(sympy.Ge(symbol, interval.lower), None)
         if interval.upper < int_oo:
@@ -84,7 +92,7 @@ def _guards_of_program(program: ExportedProgram) -> Iterator[Guard]:
             yield Guard(condition.node.expr, line_of_node(node))
 
 
-def _environment(program: ExportedProgram) -> ShapeEnv | None:
+def _shape_env(program: ExportedProgram) -> ShapeEnv | None:
     for node in program.graph.find_nodes(op="placeholder"):
         value = node.meta.get("val")
         for number in value.shape if isinstance(value, torch.Tensor) else [value]:
@@ -93,8 +101,8 @@ def _environment(program: ExportedProgram) -> ShapeEnv | None:
     return None
 
 
-def _guards_of_squeezes(program: ExportedProgram) -> Iterator[Guard]:
-    """``squeeze`` leaves a dynamic axis where it is: torch takes for granted that the size is not 1."""
+def _squeeze_guards(program: ExportedProgram) -> Iterator[Guard]:
+    """Guards for ``squeeze`` of a dynamic axis, which torch keeps under the assumption that its size is not 1."""
     for target in _SQUEEZES:
         for node in program.graph.find_nodes(op="call_function", target=target):
             source = node.args[0]
@@ -108,13 +116,13 @@ def _guards_of_squeezes(program: ExportedProgram) -> Iterator[Guard]:
                     yield Guard(sympy.Ne(size.node.expr, 1), line_of_node(node))
 
 
-class _Reader:
-    """Knows the names of torch's symbols, and what the user asked of the sizes.
+class _GuardTranslator:
+    """Translator of expressions in torch's symbols to the user's names, with the user's bounds.
 
     Attributes:
-        places: Where sizes are seen.
-        asked: Named symbol to the limits the user gave.
-        twins: Name to the first name that the user wrote in the same way.
+        places: Occurrences of symbolic sizes in the inputs.
+        user_bounds: Named symbol to the bounds of the user's ``Dim``.
+        twins: Unique dim name (``n_1``) to the user's name (``n``), which another dim has.
     """
 
     def __init__(
@@ -125,20 +133,20 @@ class _Reader:
         log: GuardLog | None,
     ) -> None:
         self.places: list[Place] = []
-        self.asked: dict[sympy.Symbol, Bounds] = {}
+        self.user_bounds: dict[sympy.Symbol, Bounds] = {}
         self.twins: dict[str, str] = {}
-        self._environment = _environment(program)
-        self._demanded: set[sympy.Symbol] = set()
+        self._environment = _shape_env(program)
+        self._requested: set[sympy.Symbol] = set()
         self._ranges: dict[sympy.Symbol, Bounds] = {}
         self._symbols: dict[str, sympy.Symbol] = {}
         self._named: dict[sympy.Symbol, sympy.Symbol] = {}
-        # What the user calls the dim that torch made the symbol for; the dim may have another symbol by now.
+        # Symbol to the user's name of the dim that torch created it for, even if torch has replaced the symbol.
         self._own_names: dict[sympy.Symbol, sympy.Symbol] = {}
         sizes = list(_symbolic_sizes(program, leaves))
         for _, axis, label, size, spec in sizes:
             if size.is_Symbol:
                 name = dim_names.get(size) or _place_name(label, axis)
-                self._name(size, name, spec, is_size=axis is not None)
+                self._name_symbol(size, name, spec, is_size=axis is not None)
                 if isinstance(spec, str) and name != spec and spec in dim_names.values():
                     self.twins[name] = spec
         for index, axis, label, size, spec in sizes:
@@ -146,26 +154,28 @@ class _Reader:
             for symbol in sorted(size.free_symbols, key=str):
                 name = dim_names.get(symbol, symbol.name)
                 if symbol not in self._named or (root is not None and root.__name__ == name):
-                    self._name(symbol, name, root, is_size=True)
+                    self._name_symbol(symbol, name, root, is_size=True)
             self.places.append(Place(index, axis, _place_label(label, axis), size.xreplace(self._named)))
         if log is not None:
-            self._name_replaced(log, sizes)
+            self._name_replaced_symbols(log, sizes)
 
-    def _name(self, symbol: sympy.Symbol, name: str, spec: DimSpec, *, is_size: bool) -> None:
+    def _name_symbol(self, symbol: sympy.Symbol, name: str, spec: DimSpec, *, is_size: bool) -> None:
         if name not in self._symbols:
-            # torch's sizes are not 0, either: a comparison with 0 leaves no guard.
+            # Positive as torch's symbols for sizes are, so that comparisons with 0 add no constraint.
             self._symbols[name] = sympy.Symbol(name, integer=True, positive=True if is_size else None)
         named = self._named.setdefault(symbol, self._symbols[name])
         bounds = Bounds(1) if is_size else Bounds()
         if isinstance(spec, Dim) and getattr(spec, "root", None) is None:
-            bounds = bounds.within(_bounds_of_dim(spec))
+            bounds = bounds.within(_declared_bounds(spec))
             self._ranges[named] = bounds
-        self.asked[named] = self.asked.get(named, bounds).within(bounds)
+        self.user_bounds[named] = self.user_bounds.get(named, bounds).within(bounds)
         if isinstance(spec, str | Dim) or (isinstance(spec, DimHint) and spec.type != Dim.AUTO.type):
-            self._demanded.add(named)
+            self._requested.add(named)
 
-    def _name_replaced(self, log: GuardLog, sizes: Sequence[tuple[int, int | None, str, sympy.Expr, DimSpec]]) -> None:
-        """Names the symbols that the capture replaced by others; the user may have a name for them all the same."""
+    def _name_replaced_symbols(
+        self, log: GuardLog, sizes: Sequence[tuple[int, int | None, str, sympy.Expr, DimSpec]]
+    ) -> None:
+        """Name the symbols that the capture replaced by others, since the user may have named their dims."""
         by_place = {(label, axis): (index, spec) for index, axis, label, _, spec in sizes}
         for symbol, source in log.sources.items():
             match = _SOURCE.fullmatch(source)
@@ -179,19 +189,19 @@ class _Reader:
             if name is None and symbol in self._named:
                 continue
             name = name or _place_name(label, axis)
-            # The same name on dims that are not equal belongs to the dim that this one is equal to.
+            # If unequal dims have this name, use the unique name of the dim that this one is equal to.
             now = self._named.get(symbol if self._environment is None else self._environment.replace(symbol))
             if now is not None and self.twins.get(now.name) == name:
                 name = now.name
             if name not in self._symbols:
-                self._name(sympy.Dummy(), name, spec, is_size=axis is not None)
+                self._name_symbol(sympy.Dummy(), name, spec, is_size=axis is not None)
                 place = Place(index, axis, _place_label(label, axis), self._symbols[name], is_exact=False)
                 self.places.append(place)
             self._own_names[symbol] = self._symbols[name]
             self._named.setdefault(symbol, self._symbols[name])
 
-    def _express(self, expression: sympy.Basic) -> sympy.Basic | None:
-        """The expression in the user's names; None if it is about sizes that are known only at run time."""
+    def _to_dim_names(self, expression: sympy.Basic) -> sympy.Basic | None:
+        """Replace torch's symbols by the user's names; None if the expression has unbacked symbols."""
         if isinstance(expression, sympy.Eq) and all(side in self._own_names for side in expression.args):
             return expression.xreplace(self._own_names)
         unknown = expression.free_symbols - self._named.keys()
@@ -202,17 +212,17 @@ class _Reader:
         return expression.xreplace(self._named)
 
     def constraints(self, guards: Sequence[Guard]) -> Iterator[Constraint]:
-        """The guards that say more than what the user asked for, each once."""
+        """Constraints for the guards that the user's bounds do not imply, without duplicates."""
         lines: dict[sympy.Basic, Any] = {}
         for guard in guards:
-            expression = self._express(guard.expression)
+            expression = self._to_dim_names(guard.expression)
             if expression is None:
                 continue
             for relation in normal_forms(expression):
-                if lines.get(relation) is None and not follows(relation, self.asked):
+                if lines.get(relation) is None and not is_implied(relation, self.user_bounds):
                     lines[relation] = guard.line
-        _join_multiples(lines)
-        for relation in _without_implied(list(lines), self.asked):
+        _merge_divisibility(lines)
+        for relation in _without_implied(list(lines), self.user_bounds):
             line = lines[relation]
             symbols = sorted(relation.free_symbols, key=str)
             yield Constraint(
@@ -221,48 +231,48 @@ class _Reader:
                 tuple(symbol.name for symbol in symbols),
                 None if line is None else str(line),
                 None if line is None else line.code,
-                narrows=any(symbol in self._demanded for symbol in symbols),
+                narrows=any(symbol in self._requested for symbol in symbols),
             )
 
     @property
-    def demanded(self) -> frozenset[str]:
-        """The dims that the user asked for, not only allowed by ``Dim.AUTO``."""
-        return frozenset(symbol.name for symbol in self._demanded)
+    def requested(self) -> frozenset[str]:
+        """Names of the dims that the user requested to be dynamic, as opposed to ``Dim.AUTO``."""
+        return frozenset(symbol.name for symbol in self._requested)
 
     def nonzero_constraints(
         self, nonzero: Mapping[sympy.Expr, SourceLine | None], constraints: Sequence[Constraint]
     ) -> Iterator[Constraint]:
-        """``n >= 1`` for the sizes that the model's code compares with 0.
+        """Constraints ``n >= 1`` for the sizes that the model's code compares with 0.
 
-        Elsewhere sizes count as positive, because torch compares sizes with 0 for its own checks all the time.
+        Other sizes are assumed to be positive, because torch itself compares sizes with 0 in many checks.
         """
         limits = [limit for limit in (bounds_of(constraint.expression) for constraint in constraints) if limit]
         known = {symbol.name for symbol, bounds in limits if bounds.low is not None}
         for expression, line in nonzero.items():
-            named = self._express(expression)
+            named = self._to_dim_names(expression)
             symbols = set() if named is None else named.free_symbols
             if named is None or not symbols or any(symbol.name in known for symbol in symbols):
                 continue
-            # Of a positive symbol sympy takes ``n >= 1`` for granted.
+            # sympy would evaluate ``n >= 1`` to True for a positive symbol.
             relation = sympy.Ge(named.xreplace({symbol: _nonnegative(symbol) for symbol in symbols}), 1)
             dims = tuple(sorted(symbol.name for symbol in symbols))
             known.update(dims if len(dims) == 1 else ())
             place, code = (None, None) if line is None else (str(line), line.code)
-            narrows = any(symbol in self._demanded for symbol in symbols)
+            narrows = any(symbol in self._requested for symbol in symbols)
             yield Constraint(text_of(relation), relation, dims, place, code, narrows=narrows)
 
     def ranges(self, constraints: Sequence[Constraint]) -> Iterator[Constraint]:
-        """The ranges that the user gave, as far as the constraints do not narrow them."""
+        """Constraints for the user's ranges that the other constraints do not narrow."""
         narrowed = [limit for limit in (bounds_of(constraint.expression) for constraint in constraints) if limit]
-        for symbol, asked in self._ranges.items():
+        for symbol, declared in self._ranges.items():
             found = [bounds for bounded, bounds in narrowed if bounded == symbol]
-            if asked.low is not None and asked.low > 1 and not any(bounds.low is not None for bounds in found):
-                yield _range(sympy.Ge(symbol, asked.low), symbol)
-            if asked.high is not None and not any(bounds.high is not None for bounds in found):
-                yield _range(sympy.Le(symbol, asked.high), symbol)
+            if declared.low is not None and declared.low > 1 and not any(bounds.low is not None for bounds in found):
+                yield _range_constraint(sympy.Ge(symbol, declared.low), symbol)
+            if declared.high is not None and not any(bounds.high is not None for bounds in found):
+                yield _range_constraint(sympy.Le(symbol, declared.high), symbol)
 
     def equalities(self, shared: Sequence[SharedDim], leaves: Sequence[Leaf]) -> Iterator[Constraint]:
-        """That dims with one name are equal, for those that are dynamic in the program."""
+        """Constraints that dynamic dims with the same name are equal."""
         sizes = {place.label: place.expression for place in self.places if place.is_exact}
         for group in shared:
             places = [(leaves[index].label, axis) for index, axis in group.places]
@@ -276,18 +286,18 @@ class _Reader:
 
 
 def _nonnegative(symbol: sympy.Symbol) -> sympy.Symbol:
-    """The symbol of the same name that may be 0; of a positive one sympy takes ``n >= 1`` for granted."""
+    """A symbol of the same name that may be 0."""
     return sympy.Symbol(symbol.name, integer=True, nonnegative=True)
 
 
-def _range(relation: sympy.Basic, symbol: sympy.Symbol) -> Constraint:
+def _range_constraint(relation: sympy.Basic, symbol: sympy.Symbol) -> Constraint:
     return Constraint(text_of(relation), relation, (symbol.name,), is_range=True)
 
 
 def _symbolic_sizes(
     program: ExportedProgram, leaves: Sequence[Leaf]
 ) -> Iterator[tuple[int, int | None, str, sympy.Expr, DimSpec]]:
-    """Position among the inputs, axis, label of the input, size and what was asked, for each dynamic size."""
+    """Input index, axis, label of the input, size and the user's spec of each symbolic size."""
     placeholders = program.graph.find_nodes(op="placeholder")
     given = iter(leaves)
     index = 0
@@ -317,28 +327,30 @@ def _place_name(label: str, axis: int | None) -> str:
     return label if axis is None else f"{label}.shape[{axis}]"
 
 
-def _bounds_of_dim(dim: Any) -> Bounds:
+def _declared_bounds(dim: Any) -> Bounds:
     high = dim.max
     return Bounds(int(dim.min), None if high is int_oo or high == int_oo or high >= 2**62 else int(high))
 
 
-def _join_multiples(lines: dict[sympy.Basic, Any]) -> None:
-    """``h % 2 == 0`` and ``h // 2 == 2*(h // 4)`` are ``h % 4 == 0``."""
+def _merge_divisibility(lines: dict[sympy.Basic, Any]) -> None:
+    """Merge equations of one dim: ``h % 2 == 0`` and ``h // 2 == 2*(h // 4)`` to ``h % 4 == 0``."""
     equations: dict[sympy.Symbol, list[sympy.Basic]] = {}
     for relation in lines:
         if isinstance(relation, sympy.Eq) and len(relation.free_symbols) == 1 and bounds_of(relation) is None:
             (symbol,) = relation.free_symbols
             equations.setdefault(symbol, []).append(relation)
     for symbol, relations in equations.items():
-        joined = multiple(relations, symbol) if len(relations) > 1 else None
+        joined = merged_divisibility(relations, symbol) if len(relations) > 1 else None
         if joined is not None:
-            asked = [lines.pop(relation) for relation in relations]
-            lines[joined] = next((line for line in asked if line is not None), None)
+            merged_lines = [lines.pop(relation) for relation in relations]
+            lines[joined] = next((line for line in merged_lines if line is not None), None)
 
 
-def _without_implied(relations: Sequence[sympy.Basic], asked: Mapping[sympy.Symbol, Bounds]) -> Iterator[sympy.Basic]:
-    """The relations that do not follow from the others."""
-    known = dict(asked)
+def _without_implied(
+    relations: Sequence[sympy.Basic], user_bounds: Mapping[sympy.Symbol, Bounds]
+) -> Iterator[sympy.Basic]:
+    """Drop the relations that the others imply."""
+    known = dict(user_bounds)
     strongest: dict[tuple[sympy.Symbol, str], sympy.Basic] = {}
     divisors: dict[sympy.Basic, int] = {}
     for relation in relations:
@@ -351,7 +363,7 @@ def _without_implied(relations: Sequence[sympy.Basic], asked: Mapping[sympy.Symb
                 strongest[symbol, "low"] = relation
             if known[symbol].high != before.high:
                 strongest[symbol, "high"] = relation
-        divided = _divisor(relation)
+        divided = divisibility_of(relation)
         if divided is not None:
             divisors[divided[0]] = max(divisors.get(divided[0], 1), divided[1])
             if divided[0].is_Symbol:
@@ -359,28 +371,19 @@ def _without_implied(relations: Sequence[sympy.Basic], asked: Mapping[sympy.Symb
                 strongest = {key: kept for key, kept in strongest.items() if not _is_weaker(key, kept, divided)}
     kept = set(strongest.values())
     for relation in relations:
-        divided = _divisor(relation)
+        divided = divisibility_of(relation)
         if bounds_of(relation) is not None:
             if relation in kept:
                 yield relation
         elif divided is not None:
-            most = divisors[divided[0]]
-            if divided[1] == most or most % divided[1]:
+            largest = divisors[divided[0]]
+            if divided[1] == largest or largest % divided[1]:
                 yield relation
-        elif not follows(relation, known):
+        elif not is_implied(relation, known):
             yield relation
 
 
 def _is_weaker(key: tuple[sympy.Symbol, str], limit: sympy.Basic, divided: tuple[sympy.Basic, int]) -> bool:
-    """Whether a limit says less than that the size is a multiple of a number."""
+    """Whether a lower limit is implied by divisibility: a positive multiple of 8 is at least 8."""
     found = bounds_of(limit)
     return key == (divided[0], "low") and found is not None and (found[1].low or 0) <= divided[1]
-
-
-def _divisor(relation: sympy.Basic) -> tuple[sympy.Basic, int] | None:
-    if not isinstance(relation, sympy.Eq):
-        return None
-    for remainder, zero in (relation.args, relation.args[::-1]):
-        if zero == 0 and isinstance(remainder, Mod | PythonMod) and remainder.args[1].is_Integer:
-            return remainder.args[0], int(remainder.args[1])
-    return None

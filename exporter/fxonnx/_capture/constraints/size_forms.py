@@ -7,8 +7,7 @@ As functions of one integer they are simple: after a period they repeat, plus a 
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -17,47 +16,14 @@ from typing import Any
 import sympy
 import torch
 
-from fxonnx_translations._torch_compat import (
-    CeilToInt,
-    FloorDiv,
-    IntTrueDiv,
-    Max,
-    Min,
-    Mod,
-    PythonMod,
-    get_proxy_mode,
-    shape_config,
-)
+from fxonnx_translations._torch_compat import FloorDiv, get_proxy_mode, shape_config
+
+from .quasi_periodic import QuasiPeriodic, quasi_periodic
 
 __all__ = ["CACHED_OPERATIONS", "SizeForms", "canonical_sizes", "guard_or", "sym_node_init", "sym_node_operation"]
 
 CACHED_OPERATIONS = ("add", "sub", "mul", "int_floordiv", "eq", "ne", "lt", "le", "gt", "ge")
 """Operations of ``SymNode`` whose result follows from the expressions alone, not from what torch knows of them."""
-
-# Expressions with longer periods stay as they are.
-LONGEST_PERIOD = 4096
-
-
-@dataclass(frozen=True)
-class _Repeating:
-    """A function of integers with ``f(n + len(values)) == f(n) + slope``.
-
-    Attributes:
-        values: Its values from 0 on, for one period.
-        slope: The growth in a period.
-    """
-
-    values: tuple[int, ...]
-    slope: int
-
-    def extended(self, period: int) -> list[int]:
-        """The values for a multiple of the period."""
-        length = len(self.values)
-        return [value + times * self.slope for times in range(period // length) for value in self.values]
-
-    def slope_over(self, period: int) -> int:
-        """The growth in a multiple of the period."""
-        return self.slope * (period // len(self.values))
 
 
 @dataclass
@@ -73,7 +39,7 @@ class SizeForms:
     known: dict[sympy.Expr, sympy.Expr] = field(default_factory=dict)
     results: dict[Any, Any] = field(default_factory=dict)
     typical: tuple[Any, int, bool] = (None, 0, False)
-    _functions: dict[sympy.Expr, _Repeating | None] = field(default_factory=dict)
+    _functions: dict[sympy.Expr, QuasiPeriodic | None] = field(default_factory=dict)
 
     def form(self, expression: sympy.Expr) -> sympy.Expr:
         """``a*n + b`` or ``k*((n - b) // d) + e`` where the expression is that for all integers; else as it is."""
@@ -88,78 +54,12 @@ class SizeForms:
         if len(symbols) != 1:
             return expression
         (symbol,) = symbols
-        function = self._function(expression) if symbol.is_integer else None
-        form = None if function is None else _written(function, symbol)
+        function = quasi_periodic(expression, self._functions) if symbol.is_integer else None
+        form = None if function is None else _linear_or_steps(function, symbol)
         return expression if form is None else form
 
-    def _function(self, expression: sympy.Expr) -> _Repeating | None:
-        if expression not in self._functions:
-            self._functions[expression] = self._new_function(expression)
-        return self._functions[expression]
 
-    def _new_function(self, expression: sympy.Expr) -> _Repeating | None:
-        if expression.is_Integer:
-            return _Repeating((int(expression),), 0)
-        if expression.is_Symbol:
-            return _Repeating((0,), 1)
-        if isinstance(expression, sympy.Mul):
-            factor, rest = expression.as_coeff_Mul()
-            function = self._function(rest) if factor.is_Integer and not isinstance(rest, sympy.Mul) else None
-            return None if function is None else _combined([function], lambda value: value * int(factor), int(factor))
-        if isinstance(expression, sympy.Add | Max | Min):
-            functions = [self._function(part) for part in expression.args]
-            known = [function for function in functions if function is not None]
-            if len(known) < len(functions):
-                return None
-            if isinstance(expression, sympy.Add):
-                return _combined(known, lambda *values: sum(values), None)
-            return _extreme(known, max if isinstance(expression, Max) else min)
-        if isinstance(expression, FloorDiv | Mod | PythonMod) and len(expression.args) == 2:
-            value, divisor = expression.args
-            return self._divided(value, divisor, type(expression))
-        if isinstance(expression, CeilToInt) and isinstance(expression.args[0], IntTrueDiv):
-            value, divisor = expression.args[0].args
-            return self._divided(value, divisor, CeilToInt)
-        return None
-
-    def _divided(self, value: sympy.Expr, divisor: sympy.Expr, kind: type) -> _Repeating | None:
-        function = self._function(value) if divisor.is_Integer and divisor > 0 else None
-        if function is None:
-            return None
-        by = int(divisor)
-        # So often until the growth is a multiple of the divisor.
-        period = len(function.values) * (by // math.gcd(function.slope, by))
-        if period > LONGEST_PERIOD:
-            return None
-        values, slope = function.extended(period), function.slope_over(period)
-        if issubclass(kind, FloorDiv):
-            return _Repeating(tuple(value // by for value in values), slope // by)
-        if issubclass(kind, CeilToInt):
-            return _Repeating(tuple(-(-value // by) for value in values), slope // by)
-        return _Repeating(tuple(value % by for value in values), 0)
-
-
-def _combined(functions: Sequence[_Repeating], combine: Callable[..., int], factor: int | None) -> _Repeating | None:
-    """A sum, or one function times a factor."""
-    period = math.lcm(*(len(function.values) for function in functions))
-    if period > LONGEST_PERIOD:
-        return None
-    values = zip(*(function.extended(period) for function in functions), strict=True)
-    slope = sum(function.slope_over(period) for function in functions)
-    return _Repeating(tuple(combine(*row) for row in values), slope if factor is None else slope * factor)
-
-
-def _extreme(functions: Sequence[_Repeating], choose: Callable[..., int]) -> _Repeating | None:
-    """The maximum or minimum of functions that grow alike."""
-    period = math.lcm(*(len(function.values) for function in functions))
-    slopes = {function.slope_over(period) for function in functions}
-    if period > LONGEST_PERIOD or len(slopes) > 1:
-        return None
-    values = zip(*(function.extended(period) for function in functions), strict=True)
-    return _Repeating(tuple(choose(row) for row in values), slopes.pop())
-
-
-def _written(function: _Repeating, symbol: sympy.Symbol) -> sympy.Expr | None:
+def _linear_or_steps(function: QuasiPeriodic, symbol: sympy.Symbol) -> sympy.Expr | None:
     """The function as a line or as equal steps at equal distances."""
     values = [*function.values, function.values[0] + function.slope]
     steps = {index + 1: values[index + 1] - values[index] for index in range(len(values) - 1)}
