@@ -189,7 +189,7 @@ class InputObserver:
             if not -len(aligned.calls) <= which < len(aligned.calls):
                 raise ArgumentError(
                     "index_or_args_or_kwargs",
-                    f"there is no call {which}",
+                    f"call {which} was not recorded",
                     hint=f"{len(aligned.calls)} calls were recorded",
                 )
             values = dict(aligned.calls[which])

@@ -46,7 +46,7 @@ def unregister_custom_op_symbolic(symbolic_name: str, opset_version: int) -> Non
     """Remove a registration of ``register_custom_op_symbolic``.
 
     Raises:
-        ArgumentError: If there is no registration for this name and opset.
+        ArgumentError: If nothing is registered for this name and opset.
     """
     _check_name(symbolic_name)
     with _LOCK:

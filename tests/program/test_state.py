@@ -145,7 +145,7 @@ def test_states_are_fed_back(opset: int) -> None:
     session.reset({"steps": torch.tensor(6)})
     assert session(*given)[0].equal(program(*given)[0] * 7)
     assert set(program.unflatten(program(*given))) == {"total", "nothing"}
-    with pytest.raises(ArgumentError, match="state: there is no state 'other'"):
+    with pytest.raises(ArgumentError, match="state: unknown state 'other'"):
         session.reset({"other": torch.zeros(1)})
     with pytest.raises(ArgumentError, match=r"cache\.in: expected shape \[2, 8, 4\], got \[1\]"):
         session.reset({"cache": torch.zeros(1)})

@@ -17,7 +17,7 @@ from ..errors import ArgumentError
 
 __all__ = ["BoundCall", "bind_call", "check_loop_bounds", "unflatten_outputs"]
 
-_GIVEN_BY_THE_USER = frozenset({InputKind.USER_INPUT, InputKind.CUSTOM_OBJ})
+_USER_INPUT_KINDS = frozenset({InputKind.USER_INPUT, InputKind.CUSTOM_OBJ})
 
 
 @dataclass(frozen=True)
@@ -55,9 +55,9 @@ def bind_call(
             constant with another value. Constants may be omitted.
     """
     parameters, positional = _parameters(exported_program)
-    args, kwargs = _nested(exported_program, args, kwargs)
-    signature = _signature(forward) if len(args) > positional else None
-    given = flatten_objects(_given(parameters, positional, args, kwargs, signature))
+    args, kwargs = _restore_nesting(exported_program, args, kwargs)
+    signature = _positional_parameters(forward) if len(args) > positional else None
+    given = flatten_objects(_arguments_by_name(parameters, positional, args, kwargs, signature))
     expected = [
         spec.arg if isinstance(spec.arg, ConstantArgument) else node.meta.get("val")
         for spec, node in zip(
@@ -65,24 +65,24 @@ def bind_call(
             exported_program.graph.find_nodes(op="placeholder"),
             strict=True,
         )
-        if spec.kind in _GIVEN_BY_THE_USER
+        if spec.kind in _USER_INPUT_KINDS
     ]
     values: dict[str, Any] = {}
     inputs: list[Any] = []
     start = 0
     for name, spec in parameters.items():
-        here = expected[start : start + spec.num_leaves]
+        leaf_specs = expected[start : start + spec.num_leaves]
         start += spec.num_leaves
         if name in given:
-            leaves = _leaves(name, given[name], spec, here)
+            leaves = _checked_leaves(name, given[name], spec, leaf_specs)
             values[name] = spec.unflatten(leaves)
             inputs.extend(
-                leaf for leaf, known in zip(leaves, here, strict=True) if not isinstance(known, ConstantArgument)
+                leaf for leaf, known in zip(leaves, leaf_specs, strict=True) if not isinstance(known, ConstantArgument)
             )
         else:
-            constants = [known.value for known in here if isinstance(known, ConstantArgument)]
-            if len(constants) < len(here):
-                raise ArgumentError(name, "missing argument", hint=_known(parameters))
+            constants = [known.value for known in leaf_specs if isinstance(known, ConstantArgument)]
+            if len(constants) < len(leaf_specs):
+                raise ArgumentError(name, "missing argument", hint=_parameters_hint(parameters))
             values[name] = spec.unflatten(constants)
     names = list(parameters)
     return BoundCall(
@@ -125,11 +125,11 @@ def _parameters(exported_program: torch.export.ExportedProgram) -> tuple[dict[st
     return parameters, len(names)
 
 
-def _known(parameters: Mapping[str, TreeSpec]) -> str:
+def _parameters_hint(parameters: Mapping[str, TreeSpec]) -> str:
     return f"the exported arguments are: {', '.join(parameters) or 'none'}"
 
 
-def _nested(
+def _restore_nesting(
     exported_program: torch.export.ExportedProgram, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[Sequence[Any], Mapping[str, Any]]:
     """Restore the exported structure of the arguments if only their leaves are given."""
@@ -142,7 +142,7 @@ def _nested(
     return pytree.tree_unflatten(args, spec)  # type: ignore[no-any-return]
 
 
-def _signature(forward: Callable[..., Any] | None) -> list[inspect.Parameter] | None:
+def _positional_parameters(forward: Callable[..., Any] | None) -> list[inspect.Parameter] | None:
     """Return the parameters that may be passed by position; None if the signature is unknown."""
     try:
         signature = None if forward is None else inspect.signature(forward)
@@ -155,14 +155,14 @@ def _signature(forward: Callable[..., Any] | None) -> list[inspect.Parameter] | 
     return [each for each in signature.parameters.values() if each.kind in kinds]
 
 
-def _given(
+def _arguments_by_name(
     parameters: Mapping[str, TreeSpec],
     positional: int,
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
     signature: Sequence[inspect.Parameter] | None,
 ) -> dict[str, Any]:
-    given = _positional(parameters, positional, args, signature)
+    given = _positional_by_name(parameters, positional, args, signature)
     if given is None and not kwargs and len(args) == len(parameters):
         # As ``ExportedProgram.module()`` accepts them: all arguments, in the order of the graph inputs.
         given = dict(zip(parameters, args, strict=True))
@@ -170,18 +170,18 @@ def _given(
         raise ArgumentError(
             "args",
             f"got {len(args)} positional arguments, but the model was exported with {positional}",
-            hint=_known(parameters),
+            hint=_parameters_hint(parameters),
         )
     for name, value in kwargs.items():
         if name not in parameters:
-            raise ArgumentError(name, "unknown argument", hint=_known(parameters))
+            raise ArgumentError(name, "unknown argument", hint=_parameters_hint(parameters))
         if name in given:
             raise ArgumentError(name, "argument given both by position and by name")
         given[name] = value
     return given
 
 
-def _positional(
+def _positional_by_name(
     parameters: Mapping[str, TreeSpec],
     positional: int,
     args: Sequence[Any],
@@ -192,7 +192,7 @@ def _positional(
     if signature is None:
         return dict(zip(names, args, strict=False)) if len(args) <= len(names) else None
     given = dict(zip(names[:positional], args, strict=False))
-    # Keyword arguments at export are in the caller's order; here they are in the order of forward's signature.
+    # Keyword arguments at export are in the caller's order, positional ones in the order of forward's signature.
     further = signature[positional : len(args)]
     if positional + len(further) < len(args):
         return None
@@ -204,14 +204,14 @@ def _positional(
     return given
 
 
-def _leaves(name: str, value: Any, spec: TreeSpec, expected: Sequence[Any]) -> list[Any]:
+def _checked_leaves(name: str, value: Any, spec: TreeSpec, expected: Sequence[Any]) -> list[Any]:
     try:
         leaves = spec.flatten_up_to(value)
     except ValueError as error:
         raise ArgumentError(name, f"the structure differs from the exported one: {error}") from error
     for index, (leaf, known) in enumerate(zip(leaves, expected, strict=True)):
         if not isinstance(known, ConstantArgument):
-            leaves[index] = _as_expected(leaf, known)
+            leaves[index] = _convert_leaf(leaf, known)
         elif not _is_same(leaf, known.value):
             given = f"a {type(leaf).__name__}" if isinstance(leaf, torch.Tensor) else repr(leaf)
             raise ArgumentError(
@@ -222,7 +222,7 @@ def _leaves(name: str, value: Any, spec: TreeSpec, expected: Sequence[Any]) -> l
     return leaves
 
 
-def _as_expected(leaf: Any, known: Any) -> Any:
+def _convert_leaf(leaf: Any, known: Any) -> Any:
     """Convert a number to a 0-d tensor, or a tensor with one element to an int, where the program expects it."""
     if isinstance(known, torch.Tensor) and known.dim() == 0 and isinstance(leaf, bool | int | float):
         if isinstance(leaf, bool) == (known.dtype == torch.bool) and (

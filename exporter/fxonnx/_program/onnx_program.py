@@ -30,7 +30,7 @@ from .protobuf_layout import PROTOBUF_LIMIT, external_bytes, serialize
 from .rename_dims import rename_dims
 from .session import Session, SessionFactory
 from .stateful import StatefulSession, StatePair, read_states
-from .weights import WeightMap, read_weights, replace_weights, temporary_weights
+from .weights import WeightMap, build_weight_map, replace_weights, temporary_weights
 
 __all__ = ["ONNXProgram", "weights_of"]
 
@@ -227,7 +227,7 @@ class ONNXProgram:
     def weights(self) -> WeightMap:
         """The mapping between FQNs of the state_dict and initializers."""
         if self._weights is None:
-            self._weights = read_weights(self.model, self.exported_program)
+            self._weights = build_weight_map(self.model, self.exported_program)
         return self._weights
 
     @property

@@ -99,7 +99,7 @@ class StatefulSession:
         for name, value in (state or {}).items():
             if name not in self._pairs:
                 raise ArgumentError(
-                    "state", f"there is no state {name!r}", hint=f"the states are: {', '.join(self._pairs)}"
+                    "state", f"unknown state {name!r}", hint=f"the states are: {', '.join(self._pairs)}"
                 )
             new[name] = as_tensor(value, self._inputs[str(self._pairs[name].input)]).clone()
         self._state = new

@@ -94,8 +94,8 @@ def verify(
         One row for each graph output and size.
 
     Raises:
-        ArgumentError: If there are no inputs, they do not match the exported ones, or ``sizes`` or the sizes of the
-            inputs violate the constraints.
+        ArgumentError: If inputs are missing or do not match the exported ones, or ``sizes`` or the sizes of the inputs
+            violate the constraints.
         RuntimeSessionError: If ONNX Runtime cannot load or run the model.
         VerificationError: If an output differs; it has all rows.
     """

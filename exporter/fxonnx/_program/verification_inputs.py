@@ -38,12 +38,12 @@ def auto_sizes(limits: Limits, inputs: Sequence[Any]) -> list[dict[str, int]]:
     # The value of an int input may be a count or an index, for which other values may be invalid.
     fixed = {str(place.expression) for place in limits.places if place.axis is None}
     free = [name for name in examples if name not in fixed]
-    leading = [name for name in free if name not in limits.twins]
-    primes = iter(PRIMES * len(leading))
-    wanted = [examples, dict.fromkeys(leading, 1)]
-    wanted += [{name: 1} for name in leading]
-    wanted.append({name: next(size for size in primes if size != examples[name]) for name in leading})
-    wanted.append({name: max(2 * examples[name] + 1, LARGE_SIZE) + index for index, name in enumerate(leading)})
+    independent = [name for name in free if name not in limits.twins]
+    primes = iter(PRIMES * len(independent))
+    wanted = [examples, dict.fromkeys(independent, 1)]
+    wanted += [{name: 1} for name in independent]
+    wanted.append({name: next(size for size in primes if size != examples[name]) for name in independent})
+    wanted.append({name: max(2 * examples[name] + 1, LARGE_SIZE) + index for index, name in enumerate(independent)})
     found: list[dict[str, int]] = []
     for sizes in wanted:
         twins = {name: sizes[other] for name, other in limits.twins.items() if other in sizes}

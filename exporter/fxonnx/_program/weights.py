@@ -25,7 +25,7 @@ from .._warnings import warn_user
 from ..errors import ArgumentError
 from .checkpoints import FileTensor, StoredTensor, Weights, read_weight_sources, suggest_names
 
-__all__ = ["WeightMap", "read_weights", "replace_weights", "temporary_weights"]
+__all__ = ["WeightMap", "build_weight_map", "replace_weights", "temporary_weights"]
 
 
 @dataclass(frozen=True)
@@ -46,15 +46,15 @@ class WeightMap:
     transposed: Mapping[str, str] = field(default_factory=dict)
 
 
-def read_weights(model: ir.Model, exported_program: torch.export.ExportedProgram) -> WeightMap:
-    """Build the map by comparing the storages of initializers and of the state_dict."""
-    targets: dict[Any, list[str]] = {}
-    twins: dict[Any, list[str]] = {}
-    for target, tensor in _weights(exported_program):
-        targets.setdefault(storage_key(tensor, target), []).append(target)
+def build_weight_map(model: ir.Model, exported_program: torch.export.ExportedProgram) -> WeightMap:
+    """Match initializers with weights of the state_dict by their storages."""
+    fqns_by_storage: dict[Any, list[str]] = {}
+    fqns_by_transposed_storage: dict[Any, list[str]] = {}
+    for fqn, tensor in _weights(exported_program):
+        fqns_by_storage.setdefault(storage_key(tensor, fqn), []).append(fqn)
         if tensor.dim() == 2:
-            twins.setdefault(storage_key(tensor.t(), target), []).append(target)
-    initializers: dict[str, list[str]] = {target: [] for target, _ in _weights(exported_program)}
+            fqns_by_transposed_storage.setdefault(storage_key(tensor.t(), fqn), []).append(fqn)
+    initializers: dict[str, list[str]] = {fqn: [] for fqn, _ in _weights(exported_program)}
     sources: dict[str, tuple[str, ...]] = {}
     stored: dict[str, str] = {}
     transposed: dict[str, str] = {}
@@ -62,18 +62,21 @@ def read_weights(model: ir.Model, exported_program: torch.export.ExportedProgram
         found: list[str] = []
         for source in sources_of(value.const_value):
             key = storage_key(source.raw, str(source.name))
-            tied, flipped = targets.get(key, []), twins.get(key, [])
+            tied, transposed_to = fqns_by_storage.get(key, []), fqns_by_transposed_storage.get(key, [])
             stored.update(dict.fromkeys(tied, str(source.name)))
-            transposed.update(dict.fromkeys(flipped, str(source.name)))
-            found += [*tied, *flipped]
+            transposed.update(dict.fromkeys(transposed_to, str(source.name)))
+            found += [*tied, *transposed_to]
         if found:
             name = str(value.name)
             sources[name] = tuple(dict.fromkeys(found))
-            for target in sources[name]:
-                initializers[target].append(name)
-    names_of = {target: tuple(names) for target, names in initializers.items()}
+            for fqn in sources[name]:
+                initializers[fqn].append(name)
+    initializers_of = {fqn: tuple(names) for fqn, names in initializers.items()}
     return WeightMap(
-        names_of, sources, stored, {name: place for name, place in transposed.items() if name not in stored}
+        initializers_of,
+        sources,
+        stored,
+        {name: stored_name for name, stored_name in transposed.items() if name not in stored},
     )
 
 
@@ -86,13 +89,13 @@ def _weights(exported_program: torch.export.ExportedProgram) -> Iterator[tuple[s
 
 
 def replace_weights(
-    model: ir.Model, known: WeightMap, state_dict: Mapping[str, torch.Tensor]
+    model: ir.Model, weight_map: WeightMap, state_dict: Mapping[str, torch.Tensor]
 ) -> dict[str, torch.Tensor]:
     """Replace weights of a model and recompute the derived weights.
 
     Args:
         model: The model; it is modified only if all weights are valid.
-        known: The weight map of the model.
+        weight_map: The weight map of the model.
         state_dict: FQN to new weight. Names that the model does not have cause a warning.
 
     Returns:
@@ -105,30 +108,32 @@ def replace_weights(
     new: dict[str, TorchTensor] = {}
     applied: dict[str, torch.Tensor] = {}
     for name, tensor in state_dict.items():
-        if name not in known.initializers:
+        if name not in weight_map.initializers:
             text = f"Weight {name!r} not found in the model. Skipped applying."
             warn_user(text, OnnxExporterWarning)
             continue
-        stored = known.stored.get(name, known.transposed.get(name))
+        stored = weight_map.stored.get(name, weight_map.transposed.get(name))
         if stored is None:
             applied[name] = tensor
             continue
-        if name in known.transposed and isinstance(tensor, torch.Tensor):
+        if name in weight_map.transposed and isinstance(tensor, torch.Tensor):
             tensor = tensor.t()
         real = _checked_weight(name, tensor, current[stored])
         if stored in new and not torch.equal(new[stored].raw, real):
-            raise _tied_weights_differ("state_dict", known, stored)
-        tied = [other for other, place in known.stored.items() if place == stored]
-        flipped = [other for other, place in known.transposed.items() if place == stored]
-        applied |= dict.fromkeys(tied, tensor) | {other: tensor.t() for other in flipped}
+            raise _tied_weights_differ("state_dict", weight_map, stored)
+        tied = [other for other, stored_name in weight_map.stored.items() if stored_name == stored]
+        transposed_to = [other for other, stored_name in weight_map.transposed.items() if stored_name == stored]
+        applied |= dict.fromkeys(tied, tensor) | {other: tensor.t() for other in transposed_to}
         new[stored] = TorchTensor(real, name=stored)
     for value in model.graph.initializers.values():
-        value.const_value = _rebuilt(value.const_value, new)
+        value.const_value = _replace_sources(value.const_value, new)
     return applied
 
 
-def _tied_weights_differ(argument: str, known: WeightMap, place: str) -> ArgumentError:
-    tied = [name for name, other in (*known.stored.items(), *known.transposed.items()) if other == place]
+def _tied_weights_differ(argument: str, weight_map: WeightMap, stored_name: str) -> ArgumentError:
+    tied = [
+        name for name, other in (*weight_map.stored.items(), *weight_map.transposed.items()) if other == stored_name
+    ]
     return ArgumentError(
         argument, f"{' and '.join(map(repr, tied))} are tied weights in the model, but have different values here"
     )
@@ -148,12 +153,12 @@ def _current_weights(model: ir.Model) -> dict[str, torch.Tensor]:
 
 
 @contextmanager
-def temporary_weights(model: ir.Model, known: WeightMap, weights: Weights) -> Iterator[None]:
+def temporary_weights(model: ir.Model, weight_map: WeightMap, weights: Weights) -> Iterator[None]:
     """Replace the weights of a model for the body; files are read only when their tensors are written.
 
     Args:
         model: The model.
-        known: The weight map of the model.
+        weight_map: The weight map of the model.
         weights: Sources of the weights. Names that the model does not have are ignored.
 
     Raises:
@@ -162,26 +167,28 @@ def temporary_weights(model: ir.Model, known: WeightMap, weights: Weights) -> It
     given = read_weight_sources(weights)
     current = _current_weights(model)
     new: dict[str, TorchTensor | DerivedTensor] = {}
-    for name, place in (*known.stored.items(), *known.transposed.items()):
+    for name, stored_name in (*weight_map.stored.items(), *weight_map.transposed.items()):
         source = given.get(name)
         if source is None:
             continue
         tensor: TorchTensor | DerivedTensor
         if isinstance(source, StoredTensor):
-            tensor = FileTensor(place, source)
-            if name in known.transposed:
-                tensor = derive(place, [tensor], torch.t)
+            tensor = FileTensor(stored_name, source)
+            if name in weight_map.transposed:
+                tensor = derive(stored_name, [tensor], torch.t)
             _check_shape_and_dtype(
-                f"{name!r} in {source.path}", tensor.dtype, tuple(tensor.shape.numpy()), current[place]
+                f"{name!r} in {source.path}", tensor.dtype, tuple(tensor.shape.numpy()), current[stored_name]
             )
         else:
-            if name in known.transposed and isinstance(source, torch.Tensor):
+            if name in weight_map.transposed and isinstance(source, torch.Tensor):
                 source = source.t()
-            tensor = TorchTensor(_checked_weight(name, source, current[place], "weights"), name=place)
-        if place in new and not torch.equal(_values(new[place]), _values(tensor)):
-            raise _tied_weights_differ("weights", known, place)
-        new.setdefault(place, tensor)
-    missing = [place for place, tensor in current.items() if place not in new and not has_content(tensor)]
+            tensor = TorchTensor(_checked_weight(name, source, current[stored_name], "weights"), name=stored_name)
+        if stored_name in new and not torch.equal(_values(new[stored_name]), _values(tensor)):
+            raise _tied_weights_differ("weights", weight_map, stored_name)
+        new.setdefault(stored_name, tensor)
+    missing = [
+        stored_name for stored_name, tensor in current.items() if stored_name not in new and not has_content(tensor)
+    ]
     if missing:
         raise ArgumentError(
             "weights",
@@ -193,7 +200,7 @@ def temporary_weights(model: ir.Model, known: WeightMap, weights: Weights) -> It
     before = {value: value.const_value for value in model.graph.initializers.values()}
     try:
         for value, tensor_before in before.items():
-            value.const_value = _rebuilt(tensor_before, new)
+            value.const_value = _replace_sources(tensor_before, new)
         yield
     finally:
         for value, tensor_before in before.items():
@@ -220,12 +227,12 @@ def _check_shape_and_dtype(
         )
 
 
-def _rebuilt(tensor: Any, new: Mapping[str, TorchTensor | DerivedTensor]) -> Any:
+def _replace_sources(tensor: Any, new: Mapping[str, TorchTensor | DerivedTensor]) -> Any:
     if isinstance(tensor, TorchTensor):
         return new.get(str(tensor.name), tensor)
     if not isinstance(tensor, DerivedTensor):
         return tensor
-    sources = [_rebuilt(source, new) for source in tensor.sources]
+    sources = [_replace_sources(source, new) for source in tensor.sources]
     if all(one is other for one, other in zip(sources, tensor.sources, strict=True)):
         return tensor
     shape = [int(size) for size in tensor.shape.numpy()]
