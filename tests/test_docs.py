@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import fxonnx
+import fxonnx_translations
 from fxonnx._capture.patches.table import CAPTURE_PATCHES, LOADING_PATCHES
 from fxonnx._prepare.patterns import PATTERNS
 
@@ -76,10 +77,10 @@ def test_identifiers_exist(name: str) -> None:
     assert resolved(name).__doc__
 
 
-def test_reference_is_complete() -> None:
-    assert sorted(name for name in identifiers() if name.count(".") == 1) == sorted(
-        f"fxonnx.{name}" for name in fxonnx.__all__ if not name.startswith("__")
-    )
+@pytest.mark.parametrize("package", [fxonnx, fxonnx_translations], ids=lambda package: package.__name__)
+def test_reference_is_complete(package: ModuleType) -> None:
+    public = {f"{package.__name__}.{name}" for name in package.__all__ if not name.startswith("__")}
+    assert {name for name in identifiers() if name.rpartition(".")[0] == package.__name__} == public
 
 
 def imports_of(example: str) -> list[tuple[str, str]]:
