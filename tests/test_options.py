@@ -122,7 +122,7 @@ def test_reports(tmp_path: Path) -> None:
     ):
         assert part in text
     (tmp_path / "file").touch()
-    with pytest.raises(fxonnx.SaveError, match=r"artifacts_dir .*file can not be made"):
+    with pytest.raises(fxonnx.SaveError, match=r"artifacts_dir .*file cannot be created"):
         fxonnx.export(nn.ReLU().eval(), (X,), report=True, artifacts_dir=tmp_path / "file")
 
 

@@ -31,7 +31,7 @@ from ._prepare import LOST_UPDATES_KEY, State, find_updates, prepare, report_upd
 from ._program import ONNXProgram
 from ._program.external_data import ExternalData
 from ._public import public
-from ._report import dump, graph_text, reported, stage_table
+from ._report import graph_text, reporting, save_exported_program, timing_table
 from ._timing import Timer
 
 __all__ = ["export"]
@@ -189,12 +189,12 @@ def export(
         autograd_inlining=autograd_inlining,
     )
     timer = Timer(on_stage)
-    with reported(artifacts_dir, timer.seconds, wanted=report) as page, exporting():
+    with reporting(artifacts_dir, timer.seconds, enabled=report) as subject, exporting():
         captured = _capture(
             model, options, timer, args, kwargs, dynamic_shapes, dynamic_axes, more_inputs, dynamic_scalars
         )
-        dump(captured.exported_program, artifacts_dir if dump_exported_program else None)
-        program = page.program = _convert(captured, options, timer)
+        save_exported_program(captured.exported_program, artifacts_dir if dump_exported_program else None)
+        program = subject.program = _convert(captured, options, timer)
         _verify(program, timer, verify)
         _save(program, timer, f, export_params, keep_initializers_as_inputs, external_data)
     _print(program, graph=bool(verbose), stages=profile)
@@ -300,7 +300,7 @@ def _print(program: ONNXProgram, *, graph: bool, stages: bool) -> None:
     if graph:
         sys.stdout.write(f"{graph_text(program.model)}\n")
     if stages:
-        sys.stdout.write(f"{stage_table(program.timings)}\n")
+        sys.stdout.write(f"{timing_table(program.timings)}\n")
 
 
 def _verify(program: ONNXProgram, timer: Timer, wanted: bool | Literal["auto"]) -> None:

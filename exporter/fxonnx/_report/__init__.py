@@ -1,8 +1,9 @@
-"""What an export made, for people: the graph as text, and a page about the export."""
+"""Reports about an export: the graph as text, stage timings, and a Markdown page."""
 
 from __future__ import annotations
 
-from .artifacts import dump, reported, stage_table
-from .printing import graph_text
+from .artifacts import save_exported_program
+from .page import reporting
+from .printing import graph_text, timing_table
 
-__all__ = ["dump", "graph_text", "reported", "stage_table"]
+__all__ = ["graph_text", "reporting", "save_exported_program", "timing_table"]

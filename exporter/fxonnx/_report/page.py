@@ -1,139 +1,121 @@
-"""A page in Markdown about one export, whether it succeeded or not."""
+"""The Markdown report about one export, successful or failed."""
 
 from __future__ import annotations
 
 import collections
 import os
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-import jinja2
 import onnx_ir as ir
 
+from .._program import ONNXProgram
 from ..errors import ExportError, SaveError
-from .artifacts import artifact
+from .artifacts import artifact_path
 
-if TYPE_CHECKING:
-    from .._program import ONNXProgram
-
-__all__ = ["write_report"]
-
-_PAGE = """\
-# fxonnx export report
-
-{{ "The export succeeded." if error is none else "The export failed." }}
-{% if error is not none %}
-## Error
-
-{{ error.code }} {{ kind }}
-
-```
-{{ error }}
-```
-
-```pytb
-{{ trace }}
-```
-{% endif %}
-## Stages
-
-| stage | seconds |
-|---|---|
-{% for stage, seconds in timings.items() -%}
-| {{ stage }} | {{ "%.3f" | format(seconds) }} |
-{% endfor %}
-{%- if program is not none %}
-## Model
-
-opset {{ model.opset_imports[""] }}, IR version {{ model.ir_version }}, {{ model.graph | length }} nodes, \
-{{ model.graph.initializers | length }} initializers
-
-| | name | type |
-|---|---|---|
-{% for value in model.graph.inputs -%}
-| input | {{ value.name }} | {{ kinds(value) }} |
-{% endfor -%}
-{% for value in model.graph.outputs -%}
-| output | {{ value.name }} | {{ kinds(value) }} |
-{% endfor %}
-| operator | nodes |
-|---|---|
-{% for operator, count in operators -%}
-| {{ operator }} | {{ count }} |
-{% endfor %}
-| pattern that was recognized | times |
-|---|---|
-{% for pattern, count in program.patterns.items() -%}
-| {{ pattern }} | {{ count }} |
-{% endfor %}
-## Sizes the model is right for
-{% for constraint in program.constraints %}
-- {{ constraint }}
-{%- else %}
-All that were asked for.
-{%- endfor %}
-
-## Arguments that are part of the model
-{% for name, value in program.frozen_arguments.items() %}
-- {{ name }} = {{ value }}
-{%- else %}
-None.
-{%- endfor %}
-
-## Exported program
-
-```python
-{{ program.exported_program }}
-```
-{% endif %}"""
+__all__ = ["Report", "reporting"]
 
 
-def write_report(
+@dataclass
+class Report:
+    """The subject of a report.
+
+    Attributes:
+        program: The exported program, set as soon as it exists.
+    """
+
+    program: ONNXProgram | None = None
+
+
+@contextmanager
+def reporting(directory: str | os.PathLike[str], timings: Mapping[str, float], *, enabled: bool) -> Iterator[Report]:
+    """Write a report about the export inside the context when it ends, also if it fails.
+
+    Args:
+        directory: The directory to write to.
+        timings: Stage name to seconds, filled inside the context.
+        enabled: Whether to write a report.
+    """
+    report = Report()
+    try:
+        yield report
+    except ExportError as error:
+        if enabled:
+            error.report = _write(directory, timings, report.program, error)
+        raise
+    if enabled:
+        _write(directory, timings, report.program)
+
+
+def _write(
     directory: str | os.PathLike[str],
     timings: Mapping[str, float],
     program: ONNXProgram | None = None,
     error: ExportError | None = None,
 ) -> Path:
-    """Writes the page.
+    """Write the report page.
 
     Args:
-        directory: Where to; it is made if it is not there.
+        directory: The directory to write to; it is created if it does not exist.
         timings: Stage name to seconds.
-        program: What was exported, if it was.
-        error: What it failed with, otherwise.
+        program: The exported program, None if the export failed.
+        error: The error of a failed export.
 
     Returns:
-        Its path, ``onnx_export_<time>_success.md`` or ``..._error.md``.
+        The path of the page, ``onnx_export_<time>_success.md`` or ``..._error.md``.
 
     Raises:
-        SaveError: If it can not be written.
+        SaveError: If the page cannot be written.
     """
-    model = None if program is None else program.model
-    counts = collections.Counter(node.op_type for node in model.graph.all_nodes()) if model is not None else {}
-    page = (
-        jinja2.Environment(undefined=jinja2.StrictUndefined, autoescape=False)
-        .from_string(_PAGE)
-        .render(
-            error=error,
-            kind=type(error).__name__,
-            trace="" if error is None else "".join(traceback.format_exception(error)).strip(),
-            timings=timings,
-            program=program,
-            model=model,
-            operators=sorted(counts.items(), key=lambda item: (-item[1], item[0])),
-            kinds=_kind,
-        )
-    )
-    path = artifact(directory, f"_{'success' if error is None else 'error'}.md")
+    lines = ["# fxonnx export report", "", f"The export {'succeeded' if error is None else 'failed'}."]
+    if error is not None:
+        trace = "".join(traceback.format_exception(error)).strip()
+        lines += ["", "## Error", "", f"{error.code} {type(error).__name__}", ""]
+        lines += ["```", str(error), "```", "", "```pytb", trace, "```"]
+    lines += ["", "## Stages", ""]
+    lines += _table(["stage", "seconds"], [[stage, f"{seconds:.3f}"] for stage, seconds in timings.items()])
+    if program is not None:
+        lines += _program_sections(program)
+    path = artifact_path(directory, f"_{'success' if error is None else 'error'}.md")
     try:
-        path.write_text(page.strip() + "\n", encoding="utf-8")
+        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     except OSError as failure:
-        raise SaveError(f"the report can not be written to {path}: {failure.strerror}") from failure
+        raise SaveError(f"the report cannot be written to {path}: {failure.strerror}") from failure
     return path
 
 
-def _kind(value: ir.Value) -> str:
+def _program_sections(program: ONNXProgram) -> list[str]:
+    model, graph = program.model, program.model.graph
+    counts = collections.Counter(node.op_type for node in graph.all_nodes())
+    operators = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    ends = [("input", value) for value in graph.inputs] + [("output", value) for value in graph.outputs]
+    header = f"opset {model.opset_imports['']}, IR version {model.ir_version}, {len(graph)} nodes"
+    return [
+        *("", "## Model", "", f"{header}, {len(graph.initializers)} initializers", ""),
+        *_table(["", "name", "type"], [[kind, value.name, _type(value)] for kind, value in ends]),
+        "",
+        *_table(["operator", "nodes"], operators),
+        "",
+        *_table(["fusion pattern", "matches"], program.patterns.items()),
+        *("", "## Constraints on sizes", ""),
+        *([f"- {constraint}" for constraint in program.constraints] or ["None."]),
+        *("", "## Frozen arguments", ""),
+        *([f"- {name} = {value}" for name, value in program.frozen_arguments.items()] or ["None."]),
+        *("", "## Exported program", "", "```python", str(program.exported_program), "```"),
+    ]
+
+
+def _table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
+    return [_row(columns), "|---" * len(columns) + "|", *map(_row, rows)]
+
+
+def _row(cells: Sequence[object]) -> str:
+    return f"| {' | '.join(map(str, cells))} |"
+
+
+def _type(value: ir.Value) -> str:
     dtype = value.dtype.name if value.dtype is not None else "?"
     return f"{dtype}[{', '.join(map(str, value.shape or ()))}]"

@@ -1,29 +1,29 @@
-"""The graph as text: a line for each node with its types, its module and its line of source."""
+"""Text output: the graph with types, module scopes and source locations, and the stage timings."""
 
 from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import onnx_ir as ir
 
 from .._capture.constraints.guard_recorder import is_user_file
 
-__all__ = ["graph_text"]
+__all__ = ["graph_text", "timing_table"]
 
 _SCOPES = "pkg.torch.onnx.name_scopes"
 _STACK = "pkg.torch.onnx.stack_trace"
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
-LONGEST_ATTRIBUTE = 60
+_MAX_ATTRIBUTE_LENGTH = 60
 
 
 def graph_text(model: ir.Model) -> str:
-    """A model as text.
+    """The graph of a model as text.
 
-    Inputs, then initializers, then ``%value : TYPE[dims] = Operator[attribute=...](%inputs)`` with the module and the
-    source line it comes from; the bodies of If, Loop and Scan are indented below their node.
+    Inputs, initializers, then ``%value : TYPE[dims] = Operator[attribute=...](%inputs)`` for each node, with its module
+    scope and source location. The subgraphs of If, Loop and Scan are indented below their node.
     """
     graph = model.graph
     lines = [f"graph {graph.name} ("]
@@ -41,10 +41,10 @@ def _nodes(graph: ir.Graph, indent: str) -> Iterator[str]:
         outputs = ", ".join(_typed(value) for value in node.outputs)
         inputs = ", ".join("" if value is None else f"%{value.name}" for value in node.inputs)
         bodies = {name: item for name, item in node.attributes.items() if item.type == ir.AttributeType.GRAPH}
-        plain = [f"{name}={_short(item)}" for name, item in node.attributes.items() if name not in bodies]
+        plain = [f"{name}={_truncated(item)}" for name, item in node.attributes.items() if name not in bodies]
         operator = f"{node.domain}::{node.op_type}" if node.domain else node.op_type
         attributes = f"[{', '.join(plain)}]" if plain else ""
-        yield f"{indent}{outputs} = {operator}{attributes}({inputs}){_origin(node)}"
+        yield f"{indent}{outputs} = {operator}{attributes}({inputs}){_provenance(node)}"
         for name, item in bodies.items():
             body = item.as_graph()
             yield f"{indent}  {name} ({', '.join(_typed(value) for value in body.inputs)}):"
@@ -63,15 +63,22 @@ def _is_users(name: str) -> bool:
     return is_user_file(name) and package not in ("torch", "fxonnx") and package not in sys.stdlib_module_names
 
 
-def _short(attribute: ir.Attr) -> str:
+def _truncated(attribute: ir.Attr) -> str:
     text = repr(attribute.value)
-    return text if len(text) <= LONGEST_ATTRIBUTE else f"{text[:LONGEST_ATTRIBUTE]}..."
+    return text if len(text) <= _MAX_ATTRIBUTE_LENGTH else f"{text[:_MAX_ATTRIBUTE_LENGTH]}..."
 
 
-def _origin(node: ir.Node) -> str:
-    """``, scope: features.0 # model.py:12`` from the metadata, as far as there is any."""
+def _provenance(node: ir.Node) -> str:
+    """Module scope and source location from a node's metadata, if any: ``, scope: features.0 # model.py:12``."""
     scopes = re.findall(r"'([^']*)'", node.metadata_props.get(_SCOPES, ""))[:-1]
     scope = next((name for name in reversed(scopes) if name), "")
     frames = [frame for frame in _FRAME.findall(node.metadata_props.get(_STACK, "")) if _is_users(frame[0])]
     line = f"  # {Path(frames[-1][0]).name}:{frames[-1][1]}" if frames else ""
     return (f", scope: {scope}" if scope else "") + line
+
+
+def timing_table(timings: Mapping[str, float]) -> str:
+    """The seconds of each stage and their total as a text table."""
+    rows = [*timings.items(), ("total", sum(timings.values()))]
+    width = max(len(stage) for stage, _ in rows)
+    return "\n".join(f"{stage.ljust(width)}  {seconds:.3f} s" for stage, seconds in rows)
