@@ -22,7 +22,7 @@ from ._capture.shapes.dynamic_shapes import Leaf
 from ._comparison import compare
 from ._program import ONNXProgram
 from ._public import public
-from .errors import ArgumentError, ExportError
+from .errors import ArgumentError, ExportError, did_you_mean
 
 __all__ = ["InputObserver"]
 
@@ -93,7 +93,9 @@ class InputObserver:
         method = getattr(model, method_name, None)
         if not callable(method):
             raise ArgumentError(
-                "method_name", f"{type(model).__name__} does not have a method {method_name!r}", hint="try 'forward'"
+                "method_name",
+                f"{type(model).__name__} does not have a method {method_name!r}",
+                hint=did_you_mean(method_name, dir(model), "try 'forward'"),
             )
         if isinstance(store_n_calls, bool) or not isinstance(store_n_calls, int) or store_n_calls < 1:
             raise ArgumentError("store_n_calls", f"expected a positive int, got {store_n_calls!r}")
@@ -305,7 +307,7 @@ def _check_key(argument: str, key: Any, signature: inspect.Signature) -> None:
     raise ArgumentError(
         argument,
         f"{key!r} is neither a name nor a position of a parameter",
-        hint=f"the parameters are: {', '.join(parameters)}",
+        hint=did_you_mean(key, parameters, f"the parameters are: {', '.join(parameters)}"),
     )
 
 

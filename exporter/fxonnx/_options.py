@@ -19,7 +19,7 @@ from ._lower.passthrough import Passthrough
 from ._lower.versions import NEWEST_IR_VERSION, NEWEST_OPSET, OLDEST_OPSET, ir_versions
 from ._prepare import PATTERNS, State
 from ._symbolic_registry import registered_symbolics
-from .errors import ArgumentError
+from .errors import ArgumentError, did_you_mean
 
 __all__ = ["Options", "Target", "check_training", "read_options"]
 
@@ -172,7 +172,7 @@ def _check_passthrough(operator_export_type: Any, custom_opsets: Any) -> Passthr
         raise ArgumentError(
             "operator_export_type",
             f"expected a torch.onnx.OperatorExportTypes, got {operator_export_type!r}",
-            hint=f"there are {', '.join(OperatorExportTypes.__members__)}",
+            hint=did_you_mean(name, _MODES, f"there are {', '.join(OperatorExportTypes.__members__)}"),
         )
     opsets = {} if custom_opsets is None else custom_opsets
     if not isinstance(opsets, Mapping):
@@ -189,7 +189,8 @@ def _check_passthrough(operator_export_type: Any, custom_opsets: Any) -> Passthr
 
 def _check_choice(argument: str, value: Any, choices: Sequence[Any]) -> None:
     if value not in choices:
-        raise ArgumentError(argument, f"expected one of {', '.join(map(repr, choices))}, got {value!r}")
+        problem = f"expected one of {', '.join(map(repr, choices))}, got {value!r}"
+        raise ArgumentError(argument, problem, hint=did_you_mean(value, choices))
 
 
 def _check_ir_version(ir_version: Any, opset: int) -> int:
@@ -214,7 +215,8 @@ def _check_patterns(patterns: Any, opset: int, target: str | None) -> tuple[str,
         )
     unknown = [name for name in patterns if name not in PATTERNS]
     if unknown:
-        raise ArgumentError("patterns", f"there is no pattern {unknown[0]!r}", hint=f"there are {', '.join(PATTERNS)}")
+        hint = did_you_mean(unknown[0], PATTERNS, f"there are {', '.join(PATTERNS)}")
+        raise ArgumentError("patterns", f"there is no pattern {unknown[0]!r}", hint=hint)
     return tuple(name for name, pattern in PATTERNS.items() if patterns.get(name, pattern.is_for(opset, target)))
 
 

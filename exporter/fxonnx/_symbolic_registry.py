@@ -11,7 +11,7 @@ import torch
 
 from ._lower.user_symbolics import SymbolicFunction
 from ._public import public
-from .errors import ArgumentError
+from .errors import ArgumentError, did_you_mean
 
 __all__ = ["register_custom_op_symbolic", "registered_symbolics", "unregister_custom_op_symbolic"]
 
@@ -53,7 +53,9 @@ def unregister_custom_op_symbolic(symbolic_name: str, opset_version: int) -> Non
         rest = dict(_registered())
         if rest.pop((symbolic_name, int(opset_version)), None) is None:
             raise ArgumentError(
-                "symbolic_name", f"nothing is registered for {symbolic_name!r} from opset {opset_version} on"
+                "symbolic_name",
+                f"nothing is registered for {symbolic_name!r} from opset {opset_version} on",
+                hint=did_you_mean(symbolic_name, {name for name, _ in rest}),
             )
         _replace(rest)
 

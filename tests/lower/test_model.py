@@ -144,7 +144,10 @@ def test_surplus_input_names_rename_the_parameters() -> None:
         ({"ir_version": 8}, r"ir_version: 8 cannot be written: opset 20 needs 9, .*\nhint: pass a number from 9 to"),
         ({"ir_version": 99}, r"ir_version: 99 cannot be written"),
         ({"target": "tensorrt"}, r"target: expected one of None, 'onnxruntime', got 'tensorrt'"),
-        ({"patterns": {"gelus": False}}, r"patterns: there is no pattern 'gelus'\nhint: there are .*rms_norm"),
+        (
+            {"patterns": {"gelus": False}},
+            r"there is no pattern 'gelus'\nhint: did you mean 'gelu'\? there are .*rms_norm",
+        ),
         ({"patterns": "gelu"}, r"patterns: expected a dict .*, got 'gelu'\nhint: write"),
         ({"opset_version": "20"}, r"opset_version: expected an int, got '20'"),
         ({"opset_version": True}, r"opset_version: expected an int, got True"),

@@ -252,7 +252,10 @@ def _read(path: Path) -> Any:
         ("index.json", "is not an index of safetensors files: it has no weight_map"),
         (3, "weights: expected paths of safetensors files or state_dicts, got a int"),
         ({"table.weight": torch.zeros(2)}, r"weights: 'table\.weight' is torch\.float32 of shape \[2\], expected"),
-        ({"tabel.weight": torch.zeros(2)}, r"missing .*\nhint: similar to .*: 'tabel\.weight'"),
+        (
+            {"tabel.weight": torch.zeros(2)},
+            r"missing .*\nhint: 'tabel\.weight' is not a weight of the model, did you mean 'table\.weight'",
+        ),
         (
             {},
             r"weights: missing .*, \.\.\. \(\d+ of \d+ weights\), and the model was exported without values",

@@ -130,7 +130,7 @@ def test_values_inside(program: fxonnx.ONNXProgram) -> None:
         torch.testing.assert_close(found[value], expected)
     assert [str(value.name) for value in program.model.graph.outputs] == outputs
     with pytest.raises(
-        ArgumentError, match=r"value_names: 'head.bia' is not a value of the main graph\nhint: did you mean head.bias"
+        ArgumentError, match=r"value_names: 'head.bia' is not a value of the main graph\nhint: did you mean 'head.bias'"
     ):
         program.compute_values(["head.bia"], given)
     with pytest.raises(ArgumentError, match=r"'\?' is not a value of the main graph\nhint: program.model.graph lists"):
@@ -203,7 +203,10 @@ def test_other_names_of_dims() -> None:
         return [str(value.shape[0]) for value in (*graph.inputs, *graph.outputs)]  # type: ignore[index]
 
     assert dims() == ["n", "nn", "2*n + nn"]
-    program.rename_axes({"n": "nn", ir.SymbolicDim("nn"): "n", "absent": "m"})
+    with pytest.warns(
+        UserWarning, match="no dim of the model is named 'absent'; it is ignored\nhint: the dim names are: n, nn"
+    ):
+        program.rename_axes({"n": "nn", ir.SymbolicDim("nn"): "n", "absent": "m"})
     assert dims() == ["nn", "n", "2*nn + n"]
     program.rename_axes({"nn": "batch"})
     assert dims() == ["batch", "n", "2*batch + n"]

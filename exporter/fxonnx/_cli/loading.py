@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import ArgumentError
+from ..errors import ArgumentError, did_you_mean
 
 if TYPE_CHECKING:
     import torch
@@ -113,7 +113,8 @@ def _from_function(module_name: str, function_name: str) -> LoadedModel:
             if function is None
             else f"expected a function, got {type(function).__name__}"
         )
-        raise ArgumentError("SOURCE", f"{name}: {found}")
+        hint = did_you_mean(function_name, vars(module)) if function is None else None
+        raise ArgumentError("SOURCE", f"{name}: {found}", hint=hint)
     try:
         returned = function()
     except Exception as error:

@@ -13,7 +13,7 @@ from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
 from fxonnx_translations._torch_compat import TreeSpec, pytree
 
 from .._capture.inputs.pytree_objects import flatten_objects
-from ..errors import ArgumentError
+from ..errors import ArgumentError, did_you_mean
 
 __all__ = ["BoundCall", "bind_call", "check_loop_bounds", "unflatten_outputs"]
 
@@ -174,7 +174,8 @@ def _arguments_by_name(
         )
     for name, value in kwargs.items():
         if name not in parameters:
-            raise ArgumentError(name, "unknown argument", hint=_parameters_hint(parameters))
+            hint = did_you_mean(name, parameters, _parameters_hint(parameters))
+            raise ArgumentError(name, "unknown argument", hint=hint)
         if name in given:
             raise ArgumentError(name, "argument given both by position and by name")
         given[name] = value

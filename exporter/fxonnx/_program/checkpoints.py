@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import math
 import os
@@ -21,7 +20,7 @@ from fxonnx_translations._builder.initializers import DerivedTensor
 
 from ..errors import ArgumentError
 
-__all__ = ["DTYPES", "FileTensor", "StoredTensor", "Weights", "read_weight_sources", "suggest_names"]
+__all__ = ["DTYPES", "FileTensor", "StoredTensor", "Weights", "read_weight_sources"]
 
 DTYPES: Mapping[str, torch.dtype] = MappingProxyType(
     {
@@ -157,12 +156,3 @@ def _stored(path: Path, name: str, entry: Any, start: int, size: int) -> StoredT
     if end - begin != math.prod(shape) * dtype.itemsize or begin < 0 or start + end > size:
         raise ValueError(f"the offsets of {name!r} do not match its shape and dtype")
     return StoredTensor(path, name, start + begin, dtype, shape)
-
-
-def suggest_names(names: Sequence[str], known: Sequence[str]) -> str | None:
-    """Return a hint with known names similar to the first missing name that has any, or None."""
-    for name in names:
-        close = difflib.get_close_matches(name, known, 2)
-        if close:
-            return f"similar to {name!r}: {', '.join(map(repr, close))}"
-    return None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,7 +10,7 @@ import torch
 
 from fxonnx_translations._builder.dtypes import to_torch_dtype
 
-from ..errors import ArgumentError, RuntimeSessionError
+from ..errors import ArgumentError, RuntimeSessionError, did_you_mean
 from .protobuf_layout import serialize
 from .session import Session, SessionFactory, as_tensor
 
@@ -38,11 +37,10 @@ def compute_values(
     known = [*given, *graph.initializers, *values]
     for name in names:
         if name not in known:
-            close = difflib.get_close_matches(str(name), known, 3)
             raise ArgumentError(
                 "value_names",
                 f"{name!r} is not a value of the main graph",
-                hint=f"did you mean {', '.join(close)}?" if close else "program.model.graph lists its values",
+                hint=did_you_mean(name, known, "program.model.graph lists its values"),
             )
     found: dict[str, torch.Tensor] = {}
     for name in names:

@@ -251,7 +251,8 @@ class ONNXProgram:
         """Rename dims, including in expressions, constraints and metadata.
 
         Args:
-            rename_mapping: Dim name or ``ir.SymbolicDim`` to new name. Names that no dim has are ignored.
+            rename_mapping: Dim name or ``ir.SymbolicDim`` to new name. Names that no dim has are ignored, with a
+                warning.
 
         Raises:
             ArgumentError: If a key is not a name or ``ir.SymbolicDim``, or a new name is empty, a number or taken.

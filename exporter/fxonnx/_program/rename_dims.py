@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import onnx_ir as ir
 
-from ..errors import ArgumentError
+from .._warnings import warn_user
+from ..errors import ArgumentError, did_you_mean
 
 __all__ = ["rename_dims"]
 
@@ -18,7 +19,7 @@ def rename_dims(model: ir.Model, mapping: Mapping[Any, str]) -> dict[str, str]:
 
     Args:
         model: The model; it is modified.
-        mapping: Dim name or ``ir.SymbolicDim`` to new name. Names that no dim has are ignored.
+        mapping: Dim name or ``ir.SymbolicDim`` to new name. Names that no dim has are ignored, with a warning.
 
     Returns:
         The mapping from old to new names.
@@ -32,6 +33,7 @@ def rename_dims(model: ir.Model, mapping: Mapping[Any, str]) -> dict[str, str]:
     for old, new in names.items():
         if new in present and new not in names and old in present and old != new:
             raise ArgumentError("rename_mapping", f"{new!r} is already the name of another dim")
+    _warn_of_absent(names, shapes, present)
     if not names:
         return names
     alternatives = "|".join(map(re.escape, sorted(names, key=len, reverse=True)))
@@ -43,6 +45,16 @@ def rename_dims(model: ir.Model, mapping: Mapping[Any, str]) -> dict[str, str]:
             if text:
                 shape[axis] = pattern.sub(lambda match: names[match[0]], text)
     return names
+
+
+def _warn_of_absent(names: Mapping[str, str], shapes: Sequence[ir.Shape], present: Collection[str]) -> None:
+    texts = {_text(dim) for shape in shapes for dim in shape}
+    for old in names:
+        # Not only names: a key may be a whole expression.
+        if not any(re.search(rf"(?<!\w){re.escape(old)}(?!\w)", text) for text in texts):
+            known = f"the dim names are: {', '.join(sorted(name for name in present if name.isidentifier())) or 'none'}"
+            text = f"rename_mapping: no dim of the model is named {old!r}; it is ignored"
+            warn_user(f"{text}\nhint: {did_you_mean(old, present, known)}")
 
 
 def _name(key: Any) -> str:

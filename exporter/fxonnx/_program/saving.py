@@ -22,7 +22,7 @@ import onnx_ir as ir
 
 from fxonnx_translations._builder.initializers import has_content, sources_of
 
-from ..errors import ArgumentError, SaveError
+from ..errors import ArgumentError, SaveError, did_you_mean
 from .atomic_file import AtomicFile
 from .external_data import REFERENCE, SUFFIXES, ExternalData, ExternalDataFormat
 from .protobuf_layout import (
@@ -64,7 +64,9 @@ def save(
     """
     if external_data not in (None, True, False, "safetensors", REFERENCE):
         raise ArgumentError(
-            "external_data", f'expected True, False, None, "safetensors" or fxonnx.REFERENCE, got {external_data!r}'
+            "external_data",
+            f'expected True, False, None, "safetensors" or fxonnx.REFERENCE, got {external_data!r}',
+            hint=did_you_mean(external_data, ("safetensors",)),
         )
     render = partial(
         lay_out_model,

@@ -15,7 +15,7 @@ import torch
 from fxonnx_translations._builder.initializers import TorchTensor
 
 from .._lower.model import STATE_KEY
-from ..errors import ArgumentError
+from ..errors import ArgumentError, did_you_mean
 from .session import Session, as_tensor
 
 __all__ = ["StatePair", "StatefulSession", "final_states", "read_states"]
@@ -98,9 +98,8 @@ class StatefulSession:
             new[name] = _initial_value(initial)
         for name, value in (state or {}).items():
             if name not in self._pairs:
-                raise ArgumentError(
-                    "state", f"unknown state {name!r}", hint=f"the states are: {', '.join(self._pairs)}"
-                )
+                hint = did_you_mean(name, self._pairs, f"the states are: {', '.join(self._pairs)}")
+                raise ArgumentError("state", f"unknown state {name!r}", hint=hint)
             new[name] = as_tensor(value, self._inputs[str(self._pairs[name].input)]).clone()
         self._state = new
 

@@ -12,7 +12,7 @@ from fxonnx_translations._torch_compat import pytree
 
 from .._capture.constraints.constraint import Limits
 from .._capture.constraints.constraint_solver import Bounds, bounds_of
-from ..errors import ArgumentError
+from ..errors import ArgumentError, did_you_mean
 from .call_binding import BoundCall
 
 __all__ = ["auto_sizes", "check_sizes", "resized"]
@@ -106,9 +106,8 @@ def check_sizes(limits: Limits, sizes: Mapping[str, int]) -> None:
     known = {symbol.name for place in limits.places for symbol in place.expression.free_symbols}
     for name, size in sizes.items():
         if name not in known:
-            raise ArgumentError(
-                "sizes", f"unknown dim {name!r}", hint=f"the dynamic dims are: {', '.join(sorted(known)) or 'none'}"
-            )
+            hint = did_you_mean(name, known, f"the dynamic dims are: {', '.join(sorted(known)) or 'none'}")
+            raise ArgumentError("sizes", f"unknown dim {name!r}", hint=hint)
         if isinstance(size, bool) or not isinstance(size, int) or size < 0:
             raise ArgumentError("sizes", f"the size of {name!r} is {size!r}", hint="pass ints")
     constraint = limits.violated(sizes)

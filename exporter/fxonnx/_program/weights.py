@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,8 +22,8 @@ from fxonnx_translations._builder.initializers import (
 )
 
 from .._warnings import warn_user
-from ..errors import ArgumentError
-from .checkpoints import FileTensor, StoredTensor, Weights, read_weight_sources, suggest_names
+from ..errors import ArgumentError, did_you_mean
+from .checkpoints import FileTensor, StoredTensor, Weights, read_weight_sources
 
 __all__ = ["WeightMap", "build_weight_map", "replace_weights", "temporary_weights"]
 
@@ -110,7 +110,8 @@ def replace_weights(
     for name, tensor in state_dict.items():
         if name not in weight_map.initializers:
             text = f"Weight {name!r} not found in the model. Skipped applying."
-            warn_user(text, OnnxExporterWarning)
+            hint = did_you_mean(name, weight_map.initializers)
+            warn_user(f"{text}\nhint: {hint}" if hint else text, OnnxExporterWarning)
             continue
         stored = weight_map.stored.get(name, weight_map.transposed.get(name))
         if stored is None:
@@ -194,7 +195,7 @@ def temporary_weights(model: ir.Model, weight_map: WeightMap, weights: Weights) 
             "weights",
             f"missing {', '.join(map(repr, missing[:5]))}{', ...' if len(missing) > 5 else ''} "
             f"({len(missing)} of {len(current)} weights), and the model was exported without values",
-            hint=suggest_names(missing, list(given))
+            hint=_suggestion(list(given), list(weight_map.initializers))
             or "pass weights that no file has in a dict: weights=[file, {name: tensor}]",
         )
     before = {value: value.const_value for value in model.graph.initializers.values()}
@@ -205,6 +206,18 @@ def temporary_weights(model: ir.Model, weight_map: WeightMap, weights: Weights) 
     finally:
         for value, tensor_before in before.items():
             value.const_value = tensor_before
+
+
+def _suggestion(given: Sequence[str], known: Sequence[str]) -> str | None:
+    """Return a hint for the first given name that is not a known one but similar to a known one not given."""
+    missing = [name for name in known if name not in given]
+    unknown = [name for name in given if name not in known]
+    # The first ones only: a checkpoint of another model has thousands of unknown names.
+    for name in unknown[:20]:
+        hint = did_you_mean(name, missing)
+        if hint is not None:
+            return f"{name!r} is not a weight of the model, {hint}"
+    return None
 
 
 def _checked_weight(name: str, tensor: Any, current: torch.Tensor, argument: str = "state_dict") -> torch.Tensor:

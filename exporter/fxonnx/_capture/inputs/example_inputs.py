@@ -14,7 +14,7 @@ from torch.export.graph_signature import InputKind
 
 from fxonnx_translations._torch_compat import pytree
 
-from ...errors import ArgumentError
+from ...errors import ArgumentError, did_you_mean
 from .pytree_objects import flatten_objects, is_object
 
 __all__ = [
@@ -111,10 +111,12 @@ def bind_example_inputs(model: torch.nn.Module, args: Any, kwargs: Any) -> Bound
     problem = _binding_error(signature, positional, keywords)
     if problem is not None:
         wrong = "kwargs" if "keyword" in problem else "args"
+        unknown = next((name for name in keywords if name not in signature.parameters), None)
+        hint = "pass positional inputs in order in args and keyword inputs by name in kwargs"
         raise ArgumentError(
             wrong,
             f"the example inputs do not match {type(model).__name__}.forward{signature}: {problem}",
-            hint="pass positional inputs in order in args and keyword inputs by name in kwargs",
+            hint=did_you_mean(unknown, signature.parameters, hint),
         )
     given = (positional, keywords)
     args, tensor_kwargs = plain = flatten_objects(given)

@@ -13,7 +13,7 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from fxonnx_translations._torch_compat import pytree
 
-from ...errors import ArgumentError, CaptureError
+from ...errors import ArgumentError, CaptureError, did_you_mean
 from ..shapes.dynamic_shapes import DynamicShapes, Leaf, checked_shapes, read_shapes_by_parameter
 from .example_inputs import BoundInputs
 from .input_names import dotted_name
@@ -47,9 +47,8 @@ def scalars_to_tensors(
     for name in names:
         index = next((index for index, leaf in numbers.items() if name in (leaf.label, dotted_name(leaf))), None)
         if index is None:
-            raise ArgumentError(
-                "dynamic_scalars", _name_problem(name, leaves), hint=_number_list(list(numbers.values()))
-            )
+            hint = did_you_mean(name, [leaf.label for leaf in numbers.values()], _number_list(list(numbers.values())))
+            raise ArgumentError("dynamic_scalars", _name_problem(name, leaves), hint=hint)
         found[name] = index
     dtype = _float_dtype(leaves, model)
     values = [leaf.value for leaf in leaves]

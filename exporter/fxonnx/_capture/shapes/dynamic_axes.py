@@ -12,7 +12,7 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import OutputKind
 
 from ..._warnings import warn_user
-from ...errors import ArgumentError
+from ...errors import ArgumentError, did_you_mean
 from ..inputs.example_inputs import BoundInputs
 from .dynamic_shapes import DynamicShapes, Leaf, checked_shapes, read_shapes_by_parameter, with_spec
 from .spec_keys import GraphInputs
@@ -180,6 +180,7 @@ def _check_known(axes: DynamicAxes, outputs: Mapping[str, Any], strict: bool) ->
         return
     problem = f"{', '.join(map(repr, unknown))} is neither an input nor an output"
     hint = f"the inputs are: {axes.inputs}; the outputs are: {', '.join(outputs) or 'none'}"
+    hint = did_you_mean(unknown[0], [*axes.inputs.split(", "), *outputs], hint) or hint
     if strict:
         raise _spec_error(problem, hint)
     # Scripts for torch.onnx name outputs that some of their models do not have.

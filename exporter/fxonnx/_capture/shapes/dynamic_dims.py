@@ -11,7 +11,7 @@ import torch
 
 from fxonnx_translations._torch_compat import pytree
 
-from ...errors import ArgumentError
+from ...errors import ArgumentError, did_you_mean
 from ..inputs.example_inputs import BoundInputs, expand_var_keyword
 from ..inputs.input_names import graph_names
 from ..inputs.pytree_objects import flatten_objects, unflatten_objects
@@ -222,7 +222,11 @@ def align_more_inputs(
             raise ArgumentError(
                 argument,
                 f"{min(unknown)!r} is not among args and kwargs",
-                hint="args and kwargs are the first example and must have every input of the others",
+                hint=did_you_mean(
+                    min(unknown),
+                    _by_argument(inputs, leaves),
+                    "args and kwargs are the first example and must have every input of the others",
+                ),
             )
         _check_structure(inputs, leaves, others, argument)
         values.append(_values(others))
@@ -263,7 +267,9 @@ def _bind_call(signature: Signature, call: ExampleCall, argument: str, *, partia
     try:
         (signature.bind_partial if partial else signature.bind)(*args, **kwargs)
     except TypeError as error:
-        raise ArgumentError(argument, f"a call does not match the signature {signature}: {error}") from error
+        unknown = next((name for name in kwargs if name not in signature.parameters), None)
+        hint = did_you_mean(unknown, signature.parameters)
+        raise ArgumentError(argument, f"a call does not match the signature {signature}: {error}", hint=hint) from error
     given = (args, kwargs)
     args, kwargs = plain = flatten_objects(given)
     return BoundInputs(args, kwargs, *expand_var_keyword(signature, kwargs), None if plain is given else given)

@@ -16,7 +16,7 @@ from torch.export import Dim
 
 from fxonnx_translations._torch_compat import pytree
 
-from ...errors import ArgumentError
+from ...errors import ArgumentError, did_you_mean
 from ..inputs.example_inputs import BoundInputs
 from ..inputs.pytree_objects import COUNTERS
 from .object_specs import object_part_specs
@@ -242,8 +242,12 @@ def _from_mapping(inputs: BoundInputs, shapes: Mapping[Any, Any]) -> tuple[list[
             problem = "is not among the example inputs"
         raise _spec_error(
             f"{unknown[0]!r} {problem}",
-            hint=f"the keys are names of forward's parameters: {known}; "
-            f"the example has: {', '.join(arguments) or 'none'}",
+            hint=did_you_mean(
+                unknown[0],
+                arguments,
+                f"the keys are names of forward's parameters: {known}; "
+                f"the example has: {', '.join(arguments) or 'none'}",
+            ),
         )
     specs: list[Any] = []
     for parameter in inputs.signature.parameters.values():
@@ -317,13 +321,15 @@ def _child_specs(value: Any, node: _Node, spec: Any, label: str) -> list[Any]:
         by_key: dict[Any, Any] = dict(spec)
         unknown = [key for key in by_key if key not in value]
         if unknown:
-            raise _spec_error(f"{label} has no key {unknown[0]!r}", hint=f"its keys are: {', '.join(map(repr, value))}")
+            hint = did_you_mean(unknown[0], value, f"its keys are: {', '.join(map(repr, value))}")
+            raise _spec_error(f"{label} has no key {unknown[0]!r}", hint)
         return [by_key.get(key) for key in value]
     if isinstance(spec, Mapping) and all(isinstance(key, str) for key in spec):
         fields = [key.lstrip(".") for key in node.keys]
         unknown = [key for key in spec if key not in fields]
         if unknown:
-            raise _spec_error(f"{label} has no field {unknown[0]!r}", hint=f"a {kind} has: {', '.join(fields)}")
+            hint = did_you_mean(unknown[0], fields, f"a {kind} has: {', '.join(fields)}")
+            raise _spec_error(f"{label} has no field {unknown[0]!r}", hint)
         return [spec.get(name) for name in fields]
     if type(spec) is type(value) and not isinstance(spec, tuple | list):
         own = _children(spec)

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ...errors import ArgumentError
+from ...errors import ArgumentError, did_you_mean
 
 __all__ = ["object_part_specs"]
 
@@ -43,12 +43,13 @@ def object_part_specs(parts: Mapping[str, Any], spec: Any, label: str) -> list[A
     raise _spec_error(keys, label, f"its spec is {spec!r}")
 
 
-def _spec_error(keys: Sequence[str], label: str, problem: str) -> ArgumentError:
+def _spec_error(keys: Sequence[str], label: str, problem: str, path: object = None) -> ArgumentError:
+    hint = "pass {axis: dim} for all of them, or a dict by path or pattern, such as "
+    hint += f"{{'*': {{0: 'batch'}}}}; the paths are: {', '.join(keys)}"
     return ArgumentError(
         "dynamic_shapes",
         f"{label} is an object with {len(keys)} tensors, but {problem}",
-        hint="pass {axis: dim} for all of them, or a dict by path or pattern, such as "
-        f"{{'*': {{0: 'batch'}}}}; the paths are: {', '.join(keys)}",
+        hint=did_you_mean(path, keys, hint),
     )
 
 
@@ -56,7 +57,7 @@ def _by_path(has_axes: Mapping[str, bool], spec: Mapping[Any, Any], label: str) 
     keys = list(has_axes)
     unknown = [path for path in spec if not any(fnmatchcase(key, str(path)) for key in keys)]
     if unknown:
-        raise _spec_error(keys, label, f"no path matches {unknown[0]!r}")
+        raise _spec_error(keys, label, f"no path matches {unknown[0]!r}", unknown[0])
     found: list[Any] = []
     for key in keys:
         patterns = [path for path in spec if has_axes[key] and fnmatchcase(key, str(path))]

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ...errors import ArgumentError
+from ...errors import ArgumentError, did_you_mean
 from ..inputs.example_inputs import BoundInputs
 from ..inputs.input_names import dotted_name, graph_names
 from .dynamic_shapes import DynamicShapes, Leaf, checked_shapes, read_shapes_by_parameter, with_spec
@@ -122,9 +122,11 @@ def _add_spec(leaf: Leaf, spec: Any) -> Leaf:
 
 def _unknown_keys_error(keys: Sequence[Any], inputs: BoundInputs, found: GraphInputs) -> ArgumentError:
     arguments = inputs.signature.bind(*inputs.args, **inputs.kwargs).arguments
+    known = f"the keys are names of forward's parameters: {', '.join(inputs.signature.parameters)}; "
+    known += f"the example has: {', '.join(arguments) or 'none'}; the graph inputs are: {found.known()}"
+    names = [*inputs.signature.parameters, *(name for names in found.names for name in names)]
     return ArgumentError(
         "dynamic_shapes",
         f"{', '.join(map(repr, keys))} is not a parameter of forward and matches no graph input",
-        hint=f"the keys are names of forward's parameters: {', '.join(inputs.signature.parameters)}; "
-        f"the example has: {', '.join(arguments) or 'none'}; the graph inputs are: {found.known()}",
+        hint=did_you_mean(keys[0], names, known),
     )
