@@ -25,6 +25,7 @@ from torch._export.utils import _maybe_find_pre_dispatch_tf_mode_for_export
 from torch._functorch import predispatch
 from torch._guards import TracingContext
 from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
+from torch._prims_common import is_contiguous
 from torch._subclasses.fake_tensor import (
     FakeTensor,
     FakeTensorMode,
@@ -82,6 +83,7 @@ __all__ = [
     "get_proxy_mode",
     "has_kernel",
     "int_oo",
+    "is_contiguous",
     "jit_pass_inline",
     "parse_schema",
     "predispatch",

@@ -15,12 +15,21 @@ from typing import Any
 
 import sympy
 import torch
+from torch.fx.experimental.sym_node import SymNode
 
 from fxonnx_translations._torch_compat import FloorDiv, get_proxy_mode, shape_config
 
 from .quasi_periodic import QuasiPeriodic, quasi_periodic
 
-__all__ = ["CACHED_OPERATIONS", "SizeForms", "canonical_sizes", "guard_or", "sym_node_init", "sym_node_operation"]
+__all__ = [
+    "CACHED_OPERATIONS",
+    "SizeForms",
+    "canonical_sizes",
+    "checked_layout",
+    "guard_or",
+    "sym_node_init",
+    "sym_node_operation",
+]
 
 CACHED_OPERATIONS = ("add", "sub", "mul", "int_floordiv", "eq", "ne", "lt", "le", "gt", "ge")
 """Operations of ``SymNode`` whose result follows from the expressions alone, not from what torch knows of them."""
@@ -34,11 +43,13 @@ class SizeForms:
         known: Expression to canonical form.
         results: Operation and operands to result.
         typical: Whether the example sizes are within the ranges and not 0, for the last state of torch's knowledge.
+        layouts: Results of checks of memory layouts, for the last state of torch's knowledge.
     """
 
     known: dict[sympy.Expr, sympy.Expr] = field(default_factory=dict)
     results: dict[Any, Any] = field(default_factory=dict)
     typical: tuple[Any, int, bool] = (None, 0, False)
+    layouts: tuple[Any, int, dict[Any, bool]] = field(default_factory=lambda: (None, 0, {}))
     _functions: dict[sympy.Expr, QuasiPeriodic | None] = field(default_factory=dict)
 
     def form(self, expression: sympy.Expr) -> sympy.Expr:
@@ -144,4 +155,25 @@ def _is_typical(forms: SizeForms, environment: Any) -> bool:
         for symbol, value in environment.backed_var_to_val.items()
     )
     forms.typical = (environment, environment._version_counter, answer)
+    return answer
+
+
+def checked_layout(original: Callable[..., bool], a: Any, false_if_dde: bool = False) -> bool:
+    """``is_contiguous`` and the like, whose answers without guards follow from the sizes and strides."""
+    forms = _forms.get()
+    if forms is None or not false_if_dde or not shape_config.backed_size_oblivious:
+        return original(a, false_if_dde)
+    sizes = (*a.shape, *a.stride())
+    nodes = [size.node for size in sizes if isinstance(size, torch.SymInt)]
+    if not nodes or any(type(node) is not SymNode for node in nodes):
+        return original(a, false_if_dde)
+    environment = nodes[0].shape_env
+    known, version, answers = forms.layouts
+    if known is not environment or version != environment._version_counter:
+        answers = {}
+        forms.layouts = (environment, environment._version_counter, answers)
+    key = (original, *(size.node.expr if isinstance(size, torch.SymInt) else size for size in sizes))
+    answer = answers.get(key)
+    if answer is None:
+        answer = answers[key] = original(a, false_if_dde)
     return answer

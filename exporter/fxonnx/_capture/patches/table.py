@@ -15,13 +15,14 @@ from ..constraints.guard_recorder import (
     log_guard,
     maybe_guard_rel,
 )
-from ..constraints.size_forms import CACHED_OPERATIONS, guard_or, sym_node_init, sym_node_operation
+from ..constraints.size_forms import CACHED_OPERATIONS, checked_layout, guard_or, sym_node_init, sym_node_operation
 from ..inputs.loop_bounds import example_index
 from ..script import interpret_function
 from . import (
     function_transforms,
     functional,
     shape_kernels,
+    shape_rules,
     symbolic_sizes,
     torchvision_detection,
     tracing_state,
@@ -120,6 +121,19 @@ CAPTURE_PATCHES: tuple[Patch, ...] = (
             "checks of memory layouts compute the same strides for every tensor",
         )
         for name in CACHED_OPERATIONS
+    ),
+    Patch(
+        "torch._subclasses.fake_tensor:FakeTensorMode._dispatch_impl",
+        shape_rules.dispatch,
+        "decompositions run many operators on symbolic sizes to find the shape of an activation or a normalization",
+    ),
+    *(
+        Patch(
+            f"torch._prims_common:{name}",
+            checked_layout,
+            "every operator asks again for the layout of its tensors, by sizes and strides",
+        )
+        for name in ("is_contiguous", "is_channels_last_contiguous_2d", "is_channels_last_contiguous_3d")
     ),
     ValuePatch("torch.fx.experimental.sym_node:SymNode.expr", symbolic_sizes.cached_expression, "it is slow"),
     Patch("torch.fx.experimental.sym_node:SymNode.maybe_as_int", symbolic_sizes.maybe_as_int, "it is slow"),
