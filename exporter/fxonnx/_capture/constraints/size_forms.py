@@ -20,12 +20,14 @@ from torch.fx.experimental.sym_node import SymNode
 from fxonnx_translations._torch_compat import FloorDiv, get_proxy_mode, shape_config
 
 from .quasi_periodic import QuasiPeriodic, quasi_periodic
+from .size_samples import SizeSamples
 
 __all__ = [
     "CACHED_OPERATIONS",
     "SizeForms",
     "canonical_sizes",
     "checked_layout",
+    "decided_relation",
     "guard_or",
     "sym_node_init",
     "sym_node_operation",
@@ -44,12 +46,14 @@ class SizeForms:
         results: Operation and operands to result.
         typical: Whether the example sizes are within the ranges and not 0, for the last state of torch's knowledge.
         layouts: Results of checks of memory layouts, for the last state of torch's knowledge.
+        samples: Values of the expressions for a few sizes.
     """
 
     known: dict[sympy.Expr, sympy.Expr] = field(default_factory=dict)
     results: dict[Any, Any] = field(default_factory=dict)
     typical: tuple[Any, int, bool] = (None, 0, False)
     layouts: tuple[Any, int, dict[Any, bool]] = field(default_factory=lambda: (None, 0, {}))
+    samples: SizeSamples = field(default_factory=SizeSamples)
     _functions: dict[sympy.Expr, QuasiPeriodic | None] = field(default_factory=dict)
 
     def form(self, expression: sympy.Expr) -> sympy.Expr:
@@ -107,10 +111,12 @@ def sym_node_init(
     original: Callable[..., None], self: Any, expr: Any, shape_env: Any, pytype: Any, *args: Any, **options: Any
 ) -> None:
     """``SymNode.__init__`` with the canonical form of the expression of an integer."""
-    if pytype is int and isinstance(expr, sympy.Expr) and not expr.is_Atom:
+    if pytype is int and isinstance(expr, sympy.Expr) and not expr.is_Integer:
         forms = _forms.get()
-        if forms is not None:
+        if forms is not None and not expr.is_Atom:
             expr = forms.form(expr)
+        elif forms is not None and args and type(args[0]) is int:
+            forms.samples.examples.setdefault(expr, args[0])
     original(self, expr, shape_env, pytype, *args, **options)
 
 
@@ -125,6 +131,18 @@ def sym_node_operation(name: str, original: Callable[[Any, Any], Any], self: Any
     if result is None:
         result = forms.results[key] = original(self, other)
     return result
+
+
+def decided_relation(
+    relation: Callable[[int, int], bool], original: Callable[..., bool | None], lhs: Any, rhs: Any, *assumptions: Any
+) -> bool | None:
+    """``is_eq`` and ``is_ge`` of sympy, which derive a relation from assumptions about symbols, or return None."""
+    forms = _forms.get()
+    if forms is None or any(assumptions) or not (isinstance(lhs, sympy.Expr) and isinstance(rhs, sympy.Expr)):
+        return original(lhs, rhs, *assumptions)
+    if lhs.is_Atom and rhs.is_Atom:
+        return original(lhs, rhs)
+    return forms.samples.answer(original, relation, lhs, rhs)
 
 
 def guard_or(original: Callable[[Any, bool], bool], question: Any, default: bool) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -15,7 +16,14 @@ from ..constraints.guard_recorder import (
     log_guard,
     maybe_guard_rel,
 )
-from ..constraints.size_forms import CACHED_OPERATIONS, checked_layout, guard_or, sym_node_init, sym_node_operation
+from ..constraints.size_forms import (
+    CACHED_OPERATIONS,
+    checked_layout,
+    decided_relation,
+    guard_or,
+    sym_node_init,
+    sym_node_operation,
+)
 from ..inputs.loop_bounds import example_index
 from ..script import interpret_function
 from . import (
@@ -134,6 +142,14 @@ CAPTURE_PATCHES: tuple[Patch, ...] = (
             "every operator asks again for the layout of its tensors, by sizes and strides",
         )
         for name in ("is_contiguous", "is_channels_last_contiguous_2d", "is_channels_last_contiguous_3d")
+    ),
+    *(
+        Patch(
+            f"sympy.core.relational:{name}",
+            partial(decided_relation, relation),
+            "it takes milliseconds to find that assumptions do not decide a relation of strides",
+        )
+        for name, relation in (("is_eq", operator.eq), ("is_ge", operator.ge))
     ),
     ValuePatch("torch.fx.experimental.sym_node:SymNode.expr", symbolic_sizes.cached_expression, "it is slow"),
     Patch("torch.fx.experimental.sym_node:SymNode.maybe_as_int", symbolic_sizes.maybe_as_int, "it is slow"),
