@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import graphlib
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -86,3 +87,56 @@ def test_private_names_of_torch_are_imported_in_one_module(path: Path) -> None:
     # An operator is part of a program, whatever its name.
     private = {name for name in names if not name.startswith("torch.ops.")}
     assert private <= NOT_PRIVATE, "import them in fxonnx_translations/_torch_compat.py"
+
+
+OWN = ("fxonnx", "fxonnx_translations")
+# The modules with imports of our own packages that are not at the top, and the reason.
+DELAYED = {
+    "exporter/fxonnx/__init__.py": "names are imported on first use",
+    "exporter/fxonnx/_cli/main.py": "--help does not import torch",
+    "exporter/fxonnx/_cli/loading.py": "--help does not import torch",
+    "exporter/fxonnx/_lower/lowering.py": "only exports with user translations import onnxscript",
+    "translations/fxonnx_translations/__init__.py": "names are imported on first use",
+}
+
+
+def _module_name(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts[1:]
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def _own_imports(path: Path) -> Iterator[tuple[ast.ImportFrom, str]]:
+    """The imports of our own packages, with the absolute names that they import."""
+    package = _module_name(path).split(".")
+    if path.name != "__init__.py":
+        package = package[:-1]
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            origin = ".".join([*base, *([node.module] if node.module else [])])
+            if origin.split(".")[0] in OWN:
+                yield from ((node, f"{origin}.{alias.name}") for alias in node.names)
+
+
+@pytest.mark.parametrize("path", PACKAGES, ids=short)
+def test_imports_are_at_the_top(path: Path) -> None:
+    at_the_top = set(ast.parse(path.read_text()).body)
+    lines = {node.lineno for node, _ in _own_imports(path)}
+    top = {node.lineno for node in at_the_top if isinstance(node, ast.ImportFrom)}
+    assert lines <= top or short(path) in DELAYED
+
+
+def test_no_import_circle() -> None:
+    modules = {_module_name(path): path for path in PACKAGES if short(path) not in DELAYED}
+    graph = {
+        name: {origin if origin in modules else origin.rpartition(".")[0] for _, origin in _own_imports(path)} - {name}
+        for name, path in modules.items()
+    }
+    graphlib.TopologicalSorter(graph).prepare()  # raises a CycleError that names the circle
+
+
+def test_rooms_of_capture_stay_small() -> None:
+    rooms = [path for path in (ROOT / "exporter/fxonnx/_capture").iterdir() if path.is_dir() and path.name[0] != "_"]
+    assert {room.name for room in rooms} == {"inputs", "shapes", "constraints", "patches", "script"}
+    assert all(len(list(room.glob("*.py"))) <= 9 for room in rooms)
+    assert len(list((ROOT / "translations/fxonnx_translations/_aten").rglob("[!_]*.py"))) <= 30

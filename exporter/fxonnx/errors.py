@@ -34,6 +34,8 @@ from typing import Any, ClassVar
 
 from torch.onnx import OnnxExporterError, errors
 
+from ._public import public
+
 __all__ = [
     "ArgumentError",
     "CaptureError",
@@ -53,6 +55,7 @@ __all__ = [
 ]
 
 
+@public
 class ExportError(OnnxExporterError):
     """Base class of all errors raised by fxonnx.
 
@@ -81,6 +84,7 @@ class ExportError(OnnxExporterError):
         return text if self.report is None else f"{text}\nreport: {self.report}"
 
 
+@public
 class ArgumentError(ExportError, ValueError):
     """Invalid argument of a public call.
 
@@ -97,22 +101,26 @@ class ArgumentError(ExportError, ValueError):
         super().__init__(f"{argument}: {problem}", hint=hint)
 
 
+@public
 class CaptureError(ExportError):
     """Capture with torch.export failed; ``__cause__`` is torch's error."""
 
     code = "FX002"
 
 
+@public
 class ConversionError(ExportError):
     """Conversion of the captured graph failed."""
 
 
+@public
 class PrepareError(ConversionError):
     """Functionalization of the captured graph failed."""
 
     code = "FX003"
 
 
+@public
 @dataclass(frozen=True)
 class UnsupportedOperator:
     """Operator without a usable translation or decomposition.
@@ -132,6 +140,7 @@ class UnsupportedOperator:
     lowest_opset: int | None = None
 
 
+@public
 class UnsupportedOperatorError(ConversionError, errors.UnsupportedOperatorError):
     """Operators of the model that cannot be translated, all of them in one error.
 
@@ -164,6 +173,7 @@ class UnsupportedOperatorError(ConversionError, errors.UnsupportedOperatorError)
         super().__init__("\n".join(lines), hint=hint)
 
 
+@public
 class TranslationError(ConversionError):
     """A translation failed, or its result disagrees with the fake tensor that torch recorded for the node.
 
@@ -190,18 +200,21 @@ class TranslationError(ConversionError):
         super().__init__("\n".join(parts), hint=hint)
 
 
+@public
 class SaveError(ExportError):
     """A file cannot be written; no partial file is left behind."""
 
     code = "FX006"
 
 
+@public
 class RuntimeSessionError(ExportError):
     """ONNX Runtime cannot load or run the model."""
 
     code = "FX007"
 
 
+@public
 class VerificationError(ExportError):
     """ONNX Runtime and eager torch disagree.
 
@@ -216,6 +229,7 @@ class VerificationError(ExportError):
         super().__init__(message, hint=hint)
 
 
+@public
 class StateError(ExportError):
     """forward mutates buffers or inputs although ``state="error"`` forbids it."""
 

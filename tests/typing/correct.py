@@ -1,0 +1,40 @@
+"""A user's script, checked with mypy --strict; it is not run."""
+
+from __future__ import annotations
+
+from io import BytesIO
+from pathlib import Path
+
+import torch
+
+import fxonnx
+from fxonnx import ArgumentError, InputObserver, ONNXProgram
+
+model = torch.nn.Linear(2, 3)
+x = torch.ones(4, 2)
+
+program: ONNXProgram = fxonnx.export(model, (x,), dynamic_shapes=({0: "batch"},), opset_version=20)
+program = fxonnx.export(model, x, Path("model.onnx"), verify="auto", patterns={"gelu": False}, target="onnxruntime")
+program = fxonnx.export(model, kwargs={"input": x}, dynamic_shapes={"input": {0: torch.export.Dim("batch", max=9)}})
+program.save(BytesIO(), external_data=False)
+program.save("model.onnx", external_data="safetensors")
+outputs: tuple[torch.Tensor, ...] = program(x)
+rows: list[fxonnx.Row] = program.verify(sizes=[{"batch": 3}])
+text: str = rows[0].message + fxonnx.__version__
+
+for constraint in program.constraints:
+    dims: tuple[str, ...] = constraint.dims
+
+try:
+    fxonnx.export(model, (x,), opset_version=99)
+except ArgumentError as error:
+    argument: str = error.argument
+
+with InputObserver() as observer, observer(model):
+    model(x)
+program = fxonnx.export(model, observer.infer_arguments())
+
+fxonnx.install()
+assert fxonnx.installed()
+with fxonnx.installed():
+    torch.onnx.export(model, (x,), dynamo=True)

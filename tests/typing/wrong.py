@@ -1,0 +1,21 @@
+"""Wrong calls; mypy --strict finds an error in each line with a mark and in no other. It is not run."""
+
+from __future__ import annotations
+
+import torch
+
+import fxonnx
+
+model = torch.nn.Linear(2, 3)
+x = torch.ones(4, 2)
+
+fxonnx.exprot(model, (x,))  # error: no such name
+fxonnx.export(model, (x,), dynamic_shape=({0: "batch"},))  # error: no such parameter
+fxonnx.export(model, (x,), opset_version="20")  # error: not an int
+fxonnx.export(model, (x,), metadata="all")  # error: no such choice
+fxonnx.export(model, (x,), state="keep")  # error: no such choice
+fxonnx.export(model, (x,), target="tensorrt")  # error: no such choice
+fxonnx.export((x,), model)  # error: the arguments are exchanged
+program = fxonnx.export(model, (x,))
+program.sav("model.onnx")  # error: no such member
+text: str = program(x)  # error: a tuple of tensors
