@@ -15,9 +15,7 @@ def on_config(config: Any) -> Any:
     """List the pages of ``docs/errors`` in the navigation, in the order of their codes."""
     pages = sorted(Path(config["docs_dir"]).glob("errors/FX*.md"))
     entry = next(entry for entry in config["nav"] if isinstance(entry, dict) and "Error codes" in entry)
-    entry["Error codes"] = [f"errors/{page.name}" for page in pages]
-    if not pages:
-        config["nav"].remove(entry)
+    entry["Error codes"] = ["errors/index.md", *(f"errors/{page.name}" for page in pages)]
     return config
 
 

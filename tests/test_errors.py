@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
 from torch.onnx import OnnxExporterError
 
@@ -37,3 +41,41 @@ def test_suggestions(name: object, known: list[object], hint: str | None) -> Non
     assert errors.did_you_mean(name, known) == hint
     rest = "there are: batch"
     assert errors.did_you_mean(name, known, rest) == (f"{hint} {rest}" if hint else rest)
+
+
+PAGES = sorted((Path(__file__).parent.parent / "docs" / "errors").glob("FX*.md"))
+
+
+def classes(base: type[errors.ExportError] = errors.ExportError) -> Iterator[type[errors.ExportError]]:
+    yield base
+    for each in base.__subclasses__():
+        yield from classes(each)
+
+
+def test_every_code_has_a_page_and_every_page_a_code() -> None:
+    codes = {(one.code, one.__name__) for one in classes() if "code" in vars(one)} - {("FX000", "ExportError")}
+    titles = [re.match(r"# (FX\d{3}): (\w+)\n", page.read_text()) for page in PAGES]
+    assert [title and title[1] for title in titles] == [page.stem for page in PAGES]
+    assert {title.groups() for title in titles if title} == codes
+    index = (PAGES[0].parent / "index.md").read_text()
+    rows = re.findall(r"^\| \[(FX\d{3})\]\((FX\d{3})\.md\) \| `(\w+)`", index, flags=re.MULTILINE)
+    assert {(code, name) for code, link, name in rows if code == link} == codes
+    tree = re.findall(r"(\w+) +(FX\d{3})  ", errors.__doc__ or "")
+    assert {(code, name) for name, code in tree} == codes
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_the_example_of_a_page_raises_its_error(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = page.read_text()
+    assert re.findall(r"^## (\w+)$", text, flags=re.MULTILINE) == ["Cause", "Example", "Remedy"]
+    (source,) = re.findall(r"^```python\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE)
+    monkeypatch.chdir(tmp_path)
+    # torch.export reads the source of functions.
+    script = tmp_path / "example.py"
+    script.write_text(source)
+    with pytest.raises(errors.ExportError) as caught:
+        exec(compile(source, str(script), "exec"), {"__name__": "__main__", "__file__": str(script)})
+    assert caught.value.code == page.stem
+    (shown,) = re.findall(r"^```text\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE)
+    assert shown.splitlines()[0] == str(caught.value).splitlines()[0]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -195,7 +195,7 @@ def temporary_weights(model: ir.Model, weight_map: WeightMap, weights: Weights) 
             "weights",
             f"missing {', '.join(map(repr, missing[:5]))}{', ...' if len(missing) > 5 else ''} "
             f"({len(missing)} of {len(current)} weights), and the model was exported without values",
-            hint=_suggestion(list(given), list(weight_map.initializers))
+            hint=_suggestion(given, weight_map.initializers)
             or "pass weights that no file has in a dict: weights=[file, {name: tensor}]",
         )
     before = {value: value.const_value for value in model.graph.initializers.values()}
@@ -208,7 +208,7 @@ def temporary_weights(model: ir.Model, weight_map: WeightMap, weights: Weights) 
             value.const_value = tensor_before
 
 
-def _suggestion(given: Sequence[str], known: Sequence[str]) -> str | None:
+def _suggestion(given: Collection[str], known: Collection[str]) -> str | None:
     """Return a hint for the first given name that is not a known one but similar to a known one not given."""
     missing = [name for name in known if name not in given]
     unknown = [name for name in given if name not in known]
