@@ -1,4 +1,4 @@
-"""Functions as modules, for models of one line: the one helper for this in all tests."""
+"""Modules created from functions, the helper of all tests for one-line models."""
 
 from __future__ import annotations
 

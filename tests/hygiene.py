@@ -1,4 +1,4 @@
-"""What no exported graph has: nodes and constants that an expert would not have written."""
+"""Graph quality checks: no unused, duplicate or redundant nodes, constants and casts."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _SMALL = 1024
 
 
 def check_graph(model: ModelProto, weights: Collection[str] = ()) -> None:
-    """The full check of ONNX, which infers all types and shapes and compares them with the recorded ones, and ours.
+    """Run the full ONNX checker, which compares inferred types and shapes with the recorded ones, and our checks.
 
     Args:
         model: The model.
-        weights: Initializers that may be equal by chance, besides those with a dot in their name.
+        weights: Initializers that may have equal values, besides those with a dot in their name.
 
     Raises:
-        AssertionError: It lists everything that is wrong.
+        AssertionError: Lists all findings.
     """
     onnx.checker.check_model(model, full_check=True)
     graph = model.graph
@@ -31,7 +31,7 @@ def check_graph(model: ModelProto, weights: Collection[str] = ()) -> None:
 
 
 def _readers(graph: GraphProto) -> Counter[str]:
-    """How often each value is read, in bodies, too."""
+    """Count the uses of each value, including those in subgraphs."""
     read = Counter(name for node in graph.node for name in node.input)
     read.update(value.name for value in graph.output)
     for node in graph.node:
@@ -113,10 +113,10 @@ def _casts(node: NodeProto, makers: dict[str, NodeProto], types: dict[str, int])
     source = types.get(before.input[0])
     widened = _WIDTHS.get(source or 0, 99) <= _WIDTHS.get(given or 0, 0)
     if {source, given} in ({TensorProto.INT8, TensorProto.UINT8}, {TensorProto.FLOAT16, TensorProto.BFLOAT16}):
-        # Neither has all numbers of the other.
+        # Neither dtype can represent all values of the other.
         return []
     if source in _FLOATS and given not in _FLOATS:
-        # Rounds.
+        # The first cast rounds.
         return []
     return [f"there and back: {before.name}, {node.name}"] if source == to and widened else []
 

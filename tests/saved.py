@@ -1,4 +1,4 @@
-"""Running the file of a program instead of the program in memory."""
+"""Tests run saved files instead of models in memory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["run_from_file"]
 
 
 def run_from_file(program: fxonnx.ONNXProgram) -> None:
-    """Saves a program and loads the file in ONNX Runtime; calls of the program run that session from now on.
+    """Save a program and load the file in ONNX Runtime; later calls of the program use that session.
 
     Raises:
         RuntimeSessionError: If ONNX Runtime cannot load the file.
@@ -21,7 +21,7 @@ def run_from_file(program: fxonnx.ONNXProgram) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.onnx"
         program.save(path)
-        # ONNX Runtime keeps a model without external data in memory: the file is needed only here.
+        # Without external data, ONNX Runtime does not need the file after loading it.
         program.initialize_inference_session(lambda _: _session(path))
 
 

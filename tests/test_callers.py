@@ -1,4 +1,4 @@
-"""What libraries and torch itself do with an exporter: their calls, and what they expect of the program."""
+"""Calls of torch.onnx.export by libraries and torch itself, and their use of the program."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def run(source: Any, feeds: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
 
 
 class Trained(nn.Module):
-    """Computes something else in training mode."""
+    """A model with different results in training mode."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ class Trained(nn.Module):
 IMAGES = torch.rand(2, 3, 6, 6)
 
 
-def test_the_first_exporter_exported_for_inference(installed: None) -> None:
+def test_dynamo_false_exports_in_evaluation_mode(installed: None) -> None:
     model, buffer = Trained(), io.BytesIO()
     model.train()
     with warnings.catch_warnings():
@@ -109,17 +109,17 @@ def test_batch_norms_of_a_model_in_training(opset: int) -> None:
         )
     onnx.checker.check_model(program.model_proto, full_check=True)
     norms = [node for node in program.model.graph if node.op_type == "BatchNormalization"]
-    # Before opset 14 the number of outputs tells that one is training.
+    # Before opset 14, training mode is determined by the number of outputs.
     assert [len(node.outputs) for node in norms] == [3 if opset >= 14 else 5, 1]
     assert [node.attributes.get_int("training_mode", 0) for node in norms] == [int(opset >= 14), 0]
     assert not any("folded" in name for name in program.model.graph.initializers)
     model.train()
-    # ONNX Runtime keeps nothing of a run in the initializers.
+    # ONNX Runtime does not update initializers.
     for images in (IMAGES, IMAGES.flip(0) * 3, torch.rand(5, 3, 6, 6) - 2, IMAGES):
         torch.testing.assert_close(program(images)[0], model(images), rtol=1e-4, atol=1e-5)
 
 
-def test_a_file_without_weights(installed: None, tmp_path: Path) -> None:
+def test_export_without_weights(installed: None, tmp_path: Path) -> None:
     model, path = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2, bias=False)).eval(), tmp_path / "m"
     x = torch.rand(5, 3)
     program = torch.onnx.export(model, (x,), path, export_params=False, input_names=["x"])
@@ -142,7 +142,7 @@ def test_dims_of_outputs(installed: None, tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     axes = {
         "images": {0: "batch", 2: "height", 3: "width"},
-        # The name of a computed size is kept; that of another size is not one of it.
+        # A computed size keeps its given name; a name that belongs to another size is not used for it.
         "output0": {0: "batch", 2: "anchors"},
         "output1": {0: "batch", -1: "anchors"},
         "output2": {1: "height"},
@@ -190,7 +190,7 @@ X, Y, Z = torch.rand(2, 4), torch.rand(3), torch.rand(2, 3)
     [((X, Y), {}), ((X,), {"y": Y}), ((), {"x": X, "y": Y}), ((), {"y": Y, "x": X})],
     ids=["positional", "one-named", "named", "in-another-order"],
 )
-def test_arguments_by_name_at_export_and_by_position_later(args: Any, kwargs: Any) -> None:
+def test_keyword_arguments_at_export_may_be_positional_in_calls(args: Any, kwargs: Any) -> None:
     model = Several().eval()
     program = fxonnx.export(model, args, kwargs=kwargs)
     for call in (((X, Y), {}), ((X,), {"y": Y}), ((), {"y": Y, "x": X}), ((X, Y, None), {})):
@@ -200,14 +200,14 @@ def test_arguments_by_name_at_export_and_by_position_later(args: Any, kwargs: An
         program(X, Y, Z)
 
 
-def test_further_arguments_by_position() -> None:
+def test_positional_arguments_beyond_those_at_export() -> None:
     model = Several().eval()
     program = fxonnx.export(model, (X,), kwargs={"last": Z, "scale": Z, "y": Y})
     torch.testing.assert_close(program(X, Y, Z, last=Z)[1], model(X, Y, Z, last=Z)[1])
     torch.testing.assert_close(program(X, Z, Z, Y)[1], model(X, Y, Z, last=Z)[1])
     with pytest.raises(ArgumentError, match="args: got 5 positional arguments, but the model was exported with 1"):
         program(X, Y, Z, Z, Z)
-    # Where the signature does not tell, in the order of the exported arguments.
+    # Without a matching parameter in the signature, the order is that of the example inputs.
     again = fxonnx.export(torch.export.export(model, (X,), {"last": Z, "y": Y}))
     torch.testing.assert_close(again(X, Z, Y)[1], model(X, Y, last=Z)[1])
 
@@ -232,7 +232,9 @@ class Nested(nn.Module):
     ],
     ids=["plain", "named", "nested"],
 )
-def test_verification_of_torch(installed: None, model: nn.Module, args: Any, kwargs: Any, intermediates: bool) -> None:
+def test_torch_onnx_verification(
+    installed: None, model: nn.Module, args: Any, kwargs: Any, intermediates: bool
+) -> None:
     program = torch.onnx.export(model.eval(), args, kwargs=kwargs)
     infos = verify_onnx_program(program, compare_intermediates=intermediates)
     assert max(info.max_abs_diff for info in infos) < 1e-4
@@ -254,7 +256,7 @@ class Viewed(nn.Module):
 
 
 @pytest.mark.parametrize("model", [Packed(), Viewed()], ids=["buffer", "output"])
-def test_numbers_of_four_bits(model: nn.Module) -> None:
+def test_unsupported_4_bit_dtypes(model: nn.Module) -> None:
     message = "tensors of dtype torch.float4_e2m1fn_x2 cannot be written to ONNX\nhint: use a dtype that ONNX has"
     with pytest.raises(TranslationError, match=message):
         fxonnx.export(model.eval(), (torch.ones(2, 4, dtype=torch.uint8),))

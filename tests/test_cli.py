@@ -1,4 +1,4 @@
-"""The command line: what it writes, and one readable message for everything that can go wrong."""
+"""Command line: written files, output, and error messages."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def raises():
 
 @pytest.fixture
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Name of a module in the working directory."""
+    """Name of a module in the working directory that defines functions to export."""
     name = f"made_{abs(hash(tmp_path))}"
     (tmp_path / f"{name}.py").write_text(textwrap.dedent(SOURCE.format(module=name)))
     (tmp_path / "broken.py").write_text("def (")
@@ -133,7 +133,7 @@ def test_several_sizes(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert trials == ["auto"]
 
 
-def test_sizes_that_are_narrower_than_asked_for(module: str, tmp_path: Path) -> None:
+def test_strict_shapes(module: str, tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="only for:\n  batch >= 2"):
         assert invoke("export", f"{module}:narrow", "-o", "m.onnx").exit_code == 0
     result = invoke("export", f"{module}:narrow", "-o", "n.onnx", "--strict-shapes")
@@ -176,7 +176,7 @@ ERRORS = [
 
 
 @pytest.mark.parametrize(("arguments", "message"), ERRORS)
-def test_one_readable_message_and_no_file(module: str, tmp_path: Path, arguments: str, message: str) -> None:
+def test_errors_are_one_message_and_leave_no_file(module: str, tmp_path: Path, arguments: str, message: str) -> None:
     before = sorted(tmp_path.glob("*.onnx"))
     result = invoke("export", "-o", "m.onnx", *arguments.replace("MODULE", module).split())
     assert result.exit_code == 1
@@ -195,7 +195,7 @@ def test_debug_shows_the_traceback(module: str, source: str, kind: type[Exceptio
     assert isinstance(result.exception, kind)
 
 
-def test_errors_that_are_no_export_errors(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unexpected_errors(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def surprising(text: str) -> None:
         raise KeyError("surprise")
 
@@ -263,7 +263,7 @@ finally:
         assert text in done.stdout
 
 
-def test_main_is_the_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_main_is_the_console_script(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(sys, "argv", ["fxonnx", "--version"])
     with pytest.raises(SystemExit) as caught:
         main()
@@ -272,7 +272,7 @@ def test_main_is_the_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
 
 
 class Bomb:
-    """What runs when it is unpickled."""
+    """An object that runs code when it is unpickled."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -282,7 +282,7 @@ class Bomb:
 
 
 @pytest.mark.parametrize("entry", ["m/data/sample_inputs/model.pt", "m/data/weights/weight_0"])
-def test_no_pickled_objects_are_loaded(tmp_path: Path, entry: str) -> None:
+def test_pickled_objects_are_not_loaded(tmp_path: Path, entry: str) -> None:
     program = torch.export.export(torch.nn.Linear(2, 2), (torch.rand(1, 2),))
     torch.export.save(program, tmp_path / "m.pt2")
     buffer = io.BytesIO()

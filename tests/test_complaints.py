@@ -1,4 +1,4 @@
-"""What users of exporters have complained about, by their own small reproductions."""
+"""Common complaints about exporters, as minimal reproductions."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_tied_weights_are_stored_once(shape: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize("opset", [11, 12, 13, 17])
-def test_the_opset_is_the_one_that_was_asked_for(opset: int, tmp_path: Path) -> None:
+def test_the_opset_is_the_requested_one(opset: int, tmp_path: Path) -> None:
     model = Function(lambda x: torch.nn.functional.pad(x.chunk(2, 1)[0], (1, 1)))
     fxonnx.export(model.eval(), (torch.rand(2, 4),), tmp_path / "m.onnx", opset_version=opset, verify=True)
     assert onnx.load(tmp_path / "m.onnx").opset_import[0].version == opset
@@ -83,14 +83,14 @@ def test_float8_weights_stay_float8(tmp_path: Path) -> None:
     assert sum(value.const_value.nbytes for value in weights.values()) < 2 * 16 * 24
 
 
-def test_a_renamed_input_has_sizes() -> None:
+def test_a_renamed_input_keeps_its_shape() -> None:
     program = fxonnx.export(
         nn.ReLU().eval(), (torch.rand(2, 3),), input_names=["img"], dynamic_shapes={"img": {0: "batch"}}
     )
     assert program.model.graph.inputs[0].shape == ["batch", 3]
 
 
-def test_a_cache_as_it_is() -> None:
+def test_a_cache_is_an_input_without_conversion() -> None:
     import_torchvision()
     from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
 
@@ -114,7 +114,7 @@ def test_models_on_the_meta_device() -> None:
     assert program.model.graph.initializers["weight"].shape == [1000, 1000]
 
 
-def test_numbers_are_reported_or_inputs() -> None:
+def test_numbers_are_frozen_arguments_or_inputs() -> None:
     x = torch.rand(2)
     assert fxonnx.export(Biased().eval(), (x, 0.1)).frozen_arguments == {"bias": 0.1}
     program = fxonnx.export(Biased().eval(), (x, 0.1), dynamic_scalars={"bias"}, verify=True)
@@ -132,7 +132,7 @@ def test_metadata_can_be_left_out() -> None:
     assert sizes["none"] < sizes["full"] / 2
 
 
-def test_no_empty_file_beside_a_small_model(tmp_path: Path) -> None:
+def test_no_empty_external_data_for_a_small_model(tmp_path: Path) -> None:
     fxonnx.export(nn.Linear(8, 8).eval(), (torch.rand(1, 8),), tmp_path / "m.onnx", external_data=True)
     (tmp_path / "m.onnx.data").unlink(missing_ok=True)
     fxonnx.export(nn.Linear(8, 8).eval(), (torch.rand(1, 8),), tmp_path / "m.onnx")

@@ -1,4 +1,4 @@
-"""In the place of torch.onnx: scripts written for it run unchanged."""
+"""Drop-in replacement: scripts written for torch.onnx run unchanged."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def installed() -> Iterator[None]:
         assert [getattr(torch.onnx, name) for name in NAMES] == before
 
 
-def test_there_and_back() -> None:
+def test_install_and_uninstall() -> None:
     before = torch.onnx.export
     assert not fxonnx.installed()
     fxonnx.uninstall()
@@ -93,7 +93,7 @@ def test_into_a_buffer_with_an_opset_and_legacy_options(installed: None) -> None
     onnx.checker.check_model(model, full_check=True)
 
 
-def test_errors_are_those_of_torch_onnx(installed: None) -> None:
+def test_errors_derive_from_those_of_torch_onnx(installed: None) -> None:
     with pytest.raises(torch.onnx.OnnxExporterError, match="opset_version: 5 is outside"):
         torch.onnx.export(nn.ReLU().eval(), (torch.rand(2),), opset_version=5)
 
@@ -124,14 +124,14 @@ def test_exportable_modules() -> None:
         fxonnx.ExportableModule()  # type: ignore[abstract]
 
 
-def test_the_graph_as_text() -> None:
+def test_export_to_pretty_string() -> None:
     text = fxonnx.export_to_pretty_string(nn.ReLU().eval(), torch.rand(2), output_names=["y"])
     assert text.endswith("  return %y : FLOAT[2]\n}")
     with pytest.raises(ArgumentError, match="f: export_to_pretty_string does not write a file\nhint: call export"):
         fxonnx.export_to_pretty_string(nn.ReLU().eval(), torch.rand(2), f="model.onnx")
 
 
-def test_modes() -> None:
+def test_select_model_mode_for_export() -> None:
     model = nn.Sequential(nn.Dropout(), nn.BatchNorm1d(2).eval())
     with fxonnx.select_model_mode_for_export(model, TrainingMode.EVAL):
         assert [module.training for module in model] == [False, False]
@@ -142,7 +142,7 @@ def test_modes() -> None:
         fxonnx.select_model_mode_for_export(model, "eval").__enter__()  # type: ignore[arg-type]
 
 
-def test_for_the_body_of_a_with() -> None:
+def test_installed_as_a_context_manager() -> None:
     with fxonnx.installed():
         assert fxonnx.installed()
         assert inspect.signature(torch.onnx.export) == inspect.signature(fxonnx.export)
@@ -165,13 +165,13 @@ def test_blocks_of_two_threads_overlap() -> None:
     assert sorted(vars(torch.onnx)) == names
 
 
-def test_a_block_does_not_undo_an_installation(installed: None) -> None:
+def test_a_block_does_not_uninstall_an_earlier_installation(installed: None) -> None:
     with fxonnx.installed():
         pass
     assert fxonnx.installed()
 
 
-def test_errors_have_the_names_of_the_incumbent() -> None:
+def test_errors_have_the_names_of_torch_onnx() -> None:
     names = ("ConversionError", "DispatchError", "GraphConstructionError", "TorchExportError")
     assert all(issubclass(getattr(errors, name), torch.onnx.OnnxExporterError) for name in names)
     with pytest.raises(torch.onnx.errors.UnsupportedOperatorError, match="no ONNX translation") as info:
@@ -179,8 +179,8 @@ def test_errors_have_the_names_of_the_incumbent() -> None:
     assert isinstance(info.value, errors.ConversionError)
 
 
-def export_as_detectors_do(model: nn.Module, image: torch.Tensor, path: Path, opset: int, dynamic: bool) -> Path:
-    """As the exporters of detectors call it: a guard for newer versions, strings for paths, axes by name."""
+def export_detector(model: nn.Module, image: torch.Tensor, path: Path, opset: int, dynamic: bool) -> Path:
+    """Export as in scripts of object detectors: a version check, paths as strings, dynamic_axes by input name."""
     axes = {"images": {0: "batch", 2: "height", 3: "width"}, "output0": {0: "batch"}} if dynamic else None
     options = {"dynamo": False} if "dynamo" in inspect.signature(torch.onnx.export).parameters else {}
     torch.onnx.export(
@@ -200,9 +200,9 @@ def export_as_detectors_do(model: nn.Module, image: torch.Tensor, path: Path, op
 
 @pytest.mark.parametrize("opset", [9, 12, 17, 20])
 @pytest.mark.parametrize("dynamic", [False, True])
-def test_a_caller_like_those_of_detectors(installed: None, tmp_path: Path, opset: int, dynamic: bool) -> None:
+def test_export_script_of_a_detector(installed: None, tmp_path: Path, opset: int, dynamic: bool) -> None:
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.SiLU(), nn.Upsample(scale_factor=2), nn.MaxPool2d(2)).eval()
-    path = export_as_detectors_do(model, torch.zeros(1, 3, 8, 8), tmp_path / "m.onnx", opset, dynamic)
+    path = export_detector(model, torch.zeros(1, 3, 8, 8), tmp_path / "m.onnx", opset, dynamic)
     assert [file.name for file in tmp_path.iterdir()] == ["m.onnx"]
     assert onnx.load(path).opset_import[0].version == opset
     image = torch.rand(2, 3, 12, 10) if dynamic else torch.rand(1, 3, 8, 8)
@@ -210,7 +210,7 @@ def test_a_caller_like_those_of_detectors(installed: None, tmp_path: Path, opset
     torch.testing.assert_close(torch.from_numpy(found), model(image).detach(), rtol=1e-4, atol=1e-5)
 
 
-def test_a_caller_like_those_of_language_models(installed: None, tmp_path: Path) -> None:
+def test_export_script_of_a_language_model(installed: None, tmp_path: Path) -> None:
     class Encoder(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -251,7 +251,7 @@ def test_arguments_by_position(installed: None, tmp_path: Path) -> None:
         torch.onnx.export(nn.ReLU().eval(), (X,), path, *[None] * 14)
 
 
-def test_modules_that_know_their_examples(installed: None) -> None:
+def test_exportable_module(installed: None) -> None:
     class Own(torch.onnx.ExportableModule):
         def example_arguments(self) -> Any:
             return (X,), None

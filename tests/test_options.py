@@ -1,4 +1,4 @@
-"""Every option of torch.onnx.export is honoured, or refused with a reason."""
+"""Options of torch.onnx.export: each has its effect or is rejected with a reason."""
 
 from __future__ import annotations
 
@@ -49,21 +49,21 @@ def operators(program: fxonnx.ONNXProgram) -> list[str]:
     return [f"{node.domain}::{node.op_type}" if node.domain else node.op_type for node in program.model.graph]
 
 
-def test_no_parameter_of_the_incumbent_is_missing() -> None:
+def test_all_parameters_of_torch_onnx_export_exist() -> None:
     ours, theirs = inspect.signature(fxonnx.export).parameters, inspect.signature(torch.onnx.export).parameters
     assert [name for name in theirs if name not in ours] == []
     assert list(ours)[:3] == list(theirs)[:3]
     assert all(ours[name].kind == theirs[name].kind for name in theirs)
 
 
-def test_no_member_of_its_program_is_missing() -> None:
+def test_all_members_of_its_program_exist() -> None:
     members = [name for name in dir(torch.onnx.ONNXProgram) if not name.startswith("_")]
     program = fxonnx.export(nn.ReLU().eval(), (X,))
     assert [name for name in [*members, "model", "exported_program"] if not hasattr(program, name)] == []
 
 
 @pytest.mark.parametrize("dynamo", [True, False])
-def test_either_value_of_dynamo(dynamo: bool) -> None:
+def test_dynamo_true_and_false(dynamo: bool) -> None:
     assert operators(fxonnx.export(nn.ReLU().eval(), (X,), dynamo=dynamo)) == ["Relu"]
 
 
@@ -79,7 +79,7 @@ def test_verbose_prints_the_graph(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == ""
 
 
-def test_verbose_prints_bodies(capsys: pytest.CaptureFixture[str]) -> None:
+def test_verbose_prints_subgraphs(capsys: pytest.CaptureFixture[str]) -> None:
     class Branch(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return torch.cumprod(x, 0)
@@ -180,7 +180,7 @@ def test_custom_operators_pass_through() -> None:
     onnx.checker.check_model(program.model_proto)
 
 
-def test_operators_without_a_translation_fall_through() -> None:
+def test_passthrough_of_operators_without_a_translation() -> None:
     class Solved(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return torch.ops.fxonnx_options.scaled(torch.linalg.eigvals(x).abs(), None, 2.0, [0])
@@ -195,7 +195,7 @@ def test_operators_without_a_translation_fall_through() -> None:
         fxonnx.export(model, (x,))
 
 
-def test_everything_as_aten() -> None:
+def test_passthrough_of_all_operators() -> None:
     program = fxonnx.export(Network().eval(), (X,), operator_export_type=OperatorExportTypes.ONNX_ATEN)
     assert set(operators(program)) == {"org.pytorch.aten::ATen"}
     first = program.model.graph[0]
@@ -216,13 +216,13 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("options", "match"), REFUSED)
-def test_what_can_not_be_honoured(options: dict[str, Any], match: str) -> None:
+def test_unsupported_options(options: dict[str, Any], match: str) -> None:
     with pytest.raises(ArgumentError, match=match):
         fxonnx.export(nn.ReLU().eval(), (X,), **options)
 
 
 class Told(nn.Module):
-    """Does something else while it is exported, and exports another model meanwhile."""
+    """Branches on is_in_onnx_export() and exports another model in forward."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if not fxonnx.is_in_onnx_export():
@@ -234,7 +234,7 @@ class Told(nn.Module):
         return x + 1 if seen == [False] else x + 2
 
 
-def test_a_model_can_tell_that_it_is_exported() -> None:
+def test_is_in_onnx_export() -> None:
     assert not fxonnx.is_in_onnx_export()
     program = fxonnx.export(Told().eval(), (X,))
     assert torch.equal(program(X)[0], X + 1)
@@ -257,7 +257,7 @@ def test_metadata(level: Any, keys: set[str]) -> None:
         fxonnx.export(Network().eval(), (X,), metadata="some")  # type: ignore[arg-type]
 
 
-def test_paths_of_sources_are_relative(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_source_paths_in_metadata_are_relative(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def files() -> set[str]:
         program = fxonnx.export(Network().eval(), (X,))
         traces = "".join(node.metadata_props["pkg.torch.onnx.stack_trace"] for node in program.model.graph)
@@ -269,7 +269,7 @@ def test_paths_of_sources_are_relative(monkeypatch: pytest.MonkeyPatch, tmp_path
     assert not any(Path(name).is_absolute() for name in found | files())
 
 
-def test_notes_of_the_user_are_kept() -> None:
+def test_user_metadata_is_kept() -> None:
     class Annotated(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             with torch.fx.traceback.annotate({"stage": 1}):
@@ -282,7 +282,7 @@ def test_notes_of_the_user_are_kept() -> None:
     assert notes == {"Exp": '{"stage": 1}', "Sin": None}
 
 
-def test_names_of_the_first_exporter() -> None:
+def test_names_of_the_torchscript_exporter() -> None:
     model = Network().eval()
     for options in ({"dynamo": False}, {"compat": "torchscript", "metadata": "none"}):
         program = fxonnx.export(model, (X,), output_names=["y"], verify=True, **options)

@@ -1,4 +1,4 @@
-"""Models in ONNX Runtime's tools for quantization: dynamic, static, and what comes before."""
+"""ONNX Runtime's quantization tools on exported models: preprocessing, dynamic and static quantization."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ MASK = torch.tensor([[1] * 7, [1] * 5 + [0] * 2])
 
 @dataclass(frozen=True)
 class Model:
-    """A model, its inputs and the axes of these that are dynamic."""
+    """A model with its inputs and dynamic axes."""
 
     make: Callable[[], nn.Module]
     args: tuple[Any, ...] = ()
@@ -84,7 +84,7 @@ class Model:
     dynamic: Any = ({0: "batch", 1: "length"},)
 
     def export(self, path: Path, opset: int, dynamic: bool) -> tuple[Feeds, list[np.ndarray]]:
-        """Saves the model.
+        """Export and save the model.
 
         Returns:
             Its inputs, and its outputs in ONNX Runtime.
@@ -135,7 +135,7 @@ WHERE = "ONNX Runtime's QOperator format leaves a Where without its inputs"
 
 
 def _params(opsets: tuple[int, ...], limits: dict[tuple[str, int | None], str]) -> list[Any]:
-    """Every model at every opset, and whose limit it is where it fails; None stands for all opsets."""
+    """Parameters of all models and opsets, with xfail marks for limits of others; None stands for all opsets."""
     params = []
     for name in MODELS:
         for opset in opsets:
@@ -160,15 +160,15 @@ def test_dynamic_quantization(tmp_path: Path, name: str, opset: int) -> None:
 
 @pytest.mark.parametrize(("name", "opset"), _params((13, 20, 23), AT_23))
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
-def test_preparation(tmp_path: Path, name: str, opset: int, dynamic: bool) -> None:
+def test_quantization_preprocessing(tmp_path: Path, name: str, opset: int, dynamic: bool) -> None:
     path, prepared = tmp_path / "float.onnx", tmp_path / "prepared.onnx"
     feeds, expected = MODELS[name].export(path, opset, dynamic)
-    # A sequence that may be no longer than the table of positions makes the tool ask for this.
+    # Required by the tool because the sequence length is bounded by the position embedding.
     merge = name == "bert" and dynamic
     onnx.save(SymbolicShapeInference.infer_shapes(onnx.load(path), auto_merge=merge), tmp_path / "inferred.onnx")
     check_near(run(tmp_path / "inferred.onnx", feeds), expected)
     quant_pre_process(path, prepared, auto_merge=merge)
-    # Its fusion of MatMul and Add makes names that ONNX Runtime makes again where it reads what it has optimized.
+    # ONNX Runtime's fusion of MatMul and Add creates names that clash when the optimized model is loaded again.
     check_near(run(prepared, feeds, optimized=False), expected)
     quantize_static(prepared, tmp_path / "static.onnx", Feeding(feeds))
     check_near(run(tmp_path / "static.onnx", feeds), expected)
@@ -182,7 +182,7 @@ def test_static_quantization_to_operators(tmp_path: Path, name: str, opset: int)
     check_near(run(tmp_path / "static.onnx", feeds), expected)
 
 
-def test_what_helps_at_opset_23(tmp_path: Path) -> None:
+def test_workaround_at_opset_23(tmp_path: Path) -> None:
     path = tmp_path / "float.onnx"
     feeds, expected = MODELS["attention"].export(path, 23, dynamic=True)
     quantize_dynamic(path, tmp_path / "dynamic.onnx", op_types_to_quantize=["MatMul"])
@@ -192,7 +192,7 @@ def test_what_helps_at_opset_23(tmp_path: Path) -> None:
     check_near(run(tmp_path / "static.onnx", feeds), expected)
 
 
-def test_initializers_have_no_second_type(tmp_path: Path) -> None:
+def test_initializers_have_no_value_info(tmp_path: Path) -> None:
     MODELS["conv"].export(tmp_path / "float.onnx", 20, dynamic=True)
     graph = onnx.load(tmp_path / "float.onnx").graph
     weights = {tensor.name: tensor for tensor in graph.initializer}

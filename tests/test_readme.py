@@ -1,4 +1,4 @@
-"""The README's scripts run as they stand."""
+"""The scripts of the README run unmodified."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What users of torch.onnx have written for operators of their own: symbolic functions, and plain onnxscript."""
+"""User translations: symbolic functions of torch.onnx and onnxscript functions."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def nodes(program: fxonnx.ONNXProgram) -> list[tuple[str, str]]:
 
 
 @pytest.mark.usefixtures("registered")
-def test_a_registered_function() -> None:
+def test_registered_symbolic_function() -> None:
     program = fxonnx.export(FooModel(1.5, 2).eval(), (X, Y), custom_opsets={"custom_domain": 2})
     (node,) = program.model.graph
     assert (node.domain, node.op_type) == ("custom_domain", "Foo")
@@ -75,7 +75,7 @@ def test_a_registered_function() -> None:
 
 
 @pytest.mark.usefixtures("registered")
-def test_the_newest_function_that_is_not_too_new() -> None:
+def test_the_highest_supported_opset_version_is_selected() -> None:
     fxonnx.register_custom_op_symbolic("custom_ops::foo_forward", composed, 15)
     try:
         program = fxonnx.export(FooModel(1.5, 2).eval(), (X, Y), verify=True)
@@ -86,7 +86,7 @@ def test_the_newest_function_that_is_not_too_new() -> None:
         fxonnx.unregister_custom_op_symbolic("custom_ops::foo_forward", 15)
 
 
-def test_after_installation() -> None:
+def test_registration_after_install() -> None:
     with fxonnx.installed():
         torch.onnx.register_custom_op_symbolic("custom_ops::foo_forward", composed, 9)
         torch.onnx.export(FooModel(1.5, 2).eval(), (X, Y), dynamo=True, verify=True)
@@ -95,7 +95,7 @@ def test_after_installation() -> None:
         fxonnx.export(FooModel(1.5, 2).eval(), (X, Y))
 
 
-def test_wrong_registrations() -> None:
+def test_invalid_registrations() -> None:
     with pytest.raises(ArgumentError, match="symbolic_name: 'foo' is not the name of an operator"):
         fxonnx.register_custom_op_symbolic("foo", composed, 9)
     with pytest.raises(ArgumentError, match="symbolic_fn: expected a function, got a int"):
@@ -104,7 +104,7 @@ def test_wrong_registrations() -> None:
         fxonnx.unregister_custom_op_symbolic("a::b", 9)
 
 
-def test_arguments_by_the_names_of_the_schema() -> None:
+def test_arguments_are_passed_by_schema_name() -> None:
     def elu(g: Any, alpha: float, self: Any, scale: float, input_scale: float) -> Any:
         assert scale == input_scale == 1
         return g.op("Elu", self, alpha_f=alpha)
@@ -114,7 +114,7 @@ def test_arguments_by_the_names_of_the_schema() -> None:
     assert nodes(program) == [("", "Elu")]
 
 
-def test_arguments_in_order_without_the_last_defaults() -> None:
+def test_trailing_default_arguments_are_omitted() -> None:
     def elu(g: Any, input: Any, alpha: float, inplace: bool = False) -> Any:
         return g.op("Elu", input, alpha_f=alpha)
 
@@ -148,7 +148,7 @@ def test_several_outputs_and_types() -> None:
         (lambda g, x: g.op("Nothing", x), "ONNX has no Nothing at opset 20"),
     ],
 )
-def test_wrong_symbolic_functions(function: Any, match: str) -> None:
+def test_invalid_symbolic_functions(function: Any, match: str) -> None:
     with pytest.raises(fxonnx.UnsupportedOperatorError, match=match):
         fxonnx.export(Function(torch.abs).eval(), (X,), custom_translation_table={aten.abs.default: function})
 
@@ -184,7 +184,7 @@ class Plain(torch.autograd.Function):
         return x.relu()
 
 
-def test_functions_with_a_symbolic_of_their_own() -> None:
+def test_autograd_functions_with_a_symbolic_method() -> None:
     class Model(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return MyElu.apply(MyElu.apply(x, 0.5).sin(), 2.0) + Plain.apply(x)
@@ -196,11 +196,11 @@ def test_functions_with_a_symbolic_of_their_own() -> None:
     assert program.model.graph.outputs[0].shape == ["n", 3]
     assert program(torch.randn(5, 3))[0].shape == (5, 3)
     called = [str(node.target) for node in program.exported_program.graph.nodes if node.op == "call_function"]
-    # Nothing of what the functions compute is traced beside them.
+    # The computation of the functions is not traced in addition.
     assert "aten.where.self" not in called
 
 
-def test_functions_with_several_outputs() -> None:
+def test_autograd_functions_with_several_outputs() -> None:
     class Model(nn.Module):
         def forward(self, x: torch.Tensor, y: torch.Tensor) -> Any:
             return Halves.apply(x, y)
@@ -212,7 +212,7 @@ def test_functions_with_several_outputs() -> None:
         program.exported_program.module()(X, Y)
 
 
-def test_plain_functions_of_onnxscript() -> None:
+def test_onnxscript_functions() -> None:
     def gelu(self: FLOAT, approximate: str = "none") -> Any:
         return opset18.Mul(opset18.Sigmoid(self), opset18.Max(self, -3.0))
 
@@ -237,7 +237,7 @@ def test_plain_functions_of_onnxscript() -> None:
     fxonnx.export(model.eval(), (X,), custom_translation_table={aten.topk.default: topk}, verify=True)
 
 
-def test_results_of_onnxscript_are_calculated_with() -> None:
+def test_arithmetic_with_results_of_onnxscript_functions() -> None:
     custom = onnxscript.values.Opset("my.domain", 1)
     twice = onnx.defs.OpSchema("Twice", "my.domain", 1, outputs=[FORMAL("y")], inputs=[FORMAL("x")])
 
@@ -264,7 +264,7 @@ def test_tensors_as_attributes() -> None:
     assert attributes["names"] == [b"a", b"b"]
 
 
-def test_the_first_of_several_that_takes_the_element_types() -> None:
+def test_the_first_translation_that_accepts_the_element_types_is_selected() -> None:
     @script()
     def of_ints(x: INT64) -> INT64:
         return opset18.Max(x, opset18.Neg(x))
@@ -310,7 +310,7 @@ def add_anything(self, other, alpha=1.0):
         (torch.tensor([1.0, 2.0], dtype=torch.float64), "Sub"),
     ],
 )
-def test_plain_functions_are_chosen_by_their_annotations(x: torch.Tensor, operator: str) -> None:
+def test_python_functions_are_selected_by_their_annotations(x: torch.Tensor, operator: str) -> None:
     table = {aten.add.Tensor: [add_bools, add_numbers, add_anything]}
     program = fxonnx.export(Sum().eval(), (x, x.flip(0)), custom_translation_table=table, verify=True)
     assert [name for _, name in nodes(program) if name not in ("Neg", "Identity")] == [operator]
@@ -337,7 +337,7 @@ def test_functions_for_complex_tensors() -> None:
         assert (("", "ReduceSum") in nodes(program)) == x.is_complex()
 
 
-def test_a_function_that_fails() -> None:
+def test_failing_translation_function() -> None:
     def wrong(g: Any, x: Any) -> Any:
         return g.op("Relu", x).nothing
 
@@ -345,7 +345,7 @@ def test_a_function_that_fails() -> None:
         fxonnx.export(Function(torch.abs).eval(), (X,), custom_translation_table={aten.abs.default: wrong})
 
 
-def test_functions_that_call_those_of_torch_onnx() -> None:
+def test_symbolic_functions_that_call_those_of_torch_onnx() -> None:
     from torch.onnx import symbolic_helper, symbolic_opset9
 
     class Masked(torch.autograd.Function):

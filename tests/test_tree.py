@@ -1,4 +1,4 @@
-"""Rules of the house that a look at the tree can check."""
+"""Rules for the source tree: sizes of files and functions, imports, patches, names."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_files_and_functions_stay_small(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", PACKAGES, ids=short)
-def test_the_incumbent_is_not_called(path: Path) -> None:
+def test_torch_onnx_export_is_not_called(path: Path) -> None:
     code = "\n".join(line for line in path.read_text().splitlines() if not line.strip().startswith("#"))
     for forbidden in (
         r"torch\.onnx\._internal",
@@ -57,7 +57,7 @@ def test_torch_is_patched_in_one_room(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", sorted(ROOT.glob("translations/**/*.py")), ids=short)
-def test_translations_know_nothing_of_the_exporter(path: Path) -> None:
+def test_translations_do_not_import_the_exporter(path: Path) -> None:
     names = [
         alias.name if isinstance(node, ast.Import) else node.module or ""
         for node in ast.walk(ast.parse(path.read_text()))
@@ -67,7 +67,7 @@ def test_translations_know_nothing_of_the_exporter(path: Path) -> None:
     assert not [name for name in names if name == "fxonnx" or name.startswith("fxonnx.")]
 
 
-# Written with an underscore, but described to users.
+# Documented by torch despite the underscore.
 NOT_PRIVATE = {"torch._check"}
 
 
@@ -84,7 +84,7 @@ def _dotted_names(tree: ast.AST) -> Iterator[str]:
 @pytest.mark.parametrize("path", [path for path in PACKAGES if path.name != "_torch_compat.py"], ids=short)
 def test_private_names_of_torch_are_imported_in_one_module(path: Path) -> None:
     names = {name for name in _dotted_names(ast.parse(path.read_text())) if re.match(r"torch\b.*\._[a-zA-Z]", name)}
-    # An operator is part of a program, whatever its name.
+    # Operators appear in graphs under their names, private or not.
     private = {name for name in names if not name.startswith("torch.ops.")}
     assert private <= NOT_PRIVATE, "import them in fxonnx_translations/_torch_compat.py"
 

@@ -1,4 +1,4 @@
-"""Verification is strict: the traps first, then tolerances, then whole programs."""
+"""Verification: comparison of outputs, tolerances, and verification of programs at several sizes."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def single(expected: Any, actual: torch.Tensor, **tolerances: float) -> Row:
         (torch.ones(3, requires_grad=True), torch.ones(3)),
     ],
 )
-def test_agreement(expected: Any, actual: torch.Tensor) -> None:
+def test_matches(expected: Any, actual: torch.Tensor) -> None:
     row = single(expected, actual)
     assert (row.status, row.message) == ("ok", "")
 
@@ -91,7 +91,7 @@ def test_agreement(expected: Any, actual: torch.Tensor) -> None:
         (torch.tensor([torch.finfo().min, 1.0]), torch.tensor([torch.finfo().min, 2.0]), "1 of 2 elements differ"),
     ],
 )
-def test_disagreement(expected: Any, actual: torch.Tensor, message: str) -> None:
+def test_mismatches(expected: Any, actual: torch.Tensor, message: str) -> None:
     row = single(expected, actual)
     assert row.status == "mismatch"
     with pytest.raises(AssertionError, match=message):
@@ -122,14 +122,14 @@ def test_tolerance_depends_on_the_dtype(dtype: torch.dtype) -> None:
         ({"rtol": 0.0}, "mismatch"),
     ],
 )
-def test_own_tolerances(tolerances: dict[str, float], status: str) -> None:
+def test_explicit_tolerances(tolerances: dict[str, float], status: str) -> None:
     row = single(torch.tensor([1.0, -1.0]), torch.tensor([1.1, -1.0]), **tolerances)
     assert row.status == status
     assert row.max_abs == pytest.approx(0.1)
     assert row.max_rel == pytest.approx(0.1)
 
 
-def test_lengths_must_agree() -> None:
+def test_number_of_outputs_must_match() -> None:
     one = torch.ones(1)
     for names, expected, actual in (("a", [one], [one, one]), ("a", [one, one], [one]), ("ab", [one], [one])):
         with pytest.raises(
@@ -139,7 +139,7 @@ def test_lengths_must_agree() -> None:
 
 
 class Outputs(torch.nn.Module):
-    """Outputs of every kind; None has no counterpart in the graph."""
+    """Returns outputs of every kind; None is not a graph output."""
 
     def forward(self, x: torch.Tensor) -> dict[str, Any]:
         return {"negative": -x, "none": None, "list": [x.abs(), None]}
@@ -147,7 +147,7 @@ class Outputs(torch.nn.Module):
 
 @pytest.fixture(scope="module")
 def outputs() -> ONNXProgram:
-    """A correct export of ``Outputs``."""
+    """Create a correct program of ``Outputs``."""
     return program(Outputs(), (torch.tensor([1.0, -2.0]),), operators=[("Neg", 0), ("Abs", 0)])
 
 
@@ -160,7 +160,7 @@ def test_none_outputs_are_dropped(outputs: ONNXProgram) -> None:
     ]
 
 
-def test_other_inputs(outputs: ONNXProgram) -> None:
+def test_explicit_inputs(outputs: ONNXProgram) -> None:
     assert len(verify(outputs, (torch.tensor([NAN, INF]),))) == 2
     assert len(verify(outputs, kwargs={"x": torch.tensor([3.0, 4.0])})) == 2
 
@@ -176,7 +176,7 @@ def test_mismatch_raises_with_all_rows() -> None:
     assert "2 of 2 elements differ by more than" in lines[3]
 
 
-def test_missing_output_raises() -> None:
+def test_missing_output() -> None:
     short = program(Outputs(), (torch.ones(2),), operators=[("Neg", 0)])
     with pytest.raises(VerificationError, match="returns 2 outputs, ONNX Runtime 1, and the graph has 1: output_0"):
         short.verify()
@@ -192,7 +192,7 @@ def test_no_example_inputs(outputs: ONNXProgram) -> None:
 
 
 class Writes(torch.nn.Module):
-    """Changes its buffer and its input."""
+    """Mutates its buffer and its input."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -204,7 +204,7 @@ class Writes(torch.nn.Module):
         return x * 1
 
 
-def test_neither_model_nor_inputs_are_changed() -> None:
+def test_model_and_inputs_are_not_modified() -> None:
     model, x = Writes(), torch.ones(2)
     doubling = program(model, (x,), operators=[("Add", 0)])
     before = x.clone(), model.count.clone()
@@ -257,7 +257,7 @@ def test_auto_sizes(function: Any, args: Any, shapes: Any, sizes: list[dict[str,
     assert {row.status for row in rows} == {"ok"}
 
 
-def test_given_sizes() -> None:
+def test_explicit_sizes() -> None:
     program = exported(lambda x: x * 2, (R(4, 3, 2),), ({0: "n", 1: "m"},))
     rows = verify(program, sizes=[{"n": 2}, {"n": 5, "m": 1}])
     assert [(dict(row.sizes), row.shape) for row in rows] == [
@@ -278,13 +278,13 @@ WRONG_SIZES = [
 
 
 @pytest.mark.parametrize(("sizes", "message"), WRONG_SIZES)
-def test_wrong_sizes(sizes: Any, message: str) -> None:
+def test_invalid_sizes(sizes: Any, message: str) -> None:
     program = exported(two_ways, (R(2, 12),), ({1: "s"},))
     with pytest.raises(ArgumentError, match=message):
         program.verify(sizes=sizes)
 
 
-def test_sizes_compare_with_the_model_and_not_with_what_was_captured() -> None:
+def test_sizes_are_verified_against_the_original_model() -> None:
     program = exported(lambda x: x * 2, (R(4, 3),), ({0: "n"},))
     program.capture.source.function = lambda x: x * 2 if x.shape[0] != 7 else x
     with pytest.raises(VerificationError, match=r"21 of 21 elements differ .*  \[n = 7\]") as caught:
@@ -313,7 +313,7 @@ def test_sizes_where_eager_torch_fails() -> None:
         program.verify(sizes=[{"n": 1}])
 
 
-def test_made_inputs_are_like_the_examples() -> None:
+def test_resized_inputs_are_in_the_value_range_of_the_examples() -> None:
     seen: list[torch.Tensor] = []
     examples = {
         "float": torch.tensor([0.25, 0.5, float("inf")]),
@@ -353,7 +353,7 @@ def test_made_inputs_are_like_the_examples() -> None:
     assert 0 < made["no_bool"].sum() < 50
 
 
-def test_sizes_leave_the_model_as_it_is() -> None:
+def test_verification_at_sizes_does_not_modify_the_model() -> None:
     model, x = Writes(), torch.ones(2)
     program = fxonnx.export(model.eval(), (x,), dynamic_shapes=({0: "n"},))
     rows = program.verify(sizes="auto")
@@ -362,7 +362,7 @@ def test_sizes_leave_the_model_as_it_is() -> None:
     assert torch.equal(model.count, torch.zeros(1))
 
 
-def test_sizes_of_a_program_without_its_model() -> None:
+def test_sizes_of_an_exported_program_without_its_model() -> None:
     captured = torch.export.export(
         Function(lambda x: x * 2), (R(4, 3),), dynamic_shapes=({0: torch.export.Dim.DYNAMIC},)
     )

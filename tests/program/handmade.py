@@ -1,4 +1,4 @@
-"""Programs with a hand-written ONNX graph, so that these tests need no translation."""
+"""Programs with hand-written ONNX graphs, for tests independent of the translations."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ KIND = "pkg.torch.export.graph_signature.InputSpec.kind"
 
 
 def initializer(name: str, tensor: ir.TensorProtocol, kind: str = "PARAMETER") -> ir.Value:
-    """A graph initializer as the lowering makes it."""
+    """Create a graph initializer as the lowering does."""
     value = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=tensor.shape, const_value=tensor)
     value.metadata_props[KIND] = kind
     return value
 
 
 def linear_model(rows: int = 40, columns: int = 30) -> ir.Model:
-    """MatMul with a derived weight, Add, Reshape by a constant: a large, a small and a non-weight initializer."""
+    """Create a model of MatMul, Add and Reshape with a derived, a small and a non-weight initializer."""
     generator = torch.Generator().manual_seed(0)
     weight = TorchTensor(torch.randn(columns, rows, generator=generator), name="weight")
     bias = TorchTensor(torch.randn(columns, generator=generator), name="bias")
@@ -56,13 +56,13 @@ def program(
     operators: Sequence[tuple[str, int]],
     dynamic_shapes: Any = None,
 ) -> ONNXProgram:
-    """A program whose outputs are unary or binary operators of its inputs.
+    """Create a program whose outputs are unary or binary operators of its inputs.
 
     Args:
-        forward: What is captured.
+        forward: The module to capture.
         args: Positional example inputs.
         kwargs: Keyword example inputs.
-        operators: For each output, the operator and the number of its input: ``("Neg", 0)``. ``("Add", 0)`` adds an
+        operators: For each output, the operator and the index of its input: ``("Neg", 0)``. ``("Add", 0)`` adds an
             input to itself.
         dynamic_shapes: As for torch.export.
     """

@@ -1,4 +1,4 @@
-"""Models without values, and weights that come from files when the model is saved."""
+"""Weights from checkpoints: models without values, safetensors files, external references."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fxonnx import REFERENCE, ArgumentError, SaveError
 
 
 class Network(nn.Module):
-    """Weights that are used as they are, transposed, folded, tied, and a buffer that no checkpoint has."""
+    """Weights used directly, transposed, folded and tied, and a buffer that no checkpoint has."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ def program() -> fxonnx.ONNXProgram:
 
 @pytest.fixture
 def checkpoint(model: nn.Module, tmp_path: Path) -> Path:
-    """Two shards and their index; the tied weight is in one of them, by one of its names."""
+    """A directory with two shards and their index; the tied weight is stored once, under one of its FQNs."""
     state = {name: tensor.clone() for name, tensor in model.state_dict().items() if name != "head.weight"}
     names = sorted(state)
     shards = {"model-00001-of-00002.safetensors": names[::2], "model-00002-of-00002.safetensors": names[1::2]}
@@ -92,7 +92,7 @@ def locations(path: Path) -> dict[str, str]:
     }
 
 
-def test_models_without_values(program: fxonnx.ONNXProgram, model: nn.Module) -> None:
+def test_saving_weights_without_values_fails(program: fxonnx.ONNXProgram, model: nn.Module) -> None:
     text = r"\d+ weights have no values \(first: '.*'\): the model was exported on the meta device or with fake tensors"
     with pytest.raises(SaveError, match=text):
         program.save(io.BytesIO())
@@ -109,7 +109,7 @@ def test_models_without_values(program: fxonnx.ONNXProgram, model: nn.Module) ->
     torch.testing.assert_close(other(IDS)[0], model(IDS).detach(), rtol=1e-4, atol=1e-5)
 
 
-def test_the_graph_is_the_one_of_the_model_with_values(program: fxonnx.ONNXProgram, model: nn.Module) -> None:
+def test_graph_on_the_meta_device_equals_that_with_values(program: fxonnx.ONNXProgram, model: nn.Module) -> None:
     expected = fxonnx.export(model, (IDS,), dynamic_shapes=SHAPES)
     assert [node.op_type for node in program.model.graph] == [node.op_type for node in expected.model.graph]
     assert list(program.model.graph.initializers) == list(expected.model.graph.initializers)
@@ -133,7 +133,7 @@ def test_fake_mode(model: nn.Module, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("external_data", [None, True, "safetensors", REFERENCE])
 @pytest.mark.parametrize("what", ["shards", "index", "directory", "state_dict"])
-def test_weights_from_elsewhere(
+def test_saving_with_weights_from_checkpoints(
     program: fxonnx.ONNXProgram, model: nn.Module, checkpoint: Path, what: str, external_data: Any
 ) -> None:
     sources: Mapping[str, Any] = {
@@ -163,7 +163,9 @@ def test_weights_from_elsewhere(
         program.save(io.BytesIO())
 
 
-def test_what_is_referenced(program: fxonnx.ONNXProgram, model: nn.Module, checkpoint: Path) -> None:
+def test_external_references_and_derived_weights(
+    program: fxonnx.ONNXProgram, model: nn.Module, checkpoint: Path
+) -> None:
     path = checkpoint / "model.onnx"
     for _ in range(2):
         program.save(path, weights=[checkpoint, {"positions": model.positions}], external_data=REFERENCE)
@@ -184,7 +186,7 @@ def test_what_is_referenced(program: fxonnx.ONNXProgram, model: nn.Module, check
     assert list((checkpoint / "below").iterdir()) == []
 
 
-def test_a_referenced_file_is_never_removed(program: fxonnx.ONNXProgram, model: nn.Module, tmp_path: Path) -> None:
+def test_referenced_files_are_never_removed(program: fxonnx.ONNXProgram, model: nn.Module, tmp_path: Path) -> None:
     path, own = tmp_path / "m.onnx", tmp_path / "m.onnx.safetensors"
     program.save(path, weights={**model.state_dict(), "positions": model.positions}, external_data="safetensors")
     save_file({name: part for name, part in model.state_dict().items() if name != "head.weight"}, own)
@@ -193,7 +195,7 @@ def test_a_referenced_file_is_never_removed(program: fxonnx.ONNXProgram, model: 
     expect(model, path)
 
 
-def test_safetensors_of_a_program(model: nn.Module, tmp_path: Path) -> None:
+def test_external_data_as_safetensors(model: nn.Module, tmp_path: Path) -> None:
     program = fxonnx.export(
         model, (IDS,), tmp_path / "m.onnx", dynamic_shapes=SHAPES, external_data="safetensors", verify=True
     )
@@ -208,7 +210,7 @@ def test_safetensors_of_a_program(model: nn.Module, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "dtype", [torch.float64, torch.float16, torch.bfloat16, torch.int8, torch.bool, torch.complex64]
 )
-def test_element_types(dtype: torch.dtype, tmp_path: Path) -> None:
+def test_dtypes_of_safetensors(dtype: torch.dtype, tmp_path: Path) -> None:
     class Held(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -262,7 +264,7 @@ def _read(path: Path) -> Any:
         ),
     ],
 )
-def test_wrong_weights(program: fxonnx.ONNXProgram, tmp_path: Path, weights: Any, message: str) -> None:
+def test_invalid_weights(program: fxonnx.ONNXProgram, tmp_path: Path, weights: Any, message: str) -> None:
     def header(entry: Mapping[str, Any]) -> bytes:
         text = json.dumps({"a": entry}).encode()
         return len(text).to_bytes(8, "little") + text
@@ -281,13 +283,13 @@ def test_wrong_weights(program: fxonnx.ONNXProgram, tmp_path: Path, weights: Any
     assert sorted(tmp_path.iterdir()) == before
 
 
-def test_another_shape_in_a_file(program: fxonnx.ONNXProgram, tmp_path: Path) -> None:
+def test_shape_mismatch_in_a_file(program: fxonnx.ONNXProgram, tmp_path: Path) -> None:
     save_file({"table.weight": torch.zeros(3, 2)}, tmp_path / "c.safetensors")
     with pytest.raises(ArgumentError, match=r"'table\.weight' in .*c\.safetensors is torch\.float32 of shape \[3, 2\]"):
         program.save(tmp_path / "m.onnx", weights=tmp_path / "c.safetensors")
 
 
-def test_tied_weights_that_are_not_equal(program: fxonnx.ONNXProgram, model: nn.Module, tmp_path: Path) -> None:
+def test_tied_weights_with_different_values(program: fxonnx.ONNXProgram, model: nn.Module, tmp_path: Path) -> None:
     state = {**model.state_dict(), "positions": model.positions, "table.weight": model.table.weight + 1}
     text = "weights: 'table.weight' and 'head.weight' are tied weights in the model, but have different values here"
     with pytest.raises(ArgumentError, match=text):
@@ -297,12 +299,12 @@ def test_tied_weights_that_are_not_equal(program: fxonnx.ONNXProgram, model: nn.
         program.save(tmp_path / "m.onnx", weights=[state, tmp_path / "c.safetensors"])
 
 
-def test_other_words_for_external_data(program: fxonnx.ONNXProgram, tmp_path: Path) -> None:
+def test_invalid_external_data(program: fxonnx.ONNXProgram, tmp_path: Path) -> None:
     with pytest.raises(ArgumentError, match="external_data: expected True, False, None"):
         program.save(tmp_path / "m.onnx", external_data="gguf")  # type: ignore[arg-type]
 
 
-def test_several_programs_share_their_weights(model: nn.Module, tmp_path: Path) -> None:
+def test_save_all_stores_shared_weights_once(model: nn.Module, tmp_path: Path) -> None:
     programs = {
         "first": fxonnx.export(model, (IDS,), dynamic_shapes=SHAPES),
         "second": fxonnx.export(model, (IDS[:1],), dynamic_shapes=({1: "length"},), opset_version=17),
@@ -317,7 +319,7 @@ def test_several_programs_share_their_weights(model: nn.Module, tmp_path: Path) 
         model.inner.weight += 1
     again = fxonnx.save_all(programs, tmp_path)
     assert again[2] != paths[2]
-    # Weights that only the replaced models needed are gone.
+    # External data that only the replaced models referenced was removed.
     assert sorted(tmp_path.iterdir()) == sorted(again)
     paths = again
     expect(model, paths[0])

@@ -1,4 +1,4 @@
-"""Weights, values inside, other names and the optimizer: what a program can do besides being run and saved."""
+"""Members of ONNXProgram besides calls and save: weights, intermediate values, rename_axes, optimize."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fxonnx import ArgumentError
 
 
 class Network(nn.Module):
-    """Every kind of weight: used as it is, transposed, folded, tied, complex, a buffer, and not used at all."""
+    """Every kind of weight: used directly, transposed, folded, tied, complex, a buffer, and unused."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ def expect(program: fxonnx.ONNXProgram, model: nn.Module, given: Any) -> None:
         torch.testing.assert_close(value, wanted, rtol=1e-4, atol=1e-5)
 
 
-def test_weights_have_their_names(program: fxonnx.ONNXProgram) -> None:
+def test_weight_map(program: fxonnx.ONNXProgram) -> None:
     weights = fxonnx.weights_of(program)
     state = Network().state_dict()
     assert set(weights.initializers) == {*state, "hidden"}
@@ -74,10 +74,10 @@ def test_weights_have_their_names(program: fxonnx.ONNXProgram) -> None:
         assert all(name in weights.initializers[source] for source in sources)
 
 
-def test_other_weights() -> None:
+def test_apply_weights() -> None:
     program = exported()
     given = inputs(2)
-    program(*given)  # the session is made anew afterwards
+    program(*given)  # apply_weights releases this session
     torch.manual_seed(7)
     other = Network().eval()
     for norm_buffer in (other.norm.running_mean, other.norm.running_var):
@@ -86,13 +86,13 @@ def test_other_weights() -> None:
     expect(program, other, given)
     program.verify()
     program.verify(sizes=[{"batch": 5}])
-    # One of them alone.
+    # One of two tied weights.
     other.head.bias.data = torch.rand(6)
     program.apply_weights({"head.bias": other.head.bias})
     expect(program, other, given)
 
 
-def test_weights_that_do_not_fit() -> None:
+def test_apply_weights_rejects_invalid_weights() -> None:
     model = Network().eval()
     program = exported(model)
     state = model.state_dict()
@@ -110,11 +110,11 @@ def test_weights_that_do_not_fit() -> None:
     for match, state_dict in wrong.items():
         with pytest.raises(ArgumentError, match=f"state_dict: {match}"):
             program.apply_weights({"conv.bias": torch.zeros(4), **state_dict})  # type: ignore[dict-item]
-    # Nothing of it was applied.
+    # No weight was applied.
     expect(program, model, inputs())
 
 
-def test_values_inside(program: fxonnx.ONNXProgram) -> None:
+def test_compute_values(program: fxonnx.ONNXProgram) -> None:
     given = inputs()
     (node,) = [node for node in program.model.graph if node.op_type == "Conv"]
     name = str(node.outputs[0].name)
@@ -137,14 +137,14 @@ def test_values_inside(program: fxonnx.ONNXProgram) -> None:
         program.compute_values(["?"], given)
 
 
-def test_the_reference_implementation(program: fxonnx.ONNXProgram) -> None:
+def test_call_reference(program: fxonnx.ONNXProgram) -> None:
     given = inputs()
     for one, other in zip(program.call_reference(*given), program(*given), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float8_e4m3fn, torch.int8, torch.bool])
-def test_the_reference_implementation_has_every_dtype(dtype: torch.dtype) -> None:
+def test_call_reference_with_every_dtype(dtype: torch.dtype) -> None:
     class Stack(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return x.reshape(3, 2)
@@ -155,7 +155,7 @@ def test_the_reference_implementation_has_every_dtype(dtype: torch.dtype) -> Non
     assert torch.equal(result.float(), x.reshape(3, 2).float())
 
 
-def test_outputs_as_the_model_returns_them(program: fxonnx.ONNXProgram) -> None:
+def test_unflatten(program: fxonnx.ONNXProgram) -> None:
     outputs = program(*inputs())
     found = program.unflatten(outputs)
     assert list(found) == ["logits", "nothing", "pooled"]
@@ -174,7 +174,7 @@ def test_numpy_inputs(program: fxonnx.ONNXProgram) -> None:
         program(given[0].double().numpy(), given[1].numpy())
 
 
-def test_a_session_of_the_users() -> None:
+def test_user_defined_session() -> None:
     program = exported()
     seen: list[Any] = []
 
@@ -194,7 +194,7 @@ class Branch(nn.Module):
         return torch.cat([x, y, x]) if x.shape[0] > 2 else x
 
 
-def test_other_names_of_dims() -> None:
+def test_rename_axes() -> None:
     with pytest.warns(UserWarning, match="only for:\n  n >= 3"):
         program = fxonnx.export(Branch().eval(), (torch.rand(4), torch.rand(5)), dynamic_shapes=({0: "n"}, {0: "nn"}))
     graph = program.model.graph
@@ -226,7 +226,7 @@ def test_other_names_of_dims() -> None:
             program.rename_axes(mapping)
 
 
-def test_the_optimizer_is_kept_only_if_nothing_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_optimize_keeps_only_equivalent_models(monkeypatch: pytest.MonkeyPatch) -> None:
     program = exported()
     given = inputs()
     before = program(*given)
@@ -252,7 +252,7 @@ def test_the_optimizer_is_kept_only_if_nothing_changes(monkeypatch: pytest.Monke
 
 
 class Flipped(nn.Module):
-    """Two parameters in the same memory, one the transpose of the other."""
+    """Two parameters that share a storage, one the transpose of the other."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -264,7 +264,7 @@ class Flipped(nn.Module):
 
 
 @pytest.mark.parametrize("name", ["table.weight", "head"])
-def test_weights_that_are_tied_across_a_transposition(name: str) -> None:
+def test_weights_tied_as_transposes(name: str) -> None:
     model, ids = Flipped().eval(), torch.randint(0, 6, (2, 3))
     program = fxonnx.export(model, (ids,), verify=True)
     large = [str(value.name) for value in program.model.graph.initializers.values() if value.const_value.nbytes > 64]

@@ -1,4 +1,4 @@
-"""ONNXProgram: calling, the session, and what it shows."""
+"""ONNXProgram: calls, the ONNX Runtime session, properties and repr."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .handmade import initializer, linear_model, program
 
 
 class Many(torch.nn.Module):
-    """Tensors, containers and constants, by position and by name."""
+    """A module with tensors, containers and constants as positional and keyword arguments."""
 
     def forward(
         self,
@@ -43,7 +43,7 @@ def tensors(count: int) -> list[torch.Tensor]:
 
 @pytest.fixture(scope="module")
 def many() -> ONNXProgram:
-    """Returns its tensor inputs negated, in graph order: x, pair, y, table."""
+    """Create a program that returns its negated tensor inputs in graph order: x, pair, y, table."""
     x, p, q, y, a, b = tensors(6)
     kwargs = {"y": y, "flag": False, "nothing": None, "table": {"a": a, "b": b}}
     return program(Many(), (x, 3, (p, q)), kwargs, operators=[("Neg", index) for index in range(6)])
@@ -58,11 +58,11 @@ def test_arguments_are_bound_by_position_and_name(many: ONNXProgram) -> None:
     expect(many(x, 3, (p, q), y=y, flag=False, nothing=None, table={"a": a, "b": b}), values)
     expect(many(x, 3, (p, q), table={"b": b, "a": a}, nothing=None, flag=False, y=y), values)
     expect(many(table={"a": a, "b": b}, y=y, pair=(p, q), number=3, x=x, flag=False, nothing=None), values)
-    # Constants need not be repeated.
+    # Constants may be omitted.
     expect(many(x, pair=(p, q), y=y, table={"a": a, "b": b}), values)
 
 
-def test_call_is_put_in_the_form_of_the_export(many: ONNXProgram) -> None:
+def test_bound_calls_have_the_structure_of_the_example_inputs(many: ONNXProgram) -> None:
     x, p, q, y, a, b = tensors(6)
     call = bind_call(many.exported_program, (), {"table": {"a": a, "b": b}, "y": y, "pair": (p, q), "x": x})
     assert [type(value).__name__ for value in call.args] == ["Tensor", "int", "tuple"]
@@ -97,7 +97,7 @@ GOOD: dict[str, Any] = {"x": X, "number": 3, "pair": (P, Q), "y": Y, "flag": Fal
         ((), {"x": [1.0]}, "x: expected a tensor, got list"),
     ],
 )
-def test_wrong_arguments(many: ONNXProgram, args: tuple[Any, ...], changes: dict[str, Any], message: str) -> None:
+def test_invalid_arguments(many: ONNXProgram, args: tuple[Any, ...], changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
         many(*args, **{**GOOD, **changes})
 
@@ -109,7 +109,7 @@ def test_missing_argument(many: ONNXProgram, name: str) -> None:
 
 
 class Same(torch.nn.Module):
-    """Returns what it gets, through an operator."""
+    """Identity through an operator."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x.clone()
@@ -136,7 +136,7 @@ class Same(torch.nn.Module):
     ids=str,
 )
 @pytest.mark.parametrize("shape", [(2, 3), (), (0, 2)], ids=str)
-def test_every_dtype_goes_in_and_out(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+def test_every_dtype_as_input_and_output(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
     x = (torch.arange(6)[: max(1, len(shape)) * 6].reshape(2, 3) if shape == (2, 3) else torch.ones(shape)).to(dtype)
     (output,) = program(Same(), (x,), operators=[("Identity", 0)])(x)
     expected = torch.view_as_real(x) if dtype.is_complex else x
@@ -145,7 +145,7 @@ def test_every_dtype_goes_in_and_out(dtype: torch.dtype, shape: tuple[int, ...])
     assert torch.equal(output.float(), expected.float())
 
 
-def test_inputs_may_be_strided_conjugated_and_need_a_gradient() -> None:
+def test_inputs_may_be_strided_conjugated_or_require_grad() -> None:
     x = torch.arange(6.0).reshape(2, 3)
     identity = program(Same(), (x,), operators=[("Identity", 0)])
     assert torch.equal(identity(torch.arange(6.0).reshape(3, 2).t())[0], torch.arange(6.0).reshape(3, 2).t())
@@ -189,7 +189,7 @@ def test_session_is_kept_until_released() -> None:
     assert identity(x)[0].tolist() == [1, 1]
 
 
-def test_large_models_reach_onnx_runtime_through_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_models_are_loaded_from_a_temporary_file(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session, "SINGLE_FILE_BYTES", 100)
     running = session.Session(linear_model())
     assert running._directory is not None
@@ -199,15 +199,15 @@ def test_large_models_reach_onnx_runtime_through_a_file(monkeypatch: pytest.Monk
     assert torch.equal(output, session.Session(linear_model()).run([torch.ones(2, 40)])[0])
 
 
-def test_model_that_onnx_runtime_can_not_load() -> None:
+def test_model_that_onnx_runtime_cannot_load() -> None:
     broken = program(Same(), (torch.ones(2),), operators=[("NoSuchOperator", 0)])
     with pytest.raises(RuntimeSessionError, match=r"ONNX Runtime cannot load the model: .*NoSuchOperator"):
         broken(torch.ones(2))
 
 
-def test_model_that_onnx_runtime_can_not_run() -> None:
+def test_model_that_onnx_runtime_cannot_run() -> None:
     model = linear_model()
-    # The batch is given by the data, so only running it shows that 3 rows do not reshape to 2.
+    # The batch size is dynamic, so the invalid Reshape fails only at run time.
     model.graph.initializers["target"].const_value = ir.tensor([2, 1, 30], name="target")
     with pytest.raises(RuntimeSessionError, match=r"ONNX Runtime cannot run the model: .*reshape"):
         session.Session(model).run([torch.ones(3, 40)])
@@ -225,7 +225,7 @@ def test_graph_input_without_dtype(many: ONNXProgram) -> None:
         session.as_tensor(torch.ones(1), x)
 
 
-def test_model_proto_is_fresh(many: ONNXProgram) -> None:
+def test_model_proto_is_a_copy(many: ONNXProgram) -> None:
     assert many.model_proto == many.model_proto
     assert many.model_proto is not many.model_proto
     onnx.checker.check_model(ONNXProgram(linear_model(), many.capture).model_proto, full_check=True)
@@ -241,7 +241,7 @@ def test_model_proto_of_a_huge_model() -> None:
     assert "2.0 GiB of weights" in repr(huge)
 
 
-def test_save_is_that_of_the_model(many: ONNXProgram) -> None:
+def test_save_writes_the_current_model(many: ONNXProgram) -> None:
     buffer = io.BytesIO()
     many.save(buffer)
     assert onnx.load_from_string(buffer.getvalue()) == many.model_proto
@@ -252,7 +252,7 @@ def test_timings_and_example_inputs(many: ONNXProgram) -> None:
     assert many.example_inputs is many.exported_program.example_inputs
 
 
-def test_repr_is_short(many: ONNXProgram) -> None:
+def test_repr(many: ONNXProgram) -> None:
     shown = ONNXProgram(linear_model(), many.capture)
     assert repr(shown) == (
         "ONNXProgram(opset 20, 3 nodes, 3 initializers, 4.8 KiB of weights,\n"
@@ -263,6 +263,6 @@ def test_repr_is_short(many: ONNXProgram) -> None:
     assert "outputs: y: float)" in repr(shown)
 
 
-def test_onnxruntime_is_imported_only_when_it_is_used() -> None:
+def test_onnxruntime_is_imported_lazily() -> None:
     code = "import sys; from fxonnx._program import ONNXProgram; sys.exit('onnxruntime' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

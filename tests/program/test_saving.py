@@ -1,4 +1,4 @@
-"""Saving: the bytes, what is left behind, and what is not."""
+"""Saving: bytes, external data, and atomicity when a save fails or is killed."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_saved_model_is_valid_and_runs(tmp_path: Path, external_data: bool | Non
         assert onnx.load(path) == protobuf_layout.serialize(linear_model())
 
 
-def test_bytes_are_deterministic_and_the_same_for_every_kind_of_destination(tmp_path: Path) -> None:
+def test_bytes_are_deterministic_for_every_kind_of_destination(tmp_path: Path) -> None:
     buffer = io.BytesIO()
     save(linear_model(), buffer)
     save(linear_model(), str(tmp_path / "a.onnx"))
@@ -65,7 +65,7 @@ def test_bytes_are_deterministic_and_the_same_for_every_kind_of_destination(tmp_
     assert buffer.getvalue() == (tmp_path / "a.onnx").read_bytes() == (tmp_path / "b.onnx").read_bytes()
 
 
-def test_side_file_is_aligned_and_small_tensors_stay_inline(tmp_path: Path) -> None:
+def test_external_data_is_aligned_and_small_tensors_are_inline(tmp_path: Path) -> None:
     model = linear_model()
     extra = initializer("extra", TorchTensor(torch.arange(100.0), name="extra"))
     model.graph.register_initializer(extra)
@@ -80,12 +80,12 @@ def test_side_file_is_aligned_and_small_tensors_stay_inline(tmp_path: Path) -> N
     assert (tmp_path / "m.onnx.data").stat().st_size == 8192 + 400
 
 
-def test_no_side_file_without_large_tensors(tmp_path: Path) -> None:
+def test_no_external_data_without_large_tensors(tmp_path: Path) -> None:
     save(linear_model(rows=2, columns=3), tmp_path / "m.onnx", external_data=True)
     assert files(tmp_path) == ["m.onnx"]
 
 
-def test_side_file_by_default_above_the_limit_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_external_data_is_the_default_above_the_limit_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(saving, "SINGLE_FILE_BYTES", 4000)
     save(linear_model(), tmp_path / "m.onnx")
     assert files(tmp_path) == ["m.onnx", "m.onnx.data"]
@@ -95,7 +95,7 @@ def test_side_file_by_default_above_the_limit_only(tmp_path: Path, monkeypatch: 
 
 @pytest.mark.parametrize("before", [None, False, True])
 @pytest.mark.parametrize("external_data", [False, True])
-def test_saving_over_an_older_model_leaves_nothing_of_it(
+def test_overwriting_a_model_removes_its_external_data(
     tmp_path: Path, before: bool | None, external_data: bool
 ) -> None:
     path = tmp_path / "m.onnx"
@@ -108,7 +108,7 @@ def test_saving_over_an_older_model_leaves_nothing_of_it(
         np.testing.assert_allclose(run(path), expected(), rtol=1e-5)
 
 
-def test_mode_of_the_replaced_file_is_kept(tmp_path: Path) -> None:
+def test_permissions_of_the_replaced_file_are_kept(tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     save(linear_model(), path)
     fresh = tmp_path / "fresh"
@@ -166,7 +166,7 @@ def test_a_model_without_weights_runs_with_the_weights_as_inputs(tmp_path: Path)
     ids=["bfloat16", "float8", "transposed", "bool", "0-dim", "empty", "strided"],
 )
 @pytest.mark.parametrize("external_data", [False, True])
-def test_every_kind_of_tensor_survives(tmp_path: Path, tensor: torch.Tensor, external_data: bool) -> None:
+def test_every_kind_of_tensor_is_saved(tmp_path: Path, tensor: torch.Tensor, external_data: bool) -> None:
     model = linear_model()
     model.graph.register_initializer(initializer("extra", TorchTensor(tensor, name="extra")))
     save(model, tmp_path / "m.onnx", external_data=external_data)
@@ -175,7 +175,7 @@ def test_every_kind_of_tensor_survives(tmp_path: Path, tensor: torch.Tensor, ext
     assert tuple(loaded.shape) == tuple(tensor.shape)
 
 
-def test_string_initializer_survives(tmp_path: Path) -> None:
+def test_string_initializers_are_saved(tmp_path: Path) -> None:
     model = linear_model()
     model.graph.register_initializer(initializer("words", ir.StringTensor([b"a", b"bc"], shape=ir.Shape([2]))))
     save(model, tmp_path / "m.onnx")
@@ -183,7 +183,7 @@ def test_string_initializer_survives(tmp_path: Path) -> None:
 
 
 class Watched(TorchTensor):
-    """Notes when its bytes are asked for, and runs something before they are written."""
+    """A tensor that records accesses to its bytes and calls a function before writing them."""
 
     def __init__(self, tensor: torch.Tensor, name: str, log: list[str], action: Callable[[], None] = lambda: None):
         super().__init__(tensor, name=name)
@@ -215,7 +215,7 @@ def fail() -> None:
 
 
 class Short(TorchTensor):
-    """Writes less than it says."""
+    """A tensor that writes fewer bytes than its dtype and shape require."""
 
     def tofile(self, file: io.BufferedWriter) -> None:
         file.write(b"1234")
@@ -238,7 +238,7 @@ def _failing(tensor: ir.TensorProtocol) -> ir.Model:
     ],
     ids=["raises", "short", "meta"],
 )
-def test_a_failure_leaves_the_old_model_and_nothing_else(
+def test_failed_saves_keep_the_old_model_and_leave_no_files(
     tmp_path: Path, tensor: ir.TensorProtocol, message: str, before: bool, external_data: bool
 ) -> None:
     path = tmp_path / "m.onnx"
@@ -255,7 +255,7 @@ def test_a_failure_leaves_the_old_model_and_nothing_else(
     assert all(value.const_value is tensor for value, tensor in zip(values.values(), tensors, strict=True))
 
 
-def test_a_failure_leaves_an_open_file_as_it_was() -> None:
+def test_failed_saves_restore_an_open_file() -> None:
     buffer = io.BytesIO(b"before")
     buffer.seek(0, io.SEEK_END)
     with pytest.raises(SaveError, match="'late' cannot be written"):
@@ -264,7 +264,7 @@ def test_a_failure_leaves_an_open_file_as_it_was() -> None:
 
 
 @pytest.mark.parametrize("call", range(2))
-def test_a_failing_rename_leaves_the_old_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: int) -> None:
+def test_failed_renames_keep_the_old_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: int) -> None:
     path = tmp_path / "m.onnx"
     save(linear_model(), path, external_data=True)
     replace, calls = os.replace, iter(range(10))
@@ -281,7 +281,9 @@ def test_a_failing_rename_leaves_the_old_model(tmp_path: Path, monkeypatch: pyte
     np.testing.assert_allclose(run(path), expected(), rtol=1e-5)
 
 
-def test_without_links_the_side_file_keeps_the_other_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_hard_links_external_data_keeps_the_numbered_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def no_link(source: Path, destination: Path) -> None:
         raise PermissionError(1, "Operation not permitted")
 
@@ -313,7 +315,7 @@ save(model, {path!r}, external_data={external_data})
 
 @pytest.mark.parametrize("before", [False, True])
 @pytest.mark.parametrize("external_data", [False, True])
-def test_kill_while_writing(tmp_path: Path, before: bool, external_data: bool) -> None:
+def test_killed_saves_keep_the_old_model(tmp_path: Path, before: bool, external_data: bool) -> None:
     path = tmp_path / "m.onnx"
     save(linear_model(), path, external_data=before)
     root = str(Path(__file__).parents[2])
@@ -321,7 +323,7 @@ def test_kill_while_writing(tmp_path: Path, before: bool, external_data: bool) -
     with subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"writing\n"
-        # A save to the same path while another one is running must not take its temporary file away.
+        # A save to the same path must not remove the temporary file of a running save.
         assert any(name.endswith(".tmp") for name in files(tmp_path))
         process.send_signal(signal.SIGKILL)
     onnx.checker.check_model(str(path), full_check=True)
@@ -331,7 +333,7 @@ def test_kill_while_writing(tmp_path: Path, before: bool, external_data: bool) -
 
 
 @pytest.mark.parametrize("call", range(13))
-def test_death_at_any_system_call_leaves_a_model_that_runs(
+def test_saves_killed_at_any_system_call_leave_a_valid_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: int
 ) -> None:
     path = tmp_path / "m.onnx"
@@ -360,7 +362,7 @@ def test_death_at_any_system_call_leaves_a_model_that_runs(
     onnx.checker.check_model(str(path), full_check=True)
 
 
-def test_saves_to_the_same_path_do_not_disturb_each_other(tmp_path: Path) -> None:
+def test_concurrent_saves_to_the_same_path(tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     with AtomicFile(path) as outer:
         outer.file.write(b"outer")
@@ -380,7 +382,7 @@ def test_saves_to_the_same_path_do_not_disturb_each_other(tmp_path: Path) -> Non
         ("n" * 300, "cannot be written: File name too long"),
     ],
 )
-def test_bad_destination(tmp_path: Path, name: str, message: str) -> None:
+def test_invalid_destination(tmp_path: Path, name: str, message: str) -> None:
     (tmp_path / "directory").mkdir()
     (tmp_path / "file").touch()
     os.mkfifo(tmp_path / "pipe")
@@ -391,13 +393,13 @@ def test_bad_destination(tmp_path: Path, name: str, message: str) -> None:
 
 
 def test_unwritable_destination(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # The tests may run as root, whom no permission stops.
+    # Permissions do not restrict root.
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     with pytest.raises(SaveError, match=r"m\.onnx cannot be written: permission denied"):
         save(linear_model(), tmp_path / "m.onnx")
 
 
-def test_external_data_needs_a_path() -> None:
+def test_external_data_requires_a_path() -> None:
     with pytest.raises(SaveError, match="external data requires a path, not an open file\nhint: save to a path"):
         save(linear_model(), io.BytesIO(), external_data=True)
 
@@ -422,7 +424,7 @@ def test_initializer_without_a_value(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [0, 1, 127, 128, 300, 2**14 - 1, 2**14, 2**31 - 1])
-def test_lengths_are_written_as_protobuf_reads_them(number: int) -> None:
+def test_varint_encoding(number: int) -> None:
     proto = onnx.ModelProto()
     # Field 1 of a ModelProto, ir_version, is a varint.
     proto.ParseFromString(b"\x08" + protobuf_layout._varint(number))

@@ -1,4 +1,4 @@
-"""What forward writes to: lost with a warning, returned, fed back step by step, or refused."""
+"""Mutations in forward: lost updates, states as outputs, stateful sessions, and state='error'."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fxonnx import ArgumentError, StateError
 
 
 class Cache(nn.Module):
-    """Two buffers that outlive the call, one of them not in the state_dict, and an input."""
+    """Mutates two buffers, one of them non-persistent, and an input."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class Cache(nn.Module):
 
 
 class Assigned(nn.Module):
-    """A buffer that is replaced, not written to."""
+    """Assigns a new tensor to a buffer instead of mutating it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class Assigned(nn.Module):
 
 
 class Whole(nn.Module):
-    """A buffer whose content at the beginning nothing reads."""
+    """Overwrites a buffer without reading its initial value."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ class Whole(nn.Module):
 
 
 class Averaged(nn.Module):
-    """Batch statistics of two kinds."""
+    """Batch norm and instance norm with running statistics."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -78,7 +78,7 @@ def names(values: Sequence[Any]) -> list[str]:
     return [str(value.name) for value in values]
 
 
-def test_lost_updates_are_a_warning_with_names_and_lines() -> None:
+def test_lost_updates_cause_a_warning_with_names_and_lines() -> None:
     model = Cache()
     text = (
         r"forward writes to 'cache', 'steps', 'seen', but an ONNX model keeps no state(?s:.*)"
@@ -95,7 +95,7 @@ def test_lost_updates_are_a_warning_with_names_and_lines() -> None:
         program.stateful_session()
 
 
-def test_a_returned_input_is_not_lost() -> None:
+def test_returned_mutated_inputs_are_not_lost() -> None:
     class Returned(nn.Module):
         def forward(self, data: torch.Tensor, row: torch.Tensor) -> torch.Tensor:
             data[1] = row
@@ -106,7 +106,7 @@ def test_a_returned_input_is_not_lost() -> None:
         fxonnx.export(Returned().eval(), (torch.zeros(3, 2), torch.ones(2)), state="error", verify=True)
 
 
-def test_updates_can_be_refused() -> None:
+def test_state_error_rejects_mutations() -> None:
     with pytest.raises(StateError, match=r"forward writes to 'last'(?s:.*)'last' at .*test_state\.py"):
         fxonnx.export(Whole().eval(), (torch.ones(3),), state="error")
     with pytest.raises(ArgumentError, match="state: expected one of 'warn', 'io', 'outputs', 'error', got 'input'"):
@@ -151,7 +151,7 @@ def test_states_are_fed_back(opset: int) -> None:
         session.reset({"cache": torch.zeros(1)})
 
 
-def test_states_of_a_file(tmp_path: Path) -> None:
+def test_stateful_model_from_a_file(tmp_path: Path) -> None:
     program = fxonnx.export(Cache().eval(), step(0), state="io")
     program.save(tmp_path / "model.onnx")
     onnx.checker.check_model(str(tmp_path / "model.onnx"), full_check=True)
@@ -165,7 +165,7 @@ def test_states_of_a_file(tmp_path: Path) -> None:
     assert steps == 2
 
 
-def test_states_survive_the_optimizer_and_other_weights() -> None:
+def test_states_after_optimization_and_apply_weights() -> None:
     program = fxonnx.export(Cache().eval(), step(0), state="io")
     program.optimize()
     session = program.stateful_session()
@@ -176,7 +176,7 @@ def test_states_survive_the_optimizer_and_other_weights() -> None:
     assert program.stateful_session().state["cache"].sum() == 64
 
 
-def test_states_that_are_only_returned() -> None:
+def test_states_as_outputs_only() -> None:
     program = fxonnx.export(Cache().eval(), step(0), state="outputs", verify=True)
     assert names(program.model.graph.inputs) == ["x", "at", "seen"]
     assert names(program.model.graph.outputs) == ["total", "cache.out", "steps.out", "seen.out"]
@@ -185,7 +185,7 @@ def test_states_that_are_only_returned() -> None:
 
 
 @pytest.mark.parametrize("model", [Assigned(), Whole()], ids=["assigned", "never-read"])
-def test_other_ways_to_write(model: Any) -> None:
+def test_kinds_of_mutations(model: Any) -> None:
     x = torch.tensor([1.0, 2.0, 3.0])
     session = fxonnx.export(model.eval(), (x,), state="io", verify=True).stateful_session()
     for _ in range(3):
