@@ -23,7 +23,7 @@ from .models.torchvision_shim import import_torchvision
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 SCRIPTED = sorted([DOCS / "index.md", *DOCS.glob("tutorial/*.md"), *DOCS.glob("how-to/*.md")])
-PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS.glob("**/*.md")])
+PAGES = sorted([*(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")), *DOCS.glob("**/*.md")])
 TOP = {"exporter", "translations", "tests", "docs", "benchmarks", "examples", ".ci", ".github"}
 TEXT = {".py", ".md", ".toml", ".yml", ".yaml", ".txt"}
 
