@@ -32,7 +32,7 @@ def silenced() -> Iterator[None]:
 
 
 def capture(network: Network, opset: int = 20, *, dynamic: bool = False) -> torch.export.ExportedProgram:
-    """torch.export under the settings of our own capture: what no exporter that is built on it can save."""
+    """torch.export under the settings of our own capture: the lower bound of every exporter built on it."""
     del opset
     shapes = network.dynamic_shapes(lambda _: torch.export.Dim.DYNAMIC) if dynamic else None
     with shape_config.patch(backed_size_oblivious=True):
@@ -70,7 +70,7 @@ def torch_onnx(network: Network, opset: int = 20, *, dynamic: bool = False) -> A
 
 
 class _File:
-    """What the TorchScript exporter wrote."""
+    """The model written by the TorchScript exporter."""
 
     def __init__(self, content: bytes) -> None:
         self.content = content

@@ -14,9 +14,9 @@ T = TypeVar("T")
 
 
 def peak_of(run: Callable[[], T]) -> tuple[int, T]:
-    """Bytes of the peak during a call above the memory just before it, and what the call returns."""
+    """Bytes of the peak during a call above the memory just before it, and the call's result."""
     gc.collect()
-    # Memory that was freed into malloc's pools would hide what the call takes.
+    # Memory that was freed into malloc's pools would hide the allocations of the call.
     ctypes.CDLL(None).malloc_trim(0)
     before = _bytes("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")

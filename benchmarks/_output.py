@@ -1,4 +1,4 @@
-"""What every benchmark writes: a table for people, JSON for programs."""
+"""Output of a benchmark: a table for people, JSON for programs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def geometric_mean(values: Sequence[float]) -> float:
 
 
 def environment() -> dict[str, str]:
-    """What the numbers depend on besides the code."""
+    """The machine and the versions of the libraries."""
     return {
         "python": platform.python_version(),
         "machine": platform.machine(),

@@ -35,7 +35,7 @@ class Network:
         model: The model.
         args: Positional inputs, tensors or tuples of tensors.
         kwargs: Keyword inputs, tensors.
-        axes: For each positional input, then each keyword input, what is left open when sizes are dynamic.
+        axes: For each positional input, then each keyword input, its dynamic axes.
     """
 
     model: nn.Module
@@ -263,7 +263,7 @@ ZOO: Mapping[str, Maker] = MappingProxyType(
         "diffusion_decoder": _decoder,
     }
 )
-"""Name to what makes the network: all that are measured."""
+"""All measured networks: name to factory."""
 
 _WIDE = {
     "hidden_size": 256,

@@ -4,7 +4,7 @@
 
 Every measurement has a process of its own, which builds the model, exports and saves a small model to have everything
 imported and warmed up, resets the kernel's peak of its resident memory (Linux only), exports and saves, and reads the
-peak. The number is that peak above the resident memory just before: what an export needs besides the model itself.
+peak. The number is that peak above the resident memory just before: the cost of an export beside the model itself.
 ``linear_layers`` are six bias-free linear layers of ``size`` x ``size``: 2.4 GB at the default size, more than a
 protobuf message can hold.
 """

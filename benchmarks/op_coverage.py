@@ -43,7 +43,7 @@ def work(samples: int, dynamic: bool, opset: int | None) -> None:
     torch.set_num_threads(1)
     by_name = {entry.full_name: entry for entry in entries()}
     results = os.fdopen(os.dup(1), "w")
-    # What a kernel prints must not end up among the results.
+    # Output of kernels must not end up among the results.
     os.dup2(2, 1)
     for line in sys.stdin:
         name, dtype = json.loads(line)
@@ -62,7 +62,7 @@ class Worker:
         self._process: subprocess.Popen[str] | None = None
 
     def do(self, task: Task) -> dict[str, Any]:
-        """One task's results; a crash or a timeout is one, too."""
+        """One task's results; a crash or a timeout is also a result."""
         process = self._process or self._start()
         self._process = process
         timer = threading.Timer(TASK_SECONDS, process.kill)

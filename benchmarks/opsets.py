@@ -2,7 +2,7 @@
 
     python -m benchmarks.opsets [--models gpt2,llama] [--opsets 11,13,20] [--json opsets.json]
 
-Exports with dynamic sizes where the network has them. ``ok``: ONNX Runtime gives what eager torch gives; a number: the
+Exports with dynamic sizes where the network has them. ``ok``: ONNX Runtime agrees with eager torch; a number: the
 export is refused, and that is the lowest opset that can express the model; anything else is a defect.
 """
 
@@ -27,7 +27,7 @@ OPSETS = (11, 13, 15, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26)
 
 
 def outcome(network: Network, captured: Any, opset: int) -> str:
-    """What becomes of an export."""
+    """The outcome of an export."""
     try:
         with silenced():
             program = fxonnx.export(captured, network.args, kwargs=network.kwargs, opset_version=opset)

@@ -36,7 +36,7 @@ class Part:
 
     Attributes:
         title: Its heading.
-        says: What it shows.
+        caption: Text above the table.
         command: Module and arguments.
         columns: The columns of the table, of all those in the JSON; those that are not there are left out.
         plotted: The columns of the plot.
@@ -44,7 +44,7 @@ class Part:
     """
 
     title: str
-    says: str
+    caption: str
     command: Sequence[str]
     columns: Sequence[str]
     plotted: Sequence[str]
@@ -102,8 +102,8 @@ PARTS: Mapping[str, Part] = MappingProxyType(
         ),
         "growth": Part(
             "Growth with the model",
-            "A Llama of so many layers. The last row has the exponents: of what `total` takes beyond `capture`, of "
-            "`capture`, and of the memory.",
+            "A Llama with this many layers. The last row has the exponents of "
+            "`total - capture`, of `capture`, and of the memory.",
             ("growth",),
             (
                 *("layers", "fxonnx capture", "fxonnx total", "fxonnx/capture", "fxonnx MiB"),
@@ -134,7 +134,7 @@ for ours wherever a column is a ratio of ours to theirs. Weights are random.
 {% for name, part, table in tables %}
 ## {{ part.title }}
 
-{{ part.says }}
+{{ part.caption }}
 
 | {{ table.header | join(" | ") }} |
 |---|{{ "---:|" * (table.header | length - 1) }}
@@ -210,7 +210,7 @@ def _plot(name: str, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measures what is asked for and writes the page."""
+    """Run the selected parts and write the page."""
     measured = [name for name, part in PARTS.items() if part.command]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--all", action="store_true")
@@ -218,9 +218,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     wanted = measured if options.all else [name for name in options.only.split(",") if name and name != "page"]
     if unknown := [name for name in wanted if name not in measured]:
-        parser.error(f"--only: there is no part {unknown[0]}; there are {', '.join(measured)}, page")
+        parser.error(f"--only: unknown part {unknown[0]}; there are {', '.join(measured)}, page")
     if not options.all and not options.only:
-        parser.error("say --all or --only")
+        parser.error("pass --all or --only")
     for name in wanted:
         print(f"== {name}", file=sys.stderr)
         measure(name)

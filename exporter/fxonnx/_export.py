@@ -205,7 +205,7 @@ def _own_examples(model: Any, args: Any, kwargs: Any, *specified: Any) -> tuple[
     """Complete the caller's arguments by those of an ``ExportableModule``.
 
     Args:
-        model: Any model; one with ``example_arguments`` is asked if there are no inputs.
+        model: Any model; without inputs, one with ``example_arguments`` provides them.
         args: Positional inputs.
         kwargs: Keyword inputs.
         *specified: ``dynamic_shapes``, ``input_names`` and ``output_names`` of the caller.

@@ -216,7 +216,7 @@ def _check_patterns(patterns: Any, opset: int, target: str | None) -> tuple[str,
     unknown = [name for name in patterns if name not in PATTERNS]
     if unknown:
         hint = did_you_mean(unknown[0], PATTERNS, f"there are {', '.join(PATTERNS)}")
-        raise ArgumentError("patterns", f"there is no pattern {unknown[0]!r}", hint=hint)
+        raise ArgumentError("patterns", f"unknown pattern {unknown[0]!r}", hint=hint)
     return tuple(name for name, pattern in PATTERNS.items() if patterns.get(name, pattern.is_for(opset, target)))
 
 

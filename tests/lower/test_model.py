@@ -146,7 +146,7 @@ def test_surplus_input_names_rename_the_parameters() -> None:
         ({"target": "tensorrt"}, r"target: expected one of None, 'onnxruntime', got 'tensorrt'"),
         (
             {"patterns": {"gelus": False}},
-            r"there is no pattern 'gelus'\nhint: did you mean 'gelu'\? there are .*rms_norm",
+            r"unknown pattern 'gelus'\nhint: did you mean 'gelu'\? there are .*rms_norm",
         ),
         ({"patterns": "gelu"}, r"patterns: expected a dict .*, got 'gelu'\nhint: write"),
         ({"opset_version": "20"}, r"opset_version: expected an int, got '20'"),

@@ -1,4 +1,4 @@
-"""Translations of PyTorch operators to ONNX, and what writing one takes.
+"""Translations of PyTorch operators to ONNX, and the API to write them.
 
 ``translates`` marks a function as the translation of operators, ``Op`` is the type of its first argument,
 ``default_registry()`` returns the built-in translations, and ``Registry`` finds the translation of a call.
