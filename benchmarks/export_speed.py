@@ -4,7 +4,7 @@
         [--only-ours]
 
 Each repeat runs all of them one after the other in this process, so that all of them meet the same noise, and the
-garbage collector runs before each; failed exports are left out. A number is the minimum over the repeats: noise only ever
+garbage collector runs before each; failed exports are left out. A number is the minimum over the repeats: noise only
 adds time. ``fxonnx/capture`` is the minimum of an exporter's CPU seconds over the minimum of torch.export's own,
 measured separately under the same settings; below it lies nothing that an exporter built on torch.export could save.
 Stages are those of the fastest repeat, in wall seconds. torch runs on one thread: the arithmetic of an export is
