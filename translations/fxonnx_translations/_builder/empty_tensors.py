@@ -202,13 +202,15 @@ def _copied(node: ir.Node, builder: Builder) -> Iterator[Dim]:
 
 
 def _padded(node: ir.Node, builder: Builder) -> Iterator[Dim]:
-    mode = node.attributes.get("mode")
+    attribute = node.attributes.get("mode")
+    mode = "constant" if attribute is None else attribute.as_string()
     pads = array_of(node.inputs[1]) if len(node.inputs) > 1 else None
-    if mode is None or mode.as_string() == "constant":
+    if mode == "constant":
         return
     dims = _dims(builder, node.inputs[0])
     for axis, size in enumerate(dims):
-        if pads is None or pads[axis] or pads[axis + len(dims)]:
+        # In the mode "wrap" the kernel takes no empty tensor at all.
+        if mode == "wrap" or pads is None or pads[axis] or pads[axis + len(dims)]:
             yield size
 
 
