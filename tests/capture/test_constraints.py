@@ -360,6 +360,7 @@ RELATIONS = [
     (sympy.Eq(12 * m * FloorDiv(n, 2), 6 * m * n), ["n % 2 == 0"]),
     (sympy.Eq(4 * m * FloorDiv(n, 2), m * n * m), ["4*(n // 2) == batch size*n"]),
     (sympy.Eq(2 * n, 10), ["n == 5"]),
+    (sympy.Eq(FloorDiv(n, 2), 1), ["n // 2 == 1"]),
     (sympy.Eq(2 * n, 9), ["False"]),
     (sympy.Ne(4 * FloorDiv(n, 4), 0), ["n >= 4"]),
     (sympy.And(n > 3, m > 4), ["batch size >= 5", "n >= 4"]),

@@ -342,7 +342,8 @@ def always_holds(relation: sympy.Basic, bounds: Bounds) -> bool:
 
 def lower_limit(relation: sympy.Basic, symbol: sympy.Symbol) -> sympy.Basic | None:
     """``symbol >= number``, if this is equivalent to an inequality of one size; otherwise None."""
-    difference = _difference(relation)
+    is_inequality = isinstance(relation, sympy.Ge | sympy.Gt | sympy.Le | sympy.Lt)
+    difference = _difference(relation) if is_inequality else None
     if difference is None:
         return None
     if isinstance(relation, sympy.Le | sympy.Lt):
