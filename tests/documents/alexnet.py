@@ -1,4 +1,4 @@
-"""The example that all documents about the exporter begin with."""
+"""AlexNet, the first example of all documents about the exporter."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def make() -> Any:
 
 
 def check_file(path: Path, model: Any, input_name: str = "actual_input_1") -> onnx.ModelProto:
-    """What the documents do with the file: check it, print it and run it."""
+    """Check, print and run a file as in the documents."""
     proto = onnx.load(path)
     onnx.checker.check_model(proto)
     onnx.checker.check_graph(proto.graph, onnx.checker.DEFAULT_CONTEXT)

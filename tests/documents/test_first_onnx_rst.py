@@ -34,7 +34,7 @@ def test_alexnet_with_parameters_as_inputs() -> None:
     assert [dim.dim_value for dim in proto.graph.input[0].type.tensor_type.shape.dim] == [10, 3, 224, 224]
 
 
-def test_an_operator_that_is_missing_names_itself() -> None:
+def test_missing_operator_is_named() -> None:
     class Model(nn.Module):
         def forward(self, x: torch.Tensor) -> Any:
             return torch.ops.aten.linalg_ldl_factor_ex.default(x)[0], torch.ops.aten.hash_tensor.default(x)

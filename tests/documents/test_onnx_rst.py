@@ -119,7 +119,7 @@ class ImplicitCastType(torch.jit.ScriptModule):
         return y + 3
 
 
-def test_numbers_of_scripts_take_the_type_of_the_tensor() -> None:
+def test_numbers_in_scripts_take_the_dtype_of_the_tensor() -> None:
     x = torch.tensor([1.0], dtype=torch.float32)
     program = torch.onnx.export(ImplicitCastType(), x, "implicit_cast.onnx")
     assert [node.op_type for node in program.model.graph] == ["Add", "Add"]
@@ -222,7 +222,7 @@ def test_custom_operators_fall_through() -> None:
     assert [(node.domain, node.op_type) for node in program.model.graph] == [("foo_namespace", "bar"), ("", "Div")]
 
 
-def test_triu_is_an_operator_now() -> None:
+def test_triu_is_supported() -> None:
     program = torch.onnx.export(
         Function(lambda x: torch.triu(x) * x).eval(), (X,), operator_export_type=OperatorExportTypes.ONNX_ATEN_FALLBACK
     )

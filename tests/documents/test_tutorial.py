@@ -32,7 +32,7 @@ def test_alexnet(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 class Shapes(nn.Module):
-    """The in-place operation on a size that the tracer got wrong."""
+    """The in-place operation on a size that tracing captures incorrectly."""
 
     def forward(self, states: torch.Tensor) -> Any:
         _batch_size, seq_length = states.shape[:2]

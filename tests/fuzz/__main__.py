@@ -15,7 +15,7 @@ from .worker import Worker
 
 
 def main() -> int:
-    """Runs the seeds; the exit code tells whether all are clean."""
+    """Run the seeds; the exit code is 0 if there are no findings."""
     options = _options()
     low, _, high = options.seeds.partition(":")
     seeds = range(int(low), int(high or int(low) + 1))
@@ -41,8 +41,10 @@ def main() -> int:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
     parser.add_argument("--seeds", default="0:100", metavar="A:B", help="the seeds A to B - 1, or one seed")
-    parser.add_argument("--zero", action="store_true", help="run the programs at sizes of 0, too")
-    parser.add_argument("--kind", choices=KINDS, help="what the programs mostly consist of; random by default")
+    parser.add_argument("--zero", action="store_true", help="also run the programs at sizes of 0")
+    parser.add_argument(
+        "--kind", choices=KINDS, help="the statements that programs mostly consist of; random by default"
+    )
     parser.add_argument("--whole", action="store_true", help="do not minimize")
     parser.add_argument("--show", action="store_true", help="print every program as a script")
     return parser.parse_args()
@@ -58,7 +60,7 @@ def _counts(outcome: Outcome) -> list[str]:
 
 
 def _report(program: Program, outcome: Outcome, worker: Worker, *, minimal: bool) -> None:
-    """Prints one finding of each key with the smallest program that has it."""
+    """Print one finding of each key with the smallest program that reproduces it."""
     keys = {finding.key: finding for finding in reversed(outcome.findings)}
     for finding in keys.values():
         small = minimize(program, finding, worker) if minimal else program

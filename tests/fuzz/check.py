@@ -1,4 +1,4 @@
-"""The check of one program: export, save, load the file, compare with eager torch at all sizes."""
+"""Check one program: export, save, load the file, compare with eager torch at all sizes."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ _FAILURES = (RuntimeError, IndexError, ValueError, TypeError, AttributeError, As
 
 @dataclass(frozen=True)
 class Finding:
-    """Something that is wrong.
+    """A defect found in one program.
 
     Attributes:
-        what: "wrong", "run", "load", "checker", "recorded", "refused", "internal" or "crash".
-        text: In words.
-        sizes: Where it was seen; None if at none in particular.
+        kind: "wrong", "run", "load", "checker", "recorded", "refused", "internal" or "crash".
+        text: Description.
+        sizes: The sizes at which it occurred; None if it does not depend on sizes.
     """
 
-    what: str
+    kind: str
     text: str
     sizes: Sizes | None = None
 
     @property
     def key(self) -> str:
-        """What two findings of one cause have in common."""
-        return f"{self.what} at 0" if self.sizes is not None and 0 in self.sizes else self.what
+        """A key shared by findings with the same cause."""
+        return f"{self.kind} at 0" if self.sizes is not None and 0 in self.sizes else self.kind
 
 
 @dataclass(frozen=True)
@@ -47,10 +47,10 @@ class Outcome:
     """The result of one check.
 
     Attributes:
-        findings: What is wrong.
-        status: "compared"; or the clear error that the export ended with.
-        refused: Sizes that the program is not for, by its constraints.
-        unstable: Sizes with differences that eager torch has with itself, too.
+        findings: The defects found.
+        status: "compared", or the clear error of the export.
+        refused: Sizes excluded by the program's constraints.
+        unstable: Sizes at which eager torch also differs from itself.
         limited: The reasons for which other differences are not findings.
     """
 
@@ -62,7 +62,7 @@ class Outcome:
 
 
 def check(program: Program) -> Outcome:
-    """Checks one program."""
+    """Check one program."""
     try:
         eager(program, program.example)
     except _FAILURES as error:
@@ -81,7 +81,7 @@ def check(program: Program) -> Outcome:
             )
         except (fxonnx.CaptureError, fxonnx.UnsupportedOperatorError, fxonnx.PrepareError) as error:
             return Outcome(status=type(error).__name__)
-        except Exception as error:  # noqa: BLE001 - whatever else an export raises is what we are looking for
+        except Exception as error:  # noqa: BLE001 - any other exception of an export is a finding
             return Outcome((Finding("internal", f"{type(error).__name__}: {_first_line(error)}"),))
         return _Check(program, exported, path).run()
 
@@ -91,7 +91,7 @@ def _first_line(error: BaseException) -> str:
 
 
 class _Check:
-    """Compares one exported file with eager torch."""
+    """Compare one exported file with eager torch."""
 
     def __init__(self, program: Program, exported: fxonnx.ONNXProgram, path: Path) -> None:
         self.program = program
@@ -128,7 +128,7 @@ class _Check:
         try:
             expected = eager(self.program, sizes)
         except _FAILURES:
-            # The model is not for this size.
+            # The model does not support this size.
             return
         inputs = self.program.example_inputs(sizes)
         try:

@@ -1,4 +1,4 @@
-"""Whether two results are equal, and whether eager torch itself is stable enough for the question."""
+"""Comparison of results, and whether eager torch itself is numerically stable enough to compare with."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _NAN_LIMITS: Mapping[str, str] = {
 
 
 def difference(expected: torch.Tensor, found: torch.Tensor) -> str | None:
-    """What is different about two tensors; None if they are equal.
+    """The difference of two tensors as text; None if they are equal.
 
-    Floats may differ by a tolerance relative to the largest of the tensor: sums are taken in different orders.
+    Floats may differ by a tolerance relative to the largest element of the tensor, since the order of sums differs.
     """
     if expected.dtype != found.dtype:
         return f"dtype {found.dtype} instead of {expected.dtype}"
@@ -50,14 +50,14 @@ def difference(expected: torch.Tensor, found: torch.Tensor) -> str | None:
 def eager(
     program: Program, sizes: Sizes, *, double: bool = False, other_layout: bool = False, contiguous: bool = False
 ) -> list[torch.Tensor]:
-    """What eager torch returns.
+    """The outputs of eager torch.
 
     Args:
         program: The program.
         sizes: Sizes of its inputs.
         double: Compute in double precision.
-        other_layout: Lay the inputs' elements out in another order, and use other kernels for convolutions.
-        contiguous: Make results of convolutions contiguous, whose layout depends on that of the input otherwise.
+        other_layout: Give the inputs another memory layout, and use other kernels for convolutions.
+        contiguous: Make results of convolutions contiguous; otherwise their layout depends on that of the input.
     """
     model = program.model()
     inputs = [value.clone() for value in program.example_inputs(sizes)]
@@ -73,9 +73,9 @@ def eager(
 
 
 def is_stable(program: Program, sizes: Sizes, expected: Sequence[torch.Tensor], index: int) -> bool:
-    """Whether an output stays as it is when eager torch computes in double precision or with another memory layout.
+    """Whether an output is unchanged in double precision and with another memory layout.
 
-    It does not where rounding decides a comparison, or where a reshape is a view in one layout and a copy in another.
+    It changes if rounding decides a comparison, or if a reshape is a view in one layout and a copy in another.
     """
     for change in ({"double": True}, {"other_layout": True}, {"contiguous": True}):
         if "as_strided" in program.model_source and "other_layout" in change:
@@ -83,7 +83,7 @@ def is_stable(program: Program, sizes: Sizes, expected: Sequence[torch.Tensor], 
         try:
             other = eager(program, sizes, **change)[index]
         except (RuntimeError, IndexError, ValueError, TypeError):
-            # This spelling of the program does not run; it proves nothing.
+            # This variant of the program does not run, which is not conclusive.
             continue
         if difference(expected[index], other.to(expected[index].dtype)) is not None:
             return False
@@ -91,7 +91,7 @@ def is_stable(program: Program, sizes: Sizes, expected: Sequence[torch.Tensor], 
 
 
 class _ContiguousConvolutions(TorchFunctionMode):
-    """Makes the results of convolutions contiguous."""
+    """A mode that makes the results of convolutions contiguous."""
 
     def __torch_function__(
         self,

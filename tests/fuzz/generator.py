@@ -39,8 +39,8 @@ def generate(seed: int, *, empty: bool = False, kind: str | None = None) -> Prog
 
     Args:
         seed: The seed.
-        empty: Whether it is to be run at sizes of 0, too.
-        kind: What it mostly consists of; by default that is random as well.
+        empty: Whether it is also run at sizes of 0.
+        kind: The kind of statements it mostly consists of; random by default.
     """
     rng = random.Random(seed)
     chosen = rng.choice(KINDS)
@@ -52,7 +52,7 @@ def generate(seed: int, *, empty: bool = False, kind: str | None = None) -> Prog
 
 
 class _Generator:
-    """Grows one program statement by statement; all choices come from one random stream."""
+    """Extends one program statement by statement; all choices come from one random stream."""
 
     def __init__(self, rng: random.Random, program: Program) -> None:
         self.rng = rng
@@ -61,7 +61,7 @@ class _Generator:
         self._subject = ""
 
     def run(self, statements: int) -> Program:
-        """The program with up to so many statements."""
+        """The program with up to the given number of statements."""
         if self.program.kind == "writes":
             self._try(("c = x.clone()", "u = index.clone()"))
         made = len(self.program.lines)
@@ -93,7 +93,7 @@ class _Generator:
         self._try((text,), modules)
 
     def _try(self, lines: tuple[str, ...], modules: dict[str, str] | None = None) -> None:
-        """Adds lines if eager torch runs them and what they make can be compared."""
+        """Add lines if eager torch runs them and their results can be compared."""
         longer = self.program.replaced(
             lines=(*self.program.lines, *lines), modules=modules or dict(self.program.modules)
         )
@@ -117,10 +117,10 @@ class _Generator:
     # ---- templates
 
     def _filled(self, template: str) -> str:
-        """The statement with all fields filled in; a field that occurs twice is the same in both places."""
+        """The statement with all fields filled in; a field that occurs twice has one value."""
         self._subject = ""
         known: dict[str, str] = {}
-        # Tensors first: axes, masks and slices are for the first of them.
+        # Tensors first: axes, masks and slices refer to the first of them.
         for name in sorted(_FIELD.findall(template), key=lambda name: name != "w" and 1 + (name not in _OPERANDS)):
             if name not in known:
                 known[name] = self._field(name)
@@ -141,11 +141,11 @@ class _Generator:
         names = [name for name, value in self.variables.items() if accepts(value)]
         if not names:
             raise _NoOperand
-        # The last ones more often, so that statements depend on each other.
+        # Recent ones more often, so that statements depend on each other.
         return self.rng.choice(names[-2:] if self.rng.random() < 0.6 else names)
 
     def _written(self) -> str:
-        """A tensor to change in place: mostly one that the model made, now and then an input."""
+        """A tensor to mutate: mostly an intermediate one, sometimes an input."""
         inputs = self.rng.random() < 0.05
         self._subject = self._pick(lambda value: value.dim() > 0 and value.dtype != torch.bool and not value._is_view())
         if self._subject in INPUTS and not inputs:
@@ -211,7 +211,7 @@ def _is_of(value: torch.Tensor, rank: int, axis: int, size: int) -> bool:
     return _is_float(value) and value.dim() == rank and value.shape[axis] == size
 
 
-# Tensors of a template: the value and the first tensor of the statement to whether it may stand there.
+# Tensor fields of a template: a predicate over the candidate and the first tensor of the statement.
 _OPERANDS: dict[str, Callable[[torch.Tensor, torch.Tensor | None], bool]] = {
     "f": _is_float,
     "g": lambda value, first: _is_float(value) and first is not None and value.shape == first.shape,

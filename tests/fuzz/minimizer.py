@@ -1,4 +1,4 @@
-"""Smaller programs with the same finding."""
+"""Minimization: smaller programs with the same finding."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ __all__ = ["minimize"]
 
 
 def minimize(program: Program, finding: Finding, worker: Worker) -> Program:
-    """Removes from a program what its finding does not need: outputs, lines, sizes, opset and target.
+    """Remove the outputs, lines, sizes, opset and target that a finding does not need from a program.
 
     Args:
         program: The program.
-        finding: What is wrong with it.
-        worker: Where candidates are checked.
+        finding: The finding to reproduce.
+        worker: The process that checks candidates.
     """
     while True:
         for smaller in _smaller(program, finding):
@@ -29,7 +29,7 @@ def minimize(program: Program, finding: Finding, worker: Worker) -> Program:
 
 
 def _smaller(program: Program, finding: Finding) -> Iterator[Program]:
-    """The next steps, those that save most first."""
+    """The next candidates, the smallest first."""
     if len(program.outputs) > 1:
         for name in reversed(program.outputs):
             yield program.replaced(outputs=(name,))

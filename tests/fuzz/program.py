@@ -1,4 +1,4 @@
-"""``Program``: one random model as data, its module, its inputs and its source as a ready-to-run script."""
+"""``Program``: one random model as data, with its module, its inputs and its source as a runnable script."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ DIMS = ("batch", "seq", "cols")
 
 @dataclass(frozen=True)
 class Input:
-    """An input that programs may read.
+    """An input that programs may use.
 
     Attributes:
         shape: Sizes; a string is one of ``DIMS``.
-        values: How its elements are made: "quarters" are multiples of 1/4, which floats add without rounding.
+        values: Distribution of the elements: "quarters" are multiples of 1/4, which floats add without rounding.
     """
 
     shape: tuple[int | str, ...]
     values: str = "quarters"
 
     def make(self, sizes: Sizes, generator: torch.Generator) -> torch.Tensor:
-        """Random content for these sizes."""
+        """Random values for these sizes."""
         shape = [sizes[DIMS.index(size)] if isinstance(size, str) else size for size in self.shape]
         if self.values == "index":
             return torch.randint(0, 4, shape, generator=generator)
@@ -113,19 +113,19 @@ _count = itertools.count()
 
 @dataclass(frozen=True)
 class Program:
-    """One random model, and how it is to be exported and run.
+    """One random model with the options of its export and run.
 
     Attributes:
-        seed: What it was made of.
-        kind: Which statements it favours.
-        opset: Target opset; None for the default one.
-        target: The runtime it is exported for.
-        modules: Lines of ``__init__``: name of a submodule to the call that makes it.
+        seed: The seed of the generator.
+        kind: The kind of statements it mostly consists of.
+        opset: Target opset; None for the default.
+        target: The target runtime.
+        modules: Lines of ``__init__``: name of a submodule to the call that creates it.
         lines: Lines of ``forward``.
         outputs: Names of the variables that ``forward`` returns.
-        example: Sizes at export.
-        sizes: Further sizes that it is run at.
-        dynamic: The dims that are dynamic.
+        example: Sizes of the example inputs.
+        sizes: Further sizes to run it at.
+        dynamic: The dynamic dims.
     """
 
     seed: int
@@ -141,7 +141,7 @@ class Program:
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """The inputs that it reads, at least one, in the order of ``INPUTS``."""
+        """The inputs it uses, at least one, in the order of ``INPUTS``."""
         names = {
             node.id
             for line in [*self.lines, *self.outputs]
@@ -152,7 +152,7 @@ class Program:
 
     @property
     def dynamic_shapes(self) -> tuple[dict[int, str] | None, ...]:
-        """The argument of the export."""
+        """``dynamic_shapes`` of the export."""
         specs = []
         for name in self.inputs:
             axes = {axis: dim for axis, dim in enumerate(INPUTS[name].shape) if dim in self.dynamic}
@@ -179,7 +179,7 @@ class Program:
     def model(self) -> torch.nn.Module:
         """The model in eval mode."""
         source = self.model_source
-        # The lines of the source are in warnings and errors.
+        # Warnings and errors show these source lines.
         name = f"<fuzz {next(_count)}>"
         linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
         namespace: dict[str, Any] = {}
@@ -188,13 +188,13 @@ class Program:
         return model.eval()
 
     def example_inputs(self, sizes: Sizes) -> tuple[torch.Tensor, ...]:
-        """Inputs of these sizes, the same in every process."""
+        """Inputs of these sizes, identical in every process."""
         batch, seq, cols = sizes
         generator = torch.Generator().manual_seed(batch * 10007 + seq * 101 + cols)
         return tuple(INPUTS[name].make(sizes, generator) for name in self.inputs)
 
     def static_sizes(self, sizes: Sizes) -> Sizes:
-        """The sizes with those of the example where a dim is static."""
+        """The sizes, with those of the example inputs for static dims."""
         batch, seq, cols = (
             size if dim in self.dynamic else at_export
             for dim, size, at_export in zip(DIMS, sizes, self.example, strict=True)
@@ -202,7 +202,7 @@ class Program:
         return (batch, seq, cols)
 
     def script(self, sizes: Sequence[Sizes] | None = None) -> str:
-        """A script that exports the model and prints what eager torch and ONNX Runtime return."""
+        """A script that exports the model and prints the outputs of eager torch and ONNX Runtime."""
         return _SCRIPT.format(
             model=self.model_source,
             inputs=", ".join(map(_input_source, self.inputs)),
@@ -224,7 +224,7 @@ class Program:
         return self._reads(matched[1] or matched[2])
 
     def replaced(self, **changes: Any) -> Program:
-        """A program that differs in some fields."""
+        """A copy with some fields replaced."""
         return replace(self, **changes)
 
     def to_json(self) -> str:

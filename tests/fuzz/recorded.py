@@ -1,4 +1,4 @@
-"""Whether the types and shapes that a model records for its values are those they have when it runs."""
+"""Check of recorded types and shapes against the values at run time."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _FUNCTIONS: Mapping[str, Any] = {
 
 
 class Recorded:
-    """A model whose values of the main graph are all outputs.
+    """A copy of a model with all values of the main graph as outputs.
 
     Args:
         model: The model.
@@ -49,9 +49,9 @@ class Recorded:
         )
 
     def differences(self, feeds: Mapping[str, np.ndarray]) -> list[str]:
-        """What is recorded otherwise than it is, for these inputs; one line for each value.
+        """One line for each value whose recorded type or shape differs from the actual one, for these inputs.
 
-        The session is another one than the one that is tested: where it fails there is nothing to compare.
+        This session is not the tested one: if it fails, there is nothing to compare.
         """
         names = [value.name for value in self._session.get_outputs()]
         values = {**feeds, **dict(zip(names, self._session.run(None, dict(feeds)), strict=True))}
@@ -71,7 +71,7 @@ class Recorded:
         for dim, size in zip(dims, value.shape, strict=True):
             known = _evaluated(dim, sizes) if dim != "" else size
             if known is None:
-                # A size that only running the model tells: it is the same wherever it is named.
+                # A data-dependent size: it must be equal wherever its name occurs.
                 known = sizes.setdefault(str(dim), size)
             if known != size:
                 return f"{name} is recorded with shape {dims}, has {list(value.shape)}, where {dim} is {known}"

@@ -1,12 +1,12 @@
-"""The statements that random programs are made of, by kind.
+"""Templates of the statements of random programs, by kind.
 
-A statement is a template. In braces stand:
+The fields of a template, in braces:
 
     f, g        a float tensor; one of the same shape
     f2, c, q    a float tensor of at least 2 axes, of exactly 3 axes, with a last axis of 4 (and at least 2 axes)
     q3, img     a float tensor of 3 axes with a last axis of 4; of 4 axes with 2 channels
     n, b, t, t2 an integer tensor, a bool tensor, any tensor, another one
-    w           a tensor that is changed in place
+    w           a tensor to mutate
     d, e, perm  axes of the first tensor of the statement, and all of them in some order
     m           a bool tensor of the shape of the first tensor
     size, size2, num, index, slices    an expression of sizes, a number, a position, an index with slices for the first tensor
@@ -455,4 +455,4 @@ EXPRESSIONS: Mapping[str, tuple[str, ...]] = {
     "attention": _ATTENTION,
     "recurrent": _RECURRENT,
 }
-"""Kind to expressions; ``writes`` is a kind, too."""
+"""Kind to expressions; ``writes`` is one of the kinds."""

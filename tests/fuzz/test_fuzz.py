@@ -41,24 +41,24 @@ def _program(*lines: str, sizes: tuple[Sizes, ...] = ()) -> Program:
     return Program(0, "modules", 20, None, {}, lines, ("v1",), (2, 3, 4), sizes)
 
 
-def test_nan_that_reaches_an_operator_that_loses_it_is_no_finding() -> None:
+def test_nan_lost_by_an_operator_is_not_a_finding() -> None:
     outcome = check(_program("v0 = x / 0", "v1 = F.max_pool1d(v0, 2)"))
     assert outcome.findings == ()
     assert outcome.limited == ("ONNX Runtime's MaxPool ignores NaN",)
 
 
-def test_a_difference_without_nan_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
-    # What ONNX Runtime returns is compared with another result than torch's.
+def test_difference_without_nan_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    # ONNX Runtime's outputs are compared with another result than torch's.
     for module in ("check", "comparison"):
         name = f"tests.fuzz.{module}.eager"
         monkeypatch.setattr(name, lambda *args, **options: [value + 1 for value in eager(*args, **options)])
     outcome = check(_program("v0 = x / 2", "v1 = F.max_pool1d(v0, 2)"))
-    assert [finding.what for finding in outcome.findings] == ["wrong"]
+    assert [finding.kind for finding in outcome.findings] == ["wrong"]
     assert outcome.limited == ()
 
 
-def test_a_result_that_depends_on_the_layout_of_a_convolution_is_no_finding() -> None:
-    # With a length of 1 the result of the convolution is laid out in another order, and reshape copies it.
+def test_result_that_depends_on_convolution_layout_is_not_a_finding() -> None:
+    # With a length of 1 the result of the convolution has another memory layout, so that reshape copies it.
     lines = (
         "v0 = F.conv_transpose1d(x.transpose(1, 2), self.weight.reshape(4, 2, 2), stride=2, output_padding=1)",
         "v1 = v0.reshape(-1, v0.shape[-1])",

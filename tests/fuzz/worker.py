@@ -1,4 +1,4 @@
-"""Checks in a process of their own: when ONNX Runtime kills it, that is a finding and the run goes on."""
+"""Checks in a child process: a crash of ONNX Runtime is a finding and does not end the run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SECONDS = 60
 
 
 class Worker:
-    """A child process that checks programs, started again after a crash."""
+    """A child process that checks programs, restarted after a crash."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[str] | None = None
@@ -35,14 +35,14 @@ class Worker:
         self.close()
 
     def close(self) -> None:
-        """Ends the child process."""
+        """End the child process."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
             self._process = None
 
     def check(self, program: Program) -> Outcome:
-        """The outcome of one program; a crash is one, too."""
+        """The outcome of one program; a crash is also an outcome."""
         process = self._process = self._process or _start()
         if process.stdin is None or process.stdout is None:
             raise RuntimeError("the worker has no pipes")
@@ -74,7 +74,7 @@ def _start() -> subprocess.Popen[str]:
 def _outcome(text: str) -> Outcome:
     fields = json.loads(text)
     findings = tuple(
-        Finding(one["what"], one["text"], None if one["sizes"] is None else tuple(one["sizes"]))
+        Finding(one["kind"], one["text"], None if one["sizes"] is None else tuple(one["sizes"]))
         for one in fields["findings"]
     )
     sizes = {name: tuple(map(tuple, fields[name])) for name in ("refused", "unstable")}
@@ -82,11 +82,11 @@ def _outcome(text: str) -> Outcome:
 
 
 def _serve() -> None:
-    """Answers programs on the standard input with outcomes on the standard output, one line each."""
-    # A crash is expected here: no memory images on the disk.
+    """Read programs from standard input and write outcomes to standard output, one line each."""
+    # Crashes are expected here: write no core dumps.
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
-    # Whatever else writes to the standard output is no answer.
+    # Other writes to standard output must not mix with the outcomes.
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     for line in sys.stdin:
         signal.setitimer(signal.ITIMER_PROF, _SECONDS)

@@ -1,4 +1,4 @@
-"""torch.cond and torch.while_loop in a model: If and Loop."""
+"""Lowering of torch.cond and torch.while_loop to If and Loop."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Written(nn.Module):
 
 
 class OnSizes(nn.Module):
-    """A branch on a size that stays in the model, with index_put in both bodies."""
+    """A branch on a dynamic size, lowered to If, with index_put in both subgraphs."""
 
     def forward(self, x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
         def then(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
@@ -93,14 +93,14 @@ def test_against_eager(model: nn.Module, inputs: list[Any], shapes: Any, opset: 
                 torch.testing.assert_close(ours, theirs.detach(), rtol=1e-4, atol=1e-5)
 
 
-def test_the_exported_program_stays_as_it_is() -> None:
+def test_exported_program_is_not_changed() -> None:
     program = torch.export.export(Written().eval(), (X,))
     before = program.graph_module.print_readable(print_output=False)
     fxonnx.export(program, verify=True)
     assert program.graph_module.print_readable(print_output=False) == before
 
 
-def test_an_operator_inside_that_can_not_be_translated() -> None:
+def test_unsupported_operator_in_a_subgraph() -> None:
     class Model(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             def then(x: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""What an opset lacks is one error, and the opset that it suggests works."""
+"""Errors for operators that an opset lacks name an opset that works."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the model says beside its numbers: names, metadata, ends, errors, determinism."""
+"""Header, names, metadata, inputs and outputs of the model, errors, and determinism."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def outputs_of(function: Any, *args: Any, **options: Any) -> fxonnx.ONNXProgram:
     return fxonnx.export(Model(), args, **options)
 
 
-def test_node_metadata_is_that_of_the_documentation() -> None:
+def test_node_metadata_has_the_documented_keys() -> None:
     program = fxonnx.export(SimpleAddModel(), (torch.ones(2), torch.ones(2)))
     (node,) = program.model.graph
     name = f"{SimpleAddModel.__module__}.{SimpleAddModel.__qualname__}"
@@ -59,7 +59,7 @@ def test_node_metadata_is_that_of_the_documentation() -> None:
     assert "return torch.add(x, y)" in node.metadata_props["pkg.torch.onnx.stack_trace"]
 
 
-def test_helper_nodes_carry_the_metadata_of_their_fx_node() -> None:
+def test_helper_nodes_have_the_metadata_of_their_fx_node() -> None:
     program = outputs_of(torch.log2, torch.ones(2))
     assert [node.op_type for node in program.model.graph] == ["Cast", "Log", "Mul", "Cast"]
     assert len({tuple(node.metadata_props.items()) for node in program.model.graph}) == 1
@@ -113,7 +113,7 @@ def test_tied_weights_are_stored_once() -> None:
     assert large in (["embed.weight"], ["head.weight"])
 
 
-def test_inputs_and_outputs_carry_their_kind_and_old_name() -> None:
+def test_inputs_and_outputs_have_kind_and_original_name() -> None:
     args = (torch.ones(2, 3),)
     program = fxonnx.export(Nested(), args, input_names=["features"], output_names=["scores"])
     (given,), (result,) = program.model.graph.inputs, program.model.graph.outputs
@@ -123,7 +123,7 @@ def test_inputs_and_outputs_carry_their_kind_and_old_name() -> None:
     assert result.metadata_props[ORIGINAL].startswith("add")
 
 
-def test_surplus_input_names_rename_the_parameters() -> None:
+def test_further_input_names_rename_the_parameters() -> None:
     program = fxonnx.export(Nested(), (torch.ones(2, 3),), input_names=["data", "learned_0", "learned_1"])
     assert {"learned_0", "learned_1"} <= set(program.model.graph.initializers)
     assert program.model.graph.initializers["learned_0"].metadata_props[ORIGINAL] == "p_fc1_weight"
@@ -156,7 +156,7 @@ def test_surplus_input_names_rename_the_parameters() -> None:
         ({"custom_translation_table": {aten.abs.default: [3]}}, r"the value for aten.abs.default is a list"),
     ],
 )
-def test_wrong_arguments_are_named(options: dict[str, Any], match: str) -> None:
+def test_errors_name_the_wrong_argument(options: dict[str, Any], match: str) -> None:
     with pytest.raises(fxonnx.ArgumentError, match=match):
         fxonnx.export(nn.Linear(3, 4), (torch.ones(2, 3),), **options)
 
@@ -169,7 +169,7 @@ def test_every_value_has_a_type_and_a_shape() -> None:
     assert program.model.graph.outputs[0].shape == ("rows", 4)
 
 
-def test_an_input_that_is_an_output_keeps_its_name() -> None:
+def test_input_returned_as_output_keeps_its_name() -> None:
     program = outputs_of(lambda x, y: (y, y, x, x + 1), torch.ones(2), torch.zeros(2))
     assert [value.name for value in program.model.graph.inputs] == ["inputs_0", "inputs_1"]
     assert len({value.name for value in program.model.graph.outputs}) == 4
@@ -231,7 +231,7 @@ class Bits(nn.Module):
         return nn.functional.dropout(y, 0.5, training=True) * masked
 
 
-def test_what_an_opset_can_not_express_says_which_one_can() -> None:
+def test_error_names_the_lowest_supporting_opset() -> None:
     args = (torch.arange(5), torch.randn(5))
     with pytest.raises(fxonnx.UnsupportedOperatorError) as caught:
         fxonnx.export(Bits().eval(), args, opset_version=11)
@@ -248,7 +248,7 @@ def test_what_an_opset_can_not_express_says_which_one_can() -> None:
 
 @pytest.mark.skipif(onnx.defs.onnx_opset_version() < 28, reason="onnx does not know the opset yet")
 @pytest.mark.parametrize("opset", [27, 28])
-def test_opsets_that_no_runtime_has_yet(opset: int) -> None:
+def test_opsets_without_runtime_support(opset: int) -> None:
     model = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.GELU(), nn.Softmax(-1)).eval()
     program = fxonnx.export(model, (torch.randn(2, 3),), dynamic_shapes=({0: "n"},), opset_version=opset)
     onnx.checker.check_model(program.model_proto, full_check=True)
@@ -260,7 +260,7 @@ def test_the_ir_version_can_be_chosen() -> None:
     assert (program.model.ir_version, program.model_proto.ir_version) == (9, 9)
 
 
-def test_custom_translations_come_first() -> None:
+def test_custom_translations_have_precedence() -> None:
     def my_abs(op: Any, x: ir.Value) -> ir.Value:
         return op.Max(x, op.Neg(x))
 
@@ -282,7 +282,7 @@ def test_custom_translations_come_first() -> None:
         (lambda op, x: 1 // 0, r"ZeroDivisionError"),
     ],
 )
-def test_a_wrong_translation_is_refused(function: Any, match: str) -> None:
+def test_wrong_translation_is_rejected(function: Any, match: str) -> None:
     with pytest.raises(fxonnx.TranslationError, match=match) as caught:
         outputs_of(torch.abs, torch.ones(2), custom_translation_table={aten.abs.default: function})
     assert caught.value.target == "aten.abs.default"

@@ -109,7 +109,7 @@ class RNNModel(nn.Module):
 
 
 class PositionalEncoding(nn.Module):
-    """Adds sines and cosines of the position to (T, N, width)."""
+    """Sinusoidal position embeddings added to (T, N, width)."""
 
     def __init__(self, width: int, dropout: float, length: int = 5000) -> None:
         super().__init__()
@@ -143,7 +143,7 @@ class TransformerModel(nn.Module):
         length = src.size(0)
         mask = torch.log(torch.tril(torch.ones(length, length, device=src.device)))
         embedded = self.pos_encoder(self.input_emb(src) * math.sqrt(self.width))
-        # Not telling whether the mask is causal makes torch look at its values, which no captured graph can do.
+        # Without is_causal, torch reads the values of the mask to detect it, which cannot be captured.
         encoded = self.encoder(embedded, mask=mask, is_causal=False)
         return nn.functional.log_softmax(self.decoder(encoded), dim=-1)
 

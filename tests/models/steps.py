@@ -1,4 +1,4 @@
-"""Steps of language models: sessions and their runs, for the tests of decoding."""
+"""Decoding steps of language models: sessions and their runs."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ __all__ = ["dynamic_parts", "run", "session", "zero_state"]
 def session(
     model: torch.nn.Module, inputs: Mapping[str, Any], shapes: Mapping[str, Any]
 ) -> onnxruntime.InferenceSession:
-    """The model exported with these inputs, ready to run."""
+    """A session of the model exported with these inputs."""
     file = BytesIO()
     fxonnx.export(model, (), file, kwargs=inputs, dynamic_shapes=shapes)
     return onnxruntime.InferenceSession(file.getvalue(), providers=["CPUExecutionProvider"])
 
 
 def run(program: onnxruntime.InferenceSession, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Outputs by name, of those inputs that the program has."""
+    """Run the inputs that the program has; returns its outputs by name."""
     wanted = {given.name for given in program.get_inputs()}
     names = [made.name for made in program.get_outputs()]
     feeds = {name: value for name, value in inputs.items() if name in wanted}
@@ -34,13 +34,13 @@ def run(program: onnxruntime.InferenceSession, inputs: Mapping[str, np.ndarray])
 
 
 def dynamic_parts(small: Any, large: Any, batch: Any, past: str = "past") -> dict[str, dict[int, Any]]:
-    """What is dynamic about the parts of a cache: ``batch`` where the sizes differ in axis 0, else ``past``.
+    """Dynamic dims of a cache, found by comparison: ``batch`` for axis 0, ``past`` for other axes.
 
     Args:
         small: A cache.
-        large: The same for another batch size and another number of tokens.
+        large: A cache with another batch size and another number of tokens.
         batch: The spec of the batch dim.
-        past: The spec of the other dims.
+        past: The spec of the other dynamic dims.
     """
     others = object_parts(large)
     return {
@@ -55,7 +55,7 @@ def dynamic_parts(small: Any, large: Any, batch: Any, past: str = "past") -> dic
 
 
 def zero_state(program: onnxruntime.InferenceSession, prefix: str, batch: int) -> dict[str, np.ndarray]:
-    """The state before the first token: an empty past, and zeros where the size is fixed."""
+    """The state before the first token: dynamic pasts are empty, fixed sizes hold zeros."""
     return {
         given.name: np.zeros(
             [size if isinstance(size, int) else 0 if axis else batch for axis, size in enumerate(given.shape)],

@@ -1,4 +1,4 @@
-"""Steps of language models: exported once with a past, run in a loop from an empty past, as ``generate`` does."""
+"""Decoding: a model exported once with a past runs in a loop from an empty past and agrees with ``generate``."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ LATENT: Mapping[str, Any] = {
     **{"kv_lora_rank": 16, "q_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 8},
     **{"n_routed_experts": 4, "first_k_dense_replace": 1, "num_key_value_heads": 4, **MOE},
 }
-# Shorter than the sequences that are generated.
+# Shorter than the generated sequences.
 WINDOW: Mapping[str, Any] = {"sliding_window": 4}
 
 MODELS: Mapping[str, Mapping[str, Any]] = {
@@ -88,9 +88,9 @@ def _model(name: str) -> torch.nn.Module:
 
 
 def _step(model: torch.nn.Module) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The inputs of a step of two tokens after six others, and what is dynamic about them.
+    """The inputs of a step of two tokens after six others, and their dynamic shapes.
 
-    The windows are full: then the mask is cut to them, which is right before they are full, too.
+    The windows are full, so that the captured mask is sliced to them, which is also correct before they are full.
     """
     tokens = torch.randint(3, 50, (2, 8))
     with torch.no_grad():
@@ -106,7 +106,7 @@ def _step(model: torch.nn.Module) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _generated(session: onnxruntime.InferenceSession, tokens: np.ndarray, count: int) -> np.ndarray:
-    """Greedy tokens, from an empty past on."""
+    """Greedy decoding from an empty past."""
     state = {
         given.name: np.zeros(
             [
@@ -130,7 +130,7 @@ def _generated(session: onnxruntime.InferenceSession, tokens: np.ndarray, count:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_greedy_tokens_are_those_of_generate(name: str) -> None:
+def test_greedy_tokens_agree_with_generate(name: str) -> None:
     model = _model(name)
     inputs, shapes = _step(model)
     file = BytesIO()

@@ -100,7 +100,7 @@ def detection(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def prepared(model: nn.Module) -> nn.Module:
-    """With statistics of batch norms as in a trained network, and scores that are far from equal."""
+    """Set batch norm statistics like those of a trained network, and well-separated scores."""
     norms = [module for module in model.modules() if isinstance(module, nn.BatchNorm2d)]
     for norm in norms:
         nn.init.uniform_(norm.weight, 0.8, 1.2)
@@ -118,7 +118,7 @@ def rows(found: list[Tensor]) -> list[list[Tensor]]:
 
 
 def expect_same_objects(actual: list[Tensor], expected: list[Tensor]) -> None:
-    """The same objects, in an order in which those of nearly equal scores may stand either way."""
+    """Check that the objects are equal, up to the order of those with nearly equal scores."""
     assert [value.shape for value in actual] == [value.shape for value in expected]
     assert [value.dtype for value in actual] == [value.dtype for value in expected]
     left = rows(expected)
@@ -162,7 +162,7 @@ def test_images_of_three_sizes(name: str, detection: Any) -> None:
     assert max(counts) > 3
 
 
-def test_no_boxes_at_all(detection: Any) -> None:
+def test_no_boxes(detection: Any) -> None:
     torch.manual_seed(0)
     model = prepared(faster_rcnn(detection))
     model.roi_heads.score_thresh = 2.0
@@ -193,7 +193,7 @@ def test_nms_by_class(count: int, detection: Any) -> None:
     assert torch.equal(program(*given)[0], Nms()(*given))
 
 
-def test_torchvision_is_as_before(detection: Any) -> None:
+def test_torchvision_is_restored(detection: Any) -> None:
     from torchvision.models.detection import _utils, transform
     from torchvision.ops import boxes, poolers
 

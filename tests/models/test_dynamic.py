@@ -1,4 +1,4 @@
-"""Networks with all their sizes dynamic: right at three sizes, and hardly larger than with all of them static."""
+"""Networks with all dims dynamic: correct at three sizes, with hardly more nodes than the static export."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def llama() -> nn.Module:
 
 
 class Vit(nn.Module):
-    """A vision transformer whose positions are resized to the image."""
+    """A vision transformer whose position embeddings are resized to the image."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -82,7 +82,7 @@ def double_convolution(channels: int, out: int) -> nn.Sequential:
 
 
 class Unet(nn.Module):
-    """Three levels; what comes up may be padded to what it is joined with."""
+    """A U-Net of three levels; upsampled maps are padded to the size of the skip connection."""
 
     def __init__(self, padded: bool = False) -> None:
         super().__init__()
@@ -114,12 +114,12 @@ class Network:
     """One network.
 
     Attributes:
-        build: Makes it.
-        make: Positional inputs, or keyword inputs, of the sizes.
-        shapes: As for ``fxonnx.export``.
-        sizes: To export with, and two others.
-        ratio: Most nodes, relative to the static export.
-        constraints: For which sizes the model can be exported.
+        build: Builds it.
+        make: Positional or keyword inputs of given sizes.
+        shapes: ``dynamic_shapes`` of the export.
+        sizes: Sizes of the example inputs, and two others.
+        ratio: Maximum number of nodes, relative to the static export.
+        constraints: The constraints the export reports.
     """
 
     build: Callable[[], nn.Module]
@@ -188,7 +188,7 @@ def call(network: Network, sizes: tuple[int, ...]) -> tuple[tuple[Any, ...], dic
 
 
 @pytest.mark.parametrize("network", [pytest.param(network, id=name) for name, network in NETWORKS.items()])
-def test_three_sizes_and_few_nodes(network: Network) -> None:
+def test_agrees_at_three_sizes_with_few_nodes(network: Network) -> None:
     torch.manual_seed(0)
     model = network.build().eval().requires_grad_(False)
     args, kwargs = call(network, network.sizes[0])
@@ -207,8 +207,8 @@ def test_three_sizes_and_few_nodes(network: Network) -> None:
 
 
 @pytest.mark.parametrize("name", ["bert", "llama", "resnet50", "lstm", "whisper", "unet"])
-def test_no_size_is_computed_for_a_reshape(name: str) -> None:
-    """A 0 or a -1 says it: no Reshape of activations reads a shape that is put together at run time."""
+def test_reshapes_of_activations_have_constant_shapes(name: str) -> None:
+    """Every Reshape of activations has a constant shape with 0 or -1, not one computed at run time."""
     network = NETWORKS[name]
     torch.manual_seed(0)
     args, kwargs = call(network, network.sizes[0])

@@ -1,4 +1,4 @@
-"""Models of libraries whose sizes torch could not decide or solve, copied as small modules."""
+"""Small copies of library models whose guards or constraints torch could not solve."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class ADown(nn.Module):
 
 
 class Neck(nn.Module):
-    """A feature pyramid as in YOLOv9t: what is downsampled is upsampled again beside the larger maps."""
+    """A feature pyramid as in YOLOv9t: downsampled maps are upsampled and concatenated with the larger ones."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -51,7 +51,7 @@ def _model(name: str) -> Any:
     config = getattr(transformers, f"{name}Config")(**{"d_model": 32, **TOKENS, **CONFIGS[name]})
     torch.manual_seed(0)
     model = getattr(transformers, CLASSES.get(name, f"{name}ForConditionalGeneration"))(config).eval()
-    # Of random weights: without it the same token comes again and again.
+    # With random weights the same token would be repeated otherwise.
     with torch.no_grad():
         for weight in model.get_decoder().parameters():
             weight.add_(torch.randn_like(weight) * 0.2)
@@ -59,7 +59,7 @@ def _model(name: str) -> Any:
 
 
 def _source(model: Any, batch: int, length: int) -> dict[str, torch.Tensor]:
-    """What the encoder is given: spectra of a length that Whisper fixes, or tokens, the last ones of the first padded."""
+    """Inputs of the encoder: spectra of Whisper's fixed length, or tokens, with padding in the first sequence."""
     if model.main_input_name == "input_features":
         return {"input_features": torch.randn(batch, 8, 12)}
     mask = torch.ones(batch, length, dtype=torch.int64)
@@ -93,7 +93,7 @@ def _sessions(model: Any) -> tuple[onnxruntime.InferenceSession, ...]:
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_greedy_tokens_are_those_of_generate(name: str) -> None:
+def test_greedy_tokens_agree_with_generate(name: str) -> None:
     model = _model(name)
     encoder, first, step = _sessions(model)
     caches = {given.name for given in step.get_inputs() if given.name.startswith("past_key_values.")}
@@ -111,7 +111,7 @@ def test_greedy_tokens_are_those_of_generate(name: str) -> None:
     new = np.full((3, 1), 1)
     made = run(first, {**fixed, "decoder_input_ids": new})
     state = {key: made[key] for key in caches}
-    # The first step of an empty past that knows the source already.
+    # The first step: an empty past, but with the encoder's output.
     empty = {key: value[:, :, :0] if "self" in key else value for key, value in state.items()}
     again = run(step, {**fixed, **empty, "decoder_input_ids": new})
     np.testing.assert_allclose(again["logits"], made["logits"], rtol=1e-4, atol=1e-4)

@@ -1,4 +1,4 @@
-"""Every model of the zoo through the whole path: torch.export, fxonnx, the ONNX checker, ONNX Runtime against eager."""
+"""Every model of the zoo through all stages: torch.export, fxonnx, the ONNX checker, and ONNX Runtime against eager."""
 
 from __future__ import annotations
 
@@ -77,16 +77,16 @@ def _compare(example: Example, program: fxonnx.ONNXProgram, args: tuple[Any, ...
         assert ours.shape == reference.shape, f"output {index}"
         scale = reference.abs().max().item()
         error = (ours - reference).abs().max().item()
-        # Written so that NaN fails.
+        # A comparison that fails for NaN.
         assert 0 < scale < float("inf"), f"output {index}: the reference is useless, its scale is {scale}"
         assert error <= example.case.tolerance * scale, f"output {index}: error {error:.3g} at scale {scale:.3g}"
 
 
 def _check_names(example: Example, program: fxonnx.ONNXProgram) -> None:
-    """Inputs and outputs are named by torch, the user or the fields of a result, initializers after the state_dict."""
+    """Check names: inputs and outputs by torch, the user or result fields, initializers by the state_dict."""
     signature = program.exported_program.graph_signature
     inputs = example.case.input_names or signature.user_inputs
-    # The keys of a dict or of what transformers returns; None for a tuple.
+    # The keys of a dict or of a ModelOutput of transformers; None for a tuple.
     fields = program.exported_program.call_spec.out_spec.context
     outputs = example.case.output_names or fields or signature.user_outputs
     assert [value.name for value in program.model.graph.inputs] == list(inputs)
@@ -99,7 +99,7 @@ def _check_names(example: Example, program: fxonnx.ONNXProgram) -> None:
 
 
 def _check_types(program: fxonnx.ONNXProgram) -> None:
-    """Every value has a type and a shape."""
+    """Check that every value has a type and a shape."""
     graph = program.model.graph
     values = [*graph.inputs, *graph.initializers.values()]
     for node in graph.all_nodes():
@@ -109,7 +109,7 @@ def _check_types(program: fxonnx.ONNXProgram) -> None:
 
 
 def _check_metadata(example: Example, program: fxonnx.ONNXProgram) -> None:
-    """Every node tells which module and which source line it comes from."""
+    """Check that every node has the module scope and source location it comes from."""
     root = f"{type(example.model).__module__}.{type(example.model).__qualname__}"
     for node in program.model.graph.all_nodes():
         metadata = node.metadata_props
@@ -122,7 +122,7 @@ def _check_metadata(example: Example, program: fxonnx.ONNXProgram) -> None:
 
 
 def _check_dynamic_dims(example: Example, program: fxonnx.ONNXProgram) -> None:
-    """The dims of the inputs have the user's names, all others are fixed."""
+    """Check that dynamic dims of the inputs have the user's names and all others are static."""
     specs = pytree.tree_leaves(
         example.case.dynamic_shapes,
         is_leaf=lambda spec: isinstance(spec, dict) and all(type(key) is int for key in spec),
@@ -133,7 +133,7 @@ def _check_dynamic_dims(example: Example, program: fxonnx.ONNXProgram) -> None:
             if wanted is None:
                 assert isinstance(dim, int), f"{value.name}, axis {axis}: {dim}"
             else:
-                # Two dims of one name that nothing proves equal are numbered.
+                # Two dims of one name that are not provably equal are numbered.
                 assert re.fullmatch(rf"{wanted}(_\d+)?", str(dim)), f"{value.name}, axis {axis}: {dim}"
 
 
@@ -175,7 +175,7 @@ json.dump(digests, sys.stdout)
 """
 
 
-def test_files_are_the_same_bytes_in_every_export_and_process() -> None:
+def test_files_are_byte_identical_in_every_export_and_process() -> None:
     processes = [
         subprocess.Popen(
             [sys.executable, "-c", _DIGESTS],

@@ -1,4 +1,4 @@
-"""The opset is a parameter from the first line on: a few models of different kinds at old and new ones."""
+"""A few models of different kinds at old and new opsets."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def test_opset(case: Case, opset: int) -> None:
     assert all(row.status == "ok" for row in rows)
 
 
-def test_the_names_are_those_of_cases() -> None:
+def test_names_are_cases_of_the_zoo() -> None:
     assert set(NAMES) <= {case.name for case in CASES}
     assert set(LOWEST) <= set(NAMES)
 
 
 class Residual(nn.Module):
-    """A block of a residual network, with the layers around it."""
+    """A residual block with the layers around it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ class Residual(nn.Module):
 
 
 class Enlarged(nn.Module):
-    """What detectors and super-resolution do: enlarge, join, cut, pad, order channels as pixels."""
+    """Operations of detectors and super-resolution: resize, concatenate, slice, pad, pixel shuffle."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -132,8 +132,8 @@ def test_sizes_at_old_opsets() -> None:
     assert [operator.name for operator in info.value.operators] == ["aten.slice.Tensor"]
 
 
-def test_a_loop_that_an_old_opset_does_not_have() -> None:
-    # Recurrent layers of this form are a Scan, whose body reads values from outside.
+def test_loop_missing_from_an_old_opset() -> None:
+    # These recurrent layers become a Scan whose subgraph reads outer values.
     layer = nn.LSTM(4, 6, proj_size=2)
     with pytest.raises(fxonnx.UnsupportedOperatorError, match="hint: pass opset_version=9"):
         fxonnx.export(layer.eval(), (torch.rand(5, 2, 4),), opset_version=7)
@@ -146,7 +146,7 @@ def test_slices_of_unknown_length() -> None:
             y[1:] = 0
             return y
 
-    # ONNX's own inference at opset 10 takes the dim for unchanged.
+    # ONNX's shape inference at opset 10 assumes that the dim does not change.
     program = fxonnx.export(Rest().eval(), (torch.rand(3, 2),), dynamic_shapes=({0: "n"},), opset_version=10)
     shapes = [value.shape for node in program.model.graph for value in node.outputs if node.op_type == "Slice"]
     assert shapes
@@ -164,6 +164,8 @@ def test_slices_of_unknown_length() -> None:
     ],
     ids=["smaller", "linear", "dilations", "doubles", "integers"],
 )
-def test_what_old_opsets_do_not_have(model: nn.Module, args: tuple[torch.Tensor], opset: int, reason: str) -> None:
+def test_operators_missing_from_old_opsets(
+    model: nn.Module, args: tuple[torch.Tensor], opset: int, reason: str
+) -> None:
     with pytest.raises(fxonnx.UnsupportedOperatorError, match=f"declined: .*{reason}"):
         fxonnx.export(model.eval(), args, opset_version=opset)

@@ -1,6 +1,6 @@
 """Policies of reinforcement learning, exported by the recipe in the documentation of stable-baselines3.
 
-They build distributions of torch in ``forward``, whose validation of arguments branches on the values of tensors.
+They create torch distributions in ``forward``, whose argument validation branches on tensor values.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def bernoulli(policy: Policy, latent: Tensor, deterministic: bool) -> tuple[Tens
 
 
 class Policy(nn.Module):
-    """An actor and a critic with a common trunk, as ActorCriticPolicy is one."""
+    """An actor and a critic with a shared trunk, like ActorCriticPolicy."""
 
     def __init__(self, act: Actor) -> None:
         super().__init__()
@@ -93,7 +93,7 @@ ACTORS: list[Actor] = [normal, independent, squashed, categorical, multi_categor
 
 @pytest.mark.parametrize("shapes", [None, ({0: "batch"},)], ids=["static", "dynamic"])
 @pytest.mark.parametrize("act", ACTORS, ids=lambda act: act.__name__)
-def test_the_recipe(act: Actor, shapes: Any, tmp_path: Path) -> None:
+def test_recipe_of_the_documentation(act: Actor, shapes: Any, tmp_path: Path) -> None:
     torch.manual_seed(0)
     policy = OnnxablePolicy(Policy(act)).eval()
     file = tmp_path / "policy.onnx"
@@ -116,7 +116,7 @@ def test_the_recipe(act: Actor, shapes: Any, tmp_path: Path) -> None:
             np.testing.assert_allclose(actual, wanted.numpy(), rtol=1e-4, atol=1e-5)
 
 
-def test_arguments_are_validated_before_and_after() -> None:
+def test_argument_validation_is_restored() -> None:
     def check() -> None:
         assert Distribution._validate_args is True
         with pytest.raises(ValueError, match="to satisfy the constraint"):
@@ -128,7 +128,7 @@ def test_arguments_are_validated_before_and_after() -> None:
 
 
 @pytest.mark.parametrize("default", [True, False])
-def test_a_default_of_the_user_is_kept(default: bool) -> None:
+def test_user_default_of_validation_is_kept(default: bool) -> None:
     before = Distribution._validate_args
     try:
         Distribution.set_default_validate_args(default)

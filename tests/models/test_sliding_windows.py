@@ -1,4 +1,4 @@
-"""Caches with sliding windows whose past is given by torch.export's dim hints."""
+"""Caches with sliding windows whose past is dynamic by torch.export's dim hints."""
 
 from __future__ import annotations
 

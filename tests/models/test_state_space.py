@@ -1,4 +1,4 @@
-"""Steps of state-space models and hybrids, of one token each: from zeros on they are ``generate``."""
+"""Decoding of state-space models and hybrids: single-token steps from a zero state agree with ``generate``."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ MODELS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
 
 @pytest.mark.filterwarnings("error:the model cannot be exported for all requested sizes")
 @pytest.mark.parametrize("name", MODELS)
-def test_greedy_tokens_are_those_of_generate(name: str) -> None:
+def test_greedy_tokens_agree_with_generate(name: str) -> None:
     config = getattr(transformers, f"{name}Config")(**{**SMALL, **MODELS[name]})
     torch.manual_seed(0)
     model = getattr(transformers, f"{name}ForCausalLM")(config).eval()

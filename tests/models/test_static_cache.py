@@ -1,4 +1,4 @@
-"""A cache of a fixed size, written to in place: what goes in comes out, step after step."""
+"""A static cache, mutated in place: each step returns the updated cache."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models of transformers that need something that no other one does."""
+"""Models of transformers with unusual requirements."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def transformers() -> Any:
 
 
 def expect_verified(model: torch.nn.Module, **inputs: torch.Tensor) -> fxonnx.ONNXProgram:
-    """Exports with every output compared, their number included."""
+    """Export a model and compare all outputs and their number."""
     return fxonnx.export(model.eval(), (), kwargs=inputs, verify=True)
 
 

@@ -1,4 +1,4 @@
-"""Imports torchvision beside a torch build that its C++ operators were not made for."""
+"""Import torchvision with a torch build that does not match its C++ operators."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ _SCHEMAS = (
 
 
 def import_torchvision() -> ModuleType:
-    """Imports torchvision, with operator schemas of our own if its C++ library does not load.
+    """Import torchvision, with substitute operator schemas if its C++ library does not load.
 
-    The schemas have no kernels: models that call the operators can be captured and exported, not run.
+    The schemas have no kernels: models that call the operators can be captured and exported, but not run.
 
     Returns:
         The ``torchvision`` module.
@@ -59,11 +59,11 @@ def import_torchvision() -> ModuleType:
 
 @cache
 def _ensure_operators() -> torch.library.Library | None:
-    """Makes the ``torchvision`` operators exist; cached, because schemas live as long as their library object."""
+    """Define the ``torchvision`` operators; cached, because schemas live as long as their library object."""
     spec = find_spec("torchvision")
     if spec is None or spec.origin is None:
         raise ModuleNotFoundError("torchvision is not installed", name="torchvision")
-    # Importing the package to see whether it works would leave half of its modules in sys.modules.
+    # Trying the import would leave half of the package in sys.modules when it fails.
     for path in sorted(Path(spec.origin).parent.glob("_C*.so")):
         try:
             torch.ops.load_library(path)

@@ -29,12 +29,12 @@ class Case:
 
     Attributes:
         name: Unique name, the test id.
-        build: Makes the model and its example inputs.
+        build: Builds the model and its example inputs.
         dynamic_shapes: The model's natural dynamic dims, as for ``fxonnx.export``.
-        second: Makes inputs in which every dynamic dim has another size.
-        tolerance: Largest error against eager, relative to the largest magnitude of the output.
-        input_names: Names asked for, or None for torch's.
-        output_names: Likewise.
+        second: Creates inputs in which every dynamic dim has another size.
+        tolerance: Maximum error against eager, relative to the largest magnitude of the output.
+        input_names: ``input_names`` of the export, None for torch's names.
+        output_names: ``output_names`` of the export, None for torch's names.
         marks: pytest marks of the case's tests.
     """
 
@@ -48,7 +48,7 @@ class Case:
     marks: tuple[pytest.MarkDecorator, ...] = ()
 
     def example(self) -> Example:
-        """The model in eval mode and its example inputs, the same ones on every call."""
+        """The model in eval mode and its example inputs, identical on every call."""
         with torch.random.fork_rng(devices=()):
             torch.manual_seed(0)
             model, args, kwargs = self.build()
@@ -59,16 +59,16 @@ class Case:
             return model, args, kwargs
 
     def second_inputs(self) -> Inputs:
-        """The inputs of the second size, the same ones on every call."""
+        """The inputs of the second size, identical on every call."""
         with torch.random.fork_rng(devices=()):
             torch.manual_seed(1)
             return self.second()
 
 
 def _calibrate(model: nn.Module, images: Tensor) -> None:
-    """Gives batch norms the statistics of their inputs: the output depends on the input as in a trained network.
+    """Set batch norm statistics to those of their inputs, so that outputs depend on inputs as in a trained network.
 
-    Fresh batch norms compute the identity. Folding them would be tested on nothing, and deep networks lose the signal.
+    Fresh batch norms are the identity: folding them would not be tested, and deep networks would lose the signal.
     """
     norms = [module for module in model.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
     for norm in norms:

@@ -1,4 +1,4 @@
-"""Attention and transformers, as people write them."""
+"""Attention and transformers in common spellings."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ class TinyViT(nn.Module):
 
 @ordinary(T("batch", 3, "height", "width"))
 class ViTWithResizedPositions(nn.Module):
-    """Any image size: positions are interpolated."""
+    """Any image size: position embeddings are interpolated."""
 
     def __init__(self):
         super().__init__()
@@ -219,7 +219,7 @@ class LinearAttention(nn.Module):
 
 @ordinary(X)
 class RelativeBias(nn.Module):
-    """Swin's table of biases, gathered by a buffer of positions."""
+    """Swin's relative position bias table, indexed by a buffer."""
 
     def __init__(self):
         super().__init__()
@@ -254,7 +254,7 @@ class EncoderDecoder(nn.Module):
 
 @ordinary(X, ids("batch", high="time"))
 class PaddedEncoder(nn.Module):
-    """Sequences of several lengths. In eager mode torch packs them, and leaves zeros where the padding is."""
+    """Sequences of several lengths. In eager mode torch packs them and returns zeros for the padding."""
 
     def __init__(self):
         super().__init__()

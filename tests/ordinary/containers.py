@@ -300,7 +300,7 @@ class PropertiesAndMethods(nn.Module):
 
 @ordinary(T("batch", 16))
 class MixtureOfExperts(nn.Module):
-    """Every expert computes, gates weigh."""
+    """A dense mixture of experts: all experts run, gates weight their outputs."""
 
     def __init__(self):
         super().__init__()
@@ -316,7 +316,7 @@ class MixtureOfExperts(nn.Module):
 
 @ordinary(T("batch", 16))
 class FrozenBackbone(nn.Module):
-    """No gradients, by context and by decorator."""
+    """``torch.no_grad`` as context manager and as decorator."""
 
     def __init__(self):
         super().__init__()

@@ -1,4 +1,4 @@
-"""torch.nn.functional and torch functions in the forms that people call them in."""
+"""torch.nn.functional and torch functions in common call styles."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Ordinary models, each through every stage a user goes through: export, call, save, load the file, run, compare.
+"""Ordinary models through all stages of a user's workflow: export, call, save, load the file, run, compare.
 
-Nothing is replaced by a stand-in: models are exported by ``fxonnx.export``, files are written to disk, checked by
-``onnx.checker`` and loaded by ONNX Runtime from there.
+Nothing is mocked: models are exported by ``fxonnx.export``, files are written to disk, checked by ``onnx.checker`` and
+loaded by ONNX Runtime from there.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ __all__ = [
 ]
 
 SIZES: Mapping[str, tuple[int, int]] = {
-    # name of a dynamic dim: (size of the example, second size)
+    # Name of a dynamic dim: (size in the example inputs, second size).
     "batch": (2, 4),
     "time": (6, 9),
     "height": (8, 12),
@@ -65,10 +65,10 @@ class T:
     """A random example tensor: ``T("batch", 5)``.
 
     Args:
-        *shape: Sizes; a string names a dynamic dim of ``SIZES``.
-        dtype: Its dtype.
-        low: Smallest value.
-        high: Upper bound of the values, exclusive; the name of a dim is its size.
+        *shape: Sizes; a string is the name of a dynamic dim of ``SIZES``.
+        dtype: dtype of the tensor.
+        low: Minimum value.
+        high: Upper bound of the values, exclusive; the name of a dim stands for its size.
     """
 
     shape: tuple[int | str, ...]
@@ -111,17 +111,17 @@ class Row:
 
     Attributes:
         name: Name of the model.
-        build: Makes the model.
-        inputs: Positional example inputs; ``T`` anywhere inside of dicts, lists and tuples.
+        build: Builds the model.
+        inputs: Positional example inputs; ``T`` anywhere inside dicts, lists and tuples.
         kwargs: Keyword example inputs.
-        sizes: Sizes of dims (example, second) where those of ``SIZES`` do not do.
-        constrained: Constraints that the export has to warn of, each with the sizes in place of the example's that it
-            excludes and that the program has to refuse. Only such sizes of 1 are not run.
-        dynamic_shapes: For inputs inside of objects; by default as ``inputs`` and ``kwargs`` name the dims.
-        half: Whether the model makes sense in half precision.
-        loose: Relative and absolute tolerance, where the values are ill-conditioned.
+        sizes: Sizes of dims (example, second) that override those of ``SIZES``.
+        constrained: Constraints that the export must warn about, each with sizes that it excludes and that the program
+            must reject, as changes to the example sizes. Other sizes of 1 are all run.
+        dynamic_shapes: For inputs inside objects; by default derived from the dim names in ``inputs`` and ``kwargs``.
+        half: Whether the model is run in half precision.
+        loose: Relative and absolute tolerance for ill-conditioned values.
         options: Further options of the export.
-        marks: Marks of pytest.
+        marks: pytest marks.
     """
 
     name: str
@@ -143,7 +143,7 @@ class Row:
 
     @property
     def dims(self) -> dict[str, tuple[int, int]]:
-        """Name of each dynamic dim to its sizes, those of the example and the second ones."""
+        """Name of each dynamic dim to its sizes: example and second."""
         named = (dim for leaf in self._leaves() for dim in leaf.shape if isinstance(dim, str))
         return {dim: self.sizes.get(dim, SIZES.get(dim, (0, 0))) for dim in named}
 
@@ -177,7 +177,7 @@ class Row:
 
 
 class _Forward(nn.Module):
-    """A function as a module; one whose first parameter is ``self`` finds a few weights there."""
+    """A function as a module; as ``self``, the module provides a few weights."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__()
@@ -185,17 +185,17 @@ class _Forward(nn.Module):
         self.table = nn.Parameter(torch.linspace(-1.0, 1.0, 100).reshape(20, 5))
         self.register_buffer("offset", torch.arange(5.0))
         takes_self = next(iter(inspect.signature(function).parameters), "") == "self"
-        # Bound like a method, so that torch.export sees the signature of the function.
+        # Bound as a method, so that torch.export sees the function's signature.
         self.forward = function.__get__(self) if takes_self else function
 
 
 def limit(owner: str, reason: str) -> tuple[pytest.MarkDecorator, ...]:
-    """Marks of a row that fails, by whose limit that is: ours, torch, onnx or ort."""
+    """The xfail mark of a row, with whose limit it is: ours, torch, onnx or ort."""
     return (pytest.mark.xfail(strict=True, reason=f"{owner}: {reason}"),)
 
 
 def ordinary(*inputs: Any, **options: Any) -> Callable[[Any], Row]:
-    """Makes a row of the function or the module class below it.
+    """Decorator that makes a row of a function or module class.
 
     Args:
         *inputs: Positional example inputs.
@@ -210,7 +210,7 @@ def ordinary(*inputs: Any, **options: Any) -> Callable[[Any], Row]:
 
 
 def rows_of(*themes: ModuleType) -> Iterator[Row]:
-    """The rows of modules, in the order in which they stand there."""
+    """The rows of modules, in definition order."""
     for theme in themes:
         for value in vars(theme).values():
             for row in value if isinstance(value, tuple) else (value,):
@@ -220,7 +220,7 @@ def rows_of(*themes: ModuleType) -> Iterator[Row]:
 
 @dataclass(frozen=True)
 class _Call:
-    """Inputs of one size with what eager torch returns for them."""
+    """Inputs of one size with the outputs of eager torch."""
 
     sizes: Mapping[str, int]
     args: tuple[Any, ...]
@@ -232,7 +232,7 @@ def _eager(row: Row, sizes: Mapping[str, int]) -> _Call:
     args, kwargs = row.call(sizes)
     copies = pytree.tree_map_only(torch.Tensor, torch.clone, (args, dict(kwargs)))
     with torch.no_grad():
-        # A new model for each call: some write to their buffers.
+        # A new model for each call, since some mutate their buffers.
         returned = row.model()(*copies[0], **copies[1])
     expected = [value for value in pytree.tree_leaves(_plain(returned)) if value is not None]
     return _Call(sizes, args, kwargs, [_real(value) for value in expected])
@@ -267,7 +267,7 @@ def _example_sizes(row: Row) -> dict[str, int]:
 
 
 def _calls(row: Row) -> list[_Call]:
-    """Calls at the example, at second sizes, at size 1 of each dim and of all, but for sizes that are excluded."""
+    """Calls at the example sizes, at second sizes, and at size 1 of each dim and of all, without excluded sizes."""
     example = _example_sizes(row)
     sizes = [example, {dim: second for dim, (_, second) in row.dims.items()}]
     sizes += [example | {dim: 1} for dim in row.dims]
@@ -284,7 +284,7 @@ def _run(session: onnxruntime.InferenceSession, call: _Call) -> list[Any]:
 
 
 def _load(model: Path | bytes) -> onnxruntime.InferenceSession:
-    """A session of a file, or of the bytes that were written to memory."""
+    """A session of a file, or of a model serialized to memory."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     options.log_severity_level = 3
@@ -296,7 +296,7 @@ def _load(model: Path | bytes) -> onnxruntime.InferenceSession:
 
 
 def _export(row: Row, model: nn.Module, call: _Call, *, dynamic: bool, **options: Any) -> fxonnx.ONNXProgram:
-    """The export; every warning about sizes has to be one that the row announces."""
+    """Export the row; warnings about sizes must match its declared constraints."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         program = fxonnx.export(
@@ -339,11 +339,11 @@ def _refuses(row: Row, program: fxonnx.ONNXProgram) -> None:
 
 
 def check(row: Row, folder: Path, opset: int | None = None) -> None:
-    """Exports a row statically and dynamically; the saved files are what is compared with eager torch.
+    """Export a row statically and dynamically, and compare the saved files with eager torch.
 
     Args:
         row: The row.
-        folder: Where its files go.
+        folder: The directory for its files.
         opset: A further opset besides the default one.
     """
     calls = _calls(row)
@@ -371,11 +371,11 @@ def check(row: Row, folder: Path, opset: int | None = None) -> None:
 def _check_at_opset(
     row: Row, captured: torch.export.ExportedProgram, opset: int, calls: list[_Call], path: Path
 ) -> None:
-    """Translates what was captured for another opset, and compares the saved file with eager torch."""
+    """Convert the captured program for another opset, and compare the saved file with eager torch."""
     try:
         program = fxonnx.export(captured, opset_version=opset)
     except UnsupportedOperatorError as error:
-        # An opset that cannot express a row is refused, with the lowest one that can.
+        # An opset that does not support the row is an error, which names the lowest one that does.
         if re.search(r"can be written from opset \d+ on", str(error)):
             return
         raise
@@ -387,7 +387,7 @@ def _check_at_opset(
 
 
 def check_in_half_precision(row: Row, folder: Path) -> None:
-    """Exports a row with weights and inputs of float16, and compares its saved file with eager torch."""
+    """Export a row with float16 weights and inputs, and compare its saved file with eager torch."""
     half = replace(row, build=lambda: row.build().half(), inputs=_halved(row.inputs), kwargs=_halved(row.kwargs))
     calls = _calls(half)
     program = _export(half, half.model(), calls[0], dynamic=half.spec is not None)
@@ -407,7 +407,7 @@ def _halved(inputs: Any) -> Any:
 
 
 def check_example_of_ones(row: Row) -> None:
-    """Exports a row with an example whose dynamic dims are all 1: right at other sizes, or refused, never silently wrong."""
+    """Export a row with all dynamic dims 1 in the example: correct at other sizes or rejected, never silently wrong."""
     args, kwargs = row.call(dict.fromkeys(row.dims, 1))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

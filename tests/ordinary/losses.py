@@ -1,4 +1,4 @@
-"""Losses, as modules and as functions, and the heads in front of them."""
+"""Losses, as modules and as functions, and the heads before them."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def box_regression(a, b):
 
 @ordinary(T("batch", "time", 5), ids("batch", "time", high=5))
 class ConditionalRandomField(nn.Module):
-    """The score of a path, and all of them, in a few steps."""
+    """The score of one path and the partition function of a CRF, in a few steps."""
 
     def __init__(self):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Every module of torch.nn that computes something, alone, as it is made in a constructor."""
+"""Every module of torch.nn that computes something, one module in each row."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _row(module: Any, *arguments: Any, on: Any, name: str = "", **options: Any) 
         module: Its class.
         *arguments: Arguments of the constructor; a dict at the end holds keywords.
         on: Its inputs.
-        name: What is special about the row.
+        name: Suffix of the row's name.
         **options: Further attributes of the ``Row``.
     """
     keywords = arguments[-1] if arguments and isinstance(arguments[-1], dict) else {}
@@ -108,7 +108,7 @@ LINEAR = (
     _row(nn.FeatureAlphaDropout, on=IMAGE),
 )
 
-VALIDATED = limit("ours", "torch refuses statistics of one value, and no constraint says so")
+VALIDATED = limit("ours", "torch rejects statistics of one value, and no constraint excludes that size")
 
 NORMALIZATION = (
     _row(nn.BatchNorm1d, 8, on=X, half=True),

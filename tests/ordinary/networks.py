@@ -119,7 +119,7 @@ def channel_shuffle_and_split(x):
 
 @ordinary(IMAGE, constrained={"height % 4 == 0": ({"height": 1},), "width % 4 == 0": ({"width": 1},)})
 class UNet(nn.Module):
-    """Two levels; what goes up has to fit what went down."""
+    """A U-Net of two levels, whose upsampled maps must match the skip connections."""
 
     def __init__(self):
         super().__init__()
@@ -137,7 +137,7 @@ class UNet(nn.Module):
 
 @ordinary(IMAGE, constrained={"height >= 2": ({"height": 1},), "width >= 2": ({"width": 1},)})
 class UNetOfAnySize(nn.Module):
-    """Going up, the result is padded to the size of its partner."""
+    """Upsampled maps are padded to the size of the skip connection."""
 
     def __init__(self):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Every ordinary model, statically and dynamically, in every form of file."""
+"""Every ordinary model, statically and dynamically, in every file format."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NOT_IN_THE_TABLE: Mapping[str, str] = {
     **dict.fromkeys(
         ("Module", "Container", "RNNBase", "RNNCellBase"), "bases of other modules, which compute nothing themselves"
     ),
-    "DataParallel": "distributes batches over GPUs; its module is what is exported",
+    "DataParallel": "distributes batches over GPUs; export its inner module instead",
     "CrossMapLRN2d": "an autograd function of Torch 7 that resizes tensors; LocalResponseNorm computes the same",
     "NLLLoss2d": "NLLLoss by an older name",
 }

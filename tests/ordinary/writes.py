@@ -1,4 +1,4 @@
-"""Assignments to slices, rows, masks and positions; operators in place; buffers."""
+"""Assignments to slices, rows, masks and positions; in-place ops; mutated buffers."""
 
 from __future__ import annotations
 
@@ -232,7 +232,7 @@ def list_of_tensors_changed(x):
 
 @ordinary(X)
 class RunningMean(nn.Module):
-    """A buffer that forward writes to."""
+    """A buffer that forward mutates."""
 
     def __init__(self):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Models that write to memory, and a way to run their graphs and the functional forms side by side, in torch."""
+"""Harness for functionalization: run a captured graph with mutations and its functional form, and compare them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fxonnx._prepare.functionalize import Mutation, functionalize
 
 
 class Model(nn.Module):
-    """A model with a buffer of shape (3, 4) around a function of (model, x, ...)."""
+    """A module with a buffer of shape (3, 4) whose forward is a function of (module, x, ...)."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__()
@@ -44,14 +44,14 @@ Y = torch.linspace(3, -1, 24).reshape(4, 6)
 
 
 def copied(program: torch.export.ExportedProgram) -> GraphModule:
-    """A module of our own over a copy of the program's graph."""
+    """A graph module over a copy of the program's graph."""
     graph = Graph()
     graph.output(graph.graph_copy(program.graph, {}))
     return GraphModule(program.graph_module, graph)
 
 
 def functional(program: torch.export.ExportedProgram) -> tuple[GraphModule, list[Mutation]]:
-    """The functional form of a program, checked to be well formed and free of writes."""
+    """The functional form of a program, checked to be well-formed and without mutations."""
     before = str(program.graph)
     module = copied(program)
     names = [node.name for node in module.graph.nodes if node.op == "placeholder"]
@@ -86,7 +86,7 @@ def inputs(program: torch.export.ExportedProgram, args: Sequence[Any]) -> list[A
 
 
 class _Fetching(Interpreter):
-    """Keeps the values of some nodes, and checks what the nodes claim to be."""
+    """An interpreter that keeps the values of some nodes, and compares shapes and dtypes with ``meta["val"]``."""
 
     def __init__(self, module: GraphModule, kept: Sequence[Node]) -> None:
         super().__init__(module, garbage_collect_values=False)
@@ -113,7 +113,7 @@ def run(module: GraphModule, values: Sequence[Any], kept: Sequence[Node] = ()) -
 
 
 def same(left: Any, right: Any) -> None:
-    """Checks that two tensors, or two other values, are the same, bit for bit."""
+    """Check that two tensors, or two other values, are bitwise equal."""
     if not isinstance(left, torch.Tensor):
         assert left == right
         return
@@ -121,7 +121,7 @@ def same(left: Any, right: Any) -> None:
 
 
 def check(program: torch.export.ExportedProgram, args: Sequence[Any]) -> tuple[GraphModule, list[Mutation]]:
-    """Compares the program as captured with its functional form: outputs and final contents of the placeholders."""
+    """Compare the captured program with its functional form: outputs and final contents of the placeholders."""
     module, mutations = functional(program)
     written = inputs(program, args)
     untouched = copy.deepcopy(written)

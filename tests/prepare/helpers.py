@@ -16,7 +16,7 @@ __all__ = ["capture", "own_copy", "run", "targets", "tensors"]
 def capture(
     model: Callable[..., Any], args: tuple[Any, ...], dynamic_shapes: Any = None, strict: bool = False
 ) -> torch.export.ExportedProgram:
-    """Captures a module or a function."""
+    """Capture a module or a function."""
     if not isinstance(model, nn.Module):
         model = VariadicFunction(model)
         dynamic_shapes = None if dynamic_shapes is None else (dynamic_shapes,)
@@ -32,7 +32,7 @@ def own_copy(program: torch.export.ExportedProgram) -> torch.fx.GraphModule:
 
 
 def targets(gm: torch.fx.GraphModule) -> list[Any]:
-    """What the graph calls, in order."""
+    """The targets of the graph's calls, in order."""
     return [node.target for node in gm.graph.nodes if node.op == "call_function"]
 
 
@@ -45,7 +45,7 @@ def tensors(program: torch.export.ExportedProgram) -> dict[str, torch.Tensor]:
 
 
 def run(gm: torch.fx.GraphModule, program: torch.export.ExportedProgram, *args: Any) -> Any:
-    """Runs the changed graph; a single output is returned as itself."""
+    """Run the changed graph; a single output is returned without its tuple."""
     gm.graph.lint()
     gm.recompile()
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""Attention, positions and slices as models write them: in ONNX's whole operators, and never changed in value."""
+"""Fusion patterns of attention, rotary embeddings and slices: each spelling is fused and keeps its values."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ SIZE = 4
 
 
 class Attending(nn.Module):
-    """Attention with heads out of the last axis, in the spellings of several libraries.
+    """Attention that splits the last axis into heads, in the spellings of several libraries.
 
     Args:
-        form: What is special about it, words in any order.
+        form: Keywords that select variations, in any order.
     """
 
     def __init__(self, form: str) -> None:
@@ -105,7 +105,7 @@ NOT_PACKED = ["apart", "untransposed", "causal past", "swapped", "halves"]
 
 @pytest.mark.parametrize("is_dynamic", [False, True], ids=["static", "dynamic"])
 @pytest.mark.parametrize("form", [*PACKED, *NOT_PACKED])
-def test_heads_stay_in_the_last_axis(form: str, is_dynamic: bool) -> None:
+def test_split_and_merge_of_heads_are_fused(form: str, is_dynamic: bool) -> None:
     shapes = axes(form) if is_dynamic else None
     model = Attending(form).eval()
     program = fxonnx.export(model, inputs(form), dynamic_shapes=shapes, opset_version=23, verify=True)
@@ -120,14 +120,14 @@ def test_heads_stay_in_the_last_axis(form: str, is_dynamic: bool) -> None:
         assert all(row.status == "ok" for row in program.verify(more))
 
 
-def test_a_past_and_what_is_kept_of_it_are_part_of_the_attention() -> None:
+def test_past_and_present_are_fused_into_attention() -> None:
     program = fxonnx.export(Attending("past kept").eval(), inputs("past"), opset_version=23, verify=True)
     (node,) = [node for node in program.model.graph if node.op_type == "Attention"]
     assert [None if value is None else len(value.shape) for value in node.inputs] == [3, 3, 3, None, 4, 4]
     assert [output.name for output in program.model.graph.outputs[1:]] == [output.name for output in node.outputs[1:]]
 
 
-def test_the_past_may_be_empty() -> None:
+def test_past_of_length_zero() -> None:
     model, (x, mask, past) = Attending("past kept").eval(), inputs("past")
     shapes = ({0: "batch", 1: "length"}, None, {0: "batch", 2: "past"})
     program = fxonnx.export(model, (x, mask, past), dynamic_shapes=shapes, opset_version=23)
@@ -135,7 +135,7 @@ def test_the_past_may_be_empty() -> None:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_random_attention_computes_the_same(seed: int) -> None:
+def test_random_attention_graphs_keep_their_values(seed: int) -> None:
     generator = random.Random(seed)
     words = ["permuted", "mask", "shown", "past", "grouped", "normed", "kept", "scaled", "halves", "repeated", "apart"]
     words.remove("mask" if generator.random() < 0.5 else "shown")
@@ -175,14 +175,14 @@ def of_a_weight(x: torch.Tensor) -> Any:
 @pytest.mark.parametrize(
     ("function", "splits"), [(halves, 1), (thirds, 1), (gap, 0), (overlap, 0), (stepped, 0), (of_a_weight, 0)]
 )
-def test_slices_side_by_side(function: Any, splits: int) -> None:
+def test_adjacent_slices_become_one_split(function: Any, splits: int) -> None:
     program = fxonnx.export(Function(function), (torch.randn(2, 6),), dynamic_shapes=({0: "n"},), verify="auto")
     assert kinds(program).count("Split") == splits
     assert ("Slice" in kinds(program)) == (splits == 0)
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_random_slices_compute_the_same(seed: int) -> None:
+def test_random_slices_keep_their_values(seed: int) -> None:
     generator = random.Random(seed)
     edges = [0, *sorted(generator.sample(range(1, 8), generator.randrange(1, 4))), 8]
     bounds = list(itertools.pairwise(edges))
@@ -199,7 +199,7 @@ def test_random_slices_compute_the_same(seed: int) -> None:
 
 
 class Turned(nn.Module):
-    """Rotary embeddings of as many layers as there are tensors."""
+    """Rotary embeddings, one layer for each tensor."""
 
     def forward(self, tensors: list[torch.Tensor], positions: torch.Tensor) -> list[torch.Tensor]:
         angles = positions[:, None].float() * torch.tensor([1.0, 0.1])
@@ -209,14 +209,14 @@ class Turned(nn.Module):
 
 
 @pytest.mark.parametrize("count", [2, 5])
-def test_the_table_of_sines_is_negated_once(count: int) -> None:
+def test_sine_table_is_negated_once(count: int) -> None:
     args = ([torch.randn(2, 1, 3, 4) for _ in range(count)], torch.arange(3))
     program = fxonnx.export(Turned(), args, verify=True)
     assert kinds(program).count("Neg") == (1 if count == 5 else 2)
     assert program.patterns["rotary_sign"] == (5 if count == 5 else 0)
 
 
-def test_what_does_nothing_is_no_node() -> None:
+def test_identity_operators_are_eliminated() -> None:
     def function(x: torch.Tensor) -> torch.Tensor:
         y = x[:, :].to(torch.float32).contiguous().view(x.shape).expand(x.shape).clone()
         return functional.dropout(functional.dropout(y, 0.0), training=False).reshape(x.shape).relu()
@@ -228,10 +228,10 @@ def test_what_does_nothing_is_no_node() -> None:
 
 
 class WrittenOut(nn.Module):
-    """Attention as a formula.
+    """Decomposed attention.
 
     Args:
-        form: What is special about it.
+        form: Keywords that select variations.
     """
 
     def __init__(self, form: str) -> None:
@@ -275,7 +275,7 @@ class WrittenOut(nn.Module):
         "shown",
     ],
 )
-def test_attention_written_out(form: str) -> None:
+def test_decomposed_attention_is_fused(form: str) -> None:
     args = (*(torch.randn(2, 4, 3, 3) for _ in range(3)), torch.randn(2, 1, 3, 3))
     is_whole = form not in ("given", "keys as they are", "other axis", "shown")
     axes = {0: "batch"}

@@ -1,4 +1,4 @@
-"""Equal computations are done once."""
+"""Common subexpression elimination."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ ROWS = [
 
 
 class ViewsOfWeights(torch.nn.Module):
-    """The same two matrices in many forms."""
+    """Equal views of two weights in many spellings."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class ViewsOfWeights(torch.nn.Module):
         ]
 
 
-def test_views_of_weights_are_stored_once() -> None:
+def test_equal_views_of_a_weight_share_an_initializer() -> None:
     model = ViewsOfWeights().eval()
     x = torch.randn(1)
     program = fxonnx.export(model, (x,))
@@ -65,7 +65,7 @@ def test_views_of_weights_are_stored_once() -> None:
 
 
 @pytest.mark.parametrize(("function", "removed"), ROWS)
-def test_what_is_equal(function: Any, removed: int) -> None:
+def test_cse_removes_equal_calls_only(function: Any, removed: int) -> None:
     x = torch.randn(3, 3)
     exported = torch.export.export(Function(function), (x,))
     graph = exported.graph_module.graph
@@ -78,11 +78,11 @@ def test_what_is_equal(function: Any, removed: int) -> None:
             torch.testing.assert_close(actual, expected)
 
 
-def test_random_numbers_are_drawn_again() -> None:
+def test_random_calls_are_not_shared() -> None:
     exported = torch.export.export(Function(lambda x: torch.rand_like(x) - torch.rand_like(x)), (torch.zeros(3),))
     assert eliminate_common_subexpressions(exported.graph_module.graph) == 0
 
 
-def test_a_model_has_one_mask() -> None:
+def test_transformer_layers_share_one_mask() -> None:
     program = fxonnx.export(Function(masked).eval(), (torch.zeros(3, 3),), dynamic_shapes=({0: "n", 1: "n"},))
     assert sum(node.op_type == "Range" for node in program.model.graph) == 1

@@ -1,4 +1,4 @@
-"""Folding gives the bits torch gives, and leaves alone what must stay."""
+"""Constant folding: bitwise equal to torch, and restricted to calls that may be folded."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def lifted(program: torch.export.ExportedProgram) -> dict[str, torch.Tensor]:
 
 
 def bits(value: torch.Tensor) -> tuple[Any, ...]:
-    """Everything about a tensor that a user could see, NaN payloads and signs of zero included."""
+    """All observable properties of a tensor, including NaN payloads and signs of zero."""
     raw = value.detach().contiguous().reshape(-1).view(torch.uint8)
     return value.dtype, tuple(value.shape), raw.numpy().tobytes()
 
@@ -86,7 +86,7 @@ ROWS: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_what_depends_on_constants_only_is_folded_bit_by_bit(name: str) -> None:
+def test_constant_subgraphs_are_folded_bitwise_exactly(name: str) -> None:
     function, constants = ROWS[name]
     before = [constant.clone() for constant in constants]
     model = Constants(function, *constants)
@@ -117,20 +117,20 @@ def test_a_folded_node_keeps_its_name() -> None:
     assert [(node.op, node.name, node.target) for node in gm.graph.nodes][1] == ("get_attr", "mul", "mul")
 
 
-def test_a_name_the_module_has_is_not_hidden() -> None:
+def test_existing_attributes_are_not_overwritten() -> None:
     gm, made, _ = folded(lambda x: x[:, 0] + torch.arange(3).to(torch.float32), X)
     assert list(made) == ["to_1"]
     assert [(node.name, node.target) for node in gm.graph.nodes if node.op == "get_attr"] == [("to", "to_1")]
     assert callable(gm.to)
 
 
-def test_only_what_the_rest_reads_is_made() -> None:
+def test_only_values_used_by_the_rest_become_constants() -> None:
     gm, made, _ = folded(lambda x: x + (torch.arange(12) % 5).view(3, 4).cumsum(0), X)
     assert list(made) == ["cumsum"]
     assert targets(gm) == [aten.add.Tensor]
 
 
-def test_a_copy_of_a_constant_is_the_constant() -> None:
+def test_copies_of_constants_are_eliminated() -> None:
     table = torch.randn(600, 600)
     gm, made, _ = folded(Constants(lambda x, c: c.detach().clone()[0, 0] + c.detach()[:3, :4] + x, table), X)
     assert not {aten.clone.default, aten.detach.default} & set(targets(gm))
@@ -164,7 +164,7 @@ STAYING: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...], Any]] = {
 
 
 @pytest.mark.parametrize("name", STAYING)
-def test_what_must_not_be_folded_stays(name: str) -> None:
+def test_calls_that_must_not_be_folded(name: str) -> None:
     function, constants, target = STAYING[name]
     gm, made, _ = folded(Constants(function, *constants), X, max_elements=100)
     assert target in targets(gm)
@@ -200,7 +200,7 @@ def test_a_result_not_larger_than_its_inputs_is_folded_at_any_size() -> None:
     assert targets(gm) == [aten.sum.default, aten.add.Tensor]
 
 
-def test_an_expanded_constant_counts_as_what_it_is_a_view_of() -> None:
+def test_expanded_constant_counts_with_the_size_of_its_base() -> None:
     def function(x: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
         return x.sum() + c.expand(1000, 4) * 2
 
@@ -211,7 +211,7 @@ def test_an_expanded_constant_counts_as_what_it_is_a_view_of() -> None:
     assert [tuple(value.shape) for value in made.values()] == [(1000, 4)]
 
 
-def test_what_torch_can_not_compute_stays() -> None:
+def test_calls_torch_cannot_run_are_not_folded() -> None:
     model = Constants(lambda x, c, i: (x + torch.gather(c, 0, i) * 2, c * 3 + x[0]), torch.ones(4), torch.tensor([0]))
     program = capture(model, (X,))
     gm = functional(program)
@@ -221,19 +221,19 @@ def test_what_torch_can_not_compute_stays() -> None:
     assert targets(gm).count(aten.mul.Tensor) == 1
 
 
-def test_tensors_without_values_are_no_constants() -> None:
+def test_meta_tensors_are_not_constants() -> None:
     program = capture(Constants(lambda x, c: x + c * 2, torch.ones(4)), (X,))
     gm = functional(program)
     assert fold_constants(gm, {name: value.to("meta") for name, value in tensors(program).items()}) == {}
 
 
-def test_folding_twice_gives_the_same() -> None:
+def test_folding_is_idempotent() -> None:
     model = Constants(lambda x: x @ torch.linspace(0, 1, 12).view(4, 3).sin().softmax(0), *())
     first, second = folded(model, X)[1], folded(model, X)[1]
     assert {name: bits(value) for name, value in first.items()} == {name: bits(value) for name, value in second.items()}
 
 
-def test_a_graph_without_constants_is_left_alone() -> None:
+def test_graph_without_constants_is_unchanged() -> None:
     program = capture(nn.Linear(4, 4), (X,))
     gm = own_copy(program)
     before = str(gm.graph)

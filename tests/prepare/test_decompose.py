@@ -1,4 +1,4 @@
-"""Every decomposition computes what the operator computes, at other sizes, too, and assumes nothing about sizes."""
+"""Decompositions agree with their operators, also at other sizes, and add no guards."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ CASES = [*((name, True) for name in ROWS if name != "take_along_dim"), *((name, 
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("name", "dynamic"), CASES, ids=[f"{name}{'-dynamic' * dynamic}" for name, dynamic in CASES])
-def test_a_decomposition_computes_the_same(name: str, dynamic: bool) -> None:
+def test_decomposition_agrees_with_the_operator(name: str, dynamic: bool) -> None:
     target, function, inputs = ROWS[name]
     args = inputs(5)
     program = capture(function, args, tuple({0: D} if arg.shape[0] == 5 else None for arg in args) if dynamic else None)
@@ -176,7 +176,7 @@ def test_the_same_call_is_traced_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(("one", "other"), [(0.0, -0.0), (1, 1.0), (2.0, float("nan"))])
-def test_calls_with_other_constants_are_not_the_same(one: float, other: float) -> None:
+def test_calls_with_different_constants_have_different_keys(one: float, other: float) -> None:
     x = torch.tensor([-0.0, 1.0])
     program = capture(lambda x: (F.threshold(x, 0.5, one), F.threshold(x, 0.5, other)), (x,))
     gm = own_copy(program)
@@ -186,7 +186,7 @@ def test_calls_with_other_constants_are_not_the_same(one: float, other: float) -
         assert torch.equal(found.signbit(), expected.signbit())
 
 
-def test_an_operator_without_decomposition_is_reported_and_left() -> None:
+def test_operator_without_decomposition_is_reported_and_unchanged() -> None:
     program = capture(lambda x: torch.linalg.eig(x)[0] + F.silu(x), (torch.eye(3),))
     gm = own_copy(program)
     left = decompose(gm, lambda node: node.target not in (aten.linalg_eig.default, aten.silu.default))
@@ -195,7 +195,7 @@ def test_an_operator_without_decomposition_is_reported_and_left() -> None:
     assert aten.silu.default not in targets(gm)
 
 
-def test_a_decomposition_that_ends_in_something_unsupported_is_not_begun() -> None:
+def test_incomplete_decomposition_is_not_applied() -> None:
     program = capture(lambda x: F.instance_norm(x), (r(2, 4, 5),))
     gm = own_copy(program)
     before = targets(gm)
@@ -213,7 +213,7 @@ def test_an_operator_that_decomposes_into_itself_is_reported() -> None:
     assert "aten.sum.dim_IntList decomposes into itself" in left[0].meta[REASON_KEY]
 
 
-def test_no_size_is_assumed() -> None:
+def test_decompositions_add_no_guards() -> None:
     def compare(self: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
         return self.mul(other) if self.shape[0] == 7 else self.add(other)
 
@@ -239,7 +239,7 @@ def test_no_size_is_assumed() -> None:
         (lambda x, y: x.nonzero().sum() * x, "whose result has a size known only at run time"),
     ],
 )
-def test_a_wrong_decomposition_is_not_used(function: Callable[..., Any], problem: str | None) -> None:
+def test_decomposition_with_wrong_result_is_rejected(function: Callable[..., Any], problem: str | None) -> None:
     program = capture(lambda x: x * 2.0, (r(5, 4),))
     node = next(node for node in own_copy(program).graph.nodes if node.target is aten.mul.Tensor)
     if problem is None:
@@ -249,14 +249,14 @@ def test_a_wrong_decomposition_is_not_used(function: Callable[..., Any], problem
         trace_call(node, function)
 
 
-def test_a_decomposition_with_the_wrong_number_of_results_is_not_used() -> None:
+def test_decomposition_with_wrong_number_of_results_is_rejected() -> None:
     program = capture(lambda x: torch.var_mean(x, 1)[0], (r(5, 4),))
     node = next(node for node in own_copy(program).graph.nodes if node.target is aten.var_mean.dim)
     with pytest.raises(TraceError, match="does not return 2 values"):
         trace_call(node, lambda x, *_: x)
 
 
-def test_a_tensor_made_up_by_a_decomposition_must_have_values() -> None:
+def test_tensor_created_by_a_decomposition_needs_values() -> None:
     program = capture(lambda x: x * 2.0, (r(5, 4),))
     node = next(node for node in own_copy(program).graph.nodes if node.target is aten.mul.Tensor)
     fake = node.meta["val"].clone()
@@ -276,7 +276,7 @@ def test_constants_of_a_decomposition_become_attributes() -> None:
     assert_close(run(gm, program, x), x * torch.tensor([1.0, 2.0, 3.0, 4.0]) + 1)
 
 
-def test_bodies_of_control_flow_are_decomposed() -> None:
+def test_subgraphs_of_control_flow_are_decomposed() -> None:
     def function(x: torch.Tensor) -> torch.Tensor:
         return torch.cond(x.sum() > 0, F.silu, lambda value: F.hardswish(value) + 1, (x,))
 
@@ -297,7 +297,7 @@ def test_bodies_of_control_flow_are_decomposed() -> None:
         assert_close(run(gm, program, x), function(x))
 
 
-def test_a_list_of_results_is_passed_on_as_a_whole() -> None:
+def test_list_of_results_as_an_argument() -> None:
     program = capture(lambda x: x.sin(), (r(4, 4),))
     gm = own_copy(program)
     sin = next(node for node in gm.graph.nodes if node.target is aten.sin.default)

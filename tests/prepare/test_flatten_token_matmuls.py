@@ -1,4 +1,4 @@
-"""Layers that treat every token by itself, as layers of matrices: for ONNX Runtime, and never changed in value."""
+"""Flattening of token-wise layers for ONNX Runtime: the values do not change."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .test_patterns import kinds
 
 
 class Flattened(nn.Linear):
-    """As GPT-2 writes it."""
+    """The linear layer of GPT-2."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         flat = torch.addmm(self.bias, x.view(-1, x.shape[-1]), self.weight.t())
@@ -25,7 +25,7 @@ class Flattened(nn.Linear):
 
 
 class Block(nn.Module):
-    """A block of a transformer."""
+    """A transformer block."""
 
     def __init__(self, flattened: bool = False) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class Block(nn.Module):
 
 @pytest.mark.parametrize("flattened", [False, True])
 @pytest.mark.parametrize("opset", [17, 20, 23])
-def test_linear_layers_are_products_of_matrices(opset: int, flattened: bool) -> None:
+def test_linear_layers_become_gemms(opset: int, flattened: bool) -> None:
     args, axes = (torch.randn(2, 3, 8),), ({0: "batch", 1: "length"},)
     for shapes in (None, ({0: "batch"},), axes):
         program = fxonnx.export(
@@ -60,7 +60,7 @@ def test_linear_layers_are_products_of_matrices(opset: int, flattened: bool) -> 
     assert "flat_tokens" not in fxonnx.export(Block().eval(), args).patterns
 
 
-def test_the_target_has_an_opset_of_its_own() -> None:
+def test_target_selects_its_opset() -> None:
     args = (torch.randn(2, 3, 8),)
     assert fxonnx.export(Block().eval(), args, target="onnxruntime").model.opset_imports == {"": 23}
     assert fxonnx.export(Block().eval(), args, target="onnxruntime", opset_version=17).model.opset_imports == {"": 17}
@@ -69,7 +69,7 @@ def test_the_target_has_an_opset_of_its_own() -> None:
 
 
 class Random(nn.Module):
-    """Layers in a random order, some of them not for each token by itself."""
+    """Layers in a random order, some of them not token-wise."""
 
     def __init__(self, seed: int) -> None:
         super().__init__()
@@ -107,7 +107,7 @@ class Random(nn.Module):
 
 
 @pytest.mark.parametrize("seed", range(25))
-def test_random_layers_compute_the_same(seed: int) -> None:
+def test_random_layers_keep_their_values(seed: int) -> None:
     shapes = ({0: "batch"},) if seed % 2 else None
     program = fxonnx.export(
         Random(seed).eval(),
@@ -122,7 +122,7 @@ def test_random_layers_compute_the_same(seed: int) -> None:
 
 
 @pytest.mark.parametrize("example", [(3, 1, 8), (1, 3, 8), (1, 1, 8)])
-def test_sizes_of_one_at_the_example_stay_dynamic(example: tuple[int, int, int]) -> None:
+def test_size_one_in_the_example_inputs_stays_dynamic(example: tuple[int, int, int]) -> None:
     model = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval()
     program = fxonnx.export(
         model, (torch.randn(example),), dynamic_shapes=({0: "batch", 1: "seq"},), target="onnxruntime"

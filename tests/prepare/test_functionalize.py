@@ -1,4 +1,4 @@
-"""The functional form of a graph computes what the writes computed."""
+"""Functionalization: the functional graph agrees with the captured one for every kind of mutation."""
 
 from __future__ import annotations
 
@@ -402,7 +402,7 @@ PROGRAMS = [
     (unused_write, (X,)),
     (channels_last, (IMAGE,)),
 ]
-# torch can not load the operators that fill with random numbers: one of their arguments is called "from".
+# torch cannot load programs with in-place random fills: one of their arguments is named "from".
 LOADABLE = [
     *(view_of_view, buffer_update, chunk_out_of_order, aliases_out_of_order, maybe_alias, permuted, squeezed),
     *(dropout_and_relu, out_arguments, restrided, several_results, cast_on_write, strided, narrowed),
@@ -416,12 +416,12 @@ NAMES = [function.__name__ for function, _ in PROGRAMS]
 
 
 @pytest.mark.parametrize(("function", "args"), PROGRAMS, ids=NAMES)
-def test_values_replace_writes(function: Callable[..., Any], args: tuple[Tensor, ...]) -> None:
+def test_functional_form_agrees_with_eager(function: Callable[..., Any], args: tuple[Tensor, ...]) -> None:
     check(export(function, *args), args)
 
 
 @pytest.mark.parametrize("function", LOADABLE, ids=lambda function: function.__name__)
-def test_loaded_programs_have_lost_their_storages(function: Callable[..., Any]) -> None:
+def test_loaded_programs_without_shared_storages(function: Callable[..., Any]) -> None:
     file = io.BytesIO()
     torch.export.save(export(function, X), file)
     file.seek(0)

@@ -16,7 +16,7 @@ from .functionalize_harness import check, inputs, run, same
 
 EXAMPLES = int(os.environ.get("FXONNX_RANDOM_PROGRAMS", "60"))
 
-# Each takes a tensor, a dimension, and two small numbers to make of what it likes.
+# Each takes a tensor, a dim, and two small numbers, which it interprets itself.
 View = Callable[[Tensor, int, int, int], Any]
 VIEWS: dict[str, View] = {
     "select": lambda t, d, a, b: t.select(d, a % t.shape[d]),
@@ -50,7 +50,7 @@ VIEWS: dict[str, View] = {
         torch.view_as_real(torch.view_as_complex(t)) if t.shape[-1] == 2 and t.is_contiguous() else t.movedim(0, -1)
     ),
 }
-# Each takes the tensor to write to, an operand that broadcasts to it, and a small number.
+# Each takes the tensor to mutate, an operand that broadcasts to it, and a small number.
 Write = Callable[[Tensor, Tensor, int], Any]
 WRITES: dict[str, Write] = {
     "add": lambda t, o, a: t.add_(o, alpha=a),
@@ -74,7 +74,7 @@ Step = tuple[str, str, int, int, int, int]
 
 
 class Program(nn.Module):
-    """Replays steps on two inputs and a buffer; every step may add a tensor that later steps use by number."""
+    """A module that runs steps on two inputs and a buffer; a step may add a tensor that later steps use by number."""
 
     def __init__(self, shape: Sequence[int], steps: Sequence[Step], outputs: Sequence[int]) -> None:
         super().__init__()
@@ -90,7 +90,7 @@ class Program(nn.Module):
 
 
 def advance(tensors: list[Tensor], step: Step) -> None:
-    """Runs one step: (kind, name, tensor, dimension or operand, a, b)."""
+    """Run one step: (kind, name, tensor, dim or operand, a, b)."""
     kind, name, index, other, a, b = step
     if kind == "view":
         tensors.append(VIEWS[name](tensors[index], other, a, b))
@@ -101,7 +101,7 @@ def advance(tensors: list[Tensor], step: Step) -> None:
 
 
 def fits(operand: Tensor, target: Tensor) -> bool:
-    """Whether an operand broadcasts to a tensor, and torch defines what a write with it does."""
+    """Whether an operand broadcasts to a tensor, and a write with it is well-defined in torch."""
     try:
         if torch.broadcast_shapes(operand.shape, target.shape) != target.shape:
             return False
@@ -116,7 +116,7 @@ def shows_twice(tensor: Tensor) -> bool:
 
 @st.composite
 def programs(draw: st.DrawFn) -> tuple[Program, tuple[Tensor, Tensor]]:
-    """A program that runs in eager torch; the tensors are run along to know what can come next."""
+    """A random program that runs in eager torch; its tensors are computed on the way to choose the next steps."""
     shape = draw(st.sampled_from(STATES))
     x = torch.linspace(2, -2, 24).reshape(draw(st.sampled_from([(2, 3, 4), (4, 6), (2, 2, 3, 2)])))
     y = torch.linspace(-1, 1, 6).reshape(draw(st.sampled_from([(6,), (2, 3), (1, 6)])))

@@ -1,4 +1,4 @@
-"""What a functional graph looks like, what is reported, and what is refused."""
+"""Structure of functional graphs, reported mutations, and rejected ones."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def unused(m: Model, x: Tensor) -> Any:
     return x * 2
 
 
-def test_a_graph_without_writes_is_left_alone() -> None:
+def test_graph_without_mutations_is_unchanged() -> None:
     program = export(lambda m, x: x.view(-1)[1:].relu() + m.state.sum(), X)
     module, mutations = functional(program)
     assert str(module.graph) == str(program.graph)
@@ -52,14 +52,14 @@ def test_a_graph_without_writes_is_left_alone() -> None:
     ],
     ids=["relu", "dropout", "eval-dropout", "add", "unused", "zero", "last-alias"],
 )
-def test_no_more_nodes_than_needed(function: Callable[..., Any], wanted: list[str]) -> None:
+def test_number_of_emitted_nodes(function: Callable[..., Any], wanted: list[str]) -> None:
     program = export(function, X)
     module, mutations = check(program, (X,))
     assert [target for target in targets(module) if target != "aten.clone.default" or target in wanted] == wanted
     assert mutations == []
 
 
-def test_untouched_parts_are_not_written_back() -> None:
+def test_views_without_writes_are_not_written_back() -> None:
     def rows(m: Model, x: Tensor) -> Any:
         y = x.clone()
         a, b, c, d = y.unbind(0)
@@ -72,12 +72,12 @@ def test_untouched_parts_are_not_written_back() -> None:
     assert not [target for target in targets(module) if "scatter" in target or "slice" in target]
 
 
-def test_the_name_of_an_in_place_node_stays() -> None:
+def test_in_place_node_keeps_its_name() -> None:
     module, _ = check(export(lambda m, x: (x + 1).relu_().mul_(2), X), (X,))
     assert [node.name for node in module.graph.nodes][-4:] == ["add", "relu_", "mul_", "output"]
 
 
-def test_a_custom_operator_becomes_its_functional_namesake() -> None:
+def test_custom_in_place_op_becomes_its_functional_variant() -> None:
     library = torch.library.Library("fxonnx_twins", "DEF")
     library.define("halve_(Tensor(a!) x) -> ()")
     library.define("halve(Tensor x) -> Tensor")
@@ -94,7 +94,7 @@ def test_a_custom_operator_becomes_its_functional_namesake() -> None:
     library._destroy()
 
 
-def test_new_nodes_say_where_they_come_from() -> None:
+def test_new_nodes_have_provenance() -> None:
     module, _ = check(export(corner, X), (X,))
     scatters = [node for node in module.graph.nodes if "scatter" in node.name]
     assert scatters
@@ -115,7 +115,7 @@ def test_mutations_are_reported_by_placeholder() -> None:
 
 
 class Shared(nn.Module):
-    """Two names for one buffer, and two halves of one memory."""
+    """Two names for one buffer, and two buffers that are halves of one storage."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -141,7 +141,7 @@ class Overlapping(Shared):
         self.register_buffer("row", self.first[0])
 
 
-def test_buffers_in_one_memory() -> None:
+def test_buffers_that_share_memory() -> None:
     program = torch.export.export(Shared(), (torch.ones(2, 3),))
     module, mutations = functional(program)
     assert sorted(mutation.target for mutation in mutations) == ["b_again", "b_first", "b_second"]
@@ -155,7 +155,7 @@ def test_buffers_in_one_memory() -> None:
     same(finals[1], state.second * 2)
 
 
-def test_overlapping_buffers_are_refused() -> None:
+def test_overlapping_buffers_are_rejected() -> None:
     program = torch.export.export(Overlapping(), (torch.ones(2, 3),))
     with pytest.raises(PrepareError, match="b_row: it shares memory that is written in place with b_"):
         functional(program)
@@ -188,7 +188,7 @@ class Regions(nn.Module):
         return y + z, row
 
 
-def test_inlined_regions_write_to_the_memory_around_them() -> None:
+def test_inlined_regions_mutate_outer_tensors() -> None:
     module = copied(torch.export.export(Regions(), (X,)))
     inline_subgraphs(module)
     assert functionalize(module.graph) == []
@@ -197,7 +197,7 @@ def test_inlined_regions_write_to_the_memory_around_them() -> None:
         same(left, right)
 
 
-def test_a_body_that_writes_to_its_arguments_is_refused() -> None:
+def test_subgraph_that_mutates_its_arguments_is_rejected() -> None:
     program = torch.export.export(Regions(), (X,))
     with pytest.raises(
         PrepareError, match="wrap_with_set_grad_enabled: its subgraph submod_1 writes to its argument clone"
@@ -205,7 +205,7 @@ def test_a_body_that_writes_to_its_arguments_is_refused() -> None:
         functional(program)
 
 
-def test_bodies_of_higher_order_operators_become_functional() -> None:
+def test_subgraphs_of_higher_order_ops_are_functionalized() -> None:
     program = torch.export.export(Branches(), (X,))
     text = str(program.graph_module.true_graph_0.graph)
     module, _ = check(program, (X,))
@@ -257,7 +257,7 @@ def _strided_writes_to_transposed(m: Model, x: Tensor) -> Any:
         "custom",
     ],
 )
-def test_writes_without_functional_form_are_refused(function: Callable[..., Any], message: str) -> None:
+def test_mutations_without_functional_form_are_rejected(function: Callable[..., Any], message: str) -> None:
     program = export(function, X)
     with pytest.raises(PrepareError, match=message) as caught:
         functional(program)

@@ -1,4 +1,4 @@
-"""Wrapped regions become part of the graph, and what autocast does becomes casts."""
+"""Inlining of wrapped regions, and explicit casts for autocast."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ CASES = [(name, strict) for name, (_, _, both) in MODELS.items() for strict in (
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("name", "strict"), CASES, ids=[f"{name}{'-strict' * strict}" for name, strict in CASES])
-def test_a_region_becomes_part_of_the_graph(name: str, strict: bool) -> None:
+def test_regions_are_inlined(name: str, strict: bool) -> None:
     function, layers, _ = MODELS[name]
     model = Layers(function, **{layer: LAYERS[layer]() for layer in layers})
     x = torch.randn(4, 4) if name == "branches" else torch.randn(3, 4)
@@ -193,13 +193,13 @@ def test_a_region_becomes_part_of_the_graph(name: str, strict: bool) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_a_conversion_that_strict_capture_misread_is_an_error() -> None:
+def test_dtype_conversion_misrecorded_by_strict_capture_is_an_error() -> None:
     gm = own_copy(capture(Layers(nested, fc=LAYERS["fc"]()), (torch.randn(3, 4),), strict=True))
     with pytest.raises(PrepareError, match=r"conversion at .*test_inline\.py:\d+ as torch\.float32, but under"):
         inline_subgraphs(gm)
 
 
-def test_names_of_results_are_those_of_the_captured_graph() -> None:
+def test_results_keep_their_captured_names() -> None:
     program = capture(Layers(mixed, fc=LAYERS["fc"]()), (torch.randn(3, 4),))
     gm = own_copy(program)
     inline_subgraphs(gm)
@@ -207,7 +207,7 @@ def test_names_of_results_are_those_of_the_captured_graph() -> None:
     assert names == [spec.arg.name for spec in program.graph_signature.output_specs]
 
 
-def test_a_cast_is_made_once_and_only_where_autocast_is_on() -> None:
+def test_casts_are_shared_and_only_inside_autocast() -> None:
     def function(self: Any, x: torch.Tensor) -> torch.Tensor:
         with bf16():
             return self.fc(x) * self.fc(x + 1) + x.sin()
@@ -219,7 +219,7 @@ def test_a_cast_is_made_once_and_only_where_autocast_is_on() -> None:
 
 
 @pytest.mark.parametrize("strict", [False, True])
-def test_assertions_and_the_sizes_only_they_read_disappear(strict: bool) -> None:
+def test_assertions_and_their_sizes_are_removed(strict: bool) -> None:
     def function(self: Any, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         torch._check(x.shape[0] > 2)
         n = x.sum().to(torch.int64).item()
@@ -243,7 +243,7 @@ def test_assertions_and_the_sizes_only_they_read_disappear(strict: bool) -> None
     assert_close(run(gm, program, x), model(x))
 
 
-def test_a_graph_without_regions_is_left_alone() -> None:
+def test_graph_without_regions_is_unchanged() -> None:
     gm = own_copy(capture(Layers(lambda self, x: self.fc(x).relu(), fc=LAYERS["fc"]()), (torch.randn(3, 4),)))
     before = str(gm.graph)
     inline_subgraphs(gm)
@@ -278,9 +278,9 @@ def test_vmap_becomes_calls_on_whole_batches(name: str, strict: bool) -> None:
             assert_close(run(gm, program, x), model(x))
 
 
-def test_a_vmap_that_can_not_be_traced_names_its_line() -> None:
+def test_untraceable_vmap_error_names_the_source_line() -> None:
     gm = own_copy(capture(Layers(VMAPS["layer"], fc=LAYERS["fc"]()), (torch.randn(3, 4),)))
-    # A call without batching rule, as a custom operator would be.
+    # A call without a batching rule, like a custom operator.
     linear = next(node for node in gm.graph.nodes if node.target is aten.linear.default)
     linear.target = lambda *_: {}["no rule"]
     with pytest.raises(PrepareError, match=r"torch\.vmap at .*test_inline\.py:\d+ cannot be converted .*no rule"):
@@ -301,7 +301,7 @@ HOPS = torch.ops.higher_order
         (HOPS.hints_wrapper, lambda body, x: (body, (x,), {}, {"hint": 1})),
     ],
 )
-def test_other_wrappers_are_inlined_too(target: Any, arguments: Callable[..., tuple[Any, ...]]) -> None:
+def test_other_wrappers_are_inlined(target: Any, arguments: Callable[..., tuple[Any, ...]]) -> None:
     model, x = Layers(set_grad), torch.randn(3, 4)
     program = capture(model, (x,))
     gm = own_copy(program)
@@ -333,7 +333,7 @@ def test_a_missing_subgraph_is_an_error() -> None:
         inline_subgraphs(gm)
 
 
-def test_a_call_autocast_works_inside_of_must_be_decomposable(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_call_with_internal_autocast_must_be_decomposable(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: Any) -> None:
         raise ValueError("no idea")
 
@@ -343,7 +343,7 @@ def test_a_call_autocast_works_inside_of_must_be_decomposable(monkeypatch: pytes
         inline_subgraphs(gm)
 
 
-def test_an_effect_of_autocast_that_is_no_cast_of_arguments_is_an_error() -> None:
+def test_autocast_effect_not_expressible_by_casts_is_an_error() -> None:
     with torch.library._scoped_library("fxonnx_test", "FRAGMENT") as library:
         library.define("halve(Tensor x) -> Tensor")
         operator = torch.ops.fxonnx_test.halve.default
@@ -368,7 +368,7 @@ def test_an_effect_of_autocast_that_is_no_cast_of_arguments_is_an_error() -> Non
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_control_flow_on_a_value_strict_capture_misread_is_an_error() -> None:
+def test_control_flow_on_a_value_misrecorded_by_strict_capture_is_an_error() -> None:
     def function(self: Any, x: torch.Tensor) -> torch.Tensor:
         with bf16():
             y = self.fc(x)

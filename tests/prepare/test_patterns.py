@@ -1,4 +1,4 @@
-"""Norms and roots written out by hand: recognized in all spellings, and never changed in value."""
+"""Fusion patterns of norms, GELU, grouped attention and roots: each spelling is fused and keeps its values."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def kinds(program: fxonnx.ONNXProgram) -> list[str]:
 
 @pytest.mark.parametrize("form", range(6))
 @pytest.mark.parametrize(("function", "count"), [(llama, 1), (gemma, 1), (bare, 2)])
-def test_norms_are_one_operator(function: Callable[..., Any], count: int, form: int) -> None:
+def test_decomposed_norms_are_fused(function: Callable[..., Any], count: int, form: int) -> None:
     model = Weighted(lambda x, w: function(x, w, form), torch.float32).eval()
     shapes = ({0: "n"},)
     program = fxonnx.export(model, (torch.randn(3, 6),), opset_version=23, dynamic_shapes=shapes, verify="auto")
@@ -76,7 +76,7 @@ def test_norms_are_one_operator(function: Callable[..., Any], count: int, form: 
     assert program.patterns["rms_norm"] == 1
     assert len(kinds(program)) == count
     older = fxonnx.export(model, (torch.randn(3, 6),), dynamic_shapes=shapes, verify="auto")
-    # As ONNX Runtime knows it: Pow, ReduceMean, Add, Sqrt, Div, Mul.
+    # The sequence that ONNX Runtime fuses: Pow, ReduceMean, Add, Sqrt, Div, Mul.
     assert kinds(older)[:5] == ["Pow", "ReduceMean", "Add", "Sqrt", "Div"]
     plain = fxonnx.export(model, (torch.randn(3, 6),), opset_version=23, optimize=False, verify=True)
     assert "RMSNormalization" not in kinds(plain)
@@ -93,7 +93,7 @@ def test_other_element_types(function: Callable[..., Any], dtype: torch.dtype) -
 
 
 @pytest.mark.parametrize("function", [shared, of_another, over_rows, plain_root])
-def test_what_is_no_norm(function: Callable[..., Any]) -> None:
+def test_near_norms_are_not_fused(function: Callable[..., Any]) -> None:
     program = fxonnx.export(
         Weighted(function, torch.float32).eval(), (torch.randn(6, 6),), opset_version=23, verify=True
     )
@@ -102,7 +102,7 @@ def test_what_is_no_norm(function: Callable[..., Any]) -> None:
 
 
 def _random_function(seed: int) -> Callable[..., Any]:
-    """A chain of steps of which some are parts of a norm, and some are its parts in a wrong order."""
+    """A chain of random steps: the parts of a norm in the right or a wrong order."""
     steps: list[Callable[..., Any]] = [
         lambda x, w: x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-5),
         lambda x, w: x * w,
@@ -127,14 +127,14 @@ def _random_function(seed: int) -> Callable[..., Any]:
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_random_graphs_compute_the_same(seed: int) -> None:
+def test_random_graphs_keep_their_values(seed: int) -> None:
     torch.manual_seed(seed)
     model, x = Weighted(_random_function(seed), torch.float64).eval(), torch.randn(4, 6, dtype=torch.float64)
     module = torch.export.export(model, (x,)).module()
     before = module(x)
     graph = module.graph
     for node in graph.nodes:
-        # The module's parameters are attributes; rules ask for the values that nodes hold.
+        # The module's parameters are attributes; patterns need fake values of nodes.
         if node.op == "get_attr" and isinstance(getattr(model, str(node.target), None), torch.Tensor):
             node.meta.setdefault("val", getattr(model, str(node.target)))
     apply_patterns(graph, [name for name, rule in PATTERNS.items() if rule.is_for(20, None)])
@@ -144,7 +144,7 @@ def test_random_graphs_compute_the_same(seed: int) -> None:
 
 
 class Conv1D(nn.Module):
-    """The linear layer of GPT-2, and others that are nearly it."""
+    """The linear layer of GPT-2, and near variants that must not match."""
 
     def __init__(self, form: str) -> None:
         super().__init__()
@@ -205,20 +205,20 @@ NEARLY: tuple[Callable[[torch.Tensor], torch.Tensor], ...] = (
 
 
 @pytest.mark.parametrize("index", range(len(GELUS)))
-def test_gelus_are_one_operator(index: int) -> None:
+def test_decomposed_gelus_are_fused(index: int) -> None:
     model, x = Function(GELUS[index]).eval(), torch.randn(5, 7)
     assert kinds(fxonnx.export(model, (x,), verify=True)) == ["Gelu"]
     fxonnx.export(model, (x,), opset_version=17, verify=True)
 
 
 @pytest.mark.parametrize("index", range(len(NEARLY)))
-def test_what_is_nearly_a_gelu(index: int) -> None:
+def test_near_gelus_are_not_fused(index: int) -> None:
     program = fxonnx.export(Function(NEARLY[index]).eval(), (torch.randn(5, 7),), verify=True)
     assert "Gelu" not in kinds(program)
 
 
 class Grouped(nn.Module):
-    """Grouped-query attention as language models write it, and what only looks like it."""
+    """Grouped-query attention as in language models, and near variants that must not match."""
 
     def __init__(self, form: str) -> None:
         super().__init__()
@@ -248,7 +248,7 @@ def test_grouped_attention(form: str) -> None:
 
 
 class Rotated(nn.Module):
-    """Rotary embeddings as language models write them, and what only looks like them."""
+    """Rotary embeddings as in language models, and near variants that must not match."""
 
     def __init__(self, form: str) -> None:
         super().__init__()
@@ -283,7 +283,7 @@ def test_rotary_embeddings(form: str, batch: int) -> None:
 
 
 class Centered(nn.Module):
-    """Layer norms as formulas, and what only looks like them."""
+    """Decomposed layer norms, and near variants that must not match."""
 
     def __init__(self, form: str) -> None:
         super().__init__()
@@ -324,7 +324,7 @@ class Centered(nn.Module):
         *((form, None) for form in ("std", "unbiased", "mean std")),
     ],
 )
-def test_layer_norms_written_out(form: str, nodes: list[str] | None) -> None:
+def test_decomposed_layer_norms_are_fused(form: str, nodes: list[str] | None) -> None:
     for dtype in (torch.float32, torch.float64):
         model, args = Centered(form).to(dtype), (torch.randn(2, 3, 6, dtype=dtype),)
         program = fxonnx.export(model.eval(), args, dynamic_shapes=({0: "n"},), verify="auto")
@@ -334,7 +334,7 @@ def test_layer_norms_written_out(form: str, nodes: list[str] | None) -> None:
     assert len(kinds(plain)) > 1
 
 
-def test_padding_is_part_of_the_convolution() -> None:
+def test_padding_is_fused_into_the_convolution() -> None:
     class Padded(nn.Module):
         def __init__(self, mode: str = "constant", value: float = 0.0) -> None:
             super().__init__()

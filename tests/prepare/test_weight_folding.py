@@ -1,4 +1,4 @@
-"""Batch norm folded into the layer before it, and weights computed from weights."""
+"""Weight folding: batch norms folded into the preceding layer, and derived weights."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ aten = torch.ops.aten
 
 
 def _trained(model: nn.Module) -> nn.Module:
-    """The model with parameters and statistics other than the neutral ones it is made with."""
+    """Randomize the neutral initial parameters and statistics of a model."""
     generator = torch.Generator().manual_seed(1)
     for name, tensor in model.state_dict().items():
         if tensor.is_floating_point():
@@ -72,7 +72,7 @@ FOLDED: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 
 
 @pytest.mark.parametrize("name", FOLDED)
-def test_a_folded_batch_norm_is_gone_and_the_graph_computes_the_same(name: str) -> None:
+def test_batch_norm_is_folded_and_values_are_kept(name: str) -> None:
     make, shape = FOLDED[name]
     model = make()
     x = torch.randn(shape, dtype=next(model.parameters()).dtype)
@@ -110,7 +110,7 @@ class _WeightAtRunTime(nn.Module):
 
 
 class _Unbatched(nn.Module):
-    """The batch norm takes the convolution's channels for the batch, and its positions for the channels."""
+    """An unbatched convolution, whose channels are the batch norm's batch and whose positions are its channels."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -151,7 +151,7 @@ KEPT: dict[str, tuple[type[nn.Module], tuple[int, ...]]] = {
 
 
 @pytest.mark.parametrize("name", KEPT)
-def test_a_batch_norm_that_can_not_be_folded_stays(name: str) -> None:
+def test_batch_norm_that_cannot_be_folded(name: str) -> None:
     make, shape = KEPT[name]
     model, x = _trained(make()), torch.randn(shape)
     gm, program = _folded(model, x)
@@ -167,12 +167,12 @@ def test_a_batch_norm_of_another_dtype_is_not_folded() -> None:
     assert aten.batch_norm.default in targets(gm)
 
 
-def test_batch_norm_without_a_layer_before_it_stays() -> None:
+def test_batch_norm_without_a_preceding_layer_is_not_folded() -> None:
     gm, _ = _folded(_trained(nn.BatchNorm2d(4)), torch.randn(2, 4, 3, 3))
     assert targets(gm) == [aten.batch_norm.default]
 
 
-def test_each_fold_of_a_norm_that_two_layers_share_is_its_own() -> None:
+def test_norm_shared_by_two_layers_is_folded_into_each() -> None:
     class Model(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -192,7 +192,7 @@ def test_each_fold_of_a_norm_that_two_layers_share_is_its_own() -> None:
 
 
 class _Weighted(nn.Module):
-    """Applies a function to its input and a weight of shape (3, 4)."""
+    """A module that applies a function to its input and a weight of shape (3, 4)."""
 
     def __init__(
         self, function: Callable[[torch.Tensor, torch.Tensor], Any], dtype: torch.dtype = torch.float32
@@ -224,7 +224,7 @@ def test_only_the_last_of_a_chain_is_recorded_and_its_recipe_computes_the_whole_
     assert torch.equal(value, torch.arange(12.0).reshape(3, 4).t() * 2)
 
 
-def test_what_is_read_in_the_middle_of_a_chain_is_recorded_too() -> None:
+def test_intermediate_value_with_other_uses_is_recorded() -> None:
     def function(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         doubled = w * 2
         return x + doubled, x.t() @ doubled.t()[:3, :3]
@@ -232,7 +232,7 @@ def test_what_is_read_in_the_middle_of_a_chain_is_recorded_too() -> None:
     assert len(_derived(_Weighted(function), torch.ones(3, 4))) == 2
 
 
-def test_one_piece_of_several_outputs() -> None:
+def test_one_of_several_outputs() -> None:
     rows = _derived(_Weighted(lambda x, w: x + w.chunk(2, 1)[1]), torch.ones(3, 2))
     ((_, shape, value, _),) = rows
     assert shape == (3, 2)
@@ -260,7 +260,7 @@ def test_a_storage_dtype_is_not_widened(dtype: torch.dtype) -> None:
     assert all(value.dtype == dtype for _, _, value, _ in _derived(model, torch.ones(2, 4)))
 
 
-def test_a_weight_may_become_smaller_in_bytes() -> None:
+def test_narrowing_of_a_weight_is_derived() -> None:
     ((target, _, value, _),) = _derived(_Weighted(lambda x, w: x @ w.half().t()), torch.ones(2, 4, dtype=torch.float16))
     assert (target, value.dtype) == (aten.t.default, torch.float16)
 
@@ -269,7 +269,7 @@ def test_random_numbers_are_not_derived() -> None:
     assert _derived(_Weighted(lambda x, w: x + torch.bernoulli(w / 12)), torch.ones(3, 4))[0][0] is aten.div.Tensor
 
 
-def test_what_depends_on_an_input_is_not_derived() -> None:
+def test_values_that_depend_on_an_input_are_not_derived() -> None:
     assert _derived(_Weighted(lambda x, w: (x + w).t()), torch.ones(3, 4)) == []
 
 
