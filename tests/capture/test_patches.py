@@ -375,7 +375,7 @@ def test_other_threads_load_objects_meanwhile(tmp_path: Path) -> None:
         assert in_thread(load) == {"when": date(2020, 1, 2)}
         if torch.__version__ >= "2.13":
             archive = torch.export.pt2_archive._package.pickle
-            with pytest.raises(pickle.UnpicklingError, match="it holds Python objects"):
+            with pytest.raises(pickle.UnpicklingError, match="it contains pickled Python objects"):
                 archive.loads(pickle.dumps(1))
             assert in_thread(lambda: archive.loads(archive.dumps(1))) == 1
     assert_untouched(before)

@@ -46,5 +46,5 @@ def test_another_shape_is_refused() -> None:
         y.data = y[:1]
         return y
 
-    with pytest.raises(fxonnx.CaptureError, match=r"another shape or dtype is assigned to \.data in forward"):
+    with pytest.raises(fxonnx.CaptureError, match=r"assigns a tensor of a different shape or dtype to \.data"):
         fxonnx.export(Function(shortened).eval(), (torch.rand(2, 3),))

@@ -1,7 +1,7 @@
-"""What torch assumes about sizes while it captures a model, and which line of the user's code makes it do so.
+"""Recorder of the guards of a capture, with the lines of the user's code that cause them.
 
-torch keeps little of this: a guard that narrows the range of a size leaves only the range, and the stacks are dropped
-at the end of the capture. So they are written down as they arise.
+torch does not keep all of this: a guard that narrows the range of a size leaves only the range, and the stack traces
+are dropped at the end of the capture. Guards are therefore recorded as they are added.
 """
 
 from __future__ import annotations
@@ -46,12 +46,11 @@ _TORCH = str(Path(torch.__file__).parent) + "/"
 _OWN = str(Path(__file__).parents[2]) + "/"
 _SYMPY = str(Path(sympy.__file__).parent) + "/"
 _LIBRARY = sysconfig.get_path("stdlib")
-# Where symbolic numbers are made and asked: the frame behind it is the one that wants to know.
+# Code that implements symbolic numbers; the first frame outside of it is the one that evaluates a condition.
 _PATCHES = _OWN + "_capture/patches/patch.py"
 _MACHINERY = (_TORCH + "fx/experimental/", _TORCH + "__init__.py", _TORCH + "_dynamo/", _SYMPY, __file__, _PATCHES, "<")
-# The fake convolution wants to know which memory format its result has, a fake view whether the elements lie in
-# order, a fake Fourier transform whether to resize. Where the elements do not lie in order, eager torch copies them or
-# fails; ONNX has no such thing.
+# Functions of torch that query memory layouts: the memory format of a convolution's result, whether a view is
+# contiguous, whether a Fourier transform resizes its result. Layouts do not matter to ONNX.
 _LAYOUT = frozenset(
     {
         (_TORCH + "_subclasses/fake_impls.py", "conv"),
@@ -61,8 +60,8 @@ _LAYOUT = frozenset(
         (_TORCH + "_meta_registrations.py", "_exec_fft"),
     }
 )
-# transformers asks here whether to repeat a mask or positions, which of two kernels to call for the same result, and
-# whether a cache is empty, to answer that its length is 0.
+# Code of transformers that branches on sizes of 0 and 1 with equal results: whether to repeat a mask or positions,
+# which of two equivalent kernels to call, and whether a cache is empty.
 _BROADCASTING = re.compile(r"/transformers/(masking_utils\.py|cache_utils\.py|integrations/\w+\.py)$")
 
 _MASKS = re.compile(r"/transformers/masking_utils\.py$")
@@ -76,11 +75,11 @@ _FRAME = re.compile(r'File "([^"]+)", line (\d+), in (.+)')
 
 @dataclass(frozen=True)
 class SourceLine:
-    """One line of the user's code.
+    """A line of the user's code.
 
     Attributes:
-        place: ``file.py:12 in forward``.
-        code: The line itself.
+        place: The location, ``file.py:12 in forward``.
+        code: The text of the line.
     """
 
     place: str
@@ -92,11 +91,11 @@ class SourceLine:
 
 @dataclass(frozen=True)
 class Guard:
-    """Something that holds at the sizes of the examples, and that the captured program relies on.
+    """A condition that holds for the example sizes and that the captured program requires.
 
     Attributes:
-        expression: It, in torch's symbols.
-        line: The user's line that asked, if it is known.
+        expression: The condition, in torch's symbols.
+        line: The user's line that evaluated it, if it is known.
     """
 
     expression: sympy.Basic
@@ -108,36 +107,36 @@ class GuardLog:
     """All guards of one capture.
 
     Attributes:
-        guards: In the order they arose, without repetitions.
-        sources: torch's symbol to what torch calls its place: ``L['x'].size()[0]``.
-        nonzero: Sums of symbols that the model's code compares with 0, and the first line that does. torch answers
-            such comparisons without a guard: its symbols are positive.
+        guards: The guards in the order they were added, without duplicates.
+        sources: torch's symbol to torch's name of its source: ``L['x'].size()[0]``.
+        nonzero: Sums of symbols that the model's code compares with 0, with the first line that does. torch evaluates
+            such comparisons without a guard, since its symbols are positive.
     """
 
     guards: list[Guard] = field(default_factory=list)
     sources: dict[sympy.Symbol, str] = field(default_factory=dict)
     nonzero: dict[sympy.Expr, SourceLine | None] = field(default_factory=dict)
-    _settled: set[sympy.Basic] = field(default_factory=set)
+    _recorded: set[sympy.Basic] = field(default_factory=set)
 
     def add(self, shape_env: ShapeEnv, expression: sympy.Basic, frame: FrameType | None) -> None:
-        """Writes a guard down, once."""
-        if expression in self._settled:
+        """Record a guard, unless it is recorded already."""
+        if expression in self._recorded:
             return
-        self._settled.add(expression)
+        self._recorded.add(expression)
         for symbol in sorted(expression.free_symbols, key=str):
             if symbol not in self.sources:
                 sources = shape_env.var_to_sources.get(symbol)
                 if sources:
                     self.sources[symbol] = sources[0].name
-        self.guards.append(Guard(expression, _users_line(frame)))
+        self.guards.append(Guard(expression, _user_line(frame)))
 
     def add_comparison(self, relation: type[sympy.Rel], sides: Sequence[sympy.Expr], frame: FrameType | None) -> None:
-        """Writes down for which sizes a comparison that torch answered for positive sizes needs them not to be 0."""
-        for expression in _nonzero(relation, sides):
-            self.nonzero.setdefault(expression, _users_line(frame))
+        """Record the symbols that must not be 0 for a comparison that torch evaluated for positive sizes."""
+        for expression in _symbols_deciding_at_zero(relation, sides):
+            self.nonzero.setdefault(expression, _user_line(frame))
 
     def specializing_line(self, place: str) -> SourceLine | None:
-        """The first line that leaves one size for a place, named as torch does."""
+        """The first line that specializes the dim with a source (torch's name) to one size."""
         symbols = {symbol for symbol, source in self.sources.items() if source == place}
         for guard in self.guards:
             if isinstance(guard.expression, sympy.Eq) and symbols & guard.expression.free_symbols:
@@ -146,19 +145,19 @@ class GuardLog:
 
 
 def is_user_file(filename: str) -> bool:
-    """Whether a file is neither torch's, nor ours, nor Python's."""
+    """Whether a file is user code: not part of torch, sympy, fxonnx or Python's standard library."""
     if filename.startswith((_TORCH, _OWN, _SYMPY, "<")):
         return False
     return not filename.startswith(_LIBRARY) or "site-packages" in filename
 
 
 def source_line_of(filename: str, number: int, function: str) -> SourceLine:
-    """The record of one line of a file."""
+    """Build the record of a line of a file."""
     return SourceLine(f"{filename}:{number} in {function}", linecache.getline(filename, number).strip())
 
 
 def line_of_node(node: torch.fx.Node) -> SourceLine | None:
-    """The innermost line of the user's code that a node comes from."""
+    """The innermost line of user code in the stack trace of an FX node."""
     for filename, number, function in reversed(_FRAME.findall(node.meta.get("stack_trace") or "")):
         if is_user_file(filename):
             return source_line_of(filename, int(number), function)
@@ -166,15 +165,15 @@ def line_of_node(node: torch.fx.Node) -> SourceLine | None:
 
 
 def guards_of_shape_env(environment: ShapeEnv) -> Iterator[Guard]:
-    """The guards that torch notes itself, where it does not turn them into assertions."""
+    """The guards that a ShapeEnv keeps, without those that became assertions of the program."""
     for guard in environment.guards:
-        asking = guard.sloc.framework_loc
-        name = getattr(asking, "filename", "")
-        if name.startswith(_TORCH) and _is_about_one(guard.expr):
+        evaluating = guard.sloc.framework_loc
+        name = getattr(evaluating, "filename", "")
+        if name.startswith(_TORCH) and _distinguishes_zero_or_one(guard.expr):
             continue
         line = None
         if name and is_user_file(name):
-            line = source_line_of(name, getattr(asking, "lineno", 0), getattr(asking, "name", ""))
+            line = source_line_of(name, getattr(evaluating, "lineno", 0), getattr(evaluating, "name", ""))
         elif guard.sloc.maybe_user_loc is not None:
             line = SourceLine(str(guard.sloc.maybe_user_loc), "")
         yield Guard(guard.expr, line)
@@ -182,11 +181,11 @@ def guards_of_shape_env(environment: ShapeEnv) -> Iterator[Guard]:
 
 @dataclass
 class _Recorder:
-    """A capture whose guards are recorded.
+    """State of the recorder during a capture.
 
     Attributes:
-        log: Gets the guards.
-        shortcuts: Guards that torch must not draw conclusions from.
+        log: Receives the guards.
+        shortcuts: Guards that torch must not use to simplify later conditions.
     """
 
     log: GuardLog
@@ -198,11 +197,12 @@ _recorder: ContextVar[_Recorder | None] = ContextVar("fxonnx_guard_recorder", de
 
 @contextmanager
 def recorded_guards(log: GuardLog) -> Iterator[None]:
-    """Record the guards of the capture in the body, where ``capture_patches`` are applied.
+    """Record the guards of a capture inside the context, which requires that ``capture_patches`` are applied.
 
-    What the user's code asks counts: its other branch is not in the program. What torch checks counts, too: the model
-    fails at other sizes. What torch asks for shortcuts and memory layouts at sizes 0 and 1 does not count, since the
-    values are the same. torch must not draw conclusions from it, either, or it would take later checks for granted.
+    Conditions of user code are recorded, since their other branch is not in the program; so are torch's checks, since
+    the model fails at other sizes. Conditions that torch evaluates for shortcuts and memory layouts at sizes 0 and 1
+    are not recorded, since both branches compute the same values. torch must not use these to simplify later
+    conditions, which would drop checks.
     """
     token = _recorder.set(_Recorder(log))
     try:
@@ -212,61 +212,64 @@ def recorded_guards(log: GuardLog) -> Iterator[None]:
 
 
 def guard_bool(evaluate: Callable[..., bool], self: Any, file: str, line: int) -> bool:
-    """``SymNode.guard_bool``, which the user's code calls in ``if x.shape[0] > 4``."""
+    """Replacement of ``SymNode.guard_bool``, which user code calls in ``if x.shape[0] > 4``."""
     recorder, caller = _recorder.get(), _caller()
-    asking = _asking(caller)
-    if recorder is None or (asking is not None and asking.f_code.co_filename.startswith((_TORCH, _OWN))):
+    evaluating = _evaluating_frame(caller)
+    if recorder is None or (evaluating is not None and evaluating.f_code.co_filename.startswith((_TORCH, _OWN))):
         return evaluate(self, file, line)
-    question = self.expr
-    decided = _decided_for_sizes(self)
+    condition = self.expr
+    decided = _decide_for_nonzero_sizes(self)
     if decided is not None:
         answer, backed = decided
         for symbol in backed:
-            recorder.log.nonzero.setdefault(symbol, _users_line(caller))
+            recorder.log.nonzero.setdefault(symbol, _user_line(caller))
         return answer
     answer = evaluate(self, file, line)
-    if asking is not None and _is_shortcut(question, asking):
+    if evaluating is not None and _is_shortcut(condition, evaluating):
         return answer
-    # Not while torch suppresses guards: it asks out of curiosity then.
-    if question.free_symbols and not ShapeEnv._suppress_guards_tls():
-        recorder.log.add(self.shape_env, _weakened(question if answer else sympy.Not(question), asking), caller)
+    # While torch suppresses guards, it evaluates conditions that the program does not depend on.
+    if condition.free_symbols and not ShapeEnv._suppress_guards_tls():
+        recorder.log.add(self.shape_env, _relaxed(condition if answer else sympy.Not(condition), evaluating), caller)
     return answer
 
 
-def _decided_for_sizes(node: Any) -> tuple[bool, list[sympy.Symbol]] | None:
-    """The answer to a question about sizes known at run time only, if it is the same for all sizes of the inputs but 0.
+def _decide_for_nonzero_sizes(node: Any) -> tuple[bool, list[sympy.Symbol]] | None:
+    """Decide a condition on unbacked symbols that has the same value for all nonzero sizes of the inputs.
 
-    torch raises instead: with ``backed_size_oblivious`` an input's size may be 0 (``index.numel() == 0``, where the
-    index has one element per node and one for each of the edges that are selected).
+    torch raises instead, because with ``backed_size_oblivious`` an input's size may be 0 (``index.numel() == 0``, where
+    the index has one element per node and one per selected edge).
+
+    Returns:
+        The value and the backed symbols that must not be 0; None if the condition is not decided.
     """
-    question, environment = node.expr, node.shape_env
-    backed = sorted(question.free_symbols & environment.backed_var_to_val.keys(), key=str)
-    if not backed or len(backed) == len(question.free_symbols):
+    condition, environment = node.expr, node.shape_env
+    backed = sorted(condition.free_symbols & environment.backed_var_to_val.keys(), key=str)
+    if not backed or len(backed) == len(condition.free_symbols):
         return None
-    ranges = {symbol: environment.var_to_range[symbol] for symbol in question.free_symbols}
-    # Backed symbols are sizes if their range says so; the value of an int is anything.
+    ranges = {symbol: environment.var_to_range[symbol] for symbol in condition.free_symbols}
+    # A nonnegative range marks backed symbols of sizes; the value of an int input is unbounded.
     sizes = [symbol for symbol in backed if ranges[symbol].lower >= 0]
     ranges |= {symbol: ranges[symbol] & ValueRanges(1, int_oo) for symbol in sizes}
-    answer = bound_sympy(question, ranges)
+    answer = bound_sympy(condition, ranges)
     return (bool(answer.lower), sizes) if answer.is_singleton() else None
 
 
 def log_guard(note: Callable[..., None], self: Any, prefix: str, g: Any, forcing_spec: bool) -> None:
-    """``ShapeEnv._log_guard``, which torch calls for every guard it adds."""
+    """Replacement of ``ShapeEnv._log_guard``, which torch calls for every guard that it adds."""
     recorder = _recorder.get()
     if recorder is not None and "suppressed" not in prefix:
         caller = _caller()
-        asking = _asking(caller)
+        evaluating = _evaluating_frame(caller)
         is_condition = prefix == "eval" and _is_condition(caller)
-        if is_condition and asking is not None and _is_shortcut(g, asking):
+        if is_condition and evaluating is not None and _is_shortcut(g, evaluating):
             recorder.shortcuts.add(g)
         else:
-            recorder.log.add(self, _weakened(g, asking), caller)
+            recorder.log.add(self, _relaxed(g, evaluating), caller)
     note(self, prefix, g, forcing_spec)
 
 
 def maybe_guard_rel(learn: Callable[..., None], self: Any, expr: Any) -> None:
-    """``ShapeEnv._maybe_guard_rel``, in which torch draws conclusions from a guard."""
+    """Replacement of ``ShapeEnv._maybe_guard_rel``, in which torch simplifies symbols by a guard."""
     recorder = _recorder.get()
     if recorder is None or expr not in recorder.shortcuts:
         learn(self, expr)
@@ -275,45 +278,45 @@ def maybe_guard_rel(learn: Callable[..., None], self: Any, expr: Any) -> None:
 def guard_or_defer_runtime_assert(
     assert_later: Callable[..., bool], self: Any, orig_expr: Any, msg: str, fx_node: Any = None
 ) -> bool:
-    """``ShapeEnv.guard_or_defer_runtime_assert``, which turns a guard into an assertion of the program."""
+    """Replacement of ``ShapeEnv.guard_or_defer_runtime_assert``, which turns a guard into a runtime assertion."""
     recorder = _recorder.get()
     if recorder is not None and orig_expr in recorder.shortcuts and msg.startswith("evaluate_expr"):
         recorder.shortcuts.discard(orig_expr)
         return True
-    asking = _asking(_caller())
-    if asking is not None and _is_about_layout(asking):
+    evaluating = _evaluating_frame(_caller())
+    if evaluating is not None and _queries_layout(evaluating):
         return True
     return assert_later(self, orig_expr, msg, fx_node)
 
 
 def compare(relation: type[sympy.Rel], original: Callable[..., Any], self: Any, other: Any) -> Any:
-    """``SymNode.eq`` and the like, which answer comparisons of sizes with 0 without a guard."""
+    """Replacement of ``SymNode.eq`` etc., which evaluate comparisons of sizes with 0 without a guard."""
     result = original(self, other)
     recorder = _recorder.get()
     if recorder is not None and isinstance(result.expr, BooleanAtom):
         sides = self.expr, other.expr
         if any(side.free_symbols for side in sides):
             caller = _caller()
-            asking = _asking(caller)
-            if asking is None or not _is_of_library(asking):
+            evaluating = _evaluating_frame(caller)
+            if evaluating is None or not _is_library_frame(evaluating):
                 recorder.log.add_comparison(relation, sides, caller)
     return result
 
 
 def _caller() -> FrameType:
-    """The frame in torch that called the function that is replaced by the caller of this one."""
-    # Between the two is the frame of the patch, which chooses by thread.
+    """The frame that called the patched function, given that the caller of this function is the replacement."""
+    # Between the two is the frame of ``in_tracing_thread``.
     return sys._getframe(3)
 
 
-def _is_of_library(asking: FrameType) -> bool:
-    """Whether torch asks, or transformers where the answer for a size of 0 or 1 makes no difference."""
-    name = asking.f_code.co_filename
+def _is_library_frame(evaluating: FrameType) -> bool:
+    """Whether a frame is in torch, or in code of transformers that computes the same values for sizes of 0 and 1."""
+    name = evaluating.f_code.co_filename
     return name.startswith((_TORCH, _OWN)) or _BROADCASTING.search(name) is not None
 
 
-def _nonzero(relation: type[sympy.Rel], sides: Sequence[sympy.Expr]) -> Iterator[sympy.Expr]:
-    """The symbols, or their sum, of which a comparison has another answer at 0 than at positive sizes."""
+def _symbols_deciding_at_zero(relation: type[sympy.Rel], sides: Sequence[sympy.Expr]) -> Iterator[sympy.Expr]:
+    """The symbols, or their sum, at whose value 0 a comparison has a different result than for positive sizes."""
     symbols = sorted({symbol for side in sides for symbol in side.free_symbols}, key=str)
     answer = relation(*sides)
 
@@ -330,59 +333,63 @@ def _nonzero(relation: type[sympy.Rel], sides: Sequence[sympy.Expr]) -> Iterator
         yield sympy.Add(*symbols)
 
 
-def _asking(frame: FrameType | None) -> FrameType | None:
-    """Who wants to know; None if it is the user's code, which ``strict`` capture reads without running it."""
+def _evaluating_frame(frame: FrameType | None) -> FrameType | None:
+    """The frame that evaluates a condition; None for user code that strict mode traces without running it."""
     while frame is not None and frame.f_code.co_filename.startswith(_MACHINERY):
         frame = frame.f_back
     return frame
 
 
 def _is_condition(evaluation: FrameType) -> bool:
-    """Whether torch evaluates a condition. A number is built into the program, so it is never a shortcut.
+    """Whether torch evaluates a condition instead of a number, which becomes a constant and is never a shortcut.
 
     Args:
-        evaluation: The frame of ``ShapeEnv._evaluate_expr``, the only place where torch logs evaluations.
+        evaluation: The frame of ``ShapeEnv._evaluate_expr``, the only function of torch that logs evaluations.
     """
     return isinstance(evaluation.f_locals.get("concrete_val"), BooleanAtom)
 
 
-def _weakened(guard: sympy.Basic, asking: FrameType | None) -> sympy.Basic:
-    """A guard as far as the captured branch needs it.
+def _relaxed(guard: sympy.Basic, evaluating: FrameType | None) -> sympy.Basic:
+    """Relax a guard to the sizes for which the captured branch is correct.
 
-    transformers cuts a mask that is longer than what it is for; cut to the length it has, a mask stays as it is.
+    transformers slices a mask if it is longer than the keys; slicing to equal length is the identity.
     """
-    if asking is not None and _MASKS.search(asking.f_code.co_filename) and isinstance(guard, sympy.Gt | sympy.Lt):
+    if (
+        evaluating is not None
+        and _MASKS.search(evaluating.f_code.co_filename)
+        and isinstance(guard, sympy.Gt | sympy.Lt)
+    ):
         return (sympy.Ge if isinstance(guard, sympy.Gt) else sympy.Le)(*guard.args)
     return guard
 
 
-def _is_shortcut(guard: sympy.Basic, asking: FrameType) -> bool:
-    """Whether torch, or transformers about a mask, asked for a shortcut or a memory layout."""
-    name = asking.f_code.co_filename
+def _is_shortcut(guard: sympy.Basic, evaluating: FrameType) -> bool:
+    """Whether a guard only selects a shortcut or a memory layout, in torch or in the masks of transformers."""
+    name = evaluating.f_code.co_filename
     if _BROADCASTING.search(name) is not None:
-        return _is_about_one(guard)
+        return _distinguishes_zero_or_one(guard)
     if not name.startswith((_TORCH, _OWN)):
         return False
-    # Every operator is called from __torch_function__; what else torch.export asks is about the program.
-    if name.startswith((_TORCH + "export/", _TORCH + "_export/")) and not _is_call(asking):
+    # Operators are called from __torch_function__; other conditions in torch.export are about the program.
+    if name.startswith((_TORCH + "export/", _TORCH + "_export/")) and not _is_operator_call(evaluating):
         return False
-    return _is_about_layout(asking) or _is_about_one(guard)
+    return _queries_layout(evaluating) or _distinguishes_zero_or_one(guard)
 
 
-def _is_about_layout(asking: FrameType) -> bool:
-    if _is_call(asking):
-        # It returns the same values, copied or not.
-        return asking.f_locals.get("func") is torch.Tensor.contiguous
-    return (asking.f_code.co_filename, asking.f_code.co_name) in _LAYOUT
+def _queries_layout(evaluating: FrameType) -> bool:
+    if _is_operator_call(evaluating):
+        # contiguous() returns the same values, whether it copies or not.
+        return evaluating.f_locals.get("func") is torch.Tensor.contiguous
+    return (evaluating.f_code.co_filename, evaluating.f_code.co_name) in _LAYOUT
 
 
-def _is_call(asking: FrameType) -> bool:
-    """Whether torch asks while it computes an operator that it has written in C++."""
-    return asking.f_code.co_name == "__torch_function__"
+def _is_operator_call(evaluating: FrameType) -> bool:
+    """Whether a frame is torch's dispatch of an operator that is implemented in C++."""
+    return evaluating.f_code.co_name == "__torch_function__"
 
 
-def _is_about_one(guard: sympy.Basic) -> bool:
-    """Whether it only tells a size of 0 or 1 from others."""
+def _distinguishes_zero_or_one(guard: sympy.Basic) -> bool:
+    """Whether a guard only distinguishes sizes of 0 or 1 from other sizes."""
     if not isinstance(guard, sympy.Rel):
         return False
     if isinstance(guard, sympy.Eq | sympy.Ne):
@@ -395,14 +402,14 @@ def _is_about_one(guard: sympy.Basic) -> bool:
 
 
 def _is_product(ratio: sympy.Expr, factor: int | None) -> bool:
-    """Whether a ratio is sizes times the factor, or times any number: two strides of one tensor, for example."""
+    """Whether a ratio, such as that of two strides, is a product of sizes and ``factor`` (None: any number)."""
     number, rest = ratio.as_coeff_Mul()
     if not number.is_Integer or (factor is not None and number != factor):
         return False
     return number > 0 and not rest.is_number and sympy.fraction(rest)[1] == 1 and not isinstance(rest, sympy.Add)
 
 
-def _users_line(frame: FrameType | None) -> SourceLine | None:
+def _user_line(frame: FrameType | None) -> SourceLine | None:
     while frame is not None and not frame.f_code.co_filename.endswith("/fxonnx/_capture/torch_export.py"):
         code = frame.f_code
         if is_user_file(code.co_filename):

@@ -1,8 +1,8 @@
-"""Canonical forms of sizes that depend on one symbol.
+"""Canonical forms of sizes that depend on one symbol, and caches of operations on symbolic sizes.
 
-Padding to a multiple, a pyramid of strided convolutions or pooling windows nest the same few functions: each layer
-repeats the size of the one before it several times, so that the expressions of torch grow exponentially with depth.
-As functions of one integer they are simple: after a period they repeat, plus a slope.
+Padding to a multiple, strided convolutions and pooling nest the same few functions: the size after each layer contains
+the size before it several times, so that torch's expressions grow exponentially with depth. As quasi-periodic functions
+of one integer they are simple.
 """
 
 from __future__ import annotations
@@ -25,28 +25,30 @@ from .size_samples import SizeSamples
 __all__ = [
     "CACHED_OPERATIONS",
     "SizeForms",
+    "cached_expression",
     "canonical_sizes",
     "checked_layout",
     "decided_relation",
     "guard_or",
+    "maybe_as_int",
     "sym_node_init",
     "sym_node_operation",
 ]
 
 CACHED_OPERATIONS = ("add", "sub", "mul", "int_floordiv", "eq", "ne", "lt", "le", "gt", "ge")
-"""Operations of ``SymNode`` whose result follows from the expressions alone, not from what torch knows of them."""
+"""Operations of ``SymNode`` whose result depends on the expressions only, not on torch's guards and ranges."""
 
 
 @dataclass
 class SizeForms:
-    """The canonical forms of the sizes of one capture.
+    """Canonical forms and cached results for the sizes of one capture.
 
     Attributes:
         known: Expression to canonical form.
         results: Operation and operands to result.
-        typical: Whether the example sizes are within the ranges and not 0, for the last state of torch's knowledge.
-        layouts: Results of checks of memory layouts, for the last state of torch's knowledge.
-        samples: Values of the expressions for a few sizes.
+        typical: ShapeEnv, its version, and whether the example sizes are within its ranges and not 0.
+        layouts: ShapeEnv, its version, and the results of checks of memory layouts.
+        samples: Values of the expressions at a few sizes.
     """
 
     known: dict[sympy.Expr, sympy.Expr] = field(default_factory=dict)
@@ -57,7 +59,7 @@ class SizeForms:
     _functions: dict[sympy.Expr, QuasiPeriodic | None] = field(default_factory=dict)
 
     def form(self, expression: sympy.Expr) -> sympy.Expr:
-        """``a*n + b`` or ``k*((n - b) // d) + e`` where the expression is that for all integers; else as it is."""
+        """``a*n + b`` or ``k*((n - b) // d) + e`` if equal to the expression for all integers; else the expression."""
         found = self.known.get(expression)
         if found is None:
             found = self.known[expression] = self._new_form(expression)
@@ -75,7 +77,7 @@ class SizeForms:
 
 
 def _linear_or_steps(function: QuasiPeriodic, symbol: sympy.Symbol) -> sympy.Expr | None:
-    """The function as a line or as equal steps at equal distances."""
+    """Express a function as a line or as equal steps at equal distances; None if it is neither."""
     values = [*function.values, function.values[0] + function.slope]
     steps = {index + 1: values[index + 1] - values[index] for index in range(len(values) - 1)}
     jumps = [position for position, height in steps.items() if height]
@@ -99,7 +101,7 @@ _forms: ContextVar[SizeForms | None] = ContextVar("fxonnx_size_forms", default=N
 
 @contextmanager
 def canonical_sizes() -> Iterator[None]:
-    """Sizes computed in the body, where ``capture_patches`` are applied, get their canonical forms."""
+    """Canonicalize the sizes computed inside the context, which requires that ``capture_patches`` are applied."""
     token = _forms.set(SizeForms())
     try:
         yield
@@ -110,7 +112,7 @@ def canonical_sizes() -> Iterator[None]:
 def sym_node_init(
     original: Callable[..., None], self: Any, expr: Any, shape_env: Any, pytype: Any, *args: Any, **options: Any
 ) -> None:
-    """``SymNode.__init__`` with the canonical form of the expression of an integer."""
+    """Replacement of ``SymNode.__init__``: use the canonical form of an integer's expression."""
     if pytype is int and isinstance(expr, sympy.Expr) and not expr.is_Integer:
         forms = _forms.get()
         if forms is not None and not expr.is_Atom:
@@ -120,11 +122,38 @@ def sym_node_init(
     original(self, expr, shape_env, pytype, *args, **options)
 
 
+def cached_expression(original: property) -> property:
+    """``SymNode.expr`` that checks for a cached result before it traverses the expression."""
+
+    def expression(node: Any) -> sympy.Basic:
+        environment = node.shape_env
+        if environment is not None:
+            version = environment._replacements_version_counter
+            if version == 0:
+                return node._expr
+            if node._expr_cache is not None and version == node._expr_ver:
+                return node._expr_cache
+        return original.__get__(node)
+
+    return property(expression)
+
+
+def maybe_as_int(original: Callable[..., int | None], node: Any) -> int | None:
+    """``SymNode.maybe_as_int`` that returns None for an expression with symbols without evaluating it."""
+    expression = node.expr
+    # An expression with symbols is never a number; sympy would evaluate the assumptions of all its parts.
+    return None if _has_symbol(expression) else original(node)
+
+
+def _has_symbol(expression: sympy.Basic) -> bool:
+    return expression.is_Symbol or any(map(_has_symbol, expression.args))
+
+
 def sym_node_operation(name: str, original: Callable[[Any, Any], Any], self: Any, other: Any) -> Any:
-    """An operation of two ``SymNode``: strides and checks of memory layouts repeat the same ones for every tensor."""
+    """Replacement of a binary operation of ``SymNode``: cache the result, as layouts of many tensors need the same."""
     forms = _forms.get()
     if forms is None or get_proxy_mode() is not None:
-        # The tracer records the call.
+        # The tracer must record the call.
         return original(self, other)
     key = (name, self.expr, other.expr, self.hint, other.hint, self.pytype, other.pytype, id(self.shape_env))
     result = forms.results.get(key)
@@ -136,7 +165,7 @@ def sym_node_operation(name: str, original: Callable[[Any, Any], Any], self: Any
 def decided_relation(
     relation: Callable[[int, int], bool], original: Callable[..., bool | None], lhs: Any, rhs: Any, *assumptions: Any
 ) -> bool | None:
-    """``is_eq`` and ``is_ge`` of sympy, which derive a relation from assumptions about symbols, or return None."""
+    """Replacement of sympy's ``is_eq`` and ``is_ge``, which decide a relation by assumptions, or return None."""
     forms = _forms.get()
     if forms is None or any(assumptions) or not (isinstance(lhs, sympy.Expr) and isinstance(rhs, sympy.Expr)):
         return original(lhs, rhs, *assumptions)
@@ -145,25 +174,25 @@ def decided_relation(
     return forms.samples.answer(original, relation, lhs, rhs)
 
 
-def guard_or(original: Callable[[Any, bool], bool], question: Any, default: bool) -> bool:
-    """``guard_or_false`` and ``guard_or_true``, which return the default for what is not known for all sizes.
+def guard_or(original: Callable[[Any, bool], bool], condition: Any, default: bool) -> bool:
+    """Replacement of ``guard_or_false`` and ``guard_or_true``, which return the default for an undecided condition.
 
-    What is not so for the example is not so for all sizes: no need to simplify the expression first.
+    If the example has the default's value, the condition cannot be decided otherwise: skip simplifying the expression.
     """
     forms = _forms.get()
     if (
         forms is not None
-        and isinstance(question, torch.SymBool)
-        and question.node._hint is default
+        and isinstance(condition, torch.SymBool)
+        and condition.node._hint is default
         and shape_config.backed_size_oblivious
-        and _is_typical(forms, question.node.shape_env)
+        and _is_typical(forms, condition.node.shape_env)
     ):
         return bool(default)
-    return original(question, default)
+    return original(condition, default)
 
 
 def _is_typical(forms: SizeForms, environment: Any) -> bool:
-    """Whether nothing that torch assumes about symbols, such as that they are positive, contradicts the example."""
+    """Whether the example satisfies torch's assumptions about symbols, such as that they are positive."""
     known, version, answer = forms.typical
     if known is environment and version == environment._version_counter:
         return answer
@@ -177,7 +206,7 @@ def _is_typical(forms: SizeForms, environment: Any) -> bool:
 
 
 def checked_layout(original: Callable[..., bool], a: Any, false_if_dde: bool = False) -> bool:
-    """``is_contiguous`` and the like, whose answers without guards follow from the sizes and strides."""
+    """Replacement of ``is_contiguous`` etc.: cache results, which depend on sizes and strides if no guard is added."""
     forms = _forms.get()
     if forms is None or not false_if_dde or not shape_config.backed_size_oblivious:
         return original(a, false_if_dde)

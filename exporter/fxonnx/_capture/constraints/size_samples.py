@@ -1,8 +1,8 @@
-"""Values of size expressions at a few sizes, which show that sympy cannot decide a relation.
+"""Values of size expressions at a few sizes, which prove that assumptions cannot decide a relation.
 
-sympy derives whether two expressions are equal or ordered from the assumptions about their symbols: that they are
-positive integers. It takes milliseconds to find that this is not enough for the strides of two layouts. A relation that
-is true for some positive sizes and false for others follows from no such assumption.
+sympy decides whether two expressions are equal or ordered by the assumption that their symbols are positive integers.
+It takes milliseconds to find that this is not sufficient for the strides of two layouts. A relation that is true for
+some positive sizes and false for others cannot be decided by such assumptions.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ __all__ = ["SizeSamples"]
 
 _Values = tuple[int, ...]
 
-# Besides the example: all sizes 1 or 2, and two kinds of unequal sizes. Symbols take turns.
+# Sizes in addition to the example: all 1, all 2, and two sets of unequal sizes, assigned to the symbols in rotation.
 _TURNS = ((1,), (2,), (3, 192, 320), (37, 77, 55))
 _WITHOUT_EXAMPLE = 5
-# Larger numbers cost more than they decide.
+# Limit of the values, since arithmetic with larger numbers is slow.
 _LARGEST = 1 << 256
 
 _OPERATIONS: Mapping[type[sympy.Basic], Callable[..., int]] = MappingProxyType(
@@ -43,11 +43,11 @@ _OPERATIONS: Mapping[type[sympy.Basic], Callable[..., int]] = MappingProxyType(
 
 @dataclass
 class SizeSamples:
-    """The values of the expressions of one capture.
+    """Values of the size expressions of one capture, and cached decisions of sympy.
 
     Attributes:
         examples: Symbol to its value in the example.
-        answers: Relation and sides to what sympy answers.
+        answers: Relation and sides to sympy's decision.
     """
 
     examples: dict[sympy.Symbol, int] = field(default_factory=dict)
@@ -58,7 +58,7 @@ class SizeSamples:
     def answer(
         self, decide: Callable[..., bool | None], relation: Callable[[int, int], bool], *sides: Any
     ) -> bool | None:
-        """The answer of sympy's ``decide``, once for every pair of sides, without asking where it has to be None."""
+        """Result of sympy's ``decide``, cached; None without calling it if the samples prove that it is undecided."""
         key = (relation, *sides)
         try:
             return self.answers[key]

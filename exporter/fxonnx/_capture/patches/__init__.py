@@ -1,4 +1,4 @@
-"""The only place where torch is changed: tables of patches, one lock, and only for the thread that exports."""
+"""Patches of torch: the only place where torch is changed, under one lock and for the exporting thread only."""
 
 from __future__ import annotations
 

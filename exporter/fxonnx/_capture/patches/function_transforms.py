@@ -1,7 +1,7 @@
-"""``torch.func`` in forward: ``grad``, ``vjp``, ``jvp``, ``jacrev``, ``jacfwd``, ``hessian``, and ``vmap`` of them.
+"""Capture of ``torch.func`` transforms: ``grad``, ``vjp``, ``jvp``, ``jacrev``, ``jacfwd``, ``hessian``, ``vmap``.
 
-torch.export records operators above autograd and functorch, where the derivatives are not computed yet. The outermost
-transform of a forward is traced below them instead, into a graph of plain operators, which is then called.
+torch.export records operators above autograd and functorch, where derivatives are not computed yet. The outermost
+transform in forward is therefore traced below them with make_fx, and the resulting graph of plain operators is called.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ _whole_vmaps: ContextVar[bool] = ContextVar("fxonnx_whole_vmaps", default=False)
 
 
 class NestedTransform(Exception):
-    """A derivative inside of ``vmap``: the vmap has to be traced as a whole."""
+    """Signal that a ``vmap`` contains a derivative and must be traced as a whole."""
 
 
 @contextmanager
 def closed_transforms(*, whole_vmaps: bool) -> Iterator[None]:
-    """After the body no transform is left open, even if it fails within one.
+    """Unwind functorch's stack of transforms on exit, including exit by an exception.
 
     Args:
-        whole_vmaps: Whether the outermost ``vmap`` is traced below functorch as well. Otherwise torch.export records
-            its calls on single samples, and a derivative inside of it raises NestedTransform.
+        whole_vmaps: Trace the outermost ``vmap`` below functorch as well. Otherwise torch.export records its calls on
+            single samples, and a derivative inside of it raises NestedTransform.
     """
     depth, level = len(functorch.get_interpreter_stack() or ()), forward_ad._current_level
     token = _whole_vmaps.set(whole_vmaps)
@@ -50,17 +50,17 @@ def closed_transforms(*, whole_vmaps: bool) -> Iterator[None]:
 
 
 def derivative(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """``grad_and_value_impl`` and ``_jvp_with_argnums``, recorded as plain operators."""
+    """Replacement of ``grad_and_value_impl`` and ``_jvp_with_argnums``: record plain operators."""
     return _record(original, args, kwargs)
 
 
 def vmap(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """``vmap_impl``: recorded by torch.export itself, or as plain operators where there are derivatives inside."""
+    """Replacement of ``vmap_impl``: leave it to torch.export, or record plain operators with ``whole_vmaps``."""
     return _record(original, args, kwargs) if _whole_vmaps.get() else original(*args, **kwargs)
 
 
 def vector_jacobian_product(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """``_vjp_with_argnums``: the function that it returns runs the forward again, and CSE shares the results."""
+    """Replacement of ``_vjp_with_argnums``; the returned function runs the forward again, which CSE removes."""
     if recording_mode() is None:
         return original(*args, **kwargs)
 
@@ -79,10 +79,10 @@ def vector_jacobian_product(original: Callable[..., Any], *args: Any, **kwargs: 
 
 
 def _record(transform: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    """Runs a transform; while torch.export records, as the graph of operators that it consists of.
+    """Run a transform; during an export, trace it to a graph of plain operators and call that.
 
     Raises:
-        NestedTransform: If torch.export is recording the calls of a vmap around.
+        NestedTransform: If the transform is inside of a vmap that torch.export records.
     """
     mode = recording_mode()
     if mode is None:
@@ -91,7 +91,7 @@ def _record(transform: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         raise NestedTransform
     leaves, spec = pytree.tree_flatten((args, kwargs))
     tensors = [at for at, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
-    # Sizes that the function has from elsewhere are expressions in these.
+    # Sizes that the function closes over are expressions in these symbols.
     symbols = [known.value for expr, known in mode.tracer.sympy_expr_tracker.items() if expr.is_Symbol]
     returned: list[Any] = []
 

@@ -1,7 +1,8 @@
-"""Functions of torch in a form that holds for every size, where their own form holds for the example's.
+"""Replacements of torch functions whose own implementation is only valid for the example sizes.
 
-Arguments that C++ takes as plain integers make numbers of dynamic sizes; Python code that compares the values of
-tensors cannot be traced.
+Their Python code branches on sizes or on the values of tensors, or passes sizes to C++ as plain integers, which
+specializes them. In order: creation and splitting, broadcasting, pooling, attention, losses. Each replacement calls the
+original for arguments without dynamic sizes.
 """
 
 from __future__ import annotations
@@ -18,54 +19,104 @@ from torch.nn import functional as F
 
 __all__ = [
     "GLOBAL_POOLING",
-    "causality",
+    "detect_is_causal_mask",
     "gaussian_nll_loss",
     "infer_size",
     "linspace",
     "pooling_output_shape",
     "scaled_dot_product_attention",
     "tensor_split",
+    "unbind",
 ]
 
-
-_arange: Callable[..., Any] = torch.arange  # not for symbolic sizes, by torch's types
-_larger: Callable[..., Any] = torch.sym_max  # without types in torch
+# Functions of torch without type annotations, or not annotated for symbolic sizes.
+_arange: Callable[..., Any] = torch.arange
+_check: Callable[..., Any] = torch._check
+_sym_max: Callable[..., Any] = torch.sym_max
+_sym_min: Callable[..., Any] = torch.sym_min
 
 
 def linspace(original: Callable[..., Any], start: Any, end: Any, steps: Any, **options: Any) -> Tensor:
-    """``torch.linspace`` with a dynamic number of steps: symmetric, as torch computes it."""
+    """``torch.linspace`` with a dynamic number of steps, computed from both ends as torch does."""
     dtype = options.get("dtype") or torch.get_default_dtype()
     if not isinstance(steps, torch.SymInt) or not dtype.is_floating_point or options.get("out") is not None:
         return original(start, end, steps, **options)  # type: ignore[no-any-return]
     computed = torch.float64 if dtype == torch.float64 else torch.float32
     index: Tensor = _arange(steps, dtype=computed, device=options.get("device"))
-    share = index / _larger(steps - 1, 1)
-    # The larger part is computed from the end, so that both ends are exact; a single step is the start.
-    from_start = index < _larger(steps // 2, 2 - steps)
+    share = index / _sym_max(steps - 1, 1)
+    # As in torch, the second half is computed from the end, so that both ends are exact; a single step is the start.
+    from_start = index < _sym_max(steps // 2, 2 - steps)
     result = torch.where(from_start, start + (end - start) * share, end - (end - start) * share.flip(0))
     return result.to(dtype)
 
 
+def tensor_split(
+    original: Callable[..., Any], self: Tensor, sections: int | torch.SymInt, dim: int = 0
+) -> list[Tensor]:
+    """aten::tensor_split.sections(Tensor(a -> *) self, SymInt sections, int dim=0) -> Tensor(a)[]
+
+    Compute the lengths for any size: the first ``size % sections`` sections are longer by one element.
+    """
+    size = self.shape[dim] if self.dim() else None
+    if not isinstance(size, torch.SymInt) or not isinstance(sections, int) or sections < 1:
+        return list(original(self, sections, dim))
+    parts, start = [], 0
+    for section in range(sections):
+        length = (size + sections - 1 - section) // sections
+        parts.append(self.narrow(dim, start, length))
+        start = start + length
+    return parts
+
+
+def unbind(original: Callable[..., Any], self: Tensor, dim: int = 0) -> Sequence[Tensor]:
+    """aten::unbind.int(Tensor(a -> *) self, int dim=0) -> Tensor(a)[]
+
+    Specialize the size once; torch's decomposition checks for every part whether its size is 1.
+    """
+    size = self.shape[dim] if self.dim() else None
+    if not isinstance(size, torch.SymInt):
+        parts: Sequence[Tensor] = original(self, dim)
+        return parts
+    return tuple(self.select(dim, index) for index in range(int(size)))
+
+
+def infer_size(original: Callable[..., Any], a: Sequence[Any], b: Sequence[Any]) -> Any:
+    """Broadcast a computed size that is 1 in the example, such as ``1 - max(0, 1 - length)``.
+
+    On its fast path, torch assumes that a size which may be 1 is not 1 and therefore equal to the other size, which the
+    example contradicts. As torch's slow path does, the replacement evaluates the example first.
+    """
+    for first, second in zip_longest(reversed(a), reversed(b), fillvalue=1):
+        if type(first) is int and type(second) is int:
+            continue
+        if not (has_guarding_hint(first) and has_guarding_hint(second)):
+            continue
+        sizes = guarding_hint_or_throw(first), guarding_hint_or_throw(second)
+        if 1 in sizes and sizes[0] != sizes[1]:
+            _check(first == 1 if sizes[0] == 1 else second == 1)
+    return original(a, b)
+
+
 def _global_pooling(pooled: Callable[..., Tensor], rank: int) -> Callable[..., Any]:
-    """The replacement of a function that pools over windows, for windows as large as the input.
+    """Build the replacement of a pooling function for windows that are as large as the input.
 
     Args:
-        pooled: Pools everything into one element per channel: ``adaptive_avg_pool2d`` ...
-        rank: How many axes are pooled over.
+        pooled: The adaptive pooling function: ``adaptive_avg_pool2d`` ...
+        rank: Number of pooled axes.
     """
 
     def replacement(original: Callable[..., Any], input: Tensor, kernel_size: Any, *args: Any, **options: Any) -> Any:
         default = not args and all(value in (None, False, 0, True) for value in options.values())
         plain = default and not options.keys() & {"return_indices", "divisor_override", "stride", "padding"}
-        if plain and _covers(kernel_size, input.shape[-rank:]):
+        if plain and _covers_input(kernel_size, input.shape[-rank:]):
             return pooled(input, 1)
         return original(input, kernel_size, *args, **options)
 
     return replacement
 
 
-def _covers(kernel_size: Any, sizes: Sequence[int | torch.SymInt]) -> bool:
-    """Whether a kernel with a dynamic size is as large as the input at every size, which asks for no guard."""
+def _covers_input(kernel_size: Any, sizes: Sequence[int | torch.SymInt]) -> bool:
+    """Whether a dynamic kernel size is the same expression as the input size, which needs no guard."""
     kernel = tuple(kernel_size) if isinstance(kernel_size, Sequence) else (kernel_size,) * len(sizes)
     if len(kernel) != len(sizes) or not any(isinstance(size, torch.SymInt) for size in kernel):
         return False
@@ -81,113 +132,7 @@ GLOBAL_POOLING = tuple(
     for kind in ("avg", "max")
     for rank in (1, 2, 3)
 )
-"""Name in ``torch.nn.functional`` to its replacement."""
-
-
-def causality(
-    original: Callable[..., bool], mask: Tensor | None, is_causal: bool | None = None, size: int | None = None
-) -> bool:
-    """Whether a mask counts as causal in ``nn.TransformerEncoder`` and ``nn.TransformerDecoder``.
-
-    torch compares its values with those of a causal mask to choose a kernel, and the mask is applied either way.
-    """
-    return is_causal is True
-
-
-def gaussian_nll_loss(
-    original: Callable[..., Tensor],
-    input: Tensor,
-    target: Tensor,
-    var: Any,
-    full: bool = False,
-    eps: float = 1e-6,
-    reduction: str = "mean",
-) -> Tensor:
-    """``F.gaussian_nll_loss`` without the question whether a variance is negative."""
-    if not isinstance(var, Tensor) or reduction not in ("none", "mean", "sum"):
-        return original(input, target, var, full=full, eps=eps, reduction=reduction)
-    if var.dim() == input.dim() - 1:
-        var = var.unsqueeze(-1)
-    var = var.clamp(min=eps)
-    loss: Tensor = 0.5 * (torch.log(var) + (input - target) ** 2 / var)
-    if full:
-        loss = loss + 0.5 * math.log(2 * math.pi)
-    if reduction == "none":
-        return loss
-    return loss.mean() if reduction == "mean" else loss.sum()
-
-
-def scaled_dot_product_attention(
-    original: Callable[..., Any],
-    query: Any,
-    key: Any,
-    value: Any,
-    attn_mask: Any = None,
-    dropout_p: float = 0.0,
-    is_causal: Any = False,
-    **options: Any,
-) -> Any:
-    """Accept an ``is_causal`` that depends on a size, as transformers passes it.
-
-    transformers passes ``is_causal = length > 1 and mask is None``, which is the comparison itself for a length of 1.
-    With a mask it can only be False; without one the condition is evaluated, which adds a guard.
-    """
-    if isinstance(is_causal, torch.SymBool):
-        is_causal = attn_mask is None and bool(is_causal)
-    return original(query, key, value, attn_mask, dropout_p, is_causal, **options)
-
-
-_check: Callable[..., Any] = torch._check  # without types in torch
-
-
-def infer_size(original: Callable[..., Any], a: Sequence[Any], b: Sequence[Any]) -> Any:
-    """Broadcast a computed size that is 1 in the example, such as ``1 - max(0, 1 - length)``.
-
-    For a size that could be 1 or not, torch assumes that it is not 1 and so equal to the other one, which the example
-    contradicts. Its slow path of broadcasting evaluates the example first; this does so on the fast path.
-    """
-    for first, second in zip_longest(reversed(a), reversed(b), fillvalue=1):
-        if type(first) is int and type(second) is int:
-            continue
-        if not (has_guarding_hint(first) and has_guarding_hint(second)):
-            continue
-        sizes = guarding_hint_or_throw(first), guarding_hint_or_throw(second)
-        if 1 in sizes and sizes[0] != sizes[1]:
-            _check(first == 1 if sizes[0] == 1 else second == 1)
-    return original(a, b)
-
-
-def tensor_split(
-    original: Callable[..., Any], self: torch.Tensor, sections: int | torch.SymInt, dim: int = 0
-) -> list[torch.Tensor]:
-    """aten::tensor_split.sections(Tensor(a -> *) self, SymInt sections, int dim=0) -> Tensor(a)[]
-
-    The first ``size % sections`` sections are longer by one element.
-    """
-    size = self.shape[dim] if self.dim() else None
-    if not isinstance(size, torch.SymInt) or not isinstance(sections, int) or sections < 1:
-        return list(original(self, sections, dim))
-    parts, start = [], 0
-    for section in range(sections):
-        length = (size + sections - 1 - section) // sections
-        parts.append(self.narrow(dim, start, length))
-        start = start + length
-    return parts
-
-
-def unbind(original: Callable[..., Any], self: torch.Tensor, dim: int = 0) -> Sequence[torch.Tensor]:
-    """aten::unbind.int(Tensor(a -> *) self, int dim=0) -> Tensor(a)[]
-
-    The size becomes a number once; torch's decomposition asks of every part whether its size is 1.
-    """
-    size = self.shape[dim] if self.dim() else None
-    if not isinstance(size, torch.SymInt):
-        parts: Sequence[torch.Tensor] = original(self, dim)
-        return parts
-    return tuple(self.select(dim, index) for index in range(int(size)))
-
-
-_smaller: Callable[..., Any] = torch.sym_min  # without types in torch
+"""Pairs of a function name in ``torch.nn.functional`` and its replacement."""
 
 
 def pooling_output_shape(
@@ -200,12 +145,65 @@ def pooling_output_shape(
     dilation: Any,
     ceil_mode: Any,
 ) -> Any:
-    """The size of a pooled tensor, right for every size of the input."""
+    """``pooling_output_shape_pad_lr``: the output size of pooling, as an expression that is valid for every size."""
     if not isinstance(inputSize, torch.SymInt):
         return original(inputSize, kernelSize, pad_l, pad_r, stride, dilation, ceil_mode)
     last = inputSize + pad_l + pad_r - dilation * (kernelSize - 1) - 1
     if not ceil_mode:
         return last // stride + 1
     rounded = (last + stride - 1) // stride + 1
-    # The last window that begins within the input; torch, too, removes no more than one window.
-    return _smaller(rounded, (inputSize + pad_l - 1) // stride + 1)
+    # Drop a last window that begins after the input; as in torch, at most one window.
+    return _sym_min(rounded, (inputSize + pad_l - 1) // stride + 1)
+
+
+def detect_is_causal_mask(
+    original: Callable[..., bool], mask: Tensor | None, is_causal: bool | None = None, size: int | None = None
+) -> bool:
+    """``_detect_is_causal_mask`` of ``nn.TransformerEncoder`` and ``nn.TransformerDecoder``, without reading the mask.
+
+    torch compares the mask with a causal one to choose a kernel; the mask is applied in both cases.
+    """
+    return is_causal is True
+
+
+def scaled_dot_product_attention(
+    original: Callable[..., Any],
+    query: Any,
+    key: Any,
+    value: Any,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: Any = False,
+    **options: Any,
+) -> Any:
+    """``F.scaled_dot_product_attention`` with an ``is_causal`` that may be symbolic.
+
+    transformers passes ``is_causal = length > 1 and mask is None``, which is a SymBool if the length is dynamic. With a
+    mask it can only be False; without one the condition is evaluated, which adds a guard.
+    """
+    if isinstance(is_causal, torch.SymBool):
+        is_causal = attn_mask is None and bool(is_causal)
+    return original(query, key, value, attn_mask, dropout_p, is_causal, **options)
+
+
+def gaussian_nll_loss(
+    original: Callable[..., Tensor],
+    input: Tensor,
+    target: Tensor,
+    var: Any,
+    full: bool = False,
+    eps: float = 1e-6,
+    reduction: str = "mean",
+) -> Tensor:
+    """``F.gaussian_nll_loss`` without the check for negative variances."""
+    if not isinstance(var, Tensor) or reduction not in ("none", "mean", "sum"):
+        return original(input, target, var, full=full, eps=eps, reduction=reduction)
+    if var.dim() == input.dim() - 1:
+        var = var.unsqueeze(-1)
+    var = var.clamp(min=eps)
+    loss: Tensor = 0.5 * (torch.log(var) + (input - target) ** 2 / var)
+    if full:
+        loss = loss + 0.5 * math.log(2 * math.pi)
+    if reduction == "none":
+        return loss
+    return loss.mean() if reduction == "mean" else loss.sum()

@@ -1,4 +1,4 @@
-"""Patches of torch: what one is, how it is applied, and the lock that exports hold while patches are in place."""
+"""Patch records, their application, and the lock that exports hold while patches are applied."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ __all__ = [
 
 
 class _Missing:
-    """The content of a place where nothing is."""
+    """Marker for a target without a value of its own (inherited or builtin)."""
 
     def __repr__(self) -> str:
         return "MISSING"
 
 
 class _Thread(threading.local):
-    """Per thread: how many blocks with patches it is inside of."""
+    """Per thread: the nesting depth of contexts with patches."""
 
     depth: int = 0
 
@@ -52,7 +52,7 @@ _thread = _Thread()
 
 
 def is_tracing() -> bool:
-    """Whether this thread is the one that the patches in place are for."""
+    """Whether the applied patches are for this thread."""
     return _thread.depth > 0
 
 
@@ -62,17 +62,17 @@ is_tracing._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 @contextmanager
 def one_at_a_time() -> Iterator[None]:
-    """Hold the lock under which models are traced; may be nested.
+    """Hold the reentrant lock under which models are traced.
 
-    torch.export and make_fx keep global state of their own (the current tracer, ``builtins.max``, flags), so that
-    exports of several threads take turns even where fxonnx itself patches nothing.
+    torch.export and make_fx have global state of their own (the current tracer, ``builtins.max``, flags), so that
+    exports of several threads must take turns even where fxonnx applies no patch.
     """
     with _LOCK:
         yield
 
 
 def in_tracing_thread(here: Callable[..., Any], elsewhere: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that is ``here`` in the tracing thread and ``elsewhere`` in all others."""
+    """Build a function that calls ``here`` in the tracing thread and ``elsewhere`` in other threads."""
 
     def patched(*args: Any, **kwargs: Any) -> Any:
         if is_tracing():
@@ -85,17 +85,17 @@ def in_tracing_thread(here: Callable[..., Any], elsewhere: Callable[..., Any]) -
 
 @dataclass(frozen=True)
 class Patch:
-    """A function of torch, or of a library, replaced while a model is traced.
+    """Replacement of a function of torch, or of a library, while a model is traced.
 
     Attributes:
         target: ``package.module:name`` or ``package.module:Class.name``.
-        replacement: Called with the original function and its arguments, in the tracing thread only.
-        why: What goes wrong without it.
-        elsewhere: Likewise for other threads; by default they call the original.
-        strict: Whether it also applies while TorchDynamo traces byte code.
-        optional: Whether the module may be absent. It is patched if it is imported already.
-        since: The first version of torch that has the target; by default all that are supported.
-        before: The first version that no longer has it.
+        replacement: Function that is called with the original function and its arguments, in the tracing thread only.
+        why: The reason for the patch: the behaviour of torch without it.
+        elsewhere: The replacement in other threads; by default they call the original.
+        strict: Whether it is also applied in strict mode, in which TorchDynamo traces byte code.
+        optional: Whether the module may be absent; it is patched only if it is already imported.
+        since: The first torch version with the target; by default all supported versions have it.
+        before: The first torch version without the target.
     """
 
     target: str
@@ -109,32 +109,32 @@ class Patch:
 
     @property
     def applies(self) -> bool:
-        """Whether this torch has the target, and its module is imported."""
+        """Whether this torch version has the target, and an optional module is imported."""
         version = torch.__version__
         if (self.since and version < self.since) or (self.before and version >= self.before):
             return False
         return not self.optional or self.target.partition(":")[0] in sys.modules
 
     def read(self) -> Any:
-        """The content of the place: descriptors as they are, ``MISSING`` where the value is inherited or built in."""
-        owner, name = self._place()
+        """Current value of the target: the descriptor itself, or ``MISSING`` if it is inherited or a builtin."""
+        owner, name = self._owner_and_name()
         return vars(owner).get(name, MISSING)
 
     def write(self, value: Any) -> None:
-        """Put back what ``read`` returned, or put a replacement there."""
-        owner, name = self._place()
+        """Set the target to a replacement, or restore the value that ``read`` returned."""
+        owner, name = self._owner_and_name()
         if value is not MISSING:
             setattr(owner, name, value)
         elif name in vars(owner):
             delattr(owner, name)
 
     def replaced(self) -> Any:
-        """The replacement of the present content.
+        """Build the replacement of the current value.
 
         Raises:
-            AttributeError: If there is no such function in this torch.
+            AttributeError: If this torch version does not have the target.
         """
-        owner, name = self._place()
+        owner, name = self._owner_and_name()
         raw = inspect.getattr_static(owner, name, None)
         if isinstance(raw, classmethod | staticmethod):
             return type(raw)(self._function(raw.__func__))
@@ -148,7 +148,7 @@ class Patch:
         elsewhere = original if self.elsewhere is None else partial(self.elsewhere, original)
         return in_tracing_thread(partial(self.replacement, original), elsewhere)
 
-    def _place(self) -> tuple[Any, str]:
+    def _owner_and_name(self) -> tuple[Any, str]:
         module, _, path = self.target.partition(":")
         *owners, name = path.split(".")
         owner: Any = importlib.import_module(module)
@@ -158,12 +158,12 @@ class Patch:
 
 
 class KernelPatch(Patch):
-    """A Python kernel for an operator, which tracing calls instead of decomposing it: ``aten::lstm.input``."""
+    """Python kernel of an operator (``aten::lstm.input``), which tracing calls instead of a decomposition."""
 
     key = DispatchKey.CompositeImplicitAutograd
 
     def read(self) -> Any:
-        """The Python kernel that the operator has."""
+        """Current Python kernel of the operator, or ``MISSING``."""
         return self._operator().py_kernels.get(self.key, MISSING)
 
     def write(self, value: Any) -> None:
@@ -173,11 +173,11 @@ class KernelPatch(Patch):
             operator.py_kernels.pop(self.key, None)
         else:
             operator.py_kernels[self.key] = value
-        # The operator remembers which kernel it resolved for a key.
+        # The operator caches the kernel that it resolved for a key.
         operator._dispatch_cache.clear()
 
     def replaced(self) -> Any:
-        """The replacement of the present kernel."""
+        """Build the replacement of the current kernel."""
         operator = self._operator()
         return self._function(operator.py_kernels.get(self.key, partial(operator._op_dk, self.key)))
 
@@ -189,16 +189,16 @@ class KernelPatch(Patch):
 
 
 class ShapePatch(KernelPatch):
-    """A shape function for an operator that has none for symbolic sizes."""
+    """Meta kernel of an operator whose own meta kernel does not support symbolic sizes."""
 
     key = DispatchKey.Meta
 
 
 class DecompositionPatch(KernelPatch):
-    """A decomposition that torch prefers to a kernel where sizes are symbolic."""
+    """Decomposition of an operator, which torch prefers to a kernel if sizes are symbolic."""
 
     def read(self) -> Any:
-        """The present decomposition."""
+        """Current decomposition of the operator, or ``MISSING``."""
         return decomposition_table.get(self._operator(), MISSING)
 
     def write(self, value: Any) -> None:
@@ -209,21 +209,21 @@ class DecompositionPatch(KernelPatch):
             decomposition_table[self._operator()] = value
 
     def replaced(self) -> Any:
-        """The replacement of the present decomposition."""
+        """Build the replacement of the current decomposition."""
         return self._function(decomposition_table[self._operator()])
 
 
 class ValuePatch(Patch):
-    """An attribute. ``replacement`` gets its value and returns another one, which tells threads apart itself."""
+    """Patch of a value. ``replacement`` maps it to a new value, which distinguishes threads itself."""
 
     def replaced(self) -> Any:
-        """The replacement of the present value."""
-        owner, name = self._place()
+        """Build the replacement of the current value."""
+        owner, name = self._owner_and_name()
         return self.replacement(getattr(owner, name))
 
 
 class ThreadDefault:
-    """A class attribute with a value of its own in the tracing thread; that of an instance takes precedence.
+    """Class attribute with a different value in the tracing thread; a value of the instance takes precedence.
 
     Args:
         here: The value in the tracing thread.
@@ -239,9 +239,9 @@ class ThreadDefault:
 
 @contextmanager
 def applied(patches: Iterable[Patch]) -> Iterator[None]:
-    """Apply patches for this thread; every place has its content again afterwards, after an error as well.
+    """Apply patches for this thread and hold the lock; restore all targets on exit, including exit by an exception.
 
-    The body holds the lock. Blocks may be nested.
+    Contexts may be nested.
     """
     with one_at_a_time(), ExitStack() as stack:
         for patch in patches:
@@ -250,9 +250,9 @@ def applied(patches: Iterable[Patch]) -> Iterator[None]:
                 stack.callback(patch.write, before)
                 patch.write(patch.replaced())
         _thread.depth += 1
-        stack.callback(_leave)
+        stack.callback(_decrement_depth)
         yield
 
 
-def _leave() -> None:
+def _decrement_depth() -> None:
     _thread.depth -= 1

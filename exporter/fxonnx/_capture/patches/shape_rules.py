@@ -1,8 +1,8 @@
-"""Results of fake operators with symbolic sizes, computed from the sizes instead of with a decomposition.
+"""Shape rules: results of fake operators with symbolic sizes, without running their decomposition.
 
-torch finds the sizes of a hard-swish by running the eight operators that it decomposes into, each of which compares all
-sizes and strides with each other. A rule applies where that would return new contiguous tensors without any guard:
-operands are contiguous, and sizes that have to be equal are the same expression. Everywhere else torch computes it.
+torch computes the shape of hard-swish by running the eight operators of its decomposition, each of which compares sizes
+and strides. A rule applies if torch would return new contiguous tensors without adding a guard: the operands are
+contiguous, and sizes that must be equal are the same expression. Otherwise torch computes the result.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _PLAIN = (int, float, str, NoneType)
 def dispatch(
     original: Callable[..., Any], mode: Any, func: Any, types: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Any:
-    """``FakeTensorMode._dispatch_impl``, with rules."""
+    """Replacement of ``FakeTensorMode._dispatch_impl`` that tries the rules first."""
     rule = RULES.get(func)
     if rule is not None and not mode.propagate_real_tensors:
         result = rule(mode, *args, **kwargs)
@@ -37,7 +37,7 @@ def dispatch(
 
 
 def _is_symbolic(mode: Any, tensor: Any) -> bool:
-    """Whether a rule may compute from the tensor: a float tensor with symbolic sizes, contiguous for all of them."""
+    """Whether a rule may use the tensor: a float tensor with symbolic sizes that is contiguous for all sizes."""
     return _is_usable(mode, tensor) and tensor._has_symbolic_sizes_strides and is_contiguous(tensor, True)
 
 
@@ -52,7 +52,7 @@ def _is_usable(mode: Any, tensor: Any) -> bool:
 
 
 def _is_vector(mode: Any, tensor: Any, like: Tensor, size: Any) -> bool:
-    """Whether a tensor is None, or a vector of weights with as many elements."""
+    """Whether a tensor is None, or a contiguous vector of ``size`` floats on the device of ``like``."""
     if tensor is None:
         return True
     return (
@@ -79,7 +79,7 @@ def _new(mode: Any, like: Tensor, shape: Sequence[Any]) -> Tensor:
 
 
 def _elementwise(mode: Any, self: Tensor, *args: Any, **kwargs: Any) -> Tensor | None:
-    """Operators of one tensor and numbers, with a result of its type and shape."""
+    """Rule of operators of one tensor and numbers, with a result of the tensor's dtype and shape."""
     if not _are_plain((*args, *kwargs.values())) or not _is_symbolic(mode, self):
         return None
     return _new(mode, self, self.shape)
@@ -115,14 +115,14 @@ def _binary(mode: Any, self: Any, other: Any, **kwargs: Any) -> Tensor | None:
     if not (self._has_symbolic_sizes_strides or other._has_symbolic_sizes_strides):
         return None
     large, small = (self, other) if self.dim() >= other.dim() else (other, self)
-    # A scalar tensor on the CPU goes with other devices and types.
+    # A 0-dim tensor on the CPU may be combined with other devices and dtypes.
     if small.dim() == 0 or not _broadcasts(small.shape, large.shape):
         return None
     return _new(mode, large, large.shape)
 
 
 def _broadcasts(small: Sequence[Any], large: Sequence[Any]) -> bool:
-    """Whether broadcasting gives the larger shape, for all sizes."""
+    """Whether broadcasting results in the larger shape for all sizes."""
     return all(
         (type(one) is int and one == 1) or _same(one, other)
         for one, other in zip(small, large[len(large) - len(small) :], strict=True)
@@ -139,7 +139,7 @@ def _layer_norm(
 ) -> tuple[Tensor, ...] | None:
     if not (_is_usable(mode, input) and input._has_symbolic_sizes_strides and input.device.type == "cpu"):
         return None
-    # In any layout: torch makes it contiguous first.
+    # Any layout is allowed, since torch makes the input contiguous first.
     size = input.shape[-1] if input.dim() > 0 else None
     if len(normalized_shape) != 1 or type(size) is not int or not _same(size, normalized_shape[0]):
         return None
@@ -269,4 +269,4 @@ RULES: Mapping[Any, Callable[..., Any]] = MappingProxyType(
         _aten._native_batch_norm_legit.no_stats: _batch_norm_of_batch,
     }
 )
-"""Operator to rule. A rule returns None where torch has to decide."""
+"""Operator to rule. A rule returns None if torch must compute the result."""

@@ -1,4 +1,4 @@
-"""The patches of torch that exports need, one row each."""
+"""Tables of the patches of torch: one row per target, with the reason for the patch."""
 
 from __future__ import annotations
 
@@ -18,9 +18,11 @@ from ..constraints.guard_recorder import (
 )
 from ..constraints.size_forms import (
     CACHED_OPERATIONS,
+    cached_expression,
     checked_layout,
     decided_relation,
     guard_or,
+    maybe_as_int,
     sym_node_init,
     sym_node_operation,
 )
@@ -31,13 +33,12 @@ from . import (
     functional,
     shape_kernels,
     shape_rules,
-    symbolic_sizes,
     torchvision_detection,
     tracing_state,
 )
 from .functional import infer_size, pooling_output_shape, scaled_dot_product_attention, tensor_split, unbind
 from .patch import DecompositionPatch, KernelPatch, Patch, ShapePatch, ThreadDefault, ValuePatch, applied
-from .tracing_state import RecordedData, WarningsOfTorch, print_nothing
+from .tracing_state import FilteredWarnings, TracedData, print_nothing
 
 __all__ = [
     "CAPTURE_PATCHES",
@@ -54,92 +55,94 @@ TRACING_PATCHES: tuple[Patch, ...] = (
     Patch(
         "torch.fx._symbolic_trace:_new_patcher",
         tracing_state.new_patcher,
-        "compiled functions that other threads call would raise: they must not be traced by torch.fx",
+        "torch.fx sets a global flag while it traces, and compiled functions raise if other threads call them",
         strict=False,
     ),
     Patch(
         "torch.fx.experimental.symbolic_shapes:ShapeEnv.guard_or_defer_runtime_assert",
         guard_or_defer_runtime_assert,
-        "a shortcut or a memory layout would become an assertion of the program",
+        "conditions on shortcuts and memory layouts would become runtime assertions of the program",
     ),
-    DecompositionPatch("aten::unbind.int", unbind, "the parts would keep their axis where the size is an expression"),
-    KernelPatch("aten::tensor_split.sections", tensor_split, "torch asks which sections are longer at the example"),
+    DecompositionPatch(
+        "aten::unbind.int", unbind, "its decomposition does not remove the axis of a part if the size is an expression"
+    ),
+    KernelPatch("aten::tensor_split.sections", tensor_split, "it specializes which sections are longer"),
     Patch(
         "torch.fx.experimental.symbolic_shapes:_guard_or",
         guard_or,
-        "it simplifies expressions to answer what the example answers",
+        "it simplifies expressions even where the example already decides the condition",
     ),
 )
-"""For whatever traces: torch.export, or make_fx when an operator is decomposed."""
+"""Applied during every trace: by torch.export, and by make_fx for decompositions."""
 
 CAPTURE_PATCHES: tuple[Patch, ...] = (
     *TRACING_PATCHES,
     Patch(
         "torch.export._trace:_override_builtin_ops",
         tracing_state.override_builtins,
-        "max(a, b) and math.pow(a, b) of other threads would be those of tensors",
+        "torch.export replaces the builtins max and min and math.pow for all threads",
         strict=False,
     ),
     Patch(
         "torch.compiler:is_compiling",
         lambda original: original(),
-        "optimizers of other threads would compute with tensors instead of numbers",
-        elsewhere=tracing_state.no,
+        "it is true for all threads: optimizers in other threads would compute with tensors instead of numbers",
+        elsewhere=tracing_state.return_false,
         strict=False,
     ),
     Patch(
         "torch.compiler:is_exporting",
         lambda original: original(),
-        "models that other threads run would take the branch for exports",
-        elsewhere=tracing_state.no,
+        "it is true for all threads: models in other threads would take their branch for exports",
+        elsewhere=tracing_state.return_false,
         strict=False,
     ),
     Patch(
         "torch.fx.experimental.sym_node:SymNode.guard_bool",
         guard_bool,
-        "torch keeps no record of the line of the user's code that specializes a size",
+        "torch does not record the line of user code that evaluates a condition on a size",
     ),
     *(
         Patch(
             f"torch.fx.experimental.sym_node:SymNode.{name}",
             partial(compare, relation),
-            "torch's symbols are positive: it answers comparisons with 0 without a guard",
+            "torch's symbols are positive, so that it evaluates comparisons with 0 without a guard",
         )
         for name, relation in COMPARISONS.items()
     ),
     Patch(
         "torch.fx.experimental.symbolic_shapes:ShapeEnv._log_guard",
         log_guard,
-        "a guard that narrows the range of a size leaves only the range",
+        "torch keeps only the range of a guard that narrows the range of a size",
     ),
     Patch(
         "torch.fx.experimental.symbolic_shapes:ShapeEnv._maybe_guard_rel",
         maybe_guard_rel,
-        "torch would conclude from a shortcut that later checks always hold",
+        "torch would simplify symbols by conditions on shortcuts, and drop later checks",
     ),
     Patch(
         "torch.fx.experimental.sym_node:SymNode.__init__",
         sym_node_init,
-        "sizes of nested paddings and strides grow exponentially with the depth of a model",
+        "size expressions of nested paddings and strides grow exponentially with the depth of a model",
     ),
     *(
         Patch(
             f"torch.fx.experimental.sym_node:SymNode._{name}",
             partial(sym_node_operation, name),
-            "checks of memory layouts compute the same strides for every tensor",
+            "speed: checks of memory layouts compute the same strides for every tensor",
         )
         for name in CACHED_OPERATIONS
     ),
     Patch(
         "torch._subclasses.fake_tensor:FakeTensorMode._dispatch_impl",
         shape_rules.dispatch,
-        "decompositions run many operators on symbolic sizes to find the shape of an activation or a normalization",
+        "speed: decompositions of activations and normalizations run many operators on symbolic sizes for one shape",
     ),
     *(
         Patch(
             f"torch._prims_common:{name}",
             checked_layout,
-            "every operator asks again for the layout of its tensors, by sizes and strides",
+            "speed: every operator evaluates the memory layout of its tensors again",
         )
         for name in ("is_contiguous", "is_channels_last_contiguous_2d", "is_channels_last_contiguous_3d")
     ),
@@ -147,35 +150,54 @@ CAPTURE_PATCHES: tuple[Patch, ...] = (
         Patch(
             f"sympy.core.relational:{name}",
             partial(decided_relation, relation),
-            "it takes milliseconds to find that assumptions do not decide a relation of strides",
+            "speed: sympy takes milliseconds to find that assumptions do not decide a relation of strides",
         )
         for name, relation in (("is_eq", operator.eq), ("is_ge", operator.ge))
     ),
-    ValuePatch("torch.fx.experimental.sym_node:SymNode.expr", symbolic_sizes.cached_expression, "it is slow"),
-    Patch("torch.fx.experimental.sym_node:SymNode.maybe_as_int", symbolic_sizes.maybe_as_int, "it is slow"),
-    KernelPatch("aten::lstm.input", shape_kernels.lstm, "torch runs the layer step by step, which fixes the length"),
-    KernelPatch("aten::gru.input", shape_kernels.rnn, "torch runs the layer step by step, which fixes the length"),
-    KernelPatch("aten::rnn_tanh.input", shape_kernels.rnn, "torch runs the layer step by step, which fixes the length"),
-    KernelPatch("aten::rnn_relu.input", shape_kernels.rnn, "torch runs the layer step by step, which fixes the length"),
-    ShapePatch("aten::conv_tbc", shape_kernels.conv_tbc, "its kernel reads the sizes as numbers, which fixes them"),
-    KernelPatch(
-        "aten::_shape_as_tensor", shape_kernels.shape_as_tensor, "fake tensors have no memory to read sizes from"
+    ValuePatch(
+        "torch.fx.experimental.sym_node:SymNode.expr",
+        cached_expression,
+        "speed: it traverses the expression even if the result is cached",
     ),
-    KernelPatch("aten::max_pool1d", shape_kernels.max_pool1d, "its kernel makes a number of the length"),
+    Patch(
+        "torch.fx.experimental.sym_node:SymNode.maybe_as_int",
+        maybe_as_int,
+        "speed: it evaluates assumptions of every subexpression",
+    ),
+    *(
+        KernelPatch(
+            f"aten::{name}.input",
+            kernel,
+            "its decomposition unrolls the time steps, which specializes the sequence length",
+        )
+        for name, kernel in (
+            ("lstm", shape_kernels.lstm),
+            ("gru", shape_kernels.rnn),
+            ("rnn_tanh", shape_kernels.rnn),
+            ("rnn_relu", shape_kernels.rnn),
+        )
+    ),
+    ShapePatch("aten::conv_tbc", shape_kernels.conv_tbc, "its meta kernel specializes the sizes"),
+    KernelPatch(
+        "aten::_shape_as_tensor",
+        shape_kernels.shape_as_tensor,
+        "its kernel reads memory, which fake tensors do not have",
+    ),
+    KernelPatch("aten::max_pool1d", shape_kernels.max_pool1d, "its kernel specializes the length"),
     KernelPatch(
         "aten::max_pool1d_with_indices",
         shape_kernels.max_pool1d_with_indices,
-        "its kernel makes a number of the length",
+        "its kernel specializes the length",
     ),
-    KernelPatch("aten::take_along_dim", shape_kernels.take_along_dim, "its kernel makes numbers of the sizes"),
-    KernelPatch("aten::kron", shape_kernels.kron, "its kernel makes numbers of the sizes"),
-    KernelPatch("aten::cdist", shape_kernels.cdist, "it computes the distances of more than 25 points otherwise"),
-    Patch("torch:linspace", functional.linspace, "the number of steps is an int in C++", strict=False),
+    KernelPatch("aten::take_along_dim", shape_kernels.take_along_dim, "its kernel specializes the sizes"),
+    KernelPatch("aten::kron", shape_kernels.kron, "its kernel specializes the sizes"),
+    KernelPatch("aten::cdist", shape_kernels.cdist, "it branches on whether there are more than 25 points"),
+    Patch("torch:linspace", functional.linspace, "its C++ function specializes the number of steps", strict=False),
     *(
         Patch(
             f"torch.nn.functional:{name}",
             replacement,
-            "the size of the windows is an int in C++, also where it is that of the image",
+            "its C++ function specializes the window size, also if it is the size of the input",
             strict=False,
         )
         for name, replacement in functional.GLOBAL_POOLING
@@ -183,53 +205,53 @@ CAPTURE_PATCHES: tuple[Patch, ...] = (
     Patch(
         "torch.nn.functional:gaussian_nll_loss",
         functional.gaussian_nll_loss,
-        "it raises if a variance is negative, which is a branch on the values of a tensor",
+        "it checks for negative variances, which is a branch on the values of a tensor",
         strict=False,
     ),
     Patch(
         "torch.nn.modules.transformer:_detect_is_causal_mask",
-        functional.causality,
-        "it compares the values of the mask with those of a causal one",
+        functional.detect_is_causal_mask,
+        "it compares the mask with a causal one, which is a branch on the values of a tensor",
         strict=False,
     ),
     Patch(
         "torch._meta_registrations:pooling_output_shape_pad_lr",
         pooling_output_shape,
-        "with ceil_mode the size is computed with a branch that holds for the example only",
+        "with ceil_mode it branches on the size, which is only valid for the example",
     ),
     Patch(
         "torch.nn.functional:scaled_dot_product_attention",
         scaled_dot_product_attention,
-        "transformers passes an is_causal that depends on a size, and the C++ function takes bools only",
+        "transformers passes an is_causal that depends on a size, but the C++ function only takes a bool",
     ),
     Patch(
         "torch._subclasses.fake_impls:infer_size",
         infer_size,
-        "torch assumes that a size which may be 1 is not, even where the example says so",
+        "torch assumes that a size which may be 1 is not 1, even if it is 1 in the example",
     ),
     Patch(
         "torch.autograd.function:Function.apply",
         record_function_call,
-        "a function with a symbolic of its own would be traced into",
+        "torch.export traces into the function, but one with a symbolic must remain a single operator",
         strict=False,
     ),
     Patch(
         "torch:Tensor.__index__",
         example_index,
-        "range(n) with an input n raises, for lack of a value",
+        "range(n) with an input tensor n raises, because fake tensors have no value",
         strict=False,
     ),
     Patch(
         "torch._C:ScriptFunction.__call__",
         interpret_function,
-        "a scripted function runs in C++, where the tracer cannot follow its branches",
+        "scripted functions run in C++, where the tracer cannot capture their control flow",
         strict=False,
     ),
     *(
         Patch(
             f"torch._functorch.{target}",
             replacement,
-            "torch.export records the calls above functorch, where the derivatives are not computed yet",
+            "torch.export records operators above functorch, where derivatives are not computed yet",
             strict=False,
         )
         for target, replacement in (
@@ -242,13 +264,13 @@ CAPTURE_PATCHES: tuple[Patch, ...] = (
     Patch(
         "torch:manual_seed",
         tracing_state.keep_seed,
-        "a seed in forward would be that of the whole process, training threads included",
+        "a call in forward would seed the generator of the whole process, including training threads",
         strict=False,
     ),
     ValuePatch(
         "torch:Tensor.data",
-        RecordedData,
-        "writes through tensor.data would be lost without a word",
+        TracedData,
+        "torch.export silently drops writes through tensor.data",
         strict=False,
     ),
     ValuePatch(
@@ -258,70 +280,74 @@ CAPTURE_PATCHES: tuple[Patch, ...] = (
     ),
     ValuePatch(
         "torch._functorch._aot_autograd.frontend_utils:warnings",
-        WarningsOfTorch,
-        "torch warns of the list of weights of RNNs, which is restored",
+        FilteredWarnings,
+        "torch warns about the weight lists of RNNs, which are restored after the export",
     ),
     Patch("torch.export._trace:print", print_nothing, "torch prints the whole graph when an export fails"),
     Patch(
         "torch.utils._sympy.reference:PythonReferenceAnalysis.int_truediv",
         torchvision_detection.true_division,
-        "torch has no Python form of it, which the size of a scaled image needs",
+        "torch does not implement it, but the size of a scaled image requires it",
     ),
     Patch(
         "torchvision.ops.boxes:batched_nms",
         torchvision_detection.batched_nms,
-        "it branches on the number of boxes",
+        "it branches on the number of boxes, which is unbacked",
         optional=True,
     ),
     Patch(
         "torchvision.ops.poolers:_multiscale_roi_align",
         torchvision_detection.multiscale_roi_align,
-        "it loops over the number of regions",
+        "it takes the length of a tensor of regions, which is unbacked",
         optional=True,
     ),
     Patch(
         "torchvision.ops.poolers:_infer_scale",
         torchvision_detection.infer_scale,
-        "it rounds a ratio of sizes to a number",
+        "it rounds a ratio of sizes, which specializes them",
         optional=True,
     ),
     Patch(
         f"{_DETECTION}.transform:paste_masks_in_image",
         torchvision_detection.paste_masks,
-        "it loops over the boxes",
+        "it loops over the boxes, whose number is unbacked",
         optional=True,
     ),
     Patch(
         f"{_DETECTION}.transform:_resize_image_and_masks",
         torchvision_detection.resize_image,
-        "it branches on which of two scales is the smaller one",
+        "it branches on which of two scales is smaller",
         optional=True,
     ),
     Patch(
         f"{_DETECTION}.transform:GeneralizedRCNNTransform.batch_images",
         torchvision_detection.batch_images,
-        "it rounds sizes up as floats",
+        "it rounds sizes up as floats, which specializes them",
         optional=True,
     ),
     Patch(
         f"{_DETECTION}._utils:BoxCoder.decode",
         torchvision_detection.decode_boxes,
-        "it branches on whether there are boxes",
+        "it branches on whether there are boxes, whose number is unbacked",
         optional=True,
     ),
 )
-"""For torch.export; those with ``strict=False`` only for its own tracer, since TorchDynamo would trace into them."""
+"""Applied by torch.export; in strict mode without the rows with ``strict=False``: TorchDynamo would trace into them."""
 
 LOADING_PATCHES: tuple[Patch, ...] = (
-    Patch("torch:load", tracing_state.load_tensors, "torch.export.load lets older files be unpickled as a whole"),
+    Patch(
+        "torch:load",
+        tracing_state.load_tensors,
+        "torch.export.load unpickles older files without restrictions",
+    ),
     ValuePatch(
         "torch.export.pt2_archive._package:pickle",
-        tracing_state.TensorsOnly,
-        "torch.export.load unpickles what the file marks as pickled",
+        tracing_state.RestrictedPickle,
+        "torch.export.load unpickles the entries that a file marks as pickled",
         since="2.13",
     ),
 )
-"""For torch.export.load: the command line takes files from anywhere."""
+"""Applied by torch.export.load, since the command line loads files from untrusted sources."""
 
 
 @contextmanager
@@ -329,7 +355,7 @@ def capture_patches(*, strict: bool = False) -> Iterator[None]:
     """Apply ``CAPTURE_PATCHES`` for this thread, under the lock.
 
     Args:
-        strict: Whether torch.export traces byte code with TorchDynamo.
+        strict: Whether torch.export runs in strict mode, in which TorchDynamo traces byte code.
     """
     with applied(patch for patch in CAPTURE_PATCHES if patch.strict or not strict):
         yield

@@ -1,7 +1,7 @@
-"""torchvision's detectors, whose number of boxes is known only at run time.
+"""Replacements of functions of torchvision's detectors that depend on the unbacked number of boxes.
 
-torchvision branches on whether there are boxes at all, and loops over masks one by one. While a model is captured,
-these functions are replaced by others that give the same result for every number of boxes, none included.
+torchvision branches on whether there are boxes and loops over masks. The replacements compute the same results for
+every number of boxes, including 0, without control flow.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = [
 
 Tensor = torch.Tensor
 
-# Without types in torch.
+# Functions of torch without type annotations.
 _sym_min: Callable[..., Any] = torch.sym_min
 _sym_max: Callable[..., Any] = torch.sym_max
 _sym_int: Callable[..., Any] = torch.sym_int
@@ -47,8 +47,8 @@ def _fake_nms(boxes: Tensor, scores: Tensor, idxs: Tensor, iou_threshold: float)
     return idxs.new_empty(count, dtype=torch.int64)
 
 
-def _defined() -> torch.library.Library:
-    """``fxonnx::batched_nms``, which lives as long as the library."""
+def _define_operator() -> torch.library.Library:
+    """Define ``fxonnx::batched_nms``; the operator exists as long as the returned library."""
     make: Callable[..., Any] = torch.library.Library
     library = make("fxonnx", "DEF")
     library.define("batched_nms(Tensor boxes, Tensor scores, Tensor idxs, float iou_threshold) -> Tensor")
@@ -57,13 +57,13 @@ def _defined() -> torch.library.Library:
     return library  # type: ignore[no-any-return]
 
 
-_LIBRARY = _defined()
+_LIBRARY = _define_operator()
 
 
 def batched_nms(
     original: Callable[..., Any], boxes: Tensor, scores: Tensor, idxs: Tensor, iou_threshold: float
 ) -> Tensor:
-    """``batched_nms``: torchvision moves the classes apart if there are few boxes, and loops over them otherwise."""
+    """``batched_nms`` as one operator; torchvision chooses between coordinate offsets and a loop over the classes."""
     return torch.ops.fxonnx.batched_nms(boxes, scores, idxs, float(iou_threshold))  # type: ignore[no-any-return]
 
 
@@ -76,7 +76,7 @@ def multiscale_roi_align(
     scales: list[float],
     mapper: Callable[[list[Tensor]], Tensor],
 ) -> Tensor:
-    """``torchvision.ops.poolers._multiscale_roi_align``, which takes the length of a tensor of regions."""
+    """``torchvision.ops.poolers._multiscale_roi_align`` for an unbacked number of regions."""
     from torchvision.ops.poolers import _convert_to_roi_format, roi_align
 
     rois = _convert_to_roi_format(boxes)
@@ -92,7 +92,7 @@ def multiscale_roi_align(
 
 
 def infer_scale(original: Callable[..., Any], feature: Tensor, original_size: list[int]) -> float:
-    """``_infer_scale``: the power of 2 next to the ratio of two sizes, for all sizes where it is that one."""
+    """``_infer_scale``: the power of 2 closest to the ratio of two sizes, with a check of this ratio."""
     exponents = []
     for size, before in zip(feature.shape[-2:], original_size, strict=True):
         exponent = round(math.log2(_example(size) / _example(before)))
@@ -102,7 +102,7 @@ def infer_scale(original: Callable[..., Any], feature: Tensor, original_size: li
         _check(size * size * lower >= before * before * 2 ** max(0, 2 * exponent - 1))
         _check(size * size * upper <= before * before * 2 ** max(0, 2 * exponent + 1))
     if exponents[0] != exponents[1]:
-        raise ValueError("the features have another scale in height than in width")
+        raise ValueError("the scales of the features differ in height and width")
     return float(2 ** exponents[0])
 
 
@@ -111,7 +111,7 @@ def _example(size: int | torch.SymInt) -> int:
 
 
 def decode_boxes(original: Callable[..., Any], self: Any, rel_codes: Tensor, boxes: list[Tensor]) -> Tensor:
-    """``BoxCoder.decode``, which asks whether there are boxes before it reshapes."""
+    """``BoxCoder.decode`` without its branch on whether there are boxes."""
     decoded: Tensor = self.decode_single(rel_codes, torch.cat(boxes, dim=0))
     return decoded.reshape(decoded.shape[0], rel_codes.shape[1] // 4, 4)
 
@@ -119,7 +119,7 @@ def decode_boxes(original: Callable[..., Any], self: Any, rel_codes: Tensor, box
 def paste_masks(
     original: Callable[..., Any], masks: Tensor, boxes: Tensor, img_shape: tuple[int, int], padding: int = 1
 ) -> Tensor:
-    """``paste_masks_in_image`` for all masks at once: interpolation is a product with weights of rows and of columns.
+    """``paste_masks_in_image`` for all masks at once: interpolation as matrix products with row and column weights.
 
     Args:
         original: The function of torchvision.
@@ -143,7 +143,7 @@ def paste_masks(
 
 
 def _resampling(low: Tensor, high: Tensor, size: int, length: int, dtype: torch.dtype) -> Tensor:
-    """Weights [boxes, length, size] of a mask's elements in each pixel; zero outside of the box."""
+    """Interpolation weights [boxes, length, size] of mask elements per pixel; zero outside of the box."""
     pixels = torch.arange(length)
     extent = (high - low + 1).clamp(min=1)
     places = (pixels - low[:, None] + 0.5) * (size / extent.to(dtype))[:, None] - 0.5
@@ -161,19 +161,19 @@ def resize_image(
     target: Any = None,
     fixed_size: Any = None,
 ) -> tuple[Tensor, Any]:
-    """``_resize_image_and_masks``, which branches on which of two scales is the smaller one."""
+    """``_resize_image_and_masks`` without its branch on which of two scales is smaller."""
     height, width = image.shape[-2:]
     if target is not None or fixed_size is not None or (isinstance(height, int) and isinstance(width, int)):
         return original(image, self_min_size, self_max_size, target, fixed_size)  # type: ignore[no-any-return]
     to_min = self_min_size / _sym_min(height, width)
     scale = _sym_min(to_min, self_max_size / _sym_max(height, width))
-    # torchvision fails where nothing is left of a side.
+    # At least 1: torchvision fails if a side is scaled to 0.
     size: Any = [_sym_max(1, _sym_int(side * scale)) for side in (height, width)]
     return F.interpolate(image[None], size, mode="bilinear", align_corners=False)[0], None
 
 
 def batch_images(original: Callable[..., Any], self: Any, images: list[Tensor], size_divisible: int = 32) -> Tensor:
-    """``GeneralizedRCNNTransform.batch_images``, which rounds sizes up as floats and copies into slices."""
+    """``GeneralizedRCNNTransform.batch_images`` with integer rounding, and padding in place of writes to slices."""
     height, width = images[0].shape[1:]
     for image in images[1:]:
         height, width = _sym_max(height, image.shape[1]), _sym_max(width, image.shape[2])
@@ -183,5 +183,5 @@ def batch_images(original: Callable[..., Any], self: Any, images: list[Tensor], 
 
 
 def true_division(original: Callable[..., Any], first: Any, second: Any) -> Any:
-    """``PythonReferenceAnalysis.int_truediv``, which torch lacks for Python numbers: the size of a scaled image."""
+    """``PythonReferenceAnalysis.int_truediv``, which torch does not implement: the size of a scaled image."""
     return first / second

@@ -1,4 +1,9 @@
-"""What torch, or a model, changes for the whole process while it is traced."""
+"""Replacements that confine process-wide state to the tracing thread.
+
+Tracing sets flags and replaces builtins for the whole process, and models seed the global generator or write through
+``tensor.data``; torch's messages and its loader of archives are process-wide as well. In order: flags and builtins,
+state that models change, messages, loading.
+"""
 
 from __future__ import annotations
 
@@ -18,20 +23,23 @@ from fxonnx_translations._torch_compat import FakeTensor, fx_tracing, recording_
 from .patch import in_tracing_thread, is_tracing
 
 __all__ = [
-    "RecordedData",
-    "TensorsOnly",
-    "WarningsOfTorch",
+    "FilteredWarnings",
+    "RestrictedPickle",
+    "TracedData",
     "keep_seed",
     "load_tensors",
     "new_patcher",
-    "no",
     "override_builtins",
     "print_nothing",
+    "return_false",
 ]
 
 
-class _OnlyHere:
-    """True in the tracing thread."""
+_RNN_WEIGHT_WARNING = re.compile(r"The tensor attributes? (self\.[\w.]*_flat_weights\[\d+\](, )?)+ (was|were) assigned")
+
+
+class _TrueInTracingThread:
+    """Value of a flag that is true in the tracing thread only."""
 
     def __bool__(self) -> bool:
         return is_tracing()
@@ -39,75 +47,73 @@ class _OnlyHere:
 
 @contextmanager
 def new_patcher(original: Callable[[], AbstractContextManager[Any]]) -> Iterator[Any]:
-    """``_new_patcher``, inside of which torch.fx traces, and has set a flag that torch.compile looks at."""
+    """``_new_patcher``, the context in which torch.fx traces, with its global flag set for this thread only."""
     with original() as patcher:
-        # Thread-local in later versions of torch; torch.fx puts back what was there before.
+        # The flag is thread-local in later versions of torch; torch.fx restores its previous value on exit.
         if hasattr(fx_tracing, "_is_fx_tracing_flag"):
-            vars(fx_tracing)["_is_fx_tracing_flag"] = _OnlyHere()
+            vars(fx_tracing)["_is_fx_tracing_flag"] = _TrueInTracingThread()
         yield patcher
 
 
 @contextmanager
 def override_builtins(original: Callable[[], AbstractContextManager[None]]) -> Iterator[None]:
-    """``_override_builtin_ops`` of torch.export, which replaces ``max`` and ``min`` by functions for tensors."""
+    """``_override_builtin_ops`` of torch.export (``max``, ``min``, ``math.pow``), for this thread only."""
     largest, smallest, power = builtins.max, builtins.min, math.pow
     with original():
-        # torch puts back what was there before, whatever is there when the body ends.
+        # torch restores the builtins on exit, whatever their values are then.
         builtins.max = in_tracing_thread(builtins.max, largest)
         builtins.min = in_tracing_thread(builtins.min, smallest)
         math.pow = in_tracing_thread(math.pow, power)
         yield
 
 
-def no(original: Callable[[], bool]) -> bool:
-    """The answer of ``is_compiling`` and ``is_exporting`` for threads that do neither."""
+def return_false(original: Callable[[], bool]) -> bool:
+    """``is_compiling`` and ``is_exporting`` for threads that do not export."""
     return False
 
 
 def keep_seed(original: Callable[..., torch.Generator], seed: int) -> torch.Generator:
-    """``torch.manual_seed`` in forward, where fake tensors draw no random numbers."""
+    """``torch.manual_seed`` in forward: a no-op, since fake tensors draw no random numbers."""
     return torch.default_generator
 
 
-class RecordedData:
-    """``Tensor.data``: ``detach()`` and ``copy_()`` of the tensors of a model that is recorded, as before for others.
+class TracedData:
+    """``Tensor.data`` as a descriptor that traces reads as ``detach()`` and writes as ``copy_()``.
 
     Args:
-        original: The attribute of torch.
+        original: The descriptor of torch, for tensors that are not traced.
     """
 
     def __init__(self, original: Any) -> None:
         self._original = original
 
     def __get__(self, tensor: torch.Tensor | None, owner: type | None = None) -> Any:
-        if tensor is not None and _is_recorded(tensor):
+        if tensor is not None and _is_traced(tensor):
             return tensor.detach()
         return self._original.__get__(tensor, owner)
 
     def __set__(self, tensor: torch.Tensor, value: torch.Tensor) -> None:
-        if not _is_recorded(tensor):
+        if not _is_traced(tensor):
             self._original.__set__(tensor, value)
             return
         if tensor.shape != value.shape or tensor.dtype != value.dtype:
             raise RuntimeError(
-                "a tensor of another shape or dtype is assigned to .data in forward, which cannot be captured; "
-                "give the new tensor a name of its own"
+                "forward assigns a tensor of a different shape or dtype to .data, which cannot be captured; "
+                "assign it to a new variable instead"
             )
         with torch.no_grad():
             tensor.copy_(value)
 
 
-def _is_recorded(tensor: torch.Tensor) -> bool:
+def _is_traced(tensor: torch.Tensor) -> bool:
     return is_tracing() and isinstance(tensor, FakeTensor) and recording_mode() is not None
 
 
-_WEIGHTS_OF_RNNS = re.compile(r"The tensor attributes? (self\.[\w.]*_flat_weights\[\d+\](, )?)+ (was|were) assigned")
+class FilteredWarnings:
+    """The ``warnings`` module for one module of torch, without its warning about the weight lists of RNNs.
 
-
-class WarningsOfTorch:
-    """The module ``warnings`` for one module of torch, which warns of RNNs whose list of weights is restored anyway.
-
-    A filter would be one for all threads, and two exports could leave it there.
+    These lists are restored after the export. A warnings filter would apply to all threads, and overlapping exports
+    could leave it installed.
 
     Args:
         original: The module.
@@ -117,8 +123,8 @@ class WarningsOfTorch:
         self._original = original
 
     def warn(self, message: Any, *args: Any, stacklevel: int = 1, **options: Any) -> None:
-        """Warn, unless it is about the list of weights of an RNN that fxonnx exports."""
-        if not (is_tracing() and _WEIGHTS_OF_RNNS.match(str(message))):
+        """Issue a warning, unless it is about the weight list of an RNN in the tracing thread."""
+        if not (is_tracing() and _RNN_WEIGHT_WARNING.match(str(message))):
             self._original.warn(message, *args, stacklevel=stacklevel + 1, **options)
 
     def __getattr__(self, name: str) -> Any:
@@ -126,16 +132,16 @@ class WarningsOfTorch:
 
 
 def print_nothing(original: Callable[..., None], *values: object, **options: object) -> None:
-    """In place of ``print``: thousands of lines of a large model would bury the error."""
+    """``print`` that discards its arguments: the graph of a large model would hide the error."""
 
 
 def load_tensors(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """``torch.load`` for tensors, and for what is made of them."""
+    """``torch.load`` with ``weights_only=True``, which does not unpickle arbitrary objects."""
     return original(*args, **{**kwargs, "weights_only": True})
 
 
-class TensorsOnly:
-    """The module ``pickle`` for torch's loader of archives, in which the loading thread cannot unpickle objects.
+class RestrictedPickle:
+    """The ``pickle`` module for torch's archive loader, which refuses to unpickle in the loading thread.
 
     Args:
         original: The module.
@@ -151,7 +157,7 @@ class TensorsOnly:
             UnpicklingError: In the thread that loads a program.
         """
         if is_tracing():
-            raise pickle.UnpicklingError("it holds Python objects, which could run anything when they are loaded")
+            raise pickle.UnpicklingError("it contains pickled Python objects, which could execute arbitrary code")
         return self._original.loads(*args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:
