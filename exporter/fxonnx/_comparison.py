@@ -13,7 +13,7 @@ import torch
 from ._public import public
 from .errors import VerificationError
 
-__all__ = ["TOLERANCES", "Row", "compare", "rows_table"]
+__all__ = ["TOLERANCES", "Row", "compare", "format_rows"]
 
 TOLERANCES: Mapping[torch.dtype, float] = MappingProxyType(
     {
@@ -85,8 +85,8 @@ def compare(
             f"and the graph has {len(names)}: {', '.join(names)}"
         )
     return [
-        _row(index, name, theirs, ours, rtol, atol)
-        for index, (name, theirs, ours) in enumerate(zip(names, expected, actual, strict=True))
+        _row(index, name, value, tensor, rtol, atol)
+        for index, (name, value, tensor) in enumerate(zip(names, expected, actual, strict=True))
     ]
 
 
@@ -123,23 +123,27 @@ def _differences(
         # Integers are compared exactly; float64 is only for the reported differences.
         wrong = expected != actual
         max_abs, max_rel = _largest(expected.double(), actual.double(), wrong)
-        return max_abs, max_rel, _count(wrong, "elements differ")
-    theirs, ours = expected.double(), actual.double()
-    nan = theirs.isnan() != ours.isnan()
-    infinite = (theirs.isinf() | ours.isinf()) & (theirs != ours) & ~nan
-    differs = (theirs != ours) & theirs.isfinite() & ours.isfinite()
-    max_abs, max_rel = _largest(theirs, ours, differs)
+        return max_abs, max_rel, _mismatch_message(wrong, "elements differ")
+    expected64, actual64 = expected.double(), actual.double()
+    nan = expected64.isnan() != actual64.isnan()
+    infinite = (expected64.isinf() | actual64.isinf()) & (expected64 != actual64) & ~nan
+    differs = (expected64 != actual64) & expected64.isfinite() & actual64.isfinite()
+    max_abs, max_rel = _largest(expected64, actual64, differs)
     if nan.any():
-        return max_abs, max_rel, _count(nan, "elements are NaN on one side only")
+        return max_abs, max_rel, _mismatch_message(nan, "elements are NaN on one side only")
     if infinite.any():
-        return max_abs, max_rel, _count(infinite, "elements are infinite on one side only or differ in sign")
+        return max_abs, max_rel, _mismatch_message(infinite, "elements are infinite on one side only or differ in sign")
     relative = TOLERANCES.get(expected.dtype, TOLERANCES[torch.float32]) if rtol is None else rtol
     if atol is None:
         # Elements that are equal, such as masks of -1e9, must not raise the tolerance of the others.
-        scale = theirs[differs].abs().max().item() if differs.any() else 0.0
+        scale = expected64[differs].abs().max().item() if differs.any() else 0.0
         atol = TOLERANCES.get(expected.dtype, TOLERANCES[torch.float32]) * scale
-    wrong = differs & ((theirs - ours).abs() > atol + relative * theirs.abs())
-    return max_abs, max_rel, _count(wrong, f"elements differ by more than {atol:.2g} + {relative:.2g} * |expected|")
+    wrong = differs & ((expected64 - actual64).abs() > atol + relative * expected64.abs())
+    return (
+        max_abs,
+        max_rel,
+        _mismatch_message(wrong, f"elements differ by more than {atol:.2g} + {relative:.2g} * |expected|"),
+    )
 
 
 def _largest(expected: torch.Tensor, actual: torch.Tensor, where: torch.Tensor) -> tuple[float, float]:
@@ -150,14 +154,14 @@ def _largest(expected: torch.Tensor, actual: torch.Tensor, where: torch.Tensor) 
     return difference.max().item(), relative.max().item()
 
 
-def _count(wrong: torch.Tensor, what: str) -> str:
-    count = int(wrong.sum())
+def _mismatch_message(mismatch: torch.Tensor, problem: str) -> str:
+    count = int(mismatch.sum())
     if not count:
         return ""
-    return f"{count} of {wrong.numel()} {what}, first at {wrong.nonzero()[0].tolist()}"
+    return f"{count} of {mismatch.numel()} {problem}, first at {mismatch.nonzero()[0].tolist()}"
 
 
-def rows_table(rows: Sequence[Row]) -> str:
+def format_rows(rows: Sequence[Row]) -> str:
     """Format rows as an aligned plain-text table."""
     cells = [("output", "status", "dtype", "shape", "max abs", "max rel", "", "")]
     cells += [

@@ -123,12 +123,12 @@ class InputObserver:
             if len(self._observations) >= store_n_calls:
                 return method(*args, **kwargs)
             # Copy before the call: the model may mutate its inputs, and caches grow.
-            args_before, kwargs_before = _copied((args, kwargs))
+            args_before, kwargs_before = _copy_inputs((args, kwargs))
             start = time.perf_counter()
             output = method(*args, **kwargs)
             seconds = time.perf_counter() - start
             self._observations.append(
-                _Observation(args_before, kwargs_before, _copied(flatten_objects(output)), seconds)
+                _Observation(args_before, kwargs_before, _copy_inputs(flatten_objects(output)), seconds)
             )
             return output
 
@@ -157,8 +157,8 @@ class InputObserver:
             ArgumentError: If the calls are inconsistent; see ``infer_arguments``.
         """
         aligned = self._aligned()
-        shapes = aligned.dynamic_shapes(aligned.dims(self._batch(set_batch_dimension_for)))
-        is_tuple = not aligned.inputs.kwargs and not _variable(aligned.signature)
+        shapes = aligned.dynamic_shapes(aligned.dims(self._batch_axis_filter(set_batch_dimension_for)))
+        is_tuple = not aligned.inputs.kwargs and not _has_varargs(aligned.signature)
         return tuple(shapes.values()) if is_tuple else shapes
 
     def infer_arguments(
@@ -206,7 +206,7 @@ class InputObserver:
             return args, kwargs
         if not kwargs:
             return args
-        if _variable(aligned.signature) and args:
+        if _has_varargs(aligned.signature) and args:
             raise ArgumentError(
                 "as_args_kwargs",
                 "the inputs cannot be returned as one tuple or dict, because the signature has *args",
@@ -252,7 +252,7 @@ class InputObserver:
             }
             expected = [leaf for leaf in pytree.tree_leaves(seen.output) if not (skip_none and leaf is None)]
             args, kwargs = aligned.arguments(leaves)
-            rows.append(row | _compared(program, args, kwargs, expected, atol, rtol))
+            rows.append(row | _compare_call(program, args, kwargs, expected, atol, rtol))
         return rows
 
     def _aligned(self) -> AlignedCalls:
@@ -261,7 +261,7 @@ class InputObserver:
         calls = [(seen.args, seen.kwargs) for seen in self._observations]
         return align_calls(self._signature, calls, _NAME, self._if_missing)
 
-    def _batch(self, wanted: bool | Collection[str | int] | None) -> Callable[[Leaf], bool] | None:
+    def _batch_axis_filter(self, wanted: bool | Collection[str | int] | None) -> Callable[[Leaf], bool] | None:
         if isinstance(wanted, bool) or wanted is None:
             return (lambda leaf: True) if wanted else None
         if isinstance(wanted, str) or not isinstance(wanted, Collection):
@@ -311,11 +311,11 @@ def _check_key(argument: str, key: Any, signature: inspect.Signature) -> None:
     )
 
 
-def _variable(signature: inspect.Signature) -> bool:
+def _has_varargs(signature: inspect.Signature) -> bool:
     return any(parameter.kind == parameter.VAR_POSITIONAL for parameter in signature.parameters.values())
 
 
-def _copied(tree: Any) -> Any:
+def _copy_inputs(tree: Any) -> Any:
     """Copy a pytree with its tensors and the objects that contain tensors."""
 
     def copy(leaf: Any) -> Any:
@@ -327,7 +327,7 @@ def _copied(tree: Any) -> Any:
     return unflatten_objects(tree, pytree.tree_map(copy, flatten_objects(tree)))
 
 
-def _compared(
+def _compare_call(
     program: ONNXProgram,
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
@@ -337,7 +337,7 @@ def _compared(
 ) -> dict[str, Any]:
     start = time.perf_counter()
     try:
-        actual = program(*_copied(args), **_copied(kwargs))
+        actual = program(*_copy_inputs(args), **_copy_inputs(kwargs))
         seconds = time.perf_counter() - start
         names = [str(value.name) for value in program.model.graph.outputs]
         rows = compare(names, expected, actual, rtol=rtol, atol=atol)

@@ -47,7 +47,7 @@ def compute_values(
         if name in given:
             found[name] = as_tensor(inputs[given[name]], graph.inputs[given[name]])
         elif name in graph.initializers and (constant := graph.initializers[name].const_value) is not None:
-            found[name] = _from_numpy(constant.numpy())
+            found[name] = _to_torch(constant.numpy())
     wanted = [values[name] for name in dict.fromkeys(names) if name not in found]
     if wanted:
         outputs = list(graph.outputs)
@@ -81,10 +81,10 @@ def run_reference(model: ir.Model, inputs: Sequence[Any]) -> tuple[torch.Tensor,
         outputs = ReferenceEvaluator(serialize(model)).run(None, feeds)
     except Exception as error:
         raise RuntimeSessionError(f"onnx's reference implementation cannot run the model: {error}") from error
-    return tuple(_from_numpy(output) for output in outputs)
+    return tuple(_to_torch(output) for output in outputs)
 
 
-def _from_numpy(array: Any) -> torch.Tensor:
+def _to_torch(array: Any) -> torch.Tensor:
     dtype = to_torch_dtype(ir.tensor(array).dtype)
     # onnx represents bfloat16 and float8 with ml_dtypes, whose arrays torch does not accept.
     carrier = {1: "uint8", 2: "uint16"}.get(array.itemsize)

@@ -26,7 +26,7 @@ from .protobuf_layout import (
     write_model,
     write_tensor,
 )
-from .saving import check_destination, check_values, external_data_files, mentions
+from .saving import check_destination, check_values, external_data_files, may_reference
 
 __all__ = ["save_all"]
 
@@ -81,7 +81,7 @@ def _save(programs: Mapping[str, ONNXProgram], root: Path) -> list[Path]:
         file
         for path in paths
         for file in (*external_data_files(path), *root.glob("weights.*.data"))
-        if mentions(path, file.name)
+        if may_reference(path, file.name)
     }
     with ExitStack() as stack:
         if distinct:
@@ -102,7 +102,7 @@ def _save(programs: Mapping[str, ONNXProgram], root: Path) -> list[Path]:
             model_file.remove_leftovers()
     for old in before - {data}:
         others = (file for file in root.iterdir() if file.suffix not in (".data", ".safetensors"))
-        if not any(mentions(file, old.name) for file in others):
+        if not any(may_reference(file, old.name) for file in others):
             old.unlink(missing_ok=True)
     return [*paths, data] if distinct else paths
 

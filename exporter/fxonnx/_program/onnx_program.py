@@ -26,7 +26,7 @@ from .external_data import REFERENCE, ExternalData
 from .external_references import with_external_references
 from .inspection import compute_values, run_reference
 from .onnxscript_optimizer import optimize_model
-from .protobuf_layout import PROTOBUF_LIMIT, external_bytes, serialize
+from .protobuf_layout import PROTOBUF_LIMIT, serialize, tensor_bytes
 from .rename_dims import rename_dims
 from .session import Session, SessionFactory
 from .stateful import StatefulSession, StatePair, read_states
@@ -114,7 +114,7 @@ class ONNXProgram:
         Raises:
             SaveError: If the weights are too large for one message or have no values.
         """
-        size = external_bytes(self.model)
+        size = tensor_bytes(self.model)
         if size > PROTOBUF_LIMIT:
             raise SaveError(
                 f"the model has {size / 2**30:.1f} GiB of weights, and a protobuf message must stay below 2 GiB",
@@ -338,7 +338,7 @@ class ONNXProgram:
         graph = self.model.graph
         return (
             f"ONNXProgram(opset {self.model.opset_imports.get('')}, {len(graph)} nodes, "
-            f"{len(graph.initializers)} initializers, {_bytes(external_bytes(self.model))} of weights,\n"
+            f"{len(graph.initializers)} initializers, {_bytes(tensor_bytes(self.model))} of weights,\n"
             f"  inputs:  {_values(graph.inputs)}\n"
             f"  outputs: {_values(graph.outputs)})"
         )

@@ -25,11 +25,11 @@ __all__ = [
     "INLINE_BYTES",
     "PROTOBUF_LIMIT",
     "ModelLayout",
-    "external_bytes",
     "external_tensors",
     "is_weight",
     "lay_out_model",
     "serialize",
+    "tensor_bytes",
     "write_external_data",
     "write_model",
 ]
@@ -62,7 +62,7 @@ class ModelLayout:
     referenced: frozenset[Path] = frozenset()
 
 
-def external_bytes(model: ir.Model) -> int:
+def tensor_bytes(model: ir.Model) -> int:
     """Return the total size in bytes of the tensors of a model, without alignment."""
     tensors = (value.const_value for value in model.graph.initializers.values())
     return sum(tensor.nbytes for tensor in tensors if tensor is not None and _is_streamed(tensor))

@@ -28,13 +28,13 @@ from .external_data import REFERENCE, SUFFIXES, ExternalData, ExternalDataFormat
 from .protobuf_layout import (
     PROTOBUF_LIMIT,
     ModelLayout,
-    external_bytes,
     lay_out_model,
+    tensor_bytes,
     write_external_data,
     write_model,
 )
 
-__all__ = ["SINGLE_FILE_BYTES", "check_destination", "check_values", "external_data_files", "mentions", "save"]
+__all__ = ["SINGLE_FILE_BYTES", "check_destination", "check_values", "external_data_files", "may_reference", "save"]
 
 SINGLE_FILE_BYTES = 3 * 2**29  # 1.5 GiB: larger models are saved with external data unless specified otherwise
 
@@ -82,7 +82,7 @@ def save(
     path = Path(destination)
     check_destination(path)
     if external_data is None:
-        external_data = include_initializers and external_bytes(model) > SINGLE_FILE_BYTES
+        external_data = include_initializers and tensor_bytes(model) > SINGLE_FILE_BYTES
     try:
         if external_data == REFERENCE:
             _save_to_path(path, partial(render, base=path.parent), "raw")
@@ -159,7 +159,7 @@ def _check(layout: ModelLayout, hint: str) -> None:
 
 
 def _save_to_path(path: Path, render: Callable[..., ModelLayout], format: ExternalDataFormat | None) -> None:
-    used = {data for data in external_data_files(path) if mentions(path, data.name)}
+    used = {data for data in external_data_files(path) if may_reference(path, data.name)}
     data: Path | None = None
     if format is not None:
         render = partial(render, format=format)
@@ -202,7 +202,7 @@ def external_data_files(path: Path) -> list[Path]:
     return [data for format in SUFFIXES for data in itertools.islice(_data_names(path, format), 4) if data.is_file()]
 
 
-def mentions(path: Path, name: str) -> bool:
+def may_reference(path: Path, name: str) -> bool:
     """Whether the model at ``path`` may reference the external data file ``name``."""
     if not path.is_file() or not path.stat().st_size:
         return False

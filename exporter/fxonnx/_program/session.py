@@ -16,7 +16,7 @@ import torch
 from fxonnx_translations._builder.dtypes import to_torch_dtype
 
 from ..errors import ArgumentError, RuntimeSessionError
-from .protobuf_layout import external_bytes
+from .protobuf_layout import tensor_bytes
 from .saving import SINGLE_FILE_BYTES, save
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class Session:
             raise RuntimeSessionError(f"ONNX Runtime cannot load the model: {error}") from error
 
     def _source(self, model: ir.Model) -> bytes | str:
-        if external_bytes(model) <= SINGLE_FILE_BYTES:
+        if tensor_bytes(model) <= SINGLE_FILE_BYTES:
             buffer = BytesIO()
             save(model, buffer)
             return buffer.getvalue()

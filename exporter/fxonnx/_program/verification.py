@@ -16,14 +16,14 @@ from .._capture.autograd_functions import recorded_function_calls
 from .._capture.inputs.preserve import preserve_model
 from .._capture.inputs.pytree_objects import flatten_objects, unflatten_objects
 from .._capture.patches import one_at_a_time
-from .._comparison import Row, compare, rows_table
+from .._comparison import Row, compare, format_rows
 from .._export_context import in_mode
 from .._options import Options
 from .._public import public
 from ..errors import ArgumentError, VerificationError
 from .call_binding import BoundCall, bind_call
 from .stateful import final_states, read_states
-from .verification_inputs import auto_sizes, check_sizes, resized
+from .verification_inputs import auto_sizes, check_sizes, resize_inputs
 
 __all__ = ["VerifiableProgram", "verify"]
 
@@ -106,14 +106,14 @@ def verify(
     call = bind_call(program.exported_program, args or (), kwargs or {}, program.forward)
     if sizes is None:
         # Each run gets copies of the inputs: the model may mutate them.
-        actual = program(*_copied(call.args), **_copied(call.kwargs))
+        actual = program(*_copy_tensors(call.args), **_copy_tensors(call.kwargs))
         rows = _compare_outputs(program, _run_captured_program(program, call.args, call.kwargs), actual, rtol, atol)
     else:
         rows = [
             row for one in _trials(program, call, sizes) for row in _verify_at_sizes(program, call, one, rtol, atol)
         ]
     if any(row.status == "mismatch" for row in rows):
-        raise VerificationError(f"ONNX Runtime and eager torch disagree:\n{rows_table(rows)}", rows=rows)
+        raise VerificationError(f"ONNX Runtime and eager torch disagree:\n{format_rows(rows)}", rows=rows)
     return rows
 
 
@@ -145,7 +145,7 @@ def _trials(program: VerifiableProgram, call: BoundCall, sizes: Any) -> list[_Tr
 def _verify_at_sizes(
     program: VerifiableProgram, call: BoundCall, trial: _Trial, rtol: float | None, atol: float | None
 ) -> list[Row]:
-    args, kwargs = resized(program.exported_program, program.capture.limits, call, trial.sizes)
+    args, kwargs = resize_inputs(program.exported_program, program.capture.limits, call, trial.sizes)
     sizes = tuple(trial.sizes.items())
     shown = ", ".join(f"{name} = {size}" for name, size in sizes)
     try:
@@ -155,14 +155,14 @@ def _verify_at_sizes(
         if trial.may_fail:
             return [Row("-", -1, "skipped", "-", (), message=reason, sizes=sizes)]
         raise ArgumentError("sizes", f"{reason}\n  at sizes: {shown}") from error
-    actual = program(*_copied(args), **_copied(kwargs))
+    actual = program(*_copy_tensors(args), **_copy_tensors(kwargs))
     return [replace(row, sizes=sizes) for row in _compare_outputs(program, expected, actual, rtol, atol)]
 
 
 def _run_captured_program(program: VerifiableProgram, args: Any, kwargs: Any) -> list[Any]:
     module = _isolated_module(program.exported_program)
     weights = {name: buffer.detach().clone() for name, buffer in module.named_buffers()} | dict(program.applied_weights)
-    args, kwargs = tuple(_copied(args)), dict(_copied(kwargs))
+    args, kwargs = tuple(_copy_tensors(args)), dict(_copy_tensors(kwargs))
     with torch.no_grad(), recorded_function_calls(program.capture.functions):
         result = torch.func.functional_call(module, weights, args, kwargs, tie_weights=False)
         return _output_leaves(result) + _final_states(program, module, weights, args, kwargs)
@@ -174,7 +174,7 @@ def _run_source_model(program: VerifiableProgram, args: Any, kwargs: Any) -> lis
     if source is None:
         return _run_captured_program(program, args, kwargs)
     weights = {name: buffer.detach().clone() for name, buffer in source.named_buffers()} | dict(program.applied_weights)
-    args, kwargs = _copied(args), _copied(kwargs)
+    args, kwargs = _copy_tensors(args), _copy_tensors(kwargs)
     # Capture in another thread may replace the weights of the same model temporarily.
     with one_at_a_time(), torch.no_grad(), in_mode(source, program.options.training), preserve_model(source, ()):
         given = _with_python_scalars((args, kwargs), program.capture.scalars)
@@ -200,7 +200,7 @@ def _final_states(
     if not read_states(program.model):
         return []
     call = bind_call(program.exported_program, args, kwargs, program.forward)
-    return _copied(final_states(program.model, module, weights, call.inputs))  # type: ignore[no-any-return]
+    return _copy_tensors(final_states(program.model, module, weights, call.inputs))  # type: ignore[no-any-return]
 
 
 def _with_python_scalars(given: Any, positions: Collection[int]) -> Any:
@@ -223,7 +223,7 @@ def _compare_outputs(
     return compare(names, expected, actual, rtol=rtol, atol=atol)
 
 
-def _copied(tree: Any) -> Any:
+def _copy_tensors(tree: Any) -> Any:
     return pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.detach().clone(), tree)
 
 

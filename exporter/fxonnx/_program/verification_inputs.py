@@ -15,7 +15,7 @@ from .._capture.constraints.constraint_solver import Bounds, bounds_of
 from ..errors import ArgumentError, did_you_mean
 from .call_binding import BoundCall
 
-__all__ = ["auto_sizes", "check_sizes", "resized"]
+__all__ = ["auto_sizes", "check_sizes", "resize_inputs"]
 
 PRIMES = (7, 11, 13, 17, 19, 23, 29, 31)
 LARGE_SIZE = 17
@@ -117,7 +117,7 @@ def check_sizes(limits: Limits, sizes: Mapping[str, int]) -> None:
         raise ArgumentError("sizes", f"the model was exported for {constraint.text}, got {given}{at}")
 
 
-def resized(
+def resize_inputs(
     exported_program: torch.export.ExportedProgram, limits: Limits, call: BoundCall, sizes: Mapping[str, int]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Create arguments of the given sizes: random with a fixed seed, in the value range of the examples.
