@@ -55,7 +55,7 @@ ifneq ($(TORCH),)
 	$(if $(TORCHVISION),echo 'torchvision==$(TORCHVISION)' >> $(CONSTRAINTS))
 endif
 	$(PIP) $(TORCH_FLAGS) torch
-	$(PIP) --editable .
+	$(PIP) --editable '.[cli]'
 	touch $@
 
 # Without their dependencies: the wheels of torchvision and timm ask for particular builds of torch, and Lightning for

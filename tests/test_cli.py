@@ -18,7 +18,8 @@ from typer.testing import CliRunner
 
 import fxonnx._cli.demo
 from fxonnx import ArgumentError, UnsupportedOperatorError, VerificationError
-from fxonnx._cli.main import app, main
+from fxonnx._cli.commands import app
+from fxonnx._cli.main import main
 
 SOURCE = """
 import torch

@@ -93,7 +93,8 @@ OWN = ("fxonnx", "fxonnx_translations")
 # The modules with imports of our own packages that are not at the top, and the reason.
 DELAYED = {
     "exporter/fxonnx/__init__.py": "names are imported on first use",
-    "exporter/fxonnx/_cli/main.py": "--help does not import torch",
+    "exporter/fxonnx/_cli/commands.py": "--help does not import torch",
+    "exporter/fxonnx/_cli/main.py": "typer and rich are optional",
     "exporter/fxonnx/_cli/loading.py": "--help does not import torch",
     "exporter/fxonnx/_lower/lowering.py": "only exports with user translations import onnxscript",
     "translations/fxonnx_translations/__init__.py": "names are imported on first use",

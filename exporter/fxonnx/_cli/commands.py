@@ -1,0 +1,178 @@
+"""Command line: ``fxonnx export`` and ``fxonnx demo``.
+
+Modules that import torch are imported inside the commands, so that ``fxonnx --help`` is fast.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    help="Export PyTorch models to ONNX.", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False
+)
+
+Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of errors.")]
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"fxonnx {version('fxonnx')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    show_version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    """Export PyTorch models to ONNX."""
+
+
+@app.command("export")
+def export_command(
+    source: Annotated[
+        str,
+        typer.Argument(
+            help="A .pt2 file, or package.module:function returning (model, args[, kwargs[, dynamic_shapes]])."
+        ),
+    ],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The ONNX file to write.")],
+    opset: Annotated[int | None, typer.Option(help="The ONNX opset, 7 to 28.")] = None,
+    target: Annotated[str | None, typer.Option(help="The runtime to optimize for: onnxruntime.")] = None,
+    verify: Annotated[bool, typer.Option("--verify", help="Compare ONNX Runtime with eager torch.")] = False,
+    all_sizes: Annotated[
+        bool, typer.Option("--all-sizes", help="Also compare at several sizes of the dynamic dims.")
+    ] = False,
+    strict_shapes: Annotated[
+        bool, typer.Option("--strict-shapes", help="Fail if the model cannot be exported for all requested sizes.")
+    ] = False,
+    profile: Annotated[bool, typer.Option("--profile", help="Show the time of each stage.")] = False,
+    input_names: Annotated[str | None, typer.Option(help="Comma-separated names of the graph inputs.")] = None,
+    output_names: Annotated[str | None, typer.Option(help="Comma-separated names of the graph outputs.")] = None,
+    debug: Debug = False,
+) -> None:
+    """Export a model to an ONNX file."""
+    with _readable_errors(debug), _progress() as on_stage:
+        # Fail before the export, not after it, if the file cannot be written.
+        from .._program.saving import check_destination  # imports torch
+
+        check_destination(output)
+        on_stage("load")
+        from .loading import load_model  # imports torch
+
+        loaded = load_model(source)
+        from .._export import export  # imports torch
+
+        program = export(
+            loaded.model,
+            loaded.args,
+            output,
+            kwargs=loaded.kwargs or None,
+            dynamic_shapes=loaded.dynamic_shapes,
+            input_names=_names(input_names),
+            output_names=_names(output_names),
+            opset_version=opset,
+            target=target,  # type: ignore[arg-type]
+            verify="auto" if all_sizes else verify,
+            strict_shapes=strict_shapes,
+            on_stage=on_stage,
+        )
+    console = Console()
+    if profile:
+        console.print(_stages(program.timings))
+    graph = program.model.graph
+    checked = ", verified" if verify or all_sizes else ""
+    typer.echo(
+        f"wrote {output}: {_size(output.stat().st_size)}, {len(graph)} nodes, "
+        f"opset {program.model.opset_imports.get('')}{checked}"
+    )
+
+
+@app.command("demo")
+def demo_command(
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Path to keep the ONNX file at.")] = None,
+    debug: Debug = False,
+) -> None:
+    """Export AlexNet, check the file, and run it in ONNX Runtime."""
+    start = time.perf_counter()
+    with _readable_errors(debug), _progress() as on_stage, tempfile.TemporaryDirectory(prefix="fxonnx-") as directory:
+        if output is not None:
+            from .._program.saving import check_destination  # imports torch
+
+            check_destination(output)
+        on_stage("load")
+        from .demo import run_demo  # imports torch
+
+        path = Path(directory, "alexnet.onnx") if output is None else output
+        result = run_demo(path, on_stage)
+    total = time.perf_counter() - start
+    table = Table("AlexNet", "", title="fxonnx demo")
+    for stage, seconds in result.seconds.items():
+        table.add_row(f"{stage}, seconds", f"{seconds:.2f}")
+    table.add_row("total with imports, seconds", f"{total:.2f}")
+    table.add_row("nodes", str(result.nodes))
+    table.add_row("initializers", str(result.initializers))
+    table.add_row("file size", _size(result.file_size))
+    for batch, error in result.max_error.items():
+        table.add_row(f"max error, batch {batch}", f"{error:.1e}")
+    Console().print(table)
+    if output is not None:
+        typer.echo(f"wrote {output}")
+
+
+@contextmanager
+def _readable_errors(debug: bool) -> Iterator[None]:
+    """Print errors as one message on stderr with exit code 1, unless ``debug`` is set."""
+    try:
+        yield
+    except Exception as error:
+        if debug:
+            raise
+        from ..errors import ExportError  # imports torch
+
+        if isinstance(error, ExportError):
+            typer.echo(str(error), err=True)
+        else:
+            typer.echo(f"error: {type(error).__name__}: {error}\nhint: --debug shows the traceback", err=True)
+        raise typer.Exit(1) from error
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[str], None]]:
+    """Report the current stage on stderr: as a spinner on a terminal, as lines elsewhere."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda stage: typer.echo(f"{stage} ...", err=True)
+        return
+    with console.status("starting") as status:
+        yield lambda stage: status.update(escape(stage))
+
+
+def _stages(timings: Mapping[str, float]) -> Table:
+    table = Table("stage", "seconds")
+    for stage, seconds in timings.items():
+        table.add_row(stage, f"{seconds:.3f}")
+    table.add_row("total", f"{sum(timings.values()):.3f}")
+    return table
+
+
+def _names(text: str | None) -> list[str] | None:
+    return None if text is None else [name.strip() for name in text.split(",")]
+
+
+def _size(count: int) -> str:
+    return f"{count / 2**20:.1f} MiB" if count >= 2**20 else f"{count / 2**10:.1f} KiB"
