@@ -13,7 +13,8 @@ __all__ = ["TABLES", "on_config", "on_page_markdown"]
 
 def on_config(config: Any) -> Any:
     """List the pages of ``docs/errors`` in the navigation, in the order of their codes."""
-    pages = sorted(Path(config["docs_dir"]).glob("errors/FX*.md"))
+    errors = Path(config["docs_dir"], "errors")
+    pages = [*errors.glob("index.md"), *sorted(errors.glob("FX*.md"))]
     entry = next(entry for entry in config["nav"] if isinstance(entry, dict) and "Error codes" in entry)
     entry["Error codes"] = ["errors/index.md", *(f"errors/{page.name}" for page in pages)]
     return config
