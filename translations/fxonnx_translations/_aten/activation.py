@@ -18,7 +18,7 @@ def relu(op: Op, self: ir.Value) -> ir.Value:
     """aten::relu(Tensor self) -> Tensor"""
     if op.is_float(self):
         return op.Relu(self)
-    # Relu takes no integers before opset 14, and ONNX Runtime has kernels for two of their types only.
+    # Relu does not accept integers before opset 14, and ONNX Runtime has kernels for only two integer types.
     return op.Clip(self, op.const(0, op.dtype_of(self)))
 
 
@@ -44,7 +44,7 @@ def gelu(op: Op, self: ir.Value, approximate: str = "none") -> ir.Value:
 @translates("aten::silu")
 def silu(op: Op, self: ir.Value) -> ir.Value:
     """aten::silu(Tensor self) -> Tensor"""
-    # Not Swish, which opset 24 has: ONNX Runtime 1.31 makes one kernel of these two, and takes 1.7 times as long for it.
+    # Not Swish (opset 24): ONNX Runtime 1.31 fuses these two into one kernel, and its Swish takes 1.7 times as long.
     return op.Mul(self, op.Sigmoid(self))
 
 
@@ -100,7 +100,7 @@ def softplus(op: Op, self: ir.Value, beta: float = 1, threshold: float = 20) -> 
 @translates("aten::log_sigmoid")
 def log_sigmoid(op: Op, self: ir.Value) -> ir.Value:
     """aten::log_sigmoid(Tensor self) -> Tensor"""
-    # log(sigmoid(x)) would be -inf for x < -88, where this is x.
+    # log(sigmoid(x)) would be -inf for x < -88, where log_sigmoid(x) is x.
     return op.Neg(op.Softplus(op.Neg(self)))
 
 
@@ -164,7 +164,7 @@ def unsafe_log_softmax(op: Op, self: ir.Value, dim: int, half_to_float: bool) ->
 
 
 def bound(op: Op, value: Operand | None, dtype: ir.DataType) -> ir.Value | None:
-    """An optional limit in the element type of what it limits."""
+    """Return an optional limit of clamp in the element type of the clamped tensor."""
     return None if value is None else op.operand(value, dtype)
 
 
@@ -175,7 +175,7 @@ def clamp(op: Op, self: ir.Value, min: Operand | None = None, max: Operand | Non
     """
     dtype = op.result.dtype
     value, low, high = op.cast(self, dtype), bound(op, min, dtype), bound(op, max, dtype)
-    # Clip looks away from a limit that is NaN, and has the largest finite numbers for absent ones.
+    # Clip ignores a limit that is NaN, and clips infinities to the largest finite number if a limit is absent.
     if low is not None and high is not None and _is_number(min) and _is_number(max):
         return op.Clip(value, low, high)
     if low is not None:
@@ -213,7 +213,7 @@ def multilabel_margin_loss(op: Op, self: ir.Value, target: ir.Value, reduction: 
     if op.rank_of(self) == 0:
         self, target = op.Unsqueeze(self, [0]), op.Unsqueeze(target, [0])
     dtype, classes = op.dtype_of(self), op.dims(self)[-1]
-    # torch's decomposition counts the places after the first -1 as labels of class 0.
+    # torch's decomposition takes the labels after the first -1 for class 0.
     ended = op.CumSum(op.cast(op.Less(target, op.const(0, op.dtype_of(target))), INT64), op.const(op.rank_of(self) - 1))
     is_label = op.Equal(ended, op.const(0))
     label = op.Where(is_label, op.cast(target, INT64), op.const(0))

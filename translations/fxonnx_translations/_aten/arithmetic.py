@@ -18,13 +18,13 @@ BOOL = ir.DataType.BOOL
 
 
 def _operands(op: Op, self: Operand, other: Operand) -> tuple[ir.Value, ir.Value]:
-    """Both operands in the result's type: what torch computes in is what it returns, for arithmetic."""
+    """Return both operands in the result's type, in which torch computes arithmetic operators."""
     dtype = op.result.dtype
     return op.operand(self, dtype), op.operand(other, dtype)
 
 
-def _linear(op: Op, operator: str, value: ir.Value, scaled: ir.Value, alpha: Operand) -> ir.Value:
-    """value + alpha * scaled, or their difference."""
+def _add_scaled(op: Op, operator: str, value: ir.Value, scaled: ir.Value, alpha: Operand) -> ir.Value:
+    """value + alpha * scaled, or value - alpha * scaled."""
     if alpha == 1:
         result: ir.Value = getattr(op, operator)(value, scaled)
         return result
@@ -45,7 +45,7 @@ def add(op: Op, self: ir.Value, other: Operand, alpha: Operand = 1) -> ir.Value:
     left, right = _operands(op, self, other)
     if op.result.dtype == BOOL:
         return op.Or(left, right)
-    return _linear(op, "Add", left, right, alpha)
+    return _add_scaled(op, "Add", left, right, alpha)
 
 
 @translates("aten::sub.Tensor", "aten::sub.Scalar")
@@ -54,7 +54,7 @@ def sub(op: Op, self: ir.Value, other: Operand, alpha: Operand = 1) -> ir.Value:
     aten::sub.Scalar(Tensor self, Scalar other, Scalar alpha=1) -> Tensor
     """
     left, right = _operands(op, self, other)
-    return _linear(op, "Sub", left, right, alpha)
+    return _add_scaled(op, "Sub", left, right, alpha)
 
 
 @translates("aten::rsub.Tensor", "aten::rsub.Scalar")
@@ -63,7 +63,7 @@ def rsub(op: Op, self: ir.Value, other: Operand, alpha: Operand = 1) -> ir.Value
     aten::rsub.Scalar(Tensor self, Scalar other, Scalar alpha=1) -> Tensor
     """
     left, right = _operands(op, self, other)
-    return _linear(op, "Sub", right, left, alpha)
+    return _add_scaled(op, "Sub", right, left, alpha)
 
 
 @translates("aten::mul.Tensor", "aten::mul.Scalar", "aten::multiply.Tensor")
@@ -122,25 +122,25 @@ def _floor_div(op: Op, left: ir.Value, right: ir.Value) -> ir.Value:
         return in_float(op, _floored_quotient, left, right)
     if op.dtype_of(left).name.startswith("U"):
         return op.Div(left, right)
-    # The remainder has the divisor's sign, so that this division leaves none and need not round.
+    # Mod has the divisor's sign, so this division is exact.
     return op.Div(op.Sub(left, op.Mod(left, right)), right)
 
 
 def _floored_quotient(op: Op, left: ir.Value, right: ir.Value) -> ir.Value:
-    """The floor of the exact quotient, as Python has it: that of the rounded one is 10 for 1.0 // 0.1."""
+    """The floor of the exact quotient, as in Python: the floor of the rounded one would be 10 for 1.0 // 0.1."""
     dtype = op.dtype_of(left)
     zero, one = op.const(0.0, dtype), op.const(1.0, dtype)
     rest = op.Mod(left, right, fmod=1)
     quotient = op.Div(op.Sub(left, rest), right)
-    quotient = op.Where(_crosses_zero(op, rest, right), op.Sub(quotient, one), quotient)
-    # Whole but for the rounding of the division.
+    quotient = op.Where(_signs_differ(op, rest, right), op.Sub(quotient, one), quotient)
+    # An integer, except for the rounding error of the division.
     floor = op.Round(quotient)
-    # Mod of an infinity is NaN, and torch's quotient then, too; that of a division by zero is not looked at.
+    # Mod of an infinity is NaN, as is torch's quotient; the case of a zero divisor is replaced below.
     return op.Where(op.Equal(right, zero), op.Div(left, right), floor)
 
 
-def _crosses_zero(op: Op, rest: ir.Value, divisor: ir.Value) -> ir.Value:
-    """Whether a remainder is on the other side of 0 than the divisor."""
+def _signs_differ(op: Op, rest: ir.Value, divisor: ir.Value) -> ir.Value:
+    """Whether a remainder and the divisor have opposite signs."""
     zero = op.const(0.0, op.dtype_of(rest))
     return op.And(op.Not(op.Equal(rest, zero)), op.Xor(op.Less(rest, zero), op.Less(divisor, zero)))
 
@@ -156,7 +156,7 @@ def remainder(op: Op, self: Operand, other: Operand) -> ir.Value:
         return op.Mod(left, right)
     # Mod of floats is C's fmod, with the dividend's sign; torch's remainder has the divisor's.
     rest = op.Mod(left, right, fmod=1)
-    return op.Where(_crosses_zero(op, rest, right), op.Add(rest, right), rest)
+    return op.Where(_signs_differ(op, rest, right), op.Add(rest, right), rest)
 
 
 @translates("aten::fmod.Tensor", "aten::fmod.Scalar")
@@ -177,7 +177,7 @@ def pow(op: Op, self: Operand, exponent: Operand) -> ir.Value:
     dtype = op.result.dtype
     if isinstance(self, ir.Value) and isinstance(exponent, (int, float)):
         base = op.operand(self, dtype)
-        # The simpler operators are exact where Pow is not, and run faster.
+        # The simpler operators are exact where Pow is not, and faster.
         if exponent == 2:
             return op.Mul(base, base)
         if exponent == 1:
@@ -187,13 +187,13 @@ def pow(op: Op, self: Operand, exponent: Operand) -> ir.Value:
         if op.is_float(base) and exponent == -1:
             return op.Reciprocal(base)
         if not op.is_float(base) and isinstance(exponent, int):
-            return _whole_power(op, base, exponent)
+            return _power_by_squaring(op, base, exponent)
     left, right = _operands(op, self, exponent)
     return op.Pow(left, right) if op.is_float(left) else _integer_power(op, left, right)
 
 
-def _whole_power(op: Op, base: ir.Value, exponent: int) -> ir.Value:
-    """A non-negative power by repeated squaring: ONNX Runtime's Pow of integers rounds to float64 and does not wrap."""
+def _power_by_squaring(op: Op, base: ir.Value, exponent: int) -> ir.Value:
+    """A nonnegative integer power by repeated squaring: ONNX Runtime's Pow of integers rounds to float64 and does not wrap."""
     result: ir.Value | None = None
     while exponent:
         if exponent & 1:
@@ -204,7 +204,7 @@ def _whole_power(op: Op, base: ir.Value, exponent: int) -> ir.Value:
 
 
 def _integer_power(op: Op, base: ir.Value, exponent: ir.Value) -> ir.Value:
-    """Repeated squaring with a tensor of exponents; of a negative one only the powers of 1 and -1 are not 0."""
+    """Repeated squaring with a tensor of exponents; negative powers are 0, except for the bases 1 and -1."""
     dtype, wide = op.dtype_of(base), ir.DataType.INT64
     # The low bits of a wider product are those of the narrow one.
     base, exponent = op.cast(base, wide), op.cast(exponent, wide)
@@ -231,16 +231,18 @@ def _integer_power(op: Op, base: ir.Value, exponent: ir.Value) -> ir.Value:
 @translates("aten::addcmul")
 def addcmul(op: Op, self: ir.Value, tensor1: ir.Value, tensor2: ir.Value, value: Operand = 1) -> ir.Value:
     """aten::addcmul(Tensor self, Tensor tensor1, Tensor tensor2, *, Scalar value=1) -> Tensor"""
-    return _added(op, "Mul", self, tensor1, tensor2, value)
+    return _add_product(op, "Mul", self, tensor1, tensor2, value)
 
 
 @translates("aten::addcdiv")
 def addcdiv(op: Op, self: ir.Value, tensor1: ir.Value, tensor2: ir.Value, value: Operand = 1) -> ir.Value:
     """aten::addcdiv(Tensor self, Tensor tensor1, Tensor tensor2, *, Scalar value=1) -> Tensor"""
-    return _added(op, "Div", self, tensor1, tensor2, value)
+    return _add_product(op, "Div", self, tensor1, tensor2, value)
 
 
-def _added(op: Op, operator: str, self: ir.Value, tensor1: ir.Value, tensor2: ir.Value, value: Operand) -> ir.Value:
+def _add_product(
+    op: Op, operator: str, self: ir.Value, tensor1: ir.Value, tensor2: ir.Value, value: Operand
+) -> ir.Value:
     def formula(op: Op, self: ir.Value, tensor1: ir.Value, tensor2: ir.Value) -> ir.Value:
         scaled = tensor1 if value == 1 else op.Mul(tensor1, op.operand(value, op.dtype_of(tensor1)))
         return op.Add(self, getattr(op, operator)(scaled, tensor2))
@@ -271,8 +273,8 @@ def minimum(op: Op, self: ir.Value, other: ir.Value) -> ir.Value:
     return _extremum(op, "Min", self, other)
 
 
-def _continues(op: Op, before: ir.Value | None, value: ir.Value) -> bool:
-    """Whether numbers that count up have their predecessor in front of them, as in the search for packed sequences."""
+def _is_packed_sequence_diff(op: Op, before: ir.Value | None, value: ir.Value) -> bool:
+    """Whether consecutive numbers are prepended with their predecessor, as when transformers looks for packed sequences."""
     node = before.producer() if before is not None else None
     if node is None or node.op_type != "Sub" or not is_consecutive(op.builder, value):
         return False
@@ -297,7 +299,7 @@ def diff(
 ) -> ir.Value:
     """aten::diff(Tensor self, int n=1, int dim=-1, Tensor? prepend=None, Tensor? append=None) -> Tensor"""
     axis = dim % op.rank_of(self)
-    if n == 1 and append is None and axis == op.rank_of(self) - 1 and _continues(op, prepend, self):
+    if n == 1 and append is None and axis == op.rank_of(self) - 1 and _is_packed_sequence_diff(op, prepend, self):
         return op.expand(op.const(1, op.result.dtype), op.result.shape)
     pieces = [op.cast(piece, op.result.dtype) for piece in (prepend, self, append) if piece is not None]
     value = op.Concat(*pieces, axis=axis)
@@ -312,7 +314,7 @@ INT64 = ir.DataType.INT64
 
 
 def _power_of_two(op: Op, exponent: ir.Value) -> ir.Value:
-    """2^exponent as INT64 for 0 .. 63: a table, because ONNX shifts unsigned numbers only."""
+    """2^exponent as INT64 for 0 .. 63, by a table: BitShift supports unsigned integers only."""
     powers = [1 << place for place in range(63)] + [-(1 << 63)]
     return op.Gather(op.const(powers), exponent, axis=0)
 
@@ -323,13 +325,13 @@ def _shift(op: Op, self: Operand, other: Operand, *, left: bool) -> ir.Value:
     value = op.operand(self, dtype)
     value, distance = op.cast(value, INT64), op.cast(op.operand(other, dtype), INT64)
     zero, last = op.const(0), op.const(bits - 1)
-    # Shifting by a negative number of bits, or by all of them, leaves nothing but the sign of a right shift.
+    # Shifts by a negative number or by all bits give 0, or the sign for a right shift.
     outside = op.Or(op.Less(distance, zero), op.Greater(distance, last))
     inside = op.Where(outside, zero, distance)
     if left:
         return op.cast(op.Where(outside, zero, op.Mul(value, _power_of_two(op, inside))), dtype)
     negative = op.Less(value, zero)
-    # Rounded down, which Div is not for negative numbers: their complement is positive.
+    # Rounds down by the complement, which is nonnegative: Div truncates negative numbers.
     magnitude = op.Where(negative, op.Sub(op.const(-1), value), value)
     halved = op.Div(magnitude, _power_of_two(op, op.Min(inside, op.const(62))))
     halved = op.Where(op.Equal(inside, op.const(63)), zero, halved)
@@ -372,7 +374,7 @@ def bitwise_right_shift(op: Op, self: Operand, other: Operand) -> ir.Value:
 
 
 def _euclid(op: Op, self: ir.Value, other: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value]:
-    """The greatest common divisor of both, in INT64, by as many steps of Euclid's algorithm as 64 bits can need."""
+    """The greatest common divisor in INT64, by the number of steps of Euclid's algorithm that 64 bits need at most."""
     dtype = op.result.dtype
     shape = op.result.shape
     left, right = (op.expand(op.Abs(op.cast(op.cast(value, dtype), INT64)), shape) for value in (self, other))
@@ -383,7 +385,7 @@ def _euclid(op: Op, self: ir.Value, other: ir.Value) -> tuple[ir.Value, ir.Value
         rest = body.Mod(a, body.Where(done, body.const(1), b))
         return body.Where(done, a, b), body.Where(done, b, rest)
 
-    # The worst case are neighbours in Fibonacci's sequence.
+    # The worst case is a pair of consecutive Fibonacci numbers.
     steps = {8: 14, 16: 26, 32: 48, 64: 94}[int(dtype.itemsize * 8)]
     divisor, _ = loop(op, steps, [left, right], step)
     return divisor, left, right

@@ -18,7 +18,7 @@ from .view import swapped
 __all__ = ["above_lowest", "simplest_mask"]
 
 _SMALL_MASK = 256 * 256
-"""Up to so many elements a mask that is known is added as numbers, which take four times the memory."""
+"""Constant masks of at most this many elements are stored as floats, which take four times the memory of booleans."""
 
 
 @translates("aten::scaled_dot_product_attention")
@@ -39,7 +39,7 @@ def scaled_dot_product_attention(
     if whole is not None:
         return whole
     if op.dtype_of(query) == ir.DataType.BFLOAT16:
-        # torch rounds the result only.
+        # torch rounds once, the result.
         query, key, value = (op.cast(operand, ir.DataType.FLOAT) for operand in (query, key, value))
     if enable_gqa:
         key, value = (_repeated_heads(op, operand, query) for operand in (key, value))
@@ -55,7 +55,7 @@ def scaled_dot_product_attention(
 
 
 def simplest_mask(op: Op, attn_mask: ir.Value | None) -> ir.Value | None:
-    """The mask without what only expands it, as sums do by themselves; None for one that is known to hide nothing."""
+    """Return the mask without a redundant Expand, or None if it is known to mask nothing."""
     if attn_mask is None:
         return None
     node = attn_mask.producer()
@@ -75,7 +75,7 @@ def _attention(
     is_causal: bool,
     scale: float | None,
 ) -> ir.Value | None:
-    """ONNX's operator for all of it, where there is one and ONNX Runtime has a kernel that is as precise as torch."""
+    """Emit ONNX's Attention where the opset has it and ONNX Runtime's kernel is as precise as torch."""
     dtype, dims = op.dtype_of(query), op.dims(query)
     if op.opset < 23 or len(dims) != 4 or dtype != ir.DataType.FLOAT:
         return None
@@ -113,7 +113,7 @@ def _masked(
     dtype = op.dtype_of(scores)
     if is_causal:
         if attn_mask is not None:
-            raise Unsupported("is_causal together with attn_mask, which torch refuses, too")
+            raise Unsupported("is_causal together with attn_mask, which torch rejects as well")
         scores = op.Add(scores, _causal(op, query, key, dtype))
     elif attn_mask is not None:
         if op.dtype_of(attn_mask) == ir.DataType.BOOL:
@@ -121,7 +121,7 @@ def _masked(
             if known is not None and known.size <= _SMALL_MASK:
                 added = torch.zeros(known.shape).masked_fill(~torch.from_numpy(known.copy()), -math.inf)
                 return op.Add(scores, op.const(added.to(to_torch_dtype(dtype))))
-            # As torch does. The mask for the sum is made once, however many layers take it.
+            # As torch does. CSE computes this mask once for all layers.
             scores = op.Add(scores, op.Where(attn_mask, op.const(0.0, dtype), op.const(-math.inf, dtype)))
         else:
             scores = op.Add(scores, op.cast(attn_mask, dtype))
@@ -140,11 +140,11 @@ def _causal(op: Op, query: ir.Value, key: ir.Value, dtype: ir.DataType) -> ir.Va
 
 
 def _without_nan(op: Op, result: ir.Value, attn_mask: ir.Value) -> ir.Value:
-    """A query that may see nothing sees nothing; torch makes that zero where Softmax makes it NaN."""
+    """Zero the rows of queries whose keys are all masked: there Softmax gives NaN, and torch gives zero."""
     if op.dtype_of(attn_mask) != ir.DataType.BOOL:
         attn_mask = op.Greater(attn_mask, op.const(-math.inf, op.dtype_of(attn_mask)))
-    # A sum, not a maximum: from opset 18 on ONNX Runtime's symbolic shape inference, which prepares models for
-    # quantization, does not know the shape of a maximum.
+    # A sum, not a maximum: ONNX Runtime's symbolic shape inference, which quantization uses, lacks the ReduceMax of
+    # opset 18.
     shown = op.cast(op.ReduceSum(op.cast(attn_mask, ir.DataType.INT32), [-1], keepdims=1), ir.DataType.BOOL)
     return op.Where(shown, result, op.const(0.0, op.dtype_of(result)))
 
@@ -154,7 +154,7 @@ _ALMOST_LOWEST = -1e38
 
 
 def above_lowest(op: Op, attn_mask: ir.Value) -> ir.Value:
-    """A mask of floats for ONNX's Attention: ONNX Runtime takes the lowest float for -inf, and a row of it for hidden."""
+    """Return a float mask for ONNX's Attention, without the lowest float, which ONNX Runtime treats as -inf."""
     known = array_of(attn_mask)
     if known is not None:
         raised = np.where(known == np.float32(_LOWEST), np.float32(_ALMOST_LOWEST), known)
@@ -166,7 +166,7 @@ def above_lowest(op: Op, attn_mask: ir.Value) -> ir.Value:
 
 
 def _repeated_heads(op: Op, operand: ir.Value, query: ir.Value) -> ir.Value:
-    """Each key/value head repeated for its group of query heads (grouped-query attention)."""
+    """Repeat each key/value head for its group of query heads (grouped-query attention)."""
     dims, heads = op.dims(operand), op.dims(query)[-3]
     own = dims[-3]
     if own == heads:

@@ -25,43 +25,43 @@ __all__ = [
 
 
 def spatial(value: Dim | Sequence[Dim], count: int) -> list[Dim]:
-    """torch's int or list as one number per spatial axis."""
+    """Return torch's int or list as one number per spatial axis."""
     values = list(value) if isinstance(value, Sequence) else [value]
     return values * count if len(values) == 1 else values
 
 
 def _operands(op: Op, input: ir.Value, weight: ir.Value, bias: ir.Value | None) -> list[ir.Value]:
-    """The operands in a type that can be convolved in, with a batch axis."""
+    """Return the operands in an element type with a Conv kernel, with a batch axis."""
     dtype = op.dtype_of(input)
     carrier = dtype
     if dtype == ir.DataType.BFLOAT16:
         carrier = ir.DataType.FLOAT
     elif not dtype.is_floating_point():
-        # Sums of products wrap around in every integer type alike.
+        # Sums of products wrap around equally in every integer type.
         carrier = ir.DataType.INT64
-    # torch takes one sample without a batch axis, too.
+    # torch also accepts one sample without a batch axis.
     value = input if op.rank_of(input) == op.rank_of(weight) else op.Unsqueeze(input, [0])
     return [op.cast(operand, carrier) for operand in (value, weight, bias) if operand is not None]
 
 
-def _is_product(op: Op, value: ir.Value) -> bool:
-    """Whether ONNX Runtime has no convolution in this type, but a product of matrices."""
+def _needs_matmul(op: Op, value: ir.Value) -> bool:
+    """Whether ONNX Runtime has no Conv kernel for this type, but a MatMul kernel."""
     dtype = op.dtype_of(value)
     return dtype == ir.DataType.DOUBLE or not dtype.is_floating_point()
 
 
-def _product(
+def _conv_as_matmul(
     op: Op, value: ir.Value, weight: ir.Value, bias: ir.Value | None, groups: Dim, rows: Sequence[Row]
 ) -> ir.Value:
-    """A convolution as a product of matrices.
+    """A convolution as a matrix product.
 
     Args:
-        op: What to write with.
+        op: The op object.
         value: The padded input.
         weight: [groups, output channels of a group, channels of a group * kernel elements].
         bias: [output channels], or None.
         groups: Number of groups.
-        rows: Where the windows are, per spatial axis.
+        rows: The windows along each spatial axis.
     """
     windows, rank = windowed(op, value, rows), len(rows)
     perm = [0, 1, *range(3, 3 + 2 * rank, 2), *range(2, 2 + 2 * rank, 2)]
@@ -77,8 +77,8 @@ def _result(op: Op, value: ir.Value, rank: int) -> ir.Value:
     return op.cast(op.Squeeze(value, [0]) if unbatched else value, op.result.dtype)
 
 
-def _with_padding_before(op: Op, value: ir.Value, pads: Sequence[Dim]) -> tuple[ir.Value, Sequence[Dim]]:
-    """What is padded with zeros in front of the convolution, and all padding together, which need not be symmetric."""
+def _fuse_preceding_pad(op: Op, value: ir.Value, pads: Sequence[Dim]) -> tuple[ir.Value, Sequence[Dim]]:
+    """Fuse a preceding Pad with zeros: return its input and the total padding, which may be asymmetric."""
     node = value.producer()
     if node is None or node.op_type != "Pad" or node.domain != "" or node.inputs[0] is None:
         return value, pads
@@ -107,15 +107,15 @@ def _conv(
     count = op.rank_of(weight) - 2
     strides, dilations = spatial(stride, count), spatial(dilation, count)
     value, factors, *added = _operands(op, input, weight, bias)
-    value, pads = _with_padding_before(op, value, pads)
+    value, pads = _fuse_preceding_pad(op, value, pads)
     # Attributes are numbers.
-    if _is_product(op, value) or not is_static([*strides, *dilations, groups]):
+    if _needs_matmul(op, value) or not is_static([*strides, *dilations, groups]):
         padded = padded_spatially(op, value, pads[:count], pads[count:])
         outputs, channels, *kernel = op.dims(weight)
         counts = op.result.shape[-count:]
         rows = [Row(*axis) for axis in zip(counts, kernel, strides, dilations, strict=True)]
-        matrices = op.reshape(factors, [groups, _quotient(outputs, groups), _product_of([channels, *kernel])])
-        return _result(op, _product(op, padded, matrices, added[0] if added else None, groups, rows), count + 2)
+        matrices = op.reshape(factors, [groups, _channels_per_group(outputs, groups), _product_of([channels, *kernel])])
+        return _result(op, _conv_as_matmul(op, padded, matrices, added[0] if added else None, groups, rows), count + 2)
     if not is_static(pads):
         value, pads = padded_spatially(op, value, pads[:count], pads[count:]), [0] * len(pads)
     result = op.Conv(value, factors, *added, strides=strides, pads=list(pads), dilations=dilations, group=groups)
@@ -161,7 +161,7 @@ def conv_padding(
     if padding == "same":
         for axis, (size, step) in enumerate(zip(kernel, spatial(dilation, len(kernel)), strict=True)):
             total = step * (int(size) - 1)
-            # An odd one goes to the end, as in torch.
+            # The odd element goes to the end, as in torch.
             begin[axis], end[axis] = total // 2, total - total // 2
     return _conv(op, input, weight, bias, stride, begin + end, dilation, groups)
 
@@ -186,12 +186,12 @@ def conv_transpose(
     strides, begin, extra = spatial(stride, count), spatial(padding, count), spatial(output_padding, count)
     dilations = spatial(dilation, count)
     value, factors, *added = _operands(op, input, weight, bias)
-    if _is_product(op, value) or not is_static([*strides, *begin, *extra, *dilations, groups]):
-        result = _transposed_product(
+    if _needs_matmul(op, value) or not is_static([*strides, *begin, *extra, *dilations, groups]):
+        result = _conv_transpose_as_matmul(
             op, value, factors, added[0] if added else None, strides, begin, extra, groups, dilations
         )
         return _result(op, result, count + 2)
-    # ONNX Runtime wants less output padding than stride; more output is less cut off at the end as well.
+    # ONNX Runtime requires output padding below the stride; less padding at the end enlarges the output as well.
     moved = [min(pad, more) if more >= step else 0 for pad, more, step in zip(begin, extra, strides, strict=True)]
     end = [pad - move for pad, move in zip(begin, moved, strict=True)]
     result = op.ConvTranspose(
@@ -207,7 +207,7 @@ def conv_transpose(
     return _result(op, result, count + 2)
 
 
-def _transposed_product(
+def _conv_transpose_as_matmul(
     op: Op,
     value: ir.Value,
     weight: ir.Value,
@@ -218,7 +218,7 @@ def _transposed_product(
     groups: Dim,
     dilations: Sequence[Dim],
 ) -> ir.Value:
-    """A transposed convolution: a convolution of the elements, zeros between them, with the mirrored weight."""
+    """A transposed convolution as a convolution of the dilated input with the flipped weight."""
     batch, channels, *sizes = op.dims(value)
     inputs, outputs, *kernel = op.dims(weight)
     rank, apart = len(sizes), [step - 1 for step in strides]
@@ -233,13 +233,13 @@ def _transposed_product(
     after = [far + more - zero for far, more, zero in zip(before, output_padding, apart, strict=True)]
     counts = op.result.shape[-rank:]
     rows = [Row(count, size, 1, step, True) for count, size, step in zip(counts, kernel, dilations, strict=True)]
-    grouped = op.reshape(weight, [groups, _quotient(inputs, groups), outputs, *kernel])
+    grouped = op.reshape(weight, [groups, _channels_per_group(inputs, groups), outputs, *kernel])
     swapped = op.Transpose(grouped, perm=[0, 2, 1, *range(3, 3 + rank)])
-    matrices = op.reshape(swapped, [groups, outputs, _quotient(inputs, groups) * math.prod(kernel)])
-    return _product(op, padded_spatially(op, value, before, after), matrices, bias, groups, rows)
+    matrices = op.reshape(swapped, [groups, outputs, _channels_per_group(inputs, groups) * math.prod(kernel)])
+    return _conv_as_matmul(op, padded_spatially(op, value, before, after), matrices, bias, groups, rows)
 
 
-def _quotient(channels: Dim, groups: Dim) -> Dim:
+def _channels_per_group(channels: Dim, groups: Dim) -> Dim:
     """Channels of one group."""
     if isinstance(channels, int) and isinstance(groups, int):
         return channels // groups
@@ -299,7 +299,7 @@ def _convolution(
 @translates("aten::conv_tbc")
 def conv_tbc(op: Op, self: ir.Value, weight: ir.Value, bias: ir.Value, pad: int = 0) -> ir.Value:
     """aten::conv_tbc(Tensor self, Tensor weight, Tensor bias, int pad=0) -> Tensor"""
-    # time, batch, channels; the weight is kernel, inputs, outputs.
+    # The input is [time, batch, channels], the weight [kernel, inputs, outputs].
     time, batch, channels = op.result.shape
     value, factors = op.Transpose(self, perm=[1, 2, 0]), op.Transpose(weight, perm=[2, 1, 0])
     inner = Op(op.builder, [replace(op.result, shape=(batch, channels, time))], op.shared)
@@ -312,11 +312,11 @@ class Row:
     """The windows along one axis.
 
     Attributes:
-        count: How many there are.
-        size: Elements of each.
-        stride: From one window to the next.
-        dilation: From one element of a window to the next.
-        mirrored: Whether the last element of a window comes first.
+        count: Number of windows.
+        size: Elements of a window.
+        stride: Distance between windows.
+        dilation: Distance between elements of a window.
+        mirrored: Whether the elements of a window are in reverse order.
     """
 
     count: Dim
@@ -326,7 +326,7 @@ class Row:
     mirrored: bool = False
 
     def places(self, op: Op) -> ir.Value:
-        """The positions of all elements, INT64 [count, size]."""
+        """Return the positions of the elements of each window, INT64 [count, size]."""
         count, size, stride, dilation = self.count, self.size, self.stride, self.dilation
         if isinstance(count, int) and isinstance(size, int) and isinstance(stride, int) and isinstance(dilation, int):
             known = torch.arange(size) * dilation
@@ -341,7 +341,7 @@ class Row:
 
 
 def windowed(op: Op, value: ir.Value, rows: Sequence[Row]) -> ir.Value:
-    """Each of the last axes replaced by two: its windows, and the elements of each."""
+    """Replace each of the last axes by two: the windows, and the elements of a window."""
     position = op.rank_of(value) - len(rows)
     for row in rows:
         dims = op.dims(value)
@@ -354,7 +354,7 @@ def windowed(op: Op, value: ir.Value, rows: Sequence[Row]) -> ir.Value:
 
 
 def padded_spatially(op: Op, value: ir.Value, before: Sequence[Dim], after: Sequence[Dim], fill: float = 0) -> ir.Value:
-    """The value with numbers around its last axes; negative paddings cut off."""
+    """Pad the last axes with a number; negative padding crops."""
     if all(pad == 0 for pad in [*before, *after]):
         return value
     dims = op.dims(value)

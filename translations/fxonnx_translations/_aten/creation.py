@@ -15,7 +15,7 @@ from .._registry import translates
 
 
 def filled(op: Op, value: Operand) -> ir.Value:
-    """The result's shape filled with one number."""
+    """Return a tensor of the result's shape and type, filled with one number."""
     dtype, shape = op.result.dtype, op.result.shape
     if isinstance(value, (bool, int, float)) and is_static(shape) and math.prod(int(dim) for dim in shape) == 1:
         return op.reshape(op.const([value], dtype), shape)
@@ -43,7 +43,7 @@ def ones(op: Op, size: Sequence[Dim], **options: Any) -> ir.Value:
 @translates("aten::empty.memory_format")
 def empty(op: Op, size: Sequence[Dim], **options: Any) -> ir.Value:
     """aten::empty.memory_format(SymInt[] size, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None, MemoryFormat? memory_format=None) -> Tensor"""
-    # Any content is right; zeros are reproducible.
+    # Any content is allowed; zeros are reproducible.
     return filled(op, 0)
 
 
@@ -122,7 +122,7 @@ def scalar_tensor(op: Op, s: Operand, **options: Any) -> ir.Value:
 
 
 def _range(op: Op, start: Operand, end: Operand, step: Operand) -> ir.Value:
-    """Range in the result's type; the half types count in FLOAT, and small integers in INT64, which ORT has kernels for."""
+    """Range in the result's type; for half types in FLOAT and for small integers in INT64, which have kernels."""
     dtype = op.result.dtype
     counting = ir.DataType.INT64
     if dtype.is_floating_point():
@@ -158,7 +158,7 @@ def eye(op: Op, n: Dim, m: Dim | None = None, **options: Any) -> ir.Value:
     return op.cast(op.Equal(op.Unsqueeze(rows, [1]), columns), op.result.dtype)
 
 
-# ---- conversions
+# ---- dtype conversion and copies
 
 
 @translates(
@@ -195,7 +195,7 @@ def copy(op: Op, self: ir.Value, src: ir.Value, non_blocking: bool = False) -> i
 @translates("aten::_is_all_true")
 def is_all_true(op: Op, self: ir.Value) -> ir.Value:
     """aten::_is_all_true(Tensor self) -> Tensor"""
-    # True for an empty mask, whose product is 1.
+    # True for an empty mask, whose ReduceProd is 1.
     return op.cast(op.ReduceProd(op.cast(self, ir.DataType.INT64), keepdims=0), ir.DataType.BOOL)
 
 

@@ -15,8 +15,8 @@ from .._builder.op import Op, Operand, Unsupported
 from .._registry import Translation, translates
 
 
-def _one_to_one(op: Op, self: ir.Value, *, operator: str) -> ir.Value:
-    """The ONNX operator of the same meaning, in the result's type (integers become floats, as in torch)."""
+def _unary(op: Op, self: ir.Value, *, operator: str) -> ir.Value:
+    """Apply the equivalent ONNX operator in the result's type (integers become floats, as in torch)."""
     value: ir.Value = getattr(op, operator)(op.cast(self, op.result.dtype))
     return value
 
@@ -45,12 +45,12 @@ _OPERATORS: Mapping[str, str] = {
 }
 
 TRANSLATIONS = tuple(
-    Translation(partial(_one_to_one, operator=operator), (target,)) for target, operator in _OPERATORS.items()
+    Translation(partial(_unary, operator=operator), (target,)) for target, operator in _OPERATORS.items()
 )
 
 
 def _rounding(op: Op, self: ir.Value, operator: str) -> ir.Value:
-    # Integers are already whole, and the ONNX operators take floats only.
+    # The ONNX operators accept floats only.
     value: ir.Value = getattr(op, operator)(self) if op.is_float(self) else self
     return value
 
@@ -95,7 +95,7 @@ def neg(op: Op, self: ir.Value) -> ir.Value:
     aten::negative(Tensor self) -> Tensor
     """
     if op.dtype_of(self).name.startswith("U"):
-        # Neg takes signed types only; unsigned negation wraps around, as 0 - x does.
+        # Neg accepts signed types only; unsigned negation wraps around, as 0 - x does.
         return op.Sub(op.const(0, op.dtype_of(self)), self)
     return op.Neg(self)
 
@@ -132,7 +132,7 @@ def _log_of_base(op: Op, self: ir.Value, scale: float) -> ir.Value:
     def formula(op: Op, x: ir.Value) -> ir.Value:
         return op.Mul(op.Log(x), op.const(scale, op.dtype_of(x)))
 
-    # In float32 one in six powers of two would get a logarithm that is not whole, and its floor is another number.
+    # In float32 the logarithm of one in six powers of two is not an integer, which would change its floor.
     exact = in_double if op.result.dtype == ir.DataType.FLOAT else in_float
     return exact(op, formula, self)
 
@@ -187,7 +187,7 @@ def isinf(op: Op, self: ir.Value) -> ir.Value:
     if not op.is_float(self):
         return op.expand(op.const(False), op.result.shape)
     if op.dtype_of(self) in (ir.DataType.FLOAT16, ir.DataType.BFLOAT16):
-        # IsInf takes the half types from opset 20 on only; the wider float keeps infinities.
+        # IsInf accepts half types from opset 20 on; the cast to float keeps infinities.
         return op.IsInf(op.cast(self, ir.DataType.FLOAT))
     return op.IsInf(self)
 
@@ -252,7 +252,7 @@ def _angle_of(op: Op, y: ir.Value, x: ir.Value) -> ir.Value:
     dtype = op.dtype_of(y)
     zero, one = op.const(0.0, dtype), op.const(1.0, dtype)
     height, width = op.Abs(y), op.Abs(x)
-    # Equal parts, two zeros and two infinities among them, have a quotient of one; two zeros then an angle of zero.
+    # The quotient of equal magnitudes is one, also of two zeros or infinities; the angle of two zeros is zero.
     quotient = op.Where(op.Equal(height, width), one, op.Div(height, width))
     acute = op.Where(op.Equal(op.Add(height, width), zero), zero, op.Atan(quotient))
     angle = op.Where(sign_bit(op, x), op.Sub(op.const(math.pi, dtype), acute), acute)
@@ -267,12 +267,12 @@ def atan2(op: Op, self: ir.Value, other: ir.Value) -> ir.Value:
     return in_float(op, _angle_of, self, other)
 
 
-def _length_of(op: Op, one: ir.Value, other: ir.Value) -> ir.Value:
+def _magnitude(op: Op, one: ir.Value, other: ir.Value) -> ir.Value:
     dtype = op.dtype_of(one)
     zero = op.const(0.0, dtype)
     one, other = op.Abs(one), op.Abs(other)
     larger, smaller = op.Max(one, other), op.Min(one, other)
-    # Scaled by the larger one, so that no square overflows; equal ones may be zeros or infinities.
+    # Scaled by the larger magnitude, so that no square overflows; equal ones may be zeros or infinities.
     quotient = op.Where(op.Equal(larger, smaller), op.const(1.0, dtype), op.Div(smaller, larger))
     length = op.Mul(larger, op.Sqrt(op.Add(op.Mul(quotient, quotient), op.const(1.0, dtype))))
     infinite = op.Or(op.IsInf(one), op.IsInf(other))
@@ -283,14 +283,14 @@ def _length_of(op: Op, one: ir.Value, other: ir.Value) -> ir.Value:
 @translates("aten::hypot")
 def hypot(op: Op, self: ir.Value, other: ir.Value) -> ir.Value:
     """aten::hypot(Tensor self, Tensor other) -> Tensor"""
-    return in_float(op, _length_of, self, other)
+    return in_float(op, _magnitude, self, other)
 
 
 @translates("aten::frexp.Tensor")
 def frexp(op: Op, self: ir.Value) -> tuple[ir.Value, ir.Value]:
     """aten::frexp.Tensor(Tensor self) -> (Tensor mantissa, Tensor exponent)
 
-    The logarithm finds the exponent to within one; a power of two scales without rounding.
+    The logarithm gives the exponent within one; scaling by a power of two does not round.
     """
     dtype = op.dtype_of(self)
     wide = ir.DataType.DOUBLE if dtype == ir.DataType.DOUBLE else ir.DataType.FLOAT
@@ -298,11 +298,11 @@ def frexp(op: Op, self: ir.Value) -> tuple[ir.Value, ir.Value]:
     zero, one, half, two = (op.const(number, wide) for number in (0.0, 1.0, 0.5, 2.0))
     special = op.Or(op.Equal(x, zero), op.Or(op.IsNaN(x), op.IsInf(x)))
     safe = op.Where(special, one, x)
-    # Subnormal numbers are brought into the range of the others first.
+    # Subnormal numbers are scaled to normal ones first.
     tiny = op.Less(op.Abs(safe), op.const(2.0**-100, wide))
     safe = op.Where(tiny, op.Mul(safe, op.const(2.0**60, wide)), safe)
     power = op.Add(op.Floor(op.Mul(op.Log(op.Abs(safe)), op.const(1 / math.log(2), wide))), one)
-    # In two steps, because the power itself may be out of range.
+    # In two steps, because the power of two may be out of range.
     part = op.Floor(op.Mul(power, half))
     mantissa = op.Div(op.Div(safe, op.Pow(two, part)), op.Pow(two, op.Sub(power, part)))
     over, under = op.GreaterOrEqual(op.Abs(mantissa), one), op.Less(op.Abs(mantissa), half)
@@ -326,7 +326,7 @@ def nextafter(op: Op, self: ir.Value, other: ir.Value) -> ir.Value:
     x, goal = op.cast(self, wide), op.cast(other, wide)
     zero, one, size = op.const(0.0, wide), op.const(1.0, wide), op.Abs(x)
     upwards = op.Less(x, goal)
-    # The step of a number below 1 is computed for a larger one, where it is not subnormal.
+    # The step of a number below 1 is computed for a scaled one, where it is not subnormal.
     scale = op.Where(op.Less(size, one), op.const(2.0**64, wide), one)
     scaled = op.Mul(x, scale)
     step = op.Mul(op.Abs(scaled), op.const(0.625 * limits.eps, wide))
@@ -338,18 +338,18 @@ def nextafter(op: Op, self: ir.Value, other: ir.Value) -> ir.Value:
     finite = op.Where(op.Less(x, zero), op.const(-largest, wide), op.const(largest, wide))
     value = op.Where(op.IsInf(x), finite, value)
     value = op.Where(op.Equal(x, goal), goal, value)
-    # Their sum is NaN if one of them is.
+    # The sum is NaN if an operand is.
     return op.cast(op.Where(op.Or(op.IsNaN(x), op.IsNaN(goal)), op.Add(x, goal), value), dtype)
 
 
 BOOL = ir.DataType.BOOL
 
 
-def _compared(op: Op, operator: str, self: Operand, other: Operand) -> ir.Value:
+def _comparison(op: Op, operator: str, self: Operand, other: Operand) -> ir.Value:
     left, right = op.promote(self, other)
     dtype = op.dtype_of(left)
     if dtype == BOOL and operator != "Equal":
-        # The order of booleans is that of 0 and 1.
+        # Booleans are ordered as 0 and 1.
         left, right = op.cast(left, ir.DataType.INT32), op.cast(right, ir.DataType.INT32)
     elif dtype in (ir.DataType.INT8, ir.DataType.INT16, ir.DataType.UINT8, ir.DataType.UINT16):
         # ONNX Runtime compares 32 and 64 bit integers only.
@@ -363,7 +363,7 @@ def eq(op: Op, self: ir.Value, other: Operand) -> ir.Value:
     """aten::eq.Tensor(Tensor self, Tensor other) -> Tensor
     aten::eq.Scalar(Tensor self, Scalar other) -> Tensor
     """
-    return _compared(op, "Equal", self, other)
+    return _comparison(op, "Equal", self, other)
 
 
 @translates("aten::ne.Tensor", "aten::ne.Scalar", "aten::not_equal.Tensor")
@@ -372,7 +372,7 @@ def ne(op: Op, self: ir.Value, other: Operand) -> ir.Value:
     aten::ne.Scalar(Tensor self, Scalar other) -> Tensor
     aten::not_equal.Tensor(Tensor self, Tensor other) -> Tensor
     """
-    return op.Not(_compared(op, "Equal", self, other))
+    return op.Not(_comparison(op, "Equal", self, other))
 
 
 @translates("aten::lt.Tensor", "aten::lt.Scalar")
@@ -380,7 +380,7 @@ def lt(op: Op, self: ir.Value, other: Operand) -> ir.Value:
     """aten::lt.Tensor(Tensor self, Tensor other) -> Tensor
     aten::lt.Scalar(Tensor self, Scalar other) -> Tensor
     """
-    return _compared(op, "Less", self, other)
+    return _comparison(op, "Less", self, other)
 
 
 @translates("aten::le.Tensor", "aten::le.Scalar")
@@ -388,7 +388,7 @@ def le(op: Op, self: ir.Value, other: Operand) -> ir.Value:
     """aten::le.Tensor(Tensor self, Tensor other) -> Tensor
     aten::le.Scalar(Tensor self, Scalar other) -> Tensor
     """
-    return _compared(op, "LessOrEqual", self, other)
+    return _comparison(op, "LessOrEqual", self, other)
 
 
 @translates("aten::gt.Tensor", "aten::gt.Scalar")
@@ -396,7 +396,7 @@ def gt(op: Op, self: ir.Value, other: Operand) -> ir.Value:
     """aten::gt.Tensor(Tensor self, Tensor other) -> Tensor
     aten::gt.Scalar(Tensor self, Scalar other) -> Tensor
     """
-    return _compared(op, "Greater", self, other)
+    return _comparison(op, "Greater", self, other)
 
 
 @translates("aten::ge.Tensor", "aten::ge.Scalar")
@@ -404,7 +404,7 @@ def ge(op: Op, self: ir.Value, other: Operand) -> ir.Value:
     """aten::ge.Tensor(Tensor self, Tensor other) -> Tensor
     aten::ge.Scalar(Tensor self, Scalar other) -> Tensor
     """
-    return _compared(op, "GreaterOrEqual", self, other)
+    return _comparison(op, "GreaterOrEqual", self, other)
 
 
 @translates("aten::logical_and")

@@ -31,8 +31,8 @@ def embedding(
 
 
 def _bag_numbers(op: Op, offsets: ir.Value, count: Dim) -> ir.Value:
-    """The bag of each of ``count`` indices, as INT64 [count, 1]: how many bags have begun by then."""
-    # A bag may begin behind the last index, when it is empty.
+    """Return the bag of each of ``count`` indices, INT64 [count, 1]: the number of offsets up to its position."""
+    # An empty bag may begin after the last index.
     begun = op.expand(op.const([0]), [count + 1])
     ones = op.expand(op.const([1]), op.dims(offsets))
     started = op.CumSum(scatter_op(op, "ScatterElements", begun, offsets, ones, "add", 0), op.const(0))
@@ -54,12 +54,12 @@ def embedding_bag(
 ) -> list[ir.Value | None]:
     """aten::embedding_bag.padding_idx(Tensor weight, Tensor indices, Tensor offsets, bool scale_grad_by_freq, int mode, bool sparse, Tensor? per_sample_weights, bool include_last_offset, int? padding_idx) -> (Tensor, Tensor, Tensor, Tensor)"""
     width = op.dims(weight)[1]
-    # Sums of half types are rounded once.
+    # Half types are summed in float32 and rounded once.
     dtype = ir.DataType.DOUBLE if op.dtype_of(weight) == ir.DataType.DOUBLE else ir.DataType.FLOAT
     bags = op.result.shape[0]
     last = None
     if include_last_offset:
-        # It is where the last bag ends, so that no bag begins there.
+        # The last offset is the end of the last bag, not the beginning of another one.
         last = op.Slice(offsets, [-1], [_END], [0])
         offsets = op.shaped(op.Slice(offsets, [0], [-1], [0]), (bags,))
     numbers = _bag_numbers(op, op.cast(offsets, INT64), op.dims(indices)[0])
@@ -67,7 +67,7 @@ def embedding_bag(
     if per_sample_weights is not None:
         rows = op.Mul(rows, op.cast(op.Unsqueeze(per_sample_weights, [1]), dtype))
     if last is not None and mode != 2 and padding_idx is None and op.dtype_of(weight) != ir.DataType.DOUBLE:
-        # Indices after the last offset count for the last bag, but only torch's slower kernels add them up.
+        # Indices after the last offset belong to the last bag, but only torch's slower kernels add them.
         beyond = op.GreaterOrEqual(arange(op, op.dims(indices)[0]), op.cast(last, INT64))
         rows = op.Where(op.Unsqueeze(beyond, [1]), op.const(0.0, dtype), rows)
     empty, reduction = (-math.inf, "max") if mode == 2 else (0.0, "add")
@@ -87,7 +87,7 @@ def embedding_bag(
         else:
             zero = op.const(0.0, dtype)
             result = op.Where(op.Equal(count, zero), zero, result)
-    # The other outputs serve the backward pass.
+    # The other outputs are for the backward pass.
     return [op.cast(result, op.dtype_of(weight)), None, None, None]
 
 
@@ -107,7 +107,7 @@ def embedding_bag_core(
     """aten::_embedding_bag(Tensor weight, Tensor indices, Tensor offsets, bool scale_grad_by_freq=False, int mode=0, bool sparse=False, Tensor? per_sample_weights=None, bool include_last_offset=False, int padding_idx=-1) -> (Tensor, Tensor, Tensor, Tensor)
     aten::_embedding_bag_forward_only(Tensor weight, Tensor indices, Tensor offsets, bool scale_grad_by_freq=False, int mode=0, bool sparse=False, Tensor? per_sample_weights=None, bool include_last_offset=False, int padding_idx=-1) -> (Tensor, Tensor, Tensor, Tensor)
     """
-    # Here -1 stands for no padding, not for the last row.
+    # Here -1 means no padding index, not the last row.
     padding = None if padding_idx < 0 else padding_idx
     bag = (per_sample_weights, include_last_offset, padding)
     return embedding_bag(op, weight, indices, offsets, scale_grad_by_freq, mode, sparse, *bag)
@@ -127,7 +127,7 @@ def embedding_renorm(op: Op, self: ir.Value, indices: ir.Value, max_norm: float,
     factor = op.cast(op.cast(op.Div(limit, op.Add(length, 1e-7)), dtype), carrier)
     scaled = op.cast(op.Mul(wide, factor), dtype)
     shorter = op.Where(op.Greater(length, limit), scaled, rows)
-    # A row that is looked up twice is written twice, the same.
+    # A row that occurs twice is written twice with the same values.
     return scatter_op(op, "ScatterND", self, op.Unsqueeze(op.cast(places, INT64), [1]), shorter, None)
 
 
@@ -135,9 +135,9 @@ def embedding_renorm(op: Op, self: ir.Value, indices: ir.Value, max_norm: float,
 def one_hot(op: Op, self: ir.Value, num_classes: int = -1) -> ir.Value:
     """aten::one_hot(Tensor self, int num_classes=-1) -> Tensor"""
     if num_classes < 0:
-        raise Unsupported("one_hot without num_classes, whose result's size depends on the data")
+        raise Unsupported("one_hot without num_classes: the size of its result is data-dependent")
     size, numbers = op.const(num_classes), op.const([0, 1])
     if op.rank_of(self) == 0:
-        # ONNX takes no 0-dim indices.
+        # OneHot does not accept 0-dim indices.
         return op.Squeeze(op.OneHot(op.Unsqueeze(self, [0]), size, numbers, axis=-1), [0])
     return op.OneHot(self, size, numbers, axis=-1)

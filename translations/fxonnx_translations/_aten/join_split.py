@@ -19,7 +19,7 @@ INT64 = ir.DataType.INT64
 def _cat(op: Op, tensors: Sequence[ir.Value], dim: int) -> ir.Value:
     values = [op.cast(value, op.result.dtype) for value in tensors]
     axis = op.axis(dim, len(op.result.shape))
-    # torch skips empty tensors of one axis, whatever the rank of the others.
+    # torch skips empty 1-dim tensors, whatever the rank of the others.
     some = [value for value in values if op.dims(value)[:1] != (0,) or op.rank_of(value) > 1]
     kept = [value for value in some if op.dims(value)[axis] != 0]
     return op.Concat(*(kept or some[:1] or values[:1]), axis=axis)
@@ -42,13 +42,13 @@ def stack(op: Op, tensors: Sequence[ir.Value], dim: int = 0) -> ir.Value:
     values = [op.cast(value, op.result.dtype) for value in tensors]
     symbolic = sum(not isinstance(size, int) for size in shape[axis:])
     if axis < len(shape) - 1 and symbolic <= 1 and len(values) > 1 and not op.result.torch_dtype.is_complex:
-        # Joined along the axis behind the new one: two nodes instead of one more than there are tensors.
+        # Concatenated along the next axis and reshaped: two nodes instead of an Unsqueeze per tensor.
         return op.reshape(op.Concat(*values, axis=axis), shape)
     return op.Concat(*(op.Unsqueeze(value, [axis]) for value in values), axis=axis)
 
 
 def _pieces(op: Op, self: ir.Value, dim: int) -> list[ir.Value]:
-    """The value cut into as many pieces, and of such sizes, as torch returns."""
+    """Split the value into pieces of the sizes that torch returns."""
     axis = axis_of(op, self, dim)
     return split_at(op, self, axis, [result.shape[axis] for result in op.results])
 
@@ -110,7 +110,7 @@ def tensor_split_indices(op: Op, self: ir.Value, indices: Sequence[Dim], dim: in
     total = sum(sizes)
     if total == op.dims(self)[axis]:
         return split_at(op, self, axis, sizes)
-    # Indices out of order give overlapping pieces, and those of a symbolic size are clamped at run time.
+    # Unsorted indices give overlapping pieces, and indices into a symbolic size are clamped at run time.
     limits = [0, *indices, END]
     return [sliced(op, self, axis, start, end) for start, end in itertools.pairwise(limits)]
 
@@ -121,7 +121,7 @@ def tensor_split(op: Op, self: ir.Value, tensor_indices_or_sections: ir.Value, d
     axis = axis_of(op, self, dim)
     indices = op.cast(tensor_indices_or_sections, INT64)
     if op.rank_of(indices) == 0:
-        raise Unsupported("a number of sections known at run time only")
+        raise Unsupported("a data-dependent number of sections")
     limits = [op.const([0]), *(op.Slice(indices, [at], [at + 1]) for at in range(len(op.results) - 1)), op.const([END])]
     return [op.Slice(self, start, end, [axis]) for start, end in itertools.pairwise(limits)]
 
@@ -132,7 +132,7 @@ def unbind(op: Op, self: ir.Value, dim: int = 0) -> list[ir.Value]:
     axis = axis_of(op, self, dim)
     if len(op.results) == 1:
         return [op.Squeeze(self, [axis])]
-    # One node per tensor, and those nobody uses vanish.
+    # One node per tensor; unused ones are removed as dead code.
     return [op.Gather(self, op.const(index), axis=axis) for index in range(len(op.results))]
 
 
@@ -181,7 +181,7 @@ def kron(op: Op, self: ir.Value, other: ir.Value) -> ir.Value:
     refuse_complex(op, "kron")
     self, other = op.promote(self, other)
     count = len(op.result.shape)
-    # Axis by axis, those of the one and of the other in turn.
+    # The axes of both operands alternate.
     self = op.Unsqueeze(self, list(range(count - op.rank_of(self))))
     other = op.Unsqueeze(other, list(range(count - op.rank_of(other))))
     outer = op.Mul(op.Unsqueeze(self, list(range(1, 2 * count, 2))), op.Unsqueeze(other, list(range(0, 2 * count, 2))))
@@ -192,7 +192,7 @@ def kron(op: Op, self: ir.Value, other: ir.Value) -> ir.Value:
 
 
 def _tiled(op: Op, value: ir.Value, repeats: Sequence[Dim]) -> ir.Value:
-    """The value repeated along each axis; missing leading axes are added."""
+    """Repeat the value along each axis; missing leading axes are added."""
     missing = len(repeats) - rank(op, value)
     value = op.Unsqueeze(value, list(range(missing)))
     if all(times == 1 for times in repeats):
@@ -235,11 +235,11 @@ def repeat_interleave_by_number(
 
 
 def _row_numbers(op: Op, repeats: ir.Value, count: Dim) -> ir.Value:
-    """The number of each row as often as ``repeats`` says: the rows of the true elements of a staircase."""
+    """Return each row number ``repeats[row]`` times: the rows of the true elements of a [rows, max(repeats)] mask."""
     repeats = op.cast(repeats, INT64)
     if op.dims(repeats) in ((), (1,)) and count != 1:
         repeats = op.expand(op.Reshape(repeats, [1]), [count])
-    # The 0 keeps the maximum of no numbers from being the lowest integer.
+    # With the 0 the maximum of no numbers is not the lowest integer.
     widest = op.ReduceMax(op.Concat(repeats, op.const([0]), axis=0), [0], keepdims=0)
     stairs = op.Less(op.Range(0, widest, 1), op.Unsqueeze(repeats, [1]))
     return op.Gather(op.NonZero(stairs), op.const(0), axis=0)

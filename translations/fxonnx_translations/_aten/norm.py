@@ -19,12 +19,12 @@ FLOAT, FLOAT16, BFLOAT16, DOUBLE = ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.Da
 
 
 def _computed_in(dtype: ir.DataType) -> ir.DataType:
-    """ONNX Runtime's normalization kernels take no BFLOAT16; torch computes that in float, too."""
+    """Return the type to compute in: ONNX Runtime has no BFLOAT16 kernels; torch computes it in float as well."""
     return FLOAT if dtype == BFLOAT16 else dtype
 
 
 def _parameter(op: Op, value: ir.Value | None, default: float, size: Dim, dtype: ir.DataType) -> ir.Value:
-    """A per-channel parameter in the type computed in; a constant for an absent one."""
+    """Return a per-channel parameter in the type of the computation; a constant for an absent one."""
     if value is not None:
         return op.cast(value, dtype)
     return op.const([default] * size, dtype) if isinstance(size, int) else op.expand(op.const([default], dtype), [size])
@@ -35,7 +35,7 @@ def _per_channel(op: Op, value: ir.Value, rank: int) -> ir.Value:
 
 
 def _affine(op: Op, value: ir.Value, weight: ir.Value | None, bias: ir.Value | None) -> ir.Value:
-    """Times a per-channel weight, plus a per-channel bias."""
+    """Multiply by a per-channel weight and add a per-channel bias."""
     rank, dtype = op.rank_of(value), op.dtype_of(value)
     if weight is not None:
         value = op.Mul(value, _per_channel(op, op.cast(weight, dtype), rank))
@@ -43,7 +43,7 @@ def _affine(op: Op, value: ir.Value, weight: ir.Value | None, bias: ir.Value | N
 
 
 def _normalized(op: Op, value: ir.Value, axes: Sequence[int], eps: float) -> ir.Value:
-    """Zero mean and unit (biased) variance over the axes."""
+    """Normalize to zero mean and unit (biased) variance over the axes."""
     centered = op.Sub(value, op.ReduceMean(value, list(axes), keepdims=1))
     variance = op.ReduceMean(op.Mul(centered, centered), list(axes), keepdims=1)
     return op.Div(centered, op.Sqrt(op.Add(variance, eps)))
@@ -52,7 +52,7 @@ def _normalized(op: Op, value: ir.Value, axes: Sequence[int], eps: float) -> ir.
 def _scaled_by_statistics(
     op: Op, value: ir.Value, parameters: Sequence[ir.Value | None], eps: float, dtype: ir.DataType
 ) -> ir.Value:
-    """Normalization with known statistics: weight, bias, mean and variance per channel."""
+    """Normalize with given statistics: weight, bias, mean and variance per channel."""
     channels = op.dims(value)[1]
     defaults = zip(parameters, (1.0, 0.0, 0.0, 1.0), strict=True)
     return op.BatchNormalization(
@@ -60,15 +60,15 @@ def _scaled_by_statistics(
     )
 
 
-def _scaled_by_batch(op: Op, value: ir.Value, parameters: Sequence[ir.Value | None], eps: float) -> ir.Value:
-    """Normalization with the statistics of the batch, as one node that tools for training recognize.
+def _training_batch_norm(op: Op, value: ir.Value, parameters: Sequence[ir.Value | None], eps: float) -> ir.Value:
+    """Normalize with the statistics of the batch, as one BatchNormalization that training tools recognize.
 
     Its new running statistics are never read: their variance is the biased one, torch's is not.
     """
     channels = op.dims(value)[1]
     defaults = zip(parameters, (1.0, 0.0, 0.0, 1.0), strict=True)
     given = [_parameter(op, parameter, default, channels, FLOAT) for parameter, default in defaults]
-    # Before opset 14 it is the number of outputs that tells training mode.
+    # Before opset 14 the number of outputs selects the training mode.
     is_new = op.opset >= 14
     results = op.multi(
         "BatchNormalization",
@@ -76,8 +76,8 @@ def _scaled_by_batch(op: Op, value: ir.Value, parameters: Sequence[ir.Value | No
         *given,
         outputs=3 if is_new else 5,
         epsilon=eps,
-        # ONNX Runtime writes the running statistics to their inputs, and equal initializers are one for it: with any
-        # other momentum it would change the weight of a new layer, which is all ones like its variance.
+        # ONNX Runtime updates the running statistics in-place and merges equal initializers: with any other momentum it
+        # would change the weight of a new layer, which is all ones like its running variance.
         momentum=1.0,
         training_mode=1 if is_new else None,
     )
@@ -108,7 +108,7 @@ def batch_norm(
         return op.cast(result, op.result.dtype)
     if dtype == FLOAT and op.rank_of(value) > 1:
         parameters = (weight, bias, running_mean, running_var)
-        return op.cast(_scaled_by_batch(op, value, parameters, eps), op.result.dtype)
+        return op.cast(_training_batch_norm(op, value, parameters, eps), op.result.dtype)
     axes = [axis for axis in range(op.rank_of(value)) if axis != 1]
     return op.cast(_affine(op, _normalized(op, value, axes, eps), weight, bias), op.result.dtype)
 
@@ -161,7 +161,7 @@ def layer_norm(
     elif is_static(normalized_shape):
         scale = op.const(torch.ones([int(size) for size in normalized_shape], dtype=dtypes.to_torch_dtype(dtype)))
     else:
-        # LayerNormalization needs a scale, and there are no ones of a symbolic size without computing them.
+        # LayerNormalization requires a scale; ones of a symbolic size would have to be computed.
         return op.cast(layer_normalization(op, value, None, shift, axis, eps), op.result.dtype)
     return op.cast(op.LayerNormalization(value, scale, shift, axis=axis, epsilon=eps), op.result.dtype)
 
@@ -176,13 +176,13 @@ def rms_norm(
 ) -> ir.Value:
     """aten::rms_norm(Tensor input, SymInt[] normalized_shape, Tensor? weight=None, float? eps=None) -> Tensor"""
     given = op.dtype_of(input)
-    # torch squares the 16 bit types in float, and takes float's epsilon for them.
+    # torch squares 16-bit types in float, and uses float's epsilon for them.
     dtype = FLOAT if given in (FLOAT16, BFLOAT16) else given
     value, axis = op.cast(input, dtype), -len(normalized_shape)
     epsilon = torch.finfo(dtypes.to_torch_dtype(dtype)).eps if eps is None else eps
-    # A single one broadcasts, and is no factor at all where the norm is composed of other operators.
+    # A scale of one element broadcasts, and identity elimination drops it from a polyfill.
     scale = op.const([1.0], dtype) if weight is None else op.cast(weight, dtype)
-    # The second type is that of the intermediate results, by default FLOAT.
+    # stash_type is the type of intermediate results, by default FLOAT.
     stash = int(DOUBLE) if dtype == DOUBLE else None
     result = op.RMSNormalization(value, scale, axis=axis, epsilon=epsilon, stash_type=stash)
     return op.cast(result, op.result.dtype)
@@ -212,12 +212,12 @@ def group_norm(
     return op.cast(result, op.result.dtype)
 
 
-def _is_real(call: OpCall) -> str | None:
-    """Norms of complex numbers are those of their magnitudes, which torch's own decomposition takes first."""
+def _reject_complex(call: OpCall) -> str | None:
+    """Reject complex tensors: torch's decomposition takes the norm of their magnitudes."""
     return "the norm of complex numbers" if call.arguments["self"].is_complex() else None
 
 
-@translates("aten::linalg_vector_norm", accepts=_is_real)
+@translates("aten::linalg_vector_norm", accepts=_reject_complex)
 def linalg_vector_norm(
     op: Op,
     self: ir.Value,
@@ -228,7 +228,7 @@ def linalg_vector_norm(
 ) -> ir.Value:
     """aten::linalg_vector_norm(Tensor self, Scalar ord=2, int[1]? dim=None, bool keepdim=False, *, ScalarType? dtype=None) -> Tensor"""
     result = op.result.dtype
-    # ONNX Runtime's reductions take 32 and 64 bit floats.
+    # ONNX Runtime's reductions have kernels for 32 and 64-bit floats.
     wide = FLOAT if result in (FLOAT16, BFLOAT16) else result
     value = op.cast(self, wide)
     if op.rank_of(value) == 0 and ord != 0:
@@ -253,7 +253,7 @@ def linalg_vector_norm(
     "aten::norm.ScalarOpt_dim",
     "aten::norm.ScalarOpt_dtype",
     "aten::norm.ScalarOpt_dim_dtype",
-    accepts=_is_real,
+    accepts=_reject_complex,
 )
 def norm(
     op: Op,
@@ -279,7 +279,7 @@ def _empty(op: Op, result: ResultSpec) -> ir.Value:
 
 
 def _fitted(op: Op, values: list[ir.Value]) -> list[ir.Value]:
-    """In torch's types; what is left over of the results is empty."""
+    """Cast values to the types of the FX node's results; results without a value are empty tensors."""
     found = [op.cast(value, result.dtype) for value, result in zip(values, op.results, strict=False)]
     return [*found, *(_empty(op, result) for result in op.results[len(found) :])]
 
@@ -287,11 +287,11 @@ def _fitted(op: Op, values: list[ir.Value]) -> list[ir.Value]:
 def _with_batch_statistics(
     op: Op, input: ir.Value, weight: ir.Value | None, bias: ir.Value | None, momentum: float, eps: float
 ) -> tuple[list[ir.Value], list[ir.Value]]:
-    """The results of a training step.
+    """Normalize with the statistics of the batch, and compute the update of the running statistics.
 
     Returns:
-        The normalized input, the mean and the reciprocal of the standard deviation of the batch; then what is added
-        to the running mean and variance, which are multiplied by ``1 - momentum`` before.
+        The normalized input, the mean and the reciprocal standard deviation of the batch, and the terms that are added
+        to the running mean and variance after they are multiplied by ``1 - momentum``.
     """
     normalized = batch_norm(op, input, weight, bias, None, None, True, momentum, eps, False)
     dtype = DOUBLE if op.dtype_of(input) == DOUBLE else FLOAT
@@ -345,7 +345,7 @@ def with_update(
     running = [
         _updated(op, old, new, momentum) for old, new in zip((running_mean, running_var), additions, strict=True)
     ]
-    # The reserve serves the backward pass of GPUs.
+    # The reserve is for the backward pass on GPUs.
     return _fitted(op, [*results, _empty(op, op.results[3]), *running])
 
 

@@ -16,15 +16,15 @@ _MODES = {"constant": "constant", "reflect": "reflect", "replicate": "edge", "ci
 
 
 def _per_axis(op: Op, value: ir.Value, pad: Sequence[Dim]) -> tuple[list[Dim], list[Dim]]:
-    """torch's pairs, last axis first, as the paddings before and after each axis, first axis first."""
+    """Return torch's pairs, last axis first, as paddings before and after each axis, first axis first."""
     missing: list[Dim] = [0] * (rank(op, value) - len(pad) // 2)
     begin, end = [*missing, *reversed(pad[::2])], [*missing, *reversed(pad[1::2])]
     trailing = [0] * (op.rank_of(value) - len(begin))
     return begin + trailing, end + trailing
 
 
-def _keeping_one(size: Dim, before: Dim, after: Dim) -> tuple[Dim, Dim]:
-    """The paddings of one axis if they cut off all of it: torch then repeats the element at the border."""
+def _keep_border_element(size: Dim, before: Dim, after: Dim) -> tuple[Dim, Dim]:
+    """Return the paddings of an axis that they crop entirely: torch then repeats the element at the border."""
     if isinstance(size, int) and isinstance(before, int) and isinstance(after, int) and size > 0:
         if -before >= size:
             return 1 - size, after + before + size - 1
@@ -34,9 +34,9 @@ def _keeping_one(size: Dim, before: Dim, after: Dim) -> tuple[Dim, Dim]:
 
 
 def _cropped(op: Op, value: ir.Value, begin: list[Dim], end: list[Dim]) -> tuple[ir.Value, list[Dim], list[Dim]]:
-    """What is left to pad once the negative paddings are cut off."""
+    """Crop by the negative paddings, and return the remaining ones."""
     dims = op.dims(value)
-    pairs = [_keeping_one(*axis) for axis in zip(dims, begin, end, strict=True)]
+    pairs = [_keep_border_element(*axis) for axis in zip(dims, begin, end, strict=True)]
     begin, end = [before for before, _ in pairs], [after for _, after in pairs]
     for axis, (before, after) in enumerate(pairs):
         first = -before if isinstance(before, int) and before < 0 else 0
@@ -46,10 +46,12 @@ def _cropped(op: Op, value: ir.Value, begin: list[Dim], end: list[Dim]) -> tuple
     return value, left_begin, left_end
 
 
-def _clamped(op: Op, value: ir.Value, begin: list[Dim], end: list[Dim]) -> tuple[ir.Value, list[Dim], list[Dim]]:
-    """What is left to replicate after the axes of symbolic size that are cut at one end and padded at the other.
+def _crop_symbolic_axes(
+    op: Op, value: ir.Value, begin: list[Dim], end: list[Dim]
+) -> tuple[ir.Value, list[Dim], list[Dim]]:
+    """Crop and pad the axes of symbolic size that are cropped at one end, and return the remaining paddings.
 
-    The cut may remove all of them, and then torch repeats the element at the border.
+    The crop may remove all elements; torch then repeats the element at the border.
     """
     begin, end = list(begin), list(end)
     for axis, (size, before, after) in enumerate(zip(op.dims(value), begin, end, strict=True)):
@@ -65,7 +67,7 @@ def _clamped(op: Op, value: ir.Value, begin: list[Dim], end: list[Dim]) -> tuple
 
 
 def _repeated(op: Op, value: ir.Value, begin: list[Dim], end: list[Dim]) -> ir.Value:
-    """Circular padding one axis after the other, where Pad has no such mode."""
+    """Circular padding, axis by axis, for opsets whose Pad lacks the mode wrap."""
     for axis, (before, after) in enumerate(zip(begin, end, strict=True)):
         size = op.dims(value)[axis]
         pieces = [] if before == 0 else [sliced(op, value, axis, size - before, size, in_range=True)]
@@ -77,18 +79,18 @@ def _repeated(op: Op, value: ir.Value, begin: list[Dim], end: list[Dim]) -> ir.V
 
 
 def padded(op: Op, value: ir.Value, pad: Sequence[Dim], mode: str, fill: float = 0) -> ir.Value:
-    """The value with ``pad`` elements, in torch's order, around its last axes.
+    """Pad the last axes.
 
     Args:
-        op: What to write with.
+        op: The op object.
         value: The tensor.
-        pad: Pairs of sizes, last axis first; negative ones cut off.
+        pad: Pairs of sizes in torch's order, last axis first; negative ones crop.
         mode: One of torch's names.
-        fill: The number around it in the mode ``constant``.
+        fill: The value of the padding in the mode ``constant``.
     """
     begin, end = _per_axis(op, value, pad)
     if mode == "replicate":
-        value, begin, end = _clamped(op, value, begin, end)
+        value, begin, end = _crop_symbolic_axes(op, value, begin, end)
     if mode != "constant":
         value, begin, end = _cropped(op, value, begin, end)
     if all(size == 0 for size in [*begin, *end]):
@@ -98,7 +100,7 @@ def padded(op: Op, value: ir.Value, pad: Sequence[Dim], mode: str, fill: float =
     pads = op.sizes([*begin, *end])
 
     def emit(carrier: ir.Value) -> ir.Value:
-        # The default is 0, which -0.0 is not.
+        # The default is 0.0, which differs from -0.0.
         given = mode == "constant" and (fill != 0 or math.copysign(1, fill) < 0)
         inputs = [op.const(fill, op.dtype_of(carrier))] if given else []
         return op.Pad(carrier, pads, *inputs, mode=None if mode == "constant" else _MODES[mode])
@@ -121,7 +123,7 @@ def pad(op: Op, self: ir.Value, pad: Sequence[Dim], mode: str = "constant", valu
 def constant_pad_nd(op: Op, self: ir.Value, pad: Sequence[Dim], value: float = 0) -> ir.Value:
     """aten::constant_pad_nd(Tensor self, SymInt[] pad, Scalar value=0) -> Tensor"""
     if value != 0 and op.result.torch_dtype.is_complex:
-        raise Unsupported("a number around a complex tensor would become its imaginary part, too")
+        raise Unsupported("constant padding of a complex tensor with a value other than 0")
     return padded(op, self, pad, "constant", value)
 
 

@@ -1,7 +1,7 @@
-"""Random numbers: those of torch in shape, type and distribution, and others at each run.
+"""Random numbers with torch's shape, type and distribution, different at each run.
 
-All of them come from ONNX's RandomUniform and RandomNormal, which ONNX Runtime neither folds nor shares. Its version 1.31
-has kernels of them up to opset 21; from 22 on it has one of Dropout alone, whose mask has the digits of a number.
+They come from ONNX's RandomUniform and RandomNormal, which ONNX Runtime neither folds nor shares. ONNX Runtime 1.31 has
+kernels of them up to opset 21; from 22 on only of Dropout, whose mask provides random bits.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _DIGITS = {ir.DataType.FLOAT16: 11, ir.DataType.BFLOAT16: 8}
 
 
 def _sampled(op: Op, sampler: str, shape: Sequence[Dim], dtype: ir.DataType, **limits: float) -> ir.Value:
-    """Samples of float32 or float64."""
+    """Return samples of float32 or float64."""
     if op.opset >= _WITHOUT_KERNELS:
         return _normal_of_flips(op, shape, dtype) if sampler == "RandomNormal" else _uniform_of_flips(op, shape, dtype)
     if is_static(shape):
-        # An empty list of sizes means nothing to ONNX.
+        # The shape attribute must not be empty.
         samples: ir.Value = getattr(op, sampler)(shape=[int(dim) for dim in shape] or [1], dtype=dtype, **limits)
         return op.shaped(samples, shape) if shape else op.Squeeze(samples, [0])
     like = op.expand(op.const(0.0, dtype), shape)
@@ -39,7 +39,7 @@ _BINARY_DIGITS = {FLOAT: 24, DOUBLE: 53}
 
 
 def _uniform_of_flips(op: Op, shape: Sequence[Dim], dtype: ir.DataType) -> ir.Value:
-    """Numbers from [0, 1) whose binary digits are flips of a coin: those that Dropout leaves."""
+    """Return numbers from [0, 1) whose binary digits are random bits: the mask of Dropout."""
     count = _BINARY_DIGITS[dtype]
     ones = op.expand(op.const(1.0, FLOAT), (count, *shape))
     _, flips = op.multi("Dropout", ones, 0.5, True, outputs=2)
@@ -50,7 +50,7 @@ def _uniform_of_flips(op: Op, shape: Sequence[Dim], dtype: ir.DataType) -> ir.Va
 
 
 def _normal_of_flips(op: Op, shape: Sequence[Dim], dtype: ir.DataType) -> ir.Value:
-    """By the transform of Box and Muller."""
+    """Return normal samples by the Box-Muller transform of uniform ones."""
     radius = op.Sqrt(op.Mul(op.Log(op.Sub(1.0, _uniform_of_flips(op, shape, dtype))), -2.0))
     return op.Mul(radius, op.Cos(op.Mul(_uniform_of_flips(op, shape, dtype), 2 * math.pi)))
 
@@ -60,29 +60,29 @@ def _carrier(dtype: ir.DataType) -> ir.DataType:
 
 
 def uniform_samples(op: Op, shape: Sequence[Dim], dtype: ir.DataType) -> ir.Value:
-    """Numbers from [0, 1) of a float type."""
+    """Return uniform samples from [0, 1) of a float type."""
     samples = _sampled(op, "RandomUniform", shape, _carrier(dtype), low=0.0, high=1.0)
     if dtype not in _DIGITS:
         return samples
-    # Rounded they could be 1.
+    # Rounding could give 1.
     steps = float(1 << _DIGITS[dtype])
     return op.cast(op.Div(op.Floor(op.Mul(samples, steps)), steps), dtype)
 
 
 def normal_samples(op: Op, shape: Sequence[Dim], dtype: ir.DataType) -> ir.Value:
-    """Numbers from the normal distribution of mean 0 and standard deviation 1, of a float type."""
+    """Return samples of the standard normal distribution, of a float type."""
     return op.cast(_sampled(op, "RandomNormal", shape, _carrier(dtype), mean=0.0, scale=1.0), dtype)
 
 
 def _exponential_samples(op: Op, shape: Sequence[Dim], dtype: ir.DataType) -> ir.Value:
-    """Numbers from the exponential distribution of rate 1, of float32 or float64; none of them is 0."""
+    """Return samples of the exponential distribution of rate 1, of float32 or float64; they are greater than 0."""
     samples = _sampled(op, "RandomUniform", shape, dtype, low=0.0, high=1.0)
     smallest = float(torch.finfo(torch.float64 if dtype == DOUBLE else torch.float32).tiny)
     return op.Max(op.Neg(op.Log(op.Sub(1.0, samples))), smallest)
 
 
 def flips(op: Op, shape: Sequence[Dim], probability: Operand) -> ir.Value:
-    """BOOL, each True with a probability."""
+    """Return Bernoulli samples as BOOL."""
     dtype = DOUBLE if isinstance(probability, ir.Value) and op.dtype_of(probability) == DOUBLE else FLOAT
     samples = _sampled(op, "RandomUniform", shape, dtype, low=0.0, high=1.0)
     return op.shaped(op.Less(samples, op.operand(probability, dtype)), shape)
@@ -177,7 +177,7 @@ def exponential(op: Op, self: ir.Value, lambd: float = 1.0, generator: None = No
 def cauchy(op: Op, self: ir.Value, median: float = 0.0, sigma: float = 1.0, generator: None = None) -> ir.Value:
     """aten::cauchy(Tensor self, float median=0., float sigma=1., *, Generator? generator=None) -> Tensor"""
     angle = op.Mul(op.Sub(_sampled(op, "RandomUniform", op.result.shape, DOUBLE, low=0.0, high=1.0), 0.5), math.pi)
-    # In float64, for which ONNX Runtime has no tangent: its tails reach far.
+    # In float64 because of the heavy tails, as Sin / Cos: ONNX Runtime has no Tan kernel for it.
     slope = op.Div(op.Sin(angle), op.Cos(angle))
     return op.cast(op.Add(op.Mul(slope, float(sigma)), float(median)), op.result.dtype)
 
@@ -207,10 +207,10 @@ def bernoulli_with(op: Op, self: ir.Value, p: Operand = 0.5, generator: None = N
 
 
 def _integers(op: Op, low: Dim, high: Operand) -> ir.Value:
-    """Whole numbers from [low, high), in float64 on the way."""
+    """Return integers from [low, high), computed in float64."""
     samples = _sampled(op, "RandomUniform", op.result.shape, DOUBLE, low=0.0, high=1.0)
     if isinstance(low, int) and isinstance(high, int) and high - low > 1 << 53:
-        # Their count may be more than INT64 holds.
+        # high - low may exceed the range of INT64.
         return op.cast(op.Floor(op.Add(op.Mul(samples, float(high - low)), float(low))), op.result.dtype)
     first = op.scalar(low, INT64)
     end = op.cast(high, INT64) if isinstance(high, ir.Value) else op.scalar(high, INT64)
@@ -274,7 +274,7 @@ def multinomial(
     dtype = _carrier(op.dtype_of(self))
     weights, dims = op.cast(self, dtype), op.dims(self)
     if not replacement or num_samples == 1:
-        # The first of independent arrivals at these rates.
+        # The first arrivals of independent exponential processes with these rates.
         order = op.Div(weights, _exponential_samples(op, dims, dtype))
         return op.multi("TopK", order, op.sizes([num_samples]), axis=-1, outputs=2)[1]
     if not isinstance(num_samples, int):
@@ -282,13 +282,13 @@ def multinomial(
     bounds = op.CumSum(weights, op.const(-1))
     total = op.Slice(bounds, [-1], [2**63 - 1], [len(dims) - 1])
     samples = op.Mul(_sampled(op, "RandomUniform", [*dims[:-1], num_samples], dtype, low=0.0, high=1.0), total)
-    # The first category whose bound is beyond the sample: categories of weight 0 never are.
+    # The first category whose cumulative weight exceeds the sample: never one of weight 0.
     beyond = op.Greater(op.Unsqueeze(bounds, [-2]), op.Unsqueeze(samples, [-1]))
     return op.ArgMax(op.cast(beyond, ir.DataType.INT32), axis=-1, keepdims=0)
 
 
 _SELU_LIMIT = 1.7580993408473766
-"""What alpha dropout subtracts from: -alpha * scale of SELU."""
+"""The limit of SELU for negative inputs, -alpha * scale, which replaces elements that alpha dropout drops."""
 
 
 @translates("aten::dropout")
@@ -314,12 +314,12 @@ def native_dropout(op: Op, input: ir.Value, p: float, train: bool | None) -> tup
 
 
 def _feature_shape(op: Op, input: ir.Value) -> Sequence[Dim]:
-    """One number per channel."""
+    """Return the shape of one number per channel."""
     return [*op.dims(input)[:2], *[1] * (op.rank_of(input) - 2)]
 
 
 def _shifted(op: Op, input: ir.Value, p: float, shape: Sequence[Dim]) -> ir.Value:
-    """Alpha dropout: what is dropped becomes SELU's limit, then mean and variance are put right."""
+    """Alpha dropout: dropped elements become SELU's limit; an affine map then restores mean and variance."""
     dtype = op.dtype_of(input)
     if p == 1:
         return op.Mul(input, op.const(0, dtype))

@@ -17,7 +17,7 @@ from .random import dropout as dropout_between
 FLOAT, DOUBLE, BFLOAT16 = ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.BFLOAT16
 
 CellStep = Callable[[Op, ir.Value, ir.Value, Sequence[ir.Value]], tuple[ir.Value, ...]]
-"""From the gates of the input, the gates of the hidden state and the old states to the new states."""
+"""``step(op, gates_of_input, gates_of_hidden, states)`` emits one time step and returns the new states."""
 
 
 def _lstm_step(op: Op, from_input: ir.Value, from_hidden: ir.Value, states: Sequence[ir.Value]) -> tuple[ir.Value, ...]:
@@ -43,15 +43,15 @@ def _rnn_step(
 
 
 @dataclass(frozen=True)
-class _Kind:
-    """One kind of recurrent layer.
+class _CellType:
+    """A type of recurrent layer.
 
     Attributes:
         op_type: The ONNX operator.
-        order: Position in torch of ONNX's first gate, second gate, ...
+        order: torch's position of ONNX's first gate, second gate, ...
         states: Number of states: hidden, and cell for the LSTM.
-        step: One time step, for what the operator can not do.
-        activation: The activation of every direction, where it is not the operator's default.
+        step: One time step, for calls that the ONNX operator cannot express.
+        activation: The activation of every direction, if it is not the operator's default.
     """
 
     op_type: str
@@ -62,20 +62,20 @@ class _Kind:
 
 
 # torch's gates are i f g o, ONNX's i o f c; torch's GRU has r z n, ONNX z r h.
-_LSTM = _Kind("LSTM", (0, 3, 1, 2), 2, _lstm_step)
-_GRU = _Kind("GRU", (1, 0, 2), 1, _gru_step)
-_RNN_TANH = _Kind("RNN", (0,), 1, partial(_rnn_step, "Tanh"))
-_RNN_RELU = _Kind("RNN", (0,), 1, partial(_rnn_step, "Relu"), activation="Relu")
+_LSTM = _CellType("LSTM", (0, 3, 1, 2), 2, _lstm_step)
+_GRU = _CellType("GRU", (1, 0, 2), 1, _gru_step)
+_RNN_TANH = _CellType("RNN", (0,), 1, partial(_rnn_step, "Tanh"))
+_RNN_RELU = _CellType("RNN", (0,), 1, partial(_rnn_step, "Relu"), activation="Relu")
 
 
 @dataclass(frozen=True)
-class _Direction:
-    """The weights of one direction of one layer, as torch has them.
+class _DirectionWeights:
+    """The weights of one direction of one layer, in torch's layout.
 
     Attributes:
         w_ih: Input weight, shape (gates * hidden, input).
         w_hh: Hidden weight, shape (gates * hidden, hidden or projection).
-        biases: b_ih and b_hh, each of shape (gates * hidden), or nothing.
+        biases: b_ih and b_hh, each of shape (gates * hidden), or empty.
         w_hr: Projection weight, shape (projection, hidden), or None.
     """
 
@@ -85,12 +85,12 @@ class _Direction:
     w_hr: ir.Value | None
 
 
-def _directions(params: Sequence[ir.Value], has_biases: bool, count: int) -> list[_Direction]:
+def _directions(params: Sequence[ir.Value], has_biases: bool, count: int) -> list[_DirectionWeights]:
     size = len(params) // count
     biases = 2 if has_biases else 0
     groups = [params[start : start + size] for start in range(0, len(params), size)]
     return [
-        _Direction(group[0], group[1], tuple(group[2 : 2 + biases]), group[-1] if size == biases + 3 else None)
+        _DirectionWeights(group[0], group[1], tuple(group[2 : 2 + biases]), group[-1] if size == biases + 3 else None)
         for group in groups
     ]
 
@@ -103,20 +103,20 @@ def _reordered(order: tuple[int, ...], weight: torch.Tensor) -> torch.Tensor:
 
 
 def _stack_weights(order: tuple[int, ...], *weights: torch.Tensor) -> torch.Tensor:
-    """Weights of all directions with ONNX's order of gates: (directions, gates * hidden, size)."""
+    """Return the weights of all directions in ONNX's order of gates: (directions, gates * hidden, size)."""
     return torch.stack([_reordered(order, weight) for weight in weights])
 
 
 def _stack_biases(order: tuple[int, ...], *biases: torch.Tensor) -> torch.Tensor:
-    """b_ih and b_hh of all directions with ONNX's order of gates: (directions, 2 * gates * hidden)."""
+    """Return b_ih and b_hh of all directions in ONNX's order of gates: (directions, 2 * gates * hidden)."""
     return torch.cat([_reordered(order, bias) for bias in biases]).reshape(len(biases) // 2, -1)
 
 
-def _packed(op: Op, kind: _Kind, tensors: Sequence[ir.Value], dtype: ir.DataType) -> ir.Value:
-    """Weights (rank 2) or biases (rank 1) of all directions as the one tensor that ONNX takes."""
+def _packed(op: Op, kind: _CellType, tensors: Sequence[ir.Value], dtype: ir.DataType) -> ir.Value:
+    """Pack the weights (rank 2) or biases (rank 1) of all directions into one tensor, as ONNX requires."""
     biases = op.rank_of(tensors[0]) == 1
     recipe = partial(_stack_biases if biases else _stack_weights, kind.order)
-    # Other calls that share these weights are recurrent, too, and take the same packed form.
+    # Other users of these weights are recurrent calls as well, which share the packed weight.
     packed = op.derived_from(tensors, kind.op_type.lower(), recipe, force=True)
     if packed is None:
         rows = int(op.dims(tensors[0])[0])
@@ -131,9 +131,14 @@ def _packed(op: Op, kind: _Kind, tensors: Sequence[ir.Value], dtype: ir.DataType
 
 
 def _fused_layer(
-    op: Op, kind: _Kind, x: ir.Value, layer: Sequence[_Direction], states: Sequence[ir.Value], batch_first: bool
+    op: Op,
+    kind: _CellType,
+    x: ir.Value,
+    layer: Sequence[_DirectionWeights],
+    states: Sequence[ir.Value],
+    batch_first: bool,
 ) -> tuple[ir.Value, ...]:
-    """One layer as one ONNX operator; see ``_recurrent`` for the shapes."""
+    """Emit one layer as one ONNX operator; see ``_recurrent`` for the shapes."""
     dtype = op.dtype_of(x)
     time, batch, _ = op.dims(x)
     count = len(layer)
@@ -145,7 +150,7 @@ def _fused_layer(
         _packed(op, kind, [direction.w_hh for direction in layer], dtype),
         _packed(op, kind, biases, dtype) if biases else None,
         None,
-        # The initial state is zero where it is not given.
+        # The default initial state is zero.
         *(None if op.is_zero(state) else state for state in states),
     ]
     while inputs[-1] is None:
@@ -157,7 +162,7 @@ def _fused_layer(
         hidden_size=hidden,
         direction="bidirectional" if count == 2 else None,
         activations=None if kind.activation is None else [kind.activation] * count,
-        # torch multiplies by the reset gate after the matrix product.
+        # torch applies the reset gate after the matrix product.
         linear_before_reset=1 if kind.op_type == "GRU" else None,
     )
     op.shaped(sequence, (time, count, batch, hidden))
@@ -179,14 +184,14 @@ def _transposed(op: Op, weight: ir.Value, dtype: ir.DataType) -> ir.Value:
 
 
 def _scanned_direction(
-    op: Op, kind: _Kind, x: ir.Value, weights: _Direction, states: Sequence[ir.Value], backward: bool
+    op: Op, kind: _CellType, x: ir.Value, weights: _DirectionWeights, states: Sequence[ir.Value], backward: bool
 ) -> tuple[ir.Value, ...]:
-    """One direction of one layer as a Scan over time: the sequence (time, batch, size) and the last states."""
+    """Emit one direction of one layer as a Scan over time; return the sequence (time, batch, size) and the final states."""
     dtype = op.dtype_of(x)
     time, batch, _ = op.dims(x)
     rows = op.dims(weights.w_ih)[0]
     biases = [op.cast(bias, dtype) for bias in weights.biases]
-    # What depends on the input only is computed for all time steps at once.
+    # The gates of the input are computed for all time steps at once.
     from_input = op.MatMul(x, _transposed(op, weights.w_ih, dtype))
     if biases:
         from_input = op.Add(from_input, biases[0])
@@ -219,9 +224,14 @@ def _scanned_direction(
 
 
 def _scanned_layer(
-    op: Op, kind: _Kind, x: ir.Value, layer: Sequence[_Direction], states: Sequence[ir.Value], batch_first: bool
+    op: Op,
+    kind: _CellType,
+    x: ir.Value,
+    layer: Sequence[_DirectionWeights],
+    states: Sequence[ir.Value],
+    batch_first: bool,
 ) -> tuple[ir.Value, ...]:
-    """One layer as a Scan per direction; see ``_recurrent`` for the shapes."""
+    """Emit one layer as a Scan per direction; see ``_recurrent`` for the shapes."""
     count = len(layer)
     split = [op.multi("Split", state, axis=0, num_outputs=2, outputs=2) if count == 2 else (state,) for state in states]
     runs = []
@@ -239,7 +249,7 @@ def _scanned_layer(
 
 def _recurrent(
     op: Op,
-    kind: _Kind,
+    kind: _CellType,
     input: ir.Value,
     states: Sequence[ir.Value],
     params: Sequence[ir.Value],
@@ -250,18 +260,18 @@ def _recurrent(
     bidirectional: bool,
     batch_first: bool,
 ) -> tuple[ir.Value, ...]:
-    """The output sequence and the last states.
+    """Return the output sequence and the final states.
 
-    A layer takes x (time, batch, input) and its initial states, each (directions, batch, size); it returns its
-    sequence, (time, batch, directions * size) or with batch first, and its last states.
+    The inputs of a layer are x (time, batch, input) and its initial states, each (directions, batch, size); its results
+    are the sequence, (time, batch, directions * size) or with batch first, and its final states.
     """
     count = 2 if bidirectional else 1
-    # bfloat16 is no type of these operators before opset 22, and ONNX Runtime never has the kernels.
+    # These operators do not accept bfloat16 before opset 22, and ONNX Runtime has no kernels for it.
     dtype = FLOAT if op.dtype_of(input) == BFLOAT16 else op.dtype_of(input)
     x = op.cast(op.Transpose(input, perm=[1, 0, 2]) if batch_first else input, dtype)
     weights = _directions(params, has_biases, num_layers * count)
     initial = [_per_layer(op, state, num_layers, count, dtype) for state in states]
-    # The LSTM of ONNX has no projection, and ONNX Runtime has none of these operators for doubles.
+    # ONNX's LSTM has no projection, and ONNX Runtime has no double kernels of these operators.
     step_by_step = dtype == DOUBLE or any(direction.w_hr is not None for direction in weights)
     run = _scanned_layer if step_by_step else _fused_layer
     lasts = []
@@ -277,7 +287,7 @@ def _recurrent(
 
 
 def _per_layer(op: Op, state: ir.Value, num_layers: int, count: int, dtype: ir.DataType) -> tuple[ir.Value, ...]:
-    """The initial state of each layer: (directions, batch, size)."""
+    """Return the initial state of each layer: (directions, batch, size)."""
     if num_layers == 1:
         return (op.cast(state, dtype),)
     pieces = op.multi("Split", op.cast(state, dtype), axis=0, num_outputs=num_layers, outputs=num_layers)
@@ -363,7 +373,7 @@ def rnn_relu(
 
 def _cell(
     op: Op,
-    kind: _Kind,
+    kind: _CellType,
     input: ir.Value,
     states: Sequence[ir.Value],
     w_ih: ir.Value,

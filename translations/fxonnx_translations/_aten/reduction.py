@@ -21,7 +21,7 @@ Axes = int | Sequence[int] | None
 
 
 def axes_of(op: Op, value: ir.Value, dim: Axes) -> list[int]:
-    """The axes to reduce; none given, or an empty list, means all."""
+    """Return the axes to reduce; None or an empty list means all."""
     rank = op.rank_of(value)
     if dim is None or (not isinstance(dim, int) and len(dim) == 0):
         return list(range(rank))
@@ -29,8 +29,8 @@ def axes_of(op: Op, value: ir.Value, dim: Axes) -> list[int]:
     return sorted({op.axis(axis, rank) for axis in dims}) if rank else []
 
 
-# What is left of no elements; a maximum does not exist, so that there are none of it either.
-_OF_NOTHING = {
+# Results for no elements; the maximum of no elements is undefined, so that its result is empty as well.
+_EMPTY_RESULTS = {
     "ReduceSum": 0,
     "ReduceProd": 1,
     "ReduceMean": math.nan,
@@ -44,24 +44,24 @@ _OF_NOTHING = {
 
 
 def reduced(op: Op, operator: str, value: ir.Value, dim: Axes, keepdim: bool) -> ir.Value:
-    """The ONNX reduction; a 0-dim tensor is its own sum, product, mean, maximum ..."""
+    """Emit the ONNX reduction; a 0-dim tensor is its own sum, product, mean, maximum ..."""
     if op.rank_of(value) == 0:
         return value
     dims, axes = op.dims(value), axes_of(op, value, dim)
     if 0 in dims:
-        # ONNX Runtime returns a tensor without elements as it is, whatever the axes.
+        # ONNX Runtime returns an empty tensor unchanged, whatever the axes.
         kept = [1 if axis in axes else size for axis, size in enumerate(dims) if keepdim or axis not in axes]
-        return op.expand(op.const(_OF_NOTHING[operator], op.dtype_of(value)), kept)
+        return op.expand(op.const(_EMPTY_RESULTS[operator], op.dtype_of(value)), kept)
     result: ir.Value = getattr(op, operator)(value, axes_of(op, value, dim), keepdims=int(keepdim))
     return result
 
 
 def _accumulated(op: Op, operator: str, self: ir.Value, dim: Axes, keepdim: bool) -> ir.Value:
-    """A reduction in the result's type; ONNX Runtime adds up 32 and 64 bit numbers, the smaller ones in those."""
+    """Emit a reduction in the result's type; smaller types are accumulated in 32 or 64 bits, which have kernels."""
     dtype = op.result.dtype
     wide = dtype if dtype not in _NARROW else (INT32 if dtype in dtypes.INTEGERS else ir.DataType.FLOAT)
     if dtype == INT32:
-        # ONNX Runtime's sums stop at the largest number, torch's wrap around, as casts do.
+        # ONNX Runtime's sums of integers saturate, torch's wrap around, as casts do.
         wide = INT64
     return op.cast(reduced(op, operator, op.cast(self, wide), dim, keepdim), dtype)
 
@@ -82,7 +82,7 @@ def sum_to_size(op: Op, self: ir.Value, size: Sequence[Dim]) -> ir.Value:
     """aten::sum_to_size(Tensor self, SymInt[] size) -> Tensor"""
     dims = op.dims(self)
     added = len(dims) - len(size)
-    # A symbolic size is the one that is there: what is broadcast has size 1.
+    # A broadcast axis has the static size 1, so an axis of symbolic size is not broadcast.
     axes = [axis for axis, dim in enumerate(dims) if axis < added or (size[axis - added] == 1 and dim != 1)]
     if not axes:
         return op.cast(self, op.result.dtype)
@@ -112,7 +112,7 @@ def prod(
 
 
 def _wrapping_product(op: Op, value: ir.Value, dim: int | None) -> ir.Value:
-    """A product of integers modulo 2**64 (or 2**32): ReduceProd of ONNX Runtime stops at the largest number.
+    """A product of integers modulo 2**64 (or 2**32): ONNX Runtime's ReduceProd saturates.
 
     Returns:
         The value with the axis ``dim`` of size 1; with one axis if ``dim`` is None.
@@ -134,24 +134,24 @@ def _wrapping_product(op: Op, value: ir.Value, dim: int | None) -> ir.Value:
 
 
 _UNROLLED = 64
-"""Up to so many factors are multiplied in pairs; more, or a dynamic number, by a Loop."""
+"""At most this many factors are multiplied in pairs; more, or a dynamic number, by a Loop."""
 
 
 def _extremum(op: Op, operator: str, self: ir.Value, dim: Axes, keepdim: bool) -> ir.Value:
     dtype = op.dtype_of(self)
     if dtype == BOOL or dtype in _NARROW:
-        # ONNX Runtime has kernels for 32 and 64 bit numbers, INT8 and UINT8; the wider type orders the same.
+        # ONNX Runtime has kernels for 32 and 64 bits, INT8 and UINT8; the wider type keeps the order.
         wide = ir.DataType.FLOAT if dtype.is_floating_point() else INT32
         return op.cast(reduced(op, operator, op.cast(self, wide), dim, keepdim), dtype)
     return reduced(op, operator, self, dim, keepdim)
 
 
 def _with_nan(op: Op, operator: str, self: ir.Value, dim: Axes, keepdim: bool) -> ir.Value:
-    """torch's maximum of anything with NaN is NaN; ONNX Runtime's reductions agree only by accident of the order."""
+    """Propagate NaN, as torch does; in ONNX Runtime's reductions it depends on the order of elements."""
     extreme = _extremum(op, operator, self, dim, keepdim)
     if not op.is_float(self) or op.rank_of(self) == 0:
         return extreme
-    # The sum of x - x is 0 for finite numbers but NaN for infinities, so ask for NaN itself.
+    # By IsNaN, not by the sum of x - x, which is NaN for infinities as well.
     flags = op.cast(op.IsNaN(self), ir.DataType.FLOAT)
     some = op.cast(reduced(op, "ReduceMax", flags, dim, keepdim), BOOL)
     return op.Where(some, op.const(math.nan, op.dtype_of(self)), extreme)
@@ -187,7 +187,7 @@ def any(op: Op, self: ir.Value, dim: Axes = None, keepdim: bool = False) -> ir.V
     aten::any.dim(Tensor self, int dim, bool keepdim=False) -> Tensor
     aten::any.dims(Tensor self, int[]? dim=None, bool keepdim=False) -> Tensor
     """
-    # Summing the flags is right for no elements, too, where ReduceMax gives its type's lowest number.
+    # A sum of the flags is also right for no elements, where ReduceMax gives the lowest number of the type.
     flags = op.cast(op.cast(self, BOOL), INT64)
     return op.cast(op.cast(reduced(op, "ReduceSum", flags, dim, keepdim), BOOL), op.result.dtype)
 
@@ -211,7 +211,7 @@ def _count(dims: Sequence[Dim]) -> Dim:
 
 
 def variance(op: Op, self: ir.Value, dim: Axes, correction: float | Dim, keepdim: bool) -> ir.Value:
-    """The mean squared distance from the mean, over ``count - correction``."""
+    """Return the variance: the squared deviations from the mean, divided by ``count - correction``."""
     axes = axes_of(op, self, dim)
     centered = op.Sub(self, reduced(op, "ReduceMean", self, axes, True))
     squares = op.Mul(centered, centered)
@@ -221,7 +221,7 @@ def variance(op: Op, self: ir.Value, dim: Axes, correction: float | Dim, keepdim
     count = _count([op.dims(self)[axis] for axis in axes])
     total = reduced(op, "ReduceSum", squares, axes, keepdim)
     if isinstance(count, int) and isinstance(correction, int | float):
-        # torch clamps the divisor at zero: 0/0 is NaN, and x/0 infinite.
+        # torch clamps the divisor to zero: 0/0 is NaN, and x/0 infinite.
         return op.Div(total, op.const(float(count - correction if count > correction else 0), dtype))
     is_number = isinstance(correction, int | float)
     subtracted = op.const(float(correction), dtype) if is_number else op.scalar(correction, dtype)
@@ -283,14 +283,14 @@ def cumsum(op: Op, self: ir.Value, dim: int, dtype: torch.dtype | None = None) -
 _STARTS = MappingProxyType({"sum": 0.0, "mean": 0.0, "prod": 1.0, "max": -math.inf, "min": math.inf})
 
 
-def _bounds(op: Op, lengths: ir.Value | None, offsets: ir.Value | None) -> tuple[ir.Value, ir.Value]:
-    """First and last position of each segment, the last one exclusive: INT64 [*, segments]."""
+def _segment_bounds(op: Op, lengths: ir.Value | None, offsets: ir.Value | None) -> tuple[ir.Value, ir.Value]:
+    """Return start and end (exclusive) of each segment: INT64 [*, segments]."""
     if offsets is not None:
         edges = op.cast(offsets, INT64)
         last = op.rank_of(edges) - 1
         return op.Slice(edges, [0], [-1], [last]), op.Slice(edges, [1], [2**62], [last])
     if lengths is None:
-        raise Unsupported("segments given by neither lengths nor offsets")
+        raise Unsupported("segment_reduce with neither lengths nor offsets")
     sizes = op.cast(lengths, INT64)
     ends = op.CumSum(sizes, op.const(-1))
     return op.Sub(ends, sizes), ends
@@ -313,7 +313,7 @@ def segment_reduce(
     rank, dtype = op.rank_of(data), op.dtype_of(data)
     carrier = dtype if dtype == ir.DataType.DOUBLE else ir.DataType.FLOAT
     dim = op.axis(axis, rank)
-    begin, end = _bounds(op, lengths, offsets)
+    begin, end = _segment_bounds(op, lengths, offsets)
     trailing = list(range(dim + 1, rank))
     # [*, segments, elements, 1 ...]
     columns = [dim + 1, *(position + 1 for position in trailing)]
@@ -340,13 +340,13 @@ def segment_reduce(
 
 
 ScanStep = Callable[[Op, Sequence[ir.Value], Sequence[ir.Value]], Sequence[ir.Value]]
-"""``step(op, states, items)`` writes what one more item makes of the states."""
+"""``step(op, states, items)`` emits one iteration over the items and returns the new states."""
 
 
-def _scanned(
+def _scan(
     op: Op, values: Sequence[ir.Value], axes: Sequence[int], initial: Sequence[ir.Value], out_axis: int, step: ScanStep
 ) -> tuple[ir.Value, ...]:
-    """All states of a Scan, stacked along ``out_axis``."""
+    """Emit a Scan and return its states after each iteration, stacked along ``out_axis``."""
     items = []
     for value, axis in zip(values, axes, strict=True):
         dims = op.dims(value)
@@ -375,8 +375,8 @@ def _scanned(
     return tuple(stacked)
 
 
-def _running(op: Op, self: ir.Value, dim: int, comparison: str) -> tuple[ir.Value, ir.Value]:
-    """The extreme so far and the last place where it was met; NaN is the extreme from where it appears."""
+def _cumulative_extremum(op: Op, self: ir.Value, dim: int, comparison: str) -> tuple[ir.Value, ir.Value]:
+    """Return the cumulative maximum or minimum and its last position; NaN propagates."""
     rank = op.rank_of(self)
     if rank == 0 or 0 in op.dims(self):
         return self, op.expand(op.const(0), op.results[1].shape)
@@ -386,7 +386,7 @@ def _running(op: Op, self: ir.Value, dim: int, comparison: str) -> tuple[ir.Valu
 
     def step(body: Op, states: Sequence[ir.Value], items: Sequence[ir.Value]) -> Sequence[ir.Value]:
         (best, at), (item, place) = states, items
-        # Only GreaterOrEqual and LessOrEqual can say "not worse"; BOOL has no order.
+        # GreaterOrEqual and LessOrEqual do not accept BOOL.
         one, other = (body.cast(x, ir.DataType.INT32) if x.dtype == ir.DataType.BOOL else x for x in (item, best))
         better: ir.Value = getattr(body, comparison)(one, other)
         if body.is_float(item):
@@ -394,20 +394,20 @@ def _running(op: Op, self: ir.Value, dim: int, comparison: str) -> tuple[ir.Valu
         return body.Where(better, item, best), body.Where(better, place, at)
 
     start = op.expand(op.const(0), op.dims(first))
-    values, indices = _scanned(op, [self, places], [axis, 0], [first, start], axis, step)
+    values, indices = _scan(op, [self, places], [axis, 0], [first, start], axis, step)
     return values, indices
 
 
 @translates("aten::cummax")
 def cummax(op: Op, self: ir.Value, dim: int) -> tuple[ir.Value, ir.Value]:
     """aten::cummax(Tensor self, int dim) -> (Tensor values, Tensor indices)"""
-    return _running(op, self, dim, "GreaterOrEqual")
+    return _cumulative_extremum(op, self, dim, "GreaterOrEqual")
 
 
 @translates("aten::cummin")
 def cummin(op: Op, self: ir.Value, dim: int) -> tuple[ir.Value, ir.Value]:
     """aten::cummin(Tensor self, int dim) -> (Tensor values, Tensor indices)"""
-    return _running(op, self, dim, "LessOrEqual")
+    return _cumulative_extremum(op, self, dim, "LessOrEqual")
 
 
 @translates("aten::cumprod")
@@ -419,7 +419,7 @@ def cumprod(op: Op, self: ir.Value, dim: int, *, dtype: torch.dtype | None = Non
     if rank == 0:
         return value
     axis = op.axis(dim, rank)
-    # torch rounds the products of half types at the end.
+    # torch rounds products of half types once, at the end.
     value = op.cast(value, ir.DataType.FLOAT) if made in (ir.DataType.FLOAT16, ir.DataType.BFLOAT16) else value
 
     def step(body: Op, states: Sequence[ir.Value], items: Sequence[ir.Value]) -> Sequence[ir.Value]:
@@ -427,7 +427,7 @@ def cumprod(op: Op, self: ir.Value, dim: int, *, dtype: torch.dtype | None = Non
 
     first = op.Gather(value, op.const(0), axis=axis)
     start = op.expand(op.const(1, op.dtype_of(value)), op.dims(first))
-    return op.cast(_scanned(op, [value], [axis], [start], axis, step)[0], made)
+    return op.cast(_scan(op, [value], [axis], [start], axis, step)[0], made)
 
 
 @translates("aten::logcumsumexp")
@@ -442,13 +442,13 @@ def logcumsumexp(op: Op, self: ir.Value, dim: int) -> ir.Value:
         (total,), (item,) = states, items
         larger, smaller = body.Max(total, item), body.Min(total, item)
         sum_ = body.Add(larger, log_one_plus(body, body.Exp(body.Sub(smaller, larger))))
-        # Two equal infinities have no difference.
+        # The difference of two equal infinities is NaN.
         same = body.And(body.Equal(total, item), body.IsInf(item))
         return [body.Where(same, item, sum_)]
 
     def formula(op: Op, value: ir.Value) -> ir.Value:
         first = op.Gather(value, op.const(0), axis=axis)
         start = op.expand(op.const(-math.inf, op.dtype_of(value)), op.dims(first))
-        return _scanned(op, [value], [axis], [start], axis, step)[0]
+        return _scan(op, [value], [axis], [start], axis, step)[0]
 
     return in_float(op, formula, self)

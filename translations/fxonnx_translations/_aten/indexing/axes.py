@@ -26,40 +26,40 @@ __all__ = [
 ]
 
 END = 2**63 - 1
-"""What torch and ONNX both take for "up to the end" of a slice."""
+"""The end of a slice that reaches the end of the axis, in torch and in ONNX."""
 
 _BOOL = ir.DataType.BOOL
-# ONNX Runtime's CPU provider has no kernels for these in Where, Compress, TopK, Trilu ...: the nearest type that holds
-# all their values and has one.
+# Types without kernels in Where, Compress, TopK, Trilu ... to the smallest type with kernels that represents all their
+# values.
 _CARRIERS = {
     ir.DataType.INT16: ir.DataType.INT32,
     ir.DataType.UINT16: ir.DataType.INT32,
     ir.DataType.UINT32: ir.DataType.INT64,
-    # Casts between the 64 bit integers keep all bits, which is enough where nothing is compared.
+    # Casts between 64-bit integers keep all bits, which suffices for operators that only move elements.
     ir.DataType.UINT64: ir.DataType.INT64,
     ir.DataType.BFLOAT16: ir.DataType.FLOAT,
 }
 
 
 def as_carrier(op: Op, value: ir.Value, emit: Callable[[ir.Value], ir.Value]) -> ir.Value:
-    """Moves the elements in a type that ONNX Runtime has kernels for, then casts back."""
+    """Apply an operator that moves elements in a type that has kernels, and cast the result back."""
     dtype = op.dtype_of(value)
     carrier = _CARRIERS.get(dtype)
     return emit(value) if carrier is None else op.cast(emit(op.cast(value, carrier)), dtype)
 
 
 def rank(op: Op, value: ir.Value) -> int:
-    """Number of axes torch sees of an operand of the result's kind: without the trailing 2 of complex tensors."""
+    """Return torch's rank of an operand that is complex if the result is: without the trailing axis of 2."""
     return op.rank_of(value) - int(op.result.torch_dtype.is_complex)
 
 
 def axis_of(op: Op, value: ir.Value, dim: int) -> int:
-    """Non-negative axis of an operand of the result's kind."""
+    """Return the nonnegative axis of an operand that is complex if the result is."""
     return op.axis(dim, rank(op, value))
 
 
 def refuse_complex(op: Op, name: str) -> None:
-    """Declines a result of complex numbers.
+    """Reject complex results.
 
     Raises:
         Unsupported: If the result is complex.
@@ -69,27 +69,27 @@ def refuse_complex(op: Op, name: str) -> None:
 
 
 def is_nonnegative(dim: Dim) -> bool:
-    """Whether a size or position is known not to be negative."""
+    """Whether a size or position is known to be nonnegative."""
     return dim >= 0 if isinstance(dim, int) else dim.is_nonnegative is True
 
 
 def position(index: Dim, size: Dim, *, in_range: bool = False) -> Dim:
-    """The index as a number from the end where it is one, so that nothing is computed at run time.
+    """Return the index as a negative number if it has a constant distance from the end, to avoid size arithmetic.
 
     Args:
         index: The index, counted from the end where it is negative.
         size: Size of the axis.
-        in_range: Whether the index is known to be between 0 and the size, even if its form does not tell.
+        in_range: Whether the index is known to be between 0 and the size, for other reasons than its expression.
     """
     if isinstance(index, int) or not (in_range or is_nonnegative(index)):
-        # A negative index counts from the end already: ``index - size`` would be another position.
+        # A negative index counts from the end: ``index - size`` would be another position.
         return index
     from_end = index - size
     return int(from_end) if from_end.is_Integer and from_end < 0 else index
 
 
 def first_position(start: Dim, size: Dim) -> Dim:
-    """The start of a slice, counted from the beginning; it may still be greater than the size."""
+    """Return the nonnegative start of a slice; it may be greater than the size."""
     if is_nonnegative(start):
         return start
     if isinstance(start, int):
@@ -100,16 +100,16 @@ def first_position(start: Dim, size: Dim) -> Dim:
 def sliced(
     op: Op, value: ir.Value, axis: int, start: Dim, end: Dim, step: Dim = 1, *, in_range: bool = False
 ) -> ir.Value:
-    """One Slice along one axis; limits count from the end when negative and are clamped, as torch's.
+    """Slice along one axis; negative limits count from the end and limits are clamped, as in torch.
 
     Args:
         op: The op object.
         value: The tensor.
-        axis: Its axis, not negative.
+        axis: The axis, nonnegative.
         start: The first position.
         end: The position after the last one.
         step: The distance between positions.
-        in_range: Whether both limits are known to be between 0 and the size, even if their form does not tell.
+        in_range: Whether both limits are known to be between 0 and the size, for other reasons than their expressions.
     """
     size = op.dims(value)[axis]
     whole = end in (size, END) or (isinstance(end, int) and isinstance(size, int) and end >= size)
@@ -123,12 +123,12 @@ def sliced(
 
 
 def split_at(op: Op, value: ir.Value, axis: int, sizes: list[Dim]) -> list[ir.Value]:
-    """The value cut into consecutive pieces of the given sizes."""
+    """Split the value into consecutive pieces of the given sizes."""
     if len(sizes) <= 1:
         return [value] * len(sizes)
     if op.opset >= 13 or all(isinstance(size, int) for size in sizes):
         return list(op.multi("Split", value, op.sizes(sizes), axis=axis, outputs=len(sizes)))
-    # Before opset 13 Split takes sizes known at export time only.
+    # Before opset 13 the sizes of Split are an attribute.
     pieces, start = [], 0
     for size in sizes:
         pieces.append(sliced(op, value, axis, start, start + size))
@@ -137,19 +137,19 @@ def split_at(op: Op, value: ir.Value, axis: int, sizes: list[Dim]) -> list[ir.Va
 
 
 def choose(op: Op, condition: ir.Value, chosen: ir.Value, other: ir.Value) -> ir.Value:
-    """Where, for every element type.
+    """Emit Where for any element type.
 
     Args:
         op: The op object.
         condition: BOOL, broadcastable with the others.
-        chosen: Taken where the condition is true.
-        other: Taken elsewhere; of the same element type.
+        chosen: The elements where the condition is true.
+        other: The elements elsewhere; of the same element type.
     """
     dtype = op.dtype_of(chosen)
     if dtype != _BOOL:
         carrier = _CARRIERS.get(dtype, dtype)
         return op.cast(op.Where(condition, op.cast(chosen, carrier), op.cast(other, carrier)), dtype)
-    # Where has no kernel for BOOL, and the logical operators say the same.
+    # Where has no kernel for BOOL; logical operators are equivalent.
     if op.numbers(chosen) == [True]:
         return op.Or(condition, other)
     if op.numbers(chosen) == [False]:

@@ -22,15 +22,15 @@ Indices = Sequence[ir.Value | None]
 
 
 def nonzero_rows(op: Op, value: ir.Value) -> ir.Value:
-    """The positions of what is not zero, as INT64 [rank, count]."""
-    # ONNX Runtime has NonZero kernels for these; a Cast to BOOL keeps what is not zero, NaN included.
+    """Return the positions of nonzero elements, INT64 [rank, count]."""
+    # ONNX Runtime has NonZero kernels for these; a Cast to BOOL is true for nonzero elements, including NaN.
     if op.dtype_of(value) not in (BOOL, UINT8, INT64, ir.DataType.INT32, ir.DataType.FLOAT):
         value = op.cast(value, BOOL)
     return op.NonZero(value)
 
 
 def compressed(op: Op, value: ir.Value, mask: ir.Value, axis: int | None) -> ir.Value:
-    """The slices of ``value`` along ``axis``, or its elements in row-major order, where a mask of one axis is true."""
+    """Return the slices of ``value`` along ``axis``, or its elements in row-major order, where a 1-dim mask is true."""
     return as_carrier(op, value, lambda carried: op.Compress(carried, op.cast(mask, BOOL), axis=axis))
 
 
@@ -40,7 +40,7 @@ def nonzero(op: Op, self: ir.Value) -> ir.Value:
     aten::argwhere(Tensor self) -> Tensor
     """
     if op.rank_of(self) == 0:
-        # Positions have no coordinates then; the count is still 1 or 0.
+        # The positions of a 0-dim tensor have no coordinates; the count is 1 or 0.
         return op.Slice(op.Transpose(nonzero_rows(op, op.Unsqueeze(self, [0])), perm=[1, 0]), [0], [0], [1])
     return op.Transpose(nonzero_rows(op, self), perm=[1, 0])
 
@@ -58,7 +58,7 @@ def nonzero_numpy(op: Op, self: ir.Value) -> list[ir.Value]:
 
 
 def _coordinates(op: Op, mask: ir.Value) -> list[ir.Value]:
-    """The positions of what is not zero, one INT64 vector per axis; a number has one axis to name."""
+    """Return the positions of nonzero elements, one INT64 vector per axis; a 0-dim tensor counts as one axis."""
     if op.rank_of(mask) == 0:
         mask = op.Unsqueeze(mask, [0])
     rows = nonzero_rows(op, mask)
@@ -82,7 +82,7 @@ def masked_select(op: Op, self: ir.Value, mask: ir.Value) -> ir.Value:
 
 
 def broadcast_dims(op: Op, values: Sequence[ir.Value]) -> list[Dim]:
-    """The common shape; of two symbolic sizes the first, since they must be equal."""
+    """Return the broadcast shape; of two symbolic sizes the first, since they must be equal."""
     count = max(op.rank_of(value) for value in values)
     result: list[Dim] = [1] * count
     for value in values:
@@ -93,7 +93,7 @@ def broadcast_dims(op: Op, values: Sequence[ir.Value]) -> list[Dim]:
 
 
 def broadcast(op: Op, values: Sequence[ir.Value]) -> list[ir.Value]:
-    """All values in their common shape, whose sizes need not be known: data-dependent ones are read at run time."""
+    """Broadcast all values to their common shape; data-dependent sizes are computed at run time."""
     wanted = broadcast_dims(op, values)
     result = []
     for value in values:
@@ -108,7 +108,7 @@ def broadcast(op: Op, values: Sequence[ir.Value]) -> list[ir.Value]:
         if all(map(op.is_known, missing)):
             result.append(as_carrier(op, value, lambda carried: op.expand(carried, wanted)))
             continue
-        # Positions of true elements: how many there are is read off a value that has them all.
+        # Positions of true elements: the shape of a value with all of them gives their number.
         full = next((other for other in values if op.dims(other) == tuple(wanted)), None)
         shape = op.Shape(reduce(op.Add, values) if full is None else full)
         result.append(op.Expand(value, shape))
@@ -123,7 +123,7 @@ class Indexing:
     """``x[..., i, j, ...]`` with index tensors only, masks already turned into positions.
 
     Attributes:
-        rank: Number of axes of what is indexed.
+        rank: Rank of the indexed tensor.
         indices: INT64 or INT32 positions by axis.
     """
 
@@ -132,18 +132,18 @@ class Indexing:
 
     @property
     def axes(self) -> list[int]:
-        """The indexed axes in order."""
+        """The indexed axes in ascending order."""
         return sorted(self.indices)
 
     @property
     def first(self) -> int:
-        """The axis of the result where the axes of the index tensors begin: 0 unless the indexed axes are neighbours."""
+        """The first axis of the index tensors in the result: 0 unless the indexed axes are adjacent."""
         axes = self.axes
         return axes[0] if axes[-1] - axes[0] == len(axes) - 1 else 0
 
     @property
     def perm(self) -> list[int]:
-        """The axes with the indexed ones first."""
+        """All axes, the indexed ones first."""
         return [*self.axes, *(axis for axis in range(self.rank) if axis not in self.indices)]
 
 
@@ -153,10 +153,10 @@ def is_mask(op: Op, index: ir.Value) -> bool:
 
 
 def prepared_indices(op: Op, value: ir.Value, indices: Indices) -> Indexing:
-    """Turns masks into positions.
+    """Convert masks to positions.
 
     Raises:
-        Unsupported: For a mask without axes.
+        Unsupported: For a 0-dim mask.
     """
     found: dict[int, ir.Value] = {}
     axis = 0
@@ -165,7 +165,7 @@ def prepared_indices(op: Op, value: ir.Value, indices: Indices) -> Indexing:
             axis += 1
             continue
         if is_mask(op, index) and op.rank_of(index) == 0:
-            raise Unsupported("a number as a mask, which makes an axis of its own")
+            raise Unsupported("a 0-dim mask as an index, which adds an axis")
         for positions in _coordinates(op, index) if is_mask(op, index) else [index]:
             found[axis] = positions
             axis += 1
@@ -173,13 +173,13 @@ def prepared_indices(op: Op, value: ir.Value, indices: Indices) -> Indexing:
 
 
 def stacked(op: Op, indices: Sequence[ir.Value]) -> ir.Value:
-    """Index tensors of one shape after broadcasting, side by side along a new last axis, as GatherND takes them."""
+    """Broadcast index tensors and stack them along a new last axis, as the indices of GatherND."""
     wide = [op.cast(index, INT64) for index in indices]
     return op.Concat(*(op.Unsqueeze(index, [op.rank_of(index)]) for index in broadcast(op, wide)), axis=-1)
 
 
 def _by_mask(op: Op, value: ir.Value, indices: Indices) -> ir.Value | None:
-    """``x[:, mask]``: the only index is a mask."""
+    """``x[:, mask]``: a single index, which is a mask."""
     given = [(axis, index) for axis, index in enumerate(indices) if index is not None]
     if len(given) != 1:
         return None
@@ -198,7 +198,7 @@ def _by_mask(op: Op, value: ir.Value, indices: Indices) -> ir.Value | None:
 
 
 def _axis_by_axis(op: Op, value: ir.Value, indexing: Indexing) -> ir.Value | None:
-    """``x[i[:, None], j]``: index tensors that vary along different axes, in order, pick from one axis after the other."""
+    """``x[i[:, None], j]``: index tensors that vary along different axes, in order, as one Gather per axis."""
     axes, first = indexing.axes, indexing.first
     if axes != list(range(first, first + len(axes))):
         return None
@@ -217,7 +217,7 @@ def _axis_by_axis(op: Op, value: ir.Value, indexing: Indexing) -> ir.Value | Non
         ones = [axis for axis, dim in enumerate(dims) if dim == 1]
         result = op.Gather(result, op.Squeeze(index, ones), axis=place)
         place += len(some)
-    # What varies along no axis has left no axis behind.
+    # An index tensor that varies along no axis removed its axis.
     return op.Unsqueeze(result, [first + axis for axis, dim in enumerate(common) if dim == 1])
 
 
@@ -253,7 +253,7 @@ def index(op: Op, self: ir.Value, indices: Indices) -> ir.Value:
     return indexed(op, self, indices)
 
 
-# ---- along one axis
+# ---- gather along one axis
 
 
 @translates("aten::index_select")
@@ -265,9 +265,9 @@ def index_select(op: Op, self: ir.Value, dim: int, index: ir.Value) -> ir.Value:
 
 
 def gathered(op: Op, value: ir.Value, index: ir.Value, axis: int) -> ir.Value:
-    """GatherElements, for numbers (tensors without axes), too."""
+    """Emit GatherElements, also for 0-dim tensors."""
     if op.rank_of(value) == 0:
-        # The only position there is; the result has the shape of the index.
+        # A 0-dim tensor has one position; the result has the shape of the index.
         return op.expand(value, op.result.shape) if op.rank_of(index) else value
     if op.rank_of(index) == 0:
         return op.Squeeze(op.GatherElements(value, op.Unsqueeze(index, [0]), axis=axis), [0])
@@ -288,7 +288,7 @@ def take_along_dim(op: Op, self: ir.Value, indices: ir.Value, dim: int | None = 
     if dim is None:
         return op.Gather(op.Reshape(self, [-1]), op.Reshape(indices, [-1]), axis=0)
     axis = axis_of(op, self, dim)
-    # All axes but the one picked from are broadcast.
+    # All axes but ``dim`` are broadcast.
     dims, wanted = op.dims(self), list(op.result.shape)
     self = op.expand(self, [*wanted[:axis], dims[axis], *wanted[axis + 1 :]])
     return gathered(op, self, op.expand(indices, wanted), axis)
@@ -301,7 +301,7 @@ def take(op: Op, self: ir.Value, index: ir.Value) -> ir.Value:
     return op.Gather(op.Reshape(self, [-1, *trailing]), index, axis=0)
 
 
-# ---- choices
+# ---- selection by condition
 
 
 @translates("aten::where.self", "aten::where.ScalarOther", "aten::where.ScalarSelf", "aten::where.Scalar")

@@ -25,7 +25,7 @@ _HALF = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 def scatter_op(
     op: Op, name: str, self: ir.Value, index: ir.Value, source: ir.Value, reduction: str | None, axis: int | None = None
 ) -> ir.Value:
-    """ScatterElements or ScatterND, in a type ONNX Runtime reduces.
+    """Emit ScatterElements or ScatterND, in a type with a kernel for the reduction.
 
     Raises:
         Unsupported: If the reduction does not exist at the target opset.
@@ -35,7 +35,7 @@ def scatter_op(
     dtype = op.dtype_of(self)
     carrier = dtype
     if reduction is not None and dtype in _HALF:
-        # ONNX Runtime does not reduce the half types.
+        # ONNX Runtime has no kernels for reductions of half types.
         carrier = FLOAT
     elif reduction in ("max", "min") and dtype == BOOL:
         carrier = ir.DataType.INT32
@@ -50,7 +50,7 @@ def scatter_op(
 def _elements(
     op: Op, self: ir.Value, dim: int, index: ir.Value, source: ir.Value, reduction: str | None = None
 ) -> ir.Value:
-    """``self`` with ``source`` put at the positions along one axis that ``index`` gives for each of its elements."""
+    """ScatterElements: write each element of ``source`` to the position along one axis that ``index`` gives for it."""
     refuse_complex(op, "scatter")
     if op.rank_of(self) == 0:
         base, places, new = (
@@ -62,7 +62,7 @@ def _elements(
 
 
 def _cut_to(op: Op, source: ir.Value, index: ir.Value) -> ir.Value:
-    """torch reads as much of the source as there are positions."""
+    """Crop the source to the shape of the index: torch reads no more of it."""
     wanted, dims = op.dims(index), op.dims(source)
     axes = [axis for axis, (size, dim) in enumerate(zip(wanted, dims, strict=True)) if size != dim]
     if not axes:
@@ -110,8 +110,8 @@ def scatter_add(op: Op, self: ir.Value, dim: int, index: ir.Value, src: ir.Value
     return _elements(op, self, dim, index, src, "add")
 
 
-def _neutral(dtype: ir.DataType, reduce: str) -> float:
-    """What leaves any other number as it is under the reduction."""
+def _identity_element(dtype: ir.DataType, reduce: str) -> float:
+    """Return the identity element of a reduction."""
     if reduce in ("sum", "mean"):
         return 0
     if reduce == "prod":
@@ -133,13 +133,13 @@ def scatter_reduce(
     dtype = op.dtype_of(self)
     base = self
     if not include_self:
-        base = _elements(op, self, dim, index, _filled_like(op, _neutral(dtype, reduce), index, dtype))
+        base = _elements(op, self, dim, index, _filled_like(op, _identity_element(dtype, reduce), index, dtype))
     if reduce == "mean":
         return _mean(op, base, dim, index, src, include_self)
     result = _elements(op, base, dim, index, src, _REDUCTIONS[reduce])
     if reduce not in ("amax", "amin") or not dtype.is_floating_point():
         return result
-    # ONNX Runtime's comparison keeps or loses a NaN depending on the order; torch's always keeps it.
+    # In ONNX Runtime the result for NaN depends on the order of elements; torch propagates NaN.
     flags = [op.cast(op.IsNaN(value), ir.DataType.INT32) for value in (base, src)]
     some = op.cast(_elements(op, flags[0], dim, index, flags[1], "max"), BOOL)
     return choose(op, some, op.const(math.nan, dtype), result)
@@ -156,25 +156,25 @@ def _mean(op: Op, base: ir.Value, dim: int, index: ir.Value, src: ir.Value, incl
     count = op.cast(count, dtype)
     if dtype.is_floating_point():
         return op.Div(total, count)
-    # torch rounds down; the remainder has the divisor's sign, so that this division leaves none.
+    # torch rounds down; Mod has the divisor's sign, so this division is exact.
     return op.Div(op.Sub(total, op.Mod(total, count)), count)
 
 
-# ---- whole slices along one axis
+# ---- slices along one axis
 
 
 def along_axis(
     op: Op, self: ir.Value, dim: int, index: ir.Value, source: ir.Value, reduction: str | None = None
 ) -> ir.Value:
-    """``self`` with the slices of ``source`` put at the positions ``index`` (one axis) of an axis.
+    """Write the slices of ``source`` to the positions ``index`` of an axis of ``self``.
 
     Args:
         op: The op object.
-        self: Of any rank.
-        dim: The axis, which may count from the end.
+        self: Tensor of any rank.
+        dim: The axis; negative ones count from the end.
         index: INT32 or INT64 [count], or a number.
-        source: As ``self``, but of size ``count`` along the axis; in its element type.
-        reduction: ONNX's reduction, or None to replace.
+        source: Of the shape of ``self``, except for size ``count`` along the axis, and of its element type.
+        reduction: Reduction of the ONNX operator, or None to replace elements.
     """
     if op.rank_of(self) == 0:
         return source if reduction is None else _elements(op, self, 0, index, source, reduction)
@@ -188,20 +188,20 @@ def along_axis(
     return scatter_op(op, "ScatterElements", self, op.expand(column, op.dims(source)), source, reduction, axis)
 
 
-def _written_in_a_row(op: Op, self: ir.Value, dim: int, index: ir.Value, source: ir.Value) -> ir.Value | None:
-    """A write to consecutive positions as TensorScatter, which runtimes do in place; None where that can not say it."""
+def _tensor_scatter(op: Op, self: ir.Value, dim: int, index: ir.Value, source: ir.Value) -> ir.Value | None:
+    """Write to consecutive positions by TensorScatter, which runtimes can run in-place; None if it does not apply."""
     if op.opset < 24 or op.rank_of(self) < 2 or op.rank_of(source) != op.rank_of(self):
         return None
     axis = axis_of(op, self, dim)
     first = consecutive(op, index)
-    # The first axis is the batch, which has a position for each row.
+    # The first axis is the batch, with one position for each row.
     if axis == 0 or first is None:
         return None
     return op.TensorScatter(self, source, op.expand(op.cast(first, INT64), [op.dims(self)[0]]), axis=axis)
 
 
 def consecutive(op: Op, index: ir.Value) -> ir.Value | None:
-    """The first of positions that are known to go up by one, as [1] or a number; None if they are not.
+    """Return the first of consecutive positions, as [1] or a 0-dim tensor, or None if they are not known to be consecutive.
 
     Args:
         op: The op object.
@@ -238,7 +238,7 @@ def _input(node: ir.Node, position: int) -> ir.Value:
 @translates("aten::index_copy")
 def index_copy(op: Op, self: ir.Value, dim: int, index: ir.Value, source: ir.Value) -> ir.Value:
     """aten::index_copy(Tensor self, int dim, Tensor index, Tensor source) -> Tensor"""
-    written = _written_in_a_row(op, self, dim, index, source)
+    written = _tensor_scatter(op, self, dim, index, source)
     return written if written is not None else along_axis(op, self, dim, index, source)
 
 
@@ -279,11 +279,11 @@ def index_reduce(
     return scatter_reduce(op, self, axis, positions, source, reduce, include_self)
 
 
-# ---- assignments to positions and masks
+# ---- index_put and masked writes
 
 
-def _under_mask(op: Op, self: ir.Value, indices: Indices, values: ir.Value, accumulate: bool) -> ir.Value | None:
-    """``self[:, mask] = values`` where the values are the same at every true element: a Where."""
+def _where_mask(op: Op, self: ir.Value, indices: Indices, values: ir.Value, accumulate: bool) -> ir.Value | None:
+    """``self[:, mask] = values`` with equal values for all true elements, as a Where."""
     given = [(axis, index) for axis, index in enumerate(indices) if index is not None]
     if len(given) != 1 or not is_mask(op, given[0][1]):
         return None
@@ -294,7 +294,7 @@ def _under_mask(op: Op, self: ir.Value, indices: Indices, values: ir.Value, accu
         before = op.rank_of(values) - behind - 1
         if dims[before] != 1:
             return None
-        # The axis of the masked elements becomes the axes the mask covers.
+        # The axis of the true elements becomes the axes of the mask.
         if covered != 1:
             values = op.reshape(values, [*dims[:before], *[1] * covered, *dims[before + 1 :]])
     flags = op.Unsqueeze(op.cast(mask, BOOL), [covered + place for place in range(behind)])
@@ -303,8 +303,10 @@ def _under_mask(op: Op, self: ir.Value, indices: Indices, values: ir.Value, accu
     return choose(op, flags, values, self)
 
 
-def _for_scatter(op: Op, dims: Sequence[Dim], indexing: Indexing, values: ir.Value, positions: ir.Value) -> ir.Value:
-    """The values in the shape ScatterND takes: the axes of the index tensors, then the axes that are not indexed."""
+def _scatter_nd_updates(
+    op: Op, dims: Sequence[Dim], indexing: Indexing, values: ir.Value, positions: ir.Value
+) -> ir.Value:
+    """Return the values in the shape of ScatterND's updates: the axes of the index tensors, then those not indexed."""
     count = op.rank_of(positions) - 1
     first = indexing.first
     rest = [dims[axis] for axis in range(len(dims)) if axis not in indexing.indices]
@@ -313,7 +315,7 @@ def _for_scatter(op: Op, dims: Sequence[Dim], indexing: Indexing, values: ir.Val
     missing = len(wanted) - op.rank_of(values)
     found = [1] * missing + list(op.dims(values))
     if any(have == 1 != want for have, want in zip(found, wanted, strict=True)):
-        # How many positions a mask gives is known at run time only.
+        # The number of true elements of a mask is data-dependent.
         sizes = [op.Slice(op.Shape(positions), [0], [-1], [0])] if _data_dependent(op, spots) else [op.sizes(spots)]
         ends = [op.sizes(part) for part in (rest[:first], rest[first:])]
         shape = op.Concat(*([ends[0]] if first else []), *sizes, *([ends[1]] if rest[first:] else []), axis=0)
@@ -327,14 +329,14 @@ def _for_scatter(op: Op, dims: Sequence[Dim], indexing: Indexing, values: ir.Val
 
 
 def _data_dependent(op: Op, dims: Sequence[Dim]) -> bool:
-    """Whether a size is one that only the run tells, such as the number of true elements of a mask."""
+    """Whether a size is data-dependent (unbacked), such as the number of true elements of a mask."""
     return not all(map(op.is_known, dims))
 
 
 def _index_put(op: Op, self: ir.Value, indices: Indices, values: ir.Value, accumulate: bool) -> ir.Value:
     refuse_complex(op, "index_put")
     values = op.cast(values, op.result.dtype)
-    masked = _under_mask(op, self, indices, values, accumulate)
+    masked = _where_mask(op, self, indices, values, accumulate)
     if masked is not None:
         return masked
     indexing = prepared_indices(op, self, indices)
@@ -350,13 +352,13 @@ def _index_put(op: Op, self: ir.Value, indices: Indices, values: ir.Value, accum
     else:
         positions = stacked(op, [indexing.indices[axis] for axis in axes])
     perm = indexing.perm
-    source = _for_scatter(op, op.dims(self), indexing, values, positions)
+    source = _scatter_nd_updates(op, op.dims(self), indexing, values, positions)
     result = scatter_op(op, "ScatterND", op.Transpose(self, perm=perm), positions, source, reduction)
     return op.Transpose(result, perm=[perm.index(axis) for axis in range(len(perm))])
 
 
 def _put_along(op: Op, self: ir.Value, axis: int, index: ir.Value, values: ir.Value, reduction: str | None) -> ir.Value:
-    """``self[:, i] = values`` without moving the axis to the front and back."""
+    """``self[:, i] = values`` without two Transposes that move the axis to the front and back."""
     dims = op.dims(self)
     wanted = [*dims[:axis], op.dims(index)[0], *dims[axis + 1 :]]
     column = op.Reshape(op.cast(index, INT64), [-1] + [1] * (len(dims) - axis - 1))
@@ -399,7 +401,7 @@ def masked_scatter(op: Op, self: ir.Value, mask: ir.Value, source: ir.Value) -> 
     return op.ScatterND(self, positions, op.cast(taken, op.result.dtype))
 
 
-# The types in which Where has a kernel: for the others joining the parts is shorter.
+# The types with a Where kernel: for the others a Concat of the parts takes fewer nodes.
 _CHOSEN = frozenset(
     {
         ir.DataType.FLOAT,
@@ -410,7 +412,7 @@ _CHOSEN = frozenset(
         ir.DataType.UINT8,
     }
 )
-# Masks are stored in the model.
+# Above this size, masks would make the model larger: they are stored in it.
 _LONGEST_MASK = 4096
 
 
@@ -441,11 +443,11 @@ def slice_scatter(
 
 
 def _with_slice(op: Op, value: ir.Value, source: ir.Value, axis: int, start: Dim, end: Dim, step: Dim) -> ir.Value:
-    """The value with the source in the place of a slice."""
+    """Replace a slice of the value by the source."""
     size, count = op.dims(value)[axis], op.dims(source)[axis]
     first, last = _limits(size, count, start, end)
     if step != 1:
-        places = _places(op, count, first_position(first, size), step)
+        places = _slice_positions(op, count, first_position(first, size), step)
         return along_axis(op, value, axis, places, source)
     parts = [source]
     if first != 0:
@@ -456,9 +458,9 @@ def _with_slice(op: Op, value: ir.Value, source: ir.Value, axis: int, start: Dim
 
 
 def _limits(size: Dim, count: Dim, start: Dim, end: Dim) -> tuple[Dim, Dim]:
-    """Where the slice begins and ends, in a form that ONNX's Slice takes for the parts before and after it.
+    """Return start and end of a slice for slicing the parts before and after it.
 
-    Numbers stay as they are where the slice cannot begin after its end at any size: nothing is computed at run time.
+    They stay numbers where the start is not after the end at any size, without size arithmetic.
     """
     if not isinstance(size, int) and isinstance(start, int) and isinstance(end, int):
         same_side = (start < 0) == (end < 0)
@@ -468,8 +470,8 @@ def _limits(size: Dim, count: Dim, start: Dim, end: Dim) -> tuple[Dim, Dim]:
     return first, first + count
 
 
-def _places(op: Op, count: Dim, first: Dim, step: Dim) -> ir.Value:
-    """The positions of a slice with a step."""
+def _slice_positions(op: Op, count: Dim, first: Dim, step: Dim) -> ir.Value:
+    """Return the positions of a slice with a step."""
     if isinstance(first, int) and isinstance(count, int) and isinstance(step, int):
         return op.const(torch.from_numpy(first + step * np.arange(count, dtype=np.int64)))
     return op.Range(op.scalar(first), op.scalar(first + count * step), op.scalar(step))
@@ -507,10 +509,10 @@ def diagonal_scatter(op: Op, self: ir.Value, src: ir.Value, offset: int = 0, dim
     matrices, source = op.Transpose(self, perm=perm), op.cast(src, op.result.dtype)
     rows, columns = op.dims(matrices)[-2:]
     batch = op.dims(matrices)[:-2]
-    # Element (r, c) of a matrix is number r * columns + c of its row.
+    # Element (r, c) of a matrix has the flat index r * columns + c.
     length = op.dims(source)[-1]
     first = offset if offset >= 0 else -offset * columns
-    places = _places(op, length, first, columns + 1)
+    places = _slice_positions(op, length, first, columns + 1)
     flat = along_axis(op, op.reshape(matrices, [*batch, rows * columns]), len(batch), places, source)
     return op.Transpose(op.reshape(flat, op.dims(matrices)), perm=[perm.index(axis) for axis in range(len(perm))])
 
@@ -528,8 +530,8 @@ def put(op: Op, self: ir.Value, index: ir.Value, source: ir.Value, accumulate: b
     return op.reshape(written, op.dims(self))
 
 
-def _valid(op: Op, mask: ir.Value, indices: Sequence[ir.Value | None]) -> list[ir.Value | None]:
-    """The positions with those that do not count replaced by one that exists."""
+def _valid_indices(op: Op, mask: ir.Value, indices: Sequence[ir.Value | None]) -> list[ir.Value | None]:
+    """Replace the indices of masked elements, which may be out of range, by a valid one."""
     zero = op.const(0)
     return [None if place is None else op.Where(mask, op.cast(place, INT64), zero) for place in indices]
 
@@ -541,9 +543,9 @@ def _unsafe_masked_index(
     """aten::_unsafe_masked_index(Tensor self, Tensor mask, Tensor?[] indices, Scalar fill) -> Tensor"""
     filler = op.operand(fill, op.dtype_of(self))
     if 0 in op.dims(self):
-        # There is nothing to read, so that no position counts.
+        # The tensor is empty: no index is valid.
         return op.expand(filler, op.result.shape)
-    found = index(op, self, _valid(op, mask, indices))
+    found = index(op, self, _valid_indices(op, mask, indices))
     return op.Where(mask, found, filler)
 
 
@@ -555,4 +557,4 @@ def _unsafe_masked_index_put_accumulate(
     if 0 in op.dims(self):
         return self
     counted = op.Where(mask, values, op.const(0, op.dtype_of(values)))
-    return index_put(op, self, _valid(op, mask, indices), counted, accumulate=True)
+    return index_put(op, self, _valid_indices(op, mask, indices), counted, accumulate=True)

@@ -43,7 +43,7 @@ def slice(
     if step == 1 and length == size:
         return self
     start, end = 0 if start is None else start, END if end is None else end
-    # torch gives this length only where it knows both limits to be positions of the axis.
+    # torch captures this length only if it knows both limits to be within the axis.
     in_range = step == 1 and length == (size if end == END else end) - start
     result = sliced(op, self, axis, start, end, step, in_range=in_range)
     emptied = symbols_that_must_be_positive(size, start, end, step, length)
@@ -61,7 +61,7 @@ def narrow(op: Op, self: ir.Value, dim: int, start: Dim, length: Dim) -> ir.Valu
     if length == op.dims(self)[axis]:
         return self
     if isinstance(start, int):
-        # Counted from the end, the limit 0 would be the beginning.
+        # As a negative limit, 0 would be the beginning.
         ends_last = start < 0 and start + length == 0
         return sliced(op, self, axis, start, END if ends_last else start + length)
     start = first_position(start, op.dims(self)[axis])
@@ -98,7 +98,7 @@ def diagonal(op: Op, self: ir.Value, offset: int = 0, dim1: int = 0, dim2: int =
     rest = [axis for axis in range(op.rank_of(self)) if axis not in axes]
     moved = op.Transpose(self, perm=[*rest, *axes])
     length = op.result.shape[-1]
-    # In row-major order neighbours on the diagonal are one row and one element apart.
+    # In row-major order adjacent elements of the diagonal are one row and one element apart.
     first = offset if offset >= 0 else -offset * columns
     step = columns + 1
     flat = op.reshape(moved, [*op.dims(moved)[:-2], rows * columns])
@@ -108,11 +108,11 @@ def diagonal(op: Op, self: ir.Value, offset: int = 0, dim1: int = 0, dim2: int =
     return op.Transpose(cut, perm=[*range(len(rest) - 1), len(rest), len(rest) - 1])
 
 
-# ---- order
+# ---- flips, rolls and axis permutations
 
 
 def flipped(op: Op, value: ir.Value, axes: Sequence[int]) -> ir.Value:
-    """The value backwards along the axes."""
+    """Reverse the value along the axes."""
     if not axes:
         return value
     count = len(axes)
@@ -209,7 +209,7 @@ def _triangle(op: Op, value: ir.Value, diagonal: Dim, upper: bool) -> ir.Value:
         parts = _trilu(op, op.Transpose(value, perm=[last, *range(last)]), k, upper)
         return op.Transpose(parts, perm=[*range(1, last + 1), 0])
     if dtype in (ir.DataType.INT8, ir.DataType.UINT8):
-        # ONNX Runtime's Trilu knows 32 and 64 bit integers only.
+        # ONNX Runtime's Trilu has integer kernels for 32 and 64 bits only.
         return op.cast(_trilu(op, op.cast(value, ir.DataType.INT32), k, upper), dtype)
     return as_carrier(op, value, lambda carried: _trilu(op, carried, k, upper))
 
@@ -230,8 +230,8 @@ def triu(op: Op, self: ir.Value, diagonal: Dim = 0) -> ir.Value:
     return _triangle(op, self, diagonal, upper=True)
 
 
-def _is_in_order(source: torch.Tensor) -> bool:
-    """Whether the elements are one after the other in memory; symbolic sizes are not guarded on."""
+def _is_contiguous(source: torch.Tensor) -> bool:
+    """Whether the tensor is contiguous, decided without adding guards on symbolic sizes."""
     expected: Any = 1
     for size, stride in reversed(list(zip(source.shape, source.stride(), strict=True))):
         if not statically_known_true(size == 1) and not statically_known_true(stride == expected):
@@ -240,24 +240,24 @@ def _is_in_order(source: torch.Tensor) -> bool:
     return True
 
 
-def _declines(call: OpCall) -> str | None:
-    """as_strided addresses memory, which ONNX tensors have none of: only elements in order tell where they are."""
+def _reject_noncontiguous(call: OpCall) -> str | None:
+    """Reject as_strided of tensors that are not contiguous: ONNX tensors have no strides or storage."""
     source, offset = call.arguments["self"], call.arguments["storage_offset"]
-    if not _is_in_order(source):
-        return "as_strided of a tensor whose elements are not in order"
+    if not _is_contiguous(source):
+        return "as_strided of a tensor that is not contiguous"
     if offset is not None and not statically_known_true(source.storage_offset() == 0):
-        return "as_strided with an offset into the memory that another tensor begins"
+        return "as_strided of a view that does not begin at the start of its storage"
     size, stride = call.arguments["size"], call.arguments["stride"]
     last: Any = offset or 0
     for count, distance in zip(size, stride, strict=True):
         last = last + (count - 1) * distance
     if statically_known_true(last >= source.numel()) and not any(statically_known_true(count == 0) for count in size):
-        return "as_strided that reads beyond the tensor it is given"
+        return "as_strided that reads beyond its input"
     return None
 
 
-def _places(op: Op, size: Sequence[Dim], stride: Sequence[Dim], first: Dim) -> ir.Value:
-    """The position in memory of each element of the view, INT64 of its shape."""
+def _storage_positions(op: Op, size: Sequence[Dim], stride: Sequence[Dim], first: Dim) -> ir.Value:
+    """Return the storage position of each element of the view, INT64 of its shape."""
     if is_static([*size, *stride, first]):
         known = np.full((), first, dtype=np.int64)
         for count, distance in zip(size, stride, strict=True):
@@ -270,16 +270,16 @@ def _places(op: Op, size: Sequence[Dim], stride: Sequence[Dim], first: Dim) -> i
     return op.shaped(places, size)
 
 
-@translates("aten::as_strided", accepts=_declines)
+@translates("aten::as_strided", accepts=_reject_noncontiguous)
 def as_strided(
     op: Op, self: ir.Value, size: Sequence[Dim], stride: Sequence[Dim], storage_offset: Dim | None = None
 ) -> ir.Value:
     """aten::as_strided(Tensor(a) self, SymInt[] size, SymInt[] stride, SymInt? storage_offset=None) -> Tensor(a)"""
-    places = _places(op, size, stride, 0 if storage_offset is None else storage_offset)
+    places = _storage_positions(op, size, stride, 0 if storage_offset is None else storage_offset)
     return op.Gather(op.Reshape(self, [-1]), places, axis=0)
 
 
-@translates("aten::as_strided_scatter", accepts=_declines)
+@translates("aten::as_strided_scatter", accepts=_reject_noncontiguous)
 def as_strided_scatter(
     op: Op,
     self: ir.Value,
@@ -289,7 +289,7 @@ def as_strided_scatter(
     storage_offset: Dim | None = None,
 ) -> ir.Value:
     """aten::as_strided_scatter(Tensor self, Tensor src, SymInt[] size, SymInt[] stride, SymInt? storage_offset=None) -> Tensor"""
-    places = _places(op, size, stride, 0 if storage_offset is None else storage_offset)
+    places = _storage_positions(op, size, stride, 0 if storage_offset is None else storage_offset)
     flat, spots, values = (op.Reshape(value, [-1]) for value in (self, places, op.expand(src, size)))
     return op.reshape(
         scatter_op(op, "ScatterElements", flat, spots, op.cast(values, op.dtype_of(self)), None, 0), op.dims(self)

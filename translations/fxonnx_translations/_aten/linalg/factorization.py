@@ -1,9 +1,9 @@
 """Factorizations of matrices: Cholesky, LU with partial pivoting, QR by Householder reflections.
 
-ONNX has no such operators. Each is a Loop over the columns whose body is a rank-one update of the whole matrix, so that
-the graph is small and its size does not depend on the matrix. The order of operations is LAPACK's unblocked one, and so
-are its conventions: the first of equal pivots, signs, a zero pivot leaves its column as it is. Where LAPACK reports a
-failure and torch raises, ONNX can not: the result then is not finite.
+ONNX has no operators for them. Each is a Loop over the columns with a rank-one update of the whole matrix, so that the
+size of the graph does not depend on the matrix. Order of operations and conventions are those of LAPACK's unblocked
+routines: the first of equal pivots, signs, a zero pivot leaves its column unchanged. Where LAPACK reports a failure and
+torch raises, the ONNX result is not finite.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ _INT64, _INT32 = ir.DataType.INT64, ir.DataType.INT32
 
 
 def matrix_transpose(op: Op, matrix: ir.Value) -> ir.Value:
-    """The last two axes exchanged."""
+    """Transpose the last two axes."""
     rank = op.rank_of(matrix)
     return op.Transpose(matrix, perm=[*range(rank - 2), rank - 1, rank - 2])
 
 
 def rows_and_columns(op: Op, matrix: ir.Value) -> tuple[ir.Value, ir.Value]:
-    """The numbers of the rows, [m, 1], and of the columns, [1, n], INT64."""
+    """Return the row indices [m, 1] and the column indices [1, n], INT64."""
     rows, columns = op.dims(matrix)[-2:]
     return op.Unsqueeze(arange(op, rows), [1]), op.Unsqueeze(arange(op, columns), [0])
 
@@ -58,7 +58,7 @@ def _zeros(op: Op, dims: Sequence[Dim], dtype: ir.DataType) -> ir.Value:
 
 
 def _first_failure(op: Op, info: ir.Value, failed: ir.Value, k: ir.Value) -> ir.Value:
-    """LAPACK's info: the number, from 1, of the first pivot that failed."""
+    """Return LAPACK's info: the 1-based index of the first pivot that failed, or 0."""
     new = op.And(failed, op.Equal(info, op.const(0, _INT32)))
     return op.Where(new, op.cast(op.Add(k, op.const([1])), _INT32), info)
 
@@ -67,7 +67,7 @@ def _first_failure(op: Op, info: ir.Value, failed: ir.Value, k: ir.Value) -> ir.
 
 
 def _cholesky(op: Op, matrix: ir.Value) -> tuple[ir.Value, ir.Value]:
-    """The lower factor from the lower triangle, and info [*]."""
+    """Return the lower Cholesky factor, computed from the lower triangle, and info [*]."""
     dims, dtype = op.dims(matrix), op.dtype_of(matrix)
     rows, columns = rows_and_columns(op, matrix)
     zero = op.const(0, dtype)
@@ -108,11 +108,11 @@ def cholesky(op: Op, self: ir.Value, upper: bool = False) -> ir.Value:
 
 
 class LU:
-    """A factorization P L U.
+    """The LU factorization P L U.
 
     Args:
         factors: [*, m, n]: U, and below its diagonal L, whose diagonal is 1.
-        order: [*, m, 1] INT64: row i of L U is row ``order[i]`` of the matrix.
+        order: [*, m, 1] INT64 row permutation: row i of L U is row ``order[i]`` of the matrix.
         pivots: [*, min(m, n)] INT32: the row, from 1, that each row was exchanged with.
         info: [*] INT32: the first pivot, from 1, that is zero, or 0.
     """
@@ -125,7 +125,7 @@ class LU:
 
 
 def lu_factors(op: Op, matrix: ir.Value, *, pivot: bool = True) -> LU:
-    """The LU factorization of matrices [*, m, n]."""
+    """Factorize matrices [*, m, n]."""
     dims, dtype = op.dims(matrix), op.dtype_of(matrix)
     count = smaller(*dims[-2:])
     rows, columns = rows_and_columns(op, matrix)
@@ -167,7 +167,7 @@ def lu_factors(op: Op, matrix: ir.Value, *, pivot: bool = True) -> LU:
 
 
 def _order_of(op: Op, pivots: ir.Value, rows: Dim) -> ir.Value:
-    """The order of rows, [*, rows] INT64, that exchanging each with its pivot makes."""
+    """Return the row permutation, [*, rows] INT64, of the pivots' row exchanges."""
     dims = op.dims(pivots)
     numbers = arange(op, rows)
     zero_based = op.Sub(op.cast(pivots, _INT64), op.const(1))
@@ -182,12 +182,12 @@ def _order_of(op: Op, pivots: ir.Value, rows: Dim) -> ir.Value:
 
 
 def _permutation(op: Op, order: ir.Value, rows: Dim, dtype: ir.DataType) -> ir.Value:
-    """P [*, rows, rows], whose column i has its 1 in row ``order[i]``; ``order`` is [*, 1, rows]."""
+    """Return the permutation matrix P [*, rows, rows] with 1 at row ``order[i]`` of column i; ``order`` is [*, 1, rows]."""
     return op.cast(op.Equal(op.Unsqueeze(arange(op, rows), [1]), order), dtype)
 
 
 def _unpacked(op: Op, factors: ir.Value) -> tuple[ir.Value, ir.Value]:
-    """L [*, m, k] and U [*, k, n]."""
+    """Return the factors L [*, m, k] and U [*, k, n]."""
     rows, columns = op.dims(factors)[-2:]
     count = smaller(rows, columns)
     lower, upper = factors, factors
@@ -239,7 +239,7 @@ def lu_unpack(
 
 
 def order_of_pivots(op: Op, pivots: ir.Value, rows: Dim) -> ir.Value:
-    """The order of rows, [*, rows, 1] INT64, that LAPACK's pivots stand for."""
+    """Return the row permutation, [*, rows, 1] INT64, of LAPACK's pivots."""
     return op.Unsqueeze(_order_of(op, pivots, rows), [-1])
 
 
@@ -247,7 +247,7 @@ def order_of_pivots(op: Op, pivots: ir.Value, rows: Dim) -> ir.Value:
 
 
 def _reflector(op: Op, packed: ir.Value, rows: ir.Value, k: ir.Value) -> ir.Value:
-    """The vector [*, m, 1] of reflection k: 1 at its place, what is stored below, 0 above."""
+    """Return the vector [*, m, 1] of Householder reflection k: 0 above entry k, 1 at it, the stored entries below."""
     dtype = op.dtype_of(packed)
     stored = op.Gather(packed, k, axis=-1)
     below = op.Where(op.Greater(rows, k), stored, op.const(0, dtype))
@@ -255,13 +255,13 @@ def _reflector(op: Op, packed: ir.Value, rows: ir.Value, k: ir.Value) -> ir.Valu
 
 
 def _reflected(op: Op, matrix: ir.Value, vector: ir.Value, tau: ir.Value) -> ir.Value:
-    """(I - tau v v^T) matrix."""
+    """Apply a Householder reflection: (I - tau v v^T) matrix."""
     product = op.MatMul(matrix_transpose(op, vector), matrix)
     return op.Sub(matrix, op.MatMul(op.Mul(tau, vector), product))
 
 
 def householder(op: Op, matrix: ir.Value) -> tuple[ir.Value, ir.Value]:
-    """LAPACK's geqrf: R with the reflectors below its diagonal [*, m, n], and tau [*, min(m, n)]."""
+    """LAPACK's geqrf: return R with the reflectors below its diagonal [*, m, n], and tau [*, min(m, n)]."""
     dims, dtype = op.dims(matrix), op.dtype_of(matrix)
     count = smaller(*dims[-2:])
     rows, columns = rows_and_columns(op, matrix)
@@ -294,7 +294,7 @@ def householder(op: Op, matrix: ir.Value) -> tuple[ir.Value, ir.Value]:
 def householder_product(
     op: Op, packed: ir.Value, taus: ir.Value, matrix: ir.Value, *, transpose: bool = False
 ) -> ir.Value:
-    """Q or its transpose times a matrix [*, m, p], for Q = H_0 H_1 ..."""
+    """Multiply Q = H_0 H_1 ... or its transpose by a matrix [*, m, p]"""
     rows, _ = rows_and_columns(op, packed)
     count = op.dims(taus)[-1]
     last = None if transpose else op.Sub(op.size(count), op.const([1]))
@@ -308,7 +308,7 @@ def householder_product(
 
 
 def unit_matrix(op: Op, batch: Sequence[Dim], rows: Dim, columns: Dim, dtype: ir.DataType) -> ir.Value:
-    """[*batch, rows, columns] with ones on the diagonal."""
+    """Return [*batch, rows, columns] with ones on the diagonal."""
     equal = op.Equal(op.Unsqueeze(arange(op, rows), [1]), op.Unsqueeze(arange(op, columns), [0]))
     return op.expand(op.cast(equal, dtype), (*batch, rows, columns))
 

@@ -20,13 +20,13 @@ from ..view import swapped
 @translates("aten::linear")
 def linear(op: Op, input: ir.Value, weight: ir.Value, bias: ir.Value | None = None) -> ir.Value:
     """aten::linear(Tensor input, Tensor weight, Tensor? bias=None) -> Tensor"""
-    # Gemm takes integers, but ONNX Runtime's does not.
+    # Gemm accepts integers, but ONNX Runtime has no kernels for them.
     if op.rank_of(input) == 2 and op.rank_of(weight) == 2 and op.is_float(input):
         return op.Gemm(input, weight, bias, transB=1) if bias is not None else op.Gemm(input, weight, transB=1)
     if op.rank_of(weight) == 1:
         product = op.MatMul(input, weight)
     else:
-        # Storing the transpose saves a node; a weight that others read, too, is transposed at run time instead.
+        # Storing the transpose saves a node; a weight with other uses is transposed at run time instead.
         transposed = op.derived(weight, "transposed", torch.t)
         product = op.MatMul(input, op.Transpose(weight, perm=[1, 0]) if transposed is None else transposed)
     return product if bias is None else op.Add(product, bias)
@@ -67,7 +67,7 @@ def _scaled(op: Op, value: ir.Value, factor: Operand) -> ir.Value:
 
 
 def sum_of_products(op: Op, self: ir.Value, product: ir.Value, beta: Operand, alpha: Operand) -> ir.Value:
-    """beta * self + alpha * product in the result's type, where beta == 0 ignores self, NaN and all."""
+    """beta * self + alpha * product in the result's type; beta == 0 ignores self, including NaN."""
     total = _scaled(op, product, alpha)
     total = op.expand(total, op.result.shape) if beta == 0 else op.Add(_scaled(op, self, beta), total)
     return op.cast(total, op.result.dtype)
@@ -83,7 +83,7 @@ def wide(op: Op, *values: ir.Value) -> tuple[ir.Value, ...]:
 def addmm(op: Op, self: ir.Value, mat1: ir.Value, mat2: ir.Value, beta: Operand = 1, alpha: Operand = 1) -> ir.Value:
     """aten::addmm(Tensor self, Tensor mat1, Tensor mat2, *, Scalar beta=1, Scalar alpha=1) -> Tensor"""
     if op.dims(mat1)[1] == 0:
-        # ONNX Runtime's Gemm forgets beta where there is nothing to multiply.
+        # ONNX Runtime's Gemm ignores beta if the product has no terms.
         return op.expand(_scaled(op, self, beta), op.result.shape)
     if op.is_float(self) and isinstance(beta, (int, float)) and isinstance(alpha, (int, float)) and beta != 0:
         return op.Gemm(mat1, mat2, self, alpha=float(alpha), beta=float(beta))
@@ -113,7 +113,7 @@ def outer(op: Op, self: ir.Value, vec2: ir.Value) -> ir.Value:
 
 
 _DTYPES = (torch.float32, torch.float64)
-"""What ONNX Runtime's kernel takes, without integers, whose sums are INT64 in torch."""
+"""Element types with an Einsum kernel in ONNX Runtime, without integers, whose sums are INT64 in torch."""
 
 
 @dataclass(frozen=True)
@@ -121,9 +121,9 @@ class _Product:
     """A batched matrix product of two operands.
 
     Attributes:
-        flip_left: Whether the last two axes of the first operand are to be exchanged.
-        flip_right: Likewise of the second one.
-        flip_result: Likewise of the result.
+        flip_left: Whether to transpose the last two axes of the first operand.
+        flip_right: Whether to transpose those of the second operand.
+        flip_result: Whether to transpose those of the result.
     """
 
     flip_left: bool
@@ -132,13 +132,13 @@ class _Product:
 
 
 def _terms(equation: str) -> tuple[list[str], str] | None:
-    """The labels of the operands and of the result; None if there is an ellipsis or no result."""
+    """Return the labels of the operands and of the result, or None if there is an ellipsis or no result."""
     inputs, arrow, output = equation.replace(" ", "").partition("->")
     return (inputs.split(","), output) if arrow and "." not in equation else None
 
 
 def _product(terms: Sequence[str], output: str) -> _Product | None:
-    """The product that an equation of two operands is, if all of its leading labels are the same in the same order."""
+    """Return the batched matrix product that an equation of two operands describes, if it describes one."""
     left, right = terms
     lead = output[:-2]
     if len(output) < 2 or not all(len(term) == len(output) and term.startswith(lead) for term in (left, right)):
@@ -154,14 +154,14 @@ def _product(terms: Sequence[str], output: str) -> _Product | None:
     return _Product(flip_left=a == summed, flip_right=d == summed, flip_result=(i, j) == (column, row))
 
 
-def _declines(call: OpCall) -> str | None:
+def _reject_for_einsum(call: OpCall) -> str | None:
     terms, tensors = _terms(call.arguments["equation"]), call.arguments["tensors"]
     if terms is None or len(terms[0]) != len(tensors):
-        return "an equation with an ellipsis or without a result"
+        return "an equation with an ellipsis or without an output"
     sizes: dict[str, Any] = {}
     for term, tensor in zip(terms[0], tensors, strict=True):
         if len(set(term)) != len(term) or len(term) != tensor.dim():
-            return "a label that is repeated in one operand"
+            return "a repeated label in one operand"
         for label, size in zip(term, tensor.shape, strict=True):
             # torch broadcasts sizes of 1, ONNX does not.
             if str(sizes.setdefault(label, size)) != str(size):
@@ -173,7 +173,7 @@ def _declines(call: OpCall) -> str | None:
     return None
 
 
-@translates("aten::einsum", accepts=_declines)
+@translates("aten::einsum", accepts=_reject_for_einsum)
 def einsum(op: Op, equation: str, tensors: Sequence[ir.Value], path: Sequence[int] | None = None) -> ir.Value:
     """aten::einsum(str equation, Tensor[] tensors, *, int[]? path=None) -> Tensor"""
     terms = _terms(equation)
@@ -182,7 +182,7 @@ def einsum(op: Op, equation: str, tensors: Sequence[ir.Value], path: Sequence[in
         return op.Einsum(*tensors, equation=equation.replace(" ", ""))
     left, right = tensors
     if product.flip_result:
-        # The transpose of a product is the product of the transposes in the other order.
+        # The transpose of a product is the product of the transposes in reverse order.
         left, right = (
             right if product.flip_right else swapped(op, right, -2, -1),
             left if product.flip_left else swapped(op, left, -2, -1),
@@ -196,21 +196,21 @@ INT64, BOOL = ir.DataType.INT64, ir.DataType.BOOL
 
 
 def rows_times_matrices(op: Op, rows: ir.Value, matrices: ir.Value, offs: ir.Value) -> ir.Value:
-    """The rows up to the first offset times the first matrix, those up to the second offset times the second, and so on.
+    """Grouped matrix product: the rows up to the first offset times the first matrix, and so on.
 
     Args:
-        op: What to write with.
+        op: The op object.
         rows: [rows, in].
         matrices: [groups, in, out].
-        offs: [groups], where each group of rows ends.
+        offs: [groups], the end of each group of rows.
 
     Returns:
-        [rows, out]; rows after the last offset give zeros.
+        [rows, out]; rows after the last offset are zero.
     """
     count, columns = op.dims(rows)[0], op.dims(matrices)[2]
     dtype, groups = op.dtype_of(rows), op.dims(matrices)[0]
     ends = op.cast(offs, INT64)
-    # The finished part grows by the rows of one group in each iteration.
+    # Each iteration adds the rows of one group to the finished part.
     done, part = sympy.Symbol("rows_done"), sympy.Symbol("rows_of_group")
     body = op.body("group", [(INT64, ()), (BOOL, ()), (dtype, (done, columns)), (INT64, (1,))])
     number, going, product, begin = body.graph.inputs
@@ -243,7 +243,7 @@ def grouped_mm(
     """aten::_grouped_mm(Tensor self, Tensor mat2, Tensor? offs=None, Tensor? bias=None, ScalarType? out_dtype=None) -> Tensor"""
     if bias is not None:
         raise Unsupported("_grouped_mm with a bias, which torch itself does not compute")
-    # Sums of products in half types are rounded once.
+    # Products of half types are summed in float32 and rounded once.
     left, right = (op.cast(value, ir.DataType.FLOAT) for value in (self, mat2))
     if offs is None:
         product = op.MatMul(left, right)
@@ -259,19 +259,19 @@ def grouped_mm(
 
 
 def _sums_over_groups(op: Op, left: ir.Value, right: ir.Value, ends: ir.Value) -> ir.Value:
-    """[rows, inner] times [inner, columns] where each group of ``inner`` gives a product of its own."""
+    """[rows, inner] times [inner, columns], with one product per group of ``inner``."""
     inner, groups = op.dims(right)[0], op.dims(ends)[0]
     begins = op.Concat(op.const([0], INT64), op.Slice(ends, [0], [-1], [0]), axis=0)
     places = arange(op, inner)
     after = op.GreaterOrEqual(places, op.Unsqueeze(op.shaped(begins, (groups,)), [1]))
     inside = op.And(after, op.Less(places, op.Unsqueeze(ends, [1])))
     own = op.Where(op.Unsqueeze(inside, [1]), left, op.const(0.0, op.dtype_of(left)))
-    # What is outside of the group may be infinite on the other side, too.
+    # Both operands are masked: an infinity outside of the group, times zero, would be NaN.
     return op.MatMul(own, op.Where(op.Unsqueeze(inside, [2]), right, op.const(0.0, op.dtype_of(right))))
 
 
 def _norm(op: Op, differences: ir.Value, p: float) -> ir.Value:
-    """The p-norm over the last axis."""
+    """Return the p-norm over the last axis."""
     dtype = op.dtype_of(differences)
     sizes = op.Abs(differences)
     if p == 0:

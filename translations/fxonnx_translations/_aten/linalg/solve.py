@@ -21,14 +21,14 @@ def _broadcast(op: Op, matrix: ir.Value, batch: Sequence[Dim]) -> ir.Value:
 
 
 def _batch_of(one: Sequence[Dim], other: Sequence[Dim]) -> tuple[Dim, ...]:
-    """The sizes two batches broadcast to."""
+    """Return the broadcast shape of two batches."""
     length = max(len(one), len(other))
     padded = ((1,) * (length - len(one)) + tuple(one), (1,) * (length - len(other)) + tuple(other))
     return tuple(b if a == 1 else a for a, b in zip(*padded, strict=True))
 
 
-def _substituted(op: Op, factor: ir.Value, right: ir.Value, *, upper: bool, unit: bool) -> ir.Value:
-    """X of factor X = right, for a triangular factor [*, n, n] and right [*, n, m] of the broadcast batch."""
+def _solve_by_substitution(op: Op, factor: ir.Value, right: ir.Value, *, upper: bool, unit: bool) -> ir.Value:
+    """Solve factor X = right by substitution, for a triangular factor [*, n, n] and right [*, n, m] of the broadcast batch."""
     size = op.dims(factor)[-1]
     rows, _ = rows_and_columns(op, factor)
     last = op.Sub(op.size(size), op.const([1])) if upper else None
@@ -49,9 +49,11 @@ def _substituted(op: Op, factor: ir.Value, right: ir.Value, *, upper: bool, unit
 def _triangular(op: Op, factor: ir.Value, right: ir.Value, *, upper: bool, left: bool, unit: bool) -> ir.Value:
     batch = _batch_of(op.dims(factor)[:-2], op.dims(right)[:-2])
     if left:
-        return _substituted(op, factor, _broadcast(op, right, batch), upper=upper, unit=unit)
+        return _solve_by_substitution(op, factor, _broadcast(op, right, batch), upper=upper, unit=unit)
     turned = matrix_transpose(op, _broadcast(op, right, batch))
-    return matrix_transpose(op, _substituted(op, matrix_transpose(op, factor), turned, upper=not upper, unit=unit))
+    return matrix_transpose(
+        op, _solve_by_substitution(op, matrix_transpose(op, factor), turned, upper=not upper, unit=unit)
+    )
 
 
 @translates("aten::linalg_solve_triangular")
@@ -91,7 +93,7 @@ def cholesky_inverse(op: Op, self: ir.Value, upper: bool = False) -> ir.Value:
 
 
 def solved_by_lu(op: Op, factors: ir.Value, order: ir.Value, right: ir.Value, *, transposed: bool = False) -> ir.Value:
-    """X of A X = right or of its transpose, for factors of A and the order [*, n, 1] of its rows."""
+    """Solve A X = right, or with A transposed, by the LU factors of A and their row permutation [*, n, 1]."""
     batch = _batch_of(op.dims(factors)[:-2], op.dims(right)[:-2])
     right = _broadcast(op, right, batch)
     order = _broadcast(op, order, batch)
@@ -100,11 +102,11 @@ def solved_by_lu(op: Op, factors: ir.Value, order: ir.Value, right: ir.Value, *,
         return right
     if not transposed:
         ordered = op.GatherElements(right, op.expand(order, dims), axis=-2)
-        half = _substituted(op, factors, ordered, upper=False, unit=True)
-        return _substituted(op, factors, half, upper=True, unit=False)
+        half = _solve_by_substitution(op, factors, ordered, upper=False, unit=True)
+        return _solve_by_substitution(op, factors, half, upper=True, unit=False)
     turned = matrix_transpose(op, factors)
-    half = _substituted(op, turned, right, upper=False, unit=False)
-    solved = _substituted(op, turned, half, upper=True, unit=True)
+    half = _solve_by_substitution(op, turned, right, upper=False, unit=False)
+    solved = _solve_by_substitution(op, turned, half, upper=True, unit=True)
     return op.ScatterElements(solved, op.expand(order, dims), solved, axis=-2)
 
 
@@ -133,7 +135,7 @@ def _linalg_solve_ex(
 ) -> tuple[ir.Value, ir.Value, ir.Value, ir.Value]:
     """aten::_linalg_solve_ex(Tensor A, Tensor B, *, bool left=True, bool check_errors=False) -> (Tensor result, Tensor LU, Tensor pivots, Tensor info)"""
     lu = lu_factors(op, A)
-    # torch takes B for a batch of vectors when it has the shape of A without its last axis.
+    # torch treats B as a batch of vectors if it has the shape of A without the last axis.
     is_vector = op.rank_of(B) == 1 or (op.rank_of(B) == op.rank_of(A) - 1 and op.dims(B) == op.dims(A)[:-1])
     right = op.Unsqueeze(B, [-1]) if is_vector else B
     result = _solved_from(op, lu.factors, lu.order, right, left=left or is_vector)
@@ -159,7 +161,7 @@ def _diagonal(op: Op, matrix: ir.Value) -> ir.Value:
 
 
 def _parity(op: Op, lu: LU, dtype: ir.DataType) -> ir.Value:
-    """[*]: 1 for an even number of exchanged rows, -1 for an odd one."""
+    """Return [*]: 1 for an even number of row exchanges, -1 for an odd one."""
     _, columns = rows_and_columns(op, lu.factors)
     own = op.Add(op.Squeeze(columns, [0]), op.const(1))
     exchanged = op.cast(op.Not(op.Equal(op.cast(lu.pivots, _INT64), own)), _INT64)
@@ -192,7 +194,7 @@ def _linalg_slogdet(op: Op, A: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value, 
 
 # ---- matrix exponential
 
-# Of the Taylor polynomial; its remainder is below the rounding of float64 for a norm of 1, of float32 for one of 3.
+# Of the Taylor polynomial: its remainder is below float64's rounding for a norm of 1, float32's for a norm of 3.
 _TERMS = 18
 
 
@@ -200,8 +202,8 @@ _TERMS = 18
 def linalg_matrix_exp(op: Op, self: ir.Value) -> ir.Value:
     """aten::linalg_matrix_exp(Tensor self) -> Tensor
 
-    Scaling and squaring: each matrix is divided by a power of two that makes its 1-norm small, its exponential is the
-    Taylor polynomial, which is squared as often as the matrix was halved.
+    Scaling and squaring: a matrix is divided by the power of two that makes its 1-norm small; the Taylor polynomial of
+    the exponential is squared once per halving.
     """
     dtype = op.dtype_of(self)
     if dtype in (ir.DataType.FLOAT16, ir.DataType.BFLOAT16):
@@ -210,7 +212,7 @@ def linalg_matrix_exp(op: Op, self: ir.Value) -> ir.Value:
     one = op.const(1, dtype)
     identity = unit_matrix(op, batch, size, size, dtype)
     sums = op.ReduceSum(op.Abs(self), [-2], keepdims=1)
-    # One column more, of zero, keeps the maximum over no columns defined.
+    # An additional column of zeros: the maximum over no columns is undefined.
     norm = op.ReduceMax(op.Concat(sums, op.expand(op.const(0, dtype), (*batch, 1, 1)), axis=-1), [-1], keepdims=1)
     largest = 1.0 if dtype == ir.DataType.DOUBLE else 3.0
     excess = op.Max(op.Div(norm, op.const(largest, dtype)), one)

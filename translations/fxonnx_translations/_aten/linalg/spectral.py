@@ -1,8 +1,8 @@
 """Eigenvalues of symmetric matrices and singular values, by Jacobi rotations.
 
-ONNX has neither. A Loop rotates all pairs of one turn of a round robin at once, which is a product with one orthogonal
-matrix; all turns are a sweep, and 15 sweeps are more than float64 needs to converge at any size in use. The signs of
-vectors, and the basis where values are equal, are not those of LAPACK: they are not defined.
+ONNX has no operators for them. A Loop rotates all pairs of one round of a round-robin tournament at once, by one
+orthogonal matrix; all rounds are a sweep, and 15 sweeps are more than float64 needs to converge at any practical size.
+Signs of vectors, and the basis for equal values, may differ from LAPACK's: they are not unique.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ _SWEEPS = 15
 
 
 def _partners(op: Op, turn: ir.Value, size: Dim) -> ir.Value:
-    """Who is paired with whom, [1, n], in a turn of a round robin of n, in which one of an odd number rests."""
+    """Return the partner of each index, [1, n], in one round of a round-robin tournament; with odd n one index has a bye."""
     places = arange(op, size)
     players = op.Add(op.size(size), op.Mod(op.size(size), op.const([2])))
     one = op.const([1])
     others = op.Sub(players, one)
     partners = op.Mod(op.Sub(turn, places), others)
-    # The last player meets whoever would meet himself.
+    # The last index is paired with the one that would be paired with itself.
     partners = op.Where(op.Equal(partners, places), others, partners)
     half = op.Div(players, op.const([2]))
     partners = op.Where(op.Equal(places, others), op.Mod(op.Mul(turn, half), others), partners)
     return op.Unsqueeze(op.Where(op.Less(partners, op.size(size)), partners, places), [0])
 
 
-def _rotations(op: Op, size: Dim) -> ir.Value:
-    """The number of turns, INT64 of rank 0."""
+def _rounds(op: Op, size: Dim) -> ir.Value:
+    """Return the number of rounds in all sweeps, INT64 of rank 0."""
     if isinstance(size, int):
         return op.const(_SWEEPS * (size + size % 2 - 1))
     count = op.scalar(size)
@@ -53,12 +53,12 @@ def _rotations(op: Op, size: Dim) -> ir.Value:
 
 
 def _rotation(op: Op, gram: ir.Value, partners: ir.Value, places: ir.Value) -> ir.Value:
-    """The orthogonal matrix that makes the entry of each pair of a symmetric matrix [*, n, n] zero.
+    """Return the orthogonal matrix that zeroes the entry of each pair of a symmetric matrix [*, n, n].
 
     Args:
-        op: What to write with.
+        op: The op object.
         gram: The matrix.
-        partners: [1, n], who is paired with whom.
+        partners: [1, n], the partner of each index.
         places: [1, n], 0 .. n - 1.
     """
     dtype = op.dtype_of(gram)
@@ -76,7 +76,7 @@ def _rotation(op: Op, gram: ir.Value, partners: ir.Value, places: ir.Value) -> i
     double = op.Mul(two, entry)
     root = op.Sqrt(op.Add(op.Mul(gap, gap), op.Mul(double, double)))
     length = op.Add(op.Abs(gap), root)
-    # Nothing to rotate, or nothing that its square would show.
+    # The entry is zero, or its square underflows.
     tangent = op.Where(op.Equal(length, zero), zero, op.Div(op.Mul(sign, double), length))
     cosine = op.Div(one, op.Sqrt(op.Add(one, op.Mul(tangent, tangent))))
     sine = op.Mul(tangent, cosine)
@@ -84,19 +84,19 @@ def _rotation(op: Op, gram: ir.Value, partners: ir.Value, places: ir.Value) -> i
 
 
 def _ordered(op: Op, values: ir.Value, *, descending: bool) -> tuple[ir.Value, ir.Value]:
-    """Values [*, n] sorted, and their places before."""
+    """Sort values [*, n]; also return their indices."""
     count = op.dims(values)[-1]
     ordered, places = op.multi("TopK", values, op.size(count), axis=-1, largest=int(descending), outputs=2)
     return ordered, places
 
 
 def _columns(op: Op, matrix: ir.Value, places: ir.Value) -> ir.Value:
-    """The columns of a matrix [*, m, n] in another order [*, n]."""
+    """Permute the columns of a matrix [*, m, n] by indices [*, n]."""
     return op.GatherElements(matrix, op.expand(op.Unsqueeze(places, [-2]), op.dims(matrix)), axis=-1)
 
 
 def _first(op: Op, value: ir.Value, count: Dim, axis: int) -> ir.Value:
-    """The first entries of an axis."""
+    """Return the first entries along an axis."""
     dims = list(op.dims(value))
     if dims[axis] == count:
         return value
@@ -105,7 +105,7 @@ def _first(op: Op, value: ir.Value, count: Dim, axis: int) -> ir.Value:
 
 
 def _eigen(op: Op, matrix: ir.Value) -> tuple[ir.Value, ir.Value]:
-    """Ascending eigenvalues [*, n] and eigenvectors [*, n, n] of a symmetric matrix."""
+    """Return ascending eigenvalues [*, n] and eigenvectors [*, n, n] of a symmetric matrix."""
     *batch, size, _ = op.dims(matrix)
     dtype = op.dtype_of(matrix)
     identity = unit_matrix(op, batch, size, size, dtype)
@@ -118,14 +118,14 @@ def _eigen(op: Op, matrix: ir.Value) -> tuple[ir.Value, ir.Value]:
         rotated = body.MatMul(body.MatMul(matrix_transpose(body, rotation), states[0]), rotation)
         return rotated, body.MatMul(states[1], rotation)
 
-    rotated, vectors = loop(op, _rotations(op, size), [matrix, identity], step)
+    rotated, vectors = loop(op, _rounds(op, size), [matrix, identity], step)
     kept = op.Where(op.Equal(rows, columns), rotated, op.const(0, dtype))
     values, order = _ordered(op, op.ReduceSum(kept, [-1], keepdims=0), descending=False)
     return values, _columns(op, vectors, order)
 
 
 def _symmetric(op: Op, matrix: ir.Value, *, upper: bool) -> ir.Value:
-    """The symmetric matrix of one triangle."""
+    """Return the symmetric matrix with the given triangle."""
     rows, columns = rows_and_columns(op, matrix)
     own = op.LessOrEqual(rows, columns) if upper else op.GreaterOrEqual(rows, columns)
     return op.Where(own, matrix, matrix_transpose(op, matrix))
@@ -139,7 +139,7 @@ def _linalg_eigh(op: Op, A: ir.Value, UPLO: str = "L", compute_v: bool = True) -
 
 
 def _singular(op: Op, matrix: ir.Value, *, full: bool, vectors: bool) -> tuple[ir.Value, ...]:
-    """Descending S [*, min(m, n)], and with ``vectors`` U and V of a matrix [*, m, n]."""
+    """Return descending singular values S [*, min(m, n)] of a matrix [*, m, n], and U and V if ``vectors``."""
     *batch, rows, size = op.dims(matrix)
     count, dtype = smaller(rows, size), op.dtype_of(matrix)
     right = unit_matrix(op, batch, size, size, dtype)
@@ -154,13 +154,13 @@ def _singular(op: Op, matrix: ir.Value, *, full: bool, vectors: bool) -> tuple[i
         rotation = _rotation(body, gram, _partners(body, k, size), places)
         return [body.MatMul(state, rotation) for state in states]
 
-    rotated, *turned = loop(op, _rotations(op, size), [matrix, right] if vectors else [matrix], step)
+    rotated, *turned = loop(op, _rounds(op, size), [matrix, right] if vectors else [matrix], step)
     lengths = op.Sqrt(op.ReduceSum(op.Mul(rotated, rotated), [-2], keepdims=0))
     values, order = _ordered(op, lengths, descending=True)
     values = _first(op, values, count, -1)
     if not vectors:
         return (values,)
-    # The columns are orthogonal already: QR only makes them, and those of length zero, a basis.
+    # The columns are orthogonal already: QR completes them, some of which may be zero, to a basis.
     packed, taus = householder(op, _columns(op, rotated, order))
     width = rows if full else count
     left = householder_product(op, packed, taus, unit_matrix(op, batch, rows, width, dtype))
@@ -184,7 +184,7 @@ def _linalg_svd(
     op: Op, A: ir.Value, full_matrices: bool = False, compute_uv: bool = True, *, driver: str | None = None
 ) -> tuple[ir.Value, ir.Value, ir.Value]:
     """aten::_linalg_svd(Tensor A, bool full_matrices=False, bool compute_uv=True, *, str? driver=None) -> (Tensor U, Tensor S, Tensor Vh)"""
-    # Fewer columns are fewer rotations.
+    # Fewer columns take fewer rotations.
     wide = _is_wide(op, A)
     values, *vectors = _singular(op, matrix_transpose(op, A) if wide else A, full=full_matrices, vectors=compute_uv)
     if not compute_uv:
@@ -222,7 +222,7 @@ def linalg_pinv(
     if rtol is None:
         longest = op.cast(op.Max(op.size(rows), op.size(columns)), dtype)
         relative = op.Mul(longest, op.const(torch.finfo(dtypes.to_torch_dtype(dtype)).eps, dtype))
-        # torch: an absolute tolerance alone is the only one.
+        # In torch the relative tolerance is 0 if only an absolute one is given.
         relative = relative if atol is None else op.Where(op.Greater(absolute, zero), zero, relative)
     else:
         relative = op.Unsqueeze(op.cast(rtol, dtype), [-1])

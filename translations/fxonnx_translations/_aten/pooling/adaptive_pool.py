@@ -1,7 +1,7 @@
-"""Pooling to a given number of windows.
+"""Adaptive and fractional pooling: pooling to a given number of windows.
 
-Window ``i`` of ``n`` over an axis of size ``s`` reaches from ``floor(i*s/n)`` up to ``ceil((i+1)*s/n)``. Often that is
-the same window over and over, which the pooling operators do; if not, the elements of each window are gathered.
+Window ``i`` of ``n`` over an axis of size ``s`` is ``[floor(i*s/n), ceil((i+1)*s/n))``. If the windows have equal sizes
+and distances, they are those of a pooling operator; if not, the elements of each window are gathered.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ FLOAT, DOUBLE, INT64 = ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.INT64
 _HALVES = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
 
 
-def _regular(size: Dim, wanted: Dim) -> tuple[int, int] | None:
-    """Kernel size and stride, if all windows of an axis are alike."""
+def _uniform_windows(size: Dim, wanted: Dim) -> tuple[int, int] | None:
+    """Return kernel size and stride, if all windows of an axis have the same ones."""
     if size == wanted:
         return 1, 1
     if isinstance(size, int) and isinstance(wanted, int):
@@ -35,7 +35,7 @@ def _regular(size: Dim, wanted: Dim) -> tuple[int, int] | None:
         starts = [place * size // wanted for place in range(wanted)]
         lengths = {-(-(place + 1) * size // wanted) - starts[place] for place in range(wanted)}
         strides = {after - before for before, after in itertools.pairwise(starts)} or {1}
-        # More windows than elements: several windows begin at the same one.
+        # More windows than elements: several windows begin at the same element.
         alike = len(lengths) == len(strides) == 1 and 0 not in strides
         return (*lengths, *strides) if alike else None  # type: ignore[return-value]
     ratio = sympy.simplify(sympy.sympify(size) / wanted)
@@ -43,13 +43,13 @@ def _regular(size: Dim, wanted: Dim) -> tuple[int, int] | None:
 
 
 @dataclass(frozen=True)
-class _Gathering:
+class _WindowPositions:
     """The elements of each window of an axis.
 
     Attributes:
-        index: Positions, shape (windows, longest window); those behind a shorter window's end are clamped.
-        inside: Whether the position belongs to the window, of the same shape, or None if all do.
-        length: Elements of each window, shape (windows,).
+        index: Positions, shape (windows, longest window); those after the end of a shorter window are clamped.
+        inside: Whether a position belongs to its window, of the same shape, or None if all do.
+        length: Number of elements of each window, shape (windows,).
         dims: Shape of ``index``.
     """
 
@@ -59,7 +59,7 @@ class _Gathering:
     dims: tuple[Dim, Dim]
 
 
-def _gathering(op: Op, size: Dim, wanted: Dim) -> _Gathering:
+def _window_positions(op: Op, size: Dim, wanted: Dim) -> _WindowPositions:
     if isinstance(size, int) and isinstance(wanted, int):
         numbers = torch.arange(wanted)
         begin, end = numbers * size // wanted, -(-(numbers + 1) * size // wanted)
@@ -67,7 +67,7 @@ def _gathering(op: Op, size: Dim, wanted: Dim) -> _Gathering:
         places = begin[:, None] + torch.arange(longest)
         inside = places < end[:, None]
         mask = None if bool(inside.all()) else op.const(inside)
-        return _Gathering(
+        return _WindowPositions(
             op.const(torch.minimum(places, end[:, None] - 1)), mask, op.const(end - begin), (wanted, longest)
         )
     # A symbolic number of windows may be 0 at run time; ONNX Runtime does not divide by that.
@@ -81,10 +81,10 @@ def _gathering(op: Op, size: Dim, wanted: Dim) -> _Gathering:
     place, limit = op.Add(op.Unsqueeze(first, [1]), offsets), op.Unsqueeze(last, [1])
     dims = (wanted, longest_of_all)
     index = op.shaped(op.Min(place, op.Sub(limit, 1)), dims)
-    return _Gathering(index, op.shaped(op.Less(place, limit), dims), op.Sub(last, first), dims)
+    return _WindowPositions(index, op.shaped(op.Less(place, limit), dims), op.Sub(last, first), dims)
 
 
-def _gathered(op: Op, value: ir.Value, axis: int, gathering: _Gathering) -> ir.Value:
+def _gathered(op: Op, value: ir.Value, axis: int, gathering: _WindowPositions) -> ir.Value:
     dims = op.dims(value)
     return op.shaped(op.Gather(value, gathering.index, axis=axis), (*dims[:axis], *gathering.dims, *dims[axis + 1 :]))
 
@@ -92,7 +92,7 @@ def _gathered(op: Op, value: ir.Value, axis: int, gathering: _Gathering) -> ir.V
 def _mean_over(op: Op, value: ir.Value, axis: int, size: Dim, wanted: Dim) -> ir.Value:
     if wanted == 1:
         return op.ReduceMean(value, [axis], keepdims=1)
-    gathering = _gathering(op, size, wanted)
+    gathering = _window_positions(op, size, wanted)
     elements = _gathered(op, value, axis, gathering)
     if gathering.inside is None:
         return op.ReduceMean(elements, [axis + 1], keepdims=0)
@@ -120,7 +120,7 @@ def adaptive_avg_pool(op: Op, self: ir.Value, output_size: Sequence[Dim]) -> ir.
     """
     rank, dtype = len(output_size), op.dtype_of(self)
     value = batched(op, self, rank)
-    # ONNX Runtime's pooling takes no BFLOAT16, and no DOUBLE, which is reduced instead.
+    # ONNX Runtime's pooling has no kernels for BFLOAT16 and DOUBLE; DOUBLE is reduced instead.
     value = op.cast(value, FLOAT) if dtype == ir.DataType.BFLOAT16 else value
     sizes = op.dims(value)[2:]
     if all(wanted == 1 for wanted in output_size):
@@ -128,7 +128,7 @@ def adaptive_avg_pool(op: Op, self: ir.Value, output_size: Sequence[Dim]) -> ir.
         result = op.ReduceMean(value, axes, keepdims=1) if dtype == DOUBLE else op.GlobalAveragePool(value)
         return unbatched(op, op.cast(result, dtype), rank)
     regular = [
-        None if dtype == DOUBLE and size != wanted else _regular(size, wanted)
+        None if dtype == DOUBLE and size != wanted else _uniform_windows(size, wanted)
         for size, wanted in zip(sizes, output_size, strict=True)
     ]
     kernel, strides = zip(*[alike or (1, 1) for alike in regular], strict=True)
@@ -140,7 +140,7 @@ def adaptive_avg_pool(op: Op, self: ir.Value, output_size: Sequence[Dim]) -> ir.
     return unbatched(op, op.cast(value, dtype), rank)
 
 
-def _window_elements(op: Op, value: ir.Value, gatherings: Sequence[_Gathering]) -> ir.Value:
+def _window_elements(op: Op, value: ir.Value, gatherings: Sequence[_WindowPositions]) -> ir.Value:
     """(batch, channels, *sizes) -> (batch, channels, *windows, elements of a window)."""
     rank = len(gatherings)
     for axis in reversed(range(rank)):
@@ -155,8 +155,8 @@ def _window_elements(op: Op, value: ir.Value, gatherings: Sequence[_Gathering]) 
 
 
 def _max_of_elements(op: Op, value: ir.Value, sizes: Sequence[Dim], wanted: Sequence[Dim]) -> list[ir.Value]:
-    """The maxima of windows of different lengths, and their places."""
-    gatherings = [_gathering(op, size, count) for size, count in zip(sizes, wanted, strict=True)]
+    """Return the maxima of windows of different lengths, and their indices."""
+    gatherings = [_window_positions(op, size, count) for size, count in zip(sizes, wanted, strict=True)]
     elements = _window_elements(op, value, gatherings)
     best = op.ArgMax(elements, axis=-1, keepdims=1)
     plane: Dim = 1
@@ -173,7 +173,7 @@ def _max_of_elements(op: Op, value: ir.Value, sizes: Sequence[Dim], wanted: Sequ
 
 def _max_of_all(op: Op, value: ir.Value, rank: int) -> tuple[ir.Value, ir.Value]:
     axes = list(range(2, rank + 2))
-    # ONNX Runtime's GlobalMaxPool takes no DOUBLE.
+    # ONNX Runtime's GlobalMaxPool has no kernel for DOUBLE.
     double = op.dtype_of(value) == DOUBLE
     pooled = op.ReduceMax(value, axes, keepdims=1) if double else op.GlobalMaxPool(value)
     best = op.ArgMax(op.Reshape(value, [0, 0, -1]), axis=-1, keepdims=1)
@@ -196,12 +196,12 @@ def adaptive_max_pool(op: Op, self: ir.Value, output_size: Sequence[int]) -> lis
     if all(wanted == 1 for wanted in output_size):
         pooled, indices = _max_of_all(op, value, rank)
         return [unbatched(op, op.cast(pooled, dtype), rank), unbatched(op, indices, rank)]
-    regular = [_regular(size, wanted) for size, wanted in zip(sizes, output_size, strict=True)]
+    regular = [_uniform_windows(size, wanted) for size, wanted in zip(sizes, output_size, strict=True)]
     alike = [pair for pair in regular if pair is not None]
     if len(alike) == rank:
         kernel, strides = zip(*alike, strict=True)
         windows = Windows(list(kernel), list(strides), [0] * rank, [1] * rank, False)
-        # Hardly anybody asks for the places, and MaxPool is slower with them: what nothing reads is dropped later.
+        # The indices are rarely used, and MaxPool is slower with them: this node is removed as dead code if they are not.
         pooled = max_windows(op, value, windows, 1)[0]
         indices = places(op, max_windows(op, value, windows, 2)[1], sizes)
     else:
@@ -212,15 +212,15 @@ def adaptive_max_pool(op: Op, self: ir.Value, output_size: Sequence[int]) -> lis
 INT64 = ir.DataType.INT64
 
 
-def _begins(op: Op, sample: ir.Value, size: Dim, count: int, kernel: int) -> ir.Value:
-    """Where the windows along an axis begin.
+def _window_starts(op: Op, sample: ir.Value, size: Dim, count: int, kernel: int) -> ir.Value:
+    """Return the first positions of the windows along an axis.
 
     Args:
-        op: What to write with.
-        sample: Random numbers [batch, channels, 1] from [0, 1), in whose type torch computes, too.
-        size: Elements of the axis.
+        op: The op object.
+        sample: Random numbers [batch, channels, 1] from [0, 1); their type is that of the computation.
+        size: Size of the axis.
         count: Number of windows.
-        kernel: Elements of a window.
+        kernel: Size of a window.
 
     Returns:
         INT64 [batch, channels, count].
@@ -233,7 +233,7 @@ def _begins(op: Op, sample: ir.Value, size: Dim, count: int, kernel: int) -> ir.
     wide = ir.DataType.DOUBLE if dtype == ir.DataType.DOUBLE else ir.DataType.FLOAT
 
     def rounded(value: ir.Value) -> ir.Value:
-        # ONNX Runtime would leave out the rounding between two operators in half precision.
+        # ONNX Runtime would skip the rounding between two operators in half precision.
         return op.cast(op.cast(value, dtype), wide)
 
     number = op.const([float(place) for place in range(count - 1)], wide)
@@ -245,15 +245,15 @@ def _begins(op: Op, sample: ir.Value, size: Dim, count: int, kernel: int) -> ir.
     return op.Concat(begins, end, axis=2)
 
 
-def _pooled(
+def _fractional_max(
     op: Op, value: ir.Value, kernel: Sequence[int], counts: Sequence[int], samples: Sequence[ir.Value]
 ) -> tuple[ir.Value, ir.Value]:
-    """Maxima and their places.
+    """Return maxima and their indices.
 
     Args:
-        op: What to write with.
+        op: The op object.
         value: [batch, channels, sizes].
-        kernel: Elements of a window, per axis.
+        kernel: Size of a window, per axis.
         counts: Number of windows, per axis.
         samples: Random numbers [batch, channels, 1], per axis.
     """
@@ -261,8 +261,8 @@ def _pooled(
     rank = len(sizes)
     places = None
     for axis, (size, count, length, sample) in enumerate(zip(sizes, counts, kernel, samples, strict=True)):
-        begins = _begins(op, sample, size, count, length)
-        # Along two axes of its own: the windows, and the elements of each.
+        begins = _window_starts(op, sample, size, count, length)
+        # Two axes: the windows, and the elements of each.
         elements = op.Add(op.Unsqueeze(begins, [3]), op.const(list(range(length))))
         others = [2 + other for other in range(2 * rank) if other not in (axis, rank + axis)]
         row = op.Mul(op.Unsqueeze(elements, others), op.scalar(math.prod(sizes[axis + 1 :])))
@@ -275,7 +275,7 @@ def _pooled(
         op.shaped(op.GatherElements(flat, spots, axis=2), (batch, channels, math.prod(shape[2:]))), shape
     )
     spots = op.reshape(op.shaped(spots, (batch, channels, math.prod(shape[2:]))), shape)
-    # torch takes the first of equal elements, and the last NaN.
+    # torch returns the first of equal elements, and the last NaN.
     unordered = op.cast(op.IsNaN(values), ir.DataType.INT32)
     some = op.cast(op.ReduceMax(unordered, [-1], keepdims=1), ir.DataType.BOOL)
     last = op.ArgMax(unordered, axis=-1, keepdims=1, select_last_index=1)
@@ -292,12 +292,12 @@ def _fractional(
     random_samples: ir.Value,
     order: Sequence[int],
 ) -> tuple[ir.Value, ir.Value]:
-    """torch's number for each axis is the one that ``order`` tells."""
+    """Fractional max pooling; ``order`` gives the column of ``random_samples`` for each axis."""
     rank = len(order)
     unbatched = op.rank_of(self) == rank + 1
     value = op.Unsqueeze(self, [0]) if unbatched else self
     samples = [op.Slice(random_samples, [place], [place + 1], [2]) for place in order]
-    found = _pooled(op, value, list(kernel_size), list(output_size), samples)
+    found = _fractional_max(op, value, list(kernel_size), list(output_size), samples)
     if unbatched:
         return op.Squeeze(found[0], [0]), op.Squeeze(found[1], [0])
     return found

@@ -18,7 +18,7 @@ from ..indexing.axes import sliced
 
 FLOAT, DOUBLE, INT32, INT64 = ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.INT32, ir.DataType.INT64
 
-# What ONNX Runtime's MaxPool has no kernel for, and the nearest type that holds all its numbers.
+# Types without a MaxPool kernel in ONNX Runtime, to the smallest type with one that represents all their numbers.
 _MAX_CARRIERS = {
     ir.DataType.BFLOAT16: FLOAT,
     ir.DataType.INT16: FLOAT,
@@ -29,14 +29,14 @@ _MAX_CARRIERS = {
 
 @dataclass(frozen=True)
 class Windows:
-    """Where the windows are, one number per spatial axis each.
+    """The windows of a pool, with one number per spatial axis.
 
     Attributes:
-        kernel: Elements in a window.
-        strides: From one window to the next.
-        pads: Before the first element, and after the last.
-        dilations: From one element of a window to the next.
-        ceil_mode: Whether a last window may stick out beyond the padding.
+        kernel: Size of a window.
+        strides: Distance between windows.
+        pads: Padding before the first element, and after the last.
+        dilations: Distance between elements of a window.
+        ceil_mode: Whether the last window may exceed the padded input.
     """
 
     kernel: list[int]
@@ -52,23 +52,23 @@ class Windows:
 
     @property
     def spans(self) -> list[int]:
-        """From the first to the last element of a window, inclusively."""
+        """Distance from the first to the last element of a window, inclusive."""
         return [step * (size - 1) + 1 for size, step in zip(self.kernel, self.dilations, strict=True)]
 
     @property
     def reach(self) -> list[int]:
-        """How far windows may stick out beyond the padding at most: in ceil_mode by less than one stride."""
+        """Maximal number of elements by which windows exceed the padded input: in ceil_mode less than one stride."""
         return [stride - 1 if self.ceil_mode else 0 for stride in self.strides]
 
     def overhang(self, sizes: Sequence[Dim], counts: Sequence[Dim]) -> list[int] | None:
-        """How far the last windows reach beyond the input, which makes ceil_mode a matter of padding.
+        """Return the number of elements by which the last windows exceed the input, to express ceil_mode by padding.
 
         Args:
             sizes: Spatial sizes of the input.
-            counts: Number of windows per axis, after torch dropped what would begin beyond the left-padded input.
+            counts: Number of windows per axis, without those that torch drops because they begin in the end padding.
 
         Returns:
-            Elements to pad after each axis, or None where sizes are symbolic in ceil_mode.
+            Number of elements to pad after each axis, or None if a size is symbolic in ceil_mode.
         """
         if not self.ceil_mode:
             return self.pads
@@ -93,12 +93,12 @@ def _windows(
 
 
 def batched(op: Op, value: ir.Value, rank: int) -> ir.Value:
-    """The value with a batch axis, which torch lets one leave out."""
+    """Add the batch axis if it is missing."""
     return value if op.rank_of(value) == rank + 2 else op.Unsqueeze(value, [0])
 
 
 def unbatched(op: Op, value: ir.Value, rank: int) -> ir.Value:
-    """The pooled value with as many axes as torch's result."""
+    """Remove the batch axis if torch's result has none."""
     return value if len(op.result.shape) == rank + 2 else op.Squeeze(value, [0])
 
 
@@ -113,13 +113,13 @@ def _padded(op: Op, value: ir.Value, before: Sequence[int], after: Sequence[int]
 
 
 def _is_too_padded(op: Op, value: ir.Value, windows: Windows) -> bool:
-    """Whether MaxPool does not take the padding: ONNX Runtime wants less than the kernel has elements."""
+    """Whether ONNX Runtime's MaxPool rejects the padding, which must be less than the kernel size."""
     after = windows.overhang(op.dims(value)[2:], _counts(op, windows)) or windows.pads
     return any(pad >= size for pad, size in zip([*windows.pads, *after], windows.kernel * 2, strict=True))
 
 
 def max_windows(op: Op, value: ir.Value, windows: Windows, outputs: int) -> tuple[ir.Value, ...]:
-    """MaxPool in a type that it takes; ``value`` has a batch axis, and so have the results."""
+    """MaxPool in a type with a kernel; ``value`` has a batch axis, and so have the results."""
     before, after = windows.pads, windows.overhang(op.dims(value)[2:], _counts(op, windows))
     ceil_mode = int(after is None)
     after = before if after is None else after
@@ -145,9 +145,9 @@ def _lowest(dtype: ir.DataType) -> float:
 def _by_slices(
     op: Op, value: ir.Value, windows: Windows, fill: float, combine: Callable[[ir.Value, ir.Value], ir.Value]
 ) -> ir.Value:
-    """Pools one axis after the other: the elements of all its windows at one place are a slice.
+    """Pool axis by axis: the elements at one position of all windows are a slice.
 
-    For the types that the pooling operators have no kernel for.
+    For element types without kernels for the pooling operators.
     """
     after = [pad + more for pad, more in zip(windows.pads, windows.reach, strict=True)]
     value = _padded(op, value, windows.pads, after, fill)
@@ -195,7 +195,7 @@ def max_pool(
 
 
 def places(op: Op, indices: ir.Value, sizes: Sequence[Dim]) -> ir.Value:
-    """Positions in one channel's plane, which is what torch counts in, from ONNX's positions in the whole tensor."""
+    """Convert ONNX's indices into the whole tensor to torch's indices into the plane of a channel."""
     plane: Dim = 1
     for size in sizes:
         plane = plane * size
@@ -223,20 +223,20 @@ def max_pool_with_indices(
     windows, dtype = _windows(kernel_size, stride, padding, dilation, ceil_mode), op.dtype_of(self)
     batch = batched(op, self, windows.rank)
     if dtype == INT64 or _is_too_padded(op, batch, windows):
-        pooled, within = _maxima_and_places(op, batch, windows)
+        pooled, within = _max_with_indices_by_gather(op, batch, windows)
     else:
         pooled, indices = max_windows(op, op.cast(batch, max_carrier(op, dtype)), windows, 2)
         pooled, within = op.cast(pooled, dtype), places(op, indices, op.dims(batch)[2:])
     return unbatched(op, pooled, windows.rank), unbatched(op, within, windows.rank)
 
 
-def _maxima_and_places(op: Op, value: ir.Value, windows: Windows) -> tuple[ir.Value, ir.Value]:
-    """The maxima and where they are, where MaxPool has no kernel: the elements of all windows are gathered."""
+def _max_with_indices_by_gather(op: Op, value: ir.Value, windows: Windows) -> tuple[ir.Value, ir.Value]:
+    """Return the maxima and their indices without MaxPool: gather the elements of all windows."""
     sizes, dtype = op.dims(value)[2:], op.dtype_of(value)
     plane = op.Range(0, op.scalar(math.prod(sizes)), 1)
     numbers = op.reshape(op.shaped(plane, (math.prod(sizes),)), sizes)
-    elements = _side_by_side(op, value, windows, _lowest(dtype))
-    spots = _side_by_side(op, numbers, windows, -1)
+    elements = _unfold_windows(op, value, windows, _lowest(dtype))
+    spots = _unfold_windows(op, numbers, windows, -1)
     largest = op.ReduceMax(elements, [-1], keepdims=1)
     inside = op.GreaterOrEqual(spots, 0)
     nowhere = op.const(torch.iinfo(torch.int64).max)
@@ -244,14 +244,14 @@ def _maxima_and_places(op: Op, value: ir.Value, windows: Windows) -> tuple[ir.Va
     largest = op.Squeeze(largest, [-1])
     if not dtype.is_floating_point():
         return largest, first
-    # torch keeps the last NaN of a window.
+    # torch returns the index of the last NaN of a window.
     last = op.ReduceMax(op.Where(op.IsNaN(elements), spots, op.const(-1)), [-1], keepdims=0)
     unordered = op.GreaterOrEqual(last, 0)
     return op.Where(unordered, op.const(math.nan, dtype), largest), op.Where(unordered, last, first)
 
 
-def _side_by_side(op: Op, value: ir.Value, windows: Windows, fill: float) -> ir.Value:
-    """The elements of each window along a new last axis."""
+def _unfold_windows(op: Op, value: ir.Value, windows: Windows, fill: float) -> ir.Value:
+    """Return the elements of each window along a new last axis."""
     rank, counts = windows.rank, _counts(op, windows)
     lead = op.rank_of(value) - rank
     rows = [Row(*axis) for axis in zip(counts, windows.kernel, windows.strides, windows.dilations, strict=True)]
@@ -263,7 +263,7 @@ def _side_by_side(op: Op, value: ir.Value, windows: Windows, fill: float) -> ir.
 
 
 def _length(op: Op, windows: Windows, axis: int, size: Dim, count: Dim, include_pad: bool) -> int | ir.Value:
-    """How many elements torch divides by, per window of an axis: those inside the (padded) input."""
+    """Return torch's divisor per window of an axis: its number of elements inside the (padded) input."""
     kernel, stride, pad = windows.kernel[axis], windows.strides[axis], windows.pads[axis]
     if not windows.ceil_mode and (include_pad or pad == 0):
         return kernel
@@ -274,7 +274,7 @@ def _length(op: Op, windows: Windows, axis: int, size: Dim, count: Dim, include_
 
 
 def _exact_average(op: Op, value: ir.Value, windows: Windows, include_pad: bool, divisor: int | None) -> ir.Value:
-    """The average in types that AveragePool has no kernel for: the sums by slices, divided."""
+    """Return the average for types without an AveragePool kernel: sums by slices, divided."""
     total = _by_slices(op, value, windows, 0, lambda a, b: op.Add(a, b))
     if divisor is not None:
         return op.Div(total, divisor)
@@ -286,7 +286,7 @@ def _exact_average(op: Op, value: ir.Value, windows: Windows, include_pad: bool,
             volume *= length
         else:
             factors.append(op.Reshape(length, [-1] + [1] * (windows.rank - axis - 1)))
-    # One division by the whole number: integers are cut off once.
+    # One division by the number of elements: integers are truncated once.
     elements = op.const(volume, INT64)
     for factor in factors:
         elements = op.Mul(factor, elements)
@@ -294,7 +294,7 @@ def _exact_average(op: Op, value: ir.Value, windows: Windows, include_pad: bool,
 
 
 def _average(op: Op, value: ir.Value, windows: Windows, include_pad: bool) -> ir.Value:
-    """AveragePool; what torch counts and ONNX does not is padded by an operator of its own."""
+    """AveragePool; padding that torch counts and ONNX does not is added by a separate Pad."""
     pads, nothing = windows.pads, [0] * windows.rank
     counts = _counts(op, windows)
     after = windows.overhang(op.dims(value)[2:], counts)
@@ -303,7 +303,7 @@ def _average(op: Op, value: ir.Value, windows: Windows, include_pad: bool) -> ir
         attributes["ceil_mode"] = 1
     if include_pad and any(pads):
         if windows.ceil_mode:
-            # torch counts the padding, but not what ceil_mode adds to it.
+            # torch counts the padding, but not the elements that ceil_mode adds.
             value, begin = _padded(op, value, pads, pads, 0), nothing
             end = nothing if after is None else [max(0, more - pad) for more, pad in zip(after, pads, strict=True)]
         else:
@@ -312,7 +312,7 @@ def _average(op: Op, value: ir.Value, windows: Windows, include_pad: bool) -> ir
         value, kernel_shape=windows.kernel, strides=windows.strides, pads=[*begin, *end], **attributes
     )
     if after is None and begin is not pads:
-        # A last window that begins in the padding counts for ONNX, where the padding is part of the input by now.
+        # ONNX keeps a last window that begins in the padding, since the padding is part of its input here.
         dims = (*op.dims(value)[:2], *counts)
         axes = list(range(2, 2 + windows.rank))
         pooled = op.shaped(op.Slice(pooled, [0] * windows.rank, op.sizes(counts), axes), dims)
@@ -337,7 +337,7 @@ def avg_pool(
     windows, dtype = _windows(kernel_size, stride, padding, (1,), ceil_mode), op.dtype_of(self)
     value = batched(op, self, windows.rank)
     if dtype in (DOUBLE, INT64):
-        # ONNX Runtime's AveragePool takes FLOAT and FLOAT16.
+        # ONNX Runtime's AveragePool has kernels for FLOAT and FLOAT16.
         return unbatched(op, _exact_average(op, value, windows, count_include_pad, divisor_override), windows.rank)
     value = op.cast(value, FLOAT) if dtype == ir.DataType.BFLOAT16 else value
     if divisor_override is None:
