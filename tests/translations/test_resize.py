@@ -285,7 +285,7 @@ def test_antialiasing_is_left_to_weighted_sums(options: dict[str, Any], reason: 
             (1, 1, SYMBOLIC, 4),
             [7, 6],
             [1.5, 1.5],
-            "scale factor 1.5 of an axis of symbolic size whose output size is given, too",
+            "scale factor 1.5 of an axis of symbolic size with a given output size",
         ),
         ((1, 1, 2, 2), [3, 3], [1.3, 1.3], "scale factor 1.3 of an axis of size 2 gives another size in ONNX"),
         ((1, 1, 2, 2), None, [1.3, 1.3], None),

@@ -13,7 +13,7 @@ from .._builder.symbolic_dims import Dim
 from .._registry import translates
 
 INT64 = ir.DataType.INT64
-# ONNX Runtime has no TopK and ArgMax kernels for these: the type that holds all their values in the same order.
+# Types without TopK and ArgMax kernels in ONNX Runtime, to a type that represents all their values in the same order.
 _ORDERED = {
     ir.DataType.BOOL: ir.DataType.INT32,
     ir.DataType.INT8: ir.DataType.INT32,
@@ -29,12 +29,12 @@ _ORDERED = {
 def _ordered(op: Op, value: ir.Value) -> ir.Value:
     dtype = op.dtype_of(value)
     if dtype == ir.DataType.UINT64:
-        raise Unsupported("no signed type orders UINT64")
+        raise Unsupported("ONNX Runtime cannot sort UINT64, and has no wider type")
     return op.cast(value, _ORDERED.get(dtype, dtype))
 
 
 def _top(op: Op, self: ir.Value, k: Dim, dim: int, largest: bool) -> tuple[ir.Value, ir.Value]:
-    """Values and positions of the k largest or smallest, in order; equal ones in the order of their positions."""
+    """Return values and positions of the k largest or smallest, sorted; equal values by ascending position."""
     if op.rank_of(self) == 0:
         return self, op.const(0)
     axis = op.axis(dim, op.rank_of(self))
@@ -42,7 +42,7 @@ def _top(op: Op, self: ir.Value, k: Dim, dim: int, largest: bool) -> tuple[ir.Va
     if not op.is_float(self):
         values, places = op.multi("TopK", key, count, axis=axis, largest=int(largest), outputs=2)
         return op.cast(values, op.dtype_of(self)), places
-    # NaN is the largest number to torch, while it disturbs the order of all others in ONNX Runtime.
+    # In torch NaN is the largest number; in ONNX Runtime it makes the order of all numbers undefined.
     key = op.Where(op.IsNaN(key), op.const(math.inf, op.dtype_of(key)), key)
     _, places = op.multi("TopK", key, count, axis=axis, largest=int(largest), outputs=2)
     return op.GatherElements(self, places, axis=axis), places
@@ -99,11 +99,11 @@ def kthvalue(op: Op, self: ir.Value, k: Dim, dim: int = -1, keepdim: bool = Fals
     return [op.Gather(value, last, axis=axis) for value in _top(op, self, k, dim, largest=False)]
 
 
-# ---- positions of extremes
+# ---- extrema and their positions
 
 
-def _extreme_place(op: Op, operator: str, self: ir.Value, dim: int | None, keepdim: bool) -> ir.Value:
-    """The first position of the extreme; NaN is both extremes to torch, and takes the place of an infinity here."""
+def _arg_extremum(op: Op, operator: str, self: ir.Value, dim: int | None, keepdim: bool) -> ir.Value:
+    """Return the first position of the maximum or minimum; NaN, which is both in torch, is replaced by an infinity."""
     if op.rank_of(self) == 0:
         return op.const(0)
     value = _ordered(op, self)
@@ -120,21 +120,21 @@ def _extreme_place(op: Op, operator: str, self: ir.Value, dim: int | None, keepd
 @translates("aten::argmax")
 def argmax(op: Op, self: ir.Value, dim: int | None = None, keepdim: bool = False) -> ir.Value:
     """aten::argmax(Tensor self, int? dim=None, bool keepdim=False) -> Tensor"""
-    return _extreme_place(op, "ArgMax", self, dim, keepdim)
+    return _arg_extremum(op, "ArgMax", self, dim, keepdim)
 
 
 @translates("aten::argmin")
 def argmin(op: Op, self: ir.Value, dim: int | None = None, keepdim: bool = False) -> ir.Value:
     """aten::argmin(Tensor self, int? dim=None, bool keepdim=False) -> Tensor"""
-    return _extreme_place(op, "ArgMin", self, dim, keepdim)
+    return _arg_extremum(op, "ArgMin", self, dim, keepdim)
 
 
-def _extreme(op: Op, operator: str, self: ir.Value, dim: int, keepdim: bool) -> list[ir.Value]:
-    """The extreme and its position; reading the one at the other gets NaN right, too."""
+def _extremum(op: Op, operator: str, self: ir.Value, dim: int, keepdim: bool) -> list[ir.Value]:
+    """Return the maximum or minimum and its position; the value is gathered at the position, which is right for NaN."""
     if op.rank_of(self) == 0:
         return [self, op.const(0)]
     axis = op.axis(dim, op.rank_of(self))
-    place = _extreme_place(op, operator, self, axis, True)
+    place = _arg_extremum(op, operator, self, axis, True)
     value = op.GatherElements(self, place, axis=axis)
     return [value, place] if keepdim else [op.Squeeze(value, [axis]), op.Squeeze(place, [axis])]
 
@@ -142,24 +142,24 @@ def _extreme(op: Op, operator: str, self: ir.Value, dim: int, keepdim: bool) -> 
 @translates("aten::max.dim")
 def max_along(op: Op, self: ir.Value, dim: int, keepdim: bool = False) -> list[ir.Value]:
     """aten::max.dim(Tensor self, int dim, bool keepdim=False) -> (Tensor values, Tensor indices)"""
-    return _extreme(op, "ArgMax", self, dim, keepdim)
+    return _extremum(op, "ArgMax", self, dim, keepdim)
 
 
 @translates("aten::min.dim")
 def min_along(op: Op, self: ir.Value, dim: int, keepdim: bool = False) -> list[ir.Value]:
     """aten::min.dim(Tensor self, int dim, bool keepdim=False) -> (Tensor values, Tensor indices)"""
-    return _extreme(op, "ArgMin", self, dim, keepdim)
+    return _extremum(op, "ArgMin", self, dim, keepdim)
 
 
-def _middle(op: Op, self: ir.Value, axis: int, *, skip_nan: bool) -> tuple[ir.Value, ir.Value]:
-    """The lower median along an axis and its place, dims kept."""
+def _lower_median(op: Op, self: ir.Value, axis: int, *, skip_nan: bool) -> tuple[ir.Value, ir.Value]:
+    """Return the lower median along an axis and its position; the axis is kept."""
     places = argsort(op, self, axis)
     is_float = op.is_float(self)
     count = op.scalar(op.dims(self)[axis], INT64)
     if is_float and skip_nan:
         numbers = op.cast(op.Not(op.IsNaN(self)), INT64)
         count = op.ReduceSum(numbers, [axis], keepdims=1)
-        # NaN stands behind all others; where there is nothing else, the first one is the median.
+        # NaN is sorted last; if all elements are NaN, the first one is the median.
         middle = op.Max(op.Div(op.Sub(count, op.const(1)), op.const(2)), op.const(0))
         at = op.GatherElements(places, middle, axis=axis)
     else:
@@ -177,7 +177,7 @@ def _median(op: Op, self: ir.Value, dim: int, keepdim: bool, *, skip_nan: bool) 
     if op.rank_of(self) == 0:
         return self, op.const(0)
     axis = op.axis(dim, op.rank_of(self))
-    value, at = _middle(op, self, axis, skip_nan=skip_nan)
+    value, at = _lower_median(op, self, axis, skip_nan=skip_nan)
     return (value, at) if keepdim else (op.Squeeze(value, [axis]), op.Squeeze(at, [axis]))
 
 
@@ -189,7 +189,7 @@ def _of_all(op: Op, self: ir.Value, *, skip_nan: bool) -> ir.Value:
     for dim in op.dims(self):
         total = total * dim
     flat = op.reshape(self, (total,))
-    return op.Squeeze(_middle(op, flat, 0, skip_nan=skip_nan)[0], [0])
+    return op.Squeeze(_lower_median(op, flat, 0, skip_nan=skip_nan)[0], [0])
 
 
 @translates("aten::median.dim")
@@ -220,13 +220,13 @@ INT64, INT32 = ir.DataType.INT64, ir.DataType.INT32
 
 
 def _count_before(op: Op, edges: ir.Value, values: ir.Value, *, right: bool) -> ir.Value:
-    """How many edges stand before each value: [*, m] edges and [*, n] values, or one row of edges for all."""
+    """Return the number of edges before each value: [*, m] edges and [*, n] values, or one row of edges for all."""
     edges, values = op.promote(edges, values)
     if op.dtype_of(edges) == ir.DataType.BOOL:
         edges, values = op.cast(edges, INT32), op.cast(values, INT32)
     if op.rank_of(edges) > 1:
         edges = op.Unsqueeze(edges, [-2])
-    # "Not at or after" rather than "before": NaN belongs behind everything.
+    # "Not at or after" rather than "before": NaN is sorted last.
     behind = (op.Greater if right else op.GreaterOrEqual)(edges, op.Unsqueeze(values, [-1]))
     counts = op.ReduceSum(op.cast(op.Not(behind), INT64), [-1], keepdims=0)
     return op.cast(counts, op.result.dtype)
@@ -276,7 +276,7 @@ def histc(op: Op, self: ir.Value, bins: int = 100, min: Operand = 0, max: Operan
         return op.expand(op.const(0, dtype), (bins,))
     one = op.const(1.0, wide)
     if min == max:
-        # No range means that of the values, and a range of one value is widened by one on both sides.
+        # The default range is that of the values; an empty range is extended by one on both sides.
         low, high = op.ReduceMin(values, [0], keepdims=0), op.ReduceMax(values, [0], keepdims=0)
         if not isinstance(min, (int, float)) or min != 0:
             low, high = op.operand(min, wide), op.operand(max, wide)
@@ -308,14 +308,14 @@ def bincount(op: Op, self: ir.Value, weights: ir.Value | None = None, minlength:
     return op.shaped(op.ReduceSum(added, [1], keepdims=0), op.result.shape)
 
 
-# ---- sets
+# ---- unique, histograms and modes
 
-# ONNX Runtime's Unique takes these.
+# The types with a Unique kernel in ONNX Runtime.
 _SORTABLE = (ir.DataType.FLOAT, ir.DataType.DOUBLE, INT64, ir.DataType.INT8)
 
 
 def _unique(op: Op, self: ir.Value, axis: int | None) -> tuple[ir.Value, ir.Value, ir.Value]:
-    """Sorted values, the place of each element's value among them, and how often each occurs."""
+    """Return the sorted unique values, the index of each element's value, and the counts."""
     dtype = op.dtype_of(self)
     wide = dtype if dtype in _SORTABLE else ir.DataType.FLOAT if op.is_float(self) else INT64
     values, _, inverse, counts = op.multi("Unique", op.cast(self, wide), axis=axis, sorted=1, outputs=4)
@@ -323,7 +323,7 @@ def _unique(op: Op, self: ir.Value, axis: int | None) -> tuple[ir.Value, ir.Valu
 
 
 def _or_empty(op: Op, value: ir.Value, position: int) -> ir.Value:
-    """The value, or nothing where torch returns an empty tensor for what was not asked for."""
+    """Return the value if it was requested, else torch's result: an empty tensor."""
     return op.const([], INT64) if op.results[position].shape == (0,) else value
 
 
@@ -344,7 +344,7 @@ def unique_dim(
 ) -> tuple[ir.Value, ir.Value, ir.Value]:
     """aten::unique_dim(Tensor self, int dim, bool sorted=True, bool return_inverse=False, bool return_counts=False) -> (Tensor, Tensor, Tensor)"""
     if op.rank_of(self) == 0:
-        raise Unsupported("unique along a dim of a tensor that has none")
+        raise Unsupported("unique along a dim of a 0-dim tensor")
     values, inverse, counts = _unique(op, self, op.axis(dim, op.rank_of(self)))
     return values, _or_empty(op, inverse, 1), _or_empty(op, counts, 2)
 
@@ -365,7 +365,7 @@ def unique_consecutive(
     others = [other for other in range(op.rank_of(value)) if other != axis]
     if others:
         changed = op.cast(op.ReduceMax(op.cast(changed, INT32), others, keepdims=0), ir.DataType.BOOL)
-    # The first one starts a run, unless there is none.
+    # The first element, if there is one, starts a run.
     first = op.Expand(op.const([True]), op.Min(length, op.const([1])))
     starts = op.Concat(first, changed, axis=0)
     values = op.Compress(value, starts, axis=axis)
@@ -393,7 +393,7 @@ def nonzero_static(op: Op, self: ir.Value, *, size: int, fill_value: int = -1) -
 def mode(op: Op, self: ir.Value, dim: int = -1, keepdim: bool = False) -> tuple[ir.Value, ir.Value]:
     """aten::mode(Tensor self, int dim=-1, bool keepdim=False) -> (Tensor values, Tensor indices)
 
-    The most frequent value, of several the smallest, and its last place.
+    The most frequent value, the smallest of several ones, and its last position.
     """
     rank = op.rank_of(self)
     if rank == 0:

@@ -55,7 +55,7 @@ def squeeze(op: Op, self: ir.Value, dim: int | Sequence[int] | None = None) -> i
     dims = op.dims(self)
     asked = range(len(dims)) if dim is None else [dim] if isinstance(dim, int) else dim
     axes = sorted({op.axis(axis, len(dims)) for axis in asked})
-    # torch leaves an axis of any other size alone.
+    # torch keeps axes of any other size.
     return op.Squeeze(self, [axis for axis in axes if dims and dims[axis] == 1])
 
 
@@ -73,7 +73,7 @@ def permute(op: Op, self: ir.Value, dims: Sequence[int]) -> ir.Value:
 
 
 def swapped(op: Op, value: ir.Value, first: int, second: int) -> ir.Value:
-    """The value with two axes exchanged."""
+    """Swap two axes."""
     rank = op.rank_of(value)
     if rank == 0:
         return value
@@ -157,7 +157,7 @@ def shape_as_tensor(op: Op, self: ir.Value) -> ir.Value:
     return op.sizes(op.dims(self))
 
 
-# What ONNX Runtime's DepthToSpace and SpaceToDepth have kernels for.
+# The types with DepthToSpace and SpaceToDepth kernels in ONNX Runtime.
 _BLOCK_DTYPES = frozenset(
     {ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.INT8, ir.DataType.UINT8}
 )
@@ -196,7 +196,7 @@ def pixel_unshuffle(op: Op, self: ir.Value, downscale_factor: int) -> ir.Value:
     channels = _channels(op, self, rank - 3)
     if rank == 4 and op.dtype_of(self) in _BLOCK_DTYPES:
         blocks = op.SpaceToDepth(self, blocksize=factor)
-        # ONNX puts the place in the block before the channel, torch behind it.
+        # In ONNX the position in the block comes before the channel, in torch after it.
         order = torch.arange(channels * factor**2).reshape(factor**2, channels).t().reshape(-1)
         return blocks if channels == 1 else op.Gather(blocks, order.tolist(), axis=1)
     *batch, _, height, width = op.result.shape

@@ -1,7 +1,7 @@
-"""Resizing of images and signals.
+"""Interpolation of images and signals.
 
-ONNX Runtime's Resize is exactly torch's interpolation for linear and cubic. For nearest the two round differently: where
-that could pick another element, the element's index is computed as torch does it, and gathered.
+ONNX Runtime's Resize equals torch's interpolation for linear and cubic. For nearest the two round differently: where they
+could select different elements, torch's indices are computed and gathered.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ..._registry import OpCall, translates
 FLOAT, BFLOAT16, INT64 = ir.DataType.FLOAT, ir.DataType.BFLOAT16, ir.DataType.INT64
 
 _LONGEST = 1 << 14
-"""Symbolic sizes are checked for equal rounding up to this one."""
+"""Symbolic sizes are checked for equal rounding up to this size."""
 
 _SINGLE = np.float32
 
@@ -36,8 +36,8 @@ class Axis:
     Attributes:
         size: Input size.
         out: Output size.
-        factor: The scale factor torch computes coordinates with, or None: then it is out / size.
-        floored: Whether out is size * factor rounded down, which can not be told from a symbolic size.
+        factor: The scale factor of torch's coordinates; None for out / size.
+        floored: Whether out is size * factor rounded down, which a symbolic size does not show.
     """
 
     size: Dim
@@ -47,7 +47,7 @@ class Axis:
 
     @property
     def scale(self) -> float | None:
-        """The scale to give Resize, or None if it would make another size of it."""
+        """Return the scale for Resize, or None if Resize would compute another output size from it."""
         if isinstance(self.size, int) and isinstance(self.out, int):
             return self.out / self.size if self.factor is None else _fitting(self.factor, self.size, self.out)
         quotient = self.out / self.size
@@ -58,20 +58,20 @@ class Axis:
 
 
 def _fitting(factor: float, size: int, out: int) -> float | None:
-    """The factor in float32, rounded such that it gives the output size."""
+    """Return the factor in float32, rounded so that it gives the output size."""
     if size == out:
-        # Resize copies when no size changes, whatever the scale.
+        # Resize copies if no size changes, whatever the scale.
         return 1.0 if factor == 1 else None
     nearest = _SINGLE(factor)
     for scale in (nearest, np.nextafter(nearest, _SINGLE(math.inf))):
-        # ONNX computes the size in float64, ONNX Runtime in float32.
+        # ONNX shape inference computes the size in float64, ONNX Runtime in float32.
         if int(size * float(scale)) == out == int(_SINGLE(size) * scale):
             return float(scale)
     return None
 
 
 def _is_safe(factor: float) -> bool:
-    """Whether size * factor is exact in float32, and never the size itself unless the factor is 1."""
+    """Whether size * factor is exact in float32, and differs from the size unless the factor is 1."""
     numerator, _ = factor.as_integer_ratio()
     return 0 < numerator <= 256 and (factor <= 1 or factor >= 1.5)
 
@@ -88,12 +88,12 @@ def axes_of(
 
 
 def _by_scale(axes: Sequence[Axis]) -> bool:
-    """Whether Resize is told the scales; otherwise it is told the sizes."""
+    """Whether Resize gets scales instead of sizes."""
     return all(axis.scale is not None and (axis.factor is not None or _is_safe(axis.scale)) for axis in axes)
 
 
 def _resized(op: Op, x: ir.Value, axes: Sequence[Axis], **attributes: Any) -> ir.Value:
-    """One Resize of the trailing axes."""
+    """Emit one Resize of the trailing axes."""
     lead = op.dims(x)[: op.rank_of(x) - len(axes)]
     if _by_scale(axes):
         scales = [1.0] * len(lead) + [axis.scale for axis in axes]
@@ -108,8 +108,8 @@ def _resized(op: Op, x: ir.Value, axes: Sequence[Axis], **attributes: Any) -> ir
 # ---- linear and cubic
 
 
-def _declines(call: OpCall) -> str | None:
-    """Why Resize would not give torch's answer."""
+def _reject_for_resize(call: OpCall) -> str | None:
+    """Reject calls for which Resize differs from torch."""
     input = call.arguments.get("input", call.arguments.get("self"))
     if input.dtype not in (torch.float32, torch.float16, torch.bfloat16):
         return f"ONNX Runtime does not interpolate {input.dtype} as torch does"
@@ -127,38 +127,38 @@ def _declines(call: OpCall) -> str | None:
         size = input.shape[2 + position]
         if not isinstance(size, int):
             if wanted:
-                return f"scale factor {factor} of an axis of symbolic size whose output size is given, too"
+                return f"scale factor {factor} of an axis of symbolic size with a given output size"
             fits, floored = _is_safe(factor), True
         else:
             out = int(wanted[position]) if wanted else int(size * factor)
             fits = (copies and size == out) or _fitting(factor, size, out) is not None
             floored = out == int(size * factor)
-        if not fits and not (floored and (copies or _spare(factor) is not None)):
+        if not fits and not (floored and (copies or _extra_pixels(factor) is not None)):
             return f"scale factor {factor} of an axis of size {size} gives another size in ONNX"
     return None
 
 
-def _spare(factor: float) -> int | None:
-    """Pixels to add such that the size always changes, or None if there would be too many of them."""
+def _extra_pixels(factor: float) -> int | None:
+    """Return the number of pixels to add so that the size always changes, or None if it would be too large."""
     if factor <= 1 or factor >= 1.5:
         return 0
     return math.ceil(1 / (factor - 1)) if factor >= 1.01 else None
 
 
-def _cut(op: Op, x: ir.Value, axes: Sequence[Axis], copies: bool, **attributes: Any) -> ir.Value:
-    """Resizes by factors that float32 can not hold: a little too far, then cut to torch's size.
+def _resize_and_crop(op: Op, x: ir.Value, axes: Sequence[Axis], copies: bool, **attributes: Any) -> ir.Value:
+    """Resize by factors that float32 does not represent: to a slightly larger size, then crop to torch's size.
 
-    The coordinates depend on the scale alone, so the pixels that stay are torch's.
+    The coordinates depend on the scale alone, so the remaining pixels equal torch's.
 
     Args:
         op: The op object.
         x: The image.
         axes: Its trailing axes, each with a factor.
-        copies: Whether torch leaves alone an axis whose size stays; Resize does so if no size changes at all.
-        attributes: Of Resize.
+        copies: Whether torch copies an axis whose size stays the same; Resize copies only if no size changes.
+        attributes: Attributes of Resize.
     """
     factors = [axis.factor for axis in axes if axis.factor is not None]
-    spares = [_spare(factor) for factor in factors]
+    spares = [_extra_pixels(factor) for factor in factors]
     lead = op.rank_of(x) - len(axes)
     numbers = [1.0 if factor == 1 else float(np.nextafter(_SINGLE(factor), _SINGLE(math.inf))) for factor in factors]
     ends = op.sizes([axis.out for axis in axes])
@@ -168,7 +168,7 @@ def _cut(op: Op, x: ir.Value, axes: Sequence[Axis], copies: bool, **attributes: 
         changing = op.Where(stays, op.const([1.0] * len(axes), FLOAT), op.const(numbers, FLOAT))
         scales = op.Concat(op.const([1.0] * lead, FLOAT), changing, axis=0)
     elif any(spares):
-        # Beyond its edge torch repeats the last pixel, too.
+        # torch repeats the last pixel beyond the edge as well.
         x = op.Pad(x, [0] * (op.rank_of(x) + lead) + [int(spare or 0) for spare in spares], mode="edge")
     large = op.Resize(x, None, scales, **attributes)
     return op.Slice(large, [0] * len(axes), ends, list(range(lead, lead + len(axes))))
@@ -185,7 +185,7 @@ def _interpolated(
     # Aligned corners depend on the sizes only.
     axes = axes_of(op, input, output_size, None if align_corners else factors)
     copies = attributes["mode"] == "linear" or "antialias" in attributes
-    # A size that stays counts as a factor of 1, where torch copies such an axis.
+    # Where torch copies an axis whose size stays the same, its factor is 1.
     whole = None if all(axis.factor is None for axis in axes) else 1.0
     axes = [Axis(axis.size, axis.out, whole, True) if copies and axis.size == axis.out else axis for axis in axes]
     if all(axis.size == axis.out and axis.factor in (None, 1) for axis in axes):
@@ -194,13 +194,13 @@ def _interpolated(
     x = op.cast(input, FLOAT) if op.dtype_of(input) == BFLOAT16 else input
     is_signal = len(axes) == 1
     if is_signal:
-        # ONNX Runtime's kernel for images is faster than the one for rank 3, which takes volumes.
+        # ONNX Runtime's kernel for rank 4 (images) is faster than that for rank 3.
         x, axes = op.Unsqueeze(x, [2]), [Axis(1, 1, axes[0].factor and 1.0, axes[0].floored), *axes]
     attributes["coordinate_transformation_mode"] = "align_corners" if align_corners else "half_pixel"
     if _by_scale(axes) or all(axis.factor is None for axis in axes):
         result = _resized(op, x, axes, **attributes)
     else:
-        result = _cut(op, x, axes, copies, **attributes)
+        result = _resize_and_crop(op, x, axes, copies, **attributes)
     return op.cast(op.Squeeze(result, [2]) if is_signal else result, op.result.dtype)
 
 
@@ -212,7 +212,7 @@ def _cubic(a: float) -> Mapping[str, Any]:
     "aten::upsample_linear1d.vec",
     "aten::upsample_bilinear2d.vec",
     "aten::upsample_trilinear3d.vec",
-    accepts=_declines,
+    accepts=_reject_for_resize,
 )
 def upsample_linear_vec(
     op: Op,
@@ -232,7 +232,7 @@ def upsample_linear_vec(
     "aten::upsample_linear1d",
     "aten::upsample_bilinear2d",
     "aten::upsample_trilinear3d",
-    accepts=_declines,
+    accepts=_reject_for_resize,
 )
 def upsample_linear(
     op: Op,
@@ -252,7 +252,7 @@ def upsample_linear(
     return _interpolated(op, self, output_size, align_corners, factors, mode="linear")
 
 
-@translates("aten::upsample_bicubic2d.vec", accepts=_declines)
+@translates("aten::upsample_bicubic2d.vec", accepts=_reject_for_resize)
 def upsample_bicubic_vec(
     op: Op,
     input: ir.Value,
@@ -264,7 +264,7 @@ def upsample_bicubic_vec(
     return _interpolated(op, input, output_size, align_corners, scale_factors, **_cubic(-0.75))
 
 
-@translates("aten::upsample_bicubic2d", accepts=_declines)
+@translates("aten::upsample_bicubic2d", accepts=_reject_for_resize)
 def upsample_bicubic(
     op: Op,
     self: ir.Value,
@@ -280,13 +280,13 @@ def upsample_bicubic(
 # ---- antialiased
 
 
-def _declines_antialiased(call: OpCall) -> str | None:
-    """Why Resize would not give torch's answer, or does not exist."""
+def _reject_antialiased(call: OpCall) -> str | None:
+    """Reject calls for which antialiased Resize does not exist or differs from torch."""
     if call.opset < 18:
         return "Resize has antialiasing from opset 18 on"
     if call.arguments["align_corners"]:
         return "ONNX Runtime's antialiasing does not align corners as torch does"
-    return _declines(call)
+    return _reject_for_resize(call)
 
 
 def _antialiased(
@@ -300,7 +300,7 @@ def _antialiased(
     return _interpolated(op, input, output_size, align_corners, factors, antialias=1, exclude_outside=1, **attributes)
 
 
-@translates("aten::_upsample_bilinear2d_aa.vec", accepts=_declines_antialiased)
+@translates("aten::_upsample_bilinear2d_aa.vec", accepts=_reject_antialiased)
 def upsample_bilinear_aa_vec(
     op: Op,
     input: ir.Value,
@@ -312,7 +312,7 @@ def upsample_bilinear_aa_vec(
     return _antialiased(op, input, output_size, align_corners, scale_factors, mode="linear")
 
 
-@translates("aten::_upsample_bilinear2d_aa", accepts=_declines_antialiased)
+@translates("aten::_upsample_bilinear2d_aa", accepts=_reject_antialiased)
 def upsample_bilinear_aa(
     op: Op,
     self: ir.Value,
@@ -325,7 +325,7 @@ def upsample_bilinear_aa(
     return _antialiased(op, self, output_size, align_corners, [scales_h, scales_w], mode="linear")
 
 
-@translates("aten::_upsample_bicubic2d_aa.vec", accepts=_declines_antialiased)
+@translates("aten::_upsample_bicubic2d_aa.vec", accepts=_reject_antialiased)
 def upsample_bicubic_aa_vec(
     op: Op,
     input: ir.Value,
@@ -337,7 +337,7 @@ def upsample_bicubic_aa_vec(
     return _antialiased(op, input, output_size, align_corners, scale_factors, **_cubic(-0.5))
 
 
-@translates("aten::_upsample_bicubic2d_aa", accepts=_declines_antialiased)
+@translates("aten::_upsample_bicubic2d_aa", accepts=_reject_antialiased)
 def upsample_bicubic_aa(
     op: Op,
     self: ir.Value,
@@ -355,19 +355,19 @@ def upsample_bicubic_aa(
 
 @dataclass(frozen=True)
 class _Nearest:
-    """How a nearest element is chosen.
+    """A rule for the index of the nearest element.
 
     Attributes:
-        offset: Added to the output position before it is scaled: 0.5 for the centers of pixels.
-        whole: Whether the scale factor counts for nothing where the size stays or doubles; both answers where only
-            the run time tells.
+        offset: Added to the output position before scaling: 0.5 for pixel centers.
+        whole: Whether the scale factor is ignored if the size stays the same or doubles; both values if that is
+            data-dependent.
     """
 
     offset: float
     whole: tuple[bool, ...] = (False,)
 
     def torch_indices(self, axis: Axis, size: int, out: int) -> list[np.ndarray]:
-        """Input positions as torch computes them, for each answer; in float32 whatever the element type."""
+        """Return torch's input positions for each value of ``whole``; in float32 whatever the element type."""
         results = []
         for whole in self.whole:
             inverse = _SINGLE(size) / _SINGLE(out) if axis.factor is None else _SINGLE(1.0 / axis.factor)
@@ -378,19 +378,19 @@ class _Nearest:
         return results
 
     def static_indices(self, axis: Axis) -> list[int] | None:
-        """torch's input positions if they are known while exporting."""
+        """Return torch's input positions if they are constant, else None."""
         if not isinstance(axis.size, int) or not isinstance(axis.out, int):
             return None
         first, *others = self.torch_indices(axis, axis.size, axis.out)
         return list(map(int, first)) if all((first == other).all() for other in others) else None
 
     def is_resize(self, axis: Axis, size: int, out: int, scale: float) -> bool:
-        """Whether Resize picks the same elements."""
+        """Whether Resize selects the same elements."""
         if self.offset == 0:
             exact = np.arange(out, dtype=_SINGLE) / _SINGLE(scale)
         else:
             exact = (np.arange(out) + self.offset) / scale
-            # How Resize rounds halves depends on float32 errors, unless there are none.
+            # Resize's rounding of halves depends on float32 errors, unless the positions are exact.
             ties = np.abs(exact - np.round(exact)) < 1e-4
             if ties.any() and math.frexp(scale)[0] != 0.5:
                 return False
@@ -398,7 +398,7 @@ class _Nearest:
         return all((theirs == ours).all() for ours in self.torch_indices(axis, size, out))
 
     def is_resize_of(self, axis: Axis) -> bool:
-        """Whether Resize picks the same elements at every size the axis may have."""
+        """Whether Resize selects the same elements at every size of the axis."""
         scale = axis.scale
         if scale is None:
             return False
@@ -406,7 +406,7 @@ class _Nearest:
             return self.is_resize(axis, axis.size, axis.out, scale)
         tried = [(math.ceil(_LONGEST / scale), _LONGEST)]
         if scale % 1:
-            # Only small sizes stay or double although the scale is neither 1 nor 2.
+            # Only small sizes can stay the same or double with a scale other than 1 or 2.
             small = [(size, int(size * scale)) for size in range(1, 129)]
             tried += [(size, out) for size, out in small if out in (size, 2 * size)]
         return all(self.is_resize(Axis(size, out, scale), size, out, scale) for size, out in tried)
@@ -415,7 +415,7 @@ class _Nearest:
 _FLOOR, _CENTER = _Nearest(0.0), _Nearest(0.5)
 
 _SMALL_IMAGE = 128
-"""torch's kernel for images whose output height and width add up to no more than this ignores needless factors."""
+"""torch's kernel ignores factors of axes that stay the same or double if output height + width is at most this."""
 
 
 def _floor_kind(axes: Sequence[Axis]) -> _Nearest:
@@ -426,7 +426,7 @@ def _floor_kind(axes: Sequence[Axis]) -> _Nearest:
 
 
 def _runtime_indices(op: Op, kind: _Nearest, axis: Axis, axes: Sequence[Axis]) -> ir.Value:
-    """torch's input positions of an axis, an INT64 vector."""
+    """Return torch's input positions of an axis, an INT64 vector."""
     size, out = op.scalar(axis.size), op.scalar(axis.out)
     inverse = ratio = op.Div(op.cast(size, FLOAT), op.cast(out, FLOAT))
     if axis.factor is not None:

@@ -1,7 +1,7 @@
-"""Resizing as torch's kernels do it, where ONNX Runtime's Resize computes something else.
+"""Resizing with torch's arithmetic, where ONNX Runtime's Resize differs, and grid sampling.
 
-One axis is resized after the other, the last one first: an element is a weighted sum of a few neighbours. Images of bytes
-have integer weights, and the elements between two axes are bytes again.
+Axes are resized one by one, the last one first: each element is a weighted sum of a few neighbors. uint8 images have
+integer weights, and are rounded to uint8 after each axis.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ FLOAT, DOUBLE, INT64, INT32 = ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType
 UINT8 = ir.DataType.UINT8
 
 _LARGEST_WEIGHT = 1 << 15
-"""torch's weights of bytes are 16 bit integers."""
+"""torch's weights of uint8 images are 16-bit integers."""
 
 
 @dataclass(frozen=True)
 class _Filter:
-    """How neighbours are weighted.
+    """An interpolation filter: the weights of neighbors.
 
     Attributes:
-        taps: Elements it reaches over at a scale of 1: 2 for linear, 4 for cubic.
-        a: The cubic's coefficient.
-        antialias: Whether it grows with the scale when an image shrinks.
-        align_corners: Whether the corners' centers stay where they are.
+        taps: Its support at a scale of 1: 2 elements for linear, 4 for cubic.
+        a: The coefficient of the cubic filter.
+        antialias: Whether the support grows with the scale if an image shrinks.
+        align_corners: Whether the centers of the corners are aligned.
     """
 
     taps: int
@@ -44,7 +44,7 @@ class _Filter:
     align_corners: bool
 
     def weight(self, op: Op, x: ir.Value) -> ir.Value:
-        """The weight at a distance."""
+        """Return the weight at a distance."""
         x = op.Abs(x)
         if self.taps == 2:
             return op.Max(op.Sub(1.0, x), 0.0)
@@ -55,12 +55,12 @@ class _Filter:
 
 @dataclass(frozen=True)
 class _Taps:
-    """The neighbours of each output element of an axis, all of shape [out, count].
+    """The neighbors of each output element of an axis, all of shape [out, count].
 
     Attributes:
-        places: INT64 positions; those that do not count are some that do.
+        places: INT64 positions; excluded ones are replaced by valid ones.
         weights: DOUBLE.
-        inside: Which count, or None if all do.
+        inside: The positions that are included, or None for all.
     """
 
     places: ir.Value
@@ -69,12 +69,12 @@ class _Taps:
 
 
 def _scale(op: Op, axis: Axis, align_corners: bool) -> ir.Value:
-    """Input elements per output element."""
+    """Return the number of input elements per output element."""
     if not align_corners and axis.factor is not None:
         inverse = op.const(1.0 / axis.factor, DOUBLE)
         if isinstance(axis.size, int) or isinstance(axis.out, int):
             return inverse
-        # torch copies an axis whose size stays, whatever the factor.
+        # torch copies an axis whose size stays the same, whatever the factor.
         stays = op.Equal(op.scalar(axis.size), op.scalar(axis.out))
         return op.Where(stays, op.const(1.0, DOUBLE), inverse)
     size, out = (op.scalar(dim, DOUBLE) for dim in (axis.size, axis.out))
@@ -86,13 +86,13 @@ def _scale(op: Op, axis: Axis, align_corners: bool) -> ir.Value:
 
 
 def _window(op: Op, kind: _Filter, axis: Axis) -> _Taps:
-    """The elements below the filter around each output element's center, their weights adding up to 1."""
+    """Return the elements within the filter's support around each output center, with weights of sum 1."""
     scale = _scale(op, axis, kind.align_corners)
     wide = op.Max(scale, 1.0)
     support = op.Mul(wide, kind.taps / 2)
     count = op.Add(op.Mul(op.cast(op.Ceil(support), INT64), 2), 1)
     number = op.cast(op.Range(0, op.scalar(axis.out), 1), DOUBLE)
-    # Aligned corners change the scale only.
+    # With aligned corners only the scale differs.
     center = op.Unsqueeze(op.Mul(op.Add(number, 0.5), scale), [1])
     size = op.scalar(axis.size)
     first = op.Max(op.cast(op.Floor(op.Add(op.Sub(center, support), 0.5)), INT64), 0)
@@ -106,8 +106,8 @@ def _window(op: Op, kind: _Filter, axis: Axis) -> _Taps:
     return _Taps(op.Where(inside, place, op.Min(first, op.Sub(size, 1))), weights, inside)
 
 
-def _neighbours(op: Op, kind: _Filter, axis: Axis) -> _Taps:
-    """The nearest elements, those beyond the border repeated: their weights count for the one at the border."""
+def _neighbors(op: Op, kind: _Filter, axis: Axis) -> _Taps:
+    """Return the nearest elements; positions beyond the border are clamped to it."""
     scale = _scale(op, axis, kind.align_corners)
     number = op.cast(op.Range(0, op.scalar(axis.out), 1), DOUBLE)
     source = op.Mul(number, scale) if kind.align_corners else op.Sub(op.Mul(op.Add(number, 0.5), scale), 0.5)
@@ -120,7 +120,7 @@ def _neighbours(op: Op, kind: _Filter, axis: Axis) -> _Taps:
     weights = kind.weight(op, op.Sub(op.const([float(step) for step in steps], DOUBLE), op.Unsqueeze(rest, [1])))
     place = op.Add(op.Unsqueeze(op.cast(base, INT64), [1]), op.const(steps))
     place = op.Max(op.Min(place, last), 0)
-    # Weights of one element are added up before they are rounded.
+    # The weights of the same element are added before they are rounded.
     same = op.Equal(op.Unsqueeze(place, [2]), op.Unsqueeze(place, [1]))
     added = op.ReduceSum(op.Where(same, op.Unsqueeze(weights, [1]), op.const(0.0, DOUBLE)), [2], keepdims=0)
     earlier = op.And(same, op.const(torch.ones(kind.taps, kind.taps, dtype=torch.bool).tril(-1)))
@@ -129,19 +129,19 @@ def _neighbours(op: Op, kind: _Filter, axis: Axis) -> _Taps:
 
 
 def _sum(op: Op, value: ir.Value, taps: _Taps, weights: ir.Value, position: int, out: Dim) -> ir.Value:
-    """The weighted sums along an axis."""
+    """Return the weighted sums along an axis."""
     dims = op.dims(value)
     column = [*range(2, 2 + len(dims) - position - 1)]
     products = op.Mul(op.Gather(value, taps.places, axis=position), op.Unsqueeze(weights, column))
     if taps.inside is not None and op.is_float(value):
-        # What does not count may be infinite.
+        # Excluded elements may be infinite.
         products = op.Where(op.Unsqueeze(taps.inside, column), products, op.const(0.0, op.dtype_of(value)))
     total = op.ReduceSum(products, [position + 1], keepdims=0)
     return op.shaped(total, (*dims[:position], out, *dims[position + 1 :]))
 
 
 def _bytes(op: Op, value: ir.Value, taps: _Taps, position: int, out: Dim) -> ir.Value:
-    """One axis of an image of bytes: weights are integers as large as 16 bits hold, and sums are rounded."""
+    """Resize one axis of a uint8 image: weights are scaled to 16-bit integers, and sums are rounded."""
     powers = op.const([float(1 << shift) for shift in range(1, 23)], DOUBLE)
     scaled = op.Floor(op.Add(op.Mul(powers, op.ReduceMax(taps.weights, keepdims=0)), 0.5))
     one = op.ReduceMax(op.Where(op.Less(scaled, float(_LARGEST_WEIGHT)), powers, op.const(1.0, DOUBLE)), keepdims=0)
@@ -162,7 +162,7 @@ def _resampled(op: Op, input: ir.Value, axes: Sequence[Axis], kind: _Filter) -> 
     for position, axis in reversed(list(enumerate(axes, start=2))):
         if axis.size == axis.out:
             continue
-        taps = _window(op, kind, axis) if kind.antialias else _neighbours(op, kind, axis)
+        taps = _window(op, kind, axis) if kind.antialias else _neighbors(op, kind, axis)
         if dtype == UINT8:
             value = _bytes(op, value, taps, position, axis.out)
         else:
@@ -170,7 +170,7 @@ def _resampled(op: Op, input: ir.Value, axes: Sequence[Axis], kind: _Filter) -> 
     return op.cast(value, dtype)
 
 
-def _only_bytes(call: OpCall) -> str | None:
+def _reject_unless_uint8(call: OpCall) -> str | None:
     input = call.arguments.get("input", call.arguments.get("self"))
     return None if input.dtype == torch.uint8 else f"{input.dtype} is not weighted by integers"
 
@@ -232,7 +232,7 @@ def upsample_bicubic_aa(
     return _resampled(op, self, axes_of(op, self, output_size, [scales_h, scales_w]), kind)
 
 
-@translates("aten::upsample_bilinear2d.vec", accepts=_only_bytes)
+@translates("aten::upsample_bilinear2d.vec", accepts=_reject_unless_uint8)
 def upsample_bilinear_vec(
     op: Op,
     input: ir.Value,
@@ -245,7 +245,7 @@ def upsample_bilinear_vec(
     return _resampled(op, input, axes_of(op, input, output_size, scale_factors), kind)
 
 
-@translates("aten::upsample_bilinear2d", accepts=_only_bytes)
+@translates("aten::upsample_bilinear2d", accepts=_reject_unless_uint8)
 def upsample_bilinear(
     op: Op,
     self: ir.Value,
@@ -259,7 +259,7 @@ def upsample_bilinear(
     return _resampled(op, self, axes_of(op, self, output_size, [scales_h, scales_w]), kind)
 
 
-@translates("aten::upsample_bicubic2d.vec", accepts=_only_bytes)
+@translates("aten::upsample_bicubic2d.vec", accepts=_reject_unless_uint8)
 def upsample_bicubic_vec(
     op: Op,
     input: ir.Value,
@@ -272,7 +272,7 @@ def upsample_bicubic_vec(
     return _resampled(op, input, axes_of(op, input, output_size, scale_factors), kind)
 
 
-@translates("aten::upsample_bicubic2d", accepts=_only_bytes)
+@translates("aten::upsample_bicubic2d", accepts=_reject_unless_uint8)
 def upsample_bicubic(
     op: Op,
     self: ir.Value,
@@ -292,13 +292,13 @@ _PADDING = {0: "zeros", 1: "border", 2: "reflection"}
 _NEAREST = 1
 
 
-def _needs_no_grid(call: OpCall) -> str | None:
+def _reject_constant_grid(call: OpCall) -> str | None:
     if any(not isinstance(size, int) for size in call.arguments["size"]):
         return None
-    return "the positions are constants, which the decomposition computes"
+    return "the grid is constant, and the decomposition is folded"
 
 
-@translates("aten::affine_grid_generator", accepts=_needs_no_grid)
+@translates("aten::affine_grid_generator", accepts=_reject_constant_grid)
 def affine_grid_generator(op: Op, theta: ir.Value, size: Sequence[Dim], align_corners: bool) -> ir.Value:
     """aten::affine_grid_generator(Tensor theta, SymInt[] size, bool align_corners) -> Tensor"""
     dtype = DOUBLE if op.dtype_of(theta) == DOUBLE else FLOAT
@@ -309,7 +309,7 @@ def affine_grid_generator(op: Op, theta: ir.Value, size: Sequence[Dim], align_co
         return op.Unsqueeze(op.Gather(theta, number, axis=2), inner)
 
     result = column(len(inner))
-    # The first column is for x, which is the last axis.
+    # The first column is x, the last axis.
     for number, axis in enumerate(reversed(inner)):
         length = op.scalar(size[axis + 1], dtype)
         index = op.cast(op.Range(0, op.scalar(size[axis + 1]), 1), dtype)
@@ -333,10 +333,10 @@ def grid_sampler_3d(
             padding_mode=_PADDING[padding_mode],
             align_corners=int(align_corners),
         )
-    # GridSample of volumes exists from opset 20 on.
+    # GridSample supports volumes from opset 20 on.
     dtype = DOUBLE if op.dtype_of(input) == DOUBLE else FLOAT
     sizes = op.dims(input)[2:]
-    # The grid says x, y and z; the axes of the volume are z, y and x.
+    # The grid's coordinates are x, y and z; the axes of the volume are z, y and x.
     wide = op.cast(grid, dtype)
     places = [op.Gather(wide, axis, axis=4) for axis in (2, 1, 0)]
     positions = [
@@ -352,7 +352,7 @@ def grid_sampler_3d(
 
 
 def _position(op: Op, place: ir.Value, size: ir.Value, align_corners: bool) -> ir.Value:
-    """From [-1, 1] to the numbers of the elements."""
+    """Scale coordinates from [-1, 1] to positions."""
     if align_corners:
         return op.Mul(op.Mul(op.Add(place, 1.0), 0.5), op.Sub(size, 1.0))
     return op.Mul(op.Sub(op.Mul(op.Add(place, 1.0), size), 1.0), 0.5)
@@ -361,14 +361,14 @@ def _position(op: Op, place: ir.Value, size: ir.Value, align_corners: bool) -> i
 def _padded(
     op: Op, position: ir.Value, size: Dim, padding_mode: int, align_corners: bool, dtype: ir.DataType
 ) -> ir.Value:
-    """Positions outside moved to the border, or reflected at it; those of zeros stay outside."""
+    """Clamp positions to the border or reflect them at it; with zeros padding they stay outside."""
     if _PADDING[padding_mode] == "zeros":
         return position
     count = op.scalar(size, dtype)
     last = op.Sub(count, 1.0)
     if _PADDING[padding_mode] == "reflection":
         low, span = (0.0, last) if align_corners else (-0.5, count)
-        # One element has nothing to be reflected between.
+        # An axis of one element has no interval to reflect in.
         span = op.Max(span, 1.0) if align_corners else span
         distance = op.Abs(op.Sub(position, low))
         turns = op.Floor(op.Div(distance, span))
@@ -379,7 +379,7 @@ def _padded(
 
 
 def _picked(op: Op, volume: ir.Value, corner: Sequence[ir.Value], sizes: Sequence[Dim], dtype: ir.DataType) -> ir.Value:
-    """The elements at whole positions, [batch, channels, positions]; 0 for those outside."""
+    """Return the elements at integer positions, [batch, channels, positions]; 0 outside."""
     places, within = [], []
     for position, size in zip(corner, sizes, strict=True):
         last = op.Sub(op.scalar(size, dtype), 1.0)
@@ -397,7 +397,7 @@ def _picked(op: Op, volume: ir.Value, corner: Sequence[ir.Value], sizes: Sequenc
 
 
 def _count(op: Op) -> Dim:
-    """How many positions there are."""
+    """Return the number of positions."""
     depth, height, width = op.result.shape[2:]
     return depth * height * width
 
@@ -411,7 +411,7 @@ def _nearest(
 def _linear(
     op: Op, volume: ir.Value, positions: Sequence[ir.Value], sizes: Sequence[Dim], dtype: ir.DataType
 ) -> ir.Value:
-    """The eight neighbours, each by how near it is."""
+    """Return the sum of the eight neighbors, weighted by distance (trilinear)."""
     floors = [op.Floor(position) for position in positions]
     parts = [op.Sub(position, floor) for position, floor in zip(positions, floors, strict=True)]
     batch = op.dims(volume)[0]

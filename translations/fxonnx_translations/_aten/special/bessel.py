@@ -1,6 +1,6 @@
-"""Bessel functions, by the polynomial approximations of Abramowitz and Stegun, 9.4 and 9.8, and Airy's.
+"""Bessel functions by the polynomial approximations of Abramowitz and Stegun, 9.4 and 9.8, and the Airy function.
 
-Their errors are below 3e-7: enough for float32, not for float64.
+Their errors are below 3e-7: sufficient for float32, not for float64.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def _modified_first(op: Op, x: ir.Value, *, order: int, scaled: bool) -> ir.Valu
     if scaled:
         series = op.Mul(series, op.Exp(op.Neg(size)))
     else:
-        # In two factors: exp(|x|) alone overflows before the quotient does.
+        # In two factors: exp(|x|) overflows before the quotient does.
         half = op.Exp(op.Mul(size, op.const(0.5, dtype)))
         tail = op.Mul(op.Mul(tail, half), half)
     value = op.Where(op.Less(size, op.const(3.75, dtype)), series, tail)
@@ -239,7 +239,7 @@ def _airy(op: Op, x: ir.Value) -> ir.Value:
     cosine = op.Mul(inverse, rational(op, square, _AIRY_COSINE))
     left = op.Mul(scale, op.Sub(op.Mul(op.Sin(angle), sine), op.Mul(op.Cos(angle), cosine)))
     value = op.Where(op.Greater(x, border), right, op.Where(op.Less(x, op.Neg(border)), left, middle))
-    # torch has no limit for infinities.
+    # torch's result for infinities is NaN, not the limit.
     return op.Where(op.IsInf(x), op.const(math.nan, dtype), value)
 
 
@@ -247,15 +247,15 @@ def _airy(op: Op, x: ir.Value) -> ir.Value:
 def special_airy_ai(op: Op, x: ir.Value) -> ir.Value:
     """aten::special_airy_ai(Tensor x) -> Tensor
 
-    In float64: the angle of the left side is large.
+    Computed in float64: the phase on the negative side is large.
     """
     return in_double(op, _airy, x)
 
 
 def _bessel(op: Op, *, formula: Callable[[Op, ir.Value], ir.Value], **arguments: ir.Value) -> ir.Value:
-    """A function of the operator's one argument, which is called self or x."""
+    """Apply a formula to the operator's argument, which is called self or x."""
     if op.result.dtype == ir.DataType.DOUBLE:
-        raise Unsupported("Bessel functions are known to the precision of float32 only")
+        raise Unsupported("Bessel functions are available in float32 precision only")
     (value,) = arguments.values()
     return in_float(op, formula, value)
 

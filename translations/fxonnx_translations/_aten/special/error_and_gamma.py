@@ -80,7 +80,7 @@ def erfinv(op: Op, self: ir.Value) -> ir.Value:
     """aten::erfinv(Tensor self) -> Tensor
     aten::special_erfinv(Tensor self) -> Tensor
 
-    A rational approximation and two steps of Newton's method.
+    A rational approximation, refined by two steps of Newton's method.
     """
     return in_float(op, _erfinv, self)
 
@@ -172,7 +172,7 @@ def _ndtri(op: Op, p: ir.Value) -> ir.Value:
     tail = op.Sub(op.Sub(root, op.Div(op.Log(root), root)), correction)
     tail = op.Where(mirrored, tail, op.Neg(tail))
     value = op.Where(op.Greater(y, op.const(math.exp(-2), dtype)), middle, tail)
-    # At 0 and 1 the logarithms are infinite, and their quotient nothing.
+    # At 0 and 1 the logarithms are infinite, and their quotient is NaN.
     value = op.Where(op.Equal(p, zero), op.const(-math.inf, dtype), value)
     return op.Where(op.Equal(p, one), op.const(math.inf, dtype), value)
 
@@ -200,7 +200,7 @@ def _distance_to_integer(op: Op, x: ir.Value) -> ir.Value:
 
 
 def log_gamma_positive(op: Op, x: ir.Value) -> ir.Value:
-    """log(gamma(x)) for x > 0: Stirling's series at x, for a small x at x + 8 by the recurrence."""
+    """log(gamma(x)) for x > 0: Stirling's series at x; for small x at x + 8, with the recurrence."""
     dtype = op.dtype_of(x)
     small = op.Less(x, op.const(float(_SHIFT), dtype))
     product = x
@@ -251,7 +251,7 @@ def _digamma(op: Op, x: ir.Value) -> ir.Value:
     value = op.Where(mirrored, op.Sub(value, op.Div(pi, op.Div(op.Sin(angle), op.Cos(angle)))), value)
     whole = op.And(mirrored, op.Equal(x, op.Round(x)))
     value = op.Where(whole, op.const(math.nan, dtype), value)
-    # The poles of the two zeros have opposite signs.
+    # The poles at 0.0 and -0.0 have opposite signs.
     return op.Where(op.Equal(x, zero), op.Neg(op.Reciprocal(x)), value)
 
 
@@ -266,8 +266,8 @@ def digamma(op: Op, self: ir.Value) -> ir.Value:
 
 # ---- zeta
 
-_FROM = 9.0  # where the Euler-Maclaurin formula takes over from the sum
-_MOST_TERMS = 100_000.0  # beyond it a negative argument has no fractional digits left in float32
+_FROM = 9.0  # from this argument on the Euler-Maclaurin formula replaces the sum
+_MOST_TERMS = 100_000.0  # float32 numbers of larger magnitude have no fractional digits
 
 # B(2j) / (2j)! of the Euler-Maclaurin formula.
 _EULER_MACLAURIN = tuple(
@@ -277,7 +277,7 @@ _EULER_MACLAURIN = tuple(
 
 
 def _partial_sum(op: Op, s: ir.Value, q: ir.Value) -> tuple[ir.Value, ir.Value]:
-    """The sum of (q + k)^-s while q + k is small, and the first q + k that is not."""
+    """Return the sum of (q + k)^-s while q + k is small, and the first q + k that is not."""
     dtype = op.dtype_of(s)
     one, limit = op.const(1.0, dtype), op.const(_FROM, dtype)
     power = op.Neg(s)
@@ -328,7 +328,7 @@ def special_zeta(op: Op, self: Operand, other: Operand) -> ir.Value:
 
 
 _PI_PARTS = (52707178.0 * 2.0**-24, math.pi - 52707178.0 * 2.0**-24, 1.2246467991473532e-16)
-"""Their sum is pi to 107 bits; their products with integers are exact, or small."""
+"""Parts whose sum is pi to 107 bits; their products with integers are exact, or small."""
 
 
 def _trigamma(op: Op, x: ir.Value, angle: ir.Value) -> ir.Value:
@@ -337,7 +337,7 @@ def _trigamma(op: Op, x: ir.Value, angle: ir.Value) -> ir.Value:
     mirrored = op.Less(x, op.const(0.5, dtype))
     value = _zeta(op, op.const(2.0, dtype), op.Where(mirrored, op.Sub(op.const(1.0, dtype), x), x))
     pi = op.const(math.pi, dtype)
-    # At a pole torch's result is large, but finite, since its angle is no multiple of pi: by how much it is not.
+    # At a pole torch's result is large, but finite, since its rounded angle is not a multiple of pi: this is the error.
     rest = angle
     for part in _PI_PARTS:
         rest = op.Sub(rest, op.Mul(x, op.const(part, dtype)))
@@ -450,7 +450,7 @@ def _fraction(op: Op, a: ir.Value, x: ir.Value) -> ir.Value:
         i = body.Add(body.cast(body.Squeeze(k, [0]), _DOUBLE), one)
         numerator = body.Mul(i, body.Sub(a, i))
         place = body.Add(place, two)
-        # The denominators are positive here, so that none has to be kept from 0.
+        # The denominators are positive here, and need no protection from 0.
         lower = body.Reciprocal(body.Add(body.Mul(numerator, lower), place))
         upper = body.Add(place, body.Div(numerator, upper))
         factor = body.Mul(upper, lower)
@@ -461,7 +461,7 @@ def _fraction(op: Op, a: ir.Value, x: ir.Value) -> ir.Value:
         return _any(body, body.Greater(change, _number(body, 4 * _EPSILON)))
 
     first = op.Reciprocal(place)
-    # 1/0 of the fraction's beginning; the quotients take it for what it is.
+    # 1/0 at the beginning of the fraction; the quotients of this infinity are right.
     infinite = op.Add(op.Mul(place, _number(op, 0.0)), _number(op, math.inf))
     return loop(op, _MOST_TERMS, [first, infinite, first, place, first], step, proceed)[0]
 
@@ -473,7 +473,7 @@ def _uniform(op: Op, a: ir.Value, x: ir.Value, sign: float) -> ir.Value:
     square = op.Max(op.Sub(difference, log_one_plus(op, difference)), _number(op, 0.0))
     eta = op.Mul(op.Sign(difference), op.Sqrt(op.Add(square, square)))
     normal = op.Mul(numerics.erfc(op, op.Mul(op.Mul(eta, op.Sqrt(op.Mul(a, half))), _number(op, sign))), half)
-    # Beyond 1 the exponential is 0 for every a this large.
+    # For |eta| > 1 the exponential is 0 for every a in this branch.
     near = op.Clip(eta, _number(op, -1.0), _number(op, 1.0))
     total = polynomial(op, near, _UNIFORM[2])
     for coefficients in (_UNIFORM[1], _UNIFORM[0]):
@@ -492,7 +492,7 @@ def _incomplete(op: Op, a: ir.Value, x: ir.Value, *, upper: bool) -> ir.Value:
     by_series = op.Less(place, op.Add(inside, one))
     logarithm = op.Sub(op.Sub(op.Mul(inside, op.Log(place)), place), log_gamma_positive(op, inside))
     factor = op.Exp(logarithm)
-    # Each loop gets harmless numbers where the other one is right.
+    # Each loop gets harmless arguments where the other one is selected.
     low = _series(op, op.Where(by_series, inside, one), op.Where(by_series, place, one))
     high = _fraction(op, op.Where(by_series, one, inside), op.Where(by_series, two, place))
     low, high = op.Mul(factor, low), op.Mul(factor, high)
@@ -505,7 +505,7 @@ def _incomplete(op: Op, a: ir.Value, x: ir.Value, *, upper: bool) -> ir.Value:
     value = op.Where(usual, value, op.Where(op.Or(op.Equal(a, zero), op.IsInf(x)), below, above))
     undefined = op.Or(op.And(op.Equal(a, zero), op.Equal(x, zero)), op.And(op.IsInf(a), op.IsInf(x)))
     undefined = op.Or(undefined, op.Or(op.Less(a, zero), op.Less(x, zero)))
-    # At the ends of one argument torch does not look at the other one.
+    # At the limits of one argument torch ignores the other one.
     end = op.Or(op.Equal(x, zero), op.IsInf(x))
     undefined = op.Or(undefined, op.And(op.IsNaN(a), op.Not(end)))
     undefined = op.Or(undefined, op.And(op.IsNaN(x), op.Not(op.IsInf(a))))

@@ -1,6 +1,6 @@
-"""Orthogonal polynomials of a degree that is a tensor, by their three-term recurrences.
+"""Orthogonal polynomials whose degree is a tensor, by their three-term recurrences.
 
-A Loop runs to the largest degree; an element whose degree is reached keeps its value.
+A Loop runs up to the largest degree; elements of a smaller degree keep their value.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from ..._registry import Translation
 _INT64 = ir.DataType.INT64
 
 First = Callable[[Op, ir.Value], ir.Value]
-"""The polynomial of degree 1."""
+"""Emits the polynomial of degree 1."""
 Next = Callable[[Op, ir.Value, ir.Value, ir.Value, ir.Value], ir.Value]
-"""``next(op, x, k, q, p)``: the polynomial of degree k + 1 from those of degrees k and k - 1; k is a float of rank 0."""
+"""``next(op, x, k, q, p)`` emits the polynomial of degree k + 1 from those of degrees k and k - 1; k is a 0-dim float."""
 
 
 def _line(slope: float, offset: float, op: Op, x: ir.Value) -> ir.Value:
@@ -61,7 +61,7 @@ def _evaluated(op: Op, x: ir.Value, n: ir.Value, *, first: First, following: Nex
 
     def step(body: Op, i: ir.Value, states: Sequence[ir.Value]) -> Sequence[ir.Value]:
         higher, lower = states
-        # Of rank 0, so that a polynomial of one number stays one.
+        # Of rank 0, so that the polynomial of a 0-dim tensor is 0-dim.
         k = body.Squeeze(body.Add(i, body.const([1])), [0])
         value = following(body, x, body.cast(k, dtype), higher, lower)
         wanted = body.Greater(degree, k)
@@ -78,7 +78,7 @@ def _polynomial(op: Op, x: Operand, n: Operand, *, first: First, following: Next
     return in_float(op, formula, op.operand(x, dtype), op.operand(n, dtype))
 
 
-# Name to the polynomial of degree one and the recurrence.
+# Name to the polynomial of degree 1 and the recurrence.
 _FAMILIES: dict[str, tuple[First, Next]] = {
     "chebyshev_polynomial_t": (partial(_line, 1.0, 0.0), partial(_chebyshev, 2.0, 0.0)),
     "chebyshev_polynomial_u": (partial(_line, 2.0, 0.0), partial(_chebyshev, 2.0, 0.0)),
