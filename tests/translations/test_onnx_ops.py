@@ -185,7 +185,7 @@ def test_an_element_type_that_torch_lacks_stays() -> None:
     ("model", "message"),
     [
         (_Symbolic("Nothing"), "ONNX has no Nothing at opset 20"),
-        (_Symbolic("Clip", version=6), "Clip is asked for as of opset 6"),
+        (_Symbolic("Clip", version=6), "Clip is requested as of opset 6"),
         (
             torch.nn.Sequential(_Symbolic("shop::A", version=1), _Symbolic("shop::B", version=2)),
             "a model has one version per domain",

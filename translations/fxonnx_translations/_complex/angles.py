@@ -1,4 +1,4 @@
-"""Parts, sizes and angles of complex tensors, conjugation, and the ways to make them and to read them as real ones."""
+"""Real and imaginary part, magnitude and angle of complex tensors, conjugation, and conversion from and to real ones."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def type_as(op: Op, self: ir.Value, other: ir.Value) -> ir.Value:
 
 
 def convert(op: Op, value: ir.Value) -> ir.Value:
-    """A value in the result's dtype; of a complex number, a real type keeps the real part."""
+    """Cast to the result's dtype; the cast from complex to real keeps the real part."""
     dtype = op.result.dtype
     if not is_complex(op, value):
         real = op.cast(value, dtype)

@@ -12,19 +12,19 @@ from .parts import Pair, join, pair_of, part_dtype, real_alone
 
 
 def multiply(op: Op, left: Pair, right: Pair) -> Pair:
-    """The product; all four of them with a real factor, too, as torch has it: infinity times zero is NaN."""
+    """Return the product; with all four terms also for a real factor, as in torch: infinity times zero is NaN."""
     (a, b), (c, d) = left, right
     return op.Sub(op.Mul(a, c), op.Mul(b, d)), op.Add(op.Mul(a, d), op.Mul(b, c))
 
 
 def divide(op: Op, left: Pair, right: Pair) -> Pair:
-    """The quotient, scaled by the larger part of the divisor, so that nothing overflows."""
+    """Return the quotient, scaled by the larger part of the divisor to avoid overflow."""
     (a, b), (c, d) = left, right
     if op.is_zero(d):
         return op.Div(op.Add(a, op.Mul(b, d)), c), op.Div(op.Sub(b, op.Mul(a, d)), c)
     zero = op.const(0.0, op.dtype_of(c))
     larger = op.GreaterOrEqual(op.Abs(c), op.Abs(d))
-    # Both parts zero: 0 / 0 would make NaN of what is x / 0.
+    # With a divisor of zero the scaling would be 0 / 0; the quotient is x / 0.
     both_zero = op.And(op.Equal(c, zero), op.Equal(d, zero))
     major, minor = op.Where(larger, c, d), op.Where(larger, d, c)
     ratio = op.Where(both_zero, zero, op.Div(minor, major))

@@ -15,7 +15,7 @@ from .._torch_compat import FloorDiv
 
 _DFT_SINCE = 17
 _LARGEST_MATRIX = 2048
-# torch's numbers for what the result is divided by: nothing, the root of the length, the length.
+# torch's normalization modes: divide by 1, by the square root of the length, or by the length.
 _BY_ROOT, _BY_LENGTH = 1, 2
 
 
@@ -24,7 +24,7 @@ def _is_power_of_two(length: Dim) -> bool:
 
 
 def _by_matrix(op: Op, value: ir.Value, axis: int, inverse: bool, onesided: bool) -> ir.Value:
-    """A transform of static length by a product with a constant matrix, for the opsets without DFT."""
+    """Transform a static length by a constant matrix, for the opsets without DFT."""
     dims, dtype = op.dims(value), op.dtype_of(value)
     length = dims[axis]
     if not isinstance(length, int) or length > _LARGEST_MATRIX:
@@ -52,11 +52,11 @@ def _by_matrix(op: Op, value: ir.Value, axis: int, inverse: bool, onesided: bool
 
 
 def _transform(op: Op, value: ir.Value, axis: int, *, inverse: bool = False, onesided: bool = False) -> ir.Value:
-    """One axis of a tensor whose last axis holds one or two parts; the inverse is divided by the length."""
+    """Transform one axis of a tensor whose last axis holds one or two parts; the inverse divides by the length."""
     if op.opset < _DFT_SINCE:
         return _by_matrix(op, value, axis, inverse, onesided)
     dims, dtype = op.dims(value), op.dtype_of(value)
-    # Except for powers of two, ONNX Runtime loses half of FLOAT's digits by adding up the angles; DOUBLE has enough.
+    # Except for powers of two, ONNX Runtime accumulates angles and loses half of FLOAT's digits; DOUBLE has enough.
     wide = value if _is_power_of_two(dims[axis]) else op.cast(value, ir.DataType.DOUBLE)
     batched = op.Unsqueeze(wide, [0]) if axis == 0 else wide
     at, flags = max(axis, 1), {"inverse": int(inverse), "onesided": int(onesided)}
@@ -71,7 +71,7 @@ def _transform(op: Op, value: ir.Value, axis: int, *, inverse: bool = False, one
 
 
 def _scaled(op: Op, value: ir.Value, lengths: Sequence[Dim], normalization: int, *, inverse: bool) -> ir.Value:
-    """Divided as torch wants it; the inverse has been divided by the lengths."""
+    """Apply torch's normalization; the inverse is divided by the lengths already."""
     power = {0: 0.0, _BY_ROOT: -0.5, _BY_LENGTH: -1.0}[normalization] + float(inverse)
     if power == 0:
         return value
@@ -111,7 +111,7 @@ def fft_of_real(op: Op, self: ir.Value, dim: Sequence[int], normalization: int, 
 
 
 def _whole_spectrum(op: Op, value: ir.Value, axis: int, length: Dim) -> ir.Value:
-    """The spectrum of real numbers, of which only the first half is given: the rest mirrors it."""
+    """Return the whole spectrum of a real signal from its first half, by Hermitian symmetry."""
     known = length - (length // 2 + 1 if isinstance(length, int) else FloorDiv(length, 2) + 1)
     real, imaginary = op.parts(value)
     if known == 0:

@@ -15,21 +15,21 @@ from .polar import angle_of, size_of
 
 
 def exp_of(op: Op, value: Pair) -> Pair:
-    """e to the power of a number."""
+    """Return the exponential."""
     a, b = value
     zero = op.const(0.0, op.dtype_of(a))
     size = op.Exp(a)
-    # Without an angle there is no imaginary part, not infinity times zero.
+    # A zero angle gives a zero imaginary part, not infinity times zero.
     return op.Mul(size, op.Cos(b)), op.Where(op.Equal(b, zero), b, op.Mul(size, op.Sin(b)))
 
 
-def _log_of_size(op: Op, value: Pair) -> ir.Value:
-    """log |z| without overflow, and without cancellation where |z| is about 1."""
+def _log_of_magnitude(op: Op, value: Pair) -> ir.Value:
+    """Return log |z| without overflow, and without cancellation where |z| is about 1."""
     a, b = op.Abs(value[0]), op.Abs(value[1])
     dtype = op.dtype_of(a)
     one, half = op.const(1.0, dtype), op.const(0.5, dtype)
     larger, smaller = op.Max(a, b), op.Min(a, b)
-    # |z|^2 - 1, for the sizes whose logarithm is small.
+    # |z|^2 - 1, for magnitudes near 1.
     excess = op.Add(op.Mul(op.Sub(larger, one), op.Add(larger, one)), op.Mul(smaller, smaller))
     near = op.And(op.Less(larger, op.const(2.0, dtype)), op.Greater(larger, half))
     safe = op.Where(near, excess, op.const(0.0, dtype))
@@ -37,12 +37,12 @@ def _log_of_size(op: Op, value: Pair) -> ir.Value:
 
 
 def log_of(op: Op, value: Pair) -> Pair:
-    """The principal logarithm."""
-    return _log_of_size(op, value), angle_of(op, value)
+    """Return the principal logarithm."""
+    return _log_of_magnitude(op, value), angle_of(op, value)
 
 
 def sqrt_of(op: Op, value: Pair) -> Pair:
-    """The principal square root, without overflow."""
+    """Return the principal square root, without overflow."""
     a, b = value
     dtype = op.dtype_of(a)
     zero, half = op.const(0.0, dtype), op.const(0.5, dtype)
@@ -52,7 +52,7 @@ def sqrt_of(op: Op, value: Pair) -> Pair:
     other = op.Where(op.Or(infinite, op.IsInf(a)), op.Where(infinite, op.Abs(b), zero), op.Div(op.Abs(b), divisor))
     positive = op.GreaterOrEqual(a, zero)
     size = op.Where(positive, other, root)
-    # The cut is along the negative axis: the imaginary part has the sign of b, that of its zero, too.
+    # The branch cut is the negative axis: the imaginary part has the sign of b, also for -0.0.
     imaginary = op.Where(sign_bit(op, b), op.Neg(size), size)
     not_number = op.Or(op.IsNaN(a), op.IsNaN(b))
     nan = op.const(math.nan, dtype)
@@ -122,11 +122,11 @@ def log1p(op: Op, self: ir.Value) -> ir.Value:
     dtype = op.dtype_of(a)
     one, half = op.const(1.0, dtype), op.const(0.5, dtype)
     shifted = op.Add(a, one)
-    # |1 + z|^2 - 1 of small numbers keeps the digits that 1 + a loses.
+    # For small numbers |1 + z|^2 - 1 keeps the digits that 1 + a loses.
     near = op.And(op.Less(op.Abs(a), half), op.Less(op.Abs(b), half))
     excess = op.Add(op.Mul(a, op.Add(a, op.const(2.0, dtype))), op.Mul(b, b))
     small = op.Mul(half, log_one_plus(op, op.Where(near, excess, op.const(0.0, dtype))))
-    return join(op, op.Where(near, small, _log_of_size(op, (shifted, b))), angle_of(op, (shifted, b)))
+    return join(op, op.Where(near, small, _log_of_magnitude(op, (shifted, b))), angle_of(op, (shifted, b)))
 
 
 @translates("aten::sqrt", complex=True)
@@ -164,9 +164,9 @@ def silu(op: Op, self: ir.Value) -> ir.Value:
 
 
 def _power(op: Op, base: Pair, exponent: Pair) -> Pair:
-    """exp(w log z); zero has no logarithm, its powers are those that torch gives it."""
+    """Return exp(w log z), and torch's results for powers of zero, which has no logarithm."""
     if op.dtype_of(base[0]) != ir.DataType.DOUBLE:
-        # The rounding of the logarithm is multiplied by the exponent, then by the power: FLOAT has no digits for it.
+        # In DOUBLE: the exponent and the power amplify the rounding error of the logarithm.
         dtype = op.dtype_of(base[0])
         wide = [(op.cast(a, ir.DataType.DOUBLE), op.cast(b, ir.DataType.DOUBLE)) for a, b in (base, exponent)]
         real, imaginary = _power(op, *wide)
@@ -186,7 +186,7 @@ def _power(op: Op, base: Pair, exponent: Pair) -> Pair:
 
 
 def _constant_power(op: Op, base: Pair, exponent: complex) -> Pair | None:
-    """The powers that torch computes without a logarithm."""
+    """Return a power that torch computes without a logarithm, or None."""
     dtype = op.dtype_of(base[0])
     one = pair_of(op, 1.0, dtype)
     if exponent == 0:

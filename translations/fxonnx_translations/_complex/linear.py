@@ -1,4 +1,4 @@
-"""Products of complex matrices and vectors, and convolutions: four real ones each."""
+"""Matrix products and convolutions of complex tensors, by four real ones each."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .parts import Pair, is_complex, join, pair_of, part_dtype
 
 
 def bilinear(op: Op, product: Callable[[ir.Value, ir.Value], ir.Value], left: ir.Value, right: ir.Value) -> Pair:
-    """A product of two operands, each of which may be real, by products of their parts."""
+    """Return a bilinear product of two operands, each of which may be real, by products of their parts."""
     dtype = part_dtype(op)
     if not is_complex(op, left):
         real, imaginary = pair_of(op, right, dtype)
@@ -38,7 +38,7 @@ def _scaled(op: Op, value: Pair, factor: Any) -> Pair:
 def _sum(op: Op, self: ir.Value, product: Pair, beta: Any, alpha: Any) -> ir.Value:
     real, imaginary = _scaled(op, product, alpha)
     if beta == 0:
-        # What is not read may be NaN.
+        # beta == 0 ignores the operand, which may be NaN.
         return join(op, real, imaginary)
     a, b = _scaled(op, pair_of(op, self, part_dtype(op)), beta)
     return join(op, op.Add(a, real), op.Add(b, imaginary))

@@ -1,4 +1,4 @@
-"""Complex operands as pairs of real ones, and the operators that act on each part alone."""
+"""Complex operands as pairs of real ones, and structural translations, which act on each part."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from .._builder.symbolic_dims import Dim
 __all__ = ["Pair", "is_complex", "join", "on_parts", "pair_of", "part_dtype", "real_alone", "split_operand"]
 
 Pair: TypeAlias = tuple[ir.Value, ir.Value]
-"""The real and the imaginary parts, of one shape and element type."""
+"""The real and the imaginary part, of equal shape and element type."""
 
 
 def is_complex(op: Op, value: ir.Value) -> bool:
-    """Whether a value of the graph holds complex numbers: the captured graph said so when it was made."""
+    """Whether a value is complex in the captured graph."""
     return value in op.complex_values
 
 
 def split_operand(op: Op, value: Any) -> tuple[Any, Any]:
-    """The parts of an operand: a pair of values for a tensor, of numbers for a number; of zeros for a real one."""
+    """Return the parts of an operand: a pair of values for a tensor, of numbers for a number; zeros for a real one."""
     if isinstance(value, complex):
         return value.real, value.imag
     if not isinstance(value, ir.Value):
@@ -35,12 +35,12 @@ def split_operand(op: Op, value: Any) -> tuple[Any, Any]:
 
 
 def part_dtype(op: Op) -> ir.DataType:
-    """The element type of the parts of the (first) complex result, or FLOAT."""
+    """Return the element type of the parts of the first complex result, or FLOAT."""
     return next((result.dtype for result in op.results if result.torch_dtype.is_complex), ir.DataType.FLOAT)
 
 
 def pair_of(op: Op, value: ir.Value | Dim | complex | float | bool, dtype: ir.DataType) -> Pair:
-    """An operand as a pair in the given element type; the imaginary part of a real one is a 0-dim zero."""
+    """Return an operand as a pair in the given element type; the imaginary part of a real one is a 0-dim zero."""
     if isinstance(value, ir.Value) and is_complex(op, value):
         real, imaginary = op.parts(value)
         return op.cast(real, dtype), op.cast(imaginary, dtype)
@@ -50,7 +50,7 @@ def pair_of(op: Op, value: ir.Value | Dim | complex | float | bool, dtype: ir.Da
 
 
 def _filled(op: Op, argument: Any) -> tuple[Any, Any]:
-    """The parts of a data argument, zeros of full shape for what is real: views and joins look at the shape."""
+    """Return the parts of a data argument, with zeros of full shape for real ones: views and joins depend on the shape."""
     if isinstance(argument, (list, tuple)):
         pairs = [_filled(op, item) for item in argument]
         return [real for real, _ in pairs], [imaginary for _, imaginary in pairs]
@@ -76,11 +76,11 @@ def _plain(argument: Any) -> Any:
 
 
 def on_parts(translation: Callable[..., Any], data: Sequence[str]) -> Callable[..., Any]:
-    """A translation of complex calls that runs the one for real calls on the real, then on the imaginary parts.
+    """Return the translation of complex calls that applies the one for real calls to the real, then the imaginary parts.
 
     Args:
-        translation: The operator's translation for real numbers.
-        data: The names of the arguments that hold the numbers.
+        translation: The operator's translation for real tensors.
+        data: The names of the arguments that hold complex numbers.
     """
 
     @wraps(translation)
@@ -89,14 +89,14 @@ def on_parts(translation: Callable[..., Any], data: Sequence[str]) -> Callable[.
         rest = {name: _plain(argument) for name, argument in arguments.items() if name not in data}
         part = op.for_parts()
         if not _makes_complex(op):
-            # A real tensor next to a complex one of which only the shape counts, or only the real part.
+            # The result is real: only the shape or the real part of the complex operand matters.
             return translation(part, **rest, **{name: pair[0] for name, pair in parts.items()})
         reals, imaginaries = (
             translation(part, **rest, **{name: pair[which] for name, pair in parts.items()}) for which in (0, 1)
         )
         if isinstance(reals, ir.Value):
             return op.join(reals, imaginaries)
-        # What is not complex, such as indices, is the same for both parts.
+        # Results that are not complex, such as indices, are the same for both parts.
         return [
             op.join(real, imaginary) if result.torch_dtype.is_complex else real
             for real, imaginary, result in zip(reals, imaginaries, op.results, strict=True)
@@ -106,11 +106,11 @@ def on_parts(translation: Callable[..., Any], data: Sequence[str]) -> Callable[.
 
 
 def join(op: Op, real: ir.Value, imaginary: ir.Value) -> ir.Value:
-    """The result of the FX node from two parts, one of which may have fewer axes or sizes of 1."""
+    """Return the result of the FX node from two parts, which are broadcast to its shape."""
     shape = op.result.shape
     return op.join(op.expand(real, shape), op.expand(imaginary, shape))
 
 
 def real_alone(op: Op, *operands: Any) -> ir.DataType:
-    """The element type of the parts in which torch computes with these operands; for results that are not complex."""
+    """Return the element type of the parts after type promotion of these operands, for results that are not complex."""
     return op.compute_dtype(*(operand.real if isinstance(operand, complex) else operand for operand in operands))

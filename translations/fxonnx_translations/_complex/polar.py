@@ -1,4 +1,4 @@
-"""The size and the angle of a pair, in the pair's own type."""
+"""Magnitude and angle of a pair of parts, in their element type."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ __all__ = ["angle_of", "size_of"]
 
 
 def size_of(op: Op, value: Pair) -> ir.Value:
-    """|z|, without overflow of the squares."""
+    """Return |z|, without overflow of the squares."""
     return hypot(op.for_parts(to_torch_dtype(op.dtype_of(value[0]))), *value)
 
 
 def angle_of(op: Op, value: Pair) -> ir.Value:
-    """The angle in (-pi, pi]."""
+    """Return the angle in (-pi, pi]."""
     real, imaginary = value
     dtype = op.dtype_of(real)
     if dtype != ir.DataType.DOUBLE:
         return atan2(op.for_parts(to_torch_dtype(dtype)), imaginary, real)
-    # ONNX Runtime has no Atan of DOUBLE: one step of Newton's on the angle in FLOAT has all digits of it.
+    # ONNX Runtime has no Atan for DOUBLE: one Newton step from the angle in FLOAT gives full precision.
     largest = op.Max(op.Abs(real), op.Abs(imaginary))
     usable = op.And(op.Greater(largest, op.const(0.0, dtype)), op.Not(op.IsInf(largest)))
     scale = op.Where(usable, largest, op.const(1.0, dtype))
@@ -34,5 +34,5 @@ def angle_of(op: Op, value: Pair) -> ir.Value:
     across = op.Sub(op.Mul(y, cosine), op.Mul(x, sine))
     along = op.Add(op.Mul(x, cosine), op.Mul(y, sine))
     step = op.Where(usable, op.Div(across, op.Where(usable, along, scale)), op.const(0.0, dtype))
-    # A step of an angle less than the smallest FLOAT is lost in the guess, not in the step.
+    # Angles below the smallest FLOAT are lost in the initial value, not in the step.
     return op.Add(guess, step)

@@ -1,4 +1,4 @@
-"""Normal distributions of complex numbers: the variance is shared by the two parts."""
+"""Complex normal distributions: each part has half of the variance."""
 
 from __future__ import annotations
 
@@ -44,5 +44,5 @@ def randn_like(op: Op, self: ir.Value, **options: Any) -> ir.Value:
 def normal_functional(op: Op, self: ir.Value, mean: float = 0.0, std: float = 1.0, generator: None = None) -> ir.Value:
     """aten::normal_functional(Tensor self, float mean=0., float std=1., *, Generator? generator=None) -> Tensor"""
     real, imaginary = _parts(op, float(std))
-    # torch adds it to both.
+    # torch adds it to both parts.
     return op.join(op.Add(real, float(mean)), op.Add(imaginary, float(mean)))

@@ -1,4 +1,4 @@
-"""Reductions of complex tensors that are not one reduction of each part, and the places that are not zero."""
+"""Reductions of complex tensors that do not reduce to one reduction per part, and positions of nonzero elements."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .polar import angle_of, size_of
 
 
 def _product_of_polar(op: Op, value: Pair, axis: int) -> Pair:
-    """The product of any number of factors: that of their sizes, at the sum of their angles."""
+    """Return a product in polar form: the product of the magnitudes, at the sum of the angles."""
     dtype = op.dtype_of(value[0])
     wide = op.cast(value[0], ir.DataType.DOUBLE), op.cast(value[1], ir.DataType.DOUBLE)
     angle = op.ReduceSum(angle_of(op, wide), [axis], keepdims=1)
@@ -26,7 +26,7 @@ def _product_of_polar(op: Op, value: Pair, axis: int) -> Pair:
 
 
 def _product(op: Op, value: Pair, axis: int) -> Pair:
-    """The product along an axis, which has size 1 afterwards, by halves."""
+    """Return the product along an axis, which is kept with size 1, by halving it repeatedly."""
     shape = op.dims(value[0])
     length = shape[axis]
     if not isinstance(length, int):

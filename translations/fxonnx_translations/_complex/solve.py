@@ -1,7 +1,7 @@
 """Linear systems of complex matrices, as real ones of twice the size.
 
-A + iB stands for the real matrix ``[[A, -B], [B, A]]``: products, sums, inverses and power series agree, and the
-conjugate transpose is the transpose. ``[A; B]``, its first block column, says it all.
+A + iB is represented by the real matrix ``[[A, -B], [B, A]]``: products, sums, inverses and power series agree, and the
+conjugate transpose is the transpose. Its first block column ``[A; B]`` determines the matrix.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ def _column(op: Op, parts: Pair) -> ir.Value:
 
 
 def _parts(op: Op, column: ir.Value, size: Dim) -> Pair:
-    """Of a block column [*, 2n, m]."""
+    """Return the parts of a block column [*, 2n, m]."""
     real, imaginary = split_at(op, column, op.rank_of(column) - 2, [size, size])
     return real, imaginary
 
 
 def _pair(op: Op, value: ir.Value) -> Pair:
-    """Both parts in full: a real operand has an imaginary part of zeros."""
+    """Return both parts in full shape: the imaginary part of a real operand is zeros."""
     real, imaginary = pair_of(op, value, part_dtype(op))
     return real, op.expand(imaginary, op.dims(real))
 
@@ -51,7 +51,7 @@ def _transposed(op: Op, parts: Pair) -> Pair:
 
 
 def _solved(op: Op, matrix: Pair, right: Pair, *, left: bool = True) -> tuple[Pair, LU]:
-    """X of matrix X = right, or of X matrix = right; and the factors of the real matrix."""
+    """Solve matrix X = right, or X matrix = right; also return the LU factors of the real matrix."""
     if not left:
         turned, lu = _solved(op, _transposed(op, matrix), _transposed(op, right))
         return _transposed(op, turned), lu
@@ -61,7 +61,7 @@ def _solved(op: Op, matrix: Pair, right: Pair, *, left: bool = True) -> tuple[Pa
 
 
 def _info(op: Op, lu: LU, matrix: Pair) -> ir.Value:
-    """The pivot that is zero, counted among the rows of the complex matrix."""
+    """Return LAPACK's info for the complex matrix: the 1-based row of the zero pivot, or 0."""
     size = op.scalar(op.dims(matrix[0])[-1])
     return op.cast(op.Min(op.cast(lu.info, ir.DataType.INT64), size), op.dtype_of(lu.info))
 
@@ -83,19 +83,19 @@ def linalg_solve_ex(
     """aten::_linalg_solve_ex(Tensor A, Tensor B, *, bool left=True, bool check_errors=False) -> (Tensor result, Tensor LU, Tensor pivots, Tensor info)"""
     matrix, right = _pair(op, A), _pair(op, B)
     dims, wanted = op.dims(matrix[0]), op.dims(right[0])
-    # torch takes B for a batch of vectors when it has the shape of A without its last axis.
+    # torch treats B as a batch of vectors if it has the shape of A without the last axis.
     is_vector = len(wanted) == 1 or wanted == dims[:-1]
     if is_vector:
         right = (op.Unsqueeze(right[0], [-1]), op.Unsqueeze(right[1], [-1]))
     (real, imaginary), lu = _solved(op, matrix, right, left=left or is_vector)
     if is_vector:
         real, imaginary = op.Squeeze(real, [-1]), op.Squeeze(imaginary, [-1])
-    # The factors are those of another matrix.
+    # The factors are those of the real matrix of twice the size.
     return [join(op, real, imaginary), None, None, _info(op, lu, matrix)]
 
 
 def _triangle(op: Op, parts: Pair, *, upper: bool, unit: bool) -> Pair:
-    """What torch reads of a triangular matrix."""
+    """Return the triangle that torch uses of a triangular matrix."""
     real, imaginary = (op.Trilu(part, upper=int(upper)) for part in parts)
     if unit:
         rows, columns = rows_and_columns(op, real)

@@ -1,4 +1,4 @@
-"""The operators that do to complex numbers what they do to their real and imaginary parts."""
+"""Structural operators: those that act on the real and the imaginary part of complex tensors separately."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ TRANSLATIONS = (
         data=("self", "other"),
     ),
     structural("aten::copy", data=("self", "src")),
-    # Constants: what is not filled in with data is zero.
+    # Constants: the parts without data are zero.
     structural("aten::zeros", "aten::empty.memory_format", data=()),
     structural("aten::full", data=("fill_value",)),
     structural("aten::full_like", "aten::new_full", data=("self", "fill_value")),
@@ -142,7 +142,7 @@ TRANSLATIONS = (
         "aten::uniform",
         data=(),
     ),
-    # Linear in real factors.
+    # Linear operators with real factors.
     structural(
         "aten::cumsum",
         "aten::diff",

@@ -35,7 +35,7 @@ def _cosh(op: Op, value: Pair) -> Pair:
 
 
 def _tanh(op: Op, value: Pair) -> Pair:
-    """Kahan's formula; beyond 22, where the hyperbolic functions are all one power, what is left of it."""
+    """Kahan's formula; beyond 22 its limit, where sinh and cosh are both exp(|x|) / 2."""
     a, b = value
     dtype = op.dtype_of(a)
     one, limit = op.const(1.0, dtype), op.const(22.0, dtype)
@@ -85,7 +85,7 @@ def _atanh(op: Op, value: Pair) -> Pair:
     dtype = op.dtype_of(a)
     one, half = op.const(1.0, dtype), op.const(0.5, dtype)
     below, above, square = op.Sub(one, a), op.Add(one, a), op.Mul(b, b)
-    # By the size of a, so that the argument of log1p is never near its pole.
+    # By the magnitude of a, so that the argument of log1p is never near its pole.
     size = op.Abs(a)
     near = op.Sub(one, size)
     quotient = op.Div(op.Mul(op.const(4.0, dtype), size), op.Add(op.Mul(near, near), square))

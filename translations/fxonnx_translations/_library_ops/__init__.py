@@ -1,1 +1,1 @@
-"""Translations of operators that are not in ATen: torchvision, quantized_decomposed, torch.onnx.ops and transformers."""
+"""Translations of operators outside ATen: torchvision, quantized_decomposed, torch.onnx.ops and transformers."""

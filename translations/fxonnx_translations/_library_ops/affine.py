@@ -1,8 +1,8 @@
-"""Affine quantization, ``round(x / scale) + zero_point``, in the one form that runtimes recognize where there is one.
+"""Affine quantization, ``round(x / scale) + zero_point``, by QuantizeLinear where it applies.
 
-QuantizeLinear divides by the scale, torch multiplies with its reciprocal: a quotient within a rounding error of a half
-may become the integer on its other side, about one in a million. Written out to the bit, no runtime would use its
-integer kernels.
+QuantizeLinear divides by the scale, torch multiplies by its reciprocal: about one quotient in a million is within a
+rounding error of a half and is rounded to the other integer. A bit-exact decomposition would prevent runtimes from using
+their integer kernels.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ RANGES = {
     ir.DataType.INT16: (-(2**15), 2**15 - 1),
     ir.DataType.UINT16: (0, 2**16 - 1),
 }
-"""What the element types of QuantizeLinear hold."""
+"""Limits of the element types of QuantizeLinear."""
 
 _EIGHT_BITS = (ir.DataType.INT8, ir.DataType.UINT8)
 
 
 def quantizes(op: Op, dtype: ir.DataType, zero_point: ir.Value, axis: int | None) -> bool:
-    """Whether QuantizeLinear can give this type at the target opset."""
+    """Whether QuantizeLinear has this output type at the target opset."""
     if dtype not in RANGES or op.dtype_of(zero_point).is_floating_point():
         return False
     if op.opset < (13 if axis is not None else 10) or (dtype not in _EIGHT_BITS and op.opset < 21):
@@ -41,7 +41,7 @@ def quantizes(op: Op, dtype: ir.DataType, zero_point: ir.Value, axis: int | None
 
 
 def dequantizes(op: Op, dtype: ir.DataType, zero_point: ir.Value | None, axis: int | None) -> bool:
-    """Whether DequantizeLinear takes this type at the target opset."""
+    """Whether DequantizeLinear accepts this type at the target opset."""
     if dtype == ir.DataType.INT32:
         return (zero_point is None or op.is_zero(zero_point)) and op.opset >= (13 if axis is not None else 10)
     if zero_point is None:
@@ -50,12 +50,12 @@ def dequantizes(op: Op, dtype: ir.DataType, zero_point: ir.Value | None, axis: i
 
 
 def along(op: Op, parameter: ir.Value, axis: int | None, rank: int) -> ir.Value:
-    """A parameter per channel in the shape that broadcasts along an axis of a tensor of some rank."""
+    """Reshape a per-channel parameter so that it broadcasts along an axis of a tensor of the given rank."""
     return parameter if axis is None else op.Unsqueeze(parameter, list(range(1, rank - axis)))
 
 
 def typed(op: Op, parameter: ir.Value, dtype: ir.DataType) -> ir.Value:
-    """The parameter in another element type, without a node where it is known: runtimes look for constants."""
+    """Return the parameter in another element type; a constant stays one, since runtimes require constants."""
     if op.dtype_of(parameter) == dtype:
         return parameter
     numbers = op.numbers(parameter)
@@ -75,7 +75,7 @@ def quantized(
     dtype: ir.DataType,
     axis: int | None = None,
 ) -> ir.Value:
-    """The integers that stand for a FLOAT tensor.
+    """Quantize a FLOAT tensor to integers.
 
     Args:
         op: The op object.
@@ -84,7 +84,7 @@ def quantized(
         zero_point: As ``scale``.
         limits: Smallest and largest result.
         dtype: Type of the result.
-        axis: The axis of the channels, not negative, or None.
+        axis: The axis of the channels, nonnegative, or None.
     """
     if quantizes(op, dtype, zero_point, axis):
         integers = op.QuantizeLinear(x, typed(op, scale, FLOAT), typed(op, zero_point, dtype), axis=axis)
@@ -106,11 +106,11 @@ def _limited(op: Op, integers: ir.Value, limits: Sequence[ir.Value | int], dtype
 def dequantized(
     op: Op, integers: ir.Value, scale: ir.Value, zero_point: ir.Value | None, axis: int | None = None
 ) -> ir.Value:
-    """The FLOAT tensor that integers stand for; see :func:`quantized`. They must be ones that ``dequantizes`` takes."""
+    """Dequantize integers, of a type that ``dequantizes`` accepts, to FLOAT; see :func:`quantized`."""
     dtype = op.dtype_of(integers)
     shift = None if zero_point is None or dtype == ir.DataType.INT32 else typed(op, zero_point, dtype)
     result = op.DequantizeLinear(integers, typed(op, scale, FLOAT), shift, axis=axis)
     if result.type is None:
-        # From opset 23 on the schema no longer ties it to the scale's.
+        # From opset 23 on the schema no longer derives the output type from the scale.
         result.type = ir.TensorType(FLOAT)
     return result

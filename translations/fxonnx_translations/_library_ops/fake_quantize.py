@@ -1,4 +1,4 @@
-"""Fake quantization: a tensor as it would be after having been quantized."""
+"""Fake quantization: quantize and dequantize in floating point."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _fake_quantized(
 
 
 def _shifted(op: Op, x: ir.Value, scale: ir.Value, zero_point: ir.Value, axis: int | None) -> ir.Value:
-    """The integers before they are limited; torch rounds last where the zero points are no integers."""
+    """Return the quantized values before clamping; if the zero points are not integers, torch adds them before rounding."""
     rank = op.rank_of(x)
     step, shift = (along(op, op.cast(value, FLOAT), axis, rank) for value in (scale, zero_point))
     quotient = op.Mul(x, op.Reciprocal(step))
@@ -57,13 +57,13 @@ def _inside(
     quant_max: int,
     axis: int | None = None,
 ) -> ir.Value:
-    """Which elements the limits leave as they are."""
+    """Return the mask of elements within the limits."""
     integers = _shifted(op, op.cast(self, FLOAT), scale, zero_point, axis)
     return op.And(op.GreaterOrEqual(integers, float(quant_min)), op.LessOrEqual(integers, float(quant_max)))
 
 
-def _number(op: Op, value: ir.Value) -> ir.Value:
-    """A tensor of one element as a 0-dim one."""
+def _zero_dim(op: Op, value: ir.Value) -> ir.Value:
+    """Reshape a tensor of one element to 0-dim."""
     return op.Reshape(value, op.const([], ir.DataType.INT64)) if op.rank_of(value) else value
 
 
@@ -89,7 +89,7 @@ def fake_quantize_per_tensor_affine_tensor_qparams(
     op: Op, self: ir.Value, scale: ir.Value, zero_point: ir.Value, quant_min: int, quant_max: int
 ) -> ir.Value:
     """aten::fake_quantize_per_tensor_affine.tensor_qparams(Tensor self, Tensor scale, Tensor zero_point, int quant_min, int quant_max) -> Tensor"""
-    return _fake_quantized(op, self, _number(op, scale), _number(op, zero_point), quant_min, quant_max)
+    return _fake_quantized(op, self, _zero_dim(op, scale), _zero_dim(op, zero_point), quant_min, quant_max)
 
 
 @translates("aten::_fake_quantize_per_tensor_affine_cachemask_tensor_qparams")
@@ -103,8 +103,8 @@ def fake_quantize_per_tensor_affine_cachemask_tensor_qparams(
     quant_max: int,
 ) -> tuple[ir.Value, ir.Value]:
     """aten::_fake_quantize_per_tensor_affine_cachemask_tensor_qparams(Tensor self, Tensor scale, Tensor zero_point, Tensor fake_quant_enabled, int quant_min, int quant_max) -> (Tensor output, Tensor mask)"""
-    parameters = (_number(op, scale), _number(op, zero_point), quant_min, quant_max)
-    enabled = op.cast(_number(op, fake_quant_enabled), ir.DataType.BOOL)
+    parameters = (_zero_dim(op, scale), _zero_dim(op, zero_point), quant_min, quant_max)
+    enabled = op.cast(_zero_dim(op, fake_quant_enabled), ir.DataType.BOOL)
     output = op.Where(enabled, _fake_quantized(op, self, *parameters), self)
     return output, op.Or(_inside(op, self, *parameters), op.Not(enabled))
 
@@ -115,7 +115,7 @@ def fake_quantize_per_channel_affine(
 ) -> ir.Value:
     """aten::fake_quantize_per_channel_affine(Tensor self, Tensor scale, Tensor zero_point, int axis, int quant_min, int quant_max) -> Tensor
 
-    Infinity gives a limit; torch's kernel casts it to an integer, which is undefined.
+    Infinity gives a limit; torch's kernel casts it to an integer, which is undefined behavior.
     """
     return _fake_quantized(op, self, scale, zero_point, quant_min, quant_max, axis_of(op, self, axis))
 

@@ -1,4 +1,4 @@
-"""``torch.onnx.ops``: ONNX operators that a model calls by name, and the two that torch has kernels for."""
+"""``torch.onnx.ops``: symbolic calls of any ONNX operator, and the two operators with torch kernels."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .._torch_compat import FloorDiv
 
 BOOL = ir.DataType.BOOL
 
-# ---- any operator
+# ---- symbolic operators
 
 
 @translates("onnx_symbolic::_symbolic")
@@ -79,7 +79,7 @@ def _attributes(
     floats: Sequence[float],
     strings: Sequence[str],
 ) -> dict[str, Any]:
-    """torch keeps the attributes in one list per type, and where each begins and ends in its list."""
+    """Decode torch's attributes: one list per type, and the start and end of each attribute in it."""
     sources: dict[str, Sequence[Any]] = {"i": ints, "f": floats, "s": strings}
     attributes = {}
     for key, kind, (start, end) in zip(keys, types, positions, strict=True):
@@ -103,7 +103,7 @@ def _verbatim(
         _check_version(op, op_type, version)
     elif version is not None and op.graph.opset_imports.get(domain, version) != version:
         raise Unsupported(
-            f"{domain}::{op_type} is asked for at version {version}, and another operator of the domain at version "
+            f"{domain}::{op_type} is requested at version {version}, and another operator of the domain at version "
             f"{op.graph.opset_imports[domain]}; a model has one version per domain"
         )
     dtypes = [ir.DataType(dtype) for dtype in onnx_dtypes]
@@ -116,7 +116,7 @@ def _check_version(op: Op, op_type: str, version: int | None) -> None:
         raise Unsupported(f"ONNX has no {op_type} at opset {op.opset}")
     if version is not None and since_version(op_type, version) != here:
         raise Unsupported(
-            f"{op_type} is asked for as of opset {version}, which is another version than that of opset {op.opset}"
+            f"{op_type} is requested as of opset {version}, whose version differs from that of opset {op.opset}"
         )
 
 
@@ -137,7 +137,7 @@ def rotary_embedding(
 ) -> ir.Value:
     """onnx::RotaryEmbedding.opset23(Tensor x, Tensor cos_cache, Tensor sin_cache, Tensor? position_ids=None, *, bool interleaved=False, SymInt num_heads=0, SymInt rotary_embedding_dim=0) -> Tensor"""
     if not isinstance(num_heads, int) or not isinstance(rotary_embedding_dim, int):
-        raise Unsupported("num_heads and rotary_embedding_dim are attributes, so that they must be numbers")
+        raise Unsupported("num_heads and rotary_embedding_dim are attributes and must be static")
     if op.opset >= 23:
         return op.RotaryEmbedding(
             x,
@@ -151,7 +151,7 @@ def rotary_embedding(
     dims = op.dims(x)
     if len(dims) == 3:
         x = op.Reshape(x, [0, 0, num_heads, -1])
-    # The heads are the third axis of a tensor of rank 3, the second one of a tensor of rank 4.
+    # The heads are axis 2 after the reshape of a tensor of rank 3, axis 1 of a tensor of rank 4.
     heads = 2 if len(dims) == 3 else 1
     width = op.dims(x)[-1] if len(dims) == 4 or not isinstance(dims[-1], int) else dims[-1] // num_heads
     turned = rotary_embedding_dim or width
@@ -209,13 +209,13 @@ def attention(
 ) -> tuple[ir.Value, ...]:
     """onnx::Attention.opset23(Tensor Q, Tensor K, Tensor V, Tensor? attn_mask=None, Tensor? past_key=None, Tensor? past_value=None, *, bool is_causal=False, SymInt kv_num_heads=0, SymInt q_num_heads=0, SymInt qk_matmul_output_mode=0, float? scale=None, float softcap=0., SymInt? softmax_precision=None) -> (Tensor, Tensor, Tensor, Tensor)"""
     if not all(isinstance(number, int) for number in (kv_num_heads, q_num_heads, qk_matmul_output_mode)):
-        raise Unsupported("numbers of heads and qk_matmul_output_mode are attributes, so that they must be numbers")
+        raise Unsupported("numbers of heads and qk_matmul_output_mode are attributes and must be static")
     _check_value_heads(op, K, V)
     attn_mask = simplest_mask(op, attn_mask)
-    # ONNX has since moved the cap before the mask, and its causal mask counts from the past on; torch's does neither.
+    # Newer versions of ONNX apply softcap before the mask and offset the causal mask by the past; torch does neither.
     other_order = softcap > 0 and (attn_mask is not None or is_causal)
     other_mask = is_causal and past_key is not None
-    # ONNX Runtime has no kernel for BFLOAT16.
+    # ONNX Runtime has no BFLOAT16 kernel.
     carried = qk_matmul_output_mode == 0 and op.dtype_of(Q) != ir.DataType.BFLOAT16
     if op.opset >= 23 and carried and not other_order and not other_mask:
         return op.multi(
@@ -251,13 +251,13 @@ def attention(
 def _check_value_heads(op: Op, key: ir.Value, value: ir.Value) -> None:
     key_width, value_width = op.dims(key)[-1], op.dims(value)[-1]
     if isinstance(key_width, int) and isinstance(value_width, int) and key_width != value_width:
-        raise Unsupported("torch's shapes of attention are wrong for heads of V of another size than those of K")
+        raise Unsupported("torch's shapes of attention are wrong if the head sizes of V and K differ")
 
 
 def _complete(
     op: Op, attn_mask: ir.Value | None, query: ir.Value, key: ir.Value, past_key: ir.Value | None
 ) -> ir.Value | None:
-    """The mask with an element for every pair: ONNX Runtime's kernel does not broadcast its last two axes."""
+    """Expand the last two axes of the mask, which ONNX Runtime's kernel does not broadcast."""
     if attn_mask is None:
         return None
     if op.dtype_of(attn_mask) == ir.DataType.FLOAT:
@@ -280,12 +280,12 @@ def _scores(
     scale: float | None,
     softcap: float,
 ) -> tuple[ir.Value, ir.Value, ir.Value]:
-    """The products of queries and keys: themselves, with the mask added, and then capped."""
+    """Return the scores (products of queries and keys): plain, with the mask added, and with softcap applied as well."""
     dtype = _wide(op.dtype_of(query))
     width = op.dims(query)[-1]
     if scale is None and not isinstance(width, int):
         raise Unsupported("attention over heads of symbolic size without a scale")
-    # Half of the scale on each side keeps the products small.
+    # The square root of the scale on each operand keeps the products small.
     root = math.sqrt(scale if scale is not None else 1 / math.sqrt(float(width)))
     keys = op.Mul(_per_query_head(op, op.cast(key, dtype), query), root)
     products = op.MatMul(op.Mul(op.cast(query, dtype), root), swapped(op, keys, -2, -1))
@@ -314,12 +314,12 @@ def _weights(op: Op, scores: ir.Value, precision: int | None, empty_is_zero: boo
     weights = op.cast(op.Softmax(scores, axis=3), dtype)
     if not empty_is_zero:
         return weights
-    # A row that sees nothing has the softmax NaN; torch's kernel for masks of bools gives zeros.
+    # The softmax of a fully masked row is NaN; torch's kernel gives zeros for boolean masks.
     return op.Where(op.IsNaN(weights), op.const(0.0, dtype), weights)
 
 
 def _per_query_head(op: Op, value: ir.Value, query: ir.Value) -> ir.Value:
-    """Repeats the heads of keys or values that several heads of the query share."""
+    """Repeat the heads of keys or values that several query heads share."""
     (batch, heads, length, width), wanted = op.dims(value), op.dims(query)[1]
     if heads == wanted:
         return value

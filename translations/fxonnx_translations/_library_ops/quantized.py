@@ -1,6 +1,6 @@
-"""``quantized_decomposed``: the operators of models that torch's graph-mode quantization has converted.
+"""``quantized_decomposed``: the operators of models converted by torch's graph-mode quantization.
 
-They exist once ``torch.ao.quantization.fx._decomposed``, or whatever imports it, has been imported.
+They are registered when ``torch.ao.quantization.fx._decomposed`` is imported.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ INT64 = ir.DataType.INT64
 UINT8 = ir.DataType.UINT8
 
 
-def _number(op: Op, value: ir.Value) -> ir.Value:
-    """A tensor of one element as a 0-dim one."""
+def _folded_zero_dim(op: Op, value: ir.Value) -> ir.Value:
+    """Reshape a tensor of one element to 0-dim, at export time if it is a literal or a weight."""
     if not op.rank_of(value):
         return value
     numbers = op.numbers(value)
@@ -33,7 +33,7 @@ def _number(op: Op, value: ir.Value) -> ir.Value:
     return op.Reshape(value, op.const([], INT64)) if stored is None else stored
 
 
-# ---- one scale for all elements
+# ---- per tensor
 
 
 @translates("quantized_decomposed::quantize_per_tensor")
@@ -58,8 +58,10 @@ def quantize_per_tensor_tensor(
     """quantized_decomposed::quantize_per_tensor.tensor(Tensor input, Tensor scale, Tensor zero_point, int quant_min, int quant_max, ScalarType dtype) -> Tensor
     quantized_decomposed::quantize_per_tensor.tensor2(Tensor input, Tensor scale, Tensor zero_point, Tensor quant_min, Tensor quant_max, ScalarType dtype) -> Tensor
     """
-    low, high = (_number(op, limit) if isinstance(limit, ir.Value) else limit for limit in (quant_min, quant_max))
-    parameters = (_number(op, scale), _number(op, zero_point), (low, high))
+    low, high = (
+        _folded_zero_dim(op, limit) if isinstance(limit, ir.Value) else limit for limit in (quant_min, quant_max)
+    )
+    parameters = (_folded_zero_dim(op, scale), _folded_zero_dim(op, zero_point), (low, high))
     return quantized(op, op.cast(input, FLOAT), *parameters, op.result.dtype)
 
 
@@ -94,7 +96,7 @@ def dequantize_per_tensor_tensor(
     """quantized_decomposed::dequantize_per_tensor.tensor(Tensor input, Tensor scale, Tensor zero_point, int quant_min, int quant_max, ScalarType dtype, *, ScalarType? out_dtype=None) -> Tensor
     quantized_decomposed::dequantize_per_tensor.tensor2(Tensor input, Tensor scale, Tensor zero_point, Tensor quant_min, Tensor quant_max, ScalarType dtype, *, ScalarType? out_dtype=None) -> Tensor
     """
-    return _dequantized(op, input, _number(op, scale), _number(op, zero_point))
+    return _dequantized(op, input, _folded_zero_dim(op, scale), _folded_zero_dim(op, zero_point))
 
 
 def _dequantized(op: Op, input: ir.Value, scale: ir.Value, zero_point: ir.Value) -> ir.Value:
@@ -103,14 +105,14 @@ def _dequantized(op: Op, input: ir.Value, scale: ir.Value, zero_point: ir.Value)
         return dequantized(op, input, scale, zero_point)
 
     def rounded(value: ir.Value) -> ir.Value:
-        # Every step of torch's is one in the type of the result, with numbers of more precision than that.
+        # Each of torch's steps is in the type of the result, with numbers of higher precision.
         return op.cast(op.cast(value, result), FLOAT) if result != DOUBLE else op.cast(value, DOUBLE)
 
     shifted = rounded(op.Sub(rounded(input), op.cast(zero_point, op.dtype_of(rounded(input)))))
     return op.cast(op.Mul(shifted, op.cast(scale, op.dtype_of(shifted))), result)
 
 
-# ---- one scale per channel
+# ---- per channel
 
 
 @translates("quantized_decomposed::quantize_per_channel")
@@ -153,14 +155,14 @@ def dequantize_per_channel(
 
 
 def _wraps(op: Op, input: ir.Value, zero_points: ir.Value | None) -> bool:
-    """Whether torch subtracts in a type too small for the differences."""
+    """Whether torch's subtraction of the zero point may wrap around."""
     if zero_points is None or op.is_zero(zero_points):
         return False
     return op.compute_dtype(input, zero_points) not in (ir.DataType.INT32, INT64, FLOAT, DOUBLE)
 
 
 def _scaled(op: Op, input: ir.Value, scales: ir.Value, zero_points: ir.Value | None) -> ir.Value:
-    """``(input - zero_points) * scales`` in the types that torch promotes to."""
+    """``(input - zero_points) * scales`` with torch's type promotion."""
     if zero_points is not None and _wraps(op, input, zero_points):
         wide = op.Sub(op.cast(input, INT64), op.cast(zero_points, INT64))
         input = op.cast(wide, op.compute_dtype(input, zero_points))
@@ -181,7 +183,7 @@ def fake_quant_per_channel(
     return op.Mul(op.Sub(op.Clip(shifted, float(quant_min), float(quant_max)), shift), step)
 
 
-# ---- one scale per token or group
+# ---- per token or group
 
 
 @translates("quantized_decomposed::quantize_per_token")
@@ -274,12 +276,12 @@ def _group_size(op: Op, input: ir.Value, group_size: int, scales: ir.Value) -> i
 def _grouped(
     op: Op, input: ir.Value, group_size: int, scales: ir.Value, *others: ir.Value
 ) -> tuple[ir.Value, list[ir.Value]]:
-    """The input with a row per group, and the parameters as columns."""
+    """Return the input with one row per group, and the parameters as columns."""
     rows = op.Reshape(input, [-1, _group_size(op, input, group_size, scales)])
     return rows, [op.Reshape(parameter, [-1, 1]) for parameter in (scales, *others)]
 
 
-# ---- finding the parameters
+# ---- choosing the parameters
 
 
 @translates("quantized_decomposed::choose_qparams.tensor")
@@ -320,7 +322,7 @@ def _as_vectors(op: Op, scale: ir.Value, zero_point: ir.Value) -> tuple[ir.Value
 def choose_qparams_per_token(op: Op, input: ir.Value, dtype: torch.dtype) -> tuple[ir.Value, ir.Value]:
     """quantized_decomposed::choose_qparams_per_token(Tensor input, ScalarType dtype) -> (Tensor, Tensor)
 
-    torch computes with FLOAT and FLOAT16 in FLOAT, with BFLOAT16 in that.
+    torch computes FLOAT and FLOAT16 in FLOAT, BFLOAT16 in BFLOAT16.
     """
     largest = op.ReduceMax(op.Abs(op.cast(input, FLOAT)), [op.rank_of(input) - 1], keepdims=1)
     kind = BFLOAT16 if op.dtype_of(input) == BFLOAT16 else FLOAT
@@ -338,13 +340,15 @@ def choose_qparams_per_token_asymmetric(op: Op, input: ir.Value, dtype: torch.dt
     quantized_decomposed::_choose_qparams_per_token_asymmetric_impl(Tensor input, ScalarType dtype) -> (Tensor, Tensor)
     """
     if op.dtype_of(input) != FLOAT:
-        raise Unsupported("choose_qparams_per_token_asymmetric of half precision, which torch computes in that")
+        raise Unsupported(
+            "choose_qparams_per_token_asymmetric of half precision, which torch computes in half precision"
+        )
     last = [op.rank_of(input) - 1]
     low = op.Min(op.ReduceMin(input, last, keepdims=1), 0.0)
     high = op.Max(op.ReduceMax(input, last, keepdims=1), 0.0)
     scale = op.Max(op.Div(op.Sub(high, low), 255.0), math.ldexp(1.0, -23))
     least, most = op.Div(low, scale), op.Div(high, scale)
-    # The end of the range that the rounded zero point shifts less is kept.
+    # The zero point is computed from the end of the range with the smaller rounding error.
     errors = op.Add(op.Add(least, -128.0), op.Add(most, 127.0))
     zero = op.Where(
         op.Greater(errors, 0.0), op.Sub(op.const(-128.0, FLOAT), least), op.Sub(op.const(127.0, FLOAT), most)

@@ -1,6 +1,6 @@
-"""torchvision's operators: non-maximum suppression, pooling of regions, deformable convolution.
+"""torchvision's operators: non-maximum suppression, RoI pooling, deformable convolution.
 
-torchvision need not be installed: the translations apply to whoever defines the ``torchvision`` operators.
+torchvision need not be installed: operators are looked up by name.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _ALL_BOXES = 2**31 - 1
 def nms(op: Op, dets: ir.Value, scores: ir.Value, iou_threshold: float) -> ir.Value:
     """torchvision::nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor
 
-    Both give the kept boxes in the order of falling scores, of equal ones the first first.
+    Both return the kept boxes by descending score, equal scores in ascending order of the boxes.
     """
     if DOUBLE in (op.dtype_of(dets), op.dtype_of(scores)):
         raise Unsupported("nms of DOUBLE boxes: NonMaxSuppression takes FLOAT, which may order them differently")
     if iou_threshold < 0:
-        raise Unsupported("nms with a negative threshold, by which boxes that do not overlap suppress each other")
+        raise Unsupported("nms with a negative threshold, with which boxes suppress each other without overlap")
     boxes = op.Unsqueeze(op.cast(dets, FLOAT), [0])
     per_class = op.Unsqueeze(op.cast(scores, FLOAT), [0, 1])
     kept = op.NonMaxSuppression(
@@ -46,7 +46,7 @@ def nms(op: Op, dets: ir.Value, scores: ir.Value, iou_threshold: float) -> ir.Va
 def batched_nms(op: Op, boxes: ir.Value, scores: ir.Value, idxs: ir.Value, iou_threshold: float) -> ir.Value:
     """fxonnx::batched_nms(Tensor boxes, Tensor scores, Tensor idxs, float iou_threshold) -> Tensor
 
-    NonMaxSuppression takes all boxes for each class: those of other classes have no score.
+    NonMaxSuppression considers all boxes for each class: boxes of other classes get the score -inf.
     """
     if DOUBLE in (op.dtype_of(boxes), op.dtype_of(scores)):
         raise Unsupported("nms of DOUBLE boxes: NonMaxSuppression takes FLOAT, which may order them differently")
@@ -63,7 +63,7 @@ def batched_nms(op: Op, boxes: ir.Value, scores: ir.Value, idxs: ir.Value, iou_t
     )
     places = op.Gather(kept, 2, axis=1)
     count = op.Shape(places)
-    # Of equal scores the first box comes first.
+    # A stable order: of equal scores the first box comes first.
     places, _ = op.multi("TopK", places, count, axis=0, largest=0, outputs=2)
     _, order = op.multi("TopK", op.Gather(wide, places, axis=0), count, axis=0, outputs=2)
     return op.Gather(places, order, axis=0)
@@ -75,18 +75,18 @@ def _rounded_down(threshold: float) -> float:
     return float(rounded if float(rounded) <= threshold else np.nextafter(rounded, np.float32(-1)))
 
 
-# ---- regions
+# ---- regions of interest
 
 
 @dataclass(frozen=True)
 class _Axis:
-    """Where one axis of the regions is sampled; tensors are of shape [regions, windows, samples].
+    """The bilinear samples along one axis of the regions; tensors have the shape [regions, windows, samples].
 
     Attributes:
         low: Position before each sample.
-        high: Position behind it; the same at the end of the axis.
-        low_weight: Weight of the position before; zero for samples that do not count.
-        high_weight: Weight of the position behind.
+        high: Position after it; the same at the end of the axis.
+        low_weight: Weight of the position before; zero for excluded samples.
+        high_weight: Weight of the position after.
         count: Number of samples per window [regions].
     """
 
@@ -105,7 +105,7 @@ def _column(op: Op, rois: ir.Value, column: int) -> ir.Value:
 
 
 def _extent(op: Op, rois: ir.Value, columns: tuple[int, int], scale: float, offset: float) -> tuple[ir.Value, ir.Value]:
-    """Start and length of the regions along one axis."""
+    """Return start and length of the regions along one axis."""
     start, end = (op.Mul(_column(op, rois, column), float(scale)) for column in columns)
     if offset:
         start, end = op.Sub(start, offset), op.Sub(end, offset)
@@ -118,7 +118,7 @@ def _sampled_axis(op: Op, start: ir.Value, extent: ir.Value, windows: int, ratio
     if ratio > 0:
         count, samples = op.expand(op.const([float(ratio)], dtype), op.dims(start)), op.const(ratio, INT64)
     else:
-        # As many samples as fit; the windows of smaller regions leave the last of the largest one's unused.
+        # The number of samples of the largest region; windows of smaller regions do not use all of them.
         count = op.Ceil(window)
         most = op.ReduceMax(op.Concat(op.cast(count, INT64), op.const([1], INT64), axis=0), [0], keepdims=0)
         samples = op.Max(most, op.const(1, INT64))
@@ -132,7 +132,7 @@ def _sampled_axis(op: Op, start: ir.Value, extent: ir.Value, windows: int, ratio
     if ratio <= 0:
         counted = op.And(counted, op.Less(number, counts))
     last = op.Sub(size, 1.0)
-    # Samples that do not count, those of empty regions among them, may be anywhere: they read the first position.
+    # Excluded samples, including those of empty regions, may be out of range: they read position 0.
     places = op.Min(op.Max(op.Where(counted, places, op.const(0.0, dtype)), 0.0), last)
     low = op.Floor(places)
     high = op.Min(op.Add(low, 1.0), last)
@@ -148,15 +148,15 @@ def _sampled_axis(op: Op, start: ir.Value, extent: ir.Value, windows: int, ratio
 
 
 def _sum_of_samples(op: Op, rows: ir.Value, base: ir.Value, y: _Axis, x: _Axis, width: Dim) -> ir.Value:
-    """Bilinear samples, summed per window.
+    """Return the sums of the bilinear samples of each window.
 
     Args:
         op: The op object.
-        rows: The values to read [positions, channels]; positions are those of whole maps one after the other.
-        base: Where the map of each window begins, broadcastable to [regions, windows, 1, windows, 1].
-        y: Samples of the vertical axis.
-        x: Samples of the horizontal axis.
-        width: Width of the maps.
+        rows: The values [positions, channels], where positions are those of all feature maps, concatenated.
+        base: First position of the feature map of each window, broadcastable to [regions, windows, 1, windows, 1].
+        y: Samples along the vertical axis.
+        x: Samples along the horizontal axis.
+        width: Width of the feature maps.
 
     Returns:
         The sums [regions, windows, windows, channels].
@@ -170,7 +170,7 @@ def _sum_of_samples(op: Op, rows: ir.Value, base: ir.Value, y: _Axis, x: _Axis, 
             part = op.Mul(op.Gather(rows, position, axis=0), weight)
             total = part if total is None else op.Add(total, part)
     if total is None:
-        raise Unsupported("a region without corners")
+        raise Unsupported("a region without four coordinates")
     return op.ReduceSum(total, [2, 4], keepdims=0)
 
 
@@ -191,7 +191,7 @@ def roi_align(
 ) -> ir.Value:
     """torchvision::roi_align(Tensor input, Tensor rois, float spatial_scale, SymInt pooled_height, SymInt pooled_width, int sampling_ratio, bool aligned) -> Tensor"""
     height, width = _windows(pooled_height, pooled_width)
-    # Without the attribute, before opset 16, regions are not aligned; from 22 on ONNX Runtime has no kernel.
+    # Before opset 16 regions are not aligned; from opset 22 on ONNX Runtime has no kernel.
     if op.opset < 22 and (op.opset >= 16 or not aligned):
         mode = None if op.opset < 16 else "half_pixel" if aligned else "output_half_pixel"
         return op.RoiAlign(
@@ -233,13 +233,13 @@ def roi_pool(
 ) -> tuple[ir.Value, None]:
     """torchvision::roi_pool(Tensor input, Tensor rois, float spatial_scale, SymInt pooled_height, SymInt pooled_width) -> (Tensor, Tensor)
 
-    The second output, the positions of the maxima, is for the gradient only.
+    The second output, the positions of the maxima, is only for the gradient.
     """
     height, width = _windows(pooled_height, pooled_width)
     dtype = op.dtype_of(input)
     if dtype == HALF:
         input, rois = op.cast(input, FLOAT), op.cast(rois, FLOAT)
-    # From opset 22 on ONNX Runtime has no kernel, and never one for DOUBLE.
+    # ONNX Runtime has no kernel from opset 22 on, and none for DOUBLE.
     if op.opset < 22 and dtype != DOUBLE:
         pooled = op.MaxRoiPool(input, rois, pooled_shape=[height, width], spatial_scale=float(spatial_scale))
         return op.cast(pooled, dtype), None
@@ -251,7 +251,7 @@ def roi_pool(
     line = op.Unsqueeze(op.Mul(y, op.scalar(columns)), [3, 4])
     values = op.Gather(positions, op.Add(op.Add(base, line), op.Unsqueeze(x, [1, 2])), axis=0)
     covered = op.And(op.Unsqueeze(y_covered, [3, 4, 5]), op.Unsqueeze(x_covered, [1, 2, 5]))
-    # torchvision begins with the lowest finite float, which NaN does not replace.
+    # torchvision's initial value is the lowest finite float, which NaN does not replace.
     lowest = op.const(float(np.finfo(np.float32).min), op.dtype_of(values))
     counted = op.Where(op.And(covered, op.Not(op.IsNaN(values))), values, lowest)
     some = op.Greater(op.ReduceMax(op.cast(covered, ir.DataType.INT32), [2, 4], keepdims=0), 0)
@@ -269,7 +269,7 @@ def _edges(
     longer: float,
     shorter: float,
 ) -> tuple[ir.Value, ir.Value]:
-    """First position of each window and the one behind its last [regions, windows], regions being of whole positions.
+    """Return start and end (exclusive) of each window [regions, windows], for regions rounded to integers.
 
     Args:
         op: The op object.
@@ -278,8 +278,8 @@ def _edges(
         scale: Scale of the regions.
         windows: Number of windows.
         length: Number of positions.
-        longer: How much longer a region is than from its start to its end.
-        shorter: How many of the last positions never count.
+        longer: Number added to the length of a region, end - start.
+        shorter: Number of positions at the end of the axis that are excluded.
     """
     dtype = op.dtype_of(rois)
     start, end = (_rounded(op, op.Mul(_column(op, rois, column), float(scale))) for column in columns)
@@ -294,7 +294,7 @@ def _edges(
 
 
 def _covered_positions(op: Op, first: ir.Value, behind: ir.Value, length: Dim) -> tuple[ir.Value, ir.Value]:
-    """The positions of the windows, filled up to the length of the longest, and which of them are covered."""
+    """Return the positions of the windows, padded to the longest one, and the mask of covered ones."""
     first, behind = (op.Unsqueeze(op.cast(edge, INT64), [2]) for edge in (first, behind))
     sizes = op.Reshape(op.Sub(behind, first), [-1])
     longest = op.ReduceMax(op.Concat(sizes, op.const([1], INT64), axis=0), [0], keepdims=0)
@@ -302,11 +302,11 @@ def _covered_positions(op: Op, first: ir.Value, behind: ir.Value, length: Dim) -
     return op.Min(places, op.scalar(length - 1)), op.Less(places, behind)
 
 
-# ---- position-sensitive regions: each window reads channels of its own
+# ---- position-sensitive regions of interest: each window reads separate channels
 
 
 def _sensitive_rows(op: Op, input: ir.Value, height: int, width: int) -> tuple[ir.Value, Dim]:
-    """The input as [batch * windows * positions, channels], and the number of channels."""
+    """Return the input as [batch * windows * positions, channels], and the number of channels."""
     batch, channels, rows, columns = op.dims(input)
     outputs = channels // (height * width)
     split = op.reshape(input, [batch, outputs, height, width, rows, columns])
@@ -315,7 +315,7 @@ def _sensitive_rows(op: Op, input: ir.Value, height: int, width: int) -> tuple[i
 
 
 def _channel_mapping(op: Op, height: int, width: int, outputs: Dim, regions: Dim) -> ir.Value:
-    """Which channel each element of the output was read from [regions, channels, windows, windows]."""
+    """Return the input channel of each element of the output [regions, channels, windows, windows]."""
     window = op.const(np.arange(height * width).reshape(1, 1, height, width).tolist(), INT64)
     first = op.Unsqueeze(op.Mul(op.Range(0, op.scalar(outputs), 1), height * width), [0, 2, 3])
     return op.expand(op.cast(op.Add(window, first), ir.DataType.INT32), [regions, outputs, height, width])
@@ -362,8 +362,8 @@ def ps_roi_pool(
         input, rois = op.cast(input, FLOAT), op.cast(rois, FLOAT)
     batch, channels, rows, columns = op.dims(input)
     regions, outputs = op.dims(rois)[0], channels // (height * width)
-    # The sums over the windows are products with their indicators: [windows, regions, positions] of all maps at once.
-    # torchvision leaves out the last position of each axis.
+    # The sums over windows are matrix products with their indicators [windows, regions, positions].
+    # torchvision excludes the last position of each axis.
     y, y_size = _indicator(op, *_edges(op, rois, (2, 4), spatial_scale, height, rows, 0.0, 1.0), rows)
     x, x_size = _indicator(op, *_edges(op, rois, (1, 3), spatial_scale, width, columns, 0.0, 1.0), columns)
     own = op.Equal(op.Unsqueeze(_batch_index(op, rois), [1]), op.Unsqueeze(op.Range(0, op.scalar(batch), 1), [0]))
@@ -373,14 +373,14 @@ def ps_roi_pool(
     split = op.reshape(input, [batch, outputs, height, width, rows, columns])
     maps = op.reshape(op.Transpose(split, perm=[2, 3, 0, 4, 5, 1]), [height, width, batch * rows * columns, outputs])
     area = op.Mul(op.Unsqueeze(y_size, [1, 3]), op.Unsqueeze(x_size, [0, 3]))
-    # An empty window is zero.
+    # The result of an empty window is zero.
     mean = op.Div(op.MatMul(weights, maps), op.Max(area, 1.0))
     result = op.cast(op.Transpose(mean, perm=[2, 3, 0, 1]), dtype)
     return result, _channel_mapping(op, height, width, outputs, regions)
 
 
 def _indicator(op: Op, first: ir.Value, behind: ir.Value, length: Dim) -> tuple[ir.Value, ir.Value]:
-    """Which positions of an axis a window covers [windows, regions, positions], and how many [windows, regions]."""
+    """Return the indicators of covered positions [windows, regions, positions], and their number [windows, regions]."""
     first, behind = (op.Transpose(edge, perm=[1, 0]) for edge in (first, behind))
     places = op.Unsqueeze(op.cast(op.Range(0, op.scalar(length), 1), op.dtype_of(first)), [0, 1])
     after = op.GreaterOrEqual(places, op.Unsqueeze(first, [2]))
@@ -388,7 +388,7 @@ def _indicator(op: Op, first: ir.Value, behind: ir.Value, length: Dim) -> tuple[
 
 
 def _rounded(op: Op, value: ir.Value) -> ir.Value:
-    """C's round: halves away from zero, where ONNX rounds them to even."""
+    """Round halves away from zero, as C does; ONNX rounds them to even."""
     size = op.Abs(value)
     whole = op.Floor(size)
     up = op.cast(op.GreaterOrEqual(op.Sub(size, whole), 0.5), op.dtype_of(value))

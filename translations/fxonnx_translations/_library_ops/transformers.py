@@ -1,6 +1,6 @@
 """Operators that transformers defines for its mixtures of experts.
 
-transformers need not be installed: the translations apply to whoever defines the ``transformers`` operators.
+transformers need not be installed: operators are looked up by name.
 """
 
 from __future__ import annotations
