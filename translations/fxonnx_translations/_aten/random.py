@@ -288,7 +288,7 @@ def multinomial(
 
 
 _SELU_LIMIT = 1.7580993408473766
-"""The limit of SELU for negative inputs, -alpha * scale, which replaces elements that alpha dropout drops."""
+"""alpha * scale of SELU; alpha dropout replaces dropped elements by its negative, the limit of SELU."""
 
 
 @translates("aten::dropout")
