@@ -1,4 +1,4 @@
-"""All samples of one entry in one dtype."""
+"""Run all samples of one entry in one dtype."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .running import Outcome, run, run_dynamic
 __all__ = ["ALL_SAMPLES", "check", "dtype_name"]
 
 ALL_SAMPLES = 8
-"""How many samples of an entry and dtype the complete sweep runs."""
+"""Number of samples per entry and dtype in the complete sweep."""
 
 
 def dtype_name(dtype: torch.dtype) -> str:
@@ -21,7 +21,7 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 
 def check(entry: OpInfo, dtype: torch.dtype, samples: int, *, dynamic: bool, opset: int | None = None) -> list[Outcome]:
-    """Runs an entry of the database.
+    """Run an entry of the database.
 
     Args:
         entry: The entry.

@@ -8,11 +8,11 @@ from .running import Tolerance
 __all__ = ["UNDEFINED", "expected_failure", "tolerance"]
 
 UNDEFINED = frozenset({"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided"})
-"""Entries whose results have values that mean nothing."""
+"""Entries whose results have undefined values."""
 
 
 def tolerance(entry: str, dtype: str) -> Tolerance | None:
-    """What the floats of an entry may differ by, or None for the default."""
+    """Return the tolerance of an entry's floats, or None for the default."""
     for row in LOOSER:
         if entry in row.entries and dtype in row.dtypes:
             return Tolerance(row.rtol, row.atol)

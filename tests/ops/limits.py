@@ -1,4 +1,4 @@
-"""What is known not to be right, each row with its reason and whose limit it is."""
+"""Known limits: failing samples and larger tolerances, with the reason and whose limit it is."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ __all__ = ["FAILURES", "LOOSER", "Failure", "Looser"]
 
 @dataclass(frozen=True)
 class Failure:
-    """Entries of which some samples fail.
+    """Entries with failing samples.
 
     Attributes:
         entries: Their names.
         reason: Why.
         owner: Whose limit it is.
-        statuses: How they fail; anything else is a defect.
+        statuses: The expected statuses; any other failure is a defect.
         dtypes: In which dtypes; empty means all.
-        before: The first version of torch that is right; empty if none is yet.
+        before: The first version of torch without the failure; empty if there is none.
     """
 
     entries: frozenset[str]
@@ -40,7 +40,7 @@ class Failure:
 
 @dataclass(frozen=True)
 class Looser:
-    """Entries whose floats may differ by more than torch.testing's default times 4.
+    """Entries with a larger tolerance than torch.testing's default times 4.
 
     Attributes:
         entries: Their names.

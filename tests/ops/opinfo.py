@@ -28,10 +28,10 @@ DTYPES = (
 
 
 _UP_TO_SIGN = frozenset({"linalg.eigh", "linalg.svd", "pca_lowrank", "svd", "svd_lowrank"})
-"""Entries whose vectors have no defined sign."""
+"""Entries with vectors whose sign is undefined."""
 
 _AMONG_EQUALS = {"argsort": 0, "kthvalue": 1, "median": 0, "mode": 0, "nanmedian": 0, "sort": 0, "topk": 1}
-"""Entries whose positions of equal elements are not defined, and the place of ``dim`` among their arguments."""
+"""Entries whose positions are undefined for equal elements, to the index of ``dim`` among their arguments."""
 
 
 class Applied(torch.nn.Module):
@@ -40,7 +40,7 @@ class Applied(torch.nn.Module):
     Args:
         function: The function.
         leaves: Its flattened ``(args, kwargs)``; a tensor there is an input.
-        spec: How to nest them again.
+        spec: Their pytree spec.
     """
 
     def __init__(self, function: Callable[..., Any], leaves: Sequence[Any], spec: pytree.TreeSpec) -> None:
@@ -66,8 +66,8 @@ class Problem:
         name: Entry, dtype and number of the sample.
         model: The operator as a module.
         inputs: Its tensors.
-        key: Equal for samples that are the same program but for sizes.
-        defined: Makes of the results what is defined of them, where that is not all.
+        key: Equal for samples that differ in sizes only.
+        defined: Maps the results to their defined part, if some of them are undefined.
     """
 
     name: str
@@ -87,7 +87,7 @@ def entries() -> list[OpInfo]:
 
 
 def problems(entry: OpInfo, dtype: torch.dtype, limit: int) -> Iterator[Problem]:
-    """Up to ``limit`` samples of an entry that differ in more than their numbers.
+    """Return up to ``limit`` samples of an entry that differ in more than their numbers.
 
     Samples that have no tensor, or tensors that are not strided, are left out: ONNX has no such inputs. The numbers are
     the same in every process.
@@ -120,9 +120,9 @@ def _dim_of(sample: SampleInput, place: int) -> int:
 
 
 def _read_at(values: torch.Tensor, dim: int, results: Any) -> list[torch.Tensor]:
-    """The results with what stands at the positions in place of the positions."""
+    """Replace positions by the elements at them."""
     *others, positions = pytree.tree_leaves(results)
-    # The median of everything is a value alone.
+    # The median of all elements has no position.
     if values.dim() == 0 or not (others or positions.shape == values.shape):
         return [*others, positions]
     if positions.dim() < values.dim():

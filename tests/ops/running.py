@@ -1,4 +1,4 @@
-"""One problem through the whole path: torch.export, fxonnx, the checker, ONNX Runtime, against eager torch."""
+"""End-to-end test of one problem: torch.export, fxonnx, the checker and ONNX Runtime against eager torch."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ __all__ = ["Outcome", "Status", "is_random", "run", "run_dynamic"]
 
 Status = Literal[
     "ok",
-    "eager",  # eager torch refuses the sample itself
-    "capture",  # torch.export refuses it
+    "eager",  # eager torch rejects the sample
+    "capture",  # torch.export rejects it
     "unsupported",
     "export",
     "checker",
@@ -47,7 +47,7 @@ Status = Literal[
 
 @dataclass(frozen=True)
 class Tolerance:
-    """What a float result may differ by."""
+    """The tolerance of float results."""
 
     rtol: float
     atol: float
@@ -55,12 +55,12 @@ class Tolerance:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a problem went.
+    """The result of running a problem.
 
     Attributes:
-        name: The problem's.
-        status: "ok", or the first thing that went wrong.
-        detail: The error text or what differs.
+        name: Name of the problem.
+        status: "ok", or the first failure.
+        detail: The error text or the difference.
     """
 
     name: str
@@ -71,7 +71,7 @@ class Outcome:
 def run(
     problem: Problem, *, undefined: bool = False, tolerance: Tolerance | None = None, opset: int | None = None
 ) -> Outcome:
-    """Exports a problem with its sizes fixed and compares its saved file with eager torch.
+    """Export a problem with static sizes and compare its saved file with eager torch.
 
     Args:
         problem: The problem.
@@ -117,7 +117,7 @@ def run_dynamic(
         if other.key != problem.key or not _fits(program, other):
             continue
         theirs = _eager(other)
-        # An operator like squeeze has another number of axes at some sizes, which no ONNX model has.
+        # The rank of the result may depend on sizes (squeeze), which ONNX cannot express.
         if isinstance(theirs, Outcome) or ranks != [v.dim() for v in theirs if isinstance(v, torch.Tensor)]:
             continue
         outcome = _compare(other, program, theirs, undefined, tolerance)
@@ -145,7 +145,7 @@ def _eager(problem: Problem) -> list[Any] | Outcome:
     try:
         with torch.no_grad():
             return pytree.tree_leaves(problem.model(*problem.copies()))
-    except Exception as error:  # noqa: BLE001 - whatever torch raises, the sample is no export problem
+    except Exception as error:  # noqa: BLE001 - if torch raises, the sample is not an export problem
         return _failed(problem, "eager", error)
 
 
@@ -163,7 +163,7 @@ def _export(problem: Problem, spec: Any, opset: int | None) -> fxonnx.ONNXProgra
             return _failed(problem, "capture", error)
         except ExportError as error:
             return _failed(problem, "export", error)
-        except Exception as error:  # noqa: BLE001 - a crash of the exporter is a result, too
+        except Exception as error:  # noqa: BLE001 - a crash of the exporter is a result as well
             return _failed(problem, "export", error)
     try:
         check_graph(program.model_proto)
@@ -231,7 +231,7 @@ def is_random(problem: Problem, position: int, first: Any) -> bool:
         _eager(problem)
     if not operators.found:
         return False
-    # Few random numbers of few bits may be the same by chance.
+    # A few random numbers of few bits may be equal by chance.
     for offset in range(1, 65):
         with mock.patch.object(
             torch, "manual_seed", lambda seed, by=offset: torch.default_generator.manual_seed(seed + by)
@@ -246,7 +246,7 @@ def is_random(problem: Problem, position: int, first: Any) -> bool:
 
 
 def _defined(problem: Problem, values: Sequence[Any]) -> list[Any]:
-    """What is defined of the results of a run, as the operator database sees it."""
+    """Return the defined part of a run's results."""
     if problem.defined is None or any(tensor.is_complex() for tensor in problem.inputs):
         return list(values)
     with torch.no_grad():
@@ -256,7 +256,7 @@ def _defined(problem: Problem, values: Sequence[Any]) -> list[Any]:
 
 def _as_real(value: Any, ours: torch.Tensor) -> torch.Tensor:
     if isinstance(value, (bool, int, float)):
-        # A Python float has no width of its own.
+        # A Python float has no dtype.
         return torch.tensor(value, dtype=ours.dtype if isinstance(value, float) else None)
     if isinstance(value, complex):
         return torch.view_as_real(torch.tensor(value))
@@ -267,11 +267,11 @@ def _as_real(value: Any, ours: torch.Tensor) -> torch.Tensor:
 def _difference(
     ours: torch.Tensor, expected: torch.Tensor, tolerance: Tolerance | None, precise: Callable[[], torch.Tensor | None]
 ) -> str:
-    """What differs, or ""."""
+    """Return a description of the difference, or ""."""
     rtol, atol = torch.testing._comparison.default_tolerances(expected)
     rtol, atol = (4 * rtol, 4 * atol) if tolerance is None else (tolerance.rtol, tolerance.atol)
     wrong = _not_close(ours, expected, rtol, atol)
-    # Half types: where a wider computation is what torch's should have been, it is not wrong to agree with it.
+    # Half types: agreement with a computation in a wider type is accepted.
     if wrong and expected.dtype in (torch.float16, torch.bfloat16):
         wide = precise()
         if wide is not None and not _not_close(ours, wide.to(expected.dtype), rtol, atol):

@@ -1,4 +1,4 @@
-"""Every operator of torch's database through the whole path; ``python -m benchmarks.op_coverage`` is the complete sweep."""
+"""End-to-end tests of torch's operator database; ``python -m benchmarks.op_coverage`` is the complete sweep."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from .limits import FAILURES, LOOSER
 from .opinfo import DTYPES, entries, problems
 from .running import is_random, run
 
-# How many samples of an entry are run in each dtype here; the complete sweep runs more of them.
+# Number of samples per entry and dtype; the complete sweep runs more of them.
 SAMPLES = {torch.float32: 8, torch.int64: 4, torch.bool: 4, torch.complex64: 4}
 
 OPSETS = (11, 13, 17, 18, 20, 23, 26)
 
 
-# Entries that torch's database has no longer, and the first version without them.
+# Entries that were removed from torch's database, and the first version without them.
 REMOVED = {"cholesky": "2.14", "qr": "2.14"}
 
 
 class Deviates(AssertionError):
-    """Samples that fail as the table of limits says."""
+    """Samples that fail as expected by the table of limits."""
 
 
 def _rows() -> Iterator[object]:
@@ -69,7 +69,7 @@ def _opset_rows() -> Iterator[object]:
 @pytest.mark.parametrize(("entry", "opset"), _opset_rows())
 def test_opset(entry: OpInfo, opset: int) -> None:
     outcomes = check(entry, torch.float32, 1, dynamic=False, opset=opset)
-    # What an opset can not express, it says.
+    # The error names the opset from which on the call is supported.
     says = re.compile(r"can be written from opset \d+ on")
     wrong = [
         outcome for outcome in outcomes if outcome.status not in ("ok", "eager") and not says.search(outcome.detail)

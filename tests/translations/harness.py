@@ -1,4 +1,4 @@
-"""One row per operator and situation, run through the whole path: torch.export, fxonnx, ONNX Runtime against eager."""
+"""Test harness of translations: one table row per operator and case, exported and compared with eager torch."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Case:
         target: The overload it exercises, e.g. ``aten.add.Tensor``.
         function: The model: a function of the inputs, or an nn.Module.
         inputs: Example tensors (``T`` or literal tensors).
-        name: Says what is special about the row.
+        name: Description of the case.
         opset: Target opset.
         rtol: Relative tolerance, or None for torch.testing's default times 4.
         atol: Absolute tolerance, likewise.
@@ -112,9 +112,9 @@ def _compare(case: Case, program: fxonnx.ONNXProgram, model: torch.nn.Module, in
 
 
 def run(case: Case) -> None:
-    """Exports the row statically and, if it names dims, dynamically; compares at the example and the second size.
+    """Export the row statically and, if it names dims, dynamically; compare at the example's and the second sizes.
 
-    The static program runs from its saved file, the dynamic one (or the static one, if that is all) as it is called.
+    The static program runs from its saved file, the last program is called as well.
     """
     if is_absent(case.target.replace(".", "::", 1).removesuffix(".default")):
         pytest.skip(f"torch {torch.__version__} has no {case.target}")

@@ -1,4 +1,4 @@
-"""Operators by the names that translations use for them."""
+"""Lookup of operators by name."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["is_absent", "overload_of"]
 import_torchvision()
 
 _REMOVED: Mapping[str, tuple[int, int]] = MappingProxyType({"aten::cholesky": (2, 14)})
-"""Operators with a translation that a version of torch lacks: the first one without it."""
+"""Operators with a translation, to the first version of torch without them."""
 
 _VERSION = tuple(int(part) for part in torch.__version__.split(".")[:2])
 
@@ -33,7 +33,7 @@ def is_absent(key: OpKey) -> bool:
 
 
 def overload_of(key: OpKey) -> Any:
-    """The operator with a name such as ``aten::add.Tensor``; None if this torch has none. Functions are themselves."""
+    """Return the operator of a name such as ``aten::add.Tensor``, or None if this torch lacks it; a function is returned as is."""
     if not isinstance(key, str):
         return key
     namespace, _, operator = key.partition("::")

@@ -33,7 +33,7 @@ def _rows() -> Iterator[Case]:
             what = "training" if training else "inference"
 
             def normalized(x, *parameters, name=name, training=training):
-                # native_batch_norm writes to the statistics without saying so.
+                # native_batch_norm mutates the statistics, which its schema does not declare.
                 return getattr(aten, name)(x, *(p.clone() for p in parameters), training, 0.2, 1e-3)
 
             yield Case(f"aten.{name}.default", normalized, (IMAGE, *C, *RUNNING), what)

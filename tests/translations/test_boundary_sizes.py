@@ -1,4 +1,4 @@
-"""Dynamic models at every small size: where slices get empty, limits negative and divisors 0."""
+"""Dynamic models at all small sizes, with empty slices, negative limits and divisors of 0."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class Case:
     """One model of one tensor.
 
     Attributes:
-        name: What it does.
+        name: Description.
         function: The model.
         shape: Sizes of its input at export; axis 0 is dynamic.
         sizes: Sizes of axis 0 that the program is run at.
-        refused: Those of them at which a call has to be refused.
+        refused: The sizes at which the call must be rejected.
         axes: The dynamic axes.
         opset: Target opset.
     """
@@ -82,7 +82,7 @@ CASES = (
     Case("select of either sign", lambda x: x[x.shape[0] - 3], sizes=(2, 3, 4, 5, 8)),
 )
 BROADCAST = (
-    # A guard keeps the first size at 1, whatever its form: the result has the other one.
+    # A guard keeps the first size at 1: the result has the other one.
     Case("floor_divide", lambda x: torch.full((x.shape[0] // 2, 1), 2.5) // (x + 1), (2, 3), (2, 3)),
     Case("remainder", lambda x: torch.full((x.shape[0] // 2, 1), 2.5) % (x + 1), (2, 3), (2, 3)),
     Case("matmul", lambda x: torch.tanh(x[: x.shape[0] // 2]) @ x.mT, (2, 4, 3), (2, 3)),
@@ -113,7 +113,7 @@ EMPTY = (
     Case("softmax", lambda x: x.softmax(-1), (5, 3), FROM_ZERO),
     Case("tokens flattened", lambda x: x.reshape(-1, 4) * 2, (5, 3, 4), FROM_ZERO),
     Case("past concatenated", lambda x: torch.cat([x, torch.ones(2, 3)]).mean(0), (5, 3), FROM_ZERO),
-    # torch returns nan, or its form of a shape holds from 1 on, or a kernel needs an element.
+    # torch returns NaN, or the captured shape is valid from size 1 on, or a kernel needs an element.
     Case("mean", lambda x: x.mean(0), sizes=FROM_ZERO, refused=(0,)),
     Case("variance", lambda x: x.var(0, unbiased=False), sizes=FROM_ZERO, refused=(0,)),
     Case("nothing between the last two", lambda x: x[-1:-2] * 2, sizes=FROM_ZERO, refused=(0,)),
@@ -217,7 +217,7 @@ def _check(case: Case, tmp_path: Path) -> None:
         try:
             expected = torch.utils._pytree.tree_leaves(model(x))
         except (RuntimeError, IndexError):
-            # The model itself does not run at this size.
+            # Eager torch fails at this size.
             continue
         found = [torch.from_numpy(value) for value in session.run(None, {"x": x.numpy()})]
         torch.testing.assert_close(found, expected, equal_nan=True, msg=lambda text, size=size: f"size {size}: {text}")

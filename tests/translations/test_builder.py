@@ -1,4 +1,4 @@
-"""The builder: constants, no-ops, forms, shapes and shared nodes."""
+"""The graph builder: constants, peepholes, opset forms, shape inference and CSE."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What must hold for every translation, whoever adds it."""
+"""Rules that hold for every translation: docstrings, parameters, tests."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ CASES = tuple(
     )
     for reduction in ("none", "mean", "sum")
     for inputs, labels in ((T((4, 4)), LABELS), (T((4,)), LABELS[0]))
-    # Of one sample without a reduction torch's fake tensors say another shape than its kernel returns.
+    # For one sample without a reduction the shape of torch's fake tensor differs from its kernel's.
     if (reduction, labels.dim()) != ("none", 1)
 )
 

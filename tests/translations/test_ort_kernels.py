@@ -1,4 +1,4 @@
-"""Types that an operator does not take are computed in a wider one."""
+"""Missing kernels: operators are computed in a wider type."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CASES = (
     Case("aten.gt.Scalar", lambda x: x > 0, (T(("n", 3), _BFLOAT16),), ops=("Cast", "Greater")),
     Case("aten.softmax.int", lambda x: x.softmax(-1), (T(("n", 3), _BFLOAT16),)),
     Case("aten.acos.default", torch.acos, (T(("n", 3), _BFLOAT16, -1, 1),), "not in the schema", opset=18),
-    # Each operator rounds: two steps are not one in the wider type.
+    # Each operator rounds: two steps must not be computed as one in the wider type.
     Case(
         "aten.mul.Tensor",
         lambda x: (x + 256) * 3,
@@ -99,7 +99,7 @@ def test_a_literal_is_converted_at_export() -> None:
     assert op.dtype_of(op.Mul(x, op.const(0.1, ir.DataType.BFLOAT16))) == ir.DataType.BFLOAT16
     assert _nodes(op) == ["Cast", "Mul", "Cast"]
     factor = op.builder.graph.node(1).inputs[1]
-    # 0.1 as bfloat16 has it.
+    # 0.1 rounded to bfloat16.
     assert factor is not None
     assert factor.const_value is not None
     assert factor.const_value.numpy().item() == 0.10009765625

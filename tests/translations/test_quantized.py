@@ -160,7 +160,7 @@ CASES = (
     *(
         Case(
             _name("choose_qparams_per_token.default"),
-            # torch's kernel returns other dtypes than its shape function says.
+            # The dtypes of torch's kernel and of its fake tensors differ.
             lambda x: [value.float() for value in Q.choose_qparams_per_token(x, INT8)],
             (x,),
             str(x.dtype),

@@ -1,4 +1,4 @@
-"""The registry: frozen records, explicit modules, reasons."""
+"""The registry: dispatch, conditions and their reasons, errors, public names."""
 
 from __future__ import annotations
 

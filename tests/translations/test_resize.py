@@ -1,4 +1,4 @@
-"""Resizing of images and signals."""
+"""Interpolation of images and signals."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def halves(dtype: torch.dtype, **options: Any) -> Callable[[torch.Tensor], torch
 
 
 def vec_cases() -> list[Case]:
-    """The overloads that interpolate() calls, in every way to say how large."""
+    """The overloads that interpolate() calls, with every way to specify the size."""
     kinds = (
         ("aten.upsample_nearest1d.vec", "nearest", SIGNAL),
         ("aten.upsample_nearest2d.vec", "nearest", IMAGE),
@@ -251,7 +251,7 @@ def _reason(
     opset: int = 20,
     **others: Any,
 ) -> str | None:
-    """What the translation of a call says; FakeTensors tell no more than dtype and shape here."""
+    """Return the reason with which the translation rejects a call."""
     arguments = {
         "input": SimpleNamespace(dtype=others.get("dtype", torch.float32), shape=shape),
         "output_size": output_size,

@@ -199,19 +199,19 @@ CASES = (
         "aten.index_put.default",
         lambda a, b: put(b, [None, a > 0], b[:, a > 0] * 2),
         (T(("n",)), T((2, "n", 3))),
-        "vector mask behind, values",
+        "vector mask at the end, values",
     ),
     Case(
         "aten.index_put.default",
         lambda a, b: put(b, [None, a > 0], b[:1, a > 0] * 2),
         (T(("n",)), T((2, "n", 3))),
-        "vector mask behind, expanded",
+        "vector mask at the end, expanded",
     ),
     Case(
         "aten.index_put.default",
         lambda a, b: put(b, [None, a > 0], b[:1, a > 0] * 2),
         (T(("n", 3)), T((2, "n", 3, 2))),
-        "mask behind, expanded",
+        "mask at the end, expanded",
     ),
     Case(
         "aten.index_put.default",

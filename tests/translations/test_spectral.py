@@ -12,7 +12,7 @@ _A = (T(("n", 3, 3)),)
 
 
 def _rebuilt(parts: tuple[torch.Tensor, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
-    """What is defined of eigenvectors, too: the matrix they make with their values."""
+    """Return the matrix of eigenvectors and eigenvalues, which is unique, unlike the eigenvectors."""
     values, vectors = parts
     return values, vectors @ torch.diag_embed(values) @ vectors.mT
 

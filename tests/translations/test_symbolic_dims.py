@@ -1,4 +1,4 @@
-"""Size expressions as ONNX values: the number ONNX Runtime computes is the number sympy computes."""
+"""Size expressions: ONNX Runtime computes the same numbers as sympy."""
 
 from __future__ import annotations
 

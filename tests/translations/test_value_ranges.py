@@ -1,4 +1,4 @@
-"""What is known of positions and masks before the model runs is not computed, and is never wrong."""
+"""Value range analysis: masks that are constant for all sizes are folded, and the results are right."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_what_is_known_is_not_computed(function: Callable[[Tensor], Tensor], abs
 
 
 def shifted(x: Tensor) -> Tensor:
-    """Rows of this mask hide everything: it is made of positions, too."""
+    """A mask of positions with fully masked rows."""
     length = x.shape[1]
     mask = torch.arange(length)[None] + 1 <= torch.arange(length)[:, None]
     return sdpa(x[:, None], x[:, None], x[:, None], mask)
@@ -135,7 +135,7 @@ def test_random_positions_compute_the_same(seed: int) -> None:
 
 
 class Biased(torch.nn.Module):
-    """Attention with a bias for each pair: a parameter, or a buffer that may hide everything."""
+    """Attention with a bias for each pair: a parameter, or a buffer that may mask everything."""
 
     def __init__(self, is_buffer: bool) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Chains of views, which are simplified as they are emitted: random ones compute the same, known ones are short."""
+"""Chains of views, simplified by peepholes: random ones compute the same, known ones are short."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _permuted(x: torch.Tensor, rng: random.Random) -> torch.Tensor:
 
 
 def _moved(x: torch.Tensor, rng: random.Random) -> torch.Tensor:
-    """An axis goes in at one place and out at another: what multi-head attention does to its projections."""
+    """An axis is inserted at one position and removed at another, as in the projections of multi-head attention."""
     x = x.unsqueeze(rng.randrange(0, x.dim() + 1))
     one = x.shape.index(1)
     other = rng.randrange(x.dim())

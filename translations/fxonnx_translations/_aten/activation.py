@@ -7,6 +7,7 @@ import math
 import onnx_ir as ir
 import torch
 
+from .._builder.dtypes import INT64
 from .._builder.loops import arange
 from .._builder.numerics import exp_minus_one, in_float
 from .._builder.op import Op, Operand
@@ -203,7 +204,6 @@ def clamp_max(op: Op, self: ir.Value, max: Operand) -> ir.Value:
     return clamp(op, self, None, max)
 
 
-INT64 = ir.DataType.INT64
 _MEAN, _SUM = 1, 2
 
 

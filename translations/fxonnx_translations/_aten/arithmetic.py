@@ -7,14 +7,13 @@ from collections.abc import Sequence
 import onnx_ir as ir
 
 from .._builder.constants import array_of
+from .._builder.dtypes import BOOL, INT64
 from .._builder.loops import loop
 from .._builder.numerics import in_float
 from .._builder.op import Op, Operand
 from .._builder.value_ranges import is_consecutive
 from .._registry import translates
 from .indexing.axes import sliced
-
-BOOL = ir.DataType.BOOL
 
 
 def _operands(op: Op, self: Operand, other: Operand) -> tuple[ir.Value, ir.Value]:
@@ -308,9 +307,6 @@ def diff(
         later, earlier = sliced(op, value, axis, 1, size), sliced(op, value, axis, 0, size - 1)
         value = op.Xor(later, earlier) if op.result.dtype == BOOL else op.Sub(later, earlier)
     return value
-
-
-INT64 = ir.DataType.INT64
 
 
 def _power_of_two(op: Op, exponent: ir.Value) -> ir.Value:

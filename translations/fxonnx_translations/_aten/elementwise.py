@@ -9,7 +9,7 @@ from functools import partial
 import onnx_ir as ir
 import torch
 
-from .._builder.dtypes import to_torch_dtype
+from .._builder.dtypes import BOOL, to_torch_dtype
 from .._builder.numerics import exp_minus_one, in_double, in_float, log_one_plus, sign_bit
 from .._builder.op import Op, Operand, Unsupported
 from .._registry import Translation, translates
@@ -340,9 +340,6 @@ def nextafter(op: Op, self: ir.Value, other: ir.Value) -> ir.Value:
     value = op.Where(op.Equal(x, goal), goal, value)
     # The sum is NaN if an operand is.
     return op.cast(op.Where(op.Or(op.IsNaN(x), op.IsNaN(goal)), op.Add(x, goal), value), dtype)
-
-
-BOOL = ir.DataType.BOOL
 
 
 def _comparison(op: Op, operator: str, self: Operand, other: Operand) -> ir.Value:

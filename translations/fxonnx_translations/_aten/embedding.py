@@ -6,15 +6,14 @@ import math
 
 import onnx_ir as ir
 
+from .._builder.constants import END
+from .._builder.dtypes import INT64
 from .._builder.loops import arange
 from .._builder.op import Op, Unsupported
 from .._builder.symbolic_dims import Dim
 from .._registry import translates
 from .indexing.scatter import scatter_op
 from .norm import linalg_vector_norm
-
-INT64 = ir.DataType.INT64
-_END = 2**63 - 1
 
 
 @translates("aten::embedding")
@@ -60,7 +59,7 @@ def embedding_bag(
     last = None
     if include_last_offset:
         # The last offset is the end of the last bag, not the beginning of another one.
-        last = op.Slice(offsets, [-1], [_END], [0])
+        last = op.Slice(offsets, [-1], [END], [0])
         offsets = op.shaped(op.Slice(offsets, [0], [-1], [0]), (bags,))
     numbers = _bag_numbers(op, op.cast(offsets, INT64), op.dims(indices)[0])
     rows = op.cast(op.Gather(weight, indices, axis=0), dtype)

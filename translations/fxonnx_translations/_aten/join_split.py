@@ -8,12 +8,11 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
+from .._builder.dtypes import INT64
 from .._builder.op import Op, Unsupported
 from .._builder.symbolic_dims import Dim
 from .._registry import translates
 from .indexing.axes import END, as_carrier, axis_of, rank, refuse_complex, sliced, split_at
-
-INT64 = ir.DataType.INT64
 
 
 def _cat(op: Op, tensors: Sequence[ir.Value], dim: int) -> ir.Value:

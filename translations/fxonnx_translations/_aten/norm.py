@@ -9,13 +9,12 @@ import onnx_ir as ir
 import torch
 
 from .._builder import dtypes
+from .._builder.dtypes import BFLOAT16, DOUBLE, FLOAT, FLOAT16
 from .._builder.op import Op, ResultSpec
 from .._builder.symbolic_dims import Dim, is_static
 from .._opsets.op_polyfills import layer_normalization
 from .._registry import OpCall, translates
 from .reduction import Axes, amax, amin, reduced
-
-FLOAT, FLOAT16, BFLOAT16, DOUBLE = ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE
 
 
 def _computed_in(dtype: ir.DataType) -> ir.DataType:
@@ -269,9 +268,6 @@ def norm(
     aten::norm.ScalarOpt_dim_dtype(Tensor self, Scalar? p, int[1] dim, bool keepdim, *, ScalarType dtype) -> Tensor
     """
     return linalg_vector_norm(op, self, 2 if p is None else p, dim, keepdim, dtype)
-
-
-FLOAT, DOUBLE = ir.DataType.FLOAT, ir.DataType.DOUBLE
 
 
 def _empty(op: Op, result: ResultSpec) -> ir.Value:

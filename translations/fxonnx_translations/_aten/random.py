@@ -13,12 +13,12 @@ from typing import Any
 import onnx_ir as ir
 import torch
 
+from .._builder.dtypes import DOUBLE, FLOAT, INT64
 from .._builder.op import Op, Operand, Unsupported
 from .._builder.symbolic_dims import Dim, is_static
 from .._registry import translates
 from .activation import leaky_relu
 
-FLOAT, DOUBLE, INT64 = ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.INT64
 _DIGITS = {ir.DataType.FLOAT16: 11, ir.DataType.BFLOAT16: 8}
 
 

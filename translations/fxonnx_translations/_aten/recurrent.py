@@ -9,12 +9,11 @@ from functools import partial
 import onnx_ir as ir
 import torch
 
+from .._builder.dtypes import BFLOAT16, DOUBLE, FLOAT
 from .._builder.op import Op
 from .._registry import translates
 from .linalg.matmul import linear
 from .random import dropout as dropout_between
-
-FLOAT, DOUBLE, BFLOAT16 = ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.BFLOAT16
 
 CellStep = Callable[[Op, ir.Value, ir.Value, Sequence[ir.Value]], tuple[ir.Value, ...]]
 """``step(op, gates_of_input, gates_of_hidden, states)`` emits one time step and returns the new states."""

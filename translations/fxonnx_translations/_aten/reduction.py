@@ -10,13 +10,13 @@ import onnx_ir as ir
 import torch
 
 from .._builder import dtypes
+from .._builder.dtypes import BOOL, INT32, INT64
 from .._builder.loops import arange, loop
 from .._builder.numerics import in_float, log_one_plus
 from .._builder.op import Op, Unsupported
 from .._builder.symbolic_dims import Dim
 from .._registry import translates
 
-BOOL, INT32, INT64 = ir.DataType.BOOL, ir.DataType.INT32, ir.DataType.INT64
 Axes = int | Sequence[int] | None
 
 

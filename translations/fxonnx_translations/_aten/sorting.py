@@ -7,12 +7,12 @@ import math
 import onnx_ir as ir
 import torch
 
+from .._builder.dtypes import INT32, INT64
 from .._builder.loops import arange
 from .._builder.op import Op, Operand, Unsupported
 from .._builder.symbolic_dims import Dim
 from .._registry import translates
 
-INT64 = ir.DataType.INT64
 # Types without TopK and ArgMax kernels in ONNX Runtime, to a type that represents all their values in the same order.
 _ORDERED = {
     ir.DataType.BOOL: ir.DataType.INT32,
@@ -214,9 +214,6 @@ def median(op: Op, self: ir.Value) -> ir.Value:
 def nanmedian(op: Op, self: ir.Value) -> ir.Value:
     """aten::nanmedian(Tensor self) -> Tensor"""
     return _of_all(op, self, skip_nan=True)
-
-
-INT64, INT32 = ir.DataType.INT64, ir.DataType.INT32
 
 
 def _count_before(op: Op, edges: ir.Value, values: ir.Value, *, right: bool) -> ir.Value:

@@ -10,7 +10,10 @@ import onnx_ir as ir
 import torch
 from onnx_ir.tensor_adapters import TorchTensor
 
-__all__ = ["ConstantKey", "array_of", "constant_key", "literal"]
+__all__ = ["END", "ConstantKey", "array_of", "constant_key", "literal"]
+
+END = 2**63 - 1
+"""The end of a slice that reaches the end of the axis, in torch and in ONNX."""
 
 ConstantKey = tuple[ir.DataType, tuple[int, ...], bytes]
 """dtype, shape and raw bytes: -0.0 is not 0.0, True is not 1, and NaN equals itself."""

@@ -10,10 +10,19 @@ import torch
 from onnx_ir.tensor_adapters import from_torch_dtype, to_torch_dtype
 
 __all__ = [
+    "BFLOAT16",
+    "BOOL",
+    "DOUBLE",
+    "FLOAT",
     "FLOAT8",
+    "FLOAT16",
     "FLOATS",
+    "HALF_FLOATS",
+    "INT32",
+    "INT64",
     "INTEGERS",
     "LEAST_INFINITE_E5M2",
+    "UINT8",
     "NoElementTypeError",
     "from_torch",
     "overflow_of",
@@ -22,7 +31,10 @@ __all__ = [
     "to_torch_dtype",
 ]
 
-FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
+BOOL, UINT8, INT32, INT64 = ir.DataType.BOOL, ir.DataType.UINT8, ir.DataType.INT32, ir.DataType.INT64
+FLOAT16, BFLOAT16, FLOAT, DOUBLE = ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.FLOAT, ir.DataType.DOUBLE
+HALF_FLOATS = (FLOAT16, BFLOAT16)
+FLOATS = frozenset({FLOAT, DOUBLE, *HALF_FLOATS})
 INTEGERS = frozenset(
     {
         ir.DataType.INT8,

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 import onnx_ir as ir
 
+from .dtypes import HALF_FLOATS
 from .op import Op
 
 __all__ = [
@@ -22,13 +23,11 @@ __all__ = [
     "sign_bit",
 ]
 
-_HALF = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
-
 
 def in_float(op: Op, formula: Callable[..., ir.Value], *values: ir.Value) -> ir.Value:
     """Evaluate a formula in the result's type; half types are computed in float32 and rounded once at the end."""
     dtype = op.result.dtype
-    wide = ir.DataType.FLOAT if dtype in _HALF else dtype
+    wide = ir.DataType.FLOAT if dtype in HALF_FLOATS else dtype
     return op.cast(formula(op, *(op.cast(value, wide) for value in values)), dtype)
 
 

@@ -16,7 +16,7 @@ import onnx_ir as ir
 import sympy
 
 from .builder_protocol import BuilderProtocol
-from .constants import array_of
+from .constants import END, array_of
 from .symbolic_dims import Dim
 
 __all__ = ["broadcast", "infer", "ints_of", "quick"]
@@ -233,7 +233,7 @@ def _slice(node: ir.Node, builder: BuilderProtocol) -> Dims | None:
             if isinstance(size, int):
                 result[axis] = len(range(size)[start:end:step])
                 continue
-            if (abs(step), start, end) == (1, *((0, _END) if step > 0 else (-1, _BEGIN))):
+            if (abs(step), start, end) == (1, *((0, END) if step > 0 else (-1, _BEGIN))):
                 continue
         result[axis] = sympy.Symbol(f"{node.outputs[0].name}_d{axis % len(result)}", integer=True, nonnegative=True)
     return tuple(result)
@@ -250,7 +250,7 @@ def _slice_inputs(node: ir.Node) -> tuple[list[int] | None, ...]:
     return starts, ends, axes, steps
 
 
-_END, _BEGIN = 2**63 - 1, -(2**63)
+_BEGIN = -(2**63)
 
 
 def _reduce(node: ir.Node, builder: BuilderProtocol) -> Dims | None:

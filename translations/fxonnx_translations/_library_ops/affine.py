@@ -12,11 +12,11 @@ from collections.abc import Sequence
 import onnx_ir as ir
 
 from .._builder import dtypes
+from .._builder.dtypes import FLOAT
 from .._builder.op import Op
 
 __all__ = ["RANGES", "along", "dequantized", "dequantizes", "quantized", "quantizes", "typed"]
 
-FLOAT = ir.DataType.FLOAT
 
 RANGES = {
     ir.DataType.INT8: (-(2**7), 2**7 - 1),

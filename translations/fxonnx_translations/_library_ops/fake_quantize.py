@@ -6,12 +6,12 @@ import onnx_ir as ir
 import torch
 
 from .._aten.indexing.axes import axis_of
+from .._builder.dtypes import FLOAT
 from .._builder.op import Op
 from .._registry import translates
 from .affine import RANGES, along, dequantized, quantized, quantizes
 
 aten = torch.ops.aten
-FLOAT = ir.DataType.FLOAT
 
 
 def _narrowest(quant_min: int, quant_max: int) -> ir.DataType | None:

@@ -10,13 +10,13 @@ import onnx_ir as ir
 
 from .._aten.attention import above_lowest, simplest_mask
 from .._aten.view import swapped
+from .._builder.constants import END
+from .._builder.dtypes import BOOL
 from .._builder.op import Op, Unsupported
 from .._builder.op_schema import since_version
 from .._builder.symbolic_dims import Dim
 from .._registry import translates
 from .._torch_compat import FloorDiv
-
-BOOL = ir.DataType.BOOL
 
 # ---- symbolic operators
 
@@ -162,22 +162,19 @@ def rotary_embedding(
     cos, sin = (op.Unsqueeze(cache, [heads]) for cache in (cos_cache, sin_cache))
     rotated, rest = x, None
     if turned != width:
-        rotated, rest = op.Slice(x, [0], [turned], [3]), op.Slice(x, [turned], [_TO_THE_END], [3])
+        rotated, rest = op.Slice(x, [0], [turned], [3]), op.Slice(x, [turned], [END], [3])
     result = _rotated(op, rotated, cos, sin, turned, interleaved)
     if rest is not None:
         result = op.Concat(result, rest, axis=3)
     return op.reshape(result, dims) if len(dims) == 3 else result
 
 
-_TO_THE_END = 2**63 - 1
-
-
 def _rotated(op: Op, x: ir.Value, cos: ir.Value, sin: ir.Value, width: int, interleaved: bool) -> ir.Value:
     if interleaved:
-        first, second = (op.Slice(x, [start], [_TO_THE_END], [3], [2]) for start in (0, 1))
+        first, second = (op.Slice(x, [start], [END], [3], [2]) for start in (0, 1))
     else:
         first = op.Slice(x, [0], [width // 2], [3])
-        second = op.Slice(x, [width // 2], [_TO_THE_END], [3])
+        second = op.Slice(x, [width // 2], [END], [3])
     real = op.Sub(op.Mul(cos, first), op.Mul(sin, second))
     imaginary = op.Add(op.Mul(sin, first), op.Mul(cos, second))
     if not interleaved:

@@ -11,15 +11,10 @@ import onnx_ir as ir
 import torch
 
 from .._builder import dtypes
+from .._builder.dtypes import BFLOAT16, DOUBLE, FLOAT, INT64, UINT8
 from .._builder.op import Op, Unsupported
 from .._registry import translates
 from .affine import along, dequantized, dequantizes, quantized, typed
-
-FLOAT = ir.DataType.FLOAT
-DOUBLE = ir.DataType.DOUBLE
-BFLOAT16 = ir.DataType.BFLOAT16
-INT64 = ir.DataType.INT64
-UINT8 = ir.DataType.UINT8
 
 
 def _folded_zero_dim(op: Op, value: ir.Value) -> ir.Value:

@@ -12,14 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
+from .._builder.dtypes import DOUBLE, FLOAT, FLOAT16, INT64
 from .._builder.op import Op, Unsupported
 from .._builder.symbolic_dims import Dim
 from .._registry import translates
-
-FLOAT = ir.DataType.FLOAT
-HALF = ir.DataType.FLOAT16
-DOUBLE = ir.DataType.DOUBLE
-INT64 = ir.DataType.INT64
 
 _ALL_BOXES = 2**31 - 1
 
@@ -205,7 +201,7 @@ def roi_align(
             coordinate_transformation_mode=mode,
         )
     dtype = op.dtype_of(input)
-    if dtype == HALF:
+    if dtype == FLOAT16:
         input, rois = op.cast(input, FLOAT), op.cast(rois, FLOAT)
     batch, channels, rows, columns = op.dims(input)
     axes = []
@@ -237,7 +233,7 @@ def roi_pool(
     """
     height, width = _windows(pooled_height, pooled_width)
     dtype = op.dtype_of(input)
-    if dtype == HALF:
+    if dtype == FLOAT16:
         input, rois = op.cast(input, FLOAT), op.cast(rois, FLOAT)
     # ONNX Runtime has no kernel from opset 22 on, and none for DOUBLE.
     if op.opset < 22 and dtype != DOUBLE:
@@ -334,7 +330,7 @@ def ps_roi_align(
     """torchvision::ps_roi_align(Tensor input, Tensor rois, float spatial_scale, SymInt pooled_height, SymInt pooled_width, int sampling_ratio) -> (Tensor, Tensor)"""
     height, width = _windows(pooled_height, pooled_width)
     dtype = op.dtype_of(input)
-    if dtype == HALF:
+    if dtype == FLOAT16:
         input, rois = op.cast(input, FLOAT), op.cast(rois, FLOAT)
     _, _, rows, columns = op.dims(input)
     positions, outputs = _sensitive_rows(op, input, height, width)
@@ -358,7 +354,7 @@ def ps_roi_pool(
     """torchvision::ps_roi_pool(Tensor input, Tensor rois, float spatial_scale, SymInt pooled_height, SymInt pooled_width) -> (Tensor, Tensor)"""
     height, width = _windows(pooled_height, pooled_width)
     dtype = op.dtype_of(input)
-    if dtype == HALF:
+    if dtype == FLOAT16:
         input, rois = op.cast(input, FLOAT), op.cast(rois, FLOAT)
     batch, channels, rows, columns = op.dims(input)
     regions, outputs = op.dims(rois)[0], channels // (height * width)

@@ -7,6 +7,8 @@ from collections.abc import Callable
 import onnx_ir as ir
 import sympy
 
+from ..._builder.constants import END
+from ..._builder.dtypes import BOOL
 from ..._builder.op import Op, Unsupported
 from ..._builder.symbolic_dims import Dim
 from ..._torch_compat import sympy_functions
@@ -25,10 +27,7 @@ __all__ = [
     "split_at",
 ]
 
-END = 2**63 - 1
-"""The end of a slice that reaches the end of the axis, in torch and in ONNX."""
 
-_BOOL = ir.DataType.BOOL
 # Types without kernels in Where, Compress, TopK, Trilu ... to the smallest type with kernels that represents all their
 # values.
 _CARRIERS = {
@@ -146,7 +145,7 @@ def choose(op: Op, condition: ir.Value, chosen: ir.Value, other: ir.Value) -> ir
         other: The elements elsewhere; of the same element type.
     """
     dtype = op.dtype_of(chosen)
-    if dtype != _BOOL:
+    if dtype != BOOL:
         carrier = _CARRIERS.get(dtype, dtype)
         return op.cast(op.Where(condition, op.cast(chosen, carrier), op.cast(other, carrier)), dtype)
     # Where has no kernel for BOOL; logical operators are equivalent.

@@ -9,12 +9,12 @@ from functools import reduce
 
 import onnx_ir as ir
 
+from ..._builder.dtypes import BOOL, INT64, UINT8
 from ..._builder.op import Op, Operand, Unsupported
 from ..._builder.symbolic_dims import Dim
 from ..._registry import translates
 from .axes import as_carrier, axis_of, choose, rank, refuse_complex
 
-BOOL, INT64, UINT8 = ir.DataType.BOOL, ir.DataType.INT64, ir.DataType.UINT8
 Indices = Sequence[ir.Value | None]
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
+from ..._builder.dtypes import BOOL, FLOAT, HALF_FLOATS, INT32, INT64
 from ..._builder.empty_tensors import symbols_that_must_be_positive
 from ..._builder.op import Op, Operand, Unsupported
 from ..._builder.symbolic_dims import Dim
@@ -16,10 +17,7 @@ from ..._registry import translates
 from .axes import END, axis_of, choose, first_position, position, rank, refuse_complex, sliced
 from .gather import Indexing, Indices, broadcast, index, is_mask, nonzero_rows, prepared_indices, stacked
 
-BOOL, INT32, INT64, FLOAT = ir.DataType.BOOL, ir.DataType.INT32, ir.DataType.INT64, ir.DataType.FLOAT
-
 _SINCE = {None: 11, "add": 16, "mul": 16, "max": 18, "min": 18}
-_HALF = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 
 
 def scatter_op(
@@ -34,7 +32,7 @@ def scatter_op(
         raise Unsupported(f"{name} with reduction {reduction} exists from opset {_SINCE[reduction]} on")
     dtype = op.dtype_of(self)
     carrier = dtype
-    if reduction is not None and dtype in _HALF:
+    if reduction is not None and dtype in HALF_FLOATS:
         # ONNX Runtime has no kernels for reductions of half types.
         carrier = FLOAT
     elif reduction in ("max", "min") and dtype == BOOL:
@@ -515,9 +513,6 @@ def diagonal_scatter(op: Op, self: ir.Value, src: ir.Value, offset: int = 0, dim
     places = _slice_positions(op, length, first, columns + 1)
     flat = along_axis(op, op.reshape(matrices, [*batch, rows * columns]), len(batch), places, source)
     return op.Transpose(op.reshape(flat, op.dims(matrices)), perm=[perm.index(axis) for axis in range(len(perm))])
-
-
-INT64 = ir.DataType.INT64
 
 
 @translates("aten::put")

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import onnx_ir as ir
 import torch
 
+from ..._builder.dtypes import INT32, INT64
 from ..._builder.loops import arange, loop
 from ..._builder.op import Op
 from ..._builder.symbolic_dims import Dim
@@ -30,8 +31,6 @@ __all__ = [
     "smaller",
     "unit_matrix",
 ]
-
-_INT64, _INT32 = ir.DataType.INT64, ir.DataType.INT32
 
 
 def matrix_transpose(op: Op, matrix: ir.Value) -> ir.Value:
@@ -59,8 +58,8 @@ def _zeros(op: Op, dims: Sequence[Dim], dtype: ir.DataType) -> ir.Value:
 
 def _first_failure(op: Op, info: ir.Value, failed: ir.Value, k: ir.Value) -> ir.Value:
     """Return LAPACK's info: the 1-based index of the first pivot that failed, or 0."""
-    new = op.And(failed, op.Equal(info, op.const(0, _INT32)))
-    return op.Where(new, op.cast(op.Add(k, op.const([1])), _INT32), info)
+    new = op.And(failed, op.Equal(info, op.const(0, INT32)))
+    return op.Where(new, op.cast(op.Add(k, op.const([1])), INT32), info)
 
 
 # ---- Cholesky
@@ -84,7 +83,7 @@ def _cholesky(op: Op, matrix: ir.Value) -> tuple[ir.Value, ir.Value]:
         failed = body.Not(body.Greater(pivot, zero))
         return body.Where(body.Equal(columns, k), factor, later), _first_failure(body, info, failed, k)
 
-    info = _zeros(op, (*dims[:-2], 1, 1), _INT32)
+    info = _zeros(op, (*dims[:-2], 1, 1), INT32)
     factor, info = loop(op, dims[-1], [matrix, info], step)
     return factor, op.Squeeze(info, [-2, -1])
 
@@ -143,7 +142,7 @@ def lu_factors(op: Op, matrix: ir.Value, *, pivot: bool = True) -> LU:
             exchange = body.Where(body.Equal(rows, k), chosen, exchange)
             rest = body.GatherElements(rest, body.Expand(exchange, shape), axis=-2)
             order = body.GatherElements(order, exchange, axis=-2)
-            number = body.cast(body.Add(body.Squeeze(chosen, [-1]), body.const([1])), _INT32)
+            number = body.cast(body.Add(body.Squeeze(chosen, [-1]), body.const([1])), INT32)
             pivots = body.Where(body.Equal(places, k), number, pivots)
         row, column = body.Gather(rest, k, axis=-2), body.Gather(rest, k, axis=-1)
         value = body.Gather(row, k, axis=-1)
@@ -159,8 +158,8 @@ def lu_factors(op: Op, matrix: ir.Value, *, pivot: bool = True) -> LU:
     states = [
         matrix,
         op.expand(rows, (*batch, dims[-2], 1)),
-        op.expand(op.cast(op.Add(places, op.const([1])), _INT32), (*batch, count)),
-        _zeros(op, (*batch, 1, 1), _INT32),
+        op.expand(op.cast(op.Add(places, op.const([1])), INT32), (*batch, count)),
+        _zeros(op, (*batch, 1, 1), INT32),
     ]
     factors, order, pivots, info = loop(op, count, states, step)
     return LU(factors, order, pivots, op.Squeeze(info, [-2, -1]))
@@ -170,7 +169,7 @@ def _order_of(op: Op, pivots: ir.Value, rows: Dim) -> ir.Value:
     """Return the row permutation, [*, rows] INT64, of the pivots' row exchanges."""
     dims = op.dims(pivots)
     numbers = arange(op, rows)
-    zero_based = op.Sub(op.cast(pivots, _INT64), op.const(1))
+    zero_based = op.Sub(op.cast(pivots, INT64), op.const(1))
 
     def step(body: Op, k: ir.Value, states: Sequence[ir.Value]) -> Sequence[ir.Value]:
         chosen = body.Gather(zero_based, k, axis=-1)

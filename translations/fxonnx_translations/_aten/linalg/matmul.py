@@ -11,6 +11,7 @@ import onnx_ir as ir
 import sympy
 import torch
 
+from ..._builder.dtypes import BOOL, INT64
 from ..._builder.loops import arange
 from ..._builder.op import Op, Operand, Unsupported
 from ..._registry import OpCall, translates
@@ -190,9 +191,6 @@ def einsum(op: Op, equation: str, tensors: Sequence[ir.Value], path: Sequence[in
         return op.MatMul(left, right)
     left = swapped(op, left, -2, -1) if product.flip_left else left
     return op.MatMul(left, swapped(op, right, -2, -1) if product.flip_right else right)
-
-
-INT64, BOOL = ir.DataType.INT64, ir.DataType.BOOL
 
 
 def rows_times_matrices(op: Op, rows: ir.Value, matrices: ir.Value, offs: ir.Value) -> ir.Value:

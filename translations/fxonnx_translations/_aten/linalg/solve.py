@@ -7,13 +7,12 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
+from ..._builder.dtypes import INT64
 from ..._builder.loops import loop
 from ..._builder.op import Op
 from ..._builder.symbolic_dims import Dim
 from ..._registry import translates
 from .factorization import LU, lu_factors, matrix_transpose, order_of_pivots, rows_and_columns, unit_matrix
-
-_INT64 = ir.DataType.INT64
 
 
 def _broadcast(op: Op, matrix: ir.Value, batch: Sequence[Dim]) -> ir.Value:
@@ -164,7 +163,7 @@ def _parity(op: Op, lu: LU, dtype: ir.DataType) -> ir.Value:
     """Return [*]: 1 for an even number of row exchanges, -1 for an odd one."""
     _, columns = rows_and_columns(op, lu.factors)
     own = op.Add(op.Squeeze(columns, [0]), op.const(1))
-    exchanged = op.cast(op.Not(op.Equal(op.cast(lu.pivots, _INT64), own)), _INT64)
+    exchanged = op.cast(op.Not(op.Equal(op.cast(lu.pivots, INT64), own)), INT64)
     odd = op.Mod(op.ReduceSum(exchanged, [-1], keepdims=0), op.const(2))
     return op.cast(op.Sub(op.const(1), op.Mul(odd, op.const(2))), dtype)
 
@@ -229,5 +228,5 @@ def linalg_matrix_exp(op: Op, self: ir.Value) -> ir.Value:
 
     polynomial = loop(op, _TERMS, [identity], term)[0]
     flat = op.Concat(op.Reshape(doublings, [-1]), op.const([0], dtype), axis=0)
-    most = op.cast(op.ReduceMax(flat, [0], keepdims=0), _INT64)
+    most = op.cast(op.ReduceMax(flat, [0], keepdims=0), INT64)
     return loop(op, most, [polynomial], square)[0]

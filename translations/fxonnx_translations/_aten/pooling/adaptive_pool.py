@@ -15,14 +15,12 @@ import onnx_ir as ir
 import sympy
 import torch
 
+from ..._builder.dtypes import DOUBLE, FLOAT, HALF_FLOATS, INT64
 from ..._builder.op import Op
 from ..._builder.symbolic_dims import Dim
 from ..._registry import translates
 from ..._torch_compat import FloorDiv, Max
 from .pool import Windows, batched, max_windows, places, unbatched
-
-FLOAT, DOUBLE, INT64 = ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.INT64
-_HALVES = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
 
 
 def _uniform_windows(size: Dim, wanted: Dim) -> tuple[int, int] | None:
@@ -191,7 +189,7 @@ def adaptive_max_pool(op: Op, self: ir.Value, output_size: Sequence[int]) -> lis
     aten::adaptive_max_pool3d(Tensor self, int[3] output_size) -> (Tensor, Tensor)
     """
     rank, dtype = len(output_size), op.dtype_of(self)
-    value = op.cast(batched(op, self, rank), FLOAT if dtype in _HALVES else dtype)
+    value = op.cast(batched(op, self, rank), FLOAT if dtype in HALF_FLOATS else dtype)
     sizes = op.dims(value)[2:]
     if all(wanted == 1 for wanted in output_size):
         pooled, indices = _max_of_all(op, value, rank)
@@ -207,9 +205,6 @@ def adaptive_max_pool(op: Op, self: ir.Value, output_size: Sequence[int]) -> lis
     else:
         pooled, indices = _max_of_elements(op, value, sizes, output_size)
     return [unbatched(op, op.cast(pooled, dtype), rank), unbatched(op, indices, rank)]
-
-
-INT64 = ir.DataType.INT64
 
 
 def _window_starts(op: Op, sample: ir.Value, size: Dim, count: int, kernel: int) -> ir.Value:

@@ -10,13 +10,12 @@ import onnx_ir as ir
 import torch
 
 from ..._builder import dtypes
+from ..._builder.dtypes import DOUBLE, FLOAT, INT32, INT64
 from ..._builder.op import Op
 from ..._builder.symbolic_dims import Dim
 from ..._registry import translates
 from ..conv import Row, padded_spatially, spatial, windowed
 from ..indexing.axes import sliced
-
-FLOAT, DOUBLE, INT32, INT64 = ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.INT32, ir.DataType.INT64
 
 # Types without a MaxPool kernel in ONNX Runtime, to the smallest type with one that represents all their numbers.
 _MAX_CARRIERS = {

@@ -15,11 +15,10 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
+from ..._builder.dtypes import BFLOAT16, FLOAT, INT64
 from ..._builder.op import Op
 from ..._builder.symbolic_dims import Dim, is_static
 from ..._registry import OpCall, translates
-
-FLOAT, BFLOAT16, INT64 = ir.DataType.FLOAT, ir.DataType.BFLOAT16, ir.DataType.INT64
 
 _LONGEST = 1 << 14
 """Symbolic sizes are checked for equal rounding up to this size."""

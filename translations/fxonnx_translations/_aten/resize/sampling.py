@@ -15,13 +15,11 @@ from functools import reduce
 import onnx_ir as ir
 import torch
 
+from ..._builder.dtypes import DOUBLE, FLOAT, INT32, INT64, UINT8
 from ..._builder.op import Op
 from ..._builder.symbolic_dims import Dim
 from ..._registry import OpCall, translates
 from .interpolate import Axis, axes_of
-
-FLOAT, DOUBLE, INT64, INT32 = ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.INT64, ir.DataType.INT32
-UINT8 = ir.DataType.UINT8
 
 _LARGEST_WEIGHT = 1 << 15
 """torch's weights of uint8 images are 16-bit integers."""
@@ -286,7 +284,6 @@ def upsample_bicubic(
     return _resampled(op, self, axes_of(op, self, output_size, [scales_h, scales_w]), kind)
 
 
-FLOAT, DOUBLE, INT64 = ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.INT64
 _MODES = {0: "linear", 1: "nearest", 2: "cubic"}
 _PADDING = {0: "zeros", 1: "border", 2: "reflection"}
 _NEAREST = 1

@@ -9,6 +9,7 @@ from functools import partial
 import onnx_ir as ir
 
 from ..._builder import numerics
+from ..._builder.dtypes import DOUBLE
 from ..._builder.loops import loop
 from ..._builder.numerics import in_double, in_float, log_one_plus, polynomial, rational
 from ..._builder.op import Op, Operand
@@ -368,7 +369,6 @@ def polygamma(op: Op, n: int, self: ir.Value) -> ir.Value:
     return in_double(op, _trigamma, self, angle)
 
 
-_DOUBLE = ir.DataType.DOUBLE
 _EPSILON = 2.0**-53
 # Near x = a series and fraction need about sqrt(2 a log(1 / epsilon)) terms; above, there is an asymptotic expansion.
 _LARGE, _MOST_TERMS = 1e4, 5000
@@ -415,7 +415,7 @@ _UNIFORM = (
 
 
 def _number(op: Op, number: float) -> ir.Value:
-    return op.const(number, _DOUBLE)
+    return op.const(number, DOUBLE)
 
 
 def _any(op: Op, condition: ir.Value) -> ir.Value:
@@ -447,7 +447,7 @@ def _fraction(op: Op, a: ir.Value, x: ir.Value) -> ir.Value:
 
     def step(body: Op, k: ir.Value, states: Sequence[ir.Value]) -> Sequence[ir.Value]:
         value, upper, lower, place, _ = states
-        i = body.Add(body.cast(body.Squeeze(k, [0]), _DOUBLE), one)
+        i = body.Add(body.cast(body.Squeeze(k, [0]), DOUBLE), one)
         numerator = body.Mul(i, body.Sub(a, i))
         place = body.Add(place, two)
         # The denominators are positive here, and need no protection from 0.

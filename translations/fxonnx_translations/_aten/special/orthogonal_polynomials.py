@@ -10,12 +10,11 @@ from functools import partial
 
 import onnx_ir as ir
 
+from ..._builder.dtypes import INT64
 from ..._builder.loops import loop
 from ..._builder.numerics import in_float
 from ..._builder.op import Op, Operand
 from ..._registry import Translation
-
-_INT64 = ir.DataType.INT64
 
 First = Callable[[Op, ir.Value], ir.Value]
 """Emits the polynomial of degree 1."""
@@ -52,7 +51,7 @@ def _legendre(op: Op, x: ir.Value, k: ir.Value, q: ir.Value, p: ir.Value) -> ir.
 
 def _evaluated(op: Op, x: ir.Value, n: ir.Value, *, first: First, following: Next) -> ir.Value:
     dtype = op.dtype_of(x)
-    degree = op.cast(n, _INT64)
+    degree = op.cast(n, INT64)
     zero, one = op.const(0.0, dtype), op.const(1.0, dtype)
     shape = op.Add(op.Mul(x, zero), op.cast(op.Mul(degree, op.const(0)), dtype))
     q = op.Add(first(op, x), shape)
