@@ -25,6 +25,7 @@ from .inputs.more_inputs import Examples, add_examples
 from .inputs.scalars import explain_scalar_branch, frozen_arguments, scalars_to_tensors, with_dynamic_ints
 from .script import scripted_as_python
 from .shapes.dim_names import name_dims
+from .shapes.dim_specs import dim_label
 from .shapes.dynamic_axes import AxisNames, DynamicAxes, name_computed_dims, name_output_dims, read_dynamic_axes
 from .shapes.dynamic_dims import ExampleCall
 from .shapes.dynamic_shapes import DynamicShapes, Leaf
@@ -55,7 +56,7 @@ class Capture:
         frozen_arguments: Label to value of the numbers and strings that are constants of the program.
         scalars: Leaf indices of the numbers that were converted to tensors.
         functions: The autograd functions with a ``symbolic``; the program refers to them by index.
-        counted: Leaf index to value of the inputs used as Python loop bounds, for which only this value is valid.
+        loop_bounds: Leaf index to value of the inputs used as Python loop bounds, for which only this value is valid.
         source: The captured module; None for an ``ExportedProgram``.
     """
 
@@ -70,7 +71,7 @@ class Capture:
     frozen_arguments: Mapping[str, Any] = field(default_factory=dict)
     scalars: frozenset[int] = frozenset()
     functions: tuple[FunctionCall, ...] = ()
-    counted: Mapping[int, int] = field(default_factory=dict)
+    loop_bounds: Mapping[int, int] = field(default_factory=dict)
     output_dims: Mapping[int, AxisNames] = field(default_factory=dict)
     source: torch.nn.Module | None = None
 
@@ -188,7 +189,7 @@ def _capture_module(
         output_paths=output_paths(program),
         objects=inputs.objects,
         more_inputs=others,
-        frozen_arguments={**frozen_arguments(shapes.leaves), **_loop_bound_values(traced.counted, shapes.leaves)},
+        frozen_arguments={**frozen_arguments(shapes.leaves), **_loop_bound_values(traced.loop_bounds, shapes.leaves)},
         scalars=scalars,
         output_dims=name_computed_dims(program, axes, options.output_names, dims, strict=strict_shapes),
     )
@@ -210,7 +211,7 @@ def _trace_model(
     log = GuardLog()
     calls: list[FunctionCall] = []
     try:
-        with recorded_function_calls(calls), recorded_loop_bounds() as counted:
+        with recorded_function_calls(calls), recorded_loop_bounds() as loop_bounds:
             program = export_module(model, inputs, shapes, log)
     except CaptureError as error:
         explain_scalar_branch(error, scalars)
@@ -222,7 +223,7 @@ def _trace_model(
         names, limits = merged, translate_guards(program, shapes, merged, log)
     _check_fixed(limits, shapes.leaves, log)
     _check_example(limits, shapes.leaves)
-    return Capture(program, names, aliases, limits, functions=tuple(calls), counted=counted)
+    return Capture(program, names, aliases, limits, functions=tuple(calls), loop_bounds=loop_bounds)
 
 
 def _warn_about_split_names(leaves: Sequence[Leaf], others: Sequence[ExampleCall]) -> None:
@@ -235,9 +236,9 @@ def _warn_about_split_names(leaves: Sequence[Leaf], others: Sequence[ExampleCall
         )
 
 
-def _loop_bound_values(counted: Mapping[int, int], leaves: Sequence[Leaf]) -> dict[str, int]:
+def _loop_bound_values(loop_bounds: Mapping[int, int], leaves: Sequence[Leaf]) -> dict[str, int]:
     """Values of the inputs that the model uses as Python loop bounds, by label; warn about them."""
-    values = {leaves[position].label: value for position, value in counted.items()}
+    values = {leaves[position].label: value for position, value in loop_bounds.items()}
     if values:
         text = ", ".join(f"{label} = {value}" for label, value in values.items())
         warn_user(
@@ -318,7 +319,7 @@ def _check_fixed(limits: Limits, leaves: Sequence[Leaf], log: GuardLog) -> None:
     fixed = []
     for leaf in leaves:
         for axis in leaf.dims:
-            size = labels.get(leaf.label if axis is None else f"{leaf.label} axis {axis}")
+            size = labels.get(dim_label(leaf.label, axis))
             if size is not None:
                 fixed.append((leaf, axis, size))
     raise fixed_dims_error(fixed, log)

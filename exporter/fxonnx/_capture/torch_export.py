@@ -23,7 +23,8 @@ from .inputs.meta_device import meta_as_cpu
 from .inputs.preserve import preserve_model
 from .inputs.pytree_objects import flatten_objects, unflatten_objects
 from .patches import NestedTransform, capture_patches, closed_transforms
-from .shapes.dynamic_shapes import DimHint, DimSpec, DynamicShapes, Leaf
+from .shapes.dim_specs import DimHint, DimSpec
+from .shapes.dynamic_shapes import DynamicShapes, Leaf
 from .shapes.shared_dim_names import add_equality_guards
 
 __all__ = ["export_module"]

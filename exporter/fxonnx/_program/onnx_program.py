@@ -158,7 +158,7 @@ class ONNXProgram:
         """
         call = bind_call(self.exported_program, args, kwargs, self.forward)
         self.capture.limits.check(call.inputs)
-        check_loop_bounds(call, self.capture.counted)
+        check_loop_bounds(call, self.capture.loop_bounds)
         return call.inputs
 
     def call_reference(self, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, ...]:

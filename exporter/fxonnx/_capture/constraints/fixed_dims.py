@@ -11,7 +11,8 @@ from torch.export import Dim, ExportedProgram
 from torch.export.graph_signature import ConstantArgument, InputKind
 
 from ...errors import CaptureError
-from ..shapes.dynamic_shapes import DimHint, DimSpec, DynamicShapes, Leaf
+from ..shapes.dim_specs import DimSpec, dim_expression, dim_label, is_auto, name_of_spec, root_name
+from ..shapes.dynamic_shapes import DynamicShapes, Leaf
 from .constraint import Constraint, Limits, Place
 from .constraint_solver import text_of
 from .guard_recorder import GuardLog, SourceLine
@@ -45,7 +46,7 @@ class FixedDim:
     @property
     def label(self) -> str:
         """Name of the dim's place in messages: ``x axis 0``."""
-        return self.leaf.label if self.axis is None else f"{self.leaf.label} axis {self.axis}"
+        return dim_label(self.leaf.label, self.axis)
 
 
 class FixedDimsError(CaptureError):
@@ -120,14 +121,14 @@ def _make_static(shapes: DynamicShapes, fixed: Sequence[FixedDim]) -> DynamicSha
     for group in shapes.shared:
         if places.intersection(group.places):
             places.update(group.places)
-    roots = {_root_name(shapes.leaves[index].dims[axis]) for index, axis in places} - {None}
+    roots = {root_name(shapes.leaves[index].dims[axis]) for index, axis in places} - {None}
     leaves = tuple(
         replace(
             leaf,
             dims={
                 axis: spec
                 for axis, spec in leaf.dims.items()
-                if (index, axis) not in places and _root_name(spec) not in roots
+                if (index, axis) not in places and root_name(spec) not in roots
             },
         )
         for index, leaf in enumerate(shapes.leaves)
@@ -196,20 +197,12 @@ def _input_positions(program: ExportedProgram, leaves: Sequence[Leaf]) -> dict[s
 
 def _constraint_name(dim: FixedDim, taken: Collection[str]) -> str:
     """The user's name of a dim, or ``x.shape[0]`` if there is none or another dim has the same name."""
-    spec = dim.spec
-    name = spec if isinstance(spec, str) else _root_name(spec) if getattr(spec, "root", None) is None else None
-    if name is None or name in taken:
-        return dim.leaf.label if dim.axis is None else f"{dim.leaf.label}.shape[{dim.axis}]"
-    return name
-
-
-def _root_name(spec: DimSpec) -> str | None:
-    """The name of a Dim, or of the Dim that it is derived from; None for other specs."""
-    return str(getattr(spec, "root", spec).__name__) if isinstance(spec, Dim) else None
+    name = name_of_spec(dim.spec)
+    return dim_expression(dim.leaf.label, dim.axis) if name is None or name in taken else name
 
 
 def _has_requested_dims(leaf: Leaf) -> bool:
-    return any(not (isinstance(spec, DimHint) and spec.type == Dim.AUTO.type) for spec in leaf.dims.values())
+    return any(not is_auto(spec) for spec in leaf.dims.values())
 
 
 def _describe(spec: DimSpec) -> str:

@@ -30,7 +30,7 @@ __all__ = [
     "Guard",
     "GuardLog",
     "SourceLine",
-    "compare",
+    "compare_sizes",
     "guard_bool",
     "guard_or_defer_runtime_assert",
     "guards_of_shape_env",
@@ -289,7 +289,7 @@ def guard_or_defer_runtime_assert(
     return assert_later(self, orig_expr, msg, fx_node)
 
 
-def compare(relation: type[sympy.Rel], original: Callable[..., Any], self: Any, other: Any) -> Any:
+def compare_sizes(relation: type[sympy.Rel], original: Callable[..., Any], self: Any, other: Any) -> Any:
     """Replacement of ``SymNode.eq`` etc., which evaluate comparisons of sizes with 0 without a guard."""
     result = original(self, other)
     recorder = _recorder.get()

@@ -14,7 +14,8 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from fxonnx_translations._torch_compat import int_oo
 
-from ..shapes.dynamic_shapes import DimHint, DimSpec, DynamicShapes, Leaf, SharedDim
+from ..shapes.dim_specs import DimHint, DimSpec, dim_expression, dim_label, is_auto, name_of_spec
+from ..shapes.dynamic_shapes import DynamicShapes, Leaf, SharedDim
 from .constraint import Constraint, Limits, Place
 from .constraint_solver import (
     Bounds,
@@ -145,7 +146,7 @@ class _GuardTranslator:
         sizes = list(_symbolic_sizes(program, leaves))
         for _, axis, label, size, spec in sizes:
             if size.is_Symbol:
-                name = dim_names.get(size) or _place_name(label, axis)
+                name = dim_names.get(size) or dim_expression(label, axis)
                 self._name_symbol(size, name, spec, is_size=axis is not None)
                 if isinstance(spec, str) and name != spec and spec in dim_names.values():
                     self.twins[name] = spec
@@ -155,7 +156,7 @@ class _GuardTranslator:
                 name = dim_names.get(symbol, symbol.name)
                 if symbol not in self._named or (root is not None and root.__name__ == name):
                     self._name_symbol(symbol, name, root, is_size=True)
-            self.places.append(Place(index, axis, _place_label(label, axis), size.xreplace(self._named)))
+            self.places.append(Place(index, axis, dim_label(label, axis), size.xreplace(self._named)))
         if log is not None:
             self._name_replaced_symbols(log, sizes)
 
@@ -169,7 +170,7 @@ class _GuardTranslator:
             bounds = bounds.within(_declared_bounds(spec))
             self._ranges[named] = bounds
         self.user_bounds[named] = self.user_bounds.get(named, bounds).within(bounds)
-        if isinstance(spec, str | Dim) or (isinstance(spec, DimHint) and spec.type != Dim.AUTO.type):
+        if isinstance(spec, str | Dim | DimHint) and not is_auto(spec):
             self._requested.add(named)
 
     def _name_replaced_symbols(
@@ -185,17 +186,17 @@ class _GuardTranslator:
             index, spec = by_place.get((label, axis), (-1, None))
             if index < 0 or (isinstance(spec, Dim) and getattr(spec, "root", None) is not None):
                 continue
-            name = spec if isinstance(spec, str) else spec.__name__ if isinstance(spec, Dim) else None
+            name = name_of_spec(spec)
             if name is None and symbol in self._named:
                 continue
-            name = name or _place_name(label, axis)
+            name = name or dim_expression(label, axis)
             # If unequal dims have this name, use the unique name of the dim that this one is equal to.
             now = self._named.get(symbol if self._environment is None else self._environment.replace(symbol))
             if now is not None and self.twins.get(now.name) == name:
                 name = now.name
             if name not in self._symbols:
                 self._name_symbol(sympy.Dummy(), name, spec, is_size=axis is not None)
-                place = Place(index, axis, _place_label(label, axis), self._symbols[name], is_exact=False)
+                place = Place(index, axis, dim_label(label, axis), self._symbols[name], is_exact=False)
                 self.places.append(place)
             self._own_names[symbol] = self._symbols[name]
             self._named.setdefault(symbol, self._symbols[name])
@@ -276,12 +277,12 @@ class _GuardTranslator:
         sizes = {place.label: place.expression for place in self.places if place.is_exact}
         for group in shared:
             places = [(leaves[index].label, axis) for index, axis in group.places]
-            dynamic = [place for place in places if _place_label(*place) in sizes]
+            dynamic = [place for place in places if dim_label(*place) in sizes]
             if len(dynamic) > 1:
-                names = [_place_name(*place) for place in dynamic]
+                names = [dim_expression(*place) for place in dynamic]
                 first, *others = [sympy.Symbol(name, integer=True) for name in names]
                 expression = sympy.And(*(sympy.Eq(first, other) for other in others))
-                symbols = {symbol.name for place in dynamic for symbol in sizes[_place_label(*place)].free_symbols}
+                symbols = {symbol.name for place in dynamic for symbol in sizes[dim_label(*place)].free_symbols}
                 yield Constraint(" == ".join(names), expression, tuple(sorted(symbols)), is_equality=True)
 
 
@@ -317,14 +318,6 @@ def _symbolic_sizes(
             if isinstance(number, torch.SymInt) and number.node.expr.free_symbols:
                 yield index, axis, label, number.node.expr, dims.get(axis)
         index += 1
-
-
-def _place_label(label: str, axis: int | None) -> str:
-    return label if axis is None else f"{label} axis {axis}"
-
-
-def _place_name(label: str, axis: int | None) -> str:
-    return label if axis is None else f"{label}.shape[{axis}]"
 
 
 def _declared_bounds(dim: Any) -> Bounds:

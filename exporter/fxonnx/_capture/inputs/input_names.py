@@ -7,12 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from torch.export import ExportedProgram
-from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
+from torch.export.graph_signature import ConstantArgument, OutputKind
 
 from fxonnx_translations._torch_compat import pytree
 
 from ..shapes.dynamic_shapes import Leaf
-from .example_inputs import BoundInputs
+from .example_inputs import BoundInputs, user_input_names
 from .pytree_objects import is_object
 
 __all__ = [
@@ -34,10 +34,9 @@ def input_paths(program: ExportedProgram, inputs: BoundInputs, leaves: tuple[Lea
     args, kwargs = inputs.objects
     given = {**dict(zip(inputs.names(), args, strict=True)), **kwargs}
     with_objects = {name for name, value in given.items() if any(map(is_object, pytree.tree_leaves(value)))}
-    placeholders = [spec.arg.name for spec in program.graph_signature.input_specs if spec.kind == InputKind.USER_INPUT]
     return {
         placeholder: _dotted(leaf.label)
-        for placeholder, leaf in zip(placeholders, leaves, strict=True)
+        for placeholder, leaf in zip(user_input_names(program), leaves, strict=True)
         if leaf.parameter in with_objects
     }
 
@@ -61,7 +60,7 @@ def output_paths(program: ExportedProgram) -> Mapping[int, str]:
         for spec in program.graph_signature.output_specs
         if spec.kind == OutputKind.USER_OUTPUT
     ]
-    taken = {spec.arg.name for spec in program.graph_signature.input_specs if spec.kind == InputKind.USER_INPUT}
+    taken = user_input_names(program)
     found: dict[int, str] = {}
     for position, names in enumerate(_leaf_paths(pytree.tree_unflatten(values, structure))):
         if not any(isinstance(name, str) for name in names):

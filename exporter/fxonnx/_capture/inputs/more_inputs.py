@@ -7,11 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch.export import Dim
 
 from ...errors import ArgumentError
+from ..shapes.dim_specs import name_of_spec
 from ..shapes.dynamic_dims import AlignedCalls, ExampleCall, align_more_inputs
-from ..shapes.dynamic_shapes import DimHint, DynamicShapes, Leaf, check_example, checked_shapes
+from ..shapes.dynamic_shapes import DynamicShapes, Leaf, check_example, checked_shapes
 
 __all__ = ["Examples", "add_examples"]
 
@@ -42,7 +42,7 @@ def add_examples(shapes: DynamicShapes, more_inputs: Examples) -> tuple[DynamicS
     users: dict[str, str] = {}
     for leaf, found in zip(shapes.leaves, dims, strict=True):
         for axis, name in found.items():
-            own = _name(leaf.dims.get(axis))
+            own = name_of_spec(leaf.dims.get(axis))
             if own is not None:
                 users.setdefault(name, own)
     leaves = []
@@ -73,15 +73,6 @@ def _call(example: Any) -> ExampleCall:
             hint="write [((x, y), {}), ...]",
         )
     return args, kwargs
-
-
-def _name(spec: Any) -> str | None:
-    """The dim name of a spec; None for hints and for derived Dims, whose name is an expression."""
-    if spec is None or isinstance(spec, DimHint):
-        return None
-    if isinstance(spec, Dim):
-        return None if getattr(spec, "root", None) is not None else str(spec.__name__)
-    return str(spec)
 
 
 def _contradiction(leaf: Leaf, axis: int | None, aligned: AlignedCalls) -> ArgumentError:

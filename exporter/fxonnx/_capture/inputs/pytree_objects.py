@@ -16,8 +16,6 @@ import torch
 
 from fxonnx_translations._torch_compat import pytree
 
-from ..shapes.cache_lengths import make_mask_sizes_symbolic
-
 __all__ = ["COUNTERS", "flatten_objects", "is_object", "object_parts", "unflatten_objects"]
 
 _TENSOR_TYPES = (torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool, torch.dtype, torch.device, torch.layout)
@@ -136,5 +134,23 @@ class _ObjectCopier:
         for name, item in attributes.items():
             wanted = _PATH_NAMES.get(name, name)
             made.__dict__[name] = self.copy(item, name, f"{path}.{wanted}" if path and wanted else path or wanted)
-        make_mask_sizes_symbolic(made)
+        _make_mask_sizes_symbolic(made)
         return made
+
+
+def _make_mask_sizes_symbolic(layer: Any) -> None:
+    """Replace ``get_mask_sizes`` of a copied sliding-window cache layer by a version without a branch on the length.
+
+    transformers branches on whether the window is full, which would be a guard for the example's length.
+    """
+    if not all(hasattr(layer, name) for name in ("sliding_window", "cumulative_length", "get_mask_sizes")):
+        return
+    if not isinstance(layer.cumulative_length, torch.SymInt):
+        return
+
+    def get_mask_sizes(query_length: int) -> tuple[int, int]:
+        past, window = layer.cumulative_length, layer.sliding_window
+        kept = torch.sym_min(past, window - 1)  # type: ignore[no-untyped-call]
+        return kept + query_length, past - kept
+
+    layer.get_mask_sizes = get_mask_sizes

@@ -10,7 +10,7 @@ from functools import partial
 from ..autograd_functions import record_function_call
 from ..constraints.guard_recorder import (
     COMPARISONS,
-    compare,
+    compare_sizes,
     guard_bool,
     guard_or_defer_runtime_assert,
     log_guard,
@@ -105,7 +105,7 @@ CAPTURE_PATCHES: tuple[Patch, ...] = (
     *(
         Patch(
             f"torch.fx.experimental.sym_node:SymNode.{name}",
-            partial(compare, relation),
+            partial(compare_sizes, relation),
             "torch's symbols are positive, so that it evaluates comparisons with 0 without a guard",
         )
         for name, relation in COMPARISONS.items()

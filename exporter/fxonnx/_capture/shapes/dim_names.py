@@ -7,12 +7,13 @@ from typing import Any
 
 import sympy
 import torch
-from torch.export import Dim, ExportedProgram
+from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 
 from ..constraints.fixed_dims import fixed_dims_error
 from ..constraints.guard_recorder import GuardLog
-from .dynamic_shapes import DimHint, DimSpec, DynamicShapes, Leaf, SharedDim
+from .dim_specs import DimHint, DimSpec, is_auto
+from .dynamic_shapes import DynamicShapes, Leaf, SharedDim
 
 __all__ = ["name_dims"]
 
@@ -41,7 +42,7 @@ def name_dims(
             size = value if axis is None else value.shape[axis]
             constant = _constant(size, program)
             if constant is not None:
-                if not _is_auto(spec):
+                if not is_auto(spec):
                     fixed.append((leaf, axis, constant))
                 continue
             named = _named_symbol(spec, size.node.expr)
@@ -77,10 +78,6 @@ def _constant(size: Any, program: ExportedProgram) -> int | None:
     # A specialized size may keep its symbol, with a range of one value.
     bounds = program.range_constraints.get(expression)
     return int(bounds.lower) if bounds is not None and bounds.is_singleton() else None
-
-
-def _is_auto(spec: DimSpec) -> bool:
-    return isinstance(spec, DimHint) and spec.type == Dim.AUTO.type
 
 
 def _named_symbol(spec: DimSpec, expression: sympy.Expr) -> tuple[sympy.Symbol, str] | None:

@@ -19,11 +19,10 @@ from fxonnx_translations._torch_compat import pytree
 from ...errors import ArgumentError, did_you_mean
 from ..inputs.example_inputs import BoundInputs
 from ..inputs.pytree_objects import COUNTERS
+from .dim_specs import DimHint, DimSpec
 from .object_specs import object_part_specs
 
 __all__ = [
-    "DimHint",
-    "DimSpec",
     "DynamicShapes",
     "Leaf",
     "SharedDim",
@@ -34,12 +33,6 @@ __all__ = [
     "specs_like",
     "with_spec",
 ]
-
-DimHint = type(Dim.DYNAMIC)
-"""The type of ``Dim.AUTO``, ``Dim.DYNAMIC`` and ``Dim.STATIC``, which has no public name in torch."""
-
-DimSpec = Any
-"""A name (str), a ``Dim`` or a ``DimHint``."""
 
 
 @dataclass(frozen=True)

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch.export import Dim
 from torch.fx.experimental.symbolic_shapes import guarding_hint_or_throw, has_guarding_hint
 
 from fxonnx_translations._torch_compat import pytree
 
-from .dynamic_shapes import DimSpec, Leaf, SharedDim
+from .dim_specs import dim_label, name_of_spec
+from .dynamic_shapes import Leaf, SharedDim
 
 __all__ = ["add_equality_guards", "differing_dims", "shared_dims"]
 
@@ -36,7 +36,9 @@ def differing_dims(leaves: Sequence[Leaf], others: Sequence[Any] = ()) -> tuple[
     for name, groups in by_name.items():
         if len(groups) > 1:
             firsts = [(leaves[index], axis, group) for group in groups for index, axis in group.places[:1]]
-            sizes = ", ".join(f"{_label(leaf, axis)} is {_sizes_text(group.sizes)}" for leaf, axis, group in firsts)
+            sizes = ", ".join(
+                f"{dim_label(leaf.label, axis)} is {_sizes_text(group.sizes)}" for leaf, axis, group in firsts
+            )
             texts.append(f"{name!r}: {sizes}")
     return tuple(texts)
 
@@ -63,17 +65,11 @@ def _groups(leaves: Sequence[Leaf], others: Sequence[Any]) -> list[SharedDim]:
     places: dict[tuple[str, tuple[int, ...]], list[tuple[int, int | None]]] = defaultdict(list)
     for index, leaf in enumerate(leaves):
         for axis, spec in leaf.dims.items():
-            name = _name(spec)
+            name = name_of_spec(spec)
             sizes = [_size_hint(_size(example[index], axis)) for example in examples]
             if name is not None and None not in sizes:
                 places[name, tuple(size for size in sizes if size is not None)].append((index, axis))
     return [SharedDim(name, sizes, tuple(found)) for (name, sizes), found in places.items()]
-
-
-def _name(spec: DimSpec) -> str | None:
-    if isinstance(spec, str):
-        return spec
-    return spec.__name__ if isinstance(spec, Dim) and getattr(spec, "root", None) is None else None
 
 
 def _size(value: Any, axis: int | None) -> Any:
@@ -91,7 +87,3 @@ def _size_hint(size: Any) -> int | None:
 
 def _sizes_text(sizes: Sequence[int]) -> str:
     return " and ".join(map(str, dict.fromkeys(sizes)))
-
-
-def _label(leaf: Leaf, axis: int | None) -> str:
-    return leaf.label if axis is None else f"{leaf.label} axis {axis}"
