@@ -110,6 +110,23 @@ def test_names_in_examples_exist(example: str) -> None:
     assert not missing
 
 
+def test_helpers_exist() -> None:
+    """The table of test helpers in CONTRIBUTING: names that its last column's module defines."""
+    rows = re.findall(
+        r"^\|[^|]*\| (`[^|]+`) \| `(tests/[^|]+\.py)` \|$", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE
+    )
+    assert len(rows) >= 10
+    for names, path in rows:
+        defined = {getattr(node, "name", None) for node in ast.parse((ROOT / path).read_text()).body}
+        assert set(re.findall(r"`(\w+)`", names)) <= defined
+
+
+def test_issue_form_lists_all_codes() -> None:
+    errors = {getattr(fxonnx, name) for name in fxonnx.__all__ if name.endswith("Error")}
+    codes = {error.code for error in errors} - {fxonnx.ExportError.code}
+    assert set(re.findall(r"- (FX\d+)", (ROOT / ".github/ISSUE_TEMPLATE/export-error.yml").read_text())) == codes
+
+
 def site_hooks() -> ModuleType:
     spec = spec_from_file_location("site_hooks", DOCS / "site_hooks.py")
     assert spec is not None
