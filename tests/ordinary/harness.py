@@ -307,7 +307,7 @@ def _export(row: Row, model: nn.Module, call: _Call, *, dynamic: bool, **options
             **{**row.options, **options},
         )
     check_graph(program.model_proto, weights=program.weights.sources)
-    narrowed = [str(each.message) for each in caught if "all sizes" in str(each.message)]
+    narrowed = [str(each.message) for each in caught if "all requested sizes" in str(each.message)]
     if dynamic and not row.constrained:
         assert not narrowed, narrowed
     if dynamic and row.constrained:
@@ -415,7 +415,7 @@ def check_example_of_ones(row: Row) -> None:
             program = fxonnx.export(row.model(), args, kwargs=kwargs, dynamic_shapes=row.spec, **row.options)
         except ExportError:
             return
-    warned = any("all sizes" in str(each.message) for each in caught)
+    warned = any("all requested sizes" in str(each.message) for each in caught)
     for call in _calls(row):
         try:
             found = program(*call.args, **call.kwargs)
