@@ -1,14 +1,15 @@
-"""MkDocs hooks: tables generated from the code, and the list of error pages."""
+"""MkDocs hooks: parts of pages that are generated from the code, and the list of error pages."""
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-__all__ = ["TABLES", "on_config", "on_page_markdown"]
+__all__ = ["GENERATED", "on_config", "on_page_markdown"]
 
 
 def on_config(config: Any) -> Any:
@@ -21,8 +22,8 @@ def on_config(config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Replace each ``<!-- table: name -->`` by the table of that name."""
-    return re.sub(r"<!-- table: (\w+) -->", lambda found: TABLES[found[1]](), markdown)
+    """Replace each ``<!-- generated: name -->`` by the generated part of that name."""
+    return re.sub(r"<!-- generated: (\w+) -->", lambda found: GENERATED[found[1]](), markdown)
 
 
 def _table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
@@ -61,4 +62,17 @@ def patterns() -> str:
     return _table(("name", "rewrite", "opset", "target", "module"), rows)
 
 
-TABLES: Mapping[str, Callable[[], str]] = MappingProxyType({"patches": patches, "patterns": patterns})
+def examples() -> str:
+    """The scripts of ``examples/``, each under its docstring."""
+    parts = []
+    for path in sorted(Path(__file__).parent.parent.glob("examples/*.py")):
+        source = path.read_text()
+        title = (ast.get_docstring(ast.parse(source)) or "").partition("\n")[0].rstrip(".")
+        code = source.split('"""', 2)[2].strip()
+        parts.append(f"## {title}\n\n`examples/{path.name}`\n\n```python\n{code}\n```")
+    return "\n\n".join(parts)
+
+
+GENERATED: Mapping[str, Callable[[], str]] = MappingProxyType(
+    {"examples": examples, "patches": patches, "patterns": patterns}
+)

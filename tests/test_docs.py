@@ -136,14 +136,16 @@ def site_hooks() -> ModuleType:
     return module
 
 
-def test_generated_tables() -> None:
+def test_generated_parts() -> None:
     page = site_hooks().on_page_markdown((DOCS / "architecture.md").read_text())
-    assert "<!-- table" not in page
+    assert "<!-- generated" not in page
     lines = page.splitlines()
     for patch in (*CAPTURE_PATCHES, *LOADING_PATCHES):
         assert sum(line.startswith(f"| `{patch.target}` |") and patch.why in line for line in lines) == 1
     for name in PATTERNS:
         assert sum(line.startswith(f"| `{name}` |") for line in lines) == 1
+    scripts = site_hooks().on_page_markdown((DOCS / "examples.md").read_text())
+    assert scripts.count("```python") == len(list(ROOT.glob("examples/*.py")))
 
 
 def test_glossary_terms_are_used() -> None:
