@@ -13,6 +13,8 @@ from .._builder.numerics import exp_minus_one, in_float
 from .._builder.op import Op, Operand
 from .._registry import translates
 
+# ---- activation functions
+
 
 @translates("aten::relu")
 def relu(op: Op, self: ir.Value) -> ir.Value:
@@ -131,6 +133,9 @@ def _gated(op: Op, value: ir.Value, gate: ir.Value) -> ir.Value:
     return op.Mul(value, op.Sigmoid(gate))
 
 
+# ---- softmax
+
+
 def _exponential(op: Op, operator: str, self: ir.Value, dim: int) -> ir.Value:
     value = op.cast(self, op.result.dtype)
     if op.rank_of(self) == 0:
@@ -162,6 +167,9 @@ def log_softmax(op: Op, self: ir.Value, dim: int, dtype: torch.dtype | None = No
 def unsafe_log_softmax(op: Op, self: ir.Value, dim: int, half_to_float: bool) -> ir.Value:
     """aten::_log_softmax(Tensor self, int dim, bool half_to_float) -> Tensor"""
     return _exponential(op, "LogSoftmax", self, dim)
+
+
+# ---- clamp
 
 
 def bound(op: Op, value: Operand | None, dtype: ir.DataType) -> ir.Value | None:
@@ -202,6 +210,9 @@ def clamp_max(op: Op, self: ir.Value, max: Operand) -> ir.Value:
     aten::clamp_max.Tensor(Tensor self, Tensor max) -> Tensor
     """
     return clamp(op, self, None, max)
+
+
+# ---- losses
 
 
 _MEAN, _SUM = 1, 2

@@ -15,6 +15,8 @@ from .._builder.value_ranges import is_consecutive
 from .._registry import translates
 from .indexing.axes import sliced
 
+# ---- sums and products
+
 
 def _operands(op: Op, self: Operand, other: Operand) -> tuple[ir.Value, ir.Value]:
     """Return both operands in the result's type, in which torch computes arithmetic operators."""
@@ -73,6 +75,9 @@ def mul(op: Op, self: ir.Value, other: Operand) -> ir.Value:
     """
     left, right = _operands(op, self, other)
     return op.And(left, right) if op.result.dtype == BOOL else op.Mul(left, right)
+
+
+# ---- quotients and remainders
 
 
 @translates("aten::div.Tensor", "aten::div.Scalar", "aten::true_divide.Tensor")
@@ -167,6 +172,9 @@ def fmod(op: Op, self: ir.Value, other: Operand) -> ir.Value:
     return op.Mod(left, right, fmod=1)
 
 
+# ---- powers
+
+
 @translates("aten::pow.Tensor_Tensor", "aten::pow.Tensor_Scalar", "aten::pow.Scalar")
 def pow(op: Op, self: Operand, exponent: Operand) -> ir.Value:
     """aten::pow.Tensor_Tensor(Tensor self, Tensor exponent) -> Tensor
@@ -227,6 +235,9 @@ def _integer_power(op: Op, base: ir.Value, exponent: ir.Value) -> ir.Value:
     return op.cast(op.Where(op.And(op.Less(exponent, zero), op.Not(unit)), zero, result), dtype)
 
 
+# ---- fused sums of products
+
+
 @translates("aten::addcmul")
 def addcmul(op: Op, self: ir.Value, tensor1: ir.Value, tensor2: ir.Value, value: Operand = 1) -> ir.Value:
     """aten::addcmul(Tensor self, Tensor tensor1, Tensor tensor2, *, Scalar value=1) -> Tensor"""
@@ -247,6 +258,9 @@ def _add_product(
         return op.Add(self, getattr(op, operator)(scaled, tensor2))
 
     return in_float(op, formula, self, tensor1, tensor2)
+
+
+# ---- extrema
 
 
 def _extremum(op: Op, name: str, self: ir.Value, other: Operand) -> ir.Value:
@@ -270,6 +284,9 @@ def minimum(op: Op, self: ir.Value, other: ir.Value) -> ir.Value:
     aten::min.other(Tensor self, Tensor other) -> Tensor
     """
     return _extremum(op, "Min", self, other)
+
+
+# ---- differences
 
 
 def _is_packed_sequence_diff(op: Op, before: ir.Value | None, value: ir.Value) -> bool:
@@ -307,6 +324,9 @@ def diff(
         later, earlier = sliced(op, value, axis, 1, size), sliced(op, value, axis, 0, size - 1)
         value = op.Xor(later, earlier) if op.result.dtype == BOOL else op.Sub(later, earlier)
     return value
+
+
+# ---- shifts
 
 
 def _power_of_two(op: Op, exponent: ir.Value) -> ir.Value:
@@ -367,6 +387,9 @@ def bitwise_right_shift(op: Op, self: Operand, other: Operand) -> ir.Value:
     aten::__rshift__.Scalar(Tensor self, Scalar other) -> Tensor
     """
     return _shift(op, self, other, left=False)
+
+
+# ---- gcd and lcm
 
 
 def _euclid(op: Op, self: ir.Value, other: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value]:

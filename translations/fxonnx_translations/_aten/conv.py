@@ -18,10 +18,13 @@ from .._builder.symbolic_dims import Dim, is_static
 from .._registry import translates
 
 __all__ = [
-    "Row",
+    "AxisWindows",
     "padded_spatially",
     "windowed",
 ]
+
+
+# ---- operands
 
 
 def spatial(value: Dim | Sequence[Dim], count: int) -> list[Dim]:
@@ -44,6 +47,9 @@ def _operands(op: Op, input: ir.Value, weight: ir.Value, bias: ir.Value | None) 
     return [op.cast(operand, carrier) for operand in (value, weight, bias) if operand is not None]
 
 
+# ---- convolutions as matrix products
+
+
 def _needs_matmul(op: Op, value: ir.Value) -> bool:
     """Whether ONNX Runtime has no Conv kernel for this type, but a MatMul kernel."""
     dtype = op.dtype_of(value)
@@ -51,7 +57,7 @@ def _needs_matmul(op: Op, value: ir.Value) -> bool:
 
 
 def _conv_as_matmul(
-    op: Op, value: ir.Value, weight: ir.Value, bias: ir.Value | None, groups: Dim, rows: Sequence[Row]
+    op: Op, value: ir.Value, weight: ir.Value, bias: ir.Value | None, groups: Dim, rows: Sequence[AxisWindows]
 ) -> ir.Value:
     """A convolution as a matrix product.
 
@@ -75,6 +81,9 @@ def _conv_as_matmul(
 def _result(op: Op, value: ir.Value, rank: int) -> ir.Value:
     unbatched = len(op.result.shape) < rank
     return op.cast(op.Squeeze(value, [0]) if unbatched else value, op.result.dtype)
+
+
+# ---- convolution
 
 
 def _fuse_preceding_pad(op: Op, value: ir.Value, pads: Sequence[Dim]) -> tuple[ir.Value, Sequence[Dim]]:
@@ -113,7 +122,7 @@ def _conv(
         padded = padded_spatially(op, value, pads[:count], pads[count:])
         outputs, channels, *kernel = op.dims(weight)
         counts = op.result.shape[-count:]
-        rows = [Row(*axis) for axis in zip(counts, kernel, strides, dilations, strict=True)]
+        rows = [AxisWindows(*axis) for axis in zip(counts, kernel, strides, dilations, strict=True)]
         matrices = op.reshape(factors, [groups, _channels_per_group(outputs, groups), _product_of([channels, *kernel])])
         return _result(op, _conv_as_matmul(op, padded, matrices, added[0] if added else None, groups, rows), count + 2)
     if not is_static(pads):
@@ -164,6 +173,9 @@ def conv_padding(
             # The odd element goes to the end, as in torch.
             begin[axis], end[axis] = total // 2, total - total // 2
     return _conv(op, input, weight, bias, stride, begin + end, dilation, groups)
+
+
+# ---- transposed convolution
 
 
 @translates("aten::conv_transpose1d", "aten::conv_transpose2d.input", "aten::conv_transpose3d.input")
@@ -232,7 +244,9 @@ def _conv_transpose_as_matmul(
     before = [far - pad for far, pad in zip(reach, padding, strict=True)]
     after = [far + more - zero for far, more, zero in zip(before, output_padding, apart, strict=True)]
     counts = op.result.shape[-rank:]
-    rows = [Row(count, size, 1, step, True) for count, size, step in zip(counts, kernel, dilations, strict=True)]
+    rows = [
+        AxisWindows(count, size, 1, step, True) for count, size, step in zip(counts, kernel, dilations, strict=True)
+    ]
     grouped = op.reshape(weight, [groups, _channels_per_group(inputs, groups), outputs, *kernel])
     swapped = op.Transpose(grouped, perm=[0, 2, 1, *range(3, 3 + rank)])
     matrices = op.reshape(swapped, [groups, outputs, _channels_per_group(inputs, groups) * math.prod(kernel)])
@@ -252,6 +266,9 @@ def _product_of(dims: Sequence[Dim]) -> Dim:
 
 def _number(expr: Dim) -> Dim:
     return int(expr) if isinstance(expr, int) or expr.is_Integer else expr
+
+
+# ---- general convolution
 
 
 @translates("aten::convolution")
@@ -307,8 +324,11 @@ def conv_tbc(op: Op, self: ir.Value, weight: ir.Value, bias: ir.Value, pad: int 
     return op.Transpose(made, perm=[2, 0, 1])
 
 
+# ---- windows
+
+
 @dataclass(frozen=True)
-class Row:
+class AxisWindows:
     """The windows along one axis.
 
     Attributes:
@@ -340,7 +360,7 @@ class Row:
         return op.shaped(op.Add(op.Unsqueeze(first, [1]), steps), (self.count, self.size))
 
 
-def windowed(op: Op, value: ir.Value, rows: Sequence[Row]) -> ir.Value:
+def windowed(op: Op, value: ir.Value, rows: Sequence[AxisWindows]) -> ir.Value:
     """Replace each of the last axes by two: the windows, and the elements of a window."""
     position = op.rank_of(value) - len(rows)
     for row in rows:

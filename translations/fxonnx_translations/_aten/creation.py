@@ -13,6 +13,8 @@ from .._builder.op import Op, Operand
 from .._builder.symbolic_dims import Dim, is_static
 from .._registry import translates
 
+# ---- constants
+
 
 def filled(op: Op, value: Operand) -> ir.Value:
     """Return a tensor of the result's shape and type, filled with one number."""

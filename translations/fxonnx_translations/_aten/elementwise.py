@@ -49,6 +49,9 @@ TRANSLATIONS = tuple(
 )
 
 
+# ---- rounding
+
+
 def _rounding(op: Op, self: ir.Value, operator: str) -> ir.Value:
     # The ONNX operators accept floats only.
     value: ir.Value = getattr(op, operator)(self) if op.is_float(self) else self
@@ -79,6 +82,9 @@ def trunc(op: Op, self: ir.Value) -> ir.Value:
     aten::fix(Tensor self) -> Tensor
     """
     return op.Mul(op.Sign(self), op.Floor(op.Abs(self))) if op.is_float(self) else self
+
+
+# ---- magnitude and sign
 
 
 @translates("aten::abs", "aten::absolute")
@@ -113,6 +119,9 @@ def sign(op: Op, self: ir.Value) -> ir.Value:
         if op.is_float(self)
         else op.Sign(self)
     )
+
+
+# ---- roots, powers and logarithms
 
 
 @translates("aten::rsqrt")
@@ -155,6 +164,9 @@ def exp2(op: Op, self: ir.Value) -> ir.Value:
     return op.Pow(op.const(2.0, op.result.dtype), op.cast(self, op.result.dtype))
 
 
+# ---- negation
+
+
 @translates("aten::logical_not")
 def logical_not(op: Op, self: ir.Value) -> ir.Value:
     """aten::logical_not(Tensor self) -> Tensor"""
@@ -171,6 +183,9 @@ def bitwise_not(op: Op, self: ir.Value) -> ir.Value:
         return op.BitwiseNot(self)
     # Two's complement: ~x == -x - 1, and for unsigned types the largest value minus x.
     return op.Sub(op.const(-1 if not dtype.name.startswith("U") else 2 ** (dtype.itemsize * 8) - 1, dtype), self)
+
+
+# ---- properties of floats
 
 
 @translates("aten::isnan")
@@ -215,6 +230,9 @@ def signbit(op: Op, self: ir.Value) -> ir.Value:
     if dtype == ir.DataType.BOOL or dtype.name.startswith("U"):
         return op.expand(op.const(False), op.result.shape)
     return sign_bit(op, self) if op.is_float(self) else op.Less(self, op.const(0, dtype))
+
+
+# ---- functions of two floats
 
 
 @translates("aten::copysign.Tensor", "aten::copysign.Scalar")
@@ -342,6 +360,9 @@ def nextafter(op: Op, self: ir.Value, other: ir.Value) -> ir.Value:
     return op.cast(op.Where(op.Or(op.IsNaN(x), op.IsNaN(goal)), op.Add(x, goal), value), dtype)
 
 
+# ---- comparison
+
+
 def _comparison(op: Op, operator: str, self: Operand, other: Operand) -> ir.Value:
     left, right = op.promote(self, other)
     dtype = op.dtype_of(left)
@@ -402,6 +423,9 @@ def ge(op: Op, self: ir.Value, other: Operand) -> ir.Value:
     aten::ge.Scalar(Tensor self, Scalar other) -> Tensor
     """
     return _comparison(op, "GreaterOrEqual", self, other)
+
+
+# ---- logical and bitwise operators
 
 
 @translates("aten::logical_and")

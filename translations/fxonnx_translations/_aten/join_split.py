@@ -14,6 +14,8 @@ from .._builder.symbolic_dims import Dim
 from .._registry import translates
 from .indexing.axes import END, as_carrier, axis_of, rank, refuse_complex, sliced, split_at
 
+# ---- joining
+
 
 def _cat(op: Op, tensors: Sequence[ir.Value], dim: int) -> ir.Value:
     values = [op.cast(value, op.result.dtype) for value in tensors]
@@ -44,6 +46,9 @@ def stack(op: Op, tensors: Sequence[ir.Value], dim: int = 0) -> ir.Value:
         # Concatenated along the next axis and reshaped: two nodes instead of an Unsqueeze per tensor.
         return op.reshape(op.Concat(*values, axis=axis), shape)
     return op.Concat(*(op.Unsqueeze(value, [axis]) for value in values), axis=axis)
+
+
+# ---- splitting
 
 
 def _pieces(op: Op, self: ir.Value, dim: int) -> list[ir.Value]:
@@ -133,6 +138,9 @@ def unbind(op: Op, self: ir.Value, dim: int = 0) -> list[ir.Value]:
         return [op.Squeeze(self, [axis])]
     # One node per tensor; unused ones are removed as dead code.
     return [op.Gather(self, op.const(index), axis=axis) for index in range(len(op.results))]
+
+
+# ---- combinations
 
 
 @translates("aten::meshgrid", "aten::meshgrid.indexing")

@@ -16,6 +16,8 @@ from .._opsets.op_polyfills import layer_normalization
 from .._registry import OpCall, translates
 from .reduction import Axes, amax, amin, reduced
 
+# ---- helpers
+
 
 def _computed_in(dtype: ir.DataType) -> ir.DataType:
     """Return the type to compute in: ONNX Runtime has no BFLOAT16 kernels; torch computes it in float as well."""
@@ -46,6 +48,9 @@ def _normalized(op: Op, value: ir.Value, axes: Sequence[int], eps: float) -> ir.
     centered = op.Sub(value, op.ReduceMean(value, list(axes), keepdims=1))
     variance = op.ReduceMean(op.Mul(centered, centered), list(axes), keepdims=1)
     return op.Div(centered, op.Sqrt(op.Add(variance, eps)))
+
+
+# ---- batch and instance normalization
 
 
 def _scaled_by_statistics(
@@ -141,6 +146,9 @@ def instance_norm(
     return op.cast(result, op.result.dtype)
 
 
+# ---- layer, RMS and group normalization
+
+
 @translates("aten::layer_norm")
 def layer_norm(
     op: Op,
@@ -211,6 +219,9 @@ def group_norm(
     return op.cast(result, op.result.dtype)
 
 
+# ---- vector norms
+
+
 def _reject_complex(call: OpCall) -> str | None:
     """Reject complex tensors: torch's decomposition takes the norm of their magnitudes."""
     return "the norm of complex numbers" if call.arguments["self"].is_complex() else None
@@ -268,6 +279,9 @@ def norm(
     aten::norm.ScalarOpt_dim_dtype(Tensor self, Scalar? p, int[1] dim, bool keepdim, *, ScalarType dtype) -> Tensor
     """
     return linalg_vector_norm(op, self, 2 if p is None else p, dim, keepdim, dtype)
+
+
+# ---- batch normalization with its statistics as results
 
 
 def _empty(op: Op, result: ResultSpec) -> ir.Value:

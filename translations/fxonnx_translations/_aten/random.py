@@ -19,6 +19,9 @@ from .._builder.symbolic_dims import Dim, is_static
 from .._registry import translates
 from .activation import leaky_relu
 
+# ---- samples
+
+
 _DIGITS = {ir.DataType.FLOAT16: 11, ir.DataType.BFLOAT16: 8}
 
 
@@ -287,6 +290,9 @@ def multinomial(
     return op.ArgMax(op.cast(beyond, ir.DataType.INT32), axis=-1, keepdims=0)
 
 
+# ---- dropout
+
+
 _SELU_LIMIT = 1.7580993408473766
 """alpha * scale of SELU; alpha dropout replaces dropped elements by its negative, the limit of SELU."""
 
@@ -349,6 +355,9 @@ def alpha_dropout(op: Op, input: ir.Value, p: float, train: bool) -> ir.Value:
 def feature_alpha_dropout(op: Op, input: ir.Value, p: float, train: bool) -> ir.Value:
     """aten::feature_alpha_dropout(Tensor input, float p, bool train) -> Tensor"""
     return _shifted(op, input, p, _feature_shape(op, input)) if train and p != 0 else input
+
+
+# ---- randomized leaky ReLU
 
 
 @translates("aten::rrelu")

@@ -17,6 +17,9 @@ from .._builder.op import Op, Unsupported
 from .._builder.symbolic_dims import Dim
 from .._registry import translates
 
+# ---- sums and products
+
+
 Axes = int | Sequence[int] | None
 
 
@@ -133,6 +136,9 @@ def _wrapping_product(op: Op, value: ir.Value, dim: int | None) -> ir.Value:
     return value
 
 
+# ---- extrema
+
+
 _UNROLLED = 64
 """At most this many factors are multiplied in pairs; more, or a dynamic number, by a Loop."""
 
@@ -181,6 +187,9 @@ def min(op: Op, self: ir.Value) -> ir.Value:
     return _with_nan(op, "ReduceMin", self, None, False)
 
 
+# ---- logical reductions
+
+
 @translates("aten::any", "aten::any.dim", "aten::any.dims")
 def any(op: Op, self: ir.Value, dim: Axes = None, keepdim: bool = False) -> ir.Value:
     """aten::any(Tensor self) -> Tensor
@@ -201,6 +210,9 @@ def all(op: Op, self: ir.Value, dim: Axes = None, keepdim: bool = False) -> ir.V
     missing = op.cast(op.Not(op.cast(self, BOOL)), INT64)
     none_missing = op.Not(op.cast(reduced(op, "ReduceSum", missing, dim, keepdim), BOOL))
     return op.cast(none_missing, op.result.dtype)
+
+
+# ---- variance
 
 
 def _count(dims: Sequence[Dim]) -> Dim:
@@ -267,6 +279,9 @@ def logsumexp(op: Op, self: ir.Value, dim: Sequence[int], keepdim: bool = False)
     return reduced(op, "ReduceLogSumExp", op.cast(self, op.result.dtype), dim, keepdim)
 
 
+# ---- cumulative sums
+
+
 @translates("aten::cumsum")
 def cumsum(op: Op, self: ir.Value, dim: int, dtype: torch.dtype | None = None) -> ir.Value:
     """aten::cumsum(Tensor self, int dim, *, ScalarType? dtype=None) -> Tensor"""
@@ -278,6 +293,9 @@ def cumsum(op: Op, self: ir.Value, dim: int, dtype: torch.dtype | None = None) -
     wide = result if result not in _NARROW else (INT32 if result in dtypes.INTEGERS else ir.DataType.FLOAT)
     axis = op.const(dim % op.rank_of(self), INT64)
     return op.cast(op.CumSum(op.cast(self, wide), axis), result)
+
+
+# ---- segment reductions
 
 
 _STARTS = MappingProxyType({"sum": 0.0, "mean": 0.0, "prod": 1.0, "max": -math.inf, "min": math.inf})
@@ -337,6 +355,9 @@ def segment_reduce(
         some = op.Greater(counts, op.const(0.0, carrier))
         result = op.Where(some, op.Div(result, op.Max(counts, op.const(1.0, carrier))), empty)
     return op.cast(result, dtype)
+
+
+# ---- cumulative operators by Scan
 
 
 ScanStep = Callable[[Op, Sequence[ir.Value], Sequence[ir.Value]], Sequence[ir.Value]]

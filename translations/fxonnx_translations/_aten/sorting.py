@@ -13,6 +13,9 @@ from .._builder.op import Op, Operand, Unsupported
 from .._builder.symbolic_dims import Dim
 from .._registry import translates
 
+# ---- sorting and topk
+
+
 # Types without TopK and ArgMax kernels in ONNX Runtime, to a type that represents all their values in the same order.
 _ORDERED = {
     ir.DataType.BOOL: ir.DataType.INT32,
@@ -151,6 +154,9 @@ def min_along(op: Op, self: ir.Value, dim: int, keepdim: bool = False) -> list[i
     return _extremum(op, "ArgMin", self, dim, keepdim)
 
 
+# ---- medians
+
+
 def _lower_median(op: Op, self: ir.Value, axis: int, *, skip_nan: bool) -> tuple[ir.Value, ir.Value]:
     """Return the lower median along an axis and its position; the axis is kept."""
     places = argsort(op, self, axis)
@@ -214,6 +220,9 @@ def median(op: Op, self: ir.Value) -> ir.Value:
 def nanmedian(op: Op, self: ir.Value) -> ir.Value:
     """aten::nanmedian(Tensor self) -> Tensor"""
     return _of_all(op, self, skip_nan=True)
+
+
+# ---- search and histograms
 
 
 def _count_before(op: Op, edges: ir.Value, values: ir.Value, *, right: bool) -> ir.Value:
@@ -305,7 +314,7 @@ def bincount(op: Op, self: ir.Value, weights: ir.Value | None = None, minlength:
     return op.shaped(op.ReduceSum(added, [1], keepdims=0), op.result.shape)
 
 
-# ---- unique, histograms and modes
+# ---- unique and mode
 
 # The types with a Unique kernel in ONNX Runtime.
 _SORTABLE = (ir.DataType.FLOAT, ir.DataType.DOUBLE, INT64, ir.DataType.INT8)

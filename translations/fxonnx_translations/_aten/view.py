@@ -11,6 +11,8 @@ from .._builder.op import Op, Unsupported
 from .._builder.symbolic_dims import Dim
 from .._registry import translates
 
+# ---- views
+
 
 @translates("aten::view", "aten::_unsafe_view")
 def view(op: Op, self: ir.Value, size: Sequence[Dim]) -> ir.Value:
@@ -168,6 +170,9 @@ def _channels(op: Op, value: ir.Value, axis: int) -> int:
     if not isinstance(size, int):
         raise Unsupported(f"the channels have the symbolic size {size}")
     return size
+
+
+# ---- pixel rearrangement
 
 
 @translates("aten::pixel_shuffle")

@@ -75,7 +75,7 @@ def _rounded_down(threshold: float) -> float:
 
 
 @dataclass(frozen=True)
-class _Axis:
+class _SampledAxis:
     """The bilinear samples along one axis of the regions; tensors have the shape [regions, windows, samples].
 
     Attributes:
@@ -108,7 +108,7 @@ def _extent(op: Op, rois: ir.Value, columns: tuple[int, int], scale: float, offs
     return start, op.Sub(end, start)
 
 
-def _sampled_axis(op: Op, start: ir.Value, extent: ir.Value, windows: int, ratio: int, length: Dim) -> _Axis:
+def _sampled_axis(op: Op, start: ir.Value, extent: ir.Value, windows: int, ratio: int, length: Dim) -> _SampledAxis:
     dtype = op.dtype_of(start)
     window = op.Div(extent, float(windows))
     if ratio > 0:
@@ -134,7 +134,7 @@ def _sampled_axis(op: Op, start: ir.Value, extent: ir.Value, windows: int, ratio
     high = op.Min(op.Add(low, 1.0), last)
     zero = op.const(0.0, dtype)
     fraction = op.Sub(places, low)
-    return _Axis(
+    return _SampledAxis(
         low=op.cast(low, INT64),
         high=op.cast(high, INT64),
         low_weight=op.Where(counted, op.Sub(op.const(1.0, dtype), fraction), zero),
@@ -143,7 +143,7 @@ def _sampled_axis(op: Op, start: ir.Value, extent: ir.Value, windows: int, ratio
     )
 
 
-def _sum_of_samples(op: Op, rows: ir.Value, base: ir.Value, y: _Axis, x: _Axis, width: Dim) -> ir.Value:
+def _sum_of_samples(op: Op, rows: ir.Value, base: ir.Value, y: _SampledAxis, x: _SampledAxis, width: Dim) -> ir.Value:
     """Return the sums of the bilinear samples of each window.
 
     Args:

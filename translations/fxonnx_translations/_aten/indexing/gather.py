@@ -15,10 +15,10 @@ from ..._builder.symbolic_dims import Dim
 from ..._registry import translates
 from .axes import as_carrier, axis_of, choose, rank, refuse_complex
 
-Indices = Sequence[ir.Value | None]
-
-
 # ---- masks
+
+
+Indices = Sequence[ir.Value | None]
 
 
 def nonzero_rows(op: Op, value: ir.Value) -> ir.Value:

@@ -17,6 +17,8 @@ from ..._builder.op import Op, Operand, Unsupported
 from ..._registry import OpCall, translates
 from ..view import swapped
 
+# ---- products
+
 
 @translates("aten::linear")
 def linear(op: Op, input: ir.Value, weight: ir.Value, bias: ir.Value | None = None) -> ir.Value:
@@ -63,6 +65,16 @@ def dot(op: Op, self: ir.Value, tensor: ir.Value) -> ir.Value:
     return op.MatMul(self, tensor)
 
 
+@translates("aten::outer")
+def outer(op: Op, self: ir.Value, vec2: ir.Value) -> ir.Value:
+    """aten::outer(Tensor self, Tensor vec2) -> Tensor"""
+    left, right = op.promote(self, vec2)
+    return op.Mul(op.Unsqueeze(left, [1]), right)
+
+
+# ---- products added to a tensor
+
+
 def _scaled(op: Op, value: ir.Value, factor: Operand) -> ir.Value:
     return value if factor == 1 else op.Mul(value, op.operand(factor, op.dtype_of(value)))
 
@@ -106,11 +118,38 @@ def baddbmm(
     return sum_of_products(op, base, op.MatMul(left, right), beta, alpha)
 
 
-@translates("aten::outer")
-def outer(op: Op, self: ir.Value, vec2: ir.Value) -> ir.Value:
-    """aten::outer(Tensor self, Tensor vec2) -> Tensor"""
-    left, right = op.promote(self, vec2)
-    return op.Mul(op.Unsqueeze(left, [1]), right)
+@translates("aten::addbmm")
+def addbmm(
+    op: Op, self: ir.Value, batch1: ir.Value, batch2: ir.Value, beta: Operand = 1, alpha: Operand = 1
+) -> ir.Value:
+    """aten::addbmm(Tensor self, Tensor batch1, Tensor batch2, *, Scalar beta=1, Scalar alpha=1) -> Tensor"""
+    product = op.MatMul(*wide(op, batch1, batch2))
+    (base,) = wide(op, self)
+    return sum_of_products(op, base, op.ReduceSum(product, [0], keepdims=0), beta, alpha)
+
+
+@translates("aten::_trilinear")
+def _trilinear(
+    op: Op,
+    i1: ir.Value,
+    i2: ir.Value,
+    i3: ir.Value,
+    expand1: Sequence[int],
+    expand2: Sequence[int],
+    expand3: Sequence[int],
+    sumdim: Sequence[int],
+    unroll_dim: int = 1,
+) -> ir.Value:
+    """aten::_trilinear(Tensor i1, Tensor i2, Tensor i3, int[] expand1, int[] expand2, int[] expand3, int[] sumdim, int unroll_dim=1) -> Tensor"""
+    factors: list[ir.Value] = []
+    for value, axes in ((i1, expand1), (i2, expand2), (i3, expand3)):
+        factors.extend(wide(op, op.Unsqueeze(value, sorted(axes)) if axes else value))
+    product = op.Mul(op.Mul(factors[0], factors[1]), factors[2])
+    total = op.ReduceSum(product, sorted(sumdim), keepdims=0) if sumdim else product
+    return op.cast(total, op.result.dtype)
+
+
+# ---- einsum
 
 
 _DTYPES = (torch.float32, torch.float64)
@@ -193,6 +232,9 @@ def einsum(op: Op, equation: str, tensors: Sequence[ir.Value], path: Sequence[in
     return op.MatMul(left, swapped(op, right, -2, -1) if product.flip_right else right)
 
 
+# ---- grouped products
+
+
 def rows_times_matrices(op: Op, rows: ir.Value, matrices: ir.Value, offs: ir.Value) -> ir.Value:
     """Grouped matrix product: the rows up to the first offset times the first matrix, and so on.
 
@@ -268,6 +310,9 @@ def _sums_over_groups(op: Op, left: ir.Value, right: ir.Value, ends: ir.Value) -
     return op.MatMul(own, op.Where(op.Unsqueeze(inside, [2]), right, op.const(0.0, op.dtype_of(right))))
 
 
+# ---- pairwise distances
+
+
 def _norm(op: Op, differences: ir.Value, p: float) -> ir.Value:
     """Return the p-norm over the last axis."""
     dtype = op.dtype_of(differences)
@@ -308,34 +353,3 @@ def pdist(op: Op, self: ir.Value, p: float = 2.0) -> ir.Value:
     first, second = torch.triu_indices(rows, rows, 1)
     pairs = (op.Gather(self, op.const(place), axis=0) for place in (first, second))
     return _norm(op, op.Sub(*pairs), p)
-
-
-@translates("aten::_trilinear")
-def _trilinear(
-    op: Op,
-    i1: ir.Value,
-    i2: ir.Value,
-    i3: ir.Value,
-    expand1: Sequence[int],
-    expand2: Sequence[int],
-    expand3: Sequence[int],
-    sumdim: Sequence[int],
-    unroll_dim: int = 1,
-) -> ir.Value:
-    """aten::_trilinear(Tensor i1, Tensor i2, Tensor i3, int[] expand1, int[] expand2, int[] expand3, int[] sumdim, int unroll_dim=1) -> Tensor"""
-    factors: list[ir.Value] = []
-    for value, axes in ((i1, expand1), (i2, expand2), (i3, expand3)):
-        factors.extend(wide(op, op.Unsqueeze(value, sorted(axes)) if axes else value))
-    product = op.Mul(op.Mul(factors[0], factors[1]), factors[2])
-    total = op.ReduceSum(product, sorted(sumdim), keepdims=0) if sumdim else product
-    return op.cast(total, op.result.dtype)
-
-
-@translates("aten::addbmm")
-def addbmm(
-    op: Op, self: ir.Value, batch1: ir.Value, batch2: ir.Value, beta: Operand = 1, alpha: Operand = 1
-) -> ir.Value:
-    """aten::addbmm(Tensor self, Tensor batch1, Tensor batch2, *, Scalar beta=1, Scalar alpha=1) -> Tensor"""
-    product = op.MatMul(*wide(op, batch1, batch2))
-    (base,) = wide(op, self)
-    return sum_of_products(op, base, op.ReduceSum(product, [0], keepdims=0), beta, alpha)

@@ -22,6 +22,8 @@ from ..._registry import translates
 from ..._torch_compat import FloorDiv, Max
 from .pool import Windows, batched, max_windows, places, unbatched
 
+# ---- windows
+
 
 def _uniform_windows(size: Dim, wanted: Dim) -> tuple[int, int] | None:
     """Return kernel size and stride, if all windows of an axis have the same ones."""
@@ -87,6 +89,9 @@ def _gathered(op: Op, value: ir.Value, axis: int, gathering: _WindowPositions) -
     return op.shaped(op.Gather(value, gathering.index, axis=axis), (*dims[:axis], *gathering.dims, *dims[axis + 1 :]))
 
 
+# ---- adaptive average pooling
+
+
 def _mean_over(op: Op, value: ir.Value, axis: int, size: Dim, wanted: Dim) -> ir.Value:
     if wanted == 1:
         return op.ReduceMean(value, [axis], keepdims=1)
@@ -136,6 +141,9 @@ def adaptive_avg_pool(op: Op, self: ir.Value, output_size: Sequence[Dim]) -> ir.
         if alike is None:
             value = _mean_over(op, value, axis + 2, sizes[axis], output_size[axis])
     return unbatched(op, op.cast(value, dtype), rank)
+
+
+# ---- adaptive max pooling
 
 
 def _window_elements(op: Op, value: ir.Value, gatherings: Sequence[_WindowPositions]) -> ir.Value:
@@ -205,6 +213,9 @@ def adaptive_max_pool(op: Op, self: ir.Value, output_size: Sequence[int]) -> lis
     else:
         pooled, indices = _max_of_elements(op, value, sizes, output_size)
     return [unbatched(op, op.cast(pooled, dtype), rank), unbatched(op, indices, rank)]
+
+
+# ---- fractional max pooling
 
 
 def _window_starts(op: Op, sample: ir.Value, size: Dim, count: int, kernel: int) -> ir.Value:

@@ -14,8 +14,11 @@ from ..._builder.dtypes import DOUBLE, FLOAT, INT32, INT64
 from ..._builder.op import Op
 from ..._builder.symbolic_dims import Dim
 from ..._registry import translates
-from ..conv import Row, padded_spatially, spatial, windowed
+from ..conv import AxisWindows, padded_spatially, spatial, windowed
 from ..indexing.axes import sliced
+
+# ---- windows
+
 
 # Types without a MaxPool kernel in ONNX Runtime, to the smallest type with one that represents all their numbers.
 _MAX_CARRIERS = {
@@ -109,6 +112,9 @@ def _padded(op: Op, value: ir.Value, before: Sequence[int], after: Sequence[int]
     if not any([*before, *after]):
         return value
     return op.Pad(value, [0, 0, *before, 0, 0, *after], op.const(fill, op.dtype_of(value)))
+
+
+# ---- max pooling
 
 
 def _is_too_padded(op: Op, value: ir.Value, windows: Windows) -> bool:
@@ -253,12 +259,15 @@ def _unfold_windows(op: Op, value: ir.Value, windows: Windows, fill: float) -> i
     """Return the elements of each window along a new last axis."""
     rank, counts = windows.rank, _counts(op, windows)
     lead = op.rank_of(value) - rank
-    rows = [Row(*axis) for axis in zip(counts, windows.kernel, windows.strides, windows.dilations, strict=True)]
+    rows = [AxisWindows(*axis) for axis in zip(counts, windows.kernel, windows.strides, windows.dilations, strict=True)]
     after = [pad + more for pad, more in zip(windows.pads, windows.reach, strict=True)]
     gathered = windowed(op, padded_spatially(op, value, windows.pads, after, fill), rows)
     perm = [*range(lead), *range(lead, lead + 2 * rank, 2), *range(lead + 1, lead + 2 * rank, 2)]
     dims = [*op.dims(value)[:lead], *counts, math.prod(windows.kernel)]
     return op.reshape(op.Transpose(gathered, perm=perm), dims)
+
+
+# ---- average pooling
 
 
 def _length(op: Op, windows: Windows, axis: int, size: Dim, count: Dim, include_pad: bool) -> int | ir.Value:

@@ -21,6 +21,9 @@ from ..._builder.symbolic_dims import Dim
 from ..._registry import OpCall, translates
 from .interpolate import Axis, axes_of
 
+# ---- resizing
+
+
 _LARGEST_WEIGHT = 1 << 15
 """torch's weights of uint8 images are 16-bit integers."""
 
@@ -282,6 +285,9 @@ def upsample_bicubic(
     """aten::upsample_bicubic2d(Tensor self, SymInt[2] output_size, bool align_corners, float? scales_h=None, float? scales_w=None) -> Tensor"""
     kind = _Filter(_CUBIC, -0.75, False, align_corners)
     return _resampled(op, self, axes_of(op, self, output_size, [scales_h, scales_w]), kind)
+
+
+# ---- grid sampling
 
 
 _MODES = {0: "linear", 1: "nearest", 2: "cubic"}

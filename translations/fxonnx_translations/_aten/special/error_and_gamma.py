@@ -20,10 +20,10 @@ __all__ = [
 ]
 
 
-_LOG_SQRT_2_PI = 0.5 * math.log(2 * math.pi)
-
-
 # ---- error functions
+
+
+_LOG_SQRT_2_PI = 0.5 * math.log(2 * math.pi)
 
 
 @translates("aten::erfc", "aten::special_erfc")
