@@ -177,10 +177,10 @@ class Registry:
             several = functions if isinstance(functions, (list, tuple)) else [functions]
             for_complex = [one for one in several if getattr(one, "complex", False)]
             for_real = [one for one in several if one not in for_complex]
-            for place, chosen in ((table, for_real), (complex_table, for_complex or for_real)):
+            for candidates, chosen in ((table, for_real), (complex_table, for_complex or for_real)):
                 if chosen:
                     record = Translation(_one_or_all(chosen), (key,), custom=True)
-                    place[key] = (record, *place.get(key, ()))
+                    candidates[key] = (record, *candidates.get(key, ()))
         return Registry(MappingProxyType(table), MappingProxyType(complex_table))
 
 

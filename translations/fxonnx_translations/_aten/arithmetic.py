@@ -300,8 +300,8 @@ def _is_packed_sequence_diff(op: Op, before: ir.Value | None, value: ir.Value) -
         return False
     bounds = [array_of(bound) for bound in taken.inputs[1:4]]
     last = op.rank_of(value) - 1
-    places = [bound.reshape(-1).tolist() for bound in bounds if bound is not None]
-    return taken.inputs[0] is value and len(taken.inputs) <= 5 and places == [[0], [1], [last]]
+    positions = [bound.reshape(-1).tolist() for bound in bounds if bound is not None]
+    return taken.inputs[0] is value and len(taken.inputs) <= 5 and positions == [[0], [1], [last]]
 
 
 @translates("aten::diff")
@@ -331,7 +331,7 @@ def diff(
 
 def _power_of_two(op: Op, exponent: ir.Value) -> ir.Value:
     """2^exponent as INT64 for 0 .. 63, by a table: BitShift supports unsigned integers only."""
-    powers = [1 << place for place in range(63)] + [-(1 << 63)]
+    powers = [1 << position for position in range(63)] + [-(1 << 63)]
     return op.Gather(op.const(powers), exponent, axis=0)
 
 

@@ -345,7 +345,7 @@ class AxisWindows:
     dilation: Dim = 1
     mirrored: bool = False
 
-    def places(self, op: Op) -> ir.Value:
+    def positions(self, op: Op) -> ir.Value:
         """Return the positions of the elements of each window, INT64 [count, size]."""
         count, size, stride, dilation = self.count, self.size, self.stride, self.dilation
         if isinstance(count, int) and isinstance(size, int) and isinstance(stride, int) and isinstance(dilation, int):
@@ -366,7 +366,7 @@ def windowed(op: Op, value: ir.Value, rows: Sequence[AxisWindows]) -> ir.Value:
     for row in rows:
         dims = op.dims(value)
         value = op.shaped(
-            op.Gather(value, row.places(op), axis=position),
+            op.Gather(value, row.positions(op), axis=position),
             (*dims[:position], row.count, row.size, *dims[position + 1 :]),
         )
         position += 2

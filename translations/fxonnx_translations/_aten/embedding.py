@@ -115,8 +115,8 @@ def embedding_bag_core(
 @translates("aten::embedding_renorm")
 def embedding_renorm(op: Op, self: ir.Value, indices: ir.Value, max_norm: float, norm_type: float) -> ir.Value:
     """aten::embedding_renorm(Tensor self, Tensor indices, float max_norm, float norm_type) -> Tensor"""
-    places = op.Reshape(indices, [-1])
-    rows = op.Gather(self, places, axis=0)
+    positions = op.Reshape(indices, [-1])
+    rows = op.Gather(self, positions, axis=0)
     dtype = op.dtype_of(rows)
     carrier = ir.DataType.DOUBLE if dtype == ir.DataType.DOUBLE else ir.DataType.FLOAT
     wide = op.cast(rows, carrier)
@@ -127,7 +127,7 @@ def embedding_renorm(op: Op, self: ir.Value, indices: ir.Value, max_norm: float,
     scaled = op.cast(op.Mul(wide, factor), dtype)
     shorter = op.Where(op.Greater(length, limit), scaled, rows)
     # A row that occurs twice is written twice with the same values.
-    return scatter_op(op, "ScatterND", self, op.Unsqueeze(op.cast(places, INT64), [1]), shorter, None)
+    return scatter_op(op, "ScatterND", self, op.Unsqueeze(op.cast(positions, INT64), [1]), shorter, None)
 
 
 @translates("aten::one_hot")

@@ -58,9 +58,9 @@ def _crop_symbolic_axes(
         if isinstance(size, int) or not (isinstance(before, int) and isinstance(after, int) and before * after < 0):
             continue
         number = op.Sub(op.Range(0, op.scalar(size + before + after), 1), before)
-        places = op.Min(op.Max(number, 0), op.Sub(op.scalar(size), 1))
+        positions = op.Min(op.Max(number, 0), op.Sub(op.scalar(size), 1))
         dims = op.dims(value)
-        gathered = op.Gather(value, places, axis=axis)
+        gathered = op.Gather(value, positions, axis=axis)
         value = op.shaped(gathered, (*dims[:axis], size + before + after, *dims[axis + 1 :]))
         begin[axis] = end[axis] = 0
     return value, begin, end

@@ -265,8 +265,8 @@ def randperm(op: Op, n: Dim, **options: Any) -> ir.Value:
     aten::randperm.generator(SymInt n, *, Generator? generator, ScalarType? dtype=4, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor
     """
     samples = _sampled(op, "RandomUniform", [n], DOUBLE, low=0.0, high=1.0)
-    places = op.multi("TopK", samples, op.sizes([n]), outputs=2)[1]
-    return op.cast(places, op.result.dtype)
+    positions = op.multi("TopK", samples, op.sizes([n]), outputs=2)[1]
+    return op.cast(positions, op.result.dtype)
 
 
 @translates("aten::multinomial")

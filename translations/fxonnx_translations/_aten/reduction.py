@@ -335,10 +335,10 @@ def segment_reduce(
     trailing = list(range(dim + 1, rank))
     # [*, segments, elements, 1 ...]
     columns = [dim + 1, *(position + 1 for position in trailing)]
-    places = op.Range(0, op.scalar(op.dims(data)[dim]), 1)
-    places = op.Unsqueeze(places, list(range(1, rank - dim))) if trailing else places
+    positions = op.Range(0, op.scalar(op.dims(data)[dim]), 1)
+    positions = op.Unsqueeze(positions, list(range(1, rank - dim))) if trailing else positions
     begin, end = op.Unsqueeze(begin, columns), op.Unsqueeze(end, columns)
-    inside = op.And(op.GreaterOrEqual(places, begin), op.Less(places, end))
+    inside = op.And(op.GreaterOrEqual(positions, begin), op.Less(positions, end))
     start = _STARTS[reduce]
     values = op.Where(inside, op.Unsqueeze(op.cast(data, carrier), [dim]), op.const(start, carrier))
     if reduce in ("max", "min"):
@@ -402,7 +402,7 @@ def _cumulative_extremum(op: Op, self: ir.Value, dim: int, comparison: str) -> t
     if rank == 0 or 0 in op.dims(self):
         return self, op.expand(op.const(0), op.results[1].shape)
     axis = op.axis(dim, rank)
-    places = arange(op, op.dims(self)[axis])
+    positions = arange(op, op.dims(self)[axis])
     first = op.Gather(self, op.const(0), axis=axis)
 
     def step(body: Op, states: Sequence[ir.Value], items: Sequence[ir.Value]) -> Sequence[ir.Value]:
@@ -415,7 +415,7 @@ def _cumulative_extremum(op: Op, self: ir.Value, dim: int, comparison: str) -> t
         return body.Where(better, item, best), body.Where(better, place, at)
 
     start = op.expand(op.const(0), op.dims(first))
-    values, indices = _scan(op, [self, places], [axis, 0], [first, start], axis, step)
+    values, indices = _scan(op, [self, positions], [axis, 0], [first, start], axis, step)
     return values, indices
 
 

@@ -43,12 +43,12 @@ def _top(op: Op, self: ir.Value, k: Dim, dim: int, largest: bool) -> tuple[ir.Va
     axis = op.axis(dim, op.rank_of(self))
     key, count = _ordered(op, self), op.size(k)
     if not op.is_float(self):
-        values, places = op.multi("TopK", key, count, axis=axis, largest=int(largest), outputs=2)
-        return op.cast(values, op.dtype_of(self)), places
+        values, positions = op.multi("TopK", key, count, axis=axis, largest=int(largest), outputs=2)
+        return op.cast(values, op.dtype_of(self)), positions
     # In torch NaN is the largest number; in ONNX Runtime it makes the order of all numbers undefined.
     key = op.Where(op.IsNaN(key), op.const(math.inf, op.dtype_of(key)), key)
-    _, places = op.multi("TopK", key, count, axis=axis, largest=int(largest), outputs=2)
-    return op.GatherElements(self, places, axis=axis), places
+    _, positions = op.multi("TopK", key, count, axis=axis, largest=int(largest), outputs=2)
+    return op.GatherElements(self, positions, axis=axis), positions
 
 
 def _size(op: Op, self: ir.Value, dim: int) -> Dim:
@@ -159,7 +159,7 @@ def min_along(op: Op, self: ir.Value, dim: int, keepdim: bool = False) -> list[i
 
 def _lower_median(op: Op, self: ir.Value, axis: int, *, skip_nan: bool) -> tuple[ir.Value, ir.Value]:
     """Return the lower median along an axis and its position; the axis is kept."""
-    places = argsort(op, self, axis)
+    positions = argsort(op, self, axis)
     is_float = op.is_float(self)
     count = op.scalar(op.dims(self)[axis], INT64)
     if is_float and skip_nan:
@@ -167,10 +167,10 @@ def _lower_median(op: Op, self: ir.Value, axis: int, *, skip_nan: bool) -> tuple
         count = op.ReduceSum(numbers, [axis], keepdims=1)
         # NaN is sorted last; if all elements are NaN, the first one is the median.
         middle = op.Max(op.Div(op.Sub(count, op.const(1)), op.const(2)), op.const(0))
-        at = op.GatherElements(places, middle, axis=axis)
+        at = op.GatherElements(positions, middle, axis=axis)
     else:
         middle = op.Reshape(op.Div(op.Sub(count, op.const(1)), op.const(2)), [1])
-        at = op.Gather(places, middle, axis=axis)
+        at = op.Gather(positions, middle, axis=axis)
     if is_float and not skip_nan:
         missing = op.IsNaN(self)
         flags = op.cast(missing, INT64)
@@ -291,11 +291,11 @@ def histc(op: Op, self: ir.Value, bins: int = 100, min: Operand = 0, max: Operan
     else:
         low, high = op.operand(min, wide), op.operand(max, wide)
     scaled = op.Div(op.Mul(op.Sub(values, low), op.const(float(bins), wide)), op.Sub(high, low))
-    places = op.Min(op.Floor(scaled), op.const(float(bins - 1), wide))
+    positions = op.Min(op.Floor(scaled), op.const(float(bins - 1), wide))
     inside = op.And(op.GreaterOrEqual(values, low), op.LessOrEqual(values, high))
-    places = op.Where(inside, places, op.const(-1.0, wide))
+    positions = op.Where(inside, positions, op.const(-1.0, wide))
     numbers = op.const([[float(place)] for place in range(bins)], wide)
-    counts = op.ReduceSum(op.cast(op.Equal(op.Unsqueeze(places, [0]), numbers), INT64), [1], keepdims=0)
+    counts = op.ReduceSum(op.cast(op.Equal(op.Unsqueeze(positions, [0]), numbers), INT64), [1], keepdims=0)
     return op.cast(counts, dtype)
 
 
@@ -376,8 +376,8 @@ def unique_consecutive(
     starts = op.Concat(first, changed, axis=0)
     values = op.Compress(value, starts, axis=axis)
     inverse = op.Sub(op.CumSum(op.cast(starts, INT64), op.const(0)), op.const(1))
-    places = op.Concat(op.Reshape(op.NonZero(starts), [-1]), length, axis=0)
-    counts = op.Sub(op.Slice(places, [1], [2**62], [0]), op.Slice(places, [0], [-1], [0]))
+    positions = op.Concat(op.Reshape(op.NonZero(starts), [-1]), length, axis=0)
+    counts = op.Sub(op.Slice(positions, [1], [2**62], [0]), op.Slice(positions, [0], [-1], [0]))
     if flat:
         inverse = op.reshape(inverse, op.dims(self))
     return values, _or_empty(op, inverse, 1), _or_empty(op, counts, 2)
@@ -417,7 +417,7 @@ def mode(op: Op, self: ir.Value, dim: int = -1, keepdim: bool = False) -> tuple[
     else:
         largest = op.const(torch.iinfo(op.results[0].torch_dtype).max, op.dtype_of(key))
     smallest = op.ReduceMin(op.Where(most, key, largest), [axis], keepdims=1)
-    places = op.Reshape(arange(op, op.dims(self)[axis]), [-1 if other == axis else 1 for other in range(rank)])
-    at = op.ReduceMax(op.Where(op.Equal(key, smallest), places, op.const(-1)), [axis], keepdims=1)
+    positions = op.Reshape(arange(op, op.dims(self)[axis]), [-1 if other == axis else 1 for other in range(rank)])
+    at = op.ReduceMax(op.Where(op.Equal(key, smallest), positions, op.const(-1)), [axis], keepdims=1)
     value = op.cast(smallest, dtype)
     return (value, at) if keepdim else (op.Squeeze(value, [axis]), op.Squeeze(at, [axis]))

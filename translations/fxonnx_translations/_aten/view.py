@@ -217,11 +217,11 @@ def channel_shuffle(op: Op, self: ir.Value, groups: int) -> ir.Value:
     """aten::channel_shuffle(Tensor self, SymInt groups) -> Tensor
     aten::native_channel_shuffle(Tensor self, SymInt groups) -> Tensor
     """
-    batch, channels, *places = op.dims(self)
+    batch, channels, *positions = op.dims(self)
     if isinstance(channels, int):
         order = torch.arange(channels).reshape(groups, channels // groups).t().reshape(-1).tolist()
         return self if order == sorted(order) else op.Gather(self, order, axis=1)
     # (N, g, C / g, ...) -> (N, C / g, g, ...)
-    grouped = op.reshape(self, [batch, groups, channels / groups, *places])
-    perm = [0, 2, 1, *range(3, 3 + len(places))]
+    grouped = op.reshape(self, [batch, groups, channels / groups, *positions])
+    perm = [0, 2, 1, *range(3, 3 + len(positions))]
     return op.reshape(op.Transpose(grouped, perm=perm), op.dims(self))

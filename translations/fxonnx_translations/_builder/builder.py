@@ -276,7 +276,7 @@ class Builder(onnxscript.GraphBuilder):
         inputs, attributes = list(args), {key: value for key, value in kwargs.items() if value is not None}
         schema = None
         if domain == "":
-            early = self._in_form(op_type, inputs, attributes)
+            early = self._rewrite_for_opset(op_type, inputs, attributes)
             if early is not None:
                 return early
             schema = schema_info(op_type, self.opset_version)
@@ -368,7 +368,7 @@ class Builder(onnxscript.GraphBuilder):
         made = self._emit(op_type, domain, version, None, values, attributes, outputs, None)
         return (made,) if isinstance(made, ir.Value) else tuple(made)
 
-    def _in_form(self, op_type: str, inputs: list[Any], attributes: dict[str, Any]) -> ir.Value | None:
+    def _rewrite_for_opset(self, op_type: str, inputs: list[Any], attributes: dict[str, Any]) -> ir.Value | None:
         try:
             replacement = self.replace_missing_op(self, op_type, inputs, attributes)
             if replacement is not None:

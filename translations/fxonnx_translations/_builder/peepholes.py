@@ -53,8 +53,8 @@ _LOSSLESS_CASTS = frozenset(
         (ir.DataType.UINT8, ir.DataType.FLOAT16, ir.DataType.FLOAT, ir.DataType.DOUBLE),
         (ir.DataType.UINT8, ir.DataType.BFLOAT16),
     )
-    for place, narrow in enumerate(family)
-    for wide in family[place + 1 :]
+    for position, narrow in enumerate(family)
+    for wide in family[position + 1 :]
 )
 
 
@@ -120,9 +120,9 @@ def _split_before_transpose(builder: BuilderProtocol, value: ir.Value, target: l
         return None
     axis, count = split
     perm, parts = list(transpose.attributes["perm"].as_ints()), target[axis : axis + count]
-    place = perm[axis]
-    inner = [*before[:place], *parts, *before[place + 1 :]]
-    moved = [[p + (count - 1 if p > place else 0)] if p != place else list(range(p, p + count)) for p in perm]
+    position = perm[axis]
+    inner = [*before[:position], *parts, *before[position + 1 :]]
+    moved = [[p + (count - 1 if p > position else 0)] if p != position else list(range(p, p + count)) for p in perm]
     reshaped = builder.value_of("Reshape", first.inputs[0], [int(size) for size in inner])
     return builder.value_of("Transpose", reshaped, perm=[axis for group in moved for axis in group])
 
@@ -180,12 +180,12 @@ def _merge_unsqueeze(builder: BuilderProtocol, value: ir.Value, axes: list[int])
     """Merge consecutive Unsqueezes; move an Expand after the Unsqueeze, where it may not be needed."""
     dims = builder.dims(value)
     later = {axis % (len(dims) + len(axes)) for axis in axes}
-    kept = [place for place in range(len(dims) + len(axes)) if place not in later]
+    kept = [position for position in range(len(dims) + len(axes)) if position not in later]
     expand, first = _producer_of_type(value, "Expand"), _producer_of_type(value, "Unsqueeze")
     if expand is not None and expand.inputs[0] is not None and len(builder.dims(expand.inputs[0])) == len(dims):
         result: list[Dim] = [1] * (len(dims) + len(axes))
-        for place, dim in zip(kept, dims, strict=True):
-            result[place] = dim
+        for position, dim in zip(kept, dims, strict=True):
+            result[position] = dim
         return _expand_if_defined(builder, builder.value_of("Unsqueeze", expand.inputs[0], sorted(later)), result)
     earlier = None if first is None else _inserted_axes(first, len(dims))
     if first is None or earlier is None or first.inputs[0] is None:

@@ -190,17 +190,17 @@ def _unsqueeze(node: ir.Node, builder: BuilderProtocol) -> Dims | None:
     if axes is None:
         return None
     rank = len(dims) + len(axes)
-    places = {axis % rank for axis in axes}
+    wanted = {axis % rank for axis in axes}
     rest = iter(dims)
-    return tuple(1 if axis in places else next(rest) for axis in range(rank))
+    return tuple(1 if axis in wanted else next(rest) for axis in range(rank))
 
 
 def _squeeze(node: ir.Node, builder: BuilderProtocol) -> Dims | None:
     axes, dims = _axes(node, builder), builder.dims(_first(node))
     if axes is None:
         return None
-    places = {axis % len(dims) for axis in axes}
-    return tuple(dim for axis, dim in enumerate(dims) if axis not in places)
+    wanted = {axis % len(dims) for axis in axes}
+    return tuple(dim for axis, dim in enumerate(dims) if axis not in wanted)
 
 
 def _concat(node: ir.Node, builder: BuilderProtocol) -> Dims:
@@ -262,8 +262,8 @@ def _reduce(node: ir.Node, builder: BuilderProtocol) -> Dims | None:
         axes = list(range(len(dims)))
     keepdims = node.attributes.get("keepdims")
     keep = keepdims is None or keepdims.as_int() == 1
-    places = {axis % max(len(dims), 1) for axis in axes}
-    return tuple(1 if axis in places else dim for axis, dim in enumerate(dims) if keep or axis not in places)
+    wanted = {axis % max(len(dims), 1) for axis in axes}
+    return tuple(1 if axis in wanted else dim for axis, dim in enumerate(dims) if keep or axis not in wanted)
 
 
 def _shape(node: ir.Node, builder: BuilderProtocol) -> Dims:

@@ -150,12 +150,12 @@ def integer_range(op: Op, start: ir.Value | int, limit: ir.Value | int, delta: i
     first, last = (op.operand(value, ir.DataType.INT64) for value in (start, limit))
     count = op.Reshape(last if is_from_zero else op.Sub(last, first), [1])
     ones = op.ConstantOfShape(count, value=ir.tensor([1], dtype=ir.DataType.INT64))
-    places = op.Reshape(op.NonZero(ones), [-1])
+    positions = op.Reshape(op.NonZero(ones), [-1])
     node = last.producer()
     size = None if node is None or not is_from_zero else op.builder.size_expr(node.inputs[0])  # type: ignore[arg-type]
     if size is not None:
-        op.shaped(places, [size])
-    return op.cast(places if is_from_zero else op.Add(places, first), dtype)
+        op.shaped(positions, [size])
+    return op.cast(positions if is_from_zero else op.Add(positions, first), dtype)
 
 
 def constant_of_shape(op: Op, shape: ir.Value, value: ir.TensorProtocol | None = None) -> ir.Value:

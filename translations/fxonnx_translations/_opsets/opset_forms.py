@@ -186,11 +186,11 @@ def _slice_as_gather(builder: BuilderProtocol, value: ir.Value, starts: Any, end
     if start:
         count = builder.value_of("Max", builder.value_of("Sub", count, [start]), builder.constant([0]))
     one = ir.tensor([1], dtype=ir.DataType.INT64)
-    places = builder.value_of("NonZero", builder.value_of("ConstantOfShape", count, value=one))
-    places = builder.value_of("Reshape", places, [-1])
+    positions = builder.value_of("NonZero", builder.value_of("ConstantOfShape", count, value=one))
+    positions = builder.value_of("Reshape", positions, [-1])
     if start:
-        places = builder.value_of("Add", places, [start])
-    return builder.value_of("Gather", value, places, axis=axis % len(dims))
+        positions = builder.value_of("Add", positions, [start])
+    return builder.value_of("Gather", value, positions, axis=axis % len(dims))
 
 
 def _resize(builder: BuilderProtocol, op_type: str, inputs: list[Any], attributes: dict[str, Any]) -> ir.Value | None:

@@ -211,12 +211,12 @@ def _axis_by_axis(op: Op, value: ir.Value, indexing: Indexing) -> ir.Value | Non
     if order != sorted(set(order)):
         return None
     common = broadcast_dims(op, values)
-    result, place = value, first
+    result, position = value, first
     for index, some in zip(values, varying, strict=True):
         dims = op.dims(index)
         ones = [axis for axis, dim in enumerate(dims) if dim == 1]
-        result = op.Gather(result, op.Squeeze(index, ones), axis=place)
-        place += len(some)
+        result = op.Gather(result, op.Squeeze(index, ones), axis=position)
+        position += len(some)
     # An index tensor that varies along no axis removed its axis.
     return op.Unsqueeze(result, [first + axis for axis, dim in enumerate(common) if dim == 1])
 

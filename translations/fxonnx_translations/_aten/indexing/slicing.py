@@ -180,8 +180,8 @@ def movedim(op: Op, self: ir.Value, source: int | Sequence[int], destination: in
     if rank(op, self) == 0:
         return self
     sources = [axis_of(op, self, dim) for dim in ([source] if isinstance(source, int) else source)]
-    places = [axis_of(op, self, dim) for dim in ([destination] if isinstance(destination, int) else destination)]
-    taken = dict(zip(places, sources, strict=True))
+    positions = [axis_of(op, self, dim) for dim in ([destination] if isinstance(destination, int) else destination)]
+    taken = dict(zip(positions, sources, strict=True))
     rest = iter(axis for axis in range(op.rank_of(self)) if axis not in sources)
     return op.Transpose(self, perm=[taken[axis] if axis in taken else next(rest) for axis in range(op.rank_of(self))])
 
@@ -263,11 +263,11 @@ def _storage_positions(op: Op, size: Sequence[Dim], stride: Sequence[Dim], first
         for count, distance in zip(size, stride, strict=True):
             known = known[..., None] + np.arange(count, dtype=np.int64) * distance
         return op.const(torch.from_numpy(known))
-    places = op.scalar(first, ir.DataType.INT64)
+    positions = op.scalar(first, ir.DataType.INT64)
     for count, distance in zip(size, stride, strict=True):
         steps = op.Mul(op.Range(0, op.scalar(count), 1), op.scalar(distance))
-        places = op.Add(op.Unsqueeze(places, [-1]), steps)
-    return op.shaped(places, size)
+        positions = op.Add(op.Unsqueeze(positions, [-1]), steps)
+    return op.shaped(positions, size)
 
 
 @translates("aten::as_strided", accepts=_reject_noncontiguous)
@@ -275,8 +275,8 @@ def as_strided(
     op: Op, self: ir.Value, size: Sequence[Dim], stride: Sequence[Dim], storage_offset: Dim | None = None
 ) -> ir.Value:
     """aten::as_strided(Tensor(a) self, SymInt[] size, SymInt[] stride, SymInt? storage_offset=None) -> Tensor(a)"""
-    places = _storage_positions(op, size, stride, 0 if storage_offset is None else storage_offset)
-    return op.Gather(op.Reshape(self, [-1]), places, axis=0)
+    positions = _storage_positions(op, size, stride, 0 if storage_offset is None else storage_offset)
+    return op.Gather(op.Reshape(self, [-1]), positions, axis=0)
 
 
 @translates("aten::as_strided_scatter", accepts=_reject_noncontiguous)
@@ -289,8 +289,8 @@ def as_strided_scatter(
     storage_offset: Dim | None = None,
 ) -> ir.Value:
     """aten::as_strided_scatter(Tensor self, Tensor src, SymInt[] size, SymInt[] stride, SymInt? storage_offset=None) -> Tensor"""
-    places = _storage_positions(op, size, stride, 0 if storage_offset is None else storage_offset)
-    flat, spots, values = (op.Reshape(value, [-1]) for value in (self, places, op.expand(src, size)))
+    positions = _storage_positions(op, size, stride, 0 if storage_offset is None else storage_offset)
+    flat, spots, values = (op.Reshape(value, [-1]) for value in (self, positions, op.expand(src, size)))
     return op.reshape(
         scatter_op(op, "ScatterElements", flat, spots, op.cast(values, op.dtype_of(self)), None, 0), op.dims(self)
     )

@@ -128,7 +128,7 @@ def lu_factors(op: Op, matrix: ir.Value, *, pivot: bool = True) -> LU:
     dims, dtype = op.dims(matrix), op.dtype_of(matrix)
     count = smaller(*dims[-2:])
     rows, columns = rows_and_columns(op, matrix)
-    places = arange(op, count)
+    positions = arange(op, count)
     zero, below_all = op.const(0, dtype), op.const(-1, dtype)
     shape = op.sizes(dims)
 
@@ -143,7 +143,7 @@ def lu_factors(op: Op, matrix: ir.Value, *, pivot: bool = True) -> LU:
             rest = body.GatherElements(rest, body.Expand(exchange, shape), axis=-2)
             order = body.GatherElements(order, exchange, axis=-2)
             number = body.cast(body.Add(body.Squeeze(chosen, [-1]), body.const([1])), INT32)
-            pivots = body.Where(body.Equal(places, k), number, pivots)
+            pivots = body.Where(body.Equal(positions, k), number, pivots)
         row, column = body.Gather(rest, k, axis=-2), body.Gather(rest, k, axis=-1)
         value = body.Gather(row, k, axis=-1)
         is_zero = body.Equal(value, zero)
@@ -158,7 +158,7 @@ def lu_factors(op: Op, matrix: ir.Value, *, pivot: bool = True) -> LU:
     states = [
         matrix,
         op.expand(rows, (*batch, dims[-2], 1)),
-        op.expand(op.cast(op.Add(places, op.const([1])), INT32), (*batch, count)),
+        op.expand(op.cast(op.Add(positions, op.const([1])), INT32), (*batch, count)),
         _zeros(op, (*batch, 1, 1), INT32),
     ]
     factors, order, pivots, info = loop(op, count, states, step)
@@ -264,7 +264,7 @@ def householder(op: Op, matrix: ir.Value) -> tuple[ir.Value, ir.Value]:
     dims, dtype = op.dims(matrix), op.dtype_of(matrix)
     count = smaller(*dims[-2:])
     rows, columns = rows_and_columns(op, matrix)
-    places = arange(op, count)
+    positions = arange(op, count)
     zero = op.const(0, dtype)
 
     def step(body: Op, k: ir.Value, states: Sequence[ir.Value]) -> Sequence[ir.Value]:
@@ -283,7 +283,7 @@ def householder(op: Op, matrix: ir.Value) -> tuple[ir.Value, ir.Value]:
         updated = _reflected(body, rest, whole, tau)
         stored = body.Where(body.Equal(rows, k), beta, body.Where(below, vector, column))
         rest = body.Where(body.Greater(columns, k), updated, rest)
-        taus = body.Where(body.Equal(places, k), body.Squeeze(tau, [-1]), taus)
+        taus = body.Where(body.Equal(positions, k), body.Squeeze(tau, [-1]), taus)
         return body.Where(body.Equal(columns, k), stored, rest), taus
 
     packed, taus = loop(op, count, [matrix, _zeros(op, (*dims[:-2], count), dtype)], step)

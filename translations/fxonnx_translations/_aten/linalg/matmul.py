@@ -302,9 +302,9 @@ def _sums_over_groups(op: Op, left: ir.Value, right: ir.Value, ends: ir.Value) -
     """[rows, inner] times [inner, columns], with one product per group of ``inner``."""
     inner, groups = op.dims(right)[0], op.dims(ends)[0]
     begins = op.Concat(op.const([0], INT64), op.Slice(ends, [0], [-1], [0]), axis=0)
-    places = arange(op, inner)
-    after = op.GreaterOrEqual(places, op.Unsqueeze(op.shaped(begins, (groups,)), [1]))
-    inside = op.And(after, op.Less(places, op.Unsqueeze(ends, [1])))
+    positions = arange(op, inner)
+    after = op.GreaterOrEqual(positions, op.Unsqueeze(op.shaped(begins, (groups,)), [1]))
+    inside = op.And(after, op.Less(positions, op.Unsqueeze(ends, [1])))
     own = op.Where(op.Unsqueeze(inside, [1]), left, op.const(0.0, op.dtype_of(left)))
     # Both operands are masked: an infinity outside of the group, times zero, would be NaN.
     return op.MatMul(own, op.Where(op.Unsqueeze(inside, [2]), right, op.const(0.0, op.dtype_of(right))))
@@ -351,5 +351,5 @@ def pdist(op: Op, self: ir.Value, p: float = 2.0) -> ir.Value:
     if rows < 2 or columns == 0:
         return op.expand(op.const(0.0, op.result.dtype), op.result.shape)
     first, second = torch.triu_indices(rows, rows, 1)
-    pairs = (op.Gather(self, op.const(place), axis=0) for place in (first, second))
+    pairs = (op.Gather(self, op.const(position), axis=0) for position in (first, second))
     return _norm(op, op.Sub(*pairs), p)

@@ -31,16 +31,16 @@ _SWEEPS = 15
 
 def _partners(op: Op, turn: ir.Value, size: Dim) -> ir.Value:
     """Return the partner of each index, [1, n], in one round of a round-robin tournament; with odd n one index has a bye."""
-    places = arange(op, size)
+    positions = arange(op, size)
     players = op.Add(op.size(size), op.Mod(op.size(size), op.const([2])))
     one = op.const([1])
     others = op.Sub(players, one)
-    partners = op.Mod(op.Sub(turn, places), others)
+    partners = op.Mod(op.Sub(turn, positions), others)
     # The last index is paired with the one that would be paired with itself.
-    partners = op.Where(op.Equal(partners, places), others, partners)
+    partners = op.Where(op.Equal(partners, positions), others, partners)
     half = op.Div(players, op.const([2]))
-    partners = op.Where(op.Equal(places, others), op.Mod(op.Mul(turn, half), others), partners)
-    return op.Unsqueeze(op.Where(op.Less(partners, op.size(size)), partners, places), [0])
+    partners = op.Where(op.Equal(positions, others), op.Mod(op.Mul(turn, half), others), partners)
+    return op.Unsqueeze(op.Where(op.Less(partners, op.size(size)), partners, positions), [0])
 
 
 def _rounds(op: Op, size: Dim) -> ir.Value:
@@ -52,18 +52,18 @@ def _rounds(op: Op, size: Dim) -> ir.Value:
     return op.Mul(turns, op.const(_SWEEPS))
 
 
-def _rotation(op: Op, gram: ir.Value, partners: ir.Value, places: ir.Value) -> ir.Value:
+def _rotation(op: Op, gram: ir.Value, partners: ir.Value, positions: ir.Value) -> ir.Value:
     """Return the orthogonal matrix that zeroes the entry of each pair of a symmetric matrix [*, n, n].
 
     Args:
         op: The op object.
         gram: The matrix.
         partners: [1, n], the partner of each index.
-        places: [1, n], 0 .. n - 1.
+        positions: [1, n], 0 .. n - 1.
     """
     dtype = op.dtype_of(gram)
     zero, one, two = (op.const(number, dtype) for number in (0, 1, 2))
-    columns, rows = places, op.Transpose(places, perm=[1, 0])
+    columns, rows = positions, op.Transpose(positions, perm=[1, 0])
     chosen = op.Equal(columns, op.Transpose(partners, perm=[1, 0]))
     diagonal = op.ReduceSum(op.Where(op.Equal(rows, columns), gram, zero), [-1], keepdims=1)
     theirs = op.MatMul(op.cast(chosen, dtype), diagonal)
@@ -86,13 +86,13 @@ def _rotation(op: Op, gram: ir.Value, partners: ir.Value, places: ir.Value) -> i
 def _ordered(op: Op, values: ir.Value, *, descending: bool) -> tuple[ir.Value, ir.Value]:
     """Sort values [*, n]; also return their indices."""
     count = op.dims(values)[-1]
-    ordered, places = op.multi("TopK", values, op.size(count), axis=-1, largest=int(descending), outputs=2)
-    return ordered, places
+    ordered, positions = op.multi("TopK", values, op.size(count), axis=-1, largest=int(descending), outputs=2)
+    return ordered, positions
 
 
-def _columns(op: Op, matrix: ir.Value, places: ir.Value) -> ir.Value:
+def _columns(op: Op, matrix: ir.Value, positions: ir.Value) -> ir.Value:
     """Permute the columns of a matrix [*, m, n] by indices [*, n]."""
-    return op.GatherElements(matrix, op.expand(op.Unsqueeze(places, [-2]), op.dims(matrix)), axis=-1)
+    return op.GatherElements(matrix, op.expand(op.Unsqueeze(positions, [-2]), op.dims(matrix)), axis=-1)
 
 
 def _first(op: Op, value: ir.Value, count: Dim, axis: int) -> ir.Value:
@@ -147,11 +147,11 @@ def _singular(op: Op, matrix: ir.Value, *, full: bool, vectors: bool) -> tuple[i
         left = unit_matrix(op, batch, rows, rows, dtype)
         values = op.expand(op.const(0, dtype), (*batch, count))
         return values, left if full else _first(op, left, count, -1), right if full else _first(op, right, count, -1)
-    _, places = rows_and_columns(op, matrix)
+    _, positions = rows_and_columns(op, matrix)
 
     def step(body: Op, k: ir.Value, states: Sequence[ir.Value]) -> Sequence[ir.Value]:
         gram = body.MatMul(matrix_transpose(body, states[0]), states[0])
-        rotation = _rotation(body, gram, _partners(body, k, size), places)
+        rotation = _rotation(body, gram, _partners(body, k, size), positions)
         return [body.MatMul(state, rotation) for state in states]
 
     rotated, *turned = loop(op, _rounds(op, size), [matrix, right] if vectors else [matrix], step)

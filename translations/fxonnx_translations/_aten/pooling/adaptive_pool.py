@@ -20,7 +20,7 @@ from ..._builder.op import Op
 from ..._builder.symbolic_dims import Dim
 from ..._registry import translates
 from ..._torch_compat import FloorDiv, Max
-from .pool import Windows, batched, max_windows, places, unbatched
+from .pool import Windows, batched, max_windows, plane_indices, unbatched
 
 # ---- windows
 
@@ -32,8 +32,8 @@ def _uniform_windows(size: Dim, wanted: Dim) -> tuple[int, int] | None:
     if isinstance(size, int) and isinstance(wanted, int):
         if wanted == 0:
             return None
-        starts = [place * size // wanted for place in range(wanted)]
-        lengths = {-(-(place + 1) * size // wanted) - starts[place] for place in range(wanted)}
+        starts = [position * size // wanted for position in range(wanted)]
+        lengths = {-(-(position + 1) * size // wanted) - starts[position] for position in range(wanted)}
         strides = {after - before for before, after in itertools.pairwise(starts)} or {1}
         # More windows than elements: several windows begin at the same element.
         alike = len(lengths) == len(strides) == 1 and 0 not in strides
@@ -78,10 +78,10 @@ def _window_positions(op: Op, size: Dim, wanted: Dim) -> _WindowPositions:
     first = op.Div(op.Mul(window, number), count)
     last = op.Div(op.Add(op.Mul(op.Add(window, 1), number), op.Sub(count, 1)), count)
     offsets = op.shaped(op.Range(0, op.scalar(longest_of_all, INT64), 1), (longest_of_all,))
-    place, limit = op.Add(op.Unsqueeze(first, [1]), offsets), op.Unsqueeze(last, [1])
+    position, limit = op.Add(op.Unsqueeze(first, [1]), offsets), op.Unsqueeze(last, [1])
     dims = (wanted, longest_of_all)
-    index = op.shaped(op.Min(place, op.Sub(limit, 1)), dims)
-    return _WindowPositions(index, op.shaped(op.Less(place, limit), dims), op.Sub(last, first), dims)
+    index = op.shaped(op.Min(position, op.Sub(limit, 1)), dims)
+    return _WindowPositions(index, op.shaped(op.Less(position, limit), dims), op.Sub(last, first), dims)
 
 
 def _gathered(op: Op, value: ir.Value, axis: int, gathering: _WindowPositions) -> ir.Value:
@@ -209,7 +209,7 @@ def adaptive_max_pool(op: Op, self: ir.Value, output_size: Sequence[int]) -> lis
         windows = Windows(list(kernel), list(strides), [0] * rank, [1] * rank, False)
         # The indices are rarely used, and MaxPool is slower with them: this node is removed as dead code if they are not.
         pooled = max_windows(op, value, windows, 1)[0]
-        indices = places(op, max_windows(op, value, windows, 2)[1], sizes)
+        indices = plane_indices(op, max_windows(op, value, windows, 2)[1], sizes)
     else:
         pooled, indices = _max_of_elements(op, value, sizes, output_size)
     return [unbatched(op, op.cast(pooled, dtype), rank), unbatched(op, indices, rank)]
@@ -242,7 +242,7 @@ def _window_starts(op: Op, sample: ir.Value, size: Dim, count: int, kernel: int)
         # ONNX Runtime would skip the rounding between two operators in half precision.
         return op.cast(op.cast(value, dtype), wide)
 
-    number = op.const([float(place) for place in range(count - 1)], wide)
+    number = op.const([float(position) for position in range(count - 1)], wide)
     random = op.cast(sample, wide)
     step = rounded(op.Div(rounded(op.cast(last, wide)), rounded(op.const(float(count - 1), wide))))
     offset = op.cast(rounded(op.Mul(random, step)), INT64)
@@ -302,7 +302,7 @@ def _fractional(
     rank = len(order)
     unbatched = op.rank_of(self) == rank + 1
     value = op.Unsqueeze(self, [0]) if unbatched else self
-    samples = [op.Slice(random_samples, [place], [place + 1], [2]) for place in order]
+    samples = [op.Slice(random_samples, [position], [position + 1], [2]) for position in order]
     found = _fractional_max(op, value, list(kernel_size), list(output_size), samples)
     if unbatched:
         return op.Squeeze(found[0], [0]), op.Squeeze(found[1], [0])

@@ -159,9 +159,9 @@ def _by_slices(
     for axis, count in enumerate(_counts(op, windows)):
         size, stride, step = windows.kernel[axis], windows.strides[axis], windows.dilations[axis]
         result = None
-        for place in range(0, size * step, step):
-            end = place + (count - 1) * stride + 1
-            piece = sliced(op, value, axis + 2, place, end, stride)
+        for position in range(0, size * step, step):
+            end = position + (count - 1) * stride + 1
+            piece = sliced(op, value, axis + 2, position, end, stride)
             result = piece if result is None else combine(result, piece)
         value = value if result is None else result
     return value
@@ -199,7 +199,7 @@ def max_pool(
     return _maxima(op, self, _windows(kernel_size, stride, padding, dilation, ceil_mode))
 
 
-def places(op: Op, indices: ir.Value, sizes: Sequence[Dim]) -> ir.Value:
+def plane_indices(op: Op, indices: ir.Value, sizes: Sequence[Dim]) -> ir.Value:
     """Convert ONNX's indices into the whole tensor to torch's indices into the plane of a channel."""
     plane: Dim = 1
     for size in sizes:
@@ -231,7 +231,7 @@ def max_pool_with_indices(
         pooled, within = _max_with_indices_by_gather(op, batch, windows)
     else:
         pooled, indices = max_windows(op, op.cast(batch, max_carrier(op, dtype)), windows, 2)
-        pooled, within = op.cast(pooled, dtype), places(op, indices, op.dims(batch)[2:])
+        pooled, within = op.cast(pooled, dtype), plane_indices(op, indices, op.dims(batch)[2:])
     return unbatched(op, pooled, windows.rank), unbatched(op, within, windows.rank)
 
 

@@ -289,13 +289,13 @@ def _partial_sum(op: Op, s: ir.Value, q: ir.Value) -> tuple[ir.Value, ir.Value]:
     trips = op.Add(op.cast(op.Ceil(most), ir.DataType.INT64), op.const(1))
 
     def step(body: Op, k: ir.Value, states: Sequence[ir.Value]) -> Sequence[ir.Value]:
-        total, place = states
-        small = body.LessOrEqual(place, limit)
-        total = body.Where(small, body.Add(total, body.Pow(place, power)), total)
-        return total, body.Where(small, body.Add(place, one), place)
+        total, argument = states
+        small = body.LessOrEqual(argument, limit)
+        total = body.Where(small, body.Add(total, body.Pow(argument, power)), total)
+        return total, body.Where(small, body.Add(argument, one), argument)
 
-    total, place = loop(op, trips, [op.Mul(start, op.const(0.0, dtype)), start], step)
-    return total, place
+    total, argument = loop(op, trips, [op.Mul(start, op.const(0.0, dtype)), start], step)
+    return total, argument
 
 
 def _zeta(op: Op, s: ir.Value, q: ir.Value) -> ir.Value:
@@ -427,10 +427,10 @@ def _series(op: Op, a: ir.Value, x: ir.Value) -> ir.Value:
     """1/a (1 + x/(a+1) + x^2/((a+1)(a+2)) + ...), for x below a + 1."""
 
     def step(body: Op, k: ir.Value, states: Sequence[ir.Value]) -> Sequence[ir.Value]:
-        total, term, place = states
-        place = body.Add(place, _number(body, 1.0))
-        term = body.Mul(term, body.Div(x, place))
-        return body.Add(total, term), term, place
+        total, term, position = states
+        position = body.Add(position, _number(body, 1.0))
+        term = body.Mul(term, body.Div(x, position))
+        return body.Add(total, term), term, position
 
     def proceed(body: Op, states: Sequence[ir.Value]) -> ir.Value:
         total, term, _ = states
@@ -443,27 +443,27 @@ def _series(op: Op, a: ir.Value, x: ir.Value) -> ir.Value:
 def _fraction(op: Op, a: ir.Value, x: ir.Value) -> ir.Value:
     """1/(x+1-a - 1(1-a)/(x+3-a - 2(2-a)/(x+5-a - ...))), for x from a + 1, by the method of Lentz."""
     one, two = _number(op, 1.0), _number(op, 2.0)
-    place = op.Add(op.Sub(x, a), one)
+    position = op.Add(op.Sub(x, a), one)
 
     def step(body: Op, k: ir.Value, states: Sequence[ir.Value]) -> Sequence[ir.Value]:
-        value, upper, lower, place, _ = states
+        value, upper, lower, position, _ = states
         i = body.Add(body.cast(body.Squeeze(k, [0]), DOUBLE), one)
         numerator = body.Mul(i, body.Sub(a, i))
-        place = body.Add(place, two)
+        position = body.Add(position, two)
         # The denominators are positive here, and need no protection from 0.
-        lower = body.Reciprocal(body.Add(body.Mul(numerator, lower), place))
-        upper = body.Add(place, body.Div(numerator, upper))
+        lower = body.Reciprocal(body.Add(body.Mul(numerator, lower), position))
+        upper = body.Add(position, body.Div(numerator, upper))
         factor = body.Mul(upper, lower)
-        return body.Mul(value, factor), upper, lower, place, factor
+        return body.Mul(value, factor), upper, lower, position, factor
 
     def proceed(body: Op, states: Sequence[ir.Value]) -> ir.Value:
         change = body.Abs(body.Sub(states[-1], one))
         return _any(body, body.Greater(change, _number(body, 4 * _EPSILON)))
 
-    first = op.Reciprocal(place)
+    first = op.Reciprocal(position)
     # 1/0 at the beginning of the fraction; the quotients of this infinity are right.
-    infinite = op.Add(op.Mul(place, _number(op, 0.0)), _number(op, math.inf))
-    return loop(op, _MOST_TERMS, [first, infinite, first, place, first], step, proceed)[0]
+    infinite = op.Add(op.Mul(position, _number(op, 0.0)), _number(op, math.inf))
+    return loop(op, _MOST_TERMS, [first, infinite, first, position, first], step, proceed)[0]
 
 
 def _uniform(op: Op, a: ir.Value, x: ir.Value, sign: float) -> ir.Value:
@@ -488,13 +488,13 @@ def _incomplete(op: Op, a: ir.Value, x: ir.Value, *, upper: bool) -> ir.Value:
     usual = op.And(usual, op.Not(op.Or(op.IsInf(a), op.IsInf(x))))
     large = op.And(usual, op.Greater(a, _number(op, _LARGE)))
     summed = op.And(usual, op.Not(large))
-    inside, place = op.Where(summed, a, one), op.Where(summed, x, one)
-    by_series = op.Less(place, op.Add(inside, one))
-    logarithm = op.Sub(op.Sub(op.Mul(inside, op.Log(place)), place), log_gamma_positive(op, inside))
+    inside, position = op.Where(summed, a, one), op.Where(summed, x, one)
+    by_series = op.Less(position, op.Add(inside, one))
+    logarithm = op.Sub(op.Sub(op.Mul(inside, op.Log(position)), position), log_gamma_positive(op, inside))
     factor = op.Exp(logarithm)
     # Each loop gets harmless arguments where the other one is selected.
-    low = _series(op, op.Where(by_series, inside, one), op.Where(by_series, place, one))
-    high = _fraction(op, op.Where(by_series, one, inside), op.Where(by_series, two, place))
+    low = _series(op, op.Where(by_series, inside, one), op.Where(by_series, position, one))
+    high = _fraction(op, op.Where(by_series, one, inside), op.Where(by_series, two, position))
     low, high = op.Mul(factor, low), op.Mul(factor, high)
     pair = (op.Sub(one, low), high) if upper else (low, op.Sub(one, high))
     value = op.Where(by_series, *pair)
