@@ -1,4 +1,4 @@
-"""For which sizes a program stands for the model: the constraints, and that nothing outside of them goes unnoticed."""
+"""Constraints: the sizes for which a program is valid, and errors for all other sizes."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def asked_twice(x: torch.Tensor) -> torch.Tensor:
 
 
 def after_torch(x: torch.Tensor) -> torch.Tensor:
-    # Attention asks for the memory layout of batches of 1 before the model does.
+    # Attention queries the memory layout of batches of size 1 before the model branches on the size.
     attended = nn.functional.scaled_dot_product_attention(x, x, x).transpose(0, 1).reshape(-1, 4)
     return attended + 1 if x.shape[0] == 1 else attended - 1
 
@@ -109,7 +109,7 @@ NARROW = [
 
 
 @pytest.mark.parametrize(("function", "examples", "shapes", "texts", "within", "outside"), NARROW)
-def test_narrower_than_asked(
+def test_constraints_narrow_the_requested_sizes(
     function: Any, examples: Any, shapes: Any, texts: list[str], within: Any, outside: Any
 ) -> None:
     with pytest.warns(
@@ -155,7 +155,7 @@ def windows(x: torch.Tensor) -> torch.Tensor:
     return pooled.flatten(2) + pooled.shape[2] * 10 + pooled.shape[3]
 
 
-# Function, examples, dynamic_shapes, other inputs: nothing is assumed that was not asked for.
+# Function, examples, dynamic_shapes, other inputs: no constraint is needed.
 WIDE = [
     pytest.param(lambda x: x + 1, (R(4, 3),), ({0: "n"},), (R(1, 3),), id="nothing"),
     pytest.param(branch, (R(2, 12),), ({1: Dim("s", min=9)},), (R(2, 9),), id="asked-for"),
@@ -173,7 +173,7 @@ WIDE = [
 
 
 @pytest.mark.parametrize(("function", "examples", "shapes", "other"), WIDE)
-def test_nothing_to_say(function: Any, examples: Any, shapes: Any, other: Any) -> None:
+def test_no_constraint_is_needed(function: Any, examples: Any, shapes: Any, other: Any) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         program = fxonnx.export(model(function), examples, dynamic_shapes=shapes, strict_shapes=True)
@@ -182,7 +182,7 @@ def test_nothing_to_say(function: Any, examples: Any, shapes: Any, other: Any) -
         torch.testing.assert_close(program(*inputs)[0], function(*inputs))
 
 
-def test_a_range_that_was_asked_for_is_enforced() -> None:
+def test_the_range_of_a_dim_is_enforced() -> None:
     shapes = ({0: Dim("n", min=2, max=9), 1: 2 * Dim("m", max=4)},)
     program = fxonnx.export(model(lambda x: x + 1), (R(3, 4),), dynamic_shapes=shapes, strict_shapes=True)
     assert [constraint.text for constraint in program.constraints] == ["n >= 2", "n <= 9", "m <= 4"]
@@ -195,7 +195,7 @@ def test_a_range_that_was_asked_for_is_enforced() -> None:
             program(R(size, 2))
 
 
-def test_the_other_names_of_a_dim_are_in_the_metadata() -> None:
+def test_dim_aliases_are_in_the_metadata() -> None:
     program = fxonnx.export(model(lambda x, y: x + y), (R(3), R(3)), dynamic_shapes=({0: "a"}, {0: "b"}))
     assert program.model.metadata_props["pkg.fxonnx.dim_aliases"] == '{"a": ["b"]}'
 
@@ -204,7 +204,7 @@ POOLS = [(2, 4, 0), (3, 2, 1), (3, 3, 0), ((3, 2), (2, 5), (1, 0)), (5, 3, 2), (
 
 
 @pytest.mark.parametrize("options", POOLS, ids=str)
-def test_pooled_sizes_are_right_at_every_size(options: tuple[Any, ...]) -> None:
+def test_pooled_sizes_are_correct_at_every_size(options: tuple[Any, ...]) -> None:
     def pool(x: torch.Tensor) -> torch.Tensor:
         pooled = nn.functional.max_pool2d(x, *options, ceil_mode=True)
         return pooled.flatten() + torch.ones(pooled.shape[1] * pooled.shape[2])
@@ -213,7 +213,7 @@ def test_pooled_sizes_are_right_at_every_size(options: tuple[Any, ...]) -> None:
     program.verify(sizes=[{"h": height, "w": 21 - height} for height in range(5, 17)])
 
 
-def test_auto_asks_for_nothing_but_is_enforced() -> None:
+def test_constraints_on_auto_dims_do_not_warn_but_are_enforced() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         program = fxonnx.export(model(branch), (R(2, 12),), dynamic_shapes=({1: Dim.AUTO},), strict_shapes=True)
@@ -223,7 +223,7 @@ def test_auto_asks_for_nothing_but_is_enforced() -> None:
         program(R(2, 4))
 
 
-def test_a_constraint_says_where_it_comes_from() -> None:
+def test_a_constraint_has_its_line_of_code() -> None:
     captured = capture(model(branch), (R(2, 12),), None, ({1: Dim.AUTO},))
     (constraint,) = captured.limits.constraints
     assert constraint.code == "if x.shape[1] > 8:"
@@ -234,20 +234,20 @@ def test_a_constraint_says_where_it_comes_from() -> None:
 
 
 class NeedsStrict(nn.Module):
-    """Python without tracing of the byte code runs into the list."""
+    """Non-strict mode fails on the list, so that strict mode is used."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         torch._dynamo.is_compiling() or torch._check(False)
         return x + 1 if x.shape[0] > 8 else x - 1
 
 
-def test_strict_capture_knows_the_line() -> None:
+def test_strict_capture_records_the_line() -> None:
     with pytest.warns(UserWarning, match=r"n >= 9\n    at: .*test_constraints\.py:\d+ in forward: return x \+ 1 if"):
         captured = capture(NeedsStrict().eval(), (R(12),), None, ({0: "n"},))
     assert [constraint.text for constraint in captured.limits.constraints] == ["n >= 9"]
 
 
-def test_sizes_that_belong_together() -> None:
+def test_dependent_sizes_are_checked() -> None:
     program = fxonnx.export(
         model(lambda x, y: x if x.shape[0] == y.shape[0] else y), (R(4), R(4)), dynamic_shapes=({0: "n"}, {0: "n"})
     )
@@ -276,7 +276,7 @@ FIXED = [
 
 
 @pytest.mark.parametrize(("function", "x", "shapes", "message"), FIXED)
-def test_a_dim_with_one_size_is_an_error_with_the_line(function: Any, x: Any, shapes: Any, message: str) -> None:
+def test_a_specialized_dim_is_an_error_with_the_line(function: Any, x: Any, shapes: Any, message: str) -> None:
     with pytest.raises(
         CaptureError, match=r"the model specializes a dim that should be dynamic:\n  x axis 0, " + message
     ):
@@ -307,7 +307,7 @@ def test_exported_program_with_assertions() -> None:
     assert [constraint.text for constraint in program.constraints] == ["x.shape[0] <= 64", "x.shape[0] % 16 == 0"]
 
 
-def test_metadata_is_for_runtimes_and_names_no_files() -> None:
+def test_metadata_contains_no_file_names() -> None:
     with pytest.warns(UserWarning, match="s >= 9"):
         program = fxonnx.export(model(branch), (R(2, 12),), dynamic_shapes=({1: "s"},))
     session = onnxruntime.InferenceSession(program.model_proto.SerializeToString())
@@ -334,7 +334,7 @@ def test_metadata_is_the_same_in_every_process() -> None:
     assert [item["constraint"] for item in json.loads(output)] == ["m != 7", "m*n > 4", "m > 20 or n > 3"]
 
 
-def test_torch_is_as_it_was() -> None:
+def test_patches_of_guards_are_removed() -> None:
     from torch.fx.experimental.sym_node import SymNode
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
 

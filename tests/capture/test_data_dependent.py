@@ -1,4 +1,4 @@
-"""Sizes that are known only at run time: three inputs with other counts, none included, equal to eager torch."""
+"""Unbacked sizes: comparison with eager torch on three inputs with different counts, including 0."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ X = (V([[1.0, -2, 3], [-4, 5, 6]]), V([[-1.0, -2, -3], [-4, -5, -6], [-7, -8, -9
 
 
 def count(x: torch.Tensor) -> Any:
-    """As a Python int."""
+    """The sum as a Python int."""
     return (x > 0).sum().item()
 
 
@@ -74,10 +74,10 @@ ROWS = {
     "unique with counts": lambda x: torch.unique((x // 2).long(), return_inverse=True, return_counts=True),
     "unique_consecutive": lambda x: torch.unique_consecutive((x > 0).int().flatten()),
     "bincount": lambda x: torch.bincount((x > 0).int().flatten(), minlength=2),
-    "sum of what is found": lambda x: (x[x > 0].sum(), x[x > 0].numel()),
-    "arithmetic of what is found": lambda x: x[x > 0] * 2 + 1,
-    "softmax of what is found": lambda x: torch.softmax(x[x > 0], 0),
-    "cumsum of what is found": lambda x: x[x > 0].cumsum(0),
+    "sum of selected elements": lambda x: (x[x > 0].sum(), x[x > 0].numel()),
+    "arithmetic of selected elements": lambda x: x[x > 0] * 2 + 1,
+    "softmax of selected elements": lambda x: torch.softmax(x[x > 0], 0),
+    "cumsum of selected elements": lambda x: x[x > 0].cumsum(0),
     "sorted": lambda x: x[x > 0].sort(descending=True)[0],
     "product of rows": lambda x: x[(x > 0).any(1)] @ torch.ones(3, 2),
     "products of all pairs": lambda x: x[x > 0][:, None] * x[x > 0],
@@ -113,7 +113,7 @@ ROWS = {
 
 @pytest.mark.parametrize("shapes", [None, ({0: "rows"},)], ids=["static", "dynamic"])
 @pytest.mark.parametrize("name", ROWS)
-def test_three_counts(name: str, shapes: Any) -> None:
+def test_three_counts_match_eager_torch(name: str, shapes: Any) -> None:
     model = Function(ROWS[name]).eval()
     program = fxonnx.export(model, (X[0],), dynamic_shapes=shapes)
     examples = X if shapes is not None else (X[0], -X[0].abs(), X[0].abs())
@@ -130,6 +130,6 @@ WRONG = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_what_only_python_can_decide_names_the_line(name: str) -> None:
+def test_a_data_dependent_branch_is_an_error_with_the_line(name: str) -> None:
     with pytest.raises(CaptureError, match=r"(?s)data-dependent.*at: .*test_data_dependent\.py:\d+ in <lambda>: "):
         fxonnx.export(Function(WRONG[name]).eval(), (X[0],))

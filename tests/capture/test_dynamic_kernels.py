@@ -1,4 +1,4 @@
-"""Operators and functions whose own kernels fix a dynamic size, or narrow it: right at every size, without constraint."""
+"""Operators and functions whose own kernels specialize or narrow a dynamic size: correct without constraints."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ CASES = (
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_right_at_every_size_without_constraint(case: Case) -> None:
+def test_correct_at_every_size_without_constraint(case: Case) -> None:
     def example(**sizes: int) -> torch.Tensor:
         shape = [sizes[dim] if isinstance(dim, str) else dim for dim in case.shape]
         return torch.linspace(-2, 3, torch.Size(shape).numel()).reshape(shape)
@@ -90,18 +90,18 @@ def test_right_at_every_size_without_constraint(case: Case) -> None:
             torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
 
 
-def test_a_window_that_is_larger_than_the_input_is_a_constraint() -> None:
+def test_a_window_larger_than_the_input_is_a_constraint() -> None:
     model = Function(lambda x: F.max_pool1d(x, 4)).eval()
     with pytest.warns(UserWarning, match="n >= 4"):
         program = fxonnx.export(model, (torch.rand(2, 3, 9),), dynamic_shapes={"x": {2: "n"}})
     assert [str(constraint.text) for constraint in program.constraints] == ["n >= 4"]
 
 
-def test_indices_of_another_rank_are_refused_by_take_along_dim() -> None:
+def test_take_along_dim_rejects_indices_of_different_rank() -> None:
     with pytest.raises(fxonnx.CaptureError, match=r"the indices have 1 axes, the input has 2"):
         fxonnx.export(Function(lambda x: torch.take_along_dim(x, torch.tensor([0]), 1)), (torch.rand(4, 3),))
 
 
-def test_coordinates_that_differ_in_number_are_refused_by_cdist() -> None:
+def test_cdist_rejects_different_numbers_of_coordinates() -> None:
     with pytest.raises(fxonnx.CaptureError, match=r"points of 3 and 2 coordinates"):
         fxonnx.export(Function(lambda x: torch.cdist(x, x[:, :2])), (torch.rand(4, 3),))

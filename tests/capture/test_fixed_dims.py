@@ -1,4 +1,4 @@
-"""Dims that were to be dynamic and that the model fixes: static with a warning as long as other dims stay dynamic."""
+"""Dynamic dims that the model specializes: static with a warning as long as another dim is dynamic."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def text(program: fxonnx.ONNXProgram) -> list[str]:
 
 @pytest.mark.parametrize(("function", "args", "shapes", "expected", "constraints", "other"), FIXED)
 @pytest.mark.filterwarnings("ignore:the model cannot be exported for all requested sizes")
-def test_dims_beside_dynamic_ones_are_fixed(
+def test_specialized_dims_become_static_if_others_are_dynamic(
     function: Any, args: tuple[Any, ...], shapes: Any, expected: str, constraints: list[str], other: tuple[Any, ...]
 ) -> None:
     program = fxonnx.export(Function(function).eval(), args, dynamic_shapes=shapes)
@@ -62,7 +62,7 @@ def test_dims_beside_dynamic_ones_are_fixed(
             torch.testing.assert_close(actual, value)
 
 
-def test_a_fixed_dim_is_warned_about_and_checked() -> None:
+def test_a_specialized_dim_warns_and_is_checked() -> None:
     with pytest.warns(
         UserWarning, match=r"only for:\n  n == 2\n    at: .*test_fixed_dims.py:\d+ in .*range\(x.shape"
     ) as log:
@@ -73,7 +73,7 @@ def test_a_fixed_dim_is_warned_about_and_checked() -> None:
     assert {row.status for row in program.verify(sizes="auto")} == {"ok"}
 
 
-def test_strict_shapes_and_a_last_dim_that_is_fixed_are_errors() -> None:
+def test_a_specialized_dim_is_an_error_if_strict_or_the_last_one() -> None:
     message = (
         r"the model specializes a dim that should be dynamic:\n  x axis 0, 'n', is always 2\n    at: .*range\(x.shape"
     )

@@ -17,7 +17,7 @@ from ..functions import Function
 
 
 class Surface(nn.Module):
-    """A signed distance with its normals: the gradient of a network in its inputs."""
+    """A signed distance with its normals: the gradient of a network with respect to its inputs."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -81,7 +81,7 @@ MODELS: dict[str, nn.Module] = {"surface": Surface(), "adapted": Adapted()} | {
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_a_derivative(name: str) -> None:
+def test_derivatives_match_eager_torch(name: str) -> None:
     model = MODELS[name].eval()
     dynamic = None if name == "vmap of jacrev" else ({0: "n"},)
     program = fxonnx.export(model, (torch.randn(4, 3),), dynamic_shapes=dynamic)
@@ -94,7 +94,7 @@ def test_a_derivative(name: str) -> None:
             torch.testing.assert_close(ours, theirs.detach(), rtol=1e-4, atol=1e-5)
 
 
-def test_a_failure_is_one_error_and_leaves_torch_as_it_was() -> None:
+def test_a_failure_is_one_error_and_unwinds_functorch() -> None:
     def on_content(x: Tensor) -> Tensor:
         return vmap(grad(lambda row: (row if row.sum() > 0 else -row).sum()))(x)
 

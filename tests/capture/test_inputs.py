@@ -1,4 +1,4 @@
-"""What may be passed as model, args and kwargs, and how it is bound to forward."""
+"""Valid and invalid models, args and kwargs, and their binding to forward."""
 
 from __future__ import annotations
 
@@ -62,18 +62,18 @@ BOUND = [
 
 
 @pytest.mark.parametrize(("model", "args", "kwargs", "expected"), BOUND)
-def test_inputs_are_bound_as_the_call_would(model: nn.Module, args: Any, kwargs: Any, expected: torch.Tensor) -> None:
+def test_inputs_are_bound_like_a_call(model: nn.Module, args: Any, kwargs: Any, expected: torch.Tensor) -> None:
     program = capture(model.eval(), args, kwargs).exported_program
     given, named = program.example_inputs
     torch.testing.assert_close(program.module()(*given, **named), expected)
 
 
-def test_graph_inputs_keep_the_order_of_the_keywords() -> None:
+def test_graph_inputs_have_the_order_of_the_keywords() -> None:
     program = capture(Optional().eval(), (), {"y": x(3), "x": x(3)}).exported_program
     assert program.graph_signature.user_inputs == ("y", "x")
 
 
-def test_one_tensor_given_twice_stays_two_inputs() -> None:
+def test_a_tensor_passed_twice_is_two_inputs() -> None:
     same = x(3)
     program = capture(Optional().eval(), (same, same)).exported_program
     torch.testing.assert_close(program.module()(torch.ones(3), torch.full((3,), 5.0)), torch.full((3,), 7.0))
@@ -94,7 +94,7 @@ def test_the_graph_is_not_decomposed() -> None:
     assert program.graph.find_nodes(op="call_function", target=torch.ops.aten.layer_norm.default)
 
 
-def test_exported_program_is_used_as_it_is() -> None:
+def test_an_exported_program_is_not_traced_again() -> None:
     program = torch.export.export(Optional().eval(), (x(3),))
     captured = capture(program, "ignored", "ignored")  # type: ignore[arg-type]
     assert captured.exported_program is program
@@ -109,7 +109,7 @@ def test_training_mode_is_kept_and_warned_about() -> None:
     assert any("dropout" in str(node.target) for node in captured.exported_program.graph.nodes)
 
 
-def test_eval_mode_is_silent() -> None:
+def test_eval_mode_does_not_warn() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         capture(nn.LSTM(3, 4).eval(), (x(2, 1, 3),))
@@ -139,7 +139,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("model", "args", "kwargs", "match"), WRONG)
-def test_wrong_arguments(model: Any, args: Any, kwargs: Any, match: str) -> None:
+def test_invalid_arguments(model: Any, args: Any, kwargs: Any, match: str) -> None:
     if isinstance(model, nn.Module):
         model.eval()
     with pytest.raises(ArgumentError, match=match):
@@ -179,12 +179,12 @@ def test_capture_failure_shows_the_first_error_and_the_users_line() -> None:
 
 class NeedsStrict(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        # Without byte code tracing a module's own Python sees fake values; with it, this is a constant.
+        # In non-strict mode this Python code sees fake values; in strict mode it is a constant.
         if not torch.compiler.is_dynamo_compiling():
             raise ValueError("only by the second way")
         return x * 2
 
 
-def test_strict_export_is_the_second_way() -> None:
+def test_strict_mode_is_the_fallback() -> None:
     program = capture(NeedsStrict().eval(), (x(3),)).exported_program
     torch.testing.assert_close(program.module()(x(3)), x(3) * 2)

@@ -1,4 +1,4 @@
-"""Objects as inputs and outputs: taken apart, named by path, and put together again."""
+"""Objects as inputs and outputs: flattened, named by path, and rebuilt."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Layer:
 
 
 class Cache:
-    """Of the shape of those of transformers."""
+    """A cache with the structure of a transformers cache."""
 
     def __init__(self, layers: list[Layer]) -> None:
         self.layers = layers
@@ -80,12 +80,12 @@ def test_parts_are_named_by_path() -> None:
 @pytest.mark.parametrize(
     "value", [3, "x", None, torch.ones(1), [torch.ones(1)], nn.Linear(1, 1), Cache, print, object()]
 )
-def test_what_is_no_object(value: Any) -> None:
+def test_values_that_are_not_objects(value: Any) -> None:
     assert not is_object(value)
     assert flatten_objects(value) is value
 
 
-def test_assembled_is_a_copy_with_the_given_tensors() -> None:
+def test_unflattened_objects_are_copies_with_the_given_tensors() -> None:
     cache = _cache()
     parts = flatten_objects((cache, 1))
     new = {name: part + 1 for name, part in parts[0].items()}
@@ -103,7 +103,7 @@ def test_assembled_is_a_copy_with_the_given_tensors() -> None:
     assert made.named["pair"].first is made.hidden is made.history[0]
 
 
-def test_a_cache_in_and_out() -> None:
+def test_a_cache_as_input_and_output() -> None:
     model = Decoder().eval()
     x, cache = torch.rand(2, 1, 4), _cache()
     before = object_parts(cache)
@@ -179,7 +179,7 @@ def test_a_step_of_a_language_model_runs_with_a_past_of_any_length(example: tupl
 
 
 class Unnamed(dict[str, Any]):
-    """Of the kind of diffusers' outputs, which are pytrees without the names of their parts."""
+    """An output like those of diffusers, registered with pytree without keys."""
 
 
 class Wrapped:
@@ -197,7 +197,7 @@ torch.utils._pytree.register_pytree_node(
 )
 
 
-def test_outputs_in_containers_that_are_registered_without_names() -> None:
+def test_outputs_in_containers_registered_without_keys() -> None:
     class Model(nn.Module):
         def forward(self, x: Tensor) -> Unnamed:
             return Unnamed(sample=x + 1, more=Wrapped(x * 2, {"last": x - 1}))

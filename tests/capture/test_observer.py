@@ -1,4 +1,4 @@
-"""Dynamic shapes and example inputs from calls of a model."""
+"""InputObserver: dynamic shapes and example inputs inferred from calls of a model."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_batch_dimension_that_did_not_change(wanted: Any, expected: Any) -> None
     assert observed(calls).infer_dynamic_shapes(set_batch_dimension_for=wanted) == expected
 
 
-def test_first_axes_of_other_sizes_are_no_batch() -> None:
+def test_first_axes_of_different_sizes_are_not_a_batch() -> None:
     calls = [((T(2, 5), T(5)), {}), ((T(2, 6), T(6)), {})]
     expected = ({0: "batch", 1: "x_dim_1"}, {0: "x_dim_1"})
     assert observed(calls).infer_dynamic_shapes(set_batch_dimension_for=True) == expected
@@ -131,7 +131,7 @@ def test_arguments_of_one_call_are_completed() -> None:
     assert shapes(observer.infer_arguments((T(7, 3),), as_args_kwargs=True)) == (((7, 3),), {"y": (7, 0)})
 
 
-def test_a_call_without_sizes_of_1_is_what_to_export_with() -> None:
+def test_the_export_example_is_a_call_without_sizes_of_1() -> None:
     observer = observed([((T(1),), {}), ((T(3),), {})])
     assert shapes(observer.infer_arguments()) == ((3,),)
 
@@ -161,7 +161,7 @@ def test_value_if_missing() -> None:
         assert all(row["SUCCESS"] for row in observer.check_discrepancies(program))
 
 
-def test_the_method_is_watched_and_put_back() -> None:
+def test_the_method_is_wrapped_and_restored() -> None:
     model, x = Apply().eval(), T(2)
     signature = inspect.signature(model.forward)
     observer = InputObserver()
@@ -184,7 +184,7 @@ def test_the_method_is_watched_and_put_back() -> None:
         assert model.forward is not forward
         model(x)
     assert model.forward is forward
-    # What is kept are copies of before and after.
+    # The observer keeps copies of the tensors before and after the call.
     (kept,) = second.infer_arguments()
     torch.testing.assert_close(kept * 2, x)
 
@@ -292,6 +292,6 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("call", "match"), WRONG)
-def test_what_does_not_fit_together(call: Callable[[], Any], match: str) -> None:
+def test_inconsistent_calls(call: Callable[[], Any], match: str) -> None:
     with pytest.raises(ArgumentError, match=match):
         call()

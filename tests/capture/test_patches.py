@@ -1,4 +1,4 @@
-"""Patches of torch are in place for the exporting thread only, and for no longer than the export."""
+"""Patches of torch apply to the exporting thread only, and only during the export."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Raising(nn.Module):
 
 
 def content() -> dict[str, Any]:
-    """Target to what is there, for every row of the table."""
+    """Target to current value, for every row of the tables."""
     return {patch.target: patch.read() for patch in CAPTURE_PATCHES + LOADING_PATCHES if patch.applies}
 
 
@@ -92,7 +92,7 @@ def assert_untouched(before: dict[str, Any]) -> None:
 
 
 def in_thread(function: Callable[[], Any]) -> Any:
-    """What a function returns in a thread of its own."""
+    """Result of a function in a new thread."""
     results: list[Any] = []
     errors: list[BaseException] = []
 
@@ -122,26 +122,26 @@ def test_every_target_exists(patch: Patch) -> None:
     assert patch.why
 
 
-def test_targets_are_there_once() -> None:
+def test_targets_are_unique() -> None:
     targets = [patch.target for patch in CAPTURE_PATCHES + LOADING_PATCHES]
     assert len(set(targets)) == len(targets)
 
 
-def test_all_are_in_place_during_an_export() -> None:
+def test_all_patches_are_applied_during_an_export() -> None:
     before, during = content(), {}
     fxonnx.export(Calling(lambda: during.update(content())).eval(), (torch.randn(2, 4),))
     assert [patch.target for patch in CAPTURE_PATCHES if during[patch.target] is before[patch.target]] == []
     assert_untouched(before)
 
 
-def test_nothing_is_left_after_a_failure() -> None:
+def test_no_patch_remains_after_a_failure() -> None:
     before = content()
     with pytest.raises(CaptureError, match=r"torch\.export cannot capture"):
         fxonnx.export(Raising().eval(), (torch.randn(2, 4),))
     assert_untouched(before)
 
 
-def test_versions_of_torch() -> None:
+def test_patches_apply_to_their_torch_versions() -> None:
     def row(**options: Any) -> Patch:
         return Patch("torch:nothing", lambda original: None, "", **options)
 
@@ -208,7 +208,7 @@ def _compiled() -> Tensor:
     try:
         return torch.compile(lambda x: x * 2 + x.shape[0], backend="eager", dynamic=True)(torch.ones(2, 3))
     finally:
-        # The first compilation turns validation off for good.
+        # The first compilation disables validation permanently.
         if Distribution._validate_args is not validates:
             Distribution.set_default_validate_args(validates)
 
@@ -229,7 +229,7 @@ ACTIVITIES: dict[str, Callable[[], Any]] = {
 
 
 @pytest.mark.parametrize("activity", ACTIVITIES)
-def test_another_thread_sees_torch_as_it_is(activity: str) -> None:
+def test_another_thread_sees_unpatched_torch(activity: str) -> None:
     function = ACTIVITIES[activity]
     expected = _plain(function())
     seen: list[Any] = []
@@ -285,7 +285,7 @@ def test_overlapping_exports_take_turns() -> None:
     assert_untouched(before)
 
 
-def test_an_export_that_fails_lets_the_next_one_begin() -> None:
+def test_a_failing_export_releases_the_lock() -> None:
     with pytest.raises(CaptureError, match=r"torch\.export cannot capture"):
         fxonnx.export(Raising().eval(), (torch.randn(2, 4),))
     x = torch.randn(2, 4)
@@ -315,7 +315,7 @@ def test_threads_that_export_in_a_loop() -> None:
         except BaseException as error:  # noqa: BLE001 - raised below, in the thread of the test
             errors.append(error)
 
-    # No model is exported by both at a time: an export swaps the weights of its model.
+    # The threads never export the same model at the same time, since an export swaps the weights of its model.
     orders = (["lstm", "convolution"] * 2, ["function", "attention"] * 2)
     threads = [threading.Thread(target=run, args=(names,)) for names in orders]
     for thread in threads:
@@ -362,7 +362,7 @@ def test_byte_code_is_traced_through_the_patches() -> None:
     torch.testing.assert_close(program.module()(x), Policy()(x))
 
 
-def test_other_threads_load_objects_meanwhile(tmp_path: Path) -> None:
+def test_other_threads_may_unpickle_during_loading(tmp_path: Path) -> None:
     before = content()
     torch.save({"when": date(2020, 1, 2)}, tmp_path / "objects.pt")
 

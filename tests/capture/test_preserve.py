@@ -1,4 +1,4 @@
-"""The user's model, inputs and process are as they were, after success and after failure."""
+"""The user's model, inputs and process are restored after success and after failure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fxonnx.errors import CaptureError
 
 
 class Messy(nn.Module):
-    """Does in forward whatever leaves traces."""
+    """A forward that mutates the module, its attributes and the process."""
 
     def __init__(self, fails: bool) -> None:
         super().__init__()
@@ -75,7 +75,7 @@ def fakes(value: Any, seen: set[int]) -> bool:
 @pytest.mark.filterwarnings("ignore:The tensor attributes:UserWarning")
 @pytest.mark.parametrize("fails", [False, True], ids=["success", "failure"])
 @pytest.mark.parametrize("grad", [False, True], ids=["no-grad", "grad"])
-def test_everything_is_as_before(fails: bool, grad: bool) -> None:
+def test_model_inputs_and_process_are_restored(fails: bool, grad: bool) -> None:
     model = Messy(fails).eval()
     reference = copy.deepcopy(model)
     keys = {name: list(vars(module)) for name, module in model.named_modules()}
@@ -106,7 +106,7 @@ def test_everything_is_as_before(fails: bool, grad: bool) -> None:
     torch.set_grad_enabled(True)
 
 
-def test_a_constant_that_is_written_to_is_exported_with_its_first_value() -> None:
+def test_a_mutated_constant_is_exported_with_its_initial_value() -> None:
     class Counter(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -122,7 +122,7 @@ def test_a_constant_that_is_written_to_is_exported_with_its_first_value() -> Non
 
 
 @pytest.mark.parametrize("layer", [nn.LSTM, nn.GRU, nn.RNN])
-def test_recurrent_weights_stay_the_parameters(layer: type[nn.RNNBase]) -> None:
+def test_weights_of_recurrent_layers_remain_the_parameters(layer: type[nn.RNNBase]) -> None:
     model = layer(3, 4, num_layers=2).eval()
     weights = model._flat_weights
     capture(model, (torch.zeros(5, 2, 3),), None, ({0: "t", 1: "n"},))
@@ -130,7 +130,7 @@ def test_recurrent_weights_stay_the_parameters(layer: type[nn.RNNBase]) -> None:
     assert all(a is b for a, b in zip(weights, model.parameters(), strict=True))
 
 
-def test_other_tensors_left_in_attributes_are_still_warned_about() -> None:
+def test_other_tensors_assigned_to_attributes_still_warn() -> None:
     class Leaves(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             self.left = x * 2
@@ -140,7 +140,7 @@ def test_other_tensors_left_in_attributes_are_still_warned_about() -> None:
         capture(Leaves().eval(), (torch.zeros(3),))
 
 
-def test_forward_of_a_model_with_var_keywords_is_put_back() -> None:
+def test_forward_of_a_model_with_var_keywords_is_restored() -> None:
     class Keywords(nn.Module):
         def forward(self, **named: torch.Tensor) -> torch.Tensor:
             return sum(named.values())
@@ -150,7 +150,7 @@ def test_forward_of_a_model_with_var_keywords_is_put_back() -> None:
     assert "forward" not in vars(model)
 
 
-def test_inputs_keep_the_marks_they_had() -> None:
+def test_attributes_of_inputs_are_restored() -> None:
     x = torch.zeros(4, 3)
     x.note = "mine"
     capture(nn.ReLU().eval(), (x,), None, ({0: "n"},))

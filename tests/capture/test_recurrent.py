@@ -1,4 +1,4 @@
-"""nn.LSTM, nn.GRU and nn.RNN stay one node, with any number of steps."""
+"""nn.LSTM, nn.GRU and nn.RNN are captured as one node with a dynamic number of time steps."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_unbatched_input(layer: type[nn.RNNBase], options: dict[str, Any], overl
         torch.testing.assert_close(captured.exported_program.module()(x), model(x))
 
 
-def test_state_for_another_batch_size() -> None:
+def test_a_state_of_a_different_batch_size_is_an_error() -> None:
     class Raw(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -113,7 +113,7 @@ def test_kernels_are_restored() -> None:
     assert [overload.py_kernels.get(KEY) for overload in OVERLOADS] == before
 
 
-def test_kernels_of_others_are_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernels_of_other_libraries_are_restored(monkeypatch: pytest.MonkeyPatch) -> None:
     def theirs() -> None:
         raise NotImplementedError
 

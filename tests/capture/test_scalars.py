@@ -1,4 +1,4 @@
-"""Numbers as inputs and outputs, and what becomes of those that are neither."""
+"""Numbers as inputs, as outputs and as constants of the program."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_a_scalar_promotes_as_in_python(dtype: torch.dtype) -> None:
         assert double.item() == pytest.approx(2 * bias)
 
 
-def test_what_can_not_be_a_scalar_input() -> None:
+def test_invalid_dynamic_scalars() -> None:
     model = Scaled().eval()
     known = r"the numbers are: bias, options\['scale'\], flag, n; pass parameters with a default explicitly"
     for names, match in (
@@ -123,7 +123,7 @@ def test_what_can_not_be_a_scalar_input() -> None:
         fxonnx.export(Branching().eval(), (R(2), True), dynamic_scalars={"flag"})
 
 
-def test_frozen_arguments_are_told_and_kept(caplog: pytest.LogCaptureFixture) -> None:
+def test_frozen_arguments_are_logged_and_checked(caplog: pytest.LogCaptureFixture) -> None:
     model = Scaled().eval()
     with caplog.at_level(logging.INFO, logger="fxonnx"):
         program = fxonnx.export(model, kwargs=call())
@@ -134,7 +134,7 @@ def test_frozen_arguments_are_told_and_kept(caplog: pytest.LogCaptureFixture) ->
     ]
     assert list(graph_inputs(program)) == ["x"]
     expect(program, model, **call())
-    assert len(program(x=R(4, 3))) == 2  # the others need not be given
+    assert len(program(x=R(4, 3))) == 2  # frozen arguments are optional in the call
     with pytest.raises(
         ArgumentError,
         match=r"bias: got 0.5, but the model was exported with the constant 0.25\nhint: .*dynamic_scalars",
@@ -178,7 +178,7 @@ def test_dynamic_ints(function: Any, spec: Any) -> None:
 
 
 class Seeded(nn.Module):
-    """The model of the notebook on tracing, which shares memory there."""
+    """The model of torch.onnx's notebook on tracing, whose output aliases its input there."""
 
     def forward(self, states: torch.Tensor) -> Any:
         _batch_size, seq_length = states.shape[:2]
@@ -212,7 +212,7 @@ OUTPUTS = [
 
 @pytest.mark.parametrize("shapes", [None, ({0: "n"},)], ids=["static", "dynamic"])
 @pytest.mark.parametrize("function", OUTPUTS)
-def test_outputs_that_are_no_tensors(function: Any, shapes: Any) -> None:
+def test_outputs_that_are_not_tensors(function: Any, shapes: Any) -> None:
     program = fxonnx.export(Function(function).eval(), (R(5, 3),), dynamic_shapes=shapes, verify=True)
     for size in (5,) if shapes is None else (5, 2, 3):
         x = R(size, 3)

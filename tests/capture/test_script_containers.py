@@ -1,4 +1,4 @@
-"""Lists and dicts of scripts: nested ones, and every operator that changes one in place."""
+"""Lists and dicts in TorchScript: nested containers, and every operator that mutates one."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_a_container(model: type[nn.Module]) -> None:
         torch.testing.assert_close(program(x)[0], scripted(x))
 
 
-def test_an_operator_that_changes_a_list_is_never_run_on_a_copy() -> None:
+def test_an_operator_that_mutates_a_list_never_runs_on_a_copy() -> None:
     class Popped(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
             sizes: dict[str, int] = {"a": 3, "b": 4}
@@ -116,7 +116,7 @@ def test_an_operator_that_changes_a_list_is_never_run_on_a_copy() -> None:
         fxonnx.export(torch.jit.script(Popped()).eval(), (torch.rand(2),))
 
 
-def test_an_effect_inside_of_a_branch_on_data_is_refused() -> None:
+def test_a_side_effect_in_a_data_dependent_branch_is_rejected() -> None:
     class Cleared(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
             parts = [x]

@@ -1,4 +1,4 @@
-"""TorchScript: scripted functions and modules are captured like others; what depends on data is an If or a Loop."""
+"""TorchScript: capture of scripted functions and modules; data-dependent control flow becomes If and Loop."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_a_branch() -> None:
         torch.testing.assert_close(program(x, X)[0], model(x, X).detach())
 
 
-def test_a_loop_until() -> None:
+def test_a_loop_with_a_data_dependent_condition() -> None:
     model = torch.jit.script(Doubled())
     program = fxonnx.export(model.eval(), (X,), verify=True)
     assert "Loop" in kinds(program)
@@ -137,7 +137,7 @@ def test_a_loop_until() -> None:
         assert int(ours[1]) == steps
 
 
-def test_what_is_known_is_unrolled() -> None:
+def test_loops_with_known_bounds_are_unrolled() -> None:
     program = fxonnx.export(torch.jit.script(Repeated()).eval(), (X, 3), dynamic_shapes=({0: "n"}, None), verify="auto")
     assert "Loop" not in kinds(program)
     assert "If" not in kinds(program)
@@ -168,7 +168,7 @@ def test_a_failed_assertion_is_reported() -> None:
         fxonnx.export(torch.jit.script(Asserting()).eval(), (X,))
 
 
-def test_what_has_no_counterpart_is_named() -> None:
+def test_an_operation_without_an_equivalent_is_named() -> None:
     class Futures(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return torch.jit.wait(torch.jit.fork(torch.relu, x))
@@ -223,7 +223,7 @@ class Caller(nn.Module):
         return self.inner.twice(x) + self.inner(x)
 
 
-def test_effects_of_branches_that_depend_on_data_are_refused() -> None:
+def test_side_effects_of_data_dependent_branches_are_rejected() -> None:
     with pytest.raises(
         CaptureError, match=r"aten::append mutates a value from outside of a data-dependent branch(?s:.*)in: "
     ):
@@ -233,7 +233,7 @@ def test_effects_of_branches_that_depend_on_data_are_refused() -> None:
         torch.testing.assert_close(program(x)[0], Inside()(x))
 
 
-def test_numbers_have_the_types_that_they_have_in_scripts() -> None:
+def test_numbers_have_their_types_in_torchscript() -> None:
     model, x = torch.jit.script(Types()).eval(), torch.arange(3)
     program = fxonnx.export(model, (x, torch.tensor(3)), verify=True)
     product, total, share = program(x, torch.tensor(4))
@@ -274,7 +274,7 @@ class OnContent(nn.Module):
         return x
 
 
-def test_writes_in_branches_on_how_much_is_found() -> None:
+def test_writes_in_branches_on_an_unbacked_size() -> None:
     model = torch.jit.script(OnFound())
     x, mask = torch.rand(4, 2), torch.tensor([True, False, True, False])
     program = fxonnx.export(model.eval(), (x, mask), dynamic_shapes=({0: "n"}, {0: "n"}))
@@ -283,7 +283,7 @@ def test_writes_in_branches_on_how_much_is_found() -> None:
         torch.testing.assert_close(program(rows, given)[0], model(rows, given))
 
 
-def test_writes_in_branches_on_content() -> None:
+def test_writes_in_branches_on_tensor_values() -> None:
     model = torch.jit.script(OnContent())
     x, index, value = torch.rand(4, 3), torch.tensor([2, 1]), torch.rand(2, 3)
     program = fxonnx.export(model.eval(), (x, index, value), dynamic_shapes=({0: "n"}, {0: "k"}, {0: "k"}))
@@ -294,7 +294,7 @@ def test_writes_in_branches_on_content() -> None:
             torch.testing.assert_close(program(*given)[0], model(*given))
 
 
-def test_a_write_in_a_branch_to_a_tensor_and_its_view_is_refused() -> None:
+def test_a_write_in_a_branch_to_an_aliased_tensor_is_rejected() -> None:
     class Viewed(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             x = x + 1

@@ -1,4 +1,4 @@
-"""Shapes of fake results computed from the sizes are those that torch finds with its decompositions."""
+"""Shape rules return the same fake results as torch's decompositions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ aten = torch.ops.aten
 
 @pytest.fixture
 def mode() -> Iterator[FakeTensorMode]:
-    """Fake tensors as in an export: sizes of 1 at the example are dynamic."""
+    """Fake tensors with the settings of an export: sizes of 1 in the example are dynamic."""
     with shape_config.patch(backed_size_oblivious=True):  # type: ignore[attr-defined]
         yield FakeTensorMode(shape_env=ShapeEnv())
 
@@ -99,7 +99,7 @@ CASES: dict[str, tuple[Any, Arguments]] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_rule_gives_the_results_of_torch_which_adds_no_guard(name: str, mode: FakeTensorMode) -> None:
+def test_rule_results_equal_those_of_torch_without_guards(name: str, mode: FakeTensorMode) -> None:
     operator, arguments = CASES[name]
     given = arguments(mode)
     found = RULES[operator](mode, *given)
@@ -134,7 +134,7 @@ REFUSED: dict[str, tuple[Any, Arguments]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_rule_leaves_to_torch_what_may_need_a_guard(name: str, mode: FakeTensorMode) -> None:
+def test_rule_does_not_apply_if_torch_may_add_a_guard(name: str, mode: FakeTensorMode) -> None:
     operator, arguments = REFUSED[name]
     assert RULES[operator](mode, *arguments(mode)) is None
 

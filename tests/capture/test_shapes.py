@@ -1,4 +1,4 @@
-"""dynamic_shapes in all its forms, and the names that come out."""
+"""The forms of dynamic_shapes, and the resulting dim names."""
 
 from __future__ import annotations
 
@@ -115,16 +115,16 @@ def test_dim_hints_leave_torchs_symbol() -> None:
 
 
 NAMES = [
-    # One name on dims that are always equal is one symbol.
+    # One name on dims that are always equal.
     pytest.param(lambda x, y: x + y, 4, 4, ("n", "n"), ["n"], {}, ["x[n]", "y[n]"], id="same-name-equal"),
     pytest.param(lambda x, y: x + y, 4, 4, ("n", "m"), ["n"], {"n": ("m",)}, ["x[n]", "y[n]"], id="two-names-equal"),
     pytest.param(lambda x, y: x + y, 4, 4, (d, d), ["d"], {}, ["x[d]", "y[d]"], id="same-dim-equal"),
     pytest.param(lambda x, y: x + y, 4, 4, (d, Dim("e")), ["d"], {"d": ("e",)}, ["x[d]", "y[d]"], id="two-dims-equal"),
     pytest.param(lambda x, y: x + y, 4, 4, (d, "m"), ["d"], {"d": ("m",)}, ["x[d]", "y[d]"], id="dim-and-name-equal"),
-    # One name on dims that have nothing to do with each other.
+    # One name on independent dims.
     pytest.param(lambda x, y: (x, y), 4, 5, ("n", "n"), ["n", "n_1"], {}, ["x[n]", "y[n_1]"], id="same-name-unrelated"),
     pytest.param(lambda x, y: torch.cat([x, y]), 4, 4, ("n", "n"), ["n"], {}, ["x[n]", "y[n]"], id="same-name-unproven"),
-    # A size that follows from another one is an expression of its name.
+    # A derived size is an expression of the other dim's name.
     pytest.param(lambda x, y: x + y[1:], 4, 5, ("n", "m"), ["n"], {}, ["x[n]", "y[n + 1]"], id="names-related"),
     pytest.param(lambda x, y: x + y[1:], 4, 5, (d, Dim("e")), ["d"], {}, ["x[d]", "y[d + 1]"], id="dims-related"),
     pytest.param(lambda x, y: torch.cat([x, x]) - y, 4, 8, (d, Dim("e")), ["d"], {}, ["x[d]", "y[2*d]"], id="dims-multiple"),
@@ -141,7 +141,7 @@ def test_names(
     assert inputs(captured) == expected
 
 
-def test_a_made_up_name_avoids_the_users_names() -> None:
+def test_a_generated_name_avoids_the_users_names() -> None:
     captured = capture(model(lambda x, y: (x, y)), (A(4, 5), A(6)), None, ({0: "n", 1: "n_1"}, {0: "n"}))
     assert inputs(captured) == ["x[n, n_1]", "y[n_2]"]
 
@@ -238,7 +238,7 @@ FIXED = [
 
 
 @pytest.mark.parametrize(("shapes", "lines"), FIXED)
-def test_dynamic_dim_that_the_model_fixes(shapes: Any, lines: list[str]) -> None:
+def test_dynamic_dim_that_the_model_specializes(shapes: Any, lines: list[str]) -> None:
     with pytest.raises(CaptureError, match=r"the model specializes .* that should be dynamic") as info:
         capture(model(fixes_both), (A(4, 3), A(4, 3)), None, shapes)
     shown = [line for line in str(info.value).splitlines()[1:-1] if not line.startswith("    at: ")]
@@ -246,7 +246,7 @@ def test_dynamic_dim_that_the_model_fixes(shapes: Any, lines: list[str]) -> None
     assert "hint: look for sizes that are literal numbers" in str(info.value)
 
 
-def test_fixed_dims_are_named_inside_of_containers_and_for_ints() -> None:
+def test_specialized_dims_are_named_in_containers_and_for_ints() -> None:
     fixes = model(lambda x, y: x.view(4) * y["a"][0].view(5)[0])
     with pytest.raises(CaptureError, match=r"  y\['a'\]\[0\] axis 0, 'm', is always 5"):
         capture(fixes, (A(4), {"a": [A(5)]}), None, (None, {"a": [{0: "m"}]}))
@@ -254,7 +254,7 @@ def test_fixed_dims_are_named_inside_of_containers_and_for_ints() -> None:
         capture(model(lambda x, y: x.view(y)), (A(3), 3), None, (None, "k"))
 
 
-def test_auto_dim_that_the_model_fixes_is_no_error() -> None:
+def test_auto_dim_that_the_model_specializes_is_static() -> None:
     captured = capture(model(fixes_both), (A(4, 3), A(4, 3)), None, ({0: Dim.AUTO}, None))
     torch.testing.assert_close(captured.exported_program.module()(A(4, 3), A(4, 3)), A(4, 3))
 
@@ -316,7 +316,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("x", "shapes", "match"), WRONG)
-def test_shapes_that_fit_nothing(x: Any, shapes: Any, match: str) -> None:
+def test_invalid_shapes(x: Any, shapes: Any, match: str) -> None:
     with pytest.raises(ArgumentError, match=f"dynamic_shapes: {match}"):
         capture(model(separate), (x, A(5, 3)), None, shapes)
 

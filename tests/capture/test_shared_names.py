@@ -80,7 +80,7 @@ def test_one_dim_param(
         torch.testing.assert_close(actual, wanted)
 
 
-def test_equal_dims_are_checked_at_the_call() -> None:
+def test_equality_of_dims_is_checked_at_the_call() -> None:
     program = fxonnx.export(Pair(apart), (R(4), R(4)), dynamic_shapes=(N, N), strict_shapes=True)
     torch.testing.assert_close(program(x := R(7), y := R(7)), apart(x, y))
     with pytest.raises(ArgumentError, match=r"y: the size of y axis 0 is n, here 4: x axis 0 has 4, y axis 0 has 5"):
@@ -96,14 +96,14 @@ def test_a_renamed_dim_keeps_its_equality() -> None:
     ]
 
 
-def test_examples_that_differ_keep_dims_apart() -> None:
+def test_examples_that_differ_keep_dims_separate() -> None:
     with pytest.warns(UserWarning, match=r"separate dims with numbered names:\n  'n': x axis 0 is 4, y axis 0 is 5\n"):
         program = fxonnx.export(Pair(apart), (R(4), R(5)), dynamic_shapes=(N, N))
     assert (dims(program), equalities(program)) == ("x[n] y[n_1]", [])
     torch.testing.assert_close(program(x := R(2), y := R(9)), apart(x, y))
 
 
-def test_a_further_example_keeps_dims_apart() -> None:
+def test_an_additional_example_keeps_dims_separate() -> None:
     more = [((R(6), R(7)), {})]
     with pytest.warns(UserWarning, match=r"'n': x axis 0 is 4 and 6, y axis 0 is 4 and 7"):
         program = fxonnx.export(Pair(apart), (R(4), R(4)), dynamic_shapes=(N, N), more_inputs=more)
@@ -112,7 +112,7 @@ def test_a_further_example_keeps_dims_apart() -> None:
 
 
 def test_a_captured_program() -> None:
-    """The symbols of an ExportedProgram stay apart; their name is one."""
+    """The symbols of an ExportedProgram remain separate but share a name."""
     shapes = ({0: Dim.DYNAMIC}, {0: Dim.DYNAMIC})
     captured = torch.export.export(Cat(), (R(4), R(4)), dynamic_shapes=shapes)
     program = fxonnx.export(captured, dynamic_shapes=(N, N))
@@ -126,7 +126,7 @@ def test_a_captured_program() -> None:
 
 
 def test_names_that_share_a_dim_through_another_one() -> None:
-    """``m`` is another name of ``n`` on x, and the only name on y's second axis."""
+    """``m`` is an alias of ``n`` on x, and the only name of y's second axis."""
     shapes = ({0: "n"}, {0: "m", 1: "m"})
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

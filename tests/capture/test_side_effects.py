@@ -1,4 +1,4 @@
-"""An export leaves the process as it was: torch, random numbers, modes, warnings, whether it succeeds or fails."""
+"""An export restores the state of the process, also if it fails: torch, random numbers, modes, warnings."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import torch._dynamo.convert_frame  # imported by the first export that fails, with operators of its own
+import torch._dynamo.convert_frame  # imported by the first failing export, and registers operators
 from torch import Tensor, nn
 from torch.fx._symbolic_trace import is_fx_tracing
 from torch.overrides import _get_current_function_mode_stack
@@ -82,7 +82,7 @@ def _is_function(member: Any) -> bool:
 
 
 class Reckless(nn.Module):
-    """A model that changes the process, and may fail in the midst of it."""
+    """A model that changes the state of the process, and optionally fails."""
 
     def __init__(self, fails: bool) -> None:
         super().__init__()
@@ -132,7 +132,7 @@ CASES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], str | None]] = 
 
 
 def reset() -> None:
-    """What models of these tests change, as it is at first."""
+    """Initial values of the state that the models of these tests change."""
     torch.manual_seed(0)
     torch.set_grad_enabled(True)
     torch.set_default_dtype(torch.float32)
@@ -155,10 +155,10 @@ def export(model: nn.Module, shape: tuple[int, ...], message: str | None) -> Non
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", CASES)
-def test_the_process_is_as_it_was(name: str) -> None:
+def test_the_state_of_the_process_is_restored(name: str) -> None:
     make, shape, message = CASES[name]
     model = make()
-    # Modules that are imported on first use replace functions of torch for good.
+    # Modules that are imported on first use replace functions of torch permanently.
     export(model, shape, message)
     reset()
     before, functions_before = {key: read() for key, read in STATE.items()}, functions()

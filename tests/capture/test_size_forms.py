@@ -62,7 +62,7 @@ KEPT = [
 
 
 @pytest.mark.parametrize("expression", KEPT)
-def test_other_expressions_stay(expression: sympy.Expr) -> None:
+def test_other_expressions_are_unchanged(expression: sympy.Expr) -> None:
     assert SizeForms().form(expression) is expression
 
 
@@ -104,7 +104,7 @@ def test_random_expressions_keep_their_values() -> None:
 
 
 class SamePadding(nn.Module):
-    """Six strided convolutions whose padding depends on the size, as in EfficientNets made from TensorFlow's."""
+    """Six strided convolutions with size-dependent padding, as in EfficientNets converted from TensorFlow."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
-"""Operators and Python code that turn a size into a number: right at other sizes, refused at the call, or at export.
+"""Operators and Python code that convert a size to a number: correct at other sizes, or a constraint, or an error.
 
-Each row is exported with examples of size 1, 2 and 3 and run at 1, 2, 3, 5 and 7. A size that is baked into the program
-without a constraint would give other results than eager torch.
+Each row is exported with examples of size 1, 2 and 3 and run at 1, 2, 3, 5 and 7. A size that is a constant of the program
+without a constraint would compute different results than eager torch.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ QUESTIONS: dict[str, Question] = {
 
 @pytest.mark.parametrize("size", EXAMPLES)
 @pytest.mark.parametrize("name", QUESTIONS)
-def test_a_size_turned_into_a_number_is_never_baked_in_silently(name: str, size: int) -> None:
+def test_a_size_converted_to_a_number_is_never_silently_constant(name: str, size: int) -> None:
     function, make = QUESTIONS[name]
     spec = {axis: "n" for axis in range(make(5).dim()) if make(5).shape[axis] != make(7).shape[axis]}
     with warnings.catch_warnings(record=True) as caught:
@@ -150,11 +150,11 @@ def _compare(program: fxonnx.ONNXProgram, function: Callable[[torch.Tensor], Any
     try:
         expected = torch.utils._pytree.tree_leaves(function(x))
     except (RuntimeError, ValueError, IndexError):
-        return  # eager torch does not take this size itself
+        return  # eager torch does not support this size either
     torch.testing.assert_close(program(x), expected, rtol=1e-4, atol=1e-5)
 
 
-def test_iterating_over_a_dim_of_size_one_is_refused_like_any_other_size() -> None:
+def test_iterating_over_a_dim_of_size_one_is_rejected() -> None:
     with pytest.raises(CaptureError, match=r"x axis 0, 'n', is always 1\n    at: .*for row in x"):
         fxonnx.export(Function(iterated), (rows(1),), dynamic_shapes=({0: "n"},))
 
@@ -166,7 +166,7 @@ class _Stateful(torch.nn.Module):
         return torch.cat([previous, x])
 
 
-def test_the_example_has_to_satisfy_the_constraints() -> None:
+def test_the_example_must_satisfy_the_constraints() -> None:
     shapes = ({0: "n"}, {0: "past"})
     with pytest.raises(
         CaptureError,

@@ -1,4 +1,4 @@
-"""Relations that sympy cannot decide are found by sampling; it is asked for all others."""
+"""Sampling detects relations that sympy cannot decide; sympy decides all others."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _never(*sides: Any) -> None:
 
 
 @pytest.mark.parametrize("example", [1, 64])
-def test_answers_are_those_of_sympy(example: int) -> None:
+def test_decisions_equal_those_of_sympy(example: int) -> None:
     samples = SizeSamples(examples=dict.fromkeys((h, w, n), example))
     for one, other in itertools.product(EXPRESSIONS, repeat=2):
         for decide, relation in ((is_eq, operator.eq), (is_ge, operator.ge)):
@@ -58,12 +58,12 @@ def test_answers_are_those_of_sympy(example: int) -> None:
         (operator.ge, h * w, 3 * w),
     ],
 )
-def test_sympy_is_not_asked_for_what_holds_for_some_sizes(relation: Any, one: Any, other: Any) -> None:
+def test_sympy_is_not_called_for_relations_that_hold_for_some_sizes(relation: Any, one: Any, other: Any) -> None:
     samples = SizeSamples(examples={h: 64, w: 64, n: 1})
     assert samples.answer(_never, relation, one, other) is None
 
 
-def test_sympy_is_asked_once() -> None:
+def test_sympy_is_called_once() -> None:
     asked = []
     samples = SizeSamples()
     for _ in range(2):
@@ -76,7 +76,7 @@ def test_sympy_is_asked_once() -> None:
 @pytest.mark.parametrize(
     "expression", [sympy.Symbol("f"), sympy.Float(0.5) * h, FloorDiv(h, w - w * h), h**40 * w**40, sympy.sqrt(h)]
 )
-def test_sympy_is_asked_about_other_expressions(expression: Any) -> None:
+def test_sympy_is_called_for_other_expressions(expression: Any) -> None:
     asked = []
     SizeSamples().answer(lambda *sides: asked.append(sides), operator.eq, expression, h)
     assert asked

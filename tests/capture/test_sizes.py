@@ -1,4 +1,4 @@
-"""Every way to say what is dynamic: exported at one size, compared with eager torch at two more."""
+"""Every way to specify dynamic dims: exported at one size, compared with eager torch at two more."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ d = Dim("d", min=1)
 
 @dataclass
 class Box:
-    """A class that torch knows nothing of."""
+    """A class that is not registered with pytree."""
 
     a: torch.Tensor
     b: torch.Tensor
@@ -76,15 +76,15 @@ class Lstm(nn.Module):
 
 @dataclass(frozen=True)
 class Row:
-    """One model and one way to say its sizes.
+    """One model and one specification of its dynamic dims.
 
     Attributes:
-        name: Of the row.
+        name: Name of the row.
         model: A module, or a function of the inputs.
-        make: Positional inputs, or keyword inputs, of the sizes.
-        sizes: To export with, and to run with.
+        make: Function from sizes to positional or keyword inputs.
+        sizes: Sizes to export with, and sizes to run with.
         inputs: Graph inputs with their dims, ``x[n, 3]``, in their order.
-        options: Of the export.
+        options: Options of the export.
     """
 
     name: str
@@ -122,9 +122,9 @@ SAID = (
     Row("one Dim twice", lambda x, y: x + y, lambda n: (R(n, 3), R(n, 3)), ONE, "x[d, 3] y[d, 3]", {"dynamic_shapes": ({0: d}, {0: d})}),
     Row("one name twice", lambda x, y: x + y, lambda n: (R(n, 3), R(n, 3)), ONE, "x[n, 3] y[n, 3]", {"dynamic_shapes": (N, N)}),
     Row("one name for unrelated sizes", BOTH, XY, TWO, "x[n, 3] y[n_1, 3]", {"dynamic_shapes": (N, N)}),
-    Row("two names for what is equal", lambda x, y: x + y, lambda n: (R(n, 3), R(n, 3)), ONE, "x[n, 3] y[n, 3]", {"dynamic_shapes": (N, M)}),
+    Row("two names for equal dims", lambda x, y: x + y, lambda n: (R(n, 3), R(n, 3)), ONE, "x[n, 3] y[n, 3]", {"dynamic_shapes": (N, M)}),
     Row("AUTO and DYNAMIC", BOTH, XY, TWO, "x[s, 3] y[s, 3]", {"dynamic_shapes": ({0: Dim.AUTO}, {0: Dim.DYNAMIC})}),
-    Row("an int says that it is static", BOTH, lambda n, m: (R(n, 3), R(2, 3)), TWO, "x[n, 3] y[2, 3]", {"dynamic_shapes": (("n", 3), (2, 3))}),
+    Row("an int declares a static dim", BOTH, lambda n, m: (R(n, 3), R(2, 3)), TWO, "x[n, 3] y[2, 3]", {"dynamic_shapes": (("n", 3), (2, 3))}),
     Row("by the name of the graph input", BOTH, XY, TWO, "a[n, 3] b[m, 3]", {"dynamic_shapes": {"a": N, "b": M}, "input_names": ["a", "b"]}),
     Row("by parameter in spite of input_names", BOTH, XY, TWO, "a[n, 3] b[m, 3]", {"dynamic_shapes": {"x": N, "y": M}, "input_names": ["a", "b"]}),
     Row("names that are those of other parameters", BOTH, XY, TWO, "y[n, 3] x[m, 3]", {"dynamic_shapes": {"x": N, "y": M}, "input_names": ["y", "x"]}),
@@ -195,7 +195,7 @@ MODELS = (
     Row("multi-head attention", lambda: nn.MultiheadAttention(8, 2, batch_first=True), lambda n, t: (x := R(n, t, 8), x, x), TWO, "query[n, t, 8] key[n, t, 8] value[n, t, 8]", {"dynamic_shapes": [{0: "n", 1: "t"}] * 3}),
     Row("positions from a table", lambda x: x + torch.ones(64, 3)[: x.shape[0]], X, ONE, "x[n, 3]", {"dynamic_shapes": ({0: Dim("n", min=1, max=64)},)}),
     Row("sorted", lambda x: (x.sort(0)[0], x.argmax(0), x.cumsum(0)), X, ONE, "x[n, 3]", {"dynamic_shapes": (N,)}),
-    Row("a loop over what is static", lambda x: torch.stack([x[:, i] * i for i in range(x.shape[1])]), X, ONE, "x[n, 3]", {"dynamic_shapes": (N,)}),
+    Row("a loop over a static dim", lambda x: torch.stack([x[:, i] * i for i in range(x.shape[1])]), X, ONE, "x[n, 3]", {"dynamic_shapes": (N,)}),
     Row("scattered", lambda x: torch.zeros(x.shape[0], 5).scatter(1, torch.zeros_like(x[:, :1], dtype=torch.int64), x), X, ONE, "x[n, 3]", {"dynamic_shapes": (N,)}),
     Row("written to in place", lambda x: x.clone().index_fill_(0, torch.tensor([0]), 2.0).mul_(x.shape[0]), X, ONE, "x[n, 3]", {"dynamic_shapes": (N,)}),
     Row("passed through, twice", lambda x, y: (y, y, x), XY, TWO, "x[n, 3] y[m, 3]", {"dynamic_shapes": (N, M)}),
@@ -208,7 +208,7 @@ MODELS = (
 
 
 def built(row: Row) -> nn.Module:
-    """The row's model: made by its class or its factory, or of its function."""
+    """The row's model: an instance of its class, the result of its factory, or a module for its function."""
     torch.manual_seed(0)
     is_factory = isinstance(row.model, type) or "input" in row.inputs or row.inputs.startswith(("src", "query"))
     module = row.model() if is_factory else Fn(row.model)
@@ -221,7 +221,7 @@ def call(row: Row, sizes: Sizes) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 
 def shown(program: fxonnx.ONNXProgram) -> str:
-    """The graph inputs with their dims; sizes that nobody named are called s."""
+    """The graph inputs with their dims; dims without a user's name are shown as s."""
     return " ".join(
         f"{value.name}[{', '.join('s' if str(dim).startswith('s') and str(dim)[1:].isdigit() else str(dim) for dim in value.shape)}]"
         for value in program.model.graph.inputs
@@ -230,7 +230,7 @@ def shown(program: fxonnx.ONNXProgram) -> str:
 
 @pytest.mark.filterwarnings("ignore:the model cannot be exported for all requested sizes:UserWarning")
 @pytest.mark.parametrize("row", [pytest.param(row, id=row.name) for row in SAID + MODELS])
-def test_three_sizes(row: Row) -> None:
+def test_three_sizes_match_eager_torch(row: Row) -> None:
     model = built(row)
     args, kwargs = call(row, row.sizes[0])
     program = fxonnx.export(model, args, kwargs=kwargs, **row.options)

@@ -1,4 +1,4 @@
-"""What is wrong with sizes said by name or by example, and who has the last word."""
+"""Invalid specs by name and by example, and the precedence of specs."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("options", "match"), WRONG)
-def test_what_fits_nothing(options: dict[str, Any], match: str) -> None:
+def test_invalid_specs(options: dict[str, Any], match: str) -> None:
     with pytest.raises(ArgumentError, match=match):
         fxonnx.export(Two().eval(), PAIR, **options)
 
@@ -62,7 +62,7 @@ def dims(program: fxonnx.ONNXProgram) -> dict[str, list[str]]:
     return {str(value.name): [str(dim) for dim in value.shape or ()] for value in [*graph.inputs, *graph.outputs]}
 
 
-def test_a_parameter_comes_before_a_name_and_a_name_before_a_pattern() -> None:
+def test_parameters_take_precedence_over_names_and_names_over_patterns() -> None:
     shapes = {"*": {0: "third", 1: "last"}, "y_0": {0: "second"}, "x": {0: "first", 1: Dim.STATIC}}
     program = fxonnx.export(Two().eval(), (R(2, 3), [R(4, 3), R(4, 5)]), dynamic_shapes=shapes)
     found = dims(program)
@@ -75,7 +75,7 @@ class Found(nn.Module):
 
 
 @pytest.mark.parametrize("as_program", [False, True], ids=["module", "ExportedProgram"])
-def test_dynamic_axes_name_what_only_outputs_have(as_program: bool) -> None:
+def test_dynamic_axes_name_dims_of_outputs(as_program: bool) -> None:
     axes = {"x": {0: "n"}, "found": {0: "count"}, "both": {0: "twice"}}
     x = torch.randn(6)
     model: Any = Found().eval()
@@ -85,7 +85,7 @@ def test_dynamic_axes_name_what_only_outputs_have(as_program: bool) -> None:
     assert dims(program) == {"x": ["n"], "found": ["count"], "both": ["twice"]}
 
 
-def test_an_exported_program_takes_names_but_no_examples() -> None:
+def test_an_exported_program_accepts_names_but_not_more_inputs() -> None:
     exported = torch.export.export(Two().eval(), PAIR, dynamic_shapes=({0: Dim.DYNAMIC}, [None, None]))
     program = fxonnx.export(exported, dynamic_shapes={"a": {0: "n"}}, input_names=NAMED)
     assert dims(program)["a"] == ["n", "3"]

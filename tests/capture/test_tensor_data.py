@@ -1,4 +1,4 @@
-"""Writes through ``tensor.data`` in forward are part of the model."""
+"""Writes through ``tensor.data`` in forward are captured."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_write_through_data(function: Callable[[Tensor], Tensor]) -> None:
         torch.testing.assert_close(program(x)[0], function(x))
 
 
-def test_another_shape_is_refused() -> None:
+def test_assigning_a_different_shape_is_rejected() -> None:
     def shortened(x: Tensor) -> Tensor:
         y = x * 2
         y.data = y[:1]

@@ -57,7 +57,7 @@ class Capture:
         scalars: Leaf indices of the numbers that were converted to tensors.
         functions: The autograd functions with a ``symbolic``; the program refers to them by index.
         loop_bounds: Leaf index to value of the inputs used as Python loop bounds, for which only this value is valid.
-        source: The captured module; None for an ``ExportedProgram``.
+        source: The captured module; None for a scripted function or an ``ExportedProgram``.
     """
 
     exported_program: ExportedProgram
@@ -152,7 +152,7 @@ def capture(
         return _capture_program(model, options, strict_shapes)
     with scripted_as_python(model) as module:
         captured = _capture_module(module, args, kwargs, options, dynamic_scalars, strict_shapes, may_train)
-    return replace(captured, source=model)
+    return replace(captured, source=model if isinstance(model, torch.nn.Module) else None)
 
 
 def _capture_module(
