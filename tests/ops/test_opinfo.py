@@ -77,14 +77,14 @@ def test_opset(entry: OpInfo, opset: int) -> None:
     assert not wrong, wrong
 
 
-def test_the_tables_name_entries_that_exist() -> None:
+def test_the_entries_of_the_tables_exist() -> None:
     known = {entry.full_name for entry in entries()}
     named = UNDEFINED.union(*(row.entries for row in FAILURES), *(row.entries for row in LOOSER))
     gone = {entry for entry, version in REMOVED.items() if torch.__version__ >= version}
     assert named - known == gone
 
 
-def test_wrong_results_are_only_ever_those_of_onnx_runtime() -> None:
+def test_all_expected_wrong_results_are_due_to_onnx_runtime() -> None:
     wrong = {"count", "shape", "dtype", "value"}
     rows = [row for row in FAILURES if row.statuses & wrong and row.owner != "ort"]
     assert [row.reason for row in rows] == []

@@ -1,4 +1,4 @@
-"""Batch normalization as decomposed graphs have it: with statistics, which a training step updates."""
+"""Batch normalization operators of decomposed graphs, which return or update the running statistics."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _rows() -> Iterator[Case]:
             yield Case(f"aten.{name}.default", normalized, (IMAGE, *C, *RUNNING), what)
             for dtype in (BF16, F64):
                 shapes = [T(t.shape, dtype, t.low, t.high) for t in (T((3, 4, 2)), *C, *RUNNING)]
-                # torch's shape functions are of two minds about the statistics of bfloat16.
+                # torch's meta kernels disagree on the dtype of the statistics for bfloat16.
                 function = (lambda *args, f=normalized: f(*args)[0]) if dtype == BF16 else normalized
                 yield Case(f"aten.{name}.default", function, tuple(shapes), f"{what} {str(dtype)[6:]}")
 

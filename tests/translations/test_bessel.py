@@ -18,7 +18,7 @@ from .operators import overload_of
 def _bessel() -> Iterator[Case]:
     for record in bessel.TRANSLATIONS:
         (target,) = map(overload_of, record.targets)
-        # K and Y are defined for positive numbers only, and NaN below.
+        # K and Y are defined for positive numbers only, and NaN for negative ones.
         yield Case(str(target), target, (T(("n", 3), low=0.1),))
         yield Case(str(target), target, (torch.linspace(-12, 30, 60),), "wide", rtol=2e-5, atol=4e-5)
 
@@ -47,7 +47,7 @@ def test_translation(case: Case) -> None:
     run(case)
 
 
-def test_float64_is_refused() -> None:
+def test_float64_is_rejected() -> None:
     class Model(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return torch.special.bessel_j0(x)

@@ -148,7 +148,7 @@ def test_empty_tensors(case: Case, tmp_path: Path) -> None:
     _check(case, tmp_path)
 
 
-def test_sizes_that_must_not_be_0_narrow_nothing(recwarn: pytest.WarningsRecorder) -> None:
+def test_requirements_do_not_restrict_more_than_necessary(recwarn: pytest.WarningsRecorder) -> None:
     program = fxonnx.export(Function(lambda x: x.mean(0)).eval(), (torch.ones(5),), dynamic_shapes=({0: "size"},))
     assert program.constraints == ()
     assert [str(one.message) for one in recwarn if one.category is UserWarning] == []
@@ -162,7 +162,7 @@ def test_sizes_that_must_not_be_0_narrow_nothing(recwarn: pytest.WarningsRecorde
         program(torch.ones(0))
 
 
-def test_sizes_that_must_not_be_0_are_in_the_metadata() -> None:
+def test_requirements_are_in_the_metadata() -> None:
     program = fxonnx.export(Function(lambda x: x.mean(0)).eval(), (torch.ones(5),), dynamic_shapes=({0: "size"},))
     reason = "ReduceMean does not support empty tensors in ONNX Runtime"
     expected = {"constraint": "size >= 1", "dims": ["size"], "code": None, "reason": reason}

@@ -41,7 +41,7 @@ def ops_of(op: Op) -> list[str]:
     ("one", "other"),
     [(0.0, -0.0), (1, True), (1, 1.0), (0, False), ([0.0], [-0.0]), ([1], [1.0]), ([1], 1), (math.nan, math.inf)],
 )
-def test_constants_that_only_look_equal_stay_apart(one: object, other: object) -> None:
+def test_constants_of_different_types_or_signs_are_not_shared(one: object, other: object) -> None:
     op = make()
     first, second = op.const(one), op.const(other)
     assert first is not second
@@ -53,7 +53,7 @@ def test_constants_that_only_look_equal_stay_apart(one: object, other: object) -
 
 
 @pytest.mark.parametrize("value", [0.0, -0.0, True, 7, math.nan, [1, 2], [0.5], [], [[1, 2], [3, 4]]])
-def test_equal_constants_are_one(value: object) -> None:
+def test_equal_constants_are_shared(value: object) -> None:
     op = make()
     assert op.const(value) is op.const(value)
 
@@ -105,7 +105,7 @@ def test_literals_take_the_type_of_the_other_operand() -> None:
         (lambda op, x: op.Identity(x), []),
     ],
 )
-def test_no_ops_are_not_emitted(emit: object, left: list[str]) -> None:
+def test_peepholes_eliminate_identities(emit: object, left: list[str]) -> None:
     op = make()
     x = add_input(op, (N, 3, 4))
     result = emit(op, x)  # type: ignore[operator]
@@ -124,7 +124,7 @@ def test_weights_are_not_literals() -> None:
     assert ops_of(op) == ["Mul"]
 
 
-def test_equal_nodes_are_one() -> None:
+def test_common_subexpressions_are_eliminated() -> None:
     op = make()
     x = add_input(op, (2, 3))
     assert op.Softmax(x, axis=1) is op.Softmax(x, axis=1)
@@ -133,26 +133,26 @@ def test_equal_nodes_are_one() -> None:
 
 
 @pytest.mark.parametrize(("opset", "is_input"), [(11, False), (12, False), (13, True), (20, True)])
-def test_axes_become_an_attribute_in_old_opsets(opset: int, is_input: bool) -> None:
+def test_axes_are_an_attribute_at_old_opsets(opset: int, is_input: bool) -> None:
     op = make(opset)
     node = op.Unsqueeze(add_input(op, (2,)), [0]).producer()
     assert (len(node.inputs) == 2) == is_input
     assert ("axes" in node.attributes) != is_input
 
 
-def test_an_operator_that_does_not_exist_yet_says_so() -> None:
+def test_an_operator_that_the_opset_lacks_is_rejected() -> None:
     op = make(17)
     with pytest.raises(Unsupported, match="ONNX has no BitwiseAnd at opset 17"):
         op.BitwiseAnd(add_input(op, (2,), ir.DataType.INT64), add_input(op, (2,), ir.DataType.INT64))
 
 
-def test_a_type_the_operator_does_not_take_is_refused() -> None:
+def test_an_unsupported_element_type_is_rejected() -> None:
     op = make()
     with pytest.raises(Unsupported, match="Sin does not take INT64"):
         op.Sin(add_input(op, (2,), ir.DataType.INT64))
 
 
-def test_axes_must_be_known_before_they_were_an_input() -> None:
+def test_axes_must_be_constant_at_old_opsets() -> None:
     op = make(12)
     axes = add_input(op, (1,), ir.DataType.INT64)
     with pytest.raises(Unsupported, match="axes of Unsqueeze is an attribute and must be a constant"):
@@ -180,12 +180,12 @@ def test_lower_case_operators_do_not_exist() -> None:
         (lambda op, x: op.multi("Split", x, [1, 3], axis=2, outputs=2)[1], (N, 3, 3)),
     ],
 )
-def test_shapes_of_helper_values(emit: object, dims: tuple[object, ...]) -> None:
+def test_shape_inference(emit: object, dims: tuple[object, ...]) -> None:
     op = make()
     assert op.dims(emit(op, add_input(op, (N, 3, 4)))) == dims  # type: ignore[operator]
 
 
-def test_rollback_removes_what_was_emitted() -> None:
+def test_rollback_removes_emitted_nodes() -> None:
     op = make()
     x = add_input(op, (N, 3))
     kept = op.Relu(x)
@@ -196,7 +196,7 @@ def test_rollback_removes_what_was_emitted() -> None:
     assert op.Add(kept, op.scalar(N, ir.DataType.FLOAT)).producer().graph is op.builder.graph
 
 
-def test_derived_weights_are_lazy_and_never_of_a_shared_one() -> None:
+def test_derived_weights_are_lazy_and_not_derived_from_shared_weights() -> None:
     op = make()
     weight = torch.arange(6.0).reshape(2, 3)
     value = op.builder.register_weight("w", ir.tensor_adapters.TorchTensor(weight, name="w"))
@@ -224,7 +224,7 @@ def test_derived_weights_are_lazy_and_never_of_a_shared_one() -> None:
         ([], [torch.int32], [2]),
     ],
 )
-def test_promotion_is_that_of_torch(
+def test_type_promotion_matches_torch(
     tensors: list[torch.dtype], zero_dim: list[torch.dtype], numbers: list[bool | int | float]
 ) -> None:
     operands = [torch.ones(2, dtype=d) for d in tensors] + [torch.ones((), dtype=d) for d in zero_dim] + numbers
@@ -232,7 +232,7 @@ def test_promotion_is_that_of_torch(
     assert dtypes.promote(tensors, zero_dim, numbers) == torch.result_type(*operands)
 
 
-def test_names_are_unique_by_construction() -> None:
+def test_names_are_unique() -> None:
     names = NameAllocator()
     assert [names.unique("x"), names.unique("x"), names.unique("x_1"), names.unique("x")] == [
         "x",
@@ -244,7 +244,7 @@ def test_names_are_unique_by_construction() -> None:
     assert names.helper() == "val_1"
 
 
-def test_an_operator_that_is_refused_does_not_use_its_inputs() -> None:
+def test_a_rejected_operator_does_not_use_its_inputs() -> None:
     op = make(opset=13)
     x = add_input(op, (2,), ir.DataType.INT32)
     inserted = op.Unsqueeze(x, [0])

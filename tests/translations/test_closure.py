@@ -48,7 +48,7 @@ def test_parameters_are_those_of_the_schemas(record: Translation) -> None:
             if takes_more and argument.name not in parameters:
                 continue
             assert argument.name in parameters, f"{target}: no parameter {argument.name}"
-            # Where the overloads disagree, a parameter may have a default that the schema lacks, never the reverse.
+            # If overloads disagree, a parameter may have a default that the schema lacks, but not the reverse.
             assert not argument.has_default_value() or parameters[argument.name].default is not inspect.Parameter.empty
 
 

@@ -1,4 +1,4 @@
-"""Comparisons, logic and bits."""
+"""Comparisons, logical and bitwise operators."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The operators that act on the parts of complex tensors alone, called with complex tensors."""
+"""Structural operators with complex tensors: they act on the real and the imaginary part separately."""
 
 from __future__ import annotations
 

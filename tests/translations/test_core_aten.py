@@ -45,7 +45,7 @@ def _row(target: torch._ops.OpOverload, function: Callable[..., Any], *inputs: A
     return Case(str(target), function, inputs)
 
 
-# The operators that other tables have no row for, because they are decomposed.
+# Operators without a row in other tables, because they are decomposed.
 DECOMPOSED = (
     _row(aten.empty_strided.default, lambda x: aten.empty_strided([2, 3], [1, 2]) * 0 + x, T((2, 3))),
     _row(aten.grid_sampler_2d.default, lambda x, g: aten.grid_sampler_2d(x, g, 0, 0, False), IMAGE, T(("n", 5, 6, 2))),
@@ -93,7 +93,7 @@ def _core() -> list[torch._ops.OpOverload]:
 @pytest.mark.parametrize("target", _core(), ids=str)
 def test_is_accounted_for(target: torch._ops.OpOverload) -> None:
     registry = default_registry()
-    # Those that only ever give or take complex tensors have their translation in the other table.
+    # Operators that always have complex tensors are in the registry's table of complex calls.
     translated = target in registry or target.name() in registry.complex_table
     if target in EXCUSED:
         assert not translated, "translated by now: remove the excuse"

@@ -1,4 +1,4 @@
-"""Tensors from nothing, and conversions."""
+"""Factory functions and dtype conversion."""
 
 from __future__ import annotations
 

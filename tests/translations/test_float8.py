@@ -45,6 +45,6 @@ def compare(model: Function, values: torch.Tensor, opset: int) -> None:
     check_graph(program.model_proto)
     expected = model(values)
     torch.testing.assert_close(program(values)[0], expected, rtol=0, atol=0, equal_nan=True)
-    # nan has no sign, zero does.
+    # The sign of NaN is irrelevant, that of zero is compared.
     kept = ~expected.isnan()
     assert torch.equal(program(values)[0][kept].signbit(), expected[kept].signbit())

@@ -1,4 +1,4 @@
-"""Signs, zeros, NaN and the parts of floats."""
+"""Sign bit, signed zeros, NaN, frexp and nextafter."""
 
 from __future__ import annotations
 

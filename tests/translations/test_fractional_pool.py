@@ -1,4 +1,4 @@
-"""Pooling over windows that begin at random, where the random numbers are given."""
+"""Fractional max pooling with given random samples."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sampling at the positions of a grid."""
+"""Grid sampling and affine grids."""
 
 from __future__ import annotations
 

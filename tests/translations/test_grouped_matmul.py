@@ -1,4 +1,4 @@
-"""Products of groups with a matrix each."""
+"""Grouped matrix products."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Elements picked by tensors and masks, and choices between tensors."""
+"""Indexing by tensors and masks, gather and where."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ CASES = (
     Case("aten.where.default", lambda a: torch.where(a > 0), (T(("n", "m")),)),
     Case("aten.where.default", lambda a: torch.where(a > 0)[0], (T(("n",)),), "vector"),
     Case("aten.nonzero_numpy.default", lambda a: a.nonzero(as_tuple=True), (T(("n", "m"), torch.bool),)),
-    # along one axis
+    # gather along one axis
     Case("aten.index_select.default", lambda a: a.index_select(-1, INDEX.abs()), (T(("n", 3)),), ops=("Gather",)),
     Case("aten.index_select.default", lambda a: a.index_select(1, torch.tensor(1)), (T(("n", 3)),), "number"),
     Case(
@@ -128,7 +128,7 @@ CASES = (
         "flat",
     ),
     Case("aten.take.default", lambda a, i: a.take(i), (T((4, 3)), T(("n", 2), torch.int64, -12, 12))),
-    # choices
+    # selection by condition
     Case("aten.where.self", literal, (T(("n", "m"), torch.bool), T(("n", "m")))),
     Case(
         "aten.where.self",

@@ -1,4 +1,4 @@
-"""Shifts, divisors and multiples."""
+"""Bit shifts, gcd and lcm."""
 
 from __future__ import annotations
 

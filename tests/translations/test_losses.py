@@ -1,4 +1,4 @@
-"""Losses with translations of their own."""
+"""Losses that have a translation."""
 
 from __future__ import annotations
 

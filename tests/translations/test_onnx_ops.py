@@ -144,7 +144,7 @@ class _Symbolic(torch.nn.Module):
         return torch.onnx.ops.symbolic(self.name, (x, None, x), self.attributes, **options)
 
 
-def test_an_operator_of_another_domain_is_written_as_it_is() -> None:
+def test_an_operator_of_another_domain_is_emitted_verbatim() -> None:
     attributes = {
         "flag": True,
         "count": 3,
@@ -171,7 +171,7 @@ def test_an_operator_of_another_domain_is_written_as_it_is() -> None:
     assert str(node.outputs[0].shape) == "[n,3]"
 
 
-def test_an_element_type_that_torch_lacks_stays() -> None:
+def test_an_element_type_that_torch_lacks_is_kept() -> None:
     class Pack(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             packed = torch.onnx.ops.symbolic("shop::Pack", (x,), dtype=int(ir.DataType.INT4), shape=x.shape)
@@ -192,12 +192,12 @@ def test_an_element_type_that_torch_lacks_stays() -> None:
         ),
     ],
 )
-def test_what_a_model_can_not_hold_is_refused(model: torch.nn.Module, message: str) -> None:
+def test_calls_without_an_onnx_form_are_rejected(model: torch.nn.Module, message: str) -> None:
     with pytest.raises(fxonnx.UnsupportedOperatorError, match=message):
         fxonnx.export(model, (torch.ones(2),))
 
 
-def test_attention_with_other_heads_of_values_is_refused() -> None:
+def test_attention_with_different_head_sizes_is_rejected() -> None:
     class Model(torch.nn.Module):
         def forward(self, q: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
             return torch.onnx.ops.attention(q, q, v)[0]

@@ -1,4 +1,4 @@
-"""Operators are named by strings: each name exists, in this version of torch or in another one that is supported."""
+"""Names of operators: each exists in this or another supported version of torch."""
 
 from __future__ import annotations
 

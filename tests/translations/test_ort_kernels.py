@@ -76,7 +76,7 @@ def test_wider(case: Case) -> None:
     run(case)
 
 
-def test_nothing_is_cast_that_has_a_kernel() -> None:
+def test_types_with_a_kernel_are_not_cast() -> None:
     program = fxonnx.export(torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.ReLU()).eval(), (torch.ones(2, 3),))
     assert [node.op_type for node in program.model.graph] == ["Gemm", "Relu"]
 
@@ -112,7 +112,7 @@ def test_one_cast_serves_all_uses() -> None:
     assert _nodes(op) == ["Cast", "Exp", "Cast", "Sqrt", "Cast"]
 
 
-def test_a_type_that_can_not_be_widened_is_refused() -> None:
+def test_a_type_without_a_wider_one_is_rejected() -> None:
     op, x = _builder(ir.DataType.DOUBLE)
     with pytest.raises(Unsupported, match="ONNX Runtime has no kernel of Hardmax for DOUBLE"):
         op.Hardmax(x)
@@ -120,7 +120,7 @@ def test_a_type_that_can_not_be_widened_is_refused() -> None:
 
 
 @pytest.mark.parametrize(("operator", "widened"), [("ReduceSum", True), ("ReduceMax", False)])
-def test_unsigned_64_bits_are_signed_ones_where_only_the_bits_count(operator: str, widened: bool) -> None:
+def test_uint64_is_computed_as_int64_where_the_order_is_irrelevant(operator: str, widened: bool) -> None:
     op, x = _builder(ir.DataType.UINT64)
     if widened:
         getattr(op, operator)(x, [0])
@@ -130,7 +130,7 @@ def test_unsigned_64_bits_are_signed_ones_where_only_the_bits_count(operator: st
             getattr(op, operator)(x, [0])
 
 
-def test_bfloat16_before_it_existed_is_refused() -> None:
+def test_bfloat16_is_rejected_at_opsets_without_it() -> None:
     op, x = _builder(ir.DataType.BFLOAT16, 11)
     with pytest.raises(Unsupported, match="Cast does not take BFLOAT16 at opset 11"):
         op.Exp(x)

@@ -1,4 +1,4 @@
-"""Elements moved between channels and pixels."""
+"""Pixel shuffle, pixel unshuffle and channel shuffle."""
 
 from __future__ import annotations
 

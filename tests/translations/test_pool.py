@@ -19,7 +19,7 @@ _NAN, _INF = float("nan"), float("inf")
 _IMAGE = T(("n", 3, "h", "w"))
 _STATIC = T((2, 3, 8, 9))
 
-# kernel, stride, padding: with each, torch drops other windows in ceil_mode.
+# kernel, stride, padding: torch drops different windows in ceil_mode with each.
 _GEOMETRIES = ((2, 2, 0), (3, 2, 1), (2, 3, 1), (1, 3, 0), (2, 4, 0), (3, 3, 1), ((3, 2), (2, 4), (1, 0)))
 
 
@@ -296,7 +296,7 @@ def test_pool(case: Case) -> None:
 
 @pytest.mark.parametrize("opset", [11, 20, 23])
 def test_windows_that_begin_in_the_padding_are_dropped_without_optimizations(opset: int) -> None:
-    # ONNX Runtime's fusion of Pad and AveragePool drops them as well, which hides the difference.
+    # ONNX Runtime's fusion of Pad and AveragePool drops them as well, which would hide the difference.
     model = torch.nn.AvgPool2d(2, padding=1, ceil_mode=True).eval()
     shapes = ({2: "h", 3: "w"},)
     program = fxonnx.export(model, (torch.rand(1, 3, 7, 8),), dynamic_shapes=shapes, opset_version=opset)

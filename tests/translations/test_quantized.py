@@ -186,7 +186,7 @@ def test_against_eager(case: Case) -> None:
     run(case)
 
 
-def test_a_quantized_weight_stays_as_small_as_it_is() -> None:
+def test_a_quantized_weight_is_stored_in_8_bits() -> None:
     class Model(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()

@@ -1,4 +1,4 @@
-"""Random numbers and dropout: shape, type and distribution are torch's, and no two draws are the same."""
+"""Random numbers and dropout: torch's shape, type and distribution, and different draws."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SECOND = 20000
 
 @dataclass(frozen=True)
 class Draw:
-    """A model that draws numbers: of as many rows as its input has."""
+    """A model that draws random numbers, one row per row of its input."""
 
     target: str
     function: Callable[[torch.Tensor], torch.Tensor]

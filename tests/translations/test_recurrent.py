@@ -249,6 +249,6 @@ def test_weights_are_stored_once() -> None:
     assert names == ["layer.weight_ih_l0::lstm", "layer.weight_hh_l0::lstm", "layer.bias_ih_l0::lstm"]
 
 
-def test_active_dropout_lies_between_the_layers() -> None:
+def test_dropout_is_applied_between_the_layers() -> None:
     program = fxonnx.export(nn.GRU(3, 4, 2, dropout=0.5).train(), (torch.ones(5, 2, 3),))
     assert [node.op_type for node in program.model.graph] == ["GRU", "Squeeze", "Dropout", "GRU", "Squeeze", "Concat"]

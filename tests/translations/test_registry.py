@@ -32,7 +32,7 @@ def test_operators_are_named_by_strings(target: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ["aten.abs", "abs", "aten::abs.default", "aten::abs.a.b", ""])
-def test_malformed_names_are_refused(name: str) -> None:
+def test_malformed_names_are_rejected(name: str) -> None:
     with pytest.raises(ValueError, match=f"'{name}' cannot be the name of an operator: use namespace::operator"):
         translates(name)
     with pytest.raises(ValueError, match="cannot be the name of an operator"):
@@ -48,7 +48,7 @@ def test_python_functions_are_targets() -> None:
     assert operator.add not in registry
 
 
-def test_two_unconditional_translations_of_one_operator_are_refused() -> None:
+def test_two_unconditional_translations_of_one_operator_are_rejected() -> None:
     @translates("aten::abs")
     def one(op: Any, self: Any) -> Any: ...
 
@@ -59,7 +59,7 @@ def test_two_unconditional_translations_of_one_operator_are_refused() -> None:
         build_registry([module_of(one, two)])
 
 
-def test_candidates_explain_why_they_decline() -> None:
+def test_candidates_give_the_reason_of_a_rejection() -> None:
     @translates("aten::abs", accepts=lambda call: "opset 18 or later" if call.opset < 18 else None)
     def one(op: Any, self: Any) -> Any: ...
 

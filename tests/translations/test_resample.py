@@ -1,4 +1,4 @@
-"""Resizing that ONNX Runtime's Resize does not do as torch: antialiased with aligned corners, in float64, of bytes."""
+"""Resizing without Resize, where ONNX Runtime differs from torch: antialiasing with aligned corners, float64, uint8."""
 
 from __future__ import annotations
 

@@ -291,7 +291,7 @@ def test_antialiasing_is_left_to_weighted_sums(options: dict[str, Any], reason: 
         ((1, 1, 2, 2), None, [1.3, 1.3], None),
     ],
 )
-def test_declines_sizes_that_onnx_may_round_differently(
+def test_sizes_that_onnx_may_round_differently_are_rejected(
     shape: tuple[Any, ...], output_size: list[Any] | None, factors: list[float | None], reason: str | None
 ) -> None:
     assert _reason(shape, output_size, factors) == reason

@@ -1,4 +1,4 @@
-"""Running extremes and sums of exponentials."""
+"""cummax, cummin, cumprod and logcumsumexp."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tensors with some elements replaced."""
+"""Scatter, index_put, masked writes and writes to views."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ CASES = (
         (T((3, 4)), T((3, 4))),
         "mean",
     ),
-    # assignments to positions and masks
+    # index_put and masked writes
     Case(
         "aten.index_put.default",
         lambda a, v: put(a, [INDEX + 0], v),

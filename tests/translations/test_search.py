@@ -1,4 +1,4 @@
-"""Sorted sequences, bins, sets of values."""
+"""searchsorted, histograms and unique."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Slices, diagonals, windows and changes of order."""
+"""Slices, diagonals, unfold, flips and axis permutations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Order statistics."""
+"""Sorting, topk, argmax and order statistics."""
 
 from __future__ import annotations
 

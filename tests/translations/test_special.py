@@ -79,5 +79,5 @@ CASES = (
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_translation(case: Case) -> None:
+def test_special(case: Case) -> None:
     run(case)

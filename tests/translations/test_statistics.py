@@ -1,4 +1,4 @@
-"""Medians, distances, products of three tensors, flat positions."""
+"""Medians, pairwise distances, trilinear products, and take and put by flat indices."""
 
 from __future__ import annotations
 

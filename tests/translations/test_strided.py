@@ -1,4 +1,4 @@
-"""Views of memory by size and stride."""
+"""as_strided."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_written_view() -> None:
         (lambda x: x[:2].as_strided((3, 4), (4, 1)), "reads beyond its input"),
     ],
 )
-def test_memory_that_no_value_holds(view, reason) -> None:
+def test_unsupported_strides_are_rejected(view, reason) -> None:
     class Model(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return view(x)

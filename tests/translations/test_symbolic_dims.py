@@ -77,12 +77,12 @@ def test_a_symbol_is_solved_from_the_expression_on_its_axis() -> None:
     assert evaluate(N, (7, 2), 20, dims=(2 * N + 1, M)).tolist() == [3]
 
 
-def test_an_unknown_function_is_refused() -> None:
+def test_an_unknown_function_is_rejected() -> None:
     with pytest.raises(TypeError, match=r"the size expression .* which has no ONNX form"):
         evaluate(sympy.Function("mystery")(N), (2, 2), 20)
 
 
-def test_names_of_the_user_appear_in_expressions() -> None:
+def test_expressions_have_the_users_dim_names() -> None:
     symbol = sympy.Symbol("s77", integer=True, positive=True)
     table = SymbolTable({symbol: "batch"})
     assert str(table.expr(2 * symbol + 1)) == "2*batch + 1"

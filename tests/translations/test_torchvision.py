@@ -23,7 +23,7 @@ import fxonnx._capture.patches.torchvision_detection  # noqa: E402  # brings ope
 OPS = torch.ops.torchvision
 DOUBLE = torch.float64
 
-# batch index, left, top, right, bottom: inside, over the borders, beyond them, outside, of no size, small
+# batch index, left, top, right, bottom: inside, across the borders, beyond them, outside, empty, small
 ROIS = torch.tensor(
     [
         [0, 1.2, 0.7, 6.1, 5.4],
@@ -156,7 +156,7 @@ def test_against_eager(case: Case) -> None:
     run(case)
 
 
-def test_the_positions_of_the_maxima_are_not_there_to_be_returned() -> None:
+def test_roi_pool_cannot_return_the_positions_of_the_maxima() -> None:
     class Model(torch.nn.Module):
         def forward(self, image: torch.Tensor, rois: torch.Tensor) -> Any:
             return OPS.roi_pool(image, rois, 1.0, 2, 2)[1] + 1
@@ -165,7 +165,7 @@ def test_the_positions_of_the_maxima_are_not_there_to_be_returned() -> None:
         fxonnx.export(Model(), (torch.ones(2, 3, 4, 4), ROIS))
 
 
-def test_boxes_of_doubles_and_negative_thresholds_are_refused() -> None:
+def test_float64_boxes_and_negative_thresholds_are_rejected() -> None:
     class Model(torch.nn.Module):
         def __init__(self, threshold: float) -> None:
             super().__init__()

@@ -58,7 +58,7 @@ def identity(x: Tensor) -> Tensor:
     ],
 )
 @pytest.mark.parametrize("opset", [13, 20, 23])
-def test_what_is_known_is_not_computed(function: Callable[[Tensor], Tensor], absent: set[str], opset: int) -> None:
+def test_known_masks_are_folded(function: Callable[[Tensor], Tensor], absent: set[str], opset: int) -> None:
     program = fxonnx.export(Function(function), (X,), dynamic_shapes=(AXES,), opset_version=opset, verify="auto")
     assert not absent.intersection(kinds(program))
 
@@ -90,7 +90,7 @@ def wrapped(x: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("function", [shifted, strict, descending, half, wrapped])
 @pytest.mark.parametrize("opset", [20, 23])
-def test_what_only_looks_known(function: Callable[[Tensor], Tensor], opset: int) -> None:
+def test_similar_masks_are_not_folded(function: Callable[[Tensor], Tensor], opset: int) -> None:
     fxonnx.export(Function(function), (X,), dynamic_shapes=(AXES,), opset_version=opset, verify="auto")
 
 
@@ -151,7 +151,7 @@ class Biased(torch.nn.Module):
 
 
 @pytest.mark.parametrize("opset", [20, 23])
-def test_only_parameters_are_taken_for_finite(opset: int) -> None:
+def test_only_parameters_are_assumed_to_be_finite(opset: int) -> None:
     args = (torch.randn(2, 4, 4), torch.tensor([3, 1, 0, 2]))
     program = fxonnx.export(Biased(is_buffer=False), args, opset_version=opset, verify=True)
     assert not {"ReduceMax", "Where", "Equal"}.intersection(kinds(program))

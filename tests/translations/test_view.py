@@ -1,4 +1,4 @@
-"""Operators that move or regroup elements."""
+"""Views: operators that move or regroup elements."""
 
 from __future__ import annotations
 
