@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -69,6 +71,7 @@ OPTIONS = [
     ({"target": "onnx-runtime"}, "onnxruntime"),
     ({"state": "output"}, "outputs"),
     ({"metadata": "NAMES"}, "names"),
+    ({"verify": "atuo"}, "auto"),
     ({"compat": "torch_script"}, "torchscript"),
     ({"operator_export_type": "ONNX_ATEN_FALBACK"}, "ONNX_ATEN_FALLBACK"),
 ]
@@ -83,6 +86,7 @@ def test_names_in_the_options_of_an_export(options: dict[str, Any], meant: str) 
 CALLS: list[tuple[Callable[[fxonnx.ONNXProgram], Any], str]] = [
     (lambda program: program(**(inputs() | {"featurs": torch.rand(2, 3)})), "features"),
     (lambda program: program.verify(sizes=[{"bacth": 3}]), "batch"),
+    (lambda program: program.verify(sizes="atuo"), "auto"),  # type: ignore[arg-type]
     (lambda program: program.compute_values(["head.wieght"], list(inputs().values())), "head.weight"),
     (lambda program: program.stateful_session().reset({"step": torch.ones(3)}), "steps"),
     (lambda program: program.save("model.onnx", external_data="safetensor"), "safetensors"),  # type: ignore[arg-type]
@@ -132,3 +136,26 @@ def test_names_outside_of_an_export() -> None:
         fxonnx.unregister_custom_op_symbolic("suggested::relu", 9)
     with pytest.raises(fxonnx.ArgumentError, match="the module has no such function\nhint: did you mean 'synchronize'"):
         load_model("torch.cuda:synchronise")
+
+
+@pytest.mark.parametrize(
+    ("translation", "message"),
+    [
+        (lambda op, self: op.Rleu(self), "ONNX has no Rleu at opset 20, did you mean 'Relu'?"),
+        (lambda op, self: op.LeakyRelu(self, alpa=0.5), "LeakyRelu has no alpa, did you mean 'alpha'?"),
+        (lambda g, self: g.op("Sigmod", self), "ONNX has no Sigmod at opset 20, did you mean 'Sigmoid'?"),
+        (lambda op, self: op.Swish(self), "ONNX has no Swish at opset 20\n"),
+    ],
+    ids=["operator", "attribute", "symbolic", "newer"],
+)
+def test_names_in_a_translation(translation: Callable[..., Any], message: str) -> None:
+    table = {torch.ops.aten.relu.default: translation}
+    with pytest.raises(fxonnx.UnsupportedOperatorError, match=message):
+        fxonnx.export(nn.ReLU().eval(), (torch.rand(2),), custom_translation_table=table)
+
+
+def test_names_of_the_package() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", "import fxonnx; fxonnx.exprot"], capture_output=True, text=True, check=False
+    )
+    assert done.stderr.rstrip().endswith("module 'fxonnx' has no attribute 'exprot'. Did you mean: 'export'?")

@@ -116,10 +116,12 @@ if not TYPE_CHECKING:  # a type checker would accept any attribute of a module w
 
     def __getattr__(name: str) -> object:
         """Import on first use: torch, onnxscript and sympy take much longer to import than fxonnx."""
-        if name not in __all__:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        import sys
         from importlib import import_module
 
+        if name not in __all__:
+            # With name and obj the interpreter suggests a similar name.
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name, obj=sys.modules[__name__])
         return getattr(import_module(f".{_MODULES.get(name, 'errors')}", __name__), name)
 
 

@@ -169,6 +169,7 @@ def export(
     )
     options = read_options(
         dynamo=dynamo,
+        verify=verify,
         input_names=input_names,
         output_names=output_names,
         opset_version=opset_version,

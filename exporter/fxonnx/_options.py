@@ -69,6 +69,7 @@ class Options:
 def read_options(
     *,
     dynamo: bool,
+    verify: bool | Literal["auto"],
     input_names: Sequence[str] | None,
     output_names: Sequence[str] | None,
     opset_version: int | None,
@@ -94,6 +95,7 @@ def read_options(
         ArgumentError: If an argument has an invalid value or cannot be honoured.
     """
     _check_flags(dynamo, export_modules_as_functions, autograd_inlining)
+    _check_choice("verify", verify, (False, True, "auto"))
     _check_choice("target", target, (None, *get_args(Target)))
     _check_choice("state", state, get_args(State))
     _check_choice("metadata", metadata, get_args(MetadataLevel))

@@ -20,7 +20,7 @@ from .._comparison import Row, compare, format_rows
 from .._export_context import in_mode
 from .._options import Options
 from .._public import public
-from ..errors import ArgumentError, VerificationError
+from ..errors import ArgumentError, VerificationError, did_you_mean
 from .call_binding import BoundCall, bind_call
 from .stateful import final_states, read_states
 from .verification_inputs import auto_sizes, check_sizes, resize_inputs
@@ -131,9 +131,8 @@ def _trials(program: VerifiableProgram, call: BoundCall, sizes: Any) -> list[_Tr
     if sizes == "auto":
         return [_Trial(one, one != given) for one in auto_sizes(limits, call.inputs)]
     if isinstance(sizes, str | Mapping) or not all(isinstance(one, Mapping) for one in sizes):
-        raise ArgumentError(
-            "sizes", f"expected 'auto' or a list of dicts, got {sizes!r}", hint='for example [{"n": 3}]'
-        )
+        hint = did_you_mean(sizes, ("auto",), 'for example [{"n": 3}]')
+        raise ArgumentError("sizes", f"expected 'auto' or a list of dicts, got {sizes!r}", hint=hint)
     trials = []
     for one in sizes:
         complete = {**given, **one}

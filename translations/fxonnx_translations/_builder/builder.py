@@ -20,7 +20,7 @@ from .._torch_compat import FloorDiv
 from . import constants, shape_inference
 from .initializers import TorchTensor
 from .name_allocator import NameAllocator
-from .op_schema import OpSchemaInfo, schema_info
+from .op_schema import OpSchemaInfo, missing_operator_message, schema_info
 from .peepholes import PEEPHOLES
 from .size_expressions import emit_size
 from .symbolic_dims import Dim, SymbolTable, is_static
@@ -281,7 +281,7 @@ class Builder(onnxscript.GraphBuilder):
                 return early
             schema = schema_info(op_type, self.opset_version)
             if schema is None:
-                raise Unsupported(f"ONNX has no {op_type} at opset {self.opset_version}")
+                raise Unsupported(missing_operator_message(op_type, self.opset_version))
             try:
                 check_form(
                     self, op_type, schema, inputs, attributes, outputs if isinstance(outputs, int) else len(outputs)

@@ -9,7 +9,16 @@ import onnx.defs
 import onnx.helper
 import onnx_ir as ir
 
-__all__ = ["OpSchemaInfo", "default_of", "schema_info", "since_version"]
+from .._suggestions import did_you_mean
+
+__all__ = [
+    "OpSchemaInfo",
+    "default_of",
+    "missing_attribute_message",
+    "missing_operator_message",
+    "schema_info",
+    "since_version",
+]
 
 
 @dataclass(frozen=True)
@@ -117,3 +126,20 @@ def since_version(op_type: str, opset: int, domain: str = "") -> int | None:
         return int(onnx.defs.get_schema(op_type, opset, domain).since_version)
     except onnx.defs.SchemaError:
         return None
+
+
+def missing_operator_message(op_type: str, opset: int) -> str:
+    """Return the message for an operator that an opset lacks, with a suggestion if no opset has it."""
+    message = f"ONNX has no {op_type} at opset {opset}"
+    if onnx.defs.has(op_type):
+        return message
+    hint = did_you_mean(op_type, {schema.name for schema in onnx.defs.get_all_schemas() if not schema.domain})
+    return message if hint is None else f"{message}, {hint}"
+
+
+def missing_attribute_message(op_type: str, name: str) -> str:
+    """Return the message for an attribute that an operator lacks, with a suggestion if it lacks it at every opset."""
+    message = f"{op_type} has no {name}"
+    attributes = onnx.defs.get_schema(op_type).attributes
+    hint = None if name in attributes else did_you_mean(name, attributes)
+    return message if hint is None else f"{message}, {hint}"

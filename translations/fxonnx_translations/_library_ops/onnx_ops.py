@@ -13,7 +13,7 @@ from .._aten.view import swapped
 from .._builder.constants import END
 from .._builder.dtypes import BOOL
 from .._builder.op import Op, Unsupported
-from .._builder.op_schema import since_version
+from .._builder.op_schema import missing_operator_message, since_version
 from .._builder.symbolic_dims import Dim
 from .._registry import translates
 from .._torch_compat import FloorDiv
@@ -113,7 +113,7 @@ def _verbatim(
 def _check_version(op: Op, op_type: str, version: int | None) -> None:
     here = since_version(op_type, op.opset)
     if here is None:
-        raise Unsupported(f"ONNX has no {op_type} at opset {op.opset}")
+        raise Unsupported(missing_operator_message(op_type, op.opset))
     if version is not None and since_version(op_type, version) != here:
         raise Unsupported(
             f"{op_type} is requested as of opset {version}, whose version differs from that of opset {op.opset}"

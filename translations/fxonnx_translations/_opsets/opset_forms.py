@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from .._builder.builder_protocol import BuilderProtocol
 from .._builder.constants import array_of
-from .._builder.op_schema import OpSchemaInfo, default_of
+from .._builder.op_schema import OpSchemaInfo, default_of, missing_attribute_message
 from .._builder.shape_inference import ints_of
 
 __all__ = ["OPSET_FORMS", "FormError", "OpsetForm", "check_form"]
@@ -356,7 +356,7 @@ def check_form(
         default = default_of(op_type, name)
         value = attributes.pop(name)
         if value != (default.decode() if isinstance(default, bytes) else default):
-            raise FormError(f"{op_type} has no {name}")
+            raise FormError(missing_attribute_message(op_type, name))
     if len(inputs) > len(schema.inputs) and not schema.variadic:
         raise FormError(f"{op_type} has {len(schema.inputs)} inputs")
     if outputs > len(schema.outputs) and schema.outputs and not schema.least_outputs > len(schema.outputs):
