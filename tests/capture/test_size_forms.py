@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import fxonnx
+from fxonnx._capture.constraints.quasi_periodic import quasi_periodic
 from fxonnx._capture.constraints.size_forms import SizeForms
 from fxonnx_translations._torch_compat import CeilToInt, FloorDiv, IntTrueDiv, Max, Min, Mod, PythonMod
 
@@ -79,6 +80,16 @@ def at(expression: sympy.Basic, size: int) -> int:
     return next(function for kind, function in kinds.items() if isinstance(expression, kind))(*values)
 
 
+def test_a_quasi_periodic_function_is_defined_for_all_integers() -> None:
+    function = quasi_periodic(3 * FloorDiv(u - 1, 4) + PythonMod(u, 6))
+    assert function is not None
+    assert (len(function.values), function.slope) == (12, 9)
+    for size in range(-30, 30):
+        assert function(size) == 3 * ((size - 1) // 4) + size % 6
+    assert quasi_periodic(FloorDiv(u, 9973)) is None
+    assert quasi_periodic(Max(u, 5)) is None
+
+
 def test_random_expressions_keep_their_values() -> None:
     chance = random.Random(0)
     changed = 0
@@ -96,10 +107,11 @@ def test_random_expressions_keep_their_values() -> None:
                     lambda e, k: Min(e + 1, e + PythonMod(e, k)),
                 ]
             )(expression, k)
-        form = SizeForms().form(expression)
+        form, function = SizeForms().form(expression), quasi_periodic(expression)
         changed += form != expression
         for size in (*range(40), 97, 1000, 4095):
             assert at(form, size) == at(expression, size), (expression, form, size)
+            assert function is None or function(size) == at(expression, size), (expression, function, size)
     assert changed > 40
 
 

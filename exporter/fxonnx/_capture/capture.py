@@ -278,7 +278,7 @@ def _name_dims(
 
 def _merge_equal_names(names: Mapping[sympy.Symbol, str], limits: Limits) -> dict[sympy.Symbol, str]:
     """Give one name to dims that share the user's name and that a guard requires to be equal."""
-    firsts = dict(limits.twins)
+    firsts = dict(limits.shared_names)
     equal: dict[str, str] = {}
     for constraint in limits.constraints:
         sides = [str(side) for side in constraint.expression.args if side.is_Symbol]

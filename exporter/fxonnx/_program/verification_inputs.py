@@ -38,7 +38,7 @@ def auto_sizes(limits: Limits, inputs: Sequence[Any]) -> list[dict[str, int]]:
     # The value of an int input may be a count or an index, for which other values may be invalid.
     fixed = {str(place.expression) for place in limits.places if place.axis is None}
     free = [name for name in examples if name not in fixed]
-    independent = [name for name in free if name not in limits.twins]
+    independent = [name for name in free if name not in limits.shared_names]
     primes = iter(PRIMES * len(independent))
     wanted = [examples, dict.fromkeys(independent, 1)]
     wanted += [{name: 1} for name in independent]
@@ -46,8 +46,8 @@ def auto_sizes(limits: Limits, inputs: Sequence[Any]) -> list[dict[str, int]]:
     wanted.append({name: max(2 * examples[name] + 1, LARGE_SIZE) + index for index, name in enumerate(independent)})
     found: list[dict[str, int]] = []
     for sizes in wanted:
-        twins = {name: sizes[other] for name, other in limits.twins.items() if other in sizes}
-        changed = {**examples, **sizes, **twins}
+        equal = {name: sizes[other] for name, other in limits.shared_names.items() if other in sizes}
+        changed = {**examples, **sizes, **equal}
         nearest = _nearest_valid_sizes(limits, examples, changed, set(free) if sizes is not examples else set())
         if nearest is not None and nearest not in found:
             found.append(nearest)

@@ -105,7 +105,7 @@ class Limits:
         constraints: The conditions.
         places: Occurrences of symbolic sizes, in the order of the inputs.
         user_bounds: Dim name to the bounds of the user's ``Dim``.
-        twins: Dim name to the first dim with the same user's name, for dims that are not known to be equal.
+        shared_names: Unique dim name (``n_1``) to the user's name (``n``), for dims that are not known to be equal.
         nonempty: Conditions that exclude sizes of 0 only. Since torch assumes sizes of at least 1, these do not narrow
             the requested sizes.
         requested: Names of the dims that the user requested to be dynamic, as opposed to ``Dim.AUTO``.
@@ -114,7 +114,7 @@ class Limits:
     constraints: tuple[Constraint, ...] = ()
     places: tuple[Place, ...] = ()
     user_bounds: Mapping[str, Bounds] = field(default_factory=lambda: MappingProxyType({}))
-    twins: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    shared_names: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     nonempty: tuple[Constraint, ...] = ()
     requested: frozenset[str] = frozenset()
 
@@ -202,10 +202,10 @@ class Limits:
             for place in self.places
         ]
         user_bounds = {names.get(name, name): bounds for name, bounds in self.user_bounds.items()}
-        twins = {names.get(name, name): names.get(first, first) for name, first in self.twins.items()}
+        shared_names = {names.get(name, name): names.get(first, first) for name, first in self.shared_names.items()}
         constraints, nonempty = (tuple(map(renamed, group)) for group in (self.constraints, self.nonempty))
         requested = frozenset(names.get(name, name) for name in self.requested)
-        return Limits(constraints, tuple(places), user_bounds, twins, nonempty, requested)
+        return Limits(constraints, tuple(places), user_bounds, shared_names, nonempty, requested)
 
     def sizes(self, inputs: Sequence[Any]) -> dict[str, int]:
         """Dim name to size, for the dims that can be computed from the inputs."""

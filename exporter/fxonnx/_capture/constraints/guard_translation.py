@@ -71,7 +71,7 @@ def translate_guards(
         ),
         tuple(translator.places),
         {symbol.name: bounds for symbol, bounds in translator.user_bounds.items()},
-        translator.twins,
+        translator.shared_names,
         requested=translator.requested,
     )
 
@@ -123,7 +123,7 @@ class _GuardTranslator:
     Attributes:
         places: Occurrences of symbolic sizes in the inputs.
         user_bounds: Named symbol to the bounds of the user's ``Dim``.
-        twins: Unique dim name (``n_1``) to the user's name (``n``), which another dim has.
+        shared_names: Unique dim name (``n_1``) to the user's name (``n``), which another dim has.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class _GuardTranslator:
     ) -> None:
         self.places: list[Place] = []
         self.user_bounds: dict[sympy.Symbol, Bounds] = {}
-        self.twins: dict[str, str] = {}
+        self.shared_names: dict[str, str] = {}
         self._environment = _shape_env(program)
         self._requested: set[sympy.Symbol] = set()
         self._ranges: dict[sympy.Symbol, Bounds] = {}
@@ -149,7 +149,7 @@ class _GuardTranslator:
                 name = dim_names.get(size) or dim_expression(label, axis)
                 self._name_symbol(size, name, spec, is_size=axis is not None)
                 if isinstance(spec, str) and name != spec and spec in dim_names.values():
-                    self.twins[name] = spec
+                    self.shared_names[name] = spec
         for index, axis, label, size, spec in sizes:
             root = getattr(spec, "root", None)
             for symbol in sorted(size.free_symbols, key=str):
@@ -192,7 +192,7 @@ class _GuardTranslator:
             name = name or dim_expression(label, axis)
             # If unequal dims have this name, use the unique name of the dim that this one is equal to.
             now = self._named.get(symbol if self._environment is None else self._environment.replace(symbol))
-            if now is not None and self.twins.get(now.name) == name:
+            if now is not None and self.shared_names.get(now.name) == name:
                 name = now.name
             if name not in self._symbols:
                 self._name_symbol(sympy.Dummy(), name, spec, is_size=axis is not None)
