@@ -10,7 +10,7 @@ import torch
 from .._builder.op import Op
 from .._registry import translates
 from .parts import is_complex, join
-from .polar import angle_of, size_of
+from .polar import angle_of, magnitude_of
 
 
 @translates("aten::abs", "aten::absolute", complex=True)
@@ -18,7 +18,7 @@ def abs(op: Op, self: ir.Value) -> ir.Value:
     """aten::abs(Tensor self) -> Tensor
     aten::absolute(Tensor self) -> Tensor
     """
-    return size_of(op, op.parts(self))
+    return magnitude_of(op, op.parts(self))
 
 
 @translates("aten::angle", complex=True)
@@ -41,7 +41,7 @@ def sgn(op: Op, self: ir.Value) -> ir.Value:
     """aten::sgn(Tensor self) -> Tensor"""
     real, imaginary = op.parts(self)
     dtype = op.dtype_of(real)
-    size = size_of(op, (real, imaginary))
+    size = magnitude_of(op, (real, imaginary))
     divisor = op.Where(op.Equal(size, op.const(0.0, dtype)), op.const(1.0, dtype), size)
     return join(op, op.Div(real, divisor), op.Div(imaginary, divisor))
 

@@ -11,7 +11,7 @@ from .._builder.op import Op, Operand
 from .._registry import translates
 from .arithmetic import divide, multiply
 from .parts import Pair, join, pair_of, part_dtype
-from .polar import angle_of, size_of
+from .polar import angle_of, magnitude_of
 
 
 def exp_of(op: Op, value: Pair) -> Pair:
@@ -33,7 +33,7 @@ def _log_of_magnitude(op: Op, value: Pair) -> ir.Value:
     excess = op.Add(op.Mul(op.Sub(larger, one), op.Add(larger, one)), op.Mul(smaller, smaller))
     near = op.And(op.Less(larger, op.const(2.0, dtype)), op.Greater(larger, half))
     safe = op.Where(near, excess, op.const(0.0, dtype))
-    return op.Where(near, op.Mul(half, log_one_plus(op, safe)), op.Log(size_of(op, (a, b))))
+    return op.Where(near, op.Mul(half, log_one_plus(op, safe)), op.Log(magnitude_of(op, (a, b))))
 
 
 def log_of(op: Op, value: Pair) -> Pair:
@@ -47,7 +47,7 @@ def sqrt_of(op: Op, value: Pair) -> Pair:
     dtype = op.dtype_of(a)
     zero, half = op.const(0.0, dtype), op.const(0.5, dtype)
     infinite = op.IsInf(b)
-    root = op.Sqrt(op.Add(op.Mul(op.Abs(a), half), op.Mul(size_of(op, (a, b)), half)))
+    root = op.Sqrt(op.Add(op.Mul(op.Abs(a), half), op.Mul(magnitude_of(op, (a, b)), half)))
     divisor = op.Where(op.Equal(root, zero), op.const(1.0, dtype), op.Add(root, root))
     other = op.Where(op.Or(infinite, op.IsInf(a)), op.Where(infinite, op.Abs(b), zero), op.Div(op.Abs(b), divisor))
     positive = op.GreaterOrEqual(a, zero)

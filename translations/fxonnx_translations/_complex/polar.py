@@ -9,10 +9,10 @@ from .._builder.dtypes import to_torch_dtype
 from .._builder.op import Op
 from .parts import Pair
 
-__all__ = ["angle_of", "size_of"]
+__all__ = ["angle_of", "magnitude_of"]
 
 
-def size_of(op: Op, value: Pair) -> ir.Value:
+def magnitude_of(op: Op, value: Pair) -> ir.Value:
     """Return |z|, without overflow of the squares."""
     return hypot(op.for_parts(to_torch_dtype(op.dtype_of(value[0]))), *value)
 

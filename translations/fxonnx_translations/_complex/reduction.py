@@ -13,7 +13,7 @@ from .._builder.op import Op
 from .._registry import translates
 from .arithmetic import multiply
 from .parts import Pair, pair_of, part_dtype
-from .polar import angle_of, size_of
+from .polar import angle_of, magnitude_of
 
 
 def _product_of_polar(op: Op, value: Pair, axis: int) -> Pair:
@@ -21,7 +21,7 @@ def _product_of_polar(op: Op, value: Pair, axis: int) -> Pair:
     dtype = op.dtype_of(value[0])
     wide = op.cast(value[0], ir.DataType.DOUBLE), op.cast(value[1], ir.DataType.DOUBLE)
     angle = op.ReduceSum(angle_of(op, wide), [axis], keepdims=1)
-    size = op.ReduceProd(size_of(op, value), [axis], keepdims=1)
+    size = op.ReduceProd(magnitude_of(op, value), [axis], keepdims=1)
     return op.Mul(size, op.cast(op.Cos(angle), dtype)), op.Mul(size, op.cast(op.Sin(angle), dtype))
 
 

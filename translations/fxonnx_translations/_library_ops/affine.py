@@ -15,7 +15,15 @@ from .._builder import dtypes
 from .._builder.dtypes import FLOAT
 from .._builder.op import Op
 
-__all__ = ["RANGES", "along", "dequantized", "dequantizes", "quantized", "quantizes", "typed"]
+__all__ = [
+    "RANGES",
+    "broadcast_parameter",
+    "can_dequantize",
+    "can_quantize",
+    "cast_parameter",
+    "dequantize",
+    "quantize",
+]
 
 
 RANGES = {
@@ -29,7 +37,7 @@ RANGES = {
 _EIGHT_BITS = (ir.DataType.INT8, ir.DataType.UINT8)
 
 
-def quantizes(op: Op, dtype: ir.DataType, zero_point: ir.Value, axis: int | None) -> bool:
+def can_quantize(op: Op, dtype: ir.DataType, zero_point: ir.Value, axis: int | None) -> bool:
     """Whether QuantizeLinear has this output type at the target opset."""
     if dtype not in RANGES or op.dtype_of(zero_point).is_floating_point():
         return False
@@ -40,21 +48,21 @@ def quantizes(op: Op, dtype: ir.DataType, zero_point: ir.Value, axis: int | None
     return numbers is None or all(low <= number <= high for number in numbers)
 
 
-def dequantizes(op: Op, dtype: ir.DataType, zero_point: ir.Value | None, axis: int | None) -> bool:
+def can_dequantize(op: Op, dtype: ir.DataType, zero_point: ir.Value | None, axis: int | None) -> bool:
     """Whether DequantizeLinear accepts this type at the target opset."""
     if dtype == ir.DataType.INT32:
         return (zero_point is None or op.is_zero(zero_point)) and op.opset >= (13 if axis is not None else 10)
     if zero_point is None:
-        return dtype in RANGES and quantizes(op, dtype, op.const(0), axis)
-    return quantizes(op, dtype, zero_point, axis)
+        return dtype in RANGES and can_quantize(op, dtype, op.const(0), axis)
+    return can_quantize(op, dtype, zero_point, axis)
 
 
-def along(op: Op, parameter: ir.Value, axis: int | None, rank: int) -> ir.Value:
+def broadcast_parameter(op: Op, parameter: ir.Value, axis: int | None, rank: int) -> ir.Value:
     """Reshape a per-channel parameter so that it broadcasts along an axis of a tensor of the given rank."""
     return parameter if axis is None else op.Unsqueeze(parameter, list(range(1, rank - axis)))
 
 
-def typed(op: Op, parameter: ir.Value, dtype: ir.DataType) -> ir.Value:
+def cast_parameter(op: Op, parameter: ir.Value, dtype: ir.DataType) -> ir.Value:
     """Return the parameter in another element type; a constant stays one, since runtimes require constants."""
     if op.dtype_of(parameter) == dtype:
         return parameter
@@ -66,7 +74,7 @@ def typed(op: Op, parameter: ir.Value, dtype: ir.DataType) -> ir.Value:
     return op.cast(parameter, dtype) if stored is None else stored
 
 
-def quantized(
+def quantize(
     op: Op,
     x: ir.Value,
     scale: ir.Value,
@@ -86,12 +94,14 @@ def quantized(
         dtype: Type of the result.
         axis: The axis of the channels, nonnegative, or None.
     """
-    if quantizes(op, dtype, zero_point, axis):
-        integers = op.QuantizeLinear(x, typed(op, scale, FLOAT), typed(op, zero_point, dtype), axis=axis)
+    if can_quantize(op, dtype, zero_point, axis):
+        integers = op.QuantizeLinear(
+            x, cast_parameter(op, scale, FLOAT), cast_parameter(op, zero_point, dtype), axis=axis
+        )
         return _limited(op, integers, limits, dtype)
     rank = op.rank_of(x)
-    reciprocal = along(op, op.cast(op.Reciprocal(scale), FLOAT), axis, rank)
-    shifted = op.Add(op.Round(op.Mul(x, reciprocal)), along(op, op.cast(zero_point, FLOAT), axis, rank))
+    reciprocal = broadcast_parameter(op, op.cast(op.Reciprocal(scale), FLOAT), axis, rank)
+    shifted = op.Add(op.Round(op.Mul(x, reciprocal)), broadcast_parameter(op, op.cast(zero_point, FLOAT), axis, rank))
     low, high = (op.cast(limit, FLOAT) if isinstance(limit, ir.Value) else float(limit) for limit in limits)
     return op.cast(op.Clip(shifted, low, high), dtype)
 
@@ -103,13 +113,13 @@ def _limited(op: Op, integers: ir.Value, limits: Sequence[ir.Value | int], dtype
     return op.Clip(integers, *(op.operand(limit, dtype) for limit in limits))
 
 
-def dequantized(
+def dequantize(
     op: Op, integers: ir.Value, scale: ir.Value, zero_point: ir.Value | None, axis: int | None = None
 ) -> ir.Value:
-    """Dequantize integers, of a type that ``dequantizes`` accepts, to FLOAT; see :func:`quantized`."""
+    """Dequantize integers, of a type that ``can_dequantize`` accepts, to FLOAT; see :func:`quantize`."""
     dtype = op.dtype_of(integers)
-    shift = None if zero_point is None or dtype == ir.DataType.INT32 else typed(op, zero_point, dtype)
-    result = op.DequantizeLinear(integers, typed(op, scale, FLOAT), shift, axis=axis)
+    shift = None if zero_point is None or dtype == ir.DataType.INT32 else cast_parameter(op, zero_point, dtype)
+    result = op.DequantizeLinear(integers, cast_parameter(op, scale, FLOAT), shift, axis=axis)
     if result.type is None:
         # From opset 23 on the schema no longer derives the output type from the scale.
         result.type = ir.TensorType(FLOAT)

@@ -9,7 +9,7 @@ from .._aten.indexing.axes import axis_of
 from .._builder.dtypes import FLOAT
 from .._builder.op import Op
 from .._registry import translates
-from .affine import RANGES, along, dequantized, quantized, quantizes
+from .affine import RANGES, broadcast_parameter, can_quantize, dequantize, quantize
 
 aten = torch.ops.aten
 
@@ -29,11 +29,11 @@ def _fake_quantized(
     axis: int | None = None,
 ) -> ir.Value:
     x, dtype = op.cast(self, FLOAT), _narrowest(quant_min, quant_max)
-    if dtype is not None and quantizes(op, dtype, zero_point, axis):
-        integers = quantized(op, x, scale, zero_point, (quant_min, quant_max), dtype, axis)
-        return op.cast(dequantized(op, integers, scale, zero_point, axis), op.dtype_of(self))
+    if dtype is not None and can_quantize(op, dtype, zero_point, axis):
+        integers = quantize(op, x, scale, zero_point, (quant_min, quant_max), dtype, axis)
+        return op.cast(dequantize(op, integers, scale, zero_point, axis), op.dtype_of(self))
     rank = op.rank_of(self)
-    step, shift = (along(op, op.cast(value, FLOAT), axis, rank) for value in (scale, zero_point))
+    step, shift = (broadcast_parameter(op, op.cast(value, FLOAT), axis, rank) for value in (scale, zero_point))
     clamped = op.Clip(_shifted(op, x, scale, zero_point, axis), float(quant_min), float(quant_max))
     return op.cast(op.Mul(op.Sub(clamped, shift), step), op.dtype_of(self))
 
@@ -41,7 +41,7 @@ def _fake_quantized(
 def _shifted(op: Op, x: ir.Value, scale: ir.Value, zero_point: ir.Value, axis: int | None) -> ir.Value:
     """Return the quantized values before clamping; if the zero points are not integers, torch adds them before rounding."""
     rank = op.rank_of(x)
-    step, shift = (along(op, op.cast(value, FLOAT), axis, rank) for value in (scale, zero_point))
+    step, shift = (broadcast_parameter(op, op.cast(value, FLOAT), axis, rank) for value in (scale, zero_point))
     quotient = op.Mul(x, op.Reciprocal(step))
     if op.is_float(zero_point):
         return op.Round(op.Add(quotient, shift))

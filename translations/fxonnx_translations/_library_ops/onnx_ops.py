@@ -217,7 +217,7 @@ def attention(
     if op.opset >= 23 and carried and not other_order and not other_mask:
         return op.multi(
             "Attention",
-            *(Q, K, V, _complete(op, attn_mask, Q, K, past_key), past_key, past_value),
+            *(Q, K, V, _expand_mask(op, attn_mask, Q, K, past_key), past_key, past_value),
             outputs=4,
             is_causal=int(is_causal),
             kv_num_heads=kv_num_heads or None,
@@ -237,7 +237,7 @@ def attention(
     stages = _scores(op, Q, present_key, attn_mask, is_causal, scale, softcap)
     weights = _weights(op, stages[2], softmax_precision, like_sdpa and attn_mask is not None)
     dtype = op.dtype_of(Q)
-    values = _per_query_head(op, op.cast(present_value, op.dtype_of(weights)), Q)
+    values = _repeat_heads(op, op.cast(present_value, op.dtype_of(weights)), Q)
     output = op.cast(op.MatMul(weights, values), dtype)
     if flat:
         output = op.reshape(op.Transpose(output, perm=[0, 2, 1, 3]), op.result.shape)
@@ -251,7 +251,7 @@ def _check_value_heads(op: Op, key: ir.Value, value: ir.Value) -> None:
         raise Unsupported("torch's shapes of attention are wrong if the head sizes of V and K differ")
 
 
-def _complete(
+def _expand_mask(
     op: Op, attn_mask: ir.Value | None, query: ir.Value, key: ir.Value, past_key: ir.Value | None
 ) -> ir.Value | None:
     """Expand the last two axes of the mask, which ONNX Runtime's kernel does not broadcast."""
@@ -284,7 +284,7 @@ def _scores(
         raise Unsupported("attention over heads of symbolic size without a scale")
     # The square root of the scale on each operand keeps the products small.
     root = math.sqrt(scale if scale is not None else 1 / math.sqrt(float(width)))
-    keys = op.Mul(_per_query_head(op, op.cast(key, dtype), query), root)
+    keys = op.Mul(_repeat_heads(op, op.cast(key, dtype), query), root)
     products = op.MatMul(op.Mul(op.cast(query, dtype), root), swapped(op, keys, -2, -1))
     lowest = op.const(-math.inf, dtype)
     masked = products
@@ -315,7 +315,7 @@ def _weights(op: Op, scores: ir.Value, precision: int | None, empty_is_zero: boo
     return op.Where(op.IsNaN(weights), op.const(0.0, dtype), weights)
 
 
-def _per_query_head(op: Op, value: ir.Value, query: ir.Value) -> ir.Value:
+def _repeat_heads(op: Op, value: ir.Value, query: ir.Value) -> ir.Value:
     """Repeat the heads of keys or values that several query heads share."""
     (batch, heads, length, width), wanted = op.dims(value), op.dims(query)[1]
     if heads == wanted:

@@ -14,7 +14,7 @@ from .._builder import dtypes
 from .._builder.dtypes import BFLOAT16, DOUBLE, FLOAT, INT64, UINT8
 from .._builder.op import Op, Unsupported
 from .._registry import translates
-from .affine import along, dequantized, dequantizes, quantized, typed
+from .affine import broadcast_parameter, can_dequantize, cast_parameter, dequantize, quantize
 
 
 def _folded_zero_dim(op: Op, value: ir.Value) -> ir.Value:
@@ -37,7 +37,7 @@ def quantize_per_tensor(
 ) -> ir.Value:
     """quantized_decomposed::quantize_per_tensor(Tensor input, float scale, int zero_point, int quant_min, int quant_max, ScalarType dtype) -> Tensor"""
     parameters = (op.scalar(scale, FLOAT), op.scalar(zero_point), (quant_min, quant_max))
-    return quantized(op, op.cast(input, FLOAT), *parameters, op.result.dtype)
+    return quantize(op, op.cast(input, FLOAT), *parameters, op.result.dtype)
 
 
 @translates("quantized_decomposed::quantize_per_tensor.tensor", "quantized_decomposed::quantize_per_tensor.tensor2")
@@ -57,7 +57,7 @@ def quantize_per_tensor_tensor(
         _folded_zero_dim(op, limit) if isinstance(limit, ir.Value) else limit for limit in (quant_min, quant_max)
     )
     parameters = (_folded_zero_dim(op, scale), _folded_zero_dim(op, zero_point), (low, high))
-    return quantized(op, op.cast(input, FLOAT), *parameters, op.result.dtype)
+    return quantize(op, op.cast(input, FLOAT), *parameters, op.result.dtype)
 
 
 @translates("quantized_decomposed::dequantize_per_tensor")
@@ -96,8 +96,8 @@ def dequantize_per_tensor_tensor(
 
 def _dequantized(op: Op, input: ir.Value, scale: ir.Value, zero_point: ir.Value) -> ir.Value:
     result = op.result.dtype
-    if result == FLOAT and dequantizes(op, op.dtype_of(input), zero_point, None):
-        return dequantized(op, input, scale, zero_point)
+    if result == FLOAT and can_dequantize(op, op.dtype_of(input), zero_point, None):
+        return dequantize(op, input, scale, zero_point)
 
     def rounded(value: ir.Value) -> ir.Value:
         # Each of torch's steps is in the type of the result, with numbers of higher precision.
@@ -124,7 +124,7 @@ def quantize_per_channel(
     """quantized_decomposed::quantize_per_channel(Tensor input, Tensor scales, Tensor zero_points, int axis, int quant_min, int quant_max, ScalarType dtype) -> Tensor"""
     axis = op.axis(axis, op.rank_of(input))
     limits = (quant_min, quant_max)
-    return quantized(op, op.cast(input, FLOAT), scales, zero_points, limits, op.result.dtype, axis)
+    return quantize(op, op.cast(input, FLOAT), scales, zero_points, limits, op.result.dtype, axis)
 
 
 @translates("quantized_decomposed::dequantize_per_channel")
@@ -143,13 +143,13 @@ def dequantize_per_channel(
     """quantized_decomposed::dequantize_per_channel(Tensor input, Tensor scales, Tensor? zero_points, int axis, int quant_min, int quant_max, ScalarType dtype, *, ScalarType? out_dtype=None) -> Tensor"""
     rank = op.rank_of(input)
     axis = op.axis(axis, rank)
-    if not _wraps(op, input, zero_points) and dequantizes(op, op.dtype_of(input), zero_points, axis):
-        return op.cast(dequantized(op, input, scales, zero_points, axis), op.result.dtype)
-    shift = None if zero_points is None else along(op, zero_points, axis, rank)
-    return _scaled(op, input, along(op, scales, axis, rank), shift)
+    if not _may_wrap(op, input, zero_points) and can_dequantize(op, op.dtype_of(input), zero_points, axis):
+        return op.cast(dequantize(op, input, scales, zero_points, axis), op.result.dtype)
+    shift = None if zero_points is None else broadcast_parameter(op, zero_points, axis, rank)
+    return _scaled(op, input, broadcast_parameter(op, scales, axis, rank), shift)
 
 
-def _wraps(op: Op, input: ir.Value, zero_points: ir.Value | None) -> bool:
+def _may_wrap(op: Op, input: ir.Value, zero_points: ir.Value | None) -> bool:
     """Whether torch's subtraction of the zero point may wrap around."""
     if zero_points is None or op.is_zero(zero_points):
         return False
@@ -158,7 +158,7 @@ def _wraps(op: Op, input: ir.Value, zero_points: ir.Value | None) -> bool:
 
 def _scaled(op: Op, input: ir.Value, scales: ir.Value, zero_points: ir.Value | None) -> ir.Value:
     """``(input - zero_points) * scales`` with torch's type promotion."""
-    if zero_points is not None and _wraps(op, input, zero_points):
+    if zero_points is not None and _may_wrap(op, input, zero_points):
         wide = op.Sub(op.cast(input, INT64), op.cast(zero_points, INT64))
         input = op.cast(wide, op.compute_dtype(input, zero_points))
     elif zero_points is not None:
@@ -173,7 +173,9 @@ def fake_quant_per_channel(
     """quantized_decomposed::fake_quant_per_channel(Tensor input, Tensor scales, Tensor zero_points, int axis, int quant_min, int quant_max) -> Tensor"""
     rank = op.rank_of(input)
     axis = op.axis(axis, rank)
-    step, shift = (along(op, typed(op, value, FLOAT), axis, rank) for value in (scales, zero_points))
+    step, shift = (
+        broadcast_parameter(op, cast_parameter(op, value, FLOAT), axis, rank) for value in (scales, zero_points)
+    )
     shifted = op.Add(op.Round(op.Mul(input, op.Reciprocal(step))), shift)
     return op.Mul(op.Sub(op.Clip(shifted, float(quant_min), float(quant_max)), shift), step)
 
@@ -251,8 +253,8 @@ def dequantize_per_channel_group(
     size = _group_size(op, input, group_size, scales)
     kind = op.dtype_of(input)
     whole = op.rank_of(scales) == 2 and op.result.dtype == FLOAT == op.dtype_of(scales)
-    if op.opset >= 21 and whole and not _wraps(op, input, zero_points) and dequantizes(op, kind, zero_points, 1):
-        shift = None if zero_points is None else typed(op, zero_points, kind)
+    if op.opset >= 21 and whole and not _may_wrap(op, input, zero_points) and can_dequantize(op, kind, zero_points, 1):
+        shift = None if zero_points is None else cast_parameter(op, zero_points, kind)
         result = op.DequantizeLinear(input, scales, shift, axis=1, block_size=size)
         result.type = ir.TensorType(FLOAT)
         return result

@@ -100,7 +100,9 @@ def _column(op: Op, rois: ir.Value, column: int) -> ir.Value:
     return op.Gather(rois, column, axis=1)
 
 
-def _extent(op: Op, rois: ir.Value, columns: tuple[int, int], scale: float, offset: float) -> tuple[ir.Value, ir.Value]:
+def _start_and_length(
+    op: Op, rois: ir.Value, columns: tuple[int, int], scale: float, offset: float
+) -> tuple[ir.Value, ir.Value]:
     """Return start and length of the regions along one axis."""
     start, end = (op.Mul(_column(op, rois, column), float(scale)) for column in columns)
     if offset:
@@ -206,7 +208,7 @@ def roi_align(
     batch, channels, rows, columns = op.dims(input)
     axes = []
     for ends, windows, length in (((2, 4), height, rows), ((1, 3), width, columns)):
-        start, extent = _extent(op, rois, ends, spatial_scale, 0.5 if aligned else 0.0)
+        start, extent = _start_and_length(op, rois, ends, spatial_scale, 0.5 if aligned else 0.0)
         extent = extent if aligned else op.Max(extent, 1.0)
         axes.append(_sampled_axis(op, start, extent, windows, sampling_ratio, length))
     positions = op.reshape(op.Transpose(input, perm=[0, 2, 3, 1]), [batch * rows * columns, channels])
@@ -242,8 +244,12 @@ def roi_pool(
     batch, channels, rows, columns = op.dims(input)
     positions = op.reshape(op.Transpose(input, perm=[0, 2, 3, 1]), [batch * rows * columns, channels])
     base = op.Unsqueeze(op.Mul(_batch_index(op, rois), op.scalar(rows * columns)), [1, 2, 3, 4])
-    y, y_covered = _covered_positions(op, *_edges(op, rois, (2, 4), spatial_scale, height, rows, 1.0, 0.0), rows)
-    x, x_covered = _covered_positions(op, *_edges(op, rois, (1, 3), spatial_scale, width, columns, 1.0, 0.0), columns)
+    y, y_covered = _covered_positions(
+        op, *_window_bounds(op, rois, (2, 4), spatial_scale, height, rows, 1.0, 0.0), rows
+    )
+    x, x_covered = _covered_positions(
+        op, *_window_bounds(op, rois, (1, 3), spatial_scale, width, columns, 1.0, 0.0), columns
+    )
     line = op.Unsqueeze(op.Mul(y, op.scalar(columns)), [3, 4])
     values = op.Gather(positions, op.Add(op.Add(base, line), op.Unsqueeze(x, [1, 2])), axis=0)
     covered = op.And(op.Unsqueeze(y_covered, [3, 4, 5]), op.Unsqueeze(x_covered, [1, 2, 5]))
@@ -255,7 +261,7 @@ def roi_pool(
     return op.cast(op.Transpose(maxima, perm=[0, 3, 1, 2]), dtype), None
 
 
-def _edges(
+def _window_bounds(
     op: Op,
     rois: ir.Value,
     columns: tuple[int, int],
@@ -336,7 +342,7 @@ def ps_roi_align(
     positions, outputs = _sensitive_rows(op, input, height, width)
     axes = []
     for ends, windows, length in (((2, 4), height, rows), ((1, 3), width, columns)):
-        start, extent = _extent(op, rois, ends, spatial_scale, 0.5)
+        start, extent = _start_and_length(op, rois, ends, spatial_scale, 0.5)
         axes.append(_sampled_axis(op, start, extent, windows, sampling_ratio, length))
     window = op.const(np.arange(height * width).reshape(1, height, 1, width, 1).tolist(), INT64)
     maps = op.Add(op.Unsqueeze(op.Mul(_batch_index(op, rois), height * width), [1, 2, 3, 4]), window)
@@ -360,8 +366,8 @@ def ps_roi_pool(
     regions, outputs = op.dims(rois)[0], channels // (height * width)
     # The sums over windows are matrix products with their indicators [windows, regions, positions].
     # torchvision excludes the last position of each axis.
-    y, y_size = _indicator(op, *_edges(op, rois, (2, 4), spatial_scale, height, rows, 0.0, 1.0), rows)
-    x, x_size = _indicator(op, *_edges(op, rois, (1, 3), spatial_scale, width, columns, 0.0, 1.0), columns)
+    y, y_size = _indicator(op, *_window_bounds(op, rois, (2, 4), spatial_scale, height, rows, 0.0, 1.0), rows)
+    x, x_size = _indicator(op, *_window_bounds(op, rois, (1, 3), spatial_scale, width, columns, 0.0, 1.0), columns)
     own = op.Equal(op.Unsqueeze(_batch_index(op, rois), [1]), op.Unsqueeze(op.Range(0, op.scalar(batch), 1), [0]))
     covered = op.And(op.Unsqueeze(y, [1, 3, 5]), op.Unsqueeze(x, [0, 3, 4]))
     covered = op.And(covered, op.Unsqueeze(own, [0, 1, 4, 5]))

@@ -83,7 +83,7 @@ def _rotation(op: Op, gram: ir.Value, partners: ir.Value, positions: ir.Value) -
     return op.Where(op.Equal(rows, columns), cosine, op.Where(chosen, sine, zero))
 
 
-def _ordered(op: Op, values: ir.Value, *, descending: bool) -> tuple[ir.Value, ir.Value]:
+def _sort(op: Op, values: ir.Value, *, descending: bool) -> tuple[ir.Value, ir.Value]:
     """Sort values [*, n]; also return their indices."""
     count = op.dims(values)[-1]
     ordered, positions = op.multi("TopK", values, op.size(count), axis=-1, largest=int(descending), outputs=2)
@@ -120,7 +120,7 @@ def _eigen(op: Op, matrix: ir.Value) -> tuple[ir.Value, ir.Value]:
 
     rotated, vectors = loop(op, _rounds(op, size), [matrix, identity], step)
     kept = op.Where(op.Equal(rows, columns), rotated, op.const(0, dtype))
-    values, order = _ordered(op, op.ReduceSum(kept, [-1], keepdims=0), descending=False)
+    values, order = _sort(op, op.ReduceSum(kept, [-1], keepdims=0), descending=False)
     return values, _columns(op, vectors, order)
 
 
@@ -156,7 +156,7 @@ def _singular(op: Op, matrix: ir.Value, *, full: bool, vectors: bool) -> tuple[i
 
     rotated, *turned = loop(op, _rounds(op, size), [matrix, right] if vectors else [matrix], step)
     lengths = op.Sqrt(op.ReduceSum(op.Mul(rotated, rotated), [-2], keepdims=0))
-    values, order = _ordered(op, lengths, descending=True)
+    values, order = _sort(op, lengths, descending=True)
     values = _first(op, values, count, -1)
     if not vectors:
         return (values,)
