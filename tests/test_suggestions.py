@@ -16,6 +16,8 @@ from torch.onnx.errors import OnnxExporterWarning
 import fxonnx
 from fxonnx._cli.loading import load_model
 
+from .functions import Function
+
 
 class Hidden:
     """Object with two tensors."""
@@ -152,6 +154,16 @@ def test_names_in_a_translation(translation: Callable[..., Any], message: str) -
     table = {torch.ops.aten.relu.default: translation}
     with pytest.raises(fxonnx.UnsupportedOperatorError, match=message):
         fxonnx.export(nn.ReLU().eval(), (torch.rand(2),), custom_translation_table=table)
+
+
+def test_a_domain_of_custom_opsets() -> None:
+    with torch.library._scoped_library("suggested", "FRAGMENT") as library:
+        library.define("twice(Tensor x) -> Tensor")
+        library.impl("twice", lambda x: x * 2, "CompositeExplicitAutograd")
+        model = Function(lambda x: torch.ops.suggested.twice(x)).eval()
+        message = "declined: custom_opsets has the domain 'sugested', did you mean 'suggested'?"
+        with pytest.raises(fxonnx.UnsupportedOperatorError, match=message):
+            fxonnx.export(model, (torch.rand(2),), custom_opsets={"sugested": 1})
 
 
 def test_names_of_the_package() -> None:

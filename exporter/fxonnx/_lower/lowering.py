@@ -438,6 +438,8 @@ class _GraphLowering:
         rows = []
         for name, uses in self.unsupported.items():
             reasons = tuple(dict.fromkeys(reason for _, why in uses for reason in why))
+            misspelling = self.options.passthrough.misspelling(uses[0][0].target)
+            reasons += () if misspelling is None else (misspelling,)
             since = [lowest_opset(node, self.options.opset, NEWEST_OPSET, self._try_at_opset) for node, _ in uses]
             known = [opset for opset in since if opset is not None]
             lowest = max(known) if len(known) == len(uses) else None

@@ -14,6 +14,7 @@ import torch
 from fxonnx_translations._builder import dtypes
 from fxonnx_translations._builder.op import Op, Unsupported
 from fxonnx_translations._registry import Translation
+from fxonnx_translations._suggestions import did_you_mean
 from fxonnx_translations._torch_compat import OpOverload
 
 __all__ = ["Passthrough"]
@@ -39,6 +40,14 @@ class Passthrough:
         if not isinstance(target, OpOverload):
             return False
         return target.namespace in self.opsets or (self.mode == "aten" and target.namespace == "aten")
+
+    def misspelling(self, target: Any) -> str | None:
+        """Return a note on a domain of ``opsets`` that is similar to the operator's namespace, or None."""
+        for domain in self.opsets:
+            hint = did_you_mean(domain, [target.namespace]) if isinstance(target, OpOverload) else None
+            if hint is not None:
+                return f"custom_opsets has the domain {domain!r}, {hint}"
+        return None
 
     def translation(self, target: Any) -> Translation | None:
         """The translation that emits the operator as a node of its own domain; None if it is not passed through."""
