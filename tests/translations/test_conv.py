@@ -7,6 +7,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+import fxonnx
+
+from ..functions import VariadicFunction
 from .harness import Case, T, run
 
 F16, F64, BF16, I64 = torch.float16, torch.float64, torch.bfloat16, torch.int64
@@ -125,3 +128,35 @@ CASES = (
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_conv(case: Case) -> None:
     run(case)
+
+
+@pytest.mark.parametrize(
+    ("model", "shape", "kernel"),
+    [
+        (nn.Conv1d(4, 6, 3), (2, 4, 8), [3]),
+        (nn.Conv2d(4, 6, (3, 2), padding="same"), (2, 4, 8, 9), [3, 2]),
+        (nn.Sequential(nn.Conv2d(4, 6, 3), nn.BatchNorm2d(6)), (2, 4, 8, 9), [3, 3]),
+        (nn.Conv3d(4, 6, (1, 2, 3)), (2, 4, 5, 6, 7), [1, 2, 3]),
+        (nn.ConvTranspose1d(4, 6, 3, 2), (2, 4, 8), [3]),
+        (nn.Sequential(nn.ConvTranspose2d(4, 6, (3, 2)), nn.BatchNorm2d(6)), (2, 4, 8, 9), [3, 2]),
+        (nn.ConvTranspose3d(4, 6, 2), (2, 4, 3, 4, 5), [2, 2, 2]),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("opset", [11, 20])
+def test_kernel_shape(model: nn.Module, shape: tuple[int, ...], kernel: list[int], opset: int) -> None:
+    x = torch.randn(shape)
+    program = fxonnx.export(model.eval(), (x,), opset_version=opset)
+    (node,) = program.model.graph
+    assert list(node.attributes["kernel_shape"].as_ints()) == kernel
+    torch.testing.assert_close(program(x)[0], model(x), rtol=1e-4, atol=1e-4)
+
+
+def test_kernel_shape_of_a_dynamic_kernel() -> None:
+    model = VariadicFunction(F.conv1d)
+    x, weight = torch.randn(2, 4, 9), torch.randn(6, 4, 3)
+    program = fxonnx.export(model, (x, weight), dynamic_shapes=((None, {2: "k"}),))
+    (node,) = program.model.graph
+    assert "kernel_shape" not in node.attributes
+    weight = torch.randn(6, 4, 5)
+    torch.testing.assert_close(program(x, weight)[0], model(x, weight), rtol=1e-4, atol=1e-4)

@@ -103,6 +103,12 @@ def _fuse_preceding_pad(op: Op, value: ir.Value, pads: Sequence[Dim]) -> tuple[i
     return node.inputs[0], [pad + more for pad, more in zip(pads, begin[2:] + end[2:], strict=True)]
 
 
+def _kernel_shape(op: Op, weight: ir.Value) -> list[Dim] | None:
+    """The sizes of the kernel, which compilers for FPGAs and NPUs read from the attribute; None if they are not static."""
+    kernel = list(op.dims(weight)[2:])
+    return kernel if is_static(kernel) else None
+
+
 def _conv(
     op: Op,
     input: ir.Value,
@@ -127,7 +133,16 @@ def _conv(
         return _result(op, _conv_as_matmul(op, padded, matrices, added[0] if added else None, groups, rows), count + 2)
     if not is_static(pads):
         value, pads = padded_spatially(op, value, pads[:count], pads[count:]), [0] * len(pads)
-    result = op.Conv(value, factors, *added, strides=strides, pads=list(pads), dilations=dilations, group=groups)
+    result = op.Conv(
+        value,
+        factors,
+        *added,
+        kernel_shape=_kernel_shape(op, factors),
+        strides=strides,
+        pads=list(pads),
+        dilations=dilations,
+        group=groups,
+    )
     return _result(op, result, count + 2)
 
 
@@ -210,6 +225,7 @@ def conv_transpose(
         value,
         factors,
         *added,
+        kernel_shape=_kernel_shape(op, factors),
         strides=strides,
         pads=[*begin, *end],
         output_padding=[more - move for more, move in zip(extra, moved, strict=True)],
