@@ -147,7 +147,7 @@ def _trim_unused_outputs(node: ir.Node, outputs: Collection[ir.Value], opset: in
     # Before opset 14, the number of BatchNormalization's outputs selects training mode, although all are optional.
     if schema is None or node.op_type == "BatchNormalization":
         return
-    # ONNX Runtime's Attention requires the present outputs whenever a past is given.
+    # ONNX Runtime's Attention writes the present outputs whenever a past is given.
     has_past = node.op_type == "Attention" and any(value is not None for value in node.inputs[4:6])
     count, least = len(node.outputs), 3 if has_past else schema.least_outputs
     while count > least and not node.outputs[count - 1].uses() and node.outputs[count - 1] not in outputs:

@@ -329,7 +329,7 @@ def _identity(value: ir.Value, builder: Builder, name: str) -> ir.Value:
 
 
 def _check_identity(value: ir.Value, builder: Builder, name: str) -> None:
-    """Raise for an output whose element type does not exist at the opset, which Identity would otherwise accept."""
+    """Raise for an output whose element type does not exist at the opset, unless an operator rejected it before."""
     known = [
         opset
         for opset in range(builder.opset_version, NEWEST_OPSET + 1)

@@ -82,7 +82,7 @@ def functionalize(graph: Graph) -> list[Mutation]:
     Raises:
         PrepareError: If a mutation has no functional form; the text names the operator and the user's source line.
     """
-    _functionalize_bodies(graph)
+    _functionalize_subgraphs(graph)
     effects = memory_effects(graph)
     if effects is None:
         return []
@@ -91,7 +91,7 @@ def functionalize(graph: Graph) -> list[Mutation]:
     return rewriter.mutations
 
 
-def _functionalize_bodies(graph: Graph) -> None:
+def _functionalize_subgraphs(graph: Graph) -> None:
     owner = graph.owning_module
     if owner is None:
         return
@@ -137,11 +137,11 @@ class _Functionalizer:
         for node in list(self._graph.nodes):
             self._emitter.anchor = node
             if node.op == "placeholder":
-                self._placeholder(node)
+                self._visit_placeholder(node)
             elif node.op == "output":
-                self._finish(node)
+                self._visit_output(node)
             elif self._alias_info.writes(node):
-                self._write(node)
+                self._visit_write(node)
             else:
                 self._visit(node)
         self._eliminate_dead_code()
@@ -154,7 +154,7 @@ class _Functionalizer:
         alias = self._aliases.get(node)
         return node if alias is None else self._memory.witness_of(alias)
 
-    def _placeholder(self, node: Node) -> None:
+    def _visit_placeholder(self, node: Node) -> None:
         val = self._alias_info.values[node]
         if not self._alias_info.is_written(val):
             return
@@ -169,7 +169,7 @@ class _Functionalizer:
         owner = self._aliases.setdefault(node, Alias.owner(node, val))
         self._owners.append((node, owner))
 
-    def _finish(self, output: Node) -> None:
+    def _visit_output(self, output: Node) -> None:
         self._map_arguments(output)
         for node, owner in self._owners:
             value = self._memory.read(owner)
@@ -252,7 +252,7 @@ class _Functionalizer:
             self._aliases[node] = alias
             alias.value = alias.value or node
 
-    def _write(self, node: Node) -> None:
+    def _visit_write(self, node: Node) -> None:
         positions = tuple(at for at in self._alias_info.writes(node) if argument_at(node, at) is not None)
         name = node.target._schema.name.partition("::")[2]  # type: ignore[union-attr]
         if name in _RESIZING:
