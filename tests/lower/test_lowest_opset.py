@@ -47,6 +47,6 @@ def test_bfloat16_needs_opset_13(name: str, opset: int) -> None:
 
 
 def test_float8_needs_opset_19() -> None:
-    with pytest.raises(fxonnx.UnsupportedOperatorError, match=r"Cast does not give FLOAT8E5M2 at opset 18") as caught:
+    with pytest.raises(fxonnx.UnsupportedOperatorError, match=r"Cast cannot return FLOAT8E5M2 at opset 18") as caught:
         fxonnx.export(Function(lambda x: x.to(torch.float8_e5m2)), (X,), opset_version=18)
     assert caught.value.lowest_opset == 19

@@ -148,7 +148,7 @@ def test_an_operator_that_the_opset_lacks_is_rejected() -> None:
 
 def test_an_unsupported_element_type_is_rejected() -> None:
     op = make()
-    with pytest.raises(Unsupported, match="Sin does not take INT64"):
+    with pytest.raises(Unsupported, match="Sin does not accept INT64"):
         op.Sin(add_input(op, (2,), ir.DataType.INT64))
 
 
@@ -248,6 +248,6 @@ def test_a_rejected_operator_does_not_use_its_inputs() -> None:
     op = make(opset=13)
     x = add_input(op, (2,), ir.DataType.INT32)
     inserted = op.Unsqueeze(x, [0])
-    with pytest.raises(Unsupported, match="Sin does not take INT32 at opset 13"):
+    with pytest.raises(Unsupported, match="Sin does not accept INT32 at opset 13"):
         op.Sin(inserted)
     assert not inserted.uses()

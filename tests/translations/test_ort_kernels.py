@@ -132,7 +132,7 @@ def test_uint64_is_computed_as_int64_where_the_order_is_irrelevant(operator: str
 
 def test_bfloat16_is_rejected_at_opsets_without_it() -> None:
     op, x = _builder(ir.DataType.BFLOAT16, 11)
-    with pytest.raises(Unsupported, match="Cast does not take BFLOAT16 at opset 11"):
+    with pytest.raises(Unsupported, match="Cast does not accept BFLOAT16 at opset 11"):
         op.Exp(x)
 
 

@@ -174,7 +174,7 @@ def test_float64_boxes_and_negative_thresholds_are_rejected() -> None:
         def forward(self, boxes: torch.Tensor, scores: torch.Tensor) -> Any:
             return OPS.nms(boxes, scores, self.threshold)
 
-    with pytest.raises(fxonnx.UnsupportedOperatorError, match="NonMaxSuppression takes FLOAT"):
+    with pytest.raises(fxonnx.UnsupportedOperatorError, match="NonMaxSuppression accepts FLOAT only"):
         fxonnx.export(Model(0.5), (BOXES.double(), SCORES.double()))
     with pytest.raises(fxonnx.UnsupportedOperatorError, match="negative threshold"):
         fxonnx.export(Model(-0.5), (BOXES, SCORES))

@@ -334,7 +334,7 @@ def _check_identity(value: ir.Value, builder: Builder, name: str) -> None:
         opset
         for opset in range(builder.opset_version, NEWEST_OPSET + 1)
         if value.dtype is None
-        or ((schema := schema_info("Identity", opset)) is not None and schema.can_give(value.dtype))
+        or ((schema := schema_info("Identity", opset)) is not None and schema.can_return(value.dtype))
     ]
     if value.dtype is not None and builder.opset_version not in known:
         problem = (

@@ -12,7 +12,7 @@ from .._builder.dtypes import INT64
 from .._builder.op import Op, Unsupported
 from .._builder.symbolic_dims import Dim
 from .._registry import translates
-from .indexing.axes import END, as_carrier, axis_of, rank, refuse_complex, sliced, split_at
+from .indexing.axes import END, as_carrier, axis_of, rank, reject_complex, sliced, split_at
 
 # ---- joining
 
@@ -148,7 +148,7 @@ def meshgrid(op: Op, tensors: Sequence[ir.Value], indexing: str = "ij") -> list[
     """aten::meshgrid(Tensor[] tensors) -> Tensor[]
     aten::meshgrid.indexing(Tensor[] tensors, *, str indexing) -> Tensor[]
     """
-    refuse_complex(op, "meshgrid")
+    reject_complex(op, "meshgrid")
     count = len(tensors)
     axes = list(range(count))
     if indexing == "xy" and count > 1:
@@ -163,7 +163,7 @@ def meshgrid(op: Op, tensors: Sequence[ir.Value], indexing: str = "ij") -> list[
 @translates("aten::hstack")
 def hstack(op: Op, tensors: Sequence[ir.Value]) -> ir.Value:
     """aten::hstack(Tensor[] tensors) -> Tensor"""
-    refuse_complex(op, "hstack")
+    reject_complex(op, "hstack")
     joined = [op.Unsqueeze(value, [0]) if op.rank_of(value) == 0 else value for value in op.promote(*tensors)]
     return op.Concat(*joined, axis=min(1, op.rank_of(joined[0]) - 1))
 
@@ -171,7 +171,7 @@ def hstack(op: Op, tensors: Sequence[ir.Value]) -> ir.Value:
 @translates("aten::cartesian_prod")
 def cartesian_prod(op: Op, tensors: Sequence[ir.Value]) -> ir.Value:
     """aten::cartesian_prod(Tensor[] tensors) -> Tensor"""
-    refuse_complex(op, "cartesian_prod")
+    reject_complex(op, "cartesian_prod")
     if len(tensors) == 1:
         return tensors[0]
     lengths = [op.dims(value)[0] for value in tensors]
@@ -185,7 +185,7 @@ def cartesian_prod(op: Op, tensors: Sequence[ir.Value]) -> ir.Value:
 @translates("aten::kron")
 def kron(op: Op, self: ir.Value, other: ir.Value) -> ir.Value:
     """aten::kron(Tensor self, Tensor other) -> Tensor"""
-    refuse_complex(op, "kron")
+    reject_complex(op, "kron")
     self, other = op.promote(self, other)
     count = len(op.result.shape)
     # The axes of both operands alternate.

@@ -465,7 +465,7 @@ class Builder(onnxscript.GraphBuilder):
                 continue
             allowed = schema.allowed.get(variable)
             if allowed is not None and value.dtype is not None and value.dtype not in allowed:
-                raise Unsupported(f"{op_type} does not take {value.dtype.name} at opset {self.opset_version}")
+                raise Unsupported(f"{op_type} does not accept {value.dtype.name} at opset {self.opset_version}")
         given: ir.DataType | None = None
         if "to" in attributes or "dtype" in attributes:
             given = ir.DataType(attributes.get("to", attributes.get("dtype")))
@@ -473,8 +473,8 @@ class Builder(onnxscript.GraphBuilder):
             fill = attributes.get("value")
             given = fill.dtype if fill is not None else ir.DataType.FLOAT
         if given is not None:
-            if not schema.can_give(given):
-                raise Unsupported(f"{op_type} does not give {given.name} at opset {self.opset_version}")
+            if not schema.can_return(given):
+                raise Unsupported(f"{op_type} cannot return {given.name} at opset {self.opset_version}")
             made[0].type = ir.TensorType(given)
             return
         for index, output in enumerate(made):

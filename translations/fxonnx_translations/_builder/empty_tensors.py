@@ -209,7 +209,7 @@ def _padded(node: ir.Node, builder: Builder) -> Iterator[Dim]:
         return
     dims = _dims(builder, node.inputs[0])
     for axis, size in enumerate(dims):
-        # In the mode "wrap" the kernel takes no empty tensor at all.
+        # In the mode "wrap" the kernel rejects all empty tensors.
         if mode == "wrap" or pads is None or pads[axis] or pads[axis + len(dims)]:
             yield size
 

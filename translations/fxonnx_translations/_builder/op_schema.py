@@ -45,7 +45,7 @@ class OpSchemaInfo:
     least_outputs: int
     attributes: frozenset[str]
 
-    def can_give(self, dtype: ir.DataType) -> bool:
+    def can_return(self, dtype: ir.DataType) -> bool:
         """Whether the first output may have this type."""
         allowed = self.allowed.get(self.result)
         return allowed is None or dtype in allowed

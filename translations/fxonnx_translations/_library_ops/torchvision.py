@@ -27,7 +27,7 @@ def nms(op: Op, dets: ir.Value, scores: ir.Value, iou_threshold: float) -> ir.Va
     Both return the kept boxes by descending score, equal scores in ascending order of the boxes.
     """
     if DOUBLE in (op.dtype_of(dets), op.dtype_of(scores)):
-        raise Unsupported("nms of DOUBLE boxes: NonMaxSuppression takes FLOAT, which may order them differently")
+        raise Unsupported("nms of DOUBLE boxes: NonMaxSuppression accepts FLOAT only, which may order them differently")
     if iou_threshold < 0:
         raise Unsupported("nms with a negative threshold, with which boxes suppress each other without overlap")
     boxes = op.Unsqueeze(op.cast(dets, FLOAT), [0])
@@ -45,7 +45,7 @@ def batched_nms(op: Op, boxes: ir.Value, scores: ir.Value, idxs: ir.Value, iou_t
     NonMaxSuppression considers all boxes for each class: boxes of other classes get the score -inf.
     """
     if DOUBLE in (op.dtype_of(boxes), op.dtype_of(scores)):
-        raise Unsupported("nms of DOUBLE boxes: NonMaxSuppression takes FLOAT, which may order them differently")
+        raise Unsupported("nms of DOUBLE boxes: NonMaxSuppression accepts FLOAT only, which may order them differently")
     classes = op.verbatim("Unique", [idxs], {"sorted": 1}, [op.dtype_of(idxs)])[0]
     is_of_class = op.Equal(op.Unsqueeze(classes, [1]), op.Unsqueeze(idxs, [0]))
     wide = op.cast(scores, FLOAT)

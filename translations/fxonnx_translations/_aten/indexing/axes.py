@@ -22,7 +22,7 @@ __all__ = [
     "is_nonnegative",
     "position",
     "rank",
-    "refuse_complex",
+    "reject_complex",
     "sliced",
     "split_at",
 ]
@@ -57,7 +57,7 @@ def axis_of(op: Op, value: ir.Value, dim: int) -> int:
     return op.axis(dim, rank(op, value))
 
 
-def refuse_complex(op: Op, name: str) -> None:
+def reject_complex(op: Op, name: str) -> None:
     """Reject complex results.
 
     Raises:

@@ -13,7 +13,7 @@ from ..._builder.dtypes import BOOL, INT64, UINT8
 from ..._builder.op import Op, Operand, Unsupported
 from ..._builder.symbolic_dims import Dim
 from ..._registry import translates
-from .axes import as_carrier, axis_of, choose, rank, refuse_complex
+from .axes import as_carrier, axis_of, choose, rank, reject_complex
 
 # ---- masks
 
@@ -72,7 +72,7 @@ def masked_select(op: Op, self: ir.Value, mask: ir.Value) -> ir.Value:
     """aten::masked_select(Tensor self, Tensor mask) -> Tensor"""
     if op.dims(self) != op.dims(mask):
         self, mask = broadcast(op, [self, mask])
-    refuse_complex(op, "masked_select")
+    reject_complex(op, "masked_select")
     if op.rank_of(self) == 0:
         self = op.Unsqueeze(self, [0])
     return compressed(op, self, op.Reshape(mask, [-1]), None)
@@ -277,14 +277,14 @@ def gathered(op: Op, value: ir.Value, index: ir.Value, axis: int) -> ir.Value:
 @translates("aten::gather")
 def gather(op: Op, self: ir.Value, dim: int, index: ir.Value, sparse_grad: bool = False) -> ir.Value:
     """aten::gather(Tensor self, int dim, Tensor index, *, bool sparse_grad=False) -> Tensor"""
-    refuse_complex(op, "gather")
+    reject_complex(op, "gather")
     return gathered(op, self, index, axis_of(op, self, dim))
 
 
 @translates("aten::take_along_dim")
 def take_along_dim(op: Op, self: ir.Value, indices: ir.Value, dim: int | None = None) -> ir.Value:
     """aten::take_along_dim(Tensor self, Tensor indices, int? dim=None) -> Tensor"""
-    refuse_complex(op, "take_along_dim")
+    reject_complex(op, "take_along_dim")
     if dim is None:
         return op.Gather(op.Reshape(self, [-1]), op.Reshape(indices, [-1]), axis=0)
     axis = axis_of(op, self, dim)
@@ -311,7 +311,7 @@ def where(op: Op, condition: ir.Value, self: Operand, other: Operand) -> ir.Valu
     aten::where.ScalarSelf(Tensor condition, Scalar self, Tensor other) -> Tensor
     aten::where.Scalar(Tensor condition, Scalar self, Scalar other) -> Tensor
     """
-    refuse_complex(op, "where")
+    reject_complex(op, "where")
     dtype = op.result.dtype
     return choose(op, op.cast(condition, BOOL), op.operand(self, dtype), op.operand(other, dtype))
 
@@ -321,5 +321,5 @@ def masked_fill(op: Op, self: ir.Value, mask: ir.Value, value: Operand) -> ir.Va
     """aten::masked_fill.Scalar(Tensor self, Tensor mask, Scalar value) -> Tensor
     aten::masked_fill.Tensor(Tensor self, Tensor mask, Tensor value) -> Tensor
     """
-    refuse_complex(op, "masked_fill")
+    reject_complex(op, "masked_fill")
     return choose(op, op.cast(mask, BOOL), op.operand(value, op.result.dtype), self)

@@ -14,7 +14,7 @@ from ..._builder.empty_tensors import symbols_that_must_be_positive
 from ..._builder.op import Op, Operand, Unsupported
 from ..._builder.symbolic_dims import Dim
 from ..._registry import translates
-from .axes import END, axis_of, choose, first_position, position, rank, refuse_complex, sliced
+from .axes import END, axis_of, choose, first_position, position, rank, reject_complex, sliced
 from .gather import Indexing, Indices, broadcast, index, is_mask, nonzero_rows, prepared_indices, stacked
 
 _SINCE = {None: 11, "add": 16, "mul": 16, "max": 18, "min": 18}
@@ -49,7 +49,7 @@ def _elements(
     op: Op, self: ir.Value, dim: int, index: ir.Value, source: ir.Value, reduction: str | None = None
 ) -> ir.Value:
     """ScatterElements: write each element of ``source`` to the position along one axis that ``index`` gives for it."""
-    refuse_complex(op, "scatter")
+    reject_complex(op, "scatter")
     if op.rank_of(self) == 0:
         base, places, new = (
             value if op.rank_of(value) else op.Unsqueeze(value, [0]) for value in (self, index, source)
@@ -127,7 +127,7 @@ def scatter_reduce(
     op: Op, self: ir.Value, dim: int, index: ir.Value, src: ir.Value, reduce: str, include_self: bool = True
 ) -> ir.Value:
     """aten::scatter_reduce.two(Tensor self, int dim, Tensor index, Tensor src, str reduce, *, bool include_self=True) -> Tensor"""
-    refuse_complex(op, "scatter_reduce")
+    reject_complex(op, "scatter_reduce")
     dtype = op.dtype_of(self)
     base = self
     if not include_self:
@@ -253,7 +253,7 @@ def index_fill(op: Op, self: ir.Value, dim: int, index: ir.Value, value: Operand
     """aten::index_fill.int_Scalar(Tensor self, int dim, Tensor index, Scalar value) -> Tensor
     aten::index_fill.int_Tensor(Tensor self, int dim, Tensor index, Tensor value) -> Tensor
     """
-    refuse_complex(op, "index_fill")
+    reject_complex(op, "index_fill")
     filling = op.operand(value, op.result.dtype)
     if op.rank_of(self) == 0:
         return filling
@@ -332,7 +332,7 @@ def _data_dependent(op: Op, dims: Sequence[Dim]) -> bool:
 
 
 def _index_put(op: Op, self: ir.Value, indices: Indices, values: ir.Value, accumulate: bool) -> ir.Value:
-    refuse_complex(op, "index_put")
+    reject_complex(op, "index_put")
     values = op.cast(values, op.result.dtype)
     masked = _where_mask(op, self, indices, values, accumulate)
     if masked is not None:
@@ -388,7 +388,7 @@ def index_put(op: Op, self: ir.Value, indices: Indices, values: ir.Value, accumu
 @translates("aten::masked_scatter")
 def masked_scatter(op: Op, self: ir.Value, mask: ir.Value, source: ir.Value) -> ir.Value:
     """aten::masked_scatter(Tensor self, Tensor mask, Tensor source) -> Tensor"""
-    refuse_complex(op, "masked_scatter")
+    reject_complex(op, "masked_scatter")
     if op.rank_of(self) == 0 and op.rank_of(mask) == 0:
         return choose(op, mask, op.Gather(op.Reshape(source, [-1]), op.const(0), axis=0), self)
     if op.dims(self) != op.dims(mask):
@@ -501,7 +501,7 @@ def select_scatter(op: Op, self: ir.Value, src: ir.Value, dim: int, index: Dim) 
 @translates("aten::diagonal_scatter")
 def diagonal_scatter(op: Op, self: ir.Value, src: ir.Value, offset: int = 0, dim1: int = 0, dim2: int = 1) -> ir.Value:
     """aten::diagonal_scatter(Tensor self, Tensor src, int offset=0, int dim1=0, int dim2=1) -> Tensor"""
-    refuse_complex(op, "diagonal_scatter")
+    reject_complex(op, "diagonal_scatter")
     row_axis, column_axis = (axis_of(op, self, dim) for dim in (dim1, dim2))
     perm = [axis for axis in range(op.rank_of(self)) if axis not in (row_axis, column_axis)] + [row_axis, column_axis]
     matrices, source = op.Transpose(self, perm=perm), op.cast(src, op.result.dtype)

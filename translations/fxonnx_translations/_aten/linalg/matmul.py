@@ -205,11 +205,11 @@ def _reject_for_einsum(call: OpCall) -> str | None:
         for label, size in zip(term, tensor.shape, strict=True):
             # torch broadcasts sizes of 1, ONNX does not.
             if str(sizes.setdefault(label, size)) != str(size):
-                return f"the label {label} stands for two sizes"
+                return f"the label {label} has two different sizes"
     if len(tensors) == 2 and _product(*terms) is not None and all(tensor.is_floating_point() for tensor in tensors):
         return None
     if call.opset < 12 or any(tensor.dtype not in _DTYPES for tensor in tensors):
-        return "an element type that ONNX Runtime has no Einsum for"
+        return "an element type without an Einsum kernel in ONNX Runtime"
     return None
 
 
