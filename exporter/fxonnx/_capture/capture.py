@@ -164,6 +164,7 @@ def _capture_module(
     strict_shapes: bool,
     may_train: bool,
 ) -> Capture:
+    """Capture a module; see ``capture``."""
     if model.training and not may_train:
         warn_user(
             "the model is in training mode and is exported as such: dropout and batch statistics stay active. "
@@ -227,6 +228,7 @@ def _trace_model(
 
 
 def _warn_about_split_names(leaves: Sequence[Leaf], others: Sequence[ExampleCall]) -> None:
+    """Warn about names that become several dims because the sizes differ in an example."""
     differing = differing_dims(leaves, others)
     if differing:
         warn_user(
@@ -249,6 +251,7 @@ def _loop_bound_values(loop_bounds: Mapping[int, int], leaves: Sequence[Leaf]) -
 
 
 def _capture_program(program: ExportedProgram, options: _ShapeOptions, strict_shapes: bool) -> Capture:
+    """Name the dims of an ExportedProgram that is already captured; see ``capture``."""
     if options.more_inputs:
         raise ArgumentError(
             "more_inputs",
@@ -272,6 +275,7 @@ def _name_dims(
     options: _ShapeOptions,
     log: GuardLog | None = None,
 ) -> tuple[dict[sympy.Symbol, str], dict[str, tuple[str, ...]]]:
+    """Assign the user's names to the symbols of inputs and of output dims."""
     names = name_dims(program, shapes, log)
     return names if axes is None else name_output_dims(program, axes, options.output_names, names)
 
