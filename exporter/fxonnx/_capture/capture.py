@@ -15,9 +15,9 @@ from ..errors import ArgumentError, CaptureError
 from .autograd_functions import FunctionCall, recorded_function_calls
 from .constraints.constraint import Limits, report_narrowed
 from .constraints.constraint_solver import bounds_of
-from .constraints.fixed_dims import capture_with_fallback_to_static, fixed_dims_error, with_fixed_dims
 from .constraints.guard_recorder import GuardLog
 from .constraints.guard_translation import translate_guards
+from .constraints.specialized_dims import capture_with_fallback_to_static, specialized_dims_error, with_specialized_dims
 from .inputs.example_inputs import BoundInputs, bind_example_inputs, check_model, program_inputs, user_input_names
 from .inputs.input_names import input_paths, output_paths
 from .inputs.loop_bounds import recorded_loop_bounds
@@ -175,12 +175,12 @@ def _capture_module(
     shapes = with_dynamic_ints(shapes, ints)
     shapes = replace(shapes, shared=shared_dims(shapes.leaves, others))
     numbers = [shapes.leaves[index].label for index in sorted(scalars)]
-    traced, shapes, fixed = capture_with_fallback_to_static(
+    traced, shapes, specialized = capture_with_fallback_to_static(
         lambda shapes: _trace_model(model, inputs, shapes, axes, options, numbers), shapes, strict=strict_shapes
     )
     _warn_about_split_names(shapes.leaves, others)
     program = traced.exported_program
-    limits = with_fixed_dims(traced.limits, fixed, program, shapes.leaves)
+    limits = with_specialized_dims(traced.limits, specialized, program, shapes.leaves)
     report_narrowed(limits.constraints, strict=strict_shapes)
     dims = traced.dim_names, traced.dim_aliases
     return replace(
@@ -207,7 +207,7 @@ def _trace_model(
     """Run torch.export once: the program with the names and limits of its dims.
 
     Raises:
-        FixedDimsError: If a dynamic dim is specialized to one size.
+        SpecializedDimsError: If a dynamic dim is specialized to one size.
     """
     log = GuardLog()
     calls: list[FunctionCall] = []
@@ -222,7 +222,7 @@ def _trace_model(
     merged = _merge_equal_names(names, limits)
     if merged != names:
         names, limits = merged, translate_guards(program, shapes, merged, log)
-    _check_fixed(limits, shapes.leaves, log)
+    _check_specialized(limits, shapes.leaves, log)
     _check_example(limits, shapes.leaves)
     return Capture(program, names, aliases, limits, functions=tuple(calls), loop_bounds=loop_bounds)
 
@@ -310,8 +310,8 @@ def _check_example(limits: Limits, leaves: Sequence[Leaf]) -> None:
         )
 
 
-def _check_fixed(limits: Limits, leaves: Sequence[Leaf], log: GuardLog) -> None:
-    """Raise FixedDimsError if constraints leave one size for a dynamic dim, even if torch keeps a symbol for it."""
+def _check_specialized(limits: Limits, leaves: Sequence[Leaf], log: GuardLog) -> None:
+    """Raise SpecializedDimsError if constraints leave one size for a dynamic dim whose symbol torch keeps."""
     sizes: dict[str, int] = {}
     for constraint in limits.constraints:
         limit = bounds_of(constraint.expression)
@@ -320,10 +320,10 @@ def _check_fixed(limits: Limits, leaves: Sequence[Leaf], log: GuardLog) -> None:
     if not sizes:
         return
     labels = {place.label: sizes.get(str(place.expression)) for place in limits.places}
-    fixed = []
+    specialized = []
     for leaf in leaves:
         for axis in leaf.dims:
             size = labels.get(dim_label(leaf.label, axis))
             if size is not None:
-                fixed.append((leaf, axis, size))
-    raise fixed_dims_error(fixed, log)
+                specialized.append((leaf, axis, size))
+    raise specialized_dims_error(specialized, log)

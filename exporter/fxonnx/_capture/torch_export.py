@@ -14,9 +14,9 @@ from torch.export import Dim, ExportedProgram
 from fxonnx_translations._torch_compat import dynamo_config, pytree, shape_config
 
 from ..errors import CaptureError
-from .constraints.fixed_dims import fixed_dims_error
 from .constraints.guard_recorder import GuardLog, is_user_file, recorded_guards, source_line_of
 from .constraints.size_forms import canonical_sizes
+from .constraints.specialized_dims import specialized_dims_error
 from .inputs.example_inputs import BoundInputs
 from .inputs.loop_bounds import register_example_integers
 from .inputs.meta_device import meta_as_cpu
@@ -93,9 +93,9 @@ def _export_with_refined_dims(
             return _export(model, inputs, shapes, _torch_dim, strict=False, whole_vmaps=True)
     except Exception as error:
         message = str(error)
-        fixed = _fixed_dims(message, shapes)
-        if fixed:
-            raise fixed_dims_error(fixed, log) from error
+        specialized = _specialized_dims(message, shapes)
+        if specialized:
+            raise specialized_dims_error(specialized, log) from error
         refined = _refined_dims(message, shapes)
         if not refined:
             raise
@@ -187,7 +187,7 @@ def _torch_dim(spec: DimSpec, refined: Mapping[str, Any] | None = None) -> Any:
     return spec.fn(refined[root.__name__]) if root.__name__ in refined else spec
 
 
-def _fixed_dims(message: str, shapes: DynamicShapes) -> list[tuple[Leaf, int | None, int]]:
+def _specialized_dims(message: str, shapes: DynamicShapes) -> list[tuple[Leaf, int | None, int]]:
     """Parse torch's message for dims that were specialized to one size."""
     by_place: dict[tuple[str, int | None], int] = {}
     for size, parameter, path, axis in STATIC_PLACE.findall(message):

@@ -10,8 +10,8 @@ import torch
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 
-from ..constraints.fixed_dims import fixed_dims_error
 from ..constraints.guard_recorder import GuardLog
+from ..constraints.specialized_dims import specialized_dims_error
 from .dim_specs import DimHint, DimSpec, is_auto
 from .dynamic_shapes import DynamicShapes, Leaf, SharedDim
 
@@ -35,7 +35,7 @@ def name_dims(
     if shapes.is_static:
         return {}, {}
     given: dict[sympy.Symbol, list[str]] = {}
-    fixed: list[tuple[Leaf, int | None, int]] = []
+    specialized: list[tuple[Leaf, int | None, int]] = []
     symbols: dict[tuple[int, int | None], sympy.Symbol] = {}
     for index, (leaf, value) in enumerate(zip(shapes.leaves, _input_values(program), strict=True)):
         for axis, spec in leaf.dims.items():
@@ -43,7 +43,7 @@ def name_dims(
             constant = _constant(size, program)
             if constant is not None:
                 if not is_auto(spec):
-                    fixed.append((leaf, axis, constant))
+                    specialized.append((leaf, axis, constant))
                 continue
             named = _named_symbol(spec, size.node.expr)
             if named is not None:
@@ -52,8 +52,8 @@ def name_dims(
                 known = given.setdefault(symbol, [])
                 if name not in known:
                     known.append(name)
-    if fixed:
-        raise fixed_dims_error(fixed, log)
+    if specialized:
+        raise specialized_dims_error(specialized, log)
     firsts = _merge_shared(shapes.shared, symbols, given)
     names, aliases = _unique_names({symbol: found for symbol, found in given.items() if symbol not in firsts})
     return {symbol: names[firsts.get(symbol, symbol)] for symbol in given}, aliases

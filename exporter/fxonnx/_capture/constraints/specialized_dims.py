@@ -17,13 +17,19 @@ from .constraint import Constraint, Limits, Place
 from .constraint_solver import text_of
 from .guard_recorder import GuardLog, SourceLine
 
-__all__ = ["FixedDim", "FixedDimsError", "capture_with_fallback_to_static", "fixed_dims_error", "with_fixed_dims"]
+__all__ = [
+    "SpecializedDim",
+    "SpecializedDimsError",
+    "capture_with_fallback_to_static",
+    "specialized_dims_error",
+    "with_specialized_dims",
+]
 
 _Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True)
-class FixedDim:
+class SpecializedDim:
     """A dynamic dim that the model specializes to one size.
 
     Attributes:
@@ -49,22 +55,22 @@ class FixedDim:
         return dim_label(self.leaf.label, self.axis)
 
 
-class FixedDimsError(CaptureError):
+class SpecializedDimsError(CaptureError):
     """The model specializes dynamic dims to one size.
 
     Attributes:
-        fixed: The specialized dims.
+        specialized: The specialized dims.
     """
 
-    def __init__(self, fixed: Sequence[FixedDim]) -> None:
-        self.fixed = tuple(fixed)
+    def __init__(self, specialized: Sequence[SpecializedDim]) -> None:
+        self.specialized = tuple(specialized)
         lines = []
-        for dim in fixed:
+        for dim in specialized:
             lines.append(f"  {dim.label}, {_describe(dim.spec)}, is always {dim.size}")
             if dim.line is not None:
                 lines.append(f"    at: {dim.line}")
-        ones = any(dim.size == 1 for dim in fixed)
-        noun = "a dim" if len(fixed) == 1 else "dims"
+        ones = any(dim.size == 1 for dim in specialized)
+        noun = "a dim" if len(specialized) == 1 else "dims"
         super().__init__(
             f"the model specializes {noun} that should be dynamic:\n" + "\n".join(lines),
             hint="look for sizes that are literal numbers or converted to Python ints (view, reshape, int(), range), "
@@ -73,18 +79,20 @@ class FixedDimsError(CaptureError):
         )
 
 
-def fixed_dims_error(fixed: Sequence[tuple[Leaf, int | None, int]], log: GuardLog | None) -> FixedDimsError:
+def specialized_dims_error(
+    specialized: Sequence[tuple[Leaf, int | None, int]], log: GuardLog | None
+) -> SpecializedDimsError:
     """Build the error for specialized dims (leaf, axis, size), with the lines that specialize them."""
     found = []
-    for leaf, axis, size in fixed:
+    for leaf, axis, size in specialized:
         source = f"L['{leaf.parameter}']{leaf.path}" + ("" if axis is None else f".size()[{axis}]")
-        found.append(FixedDim(leaf, axis, size, None if log is None else log.specializing_line(source)))
-    return FixedDimsError(found)
+        found.append(SpecializedDim(leaf, axis, size, None if log is None else log.specializing_line(source)))
+    return SpecializedDimsError(found)
 
 
 def capture_with_fallback_to_static(
     attempt: Callable[[DynamicShapes], _Result], shapes: DynamicShapes, *, strict: bool
-) -> tuple[_Result, DynamicShapes, tuple[FixedDim, ...]]:
+) -> tuple[_Result, DynamicShapes, tuple[SpecializedDim, ...]]:
     """Capture a model, and capture it again with specialized dims made static, as long as a dynamic dim remains.
 
     Args:
@@ -96,25 +104,25 @@ def capture_with_fallback_to_static(
         The result, the shapes it was captured with, and the specialized dims.
 
     Raises:
-        FixedDimsError: If no dynamic dim remains, or with ``strict``.
+        SpecializedDimsError: If no dynamic dim remains, or with ``strict``.
     """
-    fixed: tuple[FixedDim, ...] = ()
+    specialized: tuple[SpecializedDim, ...] = ()
     while True:
         try:
-            return attempt(shapes), shapes, fixed
-        except FixedDimsError as error:  # noqa: PERF203 - every attempt captures the model
-            reduced = shapes if strict else _make_static(shapes, error.fixed)
-            known = {dim.label for dim in fixed}
-            fixed += tuple(dim for dim in error.fixed if dim.label not in known)
+            return attempt(shapes), shapes, specialized
+        except SpecializedDimsError as error:  # noqa: PERF203 - every attempt captures the model
+            reduced = shapes if strict else _make_static(shapes, error.specialized)
+            known = {dim.label for dim in specialized}
+            specialized += tuple(dim for dim in error.specialized if dim.label not in known)
             if strict or reduced == shapes or not any(_has_requested_dims(leaf) for leaf in reduced.leaves):
-                raise FixedDimsError(fixed) from error.__cause__
-            fixed += _static_by_name(shapes, reduced, fixed)
+                raise SpecializedDimsError(specialized) from error.__cause__
+            specialized += _static_by_name(shapes, reduced, specialized)
             shapes = reduced
 
 
-def _make_static(shapes: DynamicShapes, fixed: Sequence[FixedDim]) -> DynamicShapes:
+def _make_static(shapes: DynamicShapes, specialized: Sequence[SpecializedDim]) -> DynamicShapes:
     """Make specialized dims, and the dims with the same name or Dim, static."""
-    labels = {(dim.leaf.label, dim.axis) for dim in fixed}
+    labels = {(dim.leaf.label, dim.axis) for dim in specialized}
     places = {
         (index, axis) for index, leaf in enumerate(shapes.leaves) for axis in leaf.dims if (leaf.label, axis) in labels
     }
@@ -137,7 +145,9 @@ def _make_static(shapes: DynamicShapes, fixed: Sequence[FixedDim]) -> DynamicSha
     return replace(shapes, leaves=leaves, shared=shared)
 
 
-def _static_by_name(before: DynamicShapes, after: DynamicShapes, known: Sequence[FixedDim]) -> tuple[FixedDim, ...]:
+def _static_by_name(
+    before: DynamicShapes, after: DynamicShapes, known: Sequence[SpecializedDim]
+) -> tuple[SpecializedDim, ...]:
     """Dims that were made static because they have the same name as a specialized dim."""
     labels = {dim.label for dim in known}
     lines = {dim.spec: dim.line for dim in known if isinstance(dim.spec, str)}
@@ -146,18 +156,18 @@ def _static_by_name(before: DynamicShapes, after: DynamicShapes, known: Sequence
         for axis in leaf.dims.keys() - left.dims.keys():
             size = leaf.value if axis is None else leaf.value.shape[axis]
             spec = leaf.dims[axis]
-            removed.append(FixedDim(leaf, axis, size, lines.get(spec) if isinstance(spec, str) else None))
+            removed.append(SpecializedDim(leaf, axis, size, lines.get(spec) if isinstance(spec, str) else None))
     return tuple(dim for dim in removed if dim.label not in labels)
 
 
-def with_fixed_dims(
-    limits: Limits, fixed: Sequence[FixedDim], program: ExportedProgram, leaves: Sequence[Leaf]
+def with_specialized_dims(
+    limits: Limits, specialized: Sequence[SpecializedDim], program: ExportedProgram, leaves: Sequence[Leaf]
 ) -> Limits:
     """Add constraints that specialized dims have their only valid size.
 
     Args:
         limits: The limits of the program in which these dims are static.
-        fixed: The specialized dims.
+        specialized: The specialized dims.
         program: The program.
         leaves: The leaves of its inputs.
     """
@@ -165,7 +175,7 @@ def with_fixed_dims(
     positions = _input_positions(program, leaves)
     constraints: dict[str, Constraint] = {}
     places = []
-    for dim in fixed:
+    for dim in specialized:
         name = _constraint_name(dim, taken)
         symbol = sympy.Symbol(name, integer=True, positive=True)
         if name not in constraints:
@@ -195,7 +205,7 @@ def _input_positions(program: ExportedProgram, leaves: Sequence[Leaf]) -> dict[s
     return positions
 
 
-def _constraint_name(dim: FixedDim, taken: Collection[str]) -> str:
+def _constraint_name(dim: SpecializedDim, taken: Collection[str]) -> str:
     """The user's name of a dim, or ``x.shape[0]`` if there is none or another dim has the same name."""
     name = name_of_spec(dim.spec)
     return dim_expression(dim.leaf.label, dim.axis) if name is None or name in taken else name

@@ -64,7 +64,7 @@ def test_specialized_dims_become_static_if_others_are_dynamic(
 
 def test_a_specialized_dim_warns_and_is_checked() -> None:
     with pytest.warns(
-        UserWarning, match=r"only for:\n  n == 2\n    at: .*test_fixed_dims.py:\d+ in .*range\(x.shape"
+        UserWarning, match=r"only for:\n  n == 2\n    at: .*test_specialized_dims.py:\d+ in .*range\(x.shape"
     ) as log:
         program = fxonnx.export(Function(looped).eval(), (R(2, 3),), dynamic_shapes=({0: "n", 1: "m"},))
     assert len(log) == 1
