@@ -191,7 +191,7 @@ FAILURES: tuple[Failure, ...] = (
             "cholesky linalg.cholesky linalg.cholesky_ex linalg.cond linalg.det linalg.eigh "
             "linalg.eigvalsh linalg.householder_product linalg.lu linalg.lu_factor linalg.lu_factor_ex "
             "linalg.lu_solve linalg.matrix_norm linalg.matrix_rank linalg.matrix_rank.hermitian "
-            "linalg.pinv linalg.pinv.hermitian linalg.pinv.singular linalg.qr linalg.slogdet linalg.svd "
+            "linalg.pinv linalg.pinv.hermitian linalg.pinv.singular linalg.polar linalg.qr linalg.slogdet linalg.svd "
             "linalg.svdvals logdet lu lu_solve lu_unpack norm.nuc ormqr pca_lowrank pinverse qr svd "
             "svd_lowrank"
         ),

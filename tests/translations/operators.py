@@ -24,12 +24,19 @@ import_torchvision()
 _REMOVED: Mapping[str, tuple[int, int]] = MappingProxyType({"aten::cholesky": (2, 14)})
 """Operators with a translation, to the first version of torch without them."""
 
+_ADDED: Mapping[str, tuple[int, int]] = MappingProxyType(
+    {"aten::linalg_matrix_sqrth": (2, 14), "aten::linalg_polar": (2, 14)}
+)
+"""Operators with a translation, to the first version of torch with them."""
+
 _VERSION = tuple(int(part) for part in torch.__version__.split(".")[:2])
 
 
 def is_absent(key: OpKey) -> bool:
     """Whether this torch is known to lack the operator; a misspelled name is not among those."""
-    return key in _REMOVED and _REMOVED[key] <= _VERSION
+    if key in _REMOVED:
+        return _REMOVED[key] <= _VERSION
+    return key in _ADDED and _ADDED[key] > _VERSION
 
 
 def overload_of(key: OpKey) -> Any:

@@ -13,6 +13,8 @@ from .harness import Case, T, run
 Q, K, V = T((2, 4, "t", 8)), T((2, 4, "m", 8)), T((2, 4, "m", 6))
 GROUPED_K, GROUPED_V = T((2, 2, "m", 8)), T((2, 2, "m", 6))
 TARGET = "aten.scaled_dot_product_attention.default"
+flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+FLASH_TARGET = "aten._scaled_dot_product_flash_attention_for_cpu.default"
 
 CASES = (
     Case(TARGET, sdpa, (Q, K, V)),
@@ -32,6 +34,18 @@ CASES = (
         "all masked",
     ),
     Case(TARGET, lambda q, k, v: sdpa(q, k, v, enable_gqa=True), (Q, GROUPED_K, GROUPED_V), "grouped heads"),
+    Case(
+        TARGET,
+        lambda q, k, v: sdpa(q, k, v, enable_gqa=True),
+        (T((2, "h", "t", 8)), T((2, 1, "m", 8)), T((2, 1, "m", 6))),
+        "dynamic query heads of one group",
+    ),
+    Case(
+        TARGET,
+        lambda q, k, v: sdpa(torch.cat([q, q], 1), k, v, enable_gqa=True),
+        (T((2, "n", "t", 8)), T((2, "n", "m", 8)), T((2, "n", "m", 6))),
+        "dynamic grouped heads",
+    ),
     Case(TARGET, sdpa, (Q, K, V), "opset 13", opset=13),
     Case(
         TARGET,
@@ -70,6 +84,23 @@ CASES = (
     Case(TARGET, sdpa, (Q, K, V, T((2, 1, 1, "m"), torch.bool)), "mask for all queries, opset 23", opset=23),
     Case(TARGET, sdpa, tuple(T(t.shape, torch.float64) for t in (Q, K, V)), "double, opset 23", opset=23),
     Case(TARGET, sdpa, (T((3, 5, 8)), T((3, 7, 8)), T((3, 7, 2))), "3d, opset 23", opset=23),
+    *(Case(FLASH_TARGET, flash, (Q, K, T(K.shape)), f"opset {opset}", opset=opset) for opset in (17, 20, 23)),
+    *(
+        Case(FLASH_TARGET, flash, tuple(T(t.shape, dtype) for t in (Q, K, K)), str(dtype), rtol=rtol, atol=rtol)
+        for dtype, rtol in ((torch.float64, 1e-6), (torch.float16, 4e-3), (torch.bfloat16, 0.05))
+    ),
+    Case(FLASH_TARGET, lambda q, k, v: flash(q, k, v, is_causal=True, scale=0.3), (Q, K, K), "causal, scale"),
+    Case(FLASH_TARGET, lambda q, k, v, m: flash(q, k, v, attn_mask=m), (Q, K, K, T(("t", "m"))), "float mask"),
+    Case(
+        FLASH_TARGET,
+        lambda q, k, v, m: flash(q, k, v, attn_mask=m),
+        (
+            *(T((1, 2, size, 4)) for size in (3, 2, 2)),
+            torch.tensor([[0.0, 0.0], [-math.inf, -math.inf], [0.0, -math.inf]]),
+        ),
+        "all masked",
+    ),
+    Case(FLASH_TARGET, flash, (Q, GROUPED_K, GROUPED_K), "grouped heads"),
 )
 
 

@@ -86,6 +86,19 @@ CASES = (
     ),
     Case("aten.cholesky_inverse.default", torch.cholesky_inverse, (FACTOR,), **LOOSE),
     Case("aten.linalg_matrix_exp.default", torch.linalg.matrix_exp, (T(("n", 3, 3), C64),), **LOOSE),
+    Case(
+        "aten.linalg_matrix_sqrth.default",
+        lambda a: aten.linalg_matrix_sqrth(a @ a.mH + torch.eye(3)),
+        (T(("n", 3, 3), C64),),
+        **LOOSE,
+    ),
+    Case(
+        "aten.linalg_matrix_sqrth.default",
+        lambda a: aten.linalg_matrix_sqrth(a @ a.mH + torch.diag(torch.tensor([1 + 5j, 1, 1])) + 7 * a.triu(1)),
+        (T((3, 3), C64),),
+        "lower triangle only",
+        **LOOSE,
+    ),
 )
 
 

@@ -1,4 +1,4 @@
-"""Eigenvalues, singular values and the pseudo-inverse; the operator database has the samples."""
+"""Eigenvalues, singular values and functions of both; the operator database has the samples."""
 
 from __future__ import annotations
 
@@ -17,12 +17,37 @@ def _rebuilt(parts: tuple[torch.Tensor, torch.Tensor]) -> tuple[torch.Tensor, to
     return values, vectors @ torch.diag_embed(values) @ vectors.mT
 
 
+def _with_equal_eigenvalues(symmetric: torch.Tensor, antisymmetric: torch.Tensor) -> torch.Tensor:
+    """The real matrix of a Hermitian one, which has each of its eigenvalues twice."""
+    upper = torch.cat([symmetric, -antisymmetric], -1)
+    return torch.cat([upper, torch.cat([antisymmetric, symmetric], -1)], -2)
+
+
+def _definite(matrix: torch.Tensor) -> torch.Tensor:
+    """A positive-definite matrix."""
+    return matrix @ matrix.mT + torch.eye(matrix.shape[-1])
+
+
 CASES = (
     Case("aten._linalg_eigh.default", lambda a: _rebuilt(aten._linalg_eigh(a, "L")), _A, atol=4e-5),
     Case("aten._linalg_eigh.default", lambda a: aten._linalg_eigh(a, "U")[0], _A, "upper", atol=4e-5),
     Case("aten._linalg_eigh.default", lambda a: aten._linalg_eigh(a, "L")[0], (T(("h", "h")),), "dynamic", atol=1e-4),
+    Case(
+        "aten._linalg_eigh.default",
+        lambda a: aten._linalg_eigh(_definite(a), "L")[0],
+        (T(("h", "h")),),
+        "dynamic, with an identity matrix",
+        atol=1e-4,
+    ),
     Case("aten._linalg_eigh.default", lambda a: aten._linalg_eigh(a, "L")[0], (torch.zeros(3, 3),), "all equal"),
     Case("aten._linalg_eigh.default", lambda a: aten._linalg_eigh(a, "L")[0], (torch.ones(1, 1),), "one"),
+    Case(
+        "aten._linalg_eigh.default",
+        lambda a: _rebuilt(aten._linalg_eigh(_with_equal_eigenvalues(a @ a.mT, a - a.mT), "L")),
+        _A,
+        "pairs of equal eigenvalues",
+        atol=1e-4,
+    ),
     Case("aten._linalg_svd.default", lambda a: aten._linalg_svd(a)[1], (T(("n", 4, 3)),), atol=4e-5),
     Case("aten._linalg_svd.default", lambda a: aten._linalg_svd(a)[1], (T(("h", "w")),), "dynamic", atol=1e-4),
     Case(
@@ -47,6 +72,43 @@ CASES = (
         "hermitian",
         rtol=1e-3,
         atol=1e-3,
+    ),
+    Case("aten.linalg_matrix_sqrth.default", lambda a: aten.linalg_matrix_sqrth(_definite(a)), _A, atol=4e-5),
+    Case(
+        "aten.linalg_matrix_sqrth.default",
+        lambda a: aten.linalg_matrix_sqrth(_definite(a)),
+        (T(("h", "h")),),
+        "dynamic",
+        atol=1e-4,
+    ),
+    Case(
+        "aten.linalg_matrix_sqrth.default",
+        lambda a: aten.linalg_matrix_sqrth(_definite(a).tril() + 7 * a.triu(1)),
+        _A,
+        "lower triangle only",
+        atol=4e-5,
+    ),
+    Case(
+        "aten.linalg_matrix_sqrth.default",
+        lambda a: aten.linalg_matrix_sqrth(a),
+        (torch.diag(torch.tensor([4.0, -1.0, 9.0, 0.0])),),
+        "negative eigenvalue",
+    ),
+    Case("aten.linalg_matrix_sqrth.default", lambda a: aten.linalg_matrix_sqrth(a), (torch.zeros(2, 0, 0),), "empty"),
+    Case("aten.linalg_polar.default", lambda a: aten.linalg_polar(a), (T(("n", 4, 3)),), atol=1e-4),
+    Case("aten.linalg_polar.default", lambda a: aten.linalg_polar(a), (T(("w", "t")),), "dynamic", atol=1e-4),
+    Case("aten.linalg_polar.default", lambda a: aten.linalg_polar(a), (T((4, 3), torch.float64),), "double"),
+    Case(
+        "aten.linalg_polar.default",
+        # The orthogonal factor of a rank-deficient matrix is not unique, but it is an isometry.
+        lambda a: (lambda u, h: (u @ h, u.mT @ u, h))(*aten.linalg_polar(a)),
+        (torch.ones(4, 2),),
+        "rank-deficient",
+        atol=4e-5,
+    ),
+    *(
+        Case("aten.linalg_polar.default", lambda a: aten.linalg_polar(a), (torch.zeros(shape),), f"empty {shape}")
+        for shape in ((3, 0), (0, 3, 2))
     ),
 )
 

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import onnx_ir as ir
+import sympy
 import torch
 
 from .._builder.constants import array_of
@@ -13,6 +14,7 @@ from .._builder.dtypes import to_torch_dtype
 from .._builder.op import Op, Unsupported
 from .._builder.value_ranges import every_row_unmasked, is_computed_from_weights
 from .._registry import translates
+from .._torch_compat import FloorDiv, Max
 from .view import swapped
 
 __all__ = ["above_lowest", "simplest_mask"]
@@ -52,6 +54,34 @@ def scaled_dot_product_attention(
     if attn_mask is not None and not every_row_unmasked(op.builder, attn_mask):
         result = _without_nan(op, result, attn_mask)
     return op.cast(result, op.result.dtype)
+
+
+@translates("aten::_scaled_dot_product_flash_attention_for_cpu")
+def _scaled_dot_product_flash_attention_for_cpu(
+    op: Op,
+    query: ir.Value,
+    key: ir.Value,
+    value: ir.Value,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    attn_mask: ir.Value | None = None,
+    scale: float | None = None,
+) -> tuple[ir.Value, ir.Value]:
+    """aten::_scaled_dot_product_flash_attention_for_cpu(Tensor query, Tensor key, Tensor value, float dropout_p=0., bool is_causal=False, *, Tensor? attn_mask=None, float? scale=None) -> (Tensor output, Tensor logsumexp)"""
+    output = scaled_dot_product_attention(
+        op, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa=True
+    )
+    # torch's kernel computes the scores of half-precision inputs in float32.
+    dtype = op.results[1].dtype
+    key = _repeated_heads(op, key, query)
+    query, key = (op.cast(operand, dtype) for operand in (query, key))
+    scores = op.MatMul(_scaled(op, query, scale), swapped(op, key, -2, -1))
+    masked = _masked(op, scores, query, key, simplest_mask(op, attn_mask), is_causal)
+    logsumexp = op.ReduceLogSumExp(masked, [-1], keepdims=0)
+    # torch's kernel returns 0 for a fully masked row.
+    hidden = op.Equal(logsumexp, op.const(-math.inf, dtype))
+    return output, op.Where(hidden, op.const(0.0, dtype), logsumexp)
 
 
 def simplest_mask(op: Op, attn_mask: ir.Value | None) -> ir.Value | None:
@@ -171,9 +201,12 @@ def _repeated_heads(op: Op, operand: ir.Value, query: ir.Value) -> ir.Value:
     own = dims[-3]
     if own == heads:
         return operand
-    if not isinstance(own, int) or not isinstance(heads, int):
-        raise Unsupported("grouped-query attention with a symbolic number of heads")
     lead = dims[:-3]
-    groups = heads // own
+    if isinstance(own, int) and isinstance(heads, int):
+        groups = heads // own
+    else:
+        # The number of heads may be 0 at run time, and ONNX Runtime crashes on an integer division by 0.
+        divisor = Max(sympy.Integer(1), sympy.sympify(own))  # type: ignore[no-untyped-call]
+        groups = FloorDiv(sympy.sympify(heads), divisor)
     wide = op.expand(op.Unsqueeze(operand, [len(dims) - 2]), (*lead, own, groups, *dims[-2:]))
     return op.reshape(wide, (*lead, heads, *dims[-2:]))

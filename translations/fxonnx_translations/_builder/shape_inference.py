@@ -272,6 +272,16 @@ def _shape(node: ir.Node, builder: BuilderProtocol) -> Dims:
     return (len(range(rank)[start.as_int() if start else 0 : end.as_int() if end else rank]),)
 
 
+def _range(node: ir.Node, builder: BuilderProtocol) -> Dims | None:
+    # ONNX would invent a dim name for the range of a size, which equal ranges of other FX nodes would inherit.
+    start, limit, delta = node.inputs
+    squeeze = None if limit is None else limit.producer()
+    if ints_of(start) != [0] or ints_of(delta) != [1] or squeeze is None or squeeze.op_type != "Squeeze":
+        return None
+    size = builder.size_expr(_first(squeeze))
+    return (size,) if size is not None and size.is_nonnegative else None
+
+
 _RULES: Mapping[str, Callable[[ir.Node, BuilderProtocol], Dims | None]] = {
     "MatMul": _matmul,
     "Transpose": _transpose,
@@ -283,6 +293,7 @@ _RULES: Mapping[str, Callable[[ir.Node, BuilderProtocol], Dims | None]] = {
     "Gather": _gather,
     "Slice": _slice,
     "Shape": _shape,
+    "Range": _range,
     **dict.fromkeys(
         (
             "ReduceMean",

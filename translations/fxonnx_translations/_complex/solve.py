@@ -1,4 +1,4 @@
-"""Linear systems of complex matrices, as real ones of twice the size.
+"""Linear systems and functions of complex matrices, computed with real matrices of twice the size.
 
 A + iB is represented by the real matrix ``[[A, -B], [B, A]]``: products, sums, inverses and power series agree, and the
 conjugate transpose is the transpose. Its first block column ``[A; B]`` determines the matrix.
@@ -13,6 +13,7 @@ from .._aten.indexing.axes import split_at
 from .._aten.linalg.factorization import LU, lu_factors, matrix_transpose, rows_and_columns, unit_matrix
 from .._aten.linalg.solve import linalg_matrix_exp as real_matrix_exp
 from .._aten.linalg.solve import solved_by_lu
+from .._aten.linalg.spectral import linalg_matrix_sqrth as real_matrix_sqrth
 from .._builder.op import Op
 from .._builder.symbolic_dims import Dim
 from .._registry import translates
@@ -154,4 +155,16 @@ def linalg_matrix_exp(op: Op, self: ir.Value) -> ir.Value:
     parts = op.parts(self)
     size, power = op.dims(parts[0])[-1], real_matrix_exp(op, _matrix(op, parts))
     first, _ = split_at(op, power, op.rank_of(power) - 1, [size, size])
+    return join(op, *_parts(op, first, size))
+
+
+@translates("aten::linalg_matrix_sqrth", complex=True)
+def linalg_matrix_sqrth(op: Op, self: ir.Value) -> ir.Value:
+    """aten::linalg_matrix_sqrth(Tensor self) -> Tensor"""
+    real, imaginary = op.parts(self)
+    # torch uses the lower triangle and the real part of the diagonal; the real translation takes care of the real part.
+    lower = op.Trilu(imaginary, op.const(-1), upper=0)
+    imaginary = op.Sub(lower, matrix_transpose(op, lower))
+    size, root = op.dims(real)[-1], real_matrix_sqrth(op, _matrix(op, (real, imaginary)))
+    first, _ = split_at(op, root, op.rank_of(root) - 1, [size, size])
     return join(op, *_parts(op, first, size))

@@ -66,10 +66,13 @@ def _rotation(op: Op, gram: ir.Value, partners: ir.Value, positions: ir.Value) -
     columns, rows = positions, op.Transpose(positions, perm=[1, 0])
     chosen = op.Equal(columns, op.Transpose(partners, perm=[1, 0]))
     diagonal = op.ReduceSum(op.Where(op.Equal(rows, columns), gram, zero), [-1], keepdims=1)
-    theirs = op.MatMul(op.cast(chosen, dtype), diagonal)
+    exchange = op.cast(chosen, dtype)
+    theirs = op.MatMul(exchange, diagonal)
     alone = op.Equal(rows, op.Transpose(partners, perm=[1, 0]))
     entry = op.ReduceSum(op.Where(chosen, gram, zero), [-1], keepdims=1)
-    entry = op.Where(alone, zero, entry)
+    # Rounding makes the two entries of a pair differ. The matrix is orthogonal only if both rows use the same number:
+    # between equal eigenvalues the entries are rounding errors, whose signs decide on the direction of the rotation.
+    entry = op.Where(alone, zero, op.Div(op.Add(entry, op.MatMul(exchange, entry)), two))
     gap = op.Sub(theirs, diagonal)
     first = op.Less(rows, op.Transpose(partners, perm=[1, 0]))
     sign = op.Where(op.Equal(gap, zero), op.Where(first, one, op.Neg(one)), op.Sign(gap))
@@ -138,6 +141,15 @@ def _linalg_eigh(op: Op, A: ir.Value, UPLO: str = "L", compute_v: bool = True) -
     return values, vectors if compute_v else op.const(torch.empty(0, dtype=op.results[1].torch_dtype))
 
 
+@translates("aten::linalg_matrix_sqrth")
+def linalg_matrix_sqrth(op: Op, self: ir.Value) -> ir.Value:
+    """aten::linalg_matrix_sqrth(Tensor self) -> Tensor"""
+    values, vectors = _eigen(op, _symmetric(op, self, upper=False))
+    # torch clamps eigenvalues that rounding made negative.
+    roots = op.Sqrt(op.Max(values, op.const(0, op.dtype_of(values))))
+    return op.MatMul(op.Mul(vectors, op.Unsqueeze(roots, [-2])), matrix_transpose(op, vectors))
+
+
 def _singular(op: Op, matrix: ir.Value, *, full: bool, vectors: bool) -> tuple[ir.Value, ...]:
     """Return descending singular values S [*, min(m, n)] of a matrix [*, m, n], and U and V if ``vectors``."""
     *batch, rows, size = op.dims(matrix)
@@ -192,6 +204,15 @@ def _linalg_svd(
         return empty, values, empty
     left, right = reversed(vectors) if wide else vectors
     return left, values, matrix_transpose(op, right)
+
+
+@translates("aten::linalg_polar")
+def linalg_polar(op: Op, A: ir.Value) -> tuple[ir.Value, ir.Value]:
+    """aten::linalg_polar(Tensor A) -> (Tensor U, Tensor H)"""
+    # torch requires at least as many rows as columns.
+    values, left, right = _singular(op, A, full=False, vectors=True)
+    adjoint = matrix_transpose(op, right)
+    return op.MatMul(left, adjoint), op.MatMul(op.Mul(right, op.Unsqueeze(values, [-2])), adjoint)
 
 
 @translates("aten::linalg_pinv.atol_rtol_tensor")
