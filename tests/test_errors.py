@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -41,6 +42,22 @@ def test_suggestions(name: object, known: list[object], hint: str | None) -> Non
     assert errors.did_you_mean(name, known) == hint
     rest = "there are: batch"
     assert errors.did_you_mean(name, known, rest) == (f"{hint} {rest}" if hint else rest)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        errors.ArgumentError("args", "expected a tuple", hint="write (x,)"),
+        errors.CaptureError("torch.export failed"),
+        errors.UnsupportedOperatorError([errors.UnsupportedOperator("aten.hash_tensor.default", 1, "")], 20),
+        errors.TranslationError("no shape", target="aten.relu", location="model.py:3"),
+        errors.VerificationError("outputs differ", rows=[("x", 1)]),
+    ],
+    ids=lambda error: error.code,
+)
+def test_errors_are_pickled(error: errors.ExportError) -> None:
+    copy = pickle.loads(pickle.dumps(error))
+    assert (type(copy), str(copy), vars(copy)) == (type(error), str(error), vars(error))
 
 
 PAGES = sorted((Path(__file__).parent.parent / "docs" / "errors").glob("FX*.md"))

@@ -84,6 +84,17 @@ class ExportError(OnnxExporterError):
         text = super().__str__()
         return text if self.report is None else f"{text}\nreport: {self.report}"
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # The default would pass the finished text to __init__, whose parameters differ between the classes.
+        return _restored, (type(self), self.args, self.__dict__)
+
+
+def _restored(cls: type[ExportError], args: tuple[Any, ...], state: dict[str, Any]) -> ExportError:
+    """Create an error from its pickled state."""
+    error = cls.__new__(cls, *args)
+    error.__dict__.update(state)
+    return error
+
 
 @public
 class ArgumentError(ExportError, ValueError):
