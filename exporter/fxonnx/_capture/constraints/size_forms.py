@@ -26,9 +26,9 @@ __all__ = [
     "CACHED_OPERATIONS",
     "SizeForms",
     "cached_expression",
+    "cached_layout_check",
     "canonical_sizes",
-    "checked_layout",
-    "decided_relation",
+    "decide_relation",
     "guard_or",
     "maybe_as_int",
     "sym_node_init",
@@ -162,7 +162,7 @@ def sym_node_operation(name: str, original: Callable[[Any, Any], Any], self: Any
     return result
 
 
-def decided_relation(
+def decide_relation(
     relation: Callable[[int, int], bool], original: Callable[..., bool | None], lhs: Any, rhs: Any, *assumptions: Any
 ) -> bool | None:
     """Replacement of sympy's ``is_eq`` and ``is_ge``, which decide a relation by assumptions, or return None."""
@@ -205,7 +205,7 @@ def _is_typical(forms: SizeForms, environment: Any) -> bool:
     return answer
 
 
-def checked_layout(original: Callable[..., bool], a: Any, false_if_dde: bool = False) -> bool:
+def cached_layout_check(original: Callable[..., bool], a: Any, false_if_dde: bool = False) -> bool:
     """Replacement of ``is_contiguous`` etc.: cache results, which depend on sizes and strides if no guard is added."""
     forms = _forms.get()
     if forms is None or not false_if_dde or not shape_config.backed_size_oblivious:

@@ -19,8 +19,8 @@ from ..constraints.guard_recorder import (
 from ..constraints.size_forms import (
     CACHED_OPERATIONS,
     cached_expression,
-    checked_layout,
-    decided_relation,
+    cached_layout_check,
+    decide_relation,
     guard_or,
     maybe_as_int,
     sym_node_init,
@@ -141,7 +141,7 @@ CAPTURE_PATCHES: tuple[Patch, ...] = (
     *(
         Patch(
             f"torch._prims_common:{name}",
-            checked_layout,
+            cached_layout_check,
             "speed: every operator evaluates the memory layout of its tensors again",
         )
         for name in ("is_contiguous", "is_channels_last_contiguous_2d", "is_channels_last_contiguous_3d")
@@ -149,7 +149,7 @@ CAPTURE_PATCHES: tuple[Patch, ...] = (
     *(
         Patch(
             f"sympy.core.relational:{name}",
-            partial(decided_relation, relation),
+            partial(decide_relation, relation),
             "speed: sympy takes milliseconds to find that assumptions do not decide a relation of strides",
         )
         for name, relation in (("is_eq", operator.eq), ("is_ge", operator.ge))
@@ -263,7 +263,7 @@ CAPTURE_PATCHES: tuple[Patch, ...] = (
     ),
     Patch(
         "torch:manual_seed",
-        tracing_state.keep_seed,
+        tracing_state.ignore_manual_seed,
         "a call in forward would seed the generator of the whole process, including training threads",
         strict=False,
     ),
@@ -337,7 +337,7 @@ CAPTURE_PATCHES: tuple[Patch, ...] = (
 LOADING_PATCHES: tuple[Patch, ...] = (
     Patch(
         "torch:load",
-        tracing_state.load_tensors,
+        tracing_state.load_weights_only,
         "torch.export.load unpickles older files without restrictions",
     ),
     ValuePatch(

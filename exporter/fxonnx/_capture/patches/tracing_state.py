@@ -26,8 +26,8 @@ __all__ = [
     "FilteredWarnings",
     "RestrictedPickle",
     "TracedData",
-    "keep_seed",
-    "load_tensors",
+    "ignore_manual_seed",
+    "load_weights_only",
     "new_patcher",
     "override_builtins",
     "print_nothing",
@@ -72,7 +72,7 @@ def return_false(original: Callable[[], bool]) -> bool:
     return False
 
 
-def keep_seed(original: Callable[..., torch.Generator], seed: int) -> torch.Generator:
+def ignore_manual_seed(original: Callable[..., torch.Generator], seed: int) -> torch.Generator:
     """``torch.manual_seed`` in forward: a no-op, since fake tensors draw no random numbers."""
     return torch.default_generator
 
@@ -135,7 +135,7 @@ def print_nothing(original: Callable[..., None], *values: object, **options: obj
     """``print`` that discards its arguments: the graph of a large model would hide the error."""
 
 
-def load_tensors(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def load_weights_only(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """``torch.load`` with ``weights_only=True``, which does not unpickle arbitrary objects."""
     return original(*args, **{**kwargs, "weights_only": True})
 

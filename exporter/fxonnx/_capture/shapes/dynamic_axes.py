@@ -56,7 +56,7 @@ def read_dynamic_axes(
     if not isinstance(dynamic_axes, Mapping):
         raise _spec_error(f"expected a dict by names of inputs and outputs, got {dynamic_axes!r}")
     leaves = list(read_shapes_by_parameter(inputs, None).leaves)
-    found = GraphInputs.of(leaves, input_names, graph)
+    found = GraphInputs.from_leaves(leaves, input_names, graph)
     outputs: dict[str, AxisNames] = {}
     for name, spec in dynamic_axes.items():
         axes = _axis_names(name, spec)

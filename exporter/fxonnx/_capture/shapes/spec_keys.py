@@ -31,7 +31,9 @@ class GraphInputs:
     names: tuple[Mapping[str, int], ...]
 
     @classmethod
-    def of(cls, leaves: Sequence[Leaf], input_names: Sequence[str], graph: Sequence[str] | None = None) -> GraphInputs:
+    def from_leaves(
+        cls, leaves: Sequence[Leaf], input_names: Sequence[str], graph: Sequence[str] | None = None
+    ) -> GraphInputs:
         """Compute the names of the leaves.
 
         Args:
@@ -99,7 +101,7 @@ def read_dynamic_shapes(
     shapes = read_shapes_by_parameter(inputs, {key: spec for key, spec in dynamic_shapes.items() if key in parameters})
     if not keyed:
         return shapes
-    found = GraphInputs.of(shapes.leaves, input_names, graph)
+    found = GraphInputs.from_leaves(shapes.leaves, input_names, graph)
     exact = {key: [index] for key in keyed if (index := found.find(key)) is not None}
     patterns = {key: list(found.match(key)) for key in keyed if key not in exact and isinstance(key, str)}
     unknown = [key for key in keyed if not exact.get(key) and not patterns.get(key)]
