@@ -1,7 +1,7 @@
 """Private names of torch, imported in this module only, for both packages.
 
 All of them exist in torch 2.13 to 2.15. When a version renames or removes one, this module provides it under the same
-name for every version, and a comment tells since when.
+name for every version, with a comment that names the version.
 """
 
 from __future__ import annotations

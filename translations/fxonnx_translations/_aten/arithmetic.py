@@ -200,7 +200,7 @@ def pow(op: Op, self: Operand, exponent: Operand) -> ir.Value:
 
 
 def _power_by_squaring(op: Op, base: ir.Value, exponent: int) -> ir.Value:
-    """A nonnegative integer power by repeated squaring: ONNX Runtime's Pow of integers rounds to float64 and does not wrap."""
+    """A nonnegative integer power by repeated squaring: ONNX Runtime's Pow rounds to float64 and does not wrap."""
     result: ir.Value | None = None
     while exponent:
         if exponent & 1:
@@ -290,7 +290,7 @@ def minimum(op: Op, self: ir.Value, other: ir.Value) -> ir.Value:
 
 
 def _is_packed_sequence_diff(op: Op, before: ir.Value | None, value: ir.Value) -> bool:
-    """Whether consecutive numbers are prepended with their predecessor, as when transformers looks for packed sequences."""
+    """Whether consecutive numbers follow their predecessor, as when transformers detects packed sequences."""
     node = before.producer() if before is not None else None
     if node is None or node.op_type != "Sub" or not is_consecutive(op.builder, value):
         return False

@@ -185,7 +185,7 @@ def _transposed(op: Op, weight: ir.Value, dtype: ir.DataType) -> ir.Value:
 def _scanned_direction(
     op: Op, kind: _CellType, x: ir.Value, weights: _DirectionWeights, states: Sequence[ir.Value], backward: bool
 ) -> tuple[ir.Value, ...]:
-    """Emit one direction of one layer as a Scan over time; return the sequence (time, batch, size) and the final states."""
+    """Emit one direction of a layer as a Scan over time; return the sequence (time, batch, size) and final states."""
     dtype = op.dtype_of(x)
     time, batch, _ = op.dims(x)
     rows = op.dims(weights.w_ih)[0]

@@ -226,7 +226,7 @@ class Builder(onnxscript.GraphBuilder):
         self._dims[value] = (1,)
 
     def floor_div_numerators(self) -> list[sympy.Expr]:
-        """Return the numerators of emitted floor divisions that are correct for nonnegative numerators only, in a fixed order."""
+        """Return the numerators of emitted floor divisions that assume nonnegative numerators, in a fixed order."""
         quotients = [
             part for expr in self._sizes for part in sympy.preorder_traversal(expr) if isinstance(part, FloorDiv)
         ]

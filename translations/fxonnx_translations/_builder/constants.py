@@ -80,7 +80,7 @@ def constant_key(tensor: ir.TensorProtocol) -> ConstantKey:
 
 
 def array_of(value: ir.Value | None) -> np.ndarray | None:
-    """Return the numbers of a literal, or None for any other value; weights are not literals, they may be replaced later."""
+    """Return the numbers of a literal, or None. Weights are not literals: they may be replaced later."""
     if value is None:
         return None
     tensor = value.const_value

@@ -12,7 +12,7 @@ from .symbolic_dims import Dim
 __all__ = ["arange", "loop"]
 
 LoopStep = Callable[[Op, ir.Value, Sequence[ir.Value]], Sequence[ir.Value]]
-"""``step(op, k, states)`` emits one iteration with the ``op`` of the body and returns the new states; ``k`` is INT64 [1]."""
+"""``step(op, k, states)`` emits one iteration with the body's ``op`` and returns the new states; ``k`` is INT64 [1]."""
 
 
 LoopCondition = Callable[[Op, Sequence[ir.Value]], ir.Value]

@@ -241,7 +241,7 @@ class Op(onnxscript.OpBuilder):
     # ---- complex numbers
 
     def parts(self, value: ir.Value) -> tuple[ir.Value, ir.Value]:
-        """Return the real and the imaginary part of a complex tensor, which ONNX holds as a real one with a last axis of 2."""
+        """Return the real and the imaginary part of a complex tensor, which in ONNX is a real one with a last axis of 2."""
         builder = self._graph_builder
         known = builder.parts.get(value)
         if known is not None:

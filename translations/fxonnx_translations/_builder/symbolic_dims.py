@@ -1,4 +1,4 @@
-"""Symbolic dims: the captured graph's sympy expressions in the user's dim names, and the values that define their symbols."""
+"""Symbolic dims: captured sympy expressions in the user's dim names, and the values that define their symbols."""
 
 from __future__ import annotations
 

@@ -199,7 +199,7 @@ def _tensor_scatter(op: Op, self: ir.Value, dim: int, index: ir.Value, source: i
 
 
 def consecutive(op: Op, index: ir.Value) -> ir.Value | None:
-    """Return the first of consecutive positions, as [1] or a 0-dim tensor, or None if they are not known to be consecutive.
+    """Return the first of consecutive positions, as [1] or 0-dim, or None if they are not known to be consecutive.
 
     Args:
         op: The op object.

@@ -181,7 +181,7 @@ def _order_of(op: Op, pivots: ir.Value, rows: Dim) -> ir.Value:
 
 
 def _permutation(op: Op, order: ir.Value, rows: Dim, dtype: ir.DataType) -> ir.Value:
-    """Return the permutation matrix P [*, rows, rows] with 1 at row ``order[i]`` of column i; ``order`` is [*, 1, rows]."""
+    """Return P [*, rows, rows] with 1 at row ``order[i]`` of column i; ``order`` is [*, 1, rows]."""
     return op.cast(op.Equal(op.Unsqueeze(arange(op, rows), [1]), order), dtype)
 
 

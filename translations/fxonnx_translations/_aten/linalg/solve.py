@@ -27,7 +27,7 @@ def _batch_of(one: Sequence[Dim], other: Sequence[Dim]) -> tuple[Dim, ...]:
 
 
 def _solve_by_substitution(op: Op, factor: ir.Value, right: ir.Value, *, upper: bool, unit: bool) -> ir.Value:
-    """Solve factor X = right by substitution, for a triangular factor [*, n, n] and right [*, n, m] of the broadcast batch."""
+    """Solve factor X = right by substitution, for triangular [*, n, n] and right [*, n, m] of the broadcast batch."""
     size = op.dims(factor)[-1]
     rows, _ = rows_and_columns(op, factor)
     last = op.Sub(op.size(size), op.const([1])) if upper else None

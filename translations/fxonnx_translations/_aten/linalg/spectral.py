@@ -30,7 +30,7 @@ _SWEEPS = 15
 
 
 def _partners(op: Op, turn: ir.Value, size: Dim) -> ir.Value:
-    """Return the partner of each index, [1, n], in one round of a round-robin tournament; with odd n one index has a bye."""
+    """Return the partner of each index, [1, n], in one round of a round robin; with odd n one index has a bye."""
     positions = arange(op, size)
     players = op.Add(op.size(size), op.Mod(op.size(size), op.const([2])))
     one = op.const([1])
