@@ -263,7 +263,7 @@ def _add_product(
 # ---- extrema
 
 
-def _extremum(op: Op, name: str, self: ir.Value, other: Operand) -> ir.Value:
+def _binary_extremum(op: Op, name: str, self: ir.Value, other: Operand) -> ir.Value:
     left, right = _operands(op, self, other)
     if op.result.dtype == BOOL:
         return op.Or(left, right) if name == "Max" else op.And(left, right)
@@ -275,7 +275,7 @@ def maximum(op: Op, self: ir.Value, other: ir.Value) -> ir.Value:
     """aten::maximum(Tensor self, Tensor other) -> Tensor
     aten::max.other(Tensor self, Tensor other) -> Tensor
     """
-    return _extremum(op, "Max", self, other)
+    return _binary_extremum(op, "Max", self, other)
 
 
 @translates("aten::minimum", "aten::min.other")
@@ -283,7 +283,7 @@ def minimum(op: Op, self: ir.Value, other: ir.Value) -> ir.Value:
     """aten::minimum(Tensor self, Tensor other) -> Tensor
     aten::min.other(Tensor self, Tensor other) -> Tensor
     """
-    return _extremum(op, "Min", self, other)
+    return _binary_extremum(op, "Min", self, other)
 
 
 # ---- differences

@@ -45,7 +45,7 @@ def scaled_dot_product_attention(
         query, key, value = (op.cast(operand, ir.DataType.FLOAT) for operand in (query, key, value))
     if enable_gqa:
         key, value = (_repeated_heads(op, operand, query) for operand in (key, value))
-    scores = op.MatMul(_scaled(op, query, scale), swapped(op, key, -2, -1))
+    scores = op.MatMul(_scale_query(op, query, scale), swapped(op, key, -2, -1))
     masked = _masked(op, scores, query, key, attn_mask, is_causal)
     weights = op.Softmax(masked, axis=op.rank_of(scores) - 1)
     if dropout_p > 0:
@@ -76,7 +76,7 @@ def _scaled_dot_product_flash_attention_for_cpu(
     dtype = op.results[1].dtype
     key = _repeated_heads(op, key, query)
     query, key = (op.cast(operand, dtype) for operand in (query, key))
-    scores = op.MatMul(_scaled(op, query, scale), swapped(op, key, -2, -1))
+    scores = op.MatMul(_scale_query(op, query, scale), swapped(op, key, -2, -1))
     masked = _masked(op, scores, query, key, simplest_mask(op, attn_mask), is_causal)
     logsumexp = op.ReduceLogSumExp(masked, [-1], keepdims=0)
     # torch's kernel returns 0 for a fully masked row.
@@ -126,8 +126,8 @@ def _attention(
     return op.Attention(query, key, value, attn_mask, is_causal=int(is_causal) or None, scale=scale)
 
 
-def _scaled(op: Op, query: ir.Value, scale: float | None) -> ir.Value:
-    """Scaling the query costs one small multiplication; scaling the scores would cost a large one."""
+def _scale_query(op: Op, query: ir.Value, scale: float | None) -> ir.Value:
+    """Scale the query, which has fewer elements than the scores."""
     width = op.dims(query)[-1]
     if scale is None:
         if not isinstance(width, int):

@@ -132,7 +132,7 @@ def argmin(op: Op, self: ir.Value, dim: int | None = None, keepdim: bool = False
     return _arg_extremum(op, "ArgMin", self, dim, keepdim)
 
 
-def _extremum(op: Op, operator: str, self: ir.Value, dim: int, keepdim: bool) -> list[ir.Value]:
+def _extremum_with_position(op: Op, operator: str, self: ir.Value, dim: int, keepdim: bool) -> list[ir.Value]:
     """Return the maximum or minimum and its position; the value is gathered at the position, which is right for NaN."""
     if op.rank_of(self) == 0:
         return [self, op.const(0)]
@@ -145,13 +145,13 @@ def _extremum(op: Op, operator: str, self: ir.Value, dim: int, keepdim: bool) ->
 @translates("aten::max.dim")
 def max_along(op: Op, self: ir.Value, dim: int, keepdim: bool = False) -> list[ir.Value]:
     """aten::max.dim(Tensor self, int dim, bool keepdim=False) -> (Tensor values, Tensor indices)"""
-    return _extremum(op, "ArgMax", self, dim, keepdim)
+    return _extremum_with_position(op, "ArgMax", self, dim, keepdim)
 
 
 @translates("aten::min.dim")
 def min_along(op: Op, self: ir.Value, dim: int, keepdim: bool = False) -> list[ir.Value]:
     """aten::min.dim(Tensor self, int dim, bool keepdim=False) -> (Tensor values, Tensor indices)"""
-    return _extremum(op, "ArgMin", self, dim, keepdim)
+    return _extremum_with_position(op, "ArgMin", self, dim, keepdim)
 
 
 # ---- medians

@@ -70,7 +70,7 @@ def _transform(op: Op, value: ir.Value, axis: int, *, inverse: bool = False, one
     return op.shaped(result, (*dims[:axis], kept, *dims[axis + 1 : -1], 2))
 
 
-def _scaled(op: Op, value: ir.Value, lengths: Sequence[Dim], normalization: int, *, inverse: bool) -> ir.Value:
+def _normalize(op: Op, value: ir.Value, lengths: Sequence[Dim], normalization: int, *, inverse: bool) -> ir.Value:
     """Apply torch's normalization; the inverse is divided by the lengths already."""
     power = {0: 0.0, _BY_ROOT: -0.5, _BY_LENGTH: -1.0}[normalization] + float(inverse)
     if power == 0:
@@ -96,7 +96,7 @@ def fft_of_complex(op: Op, self: ir.Value, dim: Sequence[int], normalization: in
     value = self
     for axis in axes:
         value = _transform(op, value, axis, inverse=not forward)
-    return _scaled(op, value, [dims[axis] for axis in axes], normalization, inverse=not forward)
+    return _normalize(op, value, [dims[axis] for axis in axes], normalization, inverse=not forward)
 
 
 @translates("aten::_fft_r2c", complex=True)
@@ -107,7 +107,7 @@ def fft_of_real(op: Op, self: ir.Value, dim: Sequence[int], normalization: int, 
     value = _transform(op, op.Unsqueeze(self, [-1]), axes[-1], onesided=onesided)
     for axis in axes[:-1]:
         value = _transform(op, value, axis)
-    return _scaled(op, value, [dims[axis] for axis in axes], normalization, inverse=False)
+    return _normalize(op, value, [dims[axis] for axis in axes], normalization, inverse=False)
 
 
 def _whole_spectrum(op: Op, value: ir.Value, axis: int, length: Dim) -> ir.Value:
@@ -137,4 +137,4 @@ def fft_to_real(op: Op, self: ir.Value, dim: Sequence[int], normalization: int, 
         value = _transform(op, value, axis, inverse=True)
     value = _transform(op, _whole_spectrum(op, value, axes[-1], last_dim_size), axes[-1], inverse=True)
     lengths = [*(dims[axis] for axis in axes[:-1]), last_dim_size]
-    return op.parts(_scaled(op, value, lengths, normalization, inverse=True))[0]
+    return op.parts(_normalize(op, value, lengths, normalization, inverse=True))[0]

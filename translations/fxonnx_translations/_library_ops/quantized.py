@@ -146,7 +146,7 @@ def dequantize_per_channel(
     if not _may_wrap(op, input, zero_points) and can_dequantize(op, op.dtype_of(input), zero_points, axis):
         return op.cast(dequantize(op, input, scales, zero_points, axis), op.result.dtype)
     shift = None if zero_points is None else broadcast_parameter(op, zero_points, axis, rank)
-    return _scaled(op, input, broadcast_parameter(op, scales, axis, rank), shift)
+    return _subtract_and_scale(op, input, broadcast_parameter(op, scales, axis, rank), shift)
 
 
 def _may_wrap(op: Op, input: ir.Value, zero_points: ir.Value | None) -> bool:
@@ -156,7 +156,7 @@ def _may_wrap(op: Op, input: ir.Value, zero_points: ir.Value | None) -> bool:
     return op.compute_dtype(input, zero_points) not in (ir.DataType.INT32, INT64, FLOAT, DOUBLE)
 
 
-def _scaled(op: Op, input: ir.Value, scales: ir.Value, zero_points: ir.Value | None) -> ir.Value:
+def _subtract_and_scale(op: Op, input: ir.Value, scales: ir.Value, zero_points: ir.Value | None) -> ir.Value:
     """``(input - zero_points) * scales`` with torch's type promotion."""
     if zero_points is not None and _may_wrap(op, input, zero_points):
         wide = op.Sub(op.cast(input, INT64), op.cast(zero_points, INT64))
@@ -217,7 +217,7 @@ def dequantize_per_token(
     output_dtype: torch.dtype,
 ) -> ir.Value:
     """quantized_decomposed::dequantize_per_token(Tensor input, Tensor scales, Tensor zero_points, int quant_min, int quant_max, ScalarType dtype, ScalarType output_dtype) -> Tensor"""
-    return _scaled(op, input, scales, zero_points)
+    return _subtract_and_scale(op, input, scales, zero_points)
 
 
 @translates("quantized_decomposed::quantize_per_channel_group")
@@ -260,7 +260,7 @@ def dequantize_per_channel_group(
         return result
     parameters = (scales,) if zero_points is None else (scales, zero_points)
     grouped, (step, *shifts) = _grouped(op, input, group_size, *parameters)
-    return op.reshape(_scaled(op, grouped, step, shifts[0] if shifts else None), op.dims(input))
+    return op.reshape(_subtract_and_scale(op, grouped, step, shifts[0] if shifts else None), op.dims(input))
 
 
 def _group_size(op: Op, input: ir.Value, group_size: int, scales: ir.Value) -> int:
