@@ -124,6 +124,15 @@ def test_weights_of_a_model_without_values(tmp_path: Path) -> None:
         program.save(tmp_path / "model.onnx", weights=given)
 
 
+def test_names_of_files(program: fxonnx.ONNXProgram, tmp_path: Path) -> None:
+    (tmp_path / "weights.safetensors").touch()
+    with pytest.raises(fxonnx.ArgumentError, match=r"does not exist\nhint: did you mean 'weights.safetensors'\?"):
+        program.save(tmp_path / "model.onnx", weights=tmp_path / "weight.safetensors")
+    (tmp_path / "model.pt2").touch()
+    with pytest.raises(fxonnx.ArgumentError, match=r"does not exist\nhint: did you mean 'model.pt2'\?"):
+        load_model(str(tmp_path / "mdel.pt2"))
+
+
 def test_names_outside_of_an_export() -> None:
     observer = fxonnx.InputObserver()
     with pytest.raises(fxonnx.ArgumentError, match="did you mean 'forward'"), observer(Model(), method_name="foward"):

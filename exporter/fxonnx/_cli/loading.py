@@ -64,7 +64,8 @@ def _from_file(path: Path) -> LoadedModel:
     from .._capture.patches import loading_patches  # imports torch
 
     if not path.is_file():
-        raise ArgumentError("SOURCE", f"file {path} does not exist")
+        hint = did_you_mean(path.name, (other.name for other in path.parent.glob("*.pt2")))
+        raise ArgumentError("SOURCE", f"file {path} does not exist", hint=hint)
     logged = _LoggedErrors()
     logger = logging.getLogger("torch.export")
     logger.addFilter(logged)

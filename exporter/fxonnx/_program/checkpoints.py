@@ -18,7 +18,7 @@ import torch
 from fxonnx_translations._builder.dtypes import from_torch
 from fxonnx_translations._builder.initializers import DerivedTensor
 
-from ..errors import ArgumentError
+from ..errors import ArgumentError, did_you_mean
 
 __all__ = ["DTYPES", "FileTensor", "StoredTensor", "Weights", "read_weight_sources"]
 
@@ -120,7 +120,8 @@ def _files(path: Path) -> list[Path]:
             raise ArgumentError("weights", f"{path} has no .safetensors files")
         return files
     if not path.is_file():
-        raise ArgumentError("weights", f"file {path} does not exist")
+        hint = did_you_mean(path.name, (other.name for other in path.parent.glob("*")))
+        raise ArgumentError("weights", f"file {path} does not exist", hint=hint)
     if path.suffix != ".json":
         return [path]
     try:
