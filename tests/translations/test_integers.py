@@ -42,6 +42,17 @@ def _shifts() -> Iterator[Case]:
 
 CASES = (
     *_shifts(),
+    *(
+        Case(
+            "aten.__and__.Scalar",
+            lambda x: x & 7,
+            (torch.tensor([lowest, -9, -8, -1, 0, 7, 8, 15]).to(dtype),),
+            f"mask of {dtype}, opset 17",
+            opset=17,
+            ops=("Mod",),
+        )
+        for dtype, lowest in ((torch.int64, -(2**63)), (torch.int32, -(2**31)), (torch.int8, -128), (torch.uint8, 0))
+    ),
     Case("aten.gcd.default", torch.gcd, (T(("n", 3), torch.int64, -60, 60), T((3,), torch.int64, -60, 60))),
     Case(
         "aten.gcd.default",

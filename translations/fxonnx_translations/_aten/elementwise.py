@@ -464,6 +464,10 @@ def bitwise_and(op: Op, self: ir.Value, other: Operand) -> ir.Value:
     aten::__and__.Tensor(Tensor self, Tensor other) -> Tensor
     aten::__and__.Scalar(Tensor self, Scalar other) -> Tensor
     """
+    # A mask of the lowest bits is a remainder, of negative integers as well: BitwiseAnd exists from opset 18 on.
+    is_mask = isinstance(other, int) and 0 < other < 64 and (other + 1).bit_count() == 1
+    if is_mask and op.opset < 18 and op.dtype_of(self).is_integer():
+        return op.Mod(self, op.const(other + 1, op.dtype_of(self)))
     return _bitwise(op, "And", self, other)
 
 

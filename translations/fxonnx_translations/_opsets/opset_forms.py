@@ -315,6 +315,13 @@ def _ceil_mode_as_padding(
     del attributes["ceil_mode"]
 
 
+def _grid_sample_modes(builder: BuilderProtocol, op_type: str, inputs: list[Any], attributes: dict[str, Any]) -> None:
+    """Before opset 20 GridSample is for images only, and its modes are called bilinear and bicubic."""
+    if "mode" in attributes:
+        mode = attributes["mode"]
+        attributes["mode"] = {"linear": "bilinear", "cubic": "bicubic"}.get(mode, mode)
+
+
 def _scatter(builder: BuilderProtocol, op_type: str, inputs: list[Any], attributes: dict[str, Any]) -> ir.Value:
     """Before opset 11 ScatterElements is called Scatter."""
     if attributes.pop("reduction", "none") != "none":
@@ -423,6 +430,7 @@ OPSET_FORMS: Mapping[str, tuple[tuple[int, OpsetForm], ...]] = {
     "Equal": ((11, _equality_of_floats),),
     "Less": ((9, _comparison_of_integers),),
     "Greater": ((9, _comparison_of_integers),),
+    "GridSample": ((20, _grid_sample_modes),),
     "ScatterElements": ((11, _scatter),),
     "DepthToSpace": ((11, _depth_to_space),),
 }

@@ -323,19 +323,53 @@ def affine_grid_generator(op: Op, theta: ir.Value, size: Sequence[Dim], align_co
     return op.cast(op.expand(result, op.result.shape), op.result.dtype)
 
 
+def _deviates(interpolation_mode: int, padding_mode: int, align_corners: bool) -> bool:
+    """Whether ONNX Runtime's GridSample differs from torch.
+
+    ONNX Runtime 1.31 rounds to the nearest element before it reflects, torch after that: half-way positions outside of
+    the input select another element. With aligned corners both orders agree.
+    """
+    return _MODES[interpolation_mode] == "nearest" and _PADDING[padding_mode] == "reflection" and not align_corners
+
+
+def _grid_sample(
+    op: Op, input: ir.Value, grid: ir.Value, interpolation_mode: int, padding_mode: int, align_corners: bool
+) -> ir.Value:
+    return op.GridSample(
+        input,
+        grid,
+        mode=_MODES[interpolation_mode],
+        padding_mode=_PADDING[padding_mode],
+        align_corners=int(align_corners),
+    )
+
+
+def _needs_no_grid_sample(call: OpCall) -> str | None:
+    """Why a call is decomposed, or None."""
+    arguments = call.arguments
+    # ONNX Runtime has a kernel for float64 from opset 20 on.
+    if call.opset < 16 or (call.opset < 20 and arguments["input"].dtype == torch.float64):
+        return f"opset {call.opset} has no GridSample for {arguments['input'].dtype}"
+    if _deviates(arguments["interpolation_mode"], arguments["padding_mode"], arguments["align_corners"]):
+        return "ONNX Runtime's GridSample rounds to the nearest element before it reflects"
+    return None
+
+
+@translates("aten::grid_sampler_2d", accepts=_needs_no_grid_sample)
+def grid_sampler_2d(
+    op: Op, input: ir.Value, grid: ir.Value, interpolation_mode: int, padding_mode: int, align_corners: bool
+) -> ir.Value:
+    """aten::grid_sampler_2d(Tensor input, Tensor grid, int interpolation_mode, int padding_mode, bool align_corners) -> Tensor"""
+    return _grid_sample(op, input, grid, interpolation_mode, padding_mode, align_corners)
+
+
 @translates("aten::grid_sampler_3d")
 def grid_sampler_3d(
     op: Op, input: ir.Value, grid: ir.Value, interpolation_mode: int, padding_mode: int, align_corners: bool
 ) -> ir.Value:
     """aten::grid_sampler_3d(Tensor input, Tensor grid, int interpolation_mode, int padding_mode, bool align_corners) -> Tensor"""
-    if op.opset >= 20:
-        return op.GridSample(
-            input,
-            grid,
-            mode=_MODES[interpolation_mode],
-            padding_mode=_PADDING[padding_mode],
-            align_corners=int(align_corners),
-        )
+    if op.opset >= 20 and not _deviates(interpolation_mode, padding_mode, align_corners):
+        return _grid_sample(op, input, grid, interpolation_mode, padding_mode, align_corners)
     # GridSample supports volumes from opset 20 on.
     dtype = DOUBLE if op.dtype_of(input) == DOUBLE else FLOAT
     sizes = op.dims(input)[2:]
