@@ -79,8 +79,8 @@ class _ScriptedFunction:
         return run_graph(self._graph, [*self._owner, *bound.arguments.values()])
 
 
-class _ScriptedFunctionModule(torch.nn.Module):
-    """A module with a scripted function as its forward."""
+class _FunctionModule(torch.nn.Module):
+    """A module with a scripted function as its forward; its class name is part of the provenance metadata."""
 
     def __init__(self, function: Any) -> None:
         super().__init__()
@@ -99,7 +99,7 @@ def scripted_as_python(model: Any) -> Iterator[torch.nn.Module]:
         yield ScriptedModule(model)
         return
     if isinstance(model, torch.jit.ScriptFunction):
-        yield _ScriptedFunctionModule(model)
+        yield _FunctionModule(model)
         return
     places = [
         (module, name, child)
