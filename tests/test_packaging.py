@@ -1,4 +1,4 @@
-"""Wheel and sdist: what they contain, and an export with the installed wheel outside of the repository."""
+"""Wheel and sdist: their contents, and an export with the installed wheel outside of the repository."""
 
 from __future__ import annotations
 
