@@ -60,15 +60,17 @@ def test_the_version_is_that_of_the_distribution() -> None:
 
 def test_wrong_keywords_are_rejected_with_a_suggestion() -> None:
     with pytest.raises(
-        TypeError, match=r"unexpected keyword argument 'dynamic_shape'\. Did you mean 'dynamic_shapes'\?"
+        TypeError, match=r"unexpected keyword argument 'dynamic_shape'; did you mean 'dynamic_shapes'\?"
     ):
         fxonnx.export(nn.ReLU(), X, dynamic_shape=({0: "batch"},))
+    with pytest.raises(TypeError, match=r"unexpected keyword argument 'opset'; did you mean 'opset_version'\?"):
+        fxonnx.export(nn.ReLU(), X, opset=17)
     with pytest.raises(TypeError, match=r"unexpected keyword argument 'xyz'$"):
         fxonnx.export(nn.ReLU(), X, xyz=1)
     # An older keyword of torch.onnx.export belongs to the drop-in function only.
     with pytest.raises(TypeError, match="unexpected keyword argument 'use_external_data_format'"):
         fxonnx.export(nn.ReLU(), X, use_external_data_format=True)
-    with fxonnx.installed(), pytest.raises(TypeError, match="Did you mean 'opset_version'"):
+    with fxonnx.installed(), pytest.raises(TypeError, match="did you mean 'opset_version'"):
         torch.onnx.export(nn.ReLU(), X, opset_versoin=18)
 
 

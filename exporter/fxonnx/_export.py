@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import inspect
 import json
@@ -33,6 +32,7 @@ from ._program.external_data import ExternalData
 from ._public import public
 from ._report import graph_text, reporting, save_exported_program, timing_table
 from ._timing import Timer
+from .errors import did_you_mean
 
 __all__ = ["export"]
 
@@ -41,14 +41,14 @@ _Result = TypeVar("_Result")
 
 
 def _suggesting(function: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:
-    """Add "did you mean" to the TypeError for an unknown keyword, which Python does from 3.13 on."""
-    known = frozenset(inspect.signature(function).parameters)
+    """Add a suggestion to the TypeError for an unknown keyword."""
+    known = inspect.signature(function).parameters.keys()
 
     @functools.wraps(function)
     def called(*args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Result:
         for name in kwargs.keys() - known:
-            close = difflib.get_close_matches(name, sorted(known), n=1)
-            suggestion = f". Did you mean {close[0]!r}?" if close else ""
+            hint = did_you_mean(name, known)
+            suggestion = "" if hint is None else f"; {hint}"
             raise TypeError(f"export() got an unexpected keyword argument {name!r}{suggestion}")
         return function(*args, **kwargs)
 
