@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -325,7 +326,7 @@ def test_metadata_is_the_same_in_every_process() -> None:
     )
     outputs = {
         subprocess.run(
-            [sys.executable, "-W", "ignore", "-c", script], env={"PYTHONHASHSEED": seed, "PATH": ""},
+            [sys.executable, "-W", "ignore", "-c", script], env={**os.environ, "PYTHONHASHSEED": seed},
             check=True, capture_output=True, text=True,
         ).stdout
         for seed in ("1", "2")
