@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
 
+import fxonnx
+
+from ..functions import VariadicFunction
 from .harness import Case, T, run
 
 aten = torch.ops.aten
@@ -116,3 +120,88 @@ CASES = (
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_arithmetic(case: Case) -> None:
     run(case)
+
+
+def _integers(dtype: torch.dtype) -> torch.Tensor:
+    """All numbers near zero and near the limits of a signed type."""
+    limits = torch.iinfo(dtype)
+    near = [*range(limits.min, limits.min + 12), *range(-12, 13), *range(limits.max - 12, limits.max + 1)]
+    return torch.tensor(near, dtype=dtype)
+
+
+_FLOATS = [0.0, 0.1, 0.3, 1.0, 1.5, 2.0, 6.0, 7.5, 1e-45, 1e-38, 1e-3, 1e3, 12345.678, 2.0**24, 2.0**25 + 4, 1e30]
+
+
+@pytest.mark.parametrize("opset", [11, 16, 20, 23])
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.int16, torch.int8], ids=str)
+def test_quotients_of_all_integers_by_a_constant(dtype: torch.dtype, opset: int) -> None:
+    x = _integers(dtype)
+    divisors = (1, -1, 2, 4, 64, 3, 7, 100, -2, -3, -100)
+    model = VariadicFunction(
+        lambda x: [f(x, c) for c in divisors for f in (torch.floor_divide, torch.remainder)]
+    ).eval()
+    program = fxonnx.export(model, (x,), opset_version=opset)
+    for ours, expected in zip(program(x), model(x), strict=True):
+        torch.testing.assert_close(ours, expected, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("opset", [11, 20])
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32], ids=str)
+def test_quotients_of_all_integers(dtype: torch.dtype, opset: int) -> None:
+    x = _integers(dtype)
+    divisors = x[(x != 0) & (x != -1)]
+    model = VariadicFunction(lambda a, b: (a[:, None] // b, a[:, None] % b, torch.fmod(a[:, None], b))).eval()
+    program = fxonnx.export(model, (x, divisors), opset_version=opset)
+    for ours, expected in zip(program(x, divisors), model(x, divisors), strict=True):
+        torch.testing.assert_close(ours, expected, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_quotients_of_floats(dtype: torch.dtype) -> None:
+    x = torch.tensor([*_FLOATS, *(-number for number in _FLOATS), math.inf, -math.inf, math.nan], dtype=dtype)
+    # torch's limit: its remainder is NaN where the quotient overflows.
+    divisors = x[(x == 0) | ~(x.abs() < 1e-4)]
+    constants = (2.0, 0.1, 3.0, -1.5, 1e-3, -7.0, 0.0)
+    model = VariadicFunction(
+        lambda a, b: (
+            a[:, None] // b,
+            a[:, None] % b,
+            *[f(a, c) for c in constants for f in (torch.floor_divide, torch.remainder)],
+        )
+    ).eval()
+    program = fxonnx.export(model, (x, divisors))
+    for ours, expected in zip(program(x, divisors), model(x, divisors), strict=True):
+        torch.testing.assert_close(ours, expected, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize(
+    ("function", "inputs", "operators"),
+    [
+        (lambda x: x // 3, (_integers(torch.int64),), "Clip Sub Div Add"),
+        (lambda x: x // -3, (_integers(torch.int64),), "Clip Sub Div Sub"),
+        (lambda x: x // 4, (_integers(torch.int64),), "Mod Sub Div"),
+        (lambda x: x // -1, (_integers(torch.int64),), "Sub"),
+        (lambda x: x % 3, (_integers(torch.int64),), "Mod"),
+        (lambda x: torch.fmod(x, 3), (_integers(torch.int64),), "Div Mul Sub"),
+        (lambda x: torch.fmod(x, 3), (_integers(torch.int32),), "Mod"),
+        (lambda x: torch.div(x, 3, rounding_mode="trunc"), (_integers(torch.int64),), "Div"),
+        (lambda x, y: x // y, (torch.arange(3), torch.arange(1, 4)), "Div Mul Mod Sub Sub Div Sub"),
+        (lambda x: x % 2.5, (torch.ones(3),), "Mod Less Add Where"),
+        (lambda x: x // 2.5, (torch.ones(3),), "Mod Sub Div Less Sub Where Round"),
+        (lambda x, y: x % y, (torch.ones(3), torch.ones(3)), "Mod Sign Mul Less Add Where"),
+    ],
+)
+def test_operators_of_quotients(function: Any, inputs: tuple[torch.Tensor, ...], operators: str) -> None:
+    program = fxonnx.export(VariadicFunction(function).eval(), inputs)
+    assert [node.op_type for node in program.model.graph] == operators.split()
+
+
+def test_quotients_of_positions() -> None:
+    """Positions are not negative: their truncated quotient is the floor."""
+    model = VariadicFunction(lambda x: x + torch.arange(x.shape[0]) // 3).eval()
+    program = fxonnx.export(model, (torch.ones(4),), dynamic_shapes=(({0: "n"},),))
+    operators = {node.op_type for node in program.model.graph}
+    assert "Div" in operators
+    assert not operators & {"Clip", "Mod"}
+    x = torch.ones(11)
+    torch.testing.assert_close(program(x)[0], model(x))

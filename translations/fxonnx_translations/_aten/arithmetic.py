@@ -11,7 +11,7 @@ from .._builder.dtypes import BOOL, INT64
 from .._builder.loops import loop
 from .._builder.numerics import in_float
 from .._builder.op import Op, Operand
-from .._builder.value_ranges import is_consecutive
+from .._builder.value_ranges import is_consecutive, value_range
 from .._registry import translates
 from .indexing.axes import sliced
 
@@ -121,13 +121,46 @@ def _truncated_quotient(op: Op, left: ir.Value, right: ir.Value) -> ir.Value:
     return op.Mul(op.Sign(quotient), op.Floor(op.Abs(quotient)))
 
 
+def _constant(op: Op, value: ir.Value) -> float | None:
+    """Return the number of a 0-dim constant, or None."""
+    numbers = None if op.dims(value) else op.numbers(value)
+    return None if numbers is None else numbers[0]
+
+
 def _floor_div(op: Op, left: ir.Value, right: ir.Value) -> ir.Value:
     if op.is_float(left):
         return in_float(op, _floored_quotient, left, right)
     if op.dtype_of(left).name.startswith("U"):
         return op.Div(left, right)
-    # Mod has the divisor's sign, so this division is exact.
-    return op.Div(op.Sub(left, op.Mod(left, right)), right)
+    divisor = _constant(op, right)
+    if divisor is not None and divisor != 0:
+        return _floor_div_by_constant(op, left, right, int(divisor))
+    # The truncated quotient, less one where the remainder shows that it is not the floor. The shorter (left - Mod) / right
+    # overflows near the smallest and the largest integer; the wrapped difference here is 0 or the divisor.
+    quotient = op.Div(left, right)
+    difference = op.Sub(op.Mul(quotient, right), op.Sub(left, op.Mod(left, right)))
+    return op.Sub(quotient, op.Div(difference, right))
+
+
+def _floor_div_by_constant(op: Op, left: ir.Value, right: ir.Value, divisor: int) -> ir.Value:
+    """The floor of a quotient of signed integers. Nothing overflows, not even for the smallest integer."""
+    dtype = op.dtype_of(left)
+    if divisor == 1:
+        return left
+    if divisor == -1:
+        # Div of the smallest integer by -1 ends the process.
+        return op.Sub(op.const(0, dtype), left)
+    bounds = value_range(op.builder, left)
+    if divisor > 0 and bounds is not None and isinstance(bounds[0], int) and bounds[0] >= 0:
+        return op.Div(left, right)
+    if divisor > 0 and divisor.bit_count() == 1:
+        # The smallest integer is a multiple of every power of two.
+        return op.Div(op.Sub(left, op.Mod(left, right)), right)
+    # If the signs differ, the floor of left / divisor is one less than the truncated quotient of the integer next to left.
+    low, high = (-1, 0) if divisor > 0 else (0, 1)
+    step = op.Clip(left, op.const(low, dtype), op.const(high, dtype))
+    quotient = op.Div(op.Sub(left, step), right)
+    return op.Add(quotient, step) if divisor > 0 else op.Sub(quotient, step)
 
 
 def _floored_quotient(op: Op, left: ir.Value, right: ir.Value) -> ir.Value:
@@ -139,6 +172,8 @@ def _floored_quotient(op: Op, left: ir.Value, right: ir.Value) -> ir.Value:
     quotient = op.Where(_signs_differ(op, rest, right), op.Sub(quotient, one), quotient)
     # An integer, except for the rounding error of the division.
     floor = op.Round(quotient)
+    if _constant(op, right):
+        return floor
     # Mod of an infinity is NaN, as is torch's quotient; the case of a zero divisor is replaced below.
     return op.Where(op.Equal(right, zero), op.Div(left, right), floor)
 
@@ -146,7 +181,11 @@ def _floored_quotient(op: Op, left: ir.Value, right: ir.Value) -> ir.Value:
 def _signs_differ(op: Op, rest: ir.Value, divisor: ir.Value) -> ir.Value:
     """Whether a remainder and the divisor have opposite signs."""
     zero = op.const(0.0, op.dtype_of(rest))
-    return op.And(op.Not(op.Equal(rest, zero)), op.Xor(op.Less(rest, zero), op.Less(divisor, zero)))
+    number = _constant(op, divisor)
+    if number:
+        return op.Less(rest, zero) if number > 0 else op.Greater(rest, zero)
+    # A product with the remainder itself could underflow.
+    return op.Less(op.Mul(op.Sign(rest), divisor), zero)
 
 
 @translates("aten::remainder.Tensor", "aten::remainder.Scalar", "aten::remainder.Scalar_Tensor")
@@ -157,7 +196,8 @@ def remainder(op: Op, self: Operand, other: Operand) -> ir.Value:
     """
     left, right = _operands(op, self, other)
     if not op.is_float(left):
-        return op.Mod(left, right)
+        # Mod of the smallest integer and -1 ends the process.
+        return op.Mul(left, op.const(0, op.dtype_of(left))) if _constant(op, right) == -1 else op.Mod(left, right)
     # Mod of floats is C's fmod, with the dividend's sign; torch's remainder has the divisor's.
     rest = op.Mod(left, right, fmod=1)
     return op.Where(_signs_differ(op, rest, right), op.Add(rest, right), rest)
@@ -169,7 +209,12 @@ def fmod(op: Op, self: ir.Value, other: Operand) -> ir.Value:
     aten::fmod.Scalar(Tensor self, Scalar other) -> Tensor
     """
     left, right = _operands(op, self, other)
-    return op.Mod(left, right, fmod=1)
+    if op.dtype_of(left) != INT64:
+        return op.Mod(left, right, fmod=1)
+    # ONNX Runtime's Mod with fmod computes in float64, which does not represent all INT64.
+    if _constant(op, right) == -1:
+        return op.Mul(left, op.const(0))
+    return op.Sub(left, op.Mul(op.Div(left, right), right))
 
 
 # ---- powers
