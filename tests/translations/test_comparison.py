@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
@@ -52,6 +54,28 @@ CASES = (
         Case(f"aten.__{n}__.Scalar", lambda a, n=n: getattr(aten, f"__{n}__").Scalar(a, 3), (I,))
         for n in ("and", "or", "xor")
     ),
+    *(
+        Case(
+            "aten.heaviside.default",
+            torch.heaviside,
+            (torch.tensor([-math.inf, -2.0, -0.0, 0.0, 3.0, math.inf, math.nan]).to(dtype), T((7,), dtype)),
+            f"{dtype}, opset {opset}",
+            opset=opset,
+            ops=("Equal", "Greater", "Cast", "Where"),
+        )
+        for dtype, opset in ((torch.float32, 11), (torch.float32, 20), (torch.float16, 20), (torch.float64, 23))
+    ),
+    *(
+        Case(
+            "aten.heaviside.default",
+            torch.heaviside,
+            (T(("n", 3), torch.int64, lowest, highest), T((3,), torch.int64, -3, 3)),
+            f"int64 from {lowest}",
+            ops=("Equal", "Greater", "Cast", "Where"),
+        )
+        for lowest, highest in ((-2, 3), (-(2**63), 3))
+    ),
+    Case("aten.heaviside.default", torch.heaviside, (B, C), "bool", ops=("Or",)),
 )
 
 

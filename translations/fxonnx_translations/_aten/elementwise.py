@@ -235,6 +235,17 @@ def signbit(op: Op, self: ir.Value) -> ir.Value:
 # ---- functions of two floats
 
 
+@translates("aten::heaviside")
+def heaviside(op: Op, self: ir.Value, values: ir.Value) -> ir.Value:
+    """aten::heaviside(Tensor self, Tensor values) -> Tensor"""
+    dtype = op.dtype_of(self)
+    if dtype == BOOL:
+        return op.Or(self, values)
+    zero = op.const(0, dtype)
+    # NaN is neither zero nor greater: its step is 0.
+    return op.Where(op.Equal(self, zero), values, op.cast(op.Greater(self, zero), dtype))
+
+
 @translates("aten::copysign.Tensor", "aten::copysign.Scalar")
 def copysign(op: Op, self: ir.Value, other: Operand) -> ir.Value:
     """aten::copysign.Tensor(Tensor self, Tensor other) -> Tensor
