@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import pickle
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from datetime import date
@@ -379,3 +381,23 @@ def test_other_threads_may_unpickle_during_loading(tmp_path: Path) -> None:
                 archive.loads(pickle.dumps(1))
             assert in_thread(lambda: archive.loads(archive.dumps(1))) == 1
     assert_untouched(before)
+
+
+def test_strict_captures_after_an_export_with_control_flow() -> None:
+    """TorchDynamo traces the branches of cond during the export, and caches its tables of functions then."""
+    script = """
+import torch, fxonnx
+
+class Branch(torch.nn.Module):
+    def forward(self, x):
+        return torch.cond(x.sum() > 0, lambda x: x + 1, lambda x: x - 1, (x,))
+
+class Rows(torch.nn.Module):
+    def forward(self, x):
+        return torch.vmap(lambda row: row.sum())(x)
+
+fxonnx.export(Branch().eval(), (torch.ones(2, 3),))
+torch.export.export(Rows(), (torch.ones(2, 3),), strict=True)
+"""
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

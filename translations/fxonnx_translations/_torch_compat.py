@@ -21,6 +21,7 @@ from torch._C import _jit_pass_inline as jit_pass_inline
 from torch._C import _set_grad_enabled as set_grad_enabled
 from torch._decomp import decomposition_table
 from torch._dynamo import config as dynamo_config
+from torch._dynamo.variables.torch import TorchInGraphFunctionVariable
 from torch._export.utils import _maybe_find_pre_dispatch_tf_mode_for_export
 from torch._functorch import predispatch
 from torch._guards import TracingContext
@@ -46,6 +47,9 @@ from torch.utils._sympy.solve import try_solve
 from torch.utils._sympy.value_ranges import ValueRangeError, ValueRanges, bound_sympy
 
 check_is_size = torch._check_is_size
+
+build_dynamo_handlers: Callable[[], Any] = TorchInGraphFunctionVariable._get_handlers
+"""Builds TorchDynamo's table of special functions, which is cached for the process."""
 
 recording_mode: Callable[[], Any] = _maybe_find_pre_dispatch_tf_mode_for_export
 """torch.export's mode that records calls in this thread, or None."""
@@ -73,6 +77,7 @@ __all__ = [
     "ValueRangeError",
     "ValueRanges",
     "bound_sympy",
+    "build_dynamo_handlers",
     "check_is_size",
     "decomposition_table",
     "disable_fake_tensor_cache",
