@@ -383,9 +383,10 @@ def test_other_threads_may_unpickle_during_loading(tmp_path: Path) -> None:
     assert_untouched(before)
 
 
-def test_strict_captures_after_an_export_with_control_flow() -> None:
-    """TorchDynamo traces the branches of cond during the export, and caches its tables of functions then."""
+def test_no_replaced_function_outlives_an_export() -> None:
+    """TorchDynamo traces the branches of cond during the export; it and torch cache tables of functions then."""
     script = """
+import gc, types
 import torch, fxonnx
 
 class Branch(torch.nn.Module):
@@ -397,7 +398,12 @@ class Rows(torch.nn.Module):
         return torch.vmap(lambda row: row.sum())(x)
 
 fxonnx.export(Branch().eval(), (torch.ones(2, 3),))
+gc.collect()
+functions = [thing for thing in gc.get_objects() if isinstance(thing, types.FunctionType)]
+assert not [function for function in functions if function.__qualname__ == "in_tracing_thread.<locals>.patched"]
 torch.export.export(Rows(), (torch.ones(2, 3),), strict=True)
+with torch.device("meta"):
+    assert torch.linspace(0, 1, 3).is_meta
 """
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -21,6 +21,9 @@ from torch._C import _jit_pass_inline as jit_pass_inline
 from torch._C import _set_grad_enabled as set_grad_enabled
 from torch._decomp import decomposition_table
 from torch._dynamo import config as dynamo_config
+from torch._dynamo import trace_rules
+from torch._dynamo.variables import torch as dynamo_torch
+from torch._dynamo.variables.builtin import BuiltinVariable
 from torch._dynamo.variables.torch import TorchInGraphFunctionVariable
 from torch._export.utils import _maybe_find_pre_dispatch_tf_mode_for_export
 from torch._functorch import predispatch
@@ -48,8 +51,17 @@ from torch.utils._sympy.value_ranges import ValueRangeError, ValueRanges, bound_
 
 check_is_size = torch._check_is_size
 
-build_dynamo_handlers: Callable[[], Any] = TorchInGraphFunctionVariable._get_handlers
-"""Builds TorchDynamo's table of special functions, which is cached for the process."""
+_TABLE_OWNERS = (
+    *(torch.overrides, torch.utils._device, trace_rules, dynamo_torch),
+    *(BuiltinVariable, TorchInGraphFunctionVariable),
+)
+function_tables: tuple[Any, ...] = tuple(
+    function
+    for owner in _TABLE_OWNERS
+    for function in (getattr(owner, name) for name in vars(owner))
+    if hasattr(function, "cache_clear") and function.__module__ in (owner.__name__, owner.__dict__.get("__module__"))
+)
+"""Cached functions that return tables of torch's functions, such as those that a device context affects."""
 
 recording_mode: Callable[[], Any] = _maybe_find_pre_dispatch_tf_mode_for_export
 """torch.export's mode that records calls in this thread, or None."""
@@ -77,12 +89,12 @@ __all__ = [
     "ValueRangeError",
     "ValueRanges",
     "bound_sympy",
-    "build_dynamo_handlers",
     "check_is_size",
     "decomposition_table",
     "disable_fake_tensor_cache",
     "dynamo_config",
     "exit_dual_level",
+    "function_tables",
     "functorch",
     "fx_tracing",
     "get_proxy_mode",

@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 
-from fxonnx_translations._torch_compat import build_dynamo_handlers
-
 from ..autograd_functions import record_function_call
 from ..constraints.guard_recorder import (
     COMPARISONS,
@@ -359,9 +357,10 @@ def capture_patches(*, strict: bool = False) -> Iterator[None]:
     Args:
         strict: Whether torch.export runs in strict mode, in which TorchDynamo traces byte code.
     """
-    # Built while functions are replaced, this table would hold the replacements for good.
-    build_dynamo_handlers()
-    with applied(patch for patch in CAPTURE_PATCHES if patch.strict or not strict):
+    with (
+        tracing_state.without_function_tables(),
+        applied(patch for patch in CAPTURE_PATCHES if patch.strict or not strict),
+    ):
         yield
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from fxonnx_translations._torch_compat import FakeTensor, fx_tracing, recording_mode
+from fxonnx_translations._torch_compat import FakeTensor, function_tables, fx_tracing, recording_mode
 
 from .patch import in_tracing_thread, is_tracing
 
@@ -32,6 +32,7 @@ __all__ = [
     "override_builtins",
     "print_nothing",
     "return_false",
+    "without_function_tables",
 ]
 
 
@@ -53,6 +54,18 @@ def new_patcher(original: Callable[[], AbstractContextManager[Any]]) -> Iterator
         if hasattr(fx_tracing, "_is_fx_tracing_flag"):
             vars(fx_tracing)["_is_fx_tracing_flag"] = _TrueInTracingThread()
         yield patcher
+
+
+@contextmanager
+def without_function_tables() -> Iterator[None]:
+    """Clear the tables of functions that torch caches inside the context, which would keep replaced functions."""
+    sizes = [table.cache_info().currsize for table in function_tables]
+    try:
+        yield
+    finally:
+        for table, size in zip(function_tables, sizes, strict=True):
+            if table.cache_info().currsize != size:
+                table.cache_clear()
 
 
 @contextmanager
