@@ -39,6 +39,17 @@ CASES = (
         )
         for corners, dtype, opset in ((True, torch.float32, 11), (False, torch.float64, 20))
     ),
+    *(
+        Case(
+            "aten.grid_sampler_2d.default",
+            lambda x, g, mode=mode: torch.ops.aten.grid_sampler_2d(x, g, mode, 2, False),
+            (T(("n", 2, 4, 5)), T(("n", 3, 3, 2), low=-1.3, high=1.3)),
+            f"mode {mode}, opset {opset}",
+            opset=opset,
+        )
+        for opset in (13, 20)
+        for mode in (0, 1, 2)
+    ),
     Case(
         "aten.grid_sampler_3d.default",
         lambda x, g: torch.ops.aten.grid_sampler_3d(x, g, 0, 0, False),
