@@ -141,7 +141,7 @@ class UnsupportedOperator:
         name: Qualified overload name, for example ``aten.cummax.default``.
         count: Number of FX nodes that call it.
         location: First source line of the user's code that calls it, or ``""``.
-        reasons: Why each candidate translation declined; empty if there is no candidate.
+        reasons: Reason given by each candidate translation that declined; empty without a candidate.
         lowest_opset: Lowest opset that can express all of its calls in the graph; None if no opset can.
     """
 

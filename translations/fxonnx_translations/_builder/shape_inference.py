@@ -335,7 +335,7 @@ def quick(value: ir.Value, builder: BuilderProtocol) -> Dims | None:
         return known
     node = value.producer()
     if node is not None and node.op_type == "Cast":
-        # The cast after an operator that is computed in a wider type, for whose shape there is no rule.
+        # Cast back from the wider type of an operator without a shape rule.
         return quick(_first(node), builder)
     return _by_rule(node, builder) if node is not None and value.index() == 0 else None
 
