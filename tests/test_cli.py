@@ -143,6 +143,12 @@ def test_strict_shapes(module: str, tmp_path: Path) -> None:
     assert not (tmp_path / "n.onnx").exists()
 
 
+def test_exact_numerics(module: str, tmp_path: Path) -> None:
+    assert invoke("export", f"{module}:two", "-o", "m.onnx", "--numerics", "exact").exit_code == 0
+    metadata = {entry.key: entry.value for entry in onnx.load(tmp_path / "m.onnx").metadata_props}
+    assert metadata["pkg.fxonnx.numerics"] == "exact"
+
+
 def test_progress_on_a_terminal(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     result = invoke("export", f"{module}:two", "-o", "m.onnx")
@@ -168,6 +174,7 @@ ERRORS = [
     ),
     ("MODULE:two --opset 6", "error[FX001]: opset_version: 6 is outside the supported opsets"),
     ("MODULE:two --target tensorrt", "error[FX001]: target: expected one of None, 'onnxruntime', got 'tensorrt'"),
+    ("MODULE:two --numerics fast", "error[FX001]: numerics: expected one of 'default', 'exact', got 'fast'"),
     ("MODULE:two --input-names x,x", "error[FX001]: input_names: 'x' is given twice"),
     (
         "MODULE:two -o missing/m.onnx",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 import threading
 import warnings
 from pathlib import Path
@@ -97,11 +98,19 @@ def test_profile_prints_the_stages(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_reports(tmp_path: Path) -> None:
     directory = tmp_path / "new"
-    fxonnx.export(Network().eval(), (X,), dynamic_shapes=({0: "batch"},), report=True, artifacts_dir=directory)
+    fxonnx.export(
+        Network().eval(),
+        (X,),
+        dynamic_shapes=({0: "batch"},),
+        numerics="exact",
+        report=True,
+        artifacts_dir=directory,
+    )
     (page,) = directory.glob("onnx_export_*_success.md")
     text = page.read_text()
     for part in (
         "The export succeeded.",
+        ", exact numerics, ",
         "| capture | ",
         "| input | x | FLOAT[batch, 2, 6, 5] |",
         "| Conv | 1 |",
@@ -255,6 +264,22 @@ def test_metadata(level: Any, keys: set[str]) -> None:
         assert {key.removeprefix("pkg.torch.onnx.") for key in node.metadata_props} == keys
     with pytest.raises(ArgumentError, match="metadata: expected one of 'full', 'names', 'none', got 'some'"):
         fxonnx.export(Network().eval(), (X,), metadata="some")  # type: ignore[arg-type]
+
+
+class Extremes(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.amax(1)
+
+
+def test_numerics() -> None:
+    default, exact = (fxonnx.export(Extremes(), (X,), numerics=choice) for choice in ("default", "exact"))
+    assert "pkg.fxonnx.numerics" not in default.model.metadata_props
+    assert exact.model.metadata_props["pkg.fxonnx.numerics"] == "exact"
+    x = X.clone()
+    x[0] = math.nan
+    assert exact(x)[0].isnan().tolist() == Extremes()(x).isnan().tolist()
+    with pytest.raises(ArgumentError, match="numerics: expected one of 'default', 'exact', got 'fast'"):
+        fxonnx.export(Extremes(), (X,), numerics="fast")  # type: ignore[arg-type]
 
 
 def test_source_paths_in_metadata_are_relative(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from ._lower.dispatch import is_translated
 from ._lower.lowering import lower
 from ._lower.metadata import MetadataLevel
 from ._lower.user_symbolics import CalledFunctions
-from ._options import Options, Target, read_options
+from ._options import Numerics, Options, Target, read_options
 from ._prepare import LOST_UPDATES_KEY, State, find_updates, prepare, report_updates
 from ._program import ONNXProgram
 from ._program.external_data import ExternalData
@@ -94,6 +94,7 @@ def export(
     compat: Literal["torchscript"] | None = None,
     ir_version: int | None = None,
     target: Target | None = None,
+    numerics: Numerics = "default",
     patterns: Mapping[str, bool] = MappingProxyType({}),
     on_stage: Callable[[str], None] | None = None,
 ) -> ONNXProgram:
@@ -150,6 +151,9 @@ def export(
         ir_version: IR version of the model; by default 10 from opset 20 on, or the version that the opset requires.
         target: "onnxruntime": the graph ONNX Runtime runs fastest, at opset 23 unless ``opset_version`` is given; by
             default a graph for any runtime.
+        numerics: "default": calls become the ONNX operators that are specified to give torch's results for finite
+            inputs; NaN and signed zeros are left to the runtime. "exact": further nodes make the results for these
+            torch's as well.
         patterns: Fusion patterns to enable or disable, by name; ``program.patterns`` lists them.
         on_stage: Called with the name of each stage as it begins.
 
@@ -186,6 +190,7 @@ def export(
         metadata=metadata,
         compat=compat,
         strict_shapes=strict_shapes,
+        numerics=numerics,
         export_modules_as_functions=export_modules_as_functions,
         autograd_inlining=autograd_inlining,
     )

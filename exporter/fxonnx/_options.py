@@ -21,10 +21,11 @@ from ._prepare import PATTERNS, State
 from ._symbolic_registry import registered_symbolics
 from .errors import ArgumentError, did_you_mean
 
-__all__ = ["Options", "Target", "check_training", "read_options"]
+__all__ = ["Numerics", "Options", "Target", "check_training", "read_options"]
 
 
 Target: TypeAlias = Literal["onnxruntime"]
+Numerics: TypeAlias = Literal["default", "exact"]
 
 _DEFAULT_OPSETS: Mapping[Target | None, int] = MappingProxyType({None: 20, "onnxruntime": 23})
 
@@ -48,6 +49,7 @@ class Options:
         legacy_names: Whether nodes and values are named as by torch.onnx's TorchScript exporter.
         strict_shapes: Whether a constraint on a dynamic dim is an error.
         training: The mode the model is put into; None leaves each module in its own.
+        numerics: "exact" keeps torch's results for NaN and signed zeros as well.
     """
 
     opset: int = 20
@@ -64,6 +66,7 @@ class Options:
     legacy_names: bool = False
     strict_shapes: bool = False
     training: TrainingMode | None = None
+    numerics: Numerics = "default"
 
 
 def read_options(
@@ -86,6 +89,7 @@ def read_options(
     metadata: MetadataLevel,
     compat: Literal["torchscript"] | None,
     strict_shapes: bool,
+    numerics: Numerics,
     export_modules_as_functions: bool | Collection[type[torch.nn.Module]],
     autograd_inlining: bool,
 ) -> Options:
@@ -100,6 +104,7 @@ def read_options(
     _check_choice("state", state, get_args(State))
     _check_choice("metadata", metadata, get_args(MetadataLevel))
     _check_choice("compat", compat, (None, "torchscript"))
+    _check_choice("numerics", numerics, get_args(Numerics))
     opset = _check_opset(opset_version, _DEFAULT_OPSETS[target])
     inputs, outputs = _check_names(input_names, output_names)
     return Options(
@@ -117,6 +122,7 @@ def read_options(
         legacy_names=not dynamo or compat is not None,
         strict_shapes=strict_shapes,
         training=check_training(training, dynamo=dynamo),
+        numerics=numerics,
     )
 
 

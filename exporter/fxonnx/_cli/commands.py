@@ -60,6 +60,9 @@ def export_command(
     strict_shapes: Annotated[
         bool, typer.Option("--strict-shapes", help="Fail if the model cannot be exported for all requested sizes.")
     ] = False,
+    numerics: Annotated[
+        str, typer.Option(help="Results for NaN and signed zeros: default (the runtime's) or exact (torch's).")
+    ] = "default",
     profile: Annotated[bool, typer.Option("--profile", help="Show the time of each stage.")] = False,
     input_names: Annotated[str | None, typer.Option(help="Comma-separated names of the graph inputs.")] = None,
     output_names: Annotated[str | None, typer.Option(help="Comma-separated names of the graph outputs.")] = None,
@@ -89,6 +92,7 @@ def export_command(
             target=target,  # type: ignore[arg-type]
             verify="auto" if all_sizes else verify,
             strict_shapes=strict_shapes,
+            numerics=numerics,  # type: ignore[arg-type]
             on_stage=on_stage,
         )
     console = Console()

@@ -33,7 +33,7 @@ from .dispatch import arguments_by_name, find_translation
 from .legacy_names import SCOPE, rename_by_scope
 from .lowest_opset import lowest_opset
 from .metadata import NodeMetadata, scopes_of, target_name
-from .model import STATE_KEY, IOSpec, add_inputs, add_outputs, new_model
+from .model import NUMERICS_KEY, STATE_KEY, IOSpec, add_inputs, add_outputs, new_model
 from .versions import NEWEST_OPSET, ir_versions
 
 __all__ = ["Lowered", "lower"]
@@ -76,7 +76,10 @@ def lower(prepared: Prepared, capture: Capture, options: Options, updates: Seque
     io_spec = IOSpec(capture, options, updates)
     ir_version = options.ir_version or ir_versions(options.opset)[0]
     model = new_model(prepared, options.opset, ir_version)
-    builder = Builder(model.graph, symbols, names, replace_missing_op)
+    exact_numerics = options.numerics == "exact"
+    if exact_numerics:
+        model.metadata_props[NUMERICS_KEY] = options.numerics
+    builder = Builder(model.graph, symbols, names, replace_missing_op, exact_numerics=exact_numerics)
     lowering = _GraphLowering(builder, options)
     try:
         lowering.shared, paths = add_inputs(prepared, builder, lowering.env, io_spec)

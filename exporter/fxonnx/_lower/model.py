@@ -24,6 +24,7 @@ from ..errors import ArgumentError
 from .versions import NEWEST_OPSET
 
 __all__ = [
+    "NUMERICS_KEY",
     "STATE_KEY",
     "IOSpec",
     "add_inputs",
@@ -37,6 +38,7 @@ _ORIGINAL = "pkg.torch.onnx.original_node_name"
 _LARGEST_LITERAL = 1024
 """Maximum number of elements of a tensor constant of the model that is treated like a translation's literal."""
 STATE_KEY = "pkg.fxonnx.state"
+NUMERICS_KEY = "pkg.fxonnx.numerics"
 """Metadata key of the model: JSON, a list of dicts with the name of a mutated tensor, its input and its output."""
 
 

@@ -92,7 +92,8 @@ def _program_sections(program: ONNXProgram) -> list[str]:
     counts = collections.Counter(node.op_type for node in graph.all_nodes())
     operators = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     ends = [("input", value) for value in graph.inputs] + [("output", value) for value in graph.outputs]
-    header = f"opset {model.opset_imports['']}, IR version {model.ir_version}, {len(graph)} nodes"
+    numerics = "" if program.options.numerics == "default" else f", {program.options.numerics} numerics"
+    header = f"opset {model.opset_imports['']}, IR version {model.ir_version}{numerics}, {len(graph)} nodes"
     return [
         *("", "## Model", "", f"{header}, {len(graph.initializers)} initializers", ""),
         *_table(["", "name", "type"], [[kind, value.name, _type(value)] for kind, value in ends]),

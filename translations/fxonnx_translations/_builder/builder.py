@@ -47,6 +47,8 @@ class Builder(onnxscript.GraphBuilder):
         names: Allocator of unique names, shared by all graphs of the model.
         replace_missing_op: Replaces the operators that the opset or ONNX Runtime lacks.
         parent: The builder of the enclosing graph.
+        exact_numerics: Whether results agree with torch's for NaN and signed zeros as well, at the cost of more nodes; a
+            subgraph's builder has the value of its parent.
     """
 
     def __init__(
@@ -57,12 +59,14 @@ class Builder(onnxscript.GraphBuilder):
         replace_missing_op: ReplaceMissingOp,
         *,
         parent: Builder | None = None,
+        exact_numerics: bool = False,
     ) -> None:
         super().__init__(graph, parent=parent)
         self.symbols = symbols
         self.names = names
         self.replace_missing_op = replace_missing_op
         self.opset_version = int(graph.opset_imports[""])
+        self.exact_numerics: bool = parent.exact_numerics if parent else exact_numerics
         self.metadata: Mapping[str, str] = {}
         self.created: list[ir.Node] = []
         self.named: set[ir.Value] = parent.named if parent else set()

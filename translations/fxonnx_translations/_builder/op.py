@@ -131,6 +131,14 @@ class Op(onnxscript.OpBuilder):
         return self._graph_builder.opset_version
 
     @property
+    def exact_numerics(self) -> bool:
+        """Whether NaN, signed zeros and the like must be as in torch; finite values always are.
+
+        Translations add the nodes that only such inputs need if this is true.
+        """
+        return self._graph_builder.exact_numerics
+
+    @property
     def result(self) -> ResultSpec:
         """Type and shape of the (first) output, as captured."""
         return self.results[0]
