@@ -15,19 +15,17 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
 import sys
-import threading
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from queue import Empty, Queue
 from typing import Any
+
+from ._workers import sweep
 
 __all__ = ["main"]
 
-TASK_SECONDS = 120
 DTYPES = "float32,float16,bfloat16,float64,int64,int32,uint8,bool,complex64"
 SUPPORT_PAGE = Path(__file__).parent.parent / "translations" / "SUPPORT.md"
 Task = tuple[str, str]
@@ -54,72 +52,10 @@ def work(samples: int, dynamic: bool, opset: int | None) -> None:
         print(json.dumps(record), file=results, flush=True)
 
 
-class Worker:
-    """A process that may die."""
-
-    def __init__(self, arguments: Sequence[str]) -> None:
-        self._arguments = arguments
-        self._process: subprocess.Popen[str] | None = None
-
-    def do(self, task: Task) -> dict[str, Any]:
-        """One task's results; a crash or a timeout is also a result."""
-        process = self._process or self._start()
-        self._process = process
-        timer = threading.Timer(TASK_SECONDS, process.kill)
-        timer.start()
-        try:
-            print(json.dumps(task), file=process.stdin, flush=True)
-            line = process.stdout.readline() if process.stdout is not None else ""
-        except BrokenPipeError:
-            line = ""
-        finally:
-            timer.cancel()
-        if line:
-            return json.loads(line)
-        code = process.wait()
-        self._process = None
-        name, dtype = task
-        outcome = {"name": f"{name}-{dtype}", "status": "crash", "detail": f"the process ended with {code}"}
-        return {"entry": name, "dtype": dtype, "outcomes": [outcome]}
-
-    def _start(self) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.op_coverage", "--work", *self._arguments],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-        )
-
-    def close(self) -> None:
-        """Ends the process."""
-        if self._process is not None and self._process.stdin is not None:
-            self._process.stdin.close()
-            self._process.wait()
-
-
-def sweep(tasks: Sequence[Task], processes: int, arguments: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """The results of all tasks, as they come."""
-    waiting: Queue[Task] = Queue()
-    done: Queue[dict[str, Any]] = Queue()
-    for task in tasks:
-        waiting.put(task)
-
-    def serve() -> None:
-        worker = Worker(arguments)
-        while True:
-            try:
-                task = waiting.get_nowait()
-            except Empty:
-                break
-            done.put(worker.do(task))
-        worker.close()
-
-    for _ in range(processes):
-        threading.Thread(target=serve, daemon=True).start()
-    for _ in tasks:
-        yield done.get()
+def _crashed(task: Task, code: int) -> dict[str, Any]:
+    name, dtype = task
+    outcome = {"name": f"{name}-{dtype}", "status": "crash", "detail": f"the process ended with {code}"}
+    return {"entry": name, "dtype": dtype, "outcomes": [outcome]}
 
 
 def summary(records: Mapping[Task, list[dict[str, Any]]]) -> str:
@@ -178,7 +114,8 @@ def main() -> None:
     arguments = ["--samples", str(options.samples), *(["--static"] if options.static else [])]
     arguments += [] if options.opset is None else ["--opset", str(options.opset)]
     with path.open("a") as file:
-        for record in sweep(left, options.processes, arguments):
+        for task, answer in sweep(left, options.processes, ["benchmarks.op_coverage", "--work", *arguments]):
+            record = _crashed(task, answer) if isinstance(answer, int) else answer
             records[record["entry"], record["dtype"]] = record["outcomes"]
             file.write(json.dumps(record) + "\n")
             file.flush()
