@@ -48,13 +48,22 @@ def patches() -> str:
 def patterns() -> str:
     """The table of fusion patterns, in the order in which they are applied."""
     from fxonnx._prepare.patterns import PATTERNS
+    from fxonnx._targets import PROFILES
+
+    def targets(name: str, default: bool) -> str:
+        changed = [
+            f"`{target}`" for target, profile in PROFILES.items() if profile.patterns.get(name, default) != default
+        ]
+        if not default:
+            return ", ".join(changed) or "none"
+        return f"any but {', '.join(changed)}" if changed else "any"
 
     rows = [
         (
             f"`{name}`",
             (pattern.apply.__doc__ or "").strip().partition("\n")[0],
             f"from opset {pattern.since} on" if pattern.since else "any",
-            pattern.target or "any",
+            targets(name, pattern.for_all),
             f"`{pattern.apply.__module__}`",
         )
         for name, pattern in PATTERNS.items()

@@ -57,6 +57,7 @@ def test_wheel_and_sdist_contain_typing_marks_license_and_readme(built: Path) ->
     modules = {
         str(path.relative_to(ROOT / top)) for top in ("exporter", "translations") for path in (ROOT / top).rglob("*.py")
     }
+    modules |= {str(path.relative_to(ROOT / "exporter")) for path in (ROOT / "exporter").rglob("*.json")}
     assert modules <= files
     assert (ROOT / "README.md").read_text().strip() in metadata
     assert 'Requires-Dist: typer; extra == "cli"' in metadata

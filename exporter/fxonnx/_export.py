@@ -25,12 +25,13 @@ from ._lower.dispatch import is_translated
 from ._lower.lowering import lower
 from ._lower.metadata import MetadataLevel
 from ._lower.user_symbolics import CalledFunctions
-from ._options import Numerics, Options, Target, read_options
+from ._options import Numerics, Options, read_options
 from ._prepare import LOST_UPDATES_KEY, State, find_updates, prepare, report_updates
 from ._program import ONNXProgram
 from ._program.external_data import ExternalData
 from ._public import public
 from ._report import graph_text, reporting, save_exported_program, timing_table
+from ._targets import Target
 from ._timing import Timer
 from .errors import did_you_mean
 

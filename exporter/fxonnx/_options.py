@@ -19,15 +19,12 @@ from ._lower.passthrough import Passthrough
 from ._lower.versions import NEWEST_IR_VERSION, NEWEST_OPSET, OLDEST_OPSET, ir_versions
 from ._prepare import PATTERNS, State
 from ._symbolic_registry import registered_symbolics
+from ._targets import DEFAULT_PROFILE, Target, TargetProfile, profile_of
 from .errors import ArgumentError, did_you_mean
 
-__all__ = ["Numerics", "Options", "Target", "check_training", "read_options"]
+__all__ = ["Numerics", "Options", "check_training", "read_options"]
 
-
-Target: TypeAlias = Literal["onnxruntime"]
 Numerics: TypeAlias = Literal["default", "exact"]
-
-_DEFAULT_OPSETS: Mapping[Target | None, int] = MappingProxyType({None: 20, "onnxruntime": 23})
 
 
 @dataclass(frozen=True)
@@ -50,6 +47,7 @@ class Options:
         strict_shapes: Whether a constraint on a dynamic dim is an error.
         training: The mode the model is put into; None leaves each module in its own.
         numerics: "exact" keeps torch's results for NaN and signed zeros as well.
+        profile: The runtime that the graph is written for.
     """
 
     opset: int = 20
@@ -67,6 +65,7 @@ class Options:
     strict_shapes: bool = False
     training: TrainingMode | None = None
     numerics: Numerics = "default"
+    profile: TargetProfile = DEFAULT_PROFILE
 
 
 def read_options(
@@ -105,7 +104,8 @@ def read_options(
     _check_choice("metadata", metadata, get_args(MetadataLevel))
     _check_choice("compat", compat, (None, "torchscript"))
     _check_choice("numerics", numerics, get_args(Numerics))
-    opset = _check_opset(opset_version, _DEFAULT_OPSETS[target])
+    profile = profile_of(target)
+    opset = _check_opset(opset_version, profile.default_opset)
     inputs, outputs = _check_names(input_names, output_names)
     return Options(
         opset=opset,
@@ -114,7 +114,7 @@ def read_options(
         input_names=inputs,
         output_names=outputs,
         passthrough=_check_passthrough(operator_export_type, custom_opsets),
-        patterns=_check_patterns(patterns, opset, target) if optimize else (),
+        patterns=_check_patterns(patterns, opset, profile) if optimize else (),
         optimize=optimize,
         fold_weights=do_constant_folding,
         state=state,
@@ -123,6 +123,7 @@ def read_options(
         strict_shapes=strict_shapes,
         training=check_training(training, dynamo=dynamo),
         numerics=numerics,
+        profile=profile,
     )
 
 
@@ -216,7 +217,7 @@ def _check_ir_version(ir_version: Any, opset: int) -> int:
     return ir_version
 
 
-def _check_patterns(patterns: Any, opset: int, target: str | None) -> tuple[str, ...]:
+def _check_patterns(patterns: Any, opset: int, profile: TargetProfile) -> tuple[str, ...]:
     if not isinstance(patterns, Mapping):
         raise ArgumentError(
             "patterns", f"expected a dict from name to True or False, got {patterns!r}", hint='write {"gelu": False}'
@@ -225,7 +226,10 @@ def _check_patterns(patterns: Any, opset: int, target: str | None) -> tuple[str,
     if unknown:
         hint = did_you_mean(unknown[0], PATTERNS, f"there are {', '.join(PATTERNS)}")
         raise ArgumentError("patterns", f"unknown pattern {unknown[0]!r}", hint=hint)
-    return tuple(name for name, pattern in PATTERNS.items() if patterns.get(name, pattern.is_for(opset, target)))
+    enabled = {name: profile.patterns.get(name, pattern.for_all) for name, pattern in PATTERNS.items()}
+    return tuple(
+        name for name, pattern in PATTERNS.items() if patterns.get(name, enabled[name] and opset >= pattern.since)
+    )
 
 
 def _check_opset(opset_version: int | None, default: int) -> int:

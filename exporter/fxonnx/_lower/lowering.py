@@ -79,7 +79,14 @@ def lower(prepared: Prepared, capture: Capture, options: Options, updates: Seque
     exact_numerics = options.numerics == "exact"
     if exact_numerics:
         model.metadata_props[NUMERICS_KEY] = options.numerics
-    builder = Builder(model.graph, symbols, names, replace_missing_op, exact_numerics=exact_numerics)
+    builder = Builder(
+        model.graph,
+        symbols,
+        names,
+        replace_missing_op,
+        exact_numerics=exact_numerics,
+        missing_kernels=options.profile.missing_kernels(options.opset),
+    )
     lowering = _GraphLowering(builder, options)
     try:
         lowering.shared, paths = add_inputs(prepared, builder, lowering.env, io_spec)

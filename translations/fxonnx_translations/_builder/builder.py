@@ -15,7 +15,7 @@ import sympy
 import torch
 
 from .._opsets.opset_forms import OPSET_FORMS, FormError, check_form
-from .._opsets.ort_kernels import TYPES_WITHOUT_SOME_KERNELS, NoKernelError, wider_type
+from .._opsets.ort_kernels import MISSING_KERNELS, TYPES_WITHOUT_SOME_KERNELS, NoKernelError, wider_type
 from .._torch_compat import FloorDiv
 from . import constants, shape_inference
 from .initializers import TorchTensor
@@ -49,6 +49,8 @@ class Builder(onnxscript.GraphBuilder):
         parent: The builder of the enclosing graph.
         exact_numerics: Whether results agree with torch's for NaN and signed zeros as well, at the cost of more nodes; a
             subgraph's builder has the value of its parent.
+        missing_kernels: Operator to the element types that are computed in a wider type, because the target has no
+            kernel; a subgraph has those of the enclosing graph.
     """
 
     def __init__(
@@ -60,6 +62,7 @@ class Builder(onnxscript.GraphBuilder):
         *,
         parent: Builder | None = None,
         exact_numerics: bool = False,
+        missing_kernels: Mapping[str, frozenset[ir.DataType]] = MISSING_KERNELS,
     ) -> None:
         super().__init__(graph, parent=parent)
         self.symbols = symbols
@@ -67,6 +70,9 @@ class Builder(onnxscript.GraphBuilder):
         self.replace_missing_op = replace_missing_op
         self.opset_version = int(graph.opset_imports[""])
         self.exact_numerics: bool = parent.exact_numerics if parent else exact_numerics
+        self.missing_kernels: Mapping[str, frozenset[ir.DataType]] = (
+            parent.missing_kernels if parent else missing_kernels
+        )
         self.metadata: Mapping[str, str] = {}
         self.created: list[ir.Node] = []
         self.named: set[ir.Value] = parent.named if parent else set()
@@ -317,7 +323,7 @@ class Builder(onnxscript.GraphBuilder):
             if value is None or value.dtype is None or variable is None or variable in wider:
                 continue
             try:
-                wider[variable] = wider_type(op_type, value.dtype, variable, schema)
+                wider[variable] = wider_type(op_type, value.dtype, variable, schema, self.missing_kernels)
             except NoKernelError as error:
                 raise Unsupported(str(error)) from error
         if not any(wider.values()):

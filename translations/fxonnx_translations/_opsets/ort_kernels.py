@@ -122,7 +122,13 @@ class NoKernelError(Exception):
     """An operator has no kernel for an element type, nor for a wider one."""
 
 
-def wider_type(op_type: str, dtype: ir.DataType, variable: str, schema: OpSchemaInfo) -> ir.DataType | None:
+def wider_type(
+    op_type: str,
+    dtype: ir.DataType,
+    variable: str,
+    schema: OpSchemaInfo,
+    missing_kernels: Mapping[str, frozenset[ir.DataType]] = MISSING_KERNELS,
+) -> ir.DataType | None:
     """Return the wider type to compute in if an operator does not accept ``dtype``.
 
     Args:
@@ -130,6 +136,7 @@ def wider_type(op_type: str, dtype: ir.DataType, variable: str, schema: OpSchema
         dtype: Type of an input.
         variable: The type variable that the input binds.
         schema: The operator's schema.
+        missing_kernels: Operator to the element types that the target has no kernel for.
 
     Returns:
         None if the operator accepts the type, or if its schema allows no wider one.
@@ -140,7 +147,7 @@ def wider_type(op_type: str, dtype: ir.DataType, variable: str, schema: OpSchema
     if op_type == "Cast":
         return None
     allowed = schema.allowed.get(variable)
-    missing = MISSING_KERNELS.get(op_type, frozenset())
+    missing = missing_kernels.get(op_type, frozenset())
     in_schema = allowed is None or dtype in allowed
     # A concrete type, such as that of a condition, cannot be replaced.
     if in_schema and (dtype not in missing or allowed is None or len(allowed) == 1):

@@ -31,16 +31,12 @@ class Pattern:
     Attributes:
         apply: Rewrites a functional graph in place and returns the number of matches.
         since: The lowest opset for which it is enabled by default.
-        target: The only target for which it is enabled by default; None for every target.
+        for_all: Whether it is enabled by default for every target; otherwise by the profiles that name it.
     """
 
     apply: Callable[[torch.fx.Graph], int]
     since: int = 0
-    target: str | None = None
-
-    def is_for(self, opset: int, target: str | None) -> bool:
-        """Whether it is enabled by default for an opset and a target."""
-        return opset >= self.since and self.target in (None, target)
+    for_all: bool = True
 
 
 PATTERNS: Mapping[str, Pattern] = MappingProxyType(
@@ -57,7 +53,7 @@ PATTERNS: Mapping[str, Pattern] = MappingProxyType(
         "rotary_layout": Pattern(rotate_before_transpose),
         "rotary_sign": Pattern(negate_rotary_tables),
         "slices": Pattern(fuse_slices),
-        "flat_tokens": Pattern(flatten_token_matmuls, target="onnxruntime"),
+        "flat_tokens": Pattern(flatten_token_matmuls, for_all=False),
     }
 )
 """Name to pattern, in the order of application."""

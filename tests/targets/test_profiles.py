@@ -1,0 +1,87 @@
+"""Profiles of the targets: their tables of kernels, and the exports that read them."""
+
+from __future__ import annotations
+
+import json
+from typing import get_args
+
+import onnx.defs
+import onnx_ir as ir
+import onnxruntime
+import pytest
+import torch
+
+import fxonnx
+from benchmarks.target_kernels import FOLDER, content, onnxruntime_kernels
+from fxonnx._prepare import PATTERNS
+from fxonnx._targets import DEFAULT_PROFILE, PROFILES, Target
+from fxonnx_translations._opsets.ort_kernels import MISSING_KERNELS
+from tests.functions import Function
+
+ONNX_OPERATORS = {(schema.domain, schema.name) for schema in onnx.defs.get_all_schemas_with_history()}
+# Operators that older versions of ONNX had as experiments.
+EXPERIMENTAL = {"Affine", "Crop", "DynamicSlice", "ImageScaler", "ParametricSoftplus", "Scale", "ScaledTanh"}
+# Operators that ONNX Runtime registers under the domain of ONNX.
+EXPERIMENTAL |= {"SimplifiedLayerNormalization"}
+
+
+def test_every_target_has_a_profile() -> None:
+    assert tuple(PROFILES) == get_args(Target)
+    assert all(name == profile.name for name, profile in PROFILES.items())
+
+
+@pytest.mark.parametrize("profile", PROFILES.values(), ids=lambda profile: profile.name)
+def test_profiles_name_what_exists(profile: fxonnx._targets.TargetProfile) -> None:
+    assert set(profile.patterns) <= set(PATTERNS)
+    assert 7 <= profile.default_opset <= profile.newest_opset
+    assert profile.kernels.source
+    for domain, op_type in profile.kernels.kernels:
+        assert domain in {"", *profile.domains}
+        assert domain not in ("", "ai.onnx.ml") or (domain, op_type) in ONNX_OPERATORS or op_type in EXPERIMENTAL
+    for name, kernels in profile.kernels.kernels.items():
+        for kernel in kernels:
+            assert kernel.until is None or kernel.since <= kernel.until, name
+
+
+def test_the_table_of_onnxruntime_is_that_of_the_installed_runtime() -> None:
+    stored = json.loads((FOLDER / "onnxruntime.json").read_text())
+    if f" {onnxruntime.__version__}," not in stored["source"]:
+        pytest.skip(f"the table is of {stored['source']}, installed is {onnxruntime.__version__}")
+    assert stored == content(*onnxruntime_kernels()), "run python -m benchmarks.target_kernels onnxruntime"
+
+
+@pytest.mark.parametrize(
+    ("op_type", "dtype", "opset", "expected"),
+    [
+        ("Add", "FLOAT", 20, True),
+        ("Add", "BFLOAT16", 20, False),
+        ("Add", "INT8", 13, False),
+        ("Add", "INT8", 14, True),
+        ("Attention", "FLOAT16", 23, True),
+        ("Attention", "FLOAT16", 22, False),
+        ("NoSuchOperator", "FLOAT", 20, False),
+    ],
+)
+def test_has_kernel(op_type: str, dtype: str, opset: int, expected: bool) -> None:
+    assert PROFILES["onnxruntime"].has_kernel(op_type, ir.DataType[dtype], opset) is expected
+
+
+def test_casts_of_the_export_follow_the_table() -> None:
+    table = PROFILES["onnxruntime"].kernels
+    wrong = [
+        f"{op_type} {dtype.name}"
+        for op_type, missing in MISSING_KERNELS.items()
+        for dtype in missing
+        if all(table.has_kernel(op_type, dtype, opset) for opset in range(13, 24))
+    ]
+    # The values of OneHot have another type than its indices, the first input.
+    assert wrong == ["OneHot INT32"]
+
+
+def test_the_target_determines_opset_and_patterns() -> None:
+    assert DEFAULT_PROFILE.missing_kernels(20) is MISSING_KERNELS
+    program = fxonnx.export(Function(torch.relu).eval(), (torch.ones(2, 3),), target="onnxruntime")
+    assert program.options.profile is PROFILES["onnxruntime"]
+    assert program.options.opset == PROFILES["onnxruntime"].default_opset
+    assert "flat_tokens" in program.patterns
+    assert "flat_tokens" not in fxonnx.export(Function(torch.relu).eval(), (torch.ones(2, 3),)).patterns
