@@ -22,6 +22,9 @@ aten = torch.ops.aten
 MAX_GROWN_ELEMENTS = 2**17
 """Maximum number of elements of a derived weight that is larger than its sources, as position tables are."""
 
+MAX_WIDENED_ELEMENTS = 2**14
+"""Maximum number of elements of a half-precision weight stored in a wider dtype, as rotary frequencies and norms are."""
+
 _CONVOLUTIONS = frozenset(
     {
         aten.conv1d.default,
@@ -33,16 +36,16 @@ _CONVOLUTIONS = frozenset(
     }
 )
 _TRANSPOSED = frozenset({aten.conv_transpose1d.default, aten.conv_transpose2d.input, aten.conv_transpose3d.input})
+_HALF_DTYPES = frozenset({torch.float16, torch.bfloat16})
 _STORAGE_DTYPES = frozenset(
     {
+        *_HALF_DTYPES,
         torch.int8,
         torch.uint8,
         torch.float8_e4m3fn,
         torch.float8_e4m3fnuz,
         torch.float8_e5m2,
         torch.float8_e5m2fnuz,
-        torch.bfloat16,
-        torch.float16,
     }
 )
 
@@ -181,7 +184,7 @@ def find_derived_weights(
 
     Returns:
         A record for each derived weight with a user that is not one itself. A derived weight is deterministic, does not
-        widen a storage dtype, and is not larger than its sources unless it is small.
+        widen a storage dtype unless it is half precision and small, and is not larger than its sources unless it is small.
     """
     derivable: dict[torch.fx.Node, None] = {}
     for node in graph.nodes:
@@ -216,7 +219,8 @@ def _is_derivable(
     if target is operator.getitem:
         return True
     operands = [source.meta["val"] for source in inputs if isinstance(source.meta.get("val"), torch.Tensor)]
-    if any(operand.dtype in _STORAGE_DTYPES and operand.dtype != val.dtype for operand in operands):
+    widened = [operand.dtype for operand in operands if operand.dtype in _STORAGE_DTYPES and operand.dtype != val.dtype]
+    if widened and (val.numel() > MAX_WIDENED_ELEMENTS or not _HALF_DTYPES.issuperset(widened)):
         return False
     return val.numel() <= max(MAX_GROWN_ELEMENTS, sum(operand.numel() for operand in operands)) or not operands
 

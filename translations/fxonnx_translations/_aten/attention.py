@@ -10,14 +10,14 @@ import sympy
 import torch
 
 from .._builder.constants import array_of
-from .._builder.dtypes import to_torch_dtype
+from .._builder.dtypes import BOOL, DOUBLE, FLOAT, HALF_FLOATS, to_torch_dtype
 from .._builder.op import Op, Unsupported
 from .._builder.value_ranges import every_row_unmasked, is_computed_from_weights
 from .._registry import translates
 from .._torch_compat import FloorDiv, Max
 from .view import swapped
 
-__all__ = ["above_lowest", "simplest_mask"]
+__all__ = ["attention_mask", "attention_type", "simplest_mask"]
 
 _SMALL_MASK = 256 * 256
 """Constant masks of at most this many elements are stored as floats, which take four times the memory of booleans."""
@@ -40,7 +40,7 @@ def scaled_dot_product_attention(
     whole = _attention(op, query, key, value, attn_mask, is_causal, scale) if dropout_p == 0 else None
     if whole is not None:
         return whole
-    if op.dtype_of(query) == ir.DataType.BFLOAT16:
+    if not op.has_kernel("MatMul", op.dtype_of(query)):
         # torch rounds once, the result.
         query, key, value = (op.cast(operand, ir.DataType.FLOAT) for operand in (query, key, value))
     if enable_gqa:
@@ -105,9 +105,12 @@ def _attention(
     is_causal: bool,
     scale: float | None,
 ) -> ir.Value | None:
-    """Emit ONNX's Attention where the opset has it and ONNX Runtime's kernel is as precise as torch."""
+    """Emit ONNX's Attention where the opset has it and ONNX Runtime has a kernel."""
     dtype, dims = op.dtype_of(query), op.dims(query)
-    if op.opset < 23 or len(dims) != 4 or dtype != ir.DataType.FLOAT:
+    if op.opset < 23 or len(dims) != 4 or dtype == DOUBLE:
+        return None
+    if scale is not None and scale <= 0:
+        # ONNX Runtime rejects it.
         return None
     others = op.dims(key), op.dims(value)
     if any(len(other) != 4 or other[0] != dims[0] or other[1] != others[0][1] for other in others):
@@ -118,12 +121,54 @@ def _attention(
     if attn_mask is not None:
         if is_causal:
             return None
-        if op.dtype_of(attn_mask) != ir.DataType.BOOL:
-            attn_mask = above_lowest(op, op.cast(attn_mask, dtype))
         # ONNX Runtime broadcasts the batch and the heads only.
         lead, last = op.dims(attn_mask)[:-2], (dims[2], others[0][2])
         attn_mask = op.expand(attn_mask, (*lead, *last))
-    return op.Attention(query, key, value, attn_mask, is_causal=int(is_causal) or None, scale=scale)
+    wide = attention_type(op, dtype, attn_mask)
+    operands = (op.cast(operand, wide) for operand in (query, key, value))
+    result = op.Attention(
+        *operands,
+        None if attn_mask is None else attention_mask(op, attn_mask, wide),
+        is_causal=int(is_causal) or None,
+        scale=scale,
+        # torch's kernels compute the softmax of half-precision scores in float32.
+        softmax_precision=None if wide == FLOAT else int(FLOAT),
+    )
+    return op.cast(result, dtype)
+
+
+def attention_type(op: Op, dtype: ir.DataType, attn_mask: ir.Value | None) -> ir.DataType:
+    """Return the element type in which ONNX's Attention gives torch's results: that of the operands, or FLOAT.
+
+    torch's kernels of half-precision types compute scores in float32, those of ONNX Runtime round them. This is a matter
+    of precision, except for a row of the mask whose elements are all large: the scores vanish in the sum.
+    """
+    if dtype not in HALF_FLOATS:
+        return dtype
+    if not op.has_kernel("Attention", dtype) or op.exact_numerics:
+        return FLOAT
+    return dtype if attn_mask is None or op.dtype_of(attn_mask) == BOOL or _keeps_scores(attn_mask) else FLOAT
+
+
+_SMALL_BIAS = 16.0
+"""Half-precision scores of this size have an absolute error of 1/128 in float16."""
+
+
+def _keeps_scores(attn_mask: ir.Value) -> bool:
+    """Whether each row of a float mask has an element that is added to a score without loss."""
+    known = array_of(attn_mask)
+    if known is None:
+        return is_computed_from_weights(attn_mask)
+    return bool((np.abs(known.astype(np.float32)).min(axis=-1, initial=math.inf) <= _SMALL_BIAS).all())
+
+
+def attention_mask(op: Op, attn_mask: ir.Value, dtype: ir.DataType) -> ir.Value:
+    """Return a mask in the element type of ONNX's Attention; boolean masks stay as they are."""
+    given = op.dtype_of(attn_mask)
+    if given == BOOL:
+        return attn_mask
+    attn_mask = op.cast(attn_mask, dtype)
+    return _above_lowest(op, attn_mask) if given == dtype == FLOAT else attn_mask
 
 
 def _scale_query(op: Op, query: ir.Value, scale: float | None) -> ir.Value:
@@ -183,8 +228,8 @@ _LOWEST = float(np.finfo(np.float32).min)
 _ALMOST_LOWEST = -1e38
 
 
-def above_lowest(op: Op, attn_mask: ir.Value) -> ir.Value:
-    """Return a float mask for ONNX's Attention, without the lowest float, which ONNX Runtime treats as -inf."""
+def _above_lowest(op: Op, attn_mask: ir.Value) -> ir.Value:
+    """Return a FLOAT mask for ONNX's Attention, without the lowest float, which ONNX Runtime treats as -inf."""
     known = array_of(attn_mask)
     if known is not None:
         raised = np.where(known == np.float32(_LOWEST), np.float32(_ALMOST_LOWEST), known)

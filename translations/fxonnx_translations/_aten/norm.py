@@ -19,9 +19,9 @@ from .reduction import Axes, amax, amin, reduced
 # ---- helpers
 
 
-def _computed_in(dtype: ir.DataType) -> ir.DataType:
-    """Return the type to compute in: ONNX Runtime has no BFLOAT16 kernels; torch computes it in float as well."""
-    return FLOAT if dtype == BFLOAT16 else dtype
+def _computed_in(op: Op, op_type: str, dtype: ir.DataType) -> ir.DataType:
+    """Return the type to compute in: FLOAT where the target has no BFLOAT16 kernel; torch computes in float as well."""
+    return FLOAT if dtype == BFLOAT16 and not op.has_kernel(op_type, dtype) else dtype
 
 
 def _parameter(op: Op, value: ir.Value | None, default: float, size: Dim, dtype: ir.DataType) -> ir.Value:
@@ -105,7 +105,7 @@ def batch_norm(
 
     With ``training`` the statistics are those of the batch.
     """
-    dtype = _computed_in(op.dtype_of(input))
+    dtype = _computed_in(op, "BatchNormalization", op.dtype_of(input))
     value = op.cast(input, dtype)
     if not training:
         result = _scaled_by_statistics(op, value, (weight, bias, running_mean, running_var), eps, dtype)
@@ -131,7 +131,7 @@ def instance_norm(
     cudnn_enabled: bool,
 ) -> ir.Value:
     """aten::instance_norm(Tensor input, Tensor? weight, Tensor? bias, Tensor? running_mean, Tensor? running_var, bool use_input_stats, float momentum, float eps, bool cudnn_enabled) -> Tensor"""
-    dtype = _computed_in(op.dtype_of(input))
+    dtype = _computed_in(op, "InstanceNormalization", op.dtype_of(input))
     value = op.cast(input, dtype)
     channels = op.dims(value)[1]
     if not use_input_stats:
@@ -160,7 +160,7 @@ def layer_norm(
     cudnn_enable: bool = True,
 ) -> ir.Value:
     """aten::layer_norm(Tensor input, SymInt[] normalized_shape, Tensor? weight=None, Tensor? bias=None, float eps=1.0000000000000001e-05, bool cudnn_enable=True) -> Tensor"""
-    dtype = _computed_in(op.dtype_of(input))
+    dtype = _computed_in(op, "LayerNormalization", op.dtype_of(input))
     value, axis = op.cast(input, dtype), -len(normalized_shape)
     shift = None if bias is None else op.cast(bias, dtype)
     if weight is not None:
@@ -182,16 +182,17 @@ def rms_norm(
     eps: float | None = None,
 ) -> ir.Value:
     """aten::rms_norm(Tensor input, SymInt[] normalized_shape, Tensor? weight=None, float? eps=None) -> Tensor"""
-    given = op.dtype_of(input)
     # torch squares 16-bit types in float, and uses float's epsilon for them.
-    dtype = FLOAT if given in (FLOAT16, BFLOAT16) else given
-    value, axis = op.cast(input, dtype), -len(normalized_shape)
-    epsilon = torch.finfo(dtypes.to_torch_dtype(dtype)).eps if eps is None else eps
+    is_double = op.dtype_of(input) == DOUBLE
+    epsilon = torch.finfo(torch.float64 if is_double else torch.float32).eps if eps is None else eps
+    dtype = _computed_in(op, "RMSNormalization", op.dtype_of(input))
     # A scale of one element broadcasts, and identity elimination drops it from a polyfill.
     scale = op.const([1.0], dtype) if weight is None else op.cast(weight, dtype)
     # stash_type is the type of intermediate results, by default FLOAT.
-    stash = int(DOUBLE) if dtype == DOUBLE else None
-    result = op.RMSNormalization(value, scale, axis=axis, epsilon=epsilon, stash_type=stash)
+    stash = int(DOUBLE) if is_double else None
+    result = op.RMSNormalization(
+        op.cast(input, dtype), scale, axis=-len(normalized_shape), epsilon=epsilon, stash_type=stash
+    )
     return op.cast(result, op.result.dtype)
 
 
@@ -206,7 +207,7 @@ def group_norm(
     cudnn_enabled: bool = True,
 ) -> ir.Value:
     """aten::group_norm(Tensor input, int num_groups, Tensor? weight=None, Tensor? bias=None, float eps=1.0000000000000001e-05, bool cudnn_enabled=True) -> Tensor"""
-    dtype = _computed_in(op.dtype_of(input))
+    dtype = _computed_in(op, "GroupNormalization", op.dtype_of(input))
     value, channels = op.cast(input, dtype), op.dims(input)[1]
     result = op.GroupNormalization(
         value,

@@ -12,6 +12,7 @@ import onnx_ir as ir
 import onnxscript
 import torch
 
+from .._opsets.ort_kernels import MISSING_KERNELS
 from . import dtypes
 from .builder import Builder, Input, Unsupported
 from .constants import array_of
@@ -137,6 +138,10 @@ class Op(onnxscript.OpBuilder):
         Translations add the nodes that only such inputs need if this is true.
         """
         return self._graph_builder.exact_numerics
+
+    def has_kernel(self, op_type: str, dtype: ir.DataType) -> bool:
+        """Whether the target computes an operator in an element type; if not, the builder casts to a wider one."""
+        return dtype not in MISSING_KERNELS.get(op_type, ())
 
     @property
     def result(self) -> ResultSpec:

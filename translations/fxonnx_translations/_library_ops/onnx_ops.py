@@ -8,10 +8,10 @@ from typing import Any
 
 import onnx_ir as ir
 
-from .._aten.attention import above_lowest, simplest_mask
+from .._aten.attention import attention_mask, attention_type, simplest_mask
 from .._aten.view import swapped
 from .._builder.constants import END
-from .._builder.dtypes import BOOL
+from .._builder.dtypes import BOOL, FLOAT
 from .._builder.op import Op, Unsupported
 from .._builder.op_schema import missing_operator_message, since_version
 from .._builder.symbolic_dims import Dim
@@ -212,20 +212,29 @@ def attention(
     # Newer versions of ONNX apply softcap before the mask and offset the causal mask by the past; torch does neither.
     other_order = softcap > 0 and (attn_mask is not None or is_causal)
     other_mask = is_causal and past_key is not None
-    # ONNX Runtime has no BFLOAT16 kernel.
-    carried = qk_matmul_output_mode == 0 and op.dtype_of(Q) != ir.DataType.BFLOAT16
-    if op.opset >= 23 and carried and not other_order and not other_mask:
-        return op.multi(
+    # ONNX Runtime rejects other scales.
+    is_plain = qk_matmul_output_mode == 0 and (scale is None or scale > 0)
+    if op.opset >= 23 and is_plain and not other_order and not other_mask:
+        dtype = op.dtype_of(Q)
+        wide = dtype if op.has_kernel("Attention", dtype) else FLOAT
+        if softmax_precision == FLOAT:
+            wide = attention_type(op, dtype, attn_mask)
+        attn_mask = _expand_mask(op, attn_mask, wide, Q, K, past_key)
+        past = [None if operand is None else op.cast(operand, wide) for operand in (past_key, past_value)]
+        results = op.multi(
             "Attention",
-            *(Q, K, V, _expand_mask(op, attn_mask, Q, K, past_key), past_key, past_value),
+            *(op.cast(operand, wide) for operand in (Q, K, V)),
+            attn_mask,
+            *past,
             outputs=4,
             is_causal=int(is_causal),
             kv_num_heads=kv_num_heads or None,
             q_num_heads=q_num_heads or None,
             scale=scale,
             softcap=softcap or None,
-            softmax_precision=softmax_precision,
+            softmax_precision=None if softmax_precision == wide else softmax_precision,
         )
+        return tuple(op.cast(result, dtype) for result in results)
     flat = op.rank_of(Q) == 3
     if flat:
         Q, K, V = (
@@ -252,13 +261,17 @@ def _check_value_heads(op: Op, key: ir.Value, value: ir.Value) -> None:
 
 
 def _expand_mask(
-    op: Op, attn_mask: ir.Value | None, query: ir.Value, key: ir.Value, past_key: ir.Value | None
+    op: Op,
+    attn_mask: ir.Value | None,
+    dtype: ir.DataType,
+    query: ir.Value,
+    key: ir.Value,
+    past_key: ir.Value | None,
 ) -> ir.Value | None:
-    """Expand the last two axes of the mask, which ONNX Runtime's kernel does not broadcast."""
+    """Cast the mask and expand its last two axes, which ONNX Runtime's kernel does not broadcast."""
     if attn_mask is None:
         return None
-    if op.dtype_of(attn_mask) == ir.DataType.FLOAT:
-        attn_mask = above_lowest(op, attn_mask)
+    attn_mask = attention_mask(op, attn_mask, dtype)
     length, present = op.dims(query)[-2], op.dims(key)[-2]
     total = present if past_key is None else present + op.dims(past_key)[-2]
     return op.expand(attn_mask, [*op.dims(attn_mask)[:-2], length, total])

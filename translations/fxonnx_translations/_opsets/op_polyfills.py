@@ -12,7 +12,7 @@ from typing import Any
 import onnx_ir as ir
 import torch
 
-from .._builder.dtypes import to_torch_dtype
+from .._builder.dtypes import FLOAT, HALF_FLOATS, to_torch_dtype
 from .._builder.op import Op
 from .opset_forms import FormError
 
@@ -61,13 +61,15 @@ def layer_normalization(
 def rms_normalization(
     op: Op, x: ir.Value, scale: ir.Value, axis: int = -1, epsilon: float = 1e-5, stash_type: int = 1
 ) -> ir.Value:
-    """RMSNormalization (opset 23); computed in the type of ``x``."""
-    rank = op.rank_of(x)
+    """RMSNormalization (opset 23); half-precision types are normalized in FLOAT."""
+    rank, dtype = op.rank_of(x), op.dtype_of(x)
     axes = list(range(axis % rank, rank))
+    if dtype in HALF_FLOATS:
+        x = op.cast(x, FLOAT)
     # With Pow and Div ONNX Runtime fuses this into its own kernel, which lacks the precision of DOUBLE.
     square = op.Mul(x, x) if op.dtype_of(x) == ir.DataType.DOUBLE else op.Pow(x, 2.0)
     mean_square = op.ReduceMean(square, axes, keepdims=1)
-    return op.Mul(op.Div(x, op.Sqrt(op.Add(mean_square, epsilon))), scale)
+    return op.Mul(op.cast(op.Div(x, op.Sqrt(op.Add(mean_square, epsilon))), dtype), scale)
 
 
 def group_normalization(

@@ -20,6 +20,7 @@ from .rms_norm import fuse_rms_norm
 from .rotary import fuse_rotary, negate_rotary_tables, rotate_before_transpose
 from .rsqrt import replace_rsqrt
 from .slices_to_split import fuse_slices
+from .softmax import fuse_softmax
 
 __all__ = ["PATTERNS", "Pattern", "apply_patterns"]
 
@@ -46,6 +47,7 @@ PATTERNS: Mapping[str, Pattern] = MappingProxyType(
         "rsqrt": Pattern(replace_rsqrt),
         "flattened_linear": Pattern(unflatten_linears),
         "gelu": Pattern(fuse_gelu),
+        "softmax": Pattern(fuse_softmax),
         "attention": Pattern(fuse_attention, since=23),
         "grouped_attention": Pattern(fuse_grouped_attention),
         "rotary": Pattern(fuse_rotary, since=23),

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
 
-from .matching import VIEWS, as_call, dims_of, has_one_user, insert_after, known_number
+from .matching import CASTS, HALF_FLOATS, VIEWS, as_call, dims_of, dtype_of, has_one_user, insert_after, known_number
 
 __all__ = ["fuse_attention"]
 
@@ -15,8 +14,10 @@ aten = torch.ops.aten
 
 _LAYOUT_OPS = (
     *(*VIEWS, aten.expand.default, aten.slice.Tensor, aten.unsqueeze.default, aten.permute.default),
-    *(aten.transpose.int, aten.t.default, aten.to.dtype, aten.to.device, aten.to.dtype_layout, aten.contiguous.default),
+    *(*CASTS, aten.transpose.int, aten.t.default, aten.contiguous.default),
 )
+_DTYPES = (*HALF_FLOATS, torch.float32)
+"""The dtypes of ONNX's Attention; its kernels for float64 are missing."""
 _MATMULS = (aten.matmul.default, aten.bmm.default)
 
 
@@ -51,7 +52,7 @@ def _match_scores(softmax: torch.fx.Node) -> tuple[Any, Any, Any, float] | None:
     """Match the argument of a softmax; returns query, key, mask and scale."""
     scores: Any = softmax.args[0]
     inner: Any
-    if softmax.args[1] not in (-1, 3) or softmax.meta["val"].dtype != torch.float32:
+    if softmax.args[1] not in (-1, 3) or dtype_of(scores) != dtype_of(softmax):
         return None
     if as_call(scores, aten.add.Tensor) is not None and not scores.kwargs:
         for inner, mask in (scores.args, scores.args[::-1]):
@@ -85,32 +86,40 @@ def _match_scale(node: Any) -> tuple[Any, Any, float] | None:
 def _is_supported(product: torch.fx.Node, softmax: torch.fx.Node, query: Any, key: Any, mask: Any) -> bool:
     """Whether all operands have 4 axes, equal batch and heads, and the mask is a finite float mask of the scores."""
     shapes = [dims_of(node) for node in (query, key, product.args[1])]
-    if any(shape is None or len(shape) != 4 for shape in shapes) or product.meta["val"].dtype != torch.float32:
+    if any(shape is None or len(shape) != 4 for shape in shapes) or dtype_of(product) not in _DTYPES:
         return False
     lead = {tuple(map(str, shape[:2])) for shape in shapes}  # type: ignore[index]
-    if len(lead) > 1 or query.meta["val"].dtype != torch.float32:
+    dtype = dtype_of(softmax)
+    if len(lead) > 1 or {dtype_of(query), dtype_of(product)} != {dtype}:
         return False
     if mask is None:
         return True
     wanted, given = dims_of(softmax), dims_of(mask)
-    if wanted is None or given is None or len(given) != 4 or mask.meta["val"].dtype != torch.float32:
+    if wanted is None or given is None or len(given) != 4 or dtype is None or dtype_of(mask) != dtype:
         return False
     # For a row masked with -inf only, the formula yields NaN and the operator 0.
-    return _is_finite(mask) and all(str(one) in ("1", str(other)) for one, other in zip(given, wanted, strict=True))
+    return _is_finite(mask, torch.finfo(dtype).max) and all(
+        str(one) in ("1", str(other)) for one, other in zip(given, wanted, strict=True)
+    )
 
 
-def _is_finite(node: Any) -> bool:
-    """Whether the operators that compute a mask or bias show that its elements are finite."""
+def _is_finite(node: Any, largest: float) -> bool:
+    """Whether the operators that compute a mask or bias show that its elements are finite.
+
+    Args:
+        node: A node, or a number.
+        largest: The largest finite number of the mask's dtype: in half precision, -1e9 is -inf.
+    """
     if not isinstance(node, torch.fx.Node):
-        return isinstance(node, (int, float)) and math.isfinite(node)
+        return isinstance(node, (int, float)) and abs(node) <= largest
     if as_call(node, *_LAYOUT_OPS) is not None:
-        return _is_finite(node.args[0])
+        return _is_finite(node.args[0], largest)
     if as_call(node, aten.add.Tensor) is not None:
-        return all(map(_is_finite, node.args))
+        return all(_is_finite(each, largest) for each in node.args)
     if as_call(node, aten.where.self, aten.where.ScalarOther, aten.where.ScalarSelf, aten.where.Scalar) is not None:
-        return all(map(_is_finite, node.args[1:]))
+        return all(_is_finite(each, largest) for each in node.args[1:])
     if as_call(node, aten.masked_fill.Scalar) is not None:
-        return _is_finite(node.args[0]) and _is_finite(node.args[2])
+        return _is_finite(node.args[0], largest) and _is_finite(node.args[2], largest)
     if as_call(node, aten.full.default, aten.scalar_tensor.default) is not None:
-        return _is_finite(node.args[-1])
+        return _is_finite(node.args[-1], largest)
     return as_call(node, aten.embedding.default, aten.zeros.default, aten.ones.default) is not None

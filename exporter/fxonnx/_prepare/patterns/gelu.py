@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from .matching import as_call, has_one_user, insert_after, known_number
+from .matching import FLOATS, as_call, dtype_of, has_one_user, insert_after, known_number
 
 __all__ = ["fuse_gelu"]
 
@@ -53,8 +53,7 @@ def _is_close_to(value: Any, expected: float) -> bool:
 
 
 def _is_float(x: torch.fx.Node) -> bool:
-    val = x.meta.get("val")
-    return isinstance(val, torch.Tensor) and val.dtype in (torch.float32, torch.float64)
+    return dtype_of(x) in FLOATS
 
 
 def _binary_with(node: Any, operand: Any, targets: Any) -> tuple[torch.fx.Node, Any] | None:

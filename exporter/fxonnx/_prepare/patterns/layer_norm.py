@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from .matching import as_call, dims_of, has_one_user, insert_after, known_number
+from .matching import FLOATS, as_call, dims_of, has_one_user, insert_after, known_number
 
 __all__ = ["fuse_layer_norm"]
 
@@ -59,7 +59,7 @@ def _normalized(root: torch.fx.Node) -> tuple[torch.fx.Node, torch.fx.Node, floa
         return None
     dims = dims_of(x)
     fits = dims is not None and isinstance(dims[-1], int) and dims_of(quotient) == dims
-    return (quotient, x, epsilon) if fits and x.meta["val"].dtype in (torch.float32, torch.float64) else None
+    return (quotient, x, epsilon) if fits and x.meta["val"].dtype in FLOATS else None
 
 
 def _is_last_axis(axes: Any, x: torch.fx.Node) -> bool:

@@ -14,20 +14,35 @@ from fxonnx_translations._torch_compat import pytree
 from ..._provenance import copy_provenance
 
 __all__ = [
+    "CASTS",
+    "FLOATS",
+    "HALF_FLOATS",
     "VIEWS",
     "as_call",
     "dims_of",
+    "dtype_of",
+    "half_source",
     "has_one_user",
     "insert_after",
     "insert_before",
     "is_same_dtype_cast",
     "known_number",
+    "narrowed_user",
 ]
 
 aten = torch.ops.aten
 
 VIEWS = (aten.view.default, aten.reshape.default, aten._unsafe_view.default)
 """Operators that only change the shape of a tensor."""
+
+CASTS = (aten.to.dtype, aten.to.dtype_layout, aten._to_copy.default, aten.to.device, aten.type_as.default)
+"""Operators that may change the dtype of a tensor, and nothing else."""
+
+HALF_FLOATS = (torch.float16, torch.bfloat16)
+"""Half-precision dtypes, in which models compute parts in float32 between casts."""
+
+FLOATS = (*HALF_FLOATS, torch.float32, torch.float64)
+"""Dtypes that patterns of floating-point operators match."""
 
 
 def as_call(node: Any, *targets: Any) -> torch.fx.Node | None:
@@ -52,9 +67,31 @@ def dims_of(node: Any) -> tuple[Any, ...] | None:
     return tuple(val.shape) if isinstance(val, torch.Tensor) else None
 
 
+def dtype_of(node: Any) -> torch.dtype | None:
+    """The dtype of a node's tensor; None if its value is not a tensor."""
+    val = node.meta.get("val") if isinstance(node, torch.fx.Node) else None
+    return val.dtype if isinstance(val, torch.Tensor) else None
+
+
+def half_source(node: Any) -> torch.fx.Node | None:
+    """The half-precision tensor that a node is the cast of to float32; None for other nodes."""
+    cast = as_call(node, *CASTS)
+    if cast is None or dtype_of(cast) != torch.float32 or dtype_of(cast.args[0]) not in HALF_FLOATS:
+        return None
+    return cast.args[0]  # type: ignore[return-value]
+
+
+def narrowed_user(node: torch.fx.Node, dtype: torch.dtype | None) -> torch.fx.Node | None:
+    """The only user of a node if it is a cast to a dtype, otherwise None."""
+    cast = as_call(next(iter(node.users), None), *CASTS)
+    if cast is None or not has_one_user(node) or cast.args[0] is not node or dtype_of(cast) != dtype:
+        return None
+    return cast
+
+
 def is_same_dtype_cast(node: torch.fx.Node) -> bool:
     """Whether a node is a cast to the dtype of its input."""
-    cast = as_call(node, aten.to.dtype, aten.to.dtype_layout, aten._to_copy.default, aten.to.device)
+    cast = as_call(node, *CASTS)
     if cast is None or not isinstance(cast.args[0], torch.fx.Node):
         return False
     return bool(cast.args[0].meta["val"].dtype == cast.meta["val"].dtype)

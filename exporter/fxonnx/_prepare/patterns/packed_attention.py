@@ -6,11 +6,12 @@ import operator
 from dataclasses import dataclass
 from typing import Any
 
+import onnx
 import torch
 import torch.onnx.ops  # defines the operators
 
 from ..._provenance import copy_provenance
-from .matching import VIEWS, as_call, dims_of, has_one_user, insert_before
+from .matching import HALF_FLOATS, VIEWS, as_call, dims_of, dtype_of, has_one_user, insert_before
 
 __all__ = ["fuse_packed_attention"]
 
@@ -18,6 +19,7 @@ aten = torch.ops.aten
 
 _ROTARY = torch.ops.onnx.RotaryEmbedding.opset23
 _LAYOUT_ONLY = (*VIEWS, aten.contiguous.default, aten.clone.default)
+_DTYPES = (*HALF_FLOATS, torch.float32)
 
 
 @dataclass(frozen=True)
@@ -61,11 +63,11 @@ def _argument(node: torch.fx.Node, position: int, name: str, default: Any) -> An
 
 
 def _is_supported(node: torch.fx.Node) -> bool:
-    """Whether operands are 4-dim float32, for which ONNX Runtime's kernel is precise, with one static head size."""
+    """Whether operands are 4-dim, of one dtype that the operator accepts, with one static head size."""
     shapes = [dims_of(argument) for argument in node.args[:3]]
     if any(shape is None or len(shape) != 4 for shape in shapes) or _argument(node, 4, "dropout_p", 0.0) != 0:
         return False
-    if node.meta["val"].dtype != torch.float32:
+    if {dtype_of(argument) for argument in node.args[:3]} != {dtype_of(node)} or dtype_of(node) not in _DTYPES:
         return False
     query, key, value = shapes
     sizes = {shape[3] for shape in shapes if isinstance(shape[3], int)}  # type: ignore[index]
@@ -112,7 +114,7 @@ def _key_or_value(node: Any) -> _KeyOrValue:
     joined = as_call(node, aten.cat.default)
     if joined is not None and (*joined.args[1:], 0)[0] in (2, -2):
         pieces: Any = joined.args[0]
-        if len(pieces) == 2 and all(piece.meta["val"].dtype == torch.float32 for piece in pieces):
+        if len(pieces) == 2 and all(dtype_of(piece) in _DTYPES for piece in pieces):
             return _KeyOrValue(pieces[1], pieces[0])
     return _KeyOrValue(node, None)
 
@@ -188,6 +190,9 @@ def _rewrite(
     mask = _argument(node, 3, "attn_mask", None)
     heads, groups = query.meta["val"].shape[1], key.meta["val"].shape[1]
     options = {"is_causal": _argument(node, 5, "is_causal", False), "scale": node.kwargs.get("scale")}
+    if dtype_of(node) in HALF_FLOATS:
+        # torch's kernels compute the softmax of half-precision scores in float32.
+        options["softmax_precision"] = int(onnx.TensorProto.FLOAT)
     with node.graph.inserting_before(node):
         whole = node.graph.call_function(
             torch.ops.onnx.Attention.opset23,

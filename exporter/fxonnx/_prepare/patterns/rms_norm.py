@@ -6,7 +6,17 @@ from typing import Any
 
 import torch
 
-from .matching import as_call, dims_of, has_one_user, insert_after, is_same_dtype_cast, known_number
+from .matching import (
+    as_call,
+    dims_of,
+    dtype_of,
+    half_source,
+    has_one_user,
+    insert_after,
+    is_same_dtype_cast,
+    known_number,
+    narrowed_user,
+)
 
 __all__ = ["fuse_rms_norm"]
 
@@ -15,6 +25,9 @@ aten = torch.ops.aten
 
 def fuse_rms_norm(graph: torch.fx.Graph) -> int:
     """Fuse norms over the last axis to ``aten.rms_norm``, with the weight if it follows in the same dtype.
+
+    A norm of a half-precision tensor that is computed in float32 between casts becomes one without the casts, whose
+    kernels compute in float32 as well.
 
     Args:
         graph: A functional graph; changed in place.
@@ -31,6 +44,10 @@ def fuse_rms_norm(graph: torch.fx.Graph) -> int:
         size = x.meta["val"].shape[-1]
         if not isinstance(size, int):
             continue
+        half = half_source(x)
+        narrowed = None if half is None else narrowed_user(product, dtype_of(half))
+        if half is not None and narrowed is not None:
+            product, x = narrowed, half
         norm = insert_after(product, aten.rms_norm.default, (x, [size], None, epsilon))
         product.replace_all_uses_with(norm)
         weighted, weight = _weighted(norm, size)
@@ -54,7 +71,10 @@ def _normalized(root: torch.fx.Node) -> tuple[torch.fx.Node, torch.fx.Node, floa
     product = as_call(next(iter(root.users)), aten.mul.Tensor)
     if x is None or product is None or axes not in ([-1], [x.meta["val"].dim() - 1]) or keeps is not True:
         return None
-    if set(product.args) != {x, root} or x.meta["val"].dtype not in (torch.float32, torch.float64):
+    if x.meta["val"].dtype not in (torch.float32, torch.float64):
+        return None
+    # Type promotion casts a half-precision factor to float32.
+    if set(product.args) != {x, root} and set(product.args) != {half_source(x), root}:
         return None
     return product, x, epsilon
 

@@ -7,13 +7,26 @@ from typing import Any
 import torch
 import torch.onnx.ops  # defines the operator
 
-from .matching import VIEWS, as_call, dims_of, has_one_user, insert_after, insert_before, known_number
+from .matching import (
+    CASTS,
+    HALF_FLOATS,
+    VIEWS,
+    as_call,
+    dims_of,
+    dtype_of,
+    has_one_user,
+    insert_after,
+    insert_before,
+    known_number,
+)
 
 __all__ = ["fuse_rotary", "negate_rotary_tables", "rotate_before_transpose"]
 
 aten = torch.ops.aten
 
-_VALUE_PRESERVING = (aten.to.dtype, aten.to.device, aten.to.dtype_layout, aten._to_copy.default, aten.clone.default)
+_VALUE_PRESERVING = (*CASTS, aten.clone.default)
+_DTYPES = (*HALF_FLOATS, torch.float32)
+"""The dtypes that ONNX's RotaryEmbedding accepts."""
 
 
 def fuse_rotary(graph: torch.fx.Graph) -> int:
@@ -33,7 +46,7 @@ def fuse_rotary(graph: torch.fx.Graph) -> int:
     for target in (aten.flatten.using_ints, *VIEWS):
         rotated += [(node, _rotated_pairs(node), True) for node in graph.find_nodes(op="call_function", target=target)]
     for joined, x, interleaved in rotated:
-        parts = None if x is None or x.meta["val"].dtype != torch.float32 else _rotary_sum(joined, x)
+        parts = None if x is None or dtype_of(x) not in _DTYPES else _rotary_sum(joined, x)
         if x is None or parts is None:
             continue
         total, *angles = parts
@@ -204,7 +217,7 @@ def _angle_table(factor: Any, x: torch.fx.Node, interleaved: bool) -> torch.fx.N
         return None
     table: Any = inserted.args[0]
     dims, wanted = dims_of(table), dims_of(x)
-    if dims is None or wanted is None or len(dims) != 3 or table.meta["val"].dtype != torch.float32:
+    if dims is None or wanted is None or len(dims) != 3 or dtype_of(table) != dtype_of(x):
         return None
     if str(dims[1]) != str(wanted[2]) or dims[2] != wanted[3] or str(dims[0]) not in ("1", str(wanted[0])):
         return None
