@@ -23,7 +23,7 @@ MAX_GROWN_ELEMENTS = 2**17
 """Maximum number of elements of a derived weight that is larger than its sources, as position tables are."""
 
 MAX_WIDENED_ELEMENTS = 2**14
-"""Maximum number of elements of a half-precision weight stored in a wider dtype, as rotary frequencies and norms are."""
+"""Maximum number of elements of a half-precision weight stored in a wider dtype, as rotary frequencies are."""
 
 _CONVOLUTIONS = frozenset(
     {
@@ -183,8 +183,8 @@ def find_derived_weights(
         constants: Tensors of the graph's ``get_attr`` nodes.
 
     Returns:
-        A record for each derived weight with a user that is not one itself. A derived weight is deterministic, does not
-        widen a storage dtype unless it is half precision and small, and is not larger than its sources unless it is small.
+        A record for each derived weight with a user that is not one itself. A derived weight is deterministic. It
+        widens no storage dtype and is not larger than its sources, unless it is small.
     """
     derivable: dict[torch.fx.Node, None] = {}
     for node in graph.nodes:

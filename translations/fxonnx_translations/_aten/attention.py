@@ -236,6 +236,10 @@ def _above_lowest(op: Op, attn_mask: ir.Value) -> ir.Value:
         return attn_mask if np.array_equal(raised, known) else op.const(torch.from_numpy(raised))
     if is_computed_from_weights(attn_mask):
         return attn_mask
+    where = attn_mask.producer()
+    if where is not None and where.op_type == "Where" and all(array_of(each) is not None for each in where.inputs[1:]):
+        # Of two numbers, as masks usually are.
+        return op.Where(where.inputs[0], *(_above_lowest(op, each) for each in where.inputs[1:] if each is not None))
     lowest, almost = (op.const(number, ir.DataType.FLOAT) for number in (_LOWEST, _ALMOST_LOWEST))
     return op.Where(op.Equal(attn_mask, lowest), almost, attn_mask)
 

@@ -12,7 +12,6 @@ import onnx_ir as ir
 import onnxscript
 import torch
 
-from .._opsets.ort_kernels import MISSING_KERNELS
 from . import dtypes
 from .builder import Builder, Input, Unsupported
 from .constants import array_of
@@ -141,7 +140,7 @@ class Op(onnxscript.OpBuilder):
 
     def has_kernel(self, op_type: str, dtype: ir.DataType) -> bool:
         """Whether the target computes an operator in an element type; if not, the builder casts to a wider one."""
-        return dtype not in MISSING_KERNELS.get(op_type, ())
+        return dtype not in self._graph_builder.missing_kernels.get(op_type, ())
 
     @property
     def result(self) -> ResultSpec:

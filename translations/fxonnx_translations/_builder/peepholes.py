@@ -11,9 +11,11 @@ from typing import Any
 
 import numpy as np
 import onnx_ir as ir
+import torch
 
 from .builder_protocol import BuilderProtocol
 from .constants import array_of
+from .dtypes import to_torch_dtype
 from .shape_inference import broadcast, ints_of
 from .symbolic_dims import Dim, is_static
 from .value_ranges import COMPARISONS, decide_comparison, is_consecutive, value_range
@@ -29,6 +31,9 @@ Peephole = Callable[[BuilderProtocol, list[ir.Value], dict[str, Any]], ir.Value 
 def _cast(builder: BuilderProtocol, inputs: list[ir.Value], attributes: dict[str, Any]) -> ir.Value | None:
     if inputs[0].dtype == attributes["to"]:
         return inputs[0]
+    chosen = _cast_alternatives(builder, inputs[0], attributes["to"])
+    if chosen is not None:
+        return chosen
     before = _producer_of_type(inputs[0], "Cast")
     source = None if before is None else before.inputs[0]
     if source is None or source.dtype != attributes["to"]:
@@ -37,6 +42,21 @@ def _cast(builder: BuilderProtocol, inputs: list[ir.Value], attributes: dict[str
     return source if (source.dtype, inputs[0].dtype) in _LOSSLESS_CASTS else None
 
 
+def _cast_alternatives(builder: BuilderProtocol, value: ir.Value, dtype: ir.DataType) -> ir.Value | None:
+    """Cast the numbers that a mask is made of instead of the mask: a Where with two scalar literals."""
+    where = _producer_of_type(value, "Where")
+    arrays = [] if where is None else [array_of(operand) for operand in where.inputs[1:] if operand is not None]
+    if where is None or any(array is None or array.size != 1 for array in arrays) or dtype not in _FLOATS:
+        return None
+    numbers = [
+        builder.constant(torch.from_numpy(array.astype(np.float64)).to(to_torch_dtype(dtype)))
+        for array in arrays
+        if array is not None
+    ]
+    return builder.value_of("Where", where.inputs[0], *numbers)
+
+
+_FLOATS = (ir.DataType.BFLOAT16, ir.DataType.FLOAT16, ir.DataType.FLOAT)
 _LOSSLESS_CASTS = frozenset(
     (narrow, wide)
     for family in (

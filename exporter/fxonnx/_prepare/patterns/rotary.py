@@ -221,36 +221,48 @@ def _angle_table(factor: Any, x: torch.fx.Node, interleaved: bool) -> torch.fx.N
         return None
     if str(dims[1]) != str(wanted[2]) or dims[2] != wanted[3] or str(dims[0]) not in ("1", str(wanted[0])):
         return None
-    return table if _is_doubled(table, interleaved) else None
+    return None if _doubled_source(table, interleaved) is None else table
 
 
-def _is_doubled(table: Any, interleaved: bool) -> bool:
-    node = table
+def _doubled_source(table: Any, interleaved: bool) -> tuple[torch.fx.Node, list[torch.fx.Node]] | None:
+    """Match a function of equal halves or pairs; returns what is doubled, and the elementwise steps, last first."""
+    node, steps = table, []
     while True:
         step = as_call(node, aten.cos.default, aten.sin.default, aten.mul.Tensor, *_VALUE_PRESERVING)
         if step is None or (step.target is aten.mul.Tensor and known_number(step.args[1]) is None):
             break
+        steps.append(step)
         node = step.args[0]
+    source: Any
     if interleaved:
         pairs = as_call(node, aten.repeat_interleave.self_int)
-        return pairs is not None and bool(pairs.args[1] == 2) and (*pairs.args[2:], None)[0] in (-1, 2)
-    joined = as_call(node, aten.cat.default)
-    if joined is None or (*joined.args[1:], 0)[0] not in (-1, 2):
-        return False
-    pieces: Any = joined.args[0]
-    return len(pieces) == 2 and pieces[0] is pieces[1]
+        if pairs is None or pairs.args[1] != 2 or (*pairs.args[2:], None)[0] not in (-1, 2):
+            return None
+        source = pairs.args[0]
+    else:
+        joined = as_call(node, aten.cat.default)
+        pieces: Any = () if joined is None else joined.args[0]
+        if joined is None or (*joined.args[1:], 0)[0] not in (-1, 2) or len(pieces) != 2 or pieces[0] is not pieces[1]:
+            return None
+        source = pieces[0]
+    return source, steps
 
 
 def _half_table(
     table: Any, x: torch.fx.Node, before: torch.fx.Node, caches: dict[Any, torch.fx.Node], interleaved: bool
 ) -> torch.fx.Node:
-    """The first half of a table, or the first of each pair, expanded to the batch size."""
+    """The table as a function of what was doubled, expanded to the batch size."""
     dims: Any = dims_of(table)
     batch = x.meta["val"].shape[0]
     key = (table, str(batch))
     if key not in caches:
-        edges = (0, dims[2], 2) if interleaved else (0, dims[2] // 2)
-        half = insert_before(before, aten.slice.Tensor, table, 2, *edges)
+        source, steps = _doubled_source(table, interleaved)  # type: ignore[misc]
+        half = source
+        for step in reversed(steps):
+            if step.target not in _VALUE_PRESERVING:
+                half = insert_before(before, step.target, half, *step.args[1:], origin=step)
+            elif dtype_of(half) != dtype_of(step):
+                half = insert_before(before, aten.to.dtype, half, dtype_of(step), origin=step)
         if str(dims[0]) != str(batch):
             size = batch if isinstance(batch, int) else insert_before(before, aten.sym_size.int, x, 0)
             half = insert_before(before, aten.expand.default, half, [size, -1, -1])
