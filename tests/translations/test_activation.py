@@ -16,6 +16,7 @@ N = T(("n", 3), low=-5, high=5)
 I = T(("n", 3), torch.int64, -9, 9)
 WIDE = torch.tensor([-math.inf, -200.0, -30.0, -1.0, 0.0, 1.0, 30.0, 200.0, math.inf])
 
+LARGE = torch.tensor([-2e3, -30.0, -1.0, 0.0, 17.5, 18.5, 19.9, 20.1, 90.0, 1e38])
 CASES = (
     Case("aten.relu.default", F.relu, (N,), ops=("Relu",)),
     Case("aten.relu.default", F.relu, (I,), "int64"),
@@ -36,6 +37,16 @@ CASES = (
     Case("aten.elu.default", lambda x: F.elu(x, 0.7), (N,)),
     Case("aten.elu.default", lambda x: aten.elu.default(x, 0.7, 1.1, 0.9), (N,), "scales"),
     Case("aten.softplus.default", lambda x: F.softplus(x, 2.0, 5.0), (N,)),
+    Case("aten.softplus.default", F.softplus, (LARGE,), "default threshold", ops=("Softplus",)),
+    Case("aten.softplus.default", lambda x: F.softplus(x, 0.5), (LARGE,), "small beta"),
+    Case("aten.softplus.default", F.softplus, (LARGE.double(),), "float64"),
+    Case("aten.softplus.default", F.softplus, (LARGE[:5].half(),), "float16"),
+    Case("aten.celu.default", F.celu, (N,), ops=("Celu",)),
+    Case("aten.celu.default", lambda x: F.celu(x, -0.5), (N,), "negative alpha"),
+    Case("aten.celu.default", lambda x: F.celu(x, 1.5), (LARGE,), "large"),
+    Case("aten.celu.default", lambda x: F.celu(x, 2.0), (LARGE.double(),), "float64"),
+    Case("aten.celu.default", lambda x: F.celu(x, 2.0), (T((5,), torch.float16),), "float16"),
+    Case("aten.celu.default", lambda x: F.celu(x, 2.0), (N,), "opset 11", opset=11),
     Case("aten.log_sigmoid.default", aten.log_sigmoid.default, (WIDE[1:-1],)),
     Case("aten.prelu.default", torch.nn.PReLU(), (T(("n", 3, 4)),)),
     Case("aten.prelu.default", torch.nn.PReLU(3), (T(("n", 3, 4)),), "per channel"),

@@ -33,7 +33,27 @@ CASES = (
         (T(("n", 2), C64),),
         "dynamic length",
     ),
-    Case("aten.fft_irfft.default", lambda x: torch.fft.irfft(x, 9), (_Z,), "cropped"),
+    *(
+        case
+        for name in ("irfft", "hfft")
+        for length in (None, 9, 16, 21, 22, 23, 24, 40)
+        for case in (
+            Case(
+                f"aten.fft_{name}.default", lambda x, f=name, n=length: getattr(torch.fft, f)(x, n), (_Z,), f"{length}"
+            ),
+            Case(
+                f"aten.fft_{name}.default",
+                lambda x, f=name, n=length: getattr(torch.fft, f)(x, n, 0, "ortho"),
+                (T((12, 3), C64),),
+                f"{length}, first axis",
+            ),
+        )
+    ),
+    Case("aten.fft_irfft.default", lambda x: torch.fft.irfft(x, 16), (T((2, 9), C128),), "double", opset=18),
+    Case("aten.fft_irfft.default", lambda x: torch.fft.irfft(x, 16, norm="forward"), (_Z,), "forward"),
+    Case("aten.fft_irfft.default", lambda x: torch.fft.irfft(x, 9), (_Z,), "opset 13", opset=13),
+    Case("aten.fft_irfft.default", lambda x: torch.fft.irfft(x, dim=0), (_Z,), "dynamic axis"),
+    Case("aten.fft_hfft.default", lambda x: torch.fft.hfft(x, norm="forward"), (_Z,), "forward"),
     Case("aten.fft_hfft.default", lambda x: torch.fft.hfft(x, norm="ortho"), (_Z,)),
     Case(
         "aten.stft.default",

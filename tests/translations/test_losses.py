@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from functools import partial
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -21,6 +24,79 @@ CASES = tuple(
     # For one sample without a reduction the shape of torch's fake tensor differs from its kernel's.
     if (reduction, labels.dim()) != ("none", 1)
 )
+
+_SCORES, _CLASSES = T(("n", 5)), T(("n",), torch.int64, 0, 5)
+_NLL, _CROSS = "aten.nll_loss_nd.default", "aten.cross_entropy_loss.default"
+_WEIGHT = torch.linspace(0.5, 1.5, 5)
+_IGNORED = torch.tensor([2, 0, -100, 4])
+_P = T(("n", 3), low=0.0, high=1.0)
+_CERTAIN = (
+    torch.tensor([0.0, 1.0, 0.0, 1.0, 1e-9, 1 - 2**-24, 0.5]),
+    torch.tensor([0.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.25]),
+)
+
+
+def _class_losses() -> Iterator[Case]:
+    for target, function, operator in (
+        (_NLL, F.nll_loss, "NegativeLogLikelihoodLoss"),
+        (_CROSS, F.cross_entropy, "SoftmaxCrossEntropyLoss"),
+    ):
+        for reduction in ("none", "mean", "sum"):
+
+            def loss(x, t, w=None, f=function, r=reduction, **options):
+                return f(x, t, w, reduction=r, **options)
+
+            yield Case(target, loss, (_SCORES, _CLASSES), reduction)
+            yield Case(target, loss, (T((4, 5)), _IGNORED), f"{reduction}, one node", ops=(operator,))
+            yield Case(target, partial(loss, w=_WEIGHT), (T((4, 5)), _IGNORED), f"{reduction}, weights")
+            yield Case(target, partial(loss, ignore_index=2), (_SCORES, _CLASSES), f"{reduction}, ignored")
+            yield Case(target, loss, (T(("n", 5, 2, 3)), T(("n", 2, 3), torch.int64, 0, 5)), f"{reduction}, images")
+            yield Case(target, loss, (T((5,)), torch.tensor(3)), f"{reduction}, one sample")
+            yield Case(target, loss, (T((4, 5), torch.float64), _IGNORED), f"{reduction}, float64")
+            yield Case(target, loss, (T((4, 5), torch.bfloat16), _IGNORED), f"{reduction}, bfloat16")
+            yield Case(target, loss, (_SCORES, _CLASSES), f"{reduction}, opset 11", opset=11)
+            yield Case(target, partial(loss, w=_WEIGHT), (_SCORES, _CLASSES), f"{reduction}, opset 13", opset=13)
+        yield Case(target, function, (T((2, 5)), torch.tensor([-100, -100])), "all ignored")
+        yield Case(target, function, (T((0, 5)), torch.zeros(0, dtype=torch.int64)), "no samples")
+    for name, size in (("nll_loss", ()), ("nll_loss2d", (2, 3))):
+        inputs = (T(("n", 5, *size)), T(("n", *size), torch.int64, 0, 5))
+        yield Case(f"aten.{name}.default", getattr(torch.ops.aten, name), inputs)
+    yield Case(_CROSS, partial(F.cross_entropy, label_smoothing=0.25), (_SCORES, _CLASSES), "label smoothing")
+    yield Case(_CROSS, F.cross_entropy, (_SCORES, T(("n", 5), low=0.0, high=1.0)), "probabilities")
+
+
+PAIRS = (
+    *(
+        case
+        for reduction in ("none", "mean", "sum")
+        for case in (
+            Case(
+                "aten.soft_margin_loss.default",
+                partial(F.soft_margin_loss, reduction=reduction),
+                (T(("n", 3)), T(("n", 3))),
+                reduction,
+            ),
+            Case(
+                "aten.binary_cross_entropy.default",
+                partial(F.binary_cross_entropy, reduction=reduction),
+                (_P, _P),
+                reduction,
+            ),
+            Case(
+                "aten.binary_cross_entropy.default",
+                partial(F.binary_cross_entropy, reduction=reduction),
+                _CERTAIN,
+                f"{reduction}, certain",
+                atol=0,
+            ),
+        )
+    ),
+    Case("aten.binary_cross_entropy.default", F.binary_cross_entropy, (_P, _P, T((3,))), "weights"),
+    Case("aten.binary_cross_entropy.default", F.binary_cross_entropy, tuple(x.double() for x in _CERTAIN), "float64"),
+    Case("aten.binary_cross_entropy.default", F.binary_cross_entropy, tuple(x.half() for x in _CERTAIN), "float16"),
+    Case("aten.soft_margin_loss.default", F.soft_margin_loss, (T((4,), torch.float64), T((4,), torch.float64)), "f64"),
+)
+CASES = (*CASES, *_class_losses(), *PAIRS)
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)

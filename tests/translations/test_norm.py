@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from functools import partial
 
 import pytest
 import torch
@@ -28,6 +30,31 @@ def _batch_statistics(x: torch.Tensor, weight: torch.Tensor | None = None) -> to
 
 
 _IMAGE = T(("n", 4, "h", "w"))
+
+
+def _with_statistics() -> Iterator[Case]:
+    """Layer and group normalization that also return the mean and the reciprocal deviation."""
+    layer, group = "aten.native_layer_norm.default", "aten.native_group_norm.default"
+    weight = torch.linspace(0.5, 1.5, 4)
+
+    def layer_norm(x, dims=(4,), parameter=None):
+        return torch.ops.aten.native_layer_norm(x, dims, parameter, parameter, 1e-5)
+
+    def group_norm(x, parameter=None):
+        return torch.ops.aten.native_group_norm(x, parameter, parameter, x.shape[0], 4, x.shape[2] * 3, 2, 1e-5)
+
+    affine = partial(layer_norm, parameter=weight)
+    yield Case(layer, affine, (T(("n", 4)),), ops=("LayerNormalization",))
+    yield Case(layer, partial(layer_norm, dims=(3, 4)), (T(("n", 3, 4)),), "two axes, not affine")
+    yield Case(layer, affine, (T(("n", 4)),), "opset 16", opset=16)
+    yield Case(layer, lambda x: layer_norm(x, (4,), weight.double()), (T(("n", 4), F64),), "float64")
+    yield Case(layer, lambda x: layer_norm(x, (4,), weight.bfloat16())[0], (T(("n", 4), torch.bfloat16),), "bfloat16")
+    yield Case(layer, lambda x: layer_norm(x, (4,), weight.half())[0], (T(("n", 4), torch.float16),), "float16")
+    yield Case(group, group_norm, (T(("n", 4, "h", 3)),))
+    yield Case(group, partial(group_norm, parameter=weight), (T(("n", 4, "h", 3)),), "affine")
+    yield Case(group, partial(group_norm, parameter=weight.double()), (T(("n", 4, "h", 3), F64),), "float64")
+    yield Case(group, lambda x: group_norm(x)[0], (T((2, 4, 5, 3), torch.bfloat16),), "bfloat16")
+
 
 CASES = (
     Case(
@@ -149,6 +176,7 @@ CASES = (
     Case("aten.linalg_vector_norm.default", torch.linalg.vector_norm, (T(("n", 5), F16),), "float16"),
     Case("aten.linalg_vector_norm.default", lambda x: F.normalize(x, dim=1), (_IMAGE,), "normalize"),
     Case("aten.linalg_vector_norm.default", torch.linalg.vector_norm, (T(("n", 5)),), "opset 11", opset=11),
+    *_with_statistics(),
     Case("aten.norm.Scalar", torch.ops.aten.norm.Scalar, (T(("n", 5)),)),
     Case("aten.norm.ScalarOpt_dim", lambda x: torch.ops.aten.norm.ScalarOpt_dim(x, None, [-1], True), (T(("n", 5)),)),
     Case("aten.norm.ScalarOpt_dtype", lambda x: torch.ops.aten.norm.ScalarOpt_dtype(x, 1, dtype=F64), (T(("n", 5)),)),

@@ -105,6 +105,24 @@ CASES = (
             ),
         )
     ),
+    *(
+        case
+        for name in ("var_mean", "std_mean")
+        for case in (
+            Case(f"aten.{name}.default", getattr(aten, name).default, (X,)),
+            Case(f"aten.{name}.dim", lambda x, n=name: getattr(aten, n).dim(x, [1], False, True), (X,)),
+            Case(f"aten.{name}.correction", lambda x, n=name: getattr(torch, n)(x, (0, 1), correction=1), (X,)),
+            Case(f"aten.{name}.correction", lambda x, n=name: getattr(torch, n)(x, 0, correction=0), (X,), "biased"),
+            Case(
+                f"aten.{name}.correction",
+                lambda x, n=name: getattr(torch, n)(x, 1, correction=1),
+                (T((2, 3), torch.float64),),
+                "float64",
+            ),
+            Case(f"aten.{name}.correction", lambda x, n=name: getattr(torch, n)(x, 0, correction=0), (T(()),), "0-dim"),
+        )
+    ),
+    Case("aten.std.correction", lambda x: x.std(0, correction=0), (T((2, 3)),), "biased"),
     Case("aten.logsumexp.default", lambda x: torch.logsumexp(x, (1, 2)), (X,)),
     Case("aten.cumsum.default", lambda x: x.cumsum(-1), (X,)),
     Case("aten.cumsum.default", lambda x: x.cumsum(0), (I,), "int64"),

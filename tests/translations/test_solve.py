@@ -14,6 +14,16 @@ def _regular(x: torch.Tensor) -> torch.Tensor:
     return x + 5 * torch.eye(x.shape[-1])
 
 
+# Products of their pivots overflow or underflow, but for the last one, which is singular.
+_SCALES = torch.stack(
+    [
+        torch.tensor([[1e20, 2e20, 0], [3e20, 1e20, 0], [0, 0, 1e20]]),
+        torch.tensor([[1e-20, 2e-20, 0], [3e-20, 1e-20, 0], [0, 0, -1e-20]]),
+        torch.tensor([[1e-30, 2.0, 0], [3e-30, 1, 0], [0, 5, 1e-20]]),
+        torch.tensor([[1e-30, 2e-30, 0], [3, 1, 0], [0, 5, -1e30]]),
+        torch.tensor([[1.0, 2, 3], [0, 0, 0], [1, 5, 2]]),
+    ]
+)
 CASES = (
     Case(
         "aten.linalg_solve_triangular.default",
@@ -51,6 +61,26 @@ CASES = (
     ),
     Case("aten.linalg_inv_ex.default", lambda a: torch.linalg.inv_ex(_regular(a)), (_A,)),
     Case("aten.linalg_inv_ex.default", lambda a: torch.linalg.inv_ex(_regular(a)), (T(("h", "h")),), "dynamic matrix"),
+    Case("aten.linalg_det.default", torch.linalg.det, (T(("n", 3, 3)),), ops=("Det",)),
+    Case("aten.linalg_det.default", torch.linalg.det, (T((9, 9)),), "9"),
+    Case("aten.linalg_det.default", torch.linalg.det, (T((2, 0, 0)),), "no rows"),
+    Case("aten.linalg_det.default", torch.linalg.det, (T((3, 3), torch.float64),), "float64"),
+    Case("aten.det.default", torch.ops.aten.det, (T(("n", 2, 2)),)),
+    *(
+        case
+        for name in ("slogdet", "linalg_slogdet", "logdet")
+        for case in (
+            Case(
+                f"aten.{name}.default",
+                lambda a, f=name: getattr(torch.ops.aten, f)(_regular(a)),
+                (T(("n", 3, 3)),),
+            ),
+            Case(f"aten.{name}.default", getattr(torch.ops.aten, name), (T((1, 1), low=0.5),), "1"),
+            Case(f"aten.{name}.default", getattr(torch.ops.aten, name), (T((9, 9)),), "9"),
+            Case(f"aten.{name}.default", getattr(torch.ops.aten, name), (_SCALES,), "scales"),
+            Case(f"aten.{name}.default", getattr(torch.ops.aten, name), (T((3, 3), torch.float64),), "float64"),
+        )
+    ),
     Case("aten._linalg_det.default", lambda a: torch.ops.aten._linalg_det(a)[0], (_A,)),
     Case("aten._linalg_slogdet.default", lambda a: torch.ops.aten._linalg_slogdet(a)[:2], (_A,)),
     Case("aten.linalg_matrix_exp.default", lambda a: torch.linalg.matrix_exp(a), (T(("n", 3, 3), torch.float64),)),

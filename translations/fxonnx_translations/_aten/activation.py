@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import onnx_ir as ir
 import torch
 
-from .._builder.dtypes import INT64
+from .._builder.dtypes import DOUBLE, FLOAT, HALF_FLOATS, INT32, INT64
 from .._builder.loops import arange
 from .._builder.numerics import exp_minus_one, in_float
 from .._builder.op import Op, Operand
-from .._registry import translates
+from .._builder.symbolic_dims import is_static
+from .._registry import OpCall, translates
+from .reduction import reduced
 
 # ---- activation functions
 
@@ -92,11 +95,24 @@ def elu(op: Op, self: ir.Value, alpha: float = 1, scale: float = 1, input_scale:
     return in_float(op, formula, self)
 
 
+@translates("aten::celu")
+def celu(op: Op, self: ir.Value, alpha: float = 1.0) -> ir.Value:
+    """aten::celu(Tensor self, Scalar alpha=1.) -> Tensor"""
+    return in_float(op, lambda op, x: op.Celu(x, alpha=float(alpha)), self)
+
+
+_LINEAR_SOFTPLUS = 18
+"""log(1 + exp(x)) - x is less than half a unit in the last place of float32 above it."""
+
+
 @translates("aten::softplus")
 def softplus(op: Op, self: ir.Value, beta: float = 1, threshold: float = 20) -> ir.Value:
     """aten::softplus(Tensor self, Scalar beta=1, Scalar threshold=20) -> Tensor"""
     scaled = op.Mul(self, float(beta))
     smooth = op.Div(op.Softplus(scaled), float(beta))
+    if 0 < beta <= 1 and threshold >= _LINEAR_SOFTPLUS and op.dtype_of(self) != DOUBLE:
+        # Above it Softplus is the identity in these types, and the product does not overflow.
+        return smooth
     return op.Where(op.Greater(scaled, float(threshold)), self, smooth)
 
 
@@ -215,7 +231,124 @@ def clamp_max(op: Op, self: ir.Value, max: Operand) -> ir.Value:
 # ---- losses
 
 
-_MEAN, _SUM = 1, 2
+_NONE, _MEAN, _SUM = 0, 1, 2
+_REDUCTIONS = ("none", "mean", "sum")
+_LOSS_SINCE = 12
+"""First opset of NegativeLogLikelihoodLoss and SoftmaxCrossEntropyLoss."""
+
+
+def _reduced(op: Op, loss: ir.Value, reduction: int) -> ir.Value:
+    if reduction == _NONE or op.rank_of(loss) == 0:
+        return loss
+    return reduced(op, "ReduceMean" if reduction == _MEAN else "ReduceSum", loss, None, False)
+
+
+# ---- losses of classes
+
+
+def _reject_class_loss(call: OpCall) -> str | None:
+    """Reject what the ONNX losses do not have: other calls are decomposed."""
+    target, ignored = call.arguments["target"], call.arguments["ignore_index"]
+    if call.opset < _LOSS_SINCE:
+        return f"the ONNX operators of losses are of opset {_LOSS_SINCE}"
+    if target.dtype.is_floating_point:
+        return "probabilities of classes"
+    if not isinstance(ignored, int):
+        return "a symbolic ignore_index"
+    return "label smoothing" if call.arguments.get("label_smoothing", 0.0) else None
+
+
+def _class_loss(
+    op: Op, operator: str, self: ir.Value, target: ir.Value, weight: ir.Value | None, reduction: int, ignored: int
+) -> ir.Value:
+    """Emit one of the ONNX losses, which require a batch."""
+    dtype = op.result.dtype
+    # Half types are summed in float32 and rounded once.
+    wide = FLOAT if dtype in HALF_FLOATS else dtype
+    is_single = op.rank_of(self) == 1
+    classes = op.dtype_of(target)
+    scores, labels = op.cast(self, wide), target if classes in (INT32, INT64) else op.cast(target, INT64)
+    if is_single:
+        scores, labels = op.Unsqueeze(scores, [0]), op.Reshape(labels, [1])
+    attributes: dict[str, Any] = {"reduction": _REDUCTIONS[reduction], "ignore_index": ignored}
+    weights = None if weight is None else op.cast(weight, wide)
+    loss: ir.Value = getattr(op, operator)(scores, labels, weights, **attributes)
+    if is_single and reduction == _NONE:
+        loss = op.reshape(loss, op.result.shape)
+    return op.cast(op.shaped(loss, op.result.shape), dtype)
+
+
+@translates("aten::nll_loss_nd", "aten::nll_loss", "aten::nll_loss2d", accepts=_reject_class_loss)
+def nll_loss(
+    op: Op,
+    self: ir.Value,
+    target: ir.Value,
+    weight: ir.Value | None = None,
+    reduction: int = _MEAN,
+    ignore_index: int = -100,
+) -> ir.Value:
+    """aten::nll_loss_nd(Tensor self, Tensor target, Tensor? weight=None, int reduction=1, SymInt ignore_index=-100) -> Tensor
+    aten::nll_loss(Tensor self, Tensor target, Tensor? weight=None, int reduction=1, SymInt ignore_index=-100) -> Tensor
+    aten::nll_loss2d(Tensor self, Tensor target, Tensor? weight=None, int reduction=1, SymInt ignore_index=-100) -> Tensor
+    """
+    return _class_loss(op, "NegativeLogLikelihoodLoss", self, target, weight, reduction, ignore_index)
+
+
+@translates("aten::cross_entropy_loss", accepts=_reject_class_loss)
+def cross_entropy_loss(
+    op: Op,
+    self: ir.Value,
+    target: ir.Value,
+    weight: ir.Value | None = None,
+    reduction: int = _MEAN,
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+) -> ir.Value:
+    """aten::cross_entropy_loss(Tensor self, Tensor target, Tensor? weight=None, int reduction=1, SymInt ignore_index=-100, float label_smoothing=0.) -> Tensor"""
+    dims = op.dims(self)
+    if is_static(dims) and 0 not in dims:
+        return _class_loss(op, "SoftmaxCrossEntropyLoss", self, target, weight, reduction, ignore_index)
+    # The definition of SoftmaxCrossEntropyLoss reshapes to [0, 0, -1], which fails for an empty batch.
+    wide = FLOAT if op.result.dtype in HALF_FLOATS else op.result.dtype
+    logarithms = op.LogSoftmax(op.cast(self, wide), axis=0 if len(dims) == 1 else 1)
+    return _class_loss(op, "NegativeLogLikelihoodLoss", logarithms, target, weight, reduction, ignore_index)
+
+
+# ---- losses of pairs of numbers
+
+
+@translates("aten::soft_margin_loss")
+def soft_margin_loss(op: Op, self: ir.Value, target: ir.Value, reduction: int = _MEAN) -> ir.Value:
+    """aten::soft_margin_loss(Tensor self, Tensor target, int reduction=1) -> Tensor"""
+
+    def formula(op: Op, value: ir.Value, label: ir.Value) -> ir.Value:
+        # Softplus does not overflow where the exponential does.
+        return _reduced(op, op.Softplus(op.Mul(op.Neg(label), value)), reduction)
+
+    return in_float(op, formula, self, target)
+
+
+@translates("aten::binary_cross_entropy")
+def binary_cross_entropy(
+    op: Op, self: ir.Value, target: ir.Value, weight: ir.Value | None = None, reduction: int = _MEAN
+) -> ir.Value:
+    """aten::binary_cross_entropy(Tensor self, Tensor target, Tensor? weight=None, int reduction=1) -> Tensor"""
+
+    def formula(op: Op, p: ir.Value, label: ir.Value, *weights: ir.Value) -> ir.Value:
+        dtype = op.dtype_of(p)
+        zero, one = op.const(0.0, dtype), op.const(1.0, dtype)
+        # log(1 - p) as in log_one_plus; p is at most 1, so that nothing is infinite but the logarithm of 0.
+        rest = op.Sub(one, p)
+        kept = op.Div(op.Sub(rest, one), p)
+        negated = op.Where(op.Less(kept, zero), op.Div(op.Log(rest), kept), p)
+        # torch limits both logarithms.
+        without = op.Mul(op.Sub(one, label), op.Min(negated, op.const(100.0, dtype)))
+        loss = op.Sub(without, op.Mul(label, op.Max(op.Log(p), op.const(-100.0, dtype))))
+        for factor in weights:
+            loss = op.Mul(loss, factor)
+        return _reduced(op, loss, reduction)
+
+    return in_float(op, formula, self, target, *(() if weight is None else (weight,)))
 
 
 @translates("aten::multilabel_margin_loss")
@@ -236,6 +369,4 @@ def multilabel_margin_loss(op: Op, self: ir.Value, target: ir.Value, reduction: 
     margins = op.Relu(op.Add(op.Sub(op.Unsqueeze(self, [-2]), chosen), op.const(1.0, dtype)))
     margins = op.Where(op.And(counts, others), margins, op.const(0.0, dtype))
     loss = op.Div(op.ReduceSum(margins, [-2, -1], keepdims=0), op.scalar(classes, dtype))
-    if reduction == _MEAN:
-        return op.ReduceMean(loss, keepdims=0)
-    return op.ReduceSum(loss, keepdims=0) if reduction == _SUM else op.reshape(loss, op.result.shape)
+    return op.reshape(loss, op.result.shape) if reduction == _NONE else _reduced(op, loss, reduction)

@@ -10,9 +10,16 @@ import onnx_ir as ir
 import torch
 
 from .._builder.dtypes import BOOL, to_torch_dtype
-from .._builder.numerics import exp_minus_one, in_double, in_float, log_one_plus, sign_bit
+from .._builder.numerics import (
+    exp_minus_one,
+    in_double,
+    in_float,
+    log_of_sum_of_exponentials,
+    log_one_plus,
+    sign_bit,
+)
 from .._builder.op import Op, Operand, Unsupported
-from .._registry import Translation, translates
+from .._registry import OpCall, Translation, translates
 
 
 def _unary(op: Op, self: ir.Value, *, operator: str) -> ir.Value:
@@ -233,6 +240,46 @@ def signbit(op: Op, self: ir.Value) -> ir.Value:
 
 
 # ---- functions of two floats
+
+
+@translates("aten::logaddexp")
+def logaddexp(op: Op, self: ir.Value, other: ir.Value) -> ir.Value:
+    """aten::logaddexp(Tensor self, Tensor other) -> Tensor"""
+    return in_float(op, log_of_sum_of_exponentials, self, other)
+
+
+@translates("aten::logaddexp2")
+def logaddexp2(op: Op, self: ir.Value, other: ir.Value) -> ir.Value:
+    """aten::logaddexp2(Tensor self, Tensor other) -> Tensor"""
+
+    def formula(op: Op, a: ir.Value, b: ir.Value) -> ir.Value:
+        return log_of_sum_of_exponentials(op, a, b, base=2.0)
+
+    return in_float(op, formula, self, other)
+
+
+def _reject_non_floats(call: OpCall) -> str | None:
+    is_float = call.arguments["self"].dtype.is_floating_point
+    return None if is_float else "integers, which torch compares as integers"
+
+
+@translates("aten::isclose", accepts=_reject_non_floats)
+def isclose(
+    op: Op, self: ir.Value, other: ir.Value, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False
+) -> ir.Value:
+    """aten::isclose(Tensor self, Tensor other, float rtol=1.0000000000000001e-05, float atol=1e-08, bool equal_nan=False) -> Tensor"""
+    dtype = op.dtype_of(self)
+    close = op.Equal(self, other)
+    if equal_nan:
+        close = op.Or(close, op.And(op.IsNaN(self), op.IsNaN(other)))
+    if rtol == 0 and atol == 0:
+        return close
+    allowed = op.const(float(atol), dtype)
+    if rtol != 0:
+        # An infinite number is close to itself only.
+        sum_ = op.Add(op.Abs(op.Mul(other, op.const(float(rtol), dtype))), allowed)
+        allowed = op.Min(sum_, op.const(float(torch.finfo(to_torch_dtype(dtype)).max), dtype))
+    return op.Or(close, op.LessOrEqual(op.Abs(op.Sub(self, other)), allowed))
 
 
 @translates("aten::heaviside")

@@ -173,6 +173,39 @@ def layer_norm(
     return op.cast(op.LayerNormalization(value, scale, shift, axis=axis, epsilon=eps), op.result.dtype)
 
 
+_LAYER_NORM_SINCE = 17
+
+
+def _require_statistics(call: OpCall) -> str | None:
+    """Reject the calls whose mean and deviation LayerNormalization does not return, or returns as float32."""
+    if call.opset < _LAYER_NORM_SINCE:
+        return f"LayerNormalization is of opset {_LAYER_NORM_SINCE}"
+    if call.arguments["input"].dtype == torch.float64:
+        return "LayerNormalization returns the statistics in float32"
+    return None if is_static(call.arguments["normalized_shape"]) else "a scale of a symbolic size"
+
+
+@translates("aten::native_layer_norm", accepts=_require_statistics)
+def native_layer_norm(
+    op: Op,
+    input: ir.Value,
+    normalized_shape: Sequence[Dim],
+    weight: ir.Value | None,
+    bias: ir.Value | None,
+    eps: float,
+) -> list[ir.Value]:
+    """aten::native_layer_norm(Tensor input, SymInt[] normalized_shape, Tensor? weight, Tensor? bias, float eps) -> (Tensor, Tensor, Tensor)"""
+    scale, shift = (None if part is None else op.cast(part, FLOAT) for part in (weight, bias))
+    if scale is None:
+        scale = op.const(torch.ones([int(size) for size in normalized_shape]))
+    value, axis = op.cast(input, FLOAT), -len(normalized_shape)
+    made = op.multi("LayerNormalization", value, scale, shift, outputs=3, axis=axis, epsilon=eps)
+    for statistic, result in zip(made[1:], op.results[1:], strict=True):
+        statistic.type = ir.TensorType(FLOAT)
+        op.shaped(statistic, result.shape)
+    return _fitted(op, list(made))
+
+
 @translates("aten::rms_norm")
 def rms_norm(
     op: Op,
@@ -218,6 +251,29 @@ def group_norm(
         stash_type=int(DOUBLE) if dtype == DOUBLE else None,
     )
     return op.cast(result, op.result.dtype)
+
+
+@translates("aten::native_group_norm")
+def native_group_norm(
+    op: Op,
+    input: ir.Value,
+    weight: ir.Value | None,
+    bias: ir.Value | None,
+    N: Dim,
+    C: Dim,
+    HxW: Dim,
+    group: int,
+    eps: float,
+) -> list[ir.Value]:
+    """aten::native_group_norm(Tensor input, Tensor? weight, Tensor? bias, SymInt N, SymInt C, SymInt HxW, int group, float eps) -> (Tensor, Tensor, Tensor)"""
+    normalized = group_norm(op, input, group, weight, bias, eps)
+    dtype = DOUBLE if op.dtype_of(input) == DOUBLE else FLOAT
+    grouped = op.Reshape(op.cast(input, dtype), [0, group, -1])
+    mean = op.ReduceMean(grouped, [2], keepdims=1)
+    centered = op.Sub(grouped, mean)
+    variance = op.ReduceMean(op.Mul(centered, centered), [2], keepdims=0)
+    deviation = op.Reciprocal(op.Sqrt(op.Add(variance, eps)))
+    return _fitted(op, [normalized, op.Squeeze(mean, [2]), deviation])
 
 
 # ---- vector norms

@@ -222,23 +222,44 @@ def _count(dims: Sequence[Dim]) -> Dim:
     return total
 
 
-def variance(op: Op, self: ir.Value, dim: Axes, correction: float | Dim, keepdim: bool) -> ir.Value:
-    """Return the variance: the squared deviations from the mean, divided by ``count - correction``."""
-    axes = axes_of(op, self, dim)
-    centered = op.Sub(self, reduced(op, "ReduceMean", self, axes, True))
-    squares = op.Mul(centered, centered)
-    dtype = op.dtype_of(self)
-    if correction == 0:
-        return reduced(op, "ReduceMean", squares, axes, keepdim)
-    count = _count([op.dims(self)[axis] for axis in axes])
-    total = reduced(op, "ReduceSum", squares, axes, keepdim)
+def _divisor(op: Op, count: Dim, correction: float | Dim, dtype: ir.DataType) -> ir.Value | float:
+    """Return ``count - correction``, which torch clamps to zero: 0/0 is NaN, and x/0 infinite."""
     if isinstance(count, int) and isinstance(correction, int | float):
-        # torch clamps the divisor to zero: 0/0 is NaN, and x/0 infinite.
-        return op.Div(total, op.const(float(count - correction if count > correction else 0), dtype))
+        return float(count - correction) if count > correction else 0.0
     is_number = isinstance(correction, int | float)
     subtracted = op.const(float(correction), dtype) if is_number else op.scalar(correction, dtype)
-    divisor = op.Sub(op.scalar(count, dtype), subtracted)
-    return op.Div(total, op.Max(divisor, op.const(0.0, dtype)))
+    return op.Max(op.Sub(op.scalar(count, dtype), subtracted), op.const(0.0, dtype))
+
+
+def _spread(
+    op: Op, self: ir.Value, dim: Axes, correction: float | Dim, keepdim: bool, *, root: bool
+) -> tuple[ir.Value, ir.Value]:
+    """Return the variance, or its square root, and the mean with the reduced axes kept."""
+    axes, dtype = axes_of(op, self, dim), op.dtype_of(self)
+    mean = reduced(op, "ReduceMean", self, axes, True)
+    centered = op.Sub(self, mean)
+    count = _count([op.dims(self)[axis] for axis in axes])
+    if correction == 0 and not (root and isinstance(count, int)):
+        biased = reduced(op, "ReduceMean", op.Mul(centered, centered), axes, keepdim)
+        return (op.Sqrt(biased) if root else biased), mean
+    divisor = _divisor(op, count, correction, dtype)
+    if op.rank_of(self) == 0:
+        # reduced() returns a 0-dim tensor unchanged.
+        total = op.Abs(centered) if root else op.Mul(centered, centered)
+    else:
+        total = reduced(op, "ReduceL2" if root else "ReduceSumSquare", centered, axes, keepdim)
+    if isinstance(divisor, float):
+        return op.Div(total, op.const(math.sqrt(divisor) if root else divisor, dtype)), mean
+    return op.Div(total, op.Sqrt(divisor) if root else divisor), mean
+
+
+def variance(op: Op, self: ir.Value, dim: Axes, correction: float | Dim, keepdim: bool) -> ir.Value:
+    """Return the variance: the squared deviations from the mean, divided by ``count - correction``."""
+    return _spread(op, self, dim, correction, keepdim, root=False)[0]
+
+
+def _correction_of(unbiased: bool, correction: float | None) -> float:
+    return float(unbiased) if correction is None else correction
 
 
 @translates("aten::var.correction", "aten::var.dim", "aten::var")
@@ -254,7 +275,7 @@ def var(
     aten::var.dim(Tensor self, int[1]? dim, bool unbiased=True, bool keepdim=False) -> Tensor
     aten::var(Tensor self, bool unbiased=True) -> Tensor
     """
-    return variance(op, self, dim, float(unbiased) if correction is None else correction, keepdim)
+    return variance(op, self, dim, _correction_of(unbiased, correction), keepdim)
 
 
 @translates("aten::std.correction", "aten::std.dim", "aten::std")
@@ -270,7 +291,47 @@ def std(
     aten::std.dim(Tensor self, int[1]? dim, bool unbiased=True, bool keepdim=False) -> Tensor
     aten::std(Tensor self, bool unbiased=True) -> Tensor
     """
-    return op.Sqrt(variance(op, self, dim, float(unbiased) if correction is None else correction, keepdim))
+    return _spread(op, self, dim, _correction_of(unbiased, correction), keepdim, root=True)[0]
+
+
+def _with_mean(
+    op: Op, self: ir.Value, dim: Axes, correction: float, keepdim: bool, *, root: bool
+) -> tuple[ir.Value, ir.Value]:
+    value, mean = _spread(op, self, dim, correction, keepdim, root=root)
+    axes = axes_of(op, self, dim)
+    return value, op.Squeeze(mean, axes) if axes and not keepdim else mean
+
+
+@translates("aten::var_mean.correction", "aten::var_mean.dim", "aten::var_mean")
+def var_mean(
+    op: Op,
+    self: ir.Value,
+    dim: Axes = None,
+    unbiased: bool = True,
+    keepdim: bool = False,
+    correction: float | None = None,
+) -> tuple[ir.Value, ir.Value]:
+    """aten::var_mean.correction(Tensor self, int[1]? dim=None, *, Scalar? correction=None, bool keepdim=False) -> (Tensor, Tensor)
+    aten::var_mean.dim(Tensor self, int[1]? dim, bool unbiased=True, bool keepdim=False) -> (Tensor, Tensor)
+    aten::var_mean(Tensor self, bool unbiased=True) -> (Tensor, Tensor)
+    """
+    return _with_mean(op, self, dim, _correction_of(unbiased, correction), keepdim, root=False)
+
+
+@translates("aten::std_mean.correction", "aten::std_mean.dim", "aten::std_mean")
+def std_mean(
+    op: Op,
+    self: ir.Value,
+    dim: Axes = None,
+    unbiased: bool = True,
+    keepdim: bool = False,
+    correction: float | None = None,
+) -> tuple[ir.Value, ir.Value]:
+    """aten::std_mean.correction(Tensor self, int[1]? dim=None, *, Scalar? correction=None, bool keepdim=False) -> (Tensor, Tensor)
+    aten::std_mean.dim(Tensor self, int[1]? dim, bool unbiased=True, bool keepdim=False) -> (Tensor, Tensor)
+    aten::std_mean(Tensor self, bool unbiased=True) -> (Tensor, Tensor)
+    """
+    return _with_mean(op, self, dim, _correction_of(unbiased, correction), keepdim, root=True)
 
 
 @translates("aten::logsumexp")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import onnx_ir as ir
+import torch
 
-from .dtypes import HALF_FLOATS
+from .dtypes import HALF_FLOATS, to_torch_dtype
 from .op import Op
 
 __all__ = [
@@ -16,6 +18,7 @@ __all__ = [
     "exp_of_square",
     "in_double",
     "in_float",
+    "log_of_sum_of_exponentials",
     "log_one_plus",
     "polynomial",
     "rational",
@@ -57,20 +60,28 @@ def log_one_plus(op: Op, x: ir.Value) -> ir.Value:
     one = op.const(1.0, dtype)
     sum_ = op.Add(x, one)
     logarithm = op.Log(sum_)
-    corrected = op.Mul(logarithm, op.Div(x, op.Sub(sum_, one)))
-    small = op.Where(op.Equal(sum_, one), x, corrected)
-    return op.Where(op.Less(op.Abs(x), op.const(0.5, dtype)), small, logarithm)
+    # Between 1/2 and 2, but 0 or NaN if 1 + x is rounded to 1 or is infinite: then the result is x, or log(-inf).
+    kept = op.Div(op.Sub(sum_, one), x)
+    is_usual = op.Greater(kept, op.const(0.0, dtype))
+    return op.Where(is_usual, op.Div(logarithm, kept), op.Add(logarithm, x))
 
 
 def exp_minus_one(op: Op, x: ir.Value) -> ir.Value:
-    """exp(x) - 1 without the cancellation near 0 (Kahan)."""
+    """exp(x) - 1 without the cancellation near 0, as tanh(x/2) (exp(x) + 1)."""
     dtype = op.dtype_of(x)
-    one = op.const(1.0, dtype)
-    power = op.Exp(x)
-    rest = op.Sub(power, one)
-    corrected = op.Mul(rest, op.Div(x, op.Log(power)))
-    small = op.Where(op.Equal(power, one), x, corrected)
-    return op.Where(op.Less(op.Abs(x), op.const(0.5, dtype)), small, rest)
+    half = op.Tanh(op.Mul(x, op.const(0.5, dtype)))
+    return op.Mul(half, op.Add(op.Exp(x), op.const(1.0, dtype)))
+
+
+def log_of_sum_of_exponentials(op: Op, a: ir.Value, b: ir.Value, base: float = math.e) -> ir.Value:
+    """log(exp(a) + exp(b)) as the larger one plus softplus of the negative distance; also right for equal infinities."""
+    dtype = op.dtype_of(a)
+    largest, scale = float(torch.finfo(to_torch_dtype(dtype)).max), math.log(base)
+    larger = op.Max(a, b)
+    # The limits keep the difference of equal infinities from being NaN.
+    distance = op.Sub(op.Min(a, b, op.const(largest, dtype)), op.Max(larger, op.const(-largest, dtype)))
+    smooth = op.Softplus(op.Mul(distance, op.const(scale, dtype)))
+    return op.Add(larger, op.Mul(smooth, op.const(1 / scale, dtype)))
 
 
 # Cephes, ndtr.c: erf below 1 in x^2, and exp(x^2) erfc(x) from 1 to 8 in x and beyond, in 1/x.

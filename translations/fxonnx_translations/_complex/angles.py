@@ -53,6 +53,8 @@ def conj(op: Op, self: ir.Value) -> ir.Value:
     aten::conj_physical(Tensor self) -> Tensor
     aten::_conj_copy(Tensor self) -> Tensor
     """
+    if self not in op.builder.parts:
+        return op.Mul(self, op.const([1.0, -1.0], op.dtype_of(self)))
     real, imaginary = op.parts(self)
     return join(op, real, op.Neg(imaginary))
 

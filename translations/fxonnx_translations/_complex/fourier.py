@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from .._builder.op import Op, Unsupported
 from .._builder.symbolic_dims import Dim
-from .._registry import translates
+from .._registry import OpCall, translates
 from .._torch_compat import FloorDiv
 
 _DFT_SINCE = 17
@@ -51,22 +51,42 @@ def _by_matrix(op: Op, value: ir.Value, axis: int, inverse: bool, onesided: bool
     )
 
 
-def _transform(op: Op, value: ir.Value, axis: int, *, inverse: bool = False, onesided: bool = False) -> ir.Value:
-    """Transform one axis of a tensor whose last axis holds one or two parts; the inverse divides by the length."""
+def _transform(
+    op: Op,
+    value: ir.Value,
+    axis: int,
+    *,
+    inverse: bool = False,
+    onesided: bool = False,
+    length: Dim | None = None,
+) -> ir.Value:
+    """Transform one axis of a tensor whose last axis holds one or two parts; the inverse divides by the length.
+
+    Args:
+        op: The ``op`` of the FX node.
+        value: The tensor.
+        axis: The axis.
+        inverse: Whether to apply the inverse transform.
+        onesided: Whether to return the first half of the spectrum of a real signal.
+        length: The number of elements to transform, if it differs from the axis's: zeros are appended.
+    """
     if op.opset < _DFT_SINCE:
         return _by_matrix(op, value, axis, inverse, onesided)
-    dims, dtype = op.dims(value), op.dtype_of(value)
+    dims, dtype = list(op.dims(value)), op.dtype_of(value)
+    count = None
+    if length is not None and length != dims[axis]:
+        dims[axis], count = length, op.scalar(length)
     # Except for powers of two, ONNX Runtime accumulates angles and loses half of FLOAT's digits; DOUBLE has enough.
     wide = value if _is_power_of_two(dims[axis]) else op.cast(value, ir.DataType.DOUBLE)
     batched = op.Unsqueeze(wide, [0]) if axis == 0 else wide
     at, flags = max(axis, 1), {"inverse": int(inverse), "onesided": int(onesided)}
     if op.opset >= 20:
-        made = op.DFT(batched, None, op.const(at, ir.DataType.INT64), **flags)
+        made = op.DFT(batched, count, op.const(at, ir.DataType.INT64), **flags)
     else:
-        made = op.DFT(batched, None, axis=at, **flags)
+        made = op.DFT(batched, count, axis=at, **flags)
     result = op.cast(op.Squeeze(made, [0]) if axis == 0 else made, dtype)
-    length = dims[axis]
-    kept = (length // 2 + 1 if isinstance(length, int) else FloorDiv(length, 2) + 1) if onesided else length
+    size = dims[axis]
+    kept = (size // 2 + 1 if isinstance(size, int) else FloorDiv(size, 2) + 1) if onesided else size
     return op.shaped(result, (*dims[:axis], kept, *dims[axis + 1 : -1], 2))
 
 
@@ -127,6 +147,73 @@ def _whole_spectrum(op: Op, value: ir.Value, axis: int, length: Dim) -> ir.Value
     return op.join(op.shaped(parts[0], shape), op.shaped(parts[1], shape))
 
 
+def _real_signal(op: Op, value: ir.Value, axis: int, length: Dim, *, inverse: bool) -> ir.Value:
+    """Transform the first half of a Hermitian spectrum, without its last zeros, to the real signal of the given length."""
+    given = op.dims(value)[axis]
+    half = length // 2 + 1 if isinstance(length, int) else None
+    if op.opset < _DFT_SINCE or half is None or not isinstance(given, int) or given > half:
+        return op.parts(_transform(op, _whole_spectrum(op, value, axis, length), axis, inverse=inverse))[0]
+    # The numbers of the other half are conjugates: the real part of the result is that of twice the first half, except
+    # for the numbers that are their own conjugates.
+    factors = np.full([given, *[1] * (op.rank_of(value) - 1 - axis)], 2.0)
+    factors[0] = 1
+    if isinstance(length, int) and length % 2 == 0 and given == half:
+        factors[-1] = 1
+    dtype = op.dtype_of(value)
+    doubled = op.Mul(value, op.const(ir.Tensor(factors.astype(dtype.numpy()), dtype=dtype)))
+    made = _transform(op, doubled, axis, inverse=inverse, length=length)
+    return op.shaped(op.Gather(made, 0, axis=-1), op.dims(made)[:-1])
+
+
+_NORMALIZATIONS = {None: 0, "backward": 0, "ortho": _BY_ROOT, "forward": _BY_LENGTH}
+_CROPPED = "a dynamic length, or an opset without DFT"
+
+
+def _require_static_axis(call: OpCall) -> str | None:
+    """Reject the calls that are decomposed into padding or slicing, and the transform."""
+    value, axis, length = call.arguments["self"], call.arguments["dim"], call.arguments["n"]
+    is_static = isinstance(value.shape[axis], int) and (length is None or isinstance(length, int))
+    return None if is_static and call.opset >= _DFT_SINCE else _CROPPED
+
+
+def _signal_of_length(op: Op, self: ir.Value, n: int | None, dim: int, norm: str | None, *, inverse: bool) -> ir.Value:
+    axis = dim % (op.rank_of(self) - 1)
+    dims = list(op.dims(self))
+    given = dims[axis]
+    length = 2 * (given - 1) if n is None and isinstance(given, int) else n
+    if not isinstance(given, int) or not isinstance(length, int):
+        raise Unsupported("a Fourier transform of a symbolic length")
+    value = self
+    if given > length // 2 + 1:
+        dims[axis] = length // 2 + 1
+        value = op.shaped(op.Slice(self, [0], [length // 2 + 1], [axis]), dims)
+    signal = _real_signal(op, value, axis, length, inverse=inverse)
+    # irfft divides by the length, hfft does not, unless norm is "forward".
+    power = {0: -1.0, _BY_ROOT: -0.5, _BY_LENGTH: 0.0}[_NORMALIZATIONS[norm]]
+    if not inverse:
+        power = -1.0 - power
+    return _scaled(op, signal, length, power + float(inverse))
+
+
+def _scaled(op: Op, value: ir.Value, length: int, power: float) -> ir.Value:
+    return value if power == 0 else op.Mul(value, op.const(float(length) ** power, op.dtype_of(value)))
+
+
+@translates("aten::fft_irfft", accepts=_require_static_axis, complex=True)
+def fft_irfft(op: Op, self: ir.Value, n: int | None = None, dim: int = -1, norm: str | None = None) -> ir.Value:
+    """aten::fft_irfft(Tensor self, SymInt? n=None, int dim=-1, str? norm=None) -> Tensor"""
+    return _signal_of_length(op, self, n, dim, norm, inverse=True)
+
+
+@translates("aten::fft_hfft", accepts=_require_static_axis, complex=True)
+def fft_hfft(op: Op, self: ir.Value, n: int | None = None, dim: int = -1, norm: str | None = None) -> ir.Value:
+    """aten::fft_hfft(Tensor self, SymInt? n=None, int dim=-1, str? norm=None) -> Tensor
+
+    The inverse of the conjugate spectrum is the forward transform.
+    """
+    return _signal_of_length(op, self, n, dim, norm, inverse=False)
+
+
 @translates("aten::_fft_c2r", complex=True)
 def fft_to_real(op: Op, self: ir.Value, dim: Sequence[int], normalization: int, last_dim_size: Dim) -> ir.Value:
     """aten::_fft_c2r(Tensor self, int[] dim, int normalization, SymInt last_dim_size) -> Tensor"""
@@ -135,6 +222,6 @@ def fft_to_real(op: Op, self: ir.Value, dim: Sequence[int], normalization: int, 
     value = self
     for axis in axes[:-1]:
         value = _transform(op, value, axis, inverse=True)
-    value = _transform(op, _whole_spectrum(op, value, axes[-1], last_dim_size), axes[-1], inverse=True)
+    value = _real_signal(op, value, axes[-1], last_dim_size, inverse=True)
     lengths = [*(dims[axis] for axis in axes[:-1]), last_dim_size]
-    return op.parts(_normalize(op, value, lengths, normalization, inverse=True))[0]
+    return _normalize(op, value, lengths, normalization, inverse=True)

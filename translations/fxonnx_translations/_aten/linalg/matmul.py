@@ -316,16 +316,14 @@ def _sums_over_groups(op: Op, left: ir.Value, right: ir.Value, ends: ir.Value) -
 def _norm(op: Op, differences: ir.Value, p: float) -> ir.Value:
     """Return the p-norm over the last axis."""
     dtype = op.dtype_of(differences)
-    sizes = op.Abs(differences)
     if p == 0:
-        nonzero = op.cast(op.Not(op.Equal(sizes, op.const(0.0, dtype))), dtype)
+        nonzero = op.cast(op.Not(op.Equal(differences, op.const(0.0, dtype))), dtype)
         return op.ReduceSum(nonzero, [-1], keepdims=0)
+    if p in (1, 2):
+        return op.ReduceL1(differences, [-1], keepdims=0) if p == 1 else op.ReduceL2(differences, [-1], keepdims=0)
+    sizes = op.Abs(differences)
     if math.isinf(p):
         return op.ReduceMax(sizes, [-1], keepdims=0)
-    if p == 1:
-        return op.ReduceSum(sizes, [-1], keepdims=0)
-    if p == 2:
-        return op.Sqrt(op.ReduceSum(op.Mul(sizes, sizes), [-1], keepdims=0))
     powers = op.ReduceSum(op.Pow(sizes, op.const(p, dtype)), [-1], keepdims=0)
     return op.Pow(powers, op.const(1 / p, dtype))
 

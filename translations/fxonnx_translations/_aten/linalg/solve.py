@@ -6,12 +6,13 @@ import math
 from collections.abc import Sequence
 
 import onnx_ir as ir
+import torch
 
 from ..._builder.dtypes import INT64
 from ..._builder.loops import loop
 from ..._builder.op import Op
 from ..._builder.symbolic_dims import Dim
-from ..._registry import translates
+from ..._registry import OpCall, translates
 from .factorization import LU, lu_factors, matrix_transpose, order_of_pivots, rows_and_columns, unit_matrix
 
 
@@ -166,6 +167,72 @@ def _parity(op: Op, lu: LU, dtype: ir.DataType) -> ir.Value:
     exchanged = op.cast(op.Not(op.Equal(op.cast(lu.pivots, INT64), own)), INT64)
     odd = op.Mod(op.ReduceSum(exchanged, [-1], keepdims=0), op.const(2))
     return op.cast(op.Sub(op.const(1), op.Mul(odd, op.const(2))), dtype)
+
+
+_DET_SINCE = 11
+_SMALLEST_NORM = 1e-37
+_LARGEST_SCALED = 6
+"""The largest matrix whose determinant, after its rows and columns are scaled, cannot underflow unless it is singular."""
+
+
+def _require_det(call: OpCall) -> str | None:
+    """Reject the calls without Det: they are decomposed into a product of pivots."""
+    (matrix,) = call.arguments.values()
+    if call.opset < _DET_SINCE:
+        return f"Det is of opset {_DET_SINCE}"
+    return None if matrix.dtype == torch.float32 else f"ONNX Runtime has no kernel of Det for {matrix.dtype}"
+
+
+@translates("aten::linalg_det", accepts=_require_det)
+def linalg_det(op: Op, A: ir.Value) -> ir.Value:
+    """aten::linalg_det(Tensor A) -> Tensor"""
+    return op.Det(A)
+
+
+@translates("aten::det", accepts=_require_det)
+def det(op: Op, self: ir.Value) -> ir.Value:
+    """aten::det(Tensor self) -> Tensor"""
+    return op.Det(self)
+
+
+def _require_small_det(call: OpCall) -> str | None:
+    (matrix,) = call.arguments.values()
+    size = matrix.shape[-1]
+    if not isinstance(size, int) or not 0 < size <= _LARGEST_SCALED:
+        return f"the determinant may overflow for more than {_LARGEST_SCALED} rows"
+    return _require_det(call)
+
+
+def _scaled_determinant(op: Op, matrix: ir.Value) -> tuple[ir.Value, list[ir.Value]]:
+    """Return the determinant of a small matrix with rows and columns of norm 1, and the logarithms of their norms."""
+    # A row of zeros stays one.
+    smallest = op.const(_SMALLEST_NORM, op.dtype_of(matrix))
+    logarithms = []
+    for axis in (-1, -2):
+        norm = op.Max(op.ReduceL1(matrix, [axis], keepdims=1), smallest)
+        matrix = op.Div(matrix, norm)
+        logarithms.append(op.ReduceSum(op.Log(norm), [-2, -1], keepdims=0))
+    return op.Det(matrix), logarithms
+
+
+@translates("aten::logdet", accepts=_require_small_det)
+def logdet(op: Op, self: ir.Value) -> ir.Value:
+    """aten::logdet(Tensor self) -> Tensor"""
+    determinant, logarithms = _scaled_determinant(op, self)
+    return op.Sum(op.Log(determinant), *logarithms)
+
+
+@translates("aten::linalg_slogdet", accepts=_require_small_det)
+def linalg_slogdet(op: Op, A: ir.Value) -> tuple[ir.Value, ir.Value]:
+    """aten::linalg_slogdet(Tensor A) -> (Tensor sign, Tensor logabsdet)"""
+    determinant, logarithms = _scaled_determinant(op, A)
+    return op.Sign(determinant), op.Sum(op.Log(op.Abs(determinant)), *logarithms)
+
+
+@translates("aten::slogdet", accepts=_require_small_det)
+def slogdet(op: Op, self: ir.Value) -> tuple[ir.Value, ir.Value]:
+    """aten::slogdet(Tensor self) -> (Tensor sign, Tensor logabsdet)"""
+    return linalg_slogdet(op, self)
 
 
 @translates("aten::_linalg_det")
