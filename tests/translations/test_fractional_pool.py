@@ -42,6 +42,7 @@ CASES = (
             _samples(1, 1, 2),
         ),
         "NaN, equal and infinite",
+        numerics="exact",
     ),
     *_rows(),
     Case(

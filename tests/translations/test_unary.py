@@ -55,8 +55,17 @@ CASES = (
     Case("aten.special_erf.default", aten.special_erf.default, (N,)),
     *(
         Case(f"aten.{name}.default", getattr(aten, name).default, inputs, kind)
-        for name in ("ceil", "floor", "round", "trunc", "fix", "abs", "absolute", "neg", "negative", "sign", "sgn")
+        for name in ("ceil", "floor", "round", "trunc", "fix", "abs", "absolute", "neg", "negative")
         for kind, inputs in {"float": (ODD,), "int": (I,)}.items()
+    ),
+    *(
+        Case(f"aten.{name}.default", getattr(aten, name).default, inputs, kind, numerics=numerics)
+        for name in ("sign", "sgn")
+        for kind, inputs, numerics in (
+            ("NaN", (ODD,), "exact"),
+            ("float", (ODD[1:],), "default"),
+            ("int", (I,), "default"),
+        )
     ),
     Case("aten.neg.default", torch.neg, (T((3,), torch.uint8, 0, 9),), "uint8 wraps"),
     Case("aten.sign.default", torch.sign, (B,), "bool"),

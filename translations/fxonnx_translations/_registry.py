@@ -61,6 +61,7 @@ class Translation:
         complex: Whether it translates the calls with complex tensors, which are dispatched separately.
         data: For :func:`structural` rows, the arguments whose real and imaginary parts the translation for real tensors
             is applied to, one after the other; None for a function of its own.
+        exact: What ``numerics="exact"`` preserves in addition, for the documentation; None if it makes no difference.
     """
 
     function: Callable[..., Any]
@@ -69,6 +70,7 @@ class Translation:
     custom: bool = False
     complex: bool = False
     data: tuple[str, ...] | None = None
+    exact: str | None = None
 
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -77,7 +79,7 @@ _NAME = re.compile(r"\w+::\w+(\.\w+)?")
 
 
 def translates(
-    *targets: OpKey, accepts: Accepts | None = None, complex: bool = False
+    *targets: OpKey, accepts: Accepts | None = None, complex: bool = False, exact: str | None = None
 ) -> Callable[[_Function], _Function]:
     """Mark a function as the translation of operators.
 
@@ -86,6 +88,7 @@ def translates(
             left out: ``"aten::relu"``), which need not exist in this version of torch; or Python functions.
         accepts: Returns the reason why a call is not accepted, or None.
         complex: Translate the calls in which a tensor argument or result is complex, and only those.
+        exact: What the function emits further nodes for if ``op.exact_numerics`` is true; required if it asks for that.
 
     Raises:
         TypeError: For an OpOverload or OpOverloadPacket.
@@ -95,7 +98,7 @@ def translates(
 
     def attach(function: _Function) -> _Function:
         records = getattr(function, "__translations__", ())
-        record = Translation(function, targets, accepts, complex=complex)
+        record = Translation(function, targets, accepts, complex=complex, exact=exact)
         function.__translations__ = (*records, record)  # type: ignore[attr-defined]
         return function
 
@@ -161,6 +164,12 @@ class Registry:
         """Return the first candidate if it accepts every call: then the arguments need not be bound for the decision."""
         candidates = self.table.get(_op_key(target))
         return candidates[0] if candidates and candidates[0].accepts is None else None
+
+    def exact_notes(self) -> Mapping[str, str]:
+        """Return what ``numerics="exact"`` preserves in addition, by operator; others are the same with and without it."""
+        tables = (self.table, self.complex_table)
+        records = [record for table in tables for candidates in table.values() for record in candidates]
+        return {str(target): record.exact for record in records if record.exact for target in record.targets}
 
     def extended(self, custom: Mapping[NodeTarget, Any]) -> Registry:
         """Return a new registry in which the user's functions come before the built-in ones.

@@ -113,19 +113,17 @@ def neg(op: Op, self: ir.Value) -> ir.Value:
     return op.Neg(self)
 
 
-@translates("aten::sign", "aten::sgn")
+@translates("aten::sign", "aten::sgn", exact="the sign of NaN is 0")
 def sign(op: Op, self: ir.Value) -> ir.Value:
     """aten::sign(Tensor self) -> Tensor
     aten::sgn(Tensor self) -> Tensor
     """
     if op.dtype_of(self) == ir.DataType.BOOL:
         return self
-    # torch's sign of NaN is 0, ONNX Runtime's is NaN.
-    return (
-        op.Where(op.IsNaN(self), op.const(0.0, op.dtype_of(self)), op.Sign(self))
-        if op.is_float(self)
-        else op.Sign(self)
-    )
+    if op.exact_numerics and op.is_float(self):
+        # torch's sign of NaN is 0, ONNX Runtime's is NaN.
+        return op.Where(op.IsNaN(self), op.const(0.0, op.dtype_of(self)), op.Sign(self))
+    return op.Sign(self)
 
 
 # ---- roots, powers and logarithms
@@ -230,13 +228,15 @@ def expm1(op: Op, self: ir.Value) -> ir.Value:
     return in_float(op, exp_minus_one, self)
 
 
-@translates("aten::signbit")
+@translates("aten::signbit", exact="the sign bit of -0.0 is set")
 def signbit(op: Op, self: ir.Value) -> ir.Value:
     """aten::signbit(Tensor self) -> Tensor"""
     dtype = op.dtype_of(self)
     if dtype == ir.DataType.BOOL or dtype.name.startswith("U"):
         return op.expand(op.const(False), op.result.shape)
-    return sign_bit(op, self) if op.is_float(self) else op.Less(self, op.const(0, dtype))
+    if op.exact_numerics and op.is_float(self):
+        return sign_bit(op, self)
+    return op.Less(self, op.const(0, dtype))
 
 
 # ---- functions of two floats
@@ -362,7 +362,7 @@ def hypot(op: Op, self: ir.Value, other: ir.Value) -> ir.Value:
     return in_float(op, _magnitude, self, other)
 
 
-@translates("aten::frexp.Tensor")
+@translates("aten::frexp.Tensor", exact="NaN propagates")
 def frexp(op: Op, self: ir.Value) -> tuple[ir.Value, ir.Value]:
     """aten::frexp.Tensor(Tensor self) -> (Tensor mantissa, Tensor exponent)
 
@@ -372,7 +372,9 @@ def frexp(op: Op, self: ir.Value) -> tuple[ir.Value, ir.Value]:
     wide = ir.DataType.DOUBLE if dtype == ir.DataType.DOUBLE else ir.DataType.FLOAT
     x = op.cast(self, wide)
     zero, one, half, two = (op.const(number, wide) for number in (0.0, 1.0, 0.5, 2.0))
-    special = op.Or(op.Equal(x, zero), op.Or(op.IsNaN(x), op.IsInf(x)))
+    special = op.Or(op.Equal(x, zero), op.IsInf(x))
+    if op.exact_numerics:
+        special = op.Or(special, op.IsNaN(x))
     safe = op.Where(special, one, x)
     # Subnormal numbers are scaled to normal ones first.
     tiny = op.Less(op.Abs(safe), op.const(2.0**-100, wide))
@@ -389,7 +391,7 @@ def frexp(op: Op, self: ir.Value) -> tuple[ir.Value, ir.Value]:
     return op.cast(op.Where(special, x, mantissa), dtype), exponent
 
 
-@translates("aten::nextafter")
+@translates("aten::nextafter", exact="NaN propagates")
 def nextafter(op: Op, self: ir.Value, other: ir.Value) -> ir.Value:
     """aten::nextafter(Tensor self, Tensor other) -> Tensor
 
@@ -414,8 +416,10 @@ def nextafter(op: Op, self: ir.Value, other: ir.Value) -> ir.Value:
     finite = op.Where(op.Less(x, zero), op.const(-largest, wide), op.const(largest, wide))
     value = op.Where(op.IsInf(x), finite, value)
     value = op.Where(op.Equal(x, goal), goal, value)
-    # The sum is NaN if an operand is.
-    return op.cast(op.Where(op.Or(op.IsNaN(x), op.IsNaN(goal)), op.Add(x, goal), value), dtype)
+    if op.exact_numerics:
+        # The sum is NaN if an operand is.
+        value = op.Where(op.Or(op.IsNaN(x), op.IsNaN(goal)), op.Add(x, goal), value)
+    return op.cast(value, dtype)
 
 
 # ---- comparison

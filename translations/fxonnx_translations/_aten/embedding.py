@@ -112,7 +112,7 @@ def embedding_bag_core(
     return embedding_bag(op, weight, indices, offsets, scale_grad_by_freq, mode, sparse, *bag)
 
 
-@translates("aten::embedding_renorm")
+@translates("aten::embedding_renorm", exact="NaN propagates through infinity norms")
 def embedding_renorm(op: Op, self: ir.Value, indices: ir.Value, max_norm: float, norm_type: float) -> ir.Value:
     """aten::embedding_renorm(Tensor self, Tensor indices, float max_norm, float norm_type) -> Tensor"""
     positions = op.Reshape(indices, [-1])

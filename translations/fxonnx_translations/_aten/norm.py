@@ -284,7 +284,7 @@ def _reject_complex(call: OpCall) -> str | None:
     return "the norm of complex numbers" if call.arguments["self"].is_complex() else None
 
 
-@translates("aten::linalg_vector_norm", accepts=_reject_complex)
+@translates("aten::linalg_vector_norm", accepts=_reject_complex, exact="NaN propagates through infinity norms")
 def linalg_vector_norm(
     op: Op,
     self: ir.Value,
@@ -321,6 +321,7 @@ def linalg_vector_norm(
     "aten::norm.ScalarOpt_dtype",
     "aten::norm.ScalarOpt_dim_dtype",
     accepts=_reject_complex,
+    exact="NaN propagates through infinity norms",
 )
 def norm(
     op: Op,

@@ -143,7 +143,8 @@ _UNROLLED = 64
 """At most this many factors are multiplied in pairs; more, or a dynamic number, by a Loop."""
 
 
-def _extremum(op: Op, operator: str, self: ir.Value, dim: Axes, keepdim: bool) -> ir.Value:
+def extremum(op: Op, operator: str, self: ir.Value, dim: Axes, keepdim: bool) -> ir.Value:
+    """Return the maximum or minimum along axes; of floats without NaN."""
     dtype = op.dtype_of(self)
     if dtype == BOOL or dtype in _NARROW:
         # ONNX Runtime has kernels for 32 and 64 bits, INT8 and UINT8; the wider type keeps the order.
@@ -153,9 +154,9 @@ def _extremum(op: Op, operator: str, self: ir.Value, dim: Axes, keepdim: bool) -
 
 
 def _with_nan(op: Op, operator: str, self: ir.Value, dim: Axes, keepdim: bool) -> ir.Value:
-    """Propagate NaN, as torch does; in ONNX Runtime's reductions it depends on the order of elements."""
-    extreme = _extremum(op, operator, self, dim, keepdim)
-    if not op.is_float(self) or op.rank_of(self) == 0:
+    """With exact numerics, propagate NaN, as torch does; in ONNX Runtime's reductions it depends on the order of elements."""
+    extreme = extremum(op, operator, self, dim, keepdim)
+    if not op.exact_numerics or not op.is_float(self) or op.rank_of(self) == 0:
         return extreme
     # By IsNaN, not by the sum of x - x, which is NaN for infinities as well.
     flags = op.cast(op.IsNaN(self), ir.DataType.FLOAT)
@@ -163,25 +164,25 @@ def _with_nan(op: Op, operator: str, self: ir.Value, dim: Axes, keepdim: bool) -
     return op.Where(some, op.const(math.nan, op.dtype_of(self)), extreme)
 
 
-@translates("aten::amax")
+@translates("aten::amax", exact="NaN propagates")
 def amax(op: Op, self: ir.Value, dim: Sequence[int] = (), keepdim: bool = False) -> ir.Value:
     """aten::amax(Tensor self, int[1] dim=[], bool keepdim=False) -> Tensor"""
     return _with_nan(op, "ReduceMax", self, dim, keepdim)
 
 
-@translates("aten::amin")
+@translates("aten::amin", exact="NaN propagates")
 def amin(op: Op, self: ir.Value, dim: Sequence[int] = (), keepdim: bool = False) -> ir.Value:
     """aten::amin(Tensor self, int[1] dim=[], bool keepdim=False) -> Tensor"""
     return _with_nan(op, "ReduceMin", self, dim, keepdim)
 
 
-@translates("aten::max")
+@translates("aten::max", exact="NaN propagates")
 def max(op: Op, self: ir.Value) -> ir.Value:
     """aten::max(Tensor self) -> Tensor"""
     return _with_nan(op, "ReduceMax", self, None, False)
 
 
-@translates("aten::min")
+@translates("aten::min", exact="NaN propagates")
 def min(op: Op, self: ir.Value) -> ir.Value:
     """aten::min(Tensor self) -> Tensor"""
     return _with_nan(op, "ReduceMin", self, None, False)
@@ -375,7 +376,7 @@ def _segment_bounds(op: Op, lengths: ir.Value | None, offsets: ir.Value | None) 
     return op.Sub(ends, sizes), ends
 
 
-@translates("aten::segment_reduce")
+@translates("aten::segment_reduce", exact="NaN propagates through max and min")
 def segment_reduce(
     op: Op,
     data: ir.Value,
@@ -458,7 +459,7 @@ def _scan(
 
 
 def _cumulative_extremum(op: Op, self: ir.Value, dim: int, comparison: str) -> tuple[ir.Value, ir.Value]:
-    """Return the cumulative maximum or minimum and its last position; NaN propagates."""
+    """Return the cumulative maximum or minimum and its last position."""
     rank = op.rank_of(self)
     if rank == 0 or 0 in op.dims(self):
         return self, op.expand(op.const(0), op.results[1].shape)
@@ -471,7 +472,7 @@ def _cumulative_extremum(op: Op, self: ir.Value, dim: int, comparison: str) -> t
         # GreaterOrEqual and LessOrEqual do not accept BOOL.
         one, other = (body.cast(x, ir.DataType.INT32) if x.dtype == ir.DataType.BOOL else x for x in (item, best))
         better: ir.Value = getattr(body, comparison)(one, other)
-        if body.is_float(item):
+        if body.exact_numerics and body.is_float(item):
             better = body.Or(body.IsNaN(item), body.And(body.Not(body.IsNaN(best)), better))
         return body.Where(better, item, best), body.Where(better, place, at)
 
@@ -480,13 +481,13 @@ def _cumulative_extremum(op: Op, self: ir.Value, dim: int, comparison: str) -> t
     return values, indices
 
 
-@translates("aten::cummax")
+@translates("aten::cummax", exact="NaN propagates")
 def cummax(op: Op, self: ir.Value, dim: int) -> tuple[ir.Value, ir.Value]:
     """aten::cummax(Tensor self, int dim) -> (Tensor values, Tensor indices)"""
     return _cumulative_extremum(op, self, dim, "GreaterOrEqual")
 
 
-@translates("aten::cummin")
+@translates("aten::cummin", exact="NaN propagates")
 def cummin(op: Op, self: ir.Value, dim: int) -> tuple[ir.Value, ir.Value]:
     """aten::cummin(Tensor self, int dim) -> (Tensor values, Tensor indices)"""
     return _cumulative_extremum(op, self, dim, "LessOrEqual")

@@ -12,6 +12,8 @@ from .._builder.loops import arange
 from .._builder.op import Op, Operand, Unsupported
 from .._builder.symbolic_dims import Dim
 from .._registry import translates
+from .._torch_compat import FloorDiv
+from .reduction import extremum
 
 # ---- sorting and topk
 
@@ -36,18 +38,31 @@ def _ordered(op: Op, value: ir.Value) -> ir.Value:
     return op.cast(value, _ORDERED.get(dtype, dtype))
 
 
+_NAN_IS_LARGEST = "NaN is the largest number"
+
+
 def _top(op: Op, self: ir.Value, k: Dim, dim: int, largest: bool) -> tuple[ir.Value, ir.Value]:
     """Return values and positions of the k largest or smallest, sorted; equal values by ascending position."""
     if op.rank_of(self) == 0:
         return self, op.const(0)
     axis = op.axis(dim, op.rank_of(self))
+    if op.exact_numerics and op.is_float(self):
+        return _top_with_nan(op, self, op.size(k), axis, largest)
     key, count = _ordered(op, self), op.size(k)
-    if not op.is_float(self):
-        values, positions = op.multi("TopK", key, count, axis=axis, largest=int(largest), outputs=2)
-        return op.cast(values, op.dtype_of(self)), positions
-    # In torch NaN is the largest number; in ONNX Runtime it makes the order of all numbers undefined.
-    key = op.Where(op.IsNaN(key), op.const(math.inf, op.dtype_of(key)), key)
-    _, positions = op.multi("TopK", key, count, axis=axis, largest=int(largest), outputs=2)
+    values, positions = op.multi("TopK", key, count, axis=axis, largest=int(largest), outputs=2)
+    return op.cast(values, op.dtype_of(self)), positions
+
+
+def _top_with_nan(op: Op, self: ir.Value, k: ir.Value, axis: int, largest: bool) -> tuple[ir.Value, ir.Value]:
+    """Sort NaN as the largest number, as torch does; in ONNX Runtime it makes the order of all numbers undefined."""
+    missing, key = op.IsNaN(self), _ordered(op, self)
+    key = op.Where(missing, op.const(math.inf, op.dtype_of(key)), key)
+    size = op.size(op.dims(self)[axis])
+    _, positions = op.multi("TopK", key, size, axis=axis, largest=int(largest), outputs=2)
+    # A second, stable sort separates NaN from the infinities.
+    flags = op.GatherElements(op.cast(missing, INT32), positions, axis=axis)
+    _, places = op.multi("TopK", flags, k, axis=axis, largest=int(largest), outputs=2)
+    positions = op.GatherElements(positions, places, axis=axis)
     return op.GatherElements(self, positions, axis=axis), positions
 
 
@@ -56,7 +71,7 @@ def _size(op: Op, self: ir.Value, dim: int) -> Dim:
     return dims[dim] if dims else 1
 
 
-@translates("aten::topk")
+@translates("aten::topk", exact=_NAN_IS_LARGEST)
 def topk(
     op: Op, self: ir.Value, k: Dim, dim: int = -1, largest: bool = True, sorted: bool = True
 ) -> tuple[ir.Value, ir.Value]:
@@ -64,13 +79,13 @@ def topk(
     return _top(op, self, k, dim, largest)
 
 
-@translates("aten::sort")
+@translates("aten::sort", exact=_NAN_IS_LARGEST)
 def sort(op: Op, self: ir.Value, dim: int = -1, descending: bool = False) -> tuple[ir.Value, ir.Value]:
     """aten::sort(Tensor self, int dim=-1, bool descending=False) -> (Tensor values, Tensor indices)"""
     return _top(op, self, _size(op, self, dim), dim, descending)
 
 
-@translates("aten::sort.stable")
+@translates("aten::sort.stable", exact=_NAN_IS_LARGEST)
 def sort_stable(
     op: Op, self: ir.Value, stable: bool | None, dim: int = -1, descending: bool = False
 ) -> tuple[ir.Value, ir.Value]:
@@ -78,7 +93,7 @@ def sort_stable(
     return _top(op, self, _size(op, self, dim), dim, descending)
 
 
-@translates("aten::argsort", "aten::argsort.stable")
+@translates("aten::argsort", "aten::argsort.stable", exact=_NAN_IS_LARGEST)
 def argsort(op: Op, self: ir.Value, dim: int = -1, descending: bool = False, stable: bool = False) -> ir.Value:
     """aten::argsort(Tensor self, int dim=-1, bool descending=False) -> Tensor
     aten::argsort.stable(Tensor self, *, bool stable, int dim=-1, bool descending=False) -> Tensor
@@ -86,13 +101,13 @@ def argsort(op: Op, self: ir.Value, dim: int = -1, descending: bool = False, sta
     return _top(op, self, _size(op, self, dim), dim, descending)[1]
 
 
-@translates("aten::msort")
+@translates("aten::msort", exact=_NAN_IS_LARGEST)
 def msort(op: Op, self: ir.Value) -> ir.Value:
     """aten::msort(Tensor self) -> Tensor"""
     return _top(op, self, _size(op, self, 0), 0, largest=False)[0]
 
 
-@translates("aten::kthvalue")
+@translates("aten::kthvalue", exact=_NAN_IS_LARGEST)
 def kthvalue(op: Op, self: ir.Value, k: Dim, dim: int = -1, keepdim: bool = False) -> list[ir.Value]:
     """aten::kthvalue(Tensor self, SymInt k, int dim=-1, bool keepdim=False) -> (Tensor values, Tensor indices)"""
     if op.rank_of(self) == 0:
@@ -104,113 +119,113 @@ def kthvalue(op: Op, self: ir.Value, k: Dim, dim: int = -1, keepdim: bool = Fals
 
 # ---- extrema and their positions
 
+_FIRST_NAN = "NaN propagates, with the position of the first one"
+
 
 def _arg_extremum(op: Op, operator: str, self: ir.Value, dim: int | None, keepdim: bool) -> ir.Value:
-    """Return the first position of the maximum or minimum; NaN, which is both in torch, is replaced by an infinity."""
+    """Return the first position of the maximum or minimum; with exact numerics, of the first NaN if there is one."""
     if op.rank_of(self) == 0:
         return op.const(0)
-    value = _ordered(op, self)
-    if op.is_float(value):
-        infinity = math.inf if operator == "ArgMax" else -math.inf
-        value = op.Where(op.IsNaN(value), op.const(infinity, op.dtype_of(value)), value)
-    if dim is not None:
-        place: ir.Value = getattr(op, operator)(value, axis=op.axis(dim, op.rank_of(self)), keepdims=int(keepdim))
+    if dim is None:
+        first = _arg_extremum(op, operator, op.Reshape(self, [-1]), 0, False)
+        return op.reshape(first, op.result.shape) if keepdim else first
+    axis, keepdims = op.axis(dim, op.rank_of(self)), int(keepdim)
+    place: ir.Value = getattr(op, operator)(_ordered(op, self), axis=axis, keepdims=keepdims)
+    if not op.exact_numerics or not op.is_float(self):
         return place
-    place = getattr(op, operator)(op.Reshape(value, [-1]), axis=0, keepdims=0)
-    return op.reshape(place, op.result.shape) if keepdim else place
+    flags = op.cast(op.IsNaN(self), INT32)
+    some = op.cast(op.ReduceMax(flags, [axis], keepdims=keepdims), ir.DataType.BOOL)
+    return op.Where(some, op.ArgMax(flags, axis=axis, keepdims=keepdims), place)
 
 
-@translates("aten::argmax")
+@translates("aten::argmax", exact=_FIRST_NAN)
 def argmax(op: Op, self: ir.Value, dim: int | None = None, keepdim: bool = False) -> ir.Value:
     """aten::argmax(Tensor self, int? dim=None, bool keepdim=False) -> Tensor"""
     return _arg_extremum(op, "ArgMax", self, dim, keepdim)
 
 
-@translates("aten::argmin")
+@translates("aten::argmin", exact=_FIRST_NAN)
 def argmin(op: Op, self: ir.Value, dim: int | None = None, keepdim: bool = False) -> ir.Value:
     """aten::argmin(Tensor self, int? dim=None, bool keepdim=False) -> Tensor"""
     return _arg_extremum(op, "ArgMin", self, dim, keepdim)
 
 
-def _extremum_with_position(op: Op, operator: str, self: ir.Value, dim: int, keepdim: bool) -> list[ir.Value]:
-    """Return the maximum or minimum and its position; the value is gathered at the position, which is right for NaN."""
+def _extremum_with_position(op: Op, which: str, self: ir.Value, dim: int, keepdim: bool) -> list[ir.Value]:
+    """Return the ``Max`` or ``Min`` along an axis and its position."""
     if op.rank_of(self) == 0:
         return [self, op.const(0)]
     axis = op.axis(dim, op.rank_of(self))
-    place = _arg_extremum(op, operator, self, axis, True)
+    if not op.exact_numerics or not op.is_float(self):
+        value = extremum(op, f"Reduce{which}", self, axis, keepdim)
+        return [value, _arg_extremum(op, f"Arg{which}", self, axis, keepdim)]
+    place = _arg_extremum(op, f"Arg{which}", self, axis, True)
+    # Gathered at the position, which is right for NaN.
     value = op.GatherElements(self, place, axis=axis)
     return [value, place] if keepdim else [op.Squeeze(value, [axis]), op.Squeeze(place, [axis])]
 
 
-@translates("aten::max.dim")
+@translates("aten::max.dim", exact=_FIRST_NAN)
 def max_along(op: Op, self: ir.Value, dim: int, keepdim: bool = False) -> list[ir.Value]:
     """aten::max.dim(Tensor self, int dim, bool keepdim=False) -> (Tensor values, Tensor indices)"""
-    return _extremum_with_position(op, "ArgMax", self, dim, keepdim)
+    return _extremum_with_position(op, "Max", self, dim, keepdim)
 
 
-@translates("aten::min.dim")
+@translates("aten::min.dim", exact=_FIRST_NAN)
 def min_along(op: Op, self: ir.Value, dim: int, keepdim: bool = False) -> list[ir.Value]:
     """aten::min.dim(Tensor self, int dim, bool keepdim=False) -> (Tensor values, Tensor indices)"""
-    return _extremum_with_position(op, "ArgMin", self, dim, keepdim)
+    return _extremum_with_position(op, "Min", self, dim, keepdim)
 
 
 # ---- medians
 
 
-def _lower_median(op: Op, self: ir.Value, axis: int, *, skip_nan: bool) -> tuple[ir.Value, ir.Value]:
-    """Return the lower median along an axis and its position; the axis is kept."""
-    positions = argsort(op, self, axis)
-    is_float = op.is_float(self)
-    count = op.scalar(op.dims(self)[axis], INT64)
-    if is_float and skip_nan:
-        numbers = op.cast(op.Not(op.IsNaN(self)), INT64)
-        count = op.ReduceSum(numbers, [axis], keepdims=1)
-        # NaN is sorted last; if all elements are NaN, the first one is the median.
-        middle = op.Max(op.Div(op.Sub(count, op.const(1)), op.const(2)), op.const(0))
-        at = op.GatherElements(positions, middle, axis=axis)
-    else:
-        middle = op.Reshape(op.Div(op.Sub(count, op.const(1)), op.const(2)), [1])
-        at = op.Gather(positions, middle, axis=axis)
-    if is_float and not skip_nan:
-        missing = op.IsNaN(self)
-        flags = op.cast(missing, INT64)
-        some = op.cast(op.ReduceMax(flags, [axis], keepdims=1), ir.DataType.BOOL)
-        at = op.Where(some, op.ArgMax(flags, axis=axis, keepdims=1), at)
-    return op.GatherElements(self, at, axis=axis), at
-
-
-def _median(op: Op, self: ir.Value, dim: int, keepdim: bool, *, skip_nan: bool) -> tuple[ir.Value, ir.Value]:
+def _median(op: Op, self: ir.Value, dim: int, keepdim: bool, *, skip_nan: bool) -> list[ir.Value]:
+    """Return the lower median along an axis and its position."""
     if op.rank_of(self) == 0:
-        return self, op.const(0)
+        return [self, op.const(0)]
     axis = op.axis(dim, op.rank_of(self))
-    value, at = _lower_median(op, self, axis, skip_nan=skip_nan)
-    return (value, at) if keepdim else (op.Squeeze(value, [axis]), op.Squeeze(at, [axis]))
+    size = op.dims(self)[axis]
+    middle = (size + 1) // 2 if isinstance(size, int) else FloorDiv(size + 1, 2)
+    if not op.is_float(self) or not (skip_nan or op.exact_numerics):
+        return kthvalue(op, self, middle, axis, keepdim)
+    _, positions = _top_with_nan(op, self, op.size(size), axis, False)
+    missing = op.IsNaN(self)
+    if skip_nan:
+        # If all elements are NaN, the first one is the median.
+        count = op.ReduceSum(op.cast(op.Not(missing), INT64), [axis], keepdims=1)
+        place = op.Max(op.Div(op.Sub(count, op.const(1)), op.const(2)), op.const(0))
+        at = op.GatherElements(positions, place, axis=axis)
+    else:
+        flags = op.cast(missing, INT32)
+        some = op.cast(op.ReduceMax(flags, [axis], keepdims=1), ir.DataType.BOOL)
+        at = op.Where(
+            some, op.ArgMax(flags, axis=axis, keepdims=1), op.Gather(positions, op.size(middle - 1), axis=axis)
+        )
+    value = op.GatherElements(self, at, axis=axis)
+    return [value, at] if keepdim else [op.Squeeze(value, [axis]), op.Squeeze(at, [axis])]
 
 
 def _of_all(op: Op, self: ir.Value, *, skip_nan: bool) -> ir.Value:
     if 0 in op.dims(self):
         fill = math.nan if op.is_float(self) else torch.iinfo(op.result.torch_dtype).min
         return op.const(fill, op.dtype_of(self))
-    total = 1
-    for dim in op.dims(self):
-        total = total * dim
-    flat = op.reshape(self, (total,))
-    return op.Squeeze(_lower_median(op, flat, 0, skip_nan=skip_nan)[0], [0])
+    flat = op.reshape(self, (math.prod(op.dims(self)),))
+    return _median(op, flat, 0, False, skip_nan=skip_nan)[0]
 
 
-@translates("aten::median.dim")
-def median_along(op: Op, self: ir.Value, dim: int, keepdim: bool = False) -> tuple[ir.Value, ir.Value]:
+@translates("aten::median.dim", exact=_FIRST_NAN)
+def median_along(op: Op, self: ir.Value, dim: int, keepdim: bool = False) -> list[ir.Value]:
     """aten::median.dim(Tensor self, int dim, bool keepdim=False) -> (Tensor values, Tensor indices)"""
     return _median(op, self, dim, keepdim, skip_nan=False)
 
 
 @translates("aten::nanmedian.dim")
-def nanmedian_along(op: Op, self: ir.Value, dim: int, keepdim: bool = False) -> tuple[ir.Value, ir.Value]:
+def nanmedian_along(op: Op, self: ir.Value, dim: int, keepdim: bool = False) -> list[ir.Value]:
     """aten::nanmedian.dim(Tensor self, int dim, bool keepdim=False) -> (Tensor values, Tensor indices)"""
     return _median(op, self, dim, keepdim, skip_nan=True)
 
 
-@translates("aten::median")
+@translates("aten::median", exact="NaN propagates")
 def median(op: Op, self: ir.Value) -> ir.Value:
     """aten::median(Tensor self) -> Tensor"""
     return _of_all(op, self, skip_nan=False)
@@ -232,9 +247,12 @@ def _count_before(op: Op, edges: ir.Value, values: ir.Value, *, right: bool) -> 
         edges, values = op.cast(edges, INT32), op.cast(values, INT32)
     if op.rank_of(edges) > 1:
         edges = op.Unsqueeze(edges, [-2])
-    # "Not at or after" rather than "before": NaN is sorted last.
-    behind = (op.Greater if right else op.GreaterOrEqual)(edges, op.Unsqueeze(values, [-1]))
-    counts = op.ReduceSum(op.cast(op.Not(behind), INT64), [-1], keepdims=0)
+    if op.exact_numerics and op.is_float(edges):
+        # "Not at or after" rather than "before": NaN is sorted last.
+        before = op.Not((op.Greater if right else op.GreaterOrEqual)(edges, op.Unsqueeze(values, [-1])))
+    else:
+        before = (op.LessOrEqual if right else op.Less)(edges, op.Unsqueeze(values, [-1]))
+    counts = op.ReduceSum(op.cast(before, INT64), [-1], keepdims=0)
     return op.cast(counts, op.result.dtype)
 
 
@@ -242,7 +260,7 @@ def _is_right(right: bool, side: str | None) -> bool:
     return right if side is None else side == "right"
 
 
-@translates("aten::searchsorted.Tensor", "aten::searchsorted.Scalar")
+@translates("aten::searchsorted.Tensor", "aten::searchsorted.Scalar", exact=_NAN_IS_LARGEST)
 def searchsorted(
     op: Op,
     sorted_sequence: ir.Value,
@@ -264,7 +282,7 @@ def searchsorted(
     return _count_before(op, sorted_sequence, values, right=_is_right(right, side))
 
 
-@translates("aten::bucketize.Tensor", "aten::bucketize.Scalar")
+@translates("aten::bucketize.Tensor", "aten::bucketize.Scalar", exact=_NAN_IS_LARGEST)
 def bucketize(op: Op, self: Operand, boundaries: ir.Value, *, out_int32: bool = False, right: bool = False) -> ir.Value:
     """aten::bucketize.Tensor(Tensor self, Tensor boundaries, *, bool out_int32=False, bool right=False) -> Tensor
     aten::bucketize.Scalar(Scalar self, Tensor boundaries, *, bool out_int32=False, bool right=False) -> Tensor

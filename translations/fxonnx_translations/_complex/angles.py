@@ -28,12 +28,13 @@ def angle(op: Op, self: ir.Value) -> ir.Value:
     return angle_of(op, (real, imaginary))
 
 
-@translates("aten::angle")
+@translates("aten::angle", exact="NaN propagates")
 def angle_of_real(op: Op, self: ir.Value) -> ir.Value:
     """aten::angle(Tensor self) -> Tensor"""
     value = op.cast(self, op.result.dtype)
     zero, pi = op.const(0.0, op.result.dtype), op.const(math.pi, op.result.dtype)
-    return op.Where(op.IsNaN(value), value, op.Where(op.Less(value, zero), pi, zero))
+    result = op.Where(op.Less(value, zero), pi, zero)
+    return op.Where(op.IsNaN(value), value, result) if op.exact_numerics else result
 
 
 @translates("aten::sgn", complex=True)

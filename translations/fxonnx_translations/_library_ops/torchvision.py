@@ -225,7 +225,7 @@ def _windows(pooled_height: int, pooled_width: int) -> tuple[int, int]:
     return pooled_height, pooled_width
 
 
-@translates("torchvision::roi_pool")
+@translates("torchvision::roi_pool", exact="NaN does not count, from opset 22 on and in float64")
 def roi_pool(
     op: Op, input: ir.Value, rois: ir.Value, spatial_scale: float, pooled_height: int, pooled_width: int
 ) -> tuple[ir.Value, None]:
@@ -255,7 +255,8 @@ def roi_pool(
     covered = op.And(op.Unsqueeze(y_covered, [3, 4, 5]), op.Unsqueeze(x_covered, [1, 2, 5]))
     # torchvision's initial value is the lowest finite float, which NaN does not replace.
     lowest = op.const(float(np.finfo(np.float32).min), op.dtype_of(values))
-    counted = op.Where(op.And(covered, op.Not(op.IsNaN(values))), values, lowest)
+    counts = op.And(covered, op.Not(op.IsNaN(values))) if op.exact_numerics else covered
+    counted = op.Where(counts, values, lowest)
     some = op.Greater(op.ReduceMax(op.cast(covered, ir.DataType.INT32), [2, 4], keepdims=0), 0)
     maxima = op.Where(some, op.ReduceMax(counted, [2, 4], keepdims=0), op.const(0.0, op.dtype_of(values)))
     return op.cast(op.Transpose(maxima, perm=[0, 3, 1, 2]), dtype), None

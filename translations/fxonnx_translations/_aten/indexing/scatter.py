@@ -122,7 +122,7 @@ def _identity_element(dtype: ir.DataType, reduce: str) -> float:
     return limits.min if reduce == "amax" else limits.max
 
 
-@translates("aten::scatter_reduce.two")
+@translates("aten::scatter_reduce.two", exact="NaN propagates through amax and amin")
 def scatter_reduce(
     op: Op, self: ir.Value, dim: int, index: ir.Value, src: ir.Value, reduce: str, include_self: bool = True
 ) -> ir.Value:
@@ -135,7 +135,7 @@ def scatter_reduce(
     if reduce == "mean":
         return _mean(op, base, dim, index, src, include_self)
     result = _elements(op, base, dim, index, src, _REDUCTIONS[reduce])
-    if reduce not in ("amax", "amin") or not dtype.is_floating_point():
+    if not op.exact_numerics or reduce not in ("amax", "amin") or not dtype.is_floating_point():
         return result
     # In ONNX Runtime the result for NaN depends on the order of elements; torch propagates NaN.
     flags = [op.cast(op.IsNaN(value), ir.DataType.INT32) for value in (base, src)]
@@ -263,7 +263,7 @@ def index_fill(op: Op, self: ir.Value, dim: int, index: ir.Value, value: Operand
     return along_axis(op, self, dim, index, op.expand(filling, [*dims[:axis], count, *dims[axis + 1 :]]))
 
 
-@translates("aten::index_reduce")
+@translates("aten::index_reduce", exact="NaN propagates through amax and amin")
 def index_reduce(
     op: Op, self: ir.Value, dim: int, index: ir.Value, source: ir.Value, reduce: str, include_self: bool = True
 ) -> ir.Value:

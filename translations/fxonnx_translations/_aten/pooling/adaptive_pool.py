@@ -282,10 +282,11 @@ def _fractional_max(
     )
     spots = op.reshape(op.shaped(spots, (batch, channels, math.prod(shape[2:]))), shape)
     # torch returns the first of equal elements, and the last NaN.
-    unordered = op.cast(op.IsNaN(values), ir.DataType.INT32)
-    some = op.cast(op.ReduceMax(unordered, [-1], keepdims=1), ir.DataType.BOOL)
-    last = op.ArgMax(unordered, axis=-1, keepdims=1, select_last_index=1)
-    chosen = op.Where(some, last, op.ArgMax(values, axis=-1, keepdims=1))
+    chosen = op.ArgMax(values, axis=-1, keepdims=1)
+    if op.exact_numerics:
+        unordered = op.cast(op.IsNaN(values), ir.DataType.INT32)
+        some = op.cast(op.ReduceMax(unordered, [-1], keepdims=1), ir.DataType.BOOL)
+        chosen = op.Where(some, op.ArgMax(unordered, axis=-1, keepdims=1, select_last_index=1), chosen)
     largest, indices = (op.GatherElements(found, chosen, axis=2 + rank) for found in (values, spots))
     return op.Squeeze(largest, [-1]), op.Squeeze(indices, [-1])
 
@@ -309,7 +310,7 @@ def _fractional(
     return found
 
 
-@translates("aten::fractional_max_pool2d")
+@translates("aten::fractional_max_pool2d", exact="NaN propagates, with the position of the last one")
 def fractional_max_pool2d(
     op: Op, self: ir.Value, kernel_size: Sequence[int], output_size: Sequence[int], random_samples: ir.Value
 ) -> tuple[ir.Value, ir.Value]:
@@ -317,7 +318,7 @@ def fractional_max_pool2d(
     return _fractional(op, self, kernel_size, output_size, random_samples, (1, 0))
 
 
-@translates("aten::fractional_max_pool3d")
+@translates("aten::fractional_max_pool3d", exact="NaN propagates, with the position of the last one")
 def fractional_max_pool3d(
     op: Op, self: ir.Value, kernel_size: Sequence[int], output_size: Sequence[int], random_samples: ir.Value
 ) -> tuple[ir.Value, ir.Value]:

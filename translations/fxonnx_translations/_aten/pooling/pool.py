@@ -211,6 +211,7 @@ def plane_indices(op: Op, indices: ir.Value, sizes: Sequence[Dim]) -> ir.Value:
     "aten::max_pool1d_with_indices",
     "aten::max_pool2d_with_indices",
     "aten::max_pool3d_with_indices",
+    exact="NaN propagates in windows that MaxPool cannot express",
 )
 def max_pool_with_indices(
     op: Op,
@@ -247,7 +248,7 @@ def _max_with_indices_by_gather(op: Op, value: ir.Value, windows: Windows) -> tu
     nowhere = op.const(torch.iinfo(torch.int64).max)
     first = op.ReduceMin(op.Where(op.And(op.Equal(elements, largest), inside), spots, nowhere), [-1], keepdims=0)
     largest = op.Squeeze(largest, [-1])
-    if not dtype.is_floating_point():
+    if not op.exact_numerics or not dtype.is_floating_point():
         return largest, first
     # torch returns the index of the last NaN of a window.
     last = op.ReduceMax(op.Where(op.IsNaN(elements), spots, op.const(-1)), [-1], keepdims=0)
