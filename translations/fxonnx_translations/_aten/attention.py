@@ -23,7 +23,7 @@ _SMALL_MASK = 256 * 256
 """Constant masks of at most this many elements are stored as floats, which take four times the memory of booleans."""
 
 
-@translates("aten::scaled_dot_product_attention")
+@translates("aten::scaled_dot_product_attention", exact="half-precision scores are computed in float32")
 def scaled_dot_product_attention(
     op: Op,
     query: ir.Value,
@@ -56,7 +56,7 @@ def scaled_dot_product_attention(
     return op.cast(result, op.result.dtype)
 
 
-@translates("aten::_scaled_dot_product_flash_attention_for_cpu")
+@translates("aten::_scaled_dot_product_flash_attention_for_cpu", exact="half-precision scores are computed in float32")
 def _scaled_dot_product_flash_attention_for_cpu(
     op: Op,
     query: ir.Value,

@@ -186,7 +186,7 @@ def _rotated(op: Op, x: ir.Value, cos: ir.Value, sin: ir.Value, width: int, inte
 # ---- attention
 
 
-@translates("onnx::Attention.opset23")
+@translates("onnx::Attention.opset23", exact="half-precision scores are computed in float32")
 def attention(
     op: Op,
     Q: ir.Value,  # the schema's names
