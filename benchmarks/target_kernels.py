@@ -1,11 +1,13 @@
 """Write the kernel tables of the targets, ``exporter/fxonnx/_targets/<target>.json``.
 
     python -m benchmarks.target_kernels onnxruntime
-    python -m benchmarks.target_kernels onnxruntime-cuda --document OperatorKernels.md --version 1.25
+    python -m benchmarks.target_kernels onnxruntime-cuda --document OperatorKernels.md --version "commit 001d12d2623f"
     python -m benchmarks.target_kernels tensorrt --document operators.md
+    python -m benchmarks.target_kernels openvino
 
-``onnxruntime`` asks the installed ONNX Runtime for the kernels of its CPU execution provider. The tables of runtimes
-that need a GPU are read from their documentation: ``docs/OperatorKernels.md`` of microsoft/onnxruntime and
+``onnxruntime`` asks the installed ONNX Runtime for the kernels of its CPU execution provider, ``openvino`` asks the
+installed OpenVINO to convert each operator in each type. The tables of runtimes that need a GPU are read from their
+documentation: ``docs/OperatorKernels.md`` of microsoft/onnxruntime and
 ``docs/operators.md`` of onnx/onnx-tensorrt.
 """
 
@@ -17,6 +19,12 @@ import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
+
+import onnx
+import onnx.defs
+from onnx import TensorProto, helper
+
+from . import kernel_probe
 
 FOLDER = Path(__file__).parent.parent / "exporter/fxonnx/_targets"
 _NO_LIMIT = 2**31 - 1
@@ -74,7 +82,7 @@ def cuda_kernels(document: str, version: str) -> tuple[str, Kernels]:
         types = kernels.setdefault(domain, {}).setdefault(name, {}).setdefault((since, until), {})
         for variable, texts in re.findall(r"\*\*(\w+)\*\* = ([^<]*)", columns[3]):
             types.setdefault(variable, set()).update(tensor_types(texts.split(", ")))
-    return f"docs/OperatorKernels.md of ONNX Runtime {version}, CUDA execution provider", kernels
+    return f"docs/OperatorKernels.md of microsoft/onnxruntime, {version}, CUDA execution provider", kernels
 
 
 _TENSORRT_TYPES = {
@@ -99,6 +107,82 @@ def tensorrt_kernels(document: str, version: str) -> tuple[str, Kernels]:
         texts = {_TENSORRT_TYPES[text.strip()] for text in columns[2].split(",") if text.strip()}
         operators[columns[0]] = {(1, int(header[3])): {FIRST_INPUT: texts}}
     return f"docs/operators.md of ONNX-TensorRT {version or header[1]}", {"": operators}
+
+
+def openvino_kernels() -> tuple[str, Kernels]:
+    """The operators that the ONNX frontend of the installed OpenVINO converts, from opset 11 on."""
+    import openvino
+
+    core = openvino.Core()
+    onnx_names = sorted({schema.name for schema in onnx.defs.get_all_schemas() if schema.domain == ""})
+    operators: dict[str, dict[tuple[int, int | None], dict[str, set[str]]]] = {}
+    for name in onnx_names:
+        forms = [(opset, schema) for opset, schema in kernel_probe.versions(name) if converts(core, name, opset)]
+        for index, (opset, schema) in enumerate(forms):
+            until = forms[index + 1][1].since_version - 1 if index + 1 < len(forms) else None
+            types = convertible_types(core, schema, opset)
+            operators.setdefault(name, {})[schema.since_version, until] = types
+    contrib = json.loads((FOLDER / "onnxruntime.json").read_text())["kernels"]["com.microsoft"]
+    others: dict[str, dict[tuple[int, int | None], dict[str, set[str]]]] = {
+        name: {(1, None): {}} for name in contrib if converts(core, name, 1, "com.microsoft")
+    }
+    version = openvino.__version__.partition("-")[0]
+    return f"OpenVINO {version}, operators that its ONNX frontend converts", {"": operators, "com.microsoft": others}
+
+
+def converts(core: Any, name: str, opset: int, domain: str = "") -> bool:
+    """Whether OpenVINO has a rule for an operator; the node itself is incomplete, which is another error."""
+    # With too few inputs OpenVINO may crash.
+    node = helper.make_node(name, ["x"] * 4, ["y"], domain=domain)
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 3])
+    graph = helper.make_graph([node], "probe", [x], [onnx.ValueInfoProto(name="y")])
+    opsets = [helper.make_opsetid("", opset if domain == "" else 20), helper.make_opsetid("com.microsoft", 1)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
+    try:
+        core.read_model(model.SerializeToString(), b"")
+    except RuntimeError as error:
+        # Operators without a rule are replaced by their function bodies, whose operators may lack one as well.
+        return "No conversion rule" not in str(error)
+    return True
+
+
+def convertible_types(core: Any, schema: onnx.defs.OpSchema, opset: int) -> dict[str, set[str]]:
+    """The types that OpenVINO converts an operator in; {} if no type can be tried or all are converted."""
+    constraints = {
+        constraint.type_param_str: [
+            text
+            for text in (*kernel_probe.TYPES, *kernel_probe.UNSIGNED)
+            if f"tensor({text})" in constraint.allowed_type_strs
+        ]
+        for constraint in schema.type_constraints
+    }
+    if not all(constraints.values()):
+        return {}
+
+    def loads(types: Mapping[str, str]) -> bool:
+        try:
+            core.read_model(kernel_probe.model_of(schema, opset, types), b"")
+        except RuntimeError:
+            return False
+        return True
+
+    base = {variable: texts[0] for variable, texts in constraints.items()}
+    try:
+        if not loads(base):
+            return {}
+    except KeyError:  # a subgraph
+        return {}
+    found = {}
+    for variable, texts in constraints.items():
+        # Some variables must have the same type, which the schema cannot express.
+        together = {
+            text: {name: text if text in allowed else base[name] for name, allowed in constraints.items()}
+            for text in texts
+        }
+        loaded = {text for text in texts if loads({**base, variable: text}) or loads(together[text])}
+        if loaded != set(texts):
+            found[variable] = loaded
+    return found
 
 
 FIRST_INPUT = "*"
@@ -135,12 +219,14 @@ def text_of(table: Mapping[str, Any]) -> str:
 def main() -> None:
     """See the module's docstring."""
     parser = argparse.ArgumentParser(description="Write the kernel table of a target.")
-    parser.add_argument("target", choices=("onnxruntime", "onnxruntime-cuda", "tensorrt"))
+    parser.add_argument("target", choices=("onnxruntime", "onnxruntime-cuda", "tensorrt", "openvino"))
     parser.add_argument("--document", type=Path, help="the page of the runtime's documentation")
     parser.add_argument("--version", default="", help="the version of the runtime, if the page does not have it")
     arguments = parser.parse_args()
     if arguments.target == "onnxruntime":
         source, kernels = onnxruntime_kernels()
+    elif arguments.target == "openvino":
+        source, kernels = openvino_kernels()
     elif arguments.document is None:
         parser.error(f"{arguments.target} needs --document")
     else:

@@ -82,6 +82,17 @@ def examples() -> str:
     return "\n\n".join(parts)
 
 
+def targets() -> str:
+    """The table of targets, with the source of each table of kernels."""
+    from fxonnx._targets import PROFILES
+
+    rows = [
+        (f"`{name}`", profile.runtime, str(profile.default_opset), str(profile.newest_opset), profile.kernels.source)
+        for name, profile in PROFILES.items()
+    ]
+    return _table(("target", "runtime", "default opset", "newest opset", "source of the table of kernels"), rows)
+
+
 GENERATED: Mapping[str, Callable[[], str]] = MappingProxyType(
-    {"examples": examples, "patches": patches, "patterns": patterns}
+    {"examples": examples, "patches": patches, "patterns": patterns, "targets": targets}
 )

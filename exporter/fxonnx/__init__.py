@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from ._program.multi_model import save_all
     from ._program.verification import verify
     from ._symbolic_registry import register_custom_op_symbolic, unregister_custom_op_symbolic
+    from ._targets import Target
+    from ._targets.check import Finding, check
     from .errors import (
         ArgumentError,
         CaptureError,
@@ -72,6 +74,10 @@ __all__ = [  # noqa: RUF022 - grouped
     # Comparison with eager torch
     "Row",
     "verify",
+    # Other runtimes
+    "Finding",
+    "Target",
+    "check",
     # Errors
     "ArgumentError",
     "CaptureError",
@@ -103,6 +109,9 @@ _MODULES = {
     "REFERENCE": "_program.external_data",
     "save_all": "_program.multi_model",
     "Row": "_comparison",
+    "Finding": "_targets.check",
+    "Target": "_targets",
+    "check": "_targets.check",
     "export": "_export",
     "is_in_onnx_export": "_export_context",
     "register_custom_op_symbolic": "_symbolic_registry",

@@ -150,8 +150,8 @@ def export(
         compat: "torchscript": node and value names of torch.onnx's TorchScript exporter
             (``/features/features.0/Conv_output_0``).
         ir_version: IR version of the model; by default 10 from opset 20 on, or the version that the opset requires.
-        target: "onnxruntime": the graph ONNX Runtime runs fastest, at opset 23 unless ``opset_version`` is given; by
-            default a graph for any runtime.
+        target: The runtime, "onnxruntime" (on the CPU), "onnxruntime-cuda", "tensorrt" or "openvino", whose profile
+            selects the opset unless ``opset_version`` is given, patterns and Casts; by default a graph for any runtime.
         numerics: "default": calls become the ONNX operators that are specified to give torch's results for finite
             inputs; NaN and signed zeros are left to the runtime. "exact": further nodes make the results for these
             torch's as well.

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import torch
 
-__all__ = ["copy_provenance", "source_line"]
+__all__ = ["copy_provenance", "innermost_frame", "source_line"]
 
 PROVENANCE_KEYS = ("nn_module_stack", "stack_trace", "torch_fn", "source_fn_stack")
 
 
 def source_line(node: torch.fx.Node) -> str:
     """Return the source location of a node, the innermost user frame: ``file.py:12`` or ``an unknown source line``."""
-    lines = [line.strip() for line in (node.meta.get("stack_trace") or "").splitlines()]
+    return innermost_frame(node.meta.get("stack_trace") or "") or "an unknown source line"
+
+
+def innermost_frame(stack_trace: str) -> str | None:
+    """Return the innermost frame of a stack trace that is not in torch, as ``file.py:12``; None if it has no frames."""
+    lines = [line.strip() for line in stack_trace.splitlines()]
     frames = [line for line in lines if line.startswith("File ")]
-    own = [frame for frame in frames if "site-packages/torch/" not in frame]
+    own = [frame for frame in frames if "site-packages/torch/" not in frame and not frame.startswith('File "torch/')]
     for frame in reversed(own or frames):
         file, line, *_ = frame.removeprefix("File ").split(", ")
         return f"{file.strip(chr(34))}:{line.removeprefix('line ')}"
-    return "an unknown source line"
+    return None
 
 
 def copy_provenance(target: torch.fx.Node, source: torch.fx.Node) -> None:

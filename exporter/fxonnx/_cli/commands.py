@@ -1,4 +1,4 @@
-"""Command line: ``fxonnx export`` and ``fxonnx demo``.
+"""Command line: ``fxonnx export``, ``fxonnx check`` and ``fxonnx demo``.
 
 Modules that import torch are imported inside the commands, so that ``fxonnx --help`` is fast.
 """
@@ -24,6 +24,7 @@ app = typer.Typer(
     help="Export PyTorch models to ONNX.", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False
 )
 
+_TARGETS = "onnxruntime, onnxruntime-cuda, tensorrt or openvino"
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of errors.")]
 
 
@@ -52,7 +53,7 @@ def export_command(
     ],
     output: Annotated[Path, typer.Option("--output", "-o", help="The ONNX file to write.")],
     opset: Annotated[int | None, typer.Option(help="The ONNX opset, 7 to 28.")] = None,
-    target: Annotated[str | None, typer.Option(help="The runtime to optimize for: onnxruntime.")] = None,
+    target: Annotated[str | None, typer.Option(help=f"The runtime: {_TARGETS}.")] = None,
     verify: Annotated[bool, typer.Option("--verify", help="Compare ONNX Runtime with eager torch.")] = False,
     all_sizes: Annotated[
         bool, typer.Option("--all-sizes", help="Also compare at several sizes of the dynamic dims.")
@@ -106,6 +107,25 @@ def export_command(
     )
 
 
+@app.command("check")
+def check_command(
+    model: Annotated[Path, typer.Argument(help="The ONNX file, of any exporter.")],
+    target: Annotated[str, typer.Option(help=f"The runtime: {_TARGETS}.")] = "onnxruntime",
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    debug: Debug = False,
+) -> None:
+    """Find the nodes that a runtime cannot run, or runs slowly.
+
+    Exit code 0 if there are none, 1 if there are some, 2 for a wrong argument.
+    """
+    with _readable_errors(debug, exit_code=2):
+        from .checking import run_check  # imports torch
+
+        result = run_check(model, target)
+    typer.echo(result.json if as_json else result.text)
+    raise typer.Exit(int(result.found))
+
+
 @app.command("demo")
 def demo_command(
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Path to keep the ONNX file at.")] = None,
@@ -133,14 +153,15 @@ def demo_command(
     table.add_row("file size", _size(result.file_size))
     for batch, error in result.max_error.items():
         table.add_row(f"max error, batch {batch}", f"{error:.1e}")
+    table.add_row("runs completely on", ", ".join(result.targets))
     Console().print(table)
     if output is not None:
         typer.echo(f"wrote {output}")
 
 
 @contextmanager
-def _readable_errors(debug: bool) -> Iterator[None]:
-    """Print errors as one message on stderr with exit code 1, unless ``debug`` is set."""
+def _readable_errors(debug: bool, exit_code: int = 1) -> Iterator[None]:
+    """Print errors as one message on stderr and exit, unless ``debug`` is set."""
     try:
         yield
     except Exception as error:
@@ -152,7 +173,7 @@ def _readable_errors(debug: bool) -> Iterator[None]:
             typer.echo(str(error), err=True)
         else:
             typer.echo(f"error: {type(error).__name__}: {error}\nhint: --debug shows the traceback", err=True)
-        raise typer.Exit(1) from error
+        raise typer.Exit(exit_code) from error
 
 
 @contextmanager

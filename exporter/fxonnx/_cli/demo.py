@@ -12,6 +12,7 @@ from torch import nn
 
 from .._comparison import compare
 from .._export import export
+from .._targets import PROFILES
 from ..errors import VerificationError
 
 __all__ = ["AlexNet", "DemoResult", "run_demo"]
@@ -71,6 +72,7 @@ class DemoResult:
         initializers: Number of initializers.
         file_size: Size of the model file in bytes.
         max_error: Batch size to the largest absolute difference from eager torch.
+        targets: The targets that run every node at full speed, according to their profiles.
     """
 
     seconds: dict[str, float]
@@ -78,6 +80,7 @@ class DemoResult:
     initializers: int
     file_size: int
     max_error: dict[int, float]
+    targets: tuple[str, ...]
 
 
 def run_demo(path: Path, on_stage: Callable[[str], None] | None = None) -> DemoResult:
@@ -127,7 +130,8 @@ def run_demo(path: Path, on_stage: Callable[[str], None] | None = None) -> DemoR
         max_error[batch] = row.max_abs or 0.0
     seconds["run"] = time.perf_counter() - start
     graph = program.model.graph
-    return DemoResult(seconds, len(graph), len(graph.initializers), path.stat().st_size, max_error)
+    targets = tuple(target for target in PROFILES if not program.check(target))
+    return DemoResult(seconds, len(graph), len(graph.initializers), path.stat().st_size, max_error, targets)
 
 
 def _announce(on_stage: Callable[[str], None] | None, stage: str) -> None:

@@ -18,6 +18,8 @@ from .._capture.constraints.constraint import Constraint
 from .._comparison import Row
 from .._options import Options
 from .._public import public
+from .._targets import Target
+from .._targets.check import Finding, check
 from ..errors import SaveError
 from . import saving, verification
 from .call_binding import bind_call, check_loop_bounds, unflatten_outputs
@@ -327,6 +329,10 @@ class ONNXProgram:
     ) -> list[Row]:
         """Compare ONNX Runtime with eager torch; see ``fxonnx.verify``."""
         return verification.verify(self, args, kwargs, sizes=sizes, rtol=rtol, atol=atol)
+
+    def check(self, target: Target) -> list[Finding]:
+        """Find the nodes that a target cannot run, or runs slowly; see ``fxonnx.check``."""
+        return check(self.model, target)
 
     def release(self) -> None:
         """Close the ONNX Runtime session; the next call creates one from the current model."""

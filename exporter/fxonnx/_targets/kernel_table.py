@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from importlib import resources
 from types import MappingProxyType
+from typing import Any
 
 import onnx_ir as ir
 
-__all__ = ["Kernel", "KernelTable", "since_version", "type_variable"]
+__all__ = ["FormalParameters", "Kernel", "KernelTable", "formal_parameters"]
 
 _ONNX_NAMES = MappingProxyType({"float": "FLOAT", "double": "DOUBLE"})
 
@@ -23,7 +24,8 @@ class Kernel:
     Attributes:
         since: The first version of the operator.
         until: The last version. None: ``since`` is the newest version that the runtime knows.
-        types: Type variable of the operator's schema to element types; variables that are left out are not restricted.
+        types: Type variable of the operator's schema to element types; ``*`` is the variable of the first input.
+            Variables that are left out are not restricted.
     """
 
     since: int
@@ -69,7 +71,7 @@ class KernelTable:
             opset: Version of the operator's domain.
             domain: The operator's domain.
         """
-        version = since_version(op_type, opset, domain)
+        version = formal_parameters(op_type, opset, domain).since
         return next((kernel for kernel in self.kernels.get((domain, op_type), ()) if kernel.covers(version)), None)
 
     def has_kernel(
@@ -88,37 +90,57 @@ class KernelTable:
         if kernel is None:
             return False
         if variable is None:
-            variable = type_variable(op_type, opset, domain)
-        types = kernel.types.get(variable or "")
+            variable = formal_parameters(op_type, opset, domain).type_variable
+        types = kernel.types.get(variable, kernel.types.get("*"))
         return types is None or dtype in types
 
 
-def _schema(op_type: str, opset: int, domain: str) -> object | None:
+@dataclass(frozen=True)
+class Formal:
+    """An input or output of an operator: its name and type variable, and whether it may have several types."""
+
+    name: str
+    variable: str
+    has_choice: bool
+
+
+@dataclass(frozen=True)
+class FormalParameters:
+    """The schema of an operator at an opset.
+
+    Attributes:
+        since: The opset that introduced this version of the operator.
+        inputs: Its inputs; the last one may be variadic.
+        outputs: Its outputs.
+        has_body: Whether the schema defines the operator as a function of others.
+    """
+
+    since: int
+    inputs: tuple[Formal, ...] = ()
+    outputs: tuple[Formal, ...] = ()
+    has_body: bool = False
+
+    @property
+    def type_variable(self) -> str:
+        """The type variable of the first input, or output, that may have several element types; ``""`` if none has."""
+        return next((formal.variable for formal in (*self.inputs, *self.outputs) if formal.has_choice), "")
+
+
+@cache
+def formal_parameters(op_type: str, opset: int, domain: str = "") -> FormalParameters:
+    """Return the schema of an operator; without inputs and outputs if onnx does not know the operator."""
     import onnx.defs
 
     try:
-        return onnx.defs.get_schema(op_type, opset, domain)
+        schema: Any = onnx.defs.get_schema(op_type, opset, domain)
     except onnx.defs.SchemaError:
-        return None
+        return FormalParameters(opset)
 
+    def formals(parameters: Any) -> tuple[Formal, ...]:
+        return tuple(Formal(each.name, each.type_str, len(each.types) > 1) for each in parameters)
 
-@cache
-def since_version(op_type: str, opset: int, domain: str = "") -> int:
-    """Return the opset that introduced the version of an operator that ``opset`` has; ``opset`` if onnx lacks it."""
-    schema = _schema(op_type, opset, domain)
-    return opset if schema is None else int(schema.since_version)  # type: ignore[attr-defined]
-
-
-@cache
-def type_variable(op_type: str, opset: int, domain: str = "") -> str | None:
-    """Return the type variable of an operator's first input, or output, that may have several element types."""
-    schema = _schema(op_type, opset, domain)
-    if schema is None:
-        return None
-    for formal in (*schema.inputs, *schema.outputs):  # type: ignore[attr-defined]
-        if len(formal.types) > 1:
-            return str(formal.type_str)
-    return None
+    has_body = bool(schema.has_function or schema.has_context_dependent_function)
+    return FormalParameters(int(schema.since_version), formals(schema.inputs), formals(schema.outputs), has_body)
 
 
 def _read(name: str) -> tuple[str, Mapping[tuple[str, str], tuple[Kernel, ...]]]:

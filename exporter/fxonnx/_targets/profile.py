@@ -1,20 +1,42 @@
-"""The record of a target: what the runtime can run, and which graph it runs fastest."""
+"""The record of a target: the runtime's operators, limits and preferred graph."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import TypeVar
 
 import onnx_ir as ir
 
 from fxonnx_translations._opsets.ort_kernels import MISSING_KERNELS
 
 from .kernel_table import KernelTable
+from .restriction import Restriction
 
-__all__ = ["CPU_KERNELS", "TargetProfile"]
+__all__ = ["CPU_KERNELS", "QuantizedForm", "TargetProfile"]
 
 CPU_KERNELS = KernelTable("onnxruntime")
+
+_Key = TypeVar("_Key")
+_Value = TypeVar("_Value")
+
+
+def _empty() -> Mapping[_Key, _Value]:
+    return MappingProxyType({})
+
+
+@dataclass(frozen=True)
+class QuantizedForm:
+    """The form of QuantizeLinear and DequantizeLinear that a runtime fuses.
+
+    Attributes:
+        activations: Element types of quantized activations.
+        symmetric: Whether zero points must be 0.
+    """
+
+    activations: frozenset[ir.DataType]
+    symmetric: bool = False
 
 
 @dataclass(frozen=True)
@@ -30,6 +52,13 @@ class TargetProfile:
         domains: The operator domains that it knows, besides the default one.
         patterns: Fusion patterns to enable or disable by default, by name, for this target.
         falls_back_to_cpu: Whether ONNX Runtime's CPU execution provider runs the operators that ``kernels`` lacks.
+        expands_functions: Whether an operator without a kernel is replaced by the function body of its ONNX schema.
+        computes_in: Element types without a kernel that the runtime converts by itself, and the types it computes in.
+        restrictions: Operator to the forms of it that are not supported.
+        data_dependent: Operators whose output sizes depend on data, if those end the optimization of a graph.
+        layout_rules: Operators of a weight, producer and consumer, that run in every call: the weight should be stored
+            in the layout that the consumer returns.
+        quantized_form: The preferred form of quantized models; None if there is none.
     """
 
     name: str
@@ -38,8 +67,14 @@ class TargetProfile:
     default_opset: int
     newest_opset: int
     domains: frozenset[str] = frozenset()
-    patterns: Mapping[str, bool] = field(default_factory=lambda: MappingProxyType({}))
+    patterns: Mapping[str, bool] = field(default_factory=_empty)
     falls_back_to_cpu: bool = False
+    expands_functions: bool = False
+    computes_in: Mapping[ir.DataType, ir.DataType] = field(default_factory=_empty)
+    restrictions: Mapping[str, Restriction] = field(default_factory=_empty)
+    data_dependent: frozenset[str] = frozenset()
+    layout_rules: frozenset[tuple[str, str]] = frozenset()
+    quantized_form: QuantizedForm | None = None
 
     def has_kernel(
         self, op_type: str, dtype: ir.DataType, opset: int, *, variable: str | None = None, domain: str = ""

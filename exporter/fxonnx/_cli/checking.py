@@ -1,0 +1,92 @@
+"""``fxonnx check``: the findings as text and as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from .._targets import PROFILES
+from .._targets.check import Finding, check, load
+
+__all__ = ["CheckResult", "run_check"]
+
+_PLACES = 3
+"""Number of places that are listed for equal findings."""
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    """Result of a check.
+
+    Attributes:
+        text: The findings, equal ones once, and a summary.
+        json: The same as JSON, all findings.
+        found: Whether there are findings.
+    """
+
+    text: str
+    json: str
+    found: bool
+
+
+def run_check(path: Path, target: str) -> CheckResult:
+    """Check a file.
+
+    Args:
+        path: Path of the model.
+        target: Name of the target.
+
+    Raises:
+        ArgumentError: If the file cannot be loaded or the target does not exist.
+    """
+    model = load(path)
+    findings = check(model, target)  # type: ignore[arg-type]
+    profile = PROFILES[target]  # type: ignore[index]
+    nodes = sum(1 for graph in model.graphs() for _ in graph) + sum(len(each) for each in model.functions.values())
+    record = {
+        "model": str(path),
+        "target": target,
+        "source": profile.kernels.source,
+        "opset": model.opset_imports.get(""),
+        "nodes": nodes,
+        "findings": [asdict(finding) for finding in findings],
+    }
+    lines = [*_grouped(findings), f"{path}: {_summary(findings, target)}; table: {profile.kernels.source}"]
+    return CheckResult("\n".join(lines), json.dumps(record, indent=1), bool(findings))
+
+
+def _summary(findings: Sequence[Finding], target: str) -> str:
+    """The number of nodes with findings of each severity, in words."""
+    fails = {finding.node for finding in findings if finding.severity == "fails"}
+    slow = {finding.node for finding in findings} - fails
+    if not findings:
+        return f"{target} runs all nodes"
+    return f"{target} cannot run {_nodes(len(fails))}, and runs {_nodes(len(slow))} slowly"
+
+
+def _nodes(count: int) -> str:
+    return "1 node" if count == 1 else f"{count} nodes"
+
+
+def _grouped(findings: Sequence[Finding]) -> list[str]:
+    groups: dict[tuple[str, str, str], list[Finding]] = {}
+    for finding in findings:
+        groups.setdefault((finding.severity, finding.problem, finding.remedy), []).append(finding)
+    lines = []
+    for (severity, problem, remedy), members in groups.items():
+        operators = ", ".join(dict.fromkeys(member.op_type for member in members if member.op_type)) or "the model"
+        count = f" ({_nodes(len(members))})" if len(members) > 1 else ""
+        lines.append(f"{severity}: {operators}{count}: {problem}")
+        places = [_place(member) for member in members if member.node]
+        lines += [f"  at: {place}" for place in places[:_PLACES]]
+        if len(places) > _PLACES:
+            lines.append(f"  and {len(places) - _PLACES} more, which --json lists")
+        lines.append(f"  do: {remedy}")
+    return lines
+
+
+def _place(finding: Finding) -> str:
+    origin = ", ".join(text for text in (finding.module, finding.location) if text)
+    return f"{finding.node} ({origin})" if origin else finding.node

@@ -1,0 +1,132 @@
+"""The profiles of all targets. A new target is a row here, and its table of kernels a JSON file in this package."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Literal, TypeAlias
+
+import onnx_ir as ir
+
+from .kernel_table import KernelTable
+from .profile import CPU_KERNELS, QuantizedForm, TargetProfile
+from .restriction import Restriction
+
+__all__ = ["DEFAULT_PROFILE", "PROFILES", "Target", "profile_of"]
+
+Target: TypeAlias = Literal["onnxruntime", "onnxruntime-cuda", "tensorrt", "openvino"]
+"""The runtimes that models are exported for and checked against."""
+
+_FLOAT16, _FLOAT, _DOUBLE = ir.DataType.FLOAT16, ir.DataType.FLOAT, ir.DataType.DOUBLE
+_INT8, _UINT8 = ir.DataType.INT8, ir.DataType.UINT8
+
+_ONNXRUNTIME = TargetProfile(
+    name="onnxruntime",
+    runtime="ONNX Runtime on the CPU",
+    kernels=CPU_KERNELS,
+    default_opset=23,
+    newest_opset=26,
+    domains=frozenset({"ai.onnx.ml", "com.microsoft"}),
+    patterns=MappingProxyType({"flat_tokens": True}),
+    falls_back_to_cpu=True,
+    expands_functions=True,
+    computes_in=MappingProxyType({_FLOAT16: _FLOAT}),
+    layout_rules=frozenset({("DequantizeLinear", "Transpose")}),
+    # Convolutions and matrix products of int8 activations are not fused on x86.
+    quantized_form=QuantizedForm(frozenset({_UINT8})),
+)
+
+_ONNXRUNTIME_CUDA = TargetProfile(
+    name="onnxruntime-cuda",
+    runtime="ONNX Runtime with CUDA",
+    kernels=KernelTable("onnxruntime-cuda"),
+    # Many operators that opset 22 redefines have no kernel for their new version.
+    default_opset=20,
+    newest_opset=26,
+    domains=frozenset({"ai.onnx.ml", "com.microsoft"}),
+    falls_back_to_cpu=True,
+    expands_functions=True,
+    computes_in=MappingProxyType({_FLOAT16: _FLOAT}),
+    layout_rules=frozenset({("DequantizeLinear", "Transpose")}),
+)
+
+# The column "Restrictions" of the page that the table of TensorRT is read from.
+_ALL_ONES = MappingProxyType({"dilations": (1,)})
+_AXES = Restriction(constant=(1,))
+_TENSORRT_RESTRICTIONS: Mapping[str, Restriction] = MappingProxyType(
+    {
+        **dict.fromkeys(("Squeeze", "Unsqueeze"), _AXES),
+        **dict.fromkeys(("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean"), _AXES),
+        **dict.fromkeys(("ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare"), _AXES),
+        "Attention": Restriction(
+            absent=(4, 5, 6), outputs=1, ranks=(4,), attributes=MappingProxyType({"softcap": (0.0,)})
+        ),
+        "AveragePool": Restriction(ranks=(4, 5), attributes=_ALL_ONES),
+        "CumSum": Restriction(constant=(1,)),
+        "DeformConv": Restriction(ranks=(3, 4)),
+        "EyeLike": Restriction(static=True),
+        "GridSample": Restriction(ranks=(4,)),
+        "LSTM": Restriction(attributes=MappingProxyType({"input_forget": (0,), "layout": (0,)})),
+        "LayerNormalization": Restriction(outputs=1),
+        "LpPool": Restriction(attributes=_ALL_ONES),
+        "MaxPool": Restriction(outputs=1, ranks=(4, 5), attributes=_ALL_ONES),
+        "OneHot": Restriction(constant=(1,)),
+        "Resize": Restriction(
+            attributes=MappingProxyType(
+                {
+                    "antialias": (0,),
+                    "coordinate_transformation_mode": (
+                        *("half_pixel", "pytorch_half_pixel", "tf_half_pixel_for_nn", "asymmetric", "align_corners"),
+                    ),
+                    "keep_aspect_ratio_policy": ("stretch",),
+                    "mode": ("nearest", "linear"),
+                }
+            )
+        ),
+        "STFT": Restriction(constant=(1, 2)),
+        "ScatterND": Restriction(attributes=MappingProxyType({"reduction": ("none",)})),
+        "TensorScatter": Restriction(ranks=(4,), attributes=MappingProxyType({"axis": (-2,)})),
+        "TopK": Restriction(attributes=MappingProxyType({"sorted": (1,)})),
+    }
+)
+
+_TENSORRT = TargetProfile(
+    name="tensorrt",
+    runtime="TensorRT",
+    kernels=KernelTable("tensorrt"),
+    default_opset=20,
+    newest_opset=24,
+    computes_in=MappingProxyType({_DOUBLE: _FLOAT}),
+    restrictions=_TENSORRT_RESTRICTIONS,
+    data_dependent=frozenset({"NonMaxSuppression", "NonZero"}),
+    quantized_form=QuantizedForm(frozenset({_INT8, ir.DataType.FLOAT8E4M3FN}), symmetric=True),
+)
+
+_OPENVINO = TargetProfile(
+    name="openvino",
+    runtime="OpenVINO",
+    kernels=KernelTable("openvino"),
+    default_opset=20,
+    newest_opset=26,
+    domains=frozenset({"com.microsoft"}),
+    expands_functions=True,
+)
+
+PROFILES: Mapping[Target, TargetProfile] = MappingProxyType(
+    {
+        "onnxruntime": _ONNXRUNTIME,
+        "onnxruntime-cuda": _ONNXRUNTIME_CUDA,
+        "tensorrt": _TENSORRT,
+        "openvino": _OPENVINO,
+    }
+)
+"""Target to profile."""
+
+DEFAULT_PROFILE = replace(_ONNXRUNTIME, default_opset=20, patterns=MappingProxyType({}))
+"""Without a target: a plain graph for any runtime, which ONNX Runtime's CPU execution provider runs."""
+
+
+def profile_of(target: Target | None) -> TargetProfile:
+    """Return the profile of a target, or the default profile."""
+    return DEFAULT_PROFILE if target is None else PROFILES[target]

@@ -1,0 +1,277 @@
+"""Check a model against a target: the nodes that the runtime cannot run, or runs slowly."""
+
+from __future__ import annotations
+
+import ast
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+
+import onnx_ir as ir
+
+from .._provenance import innermost_frame
+from .._public import public
+from ..errors import ArgumentError, did_you_mean
+from .builtin import PROFILES, Target
+from .kernel_table import Kernel, formal_parameters
+from .profile import CPU_KERNELS, TargetProfile
+from .restriction import Restriction, constant_of
+
+if TYPE_CHECKING:
+    import onnx
+
+__all__ = ["Finding", "check", "load"]
+
+Severity: TypeAlias = Literal["fails", "slow"]
+_Problem: TypeAlias = tuple[Severity, str, str]
+
+_OLDEST_OPSET = 7
+_COMMON_TYPES = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.INT32, ir.DataType.INT64)
+# Runtimes turn these nodes into initializers when they load a model.
+_NO_KERNEL_NEEDED = frozenset({"Constant"})
+
+
+@public
+@dataclass(frozen=True)
+class Finding:
+    """A node that a target cannot run, or runs slowly.
+
+    Attributes:
+        severity: "fails" if the runtime refuses the model, "slow" if it runs the node with a detour.
+        op_type: The operator, with its domain unless that is ONNX; ``""`` if the finding is about the whole model.
+        node: Name of the node.
+        problem: Description of the problem.
+        remedy: A change of the export or the model that avoids it.
+        module: Path of the module that the node comes from, from the metadata that exporters write; ``""`` without it.
+        location: Line of the user's code, ``file.py:12``; ``""`` if the metadata does not name one.
+    """
+
+    severity: Severity
+    op_type: str
+    node: str
+    problem: str
+    remedy: str
+    module: str = ""
+    location: str = ""
+
+    def __str__(self) -> str:
+        place = ", ".join(text for text in (self.module, self.location) if text)
+        subject = f"{self.op_type} {self.node}".strip() or "model"
+        return f"{self.severity}: {subject}: {self.problem}{f' (at {place})' if place else ''}; {self.remedy}"
+
+
+@public
+def check(model: str | os.PathLike[str] | ir.Model | onnx.ModelProto, target: Target) -> list[Finding]:
+    """Find the nodes of a model that a target cannot run, or runs slowly.
+
+    Subgraphs and local functions are included. The model may come from any exporter; those that write the metadata of
+    torch.onnx get findings with modules and source lines. Weights are not read.
+
+    Args:
+        model: The path of an ONNX file, or a model in memory, which is not modified.
+        target: The runtime, by its name.
+
+    Returns:
+        The findings in the order of the nodes; empty if the target runs the whole model.
+
+    Raises:
+        ArgumentError: If the target does not exist, or the file cannot be loaded.
+    """
+    if target not in PROFILES:
+        problem = f"expected one of {', '.join(map(repr, get_args(Target)))}, got {target!r}"
+        raise ArgumentError("target", problem, hint=did_you_mean(target, PROFILES))
+    return list(_Checker(_with_types(load(model)), PROFILES[target]).findings())
+
+
+def load(model: Any) -> ir.Model:
+    """Load a model without its external data; a model in memory is returned as it is.
+
+    Raises:
+        ArgumentError: If the file does not exist or is not an ONNX model.
+    """
+    if isinstance(model, ir.Model):
+        return model
+    if not isinstance(model, (str, os.PathLike)):
+        import onnx
+
+        if isinstance(model, onnx.ModelProto):
+            return ir.serde.deserialize_model(model)
+        problem = f"expected a path or an ONNX model, got {type(model).__name__}"
+        raise ArgumentError("model", problem, hint="for a program: program.check(target)")
+    path = Path(model)
+    if not path.is_file():
+        hint = did_you_mean(path.name, (other.name for other in path.parent.glob("*.onnx")))
+        raise ArgumentError("model", f"file {path} does not exist", hint=hint)
+    try:
+        loaded = ir.load(path)
+    except Exception as error:
+        raise ArgumentError("model", f"{path} cannot be loaded as an ONNX model: {error}") from error
+    if not loaded.opset_imports:
+        raise ArgumentError("model", f"{path} is not an ONNX model: it imports no opset")
+    return loaded
+
+
+def _with_types(model: ir.Model) -> ir.Model:
+    """The model with inferred types, if it does not record them all."""
+    if all(value.dtype is not None for node in model.graph for value in node.outputs if value.name):
+        return model
+    from onnx_ir.passes.common import ShapeInferencePass
+
+    inferred = model.clone()
+    ShapeInferencePass(check_type=False, strict_mode=False, data_prop=False)(inferred)
+    return inferred
+
+
+class _Checker:
+    def __init__(self, model: ir.Model, profile: TargetProfile) -> None:
+        self._model = model
+        self._profile = profile
+
+    def findings(self) -> Iterator[Finding]:
+        """Yield the findings of the model, of its nodes and of those of its functions."""
+        newest = self._profile.newest_opset
+        opset = self._model.opset_imports.get("", 0)
+        if opset > newest:
+            problem = f"{self._profile.runtime} runs opsets up to {newest}, the model has opset {opset}"
+            yield Finding("fails", "", "", problem, f"export with opset_version={newest}")
+        yield from self._nodes(self._model.graph, self._model.opset_imports)
+        for function in self._model.functions.values():
+            yield from self._nodes(function, function.opset_imports)
+
+    def _nodes(self, graph: ir.Graph | ir.Function, opsets: Mapping[str, int]) -> Iterator[Finding]:
+        for node in ir.traversal.RecursiveGraphIterator(graph):
+            if node.op_identifier() in self._model.functions:
+                continue
+            for severity, problem, remedy in self._problems(node, opsets):
+                module, location = _origin(node)
+                op_type = f"{node.domain}::{node.op_type}" if node.domain else node.op_type
+                yield Finding(severity, op_type, node.name or "", problem, remedy, module, location)
+
+    def _problems(self, node: ir.Node, opsets: Mapping[str, int]) -> Iterator[_Problem]:
+        profile = self._profile
+        if node.domain and node.domain not in profile.domains:
+            remedy = "register an implementation of it in the runtime, or give the exporter a translation to ONNX"
+            yield "fails", f"{profile.runtime} does not know the domain {node.domain!r}", remedy
+            return
+        opset = opsets.get(node.domain, 1)
+        if not node.domain:
+            opset = min(opset, profile.newest_opset)
+        if node.op_type not in _NO_KERNEL_NEEDED or node.domain:
+            yield from self._kernel_problems(node, opset)
+        if node.domain:
+            return
+        restriction = profile.restrictions.get(node.op_type, Restriction())
+        names = tuple(formal.name for formal in formal_parameters(node.op_type, opset).inputs)
+        for problem, remedy in restriction.violations(node, names):
+            yield "fails", f"{profile.runtime}: {problem}", remedy
+        if node.op_type in profile.data_dependent:
+            problem = "the size of its output depends on data: buffers have the largest possible size"
+            yield "slow", problem, "compute a mask of fixed size instead"
+        yield from self._layout_problems(node)
+        yield from self._quantization_problems(node)
+
+    def _kernel_problems(self, node: ir.Node, opset: int) -> Iterator[_Problem]:
+        """Yield at most one problem: the operator, or one of its element types, has no kernel."""
+        profile = self._profile
+        kernel = profile.kernels.find(node.op_type, opset, node.domain)
+        types = _types_of(node, opset)
+        missing = None if kernel is None else next(_types_without_kernel(kernel, types), None)
+        if kernel is not None and missing is None:
+            return
+        problem = f"{profile.runtime} has no kernel for {node.op_type} of opset {opset}"
+        if missing is not None:
+            problem = f"{profile.runtime} has no kernel for {node.op_type} of {missing.name.lower()}"
+
+        def runs(other: int) -> bool:
+            found = profile.kernels.find(node.op_type, other, node.domain)
+            return found is not None and next(_types_without_kernel(found, types), None) is None
+
+        supported = frozenset() if kernel is None else frozenset().union(*kernel.types.values())
+        remedy = _remedy(runs, opset, profile.newest_opset, supported) if not node.domain else "use ONNX operators"
+        wider = None if missing is None else profile.computes_in.get(missing)
+        if profile.falls_back_to_cpu and profile.kernels != CPU_KERNELS and self._runs_on_cpu(node, opset, types):
+            yield "slow", f"{problem}: it runs on the CPU, with copies between the devices", remedy
+        elif wider is not None:
+            yield (
+                "slow",
+                f"{problem}: it is computed in {wider.name.lower()}, between conversions",
+                remedy,
+            )
+        elif profile.expands_functions and formal_parameters(node.op_type, opset, node.domain).has_body:
+            yield "slow", f"{problem}: it is replaced by the operators of its definition", remedy
+        else:
+            yield "fails", problem, remedy
+
+    def _runs_on_cpu(self, node: ir.Node, opset: int, types: Mapping[str, ir.DataType]) -> bool:
+        kernel = CPU_KERNELS.find(node.op_type, opset, node.domain)
+        return kernel is not None and all(
+            dtype in self._profile.computes_in for dtype in _types_without_kernel(kernel, types)
+        )
+
+    def _layout_problems(self, node: ir.Node) -> Iterator[_Problem]:
+        value = node.inputs[0] if node.inputs else None
+        producer = None if value is None else value.producer()
+        if producer is None or (producer.op_type, node.op_type) not in self._profile.layout_rules:
+            return
+        source = producer.inputs[0]
+        if source is not None and constant_of(source) is not None:
+            problem = f"it rearranges the weight {source.name} after {producer.op_type} in every call"
+            yield "slow", problem, f"store the weight in the layout that {node.op_type} returns"
+
+    def _quantization_problems(self, node: ir.Node) -> Iterator[_Problem]:
+        form = self._profile.quantized_form
+        if form is None or node.op_type not in ("QuantizeLinear", "DequantizeLinear"):
+            return
+        runtime = self._profile.runtime
+        zero_point = node.inputs[2] if len(node.inputs) > 2 else None
+        tensor = None if zero_point is None else constant_of(zero_point)
+        if form.symmetric and zero_point is not None and (tensor is None or tensor.numpy().any()):
+            yield "fails", f"{runtime} requires zero points of 0", "quantize symmetrically"
+        dtype = node.outputs[0].dtype if node.op_type == "QuantizeLinear" else None
+        if dtype is not None and dtype not in form.activations:
+            expected = " or ".join(sorted(each.name.lower() for each in form.activations))
+            problem = f"activations of {dtype.name.lower()} are not fused with the operators around them"
+            yield "slow", problem, f"quantize activations to {expected}"
+
+
+def _types_of(node: ir.Node, opset: int) -> dict[str, ir.DataType]:
+    """Type variable of the operator to the element type that it has in a node, as far as known."""
+    schema = formal_parameters(node.op_type, opset, node.domain)
+    found: dict[str, ir.DataType] = {}
+    for formals, values in ((schema.inputs, node.inputs), (schema.outputs, node.outputs)):
+        for index, value in enumerate(values):
+            if not formals or value is None or value.dtype is None or not isinstance(value.type, ir.TensorType):
+                continue
+            # The last formal parameter may be variadic.
+            formal = formals[min(index, len(formals) - 1)]
+            found.setdefault(formal.variable, value.dtype)
+    first = next((value for value in node.inputs if value is not None and value.dtype is not None), None)
+    if first is not None and first.dtype is not None:
+        found["*"] = first.dtype
+    return found
+
+
+def _types_without_kernel(kernel: Kernel, types: Mapping[str, ir.DataType]) -> Iterator[ir.DataType]:
+    return (dtype for variable, dtype in types.items() if dtype not in kernel.types.get(variable, (dtype,)))
+
+
+def _remedy(runs: Callable[[int], bool], opset: int, newest: int, supported: frozenset[ir.DataType]) -> str:
+    """The nearest opset at which the operator has a kernel, or another element type."""
+    for other in (*range(opset - 1, _OLDEST_OPSET - 1, -1), *range(opset + 1, newest + 1)):
+        if runs(other):
+            return f"export with opset_version={other}"
+    types = [dtype.name.lower() for dtype in _COMMON_TYPES if dtype in supported]
+    return f"compute it in {' or '.join(types)}" if types else "replace the operator in the model"
+
+
+def _origin(node: ir.Node) -> tuple[str, str]:
+    """Module path and source line of a node, from the metadata keys of torch.onnx."""
+    metadata = node.metadata_props
+    try:
+        scopes = ast.literal_eval(metadata.get("pkg.torch.onnx.name_scopes", "[]"))
+    except (SyntaxError, ValueError):  # another exporter's text
+        scopes = []
+    module = str(scopes[-2]) if isinstance(scopes, list) and len(scopes) > 1 else ""
+    return module, innermost_frame(metadata.get("pkg.torch.onnx.stack_trace", "")) or ""
