@@ -72,6 +72,13 @@ CASES = (
     ),
     Case("aten.embedding.default", torch.nn.Embedding(5, 3), (T(("n",), torch.int32, 0, 5),), "int32", opset=11),
     Case(BAG, Bag("sum"), (IDS,), "sum, 2d"),
+    *(
+        Case(BAG, Bag(mode), (T((2, 4), torch.int64, 0, 5),), f"{mode}, static", ops=("Gather", f"Reduce{name}"))
+        for mode, name in (("sum", "Sum"), ("mean", "Mean"))
+    ),
+    Case(BAG, Bag("max"), (T((2, 4), torch.int64, 0, 5),), "max, static"),
+    Case(BAG, Bag("mean", padding_idx=1), (T((2, 4), torch.int64, 0, 5),), "padding, static"),
+    Case(BAG, Bag("mean").half(), (T((2, 4), torch.int64, 0, 5),), "float16, static"),
     Case(BAG, Bag("mean"), (FLAT, OFFSETS), "mean"),
     Case(BAG, Bag("max"), (FLAT, OFFSETS), "max"),
     Case(BAG, Bag("sum"), (FLAT, OFFSETS, T(("h",))), "weights"),

@@ -8,6 +8,8 @@ import torch
 from .harness import Case, T, run
 
 C64, C128, F64 = torch.complex64, torch.complex128, torch.float64
+_TO_COMPLEX = {"return_complex": True}
+_SIGNAL = T((100,))
 _Z = T(("n", 12), C64)
 
 CASES = (
@@ -55,10 +57,32 @@ CASES = (
     Case("aten.fft_irfft.default", lambda x: torch.fft.irfft(x, dim=0), (_Z,), "dynamic axis"),
     Case("aten.fft_hfft.default", lambda x: torch.fft.hfft(x, norm="forward"), (_Z,), "forward"),
     Case("aten.fft_hfft.default", lambda x: torch.fft.hfft(x, norm="ortho"), (_Z,)),
-    Case(
-        "aten.stft.default",
-        lambda x: torch.stft(x, 16, 4, window=torch.hann_window(16), return_complex=True),
-        (T((2, 100)),),
+    *(
+        Case("aten.stft.default", function, inputs, name, opset)
+        for name, function, inputs, opset in (
+            (
+                "window",
+                lambda x: torch.stft(x, 16, 4, window=torch.hann_window(16), **_TO_COMPLEX),
+                (T((2, 100)),),
+                None,
+            ),
+            ("one signal", lambda x: torch.stft(x, 16, 4, window=torch.hann_window(16), **_TO_COMPLEX), (_SIGNAL,), 17),
+            ("no window", lambda x: torch.stft(x, 8, **_TO_COMPLEX), (_SIGNAL,), None),
+            ("short window", lambda x: torch.stft(x, 16, 5, 7, normalized=True, **_TO_COMPLEX), (_SIGNAL,), None),
+            (
+                "no power of 2",
+                lambda x: torch.stft(x, 12, 5, window=torch.hann_window(12), **_TO_COMPLEX),
+                (_SIGNAL,),
+                None,
+            ),
+            ("window as input", lambda x, w: torch.stft(x, 12, 3, 9, w, **_TO_COMPLEX), (_SIGNAL, T((9,))), None),
+            ("both sides", lambda x: torch.stft(x, 8, onesided=False, center=False, **_TO_COMPLEX), (_SIGNAL,), None),
+            ("complex", lambda x: torch.stft(x, 8, center=False, **_TO_COMPLEX), (T((2, 40), C64),), None),
+            ("float64", lambda x: torch.stft(x, 12, **_TO_COMPLEX), (T((2, 40), F64),), None),
+            ("dynamic batch", lambda x: torch.stft(x, 8, 3, **_TO_COMPLEX), (T(("n", 40)),), None),
+            ("dynamic length", lambda x: torch.stft(x, 4, 3, **_TO_COMPLEX), (T((2, "w")),), None),
+            ("opset 13", lambda x: torch.stft(x, 8, 3, **_TO_COMPLEX), (T((2, 40)),), 13),
+        )
     ),
 )
 

@@ -95,6 +95,15 @@ def elu(op: Op, self: ir.Value, alpha: float = 1, scale: float = 1, input_scale:
     return in_float(op, formula, self)
 
 
+_SELU = {"alpha": 1.6732632423543772, "gamma": 1.0507009873554805}
+
+
+@translates("aten::selu")
+def selu(op: Op, self: ir.Value) -> ir.Value:
+    """aten::selu(Tensor self) -> Tensor"""
+    return in_float(op, lambda op, x: op.Selu(x, **_SELU), self)
+
+
 @translates("aten::celu")
 def celu(op: Op, self: ir.Value, alpha: float = 1.0) -> ir.Value:
     """aten::celu(Tensor self, Scalar alpha=1.) -> Tensor"""

@@ -14,6 +14,7 @@ from .._builder.symbolic_dims import Dim
 from .._registry import translates
 from .indexing.scatter import scatter_op
 from .norm import linalg_vector_norm
+from .reduction import amax
 
 
 @translates("aten::embedding")
@@ -38,6 +39,30 @@ def _bag_numbers(op: Op, offsets: ir.Value, count: Dim) -> ir.Value:
     return op.Unsqueeze(op.Sub(op.Slice(started, [0], op.size(count), [0]), 1), [1])
 
 
+def _bag_length(op: Op, indices: ir.Value, offsets: ir.Value, include_last_offset: bool) -> int | None:
+    """Return the length of all bags if the offsets are constants at equal distances and cover the indices."""
+    edges, count = op.numbers(offsets), op.dims(indices)[0]
+    if edges is None or not isinstance(count, int):
+        return None
+    if not include_last_offset:
+        edges = [*edges, count]
+    bags = len(edges) - 1
+    if bags < 1 or count == 0 or count % bags or edges != list(range(0, count + 1, count // bags)):
+        return None
+    return count // bags
+
+
+def _bags_of_length(op: Op, weight: ir.Value, indices: ir.Value, mode: int, length: int) -> ir.Value:
+    """Reduce bags of one length as an axis of the gathered rows."""
+    dtype = op.dtype_of(weight)
+    wide = ir.DataType.DOUBLE if dtype == ir.DataType.DOUBLE else ir.DataType.FLOAT
+    bags = op.result.shape[0]
+    rows = op.cast(op.Gather(weight, op.reshape(indices, [bags, length]), axis=0), wide)
+    if mode == 2:
+        return op.cast(amax(op, rows, [1]), dtype)
+    return op.cast((op.ReduceSum if mode == 0 else op.ReduceMean)(rows, [1], keepdims=0), dtype)
+
+
 @translates("aten::embedding_bag.padding_idx")
 def embedding_bag(
     op: Op,
@@ -52,6 +77,9 @@ def embedding_bag(
     padding_idx: int | None,
 ) -> list[ir.Value | None]:
     """aten::embedding_bag.padding_idx(Tensor weight, Tensor indices, Tensor offsets, bool scale_grad_by_freq, int mode, bool sparse, Tensor? per_sample_weights, bool include_last_offset, int? padding_idx) -> (Tensor, Tensor, Tensor, Tensor)"""
+    length = _bag_length(op, indices, offsets, include_last_offset)
+    if length is not None and per_sample_weights is None and padding_idx is None:
+        return [_bags_of_length(op, weight, indices, mode, length), None, None, None]
     width = op.dims(weight)[1]
     # Half types are summed in float32 and rounded once.
     dtype = ir.DataType.DOUBLE if op.dtype_of(weight) == ir.DataType.DOUBLE else ir.DataType.FLOAT

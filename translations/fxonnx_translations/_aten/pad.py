@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
+from .._builder.constants import END
 from .._builder.op import Op, Unsupported
 from .._builder.symbolic_dims import Dim
 from .._registry import translates
@@ -35,13 +36,13 @@ def _keep_border_element(size: Dim, before: Dim, after: Dim) -> tuple[Dim, Dim]:
 
 def _cropped(op: Op, value: ir.Value, begin: list[Dim], end: list[Dim]) -> tuple[ir.Value, list[Dim], list[Dim]]:
     """Crop by the negative paddings, and return the remaining ones."""
-    dims = op.dims(value)
-    pairs = [_keep_border_element(*axis) for axis in zip(dims, begin, end, strict=True)]
+    pairs = [_keep_border_element(*axis) for axis in zip(op.dims(value), begin, end, strict=True)]
     begin, end = [before for before, _ in pairs], [after for _, after in pairs]
-    for axis, (before, after) in enumerate(pairs):
-        first = -before if isinstance(before, int) and before < 0 else 0
-        last = dims[axis] + after if isinstance(after, int) and after < 0 else dims[axis]
-        value = sliced(op, value, axis, first, last)
+    starts = [-before if isinstance(before, int) and before < 0 else 0 for before in begin]
+    ends = [after if isinstance(after, int) and after < 0 else END for after in end]
+    axes = [axis for axis, limits in enumerate(zip(starts, ends, strict=True)) if limits != (0, END)]
+    if axes:
+        value = op.Slice(value, [starts[axis] for axis in axes], [ends[axis] for axis in axes], axes)
     left_begin, left_end = ([0 if isinstance(pad, int) and pad < 0 else pad for pad in pads] for pads in (begin, end))
     return value, left_begin, left_end
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 import onnx_ir as ir
 import torch
@@ -25,13 +25,21 @@ from .activation import leaky_relu
 _DIGITS = {ir.DataType.FLOAT16: 11, ir.DataType.BFLOAT16: 8}
 
 
-def _sampled(op: Op, sampler: str, shape: Sequence[Dim], dtype: ir.DataType, **limits: float) -> ir.Value:
-    """Return samples of float32 or float64."""
+def _sampled(
+    op: Op, sampler: str, shape: Sequence[Dim], dtype: ir.DataType, offset: float = 0.0, factor: float = 1.0
+) -> ir.Value:
+    """Return samples of float32 or float64: ``offset + factor * x`` for x uniform from [0, 1), or normal.
+
+    ``factor`` must be greater than 0.
+    """
+    is_normal = sampler == "RandomNormal"
     if op.opset >= _WITHOUT_KERNELS:
-        return _normal_of_flips(op, shape, dtype) if sampler == "RandomNormal" else _uniform_of_flips(op, shape, dtype)
+        samples = _normal_of_flips(op, shape, dtype) if is_normal else _uniform_of_flips(op, shape, dtype)
+        return op.Add(op.Mul(samples, factor), offset)
+    limits = {"mean": offset, "scale": factor} if is_normal else {"low": offset, "high": offset + factor}
     if is_static(shape):
         # The shape attribute must not be empty.
-        samples: ir.Value = getattr(op, sampler)(shape=[int(dim) for dim in shape] or [1], dtype=dtype, **limits)
+        samples = getattr(op, sampler)(shape=[int(dim) for dim in shape] or [1], dtype=dtype, **limits)
         return op.shaped(samples, shape) if shape else op.Squeeze(samples, [0])
     like = op.expand(op.const(0.0, dtype), shape)
     return op.shaped(getattr(op, f"{sampler}Like")(like, dtype=dtype, **limits), shape)
@@ -64,7 +72,7 @@ def _carrier(dtype: ir.DataType) -> ir.DataType:
 
 def uniform_samples(op: Op, shape: Sequence[Dim], dtype: ir.DataType) -> ir.Value:
     """Return uniform samples from [0, 1) of a float type."""
-    samples = _sampled(op, "RandomUniform", shape, _carrier(dtype), low=0.0, high=1.0)
+    samples = _sampled(op, "RandomUniform", shape, _carrier(dtype))
     if dtype not in _DIGITS:
         return samples
     # Rounding could give 1.
@@ -74,12 +82,12 @@ def uniform_samples(op: Op, shape: Sequence[Dim], dtype: ir.DataType) -> ir.Valu
 
 def normal_samples(op: Op, shape: Sequence[Dim], dtype: ir.DataType) -> ir.Value:
     """Return samples of the standard normal distribution, of a float type."""
-    return op.cast(_sampled(op, "RandomNormal", shape, _carrier(dtype), mean=0.0, scale=1.0), dtype)
+    return op.cast(_sampled(op, "RandomNormal", shape, _carrier(dtype)), dtype)
 
 
 def _exponential_samples(op: Op, shape: Sequence[Dim], dtype: ir.DataType) -> ir.Value:
     """Return samples of the exponential distribution of rate 1, of float32 or float64; they are greater than 0."""
-    samples = _sampled(op, "RandomUniform", shape, dtype, low=0.0, high=1.0)
+    samples = _sampled(op, "RandomUniform", shape, dtype)
     smallest = float(torch.finfo(torch.float64 if dtype == DOUBLE else torch.float32).tiny)
     return op.Max(op.Neg(op.Log(op.Sub(1.0, samples))), smallest)
 
@@ -87,7 +95,7 @@ def _exponential_samples(op: Op, shape: Sequence[Dim], dtype: ir.DataType) -> ir
 def flips(op: Op, shape: Sequence[Dim], probability: Operand) -> ir.Value:
     """Return Bernoulli samples as BOOL."""
     dtype = DOUBLE if isinstance(probability, ir.Value) and op.dtype_of(probability) == DOUBLE else FLOAT
-    samples = _sampled(op, "RandomUniform", shape, dtype, low=0.0, high=1.0)
+    samples = _sampled(op, "RandomUniform", shape, dtype)
     return op.shaped(op.Less(samples, op.operand(probability, dtype)), shape)
 
 
@@ -131,6 +139,8 @@ def uniform(op: Op, self: ir.Value, to: float = 1.0, generator: None = None, **l
     """aten::uniform(Tensor self, float from=0., float to=1., *, Generator? generator=None) -> Tensor"""
     # "from" is a keyword of Python.
     low, dtype = float(lower.get("from", 0.0)), op.result.dtype
+    if dtype == FLOAT and to > low:
+        return _sampled(op, "RandomUniform", op.result.shape, FLOAT, low, to - low)
     samples = op.cast(uniform_samples(op, op.result.shape, dtype), _carrier(dtype))
     return op.cast(op.Add(op.Mul(samples, to - low), low), dtype)
 
@@ -148,8 +158,21 @@ def normal(op: Op, mean: Operand, std: Operand = 1.0, size: Sequence[Dim] = (), 
     aten::normal.Tensor_Tensor(Tensor mean, Tensor std, *, Generator? generator=None) -> Tensor
     """
     dtype, carrier = op.result.dtype, _carrier(op.result.dtype)
+    if _is_number(mean) and _is_number(std):
+        return op.cast(_normal_of(op, carrier, mean, std), dtype)
     samples = normal_samples(op, op.result.shape, carrier)
     return op.cast(op.Add(op.Mul(samples, op.operand(std, carrier)), op.operand(mean, carrier)), dtype)
+
+
+def _is_number(value: Operand) -> TypeGuard[float]:
+    return isinstance(value, (int, float))
+
+
+def _normal_of(op: Op, carrier: ir.DataType, mean: float, std: float) -> ir.Value:
+    """Return samples of the result's shape; in float64 the attributes of RandomNormal would be rounded."""
+    if std > 0 and carrier == FLOAT:
+        return _sampled(op, "RandomNormal", op.result.shape, carrier, float(mean), float(std))
+    return op.Add(op.Mul(normal_samples(op, op.result.shape, carrier), float(std)), float(mean))
 
 
 @translates("aten::normal_functional")
@@ -165,8 +188,7 @@ def normal_functional(op: Op, self: ir.Value, mean: float = 0.0, std: float = 1.
 def log_normal(op: Op, self: ir.Value, mean: float = 1.0, std: float = 2.0, generator: None = None) -> ir.Value:
     """aten::log_normal(Tensor self, float mean=1., float std=2., *, Generator? generator=None) -> Tensor"""
     carrier = _carrier(op.result.dtype)
-    samples = normal_samples(op, op.result.shape, carrier)
-    return op.cast(op.Exp(op.Add(op.Mul(samples, float(std)), float(mean))), op.result.dtype)
+    return op.cast(op.Exp(_normal_of(op, carrier, mean, std)), op.result.dtype)
 
 
 @translates("aten::exponential")
@@ -179,7 +201,7 @@ def exponential(op: Op, self: ir.Value, lambd: float = 1.0, generator: None = No
 @translates("aten::cauchy")
 def cauchy(op: Op, self: ir.Value, median: float = 0.0, sigma: float = 1.0, generator: None = None) -> ir.Value:
     """aten::cauchy(Tensor self, float median=0., float sigma=1., *, Generator? generator=None) -> Tensor"""
-    angle = op.Mul(op.Sub(_sampled(op, "RandomUniform", op.result.shape, DOUBLE, low=0.0, high=1.0), 0.5), math.pi)
+    angle = _sampled(op, "RandomUniform", op.result.shape, DOUBLE, -math.pi / 2, math.pi)
     # In float64 because of the heavy tails, as Sin / Cos: ONNX Runtime has no Tan kernel for it.
     slope = op.Div(op.Sin(angle), op.Cos(angle))
     return op.cast(op.Add(op.Mul(slope, float(sigma)), float(median)), op.result.dtype)
@@ -211,7 +233,7 @@ def bernoulli_with(op: Op, self: ir.Value, p: Operand = 0.5, generator: None = N
 
 def _integers(op: Op, low: Dim, high: Operand) -> ir.Value:
     """Return integers from [low, high), computed in float64."""
-    samples = _sampled(op, "RandomUniform", op.result.shape, DOUBLE, low=0.0, high=1.0)
+    samples = _sampled(op, "RandomUniform", op.result.shape, DOUBLE)
     if isinstance(low, int) and isinstance(high, int) and high - low > 1 << 53:
         # high - low may exceed the range of INT64.
         return op.cast(op.Floor(op.Add(op.Mul(samples, float(high - low)), float(low))), op.result.dtype)
@@ -264,7 +286,7 @@ def randperm(op: Op, n: Dim, **options: Any) -> ir.Value:
     """aten::randperm(SymInt n, *, ScalarType? dtype=4, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor
     aten::randperm.generator(SymInt n, *, Generator? generator, ScalarType? dtype=4, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor
     """
-    samples = _sampled(op, "RandomUniform", [n], DOUBLE, low=0.0, high=1.0)
+    samples = _sampled(op, "RandomUniform", [n], DOUBLE)
     positions = op.multi("TopK", samples, op.sizes([n]), outputs=2)[1]
     return op.cast(positions, op.result.dtype)
 
@@ -284,7 +306,7 @@ def multinomial(
         raise Unsupported("a symbolic number of samples with replacement")
     bounds = op.CumSum(weights, op.const(-1))
     total = op.Slice(bounds, [-1], [2**63 - 1], [len(dims) - 1])
-    samples = op.Mul(_sampled(op, "RandomUniform", [*dims[:-1], num_samples], dtype, low=0.0, high=1.0), total)
+    samples = op.Mul(_sampled(op, "RandomUniform", [*dims[:-1], num_samples], dtype), total)
     # The first category whose cumulative weight exceeds the sample: never one of weight 0.
     beyond = op.Greater(op.Unsqueeze(bounds, [-2]), op.Unsqueeze(samples, [-1]))
     return op.ArgMax(op.cast(beyond, ir.DataType.INT32), axis=-1, keepdims=0)

@@ -225,3 +225,65 @@ def fft_to_real(op: Op, self: ir.Value, dim: Sequence[int], normalization: int, 
     value = _real_signal(op, value, axes[-1], last_dim_size, inverse=True)
     lengths = [*(dims[axis] for axis in axes[:-1]), last_dim_size]
     return _normalize(op, value, lengths, normalization, inverse=True)
+
+
+# ---- short-time transforms
+
+
+def _reject_stft(call: OpCall) -> str | None:
+    if call.opset < _DFT_SINCE:
+        return f"STFT is of opset {_DFT_SINCE}"
+    arguments = call.arguments
+    if arguments.get("align_to_window") or not arguments["return_complex"]:
+        return "frames aligned to the window, or a real result"
+    window = arguments["window"]
+    if window is not None and (window.is_complex() or not isinstance(window.shape[0], int)):
+        return "a complex window, or one of a dynamic length"
+    return None
+
+
+def _window(op: Op, window: ir.Value | None, length: int, frame: int, dtype: ir.DataType) -> ir.Value | None:
+    """Return the window, of zeros outside of its length, in the middle of the frame."""
+    if window is None:
+        if length == frame:
+            return None
+        window = op.const([1.0] * length, dtype)
+    before = (frame - length) // 2
+    numbers = op.numbers(window)
+    if numbers is not None:
+        return op.const([0.0] * before + numbers + [0.0] * (frame - length - before), dtype)
+    value = op.cast(window, dtype)
+    return value if length == frame else op.Pad(value, [before, frame - length - before])
+
+
+@translates("aten::stft", accepts=_reject_stft, complex=True)
+def stft(
+    op: Op,
+    self: ir.Value,
+    n_fft: int,
+    hop_length: int | None = None,
+    win_length: int | None = None,
+    window: ir.Value | None = None,
+    normalized: bool = False,
+    onesided: bool | None = None,
+    return_complex: bool | None = None,
+    align_to_window: bool | None = None,
+) -> ir.Value:
+    """aten::stft(Tensor self, int n_fft, int? hop_length=None, int? win_length=None, Tensor? window=None, bool normalized=False, bool? onesided=None, bool? return_complex=None, bool? align_to_window=None) -> Tensor"""
+    dtype, shape = op.result.dtype, op.result.shape
+    is_complex = self in op.complex_values
+    is_single = len(shape) == 2
+    # As for DFT, float32 is precise for powers of two only.
+    wide = dtype if _is_power_of_two(n_fft) else ir.DataType.DOUBLE
+    signal = op.cast(self if is_complex else op.Unsqueeze(self, [-1]), wide)
+    if is_single:
+        signal = op.Unsqueeze(signal, [0])
+    factors = _window(op, window, n_fft if win_length is None else win_length, n_fft, wide)
+    step = op.const(n_fft // 4 if hop_length is None else hop_length)
+    frame = op.const(n_fft) if factors is None else None
+    sides = int(not is_complex if onesided is None else onesided)
+    made = op.STFT(signal, step, factors, frame, onesided=sides)
+    dims = (1, *shape) if is_single else shape
+    made = op.shaped(op.Transpose(op.shaped(made, (dims[0], dims[2], dims[1], 2)), perm=[0, 2, 1, 3]), (*dims, 2))
+    value = op.cast(op.Squeeze(made, [0]) if is_single else made, dtype)
+    return op.Mul(value, op.const(n_fft**-0.5, dtype)) if normalized else value
