@@ -153,8 +153,9 @@ def export(
         target: The runtime, "onnxruntime" (on the CPU), "onnxruntime-cuda", "tensorrt" or "openvino", whose profile
             selects the opset unless ``opset_version`` is given, patterns and Casts; by default a graph for any runtime.
         numerics: "default": calls become the ONNX operators that are specified to give torch's results for finite
-            inputs; NaN and signed zeros are left to the runtime. "exact": further nodes make the results for these
-            torch's as well.
+            inputs; NaN and signed zeros are left to the runtime, and half-precision operators that are computed in
+            float32 for lack of a kernel are not rounded in between. "exact": further nodes make the results for these
+            torch's as well, each operator rounds, and attention in half precision computes its scores in float32.
         patterns: Fusion patterns to enable or disable, by name; ``program.patterns`` lists them.
         on_stage: Called with the name of each stage as it begins.
 

@@ -191,3 +191,42 @@ def test_operators_are_those_of_float32(case: HalfCase, dtype: torch.dtype) -> N
             assert len(found) <= len(wanted) + (case.older if opset < 23 else case.casts)
         if opset >= 23 and case.function is not written_out_masked:
             assert [kind for kind in found if kind != "Cast"] == [kind for kind in wanted if kind != "Cast"]
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+    return F.scaled_dot_product_attention(q, k, v, mask)
+
+
+@pytest.mark.parametrize("opset", [23, 24])
+@pytest.mark.parametrize("dtype", HALF, ids=["float16", "bfloat16"])
+def test_rows_of_large_negative_numbers_do_not_lose_the_scores(dtype: torch.dtype, opset: int) -> None:
+    """In half precision, the sum of a score and such a number is the number."""
+    torch.manual_seed(0)
+    query, key, value = in_type(heads(), dtype)
+    mask = torch.zeros(5, 5, dtype=dtype)
+    mask[0], mask[1], mask[2, :3], mask[3], mask[4, 1] = -1e4, 1000, -1e4, -math.inf, -math.inf
+    args = (query, key, value, mask)
+    model = VariadicFunction(attend).eval()
+    program = fxonnx.export(model, args, opset_version=opset)
+    assert "Attention" in kinds(program)
+    check_errors(model, program, args, dtype)
+
+
+def test_exact_numerics_compute_scores_in_float32() -> None:
+    torch.manual_seed(0)
+    model, args = VariadicFunction(attention).eval(), in_type(tuple(each * 3 for each in heads()), torch.float16)
+    default, exact = (
+        fxonnx.export(model, args, opset_version=23, numerics=numerics) for numerics in ("default", "exact")
+    )
+    assert kinds(default) == ["Attention"]
+    assert kinds(exact) == ["Cast", "Cast", "Cast", "Attention", "Cast"]
+    eager = model(*args).float()
+    errors = [float((program(*args)[0].float() - eager).abs().max()) for program in (default, exact)]
+    assert errors[1] < errors[0] / 2
+
+
+@pytest.mark.parametrize("scale", [-0.5, 0.0])
+def test_attention_with_a_scale_that_onnxruntime_rejects(scale: float) -> None:
+    function = VariadicFunction(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, scale=scale)).eval()
+    program = fxonnx.export(function, heads(), opset_version=23, verify=True)
+    assert "Attention" not in kinds(program)

@@ -26,7 +26,15 @@ CASES = (
     Case("aten.gt.Scalar", lambda x: x > 0, (T(("n", 3), _BFLOAT16),), ops=("Cast", "Greater")),
     Case("aten.softmax.int", lambda x: x.softmax(-1), (T(("n", 3), _BFLOAT16),)),
     Case("aten.acos.default", torch.acos, (T(("n", 3), _BFLOAT16, -1, 1),), "not in the schema", opset=18),
-    # Each operator rounds: two steps must not be computed as one in the wider type.
+    # By default a chain of operators is computed in the wider type and rounds once.
+    Case(
+        "aten.mul.Tensor",
+        lambda x: (x + 256) * 3,
+        (T(("n", 3), _BFLOAT16),),
+        "rounds once",
+        ops=("Cast", "Add", "Mul", "Cast"),
+        rtol=8e-3,
+    ),
     Case(
         "aten.mul.Tensor",
         lambda x: (x + 256) * 3,
@@ -35,6 +43,33 @@ CASES = (
         ops=("Cast", "Add", "Cast", "Cast", "Mul", "Cast"),
         rtol=0,
         atol=0,
+        numerics="exact",
+    ),
+    # A result that jumps is that of the rounded numbers.
+    Case(
+        "aten.gt.Scalar",
+        lambda x: (x + 256) > 256,
+        (T(("n", 3), _BFLOAT16),),
+        "of rounded numbers",
+        ops=("Cast", "Add", "Cast", "Cast", "Greater"),
+    ),
+    Case(
+        "aten.floor.default",
+        lambda x: (x + 256).floor(),
+        (T(("n", 3), _BFLOAT16),),
+        "of rounded numbers",
+        rtol=0,
+        atol=0,
+    ),
+    Case("aten.to.dtype", lambda x: (x + 256).float(), (T(("n", 3), _BFLOAT16),), "a cast rounds", rtol=0, atol=0),
+    # Operators that only move elements do not end a chain.
+    Case(
+        "aten.mul.Tensor",
+        lambda x: torch.cat([(x * 3).t()[1:], (x * 5).t()[:2]]) * 3,
+        (T(("n", 3), _BFLOAT16),),
+        "moved",
+        ops=("Cast", "Mul", "Transpose", "Slice", "Mul", "Transpose", "Slice", "Concat", "Mul", "Cast"),
+        rtol=1e-2,
     ),
     Case("aten.relu.default", torch.relu, (T(("n", 3), torch.int64),)),
     Case(

@@ -116,7 +116,11 @@ def _finalize(builder: Builder) -> None:
     for node in reversed(graph):
         if not any(output in outputs or output.uses() for output in node.outputs):
             _release_subgraph_uses(node)
+            unrounded = builder.unrounded.get(node.outputs[0])
             graph.remove(node, safe=True)
+            if unrounded is not None and unrounded.uses() and unrounded not in outputs:
+                # It takes the place of the rounded value, and the FX node's name.
+                unrounded.name = node.outputs[0].name
     for node in graph:
         if len(node.outputs) > 1:
             _trim_unused_outputs(node, outputs, builder.opset_version)

@@ -42,7 +42,7 @@ def scaled_dot_product_attention(
         return whole
     if not op.has_kernel("MatMul", op.dtype_of(query)):
         # torch rounds once, the result.
-        query, key, value = (op.cast(operand, ir.DataType.FLOAT) for operand in (query, key, value))
+        query, key, value = (op.widened(operand, FLOAT) for operand in (query, key, value))
     if enable_gqa:
         key, value = (_repeated_heads(op, operand, query) for operand in (key, value))
     scores = op.MatMul(_scale_query(op, query, scale), swapped(op, key, -2, -1))
@@ -53,7 +53,7 @@ def scaled_dot_product_attention(
     result = op.MatMul(weights, value)
     if attn_mask is not None and not every_row_unmasked(op.builder, attn_mask):
         result = _without_nan(op, result, attn_mask)
-    return op.cast(result, op.result.dtype)
+    return op.rounded(result, op.result.dtype)
 
 
 @translates("aten::_scaled_dot_product_flash_attention_for_cpu", exact="half-precision scores are computed in float32")
@@ -125,7 +125,7 @@ def _attention(
         lead, last = op.dims(attn_mask)[:-2], (dims[2], others[0][2])
         attn_mask = op.expand(attn_mask, (*lead, *last))
     wide = attention_type(op, dtype, attn_mask)
-    operands = (op.cast(operand, wide) for operand in (query, key, value))
+    operands = (op.widened(operand, wide) for operand in (query, key, value))
     result = op.Attention(
         *operands,
         None if attn_mask is None else attention_mask(op, attn_mask, wide),
@@ -134,7 +134,7 @@ def _attention(
         # torch's kernels compute the softmax of half-precision scores in float32.
         softmax_precision=None if wide == FLOAT else int(FLOAT),
     )
-    return op.cast(result, dtype)
+    return op.rounded(result, dtype)
 
 
 def attention_type(op: Op, dtype: ir.DataType, attn_mask: ir.Value | None) -> ir.DataType:
@@ -167,7 +167,7 @@ def attention_mask(op: Op, attn_mask: ir.Value, dtype: ir.DataType) -> ir.Value:
     given = op.dtype_of(attn_mask)
     if given == BOOL:
         return attn_mask
-    attn_mask = op.cast(attn_mask, dtype)
+    attn_mask = op.widened(attn_mask, dtype)
     return _above_lowest(op, attn_mask) if given == dtype == FLOAT else attn_mask
 
 

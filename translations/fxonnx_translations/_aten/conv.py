@@ -36,12 +36,8 @@ def spatial(value: Dim | Sequence[Dim], count: int) -> list[Dim]:
 def _operands(op: Op, input: ir.Value, weight: ir.Value, bias: ir.Value | None) -> list[ir.Value]:
     """Return the operands in an element type with a Conv kernel, with a batch axis."""
     dtype = op.dtype_of(input)
-    carrier = dtype
-    if dtype == ir.DataType.BFLOAT16:
-        carrier = ir.DataType.FLOAT
-    elif not dtype.is_floating_point():
-        # Sums of products wrap around equally in every integer type.
-        carrier = ir.DataType.INT64
+    # Sums of products wrap around equally in every integer type.
+    carrier = dtype if dtype.is_floating_point() else ir.DataType.INT64
     # torch also accepts one sample without a batch axis.
     value = input if op.rank_of(input) == op.rank_of(weight) else op.Unsqueeze(input, [0])
     return [op.cast(operand, carrier) for operand in (value, weight, bias) if operand is not None]

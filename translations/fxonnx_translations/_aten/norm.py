@@ -27,7 +27,7 @@ def _computed_in(op: Op, op_type: str, dtype: ir.DataType) -> ir.DataType:
 def _parameter(op: Op, value: ir.Value | None, default: float, size: Dim, dtype: ir.DataType) -> ir.Value:
     """Return a per-channel parameter in the type of the computation; a constant for an absent one."""
     if value is not None:
-        return op.cast(value, dtype)
+        return op.widened(value, dtype)
     return op.const([default] * size, dtype) if isinstance(size, int) else op.expand(op.const([default], dtype), [size])
 
 
@@ -106,15 +106,15 @@ def batch_norm(
     With ``training`` the statistics are those of the batch.
     """
     dtype = _computed_in(op, "BatchNormalization", op.dtype_of(input))
-    value = op.cast(input, dtype)
+    value = op.widened(input, dtype)
     if not training:
         result = _scaled_by_statistics(op, value, (weight, bias, running_mean, running_var), eps, dtype)
-        return op.cast(result, op.result.dtype)
+        return op.rounded(result, op.result.dtype)
     if dtype == FLOAT and op.rank_of(value) > 1:
         parameters = (weight, bias, running_mean, running_var)
-        return op.cast(_training_batch_norm(op, value, parameters, eps), op.result.dtype)
+        return op.rounded(_training_batch_norm(op, value, parameters, eps), op.result.dtype)
     axes = [axis for axis in range(op.rank_of(value)) if axis != 1]
-    return op.cast(_affine(op, _normalized(op, value, axes, eps), weight, bias), op.result.dtype)
+    return op.rounded(_affine(op, _normalized(op, value, axes, eps), weight, bias), op.result.dtype)
 
 
 @translates("aten::instance_norm")
@@ -132,7 +132,7 @@ def instance_norm(
 ) -> ir.Value:
     """aten::instance_norm(Tensor input, Tensor? weight, Tensor? bias, Tensor? running_mean, Tensor? running_var, bool use_input_stats, float momentum, float eps, bool cudnn_enabled) -> Tensor"""
     dtype = _computed_in(op, "InstanceNormalization", op.dtype_of(input))
-    value = op.cast(input, dtype)
+    value = op.widened(input, dtype)
     channels = op.dims(value)[1]
     if not use_input_stats:
         result = _scaled_by_statistics(op, value, (weight, bias, running_mean, running_var), eps, dtype)
@@ -143,7 +143,7 @@ def instance_norm(
     else:
         scale, shift = _parameter(op, weight, 1.0, channels, dtype), _parameter(op, bias, 0.0, channels, dtype)
         result = op.InstanceNormalization(value, scale, shift, epsilon=eps)
-    return op.cast(result, op.result.dtype)
+    return op.rounded(result, op.result.dtype)
 
 
 # ---- layer, RMS and group normalization
@@ -161,16 +161,16 @@ def layer_norm(
 ) -> ir.Value:
     """aten::layer_norm(Tensor input, SymInt[] normalized_shape, Tensor? weight=None, Tensor? bias=None, float eps=1.0000000000000001e-05, bool cudnn_enable=True) -> Tensor"""
     dtype = _computed_in(op, "LayerNormalization", op.dtype_of(input))
-    value, axis = op.cast(input, dtype), -len(normalized_shape)
-    shift = None if bias is None else op.cast(bias, dtype)
+    value, axis = op.widened(input, dtype), -len(normalized_shape)
+    shift = None if bias is None else op.widened(bias, dtype)
     if weight is not None:
-        scale = op.cast(weight, dtype)
+        scale = op.widened(weight, dtype)
     elif is_static(normalized_shape):
         scale = op.const(torch.ones([int(size) for size in normalized_shape], dtype=dtypes.to_torch_dtype(dtype)))
     else:
         # LayerNormalization requires a scale; ones of a symbolic size would have to be computed.
-        return op.cast(layer_normalization(op, value, None, shift, axis, eps), op.result.dtype)
-    return op.cast(op.LayerNormalization(value, scale, shift, axis=axis, epsilon=eps), op.result.dtype)
+        return op.rounded(layer_normalization(op, value, None, shift, axis, eps), op.result.dtype)
+    return op.rounded(op.LayerNormalization(value, scale, shift, axis=axis, epsilon=eps), op.result.dtype)
 
 
 _LAYER_NORM_SINCE = 17
@@ -220,13 +220,13 @@ def rms_norm(
     epsilon = torch.finfo(torch.float64 if is_double else torch.float32).eps if eps is None else eps
     dtype = _computed_in(op, "RMSNormalization", op.dtype_of(input))
     # A scale of one element broadcasts, and identity elimination drops it from a polyfill.
-    scale = op.const([1.0], dtype) if weight is None else op.cast(weight, dtype)
+    scale = op.const([1.0], dtype) if weight is None else op.widened(weight, dtype)
     # stash_type is the type of intermediate results, by default FLOAT.
     stash = int(DOUBLE) if is_double else None
     result = op.RMSNormalization(
-        op.cast(input, dtype), scale, axis=-len(normalized_shape), epsilon=epsilon, stash_type=stash
+        op.widened(input, dtype), scale, axis=-len(normalized_shape), epsilon=epsilon, stash_type=stash
     )
-    return op.cast(result, op.result.dtype)
+    return op.rounded(result, op.result.dtype)
 
 
 @translates("aten::group_norm")
@@ -241,7 +241,7 @@ def group_norm(
 ) -> ir.Value:
     """aten::group_norm(Tensor input, int num_groups, Tensor? weight=None, Tensor? bias=None, float eps=1.0000000000000001e-05, bool cudnn_enabled=True) -> Tensor"""
     dtype = _computed_in(op, "GroupNormalization", op.dtype_of(input))
-    value, channels = op.cast(input, dtype), op.dims(input)[1]
+    value, channels = op.widened(input, dtype), op.dims(input)[1]
     result = op.GroupNormalization(
         value,
         _parameter(op, weight, 1.0, channels, dtype),
@@ -250,7 +250,7 @@ def group_norm(
         epsilon=eps,
         stash_type=int(DOUBLE) if dtype == DOUBLE else None,
     )
-    return op.cast(result, op.result.dtype)
+    return op.rounded(result, op.result.dtype)
 
 
 @translates("aten::native_group_norm")

@@ -18,7 +18,9 @@ from .._opsets.opset_forms import OPSET_FORMS, FormError, check_form
 from .._opsets.ort_kernels import MISSING_KERNELS, TYPES_WITHOUT_SOME_KERNELS, NoKernelError, wider_type
 from .._torch_compat import FloorDiv
 from . import constants, shape_inference
-from .initializers import TorchTensor
+from .dtypes import HALF_FLOATS
+from .half_precision import is_continuous, is_small_parameter, unrounded_inputs
+from .initializers import DerivedTensor, Recipe, TorchTensor, derive
 from .name_allocator import NameAllocator
 from .op_schema import OpSchemaInfo, missing_operator_message, schema_info
 from .peepholes import PEEPHOLES
@@ -85,6 +87,8 @@ class Builder(onnxscript.GraphBuilder):
         self.joined: dict[tuple[ir.Value, ir.Value], ir.Value] = dict(parent.joined) if parent else {}
         # The symbols that must be at least 1 for the recorded shape of a value to be right.
         self.nonempty_symbols: dict[ir.Value, Sequence[sympy.Symbol]] = parent.nonempty_symbols if parent else {}
+        # Half-precision value to the FLOAT value that it was rounded from.
+        self.unrounded: dict[ir.Value, ir.Value] = dict(parent.unrounded) if parent else {}
         self._sizes: dict[sympy.Expr, ir.Value] = {}
         self._size_exprs: dict[ir.Value, sympy.Expr] = parent._size_exprs if parent else {}
         self.value_ranges: dict[ir.Value, tuple[Dim, Dim] | None] = parent.value_ranges if parent else {}
@@ -299,19 +303,26 @@ class Builder(onnxscript.GraphBuilder):
             except FormError as error:
                 raise Unsupported(f"opset {self.opset_version}: {error}") from error
         values = self._input_values(schema, inputs)
-        if domain == "" and op_type in PEEPHOLES and outputs == 1 and all(value is not None for value in values):
-            simpler = PEEPHOLES[op_type](self, values, attributes)  # type: ignore[arg-type]
-            if simpler is not None:
-                return simpler
+        simpler = self._simplified(op_type, values, attributes) if domain == "" and outputs == 1 else None
+        if simpler is not None:
+            return simpler
         if (
             schema is not None
             and isinstance(outputs, int)
             and any(v is not None and v.dtype in TYPES_WITHOUT_SOME_KERNELS for v in values)
         ):
-            widened = self._widened(op_type, schema, values)
+            widened = self._widened(op_type, schema, values) or unrounded_inputs(self, op_type, values)
             if widened is not None:
                 return self._emit_wider(op_type, schema, values, widened, attributes, outputs, name)
         return self._emit(op_type, domain, version, schema, values, attributes, outputs, name)
+
+    def _simplified(
+        self, op_type: str, values: Sequence[ir.Value | None], attributes: dict[str, Any]
+    ) -> ir.Value | None:
+        """Return the value that already is an operator's result, or None."""
+        if op_type not in PEEPHOLES or any(value is None for value in values):
+            return None
+        return PEEPHOLES[op_type](self, list(values), attributes)  # type: ignore[arg-type]
 
     def _widened(
         self, op_type: str, schema: OpSchemaInfo, values: Sequence[ir.Value | None]
@@ -330,12 +341,44 @@ class Builder(onnxscript.GraphBuilder):
             return None
         types = [wider.get(schema.type_variable(index) or "") for index in range(len(values))]
         return [
-            value if value is None or dtype is None else self._in_type(value, dtype)
+            value if value is None or dtype is None else self._in_type(value, dtype, is_continuous(op_type))
             for value, dtype in zip(values, types, strict=True)
         ]
 
-    def _in_type(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
-        """Return the value in another type; a literal is converted at export time."""
+    def widened(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
+        """Return the value in a wider type, for a continuous operator: not rounded, if it was computed in that type."""
+        return value if value.dtype == dtype else self._in_type(value, dtype, True)
+
+    def rounded(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
+        """Return the result of an operator, computed in a wider type, in its own type."""
+        result = self.value_of("Cast", value, to=dtype)
+        node = result.producer()
+        is_rounding = node is not None and node.op_type == "Cast" and node.inputs[0] is value
+        if is_rounding and dtype in HALF_FLOATS and value.dtype == ir.DataType.FLOAT and not self.exact_numerics:
+            self.unrounded[result] = value
+        return result
+
+    def derive(self, weights: Sequence[ir.Value], tensors: Sequence[Any], suffix: str, recipe: Recipe) -> ir.Value:
+        """Return the initializer that a recipe computes from weights; equal weights and suffix give the same one."""
+        name = f"{weights[0].name}::{suffix}"
+        known = self.root.graph.initializers.get(name)
+        if known is not None:
+            if isinstance(known.const_value, DerivedTensor) and known.const_value.sources == tuple(tensors):
+                return known
+            name = self.names.unique(name)
+        value = self.register_weight(name, derive(name, tensors, recipe))
+        value.metadata_props["pkg.fxonnx.derived_from"] = ", ".join(str(weight.name) for weight in weights)
+        value.metadata_props["pkg.fxonnx.recipe"] = suffix
+        return value
+
+    def _in_type(self, value: ir.Value, dtype: ir.DataType, is_continuous: bool) -> ir.Value:
+        """Return the value in another type; a literal is converted at export time, a small parameter while saving."""
+        if dtype == ir.DataType.FLOAT and value.dtype in HALF_FLOATS:
+            if is_continuous and value in self.unrounded:
+                return self.unrounded[value]
+            tensor = value.const_value
+            if isinstance(tensor, (TorchTensor, DerivedTensor)) and is_small_parameter(self, value):
+                return self.derive([value], [tensor], "float", torch.Tensor.float)
         array = constants.array_of(value)
         if (
             array is not None
@@ -351,17 +394,18 @@ class Builder(onnxscript.GraphBuilder):
         schema: OpSchemaInfo,
         values: Sequence[ir.Value | None],
         widened: Sequence[ir.Value | None],
-        attributes: Mapping[str, Any],
+        attributes: dict[str, Any],
         outputs: int | Sequence[str | ir.Value],
         name: str | None,
     ) -> ir.Value | Sequence[ir.Value]:
-        made = self._emit(op_type, "", None, schema, widened, attributes, outputs, name)
+        simpler = self._simplified(op_type, widened, attributes) if self.unrounded and outputs == 1 else None
+        made = simpler or self._emit(op_type, "", None, schema, widened, attributes, outputs, name)
         several = [made] if isinstance(made, ir.Value) else list(made)
         for index, output in enumerate(several):
             rule = schema.outputs[min(index, len(schema.outputs) - 1)]
             source = values[rule] if isinstance(rule, int) and rule < len(values) else None
             if source is not None and source.dtype is not None and source.dtype != output.dtype:
-                several[index] = self.value_of("Cast", output, to=source.dtype)
+                several[index] = self.rounded(output, source.dtype)
         return several[0] if isinstance(made, ir.Value) else several
 
     def emit_verbatim(
@@ -511,6 +555,8 @@ class Builder(onnxscript.GraphBuilder):
                 node.graph.remove(node, safe=True)
         self._sizes = {expr: value for expr, value in self._sizes.items() if value not in gone}
         self._nodes = {key: made for key, made in self._nodes.items() if made[0] not in gone}
+        if self.unrounded:
+            self.unrounded = {key: value for key, value in self.unrounded.items() if gone.isdisjoint((key, value))}
         if self.parts:
             self.parts = {value: pair for value, pair in self.parts.items() if gone.isdisjoint((value, *pair))}
             self.joined = {pair: value for pair, value in self.joined.items() if gone.isdisjoint((value, *pair))}

@@ -5,7 +5,7 @@ The builder calls all of these; they are typed against this protocol, so that im
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import onnx_ir as ir
@@ -23,11 +23,15 @@ class BuilderProtocol(Protocol):
         symbols: The symbolic dims of the export.
         opset_version: Target opset of the default domain.
         value_ranges: Memo of ``value_ranges.value_range``.
+        unrounded: Half-precision value to the FLOAT value that it was rounded from.
+        missing_kernels: Operator to the element types that are computed in a wider type.
     """
 
     symbols: SymbolTable
     opset_version: int
     value_ranges: dict[ir.Value, tuple[Dim, Dim] | None]
+    unrounded: dict[ir.Value, ir.Value]
+    missing_kernels: Mapping[str, frozenset[ir.DataType]]
 
     @property
     def graph(self) -> ir.Graph: ...
@@ -63,5 +67,7 @@ class BuilderProtocol(Protocol):
     def call_op(
         self, op_type: str, args: Sequence[Any], kwargs: dict[str, Any], /
     ) -> ir.Value | Sequence[ir.Value]: ...
+
+    def widened(self, value: ir.Value, dtype: ir.DataType) -> ir.Value: ...
 
     def expand(self, value: ir.Value, dims: Sequence[Dim]) -> ir.Value: ...

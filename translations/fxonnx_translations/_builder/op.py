@@ -15,7 +15,7 @@ import torch
 from . import dtypes
 from .builder import Builder, Input, Unsupported
 from .constants import array_of
-from .initializers import DerivedTensor, Recipe, TorchTensor, derive
+from .initializers import DerivedTensor, Recipe, TorchTensor
 from .symbolic_dims import Dim, is_static
 
 __all__ = ["Op", "Operand", "ResultSpec", "Unsupported"]
@@ -223,6 +223,18 @@ class Op(onnxscript.OpBuilder):
             value = self.Where(infinite, self.Mul(value, math.inf), value)
         return self.Cast(value, to=dtype, saturate=int(math.isfinite(overflow)))
 
+    def widened(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
+        """Return an input in the type in which a continuous operator is computed; see ``rounded``."""
+        return self._graph_builder.widened(value, dtype)
+
+    def rounded(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
+        """Return a result that was computed in a wider type.
+
+        In half precision, ``widened`` returns the value before the rounding, so that adjacent operators have no Casts there
+        and back between them. ``cast`` does not: a cast in the model rounds.
+        """
+        return self._graph_builder.rounded(value, dtype)
+
     def operand(self, value: Operand, dtype: ir.DataType) -> ir.Value:
         """Return a tensor or number as a value of the given element type."""
         return self.cast(value, dtype) if isinstance(value, ir.Value) else self.scalar(value, dtype)
@@ -407,14 +419,4 @@ class Op(onnxscript.OpBuilder):
             if not isinstance(tensor, (TorchTensor, DerivedTensor)) or (weight in self.shared and not force):
                 return None
             tensors.append(tensor)
-        name = f"{weights[0].name}::{suffix}"
-        builder = self._graph_builder
-        known = builder.root.graph.initializers.get(name)
-        if known is not None:
-            if isinstance(known.const_value, DerivedTensor) and known.const_value.sources == tuple(tensors):
-                return known
-            name = builder.names.unique(name)
-        value = builder.register_weight(name, derive(name, tensors, recipe))
-        value.metadata_props["pkg.fxonnx.derived_from"] = ", ".join(str(weight.name) for weight in weights)
-        value.metadata_props["pkg.fxonnx.recipe"] = suffix
-        return value
+        return self._graph_builder.derive(weights, tensors, suffix, recipe)

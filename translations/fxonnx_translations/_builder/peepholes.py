@@ -48,6 +48,8 @@ def _cast_alternatives(builder: BuilderProtocol, value: ir.Value, dtype: ir.Data
     arrays = [] if where is None else [array_of(operand) for operand in where.inputs[1:] if operand is not None]
     if where is None or any(array is None or array.size != 1 for array in arrays) or dtype not in _FLOATS:
         return None
+    if dtype in builder.missing_kernels.get("Where", ()):
+        return None
     numbers = [
         builder.constant(torch.from_numpy(array.astype(np.float64)).to(to_torch_dtype(dtype)))
         for array in arrays

@@ -220,10 +220,10 @@ def attention(
         if softmax_precision == FLOAT:
             wide = attention_type(op, dtype, attn_mask)
         attn_mask = _expand_mask(op, attn_mask, wide, Q, K, past_key)
-        past = [None if operand is None else op.cast(operand, wide) for operand in (past_key, past_value)]
+        past = [None if operand is None else op.widened(operand, wide) for operand in (past_key, past_value)]
         results = op.multi(
             "Attention",
-            *(op.cast(operand, wide) for operand in (Q, K, V)),
+            *(op.widened(operand, wide) for operand in (Q, K, V)),
             attn_mask,
             *past,
             outputs=4,
@@ -234,7 +234,7 @@ def attention(
             softcap=softcap or None,
             softmax_precision=None if softmax_precision == wide else softmax_precision,
         )
-        return tuple(op.cast(result, dtype) for result in results)
+        return tuple(op.rounded(result, dtype) for result in results)
     flat = op.rank_of(Q) == 3
     if flat:
         Q, K, V = (

@@ -124,7 +124,8 @@ def adaptive_avg_pool(op: Op, self: ir.Value, output_size: Sequence[Dim]) -> ir.
     rank, dtype = len(output_size), op.dtype_of(self)
     value = batched(op, self, rank)
     # ONNX Runtime's pooling has no kernels for BFLOAT16 and DOUBLE; DOUBLE is reduced instead.
-    value = op.cast(value, FLOAT) if dtype == ir.DataType.BFLOAT16 else value
+    if dtype != DOUBLE and not op.has_kernel("AveragePool", dtype):
+        value = op.widened(value, FLOAT)
     sizes = op.dims(value)[2:]
     if all(wanted == 1 for wanted in output_size):
         axes = list(range(2, rank + 2))

@@ -173,7 +173,7 @@ def _maxima(op: Op, self: ir.Value, windows: Windows) -> ir.Value:
         return unbatched(op, _by_slices(op, value, windows, _lowest(dtype), lambda a, b: op.Max(a, b)), windows.rank)
     carrier = max_carrier(op, dtype)
     (pooled,) = max_windows(op, op.cast(value, carrier), windows, 1)
-    return unbatched(op, op.cast(pooled, dtype), windows.rank)
+    return unbatched(op, op.rounded(pooled, dtype), windows.rank)
 
 
 def max_carrier(op: Op, dtype: ir.DataType) -> ir.DataType:
@@ -348,7 +348,8 @@ def avg_pool(
     if dtype in (DOUBLE, INT64):
         # ONNX Runtime's AveragePool has kernels for FLOAT and FLOAT16.
         return unbatched(op, _exact_average(op, value, windows, count_include_pad, divisor_override), windows.rank)
-    value = op.cast(value, FLOAT) if dtype == ir.DataType.BFLOAT16 else value
+    if not op.has_kernel("AveragePool", dtype):
+        value = op.widened(value, FLOAT)
     if divisor_override is None:
         pooled = _average(op, value, windows, count_include_pad)
     elif ceil_mode:

@@ -189,8 +189,8 @@ def _interpolated(
     axes = [Axis(axis.size, axis.out, whole, True) if copies and axis.size == axis.out else axis for axis in axes]
     if all(axis.size == axis.out and axis.factor in (None, 1) for axis in axes):
         return input
-    # ONNX Runtime has no kernel for bfloat16.
-    x = op.cast(input, FLOAT) if op.dtype_of(input) == BFLOAT16 else input
+    is_wide = op.dtype_of(input) == BFLOAT16 and not op.has_kernel("Resize", BFLOAT16)
+    x = op.widened(input, FLOAT) if is_wide else input
     is_signal = len(axes) == 1
     if is_signal:
         # ONNX Runtime's kernel for rank 4 (images) is faster than that for rank 3.
@@ -200,7 +200,7 @@ def _interpolated(
         result = _resized(op, x, axes, **attributes)
     else:
         result = _resize_and_crop(op, x, axes, copies, **attributes)
-    return op.cast(op.Squeeze(result, [2]) if is_signal else result, op.result.dtype)
+    return op.rounded(op.Squeeze(result, [2]) if is_signal else result, op.result.dtype)
 
 
 def _cubic(a: float) -> Mapping[str, Any]:
