@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
-from fxonnx._capture.patches.shape_rules import RULES
+from fxonnx._capture.patches.fast_paths import META_KERNELS, RULES, VIEWS, dispatch
 from fxonnx_translations._torch_compat import FakeTensor, FakeTensorMode, shape_config
 
 aten = torch.ops.aten
@@ -114,7 +114,6 @@ def test_rule_results_equal_those_of_torch_without_guards(name: str, mode: FakeT
 
 
 REFUSED: dict[str, tuple[Any, Arguments]] = {
-    "static": (aten.gelu.default, lambda mode: (_fake(mode, torch.rand(2, 3)),)),
     "integers": (aten.clamp.default, lambda mode: (_fake(mode, torch.ones(2, 3, dtype=torch.int64), 0), 0, 1)),
     "transposed": (aten.gelu.default, lambda mode: (_image(mode, 2).transpose(1, 3),)),
     "clamp without bounds": (aten.clamp.default, lambda mode: (_image(mode),)),
@@ -142,3 +141,81 @@ def test_rule_does_not_apply_if_torch_may_add_a_guard(name: str, mode: FakeTenso
 def test_every_rule_has_a_case() -> None:
     tested = {RULES[operator] for operator, _ in CASES.values()}
     assert tested == set(RULES.values())
+
+
+SHAPE = (2, 3, 4)
+LAYOUTS: dict[str, Callable[[], torch.Tensor]] = {
+    "contiguous": lambda: torch.rand(SHAPE),
+    "transposed": lambda: torch.rand(4, 3, 2).transpose(0, 2),
+    "sliced": lambda: torch.rand(2, 3, 9)[..., 1::2],
+    "expanded": lambda: torch.rand(2, 1, 4).expand(SHAPE),
+    "one": lambda: torch.rand(1, 1, 1),
+    "empty": lambda: torch.rand(2, 0, 4),
+    "half": lambda: torch.rand(SHAPE).half(),
+    "integers": lambda: torch.ones(SHAPE, dtype=torch.int64),
+    "booleans": lambda: torch.ones(SHAPE, dtype=torch.bool),
+    "odd strides of ones": lambda: torch.rand(8, 4).as_strided((1, 4), (9, 1))[:, None],
+}
+KERNEL_ARGUMENTS: dict[Any, Callable[[torch.Tensor], list[tuple[Any, ...]]]] = {
+    aten.as_strided.default: lambda x: [(x, [2], [1], 0)],
+    aten.expand.default: lambda x: [(x[None], [5, -1, -1, -1]), (x, x.shape)],
+    aten.permute.default: lambda x: [(x, [2, 0, 1])],
+    aten.select.int: lambda x: [(x, 0, 0), (x, -1, -1)],
+    aten.slice.Tensor: lambda x: [(x, 1, 0, 1), (x, -1, -2, 2**63 - 1, 2)],
+    aten.squeeze.dim: lambda x: [(x, 1)],
+    aten.squeeze.dims: lambda x: [(x, [0, 1])],
+    aten.t.default: lambda x: [(x[0],)],
+    aten.transpose.int: lambda x: [(x, 0, -1)],
+    aten.unsqueeze.default: lambda x: [(x, 0), (x, -1)],
+    aten._softmax.default: lambda x: [(x, -1, False)],
+    aten.add.Tensor: lambda x: [(x, x), (x, 2), (x, x[:, :1]), (x, x.new_empty(x.shape[2]).double())],
+    aten.add_.Tensor: lambda x: [(x, 1), (x, x)],
+    aten.addmm.default: lambda x: [(x.new_empty(x.shape[2]), x[0], x.new_empty(x.shape[2], x.shape[2]))],
+    aten.bmm.default: lambda x: [(x, x.transpose(1, 2))],
+    aten.clone.default: lambda x: [(x,)],
+    aten.constant_pad_nd.default: lambda x: [(x, [1, 0, 0, 2])],
+    aten.div.Tensor: lambda x: [(x, x), (x, 2)],
+    aten.mean.dim: lambda x: [(x, [1], True), (x, [-1, 0]), (x, None)],
+    aten.mm.default: lambda x: [(x[0], x[0].t())],
+    aten.mul.Tensor: lambda x: [(x, x[:, :1]), (x, 0.5), (x[0], x)],
+    aten.pow.Tensor_Scalar: lambda x: [(x, 2), (x, 0.5)],
+    aten.sub.Tensor: lambda x: [(x, x), (x, 1.5)],
+    aten.view.default: lambda x: [
+        (x, [-1]),
+        (x, [x.numel()]),
+        (x, [2, -1, -3]),
+        (x, [5, -1]),
+        (x, [0]),
+        (x, [x.shape[0], 1, x.shape[1] * x.shape[2]]),
+    ],
+    aten._unsafe_view.default: lambda x: [(x, [x.shape[0] * x.shape[1], x.shape[2]])],
+    aten.where.self: lambda x: [(x > 0, x, x[:1]), (x > 0, x.new_empty(()), x)],
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("operator", {**VIEWS, **META_KERNELS}, ids=str)
+def test_meta_kernel_of_static_sizes(operator: Any, layout: str) -> None:
+    """The same result, or the same exception, as without the rule: sizes, strides, offset, dtype and memory."""
+    example = LAYOUTS[layout]()
+    for position in range(len(KERNEL_ARGUMENTS.get(operator, lambda x: [(x,)])(example))):
+        expected, found = (_outcome(operator, example, position, fast=fast) for fast in (False, True))
+        assert found == expected
+
+
+def _outcome(operator: Any, example: torch.Tensor, position: int, *, fast: bool) -> Any:
+    mode = FakeTensorMode(shape_env=ShapeEnv(), static_shapes=True)
+    # The memory of an empty result depends on whether the cache is hit.
+    mode.cache_enabled = False
+    x = mode.from_tensor(example)
+    try:
+        with mode:
+            arguments = KERNEL_ARGUMENTS.get(operator, lambda x: [(x,)])(x)[position]
+        if fast:
+            result = dispatch(lambda mode, *rest: mode.dispatch(*rest), mode, operator, (), arguments, {})
+        else:
+            result = mode.dispatch(operator, (), arguments, {})
+    except (RuntimeError, TypeError, IndexError, ValueError) as error:
+        return type(error)
+    memory = [result.untyped_storage()._cdata == tensor.untyped_storage()._cdata for tensor in arguments[:1]]
+    return _description(result), result.storage_offset(), memory, result is arguments[0], result.requires_grad

@@ -34,12 +34,15 @@ from torch._subclasses.fake_tensor import (
     FakeTensor,
     FakeTensorMode,
     disable_fake_tensor_cache,
+    in_kernel_invocation_manager,
     unset_fake_temporarily,
 )
 from torch.fx import _symbolic_trace as fx_tracing
+from torch.fx._lazy_graph_module import _LazyGraphModule as LazyGraphModule
 from torch.fx.experimental import _config as shape_config
+from torch.fx.experimental.proxy_tensor import ProxyTorchDispatchMode, get_proxy_mode
 from torch.fx.experimental.proxy_tensor import _temp_remove_pre_dispatch_torch_function_mode as recording_mode_off
-from torch.fx.experimental.proxy_tensor import get_proxy_mode
+from torch.fx.passes.shape_prop import TensorMetadata
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import TreeSpec
@@ -75,14 +78,17 @@ __all__ = [
     "FloorDiv",
     "HigherOrderOperator",
     "IntTrueDiv",
+    "LazyGraphModule",
     "Max",
     "Min",
     "Mod",
     "OpOverload",
     "OpOverloadPacket",
+    "ProxyTorchDispatchMode",
     "PythonMod",
     "ScriptNode",
     "ScriptValue",
+    "TensorMetadata",
     "TorchDispatchMode",
     "TracingContext",
     "TreeSpec",
@@ -99,6 +105,7 @@ __all__ = [
     "fx_tracing",
     "get_proxy_mode",
     "has_kernel",
+    "in_kernel_invocation_manager",
     "int_oo",
     "is_contiguous",
     "jit_pass_inline",

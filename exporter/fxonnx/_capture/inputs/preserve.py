@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from operator import is_
 from typing import Any
 
 import torch
@@ -84,7 +85,7 @@ class _Snapshot:
         for mapping, items in self.mappings:
             _refill(mapping, items)
         for sequence, elements in self.sequences:
-            if len(sequence) != len(elements) or any(a is not b for a, b in zip(sequence, elements, strict=True)):
+            if len(sequence) != len(elements) or not all(map(is_, sequence, elements)):
                 sequence.clear()
                 sequence.extend(elements)
         for members, originals in self.sets:
@@ -101,7 +102,7 @@ class _Snapshot:
 
 
 def _refill(mapping: dict[Any, Any], items: dict[Any, Any]) -> None:
-    if len(mapping) == len(items) and all(key in mapping and mapping[key] is items[key] for key in items):
+    if len(mapping) == len(items) and all(map(is_, mapping, items)) and all(map(is_, mapping.values(), items.values())):
         return
     mapping.clear()
     mapping.update(items)

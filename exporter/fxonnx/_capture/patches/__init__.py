@@ -7,6 +7,7 @@ from .patch import Patch, applied, is_tracing, one_at_a_time
 from .table import (
     CAPTURE_PATCHES,
     LOADING_PATCHES,
+    SPEED_PATCHES,
     TRACING_PATCHES,
     capture_patches,
     loading_patches,
@@ -16,6 +17,7 @@ from .table import (
 __all__ = [
     "CAPTURE_PATCHES",
     "LOADING_PATCHES",
+    "SPEED_PATCHES",
     "TRACING_PATCHES",
     "NestedTransform",
     "Patch",

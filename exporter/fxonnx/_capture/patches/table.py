@@ -29,10 +29,10 @@ from ..constraints.size_forms import (
 from ..inputs.loop_bounds import example_index
 from ..script import interpret_function
 from . import (
+    fast_paths,
     function_transforms,
     functional,
     shape_kernels,
-    shape_rules,
     torchvision_detection,
     tracing_state,
 )
@@ -43,6 +43,7 @@ from .tracing_state import FilteredWarnings, TracedData, print_nothing
 __all__ = [
     "CAPTURE_PATCHES",
     "LOADING_PATCHES",
+    "SPEED_PATCHES",
     "TRACING_PATCHES",
     "capture_patches",
     "loading_patches",
@@ -75,8 +76,96 @@ TRACING_PATCHES: tuple[Patch, ...] = (
 )
 """Applied during every trace: by torch.export, and by make_fx for decompositions."""
 
+SPEED_PATCHES: tuple[Patch, ...] = (
+    Patch(
+        "torch.fx._lazy_graph_module:_get_graph_module_cls",
+        fast_paths.graph_module_class,
+        "torch generates and compiles Python code for every intermediate graph module",
+        strict=False,
+    ),
+    Patch(
+        "torch.export.exported_program:_create_graph_module_for_export",
+        fast_paths.create_graph_module,
+        "torch generates and compiles the Python code of a program that is not called",
+        strict=False,
+    ),
+    ValuePatch(
+        "torch.fx.proxy:CapturedTraceback",
+        fast_paths.UserStacks,
+        "it resolves the source lines of all frames for every node",
+    ),
+    *(
+        Patch(
+            target,
+            fast_paths.without_torch_functions,
+            "every attribute of a tensor that is read passes through torch.export's modes for functions of torch",
+        )
+        for target in (
+            "torch.fx.experimental.proxy_tensor:track_tensor",
+            "torch.fx.experimental.proxy_tensor:set_meta",
+            "torch._subclasses.fake_tensor:FakeTensorMode.from_tensor",
+        )
+    ),
+    Patch(
+        "torch.fx.experimental.proxy_tensor:_extract_tensor_metadata",
+        fast_paths.tensor_metadata,
+        "it evaluates memory layouts in Python even if the sizes are static",
+    ),
+    Patch(
+        "torch._library.utils:handle_dispatch_mode",
+        fast_paths.dispatch_to_mode,
+        "it flattens the arguments for a list of types that the tracing mode does not read",
+    ),
+    Patch(
+        "torch.fx.experimental.symbolic_shapes:_free_unbacked_symbols_with_path",
+        fast_paths.free_unbacked_symbols_with_path,
+        "torch searches all nodes for unbacked symbols even if the program has none",
+    ),
+    Patch(
+        "torch._subclasses.fake_tensor:FakeTensorMode.dispatch",
+        fast_paths.dispatch,
+        "torch hashes all arguments for its cache, or runs a decomposition of many operators for one shape",
+    ),
+    *(
+        Patch(
+            f"torch.fx.experimental.sym_node:SymNode._{name}",
+            partial(sym_node_operation, name),
+            "checks of memory layouts compute the same strides for every tensor",
+        )
+        for name in CACHED_OPERATIONS
+    ),
+    *(
+        Patch(
+            f"torch._prims_common:{name}",
+            cached_layout_check,
+            "every operator evaluates the memory layout of its tensors again",
+        )
+        for name in ("is_contiguous", "is_channels_last_contiguous_2d", "is_channels_last_contiguous_3d")
+    ),
+    *(
+        Patch(
+            f"sympy.core.relational:{name}",
+            partial(decide_relation, relation),
+            "sympy takes milliseconds to find that assumptions do not decide a relation of strides",
+        )
+        for name, relation in (("is_eq", operator.eq), ("is_ge", operator.ge))
+    ),
+    ValuePatch(
+        "torch.fx.experimental.sym_node:SymNode.expr",
+        cached_expression,
+        "it traverses the expression even if the result is cached",
+    ),
+    Patch(
+        "torch.fx.experimental.sym_node:SymNode.maybe_as_int",
+        maybe_as_int,
+        "it evaluates assumptions of every subexpression",
+    ),
+)
+"""Applied by torch.export for speed: the captured program is the same without them."""
+
 CAPTURE_PATCHES: tuple[Patch, ...] = (
     *TRACING_PATCHES,
+    *SPEED_PATCHES,
     Patch(
         "torch.export._trace:_override_builtin_ops",
         tracing_state.override_builtins,
@@ -124,45 +213,6 @@ CAPTURE_PATCHES: tuple[Patch, ...] = (
         "torch.fx.experimental.sym_node:SymNode.__init__",
         sym_node_init,
         "size expressions of nested paddings and strides grow exponentially with the depth of a model",
-    ),
-    *(
-        Patch(
-            f"torch.fx.experimental.sym_node:SymNode._{name}",
-            partial(sym_node_operation, name),
-            "speed: checks of memory layouts compute the same strides for every tensor",
-        )
-        for name in CACHED_OPERATIONS
-    ),
-    Patch(
-        "torch._subclasses.fake_tensor:FakeTensorMode._dispatch_impl",
-        shape_rules.dispatch,
-        "speed: decompositions of activations and normalizations run many operators on symbolic sizes for one shape",
-    ),
-    *(
-        Patch(
-            f"torch._prims_common:{name}",
-            cached_layout_check,
-            "speed: every operator evaluates the memory layout of its tensors again",
-        )
-        for name in ("is_contiguous", "is_channels_last_contiguous_2d", "is_channels_last_contiguous_3d")
-    ),
-    *(
-        Patch(
-            f"sympy.core.relational:{name}",
-            partial(decide_relation, relation),
-            "speed: sympy takes milliseconds to find that assumptions do not decide a relation of strides",
-        )
-        for name, relation in (("is_eq", operator.eq), ("is_ge", operator.ge))
-    ),
-    ValuePatch(
-        "torch.fx.experimental.sym_node:SymNode.expr",
-        cached_expression,
-        "speed: it traverses the expression even if the result is cached",
-    ),
-    Patch(
-        "torch.fx.experimental.sym_node:SymNode.maybe_as_int",
-        maybe_as_int,
-        "speed: it evaluates assumptions of every subexpression",
     ),
     *(
         KernelPatch(
