@@ -12,7 +12,7 @@ from torch.utils import _pytree as pytree
 
 from .program import Program, Sizes
 
-__all__ = ["difference", "eager", "is_stable", "nan_limit"]
+__all__ = ["computes_nan", "difference", "eager", "is_stable", "nan_limit"]
 
 _TOLERANCES = {torch.float64: 1e-6, torch.float32: 2e-4, torch.float16: 2e-2}
 
@@ -106,11 +106,12 @@ class _ContiguousConvolutions(TorchFunctionMode):
 
 
 class _NaNOperands(TorchFunctionMode):
-    """Records the limits of the functions that are called with NaN."""
+    """Records whether functions return NaN, and the limits of those that are called with NaN."""
 
     def __init__(self) -> None:
         super().__init__()
         self.limits: list[str] = []
+        self.found = False
 
     def __torch_function__(
         self,
@@ -124,7 +125,17 @@ class _NaNOperands(TorchFunctionMode):
         values = pytree.tree_leaves((args, kwargs)) if limits else []
         if any(isinstance(value, torch.Tensor) and value.isnan().any() for value in values):
             self.limits += limits
-        return func(*args, **(kwargs or {}))
+        result = func(*args, **(kwargs or {}))
+        results = pytree.tree_leaves(result)
+        self.found |= any(isinstance(value, torch.Tensor) and bool(value.isnan().any()) for value in results)
+        return result
+
+
+def computes_nan(program: Program, sizes: Sizes) -> bool:
+    """Whether any function of a program returns NaN."""
+    with _NaNOperands() as mode:
+        eager(program, sizes)
+    return mode.found
 
 
 def nan_limit(program: Program, sizes: Sizes) -> str | None:

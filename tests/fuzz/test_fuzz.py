@@ -47,6 +47,12 @@ def test_nan_lost_by_an_operator_is_not_a_finding() -> None:
     assert outcome.limited == ("ONNX Runtime's MaxPool ignores NaN",)
 
 
+def test_nan_is_compared_with_exact_numerics() -> None:
+    outcome = check(_program("v0 = torch.log(x - 100)", "v1 = torch.sign(v0)"))
+    assert outcome.findings == ()
+    assert outcome.limited == ("default numerics do not preserve NaN",)
+
+
 def test_difference_without_nan_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
     # ONNX Runtime's outputs are compared with another result than torch's.
     for module in ("check", "comparison"):
