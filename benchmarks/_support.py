@@ -8,9 +8,10 @@ from typing import Any
 import onnxruntime
 import torch
 
+from fxonnx_translations._builtin import default_registry
 from tests.ops.deviations import UNDEFINED, expected_failure
 
-__all__ = ["support_page"]
+__all__ = ["exact_numerics_section", "replaced_section", "support_page"]
 
 Records = Mapping[tuple[str, str], Sequence[Mapping[str, Any]]]
 
@@ -27,6 +28,31 @@ def _cell(entry: str, dtype: str, outcomes: Sequence[Mapping[str, Any]], notes: 
     note = notes.setdefault(reason, len(notes) + 1)
     share = f"{right}/{len(measured)}" if right else "no"
     return f"{share} [{note}](#{note})"
+
+
+_SECTION = "## Exact numerics\n"
+
+
+def exact_numerics_section() -> str:
+    """The operators for which ``numerics="exact"`` makes a difference, as the translations declare it."""
+    rows = sorted(default_registry().exact_notes().items())
+    table = "\n".join(f"| {target} | {note} |" for target, note in rows)
+    return f"""{_SECTION}
+Finite results are the same in both modes; `docs/how-to/numerics.md` describes them. For these operators
+`numerics="exact"` adds nodes that preserve torch's results for NaN, signed zeros or a kernel's precision. All other
+operators are the same with and without it.
+
+| operator | preserved |
+|---|---|
+{table}
+"""
+
+
+def replaced_section(page: str) -> str:
+    """A support page with the section on exact numerics of the current translations."""
+    before, _, rest = page.partition(_SECTION)
+    _, heading, notes = rest.partition("\n## Notes\n")
+    return f"{before}{exact_numerics_section()}{heading}{notes}"
 
 
 def support_page(records: Records, dtypes: Sequence[str]) -> str:
@@ -66,6 +92,7 @@ are, for the reason in the note; nothing: the operator does not exist in this dt
 | entries with all samples right | {" | ".join(totals)} |
 {chr(10).join(rows)}
 
+{exact_numerics_section()}
 ## Notes
 
 {footnotes}

@@ -176,6 +176,14 @@ def test_mismatch_raises_with_all_rows() -> None:
     assert "2 of 2 elements differ by more than" in lines[3]
 
 
+def test_mismatch_of_nan_suggests_exact_numerics() -> None:
+    x = torch.tensor([[1.0, 2.0], [NAN, 3.0]])
+    model = Function(torch.sign)
+    with pytest.raises(VerificationError, match=r"(?s)are NaN on one side only.*\nhint: export with numerics"):
+        fxonnx.export(model, (x,)).verify()
+    fxonnx.export(model, (x,), numerics="exact").verify()
+
+
 def test_missing_output() -> None:
     short = program(Outputs(), (torch.ones(2),), operators=[("Neg", 0)])
     with pytest.raises(VerificationError, match="returns 2 outputs, ONNX Runtime 1, and the graph has 1: output_0"):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any
 
@@ -172,7 +174,7 @@ def test_notes_are_those_of_the_translations_that_ask() -> None:
     records = [record for table in (registry.table, registry.complex_table) for row in table.values() for record in row]
     functions = [record for record in records if isinstance(record.function, FunctionType)]
     asking = {record.targets for record in functions if _asks(record.function, set())}
-    assert asking - _INDIFFERENT == {record.targets for record in records if record.exact}
+    assert asking - _INDIFFERENT == {record.targets for record in records if record.exact}, "@translates(exact=...)"
 
 
 _TESTED_BESIDE_THEIR_OPERATORS = {
@@ -186,3 +188,9 @@ _TESTED_BESIDE_THEIR_OPERATORS = {
 def test_every_note_has_a_row() -> None:
     notes = {target.removeprefix("aten::") for target in default_registry().exact_notes() if overload_of(target)}
     assert notes - _TESTED_BESIDE_THEIR_OPERATORS == {target for row in ROWS for target in row.targets.split()}
+
+
+def test_support_page_lists_the_notes() -> None:
+    page = Path(__file__).parents[2] / "translations" / "SUPPORT.md"
+    found = re.findall(r"^\| (\w+::[\w.]+) \| (.+) \|$", page.read_text(), re.MULTILINE)
+    assert dict(found) == default_registry().exact_notes(), "run python -m benchmarks.op_coverage --notes"

@@ -113,7 +113,9 @@ def verify(
             row for one in _trials(program, call, sizes) for row in _verify_at_sizes(program, call, one, rtol, atol)
         ]
     if any(row.status == "mismatch" for row in rows):
-        raise VerificationError(f"ONNX Runtime and eager torch disagree:\n{format_rows(rows)}", rows=rows)
+        is_nan = program.options.numerics == "default" and any("are NaN on" in row.message for row in rows)
+        hint = 'export with numerics="exact", which preserves NaN' if is_nan else None
+        raise VerificationError(f"ONNX Runtime and eager torch disagree:\n{format_rows(rows)}", rows=rows, hint=hint)
     return rows
 
 

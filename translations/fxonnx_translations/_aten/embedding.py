@@ -14,7 +14,7 @@ from .._builder.symbolic_dims import Dim
 from .._registry import translates
 from .indexing.scatter import scatter_op
 from .norm import linalg_vector_norm
-from .reduction import amax
+from .reduction import extremum
 
 
 @translates("aten::embedding")
@@ -59,7 +59,7 @@ def _bags_of_length(op: Op, weight: ir.Value, indices: ir.Value, mode: int, leng
     bags = op.result.shape[0]
     rows = op.cast(op.Gather(weight, op.reshape(indices, [bags, length]), axis=0), wide)
     if mode == 2:
-        return op.cast(amax(op, rows, [1]), dtype)
+        return op.cast(extremum(op, "ReduceMax", rows, [1], False), dtype)
     return op.cast((op.ReduceSum if mode == 0 else op.ReduceMean)(rows, [1], keepdims=0), dtype)
 
 
