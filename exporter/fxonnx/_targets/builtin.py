@@ -111,6 +111,8 @@ _OPENVINO = TargetProfile(
     newest_opset=26,
     domains=frozenset({"com.microsoft"}),
     expands_functions=True,
+    # It returns an output with one more axis.
+    restrictions=MappingProxyType({"DFT": Restriction(attributes=MappingProxyType({"onesided": (0,)}))}),
 )
 
 PROFILES: Mapping[Target, TargetProfile] = MappingProxyType(

@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from .._builder.builder import Builder
 from .._builder.op import Op
+from .._builder.op_schema import schema_info
 from .float64_kernels import FLOAT64_KERNELS
 from .op_polyfills import POLYFILLS
 
@@ -28,6 +29,15 @@ def replace_missing_op(
         return polyfill[1](Op(builder), *inputs, **attributes)
     if inputs and isinstance(inputs[0], ir.Value) and inputs[0].dtype == ir.DataType.DOUBLE:
         kernel = FLOAT64_KERNELS.get(op_type)
-        if kernel is not None:
+        if kernel is not None and _lacks_float64(builder, op_type):
             return kernel(Op(builder), *inputs, **attributes)
     return None
+
+
+def _lacks_float64(builder: Builder, op_type: str) -> bool:
+    """Whether the target has no float64 kernel, or the schema does not allow float64 inputs."""
+    if ir.DataType.DOUBLE in builder.missing_kernels.get(op_type, ()):
+        return True
+    schema = schema_info(op_type, builder.opset_version)
+    allowed = None if schema is None else schema.allowed.get(schema.type_variable(0) or "")
+    return allowed is not None and ir.DataType.DOUBLE not in allowed
