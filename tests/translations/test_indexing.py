@@ -113,6 +113,11 @@ CASES = (
         (T((4, 3)), T((4, "m"), torch.int64, 0, 3)),
         ops=("GatherElements",),
     ),
+    Case("aten.combinations.default", torch.combinations, (T((5,)),), ops=("Gather",)),
+    Case("aten.combinations.default", lambda x: torch.combinations(x, 3, True), (T((4,), torch.int64),), "again"),
+    Case("aten.combinations.default", lambda x: torch.combinations(x, 3), (T((2,)),), "too few"),
+    Case("aten.narrow.Tensor", lambda x, i: x.narrow(1, i, 2), (T(("n", 5)), torch.tensor(3))),
+    Case("aten.narrow.Tensor", lambda x, i: x.narrow(-1, i, 2), (T(("n", 5)), torch.tensor(-5)), "from the end"),
     Case("aten.gather.default", lambda a, i: a.gather(-2, i), (T((4, 3)), T(("n", 2), torch.int64, 0, 4)), "smaller"),
     Case(
         "aten.gather.default", lambda a, i: a.sum().gather(0, i), (T((4, 3)), T((1,), torch.int64, 0, 1)), "of a number"

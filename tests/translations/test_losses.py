@@ -61,7 +61,12 @@ def _class_losses() -> Iterator[Case]:
     for name, size in (("nll_loss", ()), ("nll_loss2d", (2, 3))):
         inputs = (T(("n", 5, *size)), T(("n", *size), torch.int64, 0, 5))
         yield Case(f"aten.{name}.default", getattr(torch.ops.aten, name), inputs)
-    yield Case(_CROSS, partial(F.cross_entropy, label_smoothing=0.25), (_SCORES, _CLASSES), "label smoothing")
+    for reduction in ("none", "mean", "sum"):
+        smooth = partial(F.cross_entropy, label_smoothing=0.25, reduction=reduction)
+        yield Case(_CROSS, smooth, (_SCORES, _CLASSES), f"label smoothing, {reduction}")
+        yield Case(_CROSS, smooth, (T((4, 5)), _IGNORED), f"label smoothing, ignored, {reduction}")
+        yield Case(_CROSS, partial(smooth, weight=_WEIGHT), (T((4, 5)), _IGNORED), f"smooth, weights, {reduction}")
+        yield Case(_CROSS, smooth, (T((5,), torch.float64), torch.tensor(1)), f"smooth, one sample, {reduction}")
     yield Case(_CROSS, F.cross_entropy, (_SCORES, T(("n", 5), low=0.0, high=1.0)), "probabilities")
 
 
@@ -96,7 +101,24 @@ PAIRS = (
     Case("aten.binary_cross_entropy.default", F.binary_cross_entropy, tuple(x.half() for x in _CERTAIN), "float16"),
     Case("aten.soft_margin_loss.default", F.soft_margin_loss, (T((4,), torch.float64), T((4,), torch.float64)), "f64"),
 )
-CASES = (*CASES, *_class_losses(), *PAIRS)
+
+
+_CHUNKED = torch.nn.LinearCrossEntropyOptions(batch_chunk_size=2) if hasattr(F, "linear_cross_entropy") else None
+
+
+def _linear_losses() -> Iterator[Case]:
+    for reduction in ("none", "mean", "sum"):
+        for bias in (False, True) if _CHUNKED else ():
+            name = "_linear_cross_entropy_batch_chunked" + ("_no_reduction" if reduction == "none" else "")
+
+            def loss(x, w, t, b=None, r=reduction):
+                return F.linear_cross_entropy(x, w, t, linear_bias=b, reduction=r, options=_CHUNKED)
+
+            inputs = (T((4, 3)), T((5, 3)), _IGNORED, *((T((5,)),) if bias else ()))
+            yield Case(f"torch_nn.{name}.default", loss, inputs, f"{reduction}, {bias}")
+
+
+CASES = (*CASES, *_class_losses(), *PAIRS, *_linear_losses())
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -16,7 +18,34 @@ def _einsum(equation: str) -> Any:
     return lambda *tensors: torch.einsum(equation, *tensors)
 
 
+def _covariances() -> Iterator[Case]:
+    counts, factors = torch.tensor([1, 3, 2, 1, 4]), torch.tensor([0.5, 1.0, 0.25, 2.0, 1.5])
+    x = T(("n", 5))
+    for name, function, value in (
+        ("", torch.cov, x),
+        ("one variable", torch.cov, T(("n",))),
+        ("one row", torch.cov, T((1, 5))),
+        ("int64", torch.cov, T((3, 5), torch.int64)),
+        ("float64", torch.cov, T((3, 5), torch.float64)),
+        ("too few", partial(torch.cov, correction=9), x),
+        ("counts", lambda x: torch.cov(x, fweights=counts), x),
+        ("weights", lambda x: torch.cov(x, aweights=factors), x),
+        ("both", lambda x: torch.cov(x, correction=2, fweights=counts, aweights=factors), x),
+        ("both, biased", lambda x: torch.cov(x, correction=0, fweights=counts, aweights=factors), x),
+    ):
+        yield Case("aten.cov.default", function, (value,), name)
+    for name, value in (
+        ("", x),
+        ("one variable", T((5,))),
+        ("constant", torch.ones(2, 3)),
+        ("int64", T((3, 5), torch.int64)),
+        ("float64", T((3, 5), torch.float64)),
+    ):
+        yield Case("aten.corrcoef.default", torch.corrcoef, (value,), name)
+
+
 CASES = (
+    *_covariances(),
     Case("aten.linear.default", torch.nn.Linear(3, 5), (T(("n", 3)),), "2d", ops=("Gemm",)),
     Case("aten.linear.default", torch.nn.Linear(3, 5, bias=False), (T(("n", 3)),), "2d no bias", ops=("Gemm",)),
     Case("aten.linear.default", torch.nn.Linear(3, 5), (T((2, "n", 3)),), "3d", ops=("MatMul", "Add")),

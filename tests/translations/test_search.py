@@ -33,6 +33,20 @@ CASES = (
     Case("aten.searchsorted.Scalar", lambda e: torch.searchsorted(e, 0.0), (_EDGES,)),
     Case("aten.bucketize.Tensor", lambda v: torch.bucketize(v, _EDGES, right=True), (T(("n", 3)),)),
     Case("aten.bucketize.Scalar", lambda e: torch.bucketize(0.5, e), (_EDGES,)),
+    *(
+        Case("aten.histogram.bin_ct", function, inputs, name)
+        for name, function, inputs in (
+            ("range of the values", lambda x: torch.histogram(x, 5), (T(("n", 3)),)),
+            ("range", lambda x: torch.histogram(x, 5, range=(-1.0, 1.0)), (T(("n", 3)),)),
+            ("density", lambda x, w: torch.histogram(x, 4, weight=w, density=True), (T(("n", 3)), T(("n", 3), low=0))),
+            ("one value", lambda x: torch.histogram(x, 4), (torch.ones(3),)),
+            ("empty range", lambda x: torch.histogram(x, 4, range=(1.0, 1.0)), (torch.tensor([0.6, 1.0, 1.3]),)),
+            ("no values", lambda x: torch.histogram(x, 4), (torch.ones(0),)),
+            ("on the edges", lambda x: torch.histogram(x, 8), (torch.tensor([0.0, 1, 2, 3, 7, 8, 8, 4]),)),
+            ("float64", lambda x: torch.histogram(x, 7), (T(("n", 3), torch.float64),)),
+        )
+    ),
+    Case("aten.histogram.bins_tensor", torch.histogram, (T(("n", 3)), torch.tensor([-1.0, 0.0, 0.25, 1.5]))),
     Case("aten.histc.default", lambda x: torch.histc(x, 5, -1, 1), (T(("n", 3)),)),
     Case("aten.histc.default", lambda x: torch.histc(x, 4), (T(("n", 3)),), "range of the values"),
     Case("aten.histc.default", lambda x: torch.histc(x, 4), (torch.ones(3),), "one value"),

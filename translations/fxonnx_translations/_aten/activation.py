@@ -11,7 +11,7 @@ import torch
 from .._builder.dtypes import DOUBLE, FLOAT, HALF_FLOATS, INT32, INT64
 from .._builder.loops import arange
 from .._builder.numerics import exp_minus_one, in_float
-from .._builder.op import Op, Operand
+from .._builder.op import Op, Operand, Unsupported
 from .._builder.symbolic_dims import is_static
 from .._registry import OpCall, translates
 from .reduction import reduced
@@ -264,7 +264,9 @@ def _reject_class_loss(call: OpCall) -> str | None:
         return "probabilities of classes"
     if not isinstance(ignored, int):
         return "a symbolic ignore_index"
-    return "label smoothing" if call.arguments.get("label_smoothing", 0.0) else None
+    if call.arguments.get("label_smoothing", 0.0) and call.arguments["weight"] is not None:
+        return "label smoothing with weights of classes"
+    return None
 
 
 def _class_loss(
@@ -315,11 +317,16 @@ def cross_entropy_loss(
 ) -> ir.Value:
     """aten::cross_entropy_loss(Tensor self, Tensor target, Tensor? weight=None, int reduction=1, SymInt ignore_index=-100, float label_smoothing=0.) -> Tensor"""
     dims = op.dims(self)
-    if is_static(dims) and 0 not in dims:
+    if is_static(dims) and 0 not in dims and not label_smoothing:
         return _class_loss(op, "SoftmaxCrossEntropyLoss", self, target, weight, reduction, ignore_index)
     # The definition of SoftmaxCrossEntropyLoss reshapes to [0, 0, -1], which fails for an empty batch.
     wide = FLOAT if op.result.dtype in HALF_FLOATS else op.result.dtype
-    logarithms = op.LogSoftmax(op.cast(self, wide), axis=0 if len(dims) == 1 else 1)
+    axis = 0 if len(dims) == 1 else 1
+    logarithms = op.LogSoftmax(op.cast(self, wide), axis=axis)
+    if label_smoothing:
+        # The smooth target adds the same to the logarithm of each class.
+        mean = op.ReduceMean(logarithms, [axis], keepdims=1)
+        logarithms = op.Add(op.Mul(logarithms, 1.0 - label_smoothing), op.Mul(mean, label_smoothing))
     return _class_loss(op, "NegativeLogLikelihoodLoss", logarithms, target, weight, reduction, ignore_index)
 
 
@@ -379,3 +386,66 @@ def multilabel_margin_loss(op: Op, self: ir.Value, target: ir.Value, reduction: 
     margins = op.Where(op.And(counts, others), margins, op.const(0.0, dtype))
     loss = op.Div(op.ReduceSum(margins, [-2, -1], keepdims=0), op.scalar(classes, dtype))
     return op.reshape(loss, op.result.shape) if reduction == _NONE else _reduced(op, loss, reduction)
+
+
+# ---- losses of a linear layer
+
+
+def _chunked_loss(
+    op: Op,
+    input: ir.Value,
+    linear_weight: ir.Value,
+    target: ir.Value,
+    linear_bias: ir.Value | None,
+    weight: ir.Value | None,
+    reduction: str,
+    ignore_index: int,
+    label_smoothing: float,
+) -> list[ir.Value | None]:
+    """Compute the loss in one piece; the gradients among the results of the operators are for training."""
+    if label_smoothing and weight is not None:
+        raise Unsupported("label smoothing with weights of classes")
+    if op.opset < _LOSS_SINCE or op.is_float(target):
+        raise Unsupported(f"a chunked linear_cross_entropy of probabilities, or before opset {_LOSS_SINCE}")
+    dtype = op.dtype_of(input)
+    wide = FLOAT if dtype in HALF_FLOATS else dtype
+    scores = op.MatMul(op.cast(input, wide), op.Transpose(op.cast(linear_weight, wide), perm=[1, 0]))
+    if linear_bias is not None:
+        scores = op.Add(scores, op.cast(linear_bias, wide))
+    kind = _REDUCTIONS.index(reduction)
+    loss = cross_entropy_loss(op, scores, target, weight, kind, ignore_index, label_smoothing)
+    return [loss, *[None] * (len(op.results) - 1)]
+
+
+@translates("torch_nn::_linear_cross_entropy_batch_chunked")
+def linear_cross_entropy(
+    op: Op,
+    input: ir.Value,
+    linear_weight: ir.Value,
+    target: ir.Value,
+    linear_bias: ir.Value | None,
+    weight: ir.Value | None,
+    reduction: str,
+    ignore_index: int,
+    label_smoothing: float,
+    **training: Any,
+) -> list[ir.Value | None]:
+    """torch_nn::_linear_cross_entropy_batch_chunked(Tensor input, Tensor linear_weight, Tensor target, Tensor? linear_bias, Tensor? weight, str reduction, SymInt ignore_index, float label_smoothing, SymInt batch_chunk_size, str acc_policy, ScalarType acc_dtype, bool allow_retain_graph, bool compute_input_grad, bool compute_linear_weight_grad, bool compute_linear_bias_grad) -> (Tensor, Tensor, Tensor, Tensor)"""
+    parameters = (linear_bias, weight, reduction, ignore_index, label_smoothing)
+    return _chunked_loss(op, input, linear_weight, target, *parameters)
+
+
+@translates("torch_nn::_linear_cross_entropy_batch_chunked_no_reduction")
+def linear_cross_entropies(
+    op: Op,
+    input: ir.Value,
+    linear_weight: ir.Value,
+    target: ir.Value,
+    linear_bias: ir.Value | None,
+    weight: ir.Value | None,
+    ignore_index: int,
+    **training: Any,
+) -> ir.Value | None:
+    """torch_nn::_linear_cross_entropy_batch_chunked_no_reduction(Tensor input, Tensor linear_weight, Tensor target, Tensor? linear_bias, Tensor? weight, SymInt ignore_index, SymInt batch_chunk_size, str acc_policy, ScalarType acc_dtype) -> Tensor"""
+    parameters = (linear_bias, weight, "none", ignore_index, 0.0)
+    return _chunked_loss(op, input, linear_weight, target, *parameters)[0]

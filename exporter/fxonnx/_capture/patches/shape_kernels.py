@@ -7,6 +7,7 @@ products and distances, indexing and shapes, recurrent layers.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,11 +16,17 @@ from torch import Tensor
 
 __all__ = [
     "cdist",
+    "combinations",
     "conv_tbc",
+    "corrcoef",
+    "cov",
+    "histogram",
+    "histogram_of_edges",
     "kron",
     "lstm",
     "max_pool1d",
     "max_pool1d_with_indices",
+    "narrow",
     "rnn",
     "shape_as_tensor",
     "take_along_dim",
@@ -79,6 +86,54 @@ def cdist(
     _check(x1.size(-1) == x2.size(-1), lambda: f"points of {x1.size(-1)} and {x2.size(-1)} coordinates")
     batch = _broadcast(x1.shape[:-2], x2.shape[:-2])
     return x1.new_empty([*batch, x1.size(-2), x2.size(-2)])
+
+
+def cov(
+    original: Callable[..., Any],
+    self: Tensor,
+    correction: int = 1,
+    fweights: Tensor | None = None,
+    aweights: Tensor | None = None,
+) -> Tensor:
+    """``aten::cov``, whose own kernel checks the values of weights and of the divisor."""
+    _check(self.dim() <= 2, lambda: f"cov of {self.dim()} axes; it takes up to two")
+    rows = self.shape[0] if self.dim() == 2 else 1
+    dtype = self.dtype if self.dtype.is_floating_point or self.dtype.is_complex else torch.get_default_dtype()
+    for weights in (fweights, aweights):
+        if weights is not None and weights.dtype.is_floating_point:
+            dtype = torch.promote_types(dtype, weights.dtype)
+    return self.new_empty([] if rows == 1 else [rows, rows], dtype=dtype)
+
+
+def corrcoef(original: Callable[..., Any], self: Tensor) -> Tensor:
+    """``aten::corrcoef``, whose own kernel calls that of ``aten::cov``."""
+    return cov(original, self)
+
+
+def histogram(original: Callable[..., Any], self: Tensor, bins: int = 100, **options: Any) -> tuple[Tensor, Tensor]:
+    """``aten::histogram.bin_ct``: the counts and the edges of the bins."""
+    return self.new_empty([bins]), self.new_empty([bins + 1])
+
+
+def histogram_of_edges(
+    original: Callable[..., Any], self: Tensor, bins: Tensor, **options: Any
+) -> tuple[Tensor, Tensor]:
+    """``aten::histogram.bins_tensor``: the counts, one less than the edges of the bins, and the edges."""
+    return self.new_empty([bins.shape[0] - 1]), self.new_empty(bins.shape)
+
+
+def narrow(original: Callable[..., Any], self: Tensor, dim: int, start: Tensor, length: int) -> Tensor:
+    """``aten::narrow.Tensor``, whose own kernel reads the value of ``start``."""
+    _check(start.dim() == 0 and not start.dtype.is_floating_point, lambda: "start must be an integer of rank 0")
+    return self.narrow(dim, 0, length)
+
+
+def combinations(original: Callable[..., Any], self: Tensor, r: int = 2, with_replacement: bool = False) -> Tensor:
+    """``aten::combinations``, whose own kernel selects from all tuples by a mask."""
+    size = self.shape[0] if self.dim() == 1 else None
+    if r < 1 or not isinstance(size, int):
+        return original(self, r, with_replacement)  # type: ignore[no-any-return]
+    return self.new_empty([math.comb(size + r - 1 if with_replacement else size, r) if size else 0, r])
 
 
 def take_along_dim(original: Callable[..., Any], self: Tensor, indices: Tensor, dim: int | None = None) -> Tensor:

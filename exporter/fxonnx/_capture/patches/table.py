@@ -242,6 +242,12 @@ CAPTURE_PATCHES: tuple[Patch, ...] = (
     KernelPatch("aten::take_along_dim", shape_kernels.take_along_dim, "its kernel specializes the sizes"),
     KernelPatch("aten::kron", shape_kernels.kron, "its kernel specializes the sizes"),
     KernelPatch("aten::cdist", shape_kernels.cdist, "it branches on whether there are more than 25 points"),
+    KernelPatch("aten::combinations", shape_kernels.combinations, "its number of results depends on a mask"),
+    KernelPatch("aten::cov", shape_kernels.cov, "it branches on the values of weights"),
+    KernelPatch("aten::corrcoef", shape_kernels.corrcoef, "its kernel calls that of cov"),
+    ShapePatch("aten::histogram.bin_ct", shape_kernels.histogram, "it has no meta kernel"),
+    ShapePatch("aten::histogram.bins_tensor", shape_kernels.histogram_of_edges, "it has no meta kernel"),
+    KernelPatch("aten::narrow.Tensor", shape_kernels.narrow, "it reads the value of a tensor"),
     Patch("torch:linspace", functional.linspace, "its C++ function specializes the number of steps", strict=False),
     *(
         Patch(

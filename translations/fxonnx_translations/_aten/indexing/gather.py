@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from functools import reduce
 import onnx_ir as ir
 
 from ..._builder.dtypes import BOOL, INT64, UINT8
+from ..._builder.loops import arange
 from ..._builder.op import Op, Operand, Unsupported
 from ..._builder.symbolic_dims import Dim
 from ..._registry import translates
@@ -323,3 +325,23 @@ def masked_fill(op: Op, self: ir.Value, mask: ir.Value, value: Operand) -> ir.Va
     """
     reject_complex(op, "masked_fill")
     return choose(op, op.cast(mask, BOOL), op.operand(value, op.result.dtype), self)
+
+
+@translates("aten::combinations")
+def combinations(op: Op, self: ir.Value, r: int = 2, with_replacement: bool = False) -> ir.Value:
+    """aten::combinations(Tensor self, int r=2, bool with_replacement=False) -> Tensor"""
+    (size,) = op.dims(self)
+    if not isinstance(size, int):
+        raise Unsupported(f"the combinations of a symbolic number of elements, {size}")
+    if 0 in op.result.shape:
+        return op.expand(op.const(0, op.dtype_of(self)), op.result.shape)
+    choose_from = itertools.combinations_with_replacement if with_replacement else itertools.combinations
+    return op.Gather(self, op.const([list(positions) for positions in choose_from(range(size), r)]), axis=0)
+
+
+@translates("aten::narrow.Tensor")
+def narrow_from_tensor(op: Op, self: ir.Value, dim: int, start: ir.Value, length: Dim) -> ir.Value:
+    """aten::narrow.Tensor(Tensor(a) self, int dim, Tensor start, SymInt length) -> Tensor(a)"""
+    # Unlike Slice, Gather fails where torch does: if elements after the last one are asked for.
+    positions = op.Add(arange(op, length), op.cast(start, INT64))
+    return op.shaped(op.Gather(self, positions, axis=axis_of(op, self, dim)), op.result.shape)

@@ -351,3 +351,60 @@ def pdist(op: Op, self: ir.Value, p: float = 2.0) -> ir.Value:
     first, second = torch.triu_indices(rows, rows, 1)
     pairs = (op.Gather(self, op.const(position), axis=0) for position in (first, second))
     return _norm(op, op.Sub(*pairs), p)
+
+
+# ---- covariances
+
+
+def _observations(op: Op, self: ir.Value) -> ir.Value:
+    """Return one row per variable."""
+    value = op.cast(self, op.result.dtype)
+    return value if op.rank_of(value) == 2 else op.Reshape(value, [1, -1])
+
+
+def _products_of_rows(op: Op, left: ir.Value, right: ir.Value) -> ir.Value:
+    product = op.MatMul(left, swapped(op, right, 0, 1))
+    return product if op.result.shape else op.Reshape(product, [])
+
+
+@translates("aten::cov")
+def cov(
+    op: Op,
+    self: ir.Value,
+    correction: int = 1,
+    fweights: ir.Value | None = None,
+    aweights: ir.Value | None = None,
+) -> ir.Value:
+    """aten::cov(Tensor self, *, int correction=1, Tensor? fweights=None, Tensor? aweights=None) -> Tensor"""
+    rows, dtype = _observations(op, self), op.result.dtype
+    counts, factors = (None if each is None else op.cast(each, dtype) for each in (fweights, aweights))
+    weights = op.Mul(counts, factors) if counts is not None and factors is not None else counts or factors
+    if weights is None:
+        centered = op.Sub(rows, op.ReduceMean(rows, [1], keepdims=1))
+        product = _products_of_rows(op, centered, centered)
+        divisor = op.Sub(op.scalar(op.dims(rows)[1], dtype), op.const(float(correction), dtype))
+    else:
+        total = op.ReduceSum(weights, [0], keepdims=0)
+        weighted = op.Mul(rows, weights)
+        centered = op.Sub(rows, op.Div(op.ReduceSum(weighted, [1], keepdims=1), total))
+        product = _products_of_rows(op, centered, op.Mul(centered, weights))
+        subtracted = op.const(float(correction), dtype)
+        if factors is not None and correction:
+            of_factors = op.ReduceSum(op.Mul(weights, factors), [0], keepdims=0)
+            subtracted = op.Div(op.Mul(of_factors, subtracted), total)
+        divisor = op.Sub(total, subtracted)
+    # As for the variance, the divisor is limited to 0.
+    return op.Div(product, op.Max(divisor, op.const(0.0, dtype)))
+
+
+@translates("aten::corrcoef")
+def corrcoef(op: Op, self: ir.Value) -> ir.Value:
+    """aten::corrcoef(Tensor self) -> Tensor"""
+    rows, dtype = _observations(op, self), op.result.dtype
+    centered = op.Sub(rows, op.ReduceMean(rows, [1], keepdims=1))
+    units = op.Div(centered, op.ReduceL2(centered, [1], keepdims=1))
+    if not op.result.shape:
+        # torch divides the variance by itself.
+        variance = op.ReduceSumSquare(centered, keepdims=0)
+        return op.Div(variance, variance)
+    return op.Clip(_products_of_rows(op, units, units), op.const(-1.0, dtype), op.const(1.0, dtype))
