@@ -22,84 +22,15 @@ _MOVES = frozenset(
 )
 """Operators that move elements: ONNX Runtime has kernels of all types."""
 
-_CONTINUOUS = _MOVES | frozenset(
-    [
-        "Abs",
-        "Add",
-        "Atan",
-        "Attention",
-        "AveragePool",
-        "BatchNormalization",
-        "Celu",
-        "Clip",
-        "Conv",
-        "ConvTranspose",
-        "Cos",
-        "Cosh",
-        "CumSum",
-        "DepthToSpace",
-        "Div",
-        "Einsum",
-        "Elu",
-        "Erf",
-        "Exp",
-        "Expand",
-        "Gelu",
-        "Gemm",
-        "GlobalAveragePool",
-        "GlobalMaxPool",
-        "GroupNormalization",
-        "HardSigmoid",
-        "HardSwish",
-        "InstanceNormalization",
-        "LayerNormalization",
-        "LeakyRelu",
-        "Log",
-        "LogSoftmax",
-        "LpNormalization",
-        "MatMul",
-        "Max",
-        "MaxPool",
-        "Mean",
-        "Min",
-        "Mish",
-        "Mul",
-        "Neg",
-        "PRelu",
-        "Pad",
-        "Pow",
-        "RMSNormalization",
-        "Reciprocal",
-        "ReduceL1",
-        "ReduceL2",
-        "ReduceLogSumExp",
-        "ReduceMax",
-        "ReduceMean",
-        "ReduceMin",
-        "ReduceProd",
-        "ReduceSum",
-        "ReduceSumSquare",
-        "Relu",
-        "Resize",
-        "RotaryEmbedding",
-        "Selu",
-        "Sigmoid",
-        "Sin",
-        "Sinh",
-        "Softmax",
-        "Softplus",
-        "Softsign",
-        "SpaceToDepth",
-        "Sqrt",
-        "Sub",
-        "Sum",
-        "Tan",
-        "Tanh",
-        "Tile",
-        "Trilu",
-        "Where",
-    ]
+_CONTINUOUS_NAMES = (
+    "Abs Add Atan Attention AveragePool BatchNormalization Celu Clip Conv ConvTranspose Cos Cosh CumSum DepthToSpace "
+    "Div Einsum Elu Erf Exp Expand Gelu Gemm GlobalAveragePool GlobalMaxPool GroupNormalization HardSigmoid HardSwish "
+    "InstanceNormalization LayerNormalization LeakyRelu Log LogSoftmax LpNormalization MatMul Max MaxPool Mean Min "
+    "Mish Mul Neg PRelu Pad Pow RMSNormalization Reciprocal ReduceL1 ReduceL2 ReduceLogSumExp ReduceMax ReduceMean "
+    "ReduceMin ReduceProd ReduceSum ReduceSumSquare Relu Resize RotaryEmbedding Selu Sigmoid Sin Sinh Softmax "
+    "Softplus Softsign SpaceToDepth Sqrt Sub Sum Tan Tanh Tile Trilu Where"
 )
+_CONTINUOUS = _MOVES | frozenset(_CONTINUOUS_NAMES.split())
 
 _MAX_PARAMETER = 2**16
 """Maximum number of elements of a parameter that is stored in FLOAT; matrices are not, for the size of the file."""
@@ -118,13 +49,17 @@ def unrounded_inputs(
     An operator that moves elements keeps a value unrounded for the operators after it.
     """
     known = builder.unrounded
-    if not known or not values or values[0] not in known:
+    if not known or not any(value in known for value in values):
         return None
-    if op_type == "LayerNormalization":
+    halves = [value for value in values if value is not None and value.dtype in HALF_FLOATS]
+    if op_type == "LayerNormalization" and values[0] in known:
         return [None if value is None else builder.widened(value, ir.DataType.FLOAT) for value in values]
-    if op_type not in _MOVES or any(value.dtype in HALF_FLOATS and value not in known for value in values if value):
+    if op_type not in _MOVES or not all(value in known or value.is_initializer() for value in halves):
         return None
-    return [value if value is None else known.get(value, value) for value in values]
+    return [
+        builder.widened(value, ir.DataType.FLOAT) if value in halves and value is not None else value
+        for value in values
+    ]
 
 
 def is_small_parameter(builder: BuilderProtocol, value: ir.Value) -> bool:
