@@ -361,8 +361,8 @@ def histogram(
     """aten::histogram.bin_ct(Tensor self, int bins=100, *, float[]? range=None, Tensor? weight=None, bool density=False) -> (Tensor hist, Tensor bin_edges)"""
     dtype = op.dtype_of(self)
     if range is not None and range[0] != range[1]:
-        edges = torch.linspace(range[0], range[1], bins + 1, dtype=to_torch_dtype(dtype))
-        return _histogram(op, self, op.const(edges), weight, density)
+        limits = torch.linspace(range[0], range[1], bins + 1, dtype=to_torch_dtype(dtype))
+        return _histogram(op, self, op.const(limits), weight, density)
     if range is not None:
         low, high = (op.const(limit, dtype) for limit in range)
     elif 0 in op.dims(self):
