@@ -103,12 +103,12 @@ def _measure(problem: Any, make: Callable[[Any], Any]) -> Record:
             operators = [node.op_type for node in program.model.graph.all_nodes()]
             found = _run(program, problem)
         except Exception as error:  # noqa: BLE001 - every failure of an exporter is a result
-            return {"error": f"{type(error).__name__}: {error}"[:200]}
+            return {"error": type(error).__name__, "detail": " ".join(str(error).split())[:200]}
     if len(found) != len(expected):
-        return {"error": "wrong number of results"}
+        return {"error": "wrong", "detail": f"{len(found)} results instead of {len(expected)}"}
     for position, (ours, theirs) in enumerate(zip(found, expected, strict=True)):
         if difference := _difference(problem, position, ours, theirs):
-            return {"error": difference, "operators": " ".join(operators)}
+            return {"error": "wrong", "detail": difference}
     return {"operators": " ".join(operators)}
 
 
@@ -181,7 +181,10 @@ def measure(
             record = {"ours": {}, "theirs": {}}
         ours |= record["ours"]
         if with_peer:
-            theirs[f"{name}-{dtype}"] = record["theirs"]
+            theirs[f"{name}-{dtype}"] = {
+                sample: {key: value for key, value in result.items() if key != "detail"}
+                for sample, result in record["theirs"].items()
+            }
             if number % 10 == 0:
                 _keep(kept)
     _keep(kept)
@@ -233,7 +236,7 @@ def _print_details(ours: Mapping[str, Record], theirs: Mapping[str, Record], row
 
 def _brief(record: Record) -> str:
     if "error" in record:
-        return record["error"]
+        return f"{record['error']}: {record.get('detail', '')}"
     counts = Counter(record.get("operators", "").split())
     return f"{counts.total()}: {' '.join(f'{name}*{count}' if count > 1 else name for name, count in counts.items())}"
 

@@ -119,6 +119,14 @@ PARTS: Mapping[str, Part] = MappingProxyType(
             ("model", "weights MiB", "fxonnx MiB", "torch.onnx MiB", "files"),
             ("fxonnx MiB", "torch.onnx MiB"),
         ),
+        "operators": Part(
+            "Nodes of operators",
+            "Samples of torch's operator database in float32 that both export right at opset 20: the entries with more "
+            "than 1.5 times as many nodes as torch.onnx writes, each with its reason, and the sum over all entries.",
+            ("operator_nodes",),
+            ("operator", "samples", "nodes", "theirs", "nodes/theirs", "reason"),
+            ("nodes/theirs",),
+        ),
     }
 )
 

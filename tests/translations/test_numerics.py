@@ -96,6 +96,7 @@ ROWS = (
     Row("kthvalue", lambda x: x.kthvalue(2, 1)[0], 2, 9),
     Row("median", lambda x: x.median(), 3, 15),
     Row("median.dim", lambda x: x.median(1), 3, 15),
+    Row("quantile.scalar", lambda x: torch.quantile(x, 0.4, 1), 6, 16),
     Row("searchsorted.Tensor", lambda x: torch.searchsorted(_EDGES, x), 4, 5),
     Row("searchsorted.Scalar", lambda x: torch.searchsorted(x, 0.5), 3, 4, _EDGES, _EDGES),
     Row("bucketize.Tensor", lambda x: torch.bucketize(x, _EDGES, right=True), 4, 5),

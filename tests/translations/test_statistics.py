@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -16,12 +17,38 @@ _NAN = torch.tensor([[1.0, math.nan, 3.0, 2.0], [4.0, 1.0, 2.0, 3.0], [math.nan,
 _MASK = torch.tensor([True, False, True])
 _PLACES = torch.tensor([1, 99, 0])
 
+
+def _quantile(name: str, q: Any, dim: int | None = None, keepdim: bool = False, mode: str = "linear") -> Any:
+    return lambda x: getattr(torch, name)(x, q, dim=dim, keepdim=keepdim, interpolation=mode)
+
+
 CASES = (
     Case("aten.median.default", torch.median, (T(("n", 3)),)),
     Case("aten.median.default", torch.median, (_NAN,), "nan", numerics="exact"),
     Case("aten.median.default", torch.median, (torch.empty(0),), "nothing"),
     Case("aten.median.dim", lambda x: torch.median(x, 0), (T(("n", 3)),)),
     Case("aten.median.dim", lambda x: torch.median(x, 1, True), (_NAN,), "nan", numerics="exact"),
+    *(
+        Case(f"aten.{name}.scalar", _quantile(name, q, dim, keepdim, mode), (inputs,), f"{q} {mode}", numerics=numerics)
+        for q, dim, keepdim, mode in (
+            (0.3, None, False, "linear"),
+            (0.9, 1, False, "linear"),
+            (0.5, 0, True, "midpoint"),
+            (0.4, None, True, "lower"),
+            (0.4, 1, True, "higher"),
+            (0.2, 0, False, "nearest"),
+        )
+        for name, inputs, numerics in (
+            ("quantile", T(("n", 3)), "default"),
+            ("quantile", _NAN, "exact"),
+            ("nanquantile", T(("n", 3)), "default"),
+            ("nanquantile", _NAN, "default"),
+        )
+    ),
+    Case("aten.nanquantile.default", _quantile("nanquantile", torch.tensor([0.1, 0.7]), 1), (_NAN,), "of each row"),
+    Case("aten.nanquantile.default", _quantile("nanquantile", torch.tensor([0.1]), 0, True), (T((3, "n")),), "kept"),
+    Case("aten.nanquantile.default", _quantile("nanquantile", torch.tensor(0.6)), (T((3, "n")),), "of all"),
+    Case("aten.nanquantile.default", lambda x, q: torch.nanquantile(x, q, 1), (_NAN, T((2,), low=0, high=1)), "input"),
     Case("aten.nanmedian.default", torch.nanmedian, (T(("n", 3)),)),
     Case("aten.nanmedian.default", torch.nanmedian, (_NAN,), "nan"),
     Case("aten.nanmedian.dim", lambda x: torch.nanmedian(x, 0), (T(("n", 3)),)),

@@ -76,6 +76,8 @@ CASES = (
     Case("aten.bitwise_not.default", torch.bitwise_not, (T((3,), torch.uint8, 0, 9),), "uint8, opset 17", opset=17),
     Case("aten.isnan.default", torch.isnan, (ODD,)),
     Case("aten.isnan.default", torch.isnan, (I,), "int64"),
+    Case("aten.isfinite.default", torch.isfinite, (ODD,), ops=("Abs", "Less")),
+    Case("aten.isfinite.default", torch.isfinite, (I,), "int64"),
     Case("aten.isinf.default", torch.isinf, (ODD,)),
     Case("aten.isinf.default", torch.isinf, (ODD.half(),), "float16"),
     Case("aten.isinf.default", torch.isinf, (I,), "int64"),

@@ -201,6 +201,15 @@ def isnan(op: Op, self: ir.Value) -> ir.Value:
     return op.IsNaN(self)
 
 
+@translates("aten::isfinite")
+def isfinite(op: Op, self: ir.Value) -> ir.Value:
+    """aten::isfinite(Tensor self) -> Tensor"""
+    if not op.is_float(self):
+        return op.expand(op.const(True), op.result.shape)
+    # False for NaN.
+    return op.Less(op.Abs(self), op.const(math.inf, op.dtype_of(self)))
+
+
 @translates("aten::isinf")
 def isinf(op: Op, self: ir.Value) -> ir.Value:
     """aten::isinf(Tensor self) -> Tensor"""

@@ -13,7 +13,7 @@ from .._builder.dtypes import INT32, INT64, to_torch_dtype
 from .._builder.loops import arange
 from .._builder.op import Op, Operand, Unsupported
 from .._builder.symbolic_dims import Dim
-from .._registry import translates
+from .._registry import OpCall, translates
 from .._torch_compat import FloorDiv
 from .reduction import extremum
 
@@ -237,6 +237,94 @@ def median(op: Op, self: ir.Value) -> ir.Value:
 def nanmedian(op: Op, self: ir.Value) -> ir.Value:
     """aten::nanmedian(Tensor self) -> Tensor"""
     return _of_all(op, self, skip_nan=True)
+
+
+# ---- quantiles
+
+
+def _reject_dynamic(call: OpCall) -> str | None:
+    self, dim = call.arguments["self"], call.arguments["dim"]
+    sizes = self.shape if dim is None or not self.shape else [self.shape[dim]]
+    return (
+        None if all(isinstance(size, int) for size in sizes) else "the ranks along an axis of dynamic size are computed"
+    )
+
+
+def _axis_of_quantile(op: Op, self: ir.Value, dim: int | None) -> tuple[ir.Value, int]:
+    """Return the tensor to sort and the axis."""
+    if dim is None or op.rank_of(self) == 0:
+        return op.reshape(self, (math.prod(op.dims(self)),)), 0
+    return self, op.axis(dim, op.rank_of(self))
+
+
+@translates("aten::quantile.scalar", accepts=_reject_dynamic, exact="NaN propagates")
+def quantile_of_number(
+    op: Op, self: ir.Value, q: float, dim: int | None = None, keepdim: bool = False, *, interpolation: str = "linear"
+) -> ir.Value:
+    """aten::quantile.scalar(Tensor self, float q, int? dim=None, bool keepdim=False, *, str interpolation="linear") -> Tensor"""
+    value, axis = _axis_of_quantile(op, self, dim)
+    size, dtype = int(op.dims(value)[axis]), op.dtype_of(value)
+    # In the type of the tensor, as in torch.
+    rank = torch.tensor(q, dtype=op.result.torch_dtype) * (size - 1)
+    rank = {"lower": torch.floor, "higher": torch.ceil, "nearest": torch.round}.get(interpolation, torch.clone)(rank)
+    values, _ = _top(op, value, size, axis, largest=False)
+
+    def element(place: int) -> ir.Value:
+        return op.Gather(values, op.const([place] if keepdim else place), axis=axis)
+
+    low, high = int(rank.floor()), int(rank.ceil())
+    weight = 0.5 if interpolation == "midpoint" else float(rank - low)
+    result = element(low)
+    if low != high:
+        step = op.Sub(element(high), result)
+        if weight < 0.5:
+            result = op.Add(result, op.Mul(step, op.const(weight, dtype)))
+        else:
+            result = op.Sub(element(high), op.Mul(step, op.const(1 - weight, dtype)))
+    if op.exact_numerics:
+        last = element(size - 1)
+        result = op.Where(op.IsNaN(last), last, result)
+    return op.reshape(result, op.result.shape)
+
+
+@translates("aten::nanquantile", "aten::nanquantile.scalar")
+def nanquantile(
+    op: Op,
+    self: ir.Value,
+    q: ir.Value | float,
+    dim: int | None = None,
+    keepdim: bool = False,
+    *,
+    interpolation: str = "linear",
+) -> ir.Value:
+    """aten::nanquantile(Tensor self, Tensor q, int? dim=None, bool keepdim=False, *, str interpolation="linear") -> Tensor
+    aten::nanquantile.scalar(Tensor self, float q, int? dim=None, bool keepdim=False, *, str interpolation="linear") -> Tensor
+    """
+    value, axis = _axis_of_quantile(op, self, dim)
+    rank, dtype = op.rank_of(value), op.dtype_of(value)
+    zero, half, one = (op.const(number, dtype) for number in (0.0, 0.5, 1.0))
+    missing = op.IsNaN(value)
+    numbers = op.Where(missing, op.const(math.inf, dtype), value)
+    ordered, _ = op.multi("TopK", numbers, op.size(op.dims(value)[axis]), axis=axis, largest=0, outputs=2)
+    count = op.ReduceSum(op.cast(op.Not(missing), dtype), [axis], keepdims=1)
+    # One rank for each probability, along the axis.
+    share = op.operand(q, dtype)
+    share = share if not isinstance(q, ir.Value) else op.Reshape(q, [-1 if i == axis else 1 for i in range(rank)])
+    place = op.Max(op.Mul(share, op.Sub(count, one)), zero)
+    rounding = {"lower": "Floor", "higher": "Ceil", "nearest": "Round"}.get(interpolation)
+    place = place if rounding is None else getattr(op, rounding)(place)
+    low = op.Floor(place)
+    result = op.GatherElements(ordered, op.cast(low, INT64), axis=axis)
+    if rounding is None:
+        above = op.GatherElements(ordered, op.cast(op.Ceil(place), INT64), axis=axis)
+        weight = half if interpolation == "midpoint" else op.Sub(place, low)
+        step = op.Sub(above, result)
+        upper = op.Sub(above, op.Mul(step, op.Sub(one, weight)))
+        result = op.Where(op.Less(weight, half), op.Add(result, op.Mul(step, weight)), upper)
+    result = op.Where(op.Equal(count, zero), op.const(math.nan, dtype), result)
+    if isinstance(q, ir.Value) and op.rank_of(q) == 1 and axis > 0:
+        result = op.Transpose(result, perm=[axis, *(i for i in range(rank) if i != axis)])
+    return op.reshape(result, op.result.shape)
 
 
 # ---- search and histograms
