@@ -111,7 +111,10 @@ NODES = [
     ("onnxruntime", single("Add", TensorProto.BFLOAT16, TensorProto.BFLOAT16), "fails", "no kernel for Add of bfloat16"),
     ("onnxruntime", single("Add", TensorProto.FLOAT16, TensorProto.FLOAT16), "slow", "it is computed in float, between conversions"),
     ("onnxruntime", single("Add", TensorProto.INT8, TensorProto.INT8, opset=14), None, ""),
-    ("onnxruntime", single("Mish", TensorProto.DOUBLE), "slow", "it is replaced by the operators of its definition"),
+    ("onnxruntime", single("Mish", TensorProto.DOUBLE, opset=18), "slow", "it is replaced by the operators of its definition"),
+    # In the definition of Softplus, an operator has changed since.
+    ("onnxruntime", single("Mish", TensorProto.DOUBLE, opset=21), "fails", "no kernel for Mish of opset 21"),
+    ("onnxruntime", single("GroupNormalization", (FLOAT, (1, 4, 3)), (FLOAT, (4,)), (FLOAT, (4,)), opset=21, num_groups=2), "slow", "replaced by"),
     ("onnxruntime-cuda", single("Add", TensorProto.BFLOAT16, TensorProto.BFLOAT16), None, ""),
     ("onnxruntime-cuda", single("Cos", FLOAT, opset=22), "slow", "it runs on the CPU, with copies between the devices"),
     ("onnxruntime-cuda", single("Cos", FLOAT, opset=20), None, ""),
@@ -248,6 +251,22 @@ def test_errors(tmp_path: Path, model: Any, target: Any, message: str) -> None:
     (tmp_path / "empty.onnx").write_bytes(b"")
     with pytest.raises(fxonnx.ArgumentError, match=message):
         fxonnx.check(tmp_path / model if isinstance(model, str) else model, target)
+
+
+@pytest.mark.parametrize("dynamo", [True, False])
+def test_files_of_torch_onnx(dynamo: bool, tmp_path: Path) -> None:
+    class Inner(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return (x > 0).nonzero()
+
+    path = tmp_path / "m.onnx"
+    model = nn.Sequential(nn.ReLU(), Inner()).eval()
+    torch.onnx.export(model, (torch.rand(2, 3),), str(path), dynamo=dynamo, opset_version=18, verbose=False)
+    found = [one for one in fxonnx.check(path, "tensorrt") if one.severity == "slow"]
+    assert [one.op_type for one in found] == ["NonZero"]
+    if dynamo:
+        assert found[0].module == "1"
+        assert "test_check.py:" in found[0].location
 
 
 def invoke(*arguments: str) -> Any:

@@ -110,7 +110,6 @@ _OPENVINO = TargetProfile(
     default_opset=20,
     newest_opset=26,
     domains=frozenset({"com.microsoft"}),
-    expands_functions=True,
     # It returns an output with one more axis.
     restrictions=MappingProxyType({"DFT": Restriction(attributes=MappingProxyType({"onesided": (0,)}))}),
 )

@@ -15,6 +15,7 @@ from .._provenance import innermost_frame
 from .._public import public
 from ..errors import ArgumentError, did_you_mean
 from .builtin import PROFILES, Target
+from .function_body import runs_expanded
 from .kernel_table import Kernel, formal_parameters
 from .profile import CPU_KERNELS, TargetProfile
 from .restriction import Restriction, constant_of
@@ -199,7 +200,7 @@ class _Checker:
                 f"{problem}: it is computed in {wider.name.lower()}, between conversions",
                 remedy,
             )
-        elif profile.expands_functions and formal_parameters(node.op_type, opset, node.domain).has_body:
+        elif profile.expands_functions and self._runs_expanded(node, opset):
             yield "slow", f"{problem}: it is replaced by the operators of its definition", remedy
         else:
             yield "fails", problem, remedy
@@ -209,6 +210,12 @@ class _Checker:
         return kernel is not None and all(
             dtype in self._profile.computes_in for dtype in _types_without_kernel(kernel, types)
         )
+
+    def _runs_expanded(self, node: ir.Node, opset: int) -> bool:
+        types = [None if value is None else value.dtype for value in node.inputs]
+        tables = (self._profile.kernels, *((CPU_KERNELS,) if self._profile.falls_back_to_cpu else ()))
+        proto = ir.serde.serialize_node(node)
+        return not node.domain and runs_expanded(proto, types, opset, tables, self._profile.computes_in)
 
     def _layout_problems(self, node: ir.Node) -> Iterator[_Problem]:
         value = node.inputs[0] if node.inputs else None

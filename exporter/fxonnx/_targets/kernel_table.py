@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 from importlib import resources
@@ -97,11 +97,11 @@ class KernelTable:
 
 @dataclass(frozen=True)
 class Formal:
-    """An input or output of an operator: its name and type variable, and whether it may have several types."""
+    """An input or output of an operator: its name and type variable, and its element type if it has no choice."""
 
     name: str
     variable: str
-    has_choice: bool
+    only_type: ir.DataType | None
 
 
 @dataclass(frozen=True)
@@ -112,18 +112,16 @@ class FormalParameters:
         since: The opset that introduced this version of the operator.
         inputs: Its inputs; the last one may be variadic.
         outputs: Its outputs.
-        has_body: Whether the schema defines the operator as a function of others.
     """
 
     since: int
     inputs: tuple[Formal, ...] = ()
     outputs: tuple[Formal, ...] = ()
-    has_body: bool = False
 
     @property
     def type_variable(self) -> str:
         """The type variable of the first input, or output, that may have several element types; ``""`` if none has."""
-        return next((formal.variable for formal in (*self.inputs, *self.outputs) if formal.has_choice), "")
+        return next((formal.variable for formal in (*self.inputs, *self.outputs) if formal.only_type is None), "")
 
 
 @cache
@@ -137,10 +135,19 @@ def formal_parameters(op_type: str, opset: int, domain: str = "") -> FormalParam
         return FormalParameters(opset)
 
     def formals(parameters: Any) -> tuple[Formal, ...]:
-        return tuple(Formal(each.name, each.type_str, len(each.types) > 1) for each in parameters)
+        return tuple(Formal(each.name, each.type_str, _only_type(each.types)) for each in parameters)
 
-    has_body = bool(schema.has_function or schema.has_context_dependent_function)
-    return FormalParameters(int(schema.since_version), formals(schema.inputs), formals(schema.outputs), has_body)
+    return FormalParameters(int(schema.since_version), formals(schema.inputs), formals(schema.outputs))
+
+
+def _only_type(texts: Collection[str]) -> ir.DataType | None:
+    """The element type, if there is one only and it is that of a tensor."""
+    (text, *others) = texts
+    return None if others or not text.startswith("tensor(") else _data_type(text[7:-1])
+
+
+def _data_type(text: str) -> ir.DataType:
+    return ir.DataType[_ONNX_NAMES.get(text, text.upper())]
 
 
 def _read(name: str) -> tuple[str, Mapping[tuple[str, str], tuple[Kernel, ...]]]:
@@ -150,7 +157,7 @@ def _read(name: str) -> tuple[str, Mapping[tuple[str, str], tuple[Kernel, ...]]]
 
     def types_of(text: str) -> frozenset[ir.DataType]:
         if text not in shared:
-            shared[text] = frozenset(ir.DataType[_ONNX_NAMES.get(word, word.upper())] for word in text.split())
+            shared[text] = frozenset(map(_data_type, text.split()))
         return shared[text]
 
     kernels = {
