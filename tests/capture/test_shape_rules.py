@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
-from fxonnx._capture.patches.fast_paths import META_KERNELS, RULES, VIEWS, dispatch
+from fxonnx._capture.patches.fast_paths import META_KERNELS, PERMUTATIONS, RULES, VIEWS, dispatch
 from fxonnx_translations._torch_compat import FakeTensor, FakeTensorMode, shape_config
 
 aten = torch.ops.aten
@@ -66,6 +66,16 @@ CASES: dict[str, tuple[Any, Arguments]] = {
             _weights(mode, 5, 4),
         ),
     ),
+    "clone": (aten.clone.default, lambda mode: (_fake(mode, torch.ones(4, 6, dtype=torch.int64), 0),)),
+    "view": (
+        aten.view.default,
+        lambda mode: (x := _image(mode, 2), [x.shape[0], x.shape[2] * x.shape[3], 2, 3]),
+    ),
+    "view of integers": (
+        aten._unsafe_view.default,
+        lambda mode: (x := _fake(mode, torch.ones(4, 6, dtype=torch.int64), 0), [2, 3, x.shape[0]]),
+    ),
+    "view of the same shape": (aten.view.default, lambda mode: (x := _image(mode, 2), list(x.shape))),
     "layer_norm": (
         aten.native_layer_norm.default,
         lambda mode: (_fake(mode, torch.rand(1, 8, 6), 0, 1), [6], _weights(mode, 6), _weights(mode, 6), 1e-5),
@@ -121,6 +131,13 @@ REFUSED: dict[str, tuple[Any, Arguments]] = {
     "add of another type": (aten.add.Tensor, lambda mode: (_image(mode), _weights(mode, 1).double())),
     "add of other sizes": (aten.add.Tensor, lambda mode: (_image(mode, 2), _image(mode, 3)[:1])),
     "add of a scalar tensor": (aten.add.Tensor, lambda mode: (_image(mode), _weights(mode))),
+    "view of another number of elements": (aten.view.default, lambda mode: (x := _image(mode), [x.shape[0], 64])),
+    "clone of a transposed image": (aten.clone.default, lambda mode: (_image(mode, 2).transpose(1, 3),)),
+    "view of an inferred size": (aten.view.default, lambda mode: (x := _image(mode), [x.shape[0], -1])),
+    "view of a transposed image": (
+        aten.view.default,
+        lambda mode: (x := _image(mode, 2).transpose(2, 3), [x.shape[0], 6, x.shape[2] * x.shape[3]]),
+    ),
     "layer_norm of a dynamic axis": (
         aten.native_layer_norm.default,
         lambda mode: (x := _image(mode), [x.shape[3]], None, None, 1e-5),
@@ -194,7 +211,7 @@ KERNEL_ARGUMENTS: dict[Any, Callable[[torch.Tensor], list[tuple[Any, ...]]]] = {
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("operator", {**VIEWS, **META_KERNELS}, ids=str)
+@pytest.mark.parametrize("operator", [*META_KERNELS, *sorted(VIEWS | PERMUTATIONS, key=str)], ids=str)
 def test_meta_kernel_of_static_sizes(operator: Any, layout: str) -> None:
     """The same result, or the same exception, as without the rule: sizes, strides, offset, dtype and memory."""
     example = LAYOUTS[layout]()
@@ -219,3 +236,11 @@ def _outcome(operator: Any, example: torch.Tensor, position: int, *, fast: bool)
         return type(error)
     memory = [result.untyped_storage()._cdata == tensor.untyped_storage()._cdata for tensor in arguments[:1]]
     return _description(result), result.storage_offset(), memory, result is arguments[0], result.requires_grad
+
+
+def test_contiguous_clone_of_any_layout(mode: FakeTensorMode) -> None:
+    x = _image(mode, 2).transpose(1, 3)
+    clone = RULES[aten.clone.default](mode, x, memory_format=torch.contiguous_format)
+    assert _description(clone) == _description(
+        mode.dispatch(aten.clone.default, (), (x,), {"memory_format": torch.contiguous_format})
+    )

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import _prims as prims
+from torch import _prims_common as prims_common
 from torch._C import DisableTorchFunction, DispatchKey, parse_schema
 from torch._C import Node as ScriptNode
 from torch._C import Value as ScriptValue
@@ -112,6 +113,7 @@ __all__ = [
     "parse_schema",
     "predispatch",
     "prims",
+    "prims_common",
     "pytree",
     "recording_mode",
     "recording_mode_off",

@@ -29,6 +29,7 @@ __all__ = [
     "cached_layout_check",
     "canonical_sizes",
     "decide_relation",
+    "declare_contiguous",
     "guard_or",
     "maybe_as_int",
     "sym_node_init",
@@ -207,20 +208,41 @@ def _is_typical(forms: SizeForms, environment: Any) -> bool:
 
 def cached_layout_check(original: Callable[..., bool], a: Any, false_if_dde: bool = False) -> bool:
     """Replacement of ``is_contiguous`` etc.: cache results, which depend on sizes and strides if no guard is added."""
-    forms = _forms.get()
-    if forms is None or not false_if_dde or not shape_config.backed_size_oblivious:
+    known = _known_layouts(original, a) if false_if_dde else None
+    if known is None:
         return original(a, false_if_dde)
-    sizes = (*a.shape, *a.stride())
+    answers, key = known
+    answer = answers.get(key)
+    if answer is None:
+        answer = answers[key] = original(a, false_if_dde)
+    return answer
+
+
+def declare_contiguous(check: Callable[..., bool], tensor: Any) -> None:
+    """Store the answer of ``is_contiguous`` for a tensor that was created as contiguous.
+
+    Args:
+        check: torch's function.
+        tensor: The fake tensor.
+    """
+    known = _known_layouts(check, tensor)
+    if known is not None:
+        answers, key = known
+        answers[key] = True
+
+
+def _known_layouts(check: Callable[..., bool], tensor: Any) -> tuple[dict[Any, bool], tuple[Any, ...]] | None:
+    """Cached answers for the current guards, and the key of a tensor with symbolic sizes."""
+    forms = _forms.get()
+    if forms is None or not shape_config.backed_size_oblivious:
+        return None
+    sizes = (*tensor.shape, *tensor.stride())
     nodes = [size.node for size in sizes if isinstance(size, torch.SymInt)]
     if not nodes or any(type(node) is not SymNode for node in nodes):
-        return original(a, false_if_dde)
+        return None
     environment = nodes[0].shape_env
     known, version, answers = forms.layouts
     if known is not environment or version != environment._version_counter:
         answers = {}
         forms.layouts = (environment, environment._version_counter, answers)
-    key = (original, *(size.node.expr if isinstance(size, torch.SymInt) else size for size in sizes))
-    answer = answers.get(key)
-    if answer is None:
-        answer = answers[key] = original(a, false_if_dde)
-    return answer
+    return answers, (check, *(size.node.expr if isinstance(size, torch.SymInt) else size for size in sizes))

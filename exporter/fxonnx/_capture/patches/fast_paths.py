@@ -31,12 +31,15 @@ from fxonnx_translations._torch_compat import (
     TensorMetadata,
     in_kernel_invocation_manager,
     is_contiguous,
+    prims_common,
 )
 
+from ..constraints.size_forms import declare_contiguous
 from .patch import is_tracing
 
 __all__ = [
     "META_KERNELS",
+    "PERMUTATIONS",
     "RULES",
     "VIEWS",
     "UserStacks",
@@ -174,24 +177,44 @@ def dispatch(
     found = _RULES.get(func)
     if found is None or mode.propagate_real_tensors:
         return original(mode, func, types, args, kwargs)
-    kernel, any_layout, rule = found
+    kernel, any_layout, any_size, rule = found
     result = None
     if kernel is not None:
-        result = _run_meta_kernel(mode, kernel, args, kwargs, any_layout=any_layout)
+        result = _run_meta_kernel(mode, kernel, args, kwargs, any_layout=any_layout, any_size=any_size)
     if result is None and rule is not None:
         result = rule(mode, *args, **kwargs)
     return original(mode, func, types, args, kwargs) if result is None else result
 
 
 def _run_meta_kernel(
-    mode: Any, kernel: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], *, any_layout: bool
+    mode: Any,
+    kernel: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    *,
+    any_layout: bool,
+    any_size: bool,
 ) -> Tensor | None:
-    """Result of an operator that has a C++ meta kernel, if all tensors are of static sizes and on one device."""
+    """Result of an operator that has a C++ meta kernel, if all tensors are on one device.
+
+    Args:
+        mode: The mode of the fake tensors.
+        kernel: The operator, or a function that returns None if torch must compute the result.
+        args: Positional arguments of the operator.
+        kwargs: Keyword arguments of the operator.
+        any_layout: Whether the operands need not be contiguous.
+        any_size: Whether sizes may be symbolic.
+    """
     device = None
     for argument in (*args, *kwargs.values()):
         kind = type(argument)
         if kind is FakeTensor:
-            if not _is_static(mode, argument) or not (any_layout or argument.is_contiguous()):
+            if not _is_plain(mode, argument):
+                return None
+            if argument._has_symbolic_sizes_strides:
+                if not any_size:
+                    return None
+            elif not (any_layout or argument.is_contiguous()):
                 return None
             if device is None:
                 device = argument.device
@@ -229,13 +252,8 @@ def _strides(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(strides)
 
 
-def _is_static(mode: Any, tensor: FakeTensor) -> bool:
-    return (
-        tensor.fake_mode is mode
-        and tensor.constant is None
-        and tensor.layout is torch.strided
-        and not tensor._has_symbolic_sizes_strides
-    )
+def _is_plain(mode: Any, tensor: FakeTensor) -> bool:
+    return tensor.fake_mode is mode and tensor.constant is None and tensor.layout is torch.strided
 
 
 def _is_dense(mode: Any, tensor: Any) -> bool:
@@ -245,7 +263,8 @@ def _is_dense(mode: Any, tensor: Any) -> bool:
 
 def _is_contiguous(tensor: FakeTensor) -> bool:
     if tensor._has_symbolic_sizes_strides:
-        return bool(is_contiguous(tensor, True))
+        # Looked up in its module, where a patch caches the answers.
+        return bool(prims_common.is_contiguous(tensor, True))
     return tensor.is_contiguous()
 
 
@@ -283,7 +302,38 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def _new(mode: Any, like: Tensor, shape: Sequence[Any]) -> Tensor:
-    return FakeTensor(mode, torch.empty(shape, dtype=like.dtype, device="meta"), like.device)
+    result = FakeTensor(mode, torch.empty(shape, dtype=like.dtype, device="meta"), like.device)
+    if result._has_symbolic_sizes_strides:
+        declare_contiguous(is_contiguous, result)
+    return result
+
+
+def _symbolic_view(mode: Any, self: Tensor, size: Sequence[Any]) -> Tensor | None:
+    if not (type(self) is FakeTensor and _is_plain(mode, self)):
+        return None
+    if not (self._has_symbolic_sizes_strides and _is_contiguous(self)):
+        return None
+    if self.dim() == 0 or not size or any(type(length) is int and length < 0 for length in size):
+        return None
+    if not _same(prod(size), self.numel()):
+        return None
+    same = len(size) == self.dim() and all(map(_same, size, self.shape))
+    strides = self.stride() if same else torch.empty(size, device="meta").stride()
+    with in_kernel_invocation_manager(mode):
+        result = _aten.as_strided.default(self, size, strides)
+    result = FakeTensor(mode, result, self.device)
+    declare_contiguous(is_contiguous, result)
+    return result
+
+
+def _clone(mode: Any, self: Tensor, *, memory_format: torch.memory_format | None = None) -> Tensor | None:
+    if not (type(self) is FakeTensor and _is_plain(mode, self) and self._has_symbolic_sizes_strides):
+        return None
+    if memory_format is torch.contiguous_format:
+        return _new(mode, self, self.shape)
+    if memory_format not in (None, torch.preserve_format) or not _is_contiguous(self):
+        return None
+    return _new(mode, self, self.shape)
 
 
 def _elementwise(mode: Any, self: Tensor, *args: Any, **kwargs: Any) -> Tensor | None:
@@ -437,6 +487,7 @@ _aten = torch.ops.aten
 RULES: Mapping[Any, Callable[..., Any]] = MappingProxyType(
     {
         _aten.clamp.default: _clamp,
+        _aten.clone.default: _clone,
         **dict.fromkeys(
             (
                 _aten.elu.default,
@@ -471,6 +522,8 @@ RULES: Mapping[Any, Callable[..., Any]] = MappingProxyType(
         _aten.mul.Tensor: _binary,
         _aten.div.Tensor: _binary,
         _aten.addmm.default: _addmm,
+        _aten._unsafe_view.default: _symbolic_view,
+        _aten.view.default: _symbolic_view,
         _aten.native_layer_norm.default: _layer_norm,
         _aten.native_group_norm.default: _group_norm,
         _aten._native_batch_norm_legit_no_training.default: _batch_norm,
@@ -479,26 +532,29 @@ RULES: Mapping[Any, Callable[..., Any]] = MappingProxyType(
 )
 """Operator to rule. A rule returns None if torch must compute the result."""
 
-VIEWS: Mapping[Any, Callable[..., Any]] = MappingProxyType(
+PERMUTATIONS: frozenset[Any] = frozenset(
     {
-        operator: operator
-        for operator in (
-            _aten.alias.default,
-            _aten.as_strided.default,
-            _aten.detach.default,
-            _aten.expand.default,
-            _aten.permute.default,
-            _aten.select.int,
-            _aten.slice.Tensor,
-            _aten.squeeze.dim,
-            _aten.squeeze.dims,
-            _aten.t.default,
-            _aten.transpose.int,
-            _aten.unsqueeze.default,
-        )
+        _aten.alias.default,
+        _aten.detach.default,
+        _aten.permute.default,
+        _aten.t.default,
+        _aten.transpose.int,
     }
 )
-"""Operator to meta kernel that torch runs for static sizes, for operands of any layout."""
+"""Operators whose meta kernel computes nothing with sizes and strides, for operands of any size and layout."""
+
+VIEWS: frozenset[Any] = frozenset(
+    {
+        _aten.as_strided.default,
+        _aten.expand.default,
+        _aten.select.int,
+        _aten.slice.Tensor,
+        _aten.squeeze.dim,
+        _aten.squeeze.dims,
+        _aten.unsqueeze.default,
+    }
+)
+"""Operators whose meta kernel torch runs for static sizes, for operands of any layout."""
 
 META_KERNELS: Mapping[Any, Callable[..., Any]] = MappingProxyType(
     {
@@ -540,11 +596,12 @@ META_KERNELS: Mapping[Any, Callable[..., Any]] = MappingProxyType(
 )
 """Operator to meta kernel that torch runs for static sizes, for contiguous operands."""
 
-_RULES: Mapping[Any, tuple[Callable[..., Any] | None, bool, Callable[..., Any] | None]] = MappingProxyType(
+_RULES: Mapping[Any, tuple[Callable[..., Any] | None, bool, bool, Callable[..., Any] | None]] = MappingProxyType(
     {
-        **{operator: (None, False, rule) for operator, rule in RULES.items()},
-        **{operator: (kernel, False, RULES.get(operator)) for operator, kernel in META_KERNELS.items()},
-        **{operator: (kernel, True, RULES.get(operator)) for operator, kernel in VIEWS.items()},
+        **{operator: (None, False, False, rule) for operator, rule in RULES.items()},
+        **{operator: (kernel, False, False, RULES.get(operator)) for operator, kernel in META_KERNELS.items()},
+        **{operator: (operator, True, False, None) for operator in VIEWS},
+        **{operator: (operator, True, True, None) for operator in PERMUTATIONS},
     }
 )
 # One lookup per operator, because hashing an operator is slow.
