@@ -83,7 +83,7 @@ _ARITHMETIC = (
     Case("aten.view_as_complex.default", torch.view_as_complex, (T(("n", 2)),)),
     Case("aten.view_as_complex_copy.default", aten.view_as_complex_copy, (T(("n", 2)),)),
     Case("aten._to_copy.default", lambda x: aten._to_copy(x, dtype=C128), (_Z,)),
-    Case("aten.to.dtype", lambda x: x.to(C64), (_R,)),
+    Case("aten.to.dtype", lambda x: x.to(C64), (_R,), ops=("Unsqueeze", "Pad")),
     Case("aten.to.device", lambda x: aten.to.device(x, "cpu", C128), (_Z,)),
     Case("aten.to.dtype_layout", lambda x: aten.to.dtype_layout(x, dtype=C128), (_Z,)),
     Case("aten.to.other", lambda x, y: aten.to.other(x, y), (_R, _Z)),

@@ -151,6 +151,24 @@ def _log_of_base(op: Op, self: ir.Value, scale: float) -> ir.Value:
     return exact(op, formula, self)
 
 
+def _reject_uncertain_limits(call: OpCall) -> str | None:
+    dtype, eps = call.arguments["self"].dtype, call.arguments["eps"]
+    if dtype not in (torch.float32, torch.float64):
+        return "torch rounds the limits of other types"
+    return None if eps is None or 0 <= eps <= 0.5 else "the limits are exchanged"
+
+
+@translates("aten::logit", accepts=_reject_uncertain_limits)
+def logit(op: Op, self: ir.Value, eps: float | None = None) -> ir.Value:
+    """aten::logit(Tensor self, float? eps=None) -> Tensor"""
+    dtype, x = op.dtype_of(self), self
+    one = torch.ones((), dtype=op.result.torch_dtype)
+    if eps is not None:
+        low = torch.full_like(one, eps)
+        x = op.Clip(x, op.const(low), op.const(one - low))
+    return op.Log(op.Div(x, op.Sub(op.const(1.0, dtype), x)))
+
+
 @translates("aten::log2")
 def log2(op: Op, self: ir.Value) -> ir.Value:
     """aten::log2(Tensor self) -> Tensor"""

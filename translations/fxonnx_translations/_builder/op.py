@@ -287,8 +287,13 @@ class Op(onnxscript.OpBuilder):
         known = builder.joined.get((real, imaginary))
         if known is not None:
             return known
-        pieces = [self.Unsqueeze(part, [-1]) for part in (real, imaginary)]
-        value = self.shaped(self.Concat(*pieces, axis=-1), (*self.dims(real), 2))
+        dims = self.dims(real)
+        if array_of(real) is None and self.is_zero(imaginary):
+            padded = self.Pad(self.Unsqueeze(real, [-1]), [*[0] * (2 * len(dims) + 1), 1])
+            value = self.shaped(padded, (*dims, 2))
+        else:
+            pieces = [self.Unsqueeze(part, [-1]) for part in (real, imaginary)]
+            value = self.shaped(self.Concat(*pieces, axis=-1), (*dims, 2))
         builder.parts[value] = (real, imaginary)
         builder.joined[real, imaginary] = value
         return value
