@@ -281,10 +281,7 @@ def test_command_line(tmp_path: Path) -> None:
     assert "fails: Unique: TensorRT has no kernel for Unique of opset 20\n  at: node_" in result.stdout
     assert "(1, tests/targets/test_check.py:" in result.stdout
     assert "\n  do: " in result.stdout
-    assert (
-        "tensorrt cannot run 2 nodes, and runs 0 nodes slowly; table: docs/operators.md of ONNX-TensorRT"
-        in result.stdout
-    )
+    assert "m.onnx: tensorrt cannot run 2 nodes; table: docs/operators.md of ONNX-TensorRT" in result.stdout
     listed = json.loads(invoke(path, "--target", "tensorrt", "--json").stdout)
     assert listed["nodes"] == len(onnx.load(path).graph.node)
     assert {one["op_type"] for one in listed["findings"]} == {"Unique", "NonZero"}
@@ -322,3 +319,38 @@ def test_bfloat16_is_cast_for_the_cpu_only() -> None:
         **{None: True, "onnxruntime": True},
         **{"onnxruntime-cuda": False, "tensorrt": False, "openvino": False},
     }
+
+
+class Decoding(nn.Module):
+    """Attention with a cache, on projections that are split into heads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.k, self.v, self.o = (nn.Linear(8, 8) for _ in range(4))
+
+    def forward(
+        self, x: torch.Tensor, keys: torch.Tensor, values: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        q, k, v = (each(x).unflatten(-1, (2, 4)).transpose(1, 2) for each in (self.q, self.k, self.v))
+        keys, values = torch.cat([keys, k], 2), torch.cat([values, v], 2)
+        attended = nn.functional.scaled_dot_product_attention(q, keys, values)
+        return self.o(attended.transpose(1, 2).flatten(2)), keys, values
+
+
+@pytest.mark.parametrize(("target", "has_past"), [("onnxruntime", True), ("tensorrt", False)])
+def test_attention_with_a_cache(target: Any, has_past: bool) -> None:
+    past = torch.rand(2, 2, 5, 4)
+    program = fxonnx.export(Decoding().eval(), (torch.rand(2, 3, 8), past, past), target=target, opset_version=23)
+    (attention,) = (node for node in program.model.graph if node.op_type == "Attention")
+    assert (len(attention.inputs) > 4) == has_past
+    assert program.check(target) == []
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_cuda_gets_casts_where_no_provider_has_a_kernel(dtype: torch.dtype) -> None:
+    program = fxonnx.export(
+        Function(lambda x: torch.sin(x) * torch.erf(x)).eval(), (torch.rand(3, dtype=dtype),), target="onnxruntime-cuda"
+    )
+    expected = {torch.bfloat16: ["Cast", "Sin", "Cast", "Erf", "Mul"], torch.float64: ["Sin", "Erf", "Mul"]}
+    assert [node.op_type for node in program.model.graph] == expected[dtype]
+    assert program.check("onnxruntime-cuda") == []

@@ -63,7 +63,8 @@ def _summary(findings: Sequence[Finding], target: str) -> str:
     slow = {finding.node for finding in findings} - fails
     if not findings:
         return f"{target} runs all nodes"
-    return f"{target} cannot run {_nodes(len(fails))}, and runs {_nodes(len(slow))} slowly"
+    parts = [f"cannot run {_nodes(len(fails))}" if fails else "", f"runs {_nodes(len(slow))} slowly" if slow else ""]
+    return f"{target} {' and '.join(filter(None, parts))}"
 
 
 def _nodes(count: int) -> str:

@@ -97,6 +97,8 @@ _TENSORRT = TargetProfile(
     kernels=KernelTable("tensorrt"),
     default_opset=20,
     newest_opset=24,
+    # Attention with the past of a cache or with packed heads is not supported.
+    patterns=MappingProxyType({"packed_attention": False}),
     computes_in=MappingProxyType({_DOUBLE: _FLOAT}),
     restrictions=_TENSORRT_RESTRICTIONS,
     data_dependent=frozenset({"NonMaxSuppression", "NonZero"}),
