@@ -160,7 +160,9 @@ def layer_norm(
     cudnn_enable: bool = True,
 ) -> ir.Value:
     """aten::layer_norm(Tensor input, SymInt[] normalized_shape, Tensor? weight=None, Tensor? bias=None, float eps=1.0000000000000001e-05, bool cudnn_enable=True) -> Tensor"""
-    dtype = _computed_in(op, "LayerNormalization", op.dtype_of(input))
+    dtype = _computed_in(
+        op, "LayerNormalization" if op.opset >= _LAYER_NORM_SINCE else "ReduceMean", op.dtype_of(input)
+    )
     value, axis = op.widened(input, dtype), -len(normalized_shape)
     shift = None if bias is None else op.widened(bias, dtype)
     if weight is not None:

@@ -18,7 +18,7 @@ from .._opsets.opset_forms import OPSET_FORMS, FormError, check_form
 from .._opsets.ort_kernels import MISSING_KERNELS, TYPES_WITHOUT_SOME_KERNELS, NoKernelError, wider_type
 from .._torch_compat import FloorDiv
 from . import constants, shape_inference
-from .dtypes import HALF_FLOATS
+from .dtypes import HALF_FLOATS, to_torch_dtype
 from .half_precision import is_continuous, is_small_parameter, unrounded_inputs
 from .initializers import DerivedTensor, Recipe, TorchTensor, derive
 from .name_allocator import NameAllocator
@@ -371,14 +371,18 @@ class Builder(onnxscript.GraphBuilder):
         value.metadata_props["pkg.fxonnx.recipe"] = suffix
         return value
 
+    def stored_in(self, value: ir.Value, dtype: ir.DataType) -> ir.Value | None:
+        """Return the initializer of a small parameter in another type, computed while saving; None for other values."""
+        tensor = value.const_value
+        if not isinstance(tensor, (TorchTensor, DerivedTensor)) or not is_small_parameter(self, value):
+            return None
+        wanted = to_torch_dtype(dtype)
+        return self.derive([value], [tensor], str(wanted).removeprefix("torch."), lambda weight: weight.to(wanted))
+
     def _in_type(self, value: ir.Value, dtype: ir.DataType, is_continuous: bool) -> ir.Value:
         """Return the value in another type; a literal is converted at export time, a small parameter while saving."""
-        if dtype == ir.DataType.FLOAT and value.dtype in HALF_FLOATS:
-            if is_continuous and value in self.unrounded:
-                return self.unrounded[value]
-            tensor = value.const_value
-            if isinstance(tensor, (TorchTensor, DerivedTensor)) and is_small_parameter(self, value):
-                return self.derive([value], [tensor], "float", torch.Tensor.float)
+        if is_continuous and dtype == ir.DataType.FLOAT and value in self.unrounded:
+            return self.unrounded[value]
         array = constants.array_of(value)
         if (
             array is not None

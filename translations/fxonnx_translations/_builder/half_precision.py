@@ -66,4 +66,4 @@ def is_small_parameter(builder: BuilderProtocol, value: ir.Value) -> bool:
     """Whether a value is a parameter per channel, such as a bias: only one of its axes is larger than 1."""
     sizes = builder.dims(value) if value.is_initializer() else ()
     large = [size for size in sizes if size != 1]
-    return bool(sizes) and len(large) <= 1 and math.prod(int(size) for size in large) <= _MAX_PARAMETER
+    return value.is_initializer() and len(large) <= 1 and math.prod(int(size) for size in large) <= _MAX_PARAMETER

@@ -31,15 +31,31 @@ Peephole = Callable[[BuilderProtocol, list[ir.Value], dict[str, Any]], ir.Value 
 def _cast(builder: BuilderProtocol, inputs: list[ir.Value], attributes: dict[str, Any]) -> ir.Value | None:
     if inputs[0].dtype == attributes["to"]:
         return inputs[0]
-    chosen = _cast_alternatives(builder, inputs[0], attributes["to"])
-    if chosen is not None:
-        return chosen
+    converted = _cast_constant(builder, inputs[0], attributes["to"])
+    if converted is None:
+        converted = _cast_alternatives(builder, inputs[0], attributes["to"])
+    if converted is not None:
+        return converted
     before = _producer_of_type(inputs[0], "Cast")
     source = None if before is None else before.inputs[0]
     if source is None or source.dtype != attributes["to"]:
         return None
     # A cast and its reverse cancel if the type in between represents all numbers of the other.
     return source if (source.dtype, inputs[0].dtype) in _LOSSLESS_CASTS else None
+
+
+def _cast_constant(builder: BuilderProtocol, value: ir.Value, dtype: ir.DataType) -> ir.Value | None:
+    """Store a small constant in the type that it is used in."""
+    given = value.dtype
+    if dtype not in _FLOATS or given is None or not (given.is_floating_point() or given == ir.DataType.INT64):
+        return None
+    array = array_of(value)
+    if array is None:
+        return builder.stored_in(value, dtype) if given in _FLOATS else None
+    if array.size > _LARGEST_LITERAL:
+        return None
+    numbers = torch.from_numpy(array.astype(np.int64 if given == ir.DataType.INT64 else np.float64))
+    return builder.constant(numbers.to(to_torch_dtype(dtype)))
 
 
 def _cast_alternatives(builder: BuilderProtocol, value: ir.Value, dtype: ir.DataType) -> ir.Value | None:
