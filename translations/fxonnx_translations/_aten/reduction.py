@@ -12,7 +12,7 @@ import torch
 from .._builder import dtypes
 from .._builder.dtypes import BOOL, INT32, INT64
 from .._builder.loops import arange, loop
-from .._builder.numerics import in_float, log_one_plus
+from .._builder.numerics import in_float, log_of_sum_of_exponentials
 from .._builder.op import Op, Unsupported
 from .._builder.symbolic_dims import Dim
 from .._registry import translates
@@ -523,11 +523,7 @@ def logcumsumexp(op: Op, self: ir.Value, dim: int) -> ir.Value:
 
     def step(body: Op, states: Sequence[ir.Value], items: Sequence[ir.Value]) -> Sequence[ir.Value]:
         (total,), (item,) = states, items
-        larger, smaller = body.Max(total, item), body.Min(total, item)
-        sum_ = body.Add(larger, log_one_plus(body, body.Exp(body.Sub(smaller, larger))))
-        # The difference of two equal infinities is NaN.
-        same = body.And(body.Equal(total, item), body.IsInf(item))
-        return [body.Where(same, item, sum_)]
+        return [log_of_sum_of_exponentials(body, total, item)]
 
     def formula(op: Op, value: ir.Value) -> ir.Value:
         first = op.Gather(value, op.const(0), axis=axis)

@@ -36,6 +36,8 @@ def erfc(op: Op, self: ir.Value) -> ir.Value:
 
 def _erfcx(op: Op, x: ir.Value) -> ir.Value:
     dtype = op.dtype_of(x)
+    if dtype == ir.DataType.FLOAT:
+        return numerics.scaled_erfc(op, x)
     one = op.const(1.0, dtype)
     size = op.Abs(x)
     power = numerics.exp_of_square(op, size, 1.0)
