@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 
@@ -51,6 +53,25 @@ CASES = (
             ),
         )
     ),
+    *(
+        Case(
+            "aten.fft_ihfft.default",
+            partial(torch.fft.ihfft, n=length, dim=dim, norm=norm),
+            (T(("n", 12), dtype),),
+            name,
+        )
+        for length in (None, 8, 9, 12, 15, 16)
+        for dim, norm, dtype, name in (
+            (1, None, torch.float32, f"{length}"),
+            (-1, "ortho", F64, f"{length}, float64"),
+            (-1, "forward", torch.int64, f"{length}, int64"),
+        )
+    ),
+    Case("aten.fft_irfft2.default", lambda x: torch.fft.irfft2(x, (8, 12)), (T((6, 9)),), "real, cropped and padded"),
+    Case("aten.fft_irfftn.default", lambda x: torch.fft.irfftn(x, (5, 12)), (T((2, 6, 9), C64),), "cropped"),
+    Case("aten.fft_hfft2.default", lambda x: torch.fft.hfft2(x, (8, 12)), (T((6, 9)),), "real, cropped and padded"),
+    Case("aten.fft_fft2.default", lambda x: torch.fft.fft2(x, (8, 12)), (T(("n", 6, 9)),), "real, cropped and padded"),
+    Case("aten.fft_ifftn.default", lambda x: torch.fft.ifftn(x), (T((4, 6, 9)),), "real"),
     Case("aten.fft_irfft.default", lambda x: torch.fft.irfft(x, 16), (T((2, 9), C128),), "double", opset=18),
     Case("aten.fft_irfft.default", lambda x: torch.fft.irfft(x, 16, norm="forward"), (_Z,), "forward"),
     Case("aten.fft_irfft.default", lambda x: torch.fft.irfft(x, 9), (_Z,), "opset 13", opset=13),

@@ -61,6 +61,7 @@ class Translation:
         complex: Whether it translates the calls with complex tensors, which are dispatched separately.
         data: For :func:`structural` rows, the arguments whose real and imaginary parts the translation for real tensors
             is applied to, one after the other; None for a function of its own.
+        has_parts_axis: For :func:`structural` rows, whether it also accepts a tensor with a last axis for the two parts.
         exact: What ``numerics="exact"`` preserves in addition, for the documentation; None if it makes no difference.
     """
 
@@ -70,6 +71,7 @@ class Translation:
     custom: bool = False
     complex: bool = False
     data: tuple[str, ...] | None = None
+    has_parts_axis: bool = False
     exact: str | None = None
 
 
@@ -116,16 +118,17 @@ def _check_names(targets: Sequence[OpKey]) -> None:
             )
 
 
-def structural(*targets: str, data: tuple[str, ...]) -> Translation:
+def structural(*targets: str, data: tuple[str, ...], has_parts_axis: bool = False) -> Translation:
     """Translate calls with complex tensors by applying the translation for real tensors to each part.
 
     Args:
         targets: Operators that treat real and imaginary parts alike (views, sums ...). A call whose operator has no
             translation for real tensors is not accepted.
         data: The arguments that hold complex numbers: tensors, lists of tensors, or scalars.
+        has_parts_axis: Whether the translations for real tensors also accept one with a last axis for the two parts.
     """
     _check_names(targets)
-    return Translation(_on_parts, targets, complex=True, data=data)
+    return Translation(_on_parts, targets, complex=True, data=data, has_parts_axis=has_parts_axis)
 
 
 def _on_parts(*_: Any, **__: Any) -> Any:

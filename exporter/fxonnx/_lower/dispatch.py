@@ -84,7 +84,7 @@ def _find_complex(node: torch.fx.Node, registry: Registry, opset: int) -> tuple[
     real, reasons = registry.find(replace(call, arguments=arguments))
     if real is None:
         return None, reasons
-    return replace(found, function=on_parts(real.function, found.data)), ()
+    return replace(found, function=on_parts(real.function, found.data, has_parts_axis=found.has_parts_axis)), ()
 
 
 def _as_real(argument: Any) -> Any:

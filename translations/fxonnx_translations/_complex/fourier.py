@@ -108,15 +108,31 @@ def _axes(dim: Sequence[int], rank: int) -> list[int]:
     return [axis % rank for axis in dim]
 
 
+def _wide(op: Op, value: ir.Value, lengths: Sequence[Dim]) -> ir.Value:
+    """Return the value in the type of all its transforms, so that there are no casts between them."""
+    is_precise = op.opset < _DFT_SINCE or all(map(_is_power_of_two, lengths))
+    return value if is_precise else op.cast(value, ir.DataType.DOUBLE)
+
+
+def _real_or_complex(op: Op, value: ir.Value) -> ir.Value:
+    """Return a tensor whose last axis holds one part if the other one is known to be zero."""
+    if value in op.builder.parts:
+        real, imaginary = op.parts(value)
+        if op.is_zero(imaginary):
+            return op.Unsqueeze(real, [-1])
+    return value
+
+
 @translates("aten::_fft_c2c", complex=True)
 def fft_of_complex(op: Op, self: ir.Value, dim: Sequence[int], normalization: int, forward: bool) -> ir.Value:
     """aten::_fft_c2c(Tensor self, SymInt[] dim, int normalization, bool forward) -> Tensor"""
     dims = op.dims(self)
     axes = _axes(dim, len(dims) - 1)
-    value = self
+    lengths = [dims[axis] for axis in axes]
+    value = _wide(op, _real_or_complex(op, self) if axes else self, lengths)
     for axis in axes:
         value = _transform(op, value, axis, inverse=not forward)
-    return _normalize(op, value, [dims[axis] for axis in axes], normalization, inverse=not forward)
+    return op.cast(_normalize(op, value, lengths, normalization, inverse=not forward), op.dtype_of(self))
 
 
 @translates("aten::_fft_r2c", complex=True)
@@ -124,10 +140,12 @@ def fft_of_real(op: Op, self: ir.Value, dim: Sequence[int], normalization: int, 
     """aten::_fft_r2c(Tensor self, int[] dim, int normalization, bool onesided) -> Tensor"""
     dims = op.dims(self)
     axes = _axes(dim, len(dims))
-    value = _transform(op, op.Unsqueeze(self, [-1]), axes[-1], onesided=onesided)
+    lengths = [dims[axis] for axis in axes]
+    value = _wide(op, op.Unsqueeze(self, [-1]), lengths)
+    value = _transform(op, value, axes[-1], onesided=onesided)
     for axis in axes[:-1]:
         value = _transform(op, value, axis)
-    return _normalize(op, value, [dims[axis] for axis in axes], normalization, inverse=False)
+    return op.cast(_normalize(op, value, lengths, normalization, inverse=False), op.dtype_of(self))
 
 
 def _whole_spectrum(op: Op, value: ir.Value, axis: int, length: Dim) -> ir.Value:
@@ -219,12 +237,36 @@ def fft_to_real(op: Op, self: ir.Value, dim: Sequence[int], normalization: int, 
     """aten::_fft_c2r(Tensor self, int[] dim, int normalization, SymInt last_dim_size) -> Tensor"""
     dims = op.dims(self)
     axes = _axes(dim, len(dims) - 1)
-    value = self
+    lengths = [*(dims[axis] for axis in axes[:-1]), last_dim_size]
+    value = _wide(op, self, lengths)
     for axis in axes[:-1]:
         value = _transform(op, value, axis, inverse=True)
     value = _real_signal(op, value, axes[-1], last_dim_size, inverse=True)
-    lengths = [*(dims[axis] for axis in axes[:-1]), last_dim_size]
-    return _normalize(op, value, lengths, normalization, inverse=True)
+    return op.cast(_normalize(op, value, lengths, normalization, inverse=True), op.dtype_of(self))
+
+
+@translates("aten::fft_ihfft", accepts=_require_static_axis, complex=True)
+def fft_ihfft(op: Op, self: ir.Value, n: int | None = None, dim: int = -1, norm: str | None = None) -> ir.Value:
+    """aten::fft_ihfft(Tensor self, SymInt? n=None, int dim=-1, str? norm=None) -> Tensor
+
+    The conjugate of the forward transform of real numbers is their inverse one.
+    """
+    dtype = op.result.dtype
+    axis = dim % op.rank_of(self)
+    given = op.dims(self)[axis]
+    length = given if n is None else n
+    if not isinstance(given, int) or not isinstance(length, int):
+        raise Unsupported("a Fourier transform of a symbolic length")
+    value = op.cast(self, dtype)
+    if length < given:
+        value = op.Slice(value, [0], [length], [axis])
+        given = length
+    value = _transform(op, op.Unsqueeze(value, [-1]), axis, inverse=True, length=length)
+    kept = list(op.dims(value))
+    kept[axis] = length // 2 + 1
+    half = op.shaped(op.Slice(value, [0], [kept[axis]], [axis]), kept)
+    power = {0: -1.0, _BY_ROOT: -0.5, _BY_LENGTH: 0.0}[_NORMALIZATIONS[norm]]
+    return _scaled(op, half, length, power + 1.0)
 
 
 # ---- short-time transforms

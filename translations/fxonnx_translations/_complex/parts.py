@@ -75,22 +75,32 @@ def _plain(argument: Any) -> Any:
     return argument
 
 
-def on_parts(translation: Callable[..., Any], data: Sequence[str]) -> Callable[..., Any]:
+def on_parts(
+    translation: Callable[..., Any], data: Sequence[str], *, has_parts_axis: bool = False
+) -> Callable[..., Any]:
     """Return the translation of complex calls that applies the one for real calls to the real, then the imaginary parts.
 
     Args:
         translation: The operator's translation for real tensors.
         data: The names of the arguments that hold complex numbers.
+        has_parts_axis: Whether it also accepts the complex tensor ``self`` with its last axis for the parts, which takes
+            fewer operators if the parts are not known.
     """
 
     @wraps(translation)
     def run(op: Op, **arguments: Any) -> Any:
+        if has_parts_axis and arguments["self"] not in op.builder.parts and not arguments.get("value"):
+            return translation(op, **arguments)
         parts = {name: _filled(op, argument) for name, argument in arguments.items() if name in data}
         rest = {name: _plain(argument) for name, argument in arguments.items() if name not in data}
         part = op.for_parts()
         if not _makes_complex(op):
             # The result is real: only the shape or the real part of the complex operand matters.
             return translation(part, **rest, **{name: pair[0] for name, pair in parts.items()})
+        if has_parts_axis and op.is_zero(parts["self"][1]) and not parts.get("value", (0, 0))[1]:
+            # Slices and paddings of zeros are zeros.
+            zeros = op.expand(op.const(0.0, op.dtype_of(parts["self"][1])), op.result.shape)
+            return op.join(translation(part, **rest, **{name: pair[0] for name, pair in parts.items()}), zeros)
         reals, imaginaries = (
             translation(part, **rest, **{name: pair[which] for name, pair in parts.items()}) for which in (0, 1)
         )
