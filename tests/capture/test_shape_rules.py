@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
-from fxonnx._capture.patches.fast_paths import META_KERNELS, PERMUTATIONS, RULES, VIEWS, dispatch
+from fxonnx._capture.patches.shape_rules import META_KERNELS, PERMUTATIONS, RULES, VIEWS, dispatch
 from fxonnx_translations._torch_compat import FakeTensor, FakeTensorMode, shape_config
 
 aten = torch.ops.aten

@@ -17,12 +17,13 @@ from ..errors import CaptureError
 from .constraints.guard_recorder import GuardLog, is_user_file, recorded_guards, source_line_of
 from .constraints.size_forms import canonical_sizes
 from .constraints.specialized_dims import specialized_dims_error
+from .function_transforms import NestedTransform, closed_transforms
 from .inputs.example_inputs import BoundInputs
 from .inputs.loop_bounds import register_example_integers
 from .inputs.meta_device import meta_as_cpu
 from .inputs.preserve import preserve_model
 from .inputs.pytree_objects import flatten_objects, unflatten_objects
-from .patches import NestedTransform, capture_patches, closed_transforms
+from .patches import capture_patches
 from .shapes.dim_specs import DimHint, DimSpec
 from .shapes.dynamic_shapes import DynamicShapes, Leaf
 from .shapes.shared_dim_names import add_equality_guards

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from .function_transforms import NestedTransform, closed_transforms
 from .patch import Patch, applied, is_tracing, one_at_a_time
 from .table import (
     CAPTURE_PATCHES,
@@ -19,11 +18,9 @@ __all__ = [
     "LOADING_PATCHES",
     "SPEED_PATCHES",
     "TRACING_PATCHES",
-    "NestedTransform",
     "Patch",
     "applied",
     "capture_patches",
-    "closed_transforms",
     "is_tracing",
     "loading_patches",
     "one_at_a_time",

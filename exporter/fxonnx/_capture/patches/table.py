@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 
+from .. import function_transforms
 from ..autograd_functions import record_function_call
 from ..constraints.guard_recorder import (
     COMPARISONS,
@@ -30,9 +31,9 @@ from ..inputs.loop_bounds import example_index
 from ..script import interpret_function
 from . import (
     fast_paths,
-    function_transforms,
     functional,
     shape_kernels,
+    shape_rules,
     torchvision_detection,
     tracing_state,
 )
@@ -123,7 +124,7 @@ SPEED_PATCHES: tuple[Patch, ...] = (
     ),
     Patch(
         "torch._subclasses.fake_tensor:FakeTensorMode.dispatch",
-        fast_paths.dispatch,
+        shape_rules.dispatch,
         "torch hashes all arguments for its cache, or runs a decomposition of many operators for one shape",
     ),
     *(
