@@ -299,6 +299,7 @@ def test_equal_findings_are_listed_once(tmp_path: Path) -> None:
     text = invoke(str(tmp_path / "m.onnx")).stdout
     assert text.count("no kernel for Abs of float16") == 1
     assert "slow: Abs (2 nodes): " in text
+    assert "m.onnx: onnxruntime runs 7 nodes slowly; table: ONNX Runtime" in text
 
 
 @pytest.mark.parametrize("arguments", [("missing.onnx",), ("missing.onnx", "--target", "tensort"), ()])

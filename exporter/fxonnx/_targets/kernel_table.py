@@ -6,7 +6,7 @@ import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
-from importlib import resources
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -151,8 +151,7 @@ def _data_type(text: str) -> ir.DataType:
 
 
 def _read(name: str) -> tuple[str, Mapping[tuple[str, str], tuple[Kernel, ...]]]:
-    text = resources.files(__package__).joinpath(f"{name}.json").read_text(encoding="utf-8")
-    content = json.loads(text)
+    content = json.loads(Path(__file__).with_name(f"{name}.json").read_text(encoding="utf-8"))
     shared: dict[str, frozenset[ir.DataType]] = {}
 
     def types_of(text: str) -> frozenset[ir.DataType]:
