@@ -230,3 +230,27 @@ def test_attention_with_a_scale_that_onnxruntime_rejects(scale: float) -> None:
     function = VariadicFunction(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, scale=scale)).eval()
     program = fxonnx.export(function, heads(), opset_version=23, verify=True)
     assert "Attention" not in kinds(program)
+
+
+class Constants(nn.Module):
+    """Constants and buffers of other types than the input's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("scale", torch.tensor(0.5))
+        self.register_buffer("shown", torch.ones(3, 3, dtype=torch.bool).tril())
+        self.offsets = torch.tensor([1.0, 2.0, 3.0])
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = x * self.scale + self.offsets.to(x.dtype) * torch.arange(3) + torch.tensor(3.0)
+        return torch.softmax(y.masked_fill(~self.shown, -math.inf), -1) * torch.arange(3, dtype=torch.float32).to(x)
+
+
+@pytest.mark.parametrize("opset", [20, 23])
+@pytest.mark.parametrize("dtype", HALF, ids=["float16", "bfloat16"])
+def test_constants_are_stored_in_the_type_of_the_model(dtype: torch.dtype, opset: int) -> None:
+    program = fxonnx.export(Constants().eval(), (torch.randn(3, 3, dtype=dtype),), opset_version=opset, verify=True)
+    casts = [node for node in program.model.graph if node.op_type == "Cast"]
+    assert not any(value is not None and value.is_initializer() for node in casts for value in node.inputs)
+    if dtype == torch.float16:
+        assert not casts
