@@ -26,9 +26,11 @@ from ._operator_reasons import REASONS
 from ._output import print_table, text, write_json
 from ._workers import sweep
 
-__all__ = ["main"]
+__all__ = ["OPSET", "PEER_RESULTS", "SAMPLES", "main", "records_of", "rows_of", "setting_of"]
 
 PEER_RESULTS = Path(__file__).parent / "results" / "operator_nodes_peer.json"
+SAMPLES, OPSET = 3, 20
+"""The defaults, for which the results of torch.onnx are kept with the benchmark."""
 MOST_SAMPLES = 100
 """Samples of an entry from which those measured are chosen, spread evenly."""
 TOLERANCE = 10
@@ -45,24 +47,43 @@ def work(samples: int, opset: int, numerics: str) -> None:
 
     import torch
 
-    from tests.ops.opinfo import entries, problems
+    from tests.ops.opinfo import entries
 
     torch.set_num_threads(1)
     logging.disable(logging.ERROR)
     by_name = {entry.full_name: entry for entry in entries()}
+    settings = {"samples": samples, "opset": opset, "numerics": numerics}
     results = os.fdopen(os.dup(1), "w")
     # Output of kernels and exporters must not end up among the results.
     os.dup2(2, 1)
     for line in sys.stdin:
         name, dtype, with_peer = json.loads(line)
-        entry, torch_dtype = by_name[name], getattr(torch, dtype)
-        found = list(problems(entry, torch_dtype, MOST_SAMPLES)) if torch_dtype in entry.supported_dtypes("cpu") else []
-        record: Record = {"ours": {}, "theirs": {}}
-        for problem in _spread(found, samples):
-            record["ours"][problem.name] = _measure(problem, lambda p: _ours(p, opset, numerics))
-            if with_peer:
-                record["theirs"][problem.name] = _measure(problem, lambda p: _torch_onnx(p, opset))
+        record = records_of(by_name[name], getattr(torch, dtype), with_peer=with_peer, **settings)
         print(json.dumps(record), file=results, flush=True)
+
+
+def records_of(
+    entry: Any, dtype: Any, *, with_peer: bool, samples: int = SAMPLES, opset: int = OPSET, numerics: str = "default"
+) -> Record:
+    """Return the records of an entry's samples by exporter and name of the sample.
+
+    Args:
+        entry: The entry of the operator database.
+        dtype: The dtype of its samples; there are none if the entry does not support it.
+        with_peer: Whether to export with torch.onnx as well.
+        samples: Number of samples.
+        opset: Target opset.
+        numerics: Our numerics.
+    """
+    from tests.ops.opinfo import problems
+
+    found = list(problems(entry, dtype, MOST_SAMPLES)) if dtype in entry.supported_dtypes("cpu") else []
+    record: Record = {"ours": {}, "theirs": {}}
+    for problem in _spread(found, samples):
+        record["ours"][problem.name] = _measure(problem, lambda p: _ours(p, opset, numerics))
+        if with_peer:
+            record["theirs"][problem.name] = _measure(problem, lambda p: _torch_onnx(p, opset))
+    return record
 
 
 def _spread(items: Sequence[Any], count: int) -> list[Any]:
@@ -168,7 +189,7 @@ def measure(
     kept: dict[str, Any] = {}
     if PEER_RESULTS.exists():
         kept = json.loads(PEER_RESULTS.read_text())
-    setting = f"torch {torch.__version__}, opset {options.opset}, {options.samples} samples"
+    setting = setting_of(torch.__version__, options.opset, options.samples)
     theirs: dict[str, dict[str, Record]] = kept.setdefault(setting, {})
     tasks = [(name, dtype, f"{name}-{dtype}" not in theirs) for dtype in dtypes for name in names]
     command = ["benchmarks.operator_nodes", "--work", "--numerics", options.numerics]
@@ -190,6 +211,11 @@ def measure(
     _keep(kept)
     wanted = {f"{name}-{dtype}" for name in names for dtype in dtypes}
     return ours, {key: value for task, found in theirs.items() if task in wanted for key, value in found.items()}
+
+
+def setting_of(version: str, opset: int, samples: int) -> str:
+    """The key of kept results."""
+    return f"torch {version}, opset {opset}, {samples} samples"
 
 
 def _keep(content: Mapping[str, Any]) -> None:
@@ -246,8 +272,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dtypes", default="float32")
     parser.add_argument("--entries", default="", help="names, separated by commas; all by default")
-    parser.add_argument("--samples", type=int, default=3, help="of an entry, spread evenly over those of the database")
-    parser.add_argument("--opset", type=int, default=20)
+    parser.add_argument(
+        "--samples", type=int, default=SAMPLES, help="of an entry, spread evenly over those of the database"
+    )
+    parser.add_argument("--opset", type=int, default=OPSET)
     parser.add_argument("--numerics", choices=("default", "exact"), default="default")
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--details", action="store_true")

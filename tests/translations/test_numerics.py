@@ -58,8 +58,8 @@ class Row:
     Attributes:
         targets: Its overloads.
         function: The model.
-        default: Number of nodes by default.
-        exact: Number of nodes with exact numerics.
+        default: Largest number of nodes by default.
+        exact: Largest number of nodes with exact numerics.
         finite: Inputs for which both are right.
         special: Inputs for which the exact one is right.
     """
@@ -128,8 +128,8 @@ ROWS = (
         _FINITE.reshape(1, 1, 25)[..., :13],
         _WITH_NAN.reshape(1, 1, 25)[..., :13],
     ),
-    Row("fractional_max_pool2d", lambda x: aten.fractional_max_pool2d(x[None], 2, 3, _SAMPLES), 43, 49),
-    Row("fractional_max_pool3d", lambda x: _of_volume(x[None]), 60, 66),
+    Row("fractional_max_pool2d", lambda x: aten.fractional_max_pool2d(x[None], 2, 3, _SAMPLES), 42, 48),
+    Row("fractional_max_pool3d", lambda x: _of_volume(x[None]), 58, 64),
 )
 
 _INDIFFERENT = {("aten::nanmedian",), ("aten::nanmedian.dim",)}
@@ -146,7 +146,9 @@ def test_default_and_exact_numerics(row: Row) -> None:
         for ours, theirs in zip(program(inputs), expected, strict=True):
             torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=0, equal_nan=True)
     counts = tuple(sum(1 for _ in program.model.graph.all_nodes()) for program in (default, exact))
-    assert counts == (row.default, row.exact)
+    assert counts[0] < counts[1]
+    assert counts[0] <= row.default
+    assert counts[1] <= row.exact
 
 
 def _codes(code: CodeType) -> Iterator[CodeType]:
