@@ -1,5 +1,29 @@
 """Translations of operators on complex tensors, which ONNX holds as real tensors with a last axis of 2."""
 
-from . import angles, arithmetic, fourier, functions, linear, random, reduction, solve, structural, trigonometry
+from . import (
+    angles,
+    arithmetic,
+    factorization,
+    fourier,
+    functions,
+    linear,
+    random,
+    reduction,
+    solve,
+    structural,
+    trigonometry,
+)
 
-MODULES = (angles, arithmetic, fourier, functions, linear, random, reduction, solve, structural, trigonometry)
+MODULES = (
+    angles,
+    arithmetic,
+    factorization,
+    fourier,
+    functions,
+    linear,
+    random,
+    reduction,
+    solve,
+    structural,
+    trigonometry,
+)

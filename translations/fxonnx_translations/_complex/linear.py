@@ -1,4 +1,4 @@
-"""Matrix products and convolutions of complex tensors, by four real ones each."""
+"""Matrix products, convolutions and covariances of complex tensors, by four real products each."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import onnx_ir as ir
 
 from .._aten import conv as real_conv
+from .._aten.linalg.matmul import centered_rows, weights_of_cov
 from .._builder.op import Op, Operand
 from .._registry import translates
 from .arithmetic import multiply
@@ -219,3 +220,58 @@ def conv_transpose(
         )
 
     return _with_bias(op, bilinear(op, product, input, weight), bias, _spatial_rank(op, weight))
+
+
+# ---- covariances
+
+
+def _covariance(op: Op, rows: Pair, correction: int, fweights: ir.Value | None, aweights: ir.Value | None) -> Pair:
+    """Return the covariances [n, n] of the rows: products with conjugates."""
+    dtype = op.dtype_of(rows[0])
+    weights, divisor = weights_of_cov(op, op.dims(rows[0])[1], dtype, correction, fweights, aweights)
+    a, b = (centered_rows(op, part, weights) for part in rows)
+    c, d = (op.Transpose(part if weights is None else op.Mul(part, weights), perm=[1, 0]) for part in (a, b))
+    real = op.Add(op.MatMul(a, c), op.MatMul(b, d))
+    imaginary = op.Sub(op.MatMul(b, c), op.MatMul(a, d))
+    return op.Div(real, divisor), op.Div(imaginary, divisor)
+
+
+def _observations(op: Op, self: ir.Value) -> Pair:
+    real, imaginary = (
+        part if op.rank_of(part) == 2 else op.Reshape(part, [1, -1]) for part in pair_of(op, self, part_dtype(op))
+    )
+    return real, imaginary
+
+
+def _of_rows(op: Op, matrix: Pair) -> ir.Value:
+    """Return a matrix of pairs of rows as the result, which is a number for one row."""
+    if not op.result.shape:
+        matrix = (op.Reshape(matrix[0], []), op.Reshape(matrix[1], []))
+    return join(op, *matrix)
+
+
+@translates("aten::cov", complex=True)
+def cov(
+    op: Op,
+    self: ir.Value,
+    correction: int = 1,
+    fweights: ir.Value | None = None,
+    aweights: ir.Value | None = None,
+) -> ir.Value:
+    """aten::cov(Tensor self, *, int correction=1, Tensor? fweights=None, Tensor? aweights=None) -> Tensor"""
+    return _of_rows(op, _covariance(op, _observations(op, self), correction, fweights, aweights))
+
+
+@translates("aten::corrcoef", complex=True)
+def corrcoef(op: Op, self: ir.Value) -> ir.Value:
+    """aten::corrcoef(Tensor self) -> Tensor"""
+    rows = _observations(op, self)
+    a, b = (centered_rows(op, part, None) for part in rows)
+    length = op.Sqrt(op.Add(op.ReduceSumSquare(a, [1], keepdims=1), op.ReduceSumSquare(b, [1], keepdims=1)))
+    a, b = op.Div(a, length), op.Div(b, length)
+    c, d = (op.Transpose(part, perm=[1, 0]) for part in (a, b))
+    real, imaginary = op.Add(op.MatMul(a, c), op.MatMul(b, d)), op.Sub(op.MatMul(b, c), op.MatMul(a, d))
+    if op.result.shape:
+        low, high = (op.const(limit, op.dtype_of(a)) for limit in (-1.0, 1.0))
+        real, imaginary = op.Clip(real, low, high), op.Clip(imaginary, low, high)
+    return _of_rows(op, (real, imaginary))

@@ -51,10 +51,10 @@ def _transposed(op: Op, parts: Pair) -> Pair:
     return matrix_transpose(op, real), matrix_transpose(op, imaginary)
 
 
-def _solved(op: Op, matrix: Pair, right: Pair, *, left: bool = True) -> tuple[Pair, LU]:
+def solved(op: Op, matrix: Pair, right: Pair, *, left: bool = True) -> tuple[Pair, LU]:
     """Solve matrix X = right, or X matrix = right; also return the LU factors of the real matrix."""
     if not left:
-        turned, lu = _solved(op, _transposed(op, matrix), _transposed(op, right))
+        turned, lu = solved(op, _transposed(op, matrix), _transposed(op, right))
         return _transposed(op, turned), lu
     lu = lu_factors(op, _matrix(op, matrix))
     column = solved_by_lu(op, lu.factors, lu.order, _column(op, right))
@@ -73,7 +73,7 @@ def linalg_inv_ex(op: Op, A: ir.Value, *, check_errors: bool = False) -> tuple[i
     matrix = _pair(op, A)
     *batch, size, _ = op.dims(matrix[0])
     one = unit_matrix(op, batch, size, size, op.dtype_of(matrix[0]))
-    inverse, lu = _solved(op, matrix, (one, op.Sub(one, one)))
+    inverse, lu = solved(op, matrix, (one, op.Sub(one, one)))
     return join(op, *inverse), _info(op, lu, matrix)
 
 
@@ -88,7 +88,7 @@ def linalg_solve_ex(
     is_vector = len(wanted) == 1 or wanted == dims[:-1]
     if is_vector:
         right = (op.Unsqueeze(right[0], [-1]), op.Unsqueeze(right[1], [-1]))
-    (real, imaginary), lu = _solved(op, matrix, right, left=left or is_vector)
+    (real, imaginary), lu = solved(op, matrix, right, left=left or is_vector)
     if is_vector:
         real, imaginary = op.Squeeze(real, [-1]), op.Squeeze(imaginary, [-1])
     # The factors are those of the real matrix of twice the size.
@@ -113,7 +113,7 @@ def linalg_solve_triangular(
 ) -> ir.Value:
     """aten::linalg_solve_triangular(Tensor self, Tensor B, *, bool upper, bool left=True, bool unitriangular=False) -> Tensor"""
     factor = _triangle(op, _pair(op, self), upper=upper, unit=unitriangular)
-    return join(op, *_solved(op, factor, _pair(op, B), left=left)[0])
+    return join(op, *solved(op, factor, _pair(op, B), left=left)[0])
 
 
 @translates("aten::triangular_solve", complex=True)
@@ -122,7 +122,7 @@ def triangular_solve(
 ) -> tuple[ir.Value, ir.Value]:
     """aten::triangular_solve(Tensor self, Tensor A, bool upper=True, bool transpose=False, bool unitriangular=False) -> (Tensor solution, Tensor cloned_coefficient)"""
     factor = _triangle(op, _pair(op, A), upper=upper, unit=unitriangular)
-    solution, _ = _solved(op, _transposed(op, factor) if transpose else factor, _pair(op, self))
+    solution, _ = solved(op, _transposed(op, factor) if transpose else factor, _pair(op, self))
     real, imaginary = (op.expand(part, op.results[1].shape) for part in _pair(op, A))
     return join(op, *solution), op.join(real, imaginary)
 

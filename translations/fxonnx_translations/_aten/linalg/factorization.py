@@ -27,6 +27,7 @@ __all__ = [
     "lu_factors",
     "matrix_transpose",
     "order_of_pivots",
+    "permutation",
     "rows_and_columns",
     "smaller",
     "unit_matrix",
@@ -180,7 +181,7 @@ def _order_of(op: Op, pivots: ir.Value, rows: Dim) -> ir.Value:
     return loop(op, dims[-1], [op.expand(numbers, (*dims[:-1], rows))], step)[0]
 
 
-def _permutation(op: Op, order: ir.Value, rows: Dim, dtype: ir.DataType) -> ir.Value:
+def permutation(op: Op, order: ir.Value, rows: Dim, dtype: ir.DataType) -> ir.Value:
     """Return P [*, rows, rows] with 1 at row ``order[i]`` of column i; ``order`` is [*, 1, rows]."""
     return op.cast(op.Equal(op.Unsqueeze(arange(op, rows), [1]), order), dtype)
 
@@ -218,7 +219,7 @@ def linalg_lu(op: Op, A: ir.Value, *, pivot: bool = True) -> tuple[ir.Value, ir.
     if not pivot:
         return op.const(torch.empty(0, dtype=op.result.torch_dtype)), lower, upper
     order = matrix_transpose(op, lu.order)
-    return _permutation(op, order, op.dims(A)[-2], op.dtype_of(A)), lower, upper
+    return permutation(op, order, op.dims(A)[-2], op.dtype_of(A)), lower, upper
 
 
 @translates("aten::lu_unpack")
@@ -227,14 +228,14 @@ def lu_unpack(
 ) -> tuple[ir.Value, ir.Value, ir.Value]:
     """aten::lu_unpack(Tensor LU_data, Tensor LU_pivots, bool unpack_data=True, bool unpack_pivots=True) -> (Tensor P, Tensor L, Tensor U)"""
     empty = op.const(torch.empty(0, dtype=op.result.torch_dtype))
-    permutation, lower, upper = empty, empty, empty
+    exchanges, lower, upper = empty, empty, empty
     if unpack_pivots:
         rows = op.dims(LU_data)[-2]
         order = op.Unsqueeze(_order_of(op, LU_pivots, rows), [-2])
-        permutation = _permutation(op, order, rows, op.dtype_of(LU_data))
+        exchanges = permutation(op, order, rows, op.dtype_of(LU_data))
     if unpack_data:
         lower, upper = _unpacked(op, LU_data)
-    return permutation, lower, upper
+    return exchanges, lower, upper
 
 
 def order_of_pivots(op: Op, pivots: ir.Value, rows: Dim) -> ir.Value:

@@ -14,6 +14,7 @@ import torch
 from ..._builder.dtypes import BOOL, INT64
 from ..._builder.loops import arange
 from ..._builder.op import Op, Operand, Unsupported
+from ..._builder.symbolic_dims import Dim
 from ..._registry import OpCall, translates
 from ..view import swapped
 
@@ -367,6 +368,28 @@ def _products_of_rows(op: Op, left: ir.Value, right: ir.Value) -> ir.Value:
     return product if op.result.shape else op.Reshape(product, [])
 
 
+def weights_of_cov(
+    op: Op, count: Dim, dtype: ir.DataType, correction: int, fweights: ir.Value | None, aweights: ir.Value | None
+) -> tuple[ir.Value | None, ir.Value]:
+    """Return the weights of the observations, if any, and the divisor of a covariance, which is limited to 0."""
+    counts, factors = (None if each is None else op.cast(each, dtype) for each in (fweights, aweights))
+    weights = op.Mul(counts, factors) if counts is not None and factors is not None else counts or factors
+    total = op.scalar(count, dtype) if weights is None else op.ReduceSum(weights, [0], keepdims=0)
+    subtracted = op.const(float(correction), dtype)
+    if weights is not None and factors is not None and correction:
+        of_factors = op.ReduceSum(op.Mul(weights, factors), [0], keepdims=0)
+        subtracted = op.Div(op.Mul(of_factors, subtracted), total)
+    return weights, op.Max(op.Sub(total, subtracted), op.const(0.0, dtype))
+
+
+def centered_rows(op: Op, rows: ir.Value, weights: ir.Value | None) -> ir.Value:
+    """Subtract the mean of each row."""
+    if weights is None:
+        return op.Sub(rows, op.ReduceMean(rows, [1], keepdims=1))
+    sums = op.ReduceSum(op.Mul(rows, weights), [1], keepdims=1)
+    return op.Sub(rows, op.Div(sums, op.ReduceSum(weights, [0], keepdims=0)))
+
+
 @translates("aten::cov")
 def cov(
     op: Op,
@@ -377,31 +400,17 @@ def cov(
 ) -> ir.Value:
     """aten::cov(Tensor self, *, int correction=1, Tensor? fweights=None, Tensor? aweights=None) -> Tensor"""
     rows, dtype = _observations(op, self), op.result.dtype
-    counts, factors = (None if each is None else op.cast(each, dtype) for each in (fweights, aweights))
-    weights = op.Mul(counts, factors) if counts is not None and factors is not None else counts or factors
-    if weights is None:
-        centered = op.Sub(rows, op.ReduceMean(rows, [1], keepdims=1))
-        product = _products_of_rows(op, centered, centered)
-        divisor = op.Sub(op.scalar(op.dims(rows)[1], dtype), op.const(float(correction), dtype))
-    else:
-        total = op.ReduceSum(weights, [0], keepdims=0)
-        weighted = op.Mul(rows, weights)
-        centered = op.Sub(rows, op.Div(op.ReduceSum(weighted, [1], keepdims=1), total))
-        product = _products_of_rows(op, centered, op.Mul(centered, weights))
-        subtracted = op.const(float(correction), dtype)
-        if factors is not None and correction:
-            of_factors = op.ReduceSum(op.Mul(weights, factors), [0], keepdims=0)
-            subtracted = op.Div(op.Mul(of_factors, subtracted), total)
-        divisor = op.Sub(total, subtracted)
-    # As for the variance, the divisor is limited to 0.
-    return op.Div(product, op.Max(divisor, op.const(0.0, dtype)))
+    weights, divisor = weights_of_cov(op, op.dims(rows)[1], dtype, correction, fweights, aweights)
+    centered = centered_rows(op, rows, weights)
+    weighted = centered if weights is None else op.Mul(centered, weights)
+    return op.Div(_products_of_rows(op, centered, weighted), divisor)
 
 
 @translates("aten::corrcoef")
 def corrcoef(op: Op, self: ir.Value) -> ir.Value:
     """aten::corrcoef(Tensor self) -> Tensor"""
     rows, dtype = _observations(op, self), op.result.dtype
-    centered = op.Sub(rows, op.ReduceMean(rows, [1], keepdims=1))
+    centered = centered_rows(op, rows, None)
     units = op.Div(centered, op.ReduceL2(centered, [1], keepdims=1))
     if not op.result.shape:
         # torch divides the variance by itself.

@@ -160,7 +160,7 @@ def _diagonal(op: Op, matrix: ir.Value) -> ir.Value:
     return op.ReduceSum(kept, [-1], keepdims=0)
 
 
-def _parity(op: Op, lu: LU, dtype: ir.DataType) -> ir.Value:
+def parity(op: Op, lu: LU, dtype: ir.DataType) -> ir.Value:
     """Return [*]: 1 for an even number of row exchanges, -1 for an odd one."""
     _, columns = rows_and_columns(op, lu.factors)
     own = op.Add(op.Squeeze(columns, [0]), op.const(1))
@@ -242,7 +242,7 @@ def _linalg_det(op: Op, A: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value]:
     if 0 in op.dims(A):
         return op.expand(op.const(1, op.dtype_of(A)), op.dims(A)[:-2]), lu.factors, lu.pivots
     diagonal = op.ReduceProd(_diagonal(op, lu.factors), [-1], keepdims=0)
-    return op.Mul(_parity(op, lu, op.dtype_of(A)), diagonal), lu.factors, lu.pivots
+    return op.Mul(parity(op, lu, op.dtype_of(A)), diagonal), lu.factors, lu.pivots
 
 
 @translates("aten::_linalg_slogdet")
@@ -253,7 +253,7 @@ def _linalg_slogdet(op: Op, A: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value, 
         one, zero = (op.expand(op.const(fill, op.dtype_of(A)), op.dims(A)[:-2]) for fill in (1, 0))
         return one, zero, lu.factors, lu.pivots
     diagonal = _diagonal(op, lu.factors)
-    sign = op.Mul(_parity(op, lu, op.dtype_of(A)), op.ReduceProd(op.Sign(diagonal), [-1], keepdims=0))
+    sign = op.Mul(parity(op, lu, op.dtype_of(A)), op.ReduceProd(op.Sign(diagonal), [-1], keepdims=0))
     logarithm = op.ReduceSum(op.Log(op.Abs(diagonal)), [-1], keepdims=0)
     return sign, logarithm, lu.factors, lu.pivots
 
