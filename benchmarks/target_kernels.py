@@ -51,8 +51,8 @@ def onnxruntime_kernels() -> tuple[str, Kernels]:
 
 
 def is_internal(domain: str, op_type: str) -> bool:
-    """Whether only ONNX Runtime itself creates such nodes: copies to devices, its own layouts of convolutions."""
-    return domain in ("com.microsoft.nchwc", "com.ms.internal.nhwc") or op_type.startswith("Memcpy")
+    """Whether files never contain such nodes, because ONNX Runtime inserts them when it loads a model."""
+    return domain == "com.ms.internal.nhwc" or op_type.startswith("Memcpy")
 
 
 def tensor_types(texts: Iterable[str]) -> Iterable[str]:

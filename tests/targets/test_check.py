@@ -166,8 +166,15 @@ def test_nodes(target: Any, model: onnx.ModelProto, severity: str | None, proble
         ("onnxruntime-cuda", single("Cos", FLOAT, opset=22), "export with opset_version=21"),
         ("onnxruntime", single("Attention", *[FLOAT] * 3, opset=25), "export with opset_version=24"),
         ("tensorrt", single("Relu", FLOAT, opset=25), "export with opset_version=24"),
-        ("tensorrt", single("NonZero", INT64), "compute it in float or float16"),
+        ("tensorrt", single("NonZero", TensorProto.BOOL), "compute it in float or float16"),
         ("tensorrt", single("Det", FLOAT), "replace the operator in the model"),
+        ("tensorrt", single("NonZero", TensorProto.DOUBLE), "replace the operator in the model"),
+        ("onnxruntime-cuda", single("MatMulInteger", *[TensorProto.UINT8] * 2), "compute it in int8"),
+        (
+            "onnxruntime-cuda",
+            single("DequantizeLinear", TensorProto.INT32, (FLOAT, ())),
+            "replace the operator in the model",
+        ),
         ("onnxruntime", single("Guess", FLOAT, domain="com.microsoft"), "use ONNX operators"),
     ],
 )

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import onnx
 import onnx.defs
 import onnxruntime
 import pytest
+import torch
+from torch import nn
 
 import fxonnx
 from benchmarks.kernel_probe import TYPES, UNSIGNED, loads, model_of, versions
@@ -36,6 +40,19 @@ def test_every_operator_in_every_type(letters: str) -> None:
             wrong.append((schema.name, opset, types, "loads" if fails else "is refused"))
     assert not wrong
     assert count > 100
+
+
+def test_files_that_onnxruntime_has_optimized(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Conv2d(16, 16, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(144, 4), nn.GELU())
+    fxonnx.export(model.eval(), (torch.rand(1, 16, 8, 8),), tmp_path / "m.onnx")
+    options = onnxruntime.SessionOptions()
+    options.optimized_model_filepath = str(tmp_path / "optimized.onnx")
+    options.log_severity_level = 4
+    onnxruntime.InferenceSession(str(tmp_path / "m.onnx"), options, providers=["CPUExecutionProvider"])
+    assert fxonnx.check(tmp_path / "optimized.onnx", "onnxruntime") == []
+    if any(node.domain for node in onnx.load(tmp_path / "optimized.onnx").graph.node):  # depends on the processor
+        (found, *_) = fxonnx.check(tmp_path / "optimized.onnx", "tensorrt")
+        assert found.problem.startswith("TensorRT does not know the domain 'com.microsoft")
 
 
 def combinations(letters: str) -> list[tuple[onnx.defs.OpSchema, int, dict[str, str]]]:

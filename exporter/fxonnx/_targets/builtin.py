@@ -21,13 +21,16 @@ Target: TypeAlias = Literal["onnxruntime", "onnxruntime-cuda", "tensorrt", "open
 _FLOAT16, _FLOAT, _DOUBLE = ir.DataType.FLOAT16, ir.DataType.FLOAT, ir.DataType.DOUBLE
 _INT8, _UINT8 = ir.DataType.INT8, ir.DataType.UINT8
 
+# The last one is the layout of convolutions in files that ONNX Runtime has optimized.
+_ONNXRUNTIME_DOMAINS = frozenset({"ai.onnx.ml", "com.microsoft", "com.microsoft.nchwc"})
+
 _ONNXRUNTIME = TargetProfile(
     name="onnxruntime",
     runtime="ONNX Runtime on the CPU",
     kernels=CPU_KERNELS,
     default_opset=23,
     newest_opset=26,
-    domains=frozenset({"ai.onnx.ml", "com.microsoft"}),
+    domains=_ONNXRUNTIME_DOMAINS,
     patterns=MappingProxyType({"flat_tokens": True}),
     falls_back_to_cpu=True,
     expands_functions=True,
@@ -44,7 +47,7 @@ _ONNXRUNTIME_CUDA = TargetProfile(
     # Many operators that opset 22 redefines have no kernel for their new version.
     default_opset=20,
     newest_opset=26,
-    domains=frozenset({"ai.onnx.ml", "com.microsoft"}),
+    domains=_ONNXRUNTIME_DOMAINS,
     falls_back_to_cpu=True,
     expands_functions=True,
     computes_in=MappingProxyType({_FLOAT16: _FLOAT}),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
@@ -29,7 +29,7 @@ Severity: TypeAlias = Literal["fails", "slow"]
 _Problem: TypeAlias = tuple[Severity, str, str]
 
 _OLDEST_OPSET = 7
-_COMMON_TYPES = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.INT32, ir.DataType.INT64)
+_COMMON_TYPES = tuple(ir.DataType[name] for name in ("FLOAT", "FLOAT16", "INT32", "INT64", "INT8"))
 # Runtimes turn these nodes into initializers when they load a model.
 _NO_KERNEL_NEEDED = frozenset({"Constant"})
 
@@ -178,28 +178,28 @@ class _Checker:
         profile = self._profile
         kernel = profile.kernels.find(node.op_type, opset, node.domain)
         types = _types_of(node, opset)
-        missing = None if kernel is None else next(_types_without_kernel(kernel, types), None)
-        if kernel is not None and missing is None:
+        variable = None if kernel is None else next(_without_kernel(kernel, types), None)
+        if kernel is not None and variable is None:
             return
+        missing = None if variable is None else types[variable]
         problem = f"{profile.runtime} has no kernel for {node.op_type} of opset {opset}"
         if missing is not None:
             problem = f"{profile.runtime} has no kernel for {node.op_type} of {missing.name.lower()}"
 
         def runs(other: int) -> bool:
             found = profile.kernels.find(node.op_type, other, node.domain)
-            return found is not None and next(_types_without_kernel(found, types), None) is None
+            return found is not None and next(_without_kernel(found, _types_of(node, other)), None) is None
 
-        supported = frozenset() if kernel is None else frozenset().union(*kernel.types.values())
+        supported: list[ir.DataType] = []
+        if kernel is not None and variable is not None:
+            wide = [dtype for dtype in _COMMON_TYPES if dtype.itemsize >= types[variable].itemsize]
+            supported = [dtype for dtype in wide if dtype in kernel.types[variable]]
         remedy = _remedy(runs, opset, profile.newest_opset, supported) if not node.domain else "use ONNX operators"
         wider = None if missing is None else profile.computes_in.get(missing)
         if profile.falls_back_to_cpu and profile.kernels != CPU_KERNELS and self._runs_on_cpu(node, opset, types):
             yield "slow", f"{problem}: it runs on the CPU, with copies between the devices", remedy
         elif wider is not None:
-            yield (
-                "slow",
-                f"{problem}: it is computed in {wider.name.lower()}, between conversions",
-                remedy,
-            )
+            yield "slow", f"{problem}: it is computed in {wider.name.lower()}, between conversions", remedy
         elif profile.expands_functions and self._runs_expanded(node, opset):
             yield "slow", f"{problem}: it is replaced by the operators of its definition", remedy
         else:
@@ -208,7 +208,7 @@ class _Checker:
     def _runs_on_cpu(self, node: ir.Node, opset: int, types: Mapping[str, ir.DataType]) -> bool:
         kernel = CPU_KERNELS.find(node.op_type, opset, node.domain)
         return kernel is not None and all(
-            dtype in self._profile.computes_in for dtype in _types_without_kernel(kernel, types)
+            types[variable] in self._profile.computes_in for variable in _without_kernel(kernel, types)
         )
 
     def _runs_expanded(self, node: ir.Node, opset: int) -> bool:
@@ -260,17 +260,18 @@ def _types_of(node: ir.Node, opset: int) -> dict[str, ir.DataType]:
     return found
 
 
-def _types_without_kernel(kernel: Kernel, types: Mapping[str, ir.DataType]) -> Iterator[ir.DataType]:
-    return (dtype for variable, dtype in types.items() if dtype not in kernel.types.get(variable, (dtype,)))
+def _without_kernel(kernel: Kernel, types: Mapping[str, ir.DataType]) -> Iterator[str]:
+    """The type variables whose element type a kernel does not support."""
+    return (variable for variable, dtype in types.items() if dtype not in kernel.types.get(variable, (dtype,)))
 
 
-def _remedy(runs: Callable[[int], bool], opset: int, newest: int, supported: frozenset[ir.DataType]) -> str:
+def _remedy(runs: Callable[[int], bool], opset: int, newest: int, supported: Sequence[ir.DataType]) -> str:
     """The nearest opset at which the operator has a kernel, or another element type."""
     for other in (*range(opset - 1, _OLDEST_OPSET - 1, -1), *range(opset + 1, newest + 1)):
         if runs(other):
             return f"export with opset_version={other}"
-    types = [dtype.name.lower() for dtype in _COMMON_TYPES if dtype in supported]
-    return f"compute it in {' or '.join(types)}" if types else "replace the operator in the model"
+    types = " or ".join(dtype.name.lower() for dtype in supported)
+    return f"compute it in {types}" if types else "replace the operator in the model"
 
 
 def _origin(node: ir.Node) -> tuple[str, str]:
