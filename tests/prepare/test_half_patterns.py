@@ -76,6 +76,14 @@ def written_out_masked(q: Tensor, k: Tensor, v: Tensor, shown: Tensor) -> Tensor
     return torch.matmul(F.dropout(weights.to(q.dtype), 0.1, False), v)
 
 
+def written_out_packed(x: Tensor, shown: Tensor) -> Tensor:
+    batch, length, _ = x.shape
+    query, key, value = (part.view(batch, length, 4, 4).transpose(1, 2) for part in x.split(16, dim=2))
+    mask = torch.where(shown, torch.zeros((), dtype=x.dtype), torch.finfo(x.dtype).min)
+    weights = F.softmax(query @ key.transpose(2, 3) * 0.5 + mask, dim=-1, dtype=torch.float32).to(x.dtype)
+    return (weights @ value).transpose(1, 2).reshape(batch, length, -1)
+
+
 def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return F.scaled_dot_product_attention(q, k, v, is_causal=True)
 
@@ -144,6 +152,7 @@ CASES = (
     HalfCase(log_softmax, rows(0), "LogSoftmax"),
     HalfCase(written_out, heads, "Attention"),
     HalfCase(written_out_masked, lambda: (*heads(), shown(2, 1, 5, 5)), "Attention", casts=4),
+    HalfCase(written_out_packed, lambda: (torch.randn(2, 5, 48), shown(2, 1, 5, 5)), "Attention"),
     HalfCase(attention, heads, "Attention"),
     HalfCase(masked_attention, lambda: (*heads(), shown(5, 5)), "Attention"),
     HalfCase(
@@ -254,3 +263,15 @@ def test_constants_are_stored_in_the_type_of_the_model(dtype: torch.dtype, opset
     assert not any(value is not None and value.is_initializer() for node in casts for value in node.inputs)
     if dtype == torch.float16:
         assert not casts
+
+
+def test_hidden_rows_of_decomposed_attention_are_averaged_as_by_the_model() -> None:
+    """In float16, the lowest number plus a score is the lowest number."""
+    torch.manual_seed(0)
+    model, mask = VariadicFunction(written_out_packed).eval(), shown(2, 1, 5, 5)
+    mask[0, 0, 3] = False
+    args = (torch.randn(2, 5, 48).half(), mask)
+    for numerics in ("default", "exact"):
+        program = fxonnx.export(model, args, opset_version=23, verify=True, numerics=numerics)
+        assert kinds(program).count("Attention") == 1
+        assert "Cast" not in kinds(program)

@@ -10,7 +10,7 @@ import sympy
 import torch
 
 from .._builder.constants import array_of
-from .._builder.dtypes import BOOL, DOUBLE, FLOAT, HALF_FLOATS, to_torch_dtype
+from .._builder.dtypes import BOOL, DOUBLE, FLOAT, FLOAT16, HALF_FLOATS, to_torch_dtype
 from .._builder.op import Op, Unsupported
 from .._builder.value_ranges import every_row_unmasked, is_computed_from_weights
 from .._registry import translates
@@ -168,7 +168,7 @@ def attention_mask(op: Op, attn_mask: ir.Value, dtype: ir.DataType) -> ir.Value:
     if given == BOOL:
         return attn_mask
     attn_mask = op.widened(attn_mask, dtype)
-    return _above_lowest(op, attn_mask) if given == dtype == FLOAT else attn_mask
+    return _above_lowest(op, attn_mask) if given == dtype and dtype in _LOWEST else attn_mask
 
 
 def _scale_query(op: Op, query: ir.Value, scale: float | None) -> ir.Value:
@@ -224,15 +224,16 @@ def _without_nan(op: Op, result: ir.Value, attn_mask: ir.Value) -> ir.Value:
     return op.Where(shown, result, op.const(0.0, op.dtype_of(result)))
 
 
-_LOWEST = float(np.finfo(np.float32).min)
-_ALMOST_LOWEST = -1e38
+_LOWEST = {FLOAT: (float(np.finfo(np.float32).min), -1e38), FLOAT16: (-65504.0, -65472.0)}
+"""Element type to its lowest number, and one above it to which a score of ordinary size adds nothing."""
 
 
 def _above_lowest(op: Op, attn_mask: ir.Value) -> ir.Value:
-    """Return a FLOAT mask for ONNX's Attention, without the lowest float, which ONNX Runtime treats as -inf."""
-    known = array_of(attn_mask)
+    """Return a float mask for ONNX's Attention without the lowest number, which ONNX Runtime treats as -inf."""
+    known, dtype = array_of(attn_mask), op.dtype_of(attn_mask)
+    lowest, almost = _LOWEST[dtype]
     if known is not None:
-        raised = np.where(known == np.float32(_LOWEST), np.float32(_ALMOST_LOWEST), known)
+        raised = np.where(known == lowest, almost, known).astype(known.dtype)
         return attn_mask if np.array_equal(raised, known) else op.const(torch.from_numpy(raised))
     if is_computed_from_weights(attn_mask):
         return attn_mask
@@ -240,8 +241,7 @@ def _above_lowest(op: Op, attn_mask: ir.Value) -> ir.Value:
     if where is not None and where.op_type == "Where" and all(array_of(each) is not None for each in where.inputs[1:]):
         # Of two numbers, as masks usually are.
         return op.Where(where.inputs[0], *(_above_lowest(op, each) for each in where.inputs[1:] if each is not None))
-    lowest, almost = (op.const(number, ir.DataType.FLOAT) for number in (_LOWEST, _ALMOST_LOWEST))
-    return op.Where(op.Equal(attn_mask, lowest), almost, attn_mask)
+    return op.Where(op.Equal(attn_mask, op.const(lowest, dtype)), op.const(almost, dtype), attn_mask)
 
 
 def _repeated_heads(op: Op, operand: ir.Value, query: ir.Value) -> ir.Value:

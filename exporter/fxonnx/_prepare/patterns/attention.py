@@ -8,7 +8,7 @@ import torch
 
 from .matching import CASTS, HALF_FLOATS, VIEWS, as_call, dims_of, dtype_of, has_one_user, insert_after, known_number
 
-__all__ = ["fuse_attention"]
+__all__ = ["ROUNDED_SCORES_KEY", "fuse_attention"]
 
 aten = torch.ops.aten
 
@@ -18,6 +18,9 @@ _LAYOUT_OPS = (
 )
 _DTYPES = (*HALF_FLOATS, torch.float32)
 """The dtypes of ONNX's Attention; its kernels for float64 are missing."""
+ROUNDED_SCORES_KEY = "rounded_scores"
+"""Metadata of an attention that the model computes step by step: the sums of scores and mask are in its dtype."""
+
 _MATMULS = (aten.matmul.default, aten.bmm.default)
 
 
@@ -43,6 +46,7 @@ def fuse_attention(graph: torch.fx.Graph) -> int:
             product, aten.scaled_dot_product_attention.default, (query, key, product.args[1], mask, 0.0, False)
         )
         whole.kwargs = {"scale": scale}
+        whole.meta[ROUNDED_SCORES_KEY] = True
         product.replace_all_uses_with(whole)
         found += 1
     return found

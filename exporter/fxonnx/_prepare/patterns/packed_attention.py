@@ -11,6 +11,7 @@ import torch
 import torch.onnx.ops  # defines the operators
 
 from ..._provenance import copy_provenance
+from .attention import ROUNDED_SCORES_KEY
 from .matching import HALF_FLOATS, VIEWS, as_call, dims_of, dtype_of, has_one_user, insert_before
 
 __all__ = ["fuse_packed_attention"]
@@ -190,8 +191,8 @@ def _rewrite(
     mask = _argument(node, 3, "attn_mask", None)
     heads, groups = query.meta["val"].shape[1], key.meta["val"].shape[1]
     options = {"is_causal": _argument(node, 5, "is_causal", False), "scale": node.kwargs.get("scale")}
-    if dtype_of(node) in HALF_FLOATS:
-        # torch's kernels compute the softmax of half-precision scores in float32.
+    if dtype_of(node) in HALF_FLOATS and not node.meta.get(ROUNDED_SCORES_KEY):
+        # torch's kernels compute half-precision scores and their softmax in float32.
         options["softmax_precision"] = int(onnx.TensorProto.FLOAT)
     with node.graph.inserting_before(node):
         whole = node.graph.call_function(
