@@ -20,7 +20,6 @@ REASONS: Mapping[str, str] = MappingProxyType(
         "floor_divide": _FLOORED,
         "log1p": f"{_CANCELS} near 0",
         "logaddexp2": "the powers of two overflow for finite results",
-        "logcumsumexp": "exponentials of the distance from the largest element underflow in all earlier sums",
         "logdet": "the determinant overflows or underflows for finite results",
         "multinomial": "Multinomial of ONNX draws with replacement",
         "native_layer_norm": "an empty tensor in one sample",
