@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from functools import partial
+
 import pytest
 import torch
 
@@ -28,7 +31,28 @@ def _definite(matrix: torch.Tensor) -> torch.Tensor:
     return matrix @ matrix.mT + torch.eye(matrix.shape[-1])
 
 
+def _least_squares() -> Iterator[Case]:
+    tall, wide = T((5, 3)), T((3, 5))
+    for name, driver, inputs in (
+        ("tall", None, (tall, T((5, 2)))),
+        ("wide", None, (wide, T((3, 2)))),
+        ("residuals", "gels", (tall, T((5, 2)))),
+        ("singular values", "gelsd", (tall, T((5, 2)))),
+        ("singular values of wide", "gelss", (wide, T((3, 2)))),
+        ("dynamic batch", "gelsd", (T(("n", 5, 3)), T(("n", 5, 2)))),
+        ("vectors", "gels", (T((2, 5, 3)), T((2, 5)))),
+        ("float64", "gelsy", (T((5, 3), torch.float64), T((5, 2), torch.float64))),
+    ):
+        yield Case("aten.linalg_lstsq.default", partial(_lstsq, driver=driver), inputs, name, rtol=1e-4, atol=1e-4)
+    yield Case("aten.linalg_lstsq.default", lambda b: _lstsq(torch.ones(4, 2), b)[0], (T((4, 1)),), "deficient")
+
+
+def _lstsq(matrix: torch.Tensor, right: torch.Tensor, driver: str | None = None) -> tuple[torch.Tensor, ...]:
+    return tuple(torch.linalg.lstsq(matrix, right, driver=driver))
+
+
 CASES = (
+    *_least_squares(),
     Case("aten._linalg_eigh.default", lambda a: _rebuilt(aten._linalg_eigh(a, "L")), _A, atol=4e-5),
     Case("aten._linalg_eigh.default", lambda a: aten._linalg_eigh(a, "U")[0], _A, "upper", atol=4e-5),
     Case("aten._linalg_eigh.default", lambda a: aten._linalg_eigh(a, "L")[0], (T(("h", "h")),), "dynamic", atol=1e-4),

@@ -24,6 +24,7 @@ __all__ = [
     "histogram_of_edges",
     "kron",
     "lstm",
+    "lstsq",
     "max_pool1d",
     "max_pool1d_with_indices",
     "narrow",
@@ -120,6 +121,24 @@ def histogram_of_edges(
 ) -> tuple[Tensor, Tensor]:
     """``aten::histogram.bins_tensor``: the counts, one less than the edges of the bins, and the edges."""
     return self.new_empty([bins.shape[0] - 1]), self.new_empty(bins.shape)
+
+
+def lstsq(
+    original: Callable[..., Any], self: Tensor, b: Tensor, rcond: float | None = None, *, driver: str | None = None
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """``aten::linalg_lstsq``: whether there are residuals depends on the ranks, which are taken to be full."""
+    *batch, rows, columns = self.shape
+    is_vector = b.shape == self.shape[:-1]
+    if not is_vector and b.shape[:-1] != self.shape[:-1]:
+        return original(self, b, rcond, driver=driver)  # type: ignore[no-any-return]
+    right = (1,) if is_vector else (b.shape[-1],)
+    solution = self.new_empty([*batch, columns, *(() if is_vector else right)])
+    has_residuals = rows > columns and driver in ("gels", "gelsd", "gelss")
+    residuals = self.new_empty([*batch, *right] if has_residuals else [0])
+    rank = self.new_empty([0] if driver == "gels" else list(batch), dtype=torch.int64)
+    has_values = driver in ("gelsd", "gelss")
+    values = self.new_empty([*batch, min(rows, columns)] if has_values else [0])
+    return solution, residuals, rank, values
 
 
 def narrow(original: Callable[..., Any], self: Tensor, dim: int, start: Tensor, length: int) -> Tensor:

@@ -248,6 +248,7 @@ CAPTURE_PATCHES: tuple[Patch, ...] = (
     KernelPatch("aten::corrcoef", shape_kernels.corrcoef, "its kernel calls that of cov"),
     ShapePatch("aten::histogram.bin_ct", shape_kernels.histogram, "it has no meta kernel"),
     ShapePatch("aten::histogram.bins_tensor", shape_kernels.histogram_of_edges, "it has no meta kernel"),
+    KernelPatch("aten::linalg_lstsq", shape_kernels.lstsq, "the shape of its residuals depends on the ranks"),
     KernelPatch("aten::narrow.Tensor", shape_kernels.narrow, "it reads the value of a tensor"),
     Patch("torch:linspace", functional.linspace, "its C++ function specializes the number of steps", strict=False),
     *(

@@ -7,6 +7,7 @@ Signs of vectors, and the basis for equal values, may differ from LAPACK's: they
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import onnx_ir as ir
@@ -14,7 +15,7 @@ import torch
 
 from ..._builder import dtypes
 from ..._builder.loops import arange, loop
-from ..._builder.op import Op
+from ..._builder.op import Op, Unsupported
 from ..._builder.symbolic_dims import Dim
 from ..._registry import translates
 from .factorization import (
@@ -251,3 +252,45 @@ def linalg_pinv(
     kept = op.Greater(sizes, cutoff)
     inverse = op.Where(kept, op.Div(one, op.Where(kept, values, one)), zero)
     return op.MatMul(op.Mul(right, op.Unsqueeze(inverse, [-2])), matrix_transpose(op, left))
+
+
+@translates("aten::linalg_lstsq")
+def linalg_lstsq(
+    op: Op, self: ir.Value, b: ir.Value, rcond: float | None = None, *, driver: str | None = None
+) -> list[ir.Value | None]:
+    """aten::linalg_lstsq(Tensor self, Tensor b, float? rcond=None, *, str? driver=None) -> (Tensor solution, Tensor residuals, Tensor rank, Tensor singular_values)
+
+    The solution of least norm, by the singular values, whichever the driver.
+    """
+    dtype = op.dtype_of(self)
+    *batch, rows, columns = op.dims(self)
+    if 0 in op.dims(self) or not isinstance(rows, int) or not isinstance(columns, int):
+        raise Unsupported("least squares of a matrix of symbolic size, or without elements")
+    is_vector = op.dims(b) == (*batch, rows)
+    if not is_vector and op.dims(b)[:-1] != (*batch, rows):
+        raise Unsupported("least squares of a broadcast batch")
+    right = op.Unsqueeze(b, [-1]) if is_vector else b
+    wide = _is_wide(op, self)
+    values, *vectors = _singular(op, matrix_transpose(op, self) if wide else self, full=False, vectors=True)
+    left, turned = reversed(vectors) if wide else vectors
+    zero, one = op.const(0, dtype), op.const(1, dtype)
+    relative = max(rows, columns) * torch.finfo(dtypes.to_torch_dtype(dtype)).eps if rcond is None else float(rcond)
+    kept = op.Greater(values, op.Mul(op.ReduceMax(values, [-1], keepdims=1), op.const(relative, dtype)))
+    inverse = op.Unsqueeze(op.Where(kept, op.Div(one, op.Where(kept, values, one)), zero), [-1])
+    solution = op.MatMul(turned, op.Mul(inverse, op.MatMul(matrix_transpose(op, left), right)))
+    ranks = op.ReduceSum(op.cast(kept, ir.DataType.INT64), [-1], keepdims=0)
+    residuals = None
+    if rows > columns and driver in ("gels", "gelsd", "gelss"):
+        difference = op.Sub(right, op.MatMul(self, solution))
+        residuals = op.ReduceSumSquare(difference, [-2], keepdims=0)
+        if driver != "gels":
+            # torch returns none unless all ranks are full.
+            is_full = op.Equal(op.ReduceMin(ranks, keepdims=0), op.const(columns))
+            residuals = op.Where(is_full, residuals, op.const(math.nan, dtype))
+    empty = [op.const(torch.empty(0, dtype=result.torch_dtype)) for result in op.results]
+    return [
+        op.Squeeze(solution, [-1]) if is_vector else solution,
+        empty[1] if residuals is None else residuals,
+        empty[2] if driver == "gels" else ranks,
+        values if driver in ("gelsd", "gelss") else empty[3],
+    ]
