@@ -38,6 +38,18 @@ def layer_norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return centered / torch.sqrt(centered.pow(2).mean(-1, keepdim=True) + 1e-5) * weight + bias
 
 
+def wide_layer_norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    return F.layer_norm(x.float(), (8,), weight.float(), bias.float()).type_as(x)
+
+
+def wide_group_norm(x: Tensor) -> Tensor:
+    return F.group_norm(x.float(), 5).type_as(x)
+
+
+def wide_rms_norm(x: Tensor, weight: Tensor) -> Tensor:
+    return F.rms_norm(x.float(), (8,), weight.float(), 1e-6).to(x.dtype)
+
+
 def gelu(x: Tensor) -> Tensor:
     return 0.5 * x * (1.0 + torch.erf(x / math.sqrt(2.0)))
 
@@ -144,6 +156,9 @@ CASES = (
     HalfCase(t5_norm, rows(1), "RMSNormalization", older=2),
     HalfCase(norm_without_weight, rows(0), "RMSNormalization", older=2),
     HalfCase(layer_norm, rows(2), "LayerNormalization"),
+    HalfCase(wide_layer_norm, rows(2), "LayerNormalization"),
+    HalfCase(wide_group_norm, rows(0), "GroupNormalization"),
+    HalfCase(wide_rms_norm, rows(1), "RMSNormalization", older=2),
     HalfCase(gelu, rows(0), "Gelu"),
     HalfCase(tanh_gelu, rows(0), "Gelu"),
     HalfCase(rotary, lambda: (*heads(1), torch.arange(5)[None]), "RotaryEmbedding", casts=2, older=2),

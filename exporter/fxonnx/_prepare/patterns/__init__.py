@@ -21,6 +21,7 @@ from .rotary import fuse_rotary, negate_rotary_tables, rotate_before_transpose
 from .rsqrt import replace_rsqrt
 from .slices_to_split import fuse_slices
 from .softmax import fuse_softmax
+from .wide_norms import narrow_norms
 
 __all__ = ["PATTERNS", "Pattern", "apply_patterns"]
 
@@ -44,6 +45,7 @@ PATTERNS: Mapping[str, Pattern] = MappingProxyType(
     {
         "layer_norm": Pattern(fuse_layer_norm),
         "rms_norm": Pattern(fuse_rms_norm),
+        "wide_norms": Pattern(narrow_norms),
         "rsqrt": Pattern(replace_rsqrt),
         "flattened_linear": Pattern(unflatten_linears),
         "gelu": Pattern(fuse_gelu),
