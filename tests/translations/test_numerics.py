@@ -76,6 +76,8 @@ class Row:
 
 
 _SAMPLES = torch.tensor([[[0.2, 0.7]]])
+_POSITIVE = torch.tensor([0.5, 2.0, 30.0, 300.0])
+_POSITIVE_OR_NAN = torch.tensor([0.5, math.nan, 30.0, math.nan])
 _SIGNED_ZEROS = torch.tensor([0.0, -0.0, 1.0, -1.0])
 
 ROWS = (
@@ -117,6 +119,8 @@ ROWS = (
     Row("sign", torch.sign, 1, 3),
     Row("sgn", torch.sgn, 1, 3),
     Row("signbit", torch.signbit, 1, 4, torch.tensor([1.0, -2.0, math.inf, -math.inf]), _SIGNED_ZEROS),
+    Row("igamma special_gammainc", lambda x: torch.igamma(_POSITIVE, x), 394, 403, _POSITIVE, _POSITIVE_OR_NAN),
+    Row("igammac special_gammaincc", lambda x: torch.igammac(x, _POSITIVE), 392, 401, _POSITIVE, _POSITIVE_OR_NAN),
     Row("nextafter", lambda x: torch.nextafter(x, x.flip(1)), 23, 28),
     Row("frexp.Tensor", lambda x: torch.frexp(x)[0], 28, 30),
     Row("angle", torch.angle, 2, 4),

@@ -507,14 +507,15 @@ def _incomplete(op: Op, a: ir.Value, x: ir.Value, *, upper: bool) -> ir.Value:
     value = op.Where(usual, value, op.Where(op.Or(op.Equal(a, zero), op.IsInf(x)), below, above))
     undefined = op.Or(op.And(op.Equal(a, zero), op.Equal(x, zero)), op.And(op.IsInf(a), op.IsInf(x)))
     undefined = op.Or(undefined, op.Or(op.Less(a, zero), op.Less(x, zero)))
-    # At the limits of one argument torch ignores the other one.
-    end = op.Or(op.Equal(x, zero), op.IsInf(x))
-    undefined = op.Or(undefined, op.And(op.IsNaN(a), op.Not(end)))
-    undefined = op.Or(undefined, op.And(op.IsNaN(x), op.Not(op.IsInf(a))))
+    if op.exact_numerics:
+        # At the limits of one argument torch ignores the other one.
+        end = op.Or(op.Equal(x, zero), op.IsInf(x))
+        undefined = op.Or(undefined, op.And(op.IsNaN(a), op.Not(end)))
+        undefined = op.Or(undefined, op.And(op.IsNaN(x), op.Not(op.IsInf(a))))
     return op.Where(undefined, _number(op, math.nan), value)
 
 
-@translates("aten::igamma", "aten::special_gammainc")
+@translates("aten::igamma", "aten::special_gammainc", exact="NaN propagates")
 def igamma(op: Op, self: ir.Value, other: ir.Value) -> ir.Value:
     """aten::igamma(Tensor self, Tensor other) -> Tensor
     aten::special_gammainc(Tensor self, Tensor other) -> Tensor
@@ -522,7 +523,7 @@ def igamma(op: Op, self: ir.Value, other: ir.Value) -> ir.Value:
     return in_double(op, lambda op, a, x: _incomplete(op, a, x, upper=False), self, other)
 
 
-@translates("aten::igammac", "aten::special_gammaincc")
+@translates("aten::igammac", "aten::special_gammaincc", exact="NaN propagates")
 def igammac(op: Op, self: ir.Value, other: ir.Value) -> ir.Value:
     """aten::igammac(Tensor self, Tensor other) -> Tensor
     aten::special_gammaincc(Tensor self, Tensor other) -> Tensor
