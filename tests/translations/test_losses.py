@@ -118,7 +118,32 @@ def _linear_losses() -> Iterator[Case]:
             yield Case(f"torch_nn.{name}.default", loss, inputs, f"{reduction}, {bias}")
 
 
-CASES = (*CASES, *_class_losses(), *PAIRS, *_linear_losses())
+def _ctc_losses() -> Iterator[Case]:
+    labels = torch.tensor([[2, 2, 2, 3], [1, 4, 1, 1], [3, 3, 1, 99], [1, 2, 3, 4]])
+    steps, counts = torch.tensor([6, 5, 4, 2]), torch.tensor([3, 0, 3, 4])
+    scores, one = T((6, 4, 5)), T((6, 5))
+    tensor, ints = "aten.ctc_loss.Tensor", "aten.ctc_loss.IntList"
+
+    def loss(x, t=labels, i=steps, n=counts, **options):
+        return F.ctc_loss(x.log_softmax(-1), t, i, n, **options)
+
+    for name, function, inputs in (
+        ("mean", loss, (scores,)),
+        ("none, infinite", partial(loss, reduction="none"), (scores,)),
+        ("sum, zeros", partial(loss, reduction="sum", zero_infinity=True), (scores,)),
+        ("another blank", partial(loss, reduction="none", blank=4), (scores,)),
+        ("concatenated", partial(loss, t=torch.tensor([2, 2, 3, 3, 3, 1, 1, 2, 3, 4]), reduction="none"), (scores,)),
+        ("one sample", partial(loss, t=labels[0, :3], i=steps[0], n=counts[0], reduction="none"), (one,)),
+        ("one sample, mean", partial(loss, t=labels[0, :3], i=steps[0], n=counts[0]), (one,)),
+        ("float64", loss, (T((6, 4, 5), torch.float64),)),
+        ("dynamic length", loss, (T(("h", 4, 5)),)),
+        ("lengths as inputs", lambda x, i, n: loss(x, i=i, n=n), (scores, steps, counts)),
+    ):
+        yield Case(tensor, function, inputs, name)
+    yield Case(ints, lambda x: loss(x, i=(6, 5, 4, 6), n=(3, 1, 2, 3), reduction="none"), (scores,))
+
+
+CASES = (*CASES, *_ctc_losses(), *_class_losses(), *PAIRS, *_linear_losses())
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import onnx_ir as ir
 import torch
 
 from .._builder.dtypes import DOUBLE, FLOAT, HALF_FLOATS, INT32, INT64
-from .._builder.loops import arange
-from .._builder.numerics import exp_minus_one, in_float
+from .._builder.loops import arange, loop
+from .._builder.numerics import exp_minus_one, in_float, log_of_sum_of_exponentials
 from .._builder.op import Op, Operand, Unsupported
-from .._builder.symbolic_dims import is_static
+from .._builder.symbolic_dims import Dim, is_static
 from .._registry import OpCall, translates
 from .reduction import reduced
 
@@ -386,6 +387,95 @@ def multilabel_margin_loss(op: Op, self: ir.Value, target: ir.Value, reduction: 
     margins = op.Where(op.And(counts, others), margins, op.const(0.0, dtype))
     loss = op.Div(op.ReduceSum(margins, [-2, -1], keepdims=0), op.scalar(classes, dtype))
     return op.reshape(loss, op.result.shape) if reduction == _NONE else _reduced(op, loss, reduction)
+
+
+# ---- connectionist temporal classification
+
+
+def _padded_targets(op: Op, targets: ir.Value, lengths: ir.Value, batch: Dim) -> ir.Value:
+    """Return the targets as [N, S] INT64; concatenated ones are padded with those that follow."""
+    targets = op.cast(targets, INT64)
+    if op.rank_of(targets) == 2:
+        return targets
+    (total,) = op.dims(targets)
+    first = op.Unsqueeze(op.Sub(op.CumSum(lengths, op.const(0)), lengths), [1])
+    positions = op.Min(op.Add(first, op.Unsqueeze(arange(op, total), [0])), op.Sub(op.scalar(total), op.const(1)))
+    return op.shaped(op.Gather(targets, positions, axis=0), (batch, total))
+
+
+def _ctc_loss(
+    op: Op, log_probs: ir.Value, targets: ir.Value, input_lengths: ir.Value, target_lengths: ir.Value, blank: int
+) -> ir.Value:
+    """Return the loss of each sample [N], by a Loop over the time steps of [T, N, C]."""
+    dtype = op.dtype_of(log_probs)
+    steps, batch, classes = op.dims(log_probs)
+    zero, never = op.const(0.0, dtype), op.const(-math.inf, dtype)
+    labels = _padded_targets(op, targets, target_lengths, batch)
+    # The values of the padding are arbitrary.
+    labels = op.Max(op.Min(labels, op.Sub(op.scalar(classes), op.const(1))), op.const(0))
+    count = op.dims(labels)[1]
+    length = 2 * count + 1
+    # Blanks surround the labels.
+    empty = op.expand(op.const(blank), (batch, count, 1))
+    mixed = op.reshape(op.Concat(empty, op.Unsqueeze(labels, [2]), axis=2), (batch, 2 * count))
+    mixed = op.shaped(op.Concat(mixed, op.expand(op.const(blank), (batch, 1)), axis=1), (batch, length))
+    scores = op.GatherElements(log_probs, op.expand(op.Unsqueeze(mixed, [0]), (steps, batch, length)), axis=2)
+    start = op.expand(never, (batch, 1))
+    # A label may follow another one directly if they differ.
+    before = op.Concat(op.expand(op.const(blank), (batch, 2)), op.Slice(mixed, [0], [-2], [1]), axis=1)
+    skips = op.And(op.Not(op.Equal(mixed, op.const(blank))), op.Not(op.Equal(mixed, before)))
+
+    def step(body: Op, k: ir.Value, states: Sequence[ir.Value]) -> Sequence[ir.Value]:
+        (alpha,) = states
+        one = body.Concat(start, body.Slice(alpha, [0], [-1], [1]), axis=1)
+        two = body.Where(skips, body.Concat(start, start, body.Slice(alpha, [0], [-2], [1]), axis=1), never)
+        total = log_of_sum_of_exponentials(body, log_of_sum_of_exponentials(body, alpha, one), two)
+        new = body.Add(total, body.Squeeze(body.Gather(scores, k, axis=0), [0]))
+        return [body.Where(body.Less(k, op.Unsqueeze(input_lengths, [1])), new, alpha)]
+
+    # Before the first step, only the first blank is reached.
+    rest = op.expand(never, (batch, 2 * count))
+    initial = op.shaped(op.Concat(op.expand(zero, (batch, 1)), rest, axis=1), (batch, length))
+    (alpha,) = loop(op, steps, [initial], step)
+    last = op.Unsqueeze(op.Mul(target_lengths, op.const(2)), [1])
+    has_label = op.Greater(last, op.const(0))
+    ends_in_blank = op.GatherElements(alpha, last, axis=1)
+    ends_in_label = op.GatherElements(alpha, op.Max(op.Sub(last, op.const(1)), op.const(0)), axis=1)
+    total = log_of_sum_of_exponentials(op, ends_in_blank, op.Where(has_label, ends_in_label, never))
+    return op.shaped(op.Neg(op.Squeeze(total, [1])), (batch,))
+
+
+@translates("aten::ctc_loss.Tensor", "aten::ctc_loss.IntList")
+def ctc_loss(
+    op: Op,
+    log_probs: ir.Value,
+    targets: ir.Value,
+    input_lengths: ir.Value | Sequence[int],
+    target_lengths: ir.Value | Sequence[int],
+    blank: int = 0,
+    reduction: int = _MEAN,
+    zero_infinity: bool = False,
+) -> ir.Value:
+    """aten::ctc_loss.Tensor(Tensor log_probs, Tensor targets, Tensor input_lengths, Tensor target_lengths, int blank=0, int reduction=1, bool zero_infinity=False) -> Tensor
+    aten::ctc_loss.IntList(Tensor log_probs, Tensor targets, int[] input_lengths, int[] target_lengths, int blank=0, int reduction=1, bool zero_infinity=False) -> Tensor
+    """
+    if 0 in op.dims(targets) or 0 in op.dims(log_probs):
+        raise Unsupported("ctc_loss without targets or samples")
+    dtype = op.dtype_of(log_probs)
+    lengths = [
+        op.Reshape(op.cast(value, INT64), [-1]) if isinstance(value, ir.Value) else op.const(list(value), INT64)
+        for value in (input_lengths, target_lengths)
+    ]
+    is_single = op.rank_of(log_probs) == 2
+    if is_single:
+        log_probs = op.Unsqueeze(log_probs, [1])
+        targets = op.Unsqueeze(targets, [0]) if op.rank_of(targets) == 1 else targets
+    loss = _ctc_loss(op, log_probs, targets, lengths[0], lengths[1], blank)
+    if zero_infinity:
+        loss = op.Where(op.Equal(loss, op.const(math.inf, dtype)), op.const(0.0, dtype), loss)
+    if reduction == _MEAN:
+        loss = op.Div(loss, op.cast(op.Max(lengths[1], op.const(1)), dtype))
+    return op.Squeeze(loss, [0]) if is_single and reduction == _NONE else _reduced(op, loss, reduction)
 
 
 # ---- losses of a linear layer

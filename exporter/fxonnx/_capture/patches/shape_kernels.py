@@ -20,6 +20,7 @@ __all__ = [
     "conv_tbc",
     "corrcoef",
     "cov",
+    "ctc_loss",
     "histogram",
     "histogram_of_edges",
     "kron",
@@ -111,6 +112,21 @@ def corrcoef(original: Callable[..., Any], self: Tensor) -> Tensor:
     return cov(original, self)
 
 
+def ctc_loss(
+    original: Callable[..., Any],
+    log_probs: Tensor,
+    targets: Tensor,
+    input_lengths: Any,
+    target_lengths: Any,
+    blank: int = 0,
+    reduction: int = 1,
+    zero_infinity: bool = False,
+) -> Tensor:
+    """``aten::ctc_loss``, whose own kernel reads the lengths."""
+    is_batch = log_probs.dim() == 3 and reduction == 0
+    return log_probs.new_empty([log_probs.shape[1]] if is_batch else [])
+
+
 def histogram(original: Callable[..., Any], self: Tensor, bins: int = 100, **options: Any) -> tuple[Tensor, Tensor]:
     """``aten::histogram.bin_ct``: the counts and the edges of the bins."""
     return self.new_empty([bins]), self.new_empty([bins + 1])
@@ -149,9 +165,10 @@ def narrow(original: Callable[..., Any], self: Tensor, dim: int, start: Tensor, 
 
 def combinations(original: Callable[..., Any], self: Tensor, r: int = 2, with_replacement: bool = False) -> Tensor:
     """``aten::combinations``, whose own kernel selects from all tuples by a mask."""
-    size = self.shape[0] if self.dim() == 1 else None
-    if r < 1 or not isinstance(size, int):
+    if r < 1 or self.dim() != 1:
         return original(self, r, with_replacement)  # type: ignore[no-any-return]
+    # The positions are a constant, so that the size must be that of the example.
+    size = int(self.shape[0])
     return self.new_empty([math.comb(size + r - 1 if with_replacement else size, r) if size else 0, r])
 
 

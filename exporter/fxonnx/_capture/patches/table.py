@@ -246,6 +246,8 @@ CAPTURE_PATCHES: tuple[Patch, ...] = (
     KernelPatch("aten::combinations", shape_kernels.combinations, "its number of results depends on a mask"),
     KernelPatch("aten::cov", shape_kernels.cov, "it branches on the values of weights"),
     KernelPatch("aten::corrcoef", shape_kernels.corrcoef, "its kernel calls that of cov"),
+    KernelPatch("aten::ctc_loss.Tensor", shape_kernels.ctc_loss, "its kernel reads the lengths"),
+    KernelPatch("aten::ctc_loss.IntList", shape_kernels.ctc_loss, "its kernel reads the lengths"),
     ShapePatch("aten::histogram.bin_ct", shape_kernels.histogram, "it has no meta kernel"),
     ShapePatch("aten::histogram.bins_tensor", shape_kernels.histogram_of_edges, "it has no meta kernel"),
     KernelPatch("aten::linalg_lstsq", shape_kernels.lstsq, "the shape of its residuals depends on the ranks"),
