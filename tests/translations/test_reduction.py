@@ -112,6 +112,18 @@ CASES = (
         )
     ),
     *(
+        Case(
+            "aten.hash_tensor.default",
+            torch.hash_tensor,
+            (T((3, 5), dtype, 0 if dtype == torch.uint8 else -9, 9),),
+            f"{dtype}",
+        )
+        for dtype in (torch.int64, torch.int32, torch.int8, torch.uint8, torch.bool)
+    ),
+    Case(
+        "aten.hash_tensor.default", lambda x: torch.hash_tensor(x, 1, keepdim=True), (T((3, 7), torch.int64),), "axis"
+    ),
+    *(
         case
         for name in ("var_mean", "std_mean")
         for case in (

@@ -164,7 +164,9 @@ def _to_ort(tensor: torch.Tensor) -> onnxruntime.OrtValue:
 def _to_torch(value: onnxruntime.OrtValue) -> torch.Tensor:
     dtype = to_torch_dtype(ir.DataType(value.element_type()))
     if dtype not in _NOT_IN_NUMPY:
-        return torch.from_numpy(value.numpy())
+        array = value.numpy()
+        # ONNX Runtime's uint64 is numpy's ulonglong, which torch does not know.
+        return torch.from_numpy(array.view(np.uint64) if dtype == torch.uint64 else array)
     # ONNX Runtime's DLPack export supports bfloat16 but not float8.
     content = bytearray(ctypes.string_at(value.data_ptr(), value.tensor_size_in_bytes()))
     return (torch.frombuffer(content, dtype=dtype) if content else torch.empty(0, dtype=dtype)).reshape(value.shape())

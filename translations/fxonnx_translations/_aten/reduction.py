@@ -15,7 +15,7 @@ from .._builder.loops import arange, loop
 from .._builder.numerics import in_float, log_of_sum_of_exponentials
 from .._builder.op import Op, Unsupported
 from .._builder.symbolic_dims import Dim
-from .._registry import translates
+from .._registry import OpCall, translates
 
 # ---- sums and products
 
@@ -211,6 +211,39 @@ def all(op: Op, self: ir.Value, dim: Axes = None, keepdim: bool = False) -> ir.V
     missing = op.cast(op.Not(op.cast(self, BOOL)), INT64)
     none_missing = op.Not(op.cast(reduced(op, "ReduceSum", missing, dim, keepdim), BOOL))
     return op.cast(none_missing, op.result.dtype)
+
+
+_BITWISE_SINCE = 18
+
+
+def _reject_floats(call: OpCall) -> str | None:
+    if call.opset < _BITWISE_SINCE:
+        return f"BitwiseXor is of opset {_BITWISE_SINCE}"
+    value = call.arguments["self"]
+    if [size for size in value.shape if not isinstance(size, int)]:
+        return "a symbolic size"
+    return "the bits of floating-point numbers" if value.dtype.is_floating_point or value.dtype.is_complex else None
+
+
+@translates("aten::hash_tensor", accepts=_reject_floats)
+def hash_tensor(op: Op, self: ir.Value, dim: Sequence[int] = (), *, keepdim: bool = False, mode: int = 0) -> ir.Value:
+    """aten::hash_tensor(Tensor self, int[1] dim=[], *, bool keepdim=False, int mode=0) -> Tensor
+
+    The exclusive or of the elements, in halves.
+    """
+    # 64-bit integers keep all bits.
+    value = op.cast(self, INT64)
+    if 0 in op.dims(self):
+        return op.expand(op.const(0, op.result.dtype), op.result.shape)
+    for axis in axes_of(op, self, dim):
+        size = op.dims(value)[axis]
+        while isinstance(size, int) and size > 1:
+            half = size // 2
+            parts = op.Slice(value, [0], [half], [axis]), op.Slice(value, [half], [2 * half], [axis])
+            joined = op.BitwiseXor(*parts)
+            value = op.Concat(joined, op.Slice(value, [2 * half], [size], [axis]), axis=axis) if size % 2 else joined
+            size -= half
+    return op.cast(op.reshape(value, op.result.shape), op.result.dtype)
 
 
 # ---- variance
