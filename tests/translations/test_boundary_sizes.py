@@ -127,6 +127,10 @@ EMPTY = (
     Case("logarithm of sums so far", lambda x: x.logcumsumexp(-1), (5, 3), FROM_ZERO, refused=(0,)),
     Case("row of maxima", lambda x: x.argmax(0), (5, 3), FROM_ZERO, refused=(0,)),
     Case("product of two sizes", lambda x: x.reshape(x.shape[0], -1), (5, 3, 4), FROM_ZERO, (0,), axes=(0, 1)),
+    Case("nothing of the first", lambda x: x[:1, 2:2].mT, (5, 3, 4), FROM_ZERO, refused=(0,)),
+    Case(
+        "remainder of one less", lambda x: torch.arange(torch.arange(x.shape[0] - 1).shape[0] % 3), sizes=(1, 2, 3, 6)
+    ),
     Case("einsum", lambda x: torch.einsum("btc,bsc->bts", x, x), (5, 3, 4), FROM_ZERO),
     Case("derived size of 0", lambda x: x[: x.shape[0] % 3].cummin(0)[0], sizes=(0, 1, 2, 3, 6), refused=(0, 3, 6)),
     Case(

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import onnx_ir as ir
+import sympy
 import torch
 
 from fxonnx_translations._builder import dtypes
@@ -325,7 +326,9 @@ class _GraphLowering:
             for result in results:
                 trailing = (2,) if result.torch_dtype.is_complex else ()
                 shape = (*result.shape, *trailing)
-                values.append(op.expand(op.const(0, result.dtype), shape))
+                value = op.expand(op.const(0, result.dtype), shape)
+                self.builder.nonempty_symbols[value] = self._symbols_before(node, result)
+                values.append(value)
         except Unsupported as error:
             self.builder.rollback(mark)
             self._unsupported_operator(node, results, val, (f"the sizes of its results: {error}",))
@@ -334,6 +337,24 @@ class _GraphLowering:
             node, values if isinstance(val, (list, tuple)) else values[0], results, val
         )
         self._annotate(node, mark)
+
+    def _symbols_before(self, node: torch.fx.Node, result: ResultSpec) -> tuple[sympy.Symbol, ...]:
+        """Symbols on which the captured sizes of an empty result may depend, which are valid from size 1 on.
+
+        An example is the size 1 of ``x[:1]``, which is 0 if ``x`` is empty.
+        """
+        found: set[sympy.Symbol] = set()
+        seen = {node}
+        pending = [node]
+        while pending:
+            for source in pending.pop().all_input_nodes:
+                if source not in seen:
+                    seen.add(source)
+                    pending.append(source)
+                    value = self.env.get(source)
+                    dims = self.builder.recorded_dims(value) if isinstance(value, ir.Value) else None
+                    found |= _symbols(dims or ())
+        return tuple(sorted(found - _symbols(result.shape), key=str))
 
     def _run_translation(self, translation: Translation, op: Op, node: torch.fx.Node) -> Any:
         if translation.custom:
@@ -490,3 +511,7 @@ def _nest_like(val: Any, values: Iterator[ir.Value]) -> LoweredValue:
 
 def _leaves(val: Any) -> list[Any]:
     return [leaf for item in val for leaf in _leaves(item)] if isinstance(val, (list, tuple)) else [val]
+
+
+def _symbols(dims: Sequence[Dim]) -> set[sympy.Symbol]:
+    return {symbol for dim in dims if not isinstance(dim, int) for symbol in dim.free_symbols}

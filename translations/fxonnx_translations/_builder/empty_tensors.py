@@ -102,7 +102,8 @@ def symbols_that_must_be_positive(size: Dim, start: Dim, end: Dim, step: Dim, le
 def _is_wrong(limits: Sequence[Dim], length: Dim, sizes: Mapping[sympy.Symbol, int]) -> bool:
     try:
         size, start, end, step, expected = (_evaluated(dim, sizes) for dim in (*limits, length))
-    except (TypeError, ZeroDivisionError):
+    except (TypeError, ZeroDivisionError, AssertionError):
+        # torch's Mod raises an AssertionError for negative operands.
         return False
     return step > 0 and len(range(size)[start:end:step]) != expected
 
@@ -129,6 +130,9 @@ def _may_be_negative(size: sympy.Expr) -> bool:
             value = size.xreplace({symbol: sympy.Integer(number) for symbol, number in corner.items()})
         except ZeroDivisionError:
             continue
+        except AssertionError:
+            # torch's Mod raises it for a negative operand, which is a size as well.
+            return True
         if value.is_negative is True:
             return True
     return False
