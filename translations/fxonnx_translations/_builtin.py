@@ -29,6 +29,7 @@ MODULES = (
             "_aten.linalg.matmul",
             "_aten.linalg.solve",
             "_aten.linalg.spectral",
+            "_aten.losses",
             "_aten.norm",
             "_aten.pad",
             "_aten.pooling.adaptive_pool",
@@ -39,9 +40,8 @@ MODULES = (
             "_aten.resize.sampling",
             "_aten.resize.interpolate",  # after sampling: of two conditional candidates the later one is tried first
             "_aten.sorting",
-            "_aten.special.bessel",
+            "_aten.special.bessel_and_polynomials",
             "_aten.special.error_and_gamma",
-            "_aten.special.orthogonal_polynomials",
             "_aten.view",
             "_library_ops.fake_quantize",
             "_library_ops.onnx_ops",

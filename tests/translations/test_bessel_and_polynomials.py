@@ -9,14 +9,14 @@ import pytest
 import torch
 
 import fxonnx
-from fxonnx_translations._aten.special import bessel, orthogonal_polynomials
+from fxonnx_translations._aten.special import bessel_and_polynomials as special
 
 from .harness import Case, T, run
 from .operators import overload_of
 
 
 def _bessel() -> Iterator[Case]:
-    for record in bessel.TRANSLATIONS:
+    for record in special.BESSEL_FUNCTIONS:
         (target,) = map(overload_of, record.targets)
         # K and Y are defined for positive numbers only, and NaN for negative ones.
         yield Case(str(target), target, (T(("n", 3), low=0.1),))
@@ -25,7 +25,7 @@ def _bessel() -> Iterator[Case]:
 
 def _polynomials() -> Iterator[Case]:
     degrees = torch.tensor([-1, 0, 1, 2, 5, 8])
-    for record in orthogonal_polynomials.TRANSLATIONS:
+    for record in special.ORTHOGONAL_POLYNOMIALS:
         tensors, x_scalar, n_scalar = map(overload_of, record.targets)
         yield Case(str(tensors), tensors, (T(("n", 1), low=-1.0, high=1.0), degrees), rtol=1e-4, atol=1e-4)
         yield Case(str(x_scalar), lambda n, f=x_scalar: f(0.3, n), (degrees,), rtol=1e-4, atol=1e-4)
