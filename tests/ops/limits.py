@@ -169,13 +169,13 @@ FAILURES: tuple[Failure, ...] = (
     ),
     Failure(
         _names("resize_"),
-        "ONNX tensors have no memory to resize",
-        "onnx",
-        _statuses("capture export"),
+        "torch does not trace a resize of a tensor with dynamic sizes",
+        "torch",
+        _statuses("capture"),
     ),
     Failure(
         _names("resize_as_"),
-        "ONNX tensors have no memory to resize",
+        "ONNX tensors have no memory to resize: a view replaces a resize if both sizes are static and equal",
         "onnx",
         _statuses("export"),
     ),

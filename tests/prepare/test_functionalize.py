@@ -276,6 +276,14 @@ def restrided(m: Model, x: Tensor) -> Any:
     return y, view
 
 
+def resized(m: Model, x: Tensor) -> Any:
+    y = x.clone()
+    row = y[0]
+    y.resize_(2, x.numel() // 2)
+    y[0, 1:].zero_()
+    return y, row, x.clone().resize_as_(torch.empty(x.numel())) + 1
+
+
 def written_by_overlap(m: Model, x: Tensor) -> Any:
     y = x.clone()
     y[1:] += y[:-1].clone()
@@ -393,6 +401,7 @@ PROGRAMS = [
     (scatters, (X,)),
     (out_arguments, (X,)),
     (restrided, (X,)),
+    (resized, (X,)),
     (written_by_overlap, (X,)),
     (overwritten, (X,)),
     (loop, (X,)),
@@ -405,7 +414,7 @@ PROGRAMS = [
 # torch cannot load programs with in-place random fills: one of their arguments is named "from".
 LOADABLE = [
     *(view_of_view, buffer_update, chunk_out_of_order, aliases_out_of_order, maybe_alias, permuted, squeezed),
-    *(dropout_and_relu, out_arguments, restrided, several_results, cast_on_write, strided, narrowed),
+    *(dropout_and_relu, out_arguments, restrided, resized, several_results, cast_on_write, strided, narrowed),
 ]
 DYNAMIC = [
     *(view_of_view, slice_assign, put_by_mask, copy_into_select_of_slice, output_alias_written_later, chunk, narrowed),

@@ -18,6 +18,7 @@ __all__ = [
     "analyze_aliases",
     "argument_at",
     "memory_effects",
+    "replace_resizes",
     "returns_new_tensors",
     "storage_id",
     "view_overload",
@@ -86,6 +87,22 @@ def memory_effects(graph: Graph) -> dict[Any, MemoryEffects] | None:
         if node.op == "call_function" and target not in effects and isinstance(target, OpOverload):
             effects[target] = _effects(target)
     return effects if any(found.written for found in effects.values()) else None
+
+
+def replace_resizes(graph: Graph) -> None:
+    """Replace resizes of contiguous tensors to the same number of elements by views, which change no memory either."""
+    for target in (aten.resize_.default, aten.resize_as_.default):
+        for node in graph.find_nodes(op="call_function", target=target):
+            before, after = node.args[0].meta["val"], node.meta["val"]
+            numbers = (*before.shape, *before.stride(), before.storage_offset(), *after.shape)
+            if (
+                all(type(number) is int for number in numbers)
+                and before.numel() == after.numel()
+                and before.is_contiguous()
+                and after.is_contiguous()
+            ):
+                node.target = aten.view.default
+                node.args, node.kwargs = (node.args[0], list(after.shape)), {}
 
 
 def _effects(target: OpOverload) -> MemoryEffects:

@@ -16,6 +16,7 @@ from .alias_analysis import (
     analyze_aliases,
     argument_at,
     memory_effects,
+    replace_resizes,
     returns_new_tensors,
     storage_id,
     view_overload,
@@ -83,6 +84,7 @@ def functionalize(graph: Graph) -> list[Mutation]:
         PrepareError: If a mutation has no functional form; the text names the operator and the user's source line.
     """
     _functionalize_subgraphs(graph)
+    replace_resizes(graph)
     effects = memory_effects(graph)
     if effects is None:
         return []
