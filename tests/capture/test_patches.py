@@ -287,6 +287,28 @@ def test_overlapping_exports_take_turns() -> None:
     assert_untouched(before)
 
 
+def test_tables_of_functions_are_cleared_after_overlapping_captures() -> None:
+    """A capture that waits for another one must not take the tables of that one's replacements for its own."""
+    table = torch.utils._device._device_constructors
+    table.cache_clear()
+    waiting = threading.Event()
+
+    def second() -> None:
+        waiting.set()
+        with capture_patches():
+            table()
+
+    other = threading.Thread(target=second)
+    with capture_patches():
+        table()
+        other.start()
+        assert waiting.wait(WAIT)
+        # Time to arrive at the lock.
+        other.join(0.2)
+    other.join(WAIT)
+    assert torch.linspace in table()
+
+
 def test_a_failing_export_releases_the_lock() -> None:
     with pytest.raises(CaptureError, match=r"torch\.export cannot capture"):
         fxonnx.export(Raising().eval(), (torch.randn(2, 4),))

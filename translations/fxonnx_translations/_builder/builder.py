@@ -83,6 +83,7 @@ class Builder(onnxscript.GraphBuilder):
         self._dim_params: dict[sympy.Expr, str] = parent._dim_params if parent else {}
         self._constants: dict[constants.ConstantKey, ir.Value] = parent._constants if parent else {}
         self._literals: dict[Any, ir.Value] = parent._literals if parent else {}
+        self._module_literals: dict[ir.Value, torch.Tensor] = parent._module_literals if parent else {}
         self.parts: dict[ir.Value, tuple[ir.Value, ir.Value]] = dict(parent.parts) if parent else {}
         self.joined: dict[tuple[ir.Value, ir.Value], ir.Value] = dict(parent.joined) if parent else {}
         # The symbols that must be at least 1 for the recorded shape of a value to be right.
@@ -200,6 +201,7 @@ class Builder(onnxscript.GraphBuilder):
         # Held as a torch tensor: the recipe of a derived weight may read it.
         value = self.register_weight(name, TorchTensor(tensor, name=name))
         self._constants.setdefault(constants.constant_key(constants.literal(tensor)), value)
+        self._module_literals[value] = tensor
         return value
 
     def size(self, dim: Dim) -> ir.Value:
@@ -377,6 +379,8 @@ class Builder(onnxscript.GraphBuilder):
         if not isinstance(tensor, (TorchTensor, DerivedTensor)) or not is_small_parameter(self, value):
             return None
         wanted = to_torch_dtype(dtype)
+        if value in self._module_literals:
+            return self.constant(self._module_literals[value].to(wanted))
         return self.derive([value], [tensor], str(wanted).removeprefix("torch."), lambda weight: weight.to(wanted))
 
     def _in_type(self, value: ir.Value, dtype: ir.DataType, is_continuous: bool) -> ir.Value:

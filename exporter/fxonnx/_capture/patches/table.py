@@ -38,7 +38,16 @@ from . import (
     tracing_state,
 )
 from .functional import infer_size, pooling_output_shape, scaled_dot_product_attention, tensor_split, unbind
-from .patch import DecompositionPatch, KernelPatch, Patch, ShapePatch, ThreadDefault, ValuePatch, applied
+from .patch import (
+    DecompositionPatch,
+    KernelPatch,
+    Patch,
+    ShapePatch,
+    ThreadDefault,
+    ValuePatch,
+    applied,
+    one_at_a_time,
+)
 from .tracing_state import FilteredWarnings, TracedData, print_nothing
 
 __all__ = [
@@ -418,6 +427,8 @@ def capture_patches(*, strict: bool = False) -> Iterator[None]:
         strict: Whether torch.export runs in strict mode, in which TorchDynamo traces byte code.
     """
     with (
+        # Within the lock: a table of another thread's capture would count as one of before.
+        one_at_a_time(),
         tracing_state.without_function_tables(),
         applied(patch for patch in CAPTURE_PATCHES if patch.strict or not strict),
     ):
