@@ -341,7 +341,7 @@ class _GraphLowering:
     def _symbols_before(self, node: torch.fx.Node, result: ResultSpec) -> tuple[sympy.Symbol, ...]:
         """Symbols on which the captured sizes of an empty result may depend, which are valid from size 1 on.
 
-        An example is the size 1 of ``x[:1]``, which is 0 if ``x`` is empty.
+        Examples are the size 1 of ``x[:1]``, which is 0 if ``x`` is empty, and limits of a slice that are sizes.
         """
         found: set[sympy.Symbol] = set()
         seen = {node}
@@ -354,7 +354,8 @@ class _GraphLowering:
                     value = self.env.get(source)
                     dims = self.builder.recorded_dims(value) if isinstance(value, ir.Value) else None
                     found |= _symbols(dims or ())
-        return tuple(sorted(found - _symbols(result.shape), key=str))
+        limits = [dim for dim in map(self.value, node.args) if isinstance(dim, sympy.Expr)]
+        return tuple(sorted((found - _symbols(result.shape)) | _symbols(limits), key=str))
 
     def _run_translation(self, translation: Translation, op: Op, node: torch.fx.Node) -> Any:
         if translation.custom:
