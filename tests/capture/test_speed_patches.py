@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from fxonnx._capture import torch_export
 from fxonnx._capture.capture import capture
 from fxonnx._capture.patches import CAPTURE_PATCHES, SPEED_PATCHES, Patch, applied
+from fxonnx._capture.patches.tracing_state import without_function_tables
 from fxonnx_translations._torch_compat import FakeTensor
 
 
@@ -140,7 +141,8 @@ def _graph(module: torch.fx.GraphModule) -> list[Any]:
 def _captured(monkeypatch: pytest.MonkeyPatch, name: str, *, dynamic: bool, without: tuple[Patch, ...] = ()) -> Any:
     @contextmanager
     def some_patches(*, strict: bool = False) -> Iterator[None]:
-        with applied(patch for patch in CAPTURE_PATCHES if patch not in without and (patch.strict or not strict)):
+        chosen = [patch for patch in CAPTURE_PATCHES if patch not in without and (patch.strict or not strict)]
+        with without_function_tables(), applied(chosen):
             yield
 
     make, example, axes = MODELS[name]

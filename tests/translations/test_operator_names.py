@@ -6,6 +6,7 @@ from types import ModuleType
 
 import onnx_ir as ir
 import torch
+import torch.nn.modules.linear_cross_entropy  # defines operators, and torch imports it for the first call only
 
 from fxonnx_translations._builder.op import Op
 from fxonnx_translations._builtin import default_registry
