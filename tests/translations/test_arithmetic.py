@@ -75,6 +75,13 @@ CASES = (
     Case("aten.remainder.Scalar_Tensor", lambda a: 7 % a, (POSITIVE,)),
     Case("aten.fmod.Tensor", torch.fmod, (N, ROW)),
     Case("aten.fmod.Scalar", lambda a: torch.fmod(a, 3), (I,)),
+    Case("aten.fmod.Scalar", lambda a: torch.fmod(torch.ones_like(a), -3), (T(("n",), torch.int64, -9, 9),), "of ones"),
+    Case(
+        "aten.fmod.Tensor",
+        lambda a: torch.fmod(torch.tensor(1), a.abs() + 2),
+        (T(("n",), torch.int64, -9, 9),),
+        "of one",
+    ),
     Case("aten.pow.Tensor_Tensor", torch.pow, (T(("n", 3), low=0.1), ROW)),
     Case("aten.pow.Tensor_Tensor", torch.pow, (I, T((3,), torch.int64, 0, 4)), "int64"),
     Case("aten.pow.Tensor_Tensor", torch.pow, (T((3,), torch.uint8, 0, 9), T((3,), torch.uint8, 0, 4)), "uint8 wraps"),

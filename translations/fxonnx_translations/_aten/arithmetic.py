@@ -212,8 +212,18 @@ def fmod(op: Op, self: ir.Value, other: Operand) -> ir.Value:
     if op.dtype_of(left) != INT64:
         return op.Mod(left, right, fmod=1)
     # ONNX Runtime's Mod with fmod computes in float64, which does not represent all INT64.
-    if _constant(op, right) == -1:
+    divisor = _constant(op, right)
+    if divisor == -1:
         return op.Mul(left, op.const(0))
+    expand = left.producer()
+    source = expand.inputs[0] if expand is not None and expand.op_type == "Expand" else left
+    if source is not None and source.is_initializer():
+        # ONNX Runtime replaces 1 / x * x by x / x, which is not the same for integers.
+        size = op.Abs(right) if divisor is None else op.const(abs(int(divisor)))
+        numbers = op.numbers(source)
+        if numbers and min(numbers) >= 0:
+            return op.Mod(left, size)
+        return op.Mul(op.Mod(op.Abs(left), size), op.Sign(left))
     return op.Sub(left, op.Mul(op.Div(left, right), right))
 
 
