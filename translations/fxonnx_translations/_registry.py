@@ -62,7 +62,8 @@ class Translation:
         data: For :func:`structural` rows, the arguments whose real and imaginary parts the translation for real tensors
             is applied to, one after the other; None for a function of its own.
         has_parts_axis: For :func:`structural` rows, whether it also accepts a tensor with a last axis for the two parts.
-        exact: What ``numerics="exact"`` preserves in addition, for the documentation; None if it makes no difference.
+        exact: Description of the results that ``numerics="exact"`` preserves in addition, for the documentation; None if
+            it makes no difference.
     """
 
     function: Callable[..., Any]
@@ -90,7 +91,8 @@ def translates(
             left out: ``"aten::relu"``), which need not exist in this version of torch; or Python functions.
         accepts: Returns the reason why a call is not accepted, or None.
         complex: Translate the calls in which a tensor argument or result is complex, and only those.
-        exact: What the function emits further nodes for if ``op.exact_numerics`` is true; required if it asks for that.
+        exact: Description of the results for which the function emits further nodes if ``op.exact_numerics`` is true;
+            required if it reads that property.
 
     Raises:
         TypeError: For an OpOverload or OpOverloadPacket.
@@ -169,7 +171,7 @@ class Registry:
         return candidates[0] if candidates and candidates[0].accepts is None else None
 
     def exact_notes(self) -> Mapping[str, str]:
-        """Return what ``numerics="exact"`` preserves in addition, by operator; others are the same with and without it."""
+        """Return descriptions of the results that ``numerics="exact"`` preserves in addition, by operator."""
         tables = (self.table, self.complex_table)
         records = [record for table in tables for candidates in table.values() for record in candidates]
         return {str(target): record.exact for record in records if record.exact for target in record.targets}

@@ -32,7 +32,7 @@ def _reduced(op: Op, loss: ir.Value, reduction: int) -> ir.Value:
 
 
 def _reject_class_loss(call: OpCall) -> str | None:
-    """Reject what the ONNX losses do not have: other calls are decomposed."""
+    """Reject calls that the ONNX losses cannot express; these are decomposed."""
     target, ignored = call.arguments["target"], call.arguments["ignore_index"]
     if call.opset < _LOSS_SINCE:
         return f"the ONNX operators of losses are of opset {_LOSS_SINCE}"

@@ -132,7 +132,7 @@ class Op(onnxscript.OpBuilder):
 
     @property
     def exact_numerics(self) -> bool:
-        """Whether NaN, signed zeros and the like must be as in torch; finite values always are.
+        """Whether NaN, signed zeros and the rounding of half precision must be as in torch; other finite values always are.
 
         Translations add the nodes that only such inputs need if this is true.
         """

@@ -225,7 +225,7 @@ def _angle_table(factor: Any, x: torch.fx.Node, interleaved: bool) -> torch.fx.N
 
 
 def _doubled_source(table: Any, interleaved: bool) -> tuple[torch.fx.Node, list[torch.fx.Node]] | None:
-    """Match a function of equal halves or pairs; returns what is doubled, and the elementwise steps, last first."""
+    """Match a function of equal halves or pairs; returns the half, and the elementwise steps, last first."""
     node, steps = table, []
     while True:
         step = as_call(node, aten.cos.default, aten.sin.default, aten.mul.Tensor, *_VALUE_PRESERVING)
@@ -251,7 +251,7 @@ def _doubled_source(table: Any, interleaved: bool) -> tuple[torch.fx.Node, list[
 def _half_table(
     table: Any, x: torch.fx.Node, before: torch.fx.Node, caches: dict[Any, torch.fx.Node], interleaved: bool
 ) -> torch.fx.Node:
-    """The table as a function of what was doubled, expanded to the batch size."""
+    """The table computed from one half of its columns only, expanded to the batch size."""
     dims: Any = dims_of(table)
     batch = x.meta["val"].shape[0]
     key = (table, str(batch))
