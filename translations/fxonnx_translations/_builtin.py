@@ -31,6 +31,7 @@ MODULES = (
             "_aten.linalg.spectral",
             "_aten.losses",
             "_aten.norm",
+            "_aten.packed_sequences",
             "_aten.pad",
             "_aten.pooling.adaptive_pool",
             "_aten.pooling.pool",

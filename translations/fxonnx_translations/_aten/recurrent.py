@@ -9,8 +9,9 @@ from functools import partial
 import onnx_ir as ir
 import torch
 
-from .._builder.dtypes import BFLOAT16, DOUBLE, FLOAT
+from .._builder.dtypes import BFLOAT16, BOOL, DOUBLE, FLOAT
 from .._builder.op import Op
+from .._builder.symbolic_dims import Dim
 from .._registry import translates
 from .linalg.matmul import linear
 from .random import dropout as dropout_between
@@ -42,7 +43,7 @@ def _rnn_step(
 
 
 @dataclass(frozen=True)
-class _CellType:
+class CellType:
     """A type of recurrent layer.
 
     Attributes:
@@ -61,10 +62,10 @@ class _CellType:
 
 
 # torch's gates are i f g o, ONNX's i o f c; torch's GRU has r z n, ONNX z r h.
-_LSTM = _CellType("LSTM", (0, 3, 1, 2), 2, _lstm_step)
-_GRU = _CellType("GRU", (1, 0, 2), 1, _gru_step)
-_RNN_TANH = _CellType("RNN", (0,), 1, partial(_rnn_step, "Tanh"))
-_RNN_RELU = _CellType("RNN", (0,), 1, partial(_rnn_step, "Relu"), activation="Relu")
+LSTM = CellType("LSTM", (0, 3, 1, 2), 2, _lstm_step)
+GRU = CellType("GRU", (1, 0, 2), 1, _gru_step)
+RNN_TANH = CellType("RNN", (0,), 1, partial(_rnn_step, "Tanh"))
+RNN_RELU = CellType("RNN", (0,), 1, partial(_rnn_step, "Relu"), activation="Relu")
 
 
 @dataclass(frozen=True)
@@ -111,7 +112,7 @@ def _stack_biases(order: tuple[int, ...], *biases: torch.Tensor) -> torch.Tensor
     return torch.cat([_reordered(order, bias) for bias in biases]).reshape(len(biases) // 2, -1)
 
 
-def _packed(op: Op, kind: _CellType, tensors: Sequence[ir.Value], dtype: ir.DataType) -> ir.Value:
+def _packed(op: Op, kind: CellType, tensors: Sequence[ir.Value], dtype: ir.DataType) -> ir.Value:
     """Pack the weights (rank 2) or biases (rank 1) of all directions into one tensor, as ONNX requires."""
     biases = op.rank_of(tensors[0]) == 1
     recipe = partial(_stack_biases if biases else _stack_weights, kind.order)
@@ -131,13 +132,14 @@ def _packed(op: Op, kind: _CellType, tensors: Sequence[ir.Value], dtype: ir.Data
 
 def _fused_layer(
     op: Op,
-    kind: _CellType,
+    kind: CellType,
     x: ir.Value,
     layer: Sequence[_DirectionWeights],
     states: Sequence[ir.Value],
     batch_first: bool,
+    lengths: ir.Value | None,
 ) -> tuple[ir.Value, ...]:
-    """Emit one layer as one ONNX operator; see ``_recurrent`` for the shapes."""
+    """Emit one layer as one ONNX operator; see ``recurrent`` for the shapes."""
     dtype = op.dtype_of(x)
     time, batch, _ = op.dims(x)
     count = len(layer)
@@ -148,7 +150,7 @@ def _fused_layer(
         _packed(op, kind, [direction.w_ih for direction in layer], dtype),
         _packed(op, kind, [direction.w_hh for direction in layer], dtype),
         _packed(op, kind, biases, dtype) if biases else None,
-        None,
+        lengths,
         # The default initial state is zero.
         *(None if op.is_zero(state) else state for state in states),
     ]
@@ -183,9 +185,18 @@ def _transposed(op: Op, weight: ir.Value, dtype: ir.DataType) -> ir.Value:
 
 
 def _scanned_direction(
-    op: Op, kind: _CellType, x: ir.Value, weights: _DirectionWeights, states: Sequence[ir.Value], backward: bool
+    op: Op,
+    kind: CellType,
+    x: ir.Value,
+    weights: _DirectionWeights,
+    states: Sequence[ir.Value],
+    backward: bool,
+    within: ir.Value | None,
 ) -> tuple[ir.Value, ...]:
-    """Emit one direction of a layer as a Scan over time; return the sequence (time, batch, size) and final states."""
+    """Emit one direction of a layer as a Scan over time; return the sequence (time, batch, size) and final states.
+
+    ``within``, (time, batch, 1), masks the steps within the lengths: the states do not change at other steps.
+    """
     dtype = op.dtype_of(x)
     time, batch, _ = op.dims(x)
     rows = op.dims(weights.w_ih)[0]
@@ -196,24 +207,30 @@ def _scanned_direction(
         from_input = op.Add(from_input, biases[0])
     w_hh = _transposed(op, weights.w_hh, dtype)
     w_hr = None if weights.w_hr is None else _transposed(op, weights.w_hr, dtype)
-    body = op.body("step", [*((dtype, op.dims(state)) for state in states), (dtype, (batch, rows))])
-    *old, gates = body.graph.inputs
+    masks: list[tuple[ir.DataType, Sequence[Dim]]] = [] if within is None else [(BOOL, (batch, 1))]
+    body = op.body("step", [*((dtype, op.dims(state)) for state in states), (dtype, (batch, rows)), *masks])
+    old, (gates, *mask) = body.graph.inputs[: kind.states], body.graph.inputs[kind.states :]
     from_hidden = body.MatMul(old[0], w_hh)
     if biases:
         from_hidden = body.Add(from_hidden, biases[1])
     hidden, *cell = kind.step(body, gates, from_hidden, old)
     if w_hr is not None:
         hidden = body.MatMul(hidden, w_hr)
+    output = hidden
+    if mask:
+        output = body.Where(mask[0], hidden, body.const(0.0, dtype))
+        hidden, *cell = (body.Where(mask[0], new, state) for new, state in zip([hidden, *cell], old, strict=True))
     sizes = [op.dims(state) for state in states]
-    step = body.finish(list(zip([hidden, *cell, hidden], [*sizes, sizes[0]], strict=True)))
+    step = body.finish(list(zip([hidden, *cell, output], [*sizes, sizes[0]], strict=True)))
     *last, sequence = op.multi(
         "Scan",
         *states,
         from_input,
+        *(() if within is None else (within,)),
         outputs=kind.states + 1,
         body=step,
-        num_scan_inputs=1,
-        scan_input_directions=[1] if backward else None,
+        num_scan_inputs=1 + len(mask),
+        scan_input_directions=[1] * (1 + len(mask)) if backward else None,
         scan_output_directions=[1] if backward else None,
     )
     for value, dims in zip(last, sizes, strict=True):
@@ -224,19 +241,26 @@ def _scanned_direction(
 
 def _scanned_layer(
     op: Op,
-    kind: _CellType,
+    kind: CellType,
     x: ir.Value,
     layer: Sequence[_DirectionWeights],
     states: Sequence[ir.Value],
     batch_first: bool,
+    lengths: ir.Value | None,
 ) -> tuple[ir.Value, ...]:
-    """Emit one layer as a Scan per direction; see ``_recurrent`` for the shapes."""
+    """Emit one layer as a Scan per direction; see ``recurrent`` for the shapes."""
     count = len(layer)
     split = [op.multi("Split", state, axis=0, num_outputs=2, outputs=2) if count == 2 else (state,) for state in states]
+    within = None
+    if lengths is not None:
+        time, batch, _ = op.dims(x)
+        steps = op.Cast(op.Range(0, op.scalar(time), 1), to=ir.DataType.INT32)
+        within = op.Less(op.Unsqueeze(steps, [1, 2]), op.Unsqueeze(lengths, [0, 2]))
+        within = op.shaped(within, (time, batch, 1))
     runs = []
     for position, weights in enumerate(layer):
         initial = [op.Squeeze(pieces[position], [0]) for pieces in split]
-        runs.append(_scanned_direction(op, kind, x, weights, initial, backward=position == 1))
+        runs.append(_scanned_direction(op, kind, x, weights, initial, position == 1, within))
     sequences, *lasts = zip(*runs, strict=True)
     joined = op.Concat(*sequences, axis=-1)
     stacked = [op.Concat(*(op.Unsqueeze(state, [0]) for state in last), axis=0) for last in lasts]
@@ -246,9 +270,9 @@ def _scanned_layer(
 # ---- all layers
 
 
-def _recurrent(
+def recurrent(
     op: Op,
-    kind: _CellType,
+    kind: CellType,
     input: ir.Value,
     states: Sequence[ir.Value],
     params: Sequence[ir.Value],
@@ -258,11 +282,15 @@ def _recurrent(
     train: bool,
     bidirectional: bool,
     batch_first: bool,
+    lengths: ir.Value | None = None,
 ) -> tuple[ir.Value, ...]:
     """Return the output sequence and the final states.
 
     The inputs of a layer are x (time, batch, input) and its initial states, each (directions, batch, size); its results
     are the sequence, (time, batch, directions * size) or with batch first, and its final states.
+
+    With ``lengths``, (batch) in INT32, the final states are those at the end of each sequence, and the results after it
+    are zero.
     """
     count = 2 if bidirectional else 1
     # These operators do not accept bfloat16 before opset 22, and ONNX Runtime has no kernels for it.
@@ -277,7 +305,7 @@ def _recurrent(
     for index in range(num_layers):
         is_last = index == num_layers - 1
         layer = weights[index * count : (index + 1) * count]
-        x, *last = run(op, kind, x, layer, [pieces[index] for pieces in initial], batch_first and is_last)
+        x, *last = run(op, kind, x, layer, [pieces[index] for pieces in initial], batch_first and is_last, lengths)
         if not is_last:
             x = dropout_between(op, x, dropout, train)
         lasts.append(last)
@@ -309,7 +337,7 @@ def lstm(
     batch_first: bool,
 ) -> tuple[ir.Value, ...]:
     """aten::lstm.input(Tensor input, Tensor[] hx, Tensor[] params, bool has_biases, int num_layers, float dropout, bool train, bool bidirectional, bool batch_first) -> (Tensor, Tensor, Tensor)"""
-    return _recurrent(op, _LSTM, input, hx, params, has_biases, num_layers, dropout, train, bidirectional, batch_first)
+    return recurrent(op, LSTM, input, hx, params, has_biases, num_layers, dropout, train, bidirectional, batch_first)
 
 
 @translates("aten::gru.input")
@@ -326,7 +354,7 @@ def gru(
     batch_first: bool,
 ) -> tuple[ir.Value, ...]:
     """aten::gru.input(Tensor input, Tensor hx, Tensor[] params, bool has_biases, int num_layers, float dropout, bool train, bool bidirectional, bool batch_first) -> (Tensor, Tensor)"""
-    return _recurrent(op, _GRU, input, [hx], params, has_biases, num_layers, dropout, train, bidirectional, batch_first)
+    return recurrent(op, GRU, input, [hx], params, has_biases, num_layers, dropout, train, bidirectional, batch_first)
 
 
 @translates("aten::rnn_tanh.input")
@@ -343,8 +371,8 @@ def rnn_tanh(
     batch_first: bool,
 ) -> tuple[ir.Value, ...]:
     """aten::rnn_tanh.input(Tensor input, Tensor hx, Tensor[] params, bool has_biases, int num_layers, float dropout, bool train, bool bidirectional, bool batch_first) -> (Tensor, Tensor)"""
-    return _recurrent(
-        op, _RNN_TANH, input, [hx], params, has_biases, num_layers, dropout, train, bidirectional, batch_first
+    return recurrent(
+        op, RNN_TANH, input, [hx], params, has_biases, num_layers, dropout, train, bidirectional, batch_first
     )
 
 
@@ -362,8 +390,8 @@ def rnn_relu(
     batch_first: bool,
 ) -> tuple[ir.Value, ...]:
     """aten::rnn_relu.input(Tensor input, Tensor hx, Tensor[] params, bool has_biases, int num_layers, float dropout, bool train, bool bidirectional, bool batch_first) -> (Tensor, Tensor)"""
-    return _recurrent(
-        op, _RNN_RELU, input, [hx], params, has_biases, num_layers, dropout, train, bidirectional, batch_first
+    return recurrent(
+        op, RNN_RELU, input, [hx], params, has_biases, num_layers, dropout, train, bidirectional, batch_first
     )
 
 
@@ -372,7 +400,7 @@ def rnn_relu(
 
 def _cell(
     op: Op,
-    kind: _CellType,
+    kind: CellType,
     input: ir.Value,
     states: Sequence[ir.Value],
     w_ih: ir.Value,
@@ -395,7 +423,7 @@ def lstm_cell(
     b_hh: ir.Value | None = None,
 ) -> tuple[ir.Value, ...]:
     """aten::lstm_cell(Tensor input, Tensor[] hx, Tensor w_ih, Tensor w_hh, Tensor? b_ih=None, Tensor? b_hh=None) -> (Tensor, Tensor)"""
-    return _cell(op, _LSTM, input, hx, w_ih, w_hh, b_ih, b_hh)
+    return _cell(op, LSTM, input, hx, w_ih, w_hh, b_ih, b_hh)
 
 
 @translates("aten::gru_cell")
@@ -409,7 +437,7 @@ def gru_cell(
     b_hh: ir.Value | None = None,
 ) -> ir.Value:
     """aten::gru_cell(Tensor input, Tensor hx, Tensor w_ih, Tensor w_hh, Tensor? b_ih=None, Tensor? b_hh=None) -> Tensor"""
-    return _cell(op, _GRU, input, [hx], w_ih, w_hh, b_ih, b_hh)[0]
+    return _cell(op, GRU, input, [hx], w_ih, w_hh, b_ih, b_hh)[0]
 
 
 @translates("aten::rnn_tanh_cell")
@@ -423,7 +451,7 @@ def rnn_tanh_cell(
     b_hh: ir.Value | None = None,
 ) -> ir.Value:
     """aten::rnn_tanh_cell(Tensor input, Tensor hx, Tensor w_ih, Tensor w_hh, Tensor? b_ih=None, Tensor? b_hh=None) -> Tensor"""
-    return _cell(op, _RNN_TANH, input, [hx], w_ih, w_hh, b_ih, b_hh)[0]
+    return _cell(op, RNN_TANH, input, [hx], w_ih, w_hh, b_ih, b_hh)[0]
 
 
 @translates("aten::rnn_relu_cell")
@@ -437,4 +465,4 @@ def rnn_relu_cell(
     b_hh: ir.Value | None = None,
 ) -> ir.Value:
     """aten::rnn_relu_cell(Tensor input, Tensor hx, Tensor w_ih, Tensor w_hh, Tensor? b_ih=None, Tensor? b_hh=None) -> Tensor"""
-    return _cell(op, _RNN_RELU, input, [hx], w_ih, w_hh, b_ih, b_hh)[0]
+    return _cell(op, RNN_RELU, input, [hx], w_ih, w_hh, b_ih, b_hh)[0]

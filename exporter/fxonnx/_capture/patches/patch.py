@@ -140,7 +140,7 @@ class Patch:
             return type(raw)(self._function(raw.__func__))
         if isinstance(raw, ClassMethodDescriptorType):
             return classmethod(self._function(lambda cls, *args, **kwargs: raw.__get__(None, cls)(*args, **kwargs)))
-        if raw is None and inspect.ismodule(owner):
+        if raw is None and inspect.ismodule(owner) and hasattr(builtins, name):
             return self._function(getattr(builtins, name))
         return self._function(getattr(owner, name))
 

@@ -32,6 +32,7 @@ from ..script import interpret_function
 from . import (
     fast_paths,
     functional,
+    packed_sequences,
     shape_kernels,
     shape_rules,
     torchvision_detection,
@@ -235,6 +236,37 @@ CAPTURE_PATCHES: tuple[Patch, ...] = (
             ("gru", shape_kernels.rnn),
             ("rnn_tanh", shape_kernels.rnn),
             ("rnn_relu", shape_kernels.rnn),
+        )
+    ),
+    *(
+        KernelPatch(f"aten::{name}.data", kernel, "its kernel reads the batch size of every time step")
+        for name, kernel in (
+            ("lstm", packed_sequences.lstm),
+            ("gru", packed_sequences.rnn),
+            ("rnn_tanh", packed_sequences.rnn),
+            ("rnn_relu", packed_sequences.rnn),
+        )
+    ),
+    *(
+        Patch(f"torch._VF:_{name}", replacement, "the sizes of its results depend on the lengths", strict=False)
+        for name, replacement in (
+            ("pack_padded_sequence", packed_sequences.pack_padded_sequence),
+            ("pad_packed_sequence", packed_sequences.pad_packed_sequence),
+        )
+    ),
+    *(
+        Patch(
+            f"torch.nn.modules.rnn:{name}",
+            replacement,
+            "it reads the batch size of a packed sequence from a tensor",
+            strict=False,
+        )
+        for name, replacement in (
+            ("RNN.forward", packed_sequences.forward),
+            ("LSTM.forward", packed_sequences.forward),
+            ("GRU.forward", packed_sequences.forward),
+            ("RNNBase.get_expected_hidden_size", packed_sequences.expected_hidden_size),
+            ("LSTM.get_expected_cell_size", packed_sequences.expected_cell_size),
         )
     ),
     ShapePatch("aten::conv_tbc", shape_kernels.conv_tbc, "its meta kernel specializes the sizes"),

@@ -1,0 +1,295 @@
+"""Packed sequences: recurrent layers over sequences of different lengths, and the uses of packed results."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
+
+import fxonnx
+
+from ..saved import run_from_file
+
+LAYERS: dict[str, Callable[..., nn.RNNBase]] = {
+    "lstm": nn.LSTM,
+    "gru": nn.GRU,
+    "rnn_tanh": nn.RNN,
+    "rnn_relu": lambda *sizes, **options: nn.RNN(*sizes, nonlinearity="relu", **options),
+}
+OPSETS = (13, 18, 20)
+
+
+class Packed(nn.Module):
+    """Pack, run a layer, and unpack to the longest sequence or to the length of the input."""
+
+    def __init__(self, layer: nn.RNNBase, enforce_sorted: bool, total: bool, padding_value: float = 0.0) -> None:
+        super().__init__()
+        self.layer, self.enforce_sorted, self.total, self.padding_value = layer, enforce_sorted, total, padding_value
+
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor, hx: Any = None) -> Any:
+        batch_first = self.layer.batch_first
+        packed = pack_padded_sequence(x, lengths, batch_first, self.enforce_sorted)
+        output, last = self.layer(packed, hx)
+        total = x.shape[1 if batch_first else 0] if self.total else None
+        return *pad_packed_sequence(output, batch_first, self.padding_value, total), last
+
+
+def inputs(layer: nn.RNNBase, lengths: Sequence[int], time: int, with_state: bool = False) -> tuple[Any, ...]:
+    """Padded sequences with a number of steps, their lengths, and an initial state."""
+    dtype = layer.weight_ih_l0.dtype
+    x = torch.randn(len(lengths), time, 3, dtype=dtype)
+    args: tuple[Any, ...] = (x if layer.batch_first else x.transpose(0, 1).contiguous(), torch.tensor(lengths))
+    if not with_state:
+        return args
+    count = layer.num_layers * (2 if layer.bidirectional else 1)
+    hidden = torch.randn(count, len(lengths), layer.proj_size or layer.hidden_size, dtype=dtype)
+    cell = torch.randn(count, len(lengths), layer.hidden_size, dtype=dtype)
+    return *args, (hidden, cell) if isinstance(layer, nn.LSTM) else hidden
+
+
+def check(
+    model: nn.Module,
+    calls: Sequence[tuple[Any, ...]],
+    dynamic_shapes: Any,
+    tolerance: float | None = None,
+    **options: Any,
+) -> fxonnx.ONNXProgram:
+    """Export with the first call's inputs, and compare all calls with eager torch, through the saved file."""
+    program = fxonnx.export(model.eval(), calls[0], dynamic_shapes=dynamic_shapes, **options)
+    run_from_file(program)
+    for args in calls:
+        with torch.no_grad():
+            expected = torch.utils._pytree.tree_leaves(model(*args))
+        found = program(*args)
+        assert len(found) == len(expected)
+        for ours, theirs in zip(found, expected, strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=tolerance, atol=tolerance)
+    return program
+
+
+def check_layer(
+    layer: nn.RNNBase,
+    *,
+    is_sorted: bool = False,
+    total: bool = False,
+    with_state: bool = False,
+    padding_value: float = 0.0,
+    **options: Any,
+) -> fxonnx.ONNXProgram:
+    """Check a layer for three batches, one of them of a single step, another with more steps than its lengths."""
+    axes = {0: "n", 1: "t"} if layer.batch_first else {0: "t", 1: "n"}
+    shapes: list[Any] = [axes, {0: "n"}]
+    if with_state:
+        shapes.append(({1: "n"}, {1: "n"}) if isinstance(layer, nn.LSTM) else {1: "n"})
+    batches: list[tuple[list[int], int]] = [([3, 5], 5), ([4, 1, 7, 4], 9), ([1], 1)]
+    calls = [
+        inputs(layer, sorted(lengths, reverse=True) if is_sorted else lengths, time, with_state)
+        for lengths, time in batches
+    ]
+    return check(Packed(layer, is_sorted, total, padding_value), calls, tuple(shapes), **options)
+
+
+def operators(program: fxonnx.ONNXProgram) -> list[str]:
+    return [node.op_type for node in program.model.graph]
+
+
+GRID = [
+    (*options, total, OPSETS[index % 3])
+    for index, options in enumerate(
+        itertools.product(LAYERS, (1, 3), (False, True), (False, True), (False, True), (False, True))
+    )
+    for total in (index % 2 == 0,)
+]
+
+
+@pytest.mark.parametrize(("kind", "layers", "both", "with_state", "is_sorted", "batch_first", "total", "opset"), GRID)
+def test_layers(
+    kind: str, layers: int, both: bool, with_state: bool, is_sorted: bool, batch_first: bool, total: bool, opset: int
+) -> None:
+    layer = LAYERS[kind](3, 4, num_layers=layers, bidirectional=both, batch_first=batch_first)
+    check_layer(layer, is_sorted=is_sorted, total=total, with_state=with_state, opset_version=opset)
+
+
+@pytest.mark.parametrize("opset", OPSETS)
+@pytest.mark.parametrize(
+    ("layer", "options"),
+    [
+        pytest.param(nn.LSTM(3, 4, 2, proj_size=2, bidirectional=True), {"with_state": True}, id="projection"),
+        pytest.param(nn.GRU(3, 4, 2, bidirectional=True).double(), {"with_state": True}, id="float64"),
+        pytest.param(nn.LSTM(3, 4).half(), {"tolerance": 1e-2}, id="float16"),
+        pytest.param(nn.LSTM(3, 4, 2, bias=False, dropout=0.5), {}, id="no-bias"),
+        pytest.param(nn.GRU(3, 4), {"padding_value": -1.5}, id="padding-value"),
+        pytest.param(nn.GRU(3, 4, batch_first=True), {"padding_value": -1.5, "total": True}, id="padding-value-total"),
+    ],
+)
+def test_variants(layer: nn.RNNBase, options: dict[str, Any], opset: int) -> None:
+    check_layer(layer, opset_version=opset, **options)
+
+
+def test_sorted_sequences_are_one_operator_with_sequence_lens() -> None:
+    program = check_layer(nn.LSTM(3, 4), is_sorted=True, total=True)
+    assert operators(program) == ["Cast", "LSTM", "Squeeze", "Identity"]
+
+
+class LastStates(nn.Module):
+    """A classifier of token sequences that uses the final states only."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(9, 3)
+        self.layer = nn.LSTM(3, 4, 2, bidirectional=True, batch_first=True)
+
+    def forward(self, tokens: torch.Tensor, lengths: torch.Tensor) -> Any:
+        packed = pack_padded_sequence(self.embedding(tokens), lengths.cpu(), batch_first=True, enforce_sorted=False)
+        _, (hidden, _) = self.layer(packed)
+        return torch.cat([hidden[-2], hidden[-1]], dim=1)
+
+
+class PackedOutput(nn.Module):
+    """A model that returns a packed sequence."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.GRU(3, 4, batch_first=True)
+
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> Any:
+        return self.layer(pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False))[0]
+
+
+class BetweenLayers(nn.Module):
+    """Pointwise layers and a reduction of packed data."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.dropout, self.linear = nn.Embedding(9, 3), nn.Dropout(0.5), nn.Linear(4, 4)
+        self.first, self.second = nn.GRU(3, 4), nn.LSTM(4, 2, bidirectional=True)
+
+    def forward(self, tokens: torch.Tensor, lengths: torch.Tensor) -> Any:
+        packed = pack_padded_sequence(tokens, lengths, enforce_sorted=False)
+        packed = PackedSequence(self.dropout(self.embedding(packed.data)), *packed[1:])
+        output, last = self.first(packed)
+        output = PackedSequence(self.linear(output.data).relu(), *output[1:])
+        return pad_packed_sequence(self.second(output)[0])[0], last, output.data.mean()
+
+
+class Stacked(nn.Module):
+    """Layers over packed sequences with inactive dropout in between."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.dropout = nn.GRU(3, 4), nn.LSTM(4, 2, bidirectional=True), nn.Dropout(0.5)
+
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> Any:
+        output, last = self.first(pack_padded_sequence(x, lengths))
+        output = PackedSequence(self.dropout(output.data), output.batch_sizes)
+        return pad_packed_sequence(self.second(output)[0], total_length=x.shape[0])[0], last
+
+
+class Masked(nn.Module):
+    """Lengths computed from a mask; the result is added to the input and multiplied by the mask."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.GRU(3, 4, batch_first=True)
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> Any:
+        packed = pack_padded_sequence(x, mask.sum(1).cpu(), batch_first=True, enforce_sorted=False)
+        output, _ = pad_packed_sequence(self.layer(packed)[0], batch_first=True, total_length=mask.shape[1])
+        return output * mask[..., None] + x[..., :1]
+
+
+class Residual(nn.Module):
+    """A sum with the input, whose number of steps must be the greatest length."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.RNN(3, 3, batch_first=True)
+
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> Any:
+        packed = pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+        return pad_packed_sequence(self.layer(packed)[0], batch_first=True)[0] + x
+
+
+class ConstantLengths(nn.Module):
+    """Lengths in a list."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.GRU(3, 4)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        output, last = self.layer(pack_padded_sequence(x, [5, 3]))
+        return *pad_packed_sequence(output), last
+
+
+def _tokens(*shape: int) -> torch.Tensor:
+    return torch.randint(0, 9, shape)
+
+
+def _mask(*lengths: int, time: int) -> torch.Tensor:
+    return torch.arange(time) < torch.tensor(lengths)[:, None]
+
+
+BATCH_FIRST, TIME_FIRST = ({0: "n", 1: "t"}, {0: "n"}), ({0: "t", 1: "n"}, {0: "n"})
+MODELS = {
+    "last states": (
+        LastStates,
+        [(_tokens(2, 5), torch.tensor([3, 5])), (_tokens(3, 4), torch.tensor([1, 4, 2]))],
+        BATCH_FIRST,
+    ),
+    "int32 lengths": (
+        LastStates,
+        [(_tokens(len(lengths), 5), torch.tensor(lengths, dtype=torch.int32)) for lengths in ([3, 5], [1, 4, 2])],
+        BATCH_FIRST,
+    ),
+    "packed output": (
+        PackedOutput,
+        [(torch.randn(2, 5, 3), torch.tensor([3, 5])), (torch.randn(3, 4, 3), torch.tensor([1, 4, 2]))],
+        BATCH_FIRST,
+    ),
+    "between layers": (
+        BetweenLayers,
+        [(_tokens(5, 2), torch.tensor([3, 5])), (_tokens(4, 3), torch.tensor([1, 4, 2]))],
+        TIME_FIRST,
+    ),
+    "stacked": (
+        Stacked,
+        [(torch.randn(5, 2, 3), torch.tensor([5, 3])), (torch.randn(4, 3, 3), torch.tensor([3, 2, 2]))],
+        TIME_FIRST,
+    ),
+    "mask": (
+        Masked,
+        [(torch.randn(2, 4, 3), _mask(3, 1, time=4)), (torch.randn(3, 5, 3), _mask(3, 1, 4, time=5))],
+        ({0: "n", 1: "t"}, {0: "n", 1: "t"}),
+    ),
+    "residual": (
+        Residual,
+        [(torch.randn(2, 5, 3), torch.tensor([3, 5])), (torch.randn(3, 4, 3), torch.tensor([1, 4, 2]))],
+        BATCH_FIRST,
+    ),
+    "constant lengths": (ConstantLengths, [(torch.randn(5, 2, 3),), (torch.randn(7, 2, 3),)], ({0: "t"},)),
+}
+
+
+@pytest.mark.parametrize("opset", OPSETS)
+@pytest.mark.parametrize("name", MODELS)
+def test_models(name: str, opset: int) -> None:
+    model, calls, dynamic_shapes = MODELS[name]
+    check(model(), calls, dynamic_shapes, opset_version=opset)
+
+
+def test_stacked_layers_share_the_lengths() -> None:
+    model, calls, dynamic_shapes = MODELS["stacked"]
+    program = fxonnx.export(model().eval(), calls[0], dynamic_shapes=dynamic_shapes)
+    assert operators(program) == ["Cast", "GRU", "Squeeze", "LSTM", "Transpose", "Reshape"]
+
+
+def test_lengths_of_a_different_batch_size_are_an_error() -> None:
+    layer = nn.GRU(3, 4)
+    with pytest.raises(fxonnx.errors.CaptureError, match="3 lengths for 2 sequences"):
+        fxonnx.export(Packed(layer, True, False).eval(), (torch.randn(5, 2, 3), torch.tensor([5, 3, 2])))
