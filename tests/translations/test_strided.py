@@ -18,6 +18,21 @@ def _assigned(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return changed
 
 
+def _overlapping_chunks(a: torch.Tensor) -> torch.Tensor:
+    """Longformer's: chunks that overlap by half, of a tensor that is a transposed view."""
+    chunks = a.transpose(0, 1).unflatten(1, (a.shape[0] // 4, 4))
+    size, stride = list(chunks.shape), list(chunks.stride())
+    size[1], stride[1] = size[1] * 2 - 1, stride[1] // 2
+    return chunks.as_strided(size, stride)
+
+
+def _written_and_transposed(a: torch.Tensor) -> torch.Tensor:
+    changed = a * 2
+    view = changed.t()
+    changed[0] = 7
+    return view.as_strided((2, 3), (3, 1), 1)
+
+
 CASES = (
     Case(_READ, lambda a: a.as_strided((2, 3), (1, 2), 1), (T((3, 4)),)),
     Case(_READ, lambda a: a.as_strided((), (), 5), (T((3, 4), torch.int64, -9, 9),), "number"),
@@ -30,6 +45,14 @@ CASES = (
         "symbolic windows",
     ),
     Case(_READ, lambda a: a.as_strided((a.shape[0] - 2, 3), (1, 1), 0), (T(("h",)),), "symbolic", opset=11),
+    Case(_READ, lambda a: a.t().as_strided((2, 2), (1, 2)), (T((3, 4)),), "of a transposed tensor"),
+    Case(_READ, lambda a: a[1:, ::2].as_strided((2, 2), (1, 2), 0), (T((3, 4)),), "before the start of a view"),
+    Case(_READ, lambda a: a[1:, 1:].as_strided((2, 2), (4, 2)), (T((3, 4)),), "from where a slice begins"),
+    Case(_READ, lambda a: (a * 2)[:2].as_strided((3, 4), (4, 1)), (T((3, 4)),), "beyond the end of a view"),
+    Case(_READ, lambda a: (a * 2).expand(5, 3).as_strided((3,), (1,)), (T((3,)),), "of an expanded tensor"),
+    Case(_READ, _overlapping_chunks, (T((8, 3, 2)),), "overlapping chunks"),
+    Case(_READ, lambda a: _overlapping_chunks(a + 1), (T((8, "n", 2)),), "overlapping chunks of dynamic size"),
+    Case(_READ, _written_and_transposed, (T((3, 4)),), "of a mutated tensor"),
     Case(
         _WRITE,
         lambda a, b: torch.as_strided_scatter(a, b, (2, 2), (1, 2), 1),
@@ -64,15 +87,24 @@ def test_written_view() -> None:
 @pytest.mark.parametrize(
     ("view", "reason"),
     [
-        (lambda x: x.t().as_strided((2, 2), (1, 2)), "that is not contiguous"),
-        (lambda x: x[1:].as_strided((2, 2), (1, 2), 0), "does not begin at the start of its storage"),
-        (lambda x: x[:2].as_strided((3, 4), (4, 1)), "reads beyond its input"),
+        (lambda x: x.t(), "that is not contiguous"),
+        (lambda x: x[1:], "does not begin at the start of its storage"),
+        (lambda x: x[:2], "reads beyond its input"),
     ],
 )
 def test_unsupported_strides_are_rejected(view, reason) -> None:
     class Model(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return view(x)
+            return x.as_strided((3, 4), (4, 1), 0)
 
     with pytest.raises(fxonnx.UnsupportedOperatorError, match=reason):
-        fxonnx.export(Model(), (torch.rand(4, 4),))
+        fxonnx.export(Model(), (view(torch.rand(4, 4)),))
+
+
+def test_strides_of_another_dtype_are_rejected() -> None:
+    class Model(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.view_as_real(x).transpose(0, 1).as_strided((2, 2), (2, 1))
+
+    with pytest.raises(fxonnx.UnsupportedOperatorError, match="that is not contiguous"):
+        fxonnx.export(Model(), (torch.rand(4, dtype=torch.complex64),))

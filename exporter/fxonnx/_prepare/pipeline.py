@@ -20,6 +20,7 @@ from .graph_utils import eliminate_dead_code, find_attribute
 from .identity_elimination import eliminate_identities
 from .inline import inline_subgraphs
 from .patterns import apply_patterns
+from .storage_views import rebase_storage_views
 from .weight_folding import DerivedWeight, find_derived_weights, fold_batch_norm
 
 __all__ = ["Prepared", "prepare"]
@@ -87,6 +88,7 @@ def prepare(
     inline_subgraphs(module)
     _copy_subgraphs(module)
     expose_running_statistics(graph)
+    rebase_storage_views(graph, is_translated)
     mutations = functionalize(graph)
     # Kept as additional outputs after the program's own, so that the passes track the final values of mutated tensors.
     output: Any = graph.output_node()

@@ -1,0 +1,64 @@
+"""Rebase ``as_strided`` on the tensor that owns the storage: ONNX tensors have neither strides nor a storage."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+from .functionalize.alias_analysis import storage_id
+
+__all__ = ["rebase_storage_views"]
+
+aten = torch.ops.aten
+
+
+def rebase_storage_views(graph: torch.fx.Graph, is_translated: Callable[[torch.fx.Node], bool]) -> None:
+    """Replace the inputs of untranslated ``as_strided`` nodes by the contiguous tensors that own their storage.
+
+    ``as_strided`` addresses the storage of its input, whatever the layout of the input is: a transposed tensor, a slice
+    or an expanded tensor. The owner of the storage, if it is contiguous, has the elements in the order of their
+    addresses.
+
+    Args:
+        graph: A graph as captured by torch.export; changed in place.
+        is_translated: Whether a node has a translation, which ``as_strided`` of a contiguous tensor has.
+    """
+    for node in graph.find_nodes(op="call_function", target=aten.as_strided.default):
+        if is_translated(node):
+            continue
+        source = node.args[0]
+        owner = _owner(source)
+        if owner is source or not _is_in_address_order(owner.meta["val"], source.meta["val"].dtype):
+            continue
+        size, stride, *offset = node.args[1:]
+        first = offset[0] if offset else node.kwargs.get("storage_offset")
+        if first is None:
+            first = source.meta["val"].storage_offset()
+            if not isinstance(first, int):
+                continue
+        node.args, node.kwargs = (owner, size, stride, first), {}
+
+
+def _owner(node: torch.fx.Node) -> torch.fx.Node:
+    """The node that created the storage of a node's tensor."""
+    key = storage_id(node.meta["val"])
+    while True:
+        sources = (source for source in node.all_input_nodes if storage_id(source.meta.get("val")) == key)
+        source = next(sources, None)
+        if key is None or source is None:
+            return node
+        node = source
+
+
+def _is_in_address_order(val: torch.Tensor, dtype: torch.dtype) -> bool:
+    """Whether a tensor's elements are a storage's elements of a dtype, in order; decided without adding guards."""
+    if val.dtype != dtype or val.is_conj() or val.is_neg():
+        return False
+    expected: int | torch.SymInt = 1
+    for size, stride in reversed(list(zip(val.shape, val.stride(), strict=True))):
+        if not statically_known_true(size == 1) and not statically_known_true(stride == expected):
+            return False
+        expected = expected * size
+    return statically_known_true(val.storage_offset() == 0)
