@@ -131,8 +131,9 @@ def test_variants(layer: nn.RNNBase, options: dict[str, Any], opset: int) -> Non
     check_layer(layer, opset_version=opset, **options)
 
 
-def test_sorted_sequences_are_one_operator_with_sequence_lens() -> None:
-    program = check_layer(nn.LSTM(3, 4), is_sorted=True, total=True)
+@pytest.mark.parametrize("is_sorted", [False, True], ids=["unsorted", "sorted"])
+def test_a_layer_is_one_operator_with_sequence_lens(is_sorted: bool) -> None:
+    program = check_layer(nn.LSTM(3, 4), is_sorted=is_sorted, total=True, with_state=True)
     assert operators(program) == ["Cast", "LSTM", "Squeeze", "Identity"]
 
 
@@ -162,10 +163,11 @@ class PackedOutput(nn.Module):
 
 
 class BetweenLayers(nn.Module):
-    """Pointwise layers and a reduction of packed data."""
+    """Pointwise layers, and a reduction of packed data, which depends on the order of its elements."""
 
-    def __init__(self) -> None:
+    def __init__(self, reduces: bool = True) -> None:
         super().__init__()
+        self.reduces = reduces
         self.embedding, self.dropout, self.linear = nn.Embedding(9, 3), nn.Dropout(0.5), nn.Linear(4, 4)
         self.first, self.second = nn.GRU(3, 4), nn.LSTM(4, 2, bidirectional=True)
 
@@ -174,7 +176,9 @@ class BetweenLayers(nn.Module):
         packed = PackedSequence(self.dropout(self.embedding(packed.data)), *packed[1:])
         output, last = self.first(packed)
         output = PackedSequence(self.linear(output.data).relu(), *output[1:])
-        return pad_packed_sequence(self.second(output)[0])[0], last, output.data.mean()
+        places = torch.arange(output.data.shape[0])
+        result = (places[:, None] * output.data).sum() if self.reduces else last
+        return pad_packed_sequence(self.second(output)[0])[0], last, result
 
 
 class Stacked(nn.Module):
@@ -287,6 +291,24 @@ def test_stacked_layers_share_the_lengths() -> None:
     model, calls, dynamic_shapes = MODELS["stacked"]
     program = fxonnx.export(model().eval(), calls[0], dynamic_shapes=dynamic_shapes)
     assert operators(program) == ["Cast", "GRU", "Squeeze", "LSTM", "Transpose", "Reshape"]
+
+
+@pytest.mark.parametrize(
+    ("model", "is_sorted"),
+    [(LastStates(), False), (BetweenLayers(reduces=False), False), (BetweenLayers(), True), (PackedOutput(), True)],
+    ids=["states", "between", "reduction", "output"],
+)
+def test_sequences_are_sorted_only_where_results_depend_on_the_order(model: nn.Module, is_sorted: bool) -> None:
+    time_first = isinstance(model, BetweenLayers)
+    features = () if isinstance(model, (LastStates, BetweenLayers)) else (3,)
+    calls = []
+    for lengths in ([3, 5], [1, 4, 2]):
+        shape = (5, len(lengths)) if time_first else (len(lengths), 5)
+        x = torch.randint(0, 9, (*shape, *features))
+        calls.append((x.float() if features else x, torch.tensor(lengths)))
+    program = check(model, calls, TIME_FIRST if time_first else BATCH_FIRST)
+    assert ("TopK" in operators(program)) == is_sorted
+    assert program.patterns["unsorted_sequences"] == (not is_sorted)
 
 
 def test_lengths_of_a_different_batch_size_are_an_error() -> None:

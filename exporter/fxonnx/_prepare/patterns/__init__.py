@@ -21,6 +21,7 @@ from .rotary import fuse_rotary, negate_rotary_tables, rotate_before_transpose
 from .rsqrt import replace_rsqrt
 from .slices_to_split import fuse_slices
 from .softmax import fuse_softmax
+from .unsorted_sequences import pack_unsorted
 from .wide_norms import narrow_norms
 
 __all__ = ["PATTERNS", "Pattern", "apply_patterns"]
@@ -57,6 +58,7 @@ PATTERNS: Mapping[str, Pattern] = MappingProxyType(
         "rotary_layout": Pattern(rotate_before_transpose),
         "rotary_sign": Pattern(negate_rotary_tables),
         "slices": Pattern(fuse_slices),
+        "unsorted_sequences": Pattern(pack_unsorted),
         "flat_tokens": Pattern(flatten_token_matmuls, for_all=False),
     }
 )
