@@ -25,7 +25,7 @@ from ._lower.dispatch import is_translated
 from ._lower.lowering import lower
 from ._lower.metadata import MetadataLevel
 from ._lower.user_symbolics import CalledFunctions
-from ._options import Numerics, Options, read_options
+from ._options import Functions, Numerics, Options, read_options
 from ._prepare import LOST_UPDATES_KEY, State, find_updates, prepare, report_updates
 from ._program import ONNXProgram
 from ._program.external_data import ExternalData
@@ -96,6 +96,7 @@ def export(
     ir_version: int | None = None,
     target: Target | None = None,
     numerics: Numerics = "default",
+    functions: Functions | None = None,
     patterns: Mapping[str, bool] = MappingProxyType({}),
     on_stage: Callable[[str], None] | None = None,
 ) -> ONNXProgram:
@@ -156,6 +157,9 @@ def export(
             inputs; NaN and signed zeros are left to the runtime, and half-precision operators that are computed in
             float32 for lack of a kernel are not rounded in between. "exact": further nodes make the results for these
             torch's as well, each operator rounds, and attention in half precision computes its scores in float32.
+        functions: "repeated": modules of one class that are lowered to the same nodes, as the blocks of a transformer,
+            become one ONNX function with a call for each; its inputs include the weights. Requires opset 15 or newer.
+            "none", the default: a flat graph.
         patterns: Fusion patterns to enable or disable, by name; ``program.patterns`` lists them.
         on_stage: Called with the name of each stage as it begins.
 
@@ -193,6 +197,7 @@ def export(
         compat=compat,
         strict_shapes=strict_shapes,
         numerics=numerics,
+        functions=functions,
         export_modules_as_functions=export_modules_as_functions,
         autograd_inlining=autograd_inlining,
     )

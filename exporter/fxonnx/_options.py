@@ -16,15 +16,16 @@ from fxonnx_translations._torch_compat import OpOverloadPacket
 
 from ._lower.metadata import MetadataLevel
 from ._lower.passthrough import Passthrough
-from ._lower.versions import NEWEST_IR_VERSION, NEWEST_OPSET, OLDEST_OPSET, ir_versions
+from ._lower.versions import FUNCTIONS_IR_VERSION, NEWEST_IR_VERSION, NEWEST_OPSET, OLDEST_OPSET, ir_versions
 from ._prepare import PATTERNS, State
 from ._symbolic_registry import registered_symbolics
 from ._targets import DEFAULT_PROFILE, Target, TargetProfile, profile_of
 from .errors import ArgumentError, did_you_mean
 
-__all__ = ["Numerics", "Options", "check_training", "read_options"]
+__all__ = ["Functions", "Numerics", "Options", "check_training", "read_options"]
 
 Numerics: TypeAlias = Literal["default", "exact"]
+Functions: TypeAlias = Literal["none", "repeated"]
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,7 @@ class Options:
         training: The mode the model is put into; None leaves each module in its own.
         numerics: "exact" keeps torch's results for NaN and signed zeros as well.
         profile: The runtime that the graph is written for.
+        functions: Whether repeated modules become functions.
     """
 
     opset: int = 20
@@ -66,6 +68,7 @@ class Options:
     training: TrainingMode | None = None
     numerics: Numerics = "default"
     profile: TargetProfile = DEFAULT_PROFILE
+    functions: Functions = "none"
 
 
 def read_options(
@@ -89,6 +92,7 @@ def read_options(
     compat: Literal["torchscript"] | None,
     strict_shapes: bool,
     numerics: Numerics,
+    functions: Functions | None,
     export_modules_as_functions: bool | Collection[type[torch.nn.Module]],
     autograd_inlining: bool,
 ) -> Options:
@@ -104,12 +108,16 @@ def read_options(
     _check_choice("metadata", metadata, get_args(MetadataLevel))
     _check_choice("compat", compat, (None, "torchscript"))
     _check_choice("numerics", numerics, get_args(Numerics))
+    _check_choice("functions", functions, (None, *get_args(Functions)))
     profile = profile_of(target)
     opset = _check_opset(opset_version, profile.default_opset)
     inputs, outputs = _check_names(input_names, output_names)
+    checked_ir_version = _check_ir_version(ir_version, opset)
+    if functions == "repeated":
+        _check_functions(checked_ir_version, opset)
     return Options(
         opset=opset,
-        ir_version=_check_ir_version(ir_version, opset),
+        ir_version=checked_ir_version,
         registry=_check_table(default_registry().extended(registered_symbolics(opset)), custom_translation_table),
         input_names=inputs,
         output_names=outputs,
@@ -124,6 +132,7 @@ def read_options(
         training=check_training(training, dynamo=dynamo),
         numerics=numerics,
         profile=profile,
+        functions=functions or "none",
     )
 
 
@@ -138,8 +147,8 @@ def _check_flags(
     if export_modules_as_functions:
         raise ArgumentError(
             "export_modules_as_functions",
-            "modules cannot be exported as ONNX functions",
-            hint="leave it out; the namespace in a node's metadata names its module",
+            "modules cannot be selected for export as ONNX functions",
+            hint='leave it out, or pass functions="repeated" for functions of repeated modules',
         )
     if not autograd_inlining:
         raise ArgumentError(
@@ -215,6 +224,15 @@ def _check_ir_version(ir_version: Any, opset: int) -> int:
             hint=f"pass a number from {least} to {NEWEST_IR_VERSION}, or nothing for {default}",
         )
     return ir_version
+
+
+def _check_functions(ir_version: int, opset: int) -> None:
+    if ir_version < FUNCTIONS_IR_VERSION:
+        raise ArgumentError(
+            "functions",
+            f"functions require IR version {FUNCTIONS_IR_VERSION}, but the model has {ir_version} at opset {opset}",
+            hint=f"pass opset_version=15 or newer, or ir_version={FUNCTIONS_IR_VERSION}",
+        )
 
 
 def _check_patterns(patterns: Any, opset: int, profile: TargetProfile) -> tuple[str, ...]:

@@ -64,6 +64,9 @@ def export_command(
     numerics: Annotated[
         str, typer.Option(help="Results for NaN and signed zeros: default (the runtime's) or exact (torch's).")
     ] = "default",
+    functions: Annotated[
+        str, typer.Option(help="repeated: one ONNX function for equal modules; none: a flat graph.")
+    ] = "none",
     profile: Annotated[bool, typer.Option("--profile", help="Show the time of each stage.")] = False,
     input_names: Annotated[str | None, typer.Option(help="Comma-separated names of the graph inputs.")] = None,
     output_names: Annotated[str | None, typer.Option(help="Comma-separated names of the graph outputs.")] = None,
@@ -94,6 +97,7 @@ def export_command(
             verify="auto" if all_sizes else verify,
             strict_shapes=strict_shapes,
             numerics=numerics,  # type: ignore[arg-type]
+            functions=functions,  # type: ignore[arg-type]
             on_stage=on_stage,
         )
     console = Console()

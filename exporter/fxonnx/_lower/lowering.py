@@ -33,8 +33,10 @@ from .control_flow import CONTROL_FLOW
 from .dispatch import arguments_by_name, find_translation
 from .legacy_names import SCOPE, rename_by_scope
 from .lowest_opset import lowest_opset
-from .metadata import NodeMetadata, scopes_of, target_name
+from .metadata import NodeMetadata, class_scopes_of, scopes_of, target_name
 from .model import NUMERICS_KEY, STATE_KEY, IOSpec, add_inputs, add_outputs, new_model
+from .outlining import outline_repeated
+from .regions import SCOPES, Scope
 from .versions import NEWEST_OPSET, ir_versions
 
 __all__ = ["Lowered", "lower"]
@@ -107,7 +109,10 @@ def lower(prepared: Prepared, capture: Capture, options: Options, updates: Seque
     _finalize(builder)
     if options.legacy_names:
         rename_by_scope(model.graph)
-    return Lowered(model, requirements(builder))
+    required = requirements(builder)
+    if options.functions == "repeated":
+        outline_repeated(model)
+    return Lowered(model, required)
 
 
 def _finalize(builder: Builder) -> None:
@@ -450,6 +455,8 @@ class _GraphLowering:
                 onnx_node.metadata_props.update(metadata)
                 if self.options.legacy_names:
                     onnx_node.meta[SCOPE] = scopes_of(node)[1:]
+                if self.options.functions == "repeated":
+                    onnx_node.meta[SCOPES] = tuple(Scope(*scope) for scope in class_scopes_of(node))
 
     def _error(self, node: torch.fx.Node, message: str) -> TranslationError:
         return TranslationError(

@@ -2,23 +2,39 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
 import sys
+from collections.abc import Mapping, Sequence
 from typing import Literal, TypeAlias
 
 import torch
 
 from fxonnx_translations._torch_compat import OpOverload
 
-__all__ = ["CUSTOM_KEY", "MetadataLevel", "NodeMetadata", "relative_file", "scopes_of", "target_name"]
+__all__ = [
+    "CUSTOM_KEY",
+    "MetadataLevel",
+    "NodeMetadata",
+    "call_metadata",
+    "class_scopes_of",
+    "relative_file",
+    "scopes_of",
+    "target_name",
+]
 
 MetadataLevel: TypeAlias = Literal["full", "names", "none"]
 CUSTOM_KEY = "pkg.fxonnx.custom"
 """Metadata key of a node: JSON of its ``torch.fx.traceback.annotate`` annotations."""
 
 _FILE = re.compile(r'File "([^"]+)"')
+_FRAME = re.compile(r'(?=^ *File ")', re.MULTILINE)
+_NAMESPACE = "namespace"
+_CLASSES = "pkg.torch.onnx.class_hierarchy"
+_SCOPES = "pkg.torch.onnx.name_scopes"
+_TRACE = "pkg.torch.onnx.stack_trace"
 
 
 def target_name(node: torch.fx.Node) -> str:
@@ -32,6 +48,46 @@ def target_name(node: torch.fx.Node) -> str:
 def scopes_of(node: torch.fx.Node) -> list[str]:
     """FQNs of the modules that enclose a node, outermost first: ``['', 'features', 'features.0']``."""
     return [name.split("@")[0] for name, _ in node.meta.get("nn_module_stack", {}).values()]
+
+
+def class_scopes_of(node: torch.fx.Node) -> list[tuple[str, str]]:
+    """FQN, with a suffix ``@n`` for further calls, and class of the modules that enclose a node, outermost first."""
+    return [
+        # torch stores the class as a string; hand-built programs may hold the class itself.
+        (
+            name.split("@")[0] + "".join(key.rpartition("@")[1:] if "@" in key else ()),
+            cls if isinstance(cls, str) else f"{cls.__module__}.{cls.__qualname__}",
+        )
+        for key, (name, cls) in node.meta.get("nn_module_stack", {}).items()
+    ]
+
+
+def _names(scopes: Sequence[tuple[str, str]], name: str, target: str) -> dict[str, str]:
+    """The metadata of a node with module and operator names."""
+    paths = [scope.split("@")[0] for scope, _ in scopes]
+    classes = [class_name for _, class_name in scopes]
+    path = [*(f"{scope}: {class_name}" for scope, class_name in zip(paths, classes, strict=True)), f"{name}: {target}"]
+    return {_NAMESPACE: "/".join(path), _CLASSES: repr([*classes, target]), _SCOPES: repr([*paths, name])}
+
+
+def call_metadata(
+    scopes: Sequence[tuple[str, str]], name: str, target: str, nodes: Sequence[Mapping[str, str]]
+) -> dict[str, str]:
+    """The metadata of a call of a function, as detailed as that of the nodes which it replaces.
+
+    Args:
+        scopes: Key and class of the enclosing modules, outermost first.
+        name: Name of the call.
+        target: Name of the function.
+        nodes: The metadata of the replaced nodes.
+    """
+    traces = [_FRAME.split(metadata[_TRACE].strip()) for metadata in nodes if _TRACE in metadata]
+    named = any(_NAMESPACE in metadata for metadata in nodes)
+    found = _names(scopes, name, target) if named else {}
+    if traces:
+        shared = itertools.takewhile(lambda frames: len(set(frames)) == 1, zip(*traces, strict=False))
+        found[_TRACE] = "".join(frames[0] for frames in shared).strip()
+    return found
 
 
 class NodeMetadata:
@@ -51,28 +107,10 @@ class NodeMetadata:
         if self._level == "none":
             return {}
         target = target_name(node)
-        stack = node.meta.get("nn_module_stack", {})
-        scopes, classes, path = [], [], []
-        for name, module_class in stack.values():
-            # torch stores the class as a string; hand-built programs may hold the class itself.
-            class_name = (
-                module_class
-                if isinstance(module_class, str)
-                else f"{module_class.__module__}.{module_class.__qualname__}"
-            )
-            scope = name.split("@")[0]
-            scopes.append(scope)
-            classes.append(class_name)
-            path.append(f"{scope}: {class_name}")
-        path.append(f"{node.name}: {target}")
-        metadata = {
-            "namespace": "/".join(path),
-            "pkg.torch.onnx.class_hierarchy": repr([*classes, target]),
-            "pkg.torch.onnx.name_scopes": repr([*scopes, node.name]),
-        }
+        metadata = _names(class_scopes_of(node), node.name, target)
         if self._level == "full":
             metadata["pkg.torch.onnx.fx_node"] = str(node.format_node())
-            metadata["pkg.torch.onnx.stack_trace"] = self._trace(node.meta.get("stack_trace") or "")
+            metadata[_TRACE] = self._trace(node.meta.get("stack_trace") or "")
         custom = {key: value for key, value in node.meta.get("custom", {}).items() if not key.startswith("_torch")}
         if custom:
             metadata[CUSTOM_KEY] = json.dumps(custom, default=str)

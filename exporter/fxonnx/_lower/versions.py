@@ -6,12 +6,14 @@ import onnx
 import onnx.defs
 import onnx.helper
 
-__all__ = ["NEWEST_IR_VERSION", "NEWEST_OPSET", "OLDEST_OPSET", "ir_versions"]
+__all__ = ["FUNCTIONS_IR_VERSION", "NEWEST_IR_VERSION", "NEWEST_OPSET", "OLDEST_OPSET", "ir_versions"]
 
 OLDEST_OPSET = 7
 # Limited by the installed onnx; 28 is the newest opset that the translations were tested at.
 NEWEST_OPSET = min(28, onnx.defs.onnx_opset_version())
 NEWEST_IR_VERSION = int(onnx.IR_VERSION)
+FUNCTIONS_IR_VERSION = 8
+"""The IR version that introduced functions in models."""
 
 
 def ir_versions(opset: int) -> tuple[int, int]:

@@ -342,8 +342,9 @@ class ONNXProgram:
 
     def __repr__(self) -> str:
         graph = self.model.graph
+        functions = f"{len(self.model.functions)} functions, " if self.model.functions else ""
         return (
-            f"ONNXProgram(opset {self.model.opset_imports.get('')}, {len(graph)} nodes, "
+            f"ONNXProgram(opset {self.model.opset_imports.get('')}, {len(graph)} nodes, {functions}"
             f"{len(graph.initializers)} initializers, {_bytes(tensor_bytes(self.model))} of weights,\n"
             f"  inputs:  {_values(graph.inputs)}\n"
             f"  outputs: {_values(graph.outputs)})"

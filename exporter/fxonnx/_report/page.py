@@ -101,12 +101,25 @@ def _program_sections(program: ONNXProgram) -> list[str]:
         *_table(["operator", "nodes"], operators),
         "",
         *_table(["fusion pattern", "matches"], program.patterns.items()),
+        *_function_section(model),
         *("", "## Constraints on sizes", ""),
         *([f"- {constraint}" for constraint in program.constraints] or ["None."]),
         *("", "## Frozen arguments", ""),
         *([f"- {name} = {value}" for name, value in program.frozen_arguments.items()] or ["None."]),
         *("", "## Exported program", "", "```python", str(program.exported_program), "```"),
     ]
+
+
+def _function_section(model: ir.Model) -> list[str]:
+    if not model.functions:
+        return []
+    graphs: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
+    calls = collections.Counter(node.op_identifier() for graph in graphs for node in graph.all_nodes())
+    rows = [
+        [f"{function.domain}::{function.name}", len(function), calls[identifier]]
+        for identifier, function in model.functions.items()
+    ]
+    return ["", *_table(["function", "nodes", "calls"], rows)]
 
 
 def _table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:

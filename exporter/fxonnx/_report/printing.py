@@ -23,7 +23,7 @@ def graph_text(model: ir.Model) -> str:
     """The graph of a model as text.
 
     Inputs, initializers, then ``%value : TYPE[dims] = Operator[attribute=...](%inputs)`` for each node, with its module
-    scope and source location. The subgraphs of If, Loop and Scan are indented below their node.
+    scope and source location. The subgraphs of If, Loop and Scan are indented below their node. Functions follow.
     """
     graph = model.graph
     lines = [f"graph {graph.name} ("]
@@ -33,10 +33,17 @@ def graph_text(model: ir.Model) -> str:
     lines += _nodes(graph, "  ")
     lines.append(f"  return {', '.join(_typed(value) for value in graph.outputs)}")
     lines.append("}")
+    for function in model.functions.values():
+        lines.append(f"function {function.domain}::{function.name} (")
+        lines += [f"  {_typed(value)}" for value in function.inputs]
+        lines.append(") {")
+        lines += _nodes(function, "  ")
+        lines.append(f"  return {', '.join(f'%{value.name}' for value in function.outputs)}")
+        lines.append("}")
     return "\n".join(lines)
 
 
-def _nodes(graph: ir.Graph, indent: str) -> Iterator[str]:
+def _nodes(graph: ir.Graph | ir.Function, indent: str) -> Iterator[str]:
     for node in graph:
         outputs = ", ".join(_typed(value) for value in node.outputs)
         inputs = ", ".join("" if value is None else f"%{value.name}" for value in node.inputs)
