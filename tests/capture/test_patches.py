@@ -37,7 +37,9 @@ from ..models.torchvision_shim import import_torchvision
 
 import_torchvision()
 
-import torchvision.models.detection  # noqa: E402, F401  # its functions are among those that are replaced
+# Some of their functions are replaced.
+import torchvision.models.detection  # noqa: E402, F401
+import transformers.models.fastspeech2_conformer.modeling_fastspeech2_conformer  # noqa: E402, F401
 
 WAIT = 20.0
 """Seconds until a test that waits for a thread gives up."""

@@ -60,6 +60,17 @@ def bernoulli(policy: Policy, latent: Tensor, deterministic: bool) -> tuple[Tens
     return actions, distribution.log_prob(actions).sum(dim=1)
 
 
+def clamped(policy: Policy, latent: Tensor, deterministic: bool) -> tuple[Tensor, Tensor]:
+    """The actor of SAC, which bounds the deviation."""
+    distribution = Normal(latent, torch.ones_like(latent) * torch.clamp(policy.log_std, -20, 2).exp())
+    return torch.tanh(distribution.mean if deterministic else distribution.rsample()), distribution.stddev
+
+
+def greedy(policy: Policy, latent: Tensor, deterministic: bool) -> tuple[Tensor, Tensor]:
+    """The network of DQN, which takes the action of the greatest value."""
+    return latent.argmax(dim=1).reshape(-1), latent
+
+
 class Policy(nn.Module):
     """An actor and a critic with a shared trunk, like ActorCriticPolicy."""
 
@@ -88,7 +99,7 @@ class OnnxablePolicy(nn.Module):
         return self.policy(observation, deterministic=True)
 
 
-ACTORS: list[Actor] = [normal, independent, squashed, categorical, multi_categorical, bernoulli]
+ACTORS: list[Actor] = [normal, independent, squashed, categorical, multi_categorical, bernoulli, clamped, greedy]
 
 
 @pytest.mark.parametrize("shapes", [None, ({0: "batch"},)], ids=["static", "dynamic"])

@@ -32,6 +32,7 @@ from ..script import interpret_function
 from . import (
     fast_paths,
     functional,
+    length_regulation,
     packed_sequences,
     shape_kernels,
     shape_rules,
@@ -62,6 +63,7 @@ __all__ = [
 ]
 
 _DETECTION = "torchvision.models.detection"
+_FASTSPEECH = "transformers.models.fastspeech2_conformer.modeling_fastspeech2_conformer"
 
 TRACING_PATCHES: tuple[Patch, ...] = (
     Patch(
@@ -430,6 +432,18 @@ CAPTURE_PATCHES: tuple[Patch, ...] = (
         f"{_DETECTION}._utils:BoxCoder.decode",
         torchvision_detection.decode_boxes,
         "it branches on whether there are boxes, whose number is unbacked",
+        optional=True,
+    ),
+    Patch(
+        f"{_FASTSPEECH}:length_regulator",
+        length_regulation.length_regulator,
+        "it branches on the predicted durations and loops over the batch",
+        optional=True,
+    ),
+    Patch(
+        f"{_FASTSPEECH}:FastSpeech2ConformerRelPositionalEncoding.extend_pos_enc",
+        length_regulation.position_table,
+        "it branches on the number of frames, which is unbacked",
         optional=True,
     ),
 )

@@ -1,0 +1,105 @@
+"""Speech models whose output length is predicted: FastSpeech2Conformer."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import fxonnx
+
+from .torchvision_shim import import_torchvision
+
+
+@pytest.fixture
+def modeling() -> ModuleType:
+    pytest.importorskip("transformers")
+    import_torchvision()
+    import transformers.models.fastspeech2_conformer.modeling_fastspeech2_conformer as modeling
+
+    return modeling
+
+
+class Regulated(nn.Module):
+    """The length regulator with the durations after the call, which it changes if all of them are 0."""
+
+    def __init__(self, modeling: ModuleType, speed: float) -> None:
+        super().__init__()
+        self.modeling, self.speed = modeling, speed
+
+    def forward(self, x: Tensor, durations: Tensor) -> Any:
+        durations = durations.clone()
+        return self.modeling.length_regulator(x, durations, self.speed), durations
+
+
+@pytest.mark.parametrize("speed", [1.0, 1.7])
+@pytest.mark.parametrize("opset", [13, 18, 20])
+def test_length_regulator(modeling: ModuleType, opset: int, speed: float) -> None:
+    model = Regulated(modeling, speed).eval()
+    examples = [
+        (torch.randn(len(rows), len(rows[0]), 2), torch.tensor(rows))
+        for rows in (
+            [[1, 3, 0, 2], [2, 0, 1, 0]],
+            [[0, 0, 5], [0, 0, 0], [1, 1, 1]],
+            [[0, 0], [0, 0]],
+            [[0]],
+            [[1]],
+        )
+    ]
+    shapes = ({0: "n", 1: "t"}, {0: "n", 1: "t"})
+    program = fxonnx.export(model, examples[0], dynamic_shapes=shapes, opset_version=opset)
+    for args in examples:
+        for ours, theirs in zip(program(*args), model(*args), strict=True):
+            torch.testing.assert_close(ours, theirs)
+
+
+def test_length_regulator_rejects_a_speed_of_0(modeling: ModuleType) -> None:
+    with pytest.raises(fxonnx.errors.CaptureError, match="`speaking_speed` must be greater than 0"):
+        fxonnx.export(Regulated(modeling, 0.0).eval(), (torch.randn(1, 2, 2), torch.tensor([[1, 2]])))
+
+
+class Spectrogram(nn.Module):
+    """The tensors that the model returns."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, tokens: Tensor) -> Any:
+        outputs = self.model(tokens, return_dict=True)
+        return outputs.spectrogram, outputs.duration_outputs, outputs.pitch_outputs
+
+
+def test_fastspeech2_conformer(modeling: ModuleType) -> None:
+    torch.manual_seed(0)
+    from transformers import FastSpeech2ConformerConfig
+
+    sizes = {
+        f"{part}_{name}": value
+        for part, names in {
+            "encoder": {"layers": 1, "num_attention_heads": 2, "linear_units": 16},
+            "decoder": {"layers": 1, "num_attention_heads": 2, "linear_units": 16},
+            "duration_predictor": {"channels": 8, "layers": 1},
+            "energy_predictor": {"channels": 8, "layers": 1},
+            "pitch_predictor": {"channels": 8, "layers": 1},
+            "speech_decoder_postnet": {"units": 8, "layers": 2},
+        }.items()
+        for name, value in names.items()
+    }
+    config = FastSpeech2ConformerConfig(vocab_size=20, hidden_size=16, num_mel_bins=8, **sizes)
+    model = Spectrogram(modeling.FastSpeech2ConformerModel(config).eval())
+    # Durations of a few frames: an untrained predictor returns almost none.
+    nn.init.constant_(model.model.duration_predictor.linear.bias, 1.2)
+    tokens = torch.randint(1, 19, (2, 7))
+    program = fxonnx.export(model.eval(), (tokens,), dynamic_shapes=({0: "n", 1: "t"},))
+    lengths = set()
+    for args in (tokens, torch.randint(1, 19, (3, 5)), torch.randint(1, 19, (1, 11))):
+        with torch.no_grad():
+            expected = model(args)
+        lengths.add(expected[0].shape[1])
+        for ours, theirs in zip(program(args), expected, strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+    assert len(lengths) > 1
