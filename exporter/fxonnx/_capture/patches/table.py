@@ -32,6 +32,7 @@ from ..script import interpret_function
 from . import (
     fast_paths,
     functional,
+    indexing,
     length_regulation,
     packed_sequences,
     shape_kernels,
@@ -345,6 +346,12 @@ CAPTURE_PATCHES: tuple[Patch, ...] = (
         strict=False,
     ),
     Patch(
+        "torch._export.non_strict_utils:_NonStrictTorchFunctionHandler._override",
+        indexing.override_indexing,
+        "it reads numbers in tensors, and sequences of them, from memory, which fake tensors do not have",
+        strict=False,
+    ),
+    Patch(
         "torch._C:ScriptFunction.__call__",
         interpret_function,
         "scripted functions run in C++, where the tracer cannot capture their control flow",
@@ -368,6 +375,12 @@ CAPTURE_PATCHES: tuple[Patch, ...] = (
         "torch:manual_seed",
         tracing_state.ignore_manual_seed,
         "a call in forward would seed the generator of the whole process, including training threads",
+        strict=False,
+    ),
+    Patch(
+        "torch.nn.modules.module:Module._apply",
+        tracing_state.convert_module,
+        "it swaps parameters that the tracer holds, even if a call in forward converts nothing",
         strict=False,
     ),
     ValuePatch(

@@ -26,6 +26,7 @@ __all__ = [
     "FilteredWarnings",
     "RestrictedPickle",
     "TracedData",
+    "convert_module",
     "ignore_manual_seed",
     "load_weights_only",
     "new_patcher",
@@ -120,6 +121,42 @@ class TracedData:
 
 def _is_traced(tensor: torch.Tensor) -> bool:
     return is_tracing() and isinstance(tensor, FakeTensor) and recording_mode() is not None
+
+
+def convert_module(
+    original: Callable[..., torch.nn.Module],
+    self: torch.nn.Module,
+    fn: Callable[[torch.Tensor], torch.Tensor],
+    recurse: bool = True,
+) -> torch.nn.Module:
+    """``Module._apply``, which implements ``to``, ``half`` and the like, as called by forward.
+
+    A conversion that changes nothing, the usual case, has no effect. The others replace the tensors of the module for
+    the rest of the trace; torch.export restores them afterwards.
+    """
+    if recording_mode() is None:
+        return original(self, fn, recurse)
+    if recurse:
+        for module in self.children():
+            module._apply(fn)  # type: ignore[no-untyped-call]
+    for tensors in (self._parameters, self._buffers):
+        for name, tensor in tensors.items():
+            if tensor is None:
+                continue
+            with torch.no_grad():
+                converted = fn(tensor)
+            if not _is_same(tensor, converted):
+                tensors[name] = converted  # type: ignore[assignment]  # a traced value instead of a parameter
+    return self
+
+
+def _is_same(tensor: torch.Tensor, converted: torch.Tensor) -> bool:
+    """Whether a converted tensor is the tensor itself, or an alias with the same elements."""
+    return tensor is converted or (
+        tensor.dtype == converted.dtype
+        and tensor.device == converted.device
+        and tensor.untyped_storage()._cdata == converted.untyped_storage()._cdata
+    )
 
 
 class FilteredWarnings:

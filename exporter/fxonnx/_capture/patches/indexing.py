@@ -1,0 +1,76 @@
+"""Replacement of the indexing of fake tensors by numbers in tensors: ``x[rows, [a, b]]``, ``x[[0, 1], a]``.
+
+torch reads such numbers from memory, except for those that are the only index of ``Tensor.__getitem__``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = ["override_indexing"]
+
+
+def override_indexing(
+    original: Callable[..., Any], self: Any, func: Callable[..., Any], args: Any, kwargs: Any
+) -> tuple[Callable[..., Any], Any, Any]:
+    """``_NonStrictTorchFunctionHandler._override``: another call in place of a call of a torch function."""
+    if args and isinstance(args[0], Tensor) and getattr(func, "__name__", "") in ("__getitem__", "__setitem__"):
+        tensor, index, *value = args
+        parts = index if type(index) is tuple else (index,)
+        # Whether a list alone is one index or one per axis depends on the version of torch.
+        if type(index) is tuple and any(type(part) in (list, tuple) for part in parts):
+            parts = tuple(_stacked(part) for part in parts)
+            args = (tensor, parts, *value)
+        if any(map(_is_number, parts)) and (value or any(map(_is_advanced, parts))):
+            return _index_selected, (func, tensor, parts, *value), {}
+    return original(self, func, args, kwargs)  # type: ignore[no-any-return]
+
+
+def _stacked(index: Any) -> Any:
+    """A sequence that contains tensors as one tensor; other indices unchanged."""
+    if type(index) not in (list, tuple):
+        return index
+    parts = [_stacked(part) for part in index]
+    if not any(isinstance(part, Tensor) for part in parts):
+        return index
+    return torch.stack([part if isinstance(part, Tensor) else torch.tensor(part) for part in parts])
+
+
+def _is_number(index: Any) -> bool:
+    """Whether an index is one integer in a tensor, which selects as a Python integer does."""
+    return (
+        isinstance(index, Tensor)
+        and index.dim() == 0
+        and not (index.dtype == torch.bool or index.is_floating_point() or index.is_complex())
+    )
+
+
+def _is_advanced(index: Any) -> bool:
+    return type(index) in (list, tuple) or (isinstance(index, Tensor) and index.dim() > 0)
+
+
+def _index_selected(func: Callable[..., Any], tensor: Tensor, index: tuple[Any, ...], *value: Any) -> Any:
+    """Apply the integers in tensors first, as ``select``, then ``__getitem__`` or ``__setitem__`` to the rest."""
+    consumed = sum(map(_axes, index))
+    rest, axis = [], 0
+    for part in index:
+        if _is_number(part):
+            tensor = torch.select(tensor, axis, part.item())
+            consumed -= 1
+            continue
+        rest.append(part)
+        axis += tensor.dim() - consumed if part is Ellipsis else _axes(part)
+    return func(tensor, tuple(rest), *value)
+
+
+def _axes(index: Any) -> int:
+    """Number of axes that an index applies to."""
+    if index is None or index is Ellipsis or isinstance(index, bool):
+        return 0
+    if isinstance(index, Tensor) and index.dtype in (torch.bool, torch.uint8):
+        return index.dim()
+    return 1
