@@ -125,7 +125,8 @@ def _export(
         cached = dynamo_config.fake_tensor_cache_enabled and shapes.is_static
         with (
             shape_config.patch(backed_size_oblivious=True),  # type: ignore[attr-defined]
-            dynamo_config.patch(fake_tensor_cache_enabled=cached),
+            # Otherwise the subgraphs of control flow operators would depend on the sizes of earlier calls.
+            dynamo_config.patch(fake_tensor_cache_enabled=cached, automatic_dynamic_shapes=False),
         ):
             return torch.export.export(
                 model,

@@ -210,21 +210,36 @@ class _GraphLowering:
                 )
 
     def _lower_control_flow(self, node: torch.fx.Node, val: Any) -> None:
-        """Lower an operator with subgraphs."""
+        """Lower an operator with subgraphs; its results may be numbers."""
         mark = len(self.builder.created)
-        results = self._results(val)
+        leaves = _leaves(val)
+        tensors = self._results(val)
+        remaining = iter(tensors)
+        # A number is a 0-dim tensor in the model.
+        number = ResultSpec(ir.DataType.INT64, (), torch.int64)
+        results = [next(remaining) if isinstance(leaf, torch.Tensor) else number for leaf in leaves]
         try:
             returned = CONTROL_FLOW[node.target](
                 Op(self.builder, results, self.shared), node, self.value, self._lower_subgraph
             )
         except Unsupported as error:
             self.builder.rollback(mark)
-            self._unsupported_operator(node, results, val, (str(error),))
+            self._unsupported_operator(node, tensors, val, (str(error),))
             return
-        self.env[node] = self._check_results(node, returned, results, val)
+        values = [value for value, leaf in zip(returned, leaves, strict=True) if isinstance(leaf, torch.Tensor)]
+        checked: Any = iter(self._check_results(node, values, tensors, val))  # type: ignore[arg-type]
+        found: list[LoweredValue] = []
+        for value, leaf in zip(returned, leaves, strict=True):
+            if isinstance(leaf, torch.Tensor):
+                found.append(next(checked))
+                continue
+            found.append(self.builder.symbols.dim(leaf))
+            self.builder.set_dims(value, ())
+            self.builder.symbols.define_scalar(value, self.builder.symbols.dim(leaf))
+        self.env[node] = found
         self._annotate(node, mark)
 
-    def _lower_subgraph(self, op: Op, body: torch.fx.Node, inputs: Sequence[ir.Value]) -> list[ir.Value]:
+    def _lower_subgraph(self, op: Op, body: torch.fx.Node, inputs: Sequence[Any]) -> list[Any]:
         """Lower a subgraph; its unsupported operators are reported together with those of the main graph."""
         owner = body.graph.owning_module
         module = None if owner is None else find_attribute(owner, str(body.target))
@@ -232,20 +247,42 @@ class _GraphLowering:
             raise Unsupported(f"{body.target} is not a graph")
         inner = _GraphLowering(op.builder, self.options)
         inner.shared, inner.unsupported = self.shared, self.unsupported
-        for node, value in zip(module.graph.find_nodes(op="placeholder"), inputs, strict=True):
-            inner.env[node] = value
-            if isinstance(node.meta.get("val"), torch.Tensor):
-                self.builder.symbols.define(value, self.builder.symbols.dims(node.meta["val"].shape))
-        attributes = {
-            str(node.target): find_attribute(module, str(node.target))
-            for node in module.graph.find_nodes(op="get_attr")
-        }
-        inner.run(module.graph, {name: found for name, found in attributes.items() if isinstance(found, torch.Tensor)})
-        returned: Any = module.graph.output_node().args[0]
-        values = inner.value(returned if isinstance(returned, (list, tuple)) else [returned])
-        if not all(isinstance(value, ir.Value) for value in values):
-            raise Unsupported("a subgraph returns Python numbers; return 0-dim tensors instead")
-        return values  # type: ignore[no-any-return]
+        outside = op.builder.symbols
+        op.builder.symbols = inner.bind(op, module.graph.find_nodes(op="placeholder"), inputs)
+        try:
+            attributes = {
+                str(node.target): find_attribute(module, str(node.target))
+                for node in module.graph.find_nodes(op="get_attr")
+            }
+            tensors = {name: found for name, found in attributes.items() if isinstance(found, torch.Tensor)}
+            inner.run(module.graph, tensors)
+            returned: Any = module.graph.output_node().args[0]
+            values = inner.value(returned if isinstance(returned, (list, tuple)) else [returned])
+            return [op.scalar(value) if isinstance(value, sympy.Basic) else value for value in values]
+        finally:
+            op.builder.symbols = outside
+
+    def bind(self, op: Op, placeholders: Sequence[torch.fx.Node], inputs: Sequence[Any]) -> SymbolTable:
+        """Bind the placeholders of a subgraph to values and numbers; return the symbol table of the subgraph."""
+        outside = self.builder.symbols
+        renamed: dict[sympy.Symbol, sympy.Symbol] = {}
+        numbers = []
+        for node, given in zip(placeholders, inputs, strict=True):
+            val = node.meta.get("val")
+            self.env[node] = given
+            if isinstance(val, torch.SymInt) and (isinstance(given, ir.Value) or given != outside.dim(val)):
+                # It has another value in each iteration, and in the condition before and in the loop.
+                symbol = sympy.Symbol(self.builder.names.helper(), integer=True)
+                renamed[val.node.expr] = self.env[node] = symbol
+                numbers.append((given if isinstance(given, ir.Value) else op.scalar(given), symbol))
+        symbols = outside.nested(renamed)
+        for value, symbol in numbers:
+            symbols.define_scalar(value, symbol)
+        for node, given in zip(placeholders, inputs, strict=True):
+            val = node.meta.get("val")
+            if isinstance(val, torch.Tensor):
+                symbols.define(given, symbols.dims(val.shape))
+        return symbols
 
     def call(self, node: torch.fx.Node) -> None:
         """Lower one ``call_function`` node."""

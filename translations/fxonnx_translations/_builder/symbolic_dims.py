@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections import ChainMap
+from collections.abc import Collection, Mapping, MutableMapping, Sequence
 from typing import TypeAlias
 
 import onnx_ir as ir
@@ -34,7 +35,18 @@ class SymbolTable:
         self._ones = ones
         self._renamed = {symbol: _named_like(symbol, name) for symbol, name in (names or {}).items()}
         self._exprs: dict[sympy.Expr, Dim] = {}
-        self._origins: dict[sympy.Symbol, tuple[ir.Value, int | None, sympy.Expr]] = {}
+        self._origins: MutableMapping[sympy.Symbol, tuple[ir.Value, int | None, sympy.Expr]] = {}
+
+    def nested(self, renamed: Mapping[sympy.Symbol, sympy.Symbol]) -> SymbolTable:
+        """Return the table of a subgraph: definitions made in it are not visible outside.
+
+        Args:
+            renamed: Symbols that mean something else in the subgraph, such as the number of the iteration.
+        """
+        inner = SymbolTable(ones=self._ones)
+        inner._renamed = {**self._renamed, **renamed}
+        inner._origins = ChainMap({}, self._origins)
+        return inner
 
     def dim(self, size: int | torch.SymInt | torch.SymFloat | torch.SymBool) -> Dim:
         """Return the size as it appears in the model: an int, or an expression in the user's dim names."""

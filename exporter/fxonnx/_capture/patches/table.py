@@ -372,6 +372,17 @@ CAPTURE_PATCHES: tuple[Patch, ...] = (
         )
     ),
     Patch(
+        "torch:compile",
+        tracing_state.compile_anew,
+        "higher-order operators compile one function each: guards of earlier calls would specialize dynamic dims",
+        strict=False,
+    ),
+    Patch(
+        "torch._dynamo.utils:clone_input",
+        tracing_state.clone_input,
+        "it returns fake tensors as they are: two states of scan that begin with one tensor would be one state",
+    ),
+    Patch(
         "torch:manual_seed",
         tracing_state.ignore_manual_seed,
         "a call in forward would seed the generator of the whole process, including training threads",

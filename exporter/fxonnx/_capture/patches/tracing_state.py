@@ -2,7 +2,7 @@
 
 Tracing sets flags and replaces builtins for the whole process, and models seed the global generator or write through
 ``tensor.data``; torch's messages and its loader of archives are process-wide as well. In order: flags and builtins,
-state that models change, messages, loading.
+TorchDynamo's caches, state that models change, messages, loading.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import pickle
 import re
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 import torch
@@ -26,6 +26,8 @@ __all__ = [
     "FilteredWarnings",
     "RestrictedPickle",
     "TracedData",
+    "clone_input",
+    "compile_anew",
     "convert_module",
     "ignore_manual_seed",
     "load_weights_only",
@@ -38,6 +40,10 @@ __all__ = [
 
 
 _RNN_WEIGHT_WARNING = re.compile(r"The tensor attributes? (self\.[\w.]*_flat_weights\[\d+\](, )?)+ (was|were) assigned")
+
+
+_MODULES = ("torch._higher_order_ops.", "torch.nn.attention.")
+"""Modules whose functions TorchDynamo traces one by one inside torch.export, for higher-order operators."""
 
 
 class _TrueInTracingThread:
@@ -84,6 +90,26 @@ def override_builtins(original: Callable[[], AbstractContextManager[None]]) -> I
 def return_false(original: Callable[[], bool]) -> bool:
     """``is_compiling`` and ``is_exporting`` for threads that do not export."""
     return False
+
+
+def compile_anew(original: Callable[..., Any], model: Any = None, **options: Any) -> Any:
+    """``torch.compile`` without the cache of a function of torch that calls a higher-order operator.
+
+    TorchDynamo caches by code object: guards of earlier calls, with static sizes, would be evaluated on dynamic ones.
+    """
+    if isinstance(model, FunctionType) and model.__module__.startswith(_MODULES):
+        code = model.__code__.replace()
+        model = FunctionType(code, model.__globals__, model.__name__, model.__defaults__, model.__closure__)
+    return original(model, **options)
+
+
+def clone_input(original: Callable[..., Any], x: torch.Tensor, **options: Any) -> torch.Tensor:
+    """``torch._dynamo.utils.clone_input``, which returns fake tensors as they are.
+
+    The states of ``scan`` that begin with the same tensor would be one state in its subgraph.
+    """
+    copy: torch.Tensor = x.clone() if isinstance(x, FakeTensor) else original(x, **options)
+    return copy
 
 
 def ignore_manual_seed(original: Callable[..., torch.Generator], seed: int) -> torch.Generator:
