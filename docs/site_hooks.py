@@ -34,13 +34,20 @@ def _table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 
 def patches() -> str:
     """The table of all patches of torch, with the reason for each."""
-    from fxonnx._capture.patches.table import CAPTURE_PATCHES, LOADING_PATCHES, SPEED_PATCHES, TRACING_PATCHES
+    from fxonnx._capture.patches.table import (
+        CAPTURE_PATCHES,
+        LOADING_PATCHES,
+        QUESTION_PATCHES,
+        SPEED_PATCHES,
+        TRACING_PATCHES,
+    )
 
     others = [patch for patch in CAPTURE_PATCHES if patch not in (*TRACING_PATCHES, *SPEED_PATCHES)]
     groups = (
         ("the stages capture and prepare", TRACING_PATCHES),
         ("`torch.export`", others),
         ("`torch.export`, for speed", SPEED_PATCHES),
+        ("`torch.export`, if a model asks tensors for their values", QUESTION_PATCHES),
         ("`torch.export.load`", LOADING_PATCHES),
     )
     rows = [(f"`{patch.target}`", type(patch).__name__, patch.why, where) for where, group in groups for patch in group]

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ._capture.constraints.constraint import Constraint
+    from ._capture.questions.assumption import Assumption, Rung
     from ._comparison import Row
     from ._drop_in import (
         ExportableModule,
@@ -52,9 +53,11 @@ if TYPE_CHECKING:
 
 __all__ = [  # noqa: RUF022 - grouped
     # Export
+    "Assumption",
     "Constraint",
     "ONNXProgram",
     "REFERENCE",
+    "Rung",
     "export",
     "save_all",
     "is_in_onnx_export",
@@ -103,6 +106,8 @@ _MODULES = {
     "installed": "_drop_in",
     "select_model_mode_for_export": "_drop_in",
     "uninstall": "_drop_in",
+    "Assumption": "_capture.questions.assumption",
+    "Rung": "_capture.questions.assumption",
     "Constraint": "_capture.constraints.constraint",
     "InputObserver": "_input_observer",
     "ONNXProgram": "_program",

@@ -18,14 +18,14 @@ from torch.onnx import OperatorExportTypes, TrainingMode
 
 from fxonnx_translations._torch_compat import unset_fake_temporarily
 
-from ._capture import ALIASES_KEY, Capture, capture, report_narrowed
+from ._capture import ALIASES_KEY, Capture, DataDependent, Rung, capture, report_narrowed
 from ._capture.patches import one_at_a_time, tracing_patches
 from ._export_context import exporting, in_mode
 from ._lower.dispatch import is_translated
 from ._lower.lowering import lower
 from ._lower.metadata import MetadataLevel
 from ._lower.user_symbolics import CalledFunctions
-from ._options import Functions, Numerics, Options, read_options
+from ._options import Functions, Numerics, Options, read_legacy_options, read_options
 from ._prepare import LOST_UPDATES_KEY, State, find_updates, prepare, report_updates
 from ._program import ONNXProgram
 from ._program.external_data import ExternalData
@@ -90,6 +90,9 @@ def export(
     more_inputs: Sequence[tuple[tuple[Any, ...] | torch.Tensor, Mapping[str, Any] | None]] | None = None,
     dynamic_scalars: Collection[str] = (),
     strict_shapes: bool = False,
+    frozen: Collection[str] = (),
+    data_dependent: DataDependent = "error",
+    runtime_checks: bool = False,
     state: State = "warn",
     metadata: MetadataLevel = "full",
     compat: Literal["torchscript"] | None = None,
@@ -143,6 +146,12 @@ def export(
         dynamic_scalars: Parameters or paths of ints, floats and bools that become graph inputs; other numbers are
             constants of the model.
         strict_shapes: Raise instead of warn if the model cannot be exported for all requested sizes.
+        frozen: Names of tensor inputs, or glob patterns for them, whose example values become constants of the model
+            (``["image_grid_thw"]``); calls with other values are refused.
+        data_dependent: What to do where the model branches on the values of its inputs. "error": raise; "example":
+            follow the branch of the example, with a warning; calls whose inputs give other answers are refused.
+        runtime_checks: With ``data_dependent="example"``, add an output ``assumptions_hold``, a bool that is false for
+            such inputs.
         state: Export of mutations of parameters, buffers and inputs. "warn": drop the updates with a warning; "io": add
             a graph input ``<name>.in``, initialized with the value at export, and an output ``<name>.out`` after the
             others; "outputs": add only the output; "error": raise.
@@ -178,7 +187,6 @@ def export(
         model, args, kwargs, dynamic_shapes, input_names, output_names
     )
     options = read_options(
-        dynamo=dynamo,
         verify=verify,
         input_names=input_names,
         output_names=output_names,
@@ -189,17 +197,18 @@ def export(
         optimize=optimize,
         do_constant_folding=do_constant_folding,
         custom_translation_table=custom_translation_table,
-        custom_opsets=custom_opsets,
-        operator_export_type=operator_export_type,
-        training=training,
         state=state,
         metadata=metadata,
-        compat=compat,
         strict_shapes=strict_shapes,
+        frozen=frozen,
+        data_dependent=data_dependent,
+        runtime_checks=runtime_checks,
         numerics=numerics,
         functions=functions,
-        export_modules_as_functions=export_modules_as_functions,
-        autograd_inlining=autograd_inlining,
+        legacy=read_legacy_options(
+            *(dynamo, compat, training, operator_export_type, custom_opsets),
+            *(export_modules_as_functions, autograd_inlining),
+        ),
     )
     timer = Timer(on_stage)
     with reporting(artifacts_dir, timer.seconds, enabled=report) as subject, exporting():
@@ -254,6 +263,8 @@ def _capture(
             dynamic_scalars=dynamic_scalars,
             strict_shapes=options.strict_shapes,
             may_train=options.training is not None,
+            frozen=options.frozen,
+            data_dependent=options.data_dependent,
         )
 
 
@@ -276,6 +287,7 @@ def _convert(captured: Capture, options: Options, timer: Timer) -> ONNXProgram:
             fold_weights=options.fold_weights,
             fold_norms=options.training != TrainingMode.TRAINING,
             patterns=options.patterns,
+            runtime_checks=options.runtime_checks and any(one.rung is Rung.EXAMPLE for one in captured.assumptions),
         )
     updates = find_updates(prepared, captured.input_paths)
     lost = report_updates(updates, options.state)

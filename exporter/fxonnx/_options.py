@@ -14,6 +14,7 @@ from fxonnx_translations._builtin import default_registry
 from fxonnx_translations._registry import Registry
 from fxonnx_translations._torch_compat import OpOverloadPacket
 
+from ._capture import DataDependent
 from ._lower.metadata import MetadataLevel
 from ._lower.passthrough import Passthrough
 from ._lower.versions import FUNCTIONS_IR_VERSION, NEWEST_IR_VERSION, NEWEST_OPSET, OLDEST_OPSET, ir_versions
@@ -22,7 +23,15 @@ from ._symbolic_registry import registered_symbolics
 from ._targets import DEFAULT_PROFILE, Target, TargetProfile, profile_of
 from .errors import ArgumentError, did_you_mean
 
-__all__ = ["Functions", "Numerics", "Options", "check_training", "read_options"]
+__all__ = [
+    "Functions",
+    "LegacyOptions",
+    "Numerics",
+    "Options",
+    "check_training",
+    "read_legacy_options",
+    "read_options",
+]
 
 Numerics: TypeAlias = Literal["default", "exact"]
 Functions: TypeAlias = Literal["none", "repeated"]
@@ -47,6 +56,9 @@ class Options:
         legacy_names: Whether nodes and values are named as by torch.onnx's TorchScript exporter.
         strict_shapes: Whether a constraint on a dynamic dim is an error.
         training: The mode the model is put into; None leaves each module in its own.
+        frozen: Names or patterns of the tensors that become constants.
+        data_dependent: What the capture does where the model branches on the values of its inputs.
+        runtime_checks: Whether the model returns that its assumptions hold.
         numerics: "exact" keeps torch's results for NaN and signed zeros as well.
         profile: The runtime that the graph is written for.
         functions: Whether repeated modules become functions.
@@ -66,14 +78,54 @@ class Options:
     legacy_names: bool = False
     strict_shapes: bool = False
     training: TrainingMode | None = None
+    frozen: tuple[str, ...] = ()
+    data_dependent: DataDependent = "error"
+    runtime_checks: bool = False
     numerics: Numerics = "default"
     profile: TargetProfile = DEFAULT_PROFILE
     functions: Functions = "none"
 
 
+@dataclass(frozen=True)
+class LegacyOptions:
+    """The validated options of torch.onnx's TorchScript exporter.
+
+    Attributes:
+        passthrough: Operators that become nodes of their own domain.
+        training: The mode the model is put into; None leaves each module in its own.
+        names: Whether nodes and values are named as by that exporter.
+    """
+
+    passthrough: Passthrough
+    training: TrainingMode | None
+    names: bool
+
+
+def read_legacy_options(
+    dynamo: bool,
+    compat: Literal["torchscript"] | None,
+    training: TrainingMode | None,
+    operator_export_type: OperatorExportTypes | None,
+    custom_opsets: Mapping[str, int] | None,
+    export_modules_as_functions: bool | Collection[type[torch.nn.Module]],
+    autograd_inlining: bool,
+) -> LegacyOptions:
+    """Validate the arguments of ``export`` that torch.onnx's TorchScript exporter has as well; see there for each.
+
+    Raises:
+        ArgumentError: If an argument has an invalid value or cannot be honoured.
+    """
+    _check_flags(dynamo, export_modules_as_functions, autograd_inlining)
+    _check_choice("compat", compat, (None, "torchscript"))
+    return LegacyOptions(
+        _check_passthrough(operator_export_type, custom_opsets),
+        check_training(training, dynamo=dynamo),
+        not dynamo or compat is not None,
+    )
+
+
 def read_options(
     *,
-    dynamo: bool,
     verify: bool | Literal["auto"],
     input_names: Sequence[str] | None,
     output_names: Sequence[str] | None,
@@ -84,29 +136,26 @@ def read_options(
     optimize: bool,
     do_constant_folding: bool,
     custom_translation_table: Mapping[Callable[..., Any], Callable[..., Any]] | None,
-    custom_opsets: Mapping[str, int] | None,
-    operator_export_type: OperatorExportTypes | None,
-    training: TrainingMode | None,
     state: State,
     metadata: MetadataLevel,
-    compat: Literal["torchscript"] | None,
     strict_shapes: bool,
+    frozen: Collection[str],
+    data_dependent: DataDependent,
+    runtime_checks: bool,
     numerics: Numerics,
     functions: Functions | None,
-    export_modules_as_functions: bool | Collection[type[torch.nn.Module]],
-    autograd_inlining: bool,
+    legacy: LegacyOptions,
 ) -> Options:
     """Validate the arguments of ``export`` that need no model; see there for each of them.
 
     Raises:
         ArgumentError: If an argument has an invalid value or cannot be honoured.
     """
-    _check_flags(dynamo, export_modules_as_functions, autograd_inlining)
     _check_choice("verify", verify, (False, True, "auto"))
     _check_choice("target", target, (None, *get_args(Target)))
     _check_choice("state", state, get_args(State))
     _check_choice("metadata", metadata, get_args(MetadataLevel))
-    _check_choice("compat", compat, (None, "torchscript"))
+    _check_choice("data_dependent", data_dependent, get_args(DataDependent))
     _check_choice("numerics", numerics, get_args(Numerics))
     _check_choice("functions", functions, (None, *get_args(Functions)))
     profile = profile_of(target)
@@ -121,15 +170,18 @@ def read_options(
         registry=_check_table(default_registry().extended(registered_symbolics(opset)), custom_translation_table),
         input_names=inputs,
         output_names=outputs,
-        passthrough=_check_passthrough(operator_export_type, custom_opsets),
+        passthrough=legacy.passthrough,
         patterns=_check_patterns(patterns, opset, profile) if optimize else (),
         optimize=optimize,
         fold_weights=do_constant_folding,
         state=state,
         metadata=metadata,
-        legacy_names=not dynamo or compat is not None,
+        legacy_names=legacy.names,
         strict_shapes=strict_shapes,
-        training=check_training(training, dynamo=dynamo),
+        training=legacy.training,
+        frozen=_check_frozen(frozen),
+        data_dependent=data_dependent,
+        runtime_checks=runtime_checks,
         numerics=numerics,
         profile=profile,
         functions=functions or "none",
@@ -203,6 +255,12 @@ def _check_passthrough(operator_export_type: Any, custom_opsets: Any) -> Passthr
         if isinstance(version, bool) or not isinstance(version, int) or version < 1:
             raise ArgumentError("custom_opsets", f"the version of {domain!r} is {version!r}, not a positive int")
     return Passthrough(_MODES[name], MappingProxyType(dict(opsets)))
+
+
+def _check_frozen(frozen: Any) -> tuple[str, ...]:
+    if isinstance(frozen, str) or not all(isinstance(name, str) for name in frozen):
+        raise ArgumentError("frozen", f"expected a list of names, got {frozen!r}", hint='write ["image_grid_thw"]')
+    return tuple(frozen)
 
 
 def _check_choice(argument: str, value: Any, choices: Sequence[Any]) -> None:

@@ -26,6 +26,7 @@ import fxonnx
 from fxonnx._capture.patches import (
     CAPTURE_PATCHES,
     LOADING_PATCHES,
+    QUESTION_PATCHES,
     Patch,
     capture_patches,
     loading_patches,
@@ -43,6 +44,8 @@ import transformers.models.fastspeech2_conformer.modeling_fastspeech2_conformer 
 
 WAIT = 20.0
 """Seconds until a test that waits for a thread gives up."""
+
+ALL_PATCHES = CAPTURE_PATCHES + QUESTION_PATCHES + LOADING_PATCHES
 
 
 class Doubled(torch.autograd.Function):
@@ -87,7 +90,7 @@ class Raising(nn.Module):
 
 def content() -> dict[str, Any]:
     """Target to current value, for every row of the tables."""
-    return {patch.target: patch.read() for patch in CAPTURE_PATCHES + LOADING_PATCHES if patch.applies}
+    return {patch.target: patch.read() for patch in ALL_PATCHES if patch.applies}
 
 
 def assert_untouched(before: dict[str, Any]) -> None:
@@ -115,7 +118,7 @@ def in_thread(function: Callable[[], Any]) -> Any:
     return results[0]
 
 
-@pytest.mark.parametrize("patch", [pytest.param(each, id=each.target) for each in CAPTURE_PATCHES + LOADING_PATCHES])
+@pytest.mark.parametrize("patch", [pytest.param(each, id=each.target) for each in ALL_PATCHES])
 def test_every_target_exists(patch: Patch) -> None:
     if patch.since and torch.__version__ < patch.since:
         pytest.skip(f"torch has it since version {patch.since}")

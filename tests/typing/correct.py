@@ -16,6 +16,8 @@ x = torch.ones(4, 2)
 program: ONNXProgram = fxonnx.export(model, (x,), dynamic_shapes=({0: "batch"},), opset_version=20)
 program = fxonnx.export(model, x, Path("model.onnx"), verify="auto", patterns={"gelu": False}, target="onnxruntime")
 program = fxonnx.export(model, x, numerics="exact", functions="repeated")
+program = fxonnx.export(model, x, frozen=["input"], data_dependent="example", runtime_checks=True)
+lines: list[str] = [str(one.line) for one in program.assumptions if one.rung is fxonnx.Rung.EXAMPLE]
 target: fxonnx.Target = "tensorrt"
 findings: list[fxonnx.Finding] = program.check(target) + fxonnx.check("model.onnx", "openvino")
 program = fxonnx.export(model, kwargs={"input": x}, dynamic_shapes={"input": {0: torch.export.Dim("batch", max=9)}})

@@ -32,6 +32,8 @@ from torch._guards import TracingContext
 from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 from torch._prims_common import is_contiguous
 from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
     FakeTensor,
     FakeTensorMode,
     disable_fake_tensor_cache,
@@ -45,6 +47,7 @@ from torch.fx.experimental.proxy_tensor import ProxyTorchDispatchMode, get_proxy
 from torch.fx.experimental.proxy_tensor import _temp_remove_pre_dispatch_torch_function_mode as recording_mode_off
 from torch.fx.passes.shape_prop import TensorMetadata
 from torch.utils import _pytree as pytree
+from torch.utils._mode_utils import no_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import TreeSpec
 from torch.utils._sympy import functions as sympy_functions
@@ -52,6 +55,7 @@ from torch.utils._sympy.functions import CeilToInt, FloorDiv, IntTrueDiv, Max, M
 from torch.utils._sympy.numbers import int_oo
 from torch.utils._sympy.solve import try_solve
 from torch.utils._sympy.value_ranges import ValueRangeError, ValueRanges, bound_sympy
+from torch.utils.weak import WeakTensorKeyDictionary
 
 check_is_size = torch._check_is_size
 
@@ -72,8 +76,10 @@ recording_mode: Callable[[], Any] = _maybe_find_pre_dispatch_tf_mode_for_export
 
 __all__ = [
     "CeilToInt",
+    "DataDependentOutputException",
     "DisableTorchFunction",
     "DispatchKey",
+    "DynamicOutputShapeException",
     "FakeTensor",
     "FakeTensorMode",
     "FloorDiv",
@@ -95,6 +101,7 @@ __all__ = [
     "TreeSpec",
     "ValueRangeError",
     "ValueRanges",
+    "WeakTensorKeyDictionary",
     "bound_sympy",
     "check_is_size",
     "decomposition_table",
@@ -110,6 +117,7 @@ __all__ = [
     "int_oo",
     "is_contiguous",
     "jit_pass_inline",
+    "no_dispatch",
     "parse_schema",
     "predispatch",
     "prims",

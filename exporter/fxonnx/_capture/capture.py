@@ -19,10 +19,14 @@ from .constraints.guard_recorder import GuardLog
 from .constraints.guard_translation import translate_guards
 from .constraints.specialized_dims import capture_with_fallback_to_static, specialized_dims_error, with_specialized_dims
 from .inputs.example_inputs import BoundInputs, bind_example_inputs, check_model, program_inputs, user_input_names
+from .inputs.frozen import freeze_inputs
 from .inputs.input_names import input_paths, output_paths
 from .inputs.loop_bounds import recorded_loop_bounds
 from .inputs.more_inputs import Examples, add_examples
 from .inputs.scalars import explain_scalar_branch, frozen_arguments, scalars_to_tensors, with_dynamic_ints
+from .questions.assumption import Assumption
+from .questions.known_values import KnownValues
+from .questions.ladder import DataDependent, answer_questions
 from .script import scripted_as_python
 from .shapes.dim_names import name_dims
 from .shapes.dim_specs import dim_label
@@ -50,6 +54,8 @@ class Capture:
         output_paths: Index of the user output to path, for outputs in a dict, a dataclass or an object.
         objects: The original positional and keyword inputs, if objects among them were flattened.
         dim_aliases: A name in ``dim_names`` to the user's other names for dims that are always equal to it.
+        frozen_tensors: Leaf index to value of the frozen inputs.
+        assumptions: The answers to the questions that the model asked about values of tensors.
         output_dims: Index of the user output to axis to the user's name of a size computed from other sizes.
         limits: The sizes for which the program is valid.
         more_inputs: The additional examples, positional and keyword inputs each.
@@ -72,6 +78,8 @@ class Capture:
     scalars: frozenset[int] = frozenset()
     functions: tuple[FunctionCall, ...] = ()
     loop_bounds: Mapping[int, int] = field(default_factory=dict)
+    frozen_tensors: Mapping[int, torch.Tensor] = field(default_factory=dict)
+    assumptions: tuple[Assumption, ...] = ()
     output_dims: Mapping[int, AxisNames] = field(default_factory=dict)
     source: torch.nn.Module | None = None
 
@@ -119,6 +127,8 @@ def capture(
     dynamic_scalars: Collection[str] = (),
     strict_shapes: bool = False,
     may_train: bool = False,
+    frozen: Collection[str] = (),
+    data_dependent: DataDependent = "error",
 ) -> Capture:
     """Capture a model with torch.export, leaving the model and the example inputs unchanged.
 
@@ -140,6 +150,8 @@ def capture(
             constants.
         strict_shapes: Raise an error instead of a warning if the model cannot be captured for all requested sizes.
         may_train: Do not warn about a model in training mode.
+        frozen: Names or patterns of the tensors whose example values become constants.
+        data_dependent: "example" to follow the example where the model branches on the values of its inputs.
 
     Raises:
         ArgumentError: If an argument is invalid; the error names the argument.
@@ -149,9 +161,17 @@ def capture(
     check_model(model)
     options = _ShapeOptions(dynamic_shapes, dynamic_axes, more_inputs, input_names, output_names)
     if isinstance(model, ExportedProgram):
+        if frozen:
+            raise ArgumentError(
+                "frozen",
+                "an ExportedProgram is already captured",
+                hint="pass the nn.Module, or export its program again",
+            )
         return _capture_program(model, options, strict_shapes)
     with scripted_as_python(model) as module:
-        captured = _capture_module(module, args, kwargs, options, dynamic_scalars, strict_shapes, may_train)
+        captured = _capture_module(
+            module, args, kwargs, options, dynamic_scalars, strict_shapes, may_train, frozen, data_dependent
+        )
     return replace(captured, source=model if isinstance(model, torch.nn.Module) else None)
 
 
@@ -163,6 +183,8 @@ def _capture_module(
     dynamic_scalars: Collection[str],
     strict_shapes: bool,
     may_train: bool,
+    frozen: Collection[str],
+    data_dependent: DataDependent,
 ) -> Capture:
     """Capture a module; see ``capture``."""
     if model.training and not may_train:
@@ -171,12 +193,19 @@ def _capture_module(
             "Call model.eval() before the export if it is meant for inference",
         )
     inputs, scalars, ints = scalars_to_tensors(bind_example_inputs(model, args, kwargs), dynamic_scalars, model)
+    inputs = freeze_inputs(inputs, frozen, options.input_names)
     shapes, axes, others = options.read(inputs)
     shapes = with_dynamic_ints(shapes, ints)
     shapes = replace(shapes, shared=shared_dims(shapes.leaves, others))
     numbers = [shapes.leaves[index].label for index in sorted(scalars)]
     traced, shapes, specialized = capture_with_fallback_to_static(
-        lambda shapes: _trace_model(model, inputs, shapes, axes, options, numbers), shapes, strict=strict_shapes
+        lambda shapes: answer_questions(
+            lambda values: _trace_model(model, inputs, shapes, axes, options, numbers, values),
+            from_start=bool(frozen),
+            data_dependent=data_dependent,
+        ),
+        shapes,
+        strict=strict_shapes,
     )
     _warn_about_split_names(shapes.leaves, others)
     program = traced.exported_program
@@ -190,7 +219,11 @@ def _capture_module(
         output_paths=output_paths(program),
         objects=inputs.objects,
         more_inputs=others,
-        frozen_arguments={**frozen_arguments(shapes.leaves), **_loop_bound_values(traced.loop_bounds, shapes.leaves)},
+        frozen_arguments={
+            **frozen_arguments(shapes.leaves),
+            **_loop_bound_values(traced.loop_bounds, shapes.leaves),
+            **{shapes.leaves[index].label: value for index, value in inputs.frozen.items()},
+        },
         scalars=scalars,
         output_dims=name_computed_dims(program, axes, options.output_names, dims, strict=strict_shapes),
     )
@@ -203,8 +236,18 @@ def _trace_model(
     axes: DynamicAxes | None,
     options: _ShapeOptions,
     scalars: Sequence[str],
+    values: KnownValues | None,
 ) -> Capture:
     """Run torch.export once: the program with the names and limits of its dims.
+
+    Args:
+        model: The model.
+        inputs: The example inputs.
+        shapes: The dynamic dims.
+        axes: ``dynamic_axes``.
+        options: The user's options for shapes and names.
+        scalars: Labels of the numbers that were converted to tensors.
+        values: Answers questions about the values of tensors; None raises an error for each.
 
     Raises:
         SpecializedDimsError: If a dynamic dim is specialized to one size.
@@ -213,7 +256,7 @@ def _trace_model(
     calls: list[FunctionCall] = []
     try:
         with recorded_function_calls(calls), recorded_loop_bounds() as loop_bounds:
-            program = export_module(model, inputs, shapes, log)
+            program = export_module(model, inputs, shapes, log, values)
     except CaptureError as error:
         explain_scalar_branch(error, scalars)
         raise
@@ -224,7 +267,17 @@ def _trace_model(
         names, limits = merged, translate_guards(program, shapes, merged, log)
     _check_specialized(limits, shapes.leaves, log)
     _check_example(limits, shapes.leaves)
-    return Capture(program, names, aliases, limits, functions=tuple(calls), loop_bounds=loop_bounds)
+    assumptions = () if values is None else tuple(values.log.assumptions)
+    return Capture(
+        program,
+        names,
+        aliases,
+        limits,
+        functions=tuple(calls),
+        loop_bounds=loop_bounds,
+        frozen_tensors=inputs.frozen,
+        assumptions=assumptions,
+    )
 
 
 def _warn_about_split_names(leaves: Sequence[Leaf], others: Sequence[ExampleCall]) -> None:

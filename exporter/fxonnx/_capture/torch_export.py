@@ -19,11 +19,13 @@ from .constraints.size_forms import canonical_sizes
 from .constraints.specialized_dims import specialized_dims_error
 from .function_transforms import NestedTransform, closed_transforms
 from .inputs.example_inputs import BoundInputs
+from .inputs.frozen import restore_frozen
 from .inputs.loop_bounds import register_example_integers
 from .inputs.meta_device import meta_as_cpu
 from .inputs.preserve import preserve_model
 from .inputs.pytree_objects import flatten_objects, unflatten_objects
-from .patches import capture_patches
+from .patches import capture_patches, question_patches
+from .questions.known_values import KnownValues, known_values
 from .shapes.dim_specs import DimHint, DimSpec
 from .shapes.dynamic_shapes import DynamicShapes, Leaf
 from .shapes.shared_dim_names import add_equality_guards
@@ -47,7 +49,11 @@ _CPP_STACK = ("Exception raised from ", "frame #", "<omitting python frames>")
 
 
 def export_module(
-    model: torch.nn.Module, inputs: BoundInputs, shapes: DynamicShapes, log: GuardLog | None = None
+    model: torch.nn.Module,
+    inputs: BoundInputs,
+    shapes: DynamicShapes,
+    log: GuardLog | None = None,
+    values: KnownValues | None = None,
 ) -> ExportedProgram:
     """Run torch.export in non-strict mode, and in strict mode (TorchDynamo) if that fails.
 
@@ -56,6 +62,7 @@ def export_module(
         inputs: The example inputs.
         shapes: The dynamic dims.
         log: Receives the guards on the sizes.
+        values: Receives the values of tensors, to answer questions about them; in non-strict mode only.
 
     Raises:
         CaptureError: If both modes fail, with the message of the first, or if the model specializes a dynamic dim.
@@ -63,7 +70,15 @@ def export_module(
     inputs = _without_duplicates(inputs)
     log = GuardLog() if log is None else log
     with recorded_guards(log), canonical_sizes():
-        return _export_with_fallback(model, inputs, shapes, log)
+        if values is None:
+            return _export_with_fallback(model, inputs, shapes, log)
+        with known_values(values):
+            try:
+                return _export_with_refined_dims(model, inputs, shapes, log)
+            except CaptureError:
+                raise
+            except Exception as error:
+                raise _capture_error(error) from error
 
 
 def _export_with_fallback(
@@ -117,6 +132,7 @@ def _export(
         preserve_model(model, tensors),
         meta_as_cpu(model, inputs) as inputs,
         capture_patches(strict=strict),
+        question_patches(model, (inputs.args, inputs.kwargs), [leaf.label for leaf in shapes.leaves]),
         closed_transforms(whole_vmaps=whole_vmaps),
     ):
         model.forward = _tensor_forward(model.forward, inputs, shapes, strict)
@@ -169,6 +185,7 @@ def _tensor_forward(
         if not strict:
             register_example_integers((args, kwargs), (inputs.args, inputs.kwargs))
             add_equality_guards(shapes.shared, (args, kwargs))
+        args, kwargs = restore_frozen(inputs.frozen, args, kwargs)
         if inputs.objects is not None:
             args, kwargs = unflatten_objects(inputs.objects, (args, kwargs))
         return flatten_objects(forward(*args, **kwargs))

@@ -67,6 +67,12 @@ def export_command(
     functions: Annotated[
         str, typer.Option(help="repeated: one ONNX function for equal modules; none: a flat graph.")
     ] = "none",
+    frozen: Annotated[
+        str | None, typer.Option(help="Comma-separated names or patterns of inputs that become constants.")
+    ] = None,
+    data_dependent: Annotated[
+        str, typer.Option(help="Branches on the values of inputs: error, or example to follow the example's.")
+    ] = "error",
     profile: Annotated[bool, typer.Option("--profile", help="Show the time of each stage.")] = False,
     input_names: Annotated[str | None, typer.Option(help="Comma-separated names of the graph inputs.")] = None,
     output_names: Annotated[str | None, typer.Option(help="Comma-separated names of the graph outputs.")] = None,
@@ -98,6 +104,8 @@ def export_command(
             strict_shapes=strict_shapes,
             numerics=numerics,  # type: ignore[arg-type]
             functions=functions,  # type: ignore[arg-type]
+            frozen=_names(frozen) or (),
+            data_dependent=data_dependent,  # type: ignore[arg-type]
             on_stage=on_stage,
         )
     console = Console()

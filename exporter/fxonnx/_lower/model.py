@@ -24,6 +24,7 @@ from ..errors import ArgumentError
 from .versions import NEWEST_OPSET
 
 __all__ = [
+    "CHECK_OUTPUT",
     "NUMERICS_KEY",
     "STATE_KEY",
     "IOSpec",
@@ -37,6 +38,8 @@ _OUTPUT = "pkg.torch.export.graph_signature.OutputSpec."
 _ORIGINAL = "pkg.torch.onnx.original_node_name"
 _LARGEST_LITERAL = 1024
 """Maximum number of elements of a tensor constant of the model that is treated like a translation's literal."""
+CHECK_OUTPUT = "assumptions_hold"
+"""Name of the output of ``runtime_checks``."""
 STATE_KEY = "pkg.fxonnx.state"
 NUMERICS_KEY = "pkg.fxonnx.numerics"
 """Metadata key of the model: JSON, a list of dicts with the name of a mutated tensor, its input and its output."""
@@ -275,6 +278,9 @@ def add_outputs(
             "output_names",
             f"{unused_name!r} is not used: {len(io_spec.options.output_names)} names for {len(graph.outputs)} outputs",
         )
+    if prepared.check is not None:
+        name = builder.names.unique(CHECK_OUTPUT)
+        _add_output(env[prepared.check], builder, name, name, OutputKind.USER_OUTPUT)
     return _return_updates(prepared, builder, env, io_spec)
 
 

@@ -11,6 +11,7 @@ from torch.export.graph_signature import InputKind
 
 from .._export_signature import InputRecord, Signature, read_signature
 from ..errors import PrepareError
+from .assumption_checks import insert_check
 from .batch_norm_statistics import expose_running_statistics
 from .common_subexpressions import eliminate_common_subexpressions
 from .constant_folding import fold_constants
@@ -39,6 +40,7 @@ class Prepared:
         mutations: Mutated placeholders, whose final values the graph returns after the program's outputs.
         undecomposed: Nodes that have neither a translation nor a decomposition.
         patterns: Name of each applied fusion pattern to the number of its matches.
+        check: A bool tensor, whether the assumptions of the program hold; None if it is not returned.
     """
 
     exported_program: torch.export.ExportedProgram
@@ -49,6 +51,7 @@ class Prepared:
     mutations: tuple[Mutation, ...] = ()
     undecomposed: tuple[torch.fx.Node, ...] = field(default=())
     patterns: Mapping[str, int] = field(default_factory=dict)
+    check: torch.fx.Node | None = None
 
     def tensor(self, record: InputRecord) -> torch.Tensor:
         """The tensor of a parameter, buffer or constant of the signature."""
@@ -71,6 +74,7 @@ def prepare(
     fold_weights: bool = True,
     fold_norms: bool = True,
     patterns: Collection[str] = (),
+    runtime_checks: bool = False,
 ) -> Prepared:
     """Run all passes on a copy of the captured graph.
 
@@ -81,10 +85,12 @@ def prepare(
         fold_weights: Whether tensors computed from weights only become derived weights, stored as initializers.
         fold_norms: Whether to fold batch norms into weights; requires ``optimize`` and ``fold_weights``.
         patterns: Names of the fusion patterns to apply with ``optimize``.
+        runtime_checks: Whether to compute that the assertions of the program hold.
     """
     signature = read_signature(exported_program)
     module = _copy(exported_program)
     graph = module.graph
+    check = insert_check(graph) if runtime_checks else None
     inline_subgraphs(module)
     _copy_subgraphs(module)
     expose_running_statistics(graph)
@@ -93,7 +99,8 @@ def prepare(
     # Kept as additional outputs after the program's own, so that the passes track the final values of mutated tensors.
     output: Any = graph.output_node()
     output_count = len(output.args[0])
-    output.args = ((*output.args[0], *(mutation.value for mutation in mutations)),)
+    checks = () if check is None else (check,)
+    output.args = ((*output.args[0], *(mutation.value for mutation in mutations), *checks),)
     undecomposed = decompose(module, is_translated)
     placeholders = [node for node in graph.nodes if node.op == "placeholder"]
     records = dict(zip(placeholders, signature.inputs, strict=True))
@@ -119,7 +126,7 @@ def prepare(
             attribute = find_attribute(module, str(node.target))
             if isinstance(attribute, torch.Tensor):
                 constants[str(node.target)] = attribute
-    final_values = output.args[0][output_count:]
+    final_values = output.args[0][output_count : output_count + len(mutations)]
     # Copying a graph renames placeholders that shadow a builtin: ``input`` becomes ``input_1``.
     names = {node.name: record.name for node, record in records.items()}
     final_mutations = tuple(
@@ -127,7 +134,15 @@ def prepare(
         for mutation, value in zip(mutations, final_values, strict=True)
     )
     return Prepared(
-        exported_program, graph, signature, constants, derived, final_mutations, tuple(undecomposed), applied_patterns
+        exported_program,
+        graph,
+        signature,
+        constants,
+        derived,
+        final_mutations,
+        tuple(undecomposed),
+        applied_patterns,
+        None if check is None else output.args[0][-1],
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from ..errors import ArgumentError, did_you_mean
 
 __all__ = ["BoundCall", "bind_call", "check_loop_bounds", "unflatten_outputs"]
 
+_SHOWN_ELEMENTS = 64
 _USER_INPUT_KINDS = frozenset({InputKind.USER_INPUT, InputKind.CUSTOM_OBJ})
 
 
@@ -35,11 +37,19 @@ class BoundCall:
     inputs: tuple[Any, ...]
 
 
+@dataclass(frozen=True)
+class _Frozen:
+    """A frozen input, with its value at export."""
+
+    value: torch.Tensor
+
+
 def bind_call(
     exported_program: torch.export.ExportedProgram,
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
     forward: Callable[..., Any] | None = None,
+    frozen: Mapping[int, torch.Tensor] = MappingProxyType({}),
 ) -> BoundCall:
     """Bind the arguments of a call to the parameters of the exported ``forward``.
 
@@ -49,6 +59,7 @@ def bind_call(
         kwargs: Keyword arguments, in any order; they may also name parameters that were positional at export.
         forward: The captured ``forward``, whose signature assigns parameters to positional arguments beyond those
             positional at export. Without it, they are in the order of the example inputs.
+        frozen: Leaf index to value of the frozen inputs.
 
     Raises:
         ArgumentError: If an argument is unknown, missing, given twice, of another structure than at export, or a
@@ -67,6 +78,8 @@ def bind_call(
         )
         if spec.kind in _USER_INPUT_KINDS
     ]
+    for index, tensor in frozen.items():
+        expected[index] = _Frozen(tensor)
     values: dict[str, Any] = {}
     inputs: list[Any] = []
     start = 0
@@ -77,10 +90,12 @@ def bind_call(
             leaves = _checked_leaves(name, given[name], spec, leaf_specs)
             values[name] = spec.unflatten(leaves)
             inputs.extend(
-                leaf for leaf, known in zip(leaves, leaf_specs, strict=True) if not isinstance(known, ConstantArgument)
+                leaf
+                for leaf, known in zip(leaves, leaf_specs, strict=True)
+                if not isinstance(known, ConstantArgument | _Frozen)
             )
         else:
-            constants = [known.value for known in leaf_specs if isinstance(known, ConstantArgument)]
+            constants = [known.value for known in leaf_specs if isinstance(known, ConstantArgument | _Frozen)]
             if len(constants) < len(leaf_specs):
                 raise ArgumentError(name, "missing argument", hint=_parameters_hint(parameters))
             values[name] = spec.unflatten(constants)
@@ -211,7 +226,9 @@ def _checked_leaves(name: str, value: Any, spec: TreeSpec, expected: Sequence[An
     except ValueError as error:
         raise ArgumentError(name, f"the structure differs from the exported one: {error}") from error
     for index, (leaf, known) in enumerate(zip(leaves, expected, strict=True)):
-        if not isinstance(known, ConstantArgument):
+        if isinstance(known, _Frozen):
+            leaves[index] = _checked_frozen(name, leaf, known.value)
+        elif not isinstance(known, ConstantArgument):
             leaves[index] = _convert_leaf(leaf, known)
         elif not _is_same(leaf, known.value):
             given = f"a {type(leaf).__name__}" if isinstance(leaf, torch.Tensor) else repr(leaf)
@@ -221,6 +238,21 @@ def _checked_leaves(name: str, value: Any, spec: TreeSpec, expected: Sequence[An
                 hint="re-export with the other value, or with dynamic_scalars if it is a number",
             )
     return leaves
+
+
+def _checked_frozen(name: str, leaf: Any, value: torch.Tensor) -> torch.Tensor:
+    """The value of a frozen input, which may be omitted."""
+    if leaf is None:
+        return value
+    if not isinstance(leaf, torch.Tensor) or leaf.dtype != value.dtype or not torch.equal(leaf.cpu(), value):
+        given = leaf.tolist() if isinstance(leaf, torch.Tensor) and leaf.numel() <= _SHOWN_ELEMENTS else "other values"
+        exported = value.tolist() if value.numel() <= _SHOWN_ELEMENTS else "those of the example"
+        raise ArgumentError(
+            name,
+            f"got {given}, but the argument is frozen and the values at export are {exported}",
+            hint="pass the values of the example, or nothing; or re-export with the other values",
+        )
+    return value
 
 
 def _convert_leaf(leaf: Any, known: Any) -> Any:

@@ -13,7 +13,7 @@ import onnx
 import onnx_ir as ir
 import torch
 
-from .._capture import Capture
+from .._capture import Assumption, Capture, Rung
 from .._capture.constraints.constraint import Constraint
 from .._comparison import Row
 from .._options import Options
@@ -22,6 +22,7 @@ from .._targets import Target
 from .._targets.check import Finding, check
 from ..errors import SaveError
 from . import saving, verification
+from .assumption_checks import check_assumptions
 from .call_binding import bind_call, check_loop_bounds, unflatten_outputs
 from .checkpoints import Weights
 from .external_data import REFERENCE, ExternalData
@@ -81,8 +82,21 @@ class ONNXProgram:
 
     @property
     def frozen_arguments(self) -> Mapping[str, Any]:
-        """Label to value of the numbers and strings that are constants of the model."""
+        """Label to value of the numbers, strings and frozen tensors that are constants of the model."""
         return MappingProxyType(dict(self.capture.frozen_arguments))
+
+    @property
+    def assumptions(self) -> tuple[Assumption, ...]:
+        """The answers that the export gave where the model asks a tensor for its value, as in ``if mask.all():``.
+
+        Those with ``Rung.EXAMPLE`` are checked in every call of the program. They are also in the report.
+        """
+        return self.capture.assumptions
+
+    @property
+    def returns_check(self) -> bool:
+        """Whether the model has the output ``assumptions_hold``, after its own and before the states."""
+        return self.options.runtime_checks and any(one.rung is Rung.EXAMPLE for one in self.assumptions)
 
     @property
     def forward(self) -> Callable[..., Any] | None:
@@ -137,7 +151,8 @@ class ONNXProgram:
             with a last dimension of 2. States come last; every call starts from the states at export.
 
         Raises:
-            ArgumentError: If the arguments do not match the exported ones or their sizes violate a constraint.
+            ArgumentError: If the arguments do not match the exported ones or their sizes violate a constraint, or
+                their values give other answers than the example; see ``assumptions``.
             RuntimeSessionError: If ONNX Runtime cannot load or run the model.
         """
         inputs = self.graph_inputs(args, kwargs)
@@ -158,9 +173,10 @@ class ONNXProgram:
         Raises:
             ArgumentError: If the arguments do not match the exported ones or their sizes violate a constraint.
         """
-        call = bind_call(self.exported_program, args, kwargs, self.forward)
+        call = bind_call(self.exported_program, args, kwargs, self.forward, self.capture.frozen_tensors)
         self.capture.limits.check(call.inputs)
         check_loop_bounds(call, self.capture.loop_bounds)
+        check_assumptions(self.capture, call.inputs, self._applied)
         return call.inputs
 
     def call_reference(self, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, ...]:
@@ -177,10 +193,9 @@ class ONNXProgram:
         Raises:
             ArgumentError: If the number of outputs differs from that of the graph.
         """
-        own = len(self.model.graph.outputs) - len(self.states)
-        return unflatten_outputs(
-            self.exported_program, outputs[:own] if len(outputs) == own + len(self.states) else outputs
-        )
+        extra = len(self.states) + self.returns_check
+        own = len(self.model.graph.outputs) - extra
+        return unflatten_outputs(self.exported_program, outputs[:own] if len(outputs) == own + extra else outputs)
 
     def compute_values(
         self, value_names: Sequence[str], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None

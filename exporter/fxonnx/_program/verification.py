@@ -56,6 +56,10 @@ class VerifiableProgram(Protocol):
         """The ``forward`` that was captured, if it is available."""
 
     @property
+    def returns_check(self) -> bool:
+        """Whether the model has the output ``assumptions_hold``."""
+
+    @property
     def applied_weights(self) -> Mapping[str, torch.Tensor]:
         """Weights that replace those of the captured program."""
 
@@ -103,7 +107,9 @@ def verify(
         if program.example_inputs is None:
             raise ArgumentError("args", "the exported program has no example inputs", hint="pass args or kwargs")
         args, kwargs = program.example_inputs
-    call = bind_call(program.exported_program, args or (), kwargs or {}, program.forward)
+    call = bind_call(
+        program.exported_program, args or (), kwargs or {}, program.forward, program.capture.frozen_tensors
+    )
     if sizes is None:
         # Each run gets copies of the inputs: the model may mutate them.
         actual = program(*_copy_tensors(call.args), **_copy_tensors(call.kwargs))
@@ -166,7 +172,7 @@ def _run_captured_program(program: VerifiableProgram, args: Any, kwargs: Any) ->
     args, kwargs = tuple(_copy_tensors(args)), dict(_copy_tensors(kwargs))
     with torch.no_grad(), recorded_function_calls(program.capture.functions):
         result = torch.func.functional_call(module, weights, args, kwargs, tie_weights=False)
-        return _output_leaves(result) + _final_states(program, module, weights, args, kwargs)
+        return _with_check(program, _output_leaves(result)) + _final_states(program, module, weights, args, kwargs)
 
 
 def _run_source_model(program: VerifiableProgram, args: Any, kwargs: Any) -> list[Any]:
@@ -188,11 +194,16 @@ def _run_source_model(program: VerifiableProgram, args: Any, kwargs: Any) -> lis
             if is_scripted and not program.applied_weights
             else torch.func.functional_call(source, weights, *given, tie_weights=False)
         )
-        return _output_leaves(result) + _final_states(program, source, weights, args, kwargs)
+        return _with_check(program, _output_leaves(result)) + _final_states(program, source, weights, args, kwargs)
 
 
 def _output_leaves(result: Any) -> list[Any]:
     return [leaf for leaf in pytree.tree_leaves(result) if not isinstance(leaf, str | None)]
+
+
+def _with_check(program: VerifiableProgram, outputs: list[Any]) -> list[Any]:
+    """The outputs with the value of ``assumptions_hold``, which is true for inputs that a call accepts."""
+    return [*outputs, torch.tensor(True)] if program.returns_check else outputs
 
 
 def _final_states(
@@ -200,7 +211,7 @@ def _final_states(
 ) -> list[Any]:
     if not read_states(program.model):
         return []
-    call = bind_call(program.exported_program, args, kwargs, program.forward)
+    call = bind_call(program.exported_program, args, kwargs, program.forward, program.capture.frozen_tensors)
     return _copy_tensors(final_states(program.model, module, weights, call.inputs))  # type: ignore[no-any-return]
 
 

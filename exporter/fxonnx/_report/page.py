@@ -106,6 +106,8 @@ def _program_sections(program: ONNXProgram) -> list[str]:
         *([f"- {constraint}" for constraint in program.constraints] or ["None."]),
         *("", "## Frozen arguments", ""),
         *([f"- {name} = {value}" for name, value in program.frozen_arguments.items()] or ["None."]),
+        *("", "## Assumptions", ""),
+        *([f"- {assumption}" for assumption in program.assumptions] or ["None."]),
         *("", "## Exported program", "", "```python", str(program.exported_program), "```"),
     ]
 

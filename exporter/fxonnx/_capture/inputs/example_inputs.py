@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from inspect import Parameter, Signature
 from typing import Any
 
@@ -37,6 +37,7 @@ class BoundInputs:
         signature: Signature of ``forward``, with ``**kwargs`` replaced by the keywords that are passed.
         var_keyword: Name of the ``**kwargs`` parameter, or None.
         objects: The original positional and keyword inputs, if objects among them were flattened.
+        frozen: Leaf index to value of the frozen inputs, which are None in ``args`` and ``kwargs``.
     """
 
     args: tuple[Any, ...]
@@ -44,6 +45,7 @@ class BoundInputs:
     signature: Signature
     var_keyword: str | None = None
     objects: tuple[tuple[Any, ...], Mapping[str, Any]] | None = None
+    frozen: Mapping[int, torch.Tensor] = field(default_factory=dict)
 
     def names(self) -> tuple[str, ...]:
         """Name of each positional input: its parameter, or ``ys[1]`` for an element of ``*ys``."""

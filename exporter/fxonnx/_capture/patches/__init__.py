@@ -6,16 +6,19 @@ from .patch import Patch, applied, is_tracing, one_at_a_time
 from .table import (
     CAPTURE_PATCHES,
     LOADING_PATCHES,
+    QUESTION_PATCHES,
     SPEED_PATCHES,
     TRACING_PATCHES,
     capture_patches,
     loading_patches,
+    question_patches,
     tracing_patches,
 )
 
 __all__ = [
     "CAPTURE_PATCHES",
     "LOADING_PATCHES",
+    "QUESTION_PATCHES",
     "SPEED_PATCHES",
     "TRACING_PATCHES",
     "Patch",
@@ -24,5 +27,6 @@ __all__ = [
     "is_tracing",
     "loading_patches",
     "one_at_a_time",
+    "question_patches",
     "tracing_patches",
 ]

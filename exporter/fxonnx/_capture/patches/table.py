@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from typing import Any
+
+from torch import Tensor
+from torch.nn import Module
+
+from fxonnx_translations._torch_compat import pytree
 
 from .. import function_transforms
 from ..autograd_functions import record_function_call
@@ -28,6 +34,7 @@ from ..constraints.size_forms import (
     sym_node_operation,
 )
 from ..inputs.loop_bounds import example_index
+from ..questions import checks, known_values
 from ..script import interpret_function
 from . import (
     fast_paths,
@@ -56,10 +63,12 @@ from .tracing_state import FilteredWarnings, TracedData, print_nothing
 __all__ = [
     "CAPTURE_PATCHES",
     "LOADING_PATCHES",
+    "QUESTION_PATCHES",
     "SPEED_PATCHES",
     "TRACING_PATCHES",
     "capture_patches",
     "loading_patches",
+    "question_patches",
     "tracing_patches",
 ]
 
@@ -473,6 +482,39 @@ CAPTURE_PATCHES: tuple[Patch, ...] = (
 )
 """Applied by torch.export; in strict mode without the rows with ``strict=False``: TorchDynamo would trace into them."""
 
+QUESTION_PATCHES: tuple[Patch, ...] = (
+    Patch(
+        "torch._subclasses.fake_tensor:FakeTensorMode.dispatch",
+        known_values.dispatch,
+        "fake tensors have no values, so that Python cannot branch on them",
+    ),
+    Patch(
+        "torch._subclasses.fake_tensor:FakeTensorConverter.from_real_tensor",
+        known_values.from_real_tensor,
+        "torch.export drops the values of parameters and inputs",
+    ),
+    Patch(
+        "torch.fx.experimental.symbolic_shapes:ShapeEnv._log_real_tensor_propagation",
+        known_values.answer_by_example,
+        "torch does not record for which line it evaluates a condition for the example",
+    ),
+    Patch(
+        "torch.fx.experimental.sym_node:SymNode.guard_bool",
+        checks.guard_bool,
+        "torch raises for a check of arguments even if the other branch raises",
+    ),
+    *(
+        Patch(target, replacement, "torch compares fake tensors, which have no values", strict=False)
+        for target, replacement in (
+            ("torch:equal", known_values.equal),
+            ("torch:Tensor.equal", known_values.equal),
+            ("torch:allclose", known_values.allclose),
+            ("torch:Tensor.allclose", known_values.allclose),
+        )
+    ),
+)
+"""Applied by torch.export, on top of the others, if a model asks tensors for their values."""
+
 LOADING_PATCHES: tuple[Patch, ...] = (
     Patch(
         "torch:load",
@@ -502,6 +544,26 @@ def capture_patches(*, strict: bool = False) -> Iterator[None]:
         tracing_state.without_function_tables(),
         applied(patch for patch in CAPTURE_PATCHES if patch.strict or not strict),
     ):
+        yield
+
+
+@contextmanager
+def question_patches(model: Module, inputs: Any, labels: Sequence[str]) -> Iterator[None]:
+    """Apply ``QUESTION_PATCHES`` if values are tracked.
+
+    Args:
+        model: The model that is captured.
+        inputs: The positional and keyword inputs of the capture.
+        labels: Label of each of their leaves.
+    """
+    values = known_values.active_values()
+    if values is None:
+        yield
+        return
+    leaves = zip(pytree.tree_leaves(inputs), labels, strict=True)
+    values.examples = {id(leaf): label for leaf, label in leaves if isinstance(leaf, Tensor)}
+    values.weights = frozenset(map(id, (*model.parameters(), *model.buffers())))
+    with applied(QUESTION_PATCHES):
         yield
 
 

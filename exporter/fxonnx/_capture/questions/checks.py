@@ -1,0 +1,170 @@
+"""Branches whose other side only raises an error or writes a log message, found in the source of the asking line."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import textwrap
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from types import CodeType, FrameType
+from typing import Any
+
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+
+from .assumption import Rung, asking_frame
+from .known_values import active_values
+
+__all__ = ["answer_of_check", "guard_bool"]
+
+_LOGGING = frozenset({"debug", "info", "warning", "warning_once", "warn", "error", "print"})
+
+_Position = tuple[int, int, int, int]
+
+
+def guard_bool(original: Callable[..., bool], self: Any, file: str, line: int) -> bool:
+    """Replacement of ``SymNode.guard_bool``, called in ``if valid.all():``, that answers checks of arguments."""
+    try:
+        return original(self, file, line)
+    except GuardOnDataDependentSymNode:
+        values, frame = active_values(), asking_frame()
+        answer = None if values is None or frame is None else answer_of_check(frame)
+        if values is None or answer is None:
+            raise
+        values.log.add(Rung.CHECK, answer, frame=frame)
+        return answer
+
+
+def answer_of_check(frame: FrameType) -> bool | None:
+    """The truth value of the condition a frame evaluates with which execution goes on.
+
+    Args:
+        frame: A frame that evaluates the truth value of an expression, or calls a function that does.
+
+    Returns:
+        The value; None if the condition does not select between going on and raising or logging.
+    """
+    position = _position(frame)
+    tree = _function_source(frame.f_code)
+    if position is None or tree is None:
+        return None
+    found = _innermost(tree, position)
+    if found is None:
+        return None
+    statement, wanted = found
+    asked = _asked_expression(frame, statement.test, position)
+    return None if asked is None else _wanted_of_operand(statement.test, asked, wanted=wanted)
+
+
+def _position(frame: FrameType) -> _Position | None:
+    """First line, last line, first column and end column of the expression that a frame evaluates."""
+    if not hasattr(frame.f_code, "co_positions"):
+        # Python 3.10 knows the line only.
+        return frame.f_lineno, frame.f_lineno, -1, -1
+    position = next(islice(_positions(frame.f_code), frame.f_lasti // 2, None), None)
+    return None if position is None or None in position else position
+
+
+def _positions(code: CodeType, count: int | None = None) -> Iterator[_Position]:
+    """The positions of the instructions of a function, some or all of which may be None."""
+    positions: Callable[[], Iterator[_Position]] | None = getattr(code, "co_positions", None)
+    return iter(()) if positions is None else islice(positions(), count)
+
+
+def _asked_expression(frame: FrameType, test: ast.expr, position: _Position) -> _Position | None:
+    """The part of a condition whose truth value is asked.
+
+    The jump of a statement has the position of the whole statement; the instruction before it computes the value.
+    """
+    if _contains(test, position):
+        return position
+    before = list(_positions(frame.f_code, frame.f_lasti // 2))
+    return next((each for each in reversed(before) if None not in each and _contains(test, each)), None)
+
+
+def _function_source(code: CodeType) -> ast.AST | None:
+    """The syntax tree of a function, with the line and column numbers of its file."""
+    try:
+        lines, start = inspect.getsourcelines(code)
+    except (OSError, TypeError):
+        return None
+    text = textwrap.dedent("".join(lines))
+    indent = len(lines[0]) - len(lines[0].lstrip())
+    try:
+        tree = ast.parse(text)
+    except SyntaxError:
+        return None
+    for node in ast.walk(tree):
+        if isinstance(node, ast.expr | ast.stmt):
+            node.lineno += start - 1
+            node.end_lineno = (node.end_lineno or 0) + start - 1
+            node.col_offset += indent
+            node.end_col_offset = (node.end_col_offset or 0) + indent
+    return tree
+
+
+def _innermost(tree: ast.AST, position: _Position) -> tuple[ast.If | ast.Assert, bool] | None:
+    """The innermost statement whose condition contains a position, and the value with which execution goes on."""
+    found: tuple[ast.If | ast.Assert, bool] | None = None
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and (_contains(node.test, position) or _is_at(node, position)):
+            if _only_raises_or_logs(node.body):
+                found = node, False
+            elif node.orelse and _only_raises_or_logs(node.orelse):
+                found = node, True
+            else:
+                found = None
+        elif isinstance(node, ast.Assert) and (_contains(node.test, position) or _is_at(node, position)):
+            found = node, True
+    return found
+
+
+def _wanted_of_operand(test: ast.expr, position: _Position, *, wanted: bool) -> bool | None:
+    """The value of the operand at a position that makes, or lets, a condition have the wanted value."""
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        # The negation itself asks for the truth value of its operand.
+        return not wanted if _is_at(test, position) else _wanted_of_operand(test.operand, position, wanted=not wanted)
+    if isinstance(test, ast.BoolOp):
+        operands = [operand for operand in test.values if _contains(operand, position)]
+        # The position of the whole expression is that of the jump after the last operand.
+        return _wanted_of_operand(operands[0] if len(operands) == 1 else test.values[-1], position, wanted=wanted)
+    # A comparison or a call as a whole; a question inside of it is about another value.
+    return wanted if _is_at(test, position) else None
+
+
+def _contains(node: ast.expr, position: _Position) -> bool:
+    line, end_line, column, end_column = position
+    if column < 0:
+        return node.lineno <= line <= (node.end_lineno or 0)
+    start, end = (node.lineno, node.col_offset), (node.end_lineno or 0, node.end_col_offset or 0)
+    return start <= (line, column) and (end_line, end_column) <= end
+
+
+def _is_at(node: ast.expr | ast.stmt, position: _Position) -> bool:
+    """Whether a node is the one at a position, not a part of it."""
+    if position[2] < 0:
+        return True
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "bool":
+        return _contains(node, position)
+    return (node.lineno, node.col_offset, node.end_lineno, node.end_col_offset) == (
+        position[0],
+        position[2],
+        position[1],
+        position[3],
+    )
+
+
+def _only_raises_or_logs(body: Sequence[ast.stmt]) -> bool:
+    """Whether statements end in an error without an effect before it, or do nothing but write log messages."""
+    *before, last = body
+    if isinstance(last, ast.Raise):
+        return all(isinstance(statement, ast.Assign | ast.AnnAssign | ast.Expr) for statement in before)
+    return all(_logs(statement) for statement in body)
+
+
+def _logs(statement: ast.stmt) -> bool:
+    if not isinstance(statement, ast.Expr) or not isinstance(statement.value, ast.Call):
+        return False
+    function = statement.value.func
+    name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+    return name in _LOGGING

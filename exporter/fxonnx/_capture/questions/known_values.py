@@ -1,0 +1,382 @@
+"""Values of tensors during the capture: constants of the model, and on request those of the example inputs.
+
+A fake tensor has a shape but no value, so that ``if mask.any()`` fails in torch.export even for a mask that ``forward``
+creates. Inside ``known_values``, every operator whose operands have known values is also run for real, and a question
+about such a tensor is answered: with its value if it depends on constants only, or, with ``follow_example``, with an
+unbacked symbol whose conditions are evaluated for the example.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from torch import SymBool, SymFloat, SymInt, Tensor
+
+from fxonnx_translations._torch_compat import (
+    DisableTorchFunction,
+    FakeTensor,
+    OpOverload,
+    WeakTensorKeyDictionary,
+    no_dispatch,
+    pytree,
+)
+
+from .assumption import AssumptionLog, Rung
+
+__all__ = [
+    "KnownValues",
+    "active_values",
+    "allclose",
+    "answer_by_example",
+    "dispatch",
+    "equal",
+    "from_real_tensor",
+    "known_values",
+]
+
+LARGEST_TENSOR = 1 << 24
+"""Number of elements up to which operators on constants are run for real."""
+
+_aten = torch.ops.aten
+_LIFTS = frozenset({_aten.lift_fresh.default, _aten.lift_fresh_copy.default})
+# Kernels for shapes return such tensors in the place of their results.
+_UNINITIALIZED = frozenset(
+    {
+        *(_aten.empty.memory_format, _aten.empty_like.default, _aten.empty_permuted.default),
+        *(_aten.empty_strided.default, _aten.new_empty.default, _aten.new_empty_strided.default),
+    }
+)
+
+
+@dataclass(frozen=True)
+class _Value:
+    """Value of a fake tensor.
+
+    Attributes:
+        tensor: The value. Fake tensors that share memory have values that share memory.
+        is_certain: Whether it is the same for all inputs of the program.
+    """
+
+    tensor: Tensor
+    is_certain: bool
+
+
+@dataclass
+class KnownValues:
+    """The values of one capture.
+
+    Attributes:
+        log: Receives the questions that are answered.
+        examples: ``id`` of an example input to its label, for all tensors among the inputs.
+        weights: ``id`` of the parameters and buffers of the model.
+        follow_example: Whether the values of the example inputs are known.
+    """
+
+    log: AssumptionLog
+    examples: Mapping[int, str] = field(default_factory=dict)
+    weights: frozenset[int] = frozenset()
+    follow_example: bool = False
+    _values: Any = field(default_factory=WeakTensorKeyDictionary)
+    _sources: Any = field(default_factory=WeakTensorKeyDictionary)
+    _symbol_sources: dict[Any, frozenset[str]] = field(default_factory=dict)
+    # Memory by address of its storage object, with a tensor that keeps it alive: values that are no longer known after
+    # a write, that depend on the example, and that belong to the user.
+    _lost: dict[int, Tensor] = field(default_factory=dict)
+    _uncertain: dict[int, Tensor] = field(default_factory=dict)
+    _foreign: dict[int, Tensor] = field(default_factory=dict)
+    # By ``id`` of a tensor that is not an input, the tensor and its copy.
+    _constants: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
+    _is_suspended: bool = False
+
+    def add_source(self, fake: Tensor, tensor: Tensor) -> None:
+        """Record the value of a fake tensor that torch.export creates for a parameter, a buffer or an input."""
+        label = self.examples.get(id(tensor))
+        if label is not None:
+            self._sources[fake] = frozenset({label})
+        if not (self.follow_example if label is not None else id(tensor) in self.weights):
+            return
+        if tensor.is_meta or type(tensor) not in (Tensor, torch.nn.Parameter) or tensor.layout != torch.strided:
+            return
+        value = tensor.detach()
+        if label is not None:
+            value = value.clone()
+        else:
+            self._foreign[_memory(value)] = value
+        self._values[fake] = _Value(value, label is None)
+
+    def sources_of(self, value: Any) -> frozenset[str]:
+        """Labels of the inputs that a fake tensor, or an unbacked number read from one, depends on."""
+        if isinstance(value, Tensor):
+            return self._sources.get(value, frozenset())  # type: ignore[no-any-return]
+        return frozenset().union(*(self._symbol_sources.get(symbol, ()) for symbol in value.free_symbols))
+
+    def dispatch(self, run: Callable[[], Any], func: OpOverload[Any, Any], args: Any, kwargs: Any) -> Any:
+        """Run an operator on fake tensors, and on their values if all of them are known.
+
+        Operators that compute the shape of another one have no values, except for their answers to questions: the
+        number of elements that a constant mask selects.
+        """
+        if self._is_suspended and not _is_question(func):
+            return run()
+        leaves, structure = pytree.tree_flatten((args, dict(kwargs)))
+        tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+        written = _written_tensors(func, args, kwargs)
+        is_computed = func not in _UNINITIALIZED and not self._is_random(func)
+        is_computed = is_computed and not any(self._is_foreign(tensor) for tensor in written)
+        real = self._real_leaves(leaves) if is_computed else None
+        if real is None:
+            self._forget(written)
+            with self._suspended():
+                result = run()
+            self._spread_sources(tensors, result)
+            return result
+        values, is_certain = real
+        if _is_question(func):
+            actual = self._compute(func, values, structure)
+            result = self._answer(func, actual, run, is_certain=is_certain, operands=tensors)
+        else:
+            with self._suspended():
+                result = run()
+            if is_certain and _elements(result) > LARGEST_TENSOR:
+                self._forget(written)
+                return result
+            actual = self._compute(func, values, structure)
+        self._record(written, result, actual, is_certain=is_certain)
+        self._spread_sources(tensors, result)
+        return result
+
+    def _answer(
+        self, func: OpOverload[Any, Any], actual: Any, run: Callable[[], Any], *, is_certain: bool, operands: Any
+    ) -> Any:
+        """Result of an operator whose result, or the shape of it, depends on values."""
+        if is_certain:
+            if not isinstance(actual, Tensor | tuple | list):
+                self.log.add(Rung.CONSTANT, actual)
+                return actual
+            mode = next(leaf for leaf in operands if isinstance(leaf, FakeTensor)).fake_mode
+            return pytree.tree_map_only(Tensor, lambda t: _new_fake(mode, t), actual)
+        result = run()
+        for fake, real in zip(pytree.tree_leaves(result), pytree.tree_leaves(actual), strict=True):
+            if isinstance(fake, Tensor):
+                for size, length in zip(fake.shape, real.shape, strict=True):
+                    _set_example(size, length)
+            else:
+                _set_example(fake, real)
+        return result
+
+    def _real_leaves(self, leaves: Sequence[Any]) -> tuple[list[Any], bool] | None:
+        """The operands with the values of tensors, and whether these are certain; None if one is unknown."""
+        found: list[Any] = []
+        is_certain = True
+        for leaf in leaves:
+            real: Any = leaf
+            if isinstance(leaf, FakeTensor):
+                value = self._values.get(leaf)
+                if value is None or _memory(value.tensor) in self._lost:
+                    return None
+                real = value.tensor
+                is_certain &= value.is_certain and _memory(real) not in self._uncertain
+            elif isinstance(leaf, Tensor):
+                if type(leaf) is not Tensor or leaf.is_meta:
+                    return None
+                real = self._constants.setdefault(id(leaf), (leaf, leaf.detach().clone()))[1]
+            elif isinstance(leaf, SymInt | SymFloat | SymBool):
+                real = _constant_number(leaf)
+                if real is None:
+                    real, is_certain = (_example_number(leaf) if self.follow_example else None), False
+                if real is None:
+                    return None
+            elif isinstance(leaf, torch.device) and leaf.type == "meta":
+                return None
+            found.append(real)
+        return found, is_certain
+
+    def _compute(self, func: OpOverload[Any, Any], leaves: list[Any], structure: Any) -> Any:
+        args, kwargs = pytree.tree_unflatten(leaves, structure)
+        with self._suspended(), no_dispatch(), DisableTorchFunction(), torch.no_grad():
+            result = func(*args, **kwargs)
+            if func in _LIFTS:
+                # The original is a constant of the graph, which later writes must not change.
+                result = result.clone()
+        return result
+
+    def _record(self, written: Sequence[Tensor], result: Any, actual: Any, *, is_certain: bool) -> None:
+        """Record the values of the results and of the tensors that the operator wrote."""
+        for fake, real in zip(pytree.tree_leaves(result), pytree.tree_leaves(actual), strict=False):
+            if isinstance(fake, FakeTensor) and isinstance(real, Tensor):
+                self._values[fake] = _Value(real, is_certain)
+        for tensor in written:
+            value = self._values.get(tensor)
+            if value is not None and not is_certain:
+                self._uncertain[_memory(value.tensor)] = value.tensor
+
+    def _forget(self, written: Sequence[Tensor]) -> None:
+        """Forget the values of all tensors that share memory with those an operator writes."""
+        for tensor in written:
+            value = self._values.get(tensor)
+            if value is not None:
+                self._lost[_memory(value.tensor)] = value.tensor
+
+    def _is_foreign(self, tensor: Tensor) -> bool:
+        """Whether a tensor is, or has as its value, memory of the user."""
+        value = self._values.get(tensor)
+        return type(tensor) is not FakeTensor or (value is not None and _memory(value.tensor) in self._foreign)
+
+    def _spread_sources(self, operands: Sequence[Tensor], result: Any) -> None:
+        sources: frozenset[str] = frozenset().union(*(self._sources.get(operand, ()) for operand in operands))
+        if not sources:
+            return
+        for leaf in pytree.tree_leaves(result):
+            if isinstance(leaf, FakeTensor):
+                self._sources[leaf] = sources | self._sources.get(leaf, frozenset())
+                numbers: Sequence[Any] = leaf.shape
+            else:
+                numbers = (leaf,)
+            for number in numbers:
+                if isinstance(number, SymInt | SymFloat | SymBool):
+                    for symbol in number.node.expr.free_symbols:
+                        self._symbol_sources.setdefault(symbol, sources)
+
+    def _is_random(self, func: OpOverload[Any, Any]) -> bool:
+        return torch.Tag.nondeterministic_seeded in func.tags and not self.follow_example
+
+    @contextmanager
+    def _suspended(self) -> Iterator[None]:
+        """Ignore the operators that the current one consists of."""
+        before, self._is_suspended = self._is_suspended, True
+        try:
+            yield
+        finally:
+            self._is_suspended = before
+
+
+_current: ContextVar[KnownValues | None] = ContextVar("fxonnx_known_values", default=None)
+
+
+@contextmanager
+def known_values(values: KnownValues) -> Iterator[None]:
+    """Track values inside the context, which requires that ``QUESTION_PATCHES`` are applied."""
+    token = _current.set(values)
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+def active_values() -> KnownValues | None:
+    """The values of the current capture, or None if values are not tracked."""
+    return _current.get()
+
+
+def dispatch(
+    original: Callable[..., Any],
+    mode: Any,
+    func: Any,
+    types: Any,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] = MappingProxyType({}),
+) -> Any:
+    """Replacement of ``FakeTensorMode.dispatch`` that also runs operators on known values."""
+    values = _current.get()
+    if values is None or not isinstance(func, OpOverload):
+        return original(mode, func, types, args, kwargs)
+    return values.dispatch(lambda: original(mode, func, types, args, kwargs), func, args, kwargs)
+
+
+def from_real_tensor(
+    original: Callable[..., Tensor], self: Any, mode: Any, t: Tensor, *args: Any, **kwargs: Any
+) -> Tensor:
+    """Replacement of ``FakeTensorConverter.from_real_tensor`` that records the value of the new fake tensor."""
+    fake = original(self, mode, t, *args, **kwargs)
+    values = _current.get()
+    if values is not None:
+        with no_dispatch(), DisableTorchFunction(), torch.no_grad():
+            values.add_source(fake, t)
+    return fake
+
+
+def answer_by_example(original: Callable[..., None], self: Any, orig_expr: Any, unsound_result: Any) -> None:
+    """Replacement of ``ShapeEnv._log_real_tensor_propagation``, which torch calls if it follows the example."""
+    values = _current.get()
+    if values is not None:
+        values.log.add(Rung.EXAMPLE, unsound_result, str(orig_expr))
+
+
+def equal(original: Callable[..., bool], self: Tensor, other: Tensor) -> bool:
+    """``torch.equal`` as a question about a tensor of one element."""
+    return tuple(self.shape) == tuple(other.shape) and bool((self == other).all())
+
+
+def allclose(original: Callable[..., bool], self: Tensor, other: Tensor, *args: Any, **kwargs: Any) -> bool:
+    """``torch.allclose`` as a question about a tensor of one element."""
+    return bool(torch.isclose(self, other, *args, **kwargs).all())
+
+
+def _is_question(func: OpOverload[Any, Any]) -> bool:
+    """Whether the result of an operator, or the shape of it, depends on values."""
+    return torch.Tag.data_dependent_output in func.tags or torch.Tag.dynamic_output_shape in func.tags
+
+
+def _written_tensors(func: OpOverload[Any, Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Tensor]:
+    """The arguments that an operator writes to."""
+    if not func._schema.is_mutable:
+        return []
+    written: list[Tensor] = []
+    for position, argument in enumerate(func._schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            given = kwargs.get(argument.name, args[position] if position < len(args) else None)
+            written.extend(leaf for leaf in pytree.tree_leaves(given) if isinstance(leaf, Tensor))
+    return written
+
+
+def _memory(tensor: Tensor) -> int:
+    return int(tensor.untyped_storage()._cdata)
+
+
+def _elements(result: Any) -> int:
+    """Number of elements of the largest tensor of a result whose sizes are static."""
+    return max((leaf.numel() for leaf in pytree.tree_leaves(result) if isinstance(leaf, Tensor)), default=0)
+
+
+def _new_fake(mode: Any, tensor: Tensor) -> Tensor:
+    return FakeTensor(mode, tensor.to("meta"), tensor.device)
+
+
+def _constant_number(number: SymInt | SymFloat | SymBool) -> int | float | bool | None:
+    """Value of a symbolic number that is a constant."""
+    expression = number.node.expr
+    if expression.free_symbols:
+        return None
+    return _as_python(number, expression)
+
+
+def _example_number(number: SymInt | SymFloat | SymBool) -> int | float | bool | None:
+    """Value of a symbolic number for the example inputs."""
+    environment = number.node.shape_env
+    expression = number.node.expr.xreplace(environment.real_tensor_prop_unbacked_vals)
+    expression = expression.xreplace(environment.backed_var_to_val)
+    return None if expression.free_symbols else _as_python(number, expression)
+
+
+def _as_python(number: SymInt | SymFloat | SymBool, value: Any) -> int | float | bool:
+    if isinstance(number, SymBool):
+        return bool(value)
+    return int(value) if isinstance(number, SymInt) else float(value)
+
+
+def _set_example(number: Any, value: Any) -> None:
+    """Define the unbacked symbol of a number that was read from a tensor by its value for the example."""
+    if not isinstance(number, SymInt | SymFloat | SymBool):
+        return
+    expression, environment = number.node.expr, number.node.shape_env
+    if isinstance(number, SymBool):
+        # torch represents the value of a bool tensor as u0 == 1.
+        expression, value = expression.lhs, int(value)
+    if expression.is_Symbol:
+        environment.set_real_tensor_prop_unbacked_vals(expression, value)

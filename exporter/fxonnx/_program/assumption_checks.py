@@ -1,0 +1,75 @@
+"""Check that the inputs of a call give the answers on which the captured program relies."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.export.graph_signature import ConstantArgument, InputKind
+
+from .._capture import Capture, Rung
+from ..errors import ArgumentError
+
+__all__ = ["check_assumptions"]
+
+_ASSERT_SCALAR = torch.ops.aten._assert_scalar.default
+_SYMBOL = re.compile(r"\b(?:u|zuf)\d+\b")
+
+
+def check_assumptions(capture: Capture, inputs: Sequence[Any], weights: Mapping[str, torch.Tensor]) -> None:
+    """Evaluate the conditions of a program that follows its example.
+
+    Args:
+        capture: The captured program.
+        inputs: The inputs of the call that are not constants of the program, in order.
+        weights: FQN to weight, for the weights that differ from those at export.
+
+    Raises:
+        ArgumentError: If a condition does not hold; the error shows the lines of the model that ask for the values.
+    """
+    followed = [assumption for assumption in capture.assumptions if assumption.rung is Rung.EXAMPLE]
+    if not followed:
+        return
+    program = capture.exported_program
+    graph = torch.fx.Graph()
+    # Copies of the nodes: the output of the copy is that of the graph, which is not needed.
+    copies: dict[torch.fx.Node, torch.fx.Node] = {}
+    graph.graph_copy(program.graph, copies)
+    checks = program.graph.find_nodes(op="call_function", target=_ASSERT_SCALAR)
+    graph.output(tuple(copies[node.args[0]] for node in checks))
+    for node in checks:
+        graph.erase_node(copies[node])
+    graph.eliminate_dead_code()
+    module = torch.fx.GraphModule(program.graph_module, graph)
+    with torch.no_grad():
+        held = torch.fx.Interpreter(module).run(*_placeholder_values(program, inputs, weights))
+    failed = [str(node.args[1]) for node, holds in zip(checks, held, strict=True) if not holds]
+    if failed:
+        symbols = set(_SYMBOL.findall(" ".join(failed)))
+        lines = [str(one) for one in followed if symbols & set(_SYMBOL.findall(one.condition))] or map(str, followed)
+        raise ArgumentError(
+            "args",
+            "the model branches on the values of its inputs, and these inputs give other answers than the example:\n"
+            + "\n".join(f"  {line}" for line in lines),
+            hint="re-export with such inputs as the example",
+        )
+
+
+def _placeholder_values(
+    program: torch.export.ExportedProgram, inputs: Sequence[Any], weights: Mapping[str, torch.Tensor]
+) -> list[Any]:
+    """A value for each placeholder of the program."""
+    given = iter(inputs)
+    values: list[Any] = []
+    for spec in program.graph_signature.input_specs:
+        if isinstance(spec.arg, ConstantArgument):
+            values.append(spec.arg.value)
+        elif spec.kind == InputKind.USER_INPUT:
+            values.append(next(given))
+        else:
+            target = str(spec.target)
+            stored = {**program.constants, **program.state_dict, **weights}
+            values.append(stored[target])
+    return values

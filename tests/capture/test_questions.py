@@ -1,0 +1,290 @@
+"""Questions of Python about the values of tensors that are answered without the example: constants and checks."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import fxonnx
+from fxonnx import Rung
+from fxonnx._capture import capture
+from tests.functions import Function
+
+
+class WithBuffers(nn.Module):
+    """A function of a module with buffers and a weight."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+        self.register_buffer("three", torch.tensor(3))
+        self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
+        self.weight = nn.Parameter(torch.tensor([0.5, 0.5]))
+
+    def forward(self, x: Tensor) -> Any:
+        return self.function(self, x)
+
+
+def _equal_masks(self: Any, x: Tensor) -> Tensor:
+    mask = torch.tril(torch.ones(4, 4)).bool()
+    return x + 1 if (mask == torch.ones(4, 4).tril().bool()).all() else x - 1
+
+
+def _lengths(self: Any, x: Tensor) -> Tensor:
+    return x.split(torch.tensor([1, 3]).tolist(), dim=1)[1]
+
+
+def _arithmetic_of_buffers(self: Any, x: Tensor) -> Tensor:
+    frames = torch.ceil((self.three - 1) / 2).to(torch.int64)
+    return x[:, :frames] if frames > 0 else x
+
+
+def _weights(self: Any, x: Tensor) -> Tensor:
+    return x + 1 if abs(self.weight.sum() - 1) < 1e-5 else x
+
+
+def _views_and_writes(self: Any, x: Tensor) -> Tensor:
+    table = torch.zeros(4)
+    part = table[1:3]
+    part += 1
+    table.mul_(2)
+    return x + 1 if part.sum() == 4 and table[0] == 0 else x
+
+
+def _constant_mask(self: Any, x: Tensor) -> Tensor:
+    picked = x[:, torch.tensor([True, False, True, True])]
+    return picked + 1 if picked.shape[1] == 3 else picked
+
+
+def _nonzero(self: Any, x: Tensor) -> Tensor:
+    for row in torch.tensor([[1, 0], [0, 1]]).nonzero():
+        x = x + row.sum()
+    return x
+
+
+def _unique(self: Any, x: Tensor) -> Tensor:
+    values = torch.unique(torch.tensor([2, 1, 2]))
+    return x[:, : len(values)]
+
+
+def _equal(self: Any, x: Tensor) -> Tensor:
+    return x + 1 if torch.equal(self.three, torch.tensor(3)) and torch.ones(2).equal(torch.ones(2)) else x
+
+
+def _allclose(self: Any, x: Tensor) -> Tensor:
+    return x + 1 if torch.allclose(torch.ones(2) / 3, torch.tensor(0.33333334)) else x
+
+
+def _loop(self: Any, x: Tensor) -> Tensor:
+    step = torch.tensor(0)
+    while step < 3:
+        x, step = x + 1, step + 1
+    return x
+
+
+CONSTANTS = {
+    "equal masks": _equal_masks,
+    "lengths": _lengths,
+    "arithmetic of buffers": _arithmetic_of_buffers,
+    "weights": _weights,
+    "views and writes": _views_and_writes,
+    "constant mask": _constant_mask,
+    "nonzero": _nonzero,
+    "unique": _unique,
+    "equal": _equal,
+    "allclose": _allclose,
+    "loop": _loop,
+}
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+@pytest.mark.parametrize("function", CONSTANTS.values(), ids=CONSTANTS)
+def test_values_that_depend_on_no_input(function: Any, dynamic: bool) -> None:
+    model = WithBuffers(function).eval()
+    program = fxonnx.export(model, (torch.rand(3, 4),), dynamic_shapes={"x": {0: "n"}} if dynamic else None)
+    for size in (3, 1, 5) if dynamic else (3,):
+        x = torch.rand(size, 4)
+        torch.testing.assert_close(program(x)[0], model(x))
+    assert all(assumption.rung is Rung.CONSTANT for assumption in program.assumptions)
+
+
+def test_a_constant_is_recorded_with_its_line() -> None:
+    (assumption,) = fxonnx.export(WithBuffers(_weights).eval(), (torch.rand(3, 4),)).assumptions
+    assert str(assumption).endswith(
+        "if abs(self.weight.sum() - 1) < 1e-5 else x -> True (does not depend on the inputs)"
+    )
+
+
+def _written_by_input(self: Any, x: Tensor) -> Tensor:
+    table = torch.zeros(4)
+    view = table[1:]
+    view[0] = x[0, 0]
+    return x + 1 if table[1] == 0 else x
+
+
+def _written_buffer(self: Any, x: Tensor) -> Tensor:
+    self.steps += 1
+    return x + 1 if self.steps > 1 else x
+
+
+def _random(self: Any, x: Tensor) -> Tensor:
+    return x + 1 if torch.rand(1) > 0.5 else x
+
+
+def _uninitialized(self: Any, x: Tensor) -> Tensor:
+    return x + 1 if torch.empty(2).sum() == 0 else x
+
+
+def _input(self: Any, x: Tensor) -> Tensor:
+    return x + 1 if (x * torch.ones(4)).sum() > 0 else x
+
+
+@pytest.mark.parametrize(
+    "function", [_written_by_input, _written_buffer, _random, _uninitialized, _input], ids=lambda one: one.__name__
+)
+def test_other_values_are_not_constants(function: Any) -> None:
+    with pytest.raises(fxonnx.CaptureError, match="asks for the value of a tensor"):
+        capture(WithBuffers(function).eval(), (torch.rand(3, 4),))
+
+
+def test_weights_are_not_written() -> None:
+    def doubled(self: Any, x: Tensor) -> Tensor:
+        self.steps.add_(7)
+        return x[:, : int(self.three)]
+
+    model = WithBuffers(doubled).eval()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        capture(model, (torch.rand(3, 4),))
+    assert (int(model.steps), int(model.three)) == (0, 3)
+
+
+def _raises(x: Tensor) -> Tensor:
+    if not x.isfinite().all():
+        raise ValueError("not finite")
+    return x * 2
+
+
+def _raises_in_else(x: Tensor) -> Tensor:
+    if (x < 1000).all() and x.dim() == 2:
+        y = x + 1
+    else:
+        raise ValueError
+    return y
+
+
+def _asserts(x: Tensor) -> Tensor:
+    assert (x > -100).all(), "too small"
+    return x + 1
+
+
+def _asserts_negation(x: Tensor) -> Tensor:
+    assert not x.isnan().any() and x.dim() == 2  # noqa: PT018 - the condition under test
+    return x + 1
+
+
+def _logs(x: Tensor) -> Tensor:
+    if x.isnan().any():
+        warnings.warn("NaN", stacklevel=1)
+    return x * 2
+
+
+def _calls_bool(x: Tensor) -> Tensor:
+    valid = (x < 1000).all()
+    if not bool(valid):
+        raise ValueError
+    return x * 2
+
+
+def _compares_item(x: Tensor) -> Tensor:
+    if x.max().item() > 1000:
+        message = f"too large: {x.max()}"
+        raise ValueError(message)
+    return x * 3
+
+
+def _combines(x: Tensor) -> Tensor:
+    if x.max() > 1000 or (x.min() < -5 and not (x < 3).any()):
+        raise ValueError
+    return x * 3
+
+
+def _is_nested(x: Tensor) -> Tensor:
+    if x.dim() == 2:
+        if x.isnan().any():
+            raise ValueError
+        y = x
+    else:
+        y = -x
+    return y + 1
+
+
+CHECKS = (
+    *(_raises, _raises_in_else, _asserts, _asserts_negation, _logs),
+    *(_calls_bool, _compares_item, _combines, _is_nested),
+)
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+@pytest.mark.parametrize("function", CHECKS, ids=lambda one: one.__name__)
+def test_branches_whose_other_side_raises(function: Any, dynamic: bool) -> None:
+    model = Function(function).eval()
+    program = fxonnx.export(model, (torch.rand(3, 4),), dynamic_shapes={"x": {0: "n"}} if dynamic else None)
+    for size in (3, 1, 5) if dynamic else (3,):
+        x = torch.rand(size, 4) - 0.5
+        torch.testing.assert_close(program(x)[0], model(x))
+    assert {assumption.rung for assumption in program.assumptions} == {Rung.CHECK}
+    assert all("otherwise the model only raises or logs" in str(assumption) for assumption in program.assumptions)
+
+
+def _branches(x: Tensor) -> Tensor:
+    if x.sum() > 0:
+        return x + 1
+    return x - 1
+
+
+def _changes_before_it_raises(x: Tensor) -> Tensor:
+    if x.sum() > 0:
+        for _ in range(2):
+            x = x + 1
+        if x.dim() == 2:
+            raise ValueError
+    return x
+
+
+def _asks_in_a_function(x: Tensor) -> Tensor:
+    if _any(x.isnan()):
+        raise ValueError
+    return x
+
+
+def _any(mask: Tensor) -> bool:
+    return bool(mask.any())
+
+
+def _raises_deeper(x: Tensor) -> Tensor:
+    if x.sum() > 0:
+        if x.dim() == 3:
+            raise ValueError
+        return x
+    return -x
+
+
+@pytest.mark.parametrize(
+    "function",
+    [_branches, _changes_before_it_raises, _asks_in_a_function, _raises_deeper],
+    ids=lambda one: one.__name__,
+)
+def test_other_branches_are_not_checks(function: Any) -> None:
+    with pytest.raises(fxonnx.CaptureError, match=r'the value depends on "x": pass frozen=\["x"\]'):
+        capture(Function(function).eval(), (torch.rand(3, 4),))
+
+
+def test_the_error_names_the_line_and_the_option() -> None:
+    with pytest.raises(fxonnx.CaptureError, match=r"(?s)at: .*if x\.sum\(\) > 0:\nhint: .*data_dependent=\"example\""):
+        fxonnx.export(Function(_branches).eval(), (torch.rand(3, 4),))
