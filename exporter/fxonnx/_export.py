@@ -210,11 +210,9 @@ def export(
             *(export_modules_as_functions, autograd_inlining),
         ),
     )
-    timer = Timer(on_stage)
+    timer, shapes = Timer(on_stage), (dynamic_shapes, dynamic_axes, more_inputs)
     with reporting(artifacts_dir, timer.seconds, enabled=report) as subject, exporting():
-        captured = _capture(
-            model, options, timer, args, kwargs, dynamic_shapes, dynamic_axes, more_inputs, dynamic_scalars
-        )
+        captured = _capture(model, options, timer, (args, kwargs), shapes, dynamic_scalars)
         save_exported_program(captured.exported_program, artifacts_dir if dump_exported_program else None)
         program = subject.program = _convert(captured, options, timer)
         _verify(program, timer, verify)
@@ -243,18 +241,25 @@ def _capture(
     model: torch.nn.Module | torch.export.ExportedProgram,
     options: Options,
     timer: Timer,
-    args: Any,
-    kwargs: Any,
-    dynamic_shapes: Any,
-    dynamic_axes: Any,
-    more_inputs: Any,
+    inputs: tuple[Any, Any],
+    shapes: tuple[Any, Any, Any],
     dynamic_scalars: Collection[str],
 ) -> Capture:
+    """Capture a model.
+
+    Args:
+        model: The model.
+        options: The validated options.
+        timer: Measures the stage.
+        inputs: Positional and keyword example inputs.
+        shapes: ``dynamic_shapes``, ``dynamic_axes`` and ``more_inputs``.
+        dynamic_scalars: The numbers that become graph inputs.
+    """
+    dynamic_shapes, dynamic_axes, more_inputs = shapes
     with one_at_a_time(), timer.stage("capture"), in_mode(model, options.training):
         return capture(
             model,
-            args,
-            kwargs,
+            *inputs,
             dynamic_shapes,
             dynamic_axes=dynamic_axes,
             more_inputs=more_inputs,
