@@ -217,8 +217,7 @@ def export(
         program = subject.program = _convert(captured, options, timer)
         _verify(program, timer, verify)
         _save(program, timer, f, export_params, keep_initializers_as_inputs, external_data)
-    _print(program, graph=bool(verbose), stages=profile)
-    return program
+    return _printed(program, graph=bool(verbose), stages=profile)
 
 
 def _own_examples(model: Any, args: Any, kwargs: Any, *specified: Any) -> tuple[Any, ...]:
@@ -326,11 +325,13 @@ def _save(
             )
 
 
-def _print(program: ONNXProgram, *, graph: bool, stages: bool) -> None:
+def _printed(program: ONNXProgram, *, graph: bool, stages: bool) -> ONNXProgram:
+    """The program, after printing its graph and the times of its stages on request."""
     if graph:
         sys.stdout.write(f"{graph_text(program.model)}\n")
     if stages:
         sys.stdout.write(f"{timing_table(program.timings)}\n")
+    return program
 
 
 def _verify(program: ONNXProgram, timer: Timer, wanted: bool | Literal["auto"]) -> None:
