@@ -9,7 +9,14 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
+from torch.nn.utils.rnn import (
+    PackedSequence,
+    pack_padded_sequence,
+    pack_sequence,
+    pad_packed_sequence,
+    pad_sequence,
+    unpad_sequence,
+)
 
 import fxonnx
 
@@ -231,6 +238,50 @@ class ConstantLengths(nn.Module):
         return *pad_packed_sequence(output), last
 
 
+class ListedLengths(nn.Module):
+    """Lengths read from a tensor into a list."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.GRU(3, 4)
+
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> Any:
+        output, last = self.layer(pack_padded_sequence(x, lengths.tolist(), enforce_sorted=False))
+        return *pad_packed_sequence(output), last
+
+
+class SeparateSequences(nn.Module):
+    """Sequences that are separate inputs and separate outputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.GRU(3, 4)
+
+    def forward(self, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> Any:
+        output, last = self.layer(pack_sequence([a, b, c], enforce_sorted=False))
+        return last, unpad_sequence(*pad_packed_sequence(output))
+
+
+class PackedInput(nn.Module):
+    """A packed sequence as input and output, with an optional initial state."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.GRU(3, 4), nn.LSTM(4, 2, 2)
+
+    def forward(self, packed: PackedSequence, hx: Any = None) -> Any:
+        output, last = self.first(packed, hx)
+        output, _ = self.second(output)
+        padded, lengths = pad_packed_sequence(output)
+        # Without the indices, which are None for sorted sequences.
+        return padded, lengths, last, output.data, output.batch_sizes
+
+
+def _packed(*lengths: int, enforce_sorted: bool = False) -> PackedSequence:
+    x = torch.randn(max(lengths), len(lengths), 3)
+    return pack_padded_sequence(x, torch.tensor(lengths), enforce_sorted=enforce_sorted)
+
+
 def _tokens(*shape: int) -> torch.Tensor:
     return torch.randint(0, 9, shape)
 
@@ -276,6 +327,38 @@ MODELS = {
         [(torch.randn(2, 5, 3), torch.tensor([3, 5])), (torch.randn(3, 4, 3), torch.tensor([1, 4, 2]))],
         BATCH_FIRST,
     ),
+    "listed lengths": (
+        ListedLengths,
+        [(torch.randn(time, 2, 3), torch.tensor(lengths)) for time, lengths in ((5, [3, 5]), (7, [6, 2]))],
+        ({0: "t"}, {}),
+    ),
+    "separate sequences": (
+        SeparateSequences,
+        [tuple(torch.randn(length, 3) for length in lengths) for lengths in ((2, 4, 3), (5, 1, 1), (1, 2, 7))],
+        ({0: "a"}, {0: "b"}, {0: "c"}),
+    ),
+    "packed input": (
+        PackedInput,
+        [(_packed(5, 3, 7),), (_packed(3, 2, 2, 5),), (_packed(1),)],
+        {
+            "packed": {
+                "data": {0: "e"},
+                "batch_sizes": {0: "t"},
+                "sorted_indices": {0: "n"},
+                "unsorted_indices": {0: "n"},
+            }
+        },
+    ),
+    "sorted packed input": (
+        PackedInput,
+        [(_packed(5, 3, enforce_sorted=True),), (_packed(3, 2, 2, enforce_sorted=True),)],
+        {"packed.data": {0: "e"}, "packed.batch_sizes": {0: "t"}},
+    ),
+    "packed input with a state": (
+        PackedInput,
+        [(_packed(5, 3, 7), torch.randn(1, 3, 4)), (_packed(3, 2, 2, 5), torch.randn(1, 4, 4))],
+        {"packed": [{0: "e"}, {0: "t"}, {0: "n"}, {0: "n"}], "hx": {1: "n"}},
+    ),
     "constant lengths": (ConstantLengths, [(torch.randn(5, 2, 3),), (torch.randn(7, 2, 3),)], ({0: "t"},)),
 }
 
@@ -285,6 +368,17 @@ MODELS = {
 def test_models(name: str, opset: int) -> None:
     model, calls, dynamic_shapes = MODELS[name]
     check(model(), calls, dynamic_shapes, opset_version=opset)
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_padded_sequences(side: str) -> None:
+    class Padded(nn.Module):
+        def forward(self, a: torch.Tensor, b: torch.Tensor) -> Any:
+            lengths = torch.as_tensor([a.shape[0], b.shape[0]], dtype=torch.int32)
+            return pad_sequence([a, b], padding_value=-1.0, padding_side=side), lengths
+
+    calls = [tuple(torch.randn(length, 2) for length in lengths) for lengths in ((3, 1), (2, 5), (4, 4))]
+    check(Padded(), calls, ({0: "a"}, {0: "b"}), opset_version=13)
 
 
 def test_stacked_layers_share_the_lengths() -> None:

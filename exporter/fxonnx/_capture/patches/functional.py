@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import reduce
 from itertools import zip_longest
 from typing import Any
 
@@ -19,10 +20,12 @@ from torch.nn import functional as F
 
 __all__ = [
     "GLOBAL_POOLING",
+    "as_tensor",
     "detect_is_causal_mask",
     "gaussian_nll_loss",
     "infer_size",
     "linspace",
+    "pad_sequence",
     "pooling_output_shape",
     "scaled_dot_product_attention",
     "tensor_split",
@@ -48,6 +51,33 @@ def linspace(original: Callable[..., Any], start: Any, end: Any, steps: Any, **o
     from_start = index < _sym_max(steps // 2, 2 - steps)
     result = torch.where(from_start, start + (end - start) * share, end - (end - start) * share.flip(0))
     return result.to(dtype)
+
+
+def as_tensor(original: Callable[..., Any], data: Any, *args: Any, **options: Any) -> Tensor:
+    """``torch.as_tensor`` of a list that contains sizes, as ``torch.tensor``."""
+    if isinstance(data, (list, tuple)) and any(isinstance(item, torch.SymInt) for item in data):
+        names = ("dtype", "device")[: len(args)]
+        return torch.tensor(data, **dict(zip(names, args, strict=True)), **options)
+    return original(data, *args, **options)  # type: ignore[no-any-return]
+
+
+def pad_sequence(
+    original: Callable[..., Any],
+    sequences: Sequence[Tensor],
+    batch_first: bool = False,
+    padding_value: float = 0.0,
+    padding_side: str = "right",
+) -> Tensor:
+    """``aten::pad_sequence``: pad to the greatest length as an expression; torch's kernel compares the lengths."""
+    lengths = [sequence.shape[0] for sequence in sequences]
+    if padding_side not in ("left", "right") or not any(isinstance(length, torch.SymInt) for length in lengths):
+        return original(sequences, batch_first, padding_value, padding_side)  # type: ignore[no-any-return]
+    longest = reduce(_sym_max, lengths)
+    padded = []
+    for sequence, length in zip(sequences, lengths, strict=True):
+        ends = [0, longest - length] if padding_side == "right" else [longest - length, 0]
+        padded.append(F.pad(sequence, [0, 0] * (sequence.dim() - 1) + ends, value=padding_value))
+    return torch.stack(padded, 0 if batch_first else 1)
 
 
 def tensor_split(

@@ -21,6 +21,7 @@ __all__ = [
     "pack_padded_sequence",
     "pad_packed_sequence",
     "rnn",
+    "sequence_arguments",
 ]
 
 Size = int | torch.SymInt
@@ -107,6 +108,19 @@ def pad_packed_sequence(
         data, batch_sizes, batch_first, padding_value, total_length, batch
     )
     return padded, lengths
+
+
+def sequence_arguments(
+    original: Callable[..., Any],
+    data: Any,
+    batch_sizes: Any = None,
+    sorted_indices: Any = None,
+    unsorted_indices: Any = None,
+) -> Any:
+    """Arguments of ``PackedSequence``, which torch.export also creates with specs of dims in place of tensors."""
+    if isinstance(data, (Tensor, list, tuple)):
+        return original(data, batch_sizes, sorted_indices, unsorted_indices)
+    return data, batch_sizes, sorted_indices, unsorted_indices
 
 
 def forward(original: Callable[..., Any], self: nn.RNNBase, input: Any, hx: Any = None) -> Any:

@@ -91,6 +91,7 @@ TRACING_PATCHES: tuple[Patch, ...] = (
         "aten::unbind.int", unbind, "its decomposition does not remove the axis of a part if the size is an expression"
     ),
     KernelPatch("aten::tensor_split.sections", tensor_split, "it specializes which sections are longer"),
+    KernelPatch("aten::pad_sequence", functional.pad_sequence, "it compares the lengths of the sequences"),
     Patch(
         "torch.fx.experimental.symbolic_shapes:_guard_or",
         guard_or,
@@ -266,6 +267,12 @@ CAPTURE_PATCHES: tuple[Patch, ...] = (
             ("pad_packed_sequence", packed_sequences.pad_packed_sequence),
         )
     ),
+    Patch(
+        "torch.nn.utils.rnn:_packed_sequence_init_args",
+        packed_sequences.sequence_arguments,
+        "torch.export replaces the tensors of a packed sequence by the specs of their dims",
+        strict=False,
+    ),
     *(
         Patch(
             f"torch.nn.modules.rnn:{name}",
@@ -305,6 +312,7 @@ CAPTURE_PATCHES: tuple[Patch, ...] = (
     ShapePatch("aten::histogram.bins_tensor", shape_kernels.histogram_of_edges, "it has no meta kernel"),
     KernelPatch("aten::linalg_lstsq", shape_kernels.lstsq, "the shape of its residuals depends on the ranks"),
     KernelPatch("aten::narrow.Tensor", shape_kernels.narrow, "it reads the value of a tensor"),
+    Patch("torch:as_tensor", functional.as_tensor, "its C++ function specializes sizes in a list", strict=False),
     Patch("torch:linspace", functional.linspace, "its C++ function specializes the number of steps", strict=False),
     *(
         Patch(
