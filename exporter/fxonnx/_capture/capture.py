@@ -24,6 +24,7 @@ from .inputs.input_names import input_paths, output_paths
 from .inputs.loop_bounds import recorded_loop_bounds
 from .inputs.more_inputs import Examples, add_examples
 from .inputs.scalars import explain_scalar_branch, frozen_arguments, scalars_to_tensors, with_dynamic_ints
+from .patches.python_integers import capture_with_symbolic_integers
 from .questions.assumption import Assumption
 from .questions.known_values import KnownValues
 from .questions.ladder import DataDependent, answer_questions
@@ -199,10 +200,13 @@ def _capture_module(
     shapes = replace(shapes, shared=shared_dims(shapes.leaves, others))
     numbers = [shapes.leaves[index].label for index in sorted(scalars)]
     traced, shapes, specialized = capture_with_fallback_to_static(
-        lambda shapes: answer_questions(
-            lambda values: _trace_model(model, inputs, shapes, axes, options, numbers, values),
-            from_start=bool(frozen),
-            data_dependent=data_dependent,
+        lambda shapes: capture_with_symbolic_integers(
+            lambda: answer_questions(
+                lambda values: _trace_model(model, inputs, shapes, axes, options, numbers, values),
+                from_start=bool(frozen),
+                data_dependent=data_dependent,
+            ),
+            model,
         ),
         shapes,
         strict=strict_shapes,
