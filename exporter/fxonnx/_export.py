@@ -99,7 +99,7 @@ def export(
     ir_version: int | None = None,
     target: Target | None = None,
     numerics: Numerics = "default",
-    functions: Functions | None = None,
+    functions: Functions = "regions",
     patterns: Mapping[str, bool] = MappingProxyType({}),
     on_stage: Callable[[str], None] | None = None,
 ) -> ONNXProgram:
@@ -166,9 +166,9 @@ def export(
             inputs; NaN and signed zeros are left to the runtime, and half-precision operators that are computed in
             float32 for lack of a kernel are not rounded in between. "exact": further nodes make the results for these
             torch's as well, each operator rounds, and attention in half precision computes its scores in float32.
-        functions: "repeated": modules of one class that are lowered to the same nodes, as the blocks of a transformer,
-            become one ONNX function with a call for each; its inputs include the weights. Requires opset 15 or newer.
-            "none", the default: a flat graph.
+        functions: ONNX functions, with weights as inputs, for parts of the model that are lowered to the same nodes.
+            "regions": for each region marked by ``torch.compiler.nested_compile_region``, from opset 15 on;
+            "repeated": also for repeated modules of one class, as the blocks of a transformer; "none": a flat graph.
         patterns: Fusion patterns to enable or disable, by name; ``program.patterns`` lists them.
         on_stage: Called with the name of each stage as it begins.
 

@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 Numerics: TypeAlias = Literal["default", "exact"]
-Functions: TypeAlias = Literal["none", "repeated"]
+Functions: TypeAlias = Literal["none", "regions", "repeated"]
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Options:
         runtime_checks: Whether the model returns that its assumptions hold.
         numerics: "exact" keeps torch's results for NaN and signed zeros as well.
         profile: The runtime that the graph is written for.
-        functions: Whether repeated modules become functions.
+        functions: Whether marked regions, or repeated modules as well, become functions.
     """
 
     opset: int = 20
@@ -83,7 +83,7 @@ class Options:
     runtime_checks: bool = False
     numerics: Numerics = "default"
     profile: TargetProfile = DEFAULT_PROFILE
-    functions: Functions = "none"
+    functions: Functions = "regions"
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ def read_options(
     data_dependent: DataDependent,
     runtime_checks: bool,
     numerics: Numerics,
-    functions: Functions | None,
+    functions: Functions,
     legacy: LegacyOptions,
 ) -> Options:
     """Validate the arguments of ``export`` that need no model; see there for each of them.
@@ -157,13 +157,11 @@ def read_options(
     _check_choice("metadata", metadata, get_args(MetadataLevel))
     _check_choice("data_dependent", data_dependent, get_args(DataDependent))
     _check_choice("numerics", numerics, get_args(Numerics))
-    _check_choice("functions", functions, (None, *get_args(Functions)))
+    _check_choice("functions", functions, get_args(Functions))
     profile = profile_of(target)
     opset = _check_opset(opset_version, profile.default_opset)
     inputs, outputs = _check_names(input_names, output_names)
     checked_ir_version = _check_ir_version(ir_version, opset)
-    if functions == "repeated":
-        _check_functions(checked_ir_version, opset)
     return Options(
         opset=opset,
         ir_version=checked_ir_version,
@@ -184,7 +182,7 @@ def read_options(
         runtime_checks=runtime_checks,
         numerics=numerics,
         profile=profile,
-        functions=functions or "none",
+        functions=_check_functions(functions, checked_ir_version, opset),
     )
 
 
@@ -284,13 +282,16 @@ def _check_ir_version(ir_version: Any, opset: int) -> int:
     return ir_version
 
 
-def _check_functions(ir_version: int, opset: int) -> None:
-    if ir_version < FUNCTIONS_IR_VERSION:
+def _check_functions(functions: Functions, ir_version: int, opset: int) -> Functions:
+    if ir_version >= FUNCTIONS_IR_VERSION:
+        return functions
+    if functions == "repeated":
         raise ArgumentError(
             "functions",
             f"functions require IR version {FUNCTIONS_IR_VERSION}, but the model has {ir_version} at opset {opset}",
             hint=f"pass opset_version=15 or newer, or ir_version={FUNCTIONS_IR_VERSION}",
         )
+    return "none"
 
 
 def _check_patterns(patterns: Any, opset: int, profile: TargetProfile) -> tuple[str, ...]:

@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import torch
 
-__all__ = ["copy_provenance", "innermost_frame", "source_line"]
+__all__ = [
+    "REGIONS_KEY",
+    "copy_provenance",
+    "innermost_frame",
+    "source_line",
+]
 
-PROVENANCE_KEYS = ("nn_module_stack", "stack_trace", "torch_fn", "source_fn_stack")
+REGIONS_KEY = "fxonnx_regions"
+"""Key of ``Node.meta``: key and name of the calls of marked regions that enclose the node, outermost first."""
+PROVENANCE_KEYS = ("nn_module_stack", "stack_trace", "torch_fn", "source_fn_stack", REGIONS_KEY)
 
 
 def source_line(node: torch.fx.Node) -> str:

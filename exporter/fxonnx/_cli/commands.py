@@ -65,8 +65,8 @@ def export_command(
         str, typer.Option(help="Results for NaN and signed zeros: default (the runtime's) or exact (torch's).")
     ] = "default",
     functions: Annotated[
-        str, typer.Option(help="repeated: one ONNX function for equal modules; none: a flat graph.")
-    ] = "none",
+        str, typer.Option(help="ONNX functions for marked regions, repeated modules as well, or none.")
+    ] = "regions",
     frozen: Annotated[
         str | None, typer.Option(help="Comma-separated names or patterns of inputs that become constants.")
     ] = None,

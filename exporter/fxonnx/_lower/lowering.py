@@ -27,7 +27,7 @@ from fxonnx_translations._registry import Translation
 from .._capture import Capture
 from .._options import Options
 from .._prepare import REASON_KEY, Prepared, Update, find_attribute
-from .._provenance import source_line
+from .._provenance import REGIONS_KEY, source_line
 from ..errors import TranslationError, UnsupportedOperator, UnsupportedOperatorError
 from .control_flow import CONTROL_FLOW
 from .dispatch import arguments_by_name, find_translation
@@ -35,8 +35,8 @@ from .legacy_names import SCOPE, rename_by_scope
 from .lowest_opset import lowest_opset
 from .metadata import NodeMetadata, class_scopes_of, scopes_of, target_name
 from .model import NUMERICS_KEY, STATE_KEY, IOSpec, add_inputs, add_outputs, new_model
-from .outlining import outline_repeated
-from .regions import SCOPES, Scope
+from .outlining import outline
+from .regions import REGIONS, SCOPES, Scope
 from .versions import NEWEST_OPSET, ir_versions
 
 __all__ = ["Lowered", "lower"]
@@ -110,8 +110,8 @@ def lower(prepared: Prepared, capture: Capture, options: Options, updates: Seque
     if options.legacy_names:
         rename_by_scope(model.graph)
     required = requirements(builder)
-    if options.functions == "repeated":
-        outline_repeated(model)
+    if options.functions == "repeated" or lowering.has_regions:
+        outline(model, repeated=options.functions == "repeated")
     return Lowered(model, required)
 
 
@@ -185,6 +185,7 @@ class _GraphLowering:
         self.env: dict[torch.fx.Node, LoweredValue] = {}
         self.metadata = NodeMetadata(options.metadata)
         self.shared: frozenset[ir.Value] = frozenset()
+        self.has_regions = False
         self.unsupported: dict[str, list[tuple[torch.fx.Node, tuple[str, ...]]]] = {}
 
     def run(
@@ -488,12 +489,16 @@ class _GraphLowering:
         created = self.builder.created[mark:]
         if created:
             metadata = self.metadata.of(node)
+            regions = () if self.options.functions == "none" else node.meta.get(REGIONS_KEY, ())
+            self.has_regions = self.has_regions or bool(regions)
             for onnx_node in created:
                 onnx_node.metadata_props.update(metadata)
                 if self.options.legacy_names:
                     onnx_node.meta[SCOPE] = scopes_of(node)[1:]
-                if self.options.functions == "repeated":
+                if regions or self.options.functions == "repeated":
                     onnx_node.meta[SCOPES] = tuple(Scope(*scope) for scope in class_scopes_of(node))
+                if regions:
+                    onnx_node.meta[REGIONS] = tuple(Scope(*region) for region in regions)
 
     def _error(self, node: torch.fx.Node, message: str) -> TranslationError:
         return TranslationError(

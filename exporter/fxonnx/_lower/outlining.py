@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import onnx_ir as ir
@@ -14,10 +14,10 @@ from fxonnx_translations._builder.name_allocator import NameAllocator
 from .metadata import call_metadata
 from .regions import (
     FULL_NAME,
+    REGIONS,
     SCOPES,
     Interface,
     Region,
-    Scope,
     Structure,
     all_nodes,
     find_regions,
@@ -29,25 +29,29 @@ from .regions import (
     nodes_after,
 )
 
-__all__ = ["REPEATED_DOMAIN", "outline_repeated"]
+__all__ = ["REGION_DOMAIN", "REPEATED_DOMAIN", "outline"]
 
+REGION_DOMAIN = "fxonnx.regions"
 REPEATED_DOMAIN = "fxonnx.repeated"
 _LEAST_NODES = 3
-"""Minimum number of nodes of a function."""
+"""Minimum number of nodes of a function for repeated modules."""
 _LEAST_NESTED_SHARE = 5
 """A function in the body of another one must save at least this fraction, as its inverse, of the body's nodes."""
 
 
-def outline_repeated(model: ir.Model) -> None:
-    """Replace equal calls of modules by calls of one function for each kind, in place.
+def outline(model: ir.Model, *, repeated: bool) -> None:
+    """Replace equal regions by calls of one function for each kind, in place.
 
-    Regions are compared as lowered, so that the model computes the same with and without functions. The
-    outermost repeated modules become functions, and then those in their bodies.
+    Regions are compared as lowered, so that the model computes the same with and without functions.
 
     Args:
-        model: The complete model; the nodes have their scopes as ``SCOPES``.
+        model: The complete model; its nodes have their scopes as ``REGIONS`` and ``SCOPES``.
+        repeated: Whether repeated modules become functions, as marked regions do.
     """
-    _Outliner(model).run(model.graph)
+    outliner = _Outliner(model)
+    outliner.run_marked(model.graph)
+    if repeated:
+        outliner.run(model.graph)
     graph = model.graph
     unused = [name for name, value in graph.initializers.items() if not value.uses() and value not in graph.inputs]
     for name in unused:
@@ -59,11 +63,13 @@ class _Function:
     """A function and how to call it.
 
     Attributes:
-        name: Its name in ``REPEATED_DOMAIN``.
+        domain: Its domain.
+        name: Its name.
         order: The order of its inputs, as positions among those of the regions.
         outputs: Its outputs, as positions among the values of the regions.
     """
 
+    domain: str
     name: str
     order: Sequence[int]
     outputs: Sequence[int]
@@ -74,39 +80,64 @@ class _Outliner:
 
     def __init__(self, model: ir.Model) -> None:
         self._model = model
-        self._names = NameAllocator()
-        self._functions: dict[tuple[str, Structure], _Function] = {}
+        self._names = {domain: NameAllocator() for domain in (REGION_DOMAIN, REPEATED_DOMAIN)}
+        self._functions: dict[tuple[str, str, Structure], _Function] = {}
+
+    def run_marked(self, graph: ir.Graph) -> None:
+        """Outline the marked regions of the main graph, innermost regions first."""
+        depths = {depth for node in graph for depth in range(len(node.meta.get(REGIONS, ())))}
+        for depth in sorted(depths, reverse=True):
+            regions = [region for region in find_regions(graph, REGIONS) if region.depth == depth]
+            for kind in _kinds(list(graph), regions, least_nodes=1):
+                self._replace(graph, kind, REGION_DOMAIN, is_wanted=True)
 
     def run(self, graph: ir.Graph, *, least_share: int | None = None) -> None:
-        """Outline the repeated regions of the main graph or of the body of a function, outermost modules first."""
+        """Outline the repeated modules of the main graph or of the body of a function, outermost modules first."""
         bodies = []
         size = sum(node.op_type != "Constant" for node in graph)
-        for kind in sorted(_kinds(list(graph)), key=lambda kind: (kind[0].region.depth, -_saved_nodes(kind))):
+        kinds = _kinds(list(graph), find_regions(graph, SCOPES), least_nodes=_LEAST_NODES)
+        for kind in sorted(kinds, key=lambda kind: (kind[0].region.depth, -_saved_nodes(kind))):
             # Regions in regions that have been replaced, and overlapping ones, are not regions of the graph any more.
             members = [member for member in _disjoint(kind) if all(node.graph is graph for node in member.region.nodes)]
-            is_worthwhile = least_share is None or _saved_nodes(members) * least_share >= size
-            if members and len(members[0].region.nodes) < size and is_worthwhile:
-                body = self._replace(graph, members)
-                bodies += [] if body is None else [body]
+            if not members or len(members[0].region.nodes) == size:
+                continue
+            saved = _saved_nodes(members)
+            is_wanted = saved > 0 and (least_share is None or saved * least_share >= size)
+            body = self._replace(graph, members, REPEATED_DOMAIN, is_wanted=is_wanted)
+            bodies += [] if body is None else [body]
         for body in bodies:
             self.run(body, least_share=_LEAST_NESTED_SHARE)
             body.remove([node for node in body if node.op_type == "Constant" and not node.outputs[0].uses()])
 
-    def _replace(self, graph: ir.Graph, members: Sequence[Interface]) -> ir.Graph | None:
-        """Replace isomorphic regions by calls of one function; return its body if it is a new function."""
-        key = (members[0].region.scope.name, members[0].structure)
-        known = self._functions.get(key)
+    def _replace(self, graph: ir.Graph, kind: Sequence[Interface], domain: str, *, is_wanted: bool) -> ir.Graph | None:
+        """Replace isomorphic regions by calls of one function.
+
+        Args:
+            graph: The graph of the regions.
+            kind: The regions.
+            domain: Domain of the function.
+            is_wanted: Whether to create a function if there is none.
+
+        Returns:
+            The body of a new function, or None.
+        """
+        members = [member for member in kind if nodes_after(list(graph), member.region.nodes) is not None]
         outputs = sorted({index for member in members for index in member.used_outside()})
+        if not outputs:
+            return None
+        class_name = members[0].region.scope.name
+        key = (domain, class_name, members[0].structure)
+        known = self._functions.get(key)
         if known is not None and set(outputs) <= set(known.outputs):
             for member in members:
-                _replace_by_call(graph, member, known)
-                _release(member)
-            graph.opset_imports[REPEATED_DOMAIN] = 1
+                if _replace_by_call(graph, member, known):
+                    _release(member)
+            graph.opset_imports[domain] = 1
             return None
-        if _saved_nodes(members) <= 0 or not outputs:
+        if not is_wanted:
             return None
-        name = self._names.unique(re.sub(r"\W", "_", key[0].rpartition(".")[2]))
-        function = self._functions[key] = _Function(name, _input_order(members[0]), outputs)
+        name = self._names[domain].unique(re.sub(r"\W", "_", class_name.rpartition(".")[2]))
+        function = self._functions[key] = _Function(domain, name, _input_order(members[0]), outputs)
         return self._outline(graph, members, function)
 
     def _outline(self, graph: ir.Graph, members: Sequence[Interface], function: _Function) -> ir.Graph:
@@ -114,18 +145,17 @@ class _Outliner:
         shapes = [_common_shape([member.values[index] for member in members]) for index in range(len(first.values))]
         arguments = [[member.input(index) for member in members] for index in function.order]
         formals = _formal_inputs(first, arguments)
-        for member in members:
-            _replace_by_call(graph, member, function)
+        replaced = [member for member in members if _replace_by_call(graph, member, function)]
         body = _new_body(first, dict(zip((values[0] for values in arguments), formals, strict=True)), self._model)
         for value, shape in zip(first.values, shapes, strict=True):
             value.shape = shape
         body.outputs.extend(first.values[index] for index in function.outputs)
-        for member in members[1:]:
+        for member in replaced[1:]:
             _release(member)
-        added = ir.Function(REPEATED_DOMAIN, function.name, graph=body, attributes=())
+        added = ir.Function(function.domain, function.name, graph=body, attributes=())
         self._model.functions[added.identifier()] = added
         for importing in (self._model.graph, graph):
-            importing.opset_imports[REPEATED_DOMAIN] = 1
+            importing.opset_imports[function.domain] = 1
         return body
 
 
@@ -140,27 +170,27 @@ def _disjoint(kind: Sequence[Interface]) -> list[Interface]:
     return found
 
 
-def _kinds(nodes: Sequence[ir.Node]) -> list[list[Interface]]:
+def _kinds(nodes: Sequence[ir.Node], regions: Sequence[Region], *, least_nodes: int) -> list[list[Interface]]:
     """The kinds of regions: isomorphic regions of modules of one class."""
     by_class: dict[str, list[Region]] = {}
-    for region in find_regions(nodes):
+    for region in regions:
         by_class.setdefault(region.scope.name, []).append(region)
-    return [kind for regions in by_class.values() for kind in _partition(nodes, regions)]
+    return [kind for regions in by_class.values() for kind in _partition(nodes, regions, least_nodes)]
 
 
-def _partition(nodes: Sequence[ir.Node], regions: Sequence[Region]) -> list[list[Interface]]:
+def _partition(nodes: Sequence[ir.Node], regions: Sequence[Region], least_nodes: int) -> list[list[Interface]]:
     """Partition regions into kinds, after values have been excluded that other regions share."""
     best: list[list[Interface]] = []
     for sizes_only in (True, False):
         hoisted = invariant_nodes(nodes, regions, sizes_only=sizes_only)
         kinds: dict[Any, list[Interface]] = {}
         for region in regions:
-            own = Region(region.scope, region.depth, [node for node in region.nodes if node not in hoisted])
-            if len(own.nodes) >= _LEAST_NODES and nodes_after(nodes, own.nodes) is not None:
+            own = replace(region, nodes=[node for node in region.nodes if node not in hoisted])
+            if len(own.nodes) >= least_nodes and nodes_after(nodes, own.nodes) is not None:
                 interface = interface_of(own)
                 kinds.setdefault(interface.structure, []).append(interface)
         found = list(kinds.values())
-        if not best or sum(map(_saved_nodes, found)) > sum(map(_saved_nodes, best)):
+        if not best or _saved_in_total(found) > _saved_in_total(best):
             best = found
     return best
 
@@ -168,6 +198,10 @@ def _partition(nodes: Sequence[ir.Node], regions: Sequence[Region]) -> list[list
 def _saved_nodes(kind: Sequence[Interface]) -> int:
     """The number of nodes by which a function for these regions makes the model smaller."""
     return (len(kind) - 1) * len(kind[0].region.nodes) - len(kind) if kind else 0
+
+
+def _saved_in_total(kinds: Sequence[Sequence[Interface]]) -> int:
+    return sum(max(0, _saved_nodes(kind)) for kind in kinds)
 
 
 def _input_order(interface: Interface) -> list[int]:
@@ -181,7 +215,8 @@ def _formal_inputs(first: Interface, arguments: Sequence[Sequence[ir.Value]]) ->
     names = NameAllocator()
     for value in first.values:
         names.unique(str(value.name))
-    prefix = f"{first.region.scope.path}."
+    scopes = first.region.enclosing()
+    prefix = f"{scopes[-1].path}." if scopes else ""
     formals = []
     for values in arguments:
         full_name = full_name_of(values[0])
@@ -202,8 +237,15 @@ def _common_shape(values: Sequence[ir.Value]) -> ir.Shape | None:
     return ir.Shape([each[0] if all(dim == each[0] for dim in each) else None for each in dims])
 
 
-def _replace_by_call(graph: ir.Graph, member: Interface, function: _Function) -> None:
-    """Move the nodes of a region out of the graph and insert a call in their place."""
+def _replace_by_call(graph: ir.Graph, member: Interface, function: _Function) -> bool:
+    """Move the nodes of a region out of the graph and insert a call in their place.
+
+    Returns:
+        False if this is not possible, since other calls now depend on the region and the region on them.
+    """
+    following = nodes_after(list(graph), member.region.nodes)
+    if following is None:
+        return False
     inside = set(all_nodes(member.region.nodes))
     values = []
     for index in function.outputs:
@@ -218,28 +260,28 @@ def _replace_by_call(graph: ir.Graph, member: Interface, function: _Function) ->
                 user.replace_input_with(position, new)
         graph.outputs[:] = [new if value is old else value for value in graph.outputs]
         values.append(new)
-    nodes, depth = member.region.nodes, member.region.depth
-    scopes: Sequence[Scope] = nodes[0].meta[SCOPES]
+    nodes, scopes = member.region.nodes, member.region.enclosing()
     call = ir.Node(
-        REPEATED_DOMAIN,
+        function.domain,
         function.name,
         [member.input(index) for index in function.order],
         outputs=values,
         name=f"node_{values[0].name}",
         metadata_props=call_metadata(
-            [(scope.key, scope.name) for scope in scopes[: depth + 1]],
+            [(scope.key, scope.name) for scope in scopes],
             str(values[0].name),
-            f"{REPEATED_DOMAIN}::{function.name}",
+            f"{function.domain}::{function.name}",
             [node.metadata_props for node in nodes],
         ),
     )
-    call.meta[SCOPES] = scopes[:depth]
-    following = nodes_after(list(graph), member.region.nodes)
+    for key, depth in member.region.depths().items():
+        call.meta[key] = nodes[0].meta.get(key, ())[:depth]
     graph.insert_after(member.region.nodes[-1], call)
     if following:
         graph.remove(following)
         graph.insert_after(call, following)
     graph.remove(member.region.nodes)
+    return True
 
 
 def _new_body(first: Interface, formals: Mapping[ir.Value, ir.Value], model: ir.Model) -> ir.Graph:
@@ -259,8 +301,9 @@ def _new_body(first: Interface, formals: Mapping[ir.Value, ir.Value], model: ir.
                 attribute = ir.AttrTensor("value", literal)
                 constants[value] = ir.Node("", "Constant", [], [attribute], outputs=[copy], name=f"node_{value.name}")
             node.replace_input_with(index, constants[value].outputs[0])
-    for node in first.region.nodes:
-        node.meta[SCOPES] = node.meta[SCOPES][first.region.depth + 1 :]
+    for key, depth in first.region.inner_depths().items():
+        for node in first.region.nodes:
+            node.meta[key] = node.meta.get(key, ())[depth:]
     nodes = [*constants.values(), *first.region.nodes]
     domains = {"", *(node.domain for node in all_nodes(nodes))}
     imports = {domain: version for domain, version in model.graph.opset_imports.items() if domain in domains}

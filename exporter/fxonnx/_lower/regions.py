@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from fxonnx_translations._builder.initializers import DerivedTensor
 
 __all__ = [
     "FULL_NAME",
+    "REGIONS",
     "SCOPES",
     "Interface",
     "Region",
@@ -30,7 +32,9 @@ __all__ = [
 ]
 
 SCOPES = "fxonnx.scopes"
-"""Key of ``ir.Node.meta``: the enclosing scopes of the node's FX node, outermost first."""
+"""Key of ``ir.Node.meta``: the calls of modules that enclose the node, outermost first."""
+REGIONS = "fxonnx.regions"
+"""Key of ``ir.Node.meta``: the calls of marked regions that enclose the node, outermost first."""
 
 FULL_NAME = "fxonnx.full_name"
 """Key of ``ir.Value.meta`` of a function's input that is a weight: its name in the first call."""
@@ -43,11 +47,11 @@ _SYMBOL = re.compile(r"[A-Za-z_]\w*")
 
 @dataclass(frozen=True)
 class Scope:
-    """One call of a module.
+    """One call of a module or of a marked region.
 
     Attributes:
-        key: FQN of the module, with a suffix ``@n`` for further calls of it.
-        name: Qualified name of its class.
+        key: FQN of the module, with a suffix ``@n`` for further calls of it; or what identifies the call of a region.
+        name: Qualified name of the class, or name of the region.
     """
 
     key: str
@@ -61,11 +65,39 @@ class Scope:
 
 @dataclass
 class Region:
-    """The nodes that one scope encloses, in the order of the graph."""
+    """The nodes that one scope encloses, in the order of the graph.
+
+    Attributes:
+        scope: The scope.
+        kind: ``SCOPES`` or ``REGIONS``.
+        depth: Position of the scope among those of the nodes.
+        nodes: The nodes.
+    """
 
     scope: Scope
+    kind: str
     depth: int
     nodes: list[ir.Node]
+
+    def depths(self) -> dict[str, int]:
+        """For ``SCOPES`` and ``REGIONS``, the number of scopes that enclose the region."""
+        return self._shared_depths() | {self.kind: self.depth}
+
+    def inner_depths(self) -> dict[str, int]:
+        """For ``SCOPES`` and ``REGIONS``, the number of scopes that the nodes of a function do not have any more."""
+        return self._shared_depths() | {self.kind: self.depth + 1}
+
+    def _shared_depths(self) -> dict[str, int]:
+        depths = {}
+        for key in (SCOPES, REGIONS):
+            columns = zip(*(node.meta.get(key, ()) for node in self.nodes), strict=False)
+            depths[key] = sum(1 for _ in itertools.takewhile(lambda scopes: len(set(scopes)) == 1, columns))
+        return depths
+
+    def enclosing(self) -> list[Scope]:
+        """The calls of modules that enclose the region; its own, if it is a module."""
+        count = self.depth + 1 if self.kind == SCOPES else self._shared_depths()[SCOPES]
+        return list(self.nodes[0].meta.get(SCOPES, ())[:count])
 
 
 Structure: TypeAlias = tuple[Any, ...]
@@ -278,11 +310,16 @@ def interface_of(region: Region) -> Interface:
     return Interface(region, structure, encoder.sources, list(encoder.values))
 
 
-def find_regions(nodes: Iterable[ir.Node]) -> list[Region]:
-    """The regions of all scopes of a graph's nodes, in order of appearance."""
+def find_regions(nodes: Iterable[ir.Node], kind: str) -> list[Region]:
+    """The regions of all scopes of a graph's nodes, in order of appearance.
+
+    Args:
+        nodes: The nodes.
+        kind: ``SCOPES`` or ``REGIONS``.
+    """
     regions: dict[Scope, Region] = {}
     for node in nodes:
-        for depth, scope in enumerate(node.meta.get(SCOPES, ())):
+        for depth, scope in enumerate(node.meta.get(kind, ())):
             if scope.path:
-                regions.setdefault(scope, Region(scope, depth, [])).nodes.append(node)
+                regions.setdefault(scope, Region(scope, kind, depth, [])).nodes.append(node)
     return list(regions.values())

@@ -9,7 +9,7 @@ import torch
 
 from fxonnx_translations._torch_compat import HigherOrderOperator, check_is_size
 
-from .._provenance import source_line
+from .._provenance import REGIONS_KEY, source_line
 from ..errors import PrepareError
 from .autocast import AutocastRewriter, AutocastState, Dtypes, dtypes_of, evaluate
 from .graph_utils import (
@@ -244,6 +244,12 @@ class _RegionTracker:
         """Inline a region call and record the autocast state of its nodes; return the node to continue with."""
         body, operands, state = _WRAPPERS[call.target](call, self.state(call))
         made, following = self.subgraphs.splice(call, body, operands)
+        regions = call.meta.get(REGIONS_KEY, ())
+        if call.target is _higher_order.invoke_subgraph:
+            regions += ((call.name, str(body.target)),)
+        if regions:
+            for node in made:
+                node.meta[REGIONS_KEY] = regions
         self.enter(made, state)
         return following
 

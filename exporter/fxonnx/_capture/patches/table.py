@@ -34,6 +34,7 @@ from ..constraints.size_forms import (
     sym_node_operation,
 )
 from ..inputs.loop_bounds import example_index
+from ..marked_regions import call_region
 from ..questions import checks, known_values
 from ..script import interpret_function
 from . import (
@@ -354,6 +355,12 @@ CAPTURE_PATCHES: tuple[Patch, ...] = (
         "torch.autograd.function:Function.apply",
         record_function_call,
         "torch.export traces into the function, but one with a symbolic must remain a single operator",
+        strict=False,
+    ),
+    Patch(
+        "torch._higher_order_ops.invoke_subgraph:invoke_subgraph_placeholder",
+        call_region,
+        "it compiles the region by TorchDynamo, whose nodes torch.export then records without a trace of the region",
         strict=False,
     ),
     Patch(
