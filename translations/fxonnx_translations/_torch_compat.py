@@ -26,6 +26,7 @@ from torch._dynamo import trace_rules
 from torch._dynamo.variables import torch as dynamo_torch
 from torch._dynamo.variables.builtin import BuiltinVariable
 from torch._dynamo.variables.torch import TorchInGraphFunctionVariable
+from torch._export.non_strict_utils import _NonStrictTorchFunctionHandler as ExportFunctions
 from torch._export.utils import _maybe_find_pre_dispatch_tf_mode_for_export
 from torch._functorch import predispatch
 from torch._guards import TracingContext
@@ -71,6 +72,13 @@ function_tables: tuple[Any, ...] = tuple(
 )
 """Cached functions that return tables of torch's functions, such as those that a device context affects."""
 
+
+def current_fake_mode() -> FakeTensorMode | None:
+    """The active mode in which tensors have no data, or None."""
+    mode: FakeTensorMode | None = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE)
+    return mode
+
+
 recording_mode: Callable[[], Any] = _maybe_find_pre_dispatch_tf_mode_for_export
 """torch.export's mode that records calls in this thread, or None."""
 
@@ -80,6 +88,7 @@ __all__ = [
     "DisableTorchFunction",
     "DispatchKey",
     "DynamicOutputShapeException",
+    "ExportFunctions",
     "FakeTensor",
     "FakeTensorMode",
     "FloorDiv",
@@ -104,6 +113,7 @@ __all__ = [
     "WeakTensorKeyDictionary",
     "bound_sympy",
     "check_is_size",
+    "current_fake_mode",
     "decomposition_table",
     "disable_fake_tensor_cache",
     "dynamo_config",

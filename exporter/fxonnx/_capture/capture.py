@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,7 +17,12 @@ from .constraints.constraint import Limits, report_narrowed
 from .constraints.constraint_solver import bounds_of
 from .constraints.guard_recorder import GuardLog
 from .constraints.guard_translation import translate_guards
-from .constraints.specialized_dims import capture_with_fallback_to_static, specialized_dims_error, with_specialized_dims
+from .constraints.specialized_dims import (
+    SpecializedDimsError,
+    capture_with_fallback_to_static,
+    specialized_dims_error,
+    with_specialized_dims,
+)
 from .inputs.example_inputs import BoundInputs, bind_example_inputs, check_model, program_inputs, user_input_names
 from .inputs.frozen import freeze_inputs
 from .inputs.input_names import input_paths, output_paths
@@ -25,9 +30,10 @@ from .inputs.loop_bounds import recorded_loop_bounds
 from .inputs.more_inputs import Examples, add_examples
 from .inputs.scalars import explain_scalar_branch, frozen_arguments, scalars_to_tensors, with_dynamic_ints
 from .patches.python_integers import capture_with_symbolic_integers
-from .questions.assumption import Assumption
+from .questions.assumption import Assumption, AssumptionLog
 from .questions.known_values import KnownValues
 from .questions.ladder import DataDependent, answer_questions
+from .rewriting import Rewrite, capture_with_rewrites
 from .script import scripted_as_python
 from .shapes.dim_names import name_dims
 from .shapes.dim_specs import dim_label
@@ -65,6 +71,7 @@ class Capture:
         functions: The autograd functions with a ``symbolic``; the program refers to them by index.
         loop_bounds: Leaf index to value of the inputs used as Python loop bounds, for which only this value is valid.
         source: The captured module; None for a scripted function or an ``ExportedProgram``.
+        rewrites: The Python control flow that was captured as operators.
     """
 
     exported_program: ExportedProgram
@@ -83,6 +90,7 @@ class Capture:
     assumptions: tuple[Assumption, ...] = ()
     output_dims: Mapping[int, AxisNames] = field(default_factory=dict)
     source: torch.nn.Module | None = None
+    rewrites: tuple[Rewrite, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -199,18 +207,22 @@ def _capture_module(
     shapes = with_dynamic_ints(shapes, ints)
     shapes = replace(shapes, shared=shared_dims(shapes.leaves, others))
     numbers = [shapes.leaves[index].label for index in sorted(scalars)]
-    traced, shapes, specialized = capture_with_fallback_to_static(
-        lambda shapes: capture_with_symbolic_integers(
-            lambda: answer_questions(
-                lambda values: _trace_model(model, inputs, shapes, axes, options, numbers, values),
-                from_start=bool(frozen),
-                data_dependent=data_dependent,
-            ),
-            model,
-        ),
-        shapes,
-        strict=strict_shapes,
-    )
+
+    def trace(shapes: DynamicShapes) -> Capture:
+        def attempt(values: KnownValues | None) -> Capture:
+            return _trace_model(model, inputs, shapes, axes, options, numbers, values)
+
+        try:
+            return capture_with_symbolic_integers(
+                lambda: answer_questions(attempt, _rewritten, from_start=bool(frozen), data_dependent=data_dependent),
+                model,
+            )
+        except SpecializedDimsError as error:
+            return _rewritten(
+                lambda: capture_with_symbolic_integers(lambda: attempt(KnownValues(AssumptionLog())), model), error
+            )
+
+    traced, shapes, specialized = capture_with_fallback_to_static(trace, shapes, strict=strict_shapes)
     _warn_about_split_names(shapes.leaves, others)
     program = traced.exported_program
     limits = with_specialized_dims(traced.limits, specialized, program, shapes.leaves)
@@ -231,6 +243,12 @@ def _capture_module(
         scalars=scalars,
         output_dims=name_computed_dims(program, axes, options.output_names, dims, strict=strict_shapes),
     )
+
+
+def _rewritten(attempt: Callable[[], Capture], failure: CaptureError) -> Capture:
+    """Capture a model with rewritten control flow after a failure."""
+    traced, rewrites = capture_with_rewrites(attempt, failure)
+    return replace(traced, rewrites=rewrites)
 
 
 def _trace_model(

@@ -15,6 +15,7 @@ import torch
 
 from .._capture import Assumption, Capture, Rung
 from .._capture.constraints.constraint import Constraint
+from .._capture.rewriting import Rewrite
 from .._comparison import Row
 from .._options import Options
 from .._public import public
@@ -97,6 +98,11 @@ class ONNXProgram:
     def returns_check(self) -> bool:
         """Whether the model has the output ``assumptions_hold``, after its own and before the states."""
         return self.options.runtime_checks and any(one.rung is Rung.EXAMPLE for one in self.assumptions)
+
+    @property
+    def rewrites(self) -> tuple[Rewrite, ...]:
+        """The Python control flow on tensors that became If and Loop nodes: file, line, function and construct."""
+        return self.capture.rewrites
 
     @property
     def forward(self) -> Callable[..., Any] | None:

@@ -108,6 +108,8 @@ def _program_sections(program: ONNXProgram) -> list[str]:
         *([f"- {name} = {value}" for name, value in program.frozen_arguments.items()] or ["None."]),
         *("", "## Assumptions", ""),
         *([f"- {assumption}" for assumption in program.assumptions] or ["None."]),
+        *("", "## Rewritten control flow", ""),
+        *([f"- {rewrite}" for rewrite in program.rewrites] or ["None."]),
         *("", "## Exported program", "", "```python", str(program.exported_program), "```"),
     ]
 

@@ -110,6 +110,11 @@ class KnownValues:
             self._foreign[_memory(value)] = value
         self._values[fake] = _Value(value, label is None)
 
+    def is_constant(self, fake: Tensor) -> bool:
+        """Whether a fake tensor has the same value for all inputs of the program."""
+        found = self._real_leaves([fake])
+        return found is not None and found[1]
+
     def sources_of(self, value: Any) -> frozenset[str]:
         """Labels of the inputs that a fake tensor, or an unbacked number read from one, depends on."""
         if isinstance(value, Tensor):
@@ -132,7 +137,7 @@ class KnownValues:
         real = self._real_leaves(leaves) if is_computed else None
         if real is None:
             self._forget(written)
-            with self._suspended():
+            with self.suspended():
                 result = run()
             self._spread_sources(tensors, result)
             return result
@@ -141,7 +146,7 @@ class KnownValues:
             actual = self._compute(func, values, structure)
             result = self._answer(func, actual, run, is_certain=is_certain, operands=tensors)
         else:
-            with self._suspended():
+            with self.suspended():
                 result = run()
             if is_certain and _elements(result) > LARGEST_TENSOR:
                 self._forget(written)
@@ -199,7 +204,7 @@ class KnownValues:
 
     def _compute(self, func: OpOverload[Any, Any], leaves: list[Any], structure: Any) -> Any:
         args, kwargs = pytree.tree_unflatten(leaves, structure)
-        with self._suspended(), no_dispatch(), DisableTorchFunction(), torch.no_grad():
+        with self.suspended(), no_dispatch(), DisableTorchFunction(), torch.no_grad():
             result = func(*args, **kwargs)
             if func in _LIFTS:
                 # The original is a constant of the graph, which later writes must not change.
@@ -247,8 +252,11 @@ class KnownValues:
         return torch.Tag.nondeterministic_seeded in func.tags and not self.follow_example
 
     @contextmanager
-    def _suspended(self) -> Iterator[None]:
-        """Ignore the operators that the current one consists of."""
+    def suspended(self) -> Iterator[None]:
+        """Ignore operators inside the context: the ones that another one consists of, and bodies of loops.
+
+        Their results have no values. Questions about values that are already known are answered.
+        """
         before, self._is_suspended = self._is_suspended, True
         try:
             yield

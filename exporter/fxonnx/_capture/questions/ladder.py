@@ -30,12 +30,18 @@ _Result = TypeVar("_Result")
 
 
 def answer_questions(
-    attempt: Callable[[KnownValues | None], _Result], *, from_start: bool, data_dependent: DataDependent
+    attempt: Callable[[KnownValues | None], _Result],
+    rewrite: Callable[[Callable[[], _Result], CaptureError], _Result],
+    *,
+    from_start: bool,
+    data_dependent: DataDependent,
 ) -> _Result:
     """Capture a model; if it asks for the value of a tensor, capture it again with more answers.
 
     Args:
         attempt: Function that captures the model with the given answers.
+        rewrite: Function that repeats a failed attempt with rewritten control flow; raises the failure itself if there
+            is none to rewrite.
         from_start: Whether the first attempt already has the values of constants.
         data_dependent: Whether the last attempt follows the example.
 
@@ -55,7 +61,7 @@ def answer_questions(
         if not _is_question(error):
             raise
         if data_dependent != "example":
-            raise _unanswered(error, values) from error.__cause__
+            return _rewrite_or_explain(attempt, rewrite, error, values)
     values = KnownValues(AssumptionLog(), follow_example=True)
     result = attempt(values)
     followed = values.log.of(Rung.EXAMPLE)
@@ -65,6 +71,20 @@ def answer_questions(
             "answers as the example:\n" + "\n".join(f"  {assumption}" for assumption in followed)
         )
     return result
+
+
+def _rewrite_or_explain(
+    attempt: Callable[[KnownValues | None], _Result],
+    rewrite: Callable[[Callable[[], _Result], CaptureError], _Result],
+    failure: CaptureError,
+    values: KnownValues,
+) -> _Result:
+    try:
+        return rewrite(lambda: attempt(KnownValues(AssumptionLog())), failure)
+    except CaptureError as error:
+        if error is not failure:
+            raise
+    raise _unanswered(failure, values) from failure.__cause__
 
 
 def _is_question(error: CaptureError) -> bool:

@@ -1,0 +1,8 @@
+"""Rewriting of Python control flow on tensors to ``torch.cond`` and ``torch.while_loop``, by source transformation."""
+
+from __future__ import annotations
+
+from .attempts import capture_with_rewrites
+from .operators.helpers import Rewrite
+
+__all__ = ["Rewrite", "capture_with_rewrites"]

@@ -1,0 +1,151 @@
+"""Capture again with transformed functions, as long as Python asks for the value of a tensor."""
+
+from __future__ import annotations
+
+import re
+import traceback
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from types import CodeType, FrameType, FunctionType
+from typing import TypeVar
+
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+
+from fxonnx_translations._torch_compat import DataDependentOutputException
+
+from ...errors import CaptureError
+from ..constraints.guard_recorder import is_user_file
+from ..constraints.specialized_dims import SpecializedDimsError
+from ..patches import one_at_a_time
+from .operators.helpers import Helpers, Rewrite
+from .source.functions import compile_transformed, find_definition, function_of_code, looping_functions, replaced
+from .source.transformer import Site
+
+__all__ = ["capture_with_rewrites"]
+
+_Result = TypeVar("_Result")
+_PLACE = re.compile(r"(.+):(\d+) in ")
+_MAX_FUNCTIONS = 40
+
+
+def capture_with_rewrites(attempt: Callable[[], _Result], failure: CaptureError) -> tuple[_Result, tuple[Rewrite, ...]]:
+    """Rewrite the functions that ask for the value of a tensor, or specialize a dim in a loop, and capture again.
+
+    Args:
+        attempt: Captures the model; raises a CaptureError whose ``__cause__`` is torch's error.
+        failure: The failure of the first attempt.
+
+    Returns:
+        The result, and the control flow that was captured as operators.
+
+    Raises:
+        CaptureError: If a construct cannot be rewritten; ``failure`` itself if there is none.
+    """
+    first = last = failure
+    rewritten: set[CodeType] = set()
+    found: dict[Rewrite, None] = {}
+    with one_at_a_time(), ExitStack() as stack:
+        while True:
+            functions = [function for function in _failing_functions(last) if function.__code__ not in rewritten]
+            replacements = [(function, _transformed(function, found)) for function in functions]
+            if not replacements or len(rewritten) > _MAX_FUNCTIONS:
+                raise _informative(first, last)
+            for function, replacement in replacements:
+                stack.enter_context(replaced(function, replacement))
+                rewritten.update((function.__code__, replacement.__code__))
+            found.clear()
+            try:
+                return attempt(), tuple(found)
+            except CaptureError as error:
+                last = error
+
+
+def _informative(first: CaptureError, last: CaptureError) -> CaptureError:
+    """The failure to report: a refused construct, a smaller number of specialized dims, or the first one."""
+    if isinstance(last, SpecializedDimsError):
+        if not isinstance(first, SpecializedDimsError) or len(last.specialized) < len(first.specialized):
+            return last
+    elif last.__cause__ is None and not isinstance(first, SpecializedDimsError):
+        return last
+    return first
+
+
+def _failing_functions(error: CaptureError) -> list[FunctionType]:
+    """The functions to rewrite after a failure."""
+    if not isinstance(error, SpecializedDimsError):
+        function = failing_function(error)
+        return [] if function is None else [function]
+    lines = dict.fromkeys(dim.line.place for dim in error.specialized if dim.line is not None)
+    places = [match for match in (_PLACE.match(line) for line in lines) if match is not None]
+    return list(dict.fromkeys(found for place in places for found in looping_functions(place[1], int(place[2]))))
+
+
+def failing_function(error: BaseException) -> FunctionType | None:
+    """The innermost function of the user's code, or of a library, that asked for the value of a tensor.
+
+    Args:
+        error: The failure of a capture.
+
+    Returns:
+        The function; None if the failure has another reason or the function has no source.
+    """
+    cause = error.__cause__
+    if cause is None or not _asks_for_value(cause):
+        return None
+    frames = [frame for frame, _ in traceback.walk_tb(cause.__traceback__)]
+    for index in range(len(frames) - 1, -1, -1):
+        if is_user_file(frames[index].f_code.co_filename):
+            return _function_of_frame(frames[: index + 1])
+    return None
+
+
+def _asks_for_value(error: BaseException) -> bool:
+    """Whether a failure is the question for a value that only the data of tensors determines."""
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, GuardOnDataDependentSymNode | DataDependentOutputException):
+            return True
+        if isinstance(seen, TypeError) and "integer" in str(seen):
+            return True
+        if any(text in str(seen) for text in _MESSAGES):
+            return True
+        seen = seen.__cause__ or seen.__context__
+    return False
+
+
+_MESSAGES = (
+    "Could not guard on data-dependent",
+    "Could not extract specialized integer from data-dependent",
+    "_local_scalar_dense",
+    "data-dependent",
+)
+
+
+def _function_of_frame(frames: Sequence[FrameType]) -> FunctionType | None:
+    """The function of the last frame; for functions inside of a running function, the outermost of these."""
+    code = frames[-1].f_code
+    for frame in reversed(frames[:-1]):
+        if _defines(frame.f_code, code):
+            code = frame.f_code
+    function = function_of_code(code)
+    if function is None or find_definition(code, function.__globals__) is None:
+        return None
+    return function
+
+
+def _defines(outer: CodeType, inner: CodeType) -> bool:
+    return any(item is inner or _defines(item, inner) for item in outer.co_consts if isinstance(item, CodeType))
+
+
+def _transformed(function: FunctionType, found: dict[Rewrite, None]) -> FunctionType:
+    definition = find_definition(function.__code__, function.__globals__)
+    if definition is None:
+        raise CaptureError(f"{function.__qualname__} has no source")
+
+    def record(rewrite: Rewrite) -> None:
+        found[rewrite] = None
+
+    def helpers(sites: list[Site]) -> Helpers:
+        return Helpers(function.__code__.co_filename, function.__name__, sites, record)
+
+    return compile_transformed(function, definition, helpers)

@@ -1,0 +1,1 @@
+"""The helpers that transformed functions call: control flow as higher-order operators."""

@@ -1,0 +1,298 @@
+"""Branches on the value of a tensor: ``torch.cond``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+import sympy
+import torch
+
+from fxonnx_translations._torch_compat import TreeSpec, pytree
+
+from .lifting import Uses, lifted, observed, symbol_value, unknown_values
+from .state import Slot, State
+from .values import UNBOUND, as_condition, is_number, number_dtype, number_of, number_tensor, separate
+
+__all__ = ["Refuse", "add_output", "describe", "operands_of", "placeholder", "reject_written_views", "symbolic_branch"]
+
+Refuse = Callable[[str, str], NoReturn]
+
+
+@dataclass
+class _Run:
+    """The outcome of a branch.
+
+    Attributes:
+        result: The returned value.
+        slots: The variables after it.
+    """
+
+    result: Slot
+    slots: list[Slot]
+
+    def part(self, at: int) -> Slot:
+        """The returned value, or a variable."""
+        return self.result if at < 0 else self.slots[at]
+
+
+@dataclass(frozen=True)
+class _Output:
+    """One tensor that both branches return.
+
+    Attributes:
+        part: Index of the variable; -1 is the returned value.
+        leaf: Index of the leaf in it.
+        dtype: The dtype of a number; None for a tensor.
+        like: A tensor with the metadata of the other branch, for a variable that one branch does not define.
+    """
+
+    part: int
+    leaf: int
+    dtype: torch.dtype | None
+    like: torch.Tensor | None = None
+
+
+@dataclass
+class _Plan:
+    """The values after a branch: leaves that are equal in both branches, and the outputs of the operator."""
+
+    outputs: list[_Output] = field(default_factory=list)
+    leaves: dict[int, list[Any]] = field(default_factory=dict)
+    specs: dict[int, TreeSpec] = field(default_factory=dict)
+
+
+def symbolic_branch(condition: Any, branches: Sequence[Callable[[], Any]], state: State | None, refuse: Refuse) -> Any:
+    """Run a branch of a data-dependent condition as ``torch.cond``.
+
+    Args:
+        condition: A tensor of one element, or a number that depends on tensors.
+        branches: The branches.
+        state: The variables that the branches may change.
+        refuse: Raises the error for a construct that cannot be expressed.
+
+    Returns:
+        The value that the branches return.
+    """
+    before = [] if state is None else state.read()
+    runs, uses = [], []
+    for branch in branches:
+        with observed() as used:
+            runs.append(_run(branch, state, before))
+        uses.append(used)
+    plan = _plan(runs, before, state, refuse)
+    for output in plan.outputs:
+        for run, used in zip(runs, uses, strict=True):
+            add_output(used, run.part(output.part), output.leaf)
+        if output.like is not None:
+            uses[0].add_sizes(output.like)
+    operands = operands_of(uses)
+    written = sorted({key for used in uses for key in used.written}, key=list(operands.tensors).index)
+    reject_written_views(operands.tensors, written, refuse)
+    numbers = operands.numbers()
+
+    def traced(branch: Callable[[], Any]) -> Callable[..., Any]:
+        def run(*given: Any) -> tuple[torch.Tensor, ...]:
+            inner = dict(zip(operands.tensors, given, strict=False))
+            for key in written:
+                inner[key] = inner[key].clone()
+            with lifted(inner):
+                outcome = _run(branch, state, before)
+                results = [_as_output(outcome, output, inner) for output in plan.outputs]
+            return tuple(separate([*results, *(inner[key] for key in written)], given))
+
+        return run
+
+    predicate = as_condition(condition)
+    with unknown_values():
+        results = torch.ops.higher_order.cond(
+            predicate, *(traced(branch) for branch in branches), (*operands.tensors.values(), *numbers)
+        )
+    count = len(plan.outputs)
+    for key, final in zip(written, results[count:], strict=True):
+        operands.tensors[key].copy_(final)
+    for output, value in zip(plan.outputs, results, strict=False):
+        plan.leaves[output.part][output.leaf] = value if output.dtype is None else number_of(value)
+    if state is not None:
+        after = [
+            slot.with_leaves(
+                plan.leaves[at], plan.specs[at], keep=all(run.slots[at].value is slot.value for run in runs)
+            )
+            if at in plan.leaves
+            else slot
+            for at, slot in enumerate(before)
+        ]
+        state.write(after)
+    return pytree.tree_unflatten(plan.leaves[-1], plan.specs[-1])
+
+
+def _run(branch: Callable[[], Any], state: State | None, before: Sequence[Slot]) -> _Run:
+    """Run a branch and restore the variables."""
+    try:
+        result = Slot.of(branch())
+        return _Run(result, [] if state is None else state.read())
+    finally:
+        if state is not None:
+            state.write(before)
+
+
+def _plan(runs: Sequence[_Run], before: Sequence[Slot], state: State | None, refuse: Refuse) -> _Plan:
+    plan = _Plan()
+    names = [] if state is None else list(state.names)
+    for at in range(-1, len(names)):
+        if at >= 0 and state is not None and names[at] not in state.site.needed:
+            continue
+        name = "the returned value" if at < 0 else names[at]
+        sides = [run.part(at).flatten() for run in runs]
+        unbound = [run.part(at).value is UNBOUND for run in runs]
+        if any(unbound) and not all(unbound):
+            defined = sides[unbound.index(False)]
+            sides = [
+                ([UNBOUND] * len(defined[0]), defined[1]) if missing else side
+                for missing, side in zip(unbound, sides, strict=True)
+            ]
+        (left, spec), (right, other) = sides
+        if spec != other:
+            refuse(
+                f"{name} is {describe(runs[0].part(at).value)} in one branch and {describe(runs[1].part(at).value)} in "
+                "the other",
+                "assign values of the same type and structure in both branches",
+            )
+        plan.specs[at] = spec
+        plan.leaves[at] = []
+        for leaf, pair in enumerate(zip(left, right, strict=True)):
+            plan.leaves[at].append(_merge_leaf(plan, at, leaf, pair, name, refuse))
+    return plan
+
+
+def _merge_leaf(plan: _Plan, part: int, leaf: int, pair: tuple[Any, Any], name: str, refuse: Refuse) -> Any:
+    """The value of a leaf if it is the same in both branches; otherwise add an output."""
+    left, right = pair
+    if left is right or (
+        not _is_traced(left) and not _is_traced(right) and type(left) is type(right) and _equal(left, right)
+    ):
+        return left
+    missing = [value is UNBOUND for value in pair]
+    known = [value for value in pair if value is not UNBOUND]
+    if all(isinstance(value, torch.Tensor) for value in known):
+        if len(known) == 2:
+            _check_tensors(known, name, refuse)
+        plan.outputs.append(_Output(part, leaf, None, known[0] if any(missing) else None))
+    elif all(is_number(value) for value in known):
+        plan.outputs.append(_Output(part, leaf, number_dtype(known)))
+    elif any(missing) and not any(_is_traced(value) for value in known):
+        # Only the branch that defines the variable may lead to its use.
+        return known[0]
+    elif (
+        {is_number(left), isinstance(left, torch.Tensor)} == {True, False}
+        and any(isinstance(value, torch.Tensor) and value.dim() == 0 for value in pair)
+        and all(is_number(value) or isinstance(value, torch.Tensor) for value in pair)
+    ):
+        (tensor,) = (value for value in pair if isinstance(value, torch.Tensor))
+        plan.outputs.append(_Output(part, leaf, None, tensor))
+    else:
+        refuse(
+            f"{name} is {describe(left)} in one branch and {describe(right)} in the other",
+            "assign values of the same type, dtype and number of dims in both branches",
+        )
+    return None
+
+
+def _check_tensors(tensors: Sequence[torch.Tensor], name: str, refuse: Refuse) -> None:
+    left, right = tensors
+    if left.dtype != right.dtype or left.dim() != right.dim():
+        refuse(
+            f"{name} is {describe(left)} in one branch and {describe(right)} in the other",
+            "assign tensors of the same dtype and number of dims in both branches",
+        )
+
+
+def _as_output(outcome: _Run, output: _Output, inner: Mapping[int, torch.Tensor]) -> torch.Tensor:
+    """A leaf of the outcome of a branch as a tensor."""
+    slot = outcome.part(output.part)
+    value = UNBOUND if slot.value is UNBOUND else slot.flatten()[0][output.leaf]
+    if output.dtype is not None:
+        return number_tensor(0 if value is UNBOUND else value, output.dtype)
+    if value is UNBOUND:
+        return placeholder(output.like)
+    if is_number(value) and output.like is not None:
+        return number_tensor(value, output.like.dtype)
+    return inner.get(id(value), value)
+
+
+def placeholder(like: Any) -> torch.Tensor:
+    """Zeros in place of a variable that is not defined, and not used, on this path.
+
+    Sizes that depend on data inside of the branch are 0.
+    """
+    shape: Any = like.shape
+    sizes = [0 if isinstance(size, torch.SymInt) and not size.node.has_hint() else size for size in shape]
+    return torch.zeros(sizes, dtype=like.dtype)
+
+
+@dataclass
+class Operands:
+    """The operands of a higher-order operator.
+
+    Attributes:
+        tensors: ``id`` to outer tensor.
+        symbols: Symbols of sizes that no dim of these tensors has.
+        uses: What the trial runs used.
+    """
+
+    tensors: dict[int, torch.Tensor]
+    symbols: list[sympy.Symbol]
+    uses: Sequence[Uses]
+
+    def numbers(self) -> list[Any]:
+        """The values of the symbols in the graph that is being traced."""
+        environment = next((used.shape_env for used in self.uses if used.shape_env is not None), None)
+        return [] if environment is None else [symbol_value(symbol, environment) for symbol in self.symbols]
+
+
+def operands_of(uses: Sequence[Uses]) -> Operands:
+    """The operands for the values that trial runs used."""
+    tensors: dict[int, torch.Tensor] = {}
+    for used in uses:
+        tensors |= {key: tensor for key, tensor in used.tensors.items() if key not in tensors}
+    dims: list[Any] = [size for tensor in tensors.values() for size in tensor.shape]
+    sizes = {size.node.expr for size in dims if isinstance(size, torch.SymInt)}
+    symbols = dict.fromkeys(symbol for used in uses for symbol in used.symbols if symbol not in sizes)
+    return Operands(tensors, list(symbols), uses)
+
+
+def add_output(used: Uses, slot: Slot, leaf: int) -> None:
+    """Record an outer value that a branch or a body returns as it is."""
+    if slot.value is not UNBOUND:
+        used.add(slot.flatten()[0][leaf])
+
+
+def reject_written_views(tensors: Mapping[int, torch.Tensor], written: Sequence[int], refuse: Refuse) -> None:
+    """Reject in-place writes to a tensor that shares memory with another operand: they are cloned separately."""
+    storages = [tensor.untyped_storage()._cdata for tensor in tensors.values()]
+    if any(storages.count(tensors[key].untyped_storage()._cdata) > 1 for key in written):
+        refuse(
+            "a tensor is modified in place, and a view of it is used as well",
+            "write to a clone() of the tensor",
+        )
+
+
+def _is_traced(value: Any) -> bool:
+    return isinstance(value, torch.Tensor | torch.SymInt | torch.SymFloat | torch.SymBool)
+
+
+def _equal(left: Any, right: Any) -> bool:
+    try:
+        return bool(left == right)
+    except (RuntimeError, ValueError):
+        return False
+
+
+def describe(value: Any) -> str:
+    if isinstance(value, torch.Tensor):
+        shape = ", ".join(str(size) for size in value.shape)
+        return f"a {str(value.dtype).removeprefix('torch.')} tensor of shape ({shape})"
+    if value is UNBOUND:
+        return "undefined"
+    return "None" if value is None else f"of type {type(value).__name__}"

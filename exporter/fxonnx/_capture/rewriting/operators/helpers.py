@@ -1,0 +1,310 @@
+"""The helpers that transformed functions call: they decide at run time how control flow is captured."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+
+from ....errors import CaptureError
+from ..source.transformer import Site
+from .conditionals import symbolic_branch
+from .loops import Counter, symbolic_loop
+from .sequences import Elements, StackedList, as_elements, elements_of, join, replacement_of, rows
+from .state import State, read_value
+from .values import UNBOUND, as_condition, is_dynamic_size, is_symbolic
+
+__all__ = ["Helpers", "Rewrite"]
+
+_UNROLLED = 8
+"""Iterations of a range that a data-dependent ``break`` may leave unrolled."""
+
+Get = Callable[[], Sequence[Any]]
+Put = Callable[[Sequence[Any]], None]
+
+
+@dataclass(frozen=True)
+class Rewrite:
+    """Python control flow that depends on tensors and was captured as an operator.
+
+    Attributes:
+        file: The source file.
+        line: Its line number.
+        function: The function that contains it.
+        construct: The construct, such as ``while on a tensor's value``.
+    """
+
+    file: str
+    line: int
+    function: str
+    construct: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line} in {self.function}: {self.construct}"
+
+
+class Helpers:
+    """The helpers of one transformed function.
+
+    Args:
+        file: Its source file.
+        function: Its name.
+        sites: Its control flow constructs.
+        record: Receives the constructs that are captured as operators.
+    """
+
+    UNBOUND = UNBOUND
+    value = staticmethod(read_value)
+
+    def __init__(self, file: str, function: str, sites: Sequence[Site], record: Callable[[Rewrite], None]) -> None:
+        self._file, self._function, self._sites, self._record = file, function, sites, record
+
+    def branch(
+        self, at: int, test: Any, then: Callable[[], Any], otherwise: Callable[[], Any], get: Get, put: Put
+    ) -> Any:
+        """``if test``: run one of two functions."""
+        if not is_symbolic(test):
+            return then() if test else otherwise()
+        self._rewritten(at)
+        return symbolic_branch(test, (then, otherwise), self._state(at, get, put), self._refuse(at))
+
+    returning = branch
+
+    def choose(self, at: int, test: Any, then: Callable[[], Any], otherwise: Callable[[], Any]) -> Any:
+        """``then if test else otherwise``."""
+        if not is_symbolic(test):
+            return then() if test else otherwise()
+        self._rewritten(at)
+        return symbolic_branch(test, (then, otherwise), None, self._refuse(at))
+
+    def loop(
+        self,
+        at: int,
+        test: Callable[[], Any],
+        body: Callable[[], Any],
+        flags: Callable[[], Sequence[Any]],
+        get: Get,
+        put: Put,
+    ) -> None:
+        """``while test``: loop until the test or a flag ends it."""
+        while True:
+            ended = flags()
+            if any(is_symbolic(flag) for flag in ended):
+                break
+            if any(ended):
+                return
+            test_value = test()
+            if is_symbolic(test_value):
+                break
+            if not test_value:
+                return
+            body()
+        self._rewritten(at)
+        symbolic_loop(lambda: _not_ended(flags(), test), body, self._state(at, get, put), None, self._refuse(at))
+
+    def iterate(
+        self,
+        at: int,
+        iterable: Any,
+        body: Callable[[Any], Any],
+        flags: Callable[[], Sequence[Any]],
+        get: Get,
+        put: Put,
+    ) -> None:
+        """``for item in iterable``: loop over the elements until a flag ends it."""
+        elements = elements_of(iterable)
+        if elements is None:
+            self._unroll(at, iterable, body, flags, get, put)
+            return
+        self._rewritten(at)
+        self._symbolic_for(at, elements, body, flags, get, put)
+
+    def _symbolic_for(
+        self,
+        at: int,
+        elements: Elements,
+        body: Callable[[Any], Any],
+        flags: Callable[[], Sequence[Any]],
+        get: Get,
+        put: Put,
+    ) -> None:
+        counter = Counter(elements.count)
+        symbolic_loop(
+            lambda: _not_ended(flags(), lambda: counter.tensor < elements.count),
+            lambda: body(elements.at(counter.index())),
+            self._state(at, get, put),
+            counter,
+            self._refuse(at),
+        )
+
+    def _unroll(
+        self,
+        at: int,
+        iterable: Any,
+        body: Callable[[Any], Any],
+        flags: Callable[[], Sequence[Any]],
+        get: Get,
+        put: Put,
+    ) -> None:
+        """Iterate in Python; once a flag depends on tensors, further iterations are conditional."""
+        iterator = iter(iterable)
+        for index, item in enumerate(iterator):
+            ended = flags()
+            if not any(is_symbolic(flag) for flag in ended):
+                if any(ended):
+                    return
+                body(item)
+                continue
+            elements = as_elements(iterable)
+            if elements is not None and elements.count - index > _UNROLLED:
+                self._rewritten(at)
+                rest = Elements(elements.count - index, lambda position: elements.at(position + index))  # noqa: B023
+                self._symbolic_for(at, rest, body, flags, get, put)
+                return
+            self.branch(at, _not_ended(ended, lambda: True), lambda: body(item), lambda: None, get, put)  # noqa: B023
+
+    def comprehend(self, at: int, iterable: Any, element: Callable[[Any], Any]) -> Any:
+        """``[element for item in iterable]``."""
+        elements = elements_of(iterable)
+        if elements is None:
+            return [element(item) for item in iterable]
+        made: Any = []
+
+        def put(values: Sequence[Any]) -> None:
+            nonlocal made
+            (made,) = values
+
+        self._rewritten(at)
+        site = Site(self._sites[at].line, self._sites[at].construct, ("the list",), frozenset({"the list"}))
+        counter = Counter(elements.count)
+        symbolic_loop(
+            lambda: counter.tensor < elements.count,
+            lambda: made.append(element(elements.at(counter.index()))),
+            State(site, lambda: (made,), put),
+            counter,
+            self._refuse(at),
+        )
+        return made
+
+    def and_(self, at: int, *operands: Callable[[], Any]) -> Any:
+        """``a and b``."""
+        value = operands[0]()
+        for index, operand in enumerate(operands[1:], 1):
+            if is_symbolic(value):
+                rest = operands[index:]
+                self._rewritten(at)
+                return self._decide(at, value, partial(self.and_, at, *rest), None)
+            if not value:
+                return value
+            value = operand()
+        return value
+
+    def or_(self, at: int, *operands: Callable[[], Any]) -> Any:
+        """``a or b``."""
+        value = operands[0]()
+        for index, operand in enumerate(operands[1:], 1):
+            if is_symbolic(value):
+                rest = operands[index:]
+                self._rewritten(at)
+                return self._decide(at, value, None, partial(self.or_, at, *rest))
+            if value:
+                return value
+            value = operand()
+        return value
+
+    def _decide(self, at: int, value: Any, then: Callable[[], Any] | None, otherwise: Callable[[], Any] | None) -> Any:
+        """One operand of ``and`` or ``or``: the other one, or the value itself."""
+        is_bool = isinstance(value, torch.SymBool) or (isinstance(value, torch.Tensor) and value.dtype == torch.bool)
+
+        def branch(other: Callable[[], Any] | None) -> Any:
+            if is_bool:
+                return as_condition(value if other is None else other())
+            return value if other is None else other()
+
+        return symbolic_branch(value, (lambda: branch(then), lambda: branch(otherwise)), None, self._refuse(at))
+
+    def chain(self, at: int, left: Any, *parts: tuple[Callable[[], Any], Callable[[Any, Any], Any]]) -> Any:
+        """``a < b < c``."""
+        (right_of, compare), *rest = parts
+        right = right_of()
+        value = compare(left, right)
+        if not rest:
+            return value
+        return self.and_(at, lambda: value, lambda: self.chain(at, right, *rest))
+
+    @staticmethod
+    def not_(value: Any) -> Any:
+        """``not value``."""
+        return torch.logical_not(as_condition(value)) if is_symbolic(value) else not value
+
+    @staticmethod
+    def builtin(function: Any) -> Any:
+        """A function of Python that accepts tensors and symbolic numbers."""
+        return replacement_of(function)
+
+    @staticmethod
+    def unbind(owner: Any, *args: Any, **kwargs: Any) -> Any:
+        """``x.unbind(dim)`` or ``torch.unbind(x, dim)`` as the iterable of a loop."""
+        given = [*args, *kwargs.values()] if owner is torch else [owner, *args, *kwargs.values()]
+        tensor, dim, *_ = (*given, 0)
+        if isinstance(tensor, torch.Tensor) and isinstance(dim, int) and is_dynamic_size(tensor.shape[dim]):
+            return rows(tensor, dim)
+        return owner.unbind(*args, **kwargs)
+
+    @staticmethod
+    def joining(function: Any) -> Any:
+        """``torch.stack`` or ``torch.cat`` that accepts a list to which a loop has appended."""
+
+        def joined(*args: Any, **kwargs: Any) -> Any:
+            items = args[0] if args else kwargs.get("tensors")
+            if not isinstance(items, StackedList):
+                return function(*args, **kwargs)
+            return join(function, items, *args[1:], **{key: value for key, value in kwargs.items() if key != "tensors"})
+
+        return joined if function in (torch.stack, torch.cat, torch.concat, torch.concatenate) else function
+
+    def plain(self, at: int, value: Any) -> Any:
+        """A condition of a construct that is not transformed."""
+        if is_symbolic(value):
+            self._refuse(at)(self._sites[at].reason, "move the statements to a function of their own")
+        return value
+
+    def plain_iterable(self, at: int, iterable: Any) -> Any:
+        """An iterable of a loop that is not transformed."""
+        if elements_of(iterable) is not None:
+            self._refuse(at)(self._sites[at].reason, "move the statements to a function of their own")
+        return iterable
+
+    def _state(self, at: int, get: Get, put: Put) -> State:
+        return State(self._sites[at], get, put)
+
+    def _rewritten(self, at: int) -> None:
+        site = self._sites[at]
+        self._record(Rewrite(self._file, site.line, self._function, site.construct))
+
+    def _refuse(self, at: int) -> Callable[[str, str], NoReturn]:
+        site = self._sites[at]
+
+        def refuse(problem: str, hint: str) -> NoReturn:
+            raise CaptureError(
+                f"{site.construct} cannot be captured: {problem}\n"
+                f"  at: {Path(self._file).name}:{site.line} in {self._function}",
+                hint=hint,
+            )
+
+        return refuse
+
+
+def _not_ended(flags: Sequence[Any], test: Callable[[], Any]) -> Any:
+    """Whether no flag is set, and the test holds."""
+    if not any(is_symbolic(flag) for flag in flags):
+        return False if builtins.any(flags) else test()
+    value = as_condition(test())
+    for flag in flags:
+        value = torch.logical_and(value, torch.logical_not(as_condition(flag)))
+    return value

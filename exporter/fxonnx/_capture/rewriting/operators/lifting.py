@@ -1,0 +1,202 @@
+"""Lift the outer values that a branch or a loop body uses to operands of a higher-order operator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import sympy
+import torch
+from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.overrides import TorchFunctionMode
+
+from fxonnx_translations._torch_compat import (
+    ExportFunctions,
+    current_fake_mode,
+    get_proxy_mode,
+    pytree,
+    recording_mode,
+    recording_mode_off,
+)
+
+from ...questions.known_values import active_values
+
+__all__ = ["Uses", "lifted", "observed", "shape_env_of", "symbol_value", "unknown_values"]
+
+_NUMBERS = (torch.SymInt, torch.SymFloat, torch.SymBool)
+
+
+@dataclass
+class Uses:
+    """The outer values that a trial run used.
+
+    Attributes:
+        tensors: ``id`` to outer tensor, in order of first use.
+        versions: ``id`` to the tensor's version at the first use.
+        own: ``id`` to tensor that is not an outer one.
+        symbols: Outer symbols of sizes and numbers that were used.
+        shape_env: Their environment.
+        first: Numbers of the first unbacked integer and float symbol that are not outer ones.
+    """
+
+    tensors: dict[int, torch.Tensor] = field(default_factory=dict)
+    versions: dict[int, int] = field(default_factory=dict)
+    own: dict[int, Any] = field(default_factory=dict)
+    symbols: dict[sympy.Symbol, None] = field(default_factory=dict)
+    shape_env: ShapeEnv | None = None
+    first: tuple[int, int] = (0, 0)
+
+    @property
+    def written(self) -> list[int]:
+        """``id`` of the outer tensors that were modified in place, also through views."""
+        return [key for key, tensor in self.tensors.items() if tensor._version != self.versions[key]]
+
+    def add(self, value: Any) -> None:
+        """Record an outer value."""
+        if isinstance(value, torch.Tensor):
+            if id(value) not in self.tensors and id(value) not in self.own:
+                self.tensors[id(value)] = value
+                self.versions[id(value)] = value._version
+        elif isinstance(value, _NUMBERS):
+            self.shape_env = value.node.shape_env
+            outer = [symbol for symbol in value.node.expr.free_symbols if self._is_outer(symbol)]
+            self.symbols |= dict.fromkeys(sorted(outer, key=str))
+
+    def add_sizes(self, value: torch.Tensor) -> None:
+        """Record the outer symbols in the shape of a tensor."""
+        for size in value.shape:
+            self.add(size)
+
+    def _is_outer(self, symbol: sympy.Symbol) -> bool:
+        for prefix, first in zip(("u", "zuf"), self.first, strict=True):
+            number = symbol.name.removeprefix(prefix)
+            if number != symbol.name and number.isdigit():
+                return int(number) < first
+        return True
+
+
+class _Observer(TorchFunctionMode):
+    """Records the tensors that functions of torch receive and that no function inside the context has returned."""
+
+    def __init__(self, uses: Uses) -> None:
+        super().__init__()
+        self._uses = uses
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        for leaf in _leaves((args, kwargs)):
+            self._uses.add(leaf)
+        result = _call(func, args, kwargs or {})
+        for leaf in pytree.tree_leaves(result):
+            if isinstance(leaf, torch.Tensor) and id(leaf) not in self._uses.tensors:
+                self._uses.own[id(leaf)] = leaf
+        return result
+
+
+class _Substitution(TorchFunctionMode):
+    """Replaces outer tensors in the arguments of torch's functions by operands of the higher-order operator."""
+
+    def __init__(self, operands: Mapping[int, torch.Tensor]) -> None:
+        super().__init__()
+        self._operands = operands
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        args, kwargs = pytree.tree_map_only(
+            torch.Tensor, lambda tensor: self._operands.get(id(tensor), tensor), (args, kwargs or {})
+        )
+        return _call(func, args, kwargs)
+
+
+def _call(func: Any, args: Any, kwargs: Any) -> Any:
+    """Call a function of torch; indices that are symbolic numbers or 0-dim tensors become ``select`` and ``slice``.
+
+    Inside of the body of a higher-order operator, torch.export's own mode, which does the same, is not active.
+    """
+    name = getattr(func, "__name__", "")
+    if name == "__getitem__" and isinstance(args[0], torch.Tensor):
+        func, args, kwargs = ExportFunctions()._override(func, args, kwargs)  # type: ignore[no-untyped-call]
+    elif name == "__setitem__" and _has_symbolic_index(args[1]):
+        tensor, index, value = args
+        parts = list(index) if isinstance(index, tuple) else [index]
+        if not any(_is_dense_index(part) for part in parts):
+            target = _call(torch.Tensor.__getitem__, (tensor, index), {})
+            return target.copy_(value) if isinstance(value, torch.Tensor) else target.fill_(value)
+    return func(*args, **kwargs)
+
+
+def _has_symbolic_index(index: Any) -> bool:
+    parts = list(index) if isinstance(index, tuple) else [index]
+    limits = [limit for part in parts if isinstance(part, slice) for limit in (part.start, part.stop)]
+    return any(
+        isinstance(part, torch.SymInt)
+        or (isinstance(part, torch.Tensor) and not part.dim() and part.dtype != torch.bool)
+        for part in [*parts, *limits]
+    )
+
+
+def _is_dense_index(part: Any) -> bool:
+    return isinstance(part, list) or (isinstance(part, torch.Tensor) and part.dim() > 0)
+
+
+@contextmanager
+def observed(own: Sequence[Any] = ()) -> Iterator[Uses]:
+    """Record the outer values that are used inside the context, without recording its operators in a graph.
+
+    Args:
+        own: Tensors that are not outer ones.
+    """
+    uses = Uses(own={id(value): value for value in own})
+    with ExitStack() as stack:
+        if recording_mode() is not None:
+            stack.enter_context(recording_mode_off())
+        stack.enter_context(disable_proxy_modes_tracing())
+        environment = shape_env_of()
+        if environment is not None:
+            stack.enter_context(environment.ignore_fresh_unbacked_symbols())
+            uses.first = environment.unbacked_symint_counter, environment.unbacked_symfloat_counter
+        stack.enter_context(_Observer(uses))
+        stack.enter_context(unknown_values())
+        yield uses
+
+
+def unknown_values() -> AbstractContextManager[None]:
+    """Context in which operators have no known values: bodies run on trial, and for several iterations."""
+    values = active_values()
+    return nullcontext() if values is None else values.suspended()
+
+
+@contextmanager
+def lifted(operands: Mapping[int, torch.Tensor]) -> Iterator[None]:
+    """Replace outer tensors by operands inside the context.
+
+    Args:
+        operands: ``id`` of an outer tensor to operand.
+    """
+    with _Substitution(operands):
+        yield
+
+
+def shape_env_of() -> ShapeEnv | None:
+    """The shape environment of the current capture."""
+    mode = current_fake_mode()
+    return None if mode is None else mode.shape_env
+
+
+def symbol_value(symbol: sympy.Symbol, environment: ShapeEnv) -> Any:
+    """The number for a symbol in the graph that is being traced."""
+    proxy_mode = get_proxy_mode()
+    if proxy_mode is not None:
+        known = proxy_mode.tracer.sympy_expr_tracker.get(symbol)
+        if known is not None:
+            return known.value
+    return environment.create_symintnode(symbol, hint=environment.backed_var_to_val.get(symbol))
+
+
+def _leaves(values: Any) -> Iterator[Any]:
+    for leaf in pytree.tree_leaves(values):
+        if isinstance(leaf, slice):
+            yield from (leaf.start, leaf.stop, leaf.step)
+        else:
+            yield leaf

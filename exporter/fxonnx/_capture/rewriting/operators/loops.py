@@ -1,0 +1,366 @@
+"""Loops with a data-dependent number of iterations: ``torch.while_loop``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from fxonnx_translations._torch_compat import FakeTensor, TreeSpec
+
+from .conditionals import Refuse, add_output, describe, operands_of, placeholder, reject_written_views
+from .lifting import Uses, lifted, observed, unknown_values
+from .sequences import GrowingList, StackedList
+from .state import Slot, State
+from .values import UNBOUND, as_condition, is_number, number_dtype, number_of, number_tensor, same_shape, separate
+
+__all__ = ["Counter", "symbolic_loop"]
+
+_MAX_TRIALS = 6
+
+
+class Counter:
+    """The index of the iteration of a ``for`` loop: a tensor that the loop carries.
+
+    Args:
+        count: The number of iterations.
+    """
+
+    def __init__(self, count: Any) -> None:
+        self.count = count
+        self.tensor = torch.zeros((), dtype=torch.int64)
+
+    def index(self) -> Any:
+        """The index as a number, with its limits."""
+        index = self.tensor.item()
+        torch._check(index >= 0)  # type: ignore[no-untyped-call]
+        torch._check(index < self.count)  # type: ignore[no-untyped-call]
+        return index
+
+
+@dataclass
+class _Carry:
+    """One tensor that the loop carries.
+
+    Attributes:
+        part: Index of the variable.
+        leaf: Index of the leaf in its value.
+        dtype: The dtype of a number; None for a tensor.
+        initial: The value before the first iteration.
+    """
+
+    part: int
+    leaf: int
+    dtype: torch.dtype | None
+    initial: torch.Tensor
+
+
+@dataclass
+class _Growth:
+    """A list to which each iteration appends.
+
+    Attributes:
+        part: Index of the variable.
+        like: The tensors that one iteration appends.
+    """
+
+    part: int
+    like: list[torch.Tensor]
+
+
+@dataclass
+class _Plan:
+    carries: list[_Carry]
+    growths: list[_Growth]
+    specs: dict[int, tuple[list[Any], TreeSpec]]
+    counter: Counter | None
+    start: list[Slot]
+
+    def slots(self, carried: Sequence[torch.Tensor], *, growing: bool = True) -> list[Slot]:
+        """The variables during an iteration, or after the loop."""
+        made = list(self.start)
+        leaves = {part: list(values) for part, (values, _) in self.specs.items()}
+        for carry, value in zip(self.carries, carried, strict=False):
+            leaves[carry.part][carry.leaf] = value if carry.dtype is None else number_of(value)
+        for part, (_, spec) in self.specs.items():
+            keep = isinstance(self.start[part].value, list | dict)
+            made[part] = self.start[part].with_leaves(leaves[part], spec, keep=keep)
+        if growing:
+            for growth in self.growths:
+                made[growth.part] = Slot(GrowingList())
+        return made
+
+
+def symbolic_loop(
+    keep_going: Callable[[], Any], step: Callable[[], None], state: State, counter: Counter | None, refuse: Refuse
+) -> None:
+    """Run a loop as ``torch.while_loop``.
+
+    Args:
+        keep_going: Whether there is another iteration.
+        step: One iteration.
+        state: The variables that it may change.
+        counter: The index of the iteration.
+        refuse: Raises the error for a construct that cannot be expressed.
+    """
+    start = state.read()
+    plan, uses = _plan(keep_going, step, state, start, counter, refuse)
+    operands = operands_of(uses)
+    written = sorted({key for used in uses for key in used.written}, key=list(operands.tensors).index)
+    reject_written_views(operands.tensors, written, refuse)
+    constant = {key: tensor for key, tensor in operands.tensors.items() if key not in written}
+    buffers = _buffers(plan, counter, refuse)
+    first: list[torch.Tensor] = [
+        *([] if counter is None else [counter.tensor]),
+        *(carry.initial for carry in plan.carries),
+        *buffers,
+        *(operands.tensors[key] for key in written),
+    ]
+    additional = (*constant.values(), *operands.numbers())
+    head = 0 if counter is None else 1
+    size = head + len(plan.carries)
+
+    def enter(given: Sequence[Any]) -> dict[int, torch.Tensor]:
+        if counter is not None:
+            counter.tensor = given[0]
+        inner = dict(zip(written, given[size + len(buffers) :], strict=False))
+        return inner | dict(zip(constant, given[len(first) :], strict=False))
+
+    def condition(*given: Any) -> torch.Tensor:
+        with _restored(state, start, counter), lifted(enter(given)):
+            state.write(plan.slots(given[head:size]))
+            return as_condition(keep_going()).clone()
+
+    def body(*given: Any) -> tuple[torch.Tensor, ...]:
+        with _restored(state, start, counter), lifted(inner := enter(given)):
+            for key in written:
+                inner[key] = inner[key].clone()
+            state.write(plan.slots(given[head:size]))
+            step()
+            after = state.read()
+            values = [_carried_value(carry, after, inner) for carry in plan.carries]
+            stored = _store(plan, given[size : size + len(buffers)], after, given, inner)
+        counted = [] if counter is None else [given[0] + 1]
+        return tuple(separate([*counted, *values, *stored, *(inner[key] for key in written)], given))
+
+    carried = tuple(separate(first, additional))
+    with unknown_values():
+        results = torch.ops.higher_order.while_loop(condition, body, carried, additional)
+    for key, final in zip(written, results[size + len(buffers) :], strict=True):
+        operands.tensors[key].copy_(final)
+    after = plan.slots(results[head:size], growing=False)
+    for growth, parts in zip(plan.growths, _split(plan, results[size : size + len(buffers)]), strict=True):
+        after[growth.part] = Slot(StackedList.extended(start[growth.part].value, parts, _length(state, results[0])))
+    state.write(after)
+    if counter is not None:
+        counter.tensor = results[0]
+
+
+def _plan(
+    keep_going: Callable[[], Any],
+    step: Callable[[], None],
+    state: State,
+    start: list[Slot],
+    counter: Counter | None,
+    refuse: Refuse,
+) -> tuple[_Plan, list[Uses]]:
+    """Run iterations on trial until the variables and the types that they carry do not change."""
+    plan = _Plan([], [], {}, counter, start)
+    for _ in range(_MAX_TRIALS):
+        with observed():
+            carried = [_without_value(carry.initial) for carry in plan.carries]
+            index = torch.zeros((), dtype=torch.int64)
+        with observed([*carried, index]) as used, _restored(state, start, counter):
+            if counter is not None:
+                counter.tensor = index
+            state.write(plan.slots(carried))
+            before = state.read()
+            as_condition(keep_going())
+            step()
+            after = state.read()
+        if not _revise(plan, state, before, after, refuse):
+            for carry in plan.carries:
+                add_output(used, after[carry.part], carry.leaf)
+            for growth in plan.growths:
+                growth.like = list(after[growth.part].value.appended)
+                for tensor in growth.like:
+                    used.add(tensor)
+                    used.add_sizes(tensor)
+            return plan, [used]
+    return refuse(
+        "the types of its variables differ in each iteration", "assign values of the same type in every iteration"
+    )
+
+
+def _without_value(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy of a tensor whose value is not known, since it differs in each iteration."""
+    copied = tensor.clone()
+    if isinstance(copied, FakeTensor):
+        copied.constant = None
+    return copied
+
+
+def _revise(plan: _Plan, state: State, before: Sequence[Slot], after: Sequence[Slot], refuse: Refuse) -> bool:
+    """Add the values that an iteration changes to the plan; return whether there are any."""
+    changed = False
+    for part, name in enumerate(state.names):
+        if name not in state.site.needed:
+            continue
+        if isinstance(after[part].value, GrowingList):
+            continue
+        if _is_growth(before[part], after[part]):
+            like = after[part].content[len(before[part].content) :]
+            if not all(isinstance(item, torch.Tensor) for item in like):
+                refuse(f"{name} grows by values that are not tensors", "append tensors only")
+            plan.growths.append(_Growth(part, like))
+            changed = True
+            continue
+        changed = _revise_part(plan, part, name, before[part], after[part], refuse) or changed
+    return changed
+
+
+def _revise_part(plan: _Plan, part: int, name: str, before: Slot, after: Slot, refuse: Refuse) -> bool:
+    leaves, spec = after.flatten()
+    if plan.start[part].value is UNBOUND:
+        initial, now = [UNBOUND] * len(leaves), [UNBOUND] * len(leaves)
+        if before.value is not UNBOUND:
+            now = before.flatten()[0]
+        if after.value is UNBOUND:
+            return False
+    else:
+        initial, expected = plan.start[part].flatten()
+        now = before.flatten()[0]
+        if expected != spec:
+            refuse(
+                f"{name} is {describe(plan.start[part].value)} before the loop and {describe(after.value)} after an "
+                "iteration",
+                "start with a value of the same type and structure, such as torch.zeros(...)",
+            )
+    known = {carry.leaf: carry for carry in plan.carries if carry.part == part}
+    changed = False
+    for leaf, (first, value, result) in enumerate(zip(initial, now, leaves, strict=True)):
+        if value is result or (
+            leaf not in known and not _is_traced(value) and not _is_traced(result) and value == result
+        ):
+            continue
+        carry = _carry(part, leaf, name, first, result, refuse)
+        if leaf not in known:
+            plan.carries.append(carry)
+            changed = True
+        elif _kind(carry) != _kind(known[leaf]):
+            plan.carries[plan.carries.index(known[leaf])] = carry
+            changed = True
+    if changed:
+        plan.specs[part] = (initial, spec)
+    return changed
+
+
+def _carry(part: int, leaf: int, name: str, first: Any, result: Any, refuse: Refuse) -> _Carry:
+    """The carried tensor for a leaf with its value before the loop and after an iteration."""
+    if isinstance(result, torch.Tensor):
+        if first is UNBOUND:
+            return _Carry(part, leaf, None, placeholder(result))
+        if is_number(first) and result.dim() == 0:
+            return _Carry(part, leaf, None, number_tensor(first, result.dtype))
+        if isinstance(first, torch.Tensor) and first.dtype == result.dtype and same_shape(first, result):
+            return _Carry(part, leaf, None, first)
+    elif is_number(result):
+        if first is UNBOUND or is_number(first):
+            known = [result] if first is UNBOUND else [first, result]
+            dtype = number_dtype(known)
+            return _Carry(part, leaf, dtype, number_tensor(0 if first is UNBOUND else first, dtype))
+        if isinstance(first, torch.Tensor) and first.dim() == 0:
+            return _Carry(part, leaf, None, first)
+    return refuse(
+        f"{name} is {describe(first)} before the loop and {describe(result)} after an iteration",
+        "start with a tensor of the same shape and dtype, such as torch.zeros(...)",
+    )
+
+
+def _kind(carry: _Carry) -> tuple[torch.dtype | None, torch.dtype, int]:
+    return carry.dtype, carry.initial.dtype, carry.initial.dim()
+
+
+def _carried_value(carry: _Carry, after: Sequence[Slot], inner: dict[int, torch.Tensor]) -> torch.Tensor:
+    slot = after[carry.part]
+    value = UNBOUND if slot.value is UNBOUND else slot.flatten()[0][carry.leaf]
+    if value is UNBOUND:
+        return carry.initial.clone()
+    if is_number(value) or carry.dtype is not None:
+        return number_tensor(value, carry.dtype or carry.initial.dtype)
+    tensor: torch.Tensor = inner.get(id(value), value)
+    return tensor
+
+
+def _is_growth(before: Slot, after: Slot) -> bool:
+    """Whether a list has more items, and the same ones at its beginning."""
+    if not (before.is_container and after.value is before.value and isinstance(before.value, list)):
+        return False
+    count = len(before.content)
+    return len(after.content) > count and all(
+        one is other for one, other in zip(before.content, after.content, strict=False)
+    )
+
+
+def _buffers(plan: _Plan, counter: Counter | None, refuse: Refuse) -> list[torch.Tensor]:
+    """Zeros for the items that iterations append to lists."""
+    if not plan.growths:
+        return []
+    if counter is None:
+        refuse("it appends to a list, whose length is not known before the loop", "use a for loop over a range")
+    count: Any = counter.count
+    if not isinstance(count, int):
+        count = torch.sym_max(count, 0)  # type: ignore[no-untyped-call]
+    return [torch.zeros((count, *like.shape), dtype=like.dtype) for growth in plan.growths for like in growth.like]
+
+
+def _store(
+    plan: _Plan,
+    buffers: Sequence[torch.Tensor],
+    after: Sequence[Slot],
+    given: Sequence[Any],
+    inner: dict[int, torch.Tensor],
+) -> list[torch.Tensor]:
+    """Write the appended items to the buffers."""
+    if not buffers:
+        return []
+    items = [item for growth in plan.growths for item in after[growth.part].value.appended]
+    position = given[0].reshape(1)
+    return [
+        torch.index_put(buffer, (position,), inner.get(id(item), item).unsqueeze(0))
+        for buffer, item in zip(buffers, items, strict=True)
+    ]
+
+
+def _split(plan: _Plan, buffers: Sequence[torch.Tensor]) -> list[list[torch.Tensor]]:
+    """The buffers of each list."""
+    given = iter(buffers)
+    return [[next(given) for _ in growth.like] for growth in plan.growths]
+
+
+def _length(state: State, counter: torch.Tensor) -> Any:
+    """The number of iterations if a flag may have ended the loop; None if it is known before."""
+    if not state.site.flags:
+        return None
+    length = counter.item()
+    torch._check(length >= 0)  # type: ignore[no-untyped-call]
+    return length
+
+
+@contextmanager
+def _restored(state: State, slots: Sequence[Slot], counter: Counter | None) -> Iterator[None]:
+    """Restore the variables and the counter on exit."""
+    tensor = None if counter is None else counter.tensor
+    try:
+        yield
+    finally:
+        state.write(slots)
+        if counter is not None and tensor is not None:
+            counter.tensor = tensor
+
+
+def _is_traced(value: Any) -> bool:
+    return isinstance(value, torch.Tensor | torch.SymInt | torch.SymFloat | torch.SymBool)

@@ -1,0 +1,222 @@
+"""Sequences whose length is not known during the capture: ranges, rows of tensors, and lists that loops append to."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
+from typing import Any
+
+import torch
+
+from ....errors import CaptureError
+from .values import is_dynamic_size
+
+__all__ = ["Elements", "GrowingList", "StackedList", "elements_of", "join", "replacement_of"]
+
+
+class Elements:
+    """A sequence given by its length and a function from index to element.
+
+    Args:
+        count: The length: an int or a symbolic size; negative lengths are empty.
+        at: Returns the element at an index.
+    """
+
+    def __init__(self, count: Any, at: Callable[[Any], Any]) -> None:
+        self.count = count
+        self.at = at
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self.at(index) for index in builtins.range(self.count))
+
+    def __len__(self) -> int:
+        return max(int(self.count), 0)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.at(index)
+
+
+def elements_of(iterable: Any) -> Elements | None:
+    """The elements of an iterable whose length is not known during the capture; None for other iterables."""
+    if isinstance(iterable, Elements):
+        return iterable if is_dynamic_size(iterable.count) else None
+    if isinstance(iterable, torch.Tensor) and iterable.dim() and is_dynamic_size(iterable.shape[0]):
+        return rows(iterable, 0)
+    return None
+
+
+def rows(tensor: torch.Tensor, dim: int) -> Elements:
+    """The slices of a tensor along a dim."""
+    return Elements(tensor.shape[dim], lambda index: tensor.select(dim, index))
+
+
+def as_elements(iterable: Any) -> Elements | None:
+    """The elements of an iterable of any length that supports symbolic indices; None for other iterables."""
+    found = elements_of(iterable)
+    if found is not None:
+        return found
+    if isinstance(iterable, builtins.range):
+        start, step = iterable.start, iterable.step
+        return Elements(len(iterable), lambda index: start + index * step)
+    if isinstance(iterable, torch.Tensor) and iterable.dim():
+        return rows(iterable, 0)
+    return iterable if isinstance(iterable, Elements) else None
+
+
+def _integer(value: Any) -> Any:
+    """``int(value)`` of a tensor or a symbolic number."""
+    if isinstance(value, torch.Tensor):
+        return value.reshape(()).to(torch.int64).item()
+    return value
+
+
+def _range(*limits: Any) -> Any:
+    if not any(isinstance(limit, torch.Tensor) or is_dynamic_size(limit) for limit in limits):
+        return builtins.range(*limits)
+    start, stop, step, *_ = (0, *limits, 1) if len(limits) == 1 else (*limits, 1)
+    start, stop = _integer(start), _integer(stop)
+    if not isinstance(step, int):
+        return builtins.range(*limits)
+    distance = stop - start if step > 0 else start - stop
+    count = distance if abs(step) == 1 else (distance + abs(step) - 1) // abs(step)
+    return Elements(count, lambda index: start + index * step)
+
+
+def _int(*given: Any) -> Any:
+    (value, *_) = given or (0,)
+    if len(given) == 1 and (isinstance(value, torch.Tensor) or is_dynamic_size(value)):
+        return _integer(value)
+    return builtins.int(*given)
+
+
+def _len(value: Any) -> Any:
+    if isinstance(value, torch.Tensor) and value.dim():
+        return value.shape[0]
+    return value.count if isinstance(value, Elements) else builtins.len(value)
+
+
+def _enumerate(iterable: Any, start: int = 0) -> Any:
+    elements = elements_of(iterable)
+    if elements is None:
+        return builtins.enumerate(iterable, start)
+    return Elements(elements.count, lambda index: (index + start, elements.at(index)))
+
+
+def _reversed(iterable: Any) -> Any:
+    elements = elements_of(iterable)
+    if elements is None:
+        return builtins.reversed(iterable)
+    return Elements(elements.count, lambda index: elements.at(elements.count - 1 - index))
+
+
+def _zip(*iterables: Any, **options: Any) -> Any:
+    parts = [as_elements(iterable) for iterable in iterables]
+    if options or not any(elements_of(iterable) for iterable in iterables) or not all(parts):
+        return builtins.zip(*iterables, **options)  # noqa: B905 - the user's call
+    known = [part for part in parts if part is not None]
+    count = known[0].count
+    for part in known[1:]:
+        if str(part.count) != str(count):
+            count = torch.sym_min(count, part.count)  # type: ignore[no-untyped-call]
+    return Elements(count, lambda index: tuple(part.at(index) for part in known))
+
+
+_REPLACEMENTS: Mapping[Any, Callable[..., Any]] = MappingProxyType(
+    {
+        builtins.range: _range,
+        builtins.int: _int,
+        builtins.len: _len,
+        builtins.enumerate: _enumerate,
+        builtins.reversed: _reversed,
+        builtins.zip: _zip,
+    }
+)
+
+
+def replacement_of(function: Any) -> Any:
+    """The function in place of a builtin function that requires Python numbers."""
+    return _REPLACEMENTS.get(function, function) if isinstance(function, type | type(len)) else function
+
+
+class GrowingList(list[Any]):
+    """A list inside a loop of unknown length: items can be appended, but not read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.appended: list[Any] = []
+
+    def append(self, item: Any) -> None:
+        """Append an item."""
+        self.appended.append(item)
+
+    def extend(self, items: Any) -> None:
+        """Append items."""
+        self.appended.extend(items)
+
+    def _refuse(self, *_: Any) -> Any:
+        raise CaptureError(
+            "a list that a loop of unknown length appends to is read inside the loop",
+            hint="keep the last item in a variable of its own",
+        )
+
+    __len__ = __getitem__ = __iter__ = __contains__ = __bool__ = pop = insert = __setitem__ = __delitem__ = _refuse
+
+
+class StackedList(list[Any]):
+    """A list to which a loop of unknown length has appended: ``torch.stack`` and ``torch.cat`` accept it."""
+
+    def __init__(self, parts: list[Any]) -> None:
+        super().__init__()
+        self.parts = parts
+
+    @classmethod
+    def extended(cls, items: Any, buffers: list[torch.Tensor], length: Any) -> StackedList:
+        """The items before a loop and the items that it appended.
+
+        Args:
+            items: The list before the loop.
+            buffers: The appended items; several are appended in turn.
+            length: The number of iterations; None if they fill the buffers.
+        """
+        if length is not None:
+            buffers = [buffer[:length] for buffer in buffers]
+        stacked = buffers[0] if len(buffers) == 1 else torch.stack(buffers, 1).flatten(0, 1)
+        before = items.parts if isinstance(items, StackedList) else [item.unsqueeze(0) for item in items]
+        return cls([*before, stacked])
+
+    def append(self, item: Any) -> None:
+        """Append an item."""
+        self.parts.append(item.unsqueeze(0))
+
+    @property
+    def stacked(self) -> torch.Tensor:
+        """All items, along a new first dim."""
+        return self.parts[0] if len(self.parts) == 1 else torch.cat(self.parts)
+
+    def __len__(self) -> int:
+        length: Any = self.stacked.shape[0]
+        return length  # type: ignore[no-any-return]
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.stacked[index]
+
+    def __iter__(self) -> Iterator[Any]:
+        raise CaptureError(
+            "the items of a list that a loop of unknown length has appended to cannot be iterated over",
+            hint="join them with torch.stack or torch.cat",
+        )
+
+
+def join(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """``torch.stack`` or ``torch.cat`` of a list that a loop has appended to."""
+    items, dim, *_ = (*args, 0) if len(args) < 2 else args
+    dim = kwargs.get("dim", dim)
+    stacked = items.stacked
+    if function is torch.stack:
+        return stacked.movedim(0, dim)
+    dim = dim % (stacked.dim() - 1)
+    return stacked.movedim(0, dim).flatten(dim, dim + 1)

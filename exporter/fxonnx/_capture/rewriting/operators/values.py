@@ -1,0 +1,138 @@
+"""Values that depend on the data of tensors: conditions, numbers, and their form as operands of operators."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import sympy
+import torch
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols, is_concrete_int, statically_known_true
+
+from fxonnx_translations._torch_compat import FakeTensor
+
+from ...questions.known_values import active_values
+
+__all__ = [
+    "UNBOUND",
+    "as_condition",
+    "is_dynamic_size",
+    "is_number",
+    "is_symbolic",
+    "number_dtype",
+    "number_of",
+    "number_tensor",
+    "same_shape",
+    "separate",
+]
+
+_COMPARISONS: Mapping[type[sympy.Basic], Callable[[Any, Any], Any]] = MappingProxyType(
+    {
+        sympy.StrictGreaterThan: operator.gt,
+        sympy.GreaterThan: operator.ge,
+        sympy.StrictLessThan: operator.lt,
+        sympy.LessThan: operator.le,
+        sympy.Equality: operator.eq,
+        sympy.Unequality: operator.ne,
+    }
+)
+_SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
+
+
+class _Unbound:
+    """Marker for a variable without a value."""
+
+    def __repr__(self) -> str:
+        return "UNBOUND"
+
+
+UNBOUND = _Unbound()
+
+
+def is_symbolic(value: Any) -> bool:
+    """Whether the truth of a value depends on the data of tensors."""
+    if isinstance(value, torch.Tensor):
+        values = active_values()
+        if not isinstance(value, FakeTensor) or value.constant is not None or value.numel() != 1:
+            return False
+        return values is None or not values.is_constant(value)
+    return isinstance(value, _SYMBOLIC) and bool(free_unbacked_symbols(value))
+
+
+def is_dynamic_size(value: Any) -> bool:
+    """Whether a size or a number has no fixed value during the capture."""
+    return isinstance(value, torch.SymInt) and not is_concrete_int(value)
+
+
+def is_number(value: Any) -> bool:
+    """Whether a value is a Python number, or stands for one."""
+    return isinstance(value, bool | int | float | torch.SymInt | torch.SymFloat | torch.SymBool)
+
+
+def as_condition(value: Any) -> torch.Tensor:
+    """The truth of a value as a 0-dim boolean tensor."""
+    if isinstance(value, torch.Tensor):
+        return value.reshape(()) if value.dtype == torch.bool else value.reshape(()) != 0
+    if isinstance(value, torch.SymInt | torch.SymFloat):
+        value = value != 0
+    if isinstance(value, torch.SymBool) and _is_comparison_of_floats(value):
+        expression = value.node.expr
+        sides = [value.node.shape_env.create_symfloatnode(side, hint=None) for side in expression.args]
+        left, right = (torch.scalar_tensor(side, dtype=torch.float64) for side in sides)
+        compared: torch.Tensor = _COMPARISONS[type(expression)](left, right)
+        return compared
+    if isinstance(value, torch.SymBool):
+        number: Any = torch.sym_ite(value, 1, 0)  # type: ignore[no-untyped-call]
+        return torch.scalar_tensor(number, dtype=torch.int64) != 0
+    return torch.full((), bool(value), dtype=torch.bool)
+
+
+def _is_comparison_of_floats(value: torch.SymBool) -> bool:
+    expression = value.node.expr
+    return type(expression) in _COMPARISONS and not all(symbol.is_integer for symbol in expression.free_symbols)
+
+
+def number_dtype(values: Sequence[Any]) -> torch.dtype:
+    """The dtype that represents Python numbers."""
+    if all(isinstance(value, bool | torch.SymBool) for value in values):
+        return torch.bool
+    return torch.float64 if any(isinstance(value, float | torch.SymFloat) for value in values) else torch.int64
+
+
+def number_tensor(value: Any, dtype: torch.dtype) -> torch.Tensor:
+    """A number as a 0-dim tensor."""
+    if isinstance(value, torch.Tensor):
+        return value.reshape(()).to(dtype)
+    if isinstance(value, bool | torch.SymBool):
+        return as_condition(value).to(dtype)
+    return torch.scalar_tensor(value, dtype=dtype)
+
+
+def number_of(tensor: torch.Tensor) -> Any:
+    """The number that a 0-dim tensor represents; booleans remain tensors."""
+    return tensor if tensor.dtype == torch.bool else tensor.item()
+
+
+def same_shape(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors always have the same shape."""
+    return one.dim() == other.dim() and all(
+        statically_known_true(left == right) for left, right in zip(one.shape, other.shape, strict=True)
+    )
+
+
+def separate(values: Sequence[torch.Tensor], inputs: Sequence[Any]) -> list[torch.Tensor]:
+    """Clone the tensors that share memory with an input or an earlier one: bodies must not return aliases."""
+    storages = {_storage(value) for value in inputs if isinstance(value, torch.Tensor)}
+    made = []
+    for value in values:
+        storage = _storage(value)
+        made.append(value.clone() if storage in storages else value)
+        storages.add(storage)
+    return made
+
+
+def _storage(value: torch.Tensor) -> int:
+    data: int = value.untyped_storage()._cdata
+    return data

@@ -1,0 +1,1 @@
+"""Source transformation of functions with control flow."""

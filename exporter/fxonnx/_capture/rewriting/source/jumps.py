@@ -1,0 +1,252 @@
+"""Structured control flow: ``break``, ``continue`` and early ``return`` become flags and nested functions.
+
+After an ``if`` with a jump in one branch, the remaining statements move into the other branch; if both branches may
+continue there, they become a function that both call. A jump out of a loop sets a flag that ends the loop.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from .analysis import contains, jumps
+
+__all__ = ["Structured", "structure"]
+
+_Node = TypeVar("_Node", bound=ast.AST)
+
+_NATIVE = (ast.Yield, ast.YieldFrom, ast.Await, ast.AsyncFor, ast.AsyncWith)
+
+
+@dataclass(frozen=True)
+class _Region:
+    """Where statements are: the names of the flags that jumps set; None for a plain ``return`` of the function.
+
+    Attributes:
+        returned: Flag of an early return; the value is in the variable with the suffix ``_value``.
+        broken: Flag of a ``break``.
+        continued: Flag of a ``continue``; None if the end of the region is the end of the iteration.
+        is_function: Whether the end of the region is the end of the function.
+    """
+
+    returned: str | None = None
+    broken: str | None = None
+    continued: str | None = None
+    is_function: bool = True
+
+
+class Structured:
+    """The transformed statements of a function.
+
+    Args:
+        prefix: Prefix of all generated names.
+
+    Attributes:
+        body: The statements.
+        regions: The generated functions for remaining statements, by name.
+        returning: ``id`` of the ``if`` statements both of whose branches return.
+        flags: ``id`` of a loop to the flags that end it.
+        native: ``id`` of a statement that is not transformed to the reason.
+        values: Generated variables for returned values: undefined unless their flag is set.
+    """
+
+    def __init__(self, prefix: str) -> None:
+        self.body: list[ast.stmt] = []
+        self.regions: dict[str, ast.FunctionDef] = {}
+        self.returning: set[int] = set()
+        self.flags: dict[int, tuple[str, ...]] = {}
+        self.native: dict[int, str] = {}
+        self._prefix = prefix
+        self._count = 0
+
+    def name(self, kind: str) -> str:
+        """A new generated name."""
+        self._count += 1
+        return f"{self._prefix}{kind}_{self._count}"
+
+    def block(self, statements: Sequence[ast.stmt], region: _Region) -> list[ast.stmt]:
+        """Transform statements; the last one leaves the region in the sense of ``region``."""
+        made: list[ast.stmt] = []
+        for index, node in enumerate(statements):
+            rest = list(statements[index + 1 :])
+            if isinstance(node, ast.Return | ast.Break | ast.Continue):
+                return [*made, *_jump(node, region)]
+            if isinstance(node, ast.Raise):
+                return [*made, node]
+            reason = _why_native(node)
+            if reason is not None:
+                self._keep(node, reason)
+                made.append(node)
+            elif isinstance(node, ast.If):
+                if jumps([node]):
+                    return [*made, *self._branch(node, rest, region)]
+                node.body, node.orelse = self.block(node.body, region), self.block(node.orelse, region)
+                made.append(node)
+            elif isinstance(node, ast.For | ast.While):
+                return [*made, *self._loop(node, rest, region)]
+            elif isinstance(node, ast.With):
+                if jumps([node]) and (not region.is_function or _falls_through(node.body)):
+                    return [*made, *self._with(node, rest, region)]
+                node.body = self.block(node.body, region)
+                made.append(node)
+            else:
+                self._nested(node, region)
+                made.append(node)
+        return made
+
+    def _branch(self, node: ast.If, rest: list[ast.stmt], region: _Region) -> list[ast.stmt]:
+        """An ``if`` with a jump: the remaining statements move into the branches that continue."""
+        branches = [list(node.body), list(node.orelse)]
+        continuing = [_falls_through(branch) for branch in branches]
+        made: list[ast.stmt] = []
+        if all(continuing) and rest:
+            name = self.name("rest")
+            function = _located(ast.FunctionDef(name, _no_arguments(), [], []), rest[0])
+            self.regions[name] = function
+            function.body = self.block(rest, region)
+            if region.is_function and _falls_through(function.body):
+                function.body.append(_located(ast.Return(None), rest[-1]))
+            made.append(function)
+            rests = [_call_rest(name, region, node), _call_rest(name, region, node)]
+        else:
+            rests = [rest if continues else [] for continues in continuing]
+        node.body, node.orelse = (
+            self.block([*branch, *after], region) for branch, after in zip(branches, rests, strict=True)
+        )
+        if region.is_function:
+            self.returning.add(id(node))
+            for branch in (node.body, node.orelse):
+                if not branch or _falls_through(branch):
+                    branch.append(_located(ast.Return(None), node))
+        elif not node.body:
+            node.body.append(_located(ast.Pass(), node))
+        return [*made, node]
+
+    def _loop(self, node: ast.For | ast.While, rest: list[ast.stmt], region: _Region) -> list[ast.stmt]:
+        """A loop: its jumps set flags that end it."""
+        kinds = jumps(node.body)
+        broken = self.name("break") if ast.Break in kinds else None
+        returned = self.name("return") if ast.Return in kinds else None
+        inner = _Region(returned, broken, None, is_function=False)
+        node.body = self.block(node.body, inner) or [_located(ast.Pass(), node)]
+        flags = tuple(flag for flag in (broken, returned) if flag)
+        self.flags[id(node)] = flags
+        made: list[ast.stmt] = [_assign(flag, value=False, like=node) for flag in flags]
+        after: list[ast.stmt] = []
+        if returned:
+            value = _located(ast.Return(ast.Name(f"{returned}_value", ast.Load())), node)
+            after.append(_located(ast.If(ast.Name(returned, ast.Load()), [value], []), node))
+        if node.orelse and broken:
+            test = ast.UnaryOp(ast.Not(), ast.Name(broken, ast.Load()))
+            after.append(_located(ast.If(test, node.orelse, []), node))
+        else:
+            after.extend(node.orelse)
+        node.orelse = []
+        return [*made, node, *self.block([*after, *rest], region)]
+
+    def _with(self, node: ast.With, rest: list[ast.stmt], region: _Region) -> list[ast.stmt]:
+        """A ``with`` statement that a jump leaves: the jump follows after it."""
+        kinds = jumps(node.body)
+        returned = self.name("return") if ast.Return in kinds else None
+        broken = self.name("break") if ast.Break in kinds else None
+        continued = self.name("continue") if ast.Continue in kinds else None
+        node.body = self.block(node.body, _Region(returned, broken, continued, is_function=False))
+        made: list[ast.stmt] = [_assign(flag, value=False, like=node) for flag in (returned, broken, continued) if flag]
+        leave: tuple[tuple[str | None, ast.stmt], ...] = (
+            (returned, ast.Return(ast.Name(f"{returned}_value", ast.Load()))),
+            (broken, ast.Break()),
+            (continued, ast.Continue()),
+        )
+        after = [
+            _located(ast.If(ast.Name(flag, ast.Load()), [_located(jump, node)], []), node)
+            for flag, jump in leave
+            if flag
+        ]
+        return [*made, node, *self.block([*after, *rest], region)]
+
+    def _keep(self, node: ast.stmt, reason: str) -> None:
+        """Mark a statement, and the statements inside that share its jumps, as not transformed."""
+        for found in ast.walk(node):
+            if isinstance(found, ast.If | ast.For | ast.While):
+                self.native[id(found)] = reason
+
+    def _nested(self, node: ast.stmt, region: _Region) -> None:
+        """Transform the blocks of ``try`` and similar statements without jumps."""
+        for field in ("body", "orelse", "finalbody"):
+            block = getattr(node, field, None)
+            if block and not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                setattr(node, field, self.block(block, region))
+        for part in [*getattr(node, "handlers", []), *getattr(node, "cases", [])]:
+            part.body = self.block(part.body, region)
+
+
+def structure(function: ast.FunctionDef, prefix: str) -> Structured:
+    """Transform the jumps in the body of a function."""
+    made = Structured(prefix)
+    made.body = made.block(function.body, _Region())
+    return made
+
+
+def _why_native(node: ast.stmt) -> str | None:
+    """Why a statement cannot be moved into a nested function; None if it can."""
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        return None
+    suspending = contains([node], _NATIVE)
+    if suspending is not None:
+        return f"it contains {'await' if isinstance(suspending, ast.Await) else 'yield'}"
+    for found in [node, *ast.walk(node)]:
+        if isinstance(found, (ast.Try, getattr(ast, "TryStar", ast.Try), ast.Match)) and jumps([found]):
+            return f"{'match' if isinstance(found, ast.Match) else 'try'} inside it contains return, break or continue"
+    return None
+
+
+def _jump(node: ast.Return | ast.Break | ast.Continue, region: _Region) -> list[ast.stmt]:
+    match node:
+        case ast.Return():
+            if region.returned is None:
+                return [node]
+            value = _located(
+                ast.Assign([ast.Name(f"{region.returned}_value", ast.Store())], node.value or ast.Constant(None)),
+                node,
+            )
+            return [value, _assign(region.returned, value=True, like=node)]
+        case ast.Break():
+            return [node] if region.broken is None else [_assign(region.broken, value=True, like=node)]
+        case _:
+            return [] if region.continued is None else [_assign(region.continued, value=True, like=node)]
+
+
+def _falls_through(statements: Sequence[ast.stmt]) -> bool:
+    """Whether execution may continue after the statements."""
+    if not statements:
+        return True
+    last = statements[-1]
+    if isinstance(last, ast.Return | ast.Break | ast.Continue | ast.Raise):
+        return False
+    if isinstance(last, ast.If):
+        return _falls_through(last.body) or _falls_through(last.orelse)
+    return _falls_through(last.body) if isinstance(last, ast.With) else True
+
+
+def _call_rest(name: str, region: _Region, like: ast.AST) -> list[ast.stmt]:
+    """A call of the function with the remaining statements."""
+    call = ast.Call(ast.Name(name, ast.Load()), [], [])
+    return [_located(ast.Return(call) if region.is_function else ast.Expr(call), like)]
+
+
+def _no_arguments() -> ast.arguments:
+    return ast.arguments(posonlyargs=[], args=[], kwonlyargs=[], kw_defaults=[], defaults=[])
+
+
+def _assign(name: str, *, value: bool, like: ast.AST) -> ast.stmt:
+    return _located(ast.Assign([ast.Name(name, ast.Store())], ast.Constant(value)), like)
+
+
+def _located(node: _Node, like: ast.AST) -> _Node:
+    """The node and the nodes inside it, where they have no location of their own, at the location of another."""
+    for found in ast.walk(node):
+        if "lineno" in found._attributes and not hasattr(found, "lineno"):
+            ast.copy_location(found, like)
+    return node

@@ -1,0 +1,499 @@
+"""AST transformation: control flow statements and expressions become calls of the helpers in ``runtime``.
+
+The bodies of branches and loops become nested functions that share the variables of the function (``nonlocal``). The
+helpers decide at run time: a condition that is a Python value is evaluated as Python does.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from .analysis import Liveness, contains, mutated_containers, scope_nodes, stored_attributes, stored_names
+from .jumps import Structured, structure
+
+__all__ = ["HELPERS", "PREFIX", "Site", "transform"]
+
+_Node = TypeVar("_Node", bound=ast.AST)
+
+PREFIX = "__fxonnx_"
+HELPERS = f"{PREFIX}helpers"
+"""Variable of the transformed function that refers to the helpers."""
+
+_BUILTINS = frozenset(
+    {"range", "int", "float", "bool", "len", "enumerate", "zip", "reversed", "min", "max", "any", "all"}
+)
+_JOINING = frozenset({"stack", "cat", "concat", "concatenate"})
+_TERNARY = "conditional expression on a tensor's value"
+
+
+@dataclass(frozen=True)
+class Site:
+    """A construct in the source of a function.
+
+    Attributes:
+        line: Its line number.
+        construct: Its description, such as ``while on a tensor's value``.
+        names: The variables, attributes and containers that it may change.
+        needed: The ones that are read after it, or in the next iteration.
+        flags: Whether flags may end the loop.
+        reason: Why it is not transformed.
+    """
+
+    line: int
+    construct: str
+    names: tuple[str, ...] = ()
+    needed: frozenset[str] = frozenset()
+    flags: bool = False
+    reason: str = ""
+
+
+def transform(function: ast.FunctionDef, owner: str | None) -> tuple[ast.FunctionDef, list[Site]]:
+    """Transform a function.
+
+    Args:
+        function: The definition; changed in place.
+        owner: Name of the class that contains it.
+
+    Returns:
+        The transformed definition without decorators and annotations, and its control flow constructs: the helpers
+        receive the index of a construct.
+    """
+    sites: list[Site] = []
+    _mangle(function, owner)
+    _Function(function, sites, frozenset()).run()
+    function.decorator_list = []
+    return ast.fix_missing_locations(function), sites
+
+
+class _Function:
+    """The transformation of one function.
+
+    Args:
+        function: The definition; changed in place.
+        sites: Receives its constructs.
+        outer: Names of variables of the enclosing functions.
+    """
+
+    def __init__(self, function: ast.FunctionDef, sites: list[Site], outer: frozenset[str]) -> None:
+        self.node = function
+        self.sites = sites
+        arguments = function.args
+        self.parameters = [
+            argument.arg
+            for argument in [
+                *arguments.posonlyargs,
+                *arguments.args,
+                *([arguments.vararg] if arguments.vararg else []),
+                *arguments.kwonlyargs,
+                *([arguments.kwarg] if arguments.kwarg else []),
+            ]
+        ]
+        for argument in ast.walk(arguments):
+            if isinstance(argument, ast.arg):
+                argument.annotation = None
+        function.returns = None
+        self.globals = _declared(function.body, ast.Global)
+        self.free = _declared(function.body, ast.Nonlocal)
+        _remove_declarations(function)
+        self.docstring = function.body[:1] if ast.get_docstring(function) is not None else []
+        function.body = function.body[len(self.docstring) :]
+        self.structured: Structured = structure(function, PREFIX)
+        self.regions = self.structured.regions
+        body = self.structured.body
+        self.locals = frozenset({*self.parameters, *stored_names(body, self.regions)}) - self.globals - self.free
+        self.outer = outer | self.locals
+        self.live = Liveness(body, self.regions)
+        self.count = 0
+
+    def run(self) -> None:
+        """Transform the function in place."""
+        body = self.block(self.structured.body)
+        header: list[ast.stmt] = []
+        if self.globals:
+            header.append(ast.Global(sorted(self.globals)))
+        if self.free:
+            header.append(ast.Nonlocal(sorted(self.free)))
+        own = sorted(self.locals - set(self.parameters))
+        if own:
+            # Never executed: it makes the names variables of this function, which nested functions assign.
+            targets: list[ast.expr] = [_store(name) for name in own]
+            header.append(ast.If(ast.Constant(False), [ast.Assign(targets, ast.Constant(None))], []))
+        for node in header:
+            _locate(node, self.node)
+        self.node.body = [*self.docstring, *header, *body] or [_locate(ast.Pass(), self.node)]
+
+    def block(self, statements: Sequence[ast.stmt]) -> list[ast.stmt]:
+        """Transform statements."""
+        made: list[ast.stmt] = []
+        for node in statements:
+            made.extend(self.statement(node))
+        return made
+
+    def statement(self, node: ast.stmt) -> list[ast.stmt]:
+        """Transform a statement."""
+        if isinstance(node, ast.FunctionDef) and node.name in self.regions:
+            body = self.block(node.body)
+            node.body = [*self._declarations(node, body), *body]
+            return [node]
+        if isinstance(node, ast.FunctionDef):
+            for field in ("decorator_list",):
+                setattr(node, field, [self.expression(item) for item in getattr(node, field)])
+            _Function(node, self.sites, self.outer).run()
+            return [node]
+        if isinstance(node, ast.ClassDef | ast.AsyncFunctionDef):
+            return [node]
+        if isinstance(node, ast.If) and not _only_raises(node):
+            return self._if(node)
+        if isinstance(node, ast.While):
+            return self._while(node)
+        if isinstance(node, ast.For):
+            return self._for(node)
+        for name, value in list(ast.iter_fields(node)):
+            if isinstance(value, ast.expr):
+                setattr(node, name, self.expression(value))
+            elif isinstance(value, list):
+                setattr(node, name, self._items(value))
+        return [node]
+
+    def _items(self, values: list[Any]) -> list[Any]:
+        made: list[Any] = []
+        for value in values:
+            if isinstance(value, ast.stmt):
+                made.extend(self.statement(value))
+            elif isinstance(value, ast.expr):
+                made.append(self.expression(value))
+            else:
+                if isinstance(value, ast.AST):
+                    for name, field in list(ast.iter_fields(value)):
+                        if isinstance(field, ast.expr):
+                            setattr(value, name, self.expression(field))
+                        elif isinstance(field, list):
+                            setattr(value, name, self._items(field))
+                made.append(value)
+        return made
+
+    def expression(self, node: ast.expr) -> ast.expr:
+        """Transform the conditions inside an expression."""
+        transformed: ast.expr = _Expressions(self).visit(node)
+        return transformed
+
+    def _if(self, node: ast.If) -> list[ast.stmt]:
+        returning = id(node) in self.structured.returning
+        construct = "if on a tensor's value"
+        if id(node) in self.structured.native:
+            node.test = self._plain(node, node.test, construct)
+            node.body, node.orelse = self.block(node.body), self.block(node.orelse)
+            return [node]
+        site = self._site(node, construct, [*node.body, *node.orelse], self.live.after[id(node)])
+        test = self.expression(node.test)
+        then, state = self._closure("then", node, node.body), self._state(node, site)
+        otherwise = self._closure("else", node, node.orelse)
+        call = self._call(
+            "returning" if returning else "branch", site, test, *_names(then, otherwise), *_names(*state), like=node
+        )
+        last = ast.Return(call) if returning else ast.Expr(call)
+        return [then, otherwise, *state, _locate(last, node)]
+
+    def _while(self, node: ast.While) -> list[ast.stmt]:
+        construct = "while on a tensor's value"
+        if id(node) in self.structured.native:
+            node.test = self._plain(node, node.test, construct)
+            node.body = self.block(node.body)
+            return [node]
+        site = self._site(node, construct, [*node.body, ast.Expr(node.test)], self.live.head[id(node)])
+        test = self._closure("test", node, [_locate(ast.Return(node.test), node.test)])
+        body, state = self._closure("body", node, node.body), self._state(node, site)
+        call = self._call("loop", site, *_names(test, body), self._flags(node), *_names(*state), like=node)
+        return [test, body, *state, _locate(ast.Expr(call), node)]
+
+    def _for(self, node: ast.For) -> list[ast.stmt]:
+        construct = "for over a tensor or a dynamic range"
+        if id(node) in self.structured.native:
+            node.iter = self._plain(node, self.expression(node.iter), construct, helper="plain_iterable")
+            node.body = self.block(node.body)
+            return [node]
+        item = f"{PREFIX}item"
+        assign = _locate(ast.Assign([node.target], _load(item)), node.target)
+        site = self._site(node, construct, [assign, *node.body], self.live.head[id(node)])
+        body = self._closure("body", node, [assign, *node.body], [item])
+        state = self._state(node, site)
+        iterable = self._iterable(node.iter)
+        call = self._call("iterate", site, iterable, *_names(body), self._flags(node), *_names(*state), like=node)
+        return [body, *state, _locate(ast.Expr(call), node)]
+
+    def _iterable(self, node: ast.expr) -> ast.expr:
+        """The iterable of a loop: ``x.unbind(1)`` and ``torch.unbind(x, 1)`` are not evaluated."""
+        match node:
+            case ast.Call(func=ast.Attribute(attr="unbind", value=owner)):
+                arguments = [self.expression(item) for item in node.args]
+                keywords = [ast.keyword(item.arg, self.expression(item.value)) for item in node.keywords]
+                helper = ast.Attribute(_load(HELPERS), "unbind", ast.Load())
+                return _locate(ast.Call(helper, [self.expression(owner), *arguments], keywords), node)
+        return self.expression(node)
+
+    def _plain(self, node: ast.stmt, value: ast.expr, construct: str, helper: str = "plain") -> ast.expr:
+        """A check that a condition or an iterable of a statement that is not transformed is a Python value."""
+        site = self._add(Site(node.lineno, construct, reason=self.structured.native[id(node)]))
+        return self._call(helper, site, self.expression(value) if helper == "plain" else value, like=node)
+
+    def _flags(self, node: ast.For | ast.While) -> ast.expr:
+        """A function that returns the flags that end the loop."""
+        flags: list[ast.expr] = [_load(flag) for flag in self.structured.flags.get(id(node), ())]
+        return _lambda(ast.Tuple(flags, ast.Load()))
+
+    def _site(self, node: ast.stmt, construct: str, inside: list[ast.stmt], live: frozenset[str]) -> int:
+        names = [name for name in stored_names(inside, self.regions) if name not in self.regions]
+        names = [name for name in names if name in self.locals or name in self.free]
+        kept = [
+            name
+            for name in {**stored_attributes(inside, self.regions), **mutated_containers(inside, self.regions)}
+            if name.partition(".")[0] in self.outer and name not in names
+        ]
+        flags = bool(self.structured.flags.get(id(node)))
+        return self._add(Site(node.lineno, construct, (*names, *kept), live | set(kept), flags))
+
+    def _add(self, site: Site) -> int:
+        self.sites.append(site)
+        return len(self.sites) - 1
+
+    def _closure(
+        self, kind: str, node: ast.stmt, body: Sequence[ast.stmt], parameters: Sequence[str] = ()
+    ) -> ast.FunctionDef:
+        """A nested function with the statements of a branch or a loop."""
+        self.count += 1
+        made = ast.FunctionDef(f"{PREFIX}{kind}_{self.count}", _arguments(parameters), [], [])
+        originals = list(body)
+        declarations = self._declarations_for(originals)
+        made.body = [*declarations, *(self.block(originals) or [ast.Pass()])]
+        _locate(made, node)
+        return made
+
+    def _declarations(self, node: ast.FunctionDef, body: Sequence[ast.stmt]) -> list[ast.stmt]:
+        return [_locate(item, node) for item in self._declarations_for(body)]
+
+    def _declarations_for(self, body: Sequence[ast.stmt]) -> list[ast.stmt]:
+        names = [
+            name for name in stored_names(body, self.regions) if not name.startswith(PREFIX) or name in self.locals
+        ]
+        shared = [name for name in names if name in self.locals or name in self.free]
+        made: list[ast.stmt] = [ast.Nonlocal(shared)] if shared else []
+        known = [name for name in names if name in self.globals]
+        return [*made, ast.Global(known)] if known else made
+
+    def _state(self, node: ast.stmt, site: int) -> tuple[ast.FunctionDef, ast.FunctionDef]:
+        """Functions that read and write the variables of a construct."""
+        self.count += 1
+        names = self.sites[site].names
+        values: list[ast.expr] = [_call_helper("value", [_lambda(_expression(name, ast.Load()))]) for name in names]
+        get = ast.FunctionDef(
+            f"{PREFIX}get_{self.count}", _arguments([]), [ast.Return(ast.Tuple(values, ast.Load()))], []
+        )
+        given = f"{PREFIX}values"
+        body: list[ast.stmt] = []
+        shared = [name for name in names if "." not in name and (name in self.locals or name in self.free)]
+        if shared:
+            body.append(ast.Nonlocal(shared))
+        for index, name in enumerate(names):
+            if "." not in name and name not in shared:
+                continue
+            value = ast.Subscript(_load(given), ast.Constant(index), ast.Load())
+            unbound = ast.Compare(value, [ast.Is()], [ast.Attribute(_load(HELPERS), "UNBOUND", ast.Load())])
+            assign: ast.stmt = ast.Assign([_expression(name, ast.Store())], value)
+            delete: ast.stmt = ast.Delete([_expression(name, ast.Del())])
+            body.append(ast.If(unbound, [assign, delete], [assign]))
+        put = ast.FunctionDef(f"{PREFIX}set_{self.count}", _arguments([given]), body or [ast.Pass()], [])
+        _locate(get, node)
+        _locate(put, node)
+        return get, put
+
+    def _call(self, helper: str, site: int, *arguments: ast.expr, like: ast.AST) -> ast.Call:
+        return _locate(_call_helper(helper, [ast.Constant(site), *arguments]), like)
+
+    def expression_site(self, node: ast.expr, construct: str) -> ast.expr:
+        """The index of an expression's construct."""
+        return ast.Constant(self._add(Site(node.lineno, construct)))
+
+
+class _Expressions(ast.NodeTransformer):
+    """Transform conditional expressions, boolean operators, comprehensions and builtin functions."""
+
+    def __init__(self, owner: _Function) -> None:
+        self._owner = owner
+
+    def visit_IfExp(self, node: ast.IfExp) -> ast.expr:
+        if _binds(node):
+            return node
+        self.generic_visit(node)
+        site = self._owner.expression_site(node, _TERNARY)
+        return _locate(_call_helper("choose", [site, node.test, _lambda(node.body), _lambda(node.orelse)]), node)
+
+    def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:
+        if _binds(node):
+            return node
+        self.generic_visit(node)
+        word = "and" if isinstance(node.op, ast.And) else "or"
+        site = self._owner.expression_site(node, f"{word} of tensors")
+        return _locate(_call_helper(f"{word}_", [site, *(_lambda(value) for value in node.values)]), node)
+
+    def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.expr:
+        self.generic_visit(node)
+        if not isinstance(node.op, ast.Not):
+            return node
+        return _locate(_call_helper("not_", [node.operand]), node)
+
+    def visit_Compare(self, node: ast.Compare) -> ast.expr:
+        self.generic_visit(node)
+        if len(node.ops) == 1 or _binds(node):
+            return node
+        # a < b < c: b is evaluated once, c only if a < b.
+        site = self._owner.expression_site(node, "chained comparison of tensors")
+        parts: list[ast.expr] = [site, node.left]
+        for operation, right in zip(node.ops, node.comparators, strict=True):
+            one, other = f"{PREFIX}left", f"{PREFIX}right"
+            compare = ast.Compare(_load(one), [operation], [_load(other)])
+            parts.append(ast.Tuple([_lambda(right), _lambda(compare, [one, other])], ast.Load()))
+        return _locate(_call_helper("chain", parts), node)
+
+    def visit_ListComp(self, node: ast.ListComp) -> ast.expr:
+        if len(node.generators) != 1 or node.generators[0].ifs or node.generators[0].is_async or _binds(node):
+            self.generic_visit(node)
+            return node
+        (generator,) = node.generators
+        iterable = self._owner._iterable(generator.iter)
+        element = self.visit(node.elt)
+        item = f"{PREFIX}item"
+        # [element for target in (item,)]: the target's own scope, for any kind of target.
+        inner = ast.ListComp(
+            element, [ast.comprehension(generator.target, ast.Tuple([_load(item)], ast.Load()), [], 0)]
+        )
+        first = ast.Subscript(inner, ast.Constant(0), ast.Load())
+        site = self._owner.expression_site(node, "comprehension over a tensor or a dynamic range")
+        return _locate(_call_helper("comprehend", [site, iterable, _lambda(first, [item])]), node)
+
+    def visit_Call(self, node: ast.Call) -> ast.expr:
+        match node.func:
+            case ast.Name("super") if not node.args and self._owner.parameters:
+                node.args = [_load("__class__"), _load(self._owner.parameters[0])]
+                return _locate(node, node)
+            case ast.Name(name) if name in _BUILTINS and name not in self._owner.outer:
+                self.generic_visit(node)
+                node.func = _locate(_call_helper("builtin", [node.func]), node)
+                return node
+        self.generic_visit(node)
+        if isinstance(node.func, ast.Attribute) and node.func.attr in _JOINING:
+            node.func = _locate(_call_helper("joining", [node.func]), node)
+        return node
+
+    def visit_Lambda(self, node: ast.Lambda) -> ast.expr:
+        if contains([node.body], (ast.Yield, ast.YieldFrom)):
+            return node
+        self.generic_visit(node)
+        return node
+
+
+class _Mangler(ast.NodeTransformer):
+    """Private names (``self.__x``) of a class, whose methods are compiled outside of it."""
+
+    def __init__(self, owner: str) -> None:
+        self._owner = owner.lstrip("_")
+
+    def _name(self, name: str) -> str:
+        private = name.startswith("__") and not name.endswith("__") and "." not in name
+        return f"_{self._owner}{name}" if private and self._owner else name
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
+        node.attr = self._name(node.attr)
+        return self.generic_visit(node)
+
+    def visit_Name(self, node: ast.Name) -> ast.AST:
+        node.id = self._name(node.id)
+        return node
+
+    def visit_arg(self, node: ast.arg) -> ast.AST:
+        node.arg = self._name(node.arg)
+        return self.generic_visit(node)
+
+
+def _mangle(function: ast.FunctionDef, owner: str | None) -> None:
+    if owner is not None:
+        for part in [function.args, *function.body]:
+            _Mangler(owner).visit(part)
+
+
+def _declared(body: Sequence[ast.stmt], kind: type[ast.Global | ast.Nonlocal]) -> frozenset[str]:
+    return frozenset(name for node in scope_nodes(list(body)) if isinstance(node, kind) for name in node.names)
+
+
+def _remove_declarations(function: ast.FunctionDef) -> None:
+    """Replace ``global`` and ``nonlocal``, which nested functions repeat for the names that they assign."""
+
+    class Remover(ast.NodeTransformer):
+        def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+            return self.generic_visit(node) if node is function else node
+
+        def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
+            return node
+
+        def visit_Global(self, node: ast.Global) -> ast.AST:
+            return ast.copy_location(ast.Pass(), node)
+
+        def visit_Nonlocal(self, node: ast.Nonlocal) -> ast.AST:
+            return ast.copy_location(ast.Pass(), node)
+
+    Remover().visit(function)
+
+
+def _only_raises(node: ast.If) -> bool:
+    """Whether one branch of an ``if`` only raises an error: an argument check, which remains as it is."""
+    return any(branch and isinstance(branch[-1], ast.Raise) for branch in (node.body, node.orelse))
+
+
+def _binds(node: ast.AST) -> bool:
+    """Whether an expression cannot move into a lambda: it assigns a variable or suspends the function."""
+    return contains([node], (ast.NamedExpr, ast.Await, ast.Yield, ast.YieldFrom)) is not None
+
+
+def _names(*functions: ast.FunctionDef) -> list[ast.expr]:
+    return [_load(function.name) for function in functions]
+
+
+def _load(name: str) -> ast.Name:
+    return ast.Name(name, ast.Load())
+
+
+def _store(name: str) -> ast.Name:
+    return ast.Name(name, ast.Store())
+
+
+def _expression(dotted: str, context: ast.expr_context) -> ast.expr:
+    """``self.h`` as an expression."""
+    first, *attributes = dotted.split(".")
+    node: ast.expr = ast.Name(first, ast.Load() if attributes else context)
+    for index, attribute in enumerate(attributes):
+        node = ast.Attribute(node, attribute, context if index == len(attributes) - 1 else ast.Load())
+    return node
+
+
+def _call_helper(name: str, arguments: Iterable[ast.expr]) -> ast.Call:
+    return ast.Call(ast.Attribute(_load(HELPERS), name, ast.Load()), list(arguments), [])
+
+
+def _arguments(names: Sequence[str]) -> ast.arguments:
+    return ast.arguments(
+        posonlyargs=[], args=[ast.arg(name) for name in names], kwonlyargs=[], kw_defaults=[], defaults=[]
+    )
+
+
+def _lambda(body: ast.expr, parameters: Sequence[str] = ()) -> ast.Lambda:
+    return ast.Lambda(_arguments(parameters), body)
+
+
+def _locate(node: _Node, like: ast.AST) -> _Node:
+    """The node and the nodes inside it, where they have no location of their own, at the location of another."""
+    for found in ast.walk(node):
+        if "lineno" in found._attributes and not hasattr(found, "lineno"):
+            ast.copy_location(found, like)
+    return node

@@ -1,0 +1,1 @@
+"""Rewriting of Python control flow on tensors."""
