@@ -25,7 +25,8 @@ def R(*shape: int) -> torch.Tensor:
 
 
 def looped(x: torch.Tensor, *ys: Any) -> torch.Tensor:
-    return torch.stack([x[index] * (index + 1) for index in range(x.shape[0])]) + sum(ys)
+    # A generator is not rewritten to a loop.
+    return torch.stack(tuple(x[index] * (index + 1) for index in range(x.shape[0]))) + sum(ys)
 
 
 d = Dim("d")
