@@ -100,7 +100,9 @@ def _is_question(error: CaptureError) -> bool:
 
 
 def _unanswered(error: CaptureError, values: KnownValues) -> CaptureError:
-    """The error for a question without an answer."""
+    """The error for a question without an answer; one with a hint of its own is complete."""
+    if error.hint is not None:
+        return error
     sources = _sources(error, values)
     hint = 'pass data_dependent="example" to follow the branch that the example takes'
     if sources:

@@ -90,6 +90,8 @@ def failing_function(error: BaseException) -> FunctionType | None:
         The function; None if the failure has another reason or the function has no source.
     """
     cause = error.__cause__
+    while isinstance(cause, CaptureError):
+        cause = cause.__cause__
     if cause is None or not _asks_for_value(cause):
         return None
     frames = [frame for frame, _ in traceback.walk_tb(cause.__traceback__)]
