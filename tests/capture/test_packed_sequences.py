@@ -32,17 +32,20 @@ OPSETS = (13, 18, 20)
 
 
 class Packed(nn.Module):
-    """Pack, run a layer, and unpack to the longest sequence or to the length of the input."""
+    """Pack, run a layer, and unpack to the longest sequence or to the length of the input and some more steps."""
 
-    def __init__(self, layer: nn.RNNBase, enforce_sorted: bool, total: bool, padding_value: float = 0.0) -> None:
+    def __init__(
+        self, layer: nn.RNNBase, enforce_sorted: bool, total: bool, padding_value: float = 0.0, longer: int = 0
+    ) -> None:
         super().__init__()
         self.layer, self.enforce_sorted, self.total, self.padding_value = layer, enforce_sorted, total, padding_value
+        self.longer = longer
 
     def forward(self, x: torch.Tensor, lengths: torch.Tensor, hx: Any = None) -> Any:
         batch_first = self.layer.batch_first
         packed = pack_padded_sequence(x, lengths, batch_first, self.enforce_sorted)
         output, last = self.layer(packed, hx)
-        total = x.shape[1 if batch_first else 0] if self.total else None
+        total = x.shape[1 if batch_first else 0] + self.longer if self.total else None
         return *pad_packed_sequence(output, batch_first, self.padding_value, total), last
 
 
@@ -86,6 +89,7 @@ def check_layer(
     total: bool = False,
     with_state: bool = False,
     padding_value: float = 0.0,
+    longer: int = 0,
     **options: Any,
 ) -> fxonnx.ONNXProgram:
     """Check a layer for three batches, one of them of a single step, another with more steps than its lengths."""
@@ -98,7 +102,7 @@ def check_layer(
         inputs(layer, sorted(lengths, reverse=True) if is_sorted else lengths, time, with_state)
         for lengths, time in batches
     ]
-    return check(Packed(layer, is_sorted, total, padding_value), calls, tuple(shapes), **options)
+    return check(Packed(layer, is_sorted, total, padding_value, longer), calls, tuple(shapes), **options)
 
 
 def operators(program: fxonnx.ONNXProgram) -> list[str]:
@@ -131,6 +135,7 @@ def test_layers(
         pytest.param(nn.LSTM(3, 4).half(), {"tolerance": 1e-2}, id="float16"),
         pytest.param(nn.LSTM(3, 4, 2, bias=False, dropout=0.5), {}, id="no-bias"),
         pytest.param(nn.GRU(3, 4), {"padding_value": -1.5}, id="padding-value"),
+        pytest.param(nn.GRU(3, 4), {"padding_value": -1.5, "longer": 2, "total": True}, id="longer"),
         pytest.param(nn.GRU(3, 4, batch_first=True), {"padding_value": -1.5, "total": True}, id="padding-value-total"),
     ],
 )
@@ -368,6 +373,29 @@ MODELS = {
 def test_models(name: str, opset: int) -> None:
     model, calls, dynamic_shapes = MODELS[name]
     check(model(), calls, dynamic_shapes, opset_version=opset)
+
+
+class Scripted(nn.Module):
+    """The functions in TorchScript, with an optional initial state."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.GRU(3, 4, batch_first=True)
+
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor, hx: torch.Tensor | None = None):  # type: ignore[no-untyped-def]
+        packed = pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+        output, last = self.layer(packed, hx)
+        padded, lengths = pad_packed_sequence(output, batch_first=True, total_length=x.size(1))
+        return padded, lengths, last
+
+
+@pytest.mark.parametrize("with_state", [False, True], ids=["zeros", "hx"])
+def test_scripts(with_state: bool) -> None:
+    calls = [inputs(Scripted().layer, lengths, time, with_state) for lengths, time in (([3, 5], 5), ([4, 1, 2], 6))]
+    shapes = (*BATCH_FIRST, {1: "n"}) if with_state else BATCH_FIRST
+    program = check(torch.jit.script(Scripted().eval()), calls, shapes)
+    assert "TopK" not in operators(program)
+    assert operators(program).count("GRU") == 1
 
 
 @pytest.mark.parametrize("side", ["right", "left"])

@@ -205,6 +205,41 @@ class Types(nn.Module):
         return x * float(n), x + int(n), share
 
 
+class SeveralResults(nn.Module):
+    """Operators with several results, in a branch as well."""
+
+    def forward(self, x: torch.Tensor) -> Any:
+        values, indices = torch.sort(x, 0, descending=True)
+        greatest, where = torch.max(x, dim=1)
+        if bool(x.sum() > 0):
+            parts, places = torch.topk(x, 2, dim=0)
+        else:
+            parts, places = torch.topk(-x, 2, dim=0)
+        return values * 2, indices, greatest + 1, where, parts, places
+
+
+class Kinds(nn.Module):
+    """Branches on the types of arguments."""
+
+    def of_values(self, x: torch.Tensor | int | list[int]) -> int:
+        if isinstance(x, torch.Tensor):
+            return 1
+        return 2 if isinstance(x, list) else 3
+
+    def of_others(self, x: str | tuple[int, float] | None) -> int:
+        if isinstance(x, tuple):
+            return 4
+        return 5 if isinstance(x, str) else 6
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        codes = [self.of_values(x), self.of_values([1, 2]), self.of_values(7)]
+        codes += [self.of_others((1, 0.5)), self.of_others("a"), self.of_others(None)]
+        total = 0
+        for code in codes:
+            total = 10 * total + code
+        return x * total
+
+
 class Methods(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x + 1
@@ -239,6 +274,33 @@ def test_numbers_have_their_types_in_torchscript() -> None:
     product, total, share = program(x, torch.tensor(4))
     assert (product.dtype, total.dtype) == (torch.float32, torch.int64)
     assert share.item() == model(x, torch.tensor(4))[2]
+
+
+def test_operators_with_several_results() -> None:
+    program = fxonnx.export(torch.jit.script(SeveralResults()).eval(), (X,), dynamic_shapes=({0: "n"},), verify=True)
+    for x in (X, -X, torch.randn(5, X.shape[1])):
+        for ours, theirs in zip(program(x), SeveralResults()(x), strict=True):
+            torch.testing.assert_close(ours, theirs)
+
+
+def test_checks_of_unbacked_sizes() -> None:
+    class Checked(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            index = x.nonzero()
+            if index.size(0) > 100:
+                raise ValueError("at most 100 elements")
+            assert index.size(0) >= 0
+            return index * 2
+
+    x = torch.tensor([1.0, 0.0, 2.0])
+    program = fxonnx.export(torch.jit.script(Checked()).eval(), (x,))
+    for tensor in (x, torch.zeros(3)):
+        torch.testing.assert_close(program(tensor)[0], tensor.nonzero() * 2)
+
+
+def test_types_are_tested() -> None:
+    program = fxonnx.export(torch.jit.script(Kinds()).eval(), (X,))
+    torch.testing.assert_close(program(X)[0], X * 123456)
 
 
 def test_other_methods_of_scripted_modules() -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import _VF as variable_functions
 from torch import _prims as prims
 from torch import _prims_common as prims_common
 from torch._C import DisableTorchFunction, DispatchKey, parse_schema
@@ -140,4 +141,5 @@ __all__ = [
     "sympy_functions",
     "try_solve",
     "unset_fake_temporarily",
+    "variable_functions",
 ]

@@ -141,6 +141,13 @@ def _with_length(op: Op, value: ir.Value, length: Dim, lengths: _Lengths, longes
     if length == longest:
         return op.Slice(value, [0], lengths.longest, [0])
     dims = op.dims(value)
+    difference = length - dims[0]
+    if isinstance(difference, int) or difference.is_Integer:
+        # Every pad is a constant, or no step is missing.
+        more = int(difference)
+        ends = [0] * (2 * len(dims))
+        ends[len(dims)] = more
+        return op.Pad(value, ends, padding) if more > 0 else op.Slice(value, [0], op.size(length), [0])
     missing = op.Max(op.Sub(op.size(length), op.size(dims[0])), [0])
     zeros = [0] * (len(dims) - 1)
     pads = op.Concat([0], op.const(zeros), missing, op.const(zeros), axis=0)

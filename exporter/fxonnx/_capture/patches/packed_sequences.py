@@ -13,6 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
+from ..batch_sizes import Size, record_batch_size, recorded_batch_size
+
 __all__ = [
     "expected_cell_size",
     "expected_hidden_size",
@@ -23,10 +25,6 @@ __all__ = [
     "rnn",
     "sequence_arguments",
 ]
-
-Size = int | torch.SymInt
-
-_BATCH = "_fxonnx_batch_size"
 
 # Functions of torch without type annotations.
 _check: Callable[..., Any] = torch._check
@@ -90,7 +88,7 @@ def pack_padded_sequence(
 ) -> tuple[Tensor, Tensor]:
     """``_VF._pack_padded_sequence`` as an operator with unbacked sizes."""
     data, batch_sizes = torch.ops.fxonnx.pack_padded_sequence(input, lengths, batch_first)
-    setattr(batch_sizes, _BATCH, input.shape[0 if batch_first else 1])
+    record_batch_size(batch_sizes, input.shape[0 if batch_first else 1])
     return data, batch_sizes
 
 
@@ -164,10 +162,10 @@ def _count(layer: nn.RNNBase) -> int:
 
 def _batch_size(batch_sizes: Tensor, known: Size | None = None) -> Any:
     """Return the batch size of a packed sequence, and record that of a packed input of the model."""
-    found = getattr(batch_sizes, _BATCH, None)
+    found: Any = recorded_batch_size(batch_sizes)
     if found is None:
         found = batch_sizes[0].item() if known is None else known
-        setattr(batch_sizes, _BATCH, found)
+        record_batch_size(batch_sizes, found)
     return found
 
 

@@ -11,7 +11,11 @@ from typing import Any
 
 import torch
 
-__all__ = ["FUNCTIONS", "TENSOR_KINDS"]
+from fxonnx_translations._torch_compat import variable_functions
+
+from ...errors import CaptureError
+
+__all__ = ["FUNCTIONS", "TENSOR_KINDS", "is_instance"]
 
 
 def _append(items: list[Any], item: Any) -> list[Any]:
@@ -56,6 +60,8 @@ def _format(text: str, *values: Any) -> str:
 
 def _as_int(value: Any) -> Any:
     """``int(value)``; a number read from a tensor remains a tensor, since its value is only known at run time."""
+    if isinstance(value, torch.SymInt):
+        return value
     return value.reshape(()).to(torch.int64) if isinstance(value, torch.Tensor) else int(value)
 
 
@@ -75,8 +81,55 @@ def _dict(*items: Any) -> dict[Any, Any]:
     return dict(zip(items[::2], items[1::2], strict=True))
 
 
+def _pack(*args: Any) -> Any:
+    # Looked up at the call: the capture replaces it.
+    return variable_functions._pack_padded_sequence(*args)
+
+
+def _unpack(*args: Any) -> Any:
+    return variable_functions._pad_packed_sequence(*args)
+
+
 def _not(value: Any) -> Any:
     return value.logical_not() if isinstance(value, torch.Tensor) else not value
+
+
+_CLASSES: Mapping[str, tuple[type, ...]] = MappingProxyType(
+    {
+        "AnyListType": (list,),
+        "AnyTupleType": (tuple,),
+        "BoolType": (bool, torch.SymBool),
+        "FloatType": (float, torch.SymFloat),
+        "IntType": (int, torch.SymInt),
+        "NoneType": (type(None),),
+        "StringType": (str,),
+        "TensorType": (torch.Tensor,),
+    }
+)
+"""Kind of a TorchScript type to the classes of its values."""
+
+
+def is_instance(value: Any, declared: Any) -> bool:
+    """Whether a value has a TorchScript type.
+
+    Raises:
+        CaptureError: If the type is a class.
+    """
+    kind = declared.kind()
+    if kind in _CLASSES:
+        return isinstance(value, _CLASSES[kind]) and not (kind == "IntType" and isinstance(value, bool))
+    if kind == "OptionalType":
+        return value is None or is_instance(value, declared.getElementType())
+    if kind == "ListType":
+        return isinstance(value, list) and all(is_instance(item, declared.getElementType()) for item in value)
+    if kind == "TupleType":
+        types = declared.elements()
+        return (
+            isinstance(value, tuple)
+            and len(value) == len(types)
+            and all(is_instance(item, each) for item, each in zip(value, types, strict=True))
+        )
+    raise CaptureError(f"isinstance with TorchScript's type {declared.annotation_str} cannot be evaluated")
 
 
 TENSOR_KINDS: frozenset[str] = frozenset(
@@ -84,6 +137,8 @@ TENSOR_KINDS: frozenset[str] = frozenset(
         "aten::Bool",
         "aten::Float",
         "aten::FloatImplicit",
+        "aten::_pack_padded_sequence",
+        "aten::_pad_packed_sequence",
         "aten::Int",
         "aten::IntImplicit",
         "aten::dim",
@@ -118,6 +173,8 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = MappingProxyType(
         "aten::__not__": _not,
         "aten::__or__": operator.or_,
         "aten::__range_length": _range_length,
+        "aten::_pack_padded_sequence": _pack,
+        "aten::_pad_packed_sequence": _unpack,
         "aten::_set_item": _set_item,
         "aten::add": lambda one, other, alpha=1: one + other * alpha if alpha != 1 else one + other,
         "aten::add_": operator.iadd,
@@ -185,6 +242,7 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = MappingProxyType(
         "prim::is_cuda": lambda tensor: tensor.is_cuda,
         "prim::max": max,
         "prim::min": min,
+        "prim::type": lambda device: device.type,
         "prim::unchecked_cast": lambda value: value,
     }
 )

@@ -14,10 +14,15 @@ import torch
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from ...errors import CaptureError
-from .builtins import FUNCTIONS, TENSOR_KINDS
+from ..batch_sizes import recorded_batch_size
+from .builtins import FUNCTIONS, TENSOR_KINDS, is_instance
 from .effects import reject_outer_effects, schema_of, script_location, writes_container, written_names
 
 __all__ = ["run_graph"]
+
+# Without annotations in torch.
+_check: Callable[..., Any] = torch._check
+_sym_not: Callable[..., Any] = torch.sym_not
 
 _NUMBERS = ("number", "Scalar", "int", "float", "bool")
 
@@ -71,7 +76,7 @@ class _Scope:
         if kind in ("prim::ListUnpack", "prim::TupleUnpack"):
             return list(inputs[0])
         result = _run_plain_node(node, kind, inputs)
-        return [result] * node.outputsSize()
+        return list(result) if node.outputsSize() > 1 else [result] * node.outputsSize()
 
     def _branch(self, node: Any, condition: Any) -> list[Any]:
         blocks = then, otherwise = list(node.blocks())
@@ -79,6 +84,11 @@ class _Scope:
             condition = condition.reshape(()).bool()
         elif not _is_data_dependent(condition):
             return _Scope({}, self).run(then if condition else otherwise)
+        elif raising := [block for block in blocks if _only_raises(block)]:
+            # The condition remains an assertion of the captured program.
+            holds = raising[0] is otherwise
+            _check(condition if holds else _sym_not(condition))
+            return _Scope({}, self).run(then if holds else otherwise)
         reject_outer_effects(blocks)
         names, operands = self._free_tensors(blocks)
         written = [at for at, name in enumerate(names) if name in written_names(blocks, names)]
@@ -175,6 +185,11 @@ def _reject_written_views(node: Any, operands: Sequence[torch.Tensor], written: 
         )
 
 
+def _only_raises(block: Any) -> bool:
+    """Whether a block raises an exception unconditionally."""
+    return any(node.kind() == "prim::RaiseException" for node in block.nodes())
+
+
 def _is_data_dependent(condition: Any) -> bool:
     """Whether a condition on sizes depends on the values of tensors (``mask.nonzero().size(0) > 0``)."""
     return isinstance(condition, torch.SymBool) and bool(free_unbacked_symbols(condition))
@@ -203,8 +218,12 @@ def _run_plain_node(node: Any, kind: str, inputs: list[Any]) -> Any:
         return getattr(inputs[0], node.s("name"))
     if kind == "prim::SetAttr":
         return setattr(inputs[0], node.s("name"), inputs[1])
+    if kind == "prim::isinstance":
+        return any(is_instance(inputs[0], declared) for declared in node.tys("types"))
     if kind == "prim::RaiseException":
         raise RuntimeError(str(inputs[0]))
+    if kind == "aten::select" and (size := _batch_size(*inputs)) is not None:
+        return size
     namespace, _, name = kind.partition("::")
     schema = schema_of(node)
     of_tensors = schema is not None and any("Tensor" in str(argument.type) for argument in schema.arguments)
@@ -215,6 +234,12 @@ def _run_plain_node(node: Any, kind: str, inputs: list[Any]) -> Any:
     if schema is None or packet is None or writes_container(schema):
         raise CaptureError(f"TorchScript's {kind} has no equivalent in ONNX\n  in: {script_location(node)}")
     return _call_operator(packet, schema, inputs)
+
+
+def _batch_size(source: Any, dim: Any, index: Any) -> Any:
+    """The first element of the batch sizes of a packed sequence, if it is known; otherwise None."""
+    is_first = isinstance(dim, int) and isinstance(index, int) and dim == 0 and index == 0
+    return recorded_batch_size(source) if is_first else None
 
 
 def _call_operator(packet: Any, schema: Any, inputs: Sequence[Any]) -> Any:
