@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,6 +13,7 @@ import onnx_ir as ir
 
 from fxonnx_translations._builder.name_allocator import NameAllocator
 
+from .inlining import FLAT, PARTS, names_of
 from .metadata import call_metadata
 from .regions import (
     FULL_NAME,
@@ -35,6 +38,8 @@ REGION_DOMAIN = "fxonnx.regions"
 REPEATED_DOMAIN = "fxonnx.repeated"
 _LEAST_NODES = 3
 """Minimum number of nodes of a function for repeated modules."""
+_MOST_TRIMMED, _MOST_ATTEMPTS = 3, 50
+"""Limits of the search for nodes at the boundary of a region by which it differs from the others."""
 _LEAST_NESTED_SHARE = 5
 """A function in the body of another one must save at least this fraction, as its inverse, of the body's nodes."""
 
@@ -48,6 +53,7 @@ def outline(model: ir.Model, *, repeated: bool) -> None:
         model: The complete model; its nodes have their scopes as ``REGIONS`` and ``SCOPES``.
         repeated: Whether repeated modules become functions, as marked regions do.
     """
+    model.meta[FLAT] = names_of(model.graph)
     outliner = _Outliner(model)
     outliner.run_marked(model.graph)
     if repeated:
@@ -180,6 +186,7 @@ def _kinds(nodes: Sequence[ir.Node], regions: Sequence[Region], *, least_nodes: 
 
 def _partition(nodes: Sequence[ir.Node], regions: Sequence[Region], least_nodes: int) -> list[list[Interface]]:
     """Partition regions into kinds, after values have been excluded that other regions share."""
+    order = {region.scope: position for position, region in enumerate(regions)}
     best: list[list[Interface]] = []
     for sizes_only in (True, False):
         hoisted = invariant_nodes(nodes, regions, sizes_only=sizes_only)
@@ -189,7 +196,9 @@ def _partition(nodes: Sequence[ir.Node], regions: Sequence[Region], least_nodes:
             if len(own.nodes) >= least_nodes and nodes_after(nodes, own.nodes) is not None:
                 interface = interface_of(own)
                 kinds.setdefault(interface.structure, []).append(interface)
-        found = list(kinds.values())
+        _adopt(kinds)
+        # Names and metadata of a function are those of its first call.
+        found = [sorted(kind, key=lambda member: order[member.region.scope]) for kind in kinds.values()]
         if not best or _saved_in_total(found) > _saved_in_total(best):
             best = found
     return best
@@ -198,6 +207,47 @@ def _partition(nodes: Sequence[ir.Node], regions: Sequence[Region], least_nodes:
 def _saved_nodes(kind: Sequence[Interface]) -> int:
     """The number of nodes by which a function for these regions makes the model smaller."""
     return (len(kind) - 1) * len(kind[0].region.nodes) - len(kind) if kind else 0
+
+
+def _adopt(kinds: dict[Structure, list[Interface]]) -> None:
+    """Move regions to the largest kind that differ from it by few nodes at their inputs or outputs, without these.
+
+    Patterns and CSE move such nodes across the boundary of modules: the first block may cast or reshape its input, and
+    the others take what the block before has computed.
+    """
+    largest = max(kinds.values(), key=_saved_nodes, default=[])
+    if len(largest) < 2:
+        return
+    expected = largest[0]
+    for structure, kind in list(kinds.items()):
+        if kind is largest:
+            continue
+        trimmed = [_trimmed(member.region, expected) for member in kind]
+        largest += [member for member in trimmed if member is not None]
+        kinds[structure] = [member for member, found in zip(kind, trimmed, strict=True) if found is None]
+        if not kinds[structure]:
+            del kinds[structure]
+
+
+def _trimmed(region: Region, expected: Interface) -> Interface | None:
+    """The region without a few nodes at its inputs and outputs, if it then is isomorphic to another one."""
+    surplus = Counter(node.op_type for node in region.nodes)
+    surplus.subtract(Counter(node.op_type for node in expected.region.nodes))
+    if min(surplus.values()) < 0 or not 0 < surplus.total() <= _MOST_TRIMMED:
+        return None
+    own = set(region.nodes)
+    candidates = [node for node in region.nodes if surplus[node.op_type] and _is_at_boundary(node, own)]
+    for trimmed in itertools.islice(itertools.combinations(candidates, surplus.total()), _MOST_ATTEMPTS):
+        found = interface_of(replace(region, nodes=[node for node in region.nodes if node not in trimmed]))
+        if found.structure == expected.structure:
+            return found
+    return None
+
+
+def _is_at_boundary(node: ir.Node, region: Container[ir.Node]) -> bool:
+    """Whether a node uses no value of its region, or computes none that the region uses."""
+    uses = any(value is not None and value.producer() in region for value in node.inputs)
+    return not uses or not any(user in region for user in node.successors())
 
 
 def _saved_in_total(kinds: Sequence[Sequence[Interface]]) -> int:
@@ -274,6 +324,7 @@ def _replace_by_call(graph: ir.Graph, member: Interface, function: _Function) ->
             [node.metadata_props for node in nodes],
         ),
     )
+    call.meta[PARTS] = [node.meta[PARTS] for node in nodes]
     for key, depth in member.region.depths().items():
         call.meta[key] = nodes[0].meta.get(key, ())[:depth]
     graph.insert_after(member.region.nodes[-1], call)
@@ -301,6 +352,8 @@ def _new_body(first: Interface, formals: Mapping[ir.Value, ir.Value], model: ir.
                 attribute = ir.AttrTensor("value", literal)
                 constants[value] = ir.Node("", "Constant", [], [attribute], outputs=[copy], name=f"node_{value.name}")
             node.replace_input_with(index, constants[value].outputs[0])
+    for position, node in enumerate(first.region.nodes):
+        node.meta[PARTS] = position
     for key, depth in first.region.inner_depths().items():
         for node in first.region.nodes:
             node.meta[key] = node.meta.get(key, ())[depth:]

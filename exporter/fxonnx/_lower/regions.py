@@ -29,6 +29,7 @@ __all__ = [
     "is_weight",
     "literal_of",
     "nodes_after",
+    "subgraphs",
 ]
 
 SCOPES = "fxonnx.scopes"

@@ -17,6 +17,7 @@ from .._capture import Assumption, Capture, Rung
 from .._capture.constraints.constraint import Constraint
 from .._capture.rewriting import Rewrite
 from .._comparison import Row
+from .._lower.inlining import inlined
 from .._options import Options
 from .._public import public
 from .._targets import Target
@@ -307,6 +308,7 @@ class ONNXProgram:
         keep_initializers_as_inputs: bool = False,
         external_data: ExternalData = None,
         weights: Weights | None = None,
+        inline: bool = False,
     ) -> None:
         """Save the model atomically, one tensor at a time.
 
@@ -322,6 +324,7 @@ class ONNXProgram:
             weights: Weights to store instead of those of the program: a safetensors file, the index file of a sharded
                 checkpoint, a directory, a state_dict, or a list of these, in which later ones override earlier ones.
                 Files are read one tensor at a time; the program itself is not modified.
+            inline: Whether to store the flat graph of a model with functions.
 
         Raises:
             ArgumentError: If ``weights`` do not match the model.
@@ -330,7 +333,9 @@ class ONNXProgram:
         with ExitStack() as stack:
             if weights is not None:
                 stack.enter_context(temporary_weights(self.model, self.weights, weights))
-            model = with_external_references(self.model) if external_data == REFERENCE else self.model
+            model = inlined(self.model) if inline else self.model
+            if external_data == REFERENCE:
+                model = with_external_references(model)
             saving.save(
                 model,
                 destination,

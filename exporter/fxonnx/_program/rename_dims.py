@@ -8,6 +8,7 @@ from typing import Any
 
 import onnx_ir as ir
 
+from .._lower.inlining import flat_shapes
 from .._warnings import warn_user
 from ..errors import ArgumentError, did_you_mean
 
@@ -91,3 +92,4 @@ def _shapes(model: ir.Model) -> Iterator[ir.Shape]:
             if value.shape is not None and not value.shape.frozen and id(value.shape) not in seen:
                 seen.add(id(value.shape))
                 yield value.shape
+    yield from (shape for shape in flat_shapes(model) if not shape.frozen and id(shape) not in seen)

@@ -1,0 +1,94 @@
+"""Regions of ``torch.compiler.nested_compile_region`` as ONNX functions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import onnx
+import pytest
+import torch
+from torch import nn
+
+import fxonnx
+
+from .repeated_models import OTHER_ROWS, ROWS, dynamic, saved
+
+
+@torch.compiler.nested_compile_region
+def scaled(weight: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    return torch.relu(torch.nn.functional.linear(x, weight)) * 2
+
+
+class Marked(nn.Module):
+    """Regions: a function, a method that calls it, and a closure."""
+
+    class Layer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(4, 4)
+
+        @torch.compiler.nested_compile_region
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.linear(x).tanh() + scaled(self.linear.weight, x)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.layers = nn.ModuleList(self.Layer() for _ in range(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        mean = x.mean()
+
+        @torch.compiler.nested_compile_region
+        def closed(x: torch.Tensor) -> torch.Tensor:
+            return x.sin() * mean + self.one.bias
+
+        x = scaled(self.two.weight, scaled(self.one.weight, x))
+        for layer in self.layers:
+            x = layer(x)
+        return closed(x)
+
+
+@pytest.mark.parametrize("others", [None, (OTHER_ROWS,)], ids=["static", "dynamic"])
+def test_marked_regions(others: tuple[Any, ...] | None) -> None:
+    torch.manual_seed(0)
+    model = Marked().eval()
+    program = fxonnx.export(model, (ROWS,), dynamic_shapes=dynamic((ROWS,), others))
+    calls = [(node.domain, node.op_type) for node in program.model.graph if node.domain]
+    assert calls == [("fxonnx.regions", name) for name in ("scaled", "scaled", "Layer", "Layer", "closed")]
+    functions = {function.name: function for function in program.model.functions.values()}
+    assert [node.op_type for node in functions["Layer"]] == ["Gemm", "Tanh", "scaled", "Add"]
+    assert [value.name for value in functions["Layer"].inputs][1:] == ["linear.weight", "linear.bias"]
+    assert functions["Layer"].opset_imports == {"": 20, "fxonnx.regions": 1}
+    onnx.checker.check_model(program.model_proto, full_check=True)
+    program.verify(others)
+    flat = fxonnx.export(model, (ROWS,), dynamic_shapes=dynamic((ROWS,), others), functions="none")
+    assert saved(program, inline=True) == saved(flat)
+    repeated = fxonnx.export(model, (ROWS,), functions="repeated")
+    assert [node.op_type for node in repeated.model.graph] == [node.op_type for node in program.model.graph]
+
+
+def test_marked_regions_of_a_flat_graph() -> None:
+    for options in ({"functions": "none"}, {"opset_version": 14}):
+        program = fxonnx.export(Marked().eval(), (ROWS,), **options)
+        assert not program.model.functions
+        assert not any(node.domain for node in program.model.graph)
+        program.verify()
+
+
+def test_marked_regions_of_a_captured_program() -> None:
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one, self.two = nn.Linear(4, 4), nn.Linear(4, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return scaled(self.two.weight, scaled(self.one.weight, x))
+
+    captured = torch.export.export(Twice().eval().requires_grad_(False), (ROWS,), strict=True)
+    assert any(node.target is torch.ops.higher_order.invoke_subgraph for node in captured.graph.nodes)
+    program = fxonnx.export(captured)
+    (function,) = program.model.functions.values()
+    assert [node.domain for node in program.model.graph] == ["fxonnx.regions"] * 2
+    assert len(function.inputs) == 2
+    program.verify()
