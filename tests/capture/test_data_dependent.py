@@ -57,6 +57,10 @@ def narrowed(x: torch.Tensor) -> torch.Tensor:
     return torch.arange(20.0).narrow(0, number, 3)
 
 
+def images(x: torch.Tensor) -> torch.Tensor:
+    return x[(x > 0).any(1)][:, :, None, None] * torch.arange(16.0).view(4, 4)
+
+
 ROWS = {
     "nonzero": lambda x: (x > 0).nonzero(),
     "nonzero as a tuple": lambda x: (x > 0).nonzero(as_tuple=True),
@@ -82,6 +86,10 @@ ROWS = {
     "product of rows": lambda x: x[(x > 0).any(1)] @ torch.ones(3, 2),
     "products of all pairs": lambda x: x[x > 0][:, None] * x[x > 0],
     "linear of rows": lambda x: F.linear(x[(x > 0).any(1)], torch.ones(2, 3), torch.ones(2)),
+    "batch norm of rows": lambda x: F.batch_norm(x[(x > 0).any(1)], V([1.0, 2, 3]), V([4.0, 5, 6]), V([7.0, 8, 9])),
+    "batch norm of images": lambda x: F.batch_norm(images(x), V([1.0, 2, 3]), V([4.0, 5, 6])),
+    "instance norm": lambda x: F.instance_norm(images(x)),
+    "convolution": lambda x: F.conv2d(images(x), torch.ones(2, 3, 3, 3)),
     "joined": lambda x: torch.cat([x[x > 0], x[x < 0], x.flatten()]),
     "stacked": lambda x: torch.stack([x[x > 0], x[x > 0] * 2]),
     "padded": lambda x: F.pad(x[x > 0], (1, 2)),

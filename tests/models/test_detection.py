@@ -62,6 +62,41 @@ def mask_rcnn(detection: Any) -> nn.Module:
     return detection.MaskRCNN(backbone(), CLASSES, 64, 96, rpn_anchor_generator=anchors(detection, 5), **FEW)
 
 
+def faster_rcnn_v2(detection: Any) -> nn.Module:
+    """The heads of ``fasterrcnn_resnet50_fpn_v2``, with fewer channels."""
+    heads = detection.faster_rcnn
+    options = {
+        "rpn_anchor_generator": anchors(detection, 5),
+        "rpn_head": detection.rpn.RPNHead(32, 3, conv_depth=2),
+        "box_head": heads.FastRCNNConvFCHead((32, 7, 7), [32, 32], [64], norm_layer=nn.BatchNorm2d),
+        "box_predictor": heads.FastRCNNPredictor(64, CLASSES),
+    }
+    return heads.FasterRCNN(backbone(norm_layer=nn.BatchNorm2d), None, 64, 96, **options, **FEW)
+
+
+def mask_rcnn_v2(detection: Any) -> nn.Module:
+    """The heads of ``maskrcnn_resnet50_fpn_v2``, with fewer channels."""
+    heads = detection.mask_rcnn
+    options = {
+        "rpn_anchor_generator": anchors(detection, 5),
+        "box_predictor": detection.faster_rcnn.FastRCNNPredictor(1024, CLASSES),
+        "mask_head": heads.MaskRCNNHeads(32, [32, 32], 1, norm_layer=nn.BatchNorm2d),
+        "mask_predictor": heads.MaskRCNNPredictor(32, 16, CLASSES),
+    }
+    return heads.MaskRCNN(backbone(norm_layer=nn.BatchNorm2d), None, 64, 96, **options, **FEW)
+
+
+def keypoint_rcnn(detection: Any) -> nn.Module:
+    heads = detection.keypoint_rcnn
+    options = {
+        "rpn_anchor_generator": anchors(detection, 5),
+        "box_predictor": detection.faster_rcnn.FastRCNNPredictor(1024, CLASSES),
+        "keypoint_head": heads.KeypointRCNNHeads(32, (16, 16)),
+        "keypoint_predictor": heads.KeypointRCNNPredictor(16, 3),
+    }
+    return heads.KeypointRCNN(backbone(), None, 64, 96, **options, **FEW)
+
+
 def retinanet(detection: Any) -> nn.Module:
     return detection.RetinaNet(backbone(), CLASSES, 64, 96, anchor_generator=anchors(detection, 5), **SOME)
 
@@ -79,7 +114,10 @@ def ssd(detection: Any) -> nn.Module:
 
 DETECTORS: dict[str, Callable[[Any], nn.Module]] = {
     "faster_rcnn": faster_rcnn,
+    "faster_rcnn_v2": faster_rcnn_v2,
     "mask_rcnn": mask_rcnn,
+    "mask_rcnn_v2": mask_rcnn_v2,
+    "keypoint_rcnn": keypoint_rcnn,
     "retinanet": retinanet,
     "fcos": fcos,
     "ssd": ssd,
@@ -191,6 +229,27 @@ def test_nms_by_class(count: int, detection: Any) -> None:
     program = fxonnx.export(Nms().eval(), example(12), dynamic_shapes={"*": {0: "boxes"}})
     given = example(count)
     assert torch.equal(program(*given)[0], Nms()(*given))
+
+
+class Keypoints(nn.Module):
+    def forward(self, maps: Tensor, regions: Tensor) -> tuple[Tensor, Tensor]:
+        from torchvision.models.detection import roi_heads
+
+        return roi_heads.heatmaps_to_keypoints(maps, regions)
+
+
+@pytest.mark.parametrize("count", [0, 1, 9])
+def test_keypoints_of_regions(count: int, detection: Any) -> None:
+    def example(size: int) -> tuple[Tensor, Tensor]:
+        torch.manual_seed(size)
+        corners = torch.rand(size, 2) * 30
+        # Smaller than a pixel up to 40 pixels.
+        return torch.randn(size, 3, 14, 14), torch.cat([corners, corners + torch.rand(size, 2) ** 3 * 40], 1)
+
+    program = fxonnx.export(Keypoints().eval(), example(5), dynamic_shapes=({0: "regions"}, {0: "regions"}))
+    given = example(count)
+    for found, expected in zip(program(*given), Keypoints()(*given), strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
 
 
 def test_torchvision_is_restored(detection: Any) -> None:

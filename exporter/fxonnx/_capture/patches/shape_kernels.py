@@ -13,8 +13,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.fx.experimental.symbolic_shapes import has_guarding_hint
 
 __all__ = [
+    "batch_norm",
     "cdist",
     "combinations",
     "conv_tbc",
@@ -42,6 +44,13 @@ _check: Callable[..., Any] = torch._check
 def conv_tbc(original: Callable[..., Any], self: Tensor, weight: Tensor, bias: Tensor, pad: int = 0) -> Tensor:
     """``aten::conv_tbc`` of [time, batch, channels], whose own kernel reads the sizes as plain integers."""
     return self.new_empty([self.size(0) + 2 * pad - weight.size(0) + 1, self.size(1), weight.size(2)])
+
+
+def batch_norm(original: Callable[..., Any], input: Tensor, *arguments: Any) -> Tensor:
+    """``aten::batch_norm`` of an unbacked number of elements, of which there may be none."""
+    if has_guarding_hint(input.numel()):
+        return original(input, *arguments)  # type: ignore[no-any-return]
+    return torch.empty_like(input)
 
 
 def max_pool1d(

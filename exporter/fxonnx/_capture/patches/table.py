@@ -295,6 +295,7 @@ CAPTURE_PATCHES: tuple[Patch, ...] = (
         shape_kernels.shape_as_tensor,
         "its kernel reads memory, which fake tensors do not have",
     ),
+    KernelPatch("aten::batch_norm", shape_kernels.batch_norm, "it branches on whether the input is empty"),
     KernelPatch("aten::max_pool1d", shape_kernels.max_pool1d, "its kernel specializes the length"),
     KernelPatch(
         "aten::max_pool1d_with_indices",
@@ -456,6 +457,12 @@ CAPTURE_PATCHES: tuple[Patch, ...] = (
         "torchvision.ops.poolers:_infer_scale",
         torchvision_detection.infer_scale,
         "it rounds a ratio of sizes, which specializes them",
+        optional=True,
+    ),
+    Patch(
+        f"{_DETECTION}.roi_heads:heatmaps_to_keypoints",
+        torchvision_detection.find_keypoints,
+        "it loops over the regions, whose number is unbacked",
         optional=True,
     ),
     Patch(

@@ -17,6 +17,7 @@ __all__ = [
     "batch_images",
     "batched_nms",
     "decode_boxes",
+    "find_keypoints",
     "infer_scale",
     "multiscale_roi_align",
     "paste_masks",
@@ -151,6 +152,56 @@ def _resampling(low: Tensor, high: Tensor, size: int, length: int, dtype: torch.
     weights = (1 - (places[:, :, None] - torch.arange(size)).abs()).clamp(min=0)
     inside = (pixels >= low[:, None]) & (pixels < (low + extent)[:, None])
     return torch.where(inside[:, :, None], weights, 0.0)
+
+
+def find_keypoints(original: Callable[..., Any], maps: Tensor, rois: Tensor) -> tuple[Tensor, Tensor]:
+    """``heatmaps_to_keypoints`` for all regions at once, on a grid as large as the largest region.
+
+    torchvision resizes the heatmaps of each region to the region's size, in a loop, and takes the position of their
+    maxima.
+
+    Args:
+        original: The function of torchvision.
+        maps: Heatmaps [regions, keypoints, size, size].
+        rois: Regions [regions, 4] in pixels.
+
+    Returns:
+        Keypoints [regions, keypoints, 3] with a last coordinate of 1, and their scores [regions, keypoints].
+    """
+    extents = (rois[:, 2:] - rois[:, :2]).clamp(min=1)
+    counts = extents.ceil()
+    # At least one pixel, also without regions.
+    width, height = (torch.cat([counts[:, axis], counts.new_ones(1)]).max().to(torch.int64).item() for axis in (0, 1))
+    for length in (width, height):
+        _check(length >= 1)
+    rows, is_row = _bicubic(counts[:, 1], maps.shape[-2], height)
+    columns, is_column = _bicubic(counts[:, 0], maps.shape[-1], width)
+    grid = rows[:, None] @ maps @ columns.transpose(1, 2)[:, None]
+    inside = is_row[:, None, :, None] & is_column[:, None, None, :]
+    # The first maximum in the order of rows; flattened grids without regions could not be reshaped in ONNX Runtime.
+    largest, x = grid.masked_fill(~inside, -math.inf).max(dim=3)
+    scores, y = largest.max(dim=2)
+    pixels = torch.stack([x.gather(2, y[:, :, None])[:, :, 0], y], dim=2)
+    found = (pixels.to(torch.float32) + 0.5) * (extents / counts)[:, None] + rois[:, None, :2]
+    return torch.cat([found, torch.ones_like(found[..., :1])], dim=2), scores
+
+
+def _bicubic(counts: Tensor, size: int, length: Any) -> tuple[Tensor, Tensor]:
+    """Weights [regions, length, size] of bicubic interpolation to a size per region, and which pixels it has."""
+    pixels = torch.arange(length)
+    places = (pixels + 0.5) * (size / counts)[:, None] - 0.5
+    first = places.floor()
+    offset = places - first
+    weights = torch.zeros((), dtype=counts.dtype)
+    for tap in range(-1, 3):
+        distance = (offset - tap).abs()
+        near = ((1.25 * distance - 2.25) * distance) * distance + 1
+        far = ((-0.75 * distance + 3.75) * distance - 6) * distance + 3
+        source = (first + tap).clamp(0, size - 1)
+        weights = weights + torch.where(
+            (source[:, :, None] == torch.arange(size)), torch.where(distance <= 1, near, far)[:, :, None], 0.0
+        )
+    return weights, pixels < counts[:, None]
 
 
 def resize_image(
