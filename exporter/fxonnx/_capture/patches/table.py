@@ -73,7 +73,6 @@ __all__ = [
     "tracing_patches",
 ]
 
-_DETECTION = "torchvision.models.detection"
 _FASTSPEECH = "transformers.models.fastspeech2_conformer.modeling_fastspeech2_conformer"
 
 TRACING_PATCHES: tuple[Patch, ...] = (
@@ -441,54 +440,7 @@ CAPTURE_PATCHES: tuple[Patch, ...] = (
         torchvision_detection.true_division,
         "torch does not implement it, but the size of a scaled image requires it",
     ),
-    Patch(
-        "torchvision.ops.boxes:batched_nms",
-        torchvision_detection.batched_nms,
-        "it branches on the number of boxes, which is unbacked",
-        optional=True,
-    ),
-    Patch(
-        "torchvision.ops.poolers:_multiscale_roi_align",
-        torchvision_detection.multiscale_roi_align,
-        "it takes the length of a tensor of regions, which is unbacked",
-        optional=True,
-    ),
-    Patch(
-        "torchvision.ops.poolers:_infer_scale",
-        torchvision_detection.infer_scale,
-        "it rounds a ratio of sizes, which specializes them",
-        optional=True,
-    ),
-    Patch(
-        f"{_DETECTION}.roi_heads:heatmaps_to_keypoints",
-        torchvision_detection.find_keypoints,
-        "it loops over the regions, whose number is unbacked",
-        optional=True,
-    ),
-    Patch(
-        f"{_DETECTION}.transform:paste_masks_in_image",
-        torchvision_detection.paste_masks,
-        "it loops over the boxes, whose number is unbacked",
-        optional=True,
-    ),
-    Patch(
-        f"{_DETECTION}.transform:_resize_image_and_masks",
-        torchvision_detection.resize_image,
-        "it branches on which of two scales is smaller",
-        optional=True,
-    ),
-    Patch(
-        f"{_DETECTION}.transform:GeneralizedRCNNTransform.batch_images",
-        torchvision_detection.batch_images,
-        "it rounds sizes up as floats, which specializes them",
-        optional=True,
-    ),
-    Patch(
-        f"{_DETECTION}._utils:BoxCoder.decode",
-        torchvision_detection.decode_boxes,
-        "it branches on whether there are boxes, whose number is unbacked",
-        optional=True,
-    ),
+    *torchvision_detection.DETECTION_PATCHES,
     Patch(
         f"{_FASTSPEECH}:length_regulator",
         length_regulation.length_regulator,

@@ -13,7 +13,10 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from .patch import Patch
+
 __all__ = [
+    "DETECTION_PATCHES",
     "batch_images",
     "batched_nms",
     "decode_boxes",
@@ -236,3 +239,58 @@ def batch_images(original: Callable[..., Any], self: Any, images: list[Tensor], 
 def true_division(original: Callable[..., Any], first: Any, second: Any) -> Any:
     """``PythonReferenceAnalysis.int_truediv``, which torch does not implement: the size of a scaled image."""
     return first / second
+
+
+_DETECTION = "torchvision.models.detection"
+
+DETECTION_PATCHES: tuple[Patch, ...] = (
+    Patch(
+        "torchvision.ops.boxes:batched_nms",
+        batched_nms,
+        "it branches on the number of boxes, which is unbacked",
+        optional=True,
+    ),
+    Patch(
+        "torchvision.ops.poolers:_multiscale_roi_align",
+        multiscale_roi_align,
+        "it takes the length of a tensor of regions, which is unbacked",
+        optional=True,
+    ),
+    Patch(
+        "torchvision.ops.poolers:_infer_scale",
+        infer_scale,
+        "it rounds a ratio of sizes, which specializes them",
+        optional=True,
+    ),
+    Patch(
+        f"{_DETECTION}.roi_heads:heatmaps_to_keypoints",
+        find_keypoints,
+        "it loops over the regions, whose number is unbacked",
+        optional=True,
+    ),
+    Patch(
+        f"{_DETECTION}.transform:paste_masks_in_image",
+        paste_masks,
+        "it loops over the boxes, whose number is unbacked",
+        optional=True,
+    ),
+    Patch(
+        f"{_DETECTION}.transform:_resize_image_and_masks",
+        resize_image,
+        "it branches on which of two scales is smaller",
+        optional=True,
+    ),
+    Patch(
+        f"{_DETECTION}.transform:GeneralizedRCNNTransform.batch_images",
+        batch_images,
+        "it rounds sizes up as floats, which specializes them",
+        optional=True,
+    ),
+    Patch(
+        f"{_DETECTION}._utils:BoxCoder.decode",
+        decode_boxes,
+        "it branches on whether there are boxes, whose number is unbacked",
+        optional=True,
+    ),
+)
+"""Patches of torchvision, if it is imported."""
