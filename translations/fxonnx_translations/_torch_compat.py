@@ -48,6 +48,7 @@ from torch.fx.experimental import _config as shape_config
 from torch.fx.experimental.proxy_tensor import ProxyTorchDispatchMode, get_proxy_mode
 from torch.fx.experimental.proxy_tensor import _temp_remove_pre_dispatch_torch_function_mode as recording_mode_off
 from torch.fx.passes.shape_prop import TensorMetadata
+from torch.nn.attention.flex_attention import _vmap_for_bhqkv as vmap_for_positions
 from torch.utils import _pytree as pytree
 from torch.utils._mode_utils import no_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -142,4 +143,5 @@ __all__ = [
     "try_solve",
     "unset_fake_temporarily",
     "variable_functions",
+    "vmap_for_positions",
 ]

@@ -12,6 +12,7 @@ from fxonnx_translations._torch_compat import HigherOrderOperator, check_is_size
 from .._provenance import REGIONS_KEY, source_line
 from ..errors import PrepareError
 from .autocast import AutocastRewriter, AutocastState, Dtypes, dtypes_of, evaluate
+from .flex_attention import drop_block_masks, expand_flex_attention
 from .graph_utils import (
     erase_unused,
     find_attribute,
@@ -21,7 +22,7 @@ from .graph_utils import (
     splice,
     store_attribute,
 )
-from .vmap import inline_vmap, is_vmap
+from .vmap import inline_vmap, is_vmap, restore_switches
 
 __all__ = ["inline_subgraphs"]
 
@@ -202,7 +203,11 @@ class _Inliner:
                 _erase_with_inputs(node)
             node = following
         if has_vmap:
+            restore_switches(owner.graph)
+        drop_block_masks(owner.graph)
+        if has_vmap:
             inline_vmap(owner)
+        expand_flex_attention(owner)
         tracker.subgraphs.delete_unused()
 
     def _cast(self, owner: torch.fx.GraphModule, tracker: _RegionTracker, node: torch.fx.Node) -> torch.fx.Node | None:

@@ -145,13 +145,16 @@ def decompositions(target: Any) -> list[Callable[..., Any]]:
     return found
 
 
-def trace_call(node: torch.fx.Node, function: Callable[..., Any], *, check: bool = True) -> torch.fx.GraphModule:
+def trace_call(
+    node: torch.fx.Node, function: Callable[..., Any], *, check: bool = True, pre_dispatch: bool = True
+) -> torch.fx.GraphModule:
     """Trace ``function`` on the arguments of a call.
 
     Args:
         node: The call; its arguments' ``meta["val"]`` are fake tensors and symbolic or plain numbers.
         function: Computes the node's result from the node's arguments.
         check: Whether to compare shapes and dtypes of the result with the node's value.
+        pre_dispatch: Whether to keep composite operators; functorch's transforms require that they are decomposed.
 
     Returns:
         A functional graph of the operators that ``function`` calls directly, not decomposed further. Its placeholders
@@ -175,7 +178,7 @@ def trace_call(node: torch.fx.Node, function: Callable[..., Any], *, check: bool
 
     fake_mode = fake_mode_of([*_flat(values), *_flat([node.meta.get("val")])])
     try:
-        traced = _traced(run, values, fake_mode)
+        traced = _traced(run, values, fake_mode, pre_dispatch)
     except Exception as error:
         # Decompositions may raise any exception; it is reported with the operator.
         failure = TraceError(f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}")
@@ -184,7 +187,7 @@ def trace_call(node: torch.fx.Node, function: Callable[..., Any], *, check: bool
             raise failure from error
         try:
             # Transposed strides make torch guard on sizes of 1; ONNX has no memory layout, so contiguous is equivalent.
-            traced = _traced(run, plain, fake_mode)
+            traced = _traced(run, plain, fake_mode, pre_dispatch)
         except Exception:  # noqa: BLE001 - the first failure is the one that is reported
             raise failure from error
     _restore_constants(traced)
@@ -194,9 +197,10 @@ def trace_call(node: torch.fx.Node, function: Callable[..., Any], *, check: bool
     return traced
 
 
-def _traced(run: Callable[..., Any], values: Sequence[Any], fake_mode: Any) -> torch.fx.GraphModule:
+def _traced(run: Callable[..., Any], values: Sequence[Any], fake_mode: Any, pre_dispatch: bool) -> torch.fx.GraphModule:
     with torch.no_grad(), no_new_guards(fake_mode), fake_mode or contextlib.nullcontext():
-        return make_fx(run, tracing_mode="fake", pre_dispatch=True, _disable_torch_fn_metadata_mode=True)(*values)
+        tracer = make_fx(run, tracing_mode="fake", pre_dispatch=pre_dispatch, _disable_torch_fn_metadata_mode=True)
+        return tracer(*values)
 
 
 def _contiguous(value: Any) -> Any:

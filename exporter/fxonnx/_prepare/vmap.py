@@ -27,7 +27,7 @@ from .graph_utils import (
 )
 from .tracing import no_new_guards
 
-__all__ = ["inline_vmap", "is_vmap"]
+__all__ = ["inline_vmap", "is_vmap", "restore_switches", "vmap_regions"]
 
 _ENTER = predispatch._vmap_increment_nesting
 _LEAVE = predispatch._vmap_decrement_nesting
@@ -41,26 +41,69 @@ def is_vmap(target: Any) -> bool:
     return target is _ENTER or target is _LEAVE or target in _BATCH_DIM_CALLS
 
 
-def inline_vmap(owner: torch.fx.GraphModule) -> None:
-    """Replace every vmap region of a graph, in place, by calls on whole batches.
+def restore_switches(graph: torch.fx.Graph) -> None:
+    """Insert the switches of functorch's state, which torch drops from subgraphs of control flow, in place."""
+    added = graph.find_nodes(op="call_function", target=predispatch._add_batch_dim)
+    if not added or graph.find_nodes(op="call_function", target=_ENTER):
+        return
+    # The level of each vmap that has begun, and its last call that removes a batch dim: one is added by a new vmap.
+    begun: dict[Any, torch.fx.Node | None] = {}
+    for node in list(graph.nodes):
+        if node.target is predispatch._add_batch_dim:
+            source, dim, level = node.args
+            _leave_after(begun.get(level))
+            if begun.get(level, node) is not None:
+                with graph.inserting_before(node):
+                    graph.call_function(_ENTER, (_size_of(source, dim), "error"))
+                begun[level] = None
+        elif node.target is predispatch._remove_batch_dim:
+            begun[node.args[1]] = node
+    for last in begun.values():
+        _leave_after(last)
 
-    Raises:
-        PrepareError: If a batching rule is missing or would add a guard on symbolic sizes.
-    """
+
+def _leave_after(last: torch.fx.Node | None) -> None:
+    if last is not None:
+        with last.graph.inserting_after(last):
+            last.graph.call_function(_LEAVE)
+
+
+def _size_of(source: torch.fx.Node, dim: int) -> Any:
+    size = source.meta["val"].shape[dim]
+    if not isinstance(size, torch.SymInt):
+        return size
+    node = source.graph.call_function(torch.ops.aten.sym_size.int, (source, dim))
+    node.meta["val"] = size
+    return node
+
+
+def vmap_regions(graph: torch.fx.Graph) -> list[list[torch.fx.Node]]:
+    """The outermost vmap regions of a graph, each with the switches of functorch's state that enclose it."""
+    regions: list[list[torch.fx.Node]] = []
     region: list[torch.fx.Node] = []
     depth = 0
-    for node in list(owner.graph.nodes):
-        if node.target is predispatch.lazy_load_decompositions and depth == 0:
-            owner.graph.erase_node(node)
-            continue
+    for node in graph.nodes:
         depth += node.target is _ENTER
         if depth:
             region.append(node)
         if node.target is _LEAVE:
             depth -= 1
             if depth == 0:
-                _replace_region(owner, region)
+                regions.append(region)
                 region = []
+    return regions
+
+
+def inline_vmap(owner: torch.fx.GraphModule) -> None:
+    """Replace every vmap region of a graph, in place, by calls on whole batches.
+
+    Raises:
+        PrepareError: If a batching rule is missing or would add a guard on symbolic sizes.
+    """
+    for region in vmap_regions(owner.graph):
+        _replace_region(owner, region)
+    for node in owner.graph.find_nodes(op="call_function", target=predispatch.lazy_load_decompositions):
+        owner.graph.erase_node(node)
 
 
 def _replace_region(owner: torch.fx.GraphModule, region: list[torch.fx.Node]) -> None:

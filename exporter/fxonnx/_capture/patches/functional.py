@@ -30,6 +30,7 @@ __all__ = [
     "scaled_dot_product_attention",
     "tensor_split",
     "unbind",
+    "validate_device",
 ]
 
 # Functions of torch without type annotations, or not annotated for symbolic sizes.
@@ -237,3 +238,9 @@ def gaussian_nll_loss(
     if reduction == "none":
         return loss
     return loss.mean() if reduction == "mean" else loss.sum()
+
+
+def validate_device(original: Callable[..., None], query: Tensor, key: Tensor, value: Tensor) -> None:
+    """``_validate_device`` of ``flex_attention``, without the check that no gradient is computed on the CPU."""
+    if query.device.type != "cpu":
+        original(query, key, value)

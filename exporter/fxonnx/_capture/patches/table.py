@@ -402,6 +402,11 @@ CAPTURE_PATCHES: tuple[Patch, ...] = (
         strict=False,
     ),
     Patch(
+        "torch.nn.attention.flex_attention:_validate_device",
+        functional.validate_device,
+        "flex_attention raises on the CPU if weights require gradients, which an export does not compute",
+    ),
+    Patch(
         "torch._dynamo.utils:clone_input",
         tracing_state.clone_input,
         "it returns fake tensors as they are: two states of scan that begin with one tensor would be one state",
