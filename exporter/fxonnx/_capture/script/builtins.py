@@ -18,6 +18,10 @@ from ...errors import CaptureError
 __all__ = ["FUNCTIONS", "TENSOR_KINDS", "is_instance"]
 
 
+# Without annotations in torch.
+_sym_max: Callable[..., Any] = torch.sym_max
+
+
 def _append(items: list[Any], item: Any) -> list[Any]:
     items.append(item)
     return items
@@ -46,11 +50,18 @@ def _sliced(items: Any, start: Any = None, stop: Any = None, step: int = 1) -> A
     return items[start:stop:step]
 
 
-def _range_length(low: int, high: int, step: int) -> int:
+def _range_length(low: Any, high: Any, step: Any) -> Any:
+    if isinstance(low, torch.SymInt) or isinstance(high, torch.SymInt):
+        distance, stride = (high - low, step) if step > 0 else (low - high, -step)
+        return _sym_max((distance + stride - 1) // stride, 0)
     return len(range(low, high, step))
 
 
-def _derived_index(index: int, start: int, step: int) -> int:
+def _length(items: Any) -> Any:
+    return items.shape[0] if isinstance(items, torch.Tensor) else len(items)
+
+
+def _derived_index(index: Any, start: Any, step: Any) -> Any:
     return start + index * step
 
 
@@ -204,7 +215,7 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = MappingProxyType(
         "aten::items": lambda items: list(items.items()),
         "aten::keys": lambda items: list(items),
         "aten::le": operator.le,
-        "aten::len": len,
+        "aten::len": _length,
         "aten::list": list,
         "aten::lt": operator.lt,
         "aten::mul": operator.mul,

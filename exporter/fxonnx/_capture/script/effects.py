@@ -9,7 +9,14 @@ from fxonnx_translations._torch_compat import parse_schema
 
 from ...errors import CaptureError
 
-__all__ = ["reject_outer_effects", "schema_of", "script_location", "writes_container", "written_names"]
+__all__ = [
+    "has_side_effect",
+    "reject_outer_effects",
+    "schema_of",
+    "script_location",
+    "writes_container",
+    "written_names",
+]
 
 
 def reject_outer_effects(blocks: Sequence[Any], around: frozenset[str] = frozenset()) -> None:
@@ -27,7 +34,7 @@ def reject_outer_effects(blocks: Sequence[Any], around: frozenset[str] = frozens
     for block in blocks:
         own = around.union(output.debugName() for node in block.nodes() for output in node.outputs())
         for node in block.nodes():
-            if _has_side_effect(node) and next(node.inputs()).debugName() not in own:
+            if has_side_effect(node) and next(node.inputs()).debugName() not in own:
                 raise CaptureError(
                     f"{node.kind()} mutates a value from outside of a data-dependent branch or loop"
                     f"\n  in: {script_location(node)}",
@@ -36,7 +43,7 @@ def reject_outer_effects(blocks: Sequence[Any], around: frozenset[str] = frozens
             reject_outer_effects(list(node.blocks()), own)
 
 
-def _has_side_effect(node: Any) -> bool:
+def has_side_effect(node: Any) -> bool:
     """Whether a node mutates its first operand: a module (by setting an attribute), a list or a dict."""
     if node.kind() == "prim::SetAttr":
         return True

@@ -7,7 +7,7 @@ a number.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -15,6 +15,7 @@ from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from ...errors import CaptureError
 from ..batch_sizes import recorded_batch_size
+from .appended_lists import StackedList, appended_lists, stacked_operation
 from .builtins import FUNCTIONS, TENSOR_KINDS, is_instance
 from .effects import reject_outer_effects, schema_of, script_location, writes_container, written_names
 
@@ -22,6 +23,7 @@ __all__ = ["run_graph"]
 
 # Without annotations in torch.
 _check: Callable[..., Any] = torch._check
+_arange: Callable[..., Any] = torch.arange
 _sym_not: Callable[..., Any] = torch.sym_not
 
 _NUMBERS = ("number", "Scalar", "int", "float", "bool")
@@ -45,9 +47,11 @@ def run_graph(graph: Any, args: Sequence[Any]) -> Any:
 class _Scope:
     """The values of a graph or a block, by name; a block also sees the values of the enclosing scopes."""
 
-    def __init__(self, values: dict[str, Any], outer: _Scope | None = None) -> None:
+    def __init__(self, values: dict[str, Any], outer: _Scope | None = None, *, in_scan: bool = False) -> None:
         self._values = values
         self._outer = outer
+        self._block: Any = None
+        self._in_scan: bool = in_scan or (outer is not None and outer._in_scan)
 
     def __getitem__(self, name: str) -> Any:
         if name in self._values:
@@ -57,6 +61,8 @@ class _Scope:
         return self._outer[name]
 
     def run(self, block: Any) -> list[Any]:
+        """Run the nodes of a block and return its results."""
+        self._block = block
         for node in block.nodes():
             outputs = list(node.outputs())
             if node.kind() == "prim::GetAttr" and outputs[0].debugName() in self._values:
@@ -75,6 +81,10 @@ class _Scope:
             return self._loop(node, *inputs)
         if kind in ("prim::ListUnpack", "prim::TupleUnpack"):
             return list(inputs[0])
+        if self._in_scan and kind == "aten::select" and isinstance(inputs[2], torch.Tensor):
+            # An index in a tensor, without a number that is unbacked in the body of the scan.
+            source, dim, index = inputs
+            return [source.index_select(dim, index.reshape(1)).squeeze(dim)]
         result = _run_plain_node(node, kind, inputs)
         return list(result) if node.outputsSize() > 1 else [result] * node.outputsSize()
 
@@ -104,6 +114,11 @@ class _Scope:
         (block,) = node.blocks()
         names = [value.debugName() for value in block.inputs()]
         values = list(carried)
+        if _is_dynamic(count) and condition is True:
+            lists = appended_lists(block, self._block)
+            results = None if lists is None else self._scan(block, names, count, values, lists)
+            if results is not None:
+                return results
         if not isinstance(count, torch.Tensor) and not isinstance(condition, torch.Tensor):
             step = 0
             while step < count and condition and not isinstance(condition, torch.Tensor):
@@ -133,7 +148,7 @@ class _Scope:
 
         def body(step: Any, _condition: Any, *rest: Any) -> Any:
             values = dict(zip(names, [step, *rest[: len(carried)]], strict=True))
-            values |= dict(zip(free, rest[len(carried) + 1 :], strict=True))
+            values |= self._operands(free, rest[len(carried) + 1 :])
             condition, *after = _Scope(values, self).run(block)
             like = [
                 torch.as_tensor(value, dtype=before.dtype).clone() for value, before in zip(after, rest, strict=False)
@@ -143,12 +158,43 @@ class _Scope:
         results = torch.ops.higher_order.while_loop(keep_going, body, state, (total, *operands))
         return list(results[2:])
 
+    def _scan(
+        self, block: Any, names: Sequence[str], count: Any, carried: Sequence[Any], lists: Mapping[str, str]
+    ) -> list[Any] | None:
+        """Emit a ``scan`` for a loop of dynamic count, which stacks the elements that are appended to lists.
+
+        Returns:
+            The carried values after the loop; None if the loop has to be unrolled: it carries numbers, which may become
+            sizes, writes to tensors of other scopes in place, or changes the shapes of carried values or elements.
+        """
+        free, operands = self._free_tensors([block])
+        if not all(isinstance(value, torch.Tensor) for value in carried) or written_names([block], [*free, *names]):
+            return None
+
+        def body(*args: Any) -> list[Any]:
+            *state, step = args[: len(carried) + 1]
+            values = dict(zip(names, [step, *state], strict=True))
+            values |= self._operands(free, args[len(carried) + 1 :])
+            values |= {name: [] for name in lists}
+            inner = _Scope(values, self, in_scan=True)
+            _, *after = inner.run(block)
+            return [value.clone() for value in (*after, *(inner[name] for name in lists.values()))]
+
+        state = [value.clone() for value in carried]
+        try:
+            results = torch.ops.higher_order.scan(body, state, [_arange(count)], operands)
+        except Exception:  # noqa: BLE001 - the loop is unrolled instead, which reports errors of the body itself
+            return None
+        for name, stacked in zip(lists, results[len(carried) :], strict=True):
+            self._values[name] = StackedList(stacked)
+        return list(results[: len(carried)])
+
     def _body(self, block: Any, names: Sequence[str], written: Sequence[int]) -> Callable[..., Any]:
         """A branch of ``cond``: in-place ops write to clones of its operands, returned after its results."""
 
         def run(*operands: Any) -> Any:
             own = [operand.clone() if at in written else operand for at, operand in enumerate(operands)]
-            results = _Scope(dict(zip(names, own, strict=True)), self).run(block)
+            results = _Scope(self._operands(names, own), self).run(block)
             return tuple(_as_tensor(value).clone() for value in [*results, *(own[at] for at in written)])
 
         return run
@@ -159,8 +205,26 @@ class _Scope:
         found = {name: self[name] for name in names}
         for block in blocks:
             self._read_attributes(block, found)
-        tensors = {name: value for name, value in found.items() if isinstance(value, torch.Tensor)}
+        tensors = {
+            name: value.stacked if isinstance(value, StackedList) else value
+            for name, value in found.items()
+            if isinstance(value, torch.Tensor | StackedList)
+        }
         return list(tensors), tuple(tensors.values())
+
+    def _operands(self, names: Sequence[str], operands: Sequence[torch.Tensor]) -> dict[str, Any]:
+        """The outer values that a body reads, by name, from its operands; the inverse of ``_free_tensors``."""
+        return {
+            name: StackedList(operand) if isinstance(self._find(name), StackedList) else operand
+            for name, operand in zip(names, operands, strict=True)
+        }
+
+    def _find(self, name: str) -> Any:
+        """The value of a name, or None for an attribute of a module, which has no name in this scope."""
+        try:
+            return self[name]
+        except KeyError:
+            return None
 
     def _read_attributes(self, block: Any, found: dict[str, Any]) -> None:
         """Add the parameters and buffers that a block reads from modules of the enclosing scopes."""
@@ -188,6 +252,11 @@ def _reject_written_views(node: Any, operands: Sequence[torch.Tensor], written: 
 def _only_raises(block: Any) -> bool:
     """Whether a block raises an exception unconditionally."""
     return any(node.kind() == "prim::RaiseException" for node in block.nodes())
+
+
+def _is_dynamic(count: Any) -> bool:
+    """Whether a number of iterations is a size that is not a constant."""
+    return isinstance(count, torch.SymInt) and count.node.maybe_as_int() is None
 
 
 def _is_data_dependent(condition: Any) -> bool:
@@ -218,6 +287,8 @@ def _run_plain_node(node: Any, kind: str, inputs: list[Any]) -> Any:
         return getattr(inputs[0], node.s("name"))
     if kind == "prim::SetAttr":
         return setattr(inputs[0], node.s("name"), inputs[1])
+    if inputs and isinstance(inputs[0], StackedList):
+        return stacked_operation(kind, *inputs)
     if kind == "prim::isinstance":
         return any(is_instance(inputs[0], declared) for declared in node.tys("types"))
     if kind == "prim::RaiseException":

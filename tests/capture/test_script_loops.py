@@ -1,0 +1,232 @@
+"""Loops of TorchScript over a dynamic number of steps: one step in the body of a Scan, lists as stacked tensors."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import fxonnx
+
+# TorchScript requires the loops that ruff would write as comprehensions.
+# ruff: noqa: PERF401
+
+
+class Stacked(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        rows: list[Tensor] = []
+        for i in range(x.size(0)):
+            rows.append(x[i] * i)
+        return torch.stack(rows, 1)
+
+
+class Recurrence(nn.Module):
+    """Results of every step of a cell, and its last states."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell, self.output = nn.LSTMCell(3, 4), nn.Linear(4, 2)
+
+    def forward(self, x: Tensor):  # type: ignore[no-untyped-def]
+        h, c = torch.zeros(2, 4), torch.zeros(2, 4)
+        results: list[Tensor] = []
+        for i in range(x.size(0)):
+            h, c = self.cell(x[i].expand(2, 3), (h, c))
+            results.append(self.output(h))
+        return torch.stack(results), h, c
+
+
+class TwoLists(nn.Module):
+    """Two lists, concatenated, indexed and counted."""
+
+    def forward(self, x: Tensor):  # type: ignore[no-untyped-def]
+        rows: list[Tensor] = []
+        sums: list[Tensor] = []
+        state = x[0] * 0
+        for i in range(x.size(0)):
+            state = state * 0.5 + x[i]
+            rows.append(state)
+            sums.append(x[i].sum())
+        return torch.cat(rows, -1), rows[-1] + rows[0], torch.stack(sums) * len(rows)
+
+
+class Backward(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        rows: list[Tensor] = []
+        for i in range(x.size(0) - 1, -1, -1):
+            rows.append(x[i])
+        return torch.stack(rows)
+
+
+class EverySecond(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        rows: list[Tensor] = []
+        for i in range(0, x.size(0), 2):
+            rows.append(x[i])
+        return torch.stack(rows)
+
+
+class OverTensor(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        rows: list[Tensor] = []
+        for row in x:
+            rows.append(row.cumsum(0))
+        return torch.stack(rows)
+
+
+class OverList(nn.Module):
+    """A loop over the elements of a list of dynamic length, which carries a tensor only."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows: list[Tensor] = []
+        for i in range(x.size(0)):
+            rows.append(x[i] * 2)
+        total = torch.zeros(3)
+        for row in rows:
+            total = total * 0.5 + row
+        return total
+
+
+class Branches(nn.Module):
+    """A branch in the body, and a branch that reads the list."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows: list[Tensor] = []
+        for i in range(x.size(0)):
+            y = x[i] if i % 2 == 0 else -x[i]
+            rows.append(y)
+        last = rows[0] * 2 if bool(x.sum() > 0) else rows[-1] * 3
+        return torch.stack(rows) + last
+
+
+class Nested(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        rows: list[Tensor] = []
+        for i in range(x.size(0)):
+            columns: list[Tensor] = []
+            for j in range(x.size(1)):
+                columns.append(x[i, j] * (i + j))
+            rows.append(torch.stack(columns))
+        return torch.stack(rows)
+
+
+class WritesBack(nn.Module):
+    """An element that is modified after it was appended."""
+
+    def forward(self, x: Tensor):  # type: ignore[no-untyped-def]
+        state = torch.zeros(3)
+        rows: list[Tensor] = []
+        for i in range(x.size(0)):
+            state = state * 1.5
+            rows.append(state)
+            state += x[i]
+        return torch.stack(rows), state
+
+
+LOOPS = [
+    Stacked,
+    Recurrence,
+    TwoLists,
+    Backward,
+    EverySecond,
+    OverTensor,
+    OverList,
+    Branches,
+    Nested,
+    WritesBack,
+]
+
+
+@pytest.mark.parametrize("opset", [13, 18, 20])
+@pytest.mark.parametrize("model", LOOPS)
+def test_a_loop(model: type[nn.Module], opset: int) -> None:
+    scripted = torch.jit.script(model().eval())
+    program = fxonnx.export(scripted, (torch.randn(3, 3),), dynamic_shapes=({0: "n"},), opset_version=opset)
+    assert "Scan" in [node.op_type for node in program.model.graph]
+    for count in (3, 1, 2, 7):
+        x = torch.randn(count, 3)
+        with torch.no_grad():
+            expected = torch.utils._pytree.tree_leaves(scripted(x))
+        for ours, theirs in zip(program(x), expected, strict=True):
+            torch.testing.assert_close(ours, theirs)
+
+
+def test_nodes_do_not_grow_with_the_length() -> None:
+    scripted = torch.jit.script(Recurrence().eval())
+    sizes = {
+        length: len(fxonnx.export(scripted, (torch.randn(length, 3),), dynamic_shapes=({0: "n"},)).model.graph)
+        for length in (4, 64)
+    }
+    assert sizes[4] == sizes[64]
+
+
+class Growing(nn.Module):
+    """A carried tensor that grows."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows = x[:1]
+        for i in range(x.size(0)):
+            rows = torch.cat([rows, x[i : i + 1]])
+        return rows
+
+
+class Unequal(nn.Module):
+    """Elements of different shapes."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        parts: list[Tensor] = []
+        for i in range(x.size(0)):
+            parts.append(x[:i])
+        return torch.cat(parts)
+
+
+class Returned(nn.Module):
+    """A list that is returned."""
+
+    def forward(self, x: Tensor) -> list[Tensor]:
+        rows: list[Tensor] = []
+        for i in range(x.size(0)):
+            rows.append(x[i])
+        return rows
+
+
+class Written(nn.Module):
+    """A buffer that is written in place."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        result = torch.zeros_like(x)
+        for i in range(x.size(0)):
+            result[i] = x[i] * 2
+        return result
+
+
+class Counted(nn.Module):
+    """A number that becomes a size."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        count = 0
+        for _ in range(x.size(0)):
+            count += 2
+        return torch.ones(count, 2)
+
+
+class NotEmpty(nn.Module):
+    """A list that has an element before the loop."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows = [x[0] * 0]
+        for i in range(x.size(0)):
+            rows.append(x[i])
+        return torch.stack(rows)
+
+
+@pytest.mark.parametrize("model", [Growing, Unequal, Returned, Written, Counted, NotEmpty])
+def test_other_loops_are_unrolled(model: type[nn.Module]) -> None:
+    scripted = torch.jit.script(model().eval())
+    x = torch.randn(3, 3)
+    with pytest.warns(UserWarning, match="cannot be exported for all requested sizes"):
+        program = fxonnx.export(scripted, (x,), dynamic_shapes=({0: "n"},))
+    assert "Scan" not in [node.op_type for node in program.model.graph]
+    expected = torch.utils._pytree.tree_leaves(scripted(x))
+    for ours, theirs in zip(program(x), expected, strict=True):
+        torch.testing.assert_close(ours, theirs)
