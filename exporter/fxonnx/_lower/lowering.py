@@ -186,6 +186,7 @@ class _GraphLowering:
         self.metadata = NodeMetadata(options.metadata)
         self.shared: frozenset[ir.Value] = frozenset()
         self.has_regions = False
+        self.lowered: set[str] = set()
         self.unsupported: dict[str, list[tuple[torch.fx.Node, tuple[str, ...]]]] = {}
 
     def run(
@@ -250,6 +251,16 @@ class _GraphLowering:
         inner.shared, inner.unsupported = self.shared, self.unsupported
         outside = op.builder.symbols
         op.builder.symbols = inner.bind(op, module.graph.find_nodes(op="placeholder"), inputs)
+        if str(body.target) in self.lowered:
+            # The condition of a loop, before and in the loop: the numbers that it reads are different ones.
+            op.builder.symbols = op.builder.symbols.nested(
+                {
+                    symbol: sympy.Symbol(op.builder.names.helper(), integer=symbol.is_integer)
+                    for found in module.graph.nodes
+                    for symbol in found.meta.get("unbacked_bindings") or {}
+                }
+            )
+        self.lowered.add(str(body.target))
         try:
             attributes = {
                 str(node.target): find_attribute(module, str(node.target))

@@ -159,16 +159,20 @@ class Liveness:
     Args:
         body: The statements of the function.
         regions: Names of the nested functions that belong to its scope.
+        flags: ``id`` of a loop to the flags that end it.
 
     Attributes:
         after: ``id`` of an ``if`` or a loop to the names that are live after it.
         head: ``id`` of a loop to the names that are live before each of its iterations.
     """
 
-    def __init__(self, body: Sequence[ast.stmt], regions: Mapping[str, ast.FunctionDef]) -> None:
+    def __init__(
+        self, body: Sequence[ast.stmt], regions: Mapping[str, ast.FunctionDef], flags: Mapping[int, Sequence[str]]
+    ) -> None:
         self.after: dict[int, frozenset[str]] = {}
         self.head: dict[int, frozenset[str]] = {}
         self._regions = regions
+        self._flags = flags
         self._at_region: dict[str, frozenset[str]] = {}
         # Nested functions read variables when they are called.
         self._captured = frozenset(
@@ -235,7 +239,7 @@ class Liveness:
     ) -> frozenset[str]:
         self.after[id(node)] = out | self._captured
         after = self._block(node.orelse, out, exits)
-        head = test | after
+        head = test | after | frozenset(self._flags.get(id(node), ()))
         while True:
             body = self._block(node.body, head, _Exits(out, head))
             grown = head | (body - targets)

@@ -105,7 +105,7 @@ class _Function:
         body = self.structured.body
         self.locals = frozenset({*self.parameters, *stored_names(body, self.regions)}) - self.globals - self.free
         self.outer = outer | self.locals
-        self.live = Liveness(body, self.regions)
+        self.live = Liveness(body, self.regions, self.structured.flags)
         self.count = 0
 
     def run(self) -> None:

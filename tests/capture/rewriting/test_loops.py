@@ -1,0 +1,240 @@
+"""``while`` and ``for`` on tensors, with ``break``, ``continue`` and early returns."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from .cases import OPSETS, SHAPES, check, counts
+
+
+def number(x: torch.Tensor) -> torch.Tensor:
+    return (x > 0).sum()
+
+
+def while_condition(x: torch.Tensor) -> torch.Tensor:
+    while x.abs().sum() < 500:
+        x = x * 2
+    return x
+
+
+def while_counter(x: torch.Tensor) -> torch.Tensor:
+    n = number(x)
+    i = 0
+    while i < n:
+        x = x + i
+        i += 1
+    return x * i
+
+
+def while_two_conditions(x: torch.Tensor) -> torch.Tensor:
+    steps = torch.tensor(0)
+    while steps < number(x) and x.max() < 100:
+        x = x * 2
+        steps = steps + 1
+    return x + steps
+
+
+def while_true_break(x: torch.Tensor) -> torch.Tensor:
+    total = x.abs().sum()
+    while True:
+        if total > 500:
+            break
+        total = total * 2
+    return x + total
+
+
+def while_continue(x: torch.Tensor) -> torch.Tensor:
+    i = torch.tensor(0)
+    total = torch.zeros(())
+    while i < number(x):
+        i = i + 1
+        if i % 2 == 0:
+            continue
+        total = total + i
+    return x + total
+
+
+def collatz(x: torch.Tensor) -> torch.Tensor:
+    n = int(number(x)) + 1
+    steps = 0
+    while n != 1:
+        n = n // 2 if n % 2 == 0 else 3 * n + 1
+        steps += 1
+    return x + steps
+
+
+def for_range(x: torch.Tensor) -> torch.Tensor:
+    for i in range(number(x)):
+        x = x + i
+    return x
+
+
+def for_range_item(x: torch.Tensor) -> torch.Tensor:
+    for i in range(number(x).item()):
+        x = x + i
+    return x
+
+
+def for_range_int(x: torch.Tensor) -> torch.Tensor:
+    for _ in range(int(number(x))):
+        x = x * 1.5
+    return x
+
+
+def for_range_limits(x: torch.Tensor) -> torch.Tensor:
+    for i in range(1, number(x), 2):
+        x = x + i
+    return x
+
+
+def for_range_backwards(x: torch.Tensor) -> torch.Tensor:
+    total = torch.zeros(())
+    for i in range(int(number(x)), 0, -1):
+        total = total * 2 + i
+    return x + total
+
+
+def for_break(x: torch.Tensor) -> torch.Tensor:
+    for i in range(number(x)):
+        if x.sum() > i:
+            break
+        x = x + 1
+    return x
+
+
+def for_continue(x: torch.Tensor) -> torch.Tensor:
+    total = torch.zeros(())
+    for i in range(number(x)):
+        if i == 1:
+            continue
+        total = total + 10 + i
+    return x + total
+
+
+def for_return(x: torch.Tensor) -> torch.Tensor:
+    for i in range(number(x)):
+        if x.sum() > i:
+            return x * 100
+        x = x + 1
+    return x - 1
+
+
+def for_else(x: torch.Tensor) -> torch.Tensor:
+    for i in range(number(x)):
+        if i > 2:
+            x = x + 1
+            break
+    else:
+        x = x - 1
+    return x
+
+
+def static_range_break(x: torch.Tensor) -> torch.Tensor:
+    for _ in range(5):
+        if x.abs().sum() > 500:
+            break
+        x = x * 2
+    return x
+
+
+def long_static_range_break(x: torch.Tensor) -> torch.Tensor:
+    for i in range(20):
+        if x.abs().sum() > 500:
+            break
+        x = x * 1.5 + i
+    return x
+
+
+def list_of_functions_break(x: torch.Tensor) -> torch.Tensor:
+    for function in (torch.sin, torch.cos, torch.tanh):
+        if x.sum() > 0:
+            break
+        x = function(x) + 0.1
+    return x
+
+
+def nested_loops(x: torch.Tensor) -> torch.Tensor:
+    total = torch.zeros(())
+    for i in range(number(x)):
+        for j in range(i):
+            total = total + i * j + 1
+    return x + total
+
+
+def loop_in_branch(x: torch.Tensor) -> torch.Tensor:
+    if number(x) > 1:
+        for i in range(number(x)):
+            x = x + i
+    else:
+        x = x - 1
+    return x
+
+
+def branch_in_loop(x: torch.Tensor) -> torch.Tensor:
+    for i in range(number(x)):
+        if x.sum() > 0:  # noqa: SIM108 - the statement is the case
+            x = x - i
+        else:
+            x = x + 2 * i + 1
+    return x
+
+
+def in_place_columns(x: torch.Tensor) -> torch.Tensor:
+    out = torch.zeros_like(x)
+    for i in range(number(x).clamp(max=3)):
+        out[:, i] = x[:, i] * 2
+    return out
+
+
+def in_place_accumulated(x: torch.Tensor) -> torch.Tensor:
+    total = torch.zeros(3)
+    for i in range(number(x)):
+        total += x[0] * i
+        total[1].add_(1)
+    return total
+
+
+def swapped(x: torch.Tensor) -> torch.Tensor:
+    a, b = torch.tensor(0), torch.tensor(1)
+    for _ in range(number(x)):
+        a, b = b, a + b
+    return x + a
+
+
+def last_value(x: torch.Tensor) -> torch.Tensor:
+    last = torch.zeros(())
+    for i in range(number(x)):
+        last = x.sum() * i
+    return x + last
+
+
+def appended_and_joined(x: torch.Tensor) -> torch.Tensor:
+    values = [x[:1]]
+    for i in range(number(x)):
+        values.append(x[:1] + i)
+        values.append(x[1:2] - i)
+    return torch.cat(values)
+
+
+def comprehension(x: torch.Tensor) -> torch.Tensor:
+    return torch.cat([x[:1] * i for i in range(number(x) + 1)])
+
+
+CASES = [
+    *(while_condition, while_counter, while_two_conditions, while_true_break, while_continue, collatz),
+    *(for_range, for_range_item, for_range_int, for_range_limits, for_range_backwards, for_break, for_continue),
+    *(for_return, for_else, static_range_break, long_static_range_break, list_of_functions_break, nested_loops),
+    *(loop_in_branch, branch_in_loop, in_place_columns, in_place_accumulated, swapped, last_value),
+    *(appended_and_joined, comprehension),
+]
+
+
+@pytest.mark.parametrize("opset", OPSETS)
+@pytest.mark.parametrize("shapes", SHAPES, ids=["static", "dynamic"])
+@pytest.mark.parametrize("function", CASES, ids=lambda function: function.__name__)
+def test_every_trip_count_matches_eager_torch(function: Any, shapes: Any, opset: int) -> None:
+    program = check(function, counts, shapes, opset, rows=(2, 7))
+    assert program.rewrites
