@@ -160,6 +160,37 @@ def test_nodes_do_not_grow_with_the_length() -> None:
     assert sizes[4] == sizes[64]
 
 
+class OverHits(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        hits = x.nonzero()
+        total = torch.zeros(2)
+        for i in range(hits.size(0)):
+            total = total * 0.5 + hits[i]
+        return total
+
+
+class CountedHits(nn.Module):
+    """A number carried by a loop over an unbacked number of steps."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        hits = x.nonzero()
+        count = 0
+        for i in range(hits.size(0)):
+            count += int(hits[i, 1]) + i
+        return x * count
+
+
+@pytest.mark.parametrize("opset", [13, 18, 20])
+@pytest.mark.parametrize("model", [OverHits, CountedHits])
+def test_an_unbacked_number_of_steps(model: type[nn.Module], opset: int) -> None:
+    scripted = torch.jit.script(model().eval())
+    examples = [torch.tensor(rows) for rows in ([[1.0, 0, 2]], [[0.0, 0, 0]], [[0.0, 3, 0]], [[1.0, 2, 3], [4, 0, 5]])]
+    program = fxonnx.export(scripted, (examples[0],), dynamic_shapes=({0: "n"},), opset_version=opset)
+    assert "Loop" in [node.op_type for node in program.model.graph]
+    for x in examples:
+        torch.testing.assert_close(program(x)[0], scripted(x))
+
+
 class Growing(nn.Module):
     """A carried tensor that grows."""
 

@@ -24,6 +24,7 @@ __all__ = ["run_graph"]
 # Without annotations in torch.
 _check: Callable[..., Any] = torch._check
 _arange: Callable[..., Any] = torch.arange
+_scalar_tensor: Callable[..., Any] = torch.scalar_tensor
 _sym_not: Callable[..., Any] = torch.sym_not
 
 _NUMBERS = ("number", "Scalar", "int", "float", "bool")
@@ -114,7 +115,9 @@ class _Scope:
         (block,) = node.blocks()
         names = [value.debugName() for value in block.inputs()]
         values = list(carried)
-        if _is_dynamic(count) and condition is True:
+        if _is_unbacked(count):
+            count = _scalar_tensor(count, dtype=torch.int64)
+        elif _is_dynamic(count) and condition is True:
             lists = appended_lists(block, self._block)
             results = None if lists is None else self._scan(block, names, count, values, lists)
             if results is not None:
@@ -257,6 +260,11 @@ def _only_raises(block: Any) -> bool:
 def _is_dynamic(count: Any) -> bool:
     """Whether a number of iterations is a size that is not a constant."""
     return isinstance(count, torch.SymInt) and count.node.maybe_as_int() is None
+
+
+def _is_unbacked(count: Any) -> bool:
+    """Whether a number of iterations depends on the values of tensors (``mask.nonzero().size(0)``)."""
+    return isinstance(count, torch.SymInt) and bool(free_unbacked_symbols(count))
 
 
 def _is_data_dependent(condition: Any) -> bool:
