@@ -149,6 +149,24 @@ def test_exact_numerics(module: str, tmp_path: Path) -> None:
     assert metadata["pkg.fxonnx.numerics"] == "exact"
 
 
+REPEATED = """
+import torch
+
+def three():
+    blocks = [torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Tanh(), torch.nn.GELU()) for _ in range(3)]
+    return torch.nn.Sequential(*blocks).eval(), (torch.ones(2, 3),)
+"""
+
+
+def test_functions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "repeated_model.py").write_text(REPEATED)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    result = invoke("export", "repeated_model:three", "-o", str(tmp_path / "m.onnx"), "--functions", "repeated")
+    assert result.exit_code == 0, result.stderr
+    assert "3 nodes, 1 functions, opset" in result.stdout
+    assert len(onnx.load(tmp_path / "m.onnx").functions) == 1
+
+
 def test_progress_on_a_terminal(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     result = invoke("export", f"{module}:two", "-o", "m.onnx")

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import onnx
+import onnx_ir as ir
+import onnxruntime
 import pytest
 import torch
 from torch import nn
@@ -161,8 +163,6 @@ def test_weights_can_be_replaced() -> None:
 
 @pytest.mark.parametrize("external_data", [False, True, "safetensors"])
 def test_saved_files(external_data: Any, tmp_path: Path) -> None:
-    import onnxruntime
-
     model = encoder(3).eval()
     program = fxonnx.export(model, (X,), functions="repeated")
     path = tmp_path / "model.onnx"
@@ -189,6 +189,35 @@ def test_the_flat_form_has_the_changes_of_the_program(tmp_path: Path) -> None:
     flat.save(paths[0], external_data=True)
     program.save(paths[1], external_data=True, inline=True)
     assert paths[0].with_name("one.onnx.data").read_bytes() == paths[1].with_name("two.onnx.data").read_bytes()
+
+
+def test_files_with_references(tmp_path: Path) -> None:
+    from safetensors.torch import save_file
+
+    save_file(encoder(3).state_dict(), tmp_path / "weights.safetensors")
+    program = fxonnx.export(encoder(3).eval(), (X,), functions="repeated")
+    for inline in (False, True):
+        path = tmp_path / f"{inline}.onnx"
+        program.save(path, weights=tmp_path / "weights.safetensors", external_data=fxonnx.REFERENCE, inline=inline)
+        onnx.checker.check_model(path, full_check=True)
+        assert bool(onnx.load(path, load_external_data=False).functions) != inline
+    one, two = fxonnx.save_all({"flat": fxonnx.export(encoder(3).eval(), (X,)), "calls": program}, tmp_path)[:2]
+    assert [len(onnx.load(path, load_external_data=False).functions) for path in (one, two)] == [0, 1]
+
+
+def test_nodes_added_after_the_export() -> None:
+    program = fxonnx.export(encoder(3).eval(), (X,), functions="repeated")
+    graph = program.model.graph
+    (old,) = graph.outputs
+    node = ir.node("Neg", [old])
+    graph.append(node)
+    node.outputs[0].name = "negative"
+    node.outputs[0].type, node.outputs[0].shape = old.type, old.shape
+    graph.outputs.append(node.outputs[0])
+    session = onnxruntime.InferenceSession(saved(program, inline=True))
+    positive, negative = session.run(None, {"src": X.numpy()})
+    assert (positive == -negative).all()
+    assert not onnx.load_from_string(saved(program, inline=True)).functions
 
 
 @pytest.mark.parametrize(
@@ -260,8 +289,6 @@ def test_the_drop_in() -> None:
 
 def test_optimized_sessions(tmp_path: Path) -> None:
     """ONNX Runtime inlines functions and then applies the same optimizations."""
-    import onnxruntime
-
     counts = []
     for functions in ("none", "repeated"):
         program = fxonnx.export(made("bert")[0], (IDS,), functions=functions)  # type: ignore[arg-type]

@@ -113,8 +113,9 @@ def export_command(
         console.print(_stages(program.timings))
     graph = program.model.graph
     checked = ", verified" if verify or all_sizes else ""
+    calls = f"{len(program.model.functions)} functions, " if program.model.functions else ""
     typer.echo(
-        f"wrote {output}: {_size(output.stat().st_size)}, {len(graph)} nodes, "
+        f"wrote {output}: {_size(output.stat().st_size)}, {len(graph)} nodes, {calls}"
         f"opset {program.model.opset_imports.get('')}{checked}"
     )
 

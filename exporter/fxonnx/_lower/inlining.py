@@ -143,13 +143,19 @@ class _Inliner:
 
     def run(self) -> None:
         positions: dict[ir.Node, int] = {}
-        for node in list(self._graph):
-            self._inline(node, node.meta[PARTS], positions)
         nodes = list(self._graph)
-        self._graph.remove(nodes)
-        self._graph.extend(sorted(nodes, key=positions.__getitem__))
+        for node in nodes:
+            if PARTS in node.meta:
+                self._inline(node, node.meta[PARTS], positions)
+        if all(PARTS in node.meta for node in nodes):
+            ordered = sorted(self._graph, key=positions.__getitem__)
+            self._graph.remove(ordered)
+            self._graph.extend(ordered)
+        else:
+            # Nodes have been added after the export.
+            self._graph.sort()
         order = {name: position for position, name in enumerate(self._flat.initializers)}
-        values = sorted(self._literals.values(), key=lambda value: order[str(value.name)])
+        values = sorted(self._literals.values(), key=lambda value: order.get(str(value.name), len(order)))
         self._graph.initializers.clear()
         for value in values:
             self._graph.register_initializer(value)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections import Counter
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -93,24 +93,31 @@ class _Outliner:
         """Outline the marked regions of the main graph, innermost regions first."""
         depths = {depth for node in graph for depth in range(len(node.meta.get(REGIONS, ())))}
         for depth in sorted(depths, reverse=True):
-            regions = [region for region in find_regions(graph, REGIONS) if region.depth == depth]
-            for kind in _kinds(list(graph), regions, least_nodes=1):
-                self._replace(graph, kind, REGION_DOMAIN, is_wanted=True)
+            found = (region for region in find_regions(graph, REGIONS) if region.depth == depth)
+            for regions in _by_name(found).values():
+                for kind in _partition(list(graph), regions, least_nodes=1):
+                    self._replace(graph, kind, REGION_DOMAIN, is_wanted=True)
 
     def run(self, graph: ir.Graph, *, least_share: int | None = None) -> None:
         """Outline the repeated modules of the main graph or of the body of a function, outermost modules first."""
         bodies = []
         size = sum(node.op_type != "Constant" for node in graph)
-        kinds = _kinds(list(graph), find_regions(graph, SCOPES), least_nodes=_LEAST_NODES)
-        for kind in sorted(kinds, key=lambda kind: (kind[0].region.depth, -_saved_nodes(kind))):
-            # Regions in regions that have been replaced, and overlapping ones, are not regions of the graph any more.
-            members = [member for member in _disjoint(kind) if all(node.graph is graph for node in member.region.nodes)]
-            if not members or len(members[0].region.nodes) == size:
+        for class_name, regions in sorted(_by_name(find_regions(graph, SCOPES)).items(), key=_outermost):
+            # Regions in regions that have been replaced are not regions of the graph any more.
+            present = [region for region in regions if all(node.graph is graph for node in region.nodes)]
+            if len(present) < 2 and not any(name == class_name for _, name, _ in self._functions):
                 continue
-            saved = _saved_nodes(members)
-            is_wanted = saved > 0 and (least_share is None or saved * least_share >= size)
-            body = self._replace(graph, members, REPEATED_DOMAIN, is_wanted=is_wanted)
-            bodies += [] if body is None else [body]
+            kinds = _partition(list(graph), present, _LEAST_NODES)
+            for kind in sorted(kinds, key=lambda kind: (kind[0].region.depth, -_saved_nodes(kind))):
+                members = [
+                    member for member in _disjoint(kind) if all(node.graph is graph for node in member.region.nodes)
+                ]
+                if not members or len(members[0].region.nodes) == size:
+                    continue
+                saved = _saved_nodes(members)
+                is_wanted = saved > 0 and (least_share is None or saved * least_share >= size)
+                body = self._replace(graph, members, REPEATED_DOMAIN, is_wanted=is_wanted)
+                bodies += [] if body is None else [body]
         for body in bodies:
             self.run(body, least_share=_LEAST_NESTED_SHARE)
             body.remove([node for node in body if node.op_type == "Constant" and not node.outputs[0].uses()])
@@ -127,7 +134,8 @@ class _Outliner:
         Returns:
             The body of a new function, or None.
         """
-        members = [member for member in kind if nodes_after(list(graph), member.region.nodes) is not None]
+        nodes = list(graph)
+        members = [member for member in kind if nodes_after(nodes, member.region.nodes) is not None]
         outputs = sorted({index for member in members for index in member.used_outside()})
         if not outputs:
             return None
@@ -176,12 +184,16 @@ def _disjoint(kind: Sequence[Interface]) -> list[Interface]:
     return found
 
 
-def _kinds(nodes: Sequence[ir.Node], regions: Sequence[Region], *, least_nodes: int) -> list[list[Interface]]:
-    """The kinds of regions: isomorphic regions of modules of one class."""
-    by_class: dict[str, list[Region]] = {}
+def _by_name(regions: Iterable[Region]) -> dict[str, list[Region]]:
+    """The regions of each class or marked function."""
+    found: dict[str, list[Region]] = {}
     for region in regions:
-        by_class.setdefault(region.scope.name, []).append(region)
-    return [kind for regions in by_class.values() for kind in _partition(nodes, regions, least_nodes)]
+        found.setdefault(region.scope.name, []).append(region)
+    return found
+
+
+def _outermost(regions: tuple[str, Sequence[Region]]) -> int:
+    return min(region.depth for region in regions[1])
 
 
 def _partition(nodes: Sequence[ir.Node], regions: Sequence[Region], least_nodes: int) -> list[list[Interface]]:
