@@ -87,6 +87,12 @@ def _loop(self: Any, x: Tensor) -> Tensor:
     return x
 
 
+def _formats(self: Any, x: Tensor) -> Tensor:
+    return getattr(self, f"{'thr' if self.three == 3 else ''}ee") * x + len(
+        f"{torch.tensor(12)}{torch.tensor(0.5):.2f}"
+    )
+
+
 CONSTANTS = {
     "equal masks": _equal_masks,
     "lengths": _lengths,
@@ -99,6 +105,7 @@ CONSTANTS = {
     "equal": _equal,
     "allclose": _allclose,
     "loop": _loop,
+    "formats": _formats,
 }
 
 

@@ -38,6 +38,7 @@ __all__ = [
     "line_of_node",
     "log_guard",
     "maybe_guard_rel",
+    "record_condition",
     "recorded_guards",
     "source_line_of",
 ]
@@ -235,6 +236,20 @@ def guard_bool(evaluate: Callable[..., bool], self: Any, file: str, line: int) -
     if condition.free_symbols and not ShapeEnv._suppress_guards_tls():
         recorder.log.add(self.shape_env, _relaxed(condition if answer else sympy.Not(condition), evaluating), caller)
     return answer
+
+
+def record_condition(condition: Any, *, answer: bool, frame: FrameType | None) -> None:
+    """Record a condition that a model asks as the truth value of a tensor: torch's frames are not the ones that ask.
+
+    Args:
+        condition: The node of the condition on sizes.
+        answer: Its value.
+        frame: The frame of the model.
+    """
+    recorder = _recorder.get()
+    if recorder is not None and condition.expr.free_symbols:
+        guard = condition.expr if answer else sympy.Not(condition.expr)
+        recorder.log.add(condition.shape_env, guard, frame)
 
 
 def _decide_for_nonzero_sizes(node: Any) -> tuple[bool, list[sympy.Symbol]] | None:

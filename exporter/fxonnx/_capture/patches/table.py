@@ -491,6 +491,12 @@ QUESTION_PATCHES: tuple[Patch, ...] = (
             ("torch:Tensor.allclose", known_values.allclose),
         )
     ),
+    Patch(
+        "torch:Tensor.__format__",
+        known_values.text,
+        "the text of a fake tensor is its description, with which models look up modules",
+        strict=False,
+    ),
 )
 """Applied by torch.export, on top of the others, if a model asks tensors for their values."""
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
+from ..constraints.guard_recorder import record_condition
 from .assumption import Rung, asking_frame
 from .known_values import active_values
 
@@ -28,6 +29,11 @@ def guard_bool(original: Callable[..., bool], self: Any, file: str, line: int) -
         return original(self, file, line)
     except GuardOnDataDependentSymNode:
         values, frame = active_values(), asking_frame()
+        condition = None if values is None else values.condition(self.expr)
+        if condition is not None:
+            answer = original(condition.node, file, line)
+            record_condition(condition.node, answer=answer, frame=frame)
+            return answer
         answer = None if values is None or frame is None else answer_of_check(frame)
         if values is None or answer is None:
             raise

@@ -28,6 +28,7 @@ from fxonnx_translations._torch_compat import (
 )
 
 from .assumption import AssumptionLog, Rung
+from .symbolic_scalars import Scalar, evaluate
 
 __all__ = [
     "KnownValues",
@@ -38,6 +39,7 @@ __all__ = [
     "equal",
     "from_real_tensor",
     "known_values",
+    "text",
 ]
 
 LARGEST_TENSOR = 1 << 24
@@ -83,6 +85,9 @@ class KnownValues:
     weights: frozenset[int] = frozenset()
     follow_example: bool = False
     _values: Any = field(default_factory=WeakTensorKeyDictionary)
+    # Tensors of one element whose values are expressions of sizes.
+    _scalars: Any = field(default_factory=WeakTensorKeyDictionary)
+    _conditions: dict[Any, SymBool] = field(default_factory=dict)
     _sources: Any = field(default_factory=WeakTensorKeyDictionary)
     _symbol_sources: dict[Any, frozenset[str]] = field(default_factory=dict)
     # Memory by address of its storage object, with a tensor that keeps it alive: values that are no longer known after
@@ -121,6 +126,10 @@ class KnownValues:
             return self._sources.get(value, frozenset())  # type: ignore[no-any-return]
         return frozenset().union(*(self._symbol_sources.get(symbol, ()) for symbol in value.free_symbols))
 
+    def condition(self, expression: Any) -> SymBool | None:
+        """The condition on sizes that an unbacked truth value stands for, or None."""
+        return self._conditions.get(expression)
+
     def dispatch(self, run: Callable[[], Any], func: OpOverload[Any, Any], args: Any, kwargs: Any) -> Any:
         """Run an operator on fake tensors, and on their values if all of them are known.
 
@@ -137,9 +146,18 @@ class KnownValues:
         real = self._real_leaves(leaves) if is_computed else None
         if real is None:
             self._forget(written)
+            scalar = None if written else self._scalar(func, leaves, structure)
+            is_read = scalar is not None and func is _aten._local_scalar_dense.default
+            if is_read and not isinstance(scalar, SymBool):
+                return scalar
             with self.suspended():
                 result = run()
             self._spread_sources(tensors, result)
+            if is_read and isinstance(result, SymBool):
+                # torch.export requires that the truth value of a tensor is unbacked.
+                self._conditions[result.node.expr] = scalar
+            if isinstance(result, Tensor) and scalar is not None and result.numel() == 1:
+                self._scalars[result] = scalar
             return result
         values, is_certain = real
         if _is_question(func):
@@ -202,6 +220,24 @@ class KnownValues:
             found.append(real)
         return found, is_certain
 
+    def _scalar(self, func: OpOverload[Any, Any], leaves: Sequence[Any], structure: Any) -> Scalar | None:
+        """Value of an operator on tensors of one element as an expression of sizes; None if one is unknown."""
+        numbers = []
+        for leaf in leaves:
+            number: Any = leaf
+            if isinstance(leaf, FakeTensor):
+                number = self._scalars.get(leaf)
+                value = self._values.get(leaf) if number is None else None
+                if value is not None and value.is_certain and value.tensor.numel() == 1 and leaf.dim() == 0:
+                    number = None if _memory(value.tensor) in self._lost else value.tensor.item()
+                if number is None:
+                    return None
+            elif isinstance(leaf, Tensor):
+                return None
+            numbers.append(number)
+        args, kwargs = pytree.tree_unflatten(numbers, structure)
+        return evaluate(func, args, kwargs)
+
     def _compute(self, func: OpOverload[Any, Any], leaves: list[Any], structure: Any) -> Any:
         args, kwargs = pytree.tree_unflatten(leaves, structure)
         with self.suspended(), no_dispatch(), DisableTorchFunction(), torch.no_grad():
@@ -227,6 +263,9 @@ class KnownValues:
             value = self._values.get(tensor)
             if value is not None:
                 self._lost[_memory(value.tensor)] = value.tensor
+        if written:
+            # They do not know which tensors share their memory.
+            self._scalars.clear()
 
     def _is_foreign(self, tensor: Tensor) -> bool:
         """Whether a tensor is, or has as its value, memory of the user."""
@@ -324,6 +363,14 @@ def equal(original: Callable[..., bool], self: Tensor, other: Tensor) -> bool:
 def allclose(original: Callable[..., bool], self: Tensor, other: Tensor, *args: Any, **kwargs: Any) -> bool:
     """``torch.allclose`` as a question about a tensor of one element."""
     return bool(torch.isclose(self, other, *args, **kwargs).all())
+
+
+def text(original: Callable[..., str], self: Tensor, specification: str) -> str:
+    """``Tensor.__format__`` of a tensor of rank 0, whose value torch.export does not insert: ``f"expert_{index}"``."""
+    if isinstance(self, FakeTensor) and self.dim() == 0:
+        number = self.item()
+        return format(int(number) if isinstance(number, SymInt) else number, specification)
+    return original(self, specification)
 
 
 def _is_question(func: OpOverload[Any, Any]) -> bool:

@@ -1,0 +1,94 @@
+"""Tensors of one element that hold expressions of sizes: branches on them are constraints, and they can be sizes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import fxonnx
+
+
+class Padding(nn.Module):
+    """A function of a module with the geometry of a convolution in buffers, as audio codecs have it."""
+
+    def __init__(self, function: Any) -> None:
+        super().__init__()
+        self.function = function
+        self.register_buffer("kernel", torch.tensor(7))
+        self.register_buffer("stride", torch.tensor(4))
+        self.register_buffer("padding", torch.tensor(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(self, x)  # type: ignore[no-any-return]
+
+
+def _extra_padding(self: Any, x: Tensor) -> Tensor:
+    length = x.shape[-1]
+    frames = torch.ceil((length - self.kernel + self.padding) / self.stride + 1).to(torch.int64) - 1
+    extra = frames * self.stride + self.kernel - self.padding - length
+    return nn.functional.pad(x, (0, int(extra))) if extra >= 0 else x
+
+
+def _half(self: Any, x: Tensor) -> Tensor:
+    half = torch.tensor(x.shape[-1]) // 2
+    return x[:, :half] if half > 2 else x
+
+
+def _rounded(self: Any, x: Tensor) -> Tensor:
+    parts = torch.div(torch.tensor(x.shape[-1]), 3, rounding_mode="floor")
+    parts = torch.maximum(parts, torch.tensor(1))
+    return x[:, : parts.item()] if parts != 4 else x + 1
+
+
+def _fraction(self: Any, x: Tensor) -> Tensor:
+    share = torch.tensor(x.shape[-1]) / 4
+    return x[:, : int(torch.floor(share))] if share >= 1.0 else x * 2
+
+
+def _negative(self: Any, x: Tensor) -> Tensor:
+    below = -torch.tensor(x.shape[-1]) * 2 + 9
+    return x + 1 if below.clone() < 0 else x - 1
+
+
+ROWS = {
+    "extra padding": (_extra_padding, {13, 8, 6, 4, 16, 29}),
+    "half": (_half, {13, 6, 8, 16, 29}),
+    "rounded": (_rounded, {2, 4, 6, 8, 11, 16, 29}),
+    "fraction": (_fraction, {13, 4, 6, 8, 16, 29}),
+    "negative": (_negative, {13, 6, 8, 16, 29}),
+}
+
+
+@pytest.mark.parametrize(("function", "valid"), ROWS.values(), ids=ROWS)
+def test_results_are_right_or_refused(function: Any, valid: set[int]) -> None:
+    model = Padding(function).eval()
+    size = 13 if 13 in valid else 11
+    program = fxonnx.export(model, (torch.rand(2, size),), dynamic_shapes={"x": {1: "n"}}, verify=True)
+    for size in (1, 2, 3, 4, 6, 8, 11, 12, 13, 16, 29):
+        x = torch.rand(2, size)
+        try:
+            (result,) = program(x)
+        except fxonnx.ArgumentError:
+            assert size not in valid
+        else:
+            torch.testing.assert_close(result, model(x))
+
+
+def test_a_branch_is_a_constraint() -> None:
+    with pytest.warns(UserWarning, match=r"(?s)n // 2 >= 3.*x\[:, :half\] if half > 2"):
+        program = fxonnx.export(Padding(_half).eval(), (torch.rand(2, 13),), dynamic_shapes={"x": {1: "n"}})
+    with pytest.raises(fxonnx.ArgumentError, match=r"the model was exported for n // 2 >= 3, got n = 5"):
+        program(torch.rand(2, 5))
+
+
+def test_written_scalars_are_unknown() -> None:
+    def written(self: Any, x: Tensor) -> Tensor:
+        length = torch.tensor(x.shape[-1])
+        length[()] = x.sum().to(torch.int64)
+        return x + 1 if length > 2 else x
+
+    with pytest.raises(fxonnx.CaptureError, match="asks for the value of a tensor"):
+        fxonnx.export(Padding(written).eval(), (torch.rand(2, 13),), dynamic_shapes={"x": {1: "n"}})
