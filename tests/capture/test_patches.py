@@ -80,12 +80,15 @@ class Calling(nn.Module):
 
 
 class Raising(nn.Module):
-    """A model that cannot be exported."""
+    """A model that cannot be exported: it branches inside of ``try``."""
 
     def forward(self, x: Tensor) -> Tensor:
-        if x.sum() > 0:
-            return x + 1
-        return x - 1
+        try:
+            if x.sum() > 0:
+                return x + 1
+            return x - 1
+        finally:
+            pass
 
 
 def content() -> dict[str, Any]:

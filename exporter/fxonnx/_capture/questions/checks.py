@@ -31,9 +31,9 @@ def guard_bool(original: Callable[..., bool], self: Any, file: str, line: int) -
         values, frame = active_values(), asking_frame()
         condition = None if values is None else values.condition(self.expr)
         if condition is not None:
-            answer = original(condition.node, file, line)
-            record_condition(condition.node, answer=answer, frame=frame)
-            return answer
+            holds = original(condition.node, file, line)
+            record_condition(condition.node, answer=holds, frame=frame)
+            return holds
         answer = None if values is None or frame is None else answer_of_check(frame)
         if values is None or answer is None:
             raise

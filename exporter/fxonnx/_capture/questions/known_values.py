@@ -153,7 +153,7 @@ class KnownValues:
             with self.suspended():
                 result = run()
             self._spread_sources(tensors, result)
-            if is_read and isinstance(result, SymBool):
+            if isinstance(scalar, SymBool) and isinstance(result, SymBool):
                 # torch.export requires that the truth value of a tensor is unbacked.
                 self._conditions[result.node.expr] = scalar
             if isinstance(result, Tensor) and scalar is not None and result.numel() == 1:

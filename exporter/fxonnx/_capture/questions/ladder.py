@@ -60,8 +60,16 @@ def answer_questions(
     except CaptureError as error:
         if not _is_question(error):
             raise
+        failure = error
+    try:
+        return rewrite(lambda: attempt(KnownValues(AssumptionLog())), failure)
+    except CaptureError as error:
         if data_dependent != "example":
-            return _rewrite_or_explain(attempt, rewrite, error, values)
+            raise (_unanswered(failure, values) if error is failure else error) from error.__cause__
+    return _follow_example(attempt)
+
+
+def _follow_example(attempt: Callable[[KnownValues | None], _Result]) -> _Result:
     values = KnownValues(AssumptionLog(), follow_example=True)
     result = attempt(values)
     followed = values.log.of(Rung.EXAMPLE)
@@ -71,20 +79,6 @@ def answer_questions(
             "answers as the example:\n" + "\n".join(f"  {assumption}" for assumption in followed)
         )
     return result
-
-
-def _rewrite_or_explain(
-    attempt: Callable[[KnownValues | None], _Result],
-    rewrite: Callable[[Callable[[], _Result], CaptureError], _Result],
-    failure: CaptureError,
-    values: KnownValues,
-) -> _Result:
-    try:
-        return rewrite(lambda: attempt(KnownValues(AssumptionLog())), failure)
-    except CaptureError as error:
-        if error is not failure:
-            raise
-    raise _unanswered(failure, values) from failure.__cause__
 
 
 def _is_question(error: CaptureError) -> bool:

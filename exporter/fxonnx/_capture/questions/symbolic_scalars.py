@@ -6,7 +6,6 @@ be compared, with a constraint where the model branches on it, and be a size its
 
 from __future__ import annotations
 
-import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -57,6 +56,7 @@ Number: TypeAlias = int | float | bool | SymInt | SymFloat | SymBool
 Scalar: TypeAlias = Number | Quotient
 """The value of a tensor of one element."""
 
+_sym_not: Callable[[Any], Any] = torch.sym_not
 _BOOLS = (bool, SymBool)
 _INTEGERS = (int, SymInt)
 
@@ -92,8 +92,13 @@ def _integer(number: Any) -> int | SymInt | None:
     return int(number) if isinstance(number, float) and number.is_integer() else None
 
 
+def _are_numbers(*values: Any) -> bool:
+    """Whether all values are known, and none is a truth value, whose arithmetic would evaluate it."""
+    return not any(value is None or isinstance(value, _BOOLS) for value in values)
+
+
 def _add(self: Any, other: Any) -> Any:
-    if self is None or other is None:
+    if not _are_numbers(self, other):
         return None
     if isinstance(other, Quotient):
         self, other = other, self
@@ -105,6 +110,8 @@ def _subtract(self: Any, other: Any) -> Any:
 
 
 def _multiply(self: Any, other: Any) -> Any:
+    if not _are_numbers(self, other):
+        return None
     if isinstance(other, Quotient):
         self, other = other, self
     return self.scaled(other) if isinstance(self, Quotient) else self * other
@@ -125,17 +132,20 @@ def _extreme(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
 
 
 def _floor(self: Any) -> Any:
-    return self.floor() if isinstance(self, Quotient) else math.floor(self)
+    return self.floor() if isinstance(self, Quotient) else _integer(self)
 
 
 def _ceil(self: Any) -> Any:
-    return self.ceil() if isinstance(self, Quotient) else math.ceil(self)
+    return self.ceil() if isinstance(self, Quotient) else _integer(self)
 
 
 def _compared(relation: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     """A relation of two numbers as one of their difference, whose sign is that of its numerator."""
 
     def compare(self: Any, other: Any) -> Any:
+        if isinstance(self, _BOOLS) and relation is operator.ne and other == 0:
+            # The truth value of a tensor is read as ``tensor != 0``.
+            return self
         difference = _subtract(self, other)
         if isinstance(difference, Quotient):
             difference = difference.numerator
@@ -198,7 +208,7 @@ _FUNCTIONS: Mapping[str, Callable[..., Any]] = MappingProxyType(
         "aten::le": _compared(operator.le),
         "aten::gt": _compared(operator.gt),
         "aten::ge": _compared(operator.ge),
-        "aten::logical_not": torch.sym_not,
+        "aten::logical_not": lambda self: _sym_not(self) if isinstance(self, _BOOLS) else None,
     }
 )
 """Name of an operator to the same function of numbers. Floats are computed exactly, which float32 is up to 2^24."""
