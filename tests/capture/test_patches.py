@@ -146,7 +146,7 @@ def test_all_patches_are_applied_during_an_export() -> None:
 
 def test_no_patch_remains_after_a_failure() -> None:
     before = content()
-    with pytest.raises(CaptureError, match=r"torch\.export cannot capture"):
+    with pytest.raises(CaptureError, match=r"asks for the value of a tensor"):
         fxonnx.export(Raising().eval(), (torch.randn(2, 4),))
     assert_untouched(before)
 
@@ -318,7 +318,7 @@ def test_tables_of_functions_are_cleared_after_overlapping_captures() -> None:
 
 
 def test_a_failing_export_releases_the_lock() -> None:
-    with pytest.raises(CaptureError, match=r"torch\.export cannot capture"):
+    with pytest.raises(CaptureError, match=r"asks for the value of a tensor"):
         fxonnx.export(Raising().eval(), (torch.randn(2, 4),))
     x = torch.randn(2, 4)
     in_thread(lambda: fxonnx.export(Calling(lambda: None).eval(), (x,))).verify((x,))

@@ -64,8 +64,10 @@ def answer_questions(
     try:
         return rewrite(lambda: attempt(KnownValues(AssumptionLog())), failure)
     except CaptureError as error:
+        if isinstance(error, SpecializedDimsError):
+            raise
         if data_dependent != "example":
-            raise (_unanswered(failure, values) if error is failure else error) from error.__cause__
+            raise _unanswered(failure, values, error) from failure.__cause__
     return _follow_example(attempt)
 
 
@@ -93,19 +95,28 @@ def _is_question(error: CaptureError) -> bool:
     return False
 
 
-def _unanswered(error: CaptureError, values: KnownValues) -> CaptureError:
-    """The error for a question without an answer; one with a hint of its own is complete."""
-    if error.hint is not None:
-        return error
-    sources = _sources(error, values)
+def _unanswered(question: CaptureError, values: KnownValues, last: CaptureError) -> CaptureError:
+    """The error for a question without an answer.
+
+    Args:
+        question: The failure of the capture at the question.
+        values: The values of that capture.
+        last: The failure of rewriting; the question itself if there is nothing to rewrite.
+    """
+    if question.hint is not None:
+        # The error of a library function that fxonnx explains itself.
+        return question
+    sources = ", ".join(f'"{name}"' for name in _sources(question, values))
     hint = 'pass data_dependent="example" to follow the branch that the example takes'
     if sources:
-        names = ", ".join(f'"{name}"' for name in sources)
-        hint = f"the value depends on {names}: pass frozen=[{names}] to make it a constant, or " + hint.removeprefix(
-            "pass "
-        )
+        hint = f"the value depends on {sources}: {hint}, or frozen=[{sources}] to make it a constant"
+    if last is not question and last.hint is not None:
+        hint = f"{last.hint}; or {hint}" if not sources else f"{last.hint}; {hint}"
     return CaptureError(
-        "the model asks for the value of a tensor, which depends on its inputs:\n" + error.message, hint=hint
+        "the model asks for the value of a tensor, which depends on its inputs:\n"
+        f"{last.message}\n"
+        "  tried: values that depend on no input, checks that only raise, rewriting to torch.cond and torch.while_loop",
+        hint=hint,
     )
 
 
