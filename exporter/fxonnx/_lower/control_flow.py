@@ -23,7 +23,7 @@ _TypeAndDims: TypeAlias = tuple[ir.DataType, tuple[Dim, ...]]
 def _cond(op: Op, node: torch.fx.Node, value: Callable[[Any], Any], lower: LowerSubgraph) -> Sequence[ir.Value]:
     """cond(pred, true_fn, false_fn, operands) -> outputs"""
     predicate, true_fn, false_fn, operands = _arguments(node)
-    given, condition = value(operands), value(predicate)
+    given, condition = value(operands), _constant_condition(op, value(predicate))
     if condition in (True, False):
         return _as_values(op, lower(op, true_fn if condition else false_fn, given), op.results)
     branches: dict[str, Any] = {}
@@ -90,6 +90,15 @@ def _as_values(op: Op, items: Sequence[Any], results: Sequence[ResultSpec]) -> l
             raise Unsupported(f"a subgraph returns {value.dtype}, but torch declares {result.dtype}")
         values.append(value)
     return values
+
+
+def _constant_condition(op: Op, condition: Any) -> Any:
+    """The condition, as a Python bool if it is a constant; buffers are not, since users can update them."""
+    if not isinstance(condition, ir.Value):
+        return condition
+    literal = op.builder.module_literal(condition)
+    numbers = op.numbers(condition) if literal is None else literal.reshape(-1).tolist()
+    return condition if numbers is None else bool(numbers[0])
 
 
 def _as_condition(op: Op, condition: Any) -> ir.Value:

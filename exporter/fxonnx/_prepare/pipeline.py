@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -114,7 +115,8 @@ def prepare(
     if optimize:
         eliminate_identities(graph)
         eliminate_common_subexpressions(graph, lifted)
-        applied_patterns = apply_patterns(graph, patterns)
+        applied_patterns = Counter(apply_patterns(graph, patterns)) + _optimize_subgraphs(module, patterns)
+        applied_patterns = {name: applied_patterns[name] for name in patterns}
     constants = dict(fold_constants(module, lifted))
     weights = {node for node, record in records.items() if record.is_weight and node.name not in mutated}
     if optimize and fold_weights and fold_norms:
@@ -175,6 +177,20 @@ def _copy_subgraphs(owner: torch.fx.GraphModule) -> None:
             _copy_subgraphs(copy)
             node.target = str(node.target).replace(".", "_")
             setattr(owner, node.target, copy)
+
+
+def _optimize_subgraphs(owner: torch.fx.GraphModule, patterns: Collection[str]) -> Counter[str]:
+    """Optimize the subgraphs of control flow operators and fold their constants; return the matches of each pattern."""
+    found: Counter[str] = Counter()
+    for target in dict.fromkeys(str(node.target) for node in owner.graph.find_nodes(op="get_attr")):
+        body = find_attribute(owner, target)
+        if isinstance(body, torch.fx.GraphModule):
+            eliminate_identities(body.graph)
+            eliminate_common_subexpressions(body.graph)
+            found += Counter(apply_patterns(body.graph, patterns)) + _optimize_subgraphs(body, patterns)
+            fold_constants(body, {})
+            eliminate_dead_code(body.graph)
+    return found
 
 
 def _eliminate_dead_code(graph: torch.fx.Graph, keep: Mapping[torch.fx.Node, DerivedWeight]) -> None:

@@ -204,6 +204,10 @@ class Builder(onnxscript.GraphBuilder):
         self._module_literals[value] = tensor
         return value
 
+    def module_literal(self, value: ir.Value) -> torch.Tensor | None:
+        """Return the tensor of a constant of the module, or None for other values."""
+        return self._module_literals.get(value)
+
     def size(self, dim: Dim) -> ir.Value:
         """Return a size as an INT64 tensor of shape [1]."""
         return self.constant([dim], ir.DataType.INT64) if isinstance(dim, int) else emit_size(self, dim)
