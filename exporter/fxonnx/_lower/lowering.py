@@ -30,6 +30,7 @@ from .._prepare import REASON_KEY, Prepared, Update, find_attribute
 from .._provenance import REGIONS_KEY, source_line
 from ..errors import TranslationError, UnsupportedOperator, UnsupportedOperatorError
 from .control_flow import CONTROL_FLOW
+from .dead_nodes import eliminate_dead_nodes, release_subgraph_uses, subgraphs
 from .dispatch import arguments_by_name, find_translation
 from .legacy_names import SCOPE, rename_by_scope
 from .lowest_opset import lowest_opset
@@ -121,15 +122,15 @@ def _finalize(builder: Builder) -> None:
     outputs = set(graph.outputs)
     for node in reversed(graph):
         if not any(output in outputs or output.uses() for output in node.outputs):
-            _release_subgraph_uses(node)
+            release_subgraph_uses(node)
             unrounded = builder.unrounded.get(node.outputs[0])
             graph.remove(node, safe=True)
             if unrounded is not None and unrounded.uses() and unrounded not in outputs:
                 # It takes the place of the rounded value, and the FX node's name.
                 unrounded.name = node.outputs[0].name
         else:
-            for body in _subgraphs(node):
-                _eliminate_dead_nodes(body)
+            for body in subgraphs(node):
+                eliminate_dead_nodes(body)
     for node in graph:
         if len(node.outputs) > 1:
             _trim_unused_outputs(node, outputs, builder.opset_version)
@@ -150,38 +151,6 @@ def _finalize(builder: Builder) -> None:
     unused = [name for name, value in graph.initializers.items() if not value.uses() and value not in kept]
     for name in unused:
         del graph.initializers[name]
-
-
-def _subgraphs(node: ir.Node) -> list[ir.Graph]:
-    """The subgraphs of a control flow operator."""
-    graphs: list[ir.Graph] = []
-    for attribute in node.attributes.values():
-        if attribute.type == ir.AttributeType.GRAPH:
-            graphs.append(attribute.as_graph())
-        elif attribute.type == ir.AttributeType.GRAPHS:
-            graphs.extend(attribute.as_graphs())
-    return graphs
-
-
-def _eliminate_dead_nodes(body: ir.Graph) -> None:
-    """Dead code elimination in a subgraph, before that of the nodes that compute its outer values."""
-    outputs = set(body.outputs)
-    for node in reversed(body):
-        if any(output in outputs or output.uses() for output in node.outputs):
-            for inner in _subgraphs(node):
-                _eliminate_dead_nodes(inner)
-        else:
-            _release_subgraph_uses(node)
-            body.remove(node, safe=True)
-
-
-def _release_subgraph_uses(node: ir.Node) -> None:
-    """Detach the inputs of all nodes in a removed node's subgraphs, so that outer values lose these uses."""
-    for body in _subgraphs(node):
-        for inner in body:
-            _release_subgraph_uses(inner)
-            for index in range(len(inner.inputs)):
-                inner.replace_input_with(index, None)
 
 
 def _trim_unused_outputs(node: ir.Node, outputs: Collection[ir.Value], opset: int) -> None:
