@@ -231,6 +231,23 @@ class Residual(nn.Module):
         return pad_packed_sequence(self.layer(packed)[0], batch_first=True)[0] + x
 
 
+class Attention(nn.Module):
+    """Attention over the unpacked steps, whose number is unbacked, under a mask of the lengths."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.attention = nn.LSTM(3, 4, batch_first=True), nn.MultiheadAttention(4, 2, batch_first=True)
+        self.output = nn.Linear(4, 5)
+
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> Any:
+        packed = pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+        steps, counts = pad_packed_sequence(self.layer(packed)[0], batch_first=True)
+        padding = torch.arange(steps.shape[1])[None] >= counts[:, None]
+        steps, _ = self.attention(steps, steps, steps, key_padding_mask=padding, need_weights=False)
+        result = self.output(steps.contiguous().view(-1, steps.size(2))).view(steps.size(0), steps.size(1), -1)
+        return result.masked_fill(padding[..., None], 0.0), result.max(1)[0]
+
+
 class ConstantLengths(nn.Module):
     """Lengths in a list."""
 
@@ -330,6 +347,11 @@ MODELS = {
     "residual": (
         Residual,
         [(torch.randn(2, 5, 3), torch.tensor([3, 5])), (torch.randn(3, 4, 3), torch.tensor([1, 4, 2]))],
+        BATCH_FIRST,
+    ),
+    "attention": (
+        Attention,
+        [(torch.randn(2, 5, 3), torch.tensor([3, 5])), (torch.randn(3, 6, 3), torch.tensor([1, 4, 2]))],
         BATCH_FIRST,
     ),
     "listed lengths": (

@@ -32,6 +32,7 @@ __all__ = [
     "max_pool1d_with_indices",
     "narrow",
     "rnn",
+    "scaled_dot_product_attention",
     "shape_as_tensor",
     "take_along_dim",
 ]
@@ -194,6 +195,22 @@ def take_along_dim(original: Callable[..., Any], self: Tensor, indices: Tensor, 
 def shape_as_tensor(original: Callable[..., Any], self: Tensor) -> Tensor:
     """``aten::_shape_as_tensor``, whose own kernel reads memory that fake tensors do not have."""
     return self.new_empty([self.dim()], dtype=torch.int64)
+
+
+def scaled_dot_product_attention(
+    original: Callable[..., Any],
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    *args: Any,
+    **options: Any,
+) -> Tensor:
+    """``aten::scaled_dot_product_attention``, whose own kernel compares the sizes of a mask with 1."""
+    mask = () if attn_mask is None else attn_mask.shape
+    if all(has_guarding_hint(size) for size in (*query.shape, *key.shape, *value.shape, *mask)):
+        return original(query, key, value, attn_mask, *args, **options)  # type: ignore[no-any-return]
+    return query.new_empty([*query.shape[:-1], value.shape[-1]])
 
 
 def lstm(

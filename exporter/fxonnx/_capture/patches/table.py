@@ -295,6 +295,11 @@ CAPTURE_PATCHES: tuple[Patch, ...] = (
         "its kernel reads memory, which fake tensors do not have",
     ),
     KernelPatch("aten::batch_norm", shape_kernels.batch_norm, "it branches on whether the input is empty"),
+    KernelPatch(
+        "aten::scaled_dot_product_attention",
+        shape_kernels.scaled_dot_product_attention,
+        "its kernel compares sizes with 1, which unbacked sizes do not decide",
+    ),
     KernelPatch("aten::max_pool1d", shape_kernels.max_pool1d, "its kernel specializes the length"),
     KernelPatch(
         "aten::max_pool1d_with_indices",
