@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import traceback
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -25,6 +26,7 @@ from .inputs.meta_device import meta_as_cpu
 from .inputs.preserve import preserve_model
 from .inputs.pytree_objects import flatten_objects, unflatten_objects
 from .patches import capture_patches, question_patches
+from .patches.functional import recorded_full_masks
 from .questions.known_values import KnownValues, known_values
 from .shapes.dim_specs import DimHint, DimSpec
 from .shapes.dynamic_shapes import DynamicShapes, Leaf
@@ -84,12 +86,17 @@ def export_module(
 def _export_with_fallback(
     model: torch.nn.Module, inputs: BoundInputs, shapes: DynamicShapes, log: GuardLog
 ) -> ExportedProgram:
-    try:
-        return _export_with_refined_dims(model, inputs, shapes, log)
-    except CaptureError:
-        raise
-    except Exception as error:  # noqa: BLE001 - raised below unless strict mode works
-        first = error
+    with recorded_full_masks() as masks:
+        try:
+            return _export_with_refined_dims(model, inputs, shapes, log)
+        except CaptureError:
+            raise
+        except Exception as error:  # noqa: BLE001 - raised below unless another attempt works
+            first = error
+        if masks.exist:
+            masks.are_skipped = True
+            with suppress(Exception):  # the first failure is raised below
+                return _export_with_refined_dims(model, inputs, shapes, log)
     try:
         return _export(model, inputs, shapes, _torch_dim, strict=True)
     except Exception:  # noqa: BLE001 - the first failure is the one that refers to the user's code

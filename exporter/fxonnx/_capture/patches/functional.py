@@ -8,7 +8,10 @@ original for arguments without dynamic sizes.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
 from functools import reduce
 from itertools import zip_longest
 from typing import Any
@@ -20,6 +23,7 @@ from torch.nn import functional as F
 
 __all__ = [
     "GLOBAL_POOLING",
+    "FullMasks",
     "as_tensor",
     "detect_is_causal_mask",
     "gaussian_nll_loss",
@@ -215,6 +219,48 @@ def scaled_dot_product_attention(
     if isinstance(is_causal, torch.SymBool):
         is_causal = attn_mask is None and bool(is_causal)
     return original(query, key, value, attn_mask, dropout_p, is_causal, **options)
+
+
+@dataclass
+class FullMasks:
+    """Masks of transformers that hide nothing, which only traced models compute.
+
+    Attributes:
+        exist: Whether the model asked for such a mask.
+        are_skipped: Whether to return None for them, as in eager mode.
+    """
+
+    exist: bool = False
+    are_skipped: bool = False
+
+
+_full_masks: ContextVar[FullMasks | None] = ContextVar("fxonnx_full_masks", default=None)
+
+
+@contextmanager
+def recorded_full_masks() -> Iterator[FullMasks]:
+    """Record inside the context whether the model asks for masks that hide nothing."""
+    masks = FullMasks()
+    token = _full_masks.set(masks)
+    try:
+        yield masks
+    finally:
+        _full_masks.reset(token)
+
+
+def ignore_full_mask(
+    original: Callable[..., bool], padding_mask: Tensor | None, kv_length: int, local_attention_size: int | None = None
+) -> bool:
+    """``_ignore_bidirectional_mask_sdpa``: True without padding and without a window, if ``are_skipped``.
+
+    Autoformer and Informer keep such a mask for layers with other lengths, where it does not fit.
+    """
+    masks = _full_masks.get()
+    if masks is not None and padding_mask is None and local_attention_size is None:
+        masks.exist = True
+        if masks.are_skipped:
+            return True
+    return original(padding_mask, kv_length, local_attention_size)
 
 
 def gaussian_nll_loss(

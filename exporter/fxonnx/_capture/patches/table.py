@@ -452,6 +452,12 @@ CAPTURE_PATCHES: tuple[Patch, ...] = (
     ),
     *torchvision_detection.DETECTION_PATCHES,
     Patch(
+        "transformers.masking_utils:_ignore_bidirectional_mask_sdpa",
+        functional.ignore_full_mask,
+        "it makes masks that hide nothing if a model is traced, which some models cannot use",
+        optional=True,
+    ),
+    Patch(
         f"{_FASTSPEECH}:length_regulator",
         length_regulation.length_regulator,
         "it branches on the predicted durations and loops over the batch",

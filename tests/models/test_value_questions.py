@@ -1,0 +1,282 @@
+"""Models of libraries whose Python code asks tensors for their values, at inputs of other values and sizes.
+
+Small configurations with random weights. The tables are grouped by what the export needs: nothing, frozen inputs, or the
+example's answers.
+"""
+
+from __future__ import annotations
+
+import copy
+import importlib
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import fxonnx
+
+from .torchvision_shim import import_torchvision
+
+Inputs = dict[str, Any]
+Built = tuple[nn.Module, Callable[[int], Inputs]]
+"""A model, and a function that creates its inputs of a size: 0 for the example's sizes, then larger ones."""
+
+SMALL: Mapping[str, Any] = MappingProxyType(
+    {"hidden_size": 16, "intermediate_size": 32, "num_attention_heads": 2, "num_hidden_layers": 2}
+)
+TEXT = {0: "batch", 1: "time"}
+AUDIO: Mapping[str, Any] = MappingProxyType(
+    {"hidden_size": 16, "num_filters": 2, "upsampling_ratios": [2, 2], "sampling_rate": 800}
+)
+
+
+@pytest.fixture(autouse=True)
+def transformers() -> Any:
+    import_torchvision()
+    return pytest.importorskip("transformers")
+
+
+def model_of(kind: str, *, model: str | None = None, **options: Any) -> nn.Module:
+    """A model of transformers: ``kind`` names the config without its suffix, ``model`` the class if it differs."""
+    transformers = importlib.import_module("transformers")
+    return getattr(transformers, model or f"{kind}Model")(getattr(transformers, f"{kind}Config")(**options))
+
+
+def text(batch: int, length: int, *, padding: int | None = None) -> Inputs:
+    """Tokens, and a mask that hides the end of the last sequence."""
+    tokens, mask = torch.randint(3, 50, (batch, length)), torch.ones(batch, length, dtype=torch.int64)
+    mask[-1, -2:] = 0
+    if padding is not None:
+        tokens[mask == 0] = padding
+    return {"input_ids": tokens, "attention_mask": mask}
+
+
+def translated(batch: int, length: int, target: int, **options: Any) -> Inputs:
+    return {**text(batch, length, **options), "decoder_input_ids": torch.randint(3, 50, (batch, target))}
+
+
+# ---- models that need no option
+
+
+def series(kind: str, **options: Any) -> Built:
+    """Autoformer and Informer: an encoder that shortens or decomposes series, so that full masks do not fit."""
+    shared = {"lags_sequence": [1, 2, 3], "num_time_features": 2, "num_static_categorical_features": 1}
+    layers = {"cardinality": [5], "embedding_dimension": [2], "d_model": 16, "decoder_layers": 1, "use_cache": False}
+    model = model_of(kind, prediction_length=6, context_length=12, **shared, **layers, **options)
+
+    def inputs(size: int) -> Inputs:
+        batch = 2 + size
+        return {
+            "past_values": torch.randn(batch, 15),
+            "past_time_features": torch.randn(batch, 15, 2),
+            "past_observed_mask": torch.ones(batch, 15),
+            "static_categorical_features": torch.zeros(batch, 1, dtype=torch.int64),
+            "future_values": torch.randn(batch, 6),
+            "future_time_features": torch.randn(batch, 6, 2),
+        }
+
+    return model, inputs
+
+
+def encodec() -> Built:
+    layers = {"num_lstm_layers": 1, "codebook_size": 16, "codebook_dim": 16, "target_bandwidths": [24.0]}
+    return model_of("Encodec", **AUDIO, **layers), lambda size: {"input_values": torch.randn(2, 1, 64)}
+
+
+def mimi_encoder() -> Built:
+    layers = {"num_hidden_layers": 1, "intermediate_size": 32, "num_attention_heads": 2, "num_key_value_heads": 2}
+    sizes = {"vector_quantization_hidden_dimension": 8, "codebook_dim": 8, "upsample_groups": 16, "sliding_window": 8}
+    model = model_of("MimiEncoder", **AUDIO, **layers, **sizes)
+    return model, lambda size: {"input_values": torch.randn(2, 1, 64)}
+
+
+def mobilenet() -> Built:
+    model = model_of("MobileNetV2", image_size=32, depth_multiplier=0.25, expand_ratio=2.0)
+    return model, lambda size: {"pixel_values": torch.randn(2, 3, 32 + 32 * size, 64)}
+
+
+PLAIN: Mapping[str, tuple[Callable[[], Built], Any]] = MappingProxyType(
+    {
+        "autoformer": (lambda: series("Autoformer", label_length=5, moving_average=5), {"*": {0: "batch"}}),
+        "encodec": (encodec, None),
+        "informer": (lambda: series("Informer"), {"*": {0: "batch"}}),
+        "mimi_encoder": (mimi_encoder, None),
+        "mobilenet": (mobilenet, {"pixel_values": {2: "height"}}),
+    }
+)
+
+
+# ---- models that split by the values of an input
+
+
+def tower(module: str, kind: str, model: str | None = None, *, grid: Any = None, **options: Any) -> Built:
+    """A vision tower, which splits the patches of its images by their grids."""
+    options = {"depth": 2, "hidden_size": 32, "num_heads": 2, "patch_size": 4, **options}
+    package = f"transformers.models.{module}"
+    config = getattr(importlib.import_module(f"{package}.configuration_{module}"), f"{kind}VisionConfig")
+    found = importlib.import_module(f"{package}.modeling_{module}")
+    grids = torch.tensor(grid or [[1, 4, 4], [2, 4, 8]])
+    built = getattr(found, model or f"{kind}VisionModel")(config(intermediate_size=32, out_hidden_size=16, **options))
+
+    def inputs(size: int) -> Inputs:
+        return {"hidden_states": torch.randn(int(grids.prod(1).sum()), 3 * 4**2 * 2), "grid_thw": grids.clone()}
+
+    return built, inputs
+
+
+def vilt() -> Built:
+    model = model_of(
+        "Vilt",
+        model="ViltForQuestionAnswering",
+        **SMALL,
+        vocab_size=50,
+        max_position_embeddings=16,
+        image_size=16,
+        patch_size=4,
+    )
+
+    def inputs(size: int) -> Inputs:
+        mask = torch.ones(2, 16, 16, dtype=torch.int64)
+        return {**text(2, 7), "pixel_values": torch.randn(2, 3, 16, 16), "pixel_mask": mask}
+
+    return model, inputs
+
+
+def lumina() -> Built:
+    diffusers = pytest.importorskip("diffusers")
+    heads = {"num_attention_heads": 3, "num_kv_heads": 1, "multiple_of": 8, "cap_feat_dim": 8}
+    positions = {"axes_dim_rope": (4, 2, 2), "axes_lens": (32, 16, 16)}
+    sizes = {"sample_size": 8, "in_channels": 4, "hidden_size": 24, "num_layers": 1, "num_refiner_layers": 1}
+    model = diffusers.Lumina2Transformer2DModel(**heads, **positions, **sizes)
+
+    def inputs(size: int) -> Inputs:
+        return {
+            "hidden_states": torch.randn(2, 4, 8, 8),
+            "timestep": torch.rand(2),
+            "encoder_hidden_states": torch.randn(2, 6, 8),
+            "encoder_attention_mask": torch.ones(2, 6, dtype=torch.bool),
+            "return_dict": False,
+        }
+
+    return model, inputs
+
+
+WINDOWED: Mapping[str, Any] = MappingProxyType({"window_size": 16, "fullatt_block_indexes": [1]})
+IMAGES: Mapping[str, Any] = MappingProxyType({"grid": [[1, 4, 4], [1, 4, 8]], "image_size": 16})
+
+FROZEN: Mapping[str, tuple[Callable[[], Built], str]] = MappingProxyType(
+    {
+        "cohere_compass": (
+            lambda: tower("cohere_compass", "CohereCompass", num_position_embeddings=16, deepstack_visual_indexes=[0]),
+            "grid_thw",
+        ),
+        "glm4v": (lambda: tower("glm4v", "Glm4v", **IMAGES), "grid_thw"),
+        "lumina": (lumina, "encoder_attention_mask"),
+        "qwen2_5_vl": (
+            lambda: tower("qwen2_5_vl", "Qwen2_5_VL", "Qwen2_5_VisionTransformerPretrainedModel", **WINDOWED),
+            "grid_thw",
+        ),
+        "qwen3_vl": (
+            lambda: tower("qwen3_vl", "Qwen3VL", num_position_embeddings=16, deepstack_visual_indexes=[0]),
+            "grid_thw",
+        ),
+        "vilt": (vilt, "pixel_mask"),
+    }
+)
+
+
+# ---- models that branch on the values of an input
+
+
+def longformer() -> Built:
+    model = model_of("Longformer", **SMALL, vocab_size=50, attention_window=4, max_position_embeddings=64)
+    return model, lambda size: text(2 + size, 8 + 4 * size)
+
+
+def led() -> Built:
+    parts = ("encoder", "decoder")
+    layers = {f"{part}_layers": 1 for part in parts} | {f"{part}_ffn_dim": 32 for part in parts}
+    heads = {f"{part}_attention_heads": 2 for part in parts} | {f"max_{p}_position_embeddings": 64 for p in parts}
+    model = model_of("LED", **layers, **heads, vocab_size=50, d_model=16, attention_window=4, use_cache=False)
+    return model, lambda size: translated(2 + size, 8 + 4 * size, 5 + size)
+
+
+def reformer() -> Built:
+    axes = {"axial_pos_shape": [4, 8], "axial_pos_embds_dim": [8, 8], "max_position_embeddings": 32}
+    heads = {"attention_head_size": 8, "num_attention_heads": 2, "num_buckets": 2, "attn_layers": ["local", "lsh"]}
+    model = model_of("Reformer", **axes, **heads, hidden_size=16, feed_forward_size=16, vocab_size=50, use_cache=False)
+    return model, lambda size: text(2 + size, 32)
+
+
+LENGTHS: Mapping[str, Any] = MappingProxyType({"input_ids": TEXT, "attention_mask": TEXT})
+
+FOLLOWED: Mapping[str, tuple[Callable[[], Built], Any]] = MappingProxyType(
+    {
+        "led": (led, {**LENGTHS, "decoder_input_ids": {0: "batch", 1: "target"}}),
+        "longformer": (longformer, LENGTHS),
+        "reformer": (reformer, None),
+    }
+)
+
+
+# ---- tests
+
+
+def built(function: Callable[[], Built]) -> Built:
+    """A model in eval mode with weights that are large enough for errors to show."""
+    torch.manual_seed(0)
+    model, inputs = function()
+    with torch.no_grad():
+        for weight in model.parameters():
+            if weight.dim() > 1:
+                weight.add_(torch.randn_like(weight) * 0.05)
+    return model.eval(), inputs
+
+
+def tensors(value: Any) -> Iterator[Tensor]:
+    """The tensors of a result, in order."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, Mapping | list | tuple):
+        for part in value.values() if isinstance(value, Mapping) else value:
+            yield from tensors(part)
+
+
+def check(program: fxonnx.ONNXProgram, model: nn.Module, inputs: Callable[[int], Inputs], *sizes: int) -> None:
+    for seed, size in enumerate(sizes):
+        torch.manual_seed(seed + 1)
+        given = inputs(size)
+        with torch.no_grad():
+            expected = list(tensors(model(**copy.deepcopy(given))))
+        for found, wanted in zip(program(**given), expected, strict=True):
+            torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", PLAIN)
+@pytest.mark.filterwarnings("ignore:the model cannot be exported for all requested sizes")
+def test_without_options(name: str) -> None:
+    function, shapes = PLAIN[name]
+    model, inputs = built(function)
+    program = fxonnx.export(model, kwargs=inputs(0), dynamic_shapes=shapes)
+    check(program, model, inputs, 0, 0, *((1, 2) if shapes else ()))
+
+
+@pytest.mark.parametrize("name", FROZEN)
+def test_with_frozen_inputs(name: str) -> None:
+    function, frozen = FROZEN[name]
+    model, inputs = built(function)
+    program = fxonnx.export(model, kwargs=inputs(0), frozen=[frozen])
+    assert frozen in program.frozen_arguments
+    check(program, model, inputs, 0, 0, 0)
+
+
+@pytest.mark.parametrize("name", FOLLOWED)
+@pytest.mark.filterwarnings("ignore:the model branches on the values of its inputs")
+def test_following_the_example(name: str) -> None:
+    function, shapes = FOLLOWED[name]
+    model, inputs = built(function)
+    program = fxonnx.export(model, kwargs=inputs(0), dynamic_shapes=shapes, data_dependent="example")
+    check(program, model, inputs, 0, 0, *((1, 2) if shapes else ()))
