@@ -289,7 +289,9 @@ def _raises_deeper(x: Tensor) -> Tensor:
     ids=lambda one: one.__name__,
 )
 def test_other_branches_are_not_checks(function: Any) -> None:
-    with pytest.raises(fxonnx.CaptureError, match=r'the value depends on "x": pass data_dependent="example".* or frozen=\["x"\]'):
+    with pytest.raises(
+        fxonnx.CaptureError, match=r'the value depends on "x": pass data_dependent="example".* or frozen=\["x"\]'
+    ):
         capture(Function(function).eval(), (torch.rand(3, 4),))
 
 
@@ -301,5 +303,7 @@ def test_branches_that_continue_are_rewritten(function: Any) -> None:
 
 
 def test_the_error_names_the_line_and_the_option() -> None:
-    with pytest.raises(fxonnx.CaptureError, match=r"(?s)at: .*if x\.sum\(\) > 0:\n  tried: .*\nhint: .*data_dependent=\"example\""):
+    with pytest.raises(
+        fxonnx.CaptureError, match=r"(?s)at: .*if x\.sum\(\) > 0:\n  tried: .*\nhint: .*data_dependent=\"example\""
+    ):
         fxonnx.export(Function(_changes_before_it_raises).eval(), (torch.rand(3, 4),))

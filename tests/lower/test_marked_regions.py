@@ -92,3 +92,36 @@ def test_marked_regions_of_a_captured_program() -> None:
     assert [node.domain for node in program.model.graph] == ["fxonnx.regions"] * 2
     assert len(function.inputs) == 2
     program.verify()
+
+
+class Mixed(nn.Module):
+    """Regions with another constant or another size, and one that updates a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        self.total: torch.Tensor
+        self.register_buffer("total", torch.zeros(4))
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> Any:
+        @torch.compiler.nested_compile_region
+        def times(x: torch.Tensor, factor: int) -> torch.Tensor:
+            return (x.sin() * factor).relu()
+
+        @torch.compiler.nested_compile_region
+        def step(x: torch.Tensor) -> torch.Tensor:
+            self.total.add_(x.mean(0))
+            return self.linear(x) + self.total
+
+        return times(x, 2), times(y, 2), times(x + 1, 3), times(x.cos(), 2), step(step(x))
+
+
+def test_one_function_for_each_distinct_region() -> None:
+    args = (ROWS, torch.ones(5, 2))
+    program = fxonnx.export(Mixed().eval(), args, dynamic_shapes=({0: "a"}, {0: "b"}), state="io")
+    calls = [node.op_type for node in program.model.graph if node.domain]
+    assert calls == ["times", "times_1", "times_2", "times", "step", "step"]
+    (step,) = (function for function in program.model.functions.values() if function.name == "step")
+    assert [value.name for value in step.inputs] == ["x", "total.in", "linear.weight", "linear.bias"]
+    assert len(step.outputs) == 2
+    program.verify(sizes="auto")
