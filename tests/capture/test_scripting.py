@@ -303,6 +303,18 @@ def test_types_are_tested() -> None:
     torch.testing.assert_close(program(X)[0], X * 123456)
 
 
+def test_a_type_that_cannot_be_tested_is_named() -> None:
+    class Options(nn.Module):
+        def scale(self, options: dict[str, int] | int) -> int:
+            return 1 if isinstance(options, dict[str, int]) else 0
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * self.scale({"scale": 2})
+
+    with pytest.raises(CaptureError, match="isinstance with TorchScript's type"):
+        fxonnx.export(torch.jit.script(Options()).eval(), (X,))
+
+
 def test_other_methods_of_scripted_modules() -> None:
     assert kinds(fxonnx.export(Caller().eval(), (X,), verify=True)) == ["Mul", "Add", "Add"]
 

@@ -57,7 +57,7 @@ def test_length_regulator(modeling: ModuleType, opset: int, speed: float) -> Non
 
 
 def test_length_regulator_rejects_a_speed_of_0(modeling: ModuleType) -> None:
-    with pytest.raises(fxonnx.errors.CaptureError, match="`speaking_speed` must be greater than 0"):
+    with pytest.raises(fxonnx.CaptureError, match="`speaking_speed` must be greater than 0"):
         fxonnx.export(Regulated(modeling, 0.0).eval(), (torch.randn(1, 2, 2), torch.tensor([[1, 2]])))
 
 
