@@ -103,3 +103,9 @@ def test_a_failure_is_one_error_and_unwinds_functorch() -> None:
     assert torch._C._functorch.get_interpreter_stack() is None
     assert torch.autograd.forward_ad._current_level == -1
     torch.testing.assert_close(grad(lambda x: F.relu(x).sum())(torch.ones(2)), torch.ones(2))
+
+
+def test_vmap_over_a_dynamic_batch_with_a_shared_weight() -> None:
+    model = Function(lambda x, y: vmap(lambda row, weight: row @ weight, in_dims=(0, None), out_dims=1)(x, y)).eval()
+    shapes = ({0: "n"}, None)
+    fxonnx.export(model, (torch.randn(3, 4), torch.randn(4, 3)), dynamic_shapes=shapes, verify="auto")

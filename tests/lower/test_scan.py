@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._higher_order_ops.associative_scan import associative_scan
 from torch._higher_order_ops.map import map as map_over
 from torch._higher_order_ops.scan import scan
 
@@ -115,6 +116,14 @@ def branching_map(x: Tensor) -> Tensor:
     return map_over(lambda y: torch.cond(y.sum() > 0, lambda y: y.exp(), lambda y: -y, (y,)), x)
 
 
+def associated(combine: Any, xs: Any, dim: int = 0, **options: Any) -> Any:
+    return associative_scan(combine, xs, dim, combine_mode="generic", **options)
+
+
+def linear_recurrence(a: Tensor, x: Tensor) -> Any:
+    return associated(lambda left, right: (left[0] * right[0], left[1] * right[0] + right[1]), (a, x))
+
+
 N = ({0: "n"},)
 WITH_WEIGHT = [(x, torch.randn(4, 4)) for (x,) in lengths(4)]
 INTEGERS = [(torch.arange(n) + 1,) for n in (3, 1, 2, 7)]
@@ -153,6 +162,11 @@ ROWS = (
     ),
     Row("map, weights", Mapped(), lengths(2, 4), N, "Scan"),
     Row("cond in map", branching_map, lengths(4), N, "If"),
+    Row("associative", lambda x: associated(lambda a, b: a + b, x), lengths(4), N, "Scan"),
+    Row("associative, reverse", lambda x: associated(lambda a, b: a * b, x, 0, reverse=True), lengths(4), N, "Scan"),
+    Row("associative, dim", lambda x: associated(torch.maximum, x, 1), BATCHES, ({0: "b", 1: "n"},), "Scan"),
+    Row("associative, matrices", lambda x: associated(lambda a, b: a @ b, x), lengths(3, 3), N, "Scan"),
+    Row("associative, pytrees", linear_recurrence, lengths(4, count=2), ({0: "n"}, {0: "n"}), "Scan"),
 )
 
 
@@ -191,3 +205,9 @@ def test_earlier_calls_do_not_specialize_a_dynamic_length() -> None:
         fxonnx.export(model, (torch.randn(n, 4),))
     program = fxonnx.export(model, (torch.randn(3, 4),), dynamic_shapes=(({0: "n"},),))
     assert program.model_proto.graph.input[0].type.tensor_type.shape.dim[0].dim_param == "n"
+
+
+def test_nodes_of_an_associative_scan_grow_with_the_logarithm_of_a_static_length() -> None:
+    model = VariadicFunction(lambda x: associated(lambda a, b: a + b, x)).eval()
+    counts = [len(fxonnx.export(model, (torch.randn(n, 4),)).model_proto.graph.node) for n in (16, 256)]
+    assert counts[1] <= 2.5 * counts[0]

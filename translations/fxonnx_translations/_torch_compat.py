@@ -31,6 +31,7 @@ from torch._export.non_strict_utils import _NonStrictTorchFunctionHandler as Exp
 from torch._export.utils import _maybe_find_pre_dispatch_tf_mode_for_export
 from torch._functorch import predispatch
 from torch._guards import TracingContext
+from torch._higher_order_ops.scan import scan
 from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 from torch._prims_common import is_contiguous
 from torch._subclasses.fake_tensor import (
@@ -137,6 +138,7 @@ __all__ = [
     "pytree",
     "recording_mode",
     "recording_mode_off",
+    "scan",
     "set_grad_enabled",
     "shape_config",
     "sympy_functions",

@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch.export.graph_signature import InputKind
 
+from fxonnx_translations._torch_compat import FakeTensor
+
 from .._export_signature import InputRecord, Signature, read_signature
 from ..errors import PrepareError
 from .assumption_checks import insert_check
@@ -106,10 +108,12 @@ def prepare(
     placeholders = [node for node in graph.nodes if node.op == "placeholder"]
     records = dict(zip(placeholders, signature.inputs, strict=True))
     mutated = {mutation.target for mutation in mutations}
+    # torch lifts an intermediate fake tensor of some vmaps as a constant, which no node uses.
     lifted = {
-        node.name: _tensor(exported_program, record)
+        node.name: tensor
         for node, record in records.items()
         if record.kind == InputKind.CONSTANT_TENSOR and node.name not in mutated
+        if not isinstance(tensor := _tensor(exported_program, record), FakeTensor)
     }
     applied_patterns: Mapping[str, int] = {}
     if optimize:

@@ -7,12 +7,13 @@ original for arguments without dynamic sizes.
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial, reduce
 from itertools import zip_longest
 from typing import Any
 
@@ -21,10 +22,13 @@ from torch import Tensor
 from torch.fx.experimental.symbolic_shapes import guarding_hint_or_throw, has_guarding_hint
 from torch.nn import functional as F
 
+from fxonnx_translations._torch_compat import pytree, scan
+
 __all__ = [
     "GLOBAL_POOLING",
     "FullMasks",
     "as_tensor",
+    "associative_scan",
     "detect_is_causal_mask",
     "gaussian_nll_loss",
     "infer_size",
@@ -290,3 +294,28 @@ def validate_device(original: Callable[..., None], query: Tensor, key: Tensor, v
     """``_validate_device`` of ``flex_attention``, without the check that no gradient is computed on the CPU."""
     if query.device.type != "cpu":
         original(query, key, value)
+
+
+def associative_scan(
+    original: Callable[..., Any],
+    operator: Any,
+    leaves: Sequence[Tensor],
+    dim: int = 0,
+    additional_inputs: Sequence[Any] = (),
+) -> Any:
+    """``generic_associative_scan``, which halves the length by recursion, as a scan if the length is dynamic."""
+    function = operator.keywords.get("combine_fn") if isinstance(operator, partial) else None
+    single = inspect.getclosurevars(function).nonlocals.get("func") if inspect.isfunction(function) else None
+    if not isinstance(leaves[0].shape[dim], torch.SymInt) or dim != 0 or single is None:
+        return original(operator, leaves, dim, additional_inputs)
+    # The function before torch.vmap: it takes single elements.
+    combine = partial(operator.func, *operator.args, **{**operator.keywords, "combine_fn": single})
+
+    def step(carry: Any, given: Any) -> Any:
+        is_first, *totals = carry
+        combined = pytree.tree_leaves(combine(*totals, *given, *additional_inputs))
+        results = [torch.where(is_first, item, new) for item, new in zip(given, combined, strict=True)]
+        return [torch.zeros_like(is_first), *results], [result.clone() for result in results]
+
+    init = [torch.ones((), dtype=torch.bool, device=leaves[0].device), *(leaf.select(0, 0).clone() for leaf in leaves)]
+    return scan(step, init, list(leaves))[1]

@@ -412,6 +412,12 @@ CAPTURE_PATCHES: tuple[Patch, ...] = (
         "flex_attention raises on the CPU if weights require gradients, which an export does not compute",
     ),
     Patch(
+        "torch._higher_order_ops.associative_scan:generic_associative_scan",
+        functional.associative_scan,
+        "it halves the length by recursion, which specializes it",
+        strict=False,
+    ),
+    Patch(
         "torch._dynamo.utils:clone_input",
         tracing_state.clone_input,
         "it returns fake tensors as they are: two states of scan that begin with one tensor would be one state",
