@@ -26,7 +26,7 @@ In the body of a function, positions are those in the list of parts of a call.
 
 @dataclass(frozen=True)
 class _ValueNames:
-    """What a function does not keep of the values of each call."""
+    """Name, shape and metadata of a value in the flat graph."""
 
     name: str | None
     shape: ir.Shape | None
@@ -45,7 +45,7 @@ class _ValueNames:
 
 @dataclass(frozen=True)
 class _NodeNames:
-    """What a function does not keep of the nodes of each call; with the nodes of subgraphs."""
+    """Name and metadata of a node in the flat graph, of its outputs and of the nodes of its subgraphs."""
 
     name: str | None
     metadata: Mapping[str, str]

@@ -225,7 +225,7 @@ def _adopt(kinds: dict[Structure, list[Interface]]) -> None:
     """Move regions to the largest kind that differ from it by few nodes at their inputs or outputs, without these.
 
     Patterns and CSE move such nodes across the boundary of modules: the first block may cast or reshape its input, and
-    the others take what the block before has computed.
+    the others take the result of the block before.
     """
     largest = max(kinds.values(), key=_saved_nodes, default=[])
     if len(largest) < 2:
@@ -314,7 +314,7 @@ def _replace_by_call(graph: ir.Graph, member: Interface, function: _Function) ->
         old = member.values[index]
         new = ir.Value(name=old.name, type=old.type, shape=None if old.shape is None else old.shape.copy())
         if old.is_graph_output():
-            # What describes a graph output does not describe the output of the function.
+            # The metadata of a graph output does not apply to the output of the function.
             new.metadata_props.update(old.metadata_props)
             old.metadata_props.clear()
         for user, position in tuple(old.uses()):

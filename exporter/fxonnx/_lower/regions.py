@@ -51,7 +51,7 @@ class Scope:
     """One call of a module or of a marked region.
 
     Attributes:
-        key: FQN of the module, with a suffix ``@n`` for further calls of it; or what identifies the call of a region.
+        key: FQN of the module, with a suffix ``@n`` for further calls of it; or the identifier of the call of a region.
         name: Qualified name of the class, or name of the region.
     """
 
