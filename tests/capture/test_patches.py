@@ -27,6 +27,7 @@ from fxonnx._capture.patches import (
     CAPTURE_PATCHES,
     LOADING_PATCHES,
     QUESTION_PATCHES,
+    REWRITING_PATCHES,
     Patch,
     capture_patches,
     loading_patches,
@@ -45,7 +46,7 @@ import transformers.models.fastspeech2_conformer.modeling_fastspeech2_conformer 
 WAIT = 20.0
 """Seconds until a test that waits for a thread gives up."""
 
-ALL_PATCHES = CAPTURE_PATCHES + QUESTION_PATCHES + LOADING_PATCHES
+ALL_PATCHES = CAPTURE_PATCHES + QUESTION_PATCHES + REWRITING_PATCHES + LOADING_PATCHES
 
 
 class Doubled(torch.autograd.Function):

@@ -7,11 +7,13 @@ from .table import (
     CAPTURE_PATCHES,
     LOADING_PATCHES,
     QUESTION_PATCHES,
+    REWRITING_PATCHES,
     SPEED_PATCHES,
     TRACING_PATCHES,
     capture_patches,
     loading_patches,
     question_patches,
+    rewriting_patches,
     tracing_patches,
 )
 
@@ -19,6 +21,7 @@ __all__ = [
     "CAPTURE_PATCHES",
     "LOADING_PATCHES",
     "QUESTION_PATCHES",
+    "REWRITING_PATCHES",
     "SPEED_PATCHES",
     "TRACING_PATCHES",
     "Patch",
@@ -28,5 +31,6 @@ __all__ = [
     "loading_patches",
     "one_at_a_time",
     "question_patches",
+    "rewriting_patches",
     "tracing_patches",
 ]

@@ -18,7 +18,14 @@ from typing import Any
 
 import torch
 
-from fxonnx_translations._torch_compat import FakeTensor, function_tables, fx_tracing, recording_mode
+from fxonnx_translations._torch_compat import (
+    DisableTorchFunction,
+    FakeTensor,
+    function_tables,
+    fx_tracing,
+    recording_mode,
+    set_grad_enabled,
+)
 
 from .patch import in_tracing_thread, is_tracing
 
@@ -36,6 +43,7 @@ __all__ = [
     "print_nothing",
     "return_false",
     "without_function_tables",
+    "without_gradient_modes",
 ]
 
 
@@ -238,3 +246,13 @@ class RestrictedPickle:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._original, name)
+
+
+def without_gradient_modes(
+    original: Callable[..., Any], mode: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None
+) -> Any:
+    """Replacement of the mode that records ``torch.no_grad``: set the mode without recording it."""
+    if func is set_grad_enabled:
+        with DisableTorchFunction():
+            return func(*args, **(kwargs or {}))
+    return original(mode, func, types, args, kwargs)

@@ -16,7 +16,7 @@ from fxonnx_translations._torch_compat import DataDependentOutputException
 from ...errors import CaptureError
 from ..constraints.guard_recorder import is_user_file
 from ..constraints.specialized_dims import SpecializedDimsError
-from ..patches import one_at_a_time
+from ..patches import rewriting_patches
 from .operators.helpers import Helpers, Rewrite
 from .source.functions import compile_transformed, find_definition, function_of_code, looping_functions, replaced
 from .source.transformer import Site
@@ -44,7 +44,7 @@ def capture_with_rewrites(attempt: Callable[[], _Result], failure: CaptureError)
     first = last = failure
     rewritten: set[CodeType] = set()
     found: dict[Rewrite, None] = {}
-    with one_at_a_time(), ExitStack() as stack:
+    with rewriting_patches(), ExitStack() as stack:
         while True:
             functions = [function for function in _failing_functions(last) if function.__code__ not in rewritten]
             replacements = [(function, _transformed(function, found)) for function in functions]

@@ -115,7 +115,11 @@ def _call(func: Any, args: Any, kwargs: Any) -> Any:
     Inside of the body of a higher-order operator, torch.export's own mode, which does the same, is not active.
     """
     name = getattr(func, "__name__", "")
-    if name == "__getitem__" and isinstance(args[0], torch.Tensor):
+    if name == "item":
+        # Of a view at a symbolic offset, torch cannot compute the item.
+        args = (args[0].clone(),)
+    elif name == "__getitem__" and isinstance(args[0], torch.Tensor):
+        args = (args[0], _without_offsets(args[1]))
         func, args, kwargs = ExportFunctions()._override(func, args, kwargs)  # type: ignore[no-untyped-call]
     elif name == "__setitem__" and _has_symbolic_index(args[1]):
         tensor, index, value = args
@@ -126,14 +130,21 @@ def _call(func: Any, args: Any, kwargs: Any) -> Any:
     return func(*args, **kwargs)
 
 
+def _without_offsets(index: Any) -> Any:
+    """The index, whose 0-dim tensors are no views: their items become sizes."""
+    if isinstance(index, tuple):
+        return tuple(_without_offsets(part) for part in index)
+    return index.clone() if _is_scalar_index(index) else index
+
+
 def _has_symbolic_index(index: Any) -> bool:
     parts = list(index) if isinstance(index, tuple) else [index]
     limits = [limit for part in parts if isinstance(part, slice) for limit in (part.start, part.stop)]
-    return any(
-        isinstance(part, torch.SymInt)
-        or (isinstance(part, torch.Tensor) and not part.dim() and part.dtype != torch.bool)
-        for part in [*parts, *limits]
-    )
+    return any(isinstance(part, torch.SymInt) or _is_scalar_index(part) for part in [*parts, *limits])
+
+
+def _is_scalar_index(part: Any) -> bool:
+    return isinstance(part, torch.Tensor) and not part.dim() and part.dtype != torch.bool
 
 
 def _is_dense_index(part: Any) -> bool:

@@ -112,9 +112,10 @@ def _reversed(iterable: Any) -> Any:
 
 def _zip(*iterables: Any, **options: Any) -> Any:
     parts = [as_elements(iterable) for iterable in iterables]
-    if options or not any(elements_of(iterable) for iterable in iterables) or not all(parts):
-        return builtins.zip(*iterables, **options)  # noqa: B905 - the user's call
     known = [part for part in parts if part is not None]
+    is_dynamic = any(elements_of(iterable) is not None for iterable in iterables)
+    if options.get("strict") or not is_dynamic or len(known) < len(parts):
+        return builtins.zip(*iterables, **options)  # noqa: B905 - the user's call
     count = known[0].count
     for part in known[1:]:
         if str(part.count) != str(count):

@@ -1,0 +1,164 @@
+"""Loops over dynamic sizes: one iteration in the body, whatever the size of the example."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import fxonnx
+
+from ...functions import Function
+from .cases import OPSETS, check
+
+
+def rows_of(count: int) -> tuple[torch.Tensor, ...]:
+    return (torch.rand(count, 3) - 0.5, torch.rand(count, 3))
+
+
+def rows(x: torch.Tensor) -> torch.Tensor:
+    total = torch.zeros(3)
+    for row in x:
+        total = total * 0.5 + row
+    return total
+
+
+def steps(x: torch.Tensor) -> torch.Tensor:
+    h = torch.zeros(3)
+    for t in range(x.shape[0]):
+        h = torch.tanh(h + x[t])
+    return h
+
+
+def stacked(x: torch.Tensor) -> torch.Tensor:
+    h, outputs = torch.zeros(3), []
+    for t in range(x.shape[0]):
+        h = torch.tanh(h + x[t])
+        outputs.append(h)
+    return torch.stack(outputs, dim=1)
+
+
+def joined(x: torch.Tensor) -> torch.Tensor:
+    outputs = []
+    for row in x.unbind(0):
+        outputs.append((row * 2)[None])  # noqa: PERF401 - the statement is the case
+    return torch.cat(outputs, 0)
+
+
+def comprehended(x: torch.Tensor) -> torch.Tensor:
+    return torch.stack([x[i] * i for i in range(len(x))])
+
+
+def enumerated(x: torch.Tensor) -> torch.Tensor:
+    total = torch.zeros(3)
+    for i, row in enumerate(x):
+        total = total + row * i
+    return total
+
+
+def zipped(x: torch.Tensor) -> torch.Tensor:
+    total = torch.zeros(3)
+    for one, other in zip(x, x.flip(0), strict=False):
+        total = total * 0.5 + one * other
+    return total
+
+
+def zipped_reversed(x: torch.Tensor) -> torch.Tensor:
+    total = torch.zeros(3)
+    for one, t in zip(x, reversed(range(x.size(0)))):  # noqa: B905 - the case without options
+        total = total * 0.5 + one * t
+    return total
+
+
+def backwards(x: torch.Tensor) -> torch.Tensor:
+    h = torch.zeros(3)
+    for t in reversed(range(x.size(0))):
+        h = h * 0.5 + x[t]
+    return h
+
+
+def every_second(x: torch.Tensor) -> torch.Tensor:
+    h = torch.zeros(3)
+    for t in range(0, x.shape[0], 2):
+        h = h * 0.5 + x[t]
+    return h
+
+
+def written_rows(x: torch.Tensor) -> torch.Tensor:
+    out = torch.empty_like(x)
+    for t in range(x.shape[0]):
+        out[t] = x[t] * t
+    return out
+
+
+def stopped(x: torch.Tensor) -> torch.Tensor:
+    h = torch.zeros(3)
+    for row in x:
+        h = h + row
+        if h.sum() > 2:
+            break
+    return h
+
+
+CASES = [
+    *(rows, steps, stacked, joined, comprehended, enumerated, zipped, zipped_reversed, backwards, every_second),
+    *(written_rows, stopped),
+]
+
+
+@pytest.mark.parametrize("opset", OPSETS)
+@pytest.mark.parametrize("function", CASES, ids=lambda function: function.__name__)
+def test_every_size_matches_eager_torch(function: Any, opset: int) -> None:
+    program = check(function, rows_of, {"x": {0: "n"}}, opset, rows=(1, 2, 7))
+    assert program.rewrites
+    assert not program.constraints
+
+
+@pytest.mark.parametrize("function", [stacked, rows, comprehended], ids=lambda function: function.__name__)
+def test_the_model_does_not_depend_on_the_example(function: Any) -> None:
+    small, large = (
+        fxonnx.export(Function(function).eval(), (torch.rand(size, 3),), dynamic_shapes={"x": {0: "n"}})
+        for size in (8, 512)
+    )
+    assert len(list(small.model.graph.all_nodes())) == len(list(large.model.graph.all_nodes()))
+
+
+def test_loops_over_static_sizes_are_unrolled() -> None:
+    program = fxonnx.export(Function(rows).eval(), (torch.rand(4, 3),))
+    assert not program.rewrites
+    assert "Loop" not in {node.op_type for node in program.model.graph}
+
+
+class Cell(nn.Module):
+    """A recurrent network with a hand-written cell, and its sequence in the second dim."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gates = nn.Linear(8, 20)
+
+    def step(self, x: torch.Tensor, state: tuple[torch.Tensor, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+        h, c = state
+        i, f, g, o = self.gates(torch.cat([x, h], 1)).chunk(4, 1)
+        c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+        return o.sigmoid() * c.tanh(), c
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, tuple[torch.Tensor, torch.Tensor]]:
+        state = x.new_zeros(x.shape[0], 5), x.new_zeros(x.shape[0], 5)
+        outputs = []
+        for t in range(x.shape[1]):
+            state = self.step(x[:, t], state)
+            outputs.append(state[0])
+        return torch.stack(outputs, 1), state
+
+
+def test_hand_written_cell() -> None:
+    model = Cell().eval()
+    program = fxonnx.export(model, (torch.rand(2, 6, 3),), dynamic_shapes={"x": {0: "batch", 1: "time"}})
+    assert [node.op_type for node in program.model.graph].count("Loop") == 1
+    for batch, time in ((2, 6), (1, 1), (3, 11)):
+        x = torch.rand(batch, time, 3)
+        output, (h, c) = model(x)
+        for actual, expected in zip(program(x), (output, h, c), strict=True):
+            torch.testing.assert_close(actual, expected)

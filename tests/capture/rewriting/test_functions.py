@@ -1,0 +1,249 @@
+"""The functions that are rewritten: their closures, classes and defaults; they are restored, and other threads' own."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import fxonnx
+from fxonnx import CaptureError
+
+from ...functions import Function
+from .cases import signs
+
+
+class Base(nn.Module):
+    def scaled(self, x: torch.Tensor, factor: float = 2.0, *, offset: float = 1.0) -> torch.Tensor:
+        return x * factor + offset
+
+
+class Derived(Base):
+    """A method with ``super()``, private names, defaults, keyword-only parameters and attributes that change."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.__private = 3.0
+        self.last: Any = None
+        self.weight = nn.Parameter(torch.tensor([1.0, 2.0, 3.0]))
+        self.register_buffer("calls", torch.zeros(()))
+
+    def scaled(self, x: torch.Tensor, factor: float = 4.0, *, offset: float = 5.0) -> torch.Tensor:
+        if x.sum() > 0:
+            self.last = super().scaled(x, factor, offset=offset) * self.__private
+        else:
+            self.last = super().scaled(x) * self.weight
+        return self.last
+
+    @torch.no_grad()
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.scaled(x) + self.scaled(x + 1, offset=0.5)
+
+
+def decorated(function: Callable[..., Any]) -> Callable[..., Any]:
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs) + 1
+
+    return wrapper
+
+
+def made(offset: torch.Tensor) -> Callable[..., Any]:
+    @decorated
+    def inner(x: torch.Tensor, *more: Any, factor: int = 2, **options: Any) -> torch.Tensor:
+        return x * factor + offset if x.sum() > 0 else x - offset
+
+    return inner
+
+
+def compare(model: nn.Module) -> fxonnx.ONNXProgram:
+    program = fxonnx.export(model, (signs(4)[0],))
+    for x in signs(4):
+        torch.testing.assert_close(program(x)[0], model(x))
+    return program
+
+
+def test_methods() -> None:
+    before = Derived.scaled, Derived.scaled.__code__, dict(vars(Derived))
+    program = compare(Derived().eval())
+    (rewrite,) = program.rewrites
+    assert (rewrite.file, rewrite.function, rewrite.construct) == (__file__, "scaled", "if on a tensor's value")
+    assert str(rewrite) == f"{__file__}:{rewrite.line} in scaled: if on a tensor's value"
+    assert (Derived.scaled, Derived.scaled.__code__, dict(vars(Derived))) == before
+
+
+def test_closures_and_decorators() -> None:
+    compare(Function(made(torch.tensor(0.5))).eval())
+
+
+def test_the_report_lists_them(tmp_path: Any) -> None:
+    fxonnx.export(Function(made(torch.tensor(0.5))).eval(), (signs(4)[0],), report=True, artifacts_dir=tmp_path)
+    (page,) = tmp_path.glob("*.md")
+    assert "conditional expression on a tensor's value" in page.read_text()
+
+
+def _mixed(x: torch.Tensor) -> Any:
+    if x.sum() > 0:
+        return x
+    return None
+
+
+def test_functions_are_restored_after_a_failure() -> None:
+    code = _mixed.__code__
+    with pytest.raises(CaptureError):
+        fxonnx.export(Function(_mixed).eval(), (signs(4)[0],))
+    assert _mixed.__code__ is code
+
+
+def test_other_threads_call_the_original() -> None:
+    inside, done = threading.Event(), threading.Event()
+    results = []
+
+    def waits(x: torch.Tensor) -> torch.Tensor:
+        if x.sum() > 0:
+            x = x + 1
+        if isinstance(x, torch._subclasses.FakeTensor) and not done.is_set():
+            inside.set()
+            done.wait(0.2)
+        return x
+
+    def call() -> None:
+        inside.wait(30)
+        results.append(waits(torch.ones(3)))
+        done.set()
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    program = fxonnx.export(Function(waits).eval(), (torch.ones(3),))
+    thread.join()
+    assert program.rewrites
+    torch.testing.assert_close(results[0], torch.full((3,), 2.0))
+
+
+def _different_dtypes(x: torch.Tensor) -> torch.Tensor:
+    if x.sum() > 0:
+        return x
+    return x.int()
+
+
+def _different_dims(x: torch.Tensor) -> torch.Tensor:
+    return x if x.sum() > 0 else x.sum()
+
+
+def _different_structure(x: torch.Tensor) -> torch.Tensor:
+    pair = (x, x) if x.sum() > 0 else [x, x]
+    return pair[0]
+
+
+def _growing_shape(x: torch.Tensor) -> torch.Tensor:
+    while x.sum() < 100:
+        x = torch.cat([x, x])
+    return x
+
+
+def _number_becomes_tensor(x: torch.Tensor) -> torch.Tensor:
+    total: Any = 0
+    for _ in range((x > 0).sum()):
+        total = total + x
+    return total
+
+
+def _none_becomes_tensor(x: torch.Tensor) -> torch.Tensor:
+    last = None
+    for i in range((x > 0).sum()):
+        last = x * i
+    return last
+
+
+def _reads_list(x: torch.Tensor) -> torch.Tensor:
+    values = [x]
+    for i in range((x > 0).sum()):
+        values.append(values[-1] + i)
+    return torch.stack(values)
+
+
+def _while_with_list(x: torch.Tensor) -> torch.Tensor:
+    values = []
+    while x.sum() < 100:
+        x = x * 2
+        values.append(x)
+    return torch.stack(values)
+
+
+def _list_of_numbers(x: torch.Tensor) -> torch.Tensor:
+    values = []
+    for i in range((x > 0).sum()):
+        values.append(i)  # noqa: PERF402 - the statement is the case
+    return torch.tensor(values)
+
+
+def _try(x: torch.Tensor) -> torch.Tensor:
+    try:
+        if x.sum() > 0:
+            return x + 1
+    finally:
+        x = x * 2
+    return x
+
+
+def _try_in_loop(x: torch.Tensor) -> torch.Tensor:
+    for i in range((x > 0).sum()):
+        try:
+            if i > 1:
+                break
+        finally:
+            x = x + 1
+    return x
+
+
+def _yields(x: torch.Tensor) -> torch.Tensor:
+    def parts() -> Any:
+        if x.sum() > 0:
+            yield x
+        yield x + 1
+
+    return sum(parts())
+
+
+def _writes_to_view(x: torch.Tensor) -> torch.Tensor:
+    y = x.clone()
+    row = y[0]
+    if x.sum() > 0:
+        row += 1
+        y = y * 2
+    return y
+
+
+REFUSED = [
+    (_different_dtypes, r"the returned value is a float32 tensor of shape \(4, 3\) in one branch and a int32 tensor"),
+    (_different_dims, r"shape \(4, 3\) in one branch and a float32 tensor of shape \(\) in the other"),
+    (_mixed, "the returned value is a float32 tensor of shape .* in one branch and None in the other"),
+    (_different_structure, "of type tuple in one branch and of type list in the other"),
+    (_growing_shape, r"x is a float32 tensor of shape \(4, 3\) before the loop and .*\(8, 3\) after an iteration"),
+    (_number_becomes_tensor, r"total is of type int before the loop and .* after an iteration\n(?s:.*)torch.zeros"),
+    (_none_becomes_tensor, "last is None before the loop"),
+    (_reads_list, "a list that a loop of unknown length appends to is read inside the loop"),
+    (_while_with_list, "it appends to a list, whose length is not known before the loop"),
+    (_list_of_numbers, "values grows by values that are not tensors"),
+    (_try, "try inside it contains return, break or continue"),
+    (_try_in_loop, "try inside it contains return, break or continue"),
+    (_yields, "it contains yield"),
+    (_writes_to_view, "a tensor is modified in place, and a view of it is used as well"),
+]
+
+
+@pytest.mark.parametrize(("function", "match"), REFUSED, ids=[function.__name__ for function, _ in REFUSED])
+def test_constructs_that_are_refused(function: Any, match: str) -> None:
+    with pytest.raises(CaptureError, match=match) as error:
+        fxonnx.export(Function(function).eval(), (signs(4)[0],))
+    assert function is _reads_list or "at: test_functions.py:" in str(error.value)
+
+
+def test_generated_functions_have_no_source() -> None:
+    namespace: dict[str, Any] = {}
+    exec("def generated(x):\n    return x if x.sum() > 0 else -x", namespace)
+    with pytest.raises(CaptureError, match="the model asks for the value of a tensor"):
+        fxonnx.export(Function(namespace["generated"]).eval(), (signs(4)[0],))
