@@ -7,15 +7,14 @@ from .table import (
     CAPTURE_PATCHES,
     LOADING_PATCHES,
     QUESTION_PATCHES,
-    REWRITING_PATCHES,
     SPEED_PATCHES,
     TRACING_PATCHES,
     capture_patches,
     loading_patches,
     question_patches,
-    rewriting_patches,
     tracing_patches,
 )
+from .tracing_state import REWRITING_PATCHES, rewriting_patches
 
 __all__ = [
     "CAPTURE_PATCHES",

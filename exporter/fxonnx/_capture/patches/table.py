@@ -65,13 +65,11 @@ __all__ = [
     "CAPTURE_PATCHES",
     "LOADING_PATCHES",
     "QUESTION_PATCHES",
-    "REWRITING_PATCHES",
     "SPEED_PATCHES",
     "TRACING_PATCHES",
     "capture_patches",
     "loading_patches",
     "question_patches",
-    "rewriting_patches",
     "tracing_patches",
 ]
 
@@ -519,15 +517,6 @@ QUESTION_PATCHES: tuple[Patch, ...] = (
 )
 """Applied by torch.export, on top of the others, if a model asks tensors for their values."""
 
-REWRITING_PATCHES: tuple[Patch, ...] = (
-    Patch(
-        "torch.fx.experimental.proxy_tensor:PreDispatchTorchFunctionMode.__torch_function__",
-        tracing_state.without_gradient_modes,
-        "torch.export loses the graphs of nested operators (a cond in a while_loop) if it records torch.no_grad",
-    ),
-)
-"""Applied while functions with control flow are rewritten."""
-
 LOADING_PATCHES: tuple[Patch, ...] = (
     Patch(
         "torch:load",
@@ -584,13 +573,6 @@ def question_patches(model: Module, inputs: Any, labels: Sequence[str]) -> Itera
 def tracing_patches() -> Iterator[None]:
     """Apply ``TRACING_PATCHES`` for this thread, under the lock."""
     with applied(TRACING_PATCHES):
-        yield
-
-
-@contextmanager
-def rewriting_patches() -> Iterator[None]:
-    """Apply ``REWRITING_PATCHES`` for this thread, under the lock."""
-    with applied(REWRITING_PATCHES):
         yield
 
 

@@ -27,9 +27,10 @@ from fxonnx_translations._torch_compat import (
     set_grad_enabled,
 )
 
-from .patch import in_tracing_thread, is_tracing
+from .patch import Patch, applied, in_tracing_thread, is_tracing
 
 __all__ = [
+    "REWRITING_PATCHES",
     "FilteredWarnings",
     "RestrictedPickle",
     "TracedData",
@@ -42,6 +43,7 @@ __all__ = [
     "override_builtins",
     "print_nothing",
     "return_false",
+    "rewriting_patches",
     "without_function_tables",
     "without_gradient_modes",
 ]
@@ -256,3 +258,20 @@ def without_gradient_modes(
         with DisableTorchFunction():
             return func(*args, **(kwargs or {}))
     return original(mode, func, types, args, kwargs)
+
+
+REWRITING_PATCHES: tuple[Patch, ...] = (
+    Patch(
+        "torch.fx.experimental.proxy_tensor:PreDispatchTorchFunctionMode.__torch_function__",
+        without_gradient_modes,
+        "torch.export loses the graphs of nested operators (a cond in a while_loop) if it records torch.no_grad",
+    ),
+)
+"""Applied while functions with control flow are rewritten."""
+
+
+@contextmanager
+def rewriting_patches() -> Iterator[None]:
+    """Apply ``REWRITING_PATCHES`` for this thread, under the lock."""
+    with applied(REWRITING_PATCHES):
+        yield
