@@ -243,3 +243,11 @@ def test_patterns_and_constant_folding_inside_of_subgraphs() -> None:
     assert not {"Range", "Sqrt"} & set(kinds)
     names = [tensor.name for tensor in program.model_proto.graph.initializer]
     assert {"weight", "bias"} <= set(names)
+
+
+def test_derivative_inside_of_a_branch() -> None:
+    def model(x: Tensor) -> Any:
+        return torch.cond(x.sum() > 0, lambda x: grad(lambda y: (y**3).sum())(x), lambda x: x * 1, (x,))
+
+    with pytest.raises(fxonnx.UnsupportedOperatorError, match=r"cond, used once[\s\S]*a tensor without values"):
+        fxonnx.export(VariadicFunction(model).eval(), (torch.randn(3, 4),))

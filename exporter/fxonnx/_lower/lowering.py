@@ -23,6 +23,7 @@ from fxonnx_translations._builder.shape_inference import quick
 from fxonnx_translations._builder.symbolic_dims import Dim, SymbolTable
 from fxonnx_translations._opsets.missing_ops import replace_missing_op
 from fxonnx_translations._registry import Translation
+from fxonnx_translations._torch_compat import FakeTensor
 
 from .._capture import Capture
 from .._options import Options
@@ -259,6 +260,10 @@ class _GraphLowering:
                 for node in module.graph.find_nodes(op="get_attr")
             }
             tensors = {name: found for name, found in attributes.items() if isinstance(found, torch.Tensor)}
+            if any(isinstance(tensor, FakeTensor) for tensor in tensors.values()):
+                raise Unsupported(
+                    "torch captured a tensor without values in its function, as for torch.func.grad in it"
+                )
             inner.run(module.graph, tensors)
             returned: Any = module.graph.output_node().args[0]
             values = inner.value(returned if isinstance(returned, (list, tuple)) else [returned])
