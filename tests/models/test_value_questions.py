@@ -280,3 +280,9 @@ def test_following_the_example(name: str) -> None:
     model, inputs = built(function)
     program = fxonnx.export(model, kwargs=inputs(0), dynamic_shapes=shapes, data_dependent="example")
     check(program, model, inputs, 0, 0, *((1, 2) if shapes else ()))
+
+
+def test_a_grid_that_is_not_frozen_is_an_error_with_the_option() -> None:
+    model, inputs = built(FROZEN["qwen2_5_vl"][0])
+    with pytest.raises(fxonnx.CaptureError, match="asks for the value of a tensor"):
+        fxonnx.export(model, kwargs=inputs(0))

@@ -116,11 +116,20 @@ def compile_transformed(
         definition: Its source.
         helpers: Creates the helpers that the transformed function calls, for the control flow constructs in it.
     """
-    node, sites = transform(copy.deepcopy(definition.node), definition.owner)
+    node, sites = transform(_WithoutAnnotations().visit(copy.deepcopy(definition.node)), definition.owner)
     code = _renamed(_compile(node, function, [HELPERS]), function.__code__)
     cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
     cells[HELPERS] = CellType(helpers(sites))
     return _function_like(function, code, tuple(cells[name] for name in code.co_freevars))
+
+
+class _WithoutAnnotations(ast.NodeTransformer):
+    """Remove the annotations of variables: a name that is declared ``nonlocal`` must not have one."""
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
+        if node.value is None or not isinstance(node.target, ast.Name):
+            return node
+        return ast.copy_location(ast.Assign([node.target], node.value), node)
 
 
 @contextmanager
