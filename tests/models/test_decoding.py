@@ -139,3 +139,17 @@ def test_greedy_tokens_agree_with_generate(name: str) -> None:
     tokens = torch.randint(3, 50, (3, 2))
     expected = model.generate(tokens, max_new_tokens=8, do_sample=False)
     assert _generated(session, tokens.numpy(), 8).tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize("name", ["GPT2", "Llama", "Gemma2"])
+def test_the_first_step_creates_the_cache(name: str) -> None:
+    """The keys and values are concatenated to empty tensors of rank 1, with which a cache begins."""
+    model = _model(name)
+    kwargs = {"input_ids": torch.randint(3, 50, (2, 6)), "use_cache": True}
+    shapes = {"input_ids": {0: "batch", 1: "tokens"}, "use_cache": None}
+    plain, fused = (
+        fxonnx.export(model, kwargs=kwargs, dynamic_shapes=shapes, opset_version=opset) for opset in (20, 23)
+    )
+    assert any(node.op_type == "Attention" for node in fused.model.graph)
+    plain.verify(sizes="auto")
+    fused.verify(sizes="auto")

@@ -116,7 +116,8 @@ def _key_or_value(node: Any) -> _KeyOrValue:
     if joined is not None and (*joined.args[1:], 0)[0] in (2, -2):
         pieces: Any = joined.args[0]
         if len(pieces) == 2 and all(dtype_of(piece) in _DTYPES for piece in pieces):
-            return _KeyOrValue(pieces[1], pieces[0])
+            # A cache begins with a tensor of shape [0], which torch.cat ignores.
+            return _KeyOrValue(pieces[1], None if len(dims_of(pieces[0]) or ()) == 1 else pieces[0])
     return _KeyOrValue(node, None)
 
 
