@@ -176,3 +176,16 @@ def test_models_without_questions_are_unchanged() -> None:
 def test_the_option_is_checked() -> None:
     with pytest.raises(fxonnx.ArgumentError, match=r"data_dependent: expected one of 'error', 'example', got 'follow'"):
         fxonnx.export(nn.Linear(4, 4), (torch.rand(1, 4),), data_dependent="follow")  # type: ignore[arg-type]
+
+
+def test_inputs_for_which_an_operator_fails_are_refused() -> None:
+    def function(x: Tensor, n: Tensor) -> Tensor:
+        rows = x[: int(n[0])]
+        return torch.stack([rows[0]] * int(n[1]))
+
+    model, program = _export(function, dynamic=False)
+    others = torch.tensor([3, 2])
+    torch.testing.assert_close(program(X, others)[0], model(X, others))
+    for n in (torch.tensor([0, 2]), torch.tensor([1, 3])):
+        with pytest.raises(fxonnx.ArgumentError, match="give other answers than the example"):
+            program(X, n)

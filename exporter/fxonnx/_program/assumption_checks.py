@@ -14,7 +14,6 @@ from ..errors import ArgumentError
 
 __all__ = ["check_assumptions"]
 
-_ASSERT_SCALAR = torch.ops.aten._assert_scalar.default
 _SYMBOL = re.compile(r"\b(?:u|zuf)\d+\b")
 
 
@@ -34,27 +33,24 @@ def check_assumptions(capture: Capture, inputs: Sequence[Any], weights: Mapping[
         return
     program = capture.exported_program
     graph = torch.fx.Graph()
-    # Copies of the nodes: the output of the copy is that of the graph, which is not needed.
-    copies: dict[torch.fx.Node, torch.fx.Node] = {}
-    graph.graph_copy(program.graph, copies)
-    checks = program.graph.find_nodes(op="call_function", target=_ASSERT_SCALAR)
-    graph.output(tuple(copies[node.args[0]] for node in checks))
-    for node in checks:
-        graph.erase_node(copies[node])
+    graph.graph_copy(program.graph, {})
+    graph.output(())
+    # The assertions remain, with the nodes that compute their conditions.
     graph.eliminate_dead_code()
     module = torch.fx.GraphModule(program.graph_module, graph)
-    with torch.no_grad():
-        held = torch.fx.Interpreter(module).run(*_placeholder_values(program, inputs, weights))
-    failed = [str(node.args[1]) for node, holds in zip(checks, held, strict=True) if not holds]
-    if failed:
-        symbols = set(_SYMBOL.findall(" ".join(failed)))
+    try:
+        with torch.no_grad():
+            torch.fx.Interpreter(module).run(*_placeholder_values(program, inputs, weights))
+    except Exception as error:
+        # An operator may fail before an assertion does, of shapes that depend on an earlier answer.
+        symbols = set(_SYMBOL.findall(str(error)))
         lines = [str(one) for one in followed if symbols & set(_SYMBOL.findall(one.condition))] or map(str, followed)
         raise ArgumentError(
             "args",
             "the model branches on the values of its inputs, and these inputs give other answers than the example:\n"
             + "\n".join(f"  {line}" for line in lines),
             hint="re-export with such inputs as the example",
-        )
+        ) from error
 
 
 def _placeholder_values(
