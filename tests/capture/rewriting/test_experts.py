@@ -111,3 +111,50 @@ def test_no_one_some_and_all_experts(opset: int) -> None:
     program = fxonnx.export(model, (x,), dynamic_shapes={"x": {0: "tokens"}}, opset_version=opset)
     for given in (x, -x.abs(), x.abs(), -x[:2], x[:1]):
         torch.testing.assert_close(program(given)[0], model(given))
+
+
+class NamedExperts(nn.ModuleDict):
+    """Experts found by name, as in Switch Transformers: the index of an expert becomes a text."""
+
+    def __init__(self) -> None:
+        super().__init__({f"expert_{index}": nn.Linear(3, 3) for index in range(3)})
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        result = torch.zeros_like(x)
+        for index in (x > 0).any(0).nonzero():
+            (tokens,) = torch.where(x[:, index].squeeze(1) > 0)
+            result.index_add_(0, tokens, self[f"expert_{index[0]}"](x[tokens]))
+        return result
+
+
+@pytest.mark.parametrize("opset", [16, 20])
+def test_experts_with_names_become_conditions(opset: int) -> None:
+    torch.manual_seed(0)
+    model = NamedExperts().eval()
+    x = torch.tensor([[1.0, -2, -3], [2, -1, 1], [3, -3, -3], [-1, -1, -1]])
+    program = fxonnx.export(model, (x,), dynamic_shapes={"x": {0: "tokens"}}, opset_version=opset)
+    assert sum(node.op_type == "If" for node in program.model.graph) == 3
+    for given in (x, -x.abs(), x.abs(), -x[:2], x[:1]):
+        torch.testing.assert_close(program(given)[0], model(given))
+
+
+def test_switch_transformers() -> None:
+    import_torchvision()
+    transformers: Any = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    sizes = {"d_model": 16, "d_ff": 32, "d_kv": 8, "num_heads": 2, "num_layers": 2, "num_decoder_layers": 2}
+    experts = {"num_experts": 3, "num_sparse_encoder_layers": 1, "num_sparse_decoder_layers": 1}
+    config = transformers.SwitchTransformersConfig(vocab_size=50, decoder_start_token_id=0, **sizes, **experts)
+    model = transformers.SwitchTransformersModel(config).eval()
+
+    def inputs() -> dict[str, Any]:
+        ids = {"input_ids": torch.randint(0, 50, (2, 6)), "decoder_input_ids": torch.randint(0, 50, (2, 4))}
+        masks = {"attention_mask": torch.ones(2, 6), "decoder_attention_mask": torch.ones(2, 4)}
+        return {**ids, **masks, "use_cache": False}
+
+    program = fxonnx.export(model, kwargs=inputs())
+    for _ in range(3):
+        given = inputs()
+        with torch.no_grad():
+            expected = model(**given)[0]
+        torch.testing.assert_close(program(**given)[0], expected, atol=1e-5, rtol=1e-4)

@@ -97,6 +97,8 @@ class KnownValues:
     _foreign: dict[int, Tensor] = field(default_factory=dict)
     # By ``id`` of a tensor that is not an input, the tensor and its copy.
     _constants: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
+    # The result of nonzero to its operand.
+    _masks: Any = field(default_factory=WeakTensorKeyDictionary)
     _is_suspended: bool = False
 
     def add_source(self, fake: Tensor, tensor: Tensor) -> None:
@@ -119,6 +121,10 @@ class KnownValues:
         """Whether a fake tensor has the same value for all inputs of the program."""
         found = self._real_leaves([fake])
         return found is not None and found[1]
+
+    def mask_of(self, indices: Tensor) -> Tensor | None:
+        """The operand of the ``nonzero`` that returned these indices, or None."""
+        return self._masks.get(indices)  # type: ignore[no-any-return]
 
     def sources_of(self, value: Any) -> frozenset[str]:
         """Labels of the inputs that a fake tensor, or an unbacked number read from one, depends on."""
@@ -153,6 +159,8 @@ class KnownValues:
             with self.suspended():
                 result = run()
             self._spread_sources(tensors, result)
+            if func is _aten.nonzero.default:
+                self._masks[result] = tensors[0]
             if isinstance(scalar, SymBool) and isinstance(result, SymBool):
                 # torch.export requires that the truth value of a tensor is unbacked.
                 self._conditions[result.node.expr] = scalar

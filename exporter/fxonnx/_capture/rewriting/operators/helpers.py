@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from ....errors import CaptureError
 from ..source.transformer import Site
 from .conditionals import symbolic_branch
 from .loops import Counter, symbolic_loop
-from .sequences import Elements, StackedList, as_elements, elements_of, join, replacement_of, rows
+from .sequences import Elements, StackedList, as_elements, elements_of, hits_of, join, replacement_of, rows
 from .state import State, read_value
 from .values import UNBOUND, as_condition, is_dynamic_size, is_symbolic
 
@@ -122,7 +123,30 @@ class Helpers:
             self._unroll(at, iterable, body, flags, get, put)
             return
         self._rewritten(at)
-        self._symbolic_for(at, elements, body, flags, get, put)
+        hits = hits_of(iterable)
+        if hits is None:
+            self._symbolic_for(at, elements, body, flags, get, put)
+            return
+        try:
+            self._symbolic_for(at, elements, body, flags, get, put)
+        except GuardOnDataDependentSymNode:
+            # The body asks for the value of the index, such as the name of an expert: one If for each index.
+            self._for_each_hit(at, hits, body, flags, get, put)
+
+    def _for_each_hit(
+        self,
+        at: int,
+        hits: torch.Tensor,
+        body: Callable[[Any], Any],
+        flags: Callable[[], Sequence[Any]],
+        get: Get,
+        put: Put,
+    ) -> None:
+        """``for index in hits.nonzero()`` as a conditional iteration for every index."""
+        for index in range(hits.shape[0]):
+            item = torch.tensor([index])
+            hit = _not_ended(flags(), lambda: hits[index])  # noqa: B023
+            self.branch(at, hit, lambda: body(item), lambda: None, get, put)  # noqa: B023
 
     def _symbolic_for(
         self,

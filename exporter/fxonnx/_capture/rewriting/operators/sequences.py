@@ -10,9 +10,10 @@ from typing import Any
 import torch
 
 from ....errors import CaptureError
+from ...questions.known_values import active_values
 from .values import is_dynamic_size
 
-__all__ = ["Elements", "GrowingList", "StackedList", "elements_of", "join", "replacement_of"]
+__all__ = ["Elements", "GrowingList", "StackedList", "elements_of", "hits_of", "join", "replacement_of"]
 
 
 class Elements:
@@ -44,6 +45,13 @@ def elements_of(iterable: Any) -> Elements | None:
     if isinstance(iterable, torch.Tensor) and iterable.dim() and is_dynamic_size(iterable.shape[0]):
         return rows(iterable, 0)
     return None
+
+
+def hits_of(iterable: Any) -> torch.Tensor | None:
+    """The vector of static length whose ``nonzero`` an iterable is; None for other iterables."""
+    values = active_values()
+    hits = None if values is None or not isinstance(iterable, torch.Tensor) else values.mask_of(iterable)
+    return hits if hits is not None and hits.dim() == 1 and isinstance(hits.shape[0], int) else None
 
 
 def rows(tensor: torch.Tensor, dim: int) -> Elements:
