@@ -41,6 +41,7 @@ import_torchvision()
 
 # Some of their functions are replaced.
 import torchvision.models.detection  # noqa: E402, F401
+import transformers.masking_utils  # noqa: E402
 import transformers.models.fastspeech2_conformer.modeling_fastspeech2_conformer  # noqa: E402, F401
 
 WAIT = 20.0

@@ -302,6 +302,11 @@ def test_branches_that_continue_are_rewritten(function: Any) -> None:
     assert not captured.assumptions
 
 
+def test_torch_logs_no_warning(caplog: pytest.LogCaptureFixture) -> None:
+    capture(Function(_raises).eval(), (torch.rand(3, 4),))
+    assert [record for record in caplog.records if record.levelname == "WARNING"] == []
+
+
 def test_the_error_names_the_line_and_the_option() -> None:
     with pytest.raises(
         fxonnx.CaptureError, match=r"(?s)at: .*if x\.sum\(\) > 0:\n  tried: .*\nhint: .*data_dependent=\"example\""

@@ -450,6 +450,11 @@ CAPTURE_PATCHES: tuple[Patch, ...] = (
         FilteredWarnings,
         "torch warns about the weight lists of RNNs, which are restored after the export",
     ),
+    Patch(
+        "torch.fx.experimental.symbolic_shapes:_suggest_torch_checks",
+        tracing_state.suggest_checks,
+        "torch logs a warning about a question that another attempt answers",
+    ),
     Patch("torch.export._trace:print", print_nothing, "torch prints the whole graph when an export fails"),
     Patch(
         "torch.utils._sympy.reference:PythonReferenceAnalysis.int_truediv",

@@ -43,6 +43,7 @@ __all__ = [
     "override_builtins",
     "print_nothing",
     "return_false",
+    "suggest_checks",
     "rewriting_patches",
     "without_function_tables",
     "without_gradient_modes",
@@ -219,6 +220,12 @@ class FilteredWarnings:
 
 def print_nothing(original: Callable[..., None], *values: object, **options: object) -> None:
     """``print`` that discards its arguments: the graph of a large model would hide the error."""
+
+
+def suggest_checks(original: Callable[..., None], error: Any, names: Any) -> None:
+    """``_suggest_torch_checks``, without its log message if a symbol of the condition has no name in the user's code."""
+    if all(symbol.name in names for symbol in error.cond.free_symbols):
+        original(error, names)
 
 
 def load_weights_only(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
