@@ -43,8 +43,8 @@ __all__ = [
     "override_builtins",
     "print_nothing",
     "return_false",
-    "suggest_checks",
     "rewriting_patches",
+    "suggest_checks",
     "without_function_tables",
     "without_gradient_modes",
 ]
@@ -223,7 +223,7 @@ def print_nothing(original: Callable[..., None], *values: object, **options: obj
 
 
 def suggest_checks(original: Callable[..., None], error: Any, names: Any) -> None:
-    """``_suggest_torch_checks``, without its log message if a symbol of the condition has no name in the user's code."""
+    """``_suggest_torch_checks``, without its log message if a symbol of the condition has no name in user code."""
     if all(symbol.name in names for symbol in error.cond.free_symbols):
         original(error, names)
 
