@@ -20,7 +20,16 @@ from .recorded import Recorded
 
 __all__ = ["Finding", "Outcome", "check"]
 
-_FAILURES = (RuntimeError, IndexError, ValueError, TypeError, AttributeError, AssertionError, ZeroDivisionError)
+_FAILURES = (
+    RuntimeError,
+    IndexError,
+    ValueError,
+    TypeError,
+    AttributeError,
+    AssertionError,
+    ZeroDivisionError,
+    NameError,
+)
 
 
 @dataclass(frozen=True)

@@ -143,6 +143,9 @@ EMPTY = (
     ),
     Case("group norm", lambda x: torch.nn.functional.group_norm(x, 2), (5, 4, 3), FROM_ZERO, refused=(0,)),
     Case("pooling", lambda x: torch.nn.functional.adaptive_max_pool1d(x.mT, 2), (6, 5, 3), FROM_ZERO),
+    # ONNX Runtime ends the process: it fuses the Transpose into the MatMul and divides by the size.
+    Case("matmul of heads", lambda x: x.transpose(0, 1) @ torch.ones(3, 4, 2), (5, 3, 4), FROM_ZERO, refused=(0,)),
+    Case("matmul with heads", lambda x: torch.ones(3, 2, 4) @ x.permute(1, 2, 0), (5, 3, 4), FROM_ZERO, refused=(0,)),
     Case("last of a GRU", torch.nn.GRU(3, 4).eval(), (6, 5, 3), FROM_ZERO, (0,), axes=(1,)),
 )
 

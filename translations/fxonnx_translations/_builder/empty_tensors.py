@@ -218,6 +218,20 @@ def _padded(node: ir.Node, builder: Builder) -> Iterator[Dim]:
             yield size
 
 
+def _fused_transpose(node: ir.Node, builder: Builder) -> Iterator[Dim]:
+    """The first size of an operand whose Transpose moves it after the batch.
+
+    ONNX Runtime fuses such a Transpose into the MatMul, and divides by this size.
+    """
+    for value in node.inputs:
+        producer = None if value is None else value.producer()
+        if producer is None or producer.op_type != "Transpose":
+            continue
+        perm = list(producer.attributes["perm"].as_ints()) if "perm" in producer.attributes else []
+        if len(perm) > 2 and perm[:-2] == list(range(1, len(perm) - 1)) and 0 in perm[-2:]:
+            yield from _dims(builder, producer.inputs[0])[:1]
+
+
 _NEEDS_ELEMENTS: Mapping[str, Callable[[ir.Node, Builder], Iterator[Dim]]] = {
     **dict.fromkeys(("ReduceMean", "ReduceMax", "ReduceMin"), _reduced),
     **dict.fromkeys(("ArgMax", "ArgMin"), _along_axis),
@@ -227,6 +241,7 @@ _NEEDS_ELEMENTS: Mapping[str, Callable[[ir.Node, Builder], Iterator[Dim]]] = {
     **dict.fromkeys(("Einsum", "Scan"), _all_sizes),
     **dict.fromkeys(("GRU", "LSTM", "RNN", "GroupNormalization", "InstanceNormalization", "LRN"), _sizes_of_first),
     "Attention": _sizes_of_states,
+    "MatMul": _fused_transpose,
     "Pad": _padded,
     "Reshape": _copied,
     "Slice": _sliced,

@@ -251,7 +251,11 @@ def _output_sequence(input: Tensor, hidden: Tensor, bidirectional: bool, batch_f
     _check(
         hidden.size(1) == batch, lambda: f"the hidden state is for {hidden.size(1)} sequences, the input has {batch}"
     )
-    return input.new_empty([*input.shape[:-1], hidden.size(2) * (2 if bidirectional else 1)])
+    channels = hidden.size(2) * (2 if bidirectional else 1)
+    if not batch_first:
+        return input.new_empty([*input.shape[:-1], channels])
+    # torch computes by time, and as_strided depends on the memory layout.
+    return input.new_empty([input.size(1), batch, channels]).transpose(0, 1)
 
 
 def _empty_like(state: Tensor) -> Tensor:
