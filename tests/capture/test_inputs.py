@@ -164,13 +164,13 @@ class DataDependent(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if x.sum() > 0:
             return x
-        return -x
+        return x.sum()
 
 
 def test_capture_failure_shows_the_first_error_and_the_users_line() -> None:
     with pytest.raises(
         CaptureError,
-        match=r"(?s)cannot capture the model: GuardOnDataDependent.*at: .*test_inputs.py:\d+ in forward: if x.sum\(\) > 0",
+        match=r"(?s)asks for the value of a tensor.*at: test_inputs.py:\d+ in forward",
     ) as info:
         capture(DataDependent().eval(), (x(3),))
     assert type(info.value.__cause__).__name__ == "GuardOnDataDependentSymNode"

@@ -339,8 +339,8 @@ def test_a_capture_that_fails_prints_no_graph(capfd: pytest.CaptureFixture[str])
     class Model(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             positive = x[x > 0]
-            return positive + 1 if positive.numel() > 3 else positive
+            return positive + 1 if positive.numel() > 3 else positive.sum()
 
-    with pytest.raises(CaptureError, match="data-dependent expression"):
+    with pytest.raises(CaptureError, match="asks for the value of a tensor"):
         capture(Model().eval(), (torch.rand(5),))
     assert "def forward" not in "".join(capfd.readouterr())

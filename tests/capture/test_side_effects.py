@@ -111,7 +111,8 @@ class Stochastic(nn.Module):
 
 
 def _branching(x: Tensor) -> Tensor:
-    return x + 1 if x.sum() > 0 else x - 1
+    # The shapes differ: this cannot be rewritten to torch.cond.
+    return x + 1 if x.sum() > 0 else x.sum()
 
 
 def _failing_vmap(x: Tensor) -> Tensor:
@@ -125,7 +126,7 @@ CASES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], str | None]] = 
     "gradient": (lambda: Function(torch.func.grad(lambda x: x.sin().sum())).eval(), (2, 3), None),
     "reckless": (lambda: Reckless(fails=False).eval(), (2, 3), None),
     "failing": (lambda: Reckless(fails=True).eval(), (2, 3), "on purpose"),
-    "branching": (lambda: Function(_branching).eval(), (2, 3), "data-dependent"),
+    "branching": (lambda: Function(_branching).eval(), (2, 3), "asks for the value of a tensor"),
     "vmap": (lambda: Function(_failing_vmap).eval(), (2, 3), "no_such_method"),
     "unsupported": (lambda: Function(lambda x: torch.linalg.eig(x)[0].real).eval(), (3, 3), "linalg_eig"),
 }
