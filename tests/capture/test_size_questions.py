@@ -154,9 +154,15 @@ def _compare(program: fxonnx.ONNXProgram, function: Callable[[torch.Tensor], Any
     torch.testing.assert_close(program(x), expected, rtol=1e-4, atol=1e-5)
 
 
-def test_iterating_over_a_dim_of_size_one_is_rejected() -> None:
-    with pytest.raises(CaptureError, match=r"x axis 0, 'n', is always 1\n    at: .*for row in x"):
-        fxonnx.export(Function(iterated), (rows(1),), dynamic_shapes=({0: "n"},))
+def test_iterating_over_a_dim_of_size_one_is_a_loop() -> None:
+    program = fxonnx.export(Function(iterated).eval(), (rows(1),), dynamic_shapes=({0: "n"},))
+    for size in SIZES:
+        torch.testing.assert_close(program(rows(size))[0], iterated(rows(size)))
+
+
+def test_iterating_over_a_dim_of_size_one_without_source_is_rejected() -> None:
+    with pytest.raises(CaptureError, match=r"x axis 0, 'n', is always 1\n    at: .*sum\(map"):
+        fxonnx.export(Function(lambda x: sum(map(torch.sum, x))), (rows(1),), dynamic_shapes=({0: "n"},))
 
 
 class _Stateful(torch.nn.Module):
