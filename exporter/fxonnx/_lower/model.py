@@ -40,8 +40,9 @@ _LARGEST_LITERAL = 1024
 """Maximum number of elements of a tensor constant of the model that is treated like a translation's literal."""
 CHECK_OUTPUT = "assumptions_hold"
 """Name of the output of ``runtime_checks``."""
-STATE_KEY = "pkg.fxonnx.state"
 NUMERICS_KEY = "pkg.fxonnx.numerics"
+"""Metadata key of the model: ``"exact"`` if it was exported with exact numerics."""
+STATE_KEY = "pkg.fxonnx.state"
 """Metadata key of the model: JSON, a list of dicts with the name of a mutated tensor, its input and its output."""
 
 

@@ -9,6 +9,7 @@ import inspect
 import linecache
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from types import CellType, CodeType, FunctionType
 from typing import Any
 
@@ -21,21 +22,17 @@ _FACTORY = f"{PREFIX}factory"
 _DISPATCH = f"{PREFIX}dispatch"
 
 
+@dataclass(frozen=True)
 class Definition:
     """The source of a function.
-
-    Args:
-        node: Its definition in the parsed file.
-        owner: Name of the class that contains it.
 
     Attributes:
         node: Its definition in the parsed file.
         owner: Name of the class that contains it.
     """
 
-    def __init__(self, node: ast.FunctionDef, owner: str | None) -> None:
-        self.node = node
-        self.owner = owner
+    node: ast.FunctionDef
+    owner: str | None
 
 
 def find_definition(code: CodeType, module_globals: Mapping[str, Any] | None = None) -> Definition | None:
@@ -46,7 +43,7 @@ def find_definition(code: CodeType, module_globals: Mapping[str, Any] | None = N
         module_globals: The globals of its module, for sources that are not in files.
 
     Returns:
-        The definition, or None if there is no source, or it is a lambda or a coroutine.
+        The definition; None for lambdas, coroutines and functions without source code.
     """
     lines = linecache.getlines(code.co_filename, dict(module_globals) if module_globals is not None else None)
     if not lines:
