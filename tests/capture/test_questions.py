@@ -295,6 +295,55 @@ def test_other_branches_are_not_checks(function: Any) -> None:
         capture(Function(function).eval(), (torch.rand(3, 4),))
 
 
+def _handles_the_error(x: Tensor) -> Tensor:
+    try:
+        if x.sum() > 0:
+            raise ValueError
+        y = x + 1
+    except ValueError:
+        y = x - 1
+    return y
+
+
+def _caller_handles_the_error(x: Tensor) -> Tensor:
+    try:
+        y = _raises(x)
+    except ValueError:
+        y = x - 1
+    return y
+
+
+class _Journal:
+    """Its method ``info`` is not a log message."""
+
+    def info(self, x: Tensor) -> None:
+        x.add_(1)
+
+
+def _calls_a_method_named_info(x: Tensor) -> Tensor:
+    y, journal = x.clone(), _Journal()
+    if x.sum() > 0:
+        journal.info(y)
+    return y
+
+
+@pytest.mark.parametrize(
+    "function",
+    [_handles_the_error, _caller_handles_the_error, _calls_a_method_named_info],
+    ids=lambda one: one.__name__,
+)
+def test_handled_errors_and_other_methods_are_not_checks(function: Any) -> None:
+    """Such a model is refused, or right for inputs that take either branch."""
+    model = Function(function).eval()
+    try:
+        program = fxonnx.export(model, (torch.rand(3, 4),))
+    except fxonnx.CaptureError as error:
+        assert "asks for the value of a tensor" in str(error)  # noqa: PT017 - either outcome is right
+        return
+    for x in (torch.ones(3, 4), -torch.ones(3, 4), torch.full((3, 4), torch.inf)):
+        torch.testing.assert_close(program(x)[0], model(x))
+
+
 @pytest.mark.parametrize("function", [_branches, _raises_deeper], ids=lambda one: one.__name__)
 def test_branches_that_continue_are_rewritten(function: Any) -> None:
     captured = capture(Function(function).eval(), (torch.rand(3, 4),))

@@ -12,13 +12,15 @@ from typing import Any
 
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
-from ..constraints.guard_recorder import record_condition
+from ..constraints.guard_recorder import is_user_file, record_condition
 from .assumption import Rung, asking_frame
 from .known_values import active_values
 
 __all__ = ["answer_of_check", "guard_bool"]
 
-_LOGGING = frozenset({"debug", "info", "warning", "warning_once", "warn", "error", "print"})
+_BOUNDARY = "/fxonnx/_capture/torch_export.py"
+_LOGGING = frozenset({"debug", "info", "warning", "warning_once", "warn", "error"})
+_LOGGERS = frozenset({"logging", "logger", "_logger", "log", "_log", "LOGGER", "LOG", "warnings"})
 
 _Position = tuple[int, int, int, int]
 
@@ -48,8 +50,11 @@ def answer_of_check(frame: FrameType) -> bool | None:
         frame: A frame that evaluates the truth value of an expression, or calls a function that does.
 
     Returns:
-        The value; None if the condition does not select between going on and raising or logging.
+        The value; None if the condition does not select between going on and raising or logging, or the error would be
+        handled.
     """
+    if _handles_errors(frame):
+        return None
     position = _position(frame)
     tree = _function_source(frame.f_code)
     if position is None or tree is None:
@@ -60,6 +65,20 @@ def answer_of_check(frame: FrameType) -> bool | None:
     statement, wanted = found
     asked = _asked_expression(frame, statement.test, position)
     return None if asked is None else _wanted_of_operand(statement.test, asked, wanted=wanted)
+
+
+def _handles_errors(frame: FrameType | None) -> bool:
+    """Whether an error in a frame is handled there or by one of its callers in the model."""
+    while frame is not None and not frame.f_code.co_filename.endswith(_BOUNDARY):
+        if is_user_file(frame.f_code.co_filename):
+            tree = _function_source(frame.f_code)
+            for node in () if tree is None else ast.walk(tree):
+                if isinstance(node, ast.Try) and node.handlers:
+                    start, end = node.body[0].lineno, node.body[-1].end_lineno or 0
+                    if start <= frame.f_lineno <= end:
+                        return True
+        frame = frame.f_back
+    return False
 
 
 def _position(frame: FrameType) -> _Position | None:
@@ -172,5 +191,9 @@ def _logs(statement: ast.stmt) -> bool:
     if not isinstance(statement, ast.Expr) or not isinstance(statement.value, ast.Call):
         return False
     function = statement.value.func
-    name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
-    return name in _LOGGING
+    if isinstance(function, ast.Name):
+        return function.id == "print"
+    if not isinstance(function, ast.Attribute) or function.attr not in _LOGGING:
+        return False
+    owner = function.value
+    return (owner.attr if isinstance(owner, ast.Attribute) else getattr(owner, "id", "")) in _LOGGERS
