@@ -160,8 +160,9 @@ def export(
         compat: "torchscript": node and value names of torch.onnx's TorchScript exporter
             (``/features/features.0/Conv_output_0``).
         ir_version: IR version of the model; by default 10 from opset 20 on, or the version that the opset requires.
-        target: The runtime, "onnxruntime" (on the CPU), "onnxruntime-cuda", "tensorrt" or "openvino", whose profile
-            selects the opset unless ``opset_version`` is given, patterns and Casts; by default a graph for any runtime.
+        target: The runtime, "onnxruntime" (on the CPU), "onnxruntime-cuda", "onnxruntime-genai",
+            "onnxruntime-genai-cuda", "tensorrt" or "openvino", whose profile selects the opset unless ``opset_version``
+            is given, patterns and Casts; by default a graph for any runtime.
         numerics: "default": calls become the ONNX operators that are specified to give torch's results for finite
             inputs; NaN and signed zeros are left to the runtime, and half-precision operators that are computed in
             float32 for lack of a kernel are not rounded in between. "exact": further nodes make the results for these

@@ -24,7 +24,7 @@ app = typer.Typer(
     help="Export PyTorch models to ONNX.", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False
 )
 
-_TARGETS = "onnxruntime, onnxruntime-cuda, tensorrt or openvino"
+_TARGETS = "onnxruntime, onnxruntime-cuda, onnxruntime-genai, onnxruntime-genai-cuda, tensorrt or openvino"
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of errors.")]
 
 

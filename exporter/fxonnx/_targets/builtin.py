@@ -15,7 +15,9 @@ from .restriction import Restriction
 
 __all__ = ["DEFAULT_PROFILE", "PROFILES", "Target", "profile_of"]
 
-Target: TypeAlias = Literal["onnxruntime", "onnxruntime-cuda", "tensorrt", "openvino"]
+Target: TypeAlias = Literal[
+    "onnxruntime", "onnxruntime-cuda", "onnxruntime-genai", "onnxruntime-genai-cuda", "tensorrt", "openvino"
+]
 """The runtimes that models are exported for and checked against."""
 
 _FLOAT16, _FLOAT, _DOUBLE = ir.DataType.FLOAT16, ir.DataType.FLOAT, ir.DataType.DOUBLE
@@ -52,6 +54,20 @@ _ONNXRUNTIME_CUDA = TargetProfile(
     expands_functions=True,
     computes_in=MappingProxyType({_FLOAT16: _FLOAT}),
     layout_rules=frozenset({("DequantizeLinear", "Transpose")}),
+)
+
+# Operators of com.microsoft replace parts of language models, whose caches are buffers of a fixed length.
+_ONNXRUNTIME_GENAI = replace(
+    _ONNXRUNTIME, name="onnxruntime-genai", runtime="onnxruntime-genai on the CPU", patterns=MappingProxyType({})
+)
+
+_ONNXRUNTIME_GENAI_CUDA = replace(
+    _ONNXRUNTIME_CUDA,
+    name="onnxruntime-genai-cuda",
+    runtime="onnxruntime-genai with CUDA",
+    # RMSNormalization has a kernel, and the operators of language models that opset 22 redefines are fused.
+    default_opset=23,
+    patterns=_ONNXRUNTIME_GENAI.patterns,
 )
 
 # The column "Restrictions" of the page that the table of TensorRT is read from.
@@ -123,6 +139,8 @@ PROFILES: Mapping[Target, TargetProfile] = MappingProxyType(
     {
         "onnxruntime": _ONNXRUNTIME,
         "onnxruntime-cuda": _ONNXRUNTIME_CUDA,
+        "onnxruntime-genai": _ONNXRUNTIME_GENAI,
+        "onnxruntime-genai-cuda": _ONNXRUNTIME_GENAI_CUDA,
         "tensorrt": _TENSORRT,
         "openvino": _OPENVINO,
     }
