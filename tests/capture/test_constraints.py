@@ -84,6 +84,38 @@ def table(x: torch.Tensor) -> torch.Tensor:
     return x + torch.arange(12.0)[: x.shape[0]]
 
 
+def written_copy(x: torch.Tensor) -> torch.Tensor:
+    x = x * 1
+    rows = x.view(*x.shape[:2], 2, 2).transpose(1, 2).reshape(x.shape[0] * 2, x.shape[1], 2)
+    rows.zero_()
+    return x
+
+
+def written_source(x: torch.Tensor) -> torch.Tensor:
+    x = x * 1
+    columns = x.transpose(0, 1).contiguous()
+    x += 1
+    return columns
+
+
+def written_rest(x: torch.Tensor) -> torch.Tensor:
+    x = x * 1
+    x[1:].transpose(0, 1).flatten().zero_()
+    return x
+
+
+def written_before(x: torch.Tensor) -> torch.Tensor:
+    x = x * 1
+    x += 1
+    return x.transpose(0, 1).contiguous() - x.sum()
+
+
+def source_is_not_read(x: torch.Tensor) -> torch.Tensor:
+    columns = (x * 2).transpose(0, 1).reshape(-1)
+    columns += 1
+    return columns
+
+
 # Function, examples, dynamic_shapes, constraints, inputs within them, inputs outside.
 NARROW = [
     pytest.param(branch, (R(2, 12),), ({0: "b", 1: "s"},), ["s >= 9"], (R(1, 9),), (R(2, 8),), id="branch"),
@@ -99,6 +131,9 @@ NARROW = [
     pytest.param(asked_twice, (R(1, 1, 6, 6),), ({2: "h"},), ["h >= 4"], (R(1, 1, 4, 6),), (R(1, 1, 3, 6),), id="bounds"),
     pytest.param(after_torch, (R(3, 2, 5, 4),), ({0: "n"},), ["n != 1"], (R(2, 2, 5, 4),), (R(1, 2, 5, 4),), id="layout"),
     pytest.param(lambda x: x.squeeze(0), (R(3, 2),), ({0: "n"},), ["n != 1"], (R(2, 2),), (R(1, 2),), id="squeeze"),
+    pytest.param(written_copy, (R(3, 7, 4),), ({0: "n", 1: "s"},), ["s != 1", "n != 1"], (R(2, 2, 4),), (R(3, 1, 4),), id="written-copy"),
+    pytest.param(written_source, (R(3, 4),), ({0: "n"},), ["n != 1"], (R(2, 4),), (R(1, 4),), id="written-source"),
+    pytest.param(written_rest, (R(4, 3),), ({0: "n"},), ["n - 1 != 1"], (R(3, 3),), (R(2, 3),), id="written-rest"),
     pytest.param(lambda x, y: x + y, (R(4), R(4)), ({0: "a"}, {0: "b"}), ["a == b"], (R(5), R(5)), (R(4), R(5)), id="equal"),
     pytest.param(lambda x, y: x + y[1:], (R(4), R(5)), ({0: "a"}, {0: "b"}), ["a == b - 1"], (R(5), R(6)), (R(4), R(4)), id="next"),
     pytest.param(lambda x, y: x + y[1:], (R(4), R(5)), ({0: d}, {0: Dim("e")}), ["d == e - 1"], (R(5), R(6)), (R(4), R(4)), id="dims"),
@@ -168,6 +203,8 @@ WIDE = [
     pytest.param(lambda x: encoder(x), (R(2, 5, 8),), ({0: "n", 1: "t"},), (R(1, 1, 8),), id="strides"),
     pytest.param(lambda x: encoder(x), (R(1, 5, 8),), ({0: "n", 1: "t"},), (R(3, 4, 8),), id="strides-at-1"),
     pytest.param(lambda x: encoder(x), (R(5, 5, 8),), ({0: "n", 1: "t"},), (R(3, 4, 8),), id="strides-that-agree"),
+    pytest.param(written_before, (R(3, 4),), ({0: "n"},), (R(1, 4),), id="written-before-the-copy"),
+    pytest.param(source_is_not_read, (R(3, 4),), ({0: "n"},), (R(1, 4),), id="written-copy-of-a-temporary"),
     pytest.param(lambda x, y: x + y, (R(4), R(4)), ({0: "n"}, {0: "n"}), (R(1), R(1)), id="same-name"),
     pytest.param(lambda x, y: x + y[1:], (R(4), R(5)), ({0: d}, {0: d + 1}), (R(7), R(8)), id="derived"),
 ]  # fmt: skip

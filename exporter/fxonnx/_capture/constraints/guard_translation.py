@@ -26,6 +26,7 @@ from .constraint_solver import (
     normal_forms,
     text_of,
 )
+from .copy_guards import copy_guards
 from .guard_recorder import Guard, GuardLog, SourceLine, guards_of_shape_env, line_of_node
 
 __all__ = ["translate_guards"]
@@ -59,7 +60,12 @@ def translate_guards(
     translator = _GuardTranslator(program, leaves, dim_names, log)
     if not translator.places:
         return Limits()
-    guards = [*(log.guards if log is not None else _program_guards(program)), *_squeeze_guards(program)]
+    environment = _shape_env(program)
+    guards = [
+        *(log.guards if log is not None else _program_guards(program, environment)),
+        *_squeeze_guards(program),
+        *copy_guards(program, {} if environment is None else environment.backed_var_to_val),
+    ]
     constraints = list(translator.constraints(guards))
     if log is not None:
         constraints.extend(translator.nonzero_constraints(log.nonzero, constraints))
@@ -76,9 +82,8 @@ def translate_guards(
     )
 
 
-def _program_guards(program: ExportedProgram) -> Iterator[Guard]:
+def _program_guards(program: ExportedProgram, environment: ShapeEnv | None) -> Iterator[Guard]:
     """The guards, ranges and assertions that a program still has if it was captured outside of fxonnx."""
-    environment = _shape_env(program)
     if environment is not None:
         yield from guards_of_shape_env(environment)
     for symbol, interval in program.range_constraints.items():

@@ -1,0 +1,168 @@
+"""Guards for ``reshape`` and its relatives, which copy at some sizes and return a view at others.
+
+The difference matters where the program later writes to one of the two tensors and reads the other one: a transposed
+tensor with an axis of size 1, for example, is contiguous, so that its ``reshape`` is a view.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import sympy
+import torch
+from torch.export import ExportedProgram
+from torch.fx import Node
+
+from fxonnx_translations._torch_compat import OpOverload
+
+from .guard_recorder import Guard, line_of_node
+
+__all__ = ["copy_guards"]
+
+_MAY_COPY = frozenset(
+    {
+        torch.ops.aten.contiguous.default,
+        torch.ops.aten.flatten.using_ints,
+        torch.ops.aten.ravel.default,
+        torch.ops.aten.reshape.default,
+        torch.ops.aten.reshape_as.default,
+    }
+)
+
+
+def copy_guards(program: ExportedProgram, values: Mapping[sympy.Symbol, Any]) -> Iterator[Guard]:
+    """Guards that keep copies copies and views views, for programs that can tell the difference.
+
+    Args:
+        program: The captured program.
+        values: The example values of its symbols.
+    """
+    nodes = [node for node in program.graph.nodes if node.op in ("call_function", "output")]
+    writes = [node for node in nodes if isinstance(node.target, OpOverload) and node.target._schema.is_mutable]
+    if not writes:
+        return
+    flipping: dict[sympy.Expr, list[Node]] = defaultdict(list)
+    for node in nodes:
+        if node.target in _MAY_COPY:
+            for size in _deciding_sizes(node, values):
+                flipping[size].append(node)
+    if not flipping:
+        return
+    memory = _Memory(nodes)
+    for size, copies in flipping.items():
+        seen = memory.first_difference(writes, copies)
+        if seen is not None:
+            yield Guard(sympy.Ne(size, 1), line_of_node(seen))
+
+
+class _Memory:
+    """The tensors of a graph by the memory they share, as views; results of ``_MAY_COPY`` as in the example."""
+
+    def __init__(self, nodes: list[Node]) -> None:
+        self.position = {node: index for index, node in enumerate(nodes)}
+        self.parents: dict[Any, Any] = {}
+        self.created: dict[Any, int] = {}
+        self.last_read: dict[Any, int] = {}
+        for node in nodes:
+            if isinstance(node.target, OpOverload) and node.target not in _MAY_COPY:
+                self._share_as_declared(node)
+        for node in nodes:
+            for source in node.all_input_nodes:
+                for key in self.keys(source):
+                    self.created.setdefault(key, self.position.get(source, -1))
+                    self.last_read[key] = self.position[node]
+
+    def _share_as_declared(self, node: Node) -> None:
+        """Join results with the argument they alias; programs that were saved and loaded have separate storages."""
+        schema = node.target._schema  # type: ignore[union-attr]
+        if node.args and isinstance(node.args[0], Node) and any(result.alias_info for result in schema.returns):
+            for source in self.keys(node.args[0]):
+                for result in self.keys(node):
+                    self.parents[result] = source
+
+    def keys(self, node: Node) -> list[Any]:
+        """The keys of the memory of a node's tensors."""
+        value = node.meta.get("val")
+        tensors = value if isinstance(value, (list, tuple)) else [value]
+        return [
+            self._root(tensor.untyped_storage()._cdata)
+            for tensor in tensors
+            if isinstance(tensor, torch.Tensor) and tensor.layout is torch.strided
+        ]
+
+    def _root(self, key: Any, parents: dict[Any, Any] | None = None) -> Any:
+        known = self.parents if parents is None else parents
+        while known.get(key, key) != key:
+            key = known[key]
+        return key
+
+    def first_difference(self, writes: list[Node], copies: list[Node]) -> Node | None:
+        """The first of some copies without which a later read of its source, or of the copy, sees a write.
+
+        Args:
+            writes: The nodes that mutate an argument.
+            copies: Nodes of ``_MAY_COPY`` that are all copies, or all views, at the same sizes.
+        """
+        joined: dict[Any, Any] = {}
+        for copy in copies:
+            for source, result in zip(self.keys(copy.all_input_nodes[0]), self.keys(copy), strict=False):
+                joined[self._root(result, joined)] = self._root(source, joined)
+        members: dict[Any, list[Any]] = defaultdict(list)
+        for key in self.created:
+            members[self._root(key, joined)].append(key)
+        for write in writes:
+            position = self.position[write]
+            for key in self._written(write):
+                for other in members[self._root(key, joined)]:
+                    if other != key and self.created[other] < position < self.last_read.get(other, -1):
+                        return next(copy for copy in copies if {key, other} & {*self.keys(copy)})
+        return None
+
+    def _written(self, write: Node) -> Iterator[Any]:
+        for position, argument in enumerate(write.target._schema.arguments):  # type: ignore[union-attr]
+            if argument.alias_info is not None and argument.alias_info.is_write:
+                value = write.args[position] if position < len(write.args) else write.kwargs.get(argument.name)
+                if isinstance(value, Node):
+                    yield from self.keys(value)
+
+
+def _deciding_sizes(node: Node, values: Mapping[sympy.Symbol, Any]) -> Iterator[sympy.Expr]:
+    """The sizes of the source that change at 1 whether an operator returns a view."""
+    source = node.args[0]
+    tensor = source.meta.get("val") if isinstance(source, Node) else None
+    if not isinstance(tensor, torch.Tensor) or tensor.layout is not torch.strided:
+        return
+    shape: tuple[Any, ...] = tuple(tensor.shape)
+    sizes = {size.node.expr for size in shape if isinstance(size, torch.SymInt)}
+    if not sizes or any(symbol not in values for size in sizes for symbol in size.free_symbols):
+        return
+    usual = _returns_view(node, values)
+    for size in sorted(sizes, key=str):
+        symbols = sorted(size.free_symbols, key=str)
+        for symbol in symbols[:1]:
+            smaller = (number for number in range(1, int(values[symbol]) + 1))
+            one = next((n for n in smaller if size.xreplace({**values, symbol: sympy.Integer(n)}) == 1), None)
+            if one is not None and _returns_view(node, {**values, symbol: sympy.Integer(one)}) != usual:
+                yield size
+
+
+def _returns_view(node: Node, values: Mapping[sympy.Symbol, Any]) -> bool:
+    """Whether an operator returns a view of its first argument at some sizes."""
+
+    def number(value: Any) -> Any:
+        return int(value.node.expr.xreplace(values)) if isinstance(value, torch.SymInt) else value
+
+    def concrete(argument: Node) -> Any:
+        value = argument.meta.get("val")
+        if not isinstance(value, torch.Tensor):
+            return number(value)
+        sizes, strides = ([number(item) for item in items] for items in (value.shape, value.stride()))
+        return torch.empty_strided(sizes, strides, dtype=value.dtype, device="meta")
+
+    operator: Any = node.target
+    args: Any = torch.fx.map_arg(node.args, concrete)
+    kwargs: Any = torch.fx.map_arg(dict(node.kwargs), concrete)
+    result = operator(*args, **kwargs)
+    return bool(result.untyped_storage()._cdata == args[0].untyped_storage()._cdata)
