@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from . import genai as genai
     from ._capture.constraints.constraint import Constraint
     from ._capture.questions.assumption import Assumption, Rung
     from ._comparison import Row
@@ -133,6 +134,8 @@ if not TYPE_CHECKING:  # a type checker would accept any attribute of a module w
         import sys
         from importlib import import_module
 
+        if name == "genai":
+            return import_module(f".{name}", __name__)
         if name not in __all__:
             # With name and obj the interpreter suggests a similar name.
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name, obj=sys.modules[__name__])
@@ -140,4 +143,4 @@ if not TYPE_CHECKING:  # a type checker would accept any attribute of a module w
 
 
 def __dir__() -> list[str]:
-    return [*__all__, "__doc__", "__version__", "errors"]
+    return [*__all__, "__doc__", "__version__", "errors", "genai"]

@@ -4,11 +4,29 @@ from __future__ import annotations
 
 import sys
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 
-__all__ = ["warn_user"]
+__all__ = ["ignoring_warnings", "warn_user"]
 
 _PACKAGE = str(Path(__file__).parent) + "/"
+_ignored: ContextVar[tuple[str, ...]] = ContextVar("fxonnx_ignored_warnings", default=())
+
+
+@contextmanager
+def ignoring_warnings(beginning: str) -> Iterator[None]:
+    """Ignore warnings of fxonnx in the body, in this thread only.
+
+    Args:
+        beginning: The beginning of their text.
+    """
+    token = _ignored.set((*_ignored.get(), beginning))
+    try:
+        yield
+    finally:
+        _ignored.reset(token)
 
 
 def warn_user(message: str, category: type[Warning] = UserWarning) -> None:
@@ -18,6 +36,8 @@ def warn_user(message: str, category: type[Warning] = UserWarning) -> None:
         message: Text of the warning.
         category: Class of the warning.
     """
+    if message.startswith(_ignored.get()):
+        return
     level, frame = 1, sys._getframe()
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
         level, frame = level + 1, frame.f_back

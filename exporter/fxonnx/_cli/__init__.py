@@ -1,1 +1,1 @@
-"""The command line interface: ``fxonnx export`` and ``fxonnx demo``."""
+"""The command line interface: ``fxonnx export``, ``fxonnx genai``, ``fxonnx check`` and ``fxonnx demo``."""

@@ -1,4 +1,4 @@
-"""Command line: ``fxonnx export``, ``fxonnx check`` and ``fxonnx demo``.
+"""Command line: ``fxonnx export``, ``fxonnx genai``, ``fxonnx check`` and ``fxonnx demo``.
 
 Modules that import torch are imported inside the commands, so that ``fxonnx --help`` is fast.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 from rich.markup import escape
+from rich.progress import Progress
 from rich.table import Table
 
 __all__ = ["app"]
@@ -25,6 +26,7 @@ app = typer.Typer(
 )
 
 _TARGETS = "onnxruntime, onnxruntime-cuda, onnxruntime-genai, onnxruntime-genai-cuda, tensorrt or openvino"
+_GENAI_STAGES = ("load", "capture", "prepare", "lower", "save", "verify")
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of errors.")]
 
 
@@ -120,6 +122,37 @@ def export_command(
     )
 
 
+@app.command("genai")
+def genai_command(
+    directory: Annotated[Path, typer.Argument(help="The model of transformers: config.json, weights and tokenizer.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The directory to write.")],
+    precision: Annotated[str, typer.Option(help="Weights and activations: fp32, fp16 or bf16.")] = "fp32",
+    target: Annotated[str, typer.Option(help="The device: cpu or cuda.")] = "cpu",
+    last_logits: Annotated[
+        bool, typer.Option("--last-logits/--all-logits", help="Compute the logits of the last position only.")
+    ] = True,
+    verify: Annotated[
+        bool, typer.Option("--verify/--no-verify", help="Compare generated tokens with those of transformers.")
+    ] = True,
+    debug: Debug = False,
+) -> None:
+    """Export a language model for onnxruntime-genai."""
+    with _readable_errors(debug), _progress(_GENAI_STAGES) as on_stage:
+        from ..genai import export as export_for_genai  # imports torch
+
+        export_for_genai(
+            directory,
+            output,
+            precision=precision,  # type: ignore[arg-type]
+            target=target,  # type: ignore[arg-type]
+            last_logits=last_logits,
+            verify=verify,
+            on_stage=on_stage,
+        )
+    size = sum(path.stat().st_size for path in output.iterdir())
+    typer.echo(f"wrote {output}: {_size(size)}{', verified' if verify else ''}")
+
+
 @app.command("check")
 def check_command(
     model: Annotated[Path, typer.Argument(help="The ONNX file, of any exporter.")],
@@ -190,11 +223,16 @@ def _readable_errors(debug: bool, exit_code: int = 1) -> Iterator[None]:
 
 
 @contextmanager
-def _progress() -> Iterator[Callable[[str], None]]:
-    """Report the current stage on stderr: as a spinner on a terminal, as lines elsewhere."""
+def _progress(stages: Sequence[str] = ()) -> Iterator[Callable[[str], None]]:
+    """Report the current stage on stderr: on a terminal as a spinner, or a bar for known stages, as lines elsewhere."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield lambda stage: typer.echo(f"{stage} ...", err=True)
+        return
+    if stages:
+        with Progress(console=console, transient=True) as progress:
+            task = progress.add_task("starting", total=len(stages))
+            yield lambda stage: progress.update(task, description=stage, completed=stages.index(stage))
         return
     with console.status("starting") as status:
         yield lambda stage: status.update(escape(stage))

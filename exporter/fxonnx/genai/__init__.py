@@ -1,0 +1,16 @@
+"""Language models for onnxruntime-genai: a directory with the model, its configuration and its tokenizer.
+
+``export`` writes everything that onnxruntime-genai loads and compares the generated tokens with those of transformers::
+
+    fxonnx.genai.export("checkpoint", "out")
+
+Requires the extra ``fxonnx[genai]``: transformers and onnxruntime-genai.
+"""
+
+from __future__ import annotations
+
+from ._export import export
+
+__all__ = ["export"]
+
+export.__module__ = __name__

@@ -1,0 +1,137 @@
+"""genai_config.json: the architecture, the names of inputs and outputs, and the defaults of the search."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import onnx_ir as ir
+
+from ..errors import ArgumentError
+from ._model_types import genai_type
+
+__all__ = ["genai_config"]
+
+_CONTEXT_LENGTHS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "max_sequence_length")
+_DEFAULT_CONTEXT_LENGTH = 4096
+
+_SEARCH: Mapping[str, Any] = MappingProxyType(
+    {
+        "diversity_penalty": 0.0,
+        "do_sample": False,
+        "length_penalty": 1.0,
+        "min_length": 0,
+        "no_repeat_ngram_size": 0,
+        "num_beams": 1,
+        "num_return_sequences": 1,
+        "repetition_penalty": 1.0,
+        "temperature": 1.0,
+        "top_k": 50,
+        "top_p": 1.0,
+    }
+)
+"""Settings that the generation configuration of transformers may override, with its defaults."""
+
+_INPUTS: Mapping[str, str] = MappingProxyType(
+    {
+        "input_ids": "input_ids",
+        "inputs_embeds": "inputs_embeds",
+        "attention_mask": "attention_mask",
+        "position_ids": "position_ids",
+        "past_key_values.%d.key": "past_key_names",
+        "past_key_values.%d.value": "past_value_names",
+    }
+)
+_OUTPUTS: Mapping[str, str] = MappingProxyType(
+    {"logits": "logits", "present.%d.key": "present_key_names", "present.%d.value": "present_value_names"}
+)
+"""Names of graph inputs and outputs, with %d for the layer, and their keys in genai_config.json."""
+
+_PROVIDERS: Mapping[str, Sequence[Mapping[str, Any]]] = MappingProxyType({"cpu": (), "cuda": ({"cuda": {}},)})
+
+
+def genai_config(model: Any, tokenizer: Any, graph: ir.Graph, target: str, filename: str) -> dict[str, Any]:
+    """Describe an exported decoder.
+
+    Args:
+        model: The model of transformers.
+        tokenizer: Its tokenizer, for token ids that the model's configuration lacks.
+        graph: The exported graph.
+        target: "cpu" or "cuda".
+        filename: Name of the model file.
+
+    Raises:
+        ArgumentError: If the graph has inputs that onnxruntime-genai cannot provide.
+    """
+    config = model.config.get_text_config(decoder=True)
+    inputs, outputs = _keys(graph.inputs, _INPUTS), _keys(graph.outputs, _OUTPUTS)
+    keys = [value for value in graph.inputs if re.fullmatch(r"past_key_values\.\d+\.key", str(value.name))]
+    context_length = _context_length(config)
+    decoder = {
+        "session_options": {"log_id": "onnxruntime-genai", "provider_options": [*_PROVIDERS[target]]},
+        "filename": filename,
+        "head_size": _size(keys[0], 3),
+        "hidden_size": config.hidden_size,
+        "num_attention_heads": config.num_attention_heads,
+        "num_hidden_layers": len(keys),
+        "num_key_value_heads": _size(keys[0], 1),
+        "inputs": inputs,
+        "outputs": outputs,
+    }
+    return {
+        "model": {
+            "type": genai_type(config.model_type),
+            "vocab_size": _size(graph.outputs[0], 2),
+            "context_length": context_length,
+            **_token_ids(model, tokenizer),
+            "decoder": decoder,
+        },
+        "search": {
+            **_search(model.generation_config),
+            "early_stopping": True,
+            "max_length": context_length,
+            "past_present_share_buffer": False,
+        },
+    }
+
+
+def _keys(values: Sequence[ir.Value], known: Mapping[str, str]) -> dict[str, str]:
+    """Key in genai_config.json to name, for the inputs or outputs of a graph."""
+    patterns = {str(value.name): re.sub(r"\.\d+\.", ".%d.", str(value.name)) for value in values}
+    unknown = [name for name, pattern in patterns.items() if pattern not in known]
+    if unknown:
+        raise ArgumentError(
+            "model", f"onnxruntime-genai cannot provide or use these inputs or outputs: {', '.join(unknown)}"
+        )
+    return {known[pattern]: pattern for pattern in patterns.values()}
+
+
+def _size(value: ir.Value, axis: int) -> int:
+    size = None if value.shape is None else value.shape[axis]
+    if not isinstance(size, int):
+        raise ArgumentError("model", f"axis {axis} of {value.name} must have one size, but has the shape {value.shape}")
+    return size
+
+
+def _context_length(config: Any) -> int:
+    found = (getattr(config, name, None) for name in _CONTEXT_LENGTHS)
+    return next((length for length in found if isinstance(length, int)), _DEFAULT_CONTEXT_LENGTH)
+
+
+def _token_ids(model: Any, tokenizer: Any) -> dict[str, Any]:
+    ids: dict[str, Any] = {}
+    for name in ("bos_token_id", "eos_token_id", "pad_token_id"):
+        sources = (model.generation_config, model.config.get_text_config(decoder=True), tokenizer)
+        values = (getattr(source, name, None) for source in sources)
+        ids[name] = next((value for value in values if value is not None), None)
+    eos = ids["eos_token_id"]
+    if ids["pad_token_id"] is None:
+        ids["pad_token_id"] = eos[0] if isinstance(eos, list) else eos
+    return {name: value for name, value in ids.items() if value is not None}
+
+
+def _search(generation: Any) -> dict[str, Any]:
+    specified = {name: getattr(generation, name, None) for name in _SEARCH}
+    return {name: default if specified[name] is None else specified[name] for name, default in _SEARCH.items()}

@@ -1,0 +1,59 @@
+"""Atomic writing of a directory: a temporary directory beside it, then a rename."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from ..errors import ArgumentError, SaveError
+
+__all__ = ["LAST", "staged_directory"]
+
+LAST = "genai_config.json"
+"""The file without which onnxruntime-genai does not load a directory."""
+
+
+@contextmanager
+def staged_directory(out: Path) -> Iterator[Path]:
+    """Yield a temporary directory whose files are moved to ``out`` if the body succeeds.
+
+    Other files in an existing ``out`` are kept. ``genai_config.json`` is removed first and moved last.
+
+    Args:
+        out: The destination; its parents are created.
+
+    Raises:
+        ArgumentError: If ``out`` is a file.
+        SaveError: If files cannot be written there.
+    """
+    out = out.absolute()
+    if out.exists() and not out.is_dir():
+        raise ArgumentError("out", f"{out} is a file", hint="specify a directory")
+    above = next(parent for parent in out.parents if parent.exists())
+    staging = above / f".{out.name}.{secrets.token_hex(4)}.tmp"
+    try:
+        staging.mkdir()
+    except OSError as error:
+        raise SaveError(f"{out} cannot be written: {error.strerror or error}") from error
+    try:
+        yield staging
+        try:
+            _publish(staging, out)
+        except OSError as error:
+            raise SaveError(f"{out} cannot be written: {error.strerror or error}") from error
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+
+
+def _publish(staging: Path, out: Path) -> None:
+    if not out.exists():
+        out.parent.mkdir(parents=True, exist_ok=True)
+        os.replace(staging, out)
+        return
+    (out / LAST).unlink(missing_ok=True)
+    for path in sorted(staging.iterdir(), key=lambda path: path.name == LAST):
+        os.replace(path, out / path.name)

@@ -1,0 +1,113 @@
+"""``fxonnx.genai.export``: from a checkpoint to a directory that onnxruntime-genai loads."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal
+
+from .._export import export as export_model
+from .._program import ONNXProgram
+from .._targets import Target
+from .._warnings import ignoring_warnings, warn_user
+from ..errors import ArgumentError, did_you_mean
+from ._config import genai_config
+from ._directory import LAST, staged_directory
+from ._example import DYNAMIC_SHAPES, example_inputs
+from ._extra import import_extra
+from ._loading import DTYPES, LanguageModel, load_language_model
+from ._sizes import narrowing_constraints
+from ._verification import compare_tokens
+
+__all__ = ["Precision", "export"]
+
+Precision = Literal["fp32", "fp16", "bf16"]
+_TARGETS: dict[str, Target] = {"cpu": "onnxruntime", "cuda": "onnxruntime-cuda"}
+_MODEL_FILE = "model.onnx"
+
+
+def export(
+    model: Any,
+    out: str | os.PathLike[str],
+    *,
+    tokenizer: Any = None,
+    precision: Precision = "fp32",
+    target: Literal["cpu", "cuda"] = "cpu",
+    last_logits: bool = True,
+    verify: bool = True,
+    on_stage: Callable[[str], None] | None = None,
+) -> Path:
+    """Export a decoder-only language model of transformers for onnxruntime-genai.
+
+    Args:
+        model: A local directory, as ``save_pretrained`` or a download writes it, or a model object, which is left
+            unchanged.
+        out: The directory to write: model.onnx, genai_config.json, generation_config.json and the tokenizer's files. It
+            is complete or not written at all; other files in it are kept.
+        tokenizer: The tokenizer, or its directory; by default that of the model's directory.
+        precision: The dtype of weights and activations.
+        target: The device that onnxruntime-genai runs the model on.
+        last_logits: Compute only the logits of the last position, which generation needs; they have a length of 1.
+        verify: Compare greedily generated tokens in onnxruntime-genai with those of transformers.
+        on_stage: Called with the name of each stage as it begins.
+
+    Returns:
+        The path of the directory.
+
+    Raises:
+        ArgumentError: If an argument is invalid, or the model has inputs that onnxruntime-genai cannot provide.
+        VerificationError: With ``verify``, if the tokens differ.
+        SaveError: If ``out`` cannot be written.
+        ExportError: If transformers or onnxruntime-genai is not installed, or the export fails.
+    """
+    for argument, value, known in (("precision", precision, DTYPES), ("target", target, _TARGETS)):
+        if value not in known:
+            expected = ", ".join(map(repr, known))
+            raise ArgumentError(argument, f"expected {expected}, got {value!r}", hint=did_you_mean(value, known))
+    if verify:
+        import_extra("onnxruntime_genai")
+    announce = on_stage or _ignore
+    with staged_directory(Path(out)) as staging:
+        announce("load")
+        loaded = load_language_model(model, tokenizer, DTYPES[precision])
+        program = _program(loaded, target, last_logits, announce)
+        _write(loaded, program, staging, target, announce)
+        if verify:
+            announce("verify")
+            compare_tokens(loaded, staging)
+    return Path(out)
+
+
+def _program(loaded: LanguageModel, target: str, last_logits: bool, announce: Callable[[str], None]) -> ONNXProgram:
+    kwargs = example_inputs(loaded.model)
+    names = {*kwargs, "past_key_values.*"}
+    constants = {"logits_to_keep": 1} if last_logits else {}
+    with ignoring_warnings("the model cannot be exported for all requested sizes"):
+        program = export_model(
+            loaded.model,
+            kwargs={**kwargs, **constants},
+            dynamic_shapes={name: dims for name, dims in DYNAMIC_SHAPES.items() if name in names},
+            target=_TARGETS[target],
+            on_stage=announce,
+        )
+    narrowing = narrowing_constraints(program.constraints)
+    if narrowing:
+        warn_user(f"the exported model is valid only for: {'; '.join(map(str, narrowing))}")
+    return program
+
+
+def _write(
+    loaded: LanguageModel, program: ONNXProgram, directory: Path, target: str, announce: Callable[[str], None]
+) -> None:
+    config = genai_config(loaded.model, loaded.tokenizer, program.model.graph, target, _MODEL_FILE)
+    announce("save")
+    program.save(directory / _MODEL_FILE)
+    loaded.tokenizer.save_pretrained(directory)
+    loaded.model.generation_config.save_pretrained(directory)
+    (directory / LAST).write_text(json.dumps(config, indent=4) + "\n")
+
+
+def _ignore(_stage: str) -> None:
+    """Report nothing."""

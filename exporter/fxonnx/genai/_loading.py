@@ -1,0 +1,122 @@
+"""Loading of the model and its tokenizer: from a local directory, or as objects."""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import torch
+
+from ..errors import ArgumentError, did_you_mean
+from ._extra import import_extra
+
+__all__ = ["DTYPES", "LanguageModel", "load_language_model"]
+
+DTYPES: Mapping[str, torch.dtype] = MappingProxyType(
+    {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+)
+"""Precision to dtype of the weights and activations."""
+
+_TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
+
+
+@dataclass(frozen=True)
+class LanguageModel:
+    """A model of transformers in the dtype of the export.
+
+    Attributes:
+        model: The model in evaluation mode.
+        tokenizer: Its tokenizer.
+        directory: The directory that it was loaded from, if any.
+    """
+
+    model: Any
+    tokenizer: Any
+    directory: Path | None
+
+    @property
+    def config(self) -> Any:
+        """Configuration of the language model."""
+        return self.model.config.get_text_config(decoder=True)
+
+
+def load_language_model(model: Any, tokenizer: Any, dtype: torch.dtype) -> LanguageModel:
+    """Load a model, or copy it if it has another dtype or is in training mode.
+
+    Args:
+        model: A local directory, or a model of transformers, which is left unchanged.
+        tokenizer: A tokenizer of transformers, or a directory; None for that of the model's directory.
+        dtype: The dtype to export.
+
+    Raises:
+        ArgumentError: If the directory is not a checkpoint, or a tokenizer is missing.
+    """
+    transformers = import_extra("transformers")
+    if isinstance(model, (str, os.PathLike)):
+        directory = _checkpoint(Path(model))
+        found = _tokenizer(transformers, directory if tokenizer is None else tokenizer)
+        return LanguageModel(_from_directory(transformers, directory, dtype), found, directory)
+    if not isinstance(model, transformers.PreTrainedModel):
+        raise ArgumentError("model", f"expected a directory or a model of transformers, got a {type(model).__name__}")
+    if tokenizer is None:
+        raise ArgumentError(
+            "tokenizer", "a model object has no tokenizer", hint="pass tokenizer=, a tokenizer or its directory"
+        )
+    found = _tokenizer(transformers, tokenizer)
+    dtypes = {parameter.dtype for parameter in model.parameters() if parameter.is_floating_point()}
+    if model.training or dtypes != {dtype}:
+        model = copy.deepcopy(model).eval().to(dtype)
+    return LanguageModel(model, found, None)
+
+
+def _checkpoint(directory: Path) -> Path:
+    if not directory.is_dir():
+        hint = did_you_mean(directory.name, (other.name for other in directory.parent.glob("*") if other.is_dir()))
+        raise ArgumentError("model", f"directory {directory} does not exist", hint=hint)
+    if not (directory / "config.json").is_file():
+        raise ArgumentError(
+            "model",
+            f"{directory} has no config.json",
+            hint="pass a directory that save_pretrained or a download of the model has written",
+        )
+    return directory
+
+
+def _from_directory(transformers: Any, directory: Path, dtype: torch.dtype) -> Any:
+    try:
+        config = transformers.AutoConfig.from_pretrained(directory, local_files_only=True)
+        if type(config) not in transformers.AutoModelForCausalLM._model_mapping:
+            raise ArgumentError(
+                "model",
+                f"{directory} has a model of type {config.model_type!r}, which is not a decoder-only language model",
+                hint="export it with fxonnx.export",
+            )
+        loaded = transformers.AutoModelForCausalLM.from_pretrained(
+            directory, config=config, dtype=dtype, local_files_only=True
+        )
+    except (OSError, ValueError, KeyError) as error:
+        if isinstance(error, ArgumentError):
+            raise
+        raise ArgumentError("model", f"{directory} cannot be loaded: {error}") from error
+    return loaded.eval()
+
+
+def _tokenizer(transformers: Any, tokenizer: Any) -> Any:
+    if not isinstance(tokenizer, (str, os.PathLike)):
+        return tokenizer
+    directory = Path(tokenizer)
+    if not any((directory / name).is_file() for name in _TOKENIZER_FILES):
+        raise ArgumentError(
+            "tokenizer",
+            f"{directory} has no tokenizer: none of {', '.join(_TOKENIZER_FILES)}",
+            hint="pass tokenizer=, a tokenizer or its directory",
+        )
+    try:
+        return transformers.AutoTokenizer.from_pretrained(directory, local_files_only=True)
+    except (OSError, ValueError, KeyError) as error:
+        raise ArgumentError("tokenizer", f"the tokenizer in {directory} cannot be loaded: {error}") from error

@@ -1,0 +1,109 @@
+"""Small models with random weights, a trained tokenizer, and generation with both libraries."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import torch
+
+from tests.models.torchvision_shim import import_torchvision
+
+import_torchvision()
+
+__all__ = ["VOCABULARY", "generated", "generated_by_transformers", "make_model", "make_tokenizer", "prompt"]
+
+VOCABULARY = 300
+_SIZES: Mapping[str, Any] = MappingProxyType(
+    {
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "vocab_size": VOCABULARY,
+        "max_position_embeddings": 128,
+        "pad_token_id": 0,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+    }
+)
+_TEXT = ("the quick brown fox jumps over the lazy dog", "a language model predicts the next token of a text")
+
+
+@cache
+def make_tokenizer() -> Any:
+    """A byte-level BPE tokenizer, trained on two sentences."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    special = ["<pad>", "<s>", "</s>"]
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCABULARY, special_tokens=special, initial_alphabet=alphabet, show_progress=False
+    )
+    tokenizer.train_from_iterator(_TEXT, trainer)
+    made = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token="<pad>", bos_token="<s>", eos_token="</s>", padding_side="left"
+    )
+    made.chat_template = "{% for message in messages %}<s>{{ message['content'] }}</s>{% endfor %}"
+    return made
+
+
+def make_model(model_type: str, **sizes: Any) -> Any:
+    """A causal language model with random weights.
+
+    Args:
+        model_type: ``model_type`` of the configuration.
+        **sizes: Settings that are not those of all small models.
+    """
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(model_type, **{**_SIZES, **sizes})).eval()
+    # The usual initialization is so small that a model repeats its last token.
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim > 1:
+                parameter.normal_(0, 0.3)
+    model.generation_config.pad_token_id = 0
+    model.generation_config.eos_token_id = 2
+    return model
+
+
+def prompt(batch: int, length: int = 6) -> torch.Tensor:
+    """Random tokens, none of them special."""
+    return torch.randint(3, VOCABULARY, (batch, length), generator=torch.Generator().manual_seed(length))
+
+
+def generated(directory: Path, ids: torch.Tensor, new: int = 24, **options: Any) -> list[list[int]]:
+    """The new tokens of each row from onnxruntime-genai, up to the end of the sequence."""
+    import onnxruntime_genai as og
+
+    model = og.Model(str(directory))
+    parameters = og.GeneratorParams(model)
+    parameters.set_search_options(
+        **{"max_length": ids.shape[1] + new, "batch_size": len(ids), "do_sample": False, **options}
+    )
+    generator = og.Generator(model, parameters)
+    generator.append_tokens(ids.to(torch.int32).numpy())
+    while not generator.is_done():
+        generator.generate_next_token()
+    return [_until_end(generator.get_sequence(row).tolist()[ids.shape[1] :]) for row in range(len(ids))]
+
+
+def generated_by_transformers(model: Any, ids: torch.Tensor, new: int = 24, **options: Any) -> list[list[int]]:
+    """The same from transformers; 0 is padding."""
+    mask = (ids != 0).to(torch.int64)
+    tokens = model.generate(ids, attention_mask=mask, **{"max_new_tokens": new, "do_sample": False, **options})
+    return [_until_end(row[ids.shape[1] :].tolist()) for row in tokens]
+
+
+def _until_end(tokens: list[int]) -> list[int]:
+    return tokens[: tokens.index(2) + 1] if 2 in tokens else tokens
