@@ -91,6 +91,7 @@ def export(
     dynamic_scalars: Collection[str] = (),
     strict_shapes: bool = False,
     frozen: Collection[str] = (),
+    adapters: str | Collection[str] = (),
     data_dependent: DataDependent = "error",
     runtime_checks: bool = False,
     state: State = "warn",
@@ -148,6 +149,8 @@ def export(
         strict_shapes: Raise instead of warn if the model cannot be exported for all requested sizes.
         frozen: Names of tensor inputs, or glob patterns for them, whose example values become constants of the model
             (``["image_grid_thw"]``); calls with other values are refused.
+        adapters: Names of parameters, or a glob pattern or several for them, that become graph inputs whose default
+            values are the exported ones (``"*.lora_*"``); ``program.save_adapter`` writes other values for them.
         data_dependent: What to do where the model branches on the values of its inputs. "error": raise; "example":
             follow the branch of the example, with a warning; calls whose inputs give other answers are refused.
         runtime_checks: With ``data_dependent="example"``, add an output ``assumptions_hold``, a bool that is false for
@@ -189,10 +192,8 @@ def export(
     )
     options = read_options(
         verify=verify,
-        input_names=input_names,
-        output_names=output_names,
-        opset_version=opset_version,
-        ir_version=ir_version,
+        names=(input_names, output_names),
+        versions=(opset_version, ir_version),
         target=target,
         patterns=patterns,
         optimize=optimize,
@@ -202,6 +203,7 @@ def export(
         metadata=metadata,
         strict_shapes=strict_shapes,
         frozen=frozen,
+        adapters=adapters,
         data_dependent=data_dependent,
         runtime_checks=runtime_checks,
         numerics=numerics,
@@ -292,6 +294,7 @@ def _convert(captured: Capture, options: Options, timer: Timer) -> ONNXProgram:
             fold_weights=options.fold_weights,
             fold_norms=options.training != TrainingMode.TRAINING,
             patterns=options.patterns,
+            adapters=options.adapters,
             runtime_checks=options.runtime_checks and any(one.rung is Rung.EXAMPLE for one in captured.assumptions),
         )
     updates = find_updates(prepared, captured.input_paths)

@@ -57,6 +57,7 @@ class Options:
         strict_shapes: Whether a constraint on a dynamic dim is an error.
         training: The mode the model is put into; None leaves each module in its own.
         frozen: Names or patterns of the tensors that become constants.
+        adapters: Patterns of the weights that become graph inputs with default values.
         data_dependent: What the capture does where the model branches on the values of its inputs.
         runtime_checks: Whether the model returns that its assumptions hold.
         numerics: "exact" keeps torch's results for NaN and signed zeros as well.
@@ -79,6 +80,7 @@ class Options:
     strict_shapes: bool = False
     training: TrainingMode | None = None
     frozen: tuple[str, ...] = ()
+    adapters: tuple[str, ...] = ()
     data_dependent: DataDependent = "error"
     runtime_checks: bool = False
     numerics: Numerics = "default"
@@ -127,10 +129,8 @@ def read_legacy_options(
 def read_options(
     *,
     verify: bool | Literal["auto"],
-    input_names: Sequence[str] | None,
-    output_names: Sequence[str] | None,
-    opset_version: int | None,
-    ir_version: int | None,
+    names: tuple[Sequence[str] | None, Sequence[str] | None],
+    versions: tuple[int | None, int | None],
     target: Target | None,
     patterns: Mapping[str, bool],
     optimize: bool,
@@ -140,6 +140,7 @@ def read_options(
     metadata: MetadataLevel,
     strict_shapes: bool,
     frozen: Collection[str],
+    adapters: str | Collection[str],
     data_dependent: DataDependent,
     runtime_checks: bool,
     numerics: Numerics,
@@ -147,6 +148,8 @@ def read_options(
     legacy: LegacyOptions,
 ) -> Options:
     """Validate the arguments of ``export`` that need no model; see there for each of them.
+
+    ``names`` are those of inputs and outputs, ``versions`` the opset and IR versions.
 
     Raises:
         ArgumentError: If an argument has an invalid value or cannot be honoured.
@@ -159,9 +162,9 @@ def read_options(
     _check_choice("numerics", numerics, get_args(Numerics))
     _check_choice("functions", functions, get_args(Functions))
     profile = profile_of(target)
-    opset = _check_opset(opset_version, profile.default_opset)
-    inputs, outputs = _check_names(input_names, output_names)
-    checked_ir_version = _check_ir_version(ir_version, opset)
+    opset = _check_opset(versions[0], profile.default_opset)
+    inputs, outputs = _check_names(*names)
+    checked_ir_version = _check_ir_version(versions[1], opset)
     return Options(
         opset=opset,
         ir_version=checked_ir_version,
@@ -178,6 +181,7 @@ def read_options(
         strict_shapes=strict_shapes,
         training=legacy.training,
         frozen=_check_frozen(frozen),
+        adapters=_check_adapters(adapters),
         data_dependent=data_dependent,
         runtime_checks=runtime_checks,
         numerics=numerics,
@@ -259,6 +263,15 @@ def _check_frozen(frozen: Any) -> tuple[str, ...]:
     if isinstance(frozen, str) or not all(isinstance(name, str) for name in frozen):
         raise ArgumentError("frozen", f"expected a list of names, got {frozen!r}", hint='write ["image_grid_thw"]')
     return tuple(frozen)
+
+
+def _check_adapters(adapters: Any) -> tuple[str, ...]:
+    patterns = (adapters,) if isinstance(adapters, str) else adapters
+    if not isinstance(patterns, Collection) or not all(isinstance(pattern, str) for pattern in patterns):
+        raise ArgumentError(
+            "adapters", f"expected a pattern or a list of patterns, got {adapters!r}", hint='write "*.lora_*"'
+        )
+    return tuple(patterns)
 
 
 def _check_choice(argument: str, value: Any, choices: Sequence[Any]) -> None:

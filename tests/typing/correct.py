@@ -17,6 +17,11 @@ program: ONNXProgram = fxonnx.export(model, (x,), dynamic_shapes=({0: "batch"},)
 program = fxonnx.export(model, x, Path("model.onnx"), verify="auto", patterns={"gelu": False}, target="onnxruntime")
 program = fxonnx.export(model, x, numerics="exact", functions="repeated")
 program = fxonnx.export(model, x, frozen=["input"], data_dependent="example", runtime_checks=True)
+program = fxonnx.export(model, x, adapters="*.lora_*")
+program = fxonnx.export(model, x, adapters=["weight", "bias"])
+program.save_adapter(Path("a.onnx_adapter"), {"weight": torch.ones(3, 2)})
+program.save_adapter("a.onnx_adapter", adapter="german")
+selected: tuple[str, ...] = program.adapters
 lines: list[str] = [str(one.line) for one in program.assumptions if one.rung is fxonnx.Rung.EXAMPLE]
 target: fxonnx.Target = "tensorrt"
 findings: list[fxonnx.Finding] = program.check(target) + fxonnx.check("model.onnx", "openvino")

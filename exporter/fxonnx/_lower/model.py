@@ -111,11 +111,19 @@ def add_inputs(
     weights: dict[Any, ir.Value] = {}
     readers: dict[ir.Value, int] = {}
     states = io_spec.states
+    adapters: list[ir.Value] = []
     needed = {source for derived in prepared.derived.values() for source in derived.sources}
     for record, node in records:
         is_state = record.name in states
+        is_adapter = record.name in prepared.adapters
         if record.is_weight and (node.users or node in needed or is_state):
             wanted_name = next(wanted, None) if record.kind == InputKind.PARAMETER else None
+            if is_state and is_adapter:
+                raise ArgumentError(
+                    "adapters",
+                    f'forward writes to {record.target!r}, which state="io" makes an input already',
+                    hint="select other parameters, or pass another state",
+                )
             if is_state:
                 wanted_name = f"{wanted_name or record.target}.in"
             tensor = prepared.tensor(record)
@@ -126,10 +134,14 @@ def add_inputs(
                 readers[other] = readers.get(other, 0) + 2
                 continue
             value = _initializer(record, tensor, builder, weights, wanted_name)
+            if is_adapter and value not in adapters:
+                adapters.append(value)
             if is_state:
                 builder.graph.inputs.append(value)
             env[node] = value
             readers[value] = readers.get(value, 0) + len(node.users)
+    # After the states, which a stateful session passes by position.
+    builder.graph.inputs.extend(adapters)
     unused_name = next(wanted, None)
     if unused_name is not None:
         raise ArgumentError(

@@ -14,6 +14,7 @@ from fxonnx_translations._torch_compat import FakeTensor
 
 from .._export_signature import InputRecord, Signature, read_signature
 from ..errors import PrepareError
+from .adapters import find_adapters
 from .assumption_checks import insert_check
 from .batch_norm_statistics import expose_running_statistics
 from .common_subexpressions import eliminate_common_subexpressions
@@ -44,6 +45,7 @@ class Prepared:
         undecomposed: Nodes that have neither a translation nor a decomposition.
         patterns: Name of each applied fusion pattern to the number of its matches.
         check: A bool tensor, whether the assumptions of the program hold; None if it is not returned.
+        adapters: Names of the placeholders of weights that become graph inputs with default values.
     """
 
     exported_program: torch.export.ExportedProgram
@@ -55,6 +57,7 @@ class Prepared:
     undecomposed: tuple[torch.fx.Node, ...] = field(default=())
     patterns: Mapping[str, int] = field(default_factory=dict)
     check: torch.fx.Node | None = None
+    adapters: frozenset[str] = frozenset()
 
     def tensor(self, record: InputRecord) -> torch.Tensor:
         """The tensor of a parameter, buffer or constant of the signature."""
@@ -77,6 +80,7 @@ def prepare(
     fold_weights: bool = True,
     fold_norms: bool = True,
     patterns: Collection[str] = (),
+    adapters: Collection[str] = (),
     runtime_checks: bool = False,
 ) -> Prepared:
     """Run all passes on a copy of the captured graph.
@@ -88,9 +92,11 @@ def prepare(
         fold_weights: Whether tensors computed from weights only become derived weights, stored as initializers.
         fold_norms: Whether to fold batch norms into weights; requires ``optimize`` and ``fold_weights``.
         patterns: Names of the fusion patterns to apply with ``optimize``.
+        adapters: Names or patterns of the weights that become graph inputs with default values.
         runtime_checks: Whether to compute that the assertions of the program hold.
     """
     signature = read_signature(exported_program)
+    adapter_weights = find_adapters(exported_program, signature, adapters) if adapters else frozenset[str]()
     module = _copy(exported_program)
     graph = module.graph
     check = insert_check(graph) if runtime_checks else None
@@ -122,7 +128,11 @@ def prepare(
         applied_patterns = Counter(apply_patterns(graph, patterns)) + _optimize_subgraphs(module, patterns)
         applied_patterns = {name: applied_patterns[name] for name in patterns}
     constants = dict(fold_constants(module, lifted))
-    weights = {node for node, record in records.items() if record.is_weight and node.name not in mutated}
+    weights = {
+        node
+        for node, record in records.items()
+        if record.is_weight and node.name not in mutated and record.name not in adapter_weights
+    }
     if optimize and fold_weights and fold_norms:
         fold_batch_norm(graph, weights)
     derived = find_derived_weights(graph, weights, constants) if fold_weights else {}
@@ -149,6 +159,7 @@ def prepare(
         tuple(undecomposed),
         applied_patterns,
         None if check is None else output.args[0][-1],
+        adapter_weights,
     )
 
 

@@ -44,7 +44,7 @@ def compute_values(
             )
     found: dict[str, torch.Tensor] = {}
     for name in names:
-        if name in given:
+        if name in given and given[name] < len(inputs):
             found[name] = as_tensor(inputs[given[name]], graph.inputs[given[name]])
         elif name in graph.initializers and (constant := graph.initializers[name].const_value) is not None:
             found[name] = _to_torch(constant.numpy())
@@ -75,7 +75,7 @@ def run_reference(model: ir.Model, inputs: Sequence[Any]) -> tuple[torch.Tensor,
     graph_inputs = model.graph.inputs
     feeds = {
         str(graph_input.name): ir.tensor(as_tensor(value, graph_input)).numpy()
-        for value, graph_input in zip(inputs, graph_inputs, strict=True)
+        for value, graph_input in zip(inputs, graph_inputs, strict=False)
     }
     try:
         outputs = ReferenceEvaluator(serialize(model)).run(None, feeds)

@@ -24,6 +24,7 @@ from .._targets import Target
 from .._targets.check import Finding, check
 from ..errors import SaveError
 from . import saving, verification
+from .adapters import AdapterSource, adapter_names, adapter_values, write_adapter
 from .assumption_checks import check_assumptions
 from .call_binding import bind_call, check_loop_bounds, unflatten_outputs
 from .checkpoints import Weights
@@ -344,6 +345,31 @@ class ONNXProgram:
                 external_data=external_data,
             )
 
+    @property
+    def adapters(self) -> tuple[str, ...]:
+        """The graph inputs made from weights, with the exported values as defaults; see ``export(adapters=...)``."""
+        return adapter_names(self.model)
+
+    def save_adapter(
+        self, path: str | os.PathLike[str], weights: Weights | None = None, *, adapter: str | None = None
+    ) -> None:
+        """Write an adapter file (``.onnx_adapter``) for ONNX Runtime's ``LoraAdapter`` and genai's ``Adapters``.
+
+        Args:
+            path: The file; an existing one is replaced atomically.
+            weights: Values of all adapter weights: a directory saved by PEFT, a safetensors file or a state_dict. Names
+                may lack a prefix and the name of the adapter, as in PEFT's files. The scaling of a PEFT directory is
+                converted to that of the exported model, and a smaller rank is padded with zeros; the values of a
+                state_dict are stored as they are. By default, the default values of the program.
+            adapter: Instead of ``weights``, the name of an adapter of the exported PEFT model.
+
+        Raises:
+            ArgumentError: If the program has no adapter weights, or the given weights do not match them.
+            SaveError: If the file cannot be written, or the program has no values.
+        """
+        source = AdapterSource(self.model, self.weights, self.options.adapters, self.capture.source)
+        write_adapter(path, adapter_values(source, weights, adapter))
+
     def verify(
         self,
         args: tuple[Any, ...] | None = None,
@@ -369,10 +395,12 @@ class ONNXProgram:
     def __repr__(self) -> str:
         graph = self.model.graph
         functions = f"{len(self.model.functions)} functions, " if self.model.functions else ""
+        adapters = frozenset(self.adapters)
+        more = f", {len(adapters)} adapter weights" if adapters else ""
         return (
             f"ONNXProgram(opset {self.model.opset_imports.get('')}, {len(graph)} nodes, {functions}"
             f"{len(graph.initializers)} initializers, {_bytes(tensor_bytes(self.model))} of weights,\n"
-            f"  inputs:  {_values(graph.inputs)}\n"
+            f"  inputs:  {_values(value for value in graph.inputs if value.name not in adapters)}{more}\n"
             f"  outputs: {_values(graph.outputs)})"
         )
 

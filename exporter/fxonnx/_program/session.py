@@ -22,7 +22,7 @@ from .saving import SINGLE_FILE_BYTES, save
 if TYPE_CHECKING:
     import onnxruntime
 
-__all__ = ["Session", "SessionFactory", "as_tensor"]
+__all__ = ["Session", "SessionFactory", "as_tensor", "to_ort_value"]
 
 SessionFactory: TypeAlias = "Callable[[str | bytes], onnxruntime.InferenceSession]"
 """Creates a session from a serialized model, or from the path of a model too large to serialize."""
@@ -95,7 +95,7 @@ class Session:
         if not self._needed <= len(values) <= len(self._inputs):
             raise ArgumentError("args", f"the model has {len(self._inputs)} inputs, got {len(values)} values")
         feeds = {
-            str(graph_input.name): _to_ort(as_tensor(value, graph_input))
+            str(graph_input.name): to_ort_value(as_tensor(value, graph_input))
             for value, graph_input in zip(values, self._inputs, strict=False)
         }
         try:
@@ -151,7 +151,8 @@ def as_tensor(value: Any, graph_input: ir.Value) -> torch.Tensor:
     return tensor.contiguous()
 
 
-def _to_ort(tensor: torch.Tensor) -> onnxruntime.OrtValue:
+def to_ort_value(tensor: torch.Tensor) -> onnxruntime.OrtValue:
+    """Convert a contiguous CPU tensor of any dtype, whose memory the result may share."""
     import onnxruntime
 
     if tensor.dtype not in _NOT_IN_NUMPY:

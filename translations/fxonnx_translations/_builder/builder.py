@@ -382,6 +382,8 @@ class Builder(onnxscript.GraphBuilder):
         tensor = value.const_value
         if not isinstance(tensor, (TorchTensor, DerivedTensor)) or not is_small_parameter(self, value):
             return None
+        if value.is_graph_input():
+            return None
         wanted = to_torch_dtype(dtype)
         if value in self._module_literals:
             return self.constant(self._module_literals[value].to(wanted))

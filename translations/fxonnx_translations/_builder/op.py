@@ -403,7 +403,7 @@ class Op(onnxscript.OpBuilder):
             force: Also derive from a shared weight, which is then stored twice: for small weights only.
 
         Returns:
-            The initializer, or None if ``weight`` is computed at run time or shared: emit operators instead.
+            The initializer, or None if ``weight`` is computed at run time, a graph input or shared: emit operators instead.
         """
         return self.derived_from([weight], suffix, recipe, force=force)
 
@@ -422,6 +422,9 @@ class Op(onnxscript.OpBuilder):
         for weight in weights:
             tensor = weight.const_value
             if not isinstance(tensor, (TorchTensor, DerivedTensor)) or (weight in self.shared and not force):
+                return None
+            if weight.is_graph_input():
+                # A caller may pass another value than the initializer's, which is the default.
                 return None
             tensors.append(tensor)
         return self._graph_builder.derive(weights, tensors, suffix, recipe)

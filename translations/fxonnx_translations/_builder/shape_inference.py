@@ -363,7 +363,7 @@ def _infer_with_onnx(node: ir.Node, builder: BuilderProtocol) -> list[Dims | Non
             continue
         builder.write_shape(value, builder.dims(value))
         types[str(value.name)] = ir.serde.serialize_value(value).type
-        if value.const_value is not None and value.const_value.size <= 64:
+        if value.const_value is not None and value.const_value.size <= 64 and not value.is_graph_input():
             data[str(value.name)] = ir.serde.serialize_tensor(value.const_value)
     # Outputs without a dtype are inferred together with their shape.
     inferred = onnx.shape_inference.infer_node_outputs(

@@ -208,7 +208,7 @@ def consecutive(op: Op, index: ir.Value) -> ir.Value | None:
     if op.dims(index) in ((), (1,)):
         return index
     constant = index.const_value
-    if constant is not None:
+    if constant is not None and not index.is_graph_input():
         values = constant.numpy().tolist()
         return op.const(values[:1], INT64) if values == list(range(values[0], values[0] + len(values))) else None
     node = index.producer()
