@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from ._program.external_data import REFERENCE
     from ._program.multi_model import save_all
     from ._program.verification import verify
+    from ._quantization import QuantizeConfig
     from ._symbolic_registry import register_custom_op_symbolic, unregister_custom_op_symbolic
     from ._targets import Target
     from ._targets.check import Finding, check
@@ -57,6 +58,7 @@ __all__ = [  # noqa: RUF022 - grouped
     "Assumption",
     "Constraint",
     "ONNXProgram",
+    "QuantizeConfig",
     "REFERENCE",
     "Rung",
     "export",
@@ -112,6 +114,7 @@ _MODULES = {
     "Constraint": "_capture.constraints.constraint",
     "InputObserver": "_input_observer",
     "ONNXProgram": "_program",
+    "QuantizeConfig": "_quantization",
     "REFERENCE": "_program.external_data",
     "save_all": "_program.multi_model",
     "Row": "_comparison",

@@ -30,6 +30,7 @@ from ._prepare import LOST_UPDATES_KEY, State, find_updates, prepare, report_upd
 from ._program import ONNXProgram
 from ._program.external_data import ExternalData
 from ._public import public
+from ._quantization import QuantizeConfig, WeightDtype
 from ._report import graph_text, reporting, save_exported_program, timing_table
 from ._targets import Target
 from ._timing import Timer
@@ -101,6 +102,7 @@ def export(
     target: Target | None = None,
     numerics: Numerics = "default",
     functions: Functions = "regions",
+    quantize: QuantizeConfig | WeightDtype | None = None,
     patterns: Mapping[str, bool] = MappingProxyType({}),
     on_stage: Callable[[str], None] | None = None,
 ) -> ONNXProgram:
@@ -173,6 +175,8 @@ def export(
         functions: ONNX functions, with weights as inputs, for parts of the model that are lowered to the same nodes.
             "regions": for each region marked by ``torch.compiler.nested_compile_region``, from opset 15 on;
             "repeated": also for repeated modules of one class, as the blocks of a transformer; "none": a flat graph.
+        quantize: Store the weights of linear layers as integers, "int4" or "int8", rounded to nearest; see
+            ``QuantizeConfig`` for block sizes, layers and embeddings. int4 raises the default opset to 21.
         patterns: Fusion patterns to enable or disable, by name; ``program.patterns`` lists them.
         on_stage: Called with the name of each stage as it begins.
 
@@ -196,8 +200,7 @@ def export(
         versions=(opset_version, ir_version),
         target=target,
         patterns=patterns,
-        optimize=optimize,
-        do_constant_folding=do_constant_folding,
+        passes=(optimize, do_constant_folding),
         custom_translation_table=custom_translation_table,
         state=state,
         metadata=metadata,
@@ -208,6 +211,7 @@ def export(
         runtime_checks=runtime_checks,
         numerics=numerics,
         functions=functions,
+        quantize=quantize,
         legacy=read_legacy_options(
             *(dynamo, compat, training, operator_export_type, custom_opsets),
             *(export_modules_as_functions, autograd_inlining),
@@ -218,8 +222,7 @@ def export(
         captured = _capture(model, options, timer, (args, kwargs), shapes, dynamic_scalars)
         save_exported_program(captured.exported_program, artifacts_dir if dump_exported_program else None)
         program = subject.program = _convert(captured, options, timer)
-        _verify(program, timer, verify)
-        _save(program, timer, f, export_params, keep_initializers_as_inputs, external_data)
+        _finish(program, timer, verify, f, (export_params, keep_initializers_as_inputs, external_data))
     return _printed(program, graph=bool(verbose), stages=profile)
 
 
@@ -316,9 +319,24 @@ def _convert(captured: Capture, options: Options, timer: Timer) -> ONNXProgram:
     )
 
 
-def _save(
-    program: ONNXProgram, timer: Timer, f: Any, export_params: bool, keep_as_inputs: bool, external_data: ExternalData
+def _finish(
+    program: ONNXProgram,
+    timer: Timer,
+    verify: bool | Literal["auto"],
+    f: Any,
+    form: tuple[bool, bool, ExternalData],
 ) -> None:
+    """Verify and save a program on request.
+
+    Args:
+        program: The program.
+        timer: Measures the stages.
+        verify: Whether to verify it, or at which sizes.
+        f: The destination, if any.
+        form: ``export_params``, ``keep_initializers_as_inputs`` and ``external_data``.
+    """
+    _verify(program, timer, verify)
+    export_params, keep_as_inputs, external_data = form
     if f is not None:
         with timer.stage("save"):
             program.save(

@@ -19,6 +19,7 @@ from ._lower.metadata import MetadataLevel
 from ._lower.passthrough import Passthrough
 from ._lower.versions import FUNCTIONS_IR_VERSION, NEWEST_IR_VERSION, NEWEST_OPSET, OLDEST_OPSET, ir_versions
 from ._prepare import PATTERNS, State
+from ._quantization import QuantizeConfig, WeightDtype, read_quantize
 from ._symbolic_registry import registered_symbolics
 from ._targets import DEFAULT_PROFILE, Target, TargetProfile, profile_of
 from .errors import ArgumentError, did_you_mean
@@ -63,6 +64,7 @@ class Options:
         numerics: "exact" keeps torch's results for NaN and signed zeros as well.
         profile: The runtime that the graph is written for.
         functions: Whether marked regions, or repeated modules as well, become functions.
+        quantize: Which weights are quantized, and how; None for none.
     """
 
     opset: int = 20
@@ -86,6 +88,7 @@ class Options:
     numerics: Numerics = "default"
     profile: TargetProfile = DEFAULT_PROFILE
     functions: Functions = "regions"
+    quantize: QuantizeConfig | None = None
 
 
 @dataclass(frozen=True)
@@ -133,8 +136,7 @@ def read_options(
     versions: tuple[int | None, int | None],
     target: Target | None,
     patterns: Mapping[str, bool],
-    optimize: bool,
-    do_constant_folding: bool,
+    passes: tuple[bool, bool],
     custom_translation_table: Mapping[Callable[..., Any], Callable[..., Any]] | None,
     state: State,
     metadata: MetadataLevel,
@@ -145,11 +147,13 @@ def read_options(
     runtime_checks: bool,
     numerics: Numerics,
     functions: Functions,
+    quantize: QuantizeConfig | WeightDtype | None,
     legacy: LegacyOptions,
 ) -> Options:
     """Validate the arguments of ``export`` that need no model; see there for each of them.
 
-    ``names`` are those of inputs and outputs, ``versions`` the opset and IR versions.
+    ``names`` are those of inputs and outputs, ``versions`` the opset and IR versions, ``passes``
+    ``optimize`` and ``do_constant_folding``.
 
     Raises:
         ArgumentError: If an argument has an invalid value or cannot be honoured.
@@ -162,7 +166,8 @@ def read_options(
     _check_choice("numerics", numerics, get_args(Numerics))
     _check_choice("functions", functions, get_args(Functions))
     profile = profile_of(target)
-    opset = _check_opset(versions[0], profile.default_opset)
+    config, opset_version = read_quantize(quantize, versions[0], profile)
+    opset = _check_opset(opset_version, profile.default_opset)
     inputs, outputs = _check_names(*names)
     checked_ir_version = _check_ir_version(versions[1], opset)
     return Options(
@@ -172,9 +177,9 @@ def read_options(
         input_names=inputs,
         output_names=outputs,
         passthrough=legacy.passthrough,
-        patterns=_check_patterns(patterns, opset, profile) if optimize else (),
-        optimize=optimize,
-        fold_weights=do_constant_folding,
+        patterns=_check_patterns(patterns, opset, profile) if passes[0] else (),
+        optimize=passes[0],
+        fold_weights=passes[1],
         state=state,
         metadata=metadata,
         legacy_names=legacy.names,
@@ -187,6 +192,7 @@ def read_options(
         numerics=numerics,
         profile=profile,
         functions=_check_functions(functions, checked_ir_version, opset),
+        quantize=config,
     )
 
 

@@ -15,6 +15,7 @@ fxonnx.export(model, (x,), opset_version="20")  # error: not an int
 fxonnx.export(model, (x,), metadata="all")  # error: no such choice
 fxonnx.export(model, (x,), state="keep")  # error: no such choice
 fxonnx.export(model, (x,), numerics="fast")  # error: no such choice
+fxonnx.export(model, (x,), quantize="int5")  # error: no such choice
 fxonnx.export(model, (x,), functions="all")  # error: no such choice
 fxonnx.export(model, (x,), target="coreml")  # error: no such choice
 fxonnx.export((x,), model)  # error: the arguments are exchanged

@@ -29,6 +29,7 @@ from .._capture import Capture
 from .._options import Options
 from .._prepare import REASON_KEY, Prepared, Update, find_attribute
 from .._provenance import REGIONS_KEY, source_line
+from .._quantization.rewrite import quantize_weights
 from ..errors import TranslationError, UnsupportedOperator, UnsupportedOperatorError
 from .control_flow import CONTROL_FLOW
 from .dead_nodes import eliminate_dead_nodes, release_subgraph_uses, subgraphs
@@ -109,6 +110,10 @@ def lower(prepared: Prepared, capture: Capture, options: Options, updates: Seque
     if states:
         model.metadata_props[STATE_KEY] = json.dumps(states)
     _finalize(builder)
+    if options.quantize is not None:
+        has_matmul_nbits = options.profile.has_matmul_nbits
+        quantize_weights(builder, options.quantize, prepared.exported_program, has_matmul_nbits=has_matmul_nbits)
+        _finalize(builder)
     if options.legacy_names:
         rename_by_scope(model.graph)
     required = requirements(builder)

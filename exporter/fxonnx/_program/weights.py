@@ -19,6 +19,7 @@ from fxonnx_translations._builder.initializers import (
     has_content,
     sources_of,
     storage_key,
+    values_of,
 )
 
 from .._warnings import warn_user
@@ -140,10 +141,6 @@ def _tied_weights_differ(argument: str, weight_map: WeightMap, stored_name: str)
     )
 
 
-def _values(tensor: TorchTensor | DerivedTensor) -> torch.Tensor:
-    return tensor.torch() if isinstance(tensor, DerivedTensor) else tensor.raw
-
-
 def _current_weights(model: ir.Model) -> dict[str, torch.Tensor]:
     """Map the names of the tensors that initializers are or are derived from to their values."""
     return {
@@ -184,7 +181,7 @@ def temporary_weights(model: ir.Model, weight_map: WeightMap, weights: Weights) 
             if name in weight_map.transposed and isinstance(source, torch.Tensor):
                 source = source.t()
             tensor = TorchTensor(_checked_weight(name, source, current[stored_name], "weights"), name=stored_name)
-        if stored_name in new and not torch.equal(_values(new[stored_name]), _values(tensor)):
+        if stored_name in new and not torch.equal(values_of(new[stored_name]), values_of(tensor)):
             raise _tied_weights_differ("weights", weight_map, stored_name)
         new.setdefault(stored_name, tensor)
     missing = [
@@ -248,5 +245,4 @@ def _replace_sources(tensor: Any, new: Mapping[str, TorchTensor | DerivedTensor]
     sources = [_replace_sources(source, new) for source in tensor.sources]
     if all(one is other for one, other in zip(sources, tensor.sources, strict=True)):
         return tensor
-    shape = [int(size) for size in tensor.shape.numpy()]
-    return DerivedTensor(str(tensor.name), sources, tensor.recipe, tensor.dtype, shape)
+    return tensor.with_sources(sources)

@@ -58,7 +58,11 @@ _ONNXRUNTIME_CUDA = TargetProfile(
 
 # Operators of com.microsoft replace parts of language models, whose caches are buffers of a fixed length.
 _ONNXRUNTIME_GENAI = replace(
-    _ONNXRUNTIME, name="onnxruntime-genai", runtime="onnxruntime-genai on the CPU", patterns=MappingProxyType({})
+    _ONNXRUNTIME,
+    name="onnxruntime-genai",
+    runtime="onnxruntime-genai on the CPU",
+    patterns=MappingProxyType({}),
+    has_matmul_nbits=True,
 )
 
 _ONNXRUNTIME_GENAI_CUDA = replace(
@@ -68,6 +72,7 @@ _ONNXRUNTIME_GENAI_CUDA = replace(
     # RMSNormalization has a kernel, and the operators of language models that opset 22 redefines are fused.
     default_opset=23,
     patterns=_ONNXRUNTIME_GENAI.patterns,
+    has_matmul_nbits=True,
 )
 
 # The column "Restrictions" of the page that the table of TensorRT is read from.

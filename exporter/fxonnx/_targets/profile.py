@@ -58,6 +58,8 @@ class TargetProfile:
         data_dependent: Operators whose output sizes depend on data, if those end the optimization of a graph.
         layout_rules: Operators of a weight, producer and consumer, that run in every call: the weight should be stored
             in the layout that the consumer returns.
+        has_matmul_nbits: Whether quantized weights become MatMulNBits and GatherBlockQuantized, operators of ONNX
+            Runtime, instead of DequantizeLinear.
         quantized_form: The preferred form of quantized models; None if there is none.
     """
 
@@ -74,6 +76,7 @@ class TargetProfile:
     restrictions: Mapping[str, Restriction] = field(default_factory=_empty)
     data_dependent: frozenset[str] = frozenset()
     layout_rules: frozenset[tuple[str, str]] = frozenset()
+    has_matmul_nbits: bool = False
     quantized_form: QuantizedForm | None = None
 
     def has_kernel(

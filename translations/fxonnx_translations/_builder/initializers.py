@@ -12,7 +12,7 @@ from onnx_ir.tensor_adapters import TorchTensor
 from .._torch_compat import FakeTensor, unset_fake_temporarily
 from .dtypes import from_torch, to_torch_dtype
 
-__all__ = ["DerivedTensor", "Recipe", "TorchTensor", "derive", "has_content", "sources_of", "storage_key"]
+__all__ = ["DerivedTensor", "Recipe", "TorchTensor", "derive", "has_content", "sources_of", "storage_key", "values_of"]
 
 Recipe = Callable[..., torch.Tensor]
 
@@ -38,12 +38,21 @@ class DerivedTensor(ir.LazyTensor):
     ) -> None:
         self.sources = tuple(sources)
         self.recipe = recipe
-        super().__init__(lambda: TorchTensor(self.torch(), name=name), dtype, ir.Shape(shape), name=name)
+        super().__init__(self.evaluated, dtype, ir.Shape(shape), name=name)
+
+    def with_sources(self, sources: Sequence[TorchTensor | DerivedTensor]) -> DerivedTensor:
+        """Return the same tensor derived from other weights of the same dtypes and shapes."""
+        shape = [int(size) for size in self.shape.numpy()]
+        return DerivedTensor(str(self.name), sources, self.recipe, self.dtype, shape)
+
+    def evaluated(self) -> ir.TensorProtocol:
+        """Compute the tensor as a tensor of its element type."""
+        return TorchTensor(self.torch(), name=self.name)
 
     def torch(self) -> torch.Tensor:
         """Compute the tensor; it is not cached, so peak memory is this tensor plus its temporaries."""
         with torch.no_grad(), unset_fake_temporarily():
-            return self.recipe(*(_torch(source) for source in self.sources)).contiguous()
+            return self.recipe(*(values_of(source) for source in self.sources)).contiguous()
 
 
 def sources_of(tensor: Any) -> Iterator[TorchTensor]:
@@ -74,7 +83,8 @@ def storage_key(tensor: torch.Tensor, name: str) -> Hashable:
     return (*where, tuple(real.shape), real.stride(), real.dtype)
 
 
-def _torch(tensor: TorchTensor | DerivedTensor) -> torch.Tensor:
+def values_of(tensor: TorchTensor | DerivedTensor) -> torch.Tensor:
+    """Return the values of a weight, without a copy, or those of a derived weight, computed now."""
     if isinstance(tensor, DerivedTensor):
         return tensor.torch()
     raw = tensor.raw

@@ -1,0 +1,125 @@
+"""``QuantizeConfig``, the argument ``quantize`` of ``export``, and its validation."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, Literal, TypeAlias, get_args
+
+from .._public import public
+from .._targets import TargetProfile
+from ..errors import ArgumentError, did_you_mean
+
+__all__ = ["INT4_OPSET", "QuantizeConfig", "WeightDtype", "read_quantize"]
+
+WeightDtype: TypeAlias = Literal["int4", "int8"]
+_Choice: TypeAlias = Literal["float", "int4", "int8"]
+
+INT4_OPSET = 21
+"""The first opset with 4-bit integers and with DequantizeLinear by blocks."""
+_INT8_OPSET = 13
+"""The first opset with DequantizeLinear by columns."""
+
+
+@public
+@dataclass(frozen=True)
+class QuantizeConfig:
+    """Weight-only quantization by rounding to nearest, for ``export(quantize=...)``.
+
+    Weights of linear layers become integers with scales; activations stay floating-point numbers. The columns of a
+    weight, one for each output feature, are divided into blocks that share a scale.
+
+    Attributes:
+        dtype: Element type of the weights, "int4" or "int8".
+        block_size: Number of weights that share a scale, a power of two from 16 on. None: 32 for int4; for int8, a
+            column, or 128 for targets with MatMulNBits.
+        symmetric: Whether blocks have no zero points.
+        accuracy_level: Attribute of MatMulNBits: 4 permits rounding of the activations to int8, which is the fastest
+            on the CPU, 1 computes in float32, 0 leaves the choice to the runtime. In other graphs, ONNX Runtime reads
+            the session option ``session.qdq_matmulnbits_accuracy_level`` instead, which is 4 by default.
+        include: Names of modules or parameters, or glob patterns for them, whose weights are quantized.
+        exclude: As ``include``, for weights that are left as they are.
+        embeddings: Element type of embedding tables; "int4" requires a target with GatherBlockQuantized.
+        lm_head: Element type of the layer that computes the logits; None for ``dtype``. The layer is recognized by its
+            name (``lm_head``, ``embed_out``, ``output_layer``, ``proj_out``), or by the weight of an embedding.
+    """
+
+    dtype: WeightDtype = "int4"
+    _: KW_ONLY
+    block_size: int | None = None
+    symmetric: bool = True
+    accuracy_level: int = 4
+    include: Collection[str] = ("*",)
+    exclude: Collection[str] = ()
+    embeddings: _Choice = "float"
+    lm_head: _Choice | None = None
+
+
+def read_quantize(
+    quantize: Any, opset_version: int | None, profile: TargetProfile
+) -> tuple[QuantizeConfig | None, int | None]:
+    """Validate the argument ``quantize``.
+
+    Args:
+        quantize: The user's argument.
+        opset_version: The opset that the user specified, if any.
+        profile: The target of the export.
+
+    Returns:
+        The configuration, and the opset: the user's, or the first one that has the operators if the default of the
+        target is lower.
+
+    Raises:
+        ArgumentError: If it is not a valid configuration, or the opset or the target cannot represent it.
+    """
+    if quantize is None:
+        return None, opset_version
+    config: Any = QuantizeConfig(quantize) if isinstance(quantize, str) else quantize  # type: ignore[arg-type]
+    if not isinstance(config, QuantizeConfig):
+        raise ArgumentError(
+            "quantize", f'expected "int4", "int8" or a QuantizeConfig, got {quantize!r}', hint='write quantize="int4"'
+        )
+    _check(config)
+    if profile.has_matmul_nbits:
+        return config, opset_version
+    if config.embeddings == "int4":
+        raise ArgumentError(
+            "quantize",
+            'embeddings="int4" requires an operator of ONNX Runtime, GatherBlockQuantized',
+            hint='pass embeddings="int8", or target="onnxruntime-genai"',
+        )
+    is_blocked = "int4" in (config.dtype, config.lm_head) or config.block_size is not None
+    least = INT4_OPSET if is_blocked else _INT8_OPSET
+    if opset_version is None:
+        return config, max(least, profile.default_opset)
+    # Anything that is not an opset is rejected with the argument opset_version.
+    if isinstance(opset_version, int) and opset_version < least:
+        what = "weights in blocks" if config.dtype == "int8" and config.lm_head != "int4" else "4-bit weights"
+        raise ArgumentError(
+            "quantize",
+            f"{what if is_blocked else '8-bit weights'} require opset {least}, got opset_version={opset_version}",
+            hint=f"pass opset_version={least} or newer, or leave it out",
+        )
+    return config, opset_version
+
+
+def _check(config: QuantizeConfig) -> None:
+    choices = get_args(WeightDtype)
+    for name, value, allowed in (
+        ("dtype", config.dtype, choices),
+        ("embeddings", config.embeddings, ("float", *choices)),
+        ("lm_head", config.lm_head, (None, "float", *choices)),
+        ("accuracy_level", config.accuracy_level, (0, 1, 2, 3, 4)),
+        ("symmetric", config.symmetric, (True, False)),
+    ):
+        if value not in allowed:
+            problem = f"{name}: expected one of {', '.join(map(repr, allowed))}, got {value!r}"
+            raise ArgumentError("quantize", problem, hint=did_you_mean(value, [str(one) for one in allowed]))
+    size: Any = config.block_size
+    if size is not None and (not isinstance(size, int) or size < 16 or size & (size - 1)):
+        raise ArgumentError("quantize", f"block_size: {size!r} is not a power of two from 16 on", hint="pass 32 or 128")
+    for name, patterns in (("include", config.include), ("exclude", config.exclude)):
+        if isinstance(patterns, str) or not all(isinstance(pattern, str) for pattern in patterns):
+            raise ArgumentError(
+                "quantize", f"{name}: expected a list of names, got {patterns!r}", hint='write ["*.mlp.*"]'
+            )

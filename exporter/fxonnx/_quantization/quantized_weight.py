@@ -1,0 +1,134 @@
+"""The representation of a quantized weight, and rounding to nearest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+
+__all__ = ["QuantizedWeight", "WeightScheme", "blocks_of", "quantize_rows"]
+
+_CHUNK_ELEMENTS = 2**22
+"""Number of weights that are rounded at once: temporaries stay far smaller than the weight."""
+
+
+@dataclass(frozen=True)
+class WeightScheme:
+    """How a weight is quantized.
+
+    Attributes:
+        bits: 4 or 8.
+        block_size: Number of consecutive weights of an output feature that share a scale; 0 for all of them.
+        symmetric: Whether the zero point of every block is the middle code, ``2 ** (bits - 1)``.
+        scale_dtype: dtype of the scales.
+        negative_scales: Whether the scale of a symmetric block may be negative, so that the weight with the largest
+            magnitude always has the smallest code, as in ONNX Runtime's own quantization. Other runtimes than
+            ONNX Runtime require positive scales.
+    """
+
+    bits: int
+    block_size: int
+    symmetric: bool
+    scale_dtype: torch.dtype
+    negative_scales: bool = False
+
+
+@dataclass(frozen=True)
+class QuantizedWeight:
+    """A weight of a linear layer, or consecutive rows of it, as integers.
+
+    The weight is ``(codes - zero_points) * scales``, where each block of a row has one scale and one zero point. It has
+    the layout of ``nn.Linear``: one row for each output feature.
+
+    Attributes:
+        codes: Unsigned codes, 0 to ``2 ** bits - 1``, uint8 of shape (out_features, in_features), one per element.
+        scales: Floating-point scales of shape (out_features, blocks).
+        zero_points: Codes of zero, uint8 of shape (out_features, blocks); None for ``2 ** (bits - 1)``.
+        bits: 4 or 8.
+        block_size: Number of weights in a block; the last block of a row may be incomplete.
+    """
+
+    codes: torch.Tensor
+    scales: torch.Tensor
+    zero_points: torch.Tensor | None
+    bits: int
+    block_size: int
+
+    def dequantize(self) -> torch.Tensor:
+        """Return the weight in the dtype of the scales, computed in float32 or wider."""
+        dtype = torch.promote_types(self.scales.dtype, torch.float32)
+        rows, columns = self.codes.shape
+        # The codes of the columns that complete the last block do not matter.
+        codes = _in_blocks(self.codes, self.block_size).to(dtype)
+        middle = 2 ** (self.bits - 1)
+        offsets = middle if self.zero_points is None else self.zero_points.to(dtype).unsqueeze(2)
+        blocks = (codes - offsets) * self.scales.to(dtype).unsqueeze(2)
+        return blocks.reshape(rows, -1)[:, :columns].to(self.scales.dtype)
+
+
+def blocks_of(columns: int, block_size: int) -> tuple[int, int]:
+    """Return the number of blocks in a row and their size.
+
+    Args:
+        columns: Length of the row.
+        block_size: The size of a ``WeightScheme``; 0 for one block.
+    """
+    size = block_size or max(columns, 1)
+    return -(-columns // size), size
+
+
+def quantize_rows(weight: torch.Tensor, scheme: WeightScheme, *, codes: bool = True) -> Iterator[QuantizedWeight]:
+    """Round a weight to nearest and yield consecutive groups of rows, an even number of rows in all but the last.
+
+    Args:
+        weight: The weight, of shape (out_features, in_features).
+        scheme: How to quantize it.
+        codes: Whether the codes are needed; otherwise they are empty.
+
+    Raises:
+        ValueError: If a weight is infinite or not a number.
+    """
+    step = max(2, _CHUNK_ELEMENTS // max(weight.shape[1], 1) // 2 * 2)
+    for start in range(0, max(weight.shape[0], 1), step):
+        yield _quantize(weight[start : start + step], scheme, codes)
+
+
+def _quantize(weight: torch.Tensor, scheme: WeightScheme, wants_codes: bool) -> QuantizedWeight:
+    rows, columns = weight.shape
+    _, size = blocks_of(columns, scheme.block_size)
+    blocks = _in_blocks(weight.to(torch.promote_types(weight.dtype, torch.float32)), size)
+    middle, largest = 2 ** (scheme.bits - 1), 2**scheme.bits - 1
+    # Zero is representable in every block, also in one that is completed with zeros.
+    low, high = torch.aminmax(blocks, dim=2)
+    low, high = low.clamp(max=0), high.clamp(min=0)
+    if not scheme.symmetric:
+        scales = (high - low) / largest
+    elif scheme.negative_scales:
+        scales = torch.where(high > -low, high, low) / -middle
+    else:
+        scales = torch.maximum(high / (middle - 1), low / -middle)
+    scales = scales.to(scheme.scale_dtype)
+    if not bool(torch.isfinite(scales).all()):
+        raise ValueError("it has elements that are not finite, or too large for its scales")
+    # A block of zeros, or of numbers too small for the dtype of the scales.
+    scales = torch.where(scales == 0, 1, scales)
+    exact = scales.to(blocks.dtype)
+    zero_points = None
+    if not scheme.symmetric:
+        zero_points = (-low / exact).round_().clamp_(0, largest).to(torch.uint8)
+    codes = torch.empty(0, dtype=torch.uint8)
+    if wants_codes:
+        rounded = (blocks * (1 / exact).unsqueeze(2)).round_()
+        rounded += middle if zero_points is None else zero_points.to(blocks.dtype).unsqueeze(2)
+        codes = rounded.clamp_(0, largest).to(torch.uint8).reshape(rows, -1)[:, :columns]
+    return QuantizedWeight(codes, scales, zero_points, scheme.bits, size)
+
+
+def _in_blocks(matrix: torch.Tensor, size: int) -> torch.Tensor:
+    """Return a matrix as (rows, blocks, size), the last block completed with zeros."""
+    rows, columns = matrix.shape
+    missing = -columns % size
+    if missing:
+        matrix = torch.nn.functional.pad(matrix, (0, missing))
+    return matrix.reshape(rows, -1, size)

@@ -1,0 +1,444 @@
+"""The rewrite of a graph for quantized weights: MatMul, Gemm and Gather of weights."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any, Literal, TypeAlias
+
+import onnx_ir as ir
+import torch
+
+from fxonnx_translations._builder.builder import Builder, Unsupported
+from fxonnx_translations._builder.dtypes import BFLOAT16, FLOAT, FLOAT16, to_torch_dtype
+from fxonnx_translations._builder.initializers import DerivedTensor, TorchTensor, sources_of, storage_key
+
+from ..errors import ArgumentError, did_you_mean
+from .config import QuantizeConfig
+from .quantized_tensor import Layout, Part, QuantizedTensor
+from .quantized_weight import WeightScheme
+
+__all__ = ["quantize_weights"]
+
+MICROSOFT = "com.microsoft"
+_LEAST_COLUMNS = 16
+"""Weights with fewer input features stay floating-point numbers: the scales would take most of the bytes."""
+_HEAD_NAMES = frozenset({"lm_head", "embed_out", "output_layer", "proj_out"})
+_SCALE_DTYPES = frozenset({FLOAT, FLOAT16, BFLOAT16})
+
+_Choice: TypeAlias = Literal["float", "int4", "int8"]
+
+
+@dataclass(frozen=True)
+class _Weight:
+    """A matrix of parameters that a node reads.
+
+    Attributes:
+        tensor: The stored parameter, or the tensor derived from parameters.
+        is_transposed: For products, whether its shape is (in_features, out_features); for tables, always False.
+        names: FQNs of the parameters.
+        out_features: Number of outputs of the product, or of rows of the table.
+        in_features: Number of inputs of the product, or of columns of the table.
+    """
+
+    tensor: TorchTensor | DerivedTensor
+    is_transposed: bool
+    names: tuple[str, ...]
+    out_features: int
+    in_features: int
+
+    @property
+    def key(self) -> Any:
+        """A key that is equal for tied weights."""
+        tensor = self.tensor
+        return tensor.name if isinstance(tensor, DerivedTensor) else storage_key(tensor.raw, str(tensor.name))
+
+    @property
+    def sources(self) -> set[Any]:
+        """Keys of the parameters."""
+        return set(_keys_of_sources(self.tensor))
+
+
+def quantize_weights(
+    builder: Builder,
+    config: QuantizeConfig,
+    exported_program: torch.export.ExportedProgram,
+    *,
+    has_matmul_nbits: bool,
+) -> None:
+    """Quantize the weights of products and embedding tables, in place; nothing is computed.
+
+    Weights of 2 axes are quantized, if a MatMul or Gemm multiplies by them from the right. Convolutions, recurrent
+    layers and weights of experts with 3 axes are not. A weight has one value in the whole model: those with further
+    uses, or multiplied by in both directions, are left as they are. The exception is a tied embedding, whose table may
+    have another element type than the layer of the logits. In graphs without MatMulNBits, weights in the bodies of
+    loops and branches are left: ONNX Runtime cannot load DequantizeLinear of an outer initializer there.
+
+    Args:
+        builder: The builder of the complete graph.
+        config: Which weights to quantize, and how.
+        exported_program: The captured program, for the names of tied parameters.
+        has_matmul_nbits: Whether to use MatMulNBits and GatherBlockQuantized instead of ONNX's own operators.
+
+    Raises:
+        ArgumentError: If a pattern matches no weight, or there is no layer that computes logits for ``lm_head``.
+    """
+    _Quantizer(builder, config, _parameter_names(exported_program), has_matmul_nbits).run()
+
+
+def _parameter_names(exported_program: torch.export.ExportedProgram) -> dict[Any, tuple[str, ...]]:
+    """Map the storage of each parameter, and that of its transpose, to the names of all parameters tied to it."""
+    names: dict[Any, tuple[str, ...]] = {}
+    parameters = exported_program.graph_signature.parameters
+    for name, tensor in exported_program.state_dict.items():
+        if name in parameters or isinstance(tensor, torch.nn.Parameter):
+            views = [tensor, tensor.t()] if tensor.dim() == 2 else [tensor]
+            for key in {storage_key(view, name): None for view in views}:
+                names[key] = (*names.get(key, ()), name)
+    return names
+
+
+class _Quantizer:
+    """The rewrite of one graph."""
+
+    def __init__(
+        self,
+        builder: Builder,
+        config: QuantizeConfig,
+        parameter_names: Mapping[Any, tuple[str, ...]],
+        has_matmul_nbits: bool,
+    ) -> None:
+        self.builder = builder
+        self.graph = builder.root.graph
+        self.config = config
+        self.parameter_names = parameter_names
+        self.has_matmul_nbits = has_matmul_nbits
+        self.initializers: dict[Any, ir.Value] = {}
+        self.known: dict[str, None] = {}
+
+    def run(self) -> None:
+        nodes = list(ir.traversal.RecursiveGraphIterator(self.graph))
+        products = [(node, weight) for node in nodes if (weight := self._weight_of_product(node)) is not None]
+        tables = [(node, weight) for node in nodes if (weight := self._weight_of_gather(node)) is not None]
+        reused = self._reused(nodes, products, tables)
+        products = [(node, weight) for node, weight in products if reused.isdisjoint(weight.sources)]
+        tables = [(node, weight) for node, weight in tables if reused.isdisjoint(weight.sources)]
+        tied = {weight.key for _, weight in tables}
+        heads = {weight.key for _, weight in products if weight.key in tied or _has_name_of_head(weight)}
+        for _, weight in (*products, *tables):
+            self.known.update(dict.fromkeys(weight.names))
+        self._check_names(bool(heads))
+        for node, weight in products:
+            choice = self._choice(weight, is_head=weight.key in heads)
+            if choice != "float":
+                self._quantize_product(node, weight, choice)
+        # After the products, whose codes a tied table shares.
+        for node, weight in tables:
+            if self.config.embeddings != "float" and self._is_selected(weight):
+                self._quantize_gather(node, weight, self.config.embeddings)
+
+    def _reused(
+        self,
+        nodes: Sequence[ir.Node],
+        products: Sequence[tuple[ir.Node, _Weight]],
+        tables: Sequence[tuple[ir.Node, _Weight]],
+    ) -> set[Any]:
+        """Keys of the parameters with further uses, or in products in different forms."""
+        forms: dict[Any, set[Any]] = {}
+        for _, weight in products:
+            for source in weight.sources:
+                forms.setdefault(source, set()).add((weight.key, weight.is_transposed))
+        reused = {source for source, several in forms.items() if len(several) > 1}
+        positions = {**{node: 0 for node, _ in tables}, **{node: 1 for node, _ in products}}
+        values = [
+            value
+            for node in nodes
+            for position, value in enumerate(node.inputs)
+            if node.op_type not in ("Transpose", "Cast") and positions.get(node) != position and value is not None
+        ]
+        for value in (*values, *self.graph.outputs):
+            stored, _ = _stored_value(value)
+            reused.update(_keys_of_sources(stored.const_value))
+        return reused
+
+    def _check_names(self, has_head: bool) -> None:
+        choices = [(pattern, "include") for pattern in self.config.include if pattern != "*"]
+        choices += [(pattern, "exclude") for pattern in self.config.exclude]
+        modules = [name.rpartition(".")[0] for name in self.known]
+        for pattern, name in choices:
+            if not any(_matches(known, pattern) for known in self.known):
+                raise ArgumentError(
+                    "quantize",
+                    f"{name}: {pattern!r} matches no linear layer or embedding",
+                    hint=did_you_mean(pattern, modules, f"there are {', '.join(modules[:5])}") if modules else None,
+                )
+        if self.config.lm_head is not None and not has_head:
+            names = ", ".join(sorted(_HEAD_NAMES))
+            raise ArgumentError(
+                "quantize",
+                f"lm_head: the model has no layer of the name {names}, or with the weight of an embedding",
+                hint="name the layer in include or exclude",
+            )
+
+    def _choice(self, weight: _Weight, *, is_head: bool) -> _Choice:
+        if not self._is_selected(weight):
+            return "float"
+        return self.config.lm_head if is_head and self.config.lm_head is not None else self.config.dtype
+
+    def _is_selected(self, weight: _Weight) -> bool:
+        def matches(patterns: Collection[str]) -> bool:
+            return any(_matches(name, pattern) for name in weight.names for pattern in patterns)
+
+        return matches(self.config.include) and not matches(self.config.exclude)
+
+    # ---- weights
+
+    def _weight_of_product(self, node: ir.Node) -> _Weight | None:
+        if node.domain or node.op_type not in ("MatMul", "Gemm"):
+            return None
+        if node.graph is not self.graph and not self.has_matmul_nbits:
+            return None
+        activations, value = node.inputs[:2]
+        if activations is None or value is None or self._rank(activations) < 2:
+            return None
+        attributes = node.attributes
+        is_scaled = any(name in attributes and attributes[name].as_float() != 1 for name in ("alpha", "beta"))
+        if is_scaled or ("transA" in attributes and attributes["transA"].as_int()) or value.dtype not in _SCALE_DTYPES:
+            return None
+        bias = node.inputs[2] if len(node.inputs) > 2 else None
+        if self.has_matmul_nbits and bias is not None and (bias.shape is None or len(bias.shape) != 1):
+            return None
+        found = self._stored(value, "transB" in attributes and bool(attributes["transB"].as_int()))
+        return None if found is None or found.in_features < _LEAST_COLUMNS else found
+
+    def _weight_of_gather(self, node: ir.Node) -> _Weight | None:
+        if node.domain or node.op_type != "Gather" or ("axis" in node.attributes and node.attributes["axis"].as_int()):
+            return None
+        value = node.inputs[0]
+        if value is None or value.dtype not in _SCALE_DTYPES or str(value.name) not in self.graph.initializers:
+            return None
+        found = self._stored(value, True)
+        return None if found is None or found.is_transposed or found.in_features < _LEAST_COLUMNS else found
+
+    def _stored(self, value: ir.Value, rows_are_outputs: bool) -> _Weight | None:
+        """Find the parameters that a value consists of, through transposes and Casts.
+
+        Args:
+            value: The value.
+            rows_are_outputs: Whether its rows are the output features of the product.
+        """
+        stored, is_transposed = _stored_value(value)
+        rows_are_outputs ^= is_transposed
+        tensor: Any = stored.const_value
+        if stored in self.graph.inputs or not isinstance(tensor, (TorchTensor, DerivedTensor)):
+            return None
+        if tensor.dtype not in _SCALE_DTYPES or len(tensor.shape) != 2:
+            return None
+        if isinstance(tensor, DerivedTensor) and tensor.recipe is torch.t:
+            (tensor,) = tensor.sources
+            rows_are_outputs = not rows_are_outputs
+        names: dict[str, None] = {}
+        for key in _keys_of_sources(tensor):
+            found = self.parameter_names.get(key)
+            if found is None:
+                return None
+            names.update(dict.fromkeys(found))
+        first, second = (int(size) for size in tensor.shape.numpy())
+        shape = (first, second) if rows_are_outputs else (second, first)
+        return _Weight(tensor, not rows_are_outputs, tuple(names), *shape) if names and all(shape) else None
+
+    def _rank(self, value: ir.Value) -> int:
+        """The number of axes; 0 if it is not known."""
+        try:
+            return len(self.builder.dims(value))
+        except Unsupported:
+            return 0
+
+    # ---- operators
+
+    def _scheme(self, weight: _Weight, choice: _Choice, dtype: ir.DataType) -> WeightScheme:
+        size = self.config.block_size
+        bits = 4 if choice == "int4" else 8
+        if size is None:
+            size = 32 if bits == 4 else 128 if self.has_matmul_nbits else 0
+        if self.has_matmul_nbits:
+            # A block that is longer than a row would be completed with bytes without a meaning.
+            size = max(16, min(size, 1 << (weight.in_features - 1).bit_length()))
+        return WeightScheme(bits, size, self.config.symmetric, to_torch_dtype(dtype), self.has_matmul_nbits)
+
+    def _initializers(self, weight: _Weight, scheme: WeightScheme, layout: Layout) -> list[ir.Value | None]:
+        """Codes, scales and, unless the scheme is symmetric, zero points; equal ones are shared."""
+        parts: list[ir.Value | None] = [self._initializer(weight, scheme, layout, part) for part in ("codes", "scales")]
+        return [*parts, None if scheme.symmetric else self._initializer(weight, scheme, layout, "zero_points")]
+
+    def _initializer(self, weight: _Weight, scheme: WeightScheme, layout: Layout, part: Part) -> ir.Value:
+        # Scales and zero points of both operators of ONNX Runtime are the same.
+        kind = "nbits" if layout.endswith("nbits") and part != "codes" else layout
+        key = (weight.key, weight.is_transposed, scheme, kind, part)
+        if key not in self.initializers:
+            suffix = f"int{scheme.bits}" if part == "codes" else part
+            name = self.builder.names.unique(f"{weight.tensor.name}::{suffix}")
+            tensor = QuantizedTensor(name, weight.tensor, scheme, part, layout, is_transposed=weight.is_transposed)
+            value = self.builder.register_weight(name, tensor)
+            value.metadata_props["pkg.fxonnx.derived_from"] = ", ".join(
+                dict.fromkeys(str(source.name) for source in sources_of(tensor))
+            )
+            value.metadata_props["pkg.fxonnx.recipe"] = suffix
+            self.initializers[key] = value
+        return self.initializers[key]
+
+    def _quantize_product(self, node: ir.Node, weight: _Weight, choice: _Choice) -> None:
+        value = node.inputs[1]
+        if value is None or value.dtype is None:
+            return
+        scheme = self._scheme(weight, choice, value.dtype)
+        if self.has_matmul_nbits:
+            self._to_matmul_nbits(node, weight, scheme)
+            return
+        inputs = [given for given in self._initializers(weight, scheme, "columns") if given is not None]
+        attributes: dict[str, Any] = {"axis": 0, "block_size": scheme.block_size} if scheme.block_size else {"axis": 1}
+        shape = (weight.in_features, weight.out_features)
+        dequantized = self._insert(node, "DequantizeLinear", inputs, attributes, value.dtype, shape)
+        node.replace_input_with(1, dequantized)
+        node.attributes.pop("transB", None)
+
+    def _to_matmul_nbits(self, node: ir.Node, weight: _Weight, scheme: WeightScheme) -> None:
+        attributes = {
+            "K": weight.in_features,
+            "N": weight.out_features,
+            "bits": scheme.bits,
+            "block_size": scheme.block_size,
+            "accuracy_level": self.config.accuracy_level,
+        }
+        bias = node.inputs[2] if len(node.inputs) > 2 else None
+        inputs = [node.inputs[0], *self._initializers(weight, scheme, "matmul_nbits"), None, bias]
+        self._become(node, "MatMulNBits", inputs, attributes)
+
+    def _quantize_gather(self, node: ir.Node, weight: _Weight, choice: _Choice) -> None:
+        data, indices = node.inputs
+        if data is None or data.dtype is None:
+            return
+        if not self.has_matmul_nbits:
+            self._gather_rows(node, weight, data.dtype)
+            return
+        # Without a kernel for the product, there is none for the table in this type either.
+        dtype = FLOAT if data.dtype in self.builder.missing_kernels.get("MatMul", ()) else data.dtype
+        scheme = self._scheme(weight, choice, dtype)
+        codes, scales, points = self._initializers(weight, scheme, "gather_nbits")
+        shared = self.initializers.get((weight.key, weight.is_transposed, scheme, "matmul_nbits", "codes"))
+        if shared is not None and weight.in_features % scheme.block_size == 0 and codes is not None:
+            # The same bytes in another shape.
+            shape = self.builder.constant([weight.out_features, -1], ir.DataType.INT64)
+            codes = self._insert(node, "Reshape", [shared, shape], {}, ir.DataType.UINT8, codes.shape)
+        attributes = {"bits": scheme.bits, "block_size": scheme.block_size, "gather_axis": 0, "quantize_axis": 1}
+        inputs = [codes, indices, scales, points]
+        if dtype == data.dtype:
+            self._become(node, "GatherBlockQuantized", inputs, attributes)
+            return
+        output_shape = node.outputs[0].shape
+        rows = self._insert(node, "GatherBlockQuantized", inputs, attributes, dtype, output_shape, MICROSOFT)
+        self._become(node, "Cast", [rows], {"to": data.dtype.value}, "")
+
+    def _gather_rows(self, node: ir.Node, weight: _Weight, dtype: ir.DataType) -> None:
+        """Gather codes and scales, and multiply them: DequantizeLinear would compute the whole table in every call."""
+        scheme = WeightScheme(8, 0, True, torch.float32)
+        codes, scales, _ = self._initializers(weight, scheme, "rows")
+        indices, output = node.inputs[1], node.outputs[0]
+        shape = output.shape
+        gathered = self._insert(node, "Gather", [codes, indices], {"axis": 0}, ir.DataType.INT8, shape)
+        factors = self._insert(
+            node, "Gather", [scales, indices], {"axis": 0}, FLOAT, None if shape is None else [*shape[:-1], 1]
+        )
+        numbers = self._insert(node, "Cast", [gathered], {"to": FLOAT.value}, FLOAT, shape)
+        if dtype == FLOAT:
+            self._become(node, "Mul", [numbers, factors], {}, domain="")
+            return
+        product = self._insert(node, "Mul", [numbers, factors], {}, FLOAT, shape)
+        self._become(node, "Cast", [product], {"to": dtype.value}, domain="")
+
+    def _insert(
+        self,
+        before: ir.Node,
+        op_type: str,
+        inputs: Sequence[ir.Value | None],
+        attributes: Mapping[str, Any],
+        dtype: ir.DataType,
+        shape: Any,
+        domain: str = "",
+    ) -> ir.Value:
+        """Insert a node with one output, as a part of the operator that another node belongs to."""
+        output = ir.Value(
+            name=self.builder.names.helper(),
+            type=ir.TensorType(dtype),
+            shape=None if shape is None else ir.Shape(shape),
+        )
+        given = _without_trailing_none(inputs)
+        metadata = dict(before.metadata_props)
+        node = ir.node(op_type, given, attributes, domain=domain, outputs=[output], metadata_props=metadata)
+        node.meta.update(before.meta)
+        if before.graph is not None:
+            before.graph.insert_before(before, node)
+        self._import(domain)
+        return output
+
+    def _become(
+        self,
+        node: ir.Node,
+        op_type: str,
+        inputs: Sequence[ir.Value | None],
+        attributes: Mapping[str, Any],
+        domain: str = MICROSOFT,
+    ) -> None:
+        """Change the operator of a node, whose output keeps its name and metadata."""
+        given = _without_trailing_none(inputs)
+        node.resize_inputs(len(given))
+        for index, value in enumerate(given):
+            node.replace_input_with(index, value)
+        node.op_type, node.domain = op_type, domain
+        node.attributes.clear()
+        node.attributes.update(
+            {name: ir.convenience.convert_attribute(name, value) for name, value in attributes.items()}
+        )
+        self._import(domain)
+
+    def _import(self, domain: str) -> None:
+        if domain:
+            self.graph.opset_imports.setdefault(domain, 1)
+
+
+def _without_trailing_none(inputs: Sequence[ir.Value | None]) -> list[ir.Value | None]:
+    given = list(inputs)
+    while given and given[-1] is None:
+        given.pop()
+    return given
+
+
+def _stored_value(value: ir.Value) -> tuple[ir.Value, bool]:
+    """The value before all transposes and Casts of a matrix, and whether the matrix is its transpose."""
+    is_transposed = False
+    while (producer := value.producer()) is not None:
+        (source, *others) = producer.inputs
+        if producer.op_type == "Transpose" and len(producer.attributes.get_ints("perm", ())) in (0, 2):
+            is_transposed = not is_transposed
+        elif producer.op_type != "Cast":
+            break
+        if source is None or others:
+            break
+        value = source
+    return value, is_transposed
+
+
+def _keys_of_sources(tensor: Any) -> Iterator[Any]:
+    for source in sources_of(tensor):
+        yield storage_key(source.raw, str(source.name))
+
+
+def _matches(name: str, pattern: str) -> bool:
+    """Whether a pattern matches a parameter's name, that of its module, or of a module that contains it."""
+    parts = name.split(".")
+    return any(fnmatchcase(".".join(parts[:count]), pattern) for count in range(1, len(parts) + 1))
+
+
+def _has_name_of_head(weight: _Weight) -> bool:
+    return any(name.split(".")[-2:-1] and name.split(".")[-2] in _HEAD_NAMES for name in weight.names)

@@ -1,0 +1,229 @@
+"""Weight-only quantization: ``export(quantize=...)``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+from onnx import numpy_helper
+from torch import nn
+from torch.nn import functional as F
+
+import fxonnx
+from fxonnx import ArgumentError, QuantizeConfig
+
+IDS = torch.tensor([[3, 0, 49], [7, 7, 21]])
+ROWS = torch.arange(2 * 3 * 40, dtype=torch.float32).reshape(2, 3, 40).sin()
+
+
+class Conv1D(nn.Module):
+    """The linear layer of GPT-2, whose weight is (in_features, out_features)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.randn(40, 22)), nn.Parameter(torch.randn(22))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.addmm(self.bias, x.view(-1, 40), self.weight).view(*x.shape[:2], 22)
+
+
+class Language(nn.Module):
+    """An embedding and the layer of the logits, which may be tied."""
+
+    def __init__(self, *, tied: bool) -> None:
+        super().__init__()
+        self.table, self.inner = nn.Embedding(50, 64), nn.Linear(64, 64)
+        self.lm_head = nn.Linear(64, 50, bias=False)
+        if tied:
+            self.lm_head.weight = self.table.weight
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.lm_head(self.inner(self.table(ids)).relu())
+
+
+class Shared(nn.Module):
+    """One weight in two products."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(40, 40))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.linear(F.linear(x, self.weight).tanh(), self.weight)
+
+
+class Reused(nn.Module):
+    """Weights that are not only multiplied by from the right in one direction."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.both, self.added = nn.Parameter(torch.randn(40, 40)), nn.Parameter(torch.randn(40, 40))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.linear(x @ self.both, self.both) @ self.added + self.added[:3]
+
+
+def flat(x: torch.Tensor) -> torch.Tensor:
+    return x.reshape(-1, x.shape[-1])
+
+
+@dataclass(frozen=True)
+class Case:
+    make: Callable[[], nn.Module]
+    example: torch.Tensor
+    quantized: tuple[str, ...]
+    """Parameters that are quantized, by default."""
+
+
+CASES = {
+    "linear": Case(lambda: nn.Linear(40, 22), ROWS, ("weight",)),
+    "linear_gemm": Case(lambda: nn.Linear(40, 22), flat(ROWS), ("weight",)),
+    "odd": Case(lambda: nn.Sequential(nn.Linear(40, 33), nn.ReLU(), nn.Linear(33, 3)), ROWS, ("0.weight", "2.weight")),
+    "conv1d": Case(Conv1D, ROWS, ("weight",)),
+    "shared": Case(Shared, ROWS, ("weight",)),
+    "reused": Case(Reused, ROWS, ()),
+    "language": Case(lambda: Language(tied=False), IDS, ("inner.weight", "lm_head.weight")),
+    "tied": Case(lambda: Language(tied=True), IDS, ("inner.weight", "lm_head.weight")),
+}
+
+FORMS: dict[str, dict[str, Any]] = {
+    "int4": {"quantize": QuantizeConfig("int4", accuracy_level=1)},
+    "int4_asymmetric": {"quantize": QuantizeConfig("int4", symmetric=False, block_size=16), "opset_version": 21},
+    "int8": {"quantize": QuantizeConfig("int8", accuracy_level=1), "opset_version": 13},
+    "int8_blocks": {"quantize": QuantizeConfig("int8", symmetric=False, block_size=32), "opset_version": 25},
+    "nbits4": {"quantize": QuantizeConfig("int4", accuracy_level=1), "target": "onnxruntime-genai"},
+    "nbits4_asymmetric": {
+        "quantize": QuantizeConfig("int4", accuracy_level=1, symmetric=False, block_size=16),
+        "target": "onnxruntime-genai",
+    },
+    "nbits8": {"quantize": QuantizeConfig("int8", accuracy_level=1), "target": "onnxruntime-genai"},
+}
+
+
+def session_of(path: Path) -> onnxruntime.InferenceSession:
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level, options.intra_op_num_threads = 3, 1
+    # Activations are not rounded.
+    options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1")
+    return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+
+
+def nibbles(packed: np.ndarray, bits: int) -> np.ndarray:
+    """Split the bytes of the last axis into unsigned codes."""
+    if bits == 8:
+        return packed.astype(np.float64)
+    pairs = np.stack([packed & 15, packed >> 4], axis=-1)
+    return pairs.reshape(*packed.shape[:-1], -1).astype(np.float64)
+
+
+def dequantized(model: onnx.ModelProto) -> Iterator[tuple[str, str, np.ndarray]]:
+    """Yield operator, weight and its values as (in_features, out_features), decoded from the bytes of the file."""
+    stored = {tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
+    shaped = {node.output[0]: node.input[0] for node in model.graph.node if node.op_type == "Reshape"}
+    for node in model.graph.node:
+        attributes = {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute}
+        if node.op_type == "DequantizeLinear":
+            codes, scales, *points = (stored[name].astype(np.float64) for name in node.input)
+            if attributes["axis"] == 0:
+                size = attributes["block_size"]
+                scales, *points = (np.repeat(part, size, axis=0)[: len(codes)] for part in (scales, *points))
+            yield node.op_type, node.input[0], (codes - sum(points)) * scales
+        elif node.op_type in ("MatMulNBits", "GatherBlockQuantized"):
+            is_product = node.op_type == "MatMulNBits"
+            data, scales, *points = (
+                shaped.get(name, name)
+                for name in ([node.input[0], *node.input[2:]] if not is_product else node.input[1:])
+            )
+            bits, size = attributes["bits"], attributes["block_size"]
+            codes = nibbles(stored[data].reshape(len(stored[data]), -1), bits)
+            rows, blocks = stored[scales].shape
+            middle = nibbles(stored[points[0]], bits)[:, :blocks, None] if points and points[0] else 2 ** (bits - 1)
+            weight = (codes.reshape(rows, blocks, size) - middle) * stored[scales].astype(np.float64)[:, :, None]
+            yield node.op_type, data, weight.reshape(rows, -1)[:, : attributes.get("K", 64)].T
+
+
+def with_weights(model: nn.Module, found: dict[str, np.ndarray], bits: int) -> None:
+    """Replace the parameters of a model by dequantized ones, which must be close to them."""
+    parameters = dict(model.named_parameters())
+    for name, weight in found.items():
+        parameter = parameters[name]
+        both = [torch.tensor(weight).to(parameter.dtype), torch.tensor(weight.T).to(parameter.dtype)]
+        errors = [(one - parameter).abs().max() if one.shape == parameter.shape else torch.inf for one in both]
+        new = both[int(errors[1] < errors[0])]
+        assert min(errors) <= parameter.detach().abs().max() / 2 ** (bits - 1) * 1.01
+        parameters[name].data = new
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("name", CASES)
+def test_the_file_computes_with_the_dequantized_weights(name: str, form: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    case = CASES[name]
+    model, path = case.make().eval(), tmp_path / "model.onnx"
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    program = fxonnx.export(model, (case.example,), path, dynamic_shapes=({0: "batch"},), **FORMS[form])
+    assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
+    proto = onnx.load(path)
+    onnx.checker.check_model(proto)
+    found = {data.split("::")[0]: weight for _, data, weight in dequantized(proto)}
+    tied = {"table.weight": "lm_head.weight"} if name == "tied" else {}
+    assert {tied.get(key, key) for key in found} == set(case.quantized)
+    if name == "tied":
+        # The table is not quantized.
+        model.lm_head.weight = nn.Parameter(model.lm_head.weight.detach().clone())  # type: ignore[union-attr]
+    with_weights(
+        model,
+        {tied.get(key, key): weight for key, weight in found.items()},
+        (FORMS[form]["quantize"].dtype == "int8" and 8) or 4,
+    )
+    session = session_of(path)
+    for example in (case.example, torch.cat([case.example, case.example.flip(0)])):
+        (y,) = session.run(None, {str(program.model.graph.inputs[0].name): example.numpy()})
+        expected = model(example).detach()
+        assert np.abs(y - expected.numpy()).max() <= 2e-6 * expected.abs().max()
+
+
+INVALID: list[tuple[Any, dict[str, Any], str]] = [
+    ("int5", {}, "dtype: expected one of 'int4', 'int8', got 'int5'"),
+    (4, {}, 'expected "int4", "int8" or a QuantizeConfig, got 4'),
+    (QuantizeConfig(block_size=48), {}, "block_size: 48 is not a power of two"),
+    (QuantizeConfig(accuracy_level=5), {}, "accuracy_level: expected one of 0, 1, 2, 3, 4, got 5"),
+    (QuantizeConfig(symmetric=None), {}, "symmetric: expected one of True, False"),  # type: ignore[arg-type]
+    (QuantizeConfig(include="inner"), {}, "include: expected a list of names, got 'inner'"),
+    (QuantizeConfig(exclude=["iner"]), {}, "exclude: 'iner' matches no linear layer or embedding\n.*'inner'"),
+    (QuantizeConfig(embeddings="int4"), {}, 'embeddings="int4" requires an operator of ONNX Runtime'),
+    (QuantizeConfig(embeddings="half"), {}, "embeddings: expected one of 'float'"),  # type: ignore[arg-type]
+    ("int4", {"opset_version": 20}, "4-bit weights require opset 21, got opset_version=20"),
+    (QuantizeConfig("int8", block_size=32), {"opset_version": 20}, "weights in blocks require opset 21"),
+    (QuantizeConfig("int8", lm_head="int4"), {"opset_version": 20}, "4-bit weights require opset 21"),
+    ("int8", {"opset_version": 12}, "8-bit weights require opset 13, got opset_version=12"),
+]
+
+
+@pytest.mark.parametrize(("quantize", "options", "match"), INVALID)
+def test_invalid_configurations(quantize: Any, options: dict[str, Any], match: str) -> None:
+    with pytest.raises(ArgumentError, match=f"(?s)quantize.*{match}"):
+        fxonnx.export(Language(tied=False).eval(), (IDS,), quantize=quantize, **options)
+
+
+def test_a_model_without_a_layer_of_the_logits() -> None:
+    with pytest.raises(ArgumentError, match="lm_head: the model has no layer of the name embed_out, lm_head"):
+        fxonnx.export(nn.Linear(40, 22).eval(), (ROWS,), quantize=QuantizeConfig(lm_head="int8"))
+
+
+def test_the_default_opset_is_raised_only_as_far_as_necessary() -> None:
+    def opset(quantize: Any, **options: Any) -> int:
+        program = fxonnx.export(nn.Linear(40, 22).eval(), (ROWS,), quantize=quantize, **options)
+        return program.model.opset_imports[""]
+
+    default = opset(None)
+    assert [opset("int8"), opset("int4")] == [default, 21]
+    assert opset("int4", opset_version=24) == 24
+    assert opset("int4", target="onnxruntime") == opset(None, target="onnxruntime") >= 21
