@@ -10,11 +10,20 @@ from typing import Any
 
 import torch
 
+import fxonnx.genai
 from tests.models.torchvision_shim import import_torchvision
 
 import_torchvision()
 
-__all__ = ["VOCABULARY", "generated", "generated_by_transformers", "make_model", "make_tokenizer", "prompt"]
+__all__ = [
+    "VOCABULARY",
+    "export_small",
+    "generated",
+    "generated_by_transformers",
+    "make_model",
+    "make_tokenizer",
+    "prompt",
+]
 
 VOCABULARY = 300
 _SIZES: Mapping[str, Any] = MappingProxyType(
@@ -31,6 +40,7 @@ _SIZES: Mapping[str, Any] = MappingProxyType(
         "eos_token_id": 2,
     }
 )
+_NONE: Mapping[str, Any] = MappingProxyType({})
 _TEXT = ("the quick brown fox jumps over the lazy dog", "a language model predicts the next token of a text")
 
 
@@ -74,6 +84,13 @@ def make_model(model_type: str, **sizes: Any) -> Any:
                 parameter.normal_(0, 0.3)
     model.generation_config.pad_token_id = 0
     model.generation_config.eos_token_id = 2
+    return model
+
+
+def export_small(directory: Path, model_type: str, *, sizes: Mapping[str, Any] = _NONE, **options: Any) -> Any:
+    """Export a small model to a directory without the final comparison, and return it."""
+    model = make_model(model_type, **sizes)
+    fxonnx.genai.export(model, directory, tokenizer=make_tokenizer(), verify=False, **options)
     return model
 
 

@@ -12,7 +12,7 @@ import onnx_ir as ir
 from ..errors import ArgumentError
 from ._model_types import genai_type
 
-__all__ = ["genai_config"]
+__all__ = ["context_length", "genai_config"]
 
 _CONTEXT_LENGTHS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "max_sequence_length")
 _DEFAULT_CONTEXT_LENGTH = 4096
@@ -68,11 +68,23 @@ def genai_config(model: Any, tokenizer: Any, graph: ir.Graph, target: str, filen
     config = model.config.get_text_config(decoder=True)
     inputs, outputs = _keys(graph.inputs, _INPUTS), _keys(graph.outputs, _OUTPUTS)
     keys = [value for value in graph.inputs if re.fullmatch(r"past_key_values\.\d+\.key", str(value.name))]
-    context_length = _context_length(config)
+    if "present_key_names" not in outputs:
+        raise ArgumentError(
+            "model", f"{type(model).__name__} does not return its cache", hint="is_decoder=True in its configuration?"
+        )
+    length = context_length(config)
+    head_size = _size(keys[0], 3)
+    for value in graph.inputs:
+        if str(value.name).startswith("past_key_values.") and _size(value, 3) != head_size:
+            raise ArgumentError(
+                "model",
+                f"{value.name} has the head size {_size(value, 3)} and {keys[0].name} {head_size}, but "
+                "onnxruntime-genai allocates all keys and values with one head size",
+            )
     decoder = {
         "session_options": {"log_id": "onnxruntime-genai", "provider_options": [*_PROVIDERS[target]]},
         "filename": filename,
-        "head_size": _size(keys[0], 3),
+        "head_size": head_size,
         "hidden_size": config.hidden_size,
         "num_attention_heads": config.num_attention_heads,
         "num_hidden_layers": len(keys),
@@ -84,14 +96,14 @@ def genai_config(model: Any, tokenizer: Any, graph: ir.Graph, target: str, filen
         "model": {
             "type": genai_type(config.model_type),
             "vocab_size": _size(graph.outputs[0], 2),
-            "context_length": context_length,
+            "context_length": length,
             **_token_ids(model, tokenizer),
             "decoder": decoder,
         },
         "search": {
             **_search(model.generation_config),
             "early_stopping": True,
-            "max_length": context_length,
+            "max_length": length,
             "past_present_share_buffer": False,
         },
     }
@@ -115,7 +127,8 @@ def _size(value: ir.Value, axis: int) -> int:
     return size
 
 
-def _context_length(config: Any) -> int:
+def context_length(config: Any) -> int:
+    """The largest number of tokens that a model can process."""
     found = (getattr(config, name, None) for name in _CONTEXT_LENGTHS)
     return next((length for length in found if isinstance(length, int)), _DEFAULT_CONTEXT_LENGTH)
 

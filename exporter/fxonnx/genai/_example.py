@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from ..errors import ArgumentError
 from ._extra import import_extra
 
 __all__ = ["DYNAMIC_SHAPES", "example_inputs"]
@@ -33,8 +34,17 @@ def example_inputs(model: Any) -> dict[str, Any]:
     transformers = import_extra("transformers")
     ids = torch.ones(1, 1, dtype=torch.int64, device=model.device)
     cache = transformers.DynamicCache()
-    with torch.no_grad():
-        model(input_ids=ids, attention_mask=ids, past_key_values=cache, use_cache=True)
+    try:
+        with torch.no_grad():
+            model(input_ids=ids, attention_mask=ids, past_key_values=cache, use_cache=True)
+    except (TypeError, ValueError, IndexError, AttributeError) as error:
+        raise ArgumentError("model", f"{type(model).__name__} does not run with a DynamicCache: {error}") from error
+    if not cache.layers or not all(isinstance(layer.keys, torch.Tensor) for layer in cache.layers):
+        raise ArgumentError(
+            "model",
+            f"{type(model).__name__} does not store keys and values in a cache",
+            hint="export it with fxonnx.export, if it is not a decoder-only language model",
+        )
     past = [
         tuple(each.new_zeros(_BATCH, each.shape[1], _PAST, each.shape[3]) for each in (layer.keys, layer.values))
         for layer in cache.layers
@@ -44,13 +54,8 @@ def example_inputs(model: Any) -> dict[str, Any]:
         "attention_mask": ids.expand(_BATCH, _PAST + _TOKENS).contiguous(),
         "past_key_values": transformers.DynamicCache(past),
     }
-    if _has_absolute_positions(model):
+    # Without positions, tokens after the padding of a shorter prompt would be counted from the end of the padding.
+    if "position_ids" in inspect.signature(model.forward).parameters:
         positions = torch.arange(_PAST, _PAST + _TOKENS, device=model.device)
         inputs["position_ids"] = positions.expand(_BATCH, _TOKENS).contiguous()
     return inputs
-
-
-def _has_absolute_positions(model: Any) -> bool:
-    """Whether the positions of a padded row must be inputs; rotary embeddings are invariant to a shift."""
-    rotary = getattr(model.config.get_text_config(decoder=True), "rope_parameters", None)
-    return not rotary and "position_ids" in inspect.signature(model.forward).parameters

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,10 +14,11 @@ from .._program import ONNXProgram
 from .._targets import Target
 from .._warnings import ignoring_warnings, warn_user
 from ..errors import ArgumentError, did_you_mean
-from ._config import genai_config
+from ._config import context_length, genai_config
 from ._directory import LAST, staged_directory
 from ._example import DYNAMIC_SHAPES, example_inputs
 from ._extra import import_extra
+from ._last_logits import last_logits_only
 from ._loading import DTYPES, LanguageModel, load_language_model
 from ._sizes import narrowing_constraints
 from ._verification import compare_tokens
@@ -49,7 +51,7 @@ def export(
         tokenizer: The tokenizer, or its directory; by default that of the model's directory.
         precision: The dtype of weights and activations.
         target: The device that onnxruntime-genai runs the model on.
-        last_logits: Compute only the logits of the last position, which generation needs; they have a length of 1.
+        last_logits: Compute the logits of the last token of each row only, which generation needs.
         verify: Compare greedily generated tokens in onnxruntime-genai with those of transformers.
         on_stage: Called with the name of each stage as it begins.
 
@@ -83,16 +85,16 @@ def export(
 def _program(loaded: LanguageModel, target: str, last_logits: bool, announce: Callable[[str], None]) -> ONNXProgram:
     kwargs = example_inputs(loaded.model)
     names = {*kwargs, "past_key_values.*"}
-    constants = {"logits_to_keep": 1} if last_logits else {}
-    with ignoring_warnings("the model cannot be exported for all requested sizes"):
+    selection = last_logits_only(loaded.model) if last_logits else nullcontext()
+    with ignoring_warnings("the model cannot be exported for all requested sizes"), selection:
         program = export_model(
             loaded.model,
-            kwargs={**kwargs, **constants},
+            kwargs=kwargs,
             dynamic_shapes={name: dims for name, dims in DYNAMIC_SHAPES.items() if name in names},
             target=_TARGETS[target],
             on_stage=announce,
         )
-    narrowing = narrowing_constraints(program.constraints)
+    narrowing = narrowing_constraints(program.constraints, context_length(loaded.config))
     if narrowing:
         warn_user(f"the exported model is valid only for: {'; '.join(map(str, narrowing))}")
     return program

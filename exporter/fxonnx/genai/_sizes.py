@@ -14,23 +14,25 @@ _SIZES = (1, 2, 3, 4, 7, 64, 1000)
 _PASTS = (0, *_SIZES)
 
 
-def narrowing_constraints(constraints: Iterable[Constraint]) -> list[Constraint]:
+def narrowing_constraints(constraints: Iterable[Constraint], longest: int) -> list[Constraint]:
     """The constraints that exclude sizes of a call by onnxruntime-genai.
 
     Its attention mask always covers the past and the new tokens: ``total == past + tokens``.
 
     Args:
         constraints: The constraints of the program.
+        longest: The context length.
     """
-    return [constraint for constraint in constraints if constraint.narrows and not _always_holds(constraint)]
+    return [each for each in constraints if each.narrows and not _always_holds(each, longest)]
 
 
-def _always_holds(constraint: Constraint) -> bool:
+def _always_holds(constraint: Constraint, longest: int) -> bool:
     calls = (
         {"batch": batch, "past": past, "tokens": tokens, "total": past + tokens}
         for batch in (1, 3)
         for past in _PASTS
-        for tokens in _SIZES
+        for tokens in (*_SIZES, longest - past)
+        if 0 < tokens <= longest - past
     )
     symbols = constraint.expression.free_symbols
     return all(
