@@ -99,7 +99,9 @@ def prompt(batch: int, length: int = 6) -> torch.Tensor:
     return torch.randint(3, VOCABULARY, (batch, length), generator=torch.Generator().manual_seed(length))
 
 
-def generated(directory: Path, ids: torch.Tensor, new: int = 24, **options: Any) -> list[list[int]]:
+def generated(
+    directory: Path, ids: torch.Tensor, new: int = 24, adapter: str | None = None, **options: Any
+) -> list[list[int]]:
     """The new tokens of each row from onnxruntime-genai, up to the end of the sequence."""
     import onnxruntime_genai as og
 
@@ -109,6 +111,10 @@ def generated(directory: Path, ids: torch.Tensor, new: int = 24, **options: Any)
         **{"max_length": ids.shape[1] + new, "batch_size": len(ids), "do_sample": False, **options}
     )
     generator = og.Generator(model, parameters)
+    if adapter is not None:
+        adapters = og.Adapters(model)
+        adapters.load(str(directory / f"{adapter}.onnx_adapter"), adapter)
+        generator.set_active_adapter(adapters, adapter)
     generator.append_tokens(ids.to(torch.int32).numpy())
     while not generator.is_done():
         generator.generate_next_token()

@@ -131,12 +131,16 @@ def genai_command(
     last_logits: Annotated[
         bool, typer.Option("--last-logits/--all-logits", help="Compute the logits of the last position only.")
     ] = True,
+    adapter: Annotated[
+        list[str] | None, typer.Option(help="NAME=DIRECTORY of a LoRA adapter of PEFT; may be repeated.")
+    ] = None,
     verify: Annotated[
         bool, typer.Option("--verify/--no-verify", help="Compare generated tokens with those of transformers.")
     ] = True,
     debug: Debug = False,
 ) -> None:
     """Export a language model for onnxruntime-genai."""
+    adapters = dict(_name_and_path(each) for each in adapter or ())
     with _readable_errors(debug), _progress(_GENAI_STAGES) as on_stage:
         from ..genai import export as export_for_genai  # imports torch
 
@@ -146,11 +150,19 @@ def genai_command(
             precision=precision,  # type: ignore[arg-type]
             target=target,  # type: ignore[arg-type]
             last_logits=last_logits,
+            adapters=adapters,
             verify=verify,
             on_stage=on_stage,
         )
     size = sum(path.stat().st_size for path in output.iterdir())
     typer.echo(f"wrote {output}: {_size(size)}{', verified' if verify else ''}")
+
+
+def _name_and_path(text: str) -> tuple[str, str]:
+    name, separator, path = text.partition("=")
+    if not separator or not path:
+        raise typer.BadParameter(f"{text!r} is not NAME=DIRECTORY", param_hint="--adapter")
+    return name, path
 
 
 @app.command("check")

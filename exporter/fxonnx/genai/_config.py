@@ -66,7 +66,9 @@ def genai_config(model: Any, tokenizer: Any, graph: ir.Graph, target: str, filen
         ArgumentError: If the graph has inputs that onnxruntime-genai cannot provide.
     """
     config = model.config.get_text_config(decoder=True)
-    inputs, outputs = _keys(graph.inputs, _INPUTS), _keys(graph.outputs, _OUTPUTS)
+    # Inputs with default values are weights of adapters.
+    needed = [value for value in graph.inputs if not value.is_initializer()]
+    inputs, outputs = _keys(needed, _INPUTS), _keys(graph.outputs, _OUTPUTS)
     keys = [value for value in graph.inputs if re.fullmatch(r"past_key_values\.\d+\.key", str(value.name))]
     if "present_key_names" not in outputs:
         raise ArgumentError(

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal
 
 from .._export import export as export_model
@@ -14,6 +15,7 @@ from .._program import ONNXProgram
 from .._targets import Target
 from .._warnings import ignoring_warnings, warn_user
 from ..errors import ArgumentError, did_you_mean
+from ._adapters import ADAPTER_PATTERN, Adapters, load_adapters, save_adapters
 from ._config import context_length, genai_config
 from ._directory import LAST, staged_directory
 from ._example import DYNAMIC_SHAPES, example_inputs
@@ -38,6 +40,7 @@ def export(
     precision: Precision = "fp32",
     target: Literal["cpu", "cuda"] = "cpu",
     last_logits: bool = True,
+    adapters: Mapping[str, str | os.PathLike[str]] = MappingProxyType({}),
     verify: bool = True,
     on_stage: Callable[[str], None] | None = None,
 ) -> Path:
@@ -52,6 +55,8 @@ def export(
         precision: The dtype of weights and activations.
         target: The device that onnxruntime-genai runs the model on.
         last_logits: Compute the logits of the last token of each row only, which generation needs.
+        adapters: Name to directory of LoRA adapters, as PEFT writes them. Each becomes a file ``<name>.onnx_adapter``
+            for ``Adapters`` of onnxruntime-genai; without an active adapter the model is the base model.
         verify: Compare greedily generated tokens in onnxruntime-genai with those of transformers.
         on_stage: Called with the name of each stage as it begins.
 
@@ -74,15 +79,19 @@ def export(
     with staged_directory(Path(out)) as staging:
         announce("load")
         loaded = load_language_model(model, tokenizer, DTYPES[precision])
-        program = _program(loaded, target, last_logits, announce)
+        loaded, loras = load_adapters(loaded, adapters)
+        program = _program(loaded, target, last_logits, loras, announce)
+        save_adapters(program, loras, staging)
         _write(loaded, program, staging, target, announce)
         if verify:
             announce("verify")
-            compare_tokens(loaded, staging)
+            compare_tokens(loaded, staging, loras)
     return Path(out)
 
 
-def _program(loaded: LanguageModel, target: str, last_logits: bool, announce: Callable[[str], None]) -> ONNXProgram:
+def _program(
+    loaded: LanguageModel, target: str, last_logits: bool, adapters: Adapters, announce: Callable[[str], None]
+) -> ONNXProgram:
     kwargs = example_inputs(loaded.model)
     names = {*kwargs, "past_key_values.*"}
     selection = last_logits_only(loaded.model) if last_logits else nullcontext()
@@ -92,6 +101,7 @@ def _program(loaded: LanguageModel, target: str, last_logits: bool, announce: Ca
             kwargs=kwargs,
             dynamic_shapes={name: dims for name, dims in DYNAMIC_SHAPES.items() if name in names},
             target=_TARGETS[target],
+            adapters=ADAPTER_PATTERN if adapters.directories else (),
             on_stage=announce,
         )
     narrowing = narrowing_constraints(program.constraints, context_length(loaded.config))

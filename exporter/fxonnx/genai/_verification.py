@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from ..errors import VerificationError
+from ._adapters import Adapters
 from ._extra import import_extra
 from ._loading import LanguageModel
 
@@ -19,14 +20,15 @@ _CLOSE = 0.02
 """Two tokens are equally good if their logits differ by at most this part of the range of the logits."""
 
 
-def compare_tokens(loaded: LanguageModel, directory: Path) -> None:
-    """Generate greedily with both, for one prompt and for a batch.
+def compare_tokens(loaded: LanguageModel, directory: Path, adapters: Adapters) -> None:
+    """Generate greedily with both, for one prompt and for a batch, and with each adapter.
 
     Rows may part where the best two tokens of transformers are equally good.
 
     Args:
         loaded: The model of transformers.
         directory: The exported directory.
+        adapters: The adapters, with a file each in the directory.
 
     Raises:
         VerificationError: If the tokens differ.
@@ -38,12 +40,18 @@ def compare_tokens(loaded: LanguageModel, directory: Path) -> None:
         model = og.Model(config)
     except RuntimeError as error:
         raise VerificationError(f"onnxruntime-genai cannot load the exported model: {error}") from error
-    for batch in _BATCHES:
-        prompt = _prompt(loaded, batch)
-        found = _generated(og, model, prompt)
-        expected = _expected(loaded, prompt)
-        for row, (ours, theirs) in enumerate(zip(found, expected, strict=True)):
-            _compare_row(loaded, prompt[row].tolist(), ours, theirs, f"row {row} of batch {batch}")
+    files = og.Adapters(model) if adapters.directories else None
+    for name in (None, *adapters.directories):
+        if files is not None and name is not None:
+            files.load(str(directory / f"{name}.onnx_adapter"), name)
+        with adapters.active(name):
+            for batch in _BATCHES:
+                prompt = _prompt(loaded, batch)
+                found = _generated(og, model, prompt, (files, name))
+                expected = _expected(loaded, prompt)
+                where = f"batch {batch}" if name is None else f"batch {batch} with the adapter {name!r}"
+                for row, (ours, theirs) in enumerate(zip(found, expected, strict=True)):
+                    _compare_row(loaded, prompt[row].tolist(), ours, theirs, f"row {row} of {where}")
 
 
 def _prompt(loaded: LanguageModel, batch: int) -> torch.Tensor:
@@ -55,7 +63,7 @@ def _prompt(loaded: LanguageModel, batch: int) -> torch.Tensor:
     return usable[torch.randint(len(usable), (batch, _PROMPT), generator=generator)]
 
 
-def _generated(og: Any, model: Any, prompt: torch.Tensor) -> list[list[int]]:
+def _generated(og: Any, model: Any, prompt: torch.Tensor, adapter: tuple[Any, str | None]) -> list[list[int]]:
     parameters = og.GeneratorParams(model)
     length = prompt.shape[1] + _NEW
     parameters.set_search_options(
@@ -63,6 +71,8 @@ def _generated(og: Any, model: Any, prompt: torch.Tensor) -> list[list[int]]:
     )
     try:
         generator = og.Generator(model, parameters)
+        if adapter[1] is not None:
+            generator.set_active_adapter(*adapter)
         generator.append_tokens(prompt.to(torch.int32).numpy())
         while not generator.is_done():
             generator.generate_next_token()

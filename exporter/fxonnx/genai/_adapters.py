@@ -1,0 +1,124 @@
+"""LoRA adapters of PEFT: inputs of the model whose default is the base model, and a file for each adapter."""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .._program import ONNXProgram
+from ..errors import ArgumentError, ExportError, did_you_mean
+from ._loading import LanguageModel
+
+__all__ = ["ADAPTER_PATTERN", "Adapters", "load_adapters", "save_adapters"]
+
+ADAPTER_PATTERN = "*.lora_*"
+_FACTORS = ("lora_A", "lora_B", "lora_embedding_A", "lora_embedding_B")
+_SUFFIX = ".onnx_adapter"
+
+
+@dataclass(frozen=True)
+class Adapters:
+    """The adapters of a model.
+
+    Attributes:
+        directories: Name to directory.
+        peft_model: The model of PEFT around the model of transformers; None without adapters.
+    """
+
+    directories: Mapping[str, Path] = field(default_factory=dict)
+    peft_model: Any = None
+
+    @contextmanager
+    def active(self, name: str | None) -> Iterator[None]:
+        """Use one adapter in transformers, or none."""
+        if self.peft_model is None:
+            yield
+        elif name is None:
+            with self.peft_model.disable_adapter():
+                yield
+        else:
+            before = self.peft_model.active_adapter
+            self.peft_model.set_adapter(name)
+            yield
+            self.peft_model.set_adapter(before)
+
+
+def load_adapters(
+    loaded: LanguageModel, adapters: Mapping[str, str | os.PathLike[str]]
+) -> tuple[LanguageModel, Adapters]:
+    """Load adapters into a model; the one of the largest rank is active.
+
+    Args:
+        loaded: The model; an object of the caller is copied.
+        adapters: Name to directory, as ``PeftModel.save_pretrained`` writes it.
+
+    Raises:
+        ArgumentError: If a directory is not an adapter for the model.
+        ExportError: If PEFT is not installed.
+    """
+    if not adapters:
+        return loaded, Adapters()
+    try:
+        import peft
+    except ModuleNotFoundError as error:
+        raise ExportError(
+            "adapters: the module peft is not installed", hint="install it with: pip install peft"
+        ) from error
+    directories = {name: _checked(name, Path(directory)) for name, directory in adapters.items()}
+    if loaded.directory is None:
+        loaded = replace(loaded, model=copy.deepcopy(loaded.model))
+    peft_model: Any = None
+    for name, directory in directories.items():
+        peft_model = _with_adapter(peft, loaded.model if peft_model is None else peft_model, name, directory)
+    sizes = {
+        name: sum(p.numel() for key, p in peft_model.named_parameters() if name in key.split(".")) for name in adapters
+    }
+    peft_model.set_adapter(max(sizes, key=lambda name: sizes[name]))
+    return loaded, Adapters(directories, peft_model.eval())
+
+
+def _with_adapter(peft: Any, model: Any, name: str, directory: Path) -> Any:
+    """The model of PEFT with one more adapter, in the dtype of the base model."""
+    try:
+        if not isinstance(model, peft.PeftModel):
+            return peft.PeftModel.from_pretrained(model, directory, adapter_name=name, autocast_adapter_dtype=False)
+        model.load_adapter(directory, adapter_name=name, autocast_adapter_dtype=False)
+    except (ValueError, KeyError, RuntimeError, OSError) as error:
+        raise ArgumentError("adapters", f"{directory} cannot be loaded: {error}") from error
+    return model
+
+
+def _checked(name: str, directory: Path) -> Path:
+    if not name or "." in name or "/" in name:
+        raise ArgumentError("adapters", f"{name!r} cannot be the name of an adapter", hint="names have no '.' or '/'")
+    if not (directory / "adapter_config.json").is_file():
+        hint = did_you_mean(directory.name, (other.name for other in directory.parent.glob("*") if other.is_dir()))
+        raise ArgumentError("adapters", f"{directory} has no adapter_config.json", hint=hint)
+    return directory
+
+
+def save_adapters(program: ONNXProgram, adapters: Adapters, out: Path) -> None:
+    """Write a file for each adapter; the default values of the program become those of the base model.
+
+    Raises:
+        ArgumentError: If an adapter has other layers than the exported one, or is not a sum of products.
+    """
+    if not adapters.directories:
+        return
+    for name in adapters.directories:
+        program.save_adapter(out / f"{name}{_SUFFIX}", adapter=name)
+    zeros = {}
+    for name in program.adapters:
+        (factor,) = [part for part in name.split(".") if part.startswith("lora_")]
+        if factor not in _FACTORS:
+            raise ArgumentError("adapters", f"{name!r} is not a factor of a low-rank product", hint="merge the adapter")
+        if factor.endswith("B"):
+            zeros[name] = torch.zeros_like(program.exported_program.state_dict[name])
+    program.apply_weights(zeros)

@@ -1,0 +1,74 @@
+"""LoRA adapters in onnxruntime-genai: several of them over one base model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import fxonnx.genai
+from fxonnx import ArgumentError
+from fxonnx._cli.commands import app
+
+from .small_models import generated, generated_by_transformers, make_model, make_tokenizer, prompt
+
+og = pytest.importorskip("onnxruntime_genai")
+peft = pytest.importorskip("peft")
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A checkpoint with two adapters."""
+    directory = tmp_path_factory.mktemp("lora")
+    make_model("llama").save_pretrained(directory / "base")
+    make_tokenizer().save_pretrained(directory / "base")
+    for name, rank, alpha in (("english", 2, 8), ("german", 4, 4)):
+        model = peft.get_peft_model(
+            make_model("llama"),
+            peft.LoraConfig(r=rank, lora_alpha=alpha, target_modules=["q_proj", "v_proj", "up_proj"]),
+        )
+        with torch.no_grad():
+            for key, parameter in model.named_parameters():
+                if "lora_" in key:
+                    parameter.normal_(0, 0.3)
+        model.save_pretrained(directory / name)
+    return directory
+
+
+def test_adapters_over_one_base(directory: Path, tmp_path: Path) -> None:
+    adapters = {name: directory / name for name in ("english", "german")}
+    fxonnx.genai.export(directory / "base", tmp_path, adapters=adapters)
+    found = {name: generated(tmp_path, prompt(3), adapter=name) for name in (None, *adapters)}
+    expected: dict[str | None, Any] = {None: generated_by_transformers(make_model("llama"), prompt(3))}
+    for name in adapters:
+        model = peft.PeftModel.from_pretrained(make_model("llama"), directory / name)
+        expected[name] = generated_by_transformers(model, prompt(3))
+    assert found == expected
+    assert len({str(tokens) for tokens in expected.values()}) == 3
+
+
+def test_invalid_adapters(directory: Path, tmp_path: Path) -> None:
+    model, tokenizer = make_model("llama"), make_tokenizer()
+    before = [name for name, _ in model.named_parameters()]
+    cases: list[tuple[dict[str, Any], str]] = [
+        ({"a": directory / "base"}, r"adapters: .*base has no adapter_config.json"),
+        ({"a.b": directory / "german"}, r"adapters: 'a.b' cannot be the name of an adapter"),
+        ({"a": directory / "germam"}, r"hint: did you mean 'german'\?"),
+    ]
+    for adapters, match in cases:
+        with pytest.raises(ArgumentError, match=match):
+            fxonnx.genai.export(model, tmp_path / "out", tokenizer=tokenizer, adapters=adapters)
+    other = make_model("llama", hidden_size=16)
+    with pytest.raises(ArgumentError, match=r"adapters: .*german cannot be loaded: "):
+        fxonnx.genai.export(other, tmp_path / "out", tokenizer=tokenizer, adapters={"a": directory / "german"})
+    done = CliRunner().invoke(
+        app, ["genai", str(directory / "base"), "-o", str(tmp_path / "out"), "--adapter", "german"]
+    )
+    assert done.exit_code == 2
+    assert "'german' is not NAME=DIRECTORY" in done.output
+    assert [name for name, _ in model.named_parameters()] == before
+    assert not list(tmp_path.iterdir())
