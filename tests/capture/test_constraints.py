@@ -110,6 +110,12 @@ def written_before(x: torch.Tensor) -> torch.Tensor:
     return x.transpose(0, 1).contiguous() - x.sum()
 
 
+def other_sizes_are_impossible(x: torch.Tensor) -> torch.Tensor:
+    x = x.clone()
+    x[:, 1] = 1
+    return x.reshape(x.shape[1] + 1, -1)
+
+
 def source_is_not_read(x: torch.Tensor) -> torch.Tensor:
     columns = (x * 2).transpose(0, 1).reshape(-1)
     columns += 1
@@ -134,6 +140,7 @@ NARROW = [
     pytest.param(written_copy, (R(3, 7, 4),), ({0: "n", 1: "s"},), ["s != 1", "n != 1"], (R(2, 2, 4),), (R(3, 1, 4),), id="written-copy"),
     pytest.param(written_source, (R(3, 4),), ({0: "n"},), ["n != 1"], (R(2, 4),), (R(1, 4),), id="written-source"),
     pytest.param(written_rest, (R(4, 3),), ({0: "n"},), ["n - 1 != 1"], (R(3, 3),), (R(2, 3),), id="written-rest"),
+    pytest.param(other_sizes_are_impossible, (R(4, 3, 2),), ({1: "n"},), ["n >= 2", "(8*n) % (n + 1) == 0"], (R(4, 7, 2),), (R(4, 4, 2),), id="impossible-copy"),
     pytest.param(lambda x, y: x + y, (R(4), R(4)), ({0: "a"}, {0: "b"}), ["a == b"], (R(5), R(5)), (R(4), R(5)), id="equal"),
     pytest.param(lambda x, y: x + y[1:], (R(4), R(5)), ({0: "a"}, {0: "b"}), ["a == b - 1"], (R(5), R(6)), (R(4), R(4)), id="next"),
     pytest.param(lambda x, y: x + y[1:], (R(4), R(5)), ({0: d}, {0: Dim("e")}), ["d == e - 1"], (R(5), R(6)), (R(4), R(4)), id="dims"),

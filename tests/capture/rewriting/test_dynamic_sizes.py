@@ -102,7 +102,56 @@ def stopped(x: torch.Tensor) -> torch.Tensor:
     return h
 
 
+def inserted(x: torch.Tensor) -> torch.Tensor:
+    h, outputs = torch.zeros(3), [x[0]]
+    for t in reversed(range(x.shape[0])):
+        h = torch.tanh(h + x[t])
+        outputs.insert(0, h)
+        outputs.insert(0, h * 2)
+    return torch.stack(outputs)
+
+
+def inserted_and_stopped(x: torch.Tensor) -> torch.Tensor:
+    outputs = []
+    for row in x:
+        outputs.insert(0, row)
+        if row.sum() > 2:
+            break
+    return torch.stack(outputs)
+
+
+def turned(x: torch.Tensor) -> torch.Tensor:
+    outputs = []
+    for row in x:
+        outputs.append(row * 2)  # noqa: PERF401 - the statement is the case
+    outputs.reverse()
+    return torch.stack(outputs[::-1]) + torch.stack(list(reversed(outputs))) * len(outputs)
+
+
+def sliced_list(x: torch.Tensor) -> torch.Tensor:
+    outputs = [row * 2 for row in x]
+    outputs.insert(1, x[0])
+    return torch.stack(outputs[1:])
+
+
+def iterated_list(x: torch.Tensor) -> torch.Tensor:
+    outputs = [row * 2 for row in x]
+    total = torch.zeros(3)
+    for row in outputs:
+        total = total * 0.5 + row
+    return total
+
+
+def summed(x: torch.Tensor) -> torch.Tensor:
+    return sum(row * 2 for row in x) + sum([row + 1 for row in x], start=x[0]) + sum(x)
+
+
+def summed_integers(x: torch.Tensor) -> torch.Tensor:
+    return sum((row > 0).to(torch.int32) for row in x) + sum(row > 0 for row in x)
+
+
 CASES = [
+    *(inserted, inserted_and_stopped, turned, sliced_list, iterated_list, summed, summed_integers),
     *(rows, steps, stacked, joined, comprehended, enumerated, zipped, zipped_reversed, backwards, every_second),
     *(written_rows, stopped),
 ]
@@ -114,6 +163,72 @@ def test_every_size_matches_eager_torch(function: Any, opset: int) -> None:
     program = check(function, rows_of, {"x": {0: "n"}}, opset, rows=(1, 2, 7))
     assert program.rewrites
     assert not program.constraints
+
+
+def if_one(x: torch.Tensor) -> torch.Tensor:
+    return x * 2 if x.shape[0] == 1 else x
+
+
+def if_statement(x: torch.Tensor) -> torch.Tensor:
+    if x.shape[0] > 2:
+        x = x * 3
+    return x
+
+
+def if_not(x: torch.Tensor) -> torch.Tensor:
+    if not x.shape[0] > 1:
+        return x * 2
+    return x
+
+
+def if_both(x: torch.Tensor) -> torch.Tensor:
+    if x.shape[0] > 1 and x.shape[1] == 3:
+        x = x * 4
+    return x
+
+
+def if_either(x: torch.Tensor) -> torch.Tensor:
+    return x * 4 if x.shape[0] < 2 or x.shape[1] == 2 else x
+
+
+def while_size(x: torch.Tensor) -> torch.Tensor:
+    count = x.shape[0]
+    while count > 2:
+        x = x * 2
+        count = count // 2
+    return x
+
+
+SIZE_CONDITIONS = {
+    if_one: ["n != 1"],
+    if_statement: ["n >= 3"],
+    if_not: ["n >= 2"],
+    if_both: ["n >= 2"],
+    if_either: ["n >= 2"],
+    while_size: ["n >= 3", "n <= 5"],
+}
+
+
+@pytest.mark.parametrize("function", SIZE_CONDITIONS, ids=lambda function: function.__name__)
+def test_conditions_on_sizes_remain_constraints(function: Any) -> None:
+    """A function that is rewritten for one construct also has the constraints of its other ones."""
+
+    def rewritten(x: torch.Tensor) -> torch.Tensor:
+        if x.sum() > 100:
+            x = x + 1
+        return function(x)
+
+    for conditions in (rewritten, function):
+        with pytest.warns(UserWarning, match="only for:\n  n "):
+            program = fxonnx.export(Function(conditions).eval(), (torch.rand(4, 3),), dynamic_shapes={"x": {0: "n"}})
+        assert [constraint.text for constraint in program.constraints] == SIZE_CONDITIONS[function]
+        for size in (1, 2, 3, 5, 7):
+            x = torch.rand(size, 3)
+            if program.capture.limits.violated({"n": size}) is None:
+                torch.testing.assert_close(program(x)[0], conditions(x))
+            else:
+                with pytest.raises(fxonnx.ArgumentError, match="the model was exported for n "):
+                    program(x)
 
 
 @pytest.mark.parametrize("function", [stacked, rows, comprehended], ids=lambda function: function.__name__)

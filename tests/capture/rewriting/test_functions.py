@@ -217,6 +217,36 @@ def _writes_to_view(x: torch.Tensor) -> torch.Tensor:
     return y
 
 
+def _rows_of(x: torch.Tensor) -> list[torch.Tensor]:
+    rows = []
+    for _ in range(x.sum().to(torch.int64)):
+        rows.append(x)  # noqa: PERF401 - the statement is the case
+    return rows
+
+
+def _iterates_list_in_comprehension(x: torch.Tensor) -> torch.Tensor:
+    return torch.stack([row * scale for row in _rows_of(x) for scale in (1, 2)])
+
+
+def _steps_back(x: torch.Tensor) -> torch.Tensor:
+    return torch.stack(_rows_of(x)[::-2])
+
+
+def _both_ends(x: torch.Tensor) -> torch.Tensor:
+    rows: list[torch.Tensor] = []
+    for _ in range(x.sum().to(torch.int64)):
+        rows.append(x)
+        rows.insert(0, x)
+    return torch.stack(rows)
+
+
+def _inserts_inside(x: torch.Tensor) -> torch.Tensor:
+    rows = [x]
+    for _ in range(x.sum().to(torch.int64)):
+        rows.insert(1, x)
+    return torch.stack(rows)
+
+
 REFUSED = [
     (_different_dtypes, r"the returned value is a float32 tensor of shape \(4, 3\) in one branch and a int32 tensor"),
     (_different_dims, r"shape \(4, 3\) in one branch and a float32 tensor of shape \(\) in the other"),
@@ -226,7 +256,11 @@ REFUSED = [
     (_number_becomes_tensor, r"total is of type int before the loop and .* after an iteration\n(?s:.*)torch.zeros"),
     (_none_becomes_tensor, "last is None before the loop"),
     (_reads_list, "a list that a loop of unknown length appends to is read inside the loop"),
-    (_while_with_list, "it appends to a list, whose length is not known before the loop"),
+    (_iterates_list_in_comprehension, "the items of a list that a loop of unknown length has added items to cannot be"),
+    (_steps_back, r"has added items to has a negative step(?s:.*)use \[::-1\]"),
+    (_both_ends, "a loop of unknown length adds items to both ends of a list"),
+    (_inserts_inside, "a list that a loop of unknown length appends to is read inside the loop"),
+    (_while_with_list, "it adds items to a list, whose length is not known before the loop"),
     (_list_of_numbers, "values grows by values that are not tensors"),
     (_try, "try inside it contains return, break or continue"),
     (_try_in_loop, "try inside it contains return, break or continue"),
@@ -239,7 +273,8 @@ REFUSED = [
 def test_constructs_that_are_refused(function: Any, match: str) -> None:
     with pytest.raises(CaptureError, match=match) as error:
         fxonnx.export(Function(function).eval(), (signs(4)[0],))
-    assert function is _reads_list or "at: test_functions.py:" in str(error.value)
+    list_errors = (_reads_list, _iterates_list_in_comprehension, _steps_back, _both_ends, _inserts_inside)
+    assert function in list_errors or "at: test_functions.py:" in str(error.value)
 
 
 def test_generated_functions_have_no_source() -> None:

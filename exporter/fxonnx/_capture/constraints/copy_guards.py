@@ -144,12 +144,12 @@ def _deciding_sizes(node: Node, values: Mapping[sympy.Symbol, Any]) -> Iterator[
         for symbol in symbols[:1]:
             smaller = (number for number in range(1, int(values[symbol]) + 1))
             one = next((n for n in smaller if size.xreplace({**values, symbol: sympy.Integer(n)}) == 1), None)
-            if one is not None and _returns_view(node, {**values, symbol: sympy.Integer(one)}) != usual:
+            if one is not None and _returns_view(node, {**values, symbol: sympy.Integer(one)}) is (not usual):
                 yield size
 
 
-def _returns_view(node: Node, values: Mapping[sympy.Symbol, Any]) -> bool:
-    """Whether an operator returns a view of its first argument at some sizes."""
+def _returns_view(node: Node, values: Mapping[sympy.Symbol, Any]) -> bool | None:
+    """Whether an operator returns a view of its first argument at some sizes; None if it does not support them."""
 
     def number(value: Any) -> Any:
         return int(value.node.expr.xreplace(values)) if isinstance(value, torch.SymInt) else value
@@ -164,5 +164,8 @@ def _returns_view(node: Node, values: Mapping[sympy.Symbol, Any]) -> bool:
     operator: Any = node.target
     args: Any = torch.fx.map_arg(node.args, concrete)
     kwargs: Any = torch.fx.map_arg(dict(node.kwargs), concrete)
-    result = operator(*args, **kwargs)
+    try:
+        result = operator(*args, **kwargs)
+    except RuntimeError:  # such as a size that is not divisible
+        return None
     return bool(result.untyped_storage()._cdata == args[0].untyped_storage()._cdata)

@@ -50,9 +50,11 @@ _LIBRARY = sysconfig.get_path("stdlib")
 # Code that implements symbolic numbers; the first frame outside of it is the one that evaluates a condition.
 _PATCHES = _OWN + "_capture/patches/patch.py"
 _QUESTIONS = _OWN + "_capture/questions/"
+# They evaluate the conditions of rewritten functions.
+_HELPERS = _OWN + "_capture/rewriting/operators/helpers.py"
 _MACHINERY = (
     *(_TORCH + name for name in ("fx/experimental/", "__init__.py", "_dynamo/")),
-    *(_SYMPY, __file__, _PATCHES, _QUESTIONS, "<"),
+    *(_SYMPY, __file__, _PATCHES, _QUESTIONS, _HELPERS, "<"),
 )
 # Functions of torch that query memory layouts: the memory format of a convolution's result, whether a view is
 # contiguous, whether a Fourier transform resizes its result. Layouts do not matter to ONNX.

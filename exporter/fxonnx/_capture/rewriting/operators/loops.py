@@ -60,15 +60,17 @@ class _Carry:
 
 @dataclass
 class _Growth:
-    """A list to which each iteration appends.
+    """A list to which each iteration adds items.
 
     Attributes:
         part: Index of the variable.
-        like: The tensors that one iteration appends.
+        like: The tensors that one iteration adds.
+        at_front: Whether they are inserted before the others.
     """
 
     part: int
     like: list[torch.Tensor]
+    at_front: bool = False
 
 
 @dataclass
@@ -153,7 +155,9 @@ def symbolic_loop(
         operands.tensors[key].copy_(final)
     after = plan.slots(results[head:size], growing=False)
     for growth, parts in zip(plan.growths, _split(plan, results[size : size + len(buffers)]), strict=True):
-        after[growth.part] = Slot(StackedList.extended(start[growth.part].value, parts, _length(state, results[0])))
+        length = _length(state, results[0])
+        added = StackedList.extended(start[growth.part].value, parts, length, at_front=growth.at_front)
+        after[growth.part] = Slot(added)
     state.write(after)
     if counter is not None:
         counter.tensor = results[0]
@@ -185,7 +189,8 @@ def _plan(
             for carry in plan.carries:
                 add_output(used, after[carry.part], carry.leaf)
             for growth in plan.growths:
-                growth.like = list(after[growth.part].value.appended)
+                growing = after[growth.part].value
+                growth.like, growth.at_front = list(growing.added), bool(growing.at_front)
                 for tensor in growth.like:
                     used.add(tensor)
                     used.add_sizes(tensor)
@@ -212,7 +217,7 @@ def _revise(plan: _Plan, state: State, before: Sequence[Slot], after: Sequence[S
         if isinstance(after[part].value, GrowingList):
             continue
         if _is_growth(before[part], after[part]):
-            like = after[part].content[len(before[part].content) :]
+            like = after[part].content[: len(after[part].content) - len(before[part].content)]
             if not all(isinstance(item, torch.Tensor) for item in like):
                 refuse(f"{name} grows by values that are not tensors", "append tensors only")
             plan.growths.append(_Growth(part, like))
@@ -296,21 +301,22 @@ def _carried_value(carry: _Carry, after: Sequence[Slot], inner: dict[int, torch.
 
 
 def _is_growth(before: Slot, after: Slot) -> bool:
-    """Whether a list has more items, and the same ones at its beginning."""
+    """Whether a list has more items, and the same ones at its beginning or its end."""
     if not (before.is_container and after.value is before.value and isinstance(before.value, list)):
         return False
     count = len(before.content)
-    return len(after.content) > count and all(
-        one is other for one, other in zip(before.content, after.content, strict=False)
+    return len(after.content) > count and any(
+        all(one is other for one, other in zip(before.content, kept, strict=True))
+        for kept in (after.content[:count], after.content[len(after.content) - count :])
     )
 
 
 def _buffers(plan: _Plan, counter: Counter | None, refuse: Refuse) -> list[torch.Tensor]:
-    """Zeros for the items that iterations append to lists."""
+    """Zeros for the items that iterations add to lists."""
     if not plan.growths:
         return []
     if counter is None:
-        refuse("it appends to a list, whose length is not known before the loop", "use a for loop over a range")
+        refuse("it adds items to a list, whose length is not known before the loop", "use a for loop over a range")
     count: Any = counter.count
     if not isinstance(count, int):
         count = torch.sym_max(count, 0)  # type: ignore[no-untyped-call]
@@ -324,15 +330,14 @@ def _store(
     given: Sequence[Any],
     inner: dict[int, torch.Tensor],
 ) -> list[torch.Tensor]:
-    """Write the appended items to the buffers."""
-    if not buffers:
-        return []
-    items = [item for growth in plan.growths for item in after[growth.part].value.appended]
-    position = given[0].reshape(1)
-    return [
-        torch.index_put(buffer, (position,), inner.get(id(item), item).unsqueeze(0))
-        for buffer, item in zip(buffers, items, strict=True)
-    ]
+    """Write the added items to the buffers."""
+    items = [(item, growth.at_front) for growth in plan.growths for item in after[growth.part].value.added]
+    stored = []
+    for buffer, (item, at_front) in zip(buffers, items, strict=True):
+        index = given[0].reshape(1)
+        position = buffer.shape[0] - 1 - index if at_front else index
+        stored.append(torch.index_put(buffer, (position,), inner.get(id(item), item).unsqueeze(0)))
+    return stored
 
 
 def _split(plan: _Plan, buffers: Sequence[torch.Tensor]) -> list[list[torch.Tensor]]:

@@ -42,6 +42,8 @@ def elements_of(iterable: Any) -> Elements | None:
     """The elements of an iterable whose length is not known during the capture; None for other iterables."""
     if isinstance(iterable, Elements):
         return iterable if is_dynamic_size(iterable.count) else None
+    if isinstance(iterable, StackedList):
+        return rows(iterable.stacked, 0)
     if isinstance(iterable, torch.Tensor) and iterable.dim() and is_dynamic_size(iterable.shape[0]):
         return rows(iterable, 0)
     return None
@@ -101,6 +103,8 @@ def _int(*given: Any) -> Any:
 def _len(value: Any) -> Any:
     if isinstance(value, torch.Tensor) and value.dim():
         return value.shape[0]
+    if isinstance(value, StackedList):
+        return value.stacked.shape[0]
     return value.count if isinstance(value, Elements) else builtins.len(value)
 
 
@@ -112,6 +116,8 @@ def _enumerate(iterable: Any, start: int = 0) -> Any:
 
 
 def _reversed(iterable: Any) -> Any:
+    if isinstance(iterable, StackedList):
+        return iterable[::-1]
     elements = elements_of(iterable)
     if elements is None:
         return builtins.reversed(iterable)
@@ -131,6 +137,19 @@ def _zip(*iterables: Any, **options: Any) -> Any:
     return Elements(count, lambda index: tuple(part.at(index) for part in known))
 
 
+def _list(*given: Any) -> Any:
+    (items,) = given or ((),)
+    return items[:] if isinstance(items, StackedList) else builtins.list(items)
+
+
+def _sum(iterable: Any, /, start: Any = 0) -> Any:
+    elements = iterable.stacked if isinstance(iterable, StackedList) else iterable
+    if not isinstance(elements, torch.Tensor) or elements_of(elements) is None:
+        return builtins.sum(iterable, start)
+    # The sum of Python keeps the dtype of integers, except for bool.
+    return start + elements.sum(0, dtype=None if elements.dtype == torch.bool else elements.dtype)
+
+
 _REPLACEMENTS: Mapping[Any, Callable[..., Any]] = MappingProxyType(
     {
         builtins.range: _range,
@@ -139,6 +158,8 @@ _REPLACEMENTS: Mapping[Any, Callable[..., Any]] = MappingProxyType(
         builtins.enumerate: _enumerate,
         builtins.reversed: _reversed,
         builtins.zip: _zip,
+        builtins.list: _list,
+        builtins.sum: _sum,
     }
 )
 
@@ -149,19 +170,40 @@ def replacement_of(function: Any) -> Any:
 
 
 class GrowingList(list[Any]):
-    """A list inside a loop of unknown length: items can be appended, but not read."""
+    """A list inside a loop of unknown length: items can be added at one end, but not read.
+
+    Attributes:
+        added: The items of one iteration, in the order in which the list contains them.
+        at_front: Whether they are inserted before the others; None without items.
+    """
 
     def __init__(self) -> None:
         super().__init__()
-        self.appended: list[Any] = []
+        self.added: list[Any] = []
+        self.at_front: bool | None = None
 
     def append(self, item: Any) -> None:
         """Append an item."""
-        self.appended.append(item)
+        self.extend([item])
 
     def extend(self, items: Any) -> None:
         """Append items."""
-        self.appended.extend(items)
+        self._grow(at_front=False)
+        self.added.extend(items)
+
+    def insert(self, index: Any, item: Any) -> None:
+        """Insert an item before the others."""
+        if type(index) is not int or index != 0:
+            self._refuse()
+        self._grow(at_front=True)
+        self.added.insert(0, item)
+
+    def _grow(self, *, at_front: bool) -> None:
+        if self.at_front not in (None, at_front):
+            raise CaptureError(
+                "a loop of unknown length adds items to both ends of a list", hint="use one list for each end"
+            )
+        self.at_front = at_front
 
     def _refuse(self, *_: Any) -> Any:
         raise CaptureError(
@@ -169,34 +211,44 @@ class GrowingList(list[Any]):
             hint="keep the last item in a variable of its own",
         )
 
-    __len__ = __getitem__ = __iter__ = __contains__ = __bool__ = pop = insert = __setitem__ = __delitem__ = _refuse
+    __len__ = __getitem__ = __iter__ = __contains__ = __bool__ = pop = __setitem__ = __delitem__ = reverse = _refuse
 
 
 class StackedList(list[Any]):
-    """A list to which a loop of unknown length has appended: ``torch.stack`` and ``torch.cat`` accept it."""
+    """A list to which a loop of unknown length has added items: ``torch.stack`` and ``torch.cat`` accept it."""
 
     def __init__(self, parts: list[Any]) -> None:
         super().__init__()
         self.parts = parts
 
     @classmethod
-    def extended(cls, items: Any, buffers: list[torch.Tensor], length: Any) -> StackedList:
-        """The items before a loop and the items that it appended.
+    def extended(cls, items: Any, buffers: list[torch.Tensor], length: Any, *, at_front: bool) -> StackedList:
+        """The items before a loop and the items that it added.
 
         Args:
             items: The list before the loop.
-            buffers: The appended items; several are appended in turn.
+            buffers: The added items; several are added in turn.
             length: The number of iterations; None if they fill the buffers.
+            at_front: Whether they are before the others, the last iteration's first.
         """
         if length is not None:
-            buffers = [buffer[:length] for buffer in buffers]
+            buffers = [buffer[buffer.shape[0] - length :] if at_front else buffer[:length] for buffer in buffers]
         stacked = buffers[0] if len(buffers) == 1 else torch.stack(buffers, 1).flatten(0, 1)
         before = items.parts if isinstance(items, StackedList) else [item.unsqueeze(0) for item in items]
-        return cls([*before, stacked])
+        return cls([stacked, *before] if at_front else [*before, stacked])
 
     def append(self, item: Any) -> None:
         """Append an item."""
         self.parts.append(item.unsqueeze(0))
+
+    def insert(self, index: Any, item: Any) -> None:
+        """Insert an item."""
+        stacked = self.stacked
+        self.parts = [stacked[:index], item.unsqueeze(0), stacked[index:]]
+
+    def reverse(self) -> None:
+        """Reverse the order."""
+        self.parts = [self.stacked.flip(0)]
 
     @property
     def stacked(self) -> torch.Tensor:
@@ -211,17 +263,26 @@ class StackedList(list[Any]):
         return True
 
     def __getitem__(self, index: Any) -> Any:
-        return self.stacked[index]
+        if not isinstance(index, slice):
+            return self.stacked[index]
+        if index.step is not None and index.step < 0:
+            if (index.start, index.stop, index.step) != (None, None, -1):
+                raise CaptureError(
+                    "a slice of a list that a loop of unknown length has added items to has a negative step",
+                    hint="slice the result of torch.stack, or use [::-1]",
+                )
+            return StackedList([self.stacked.flip(0)])
+        return StackedList([self.stacked[index]])
 
     def __iter__(self) -> Iterator[Any]:
         raise CaptureError(
-            "the items of a list that a loop of unknown length has appended to cannot be iterated over",
-            hint="join them with torch.stack or torch.cat",
+            "the items of a list that a loop of unknown length has added items to cannot be iterated over here",
+            hint="join them with torch.stack or torch.cat, or iterate in a for statement",
         )
 
 
 def join(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """``torch.stack`` or ``torch.cat`` of a list that a loop has appended to."""
+    """``torch.stack`` or ``torch.cat`` of a list that a loop has added items to."""
     items, dim, *_ = (*args, 0) if len(args) < 2 else args
     dim = kwargs.get("dim", dim)
     stacked = items.stacked

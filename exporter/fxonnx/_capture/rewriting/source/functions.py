@@ -93,7 +93,7 @@ def _begins_loop(node: ast.AST, line: int) -> bool:
     if isinstance(node, ast.For | ast.While):
         header = node.iter if isinstance(node, ast.For) else node.test
         return node.lineno <= line <= (header.end_lineno or header.lineno)
-    return isinstance(node, ast.ListComp) and node.lineno <= line <= (node.end_lineno or node.lineno)
+    return isinstance(node, ast.ListComp | ast.GeneratorExp) and node.lineno <= line <= (node.end_lineno or node.lineno)
 
 
 def _all_lines(code: CodeType) -> Iterator[tuple[int, int, int | None]]:

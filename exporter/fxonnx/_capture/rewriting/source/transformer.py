@@ -23,8 +23,10 @@ HELPERS = f"{PREFIX}helpers"
 """Variable of the transformed function that refers to the helpers."""
 
 _BUILTINS = frozenset(
-    {"range", "int", "float", "bool", "len", "enumerate", "zip", "reversed", "min", "max", "any", "all"}
+    {"range", "int", "float", "bool", "len", "enumerate", "zip", "reversed", "min", "max", "any", "all", "list", "sum"}
 )
+_CONSUMERS = frozenset({"list", "sum"})
+"""Functions that read a generator to its end at once, as a list."""
 _JOINING = frozenset({"stack", "cat", "concat", "concatenate"})
 _TERNARY = "conditional expression on a tensor's value"
 
@@ -379,6 +381,9 @@ class _Expressions(ast.NodeTransformer):
                 node.args = [_load("__class__"), _load(self._owner.parameters[0])]
                 return _locate(node, node)
             case ast.Name(name) if name in _BUILTINS and name not in self._owner.outer:
+                if name in _CONSUMERS and node.args and isinstance(node.args[0], ast.GeneratorExp):
+                    generator = node.args[0]
+                    node.args[0] = _locate(ast.ListComp(generator.elt, generator.generators), generator)
                 self.generic_visit(node)
                 node.func = _locate(_call_helper("builtin", [node.func]), node)
                 return node
