@@ -213,6 +213,11 @@ def test_invalid_configurations(quantize: Any, options: dict[str, Any], match: s
         fxonnx.export(Language(tied=False).eval(), (IDS,), quantize=quantize, **options)
 
 
+def test_an_opset_without_scales_in_half_precision() -> None:
+    with pytest.raises(ArgumentError, match="weights of float16 require opset 19, got opset_version=18"):
+        fxonnx.export(nn.Linear(40, 22).half().eval(), (ROWS.half(),), quantize="int8", opset_version=18)
+
+
 def test_a_model_without_a_layer_of_the_logits() -> None:
     with pytest.raises(ArgumentError, match="lm_head: the model has no layer of the name embed_out, lm_head"):
         fxonnx.export(nn.Linear(40, 22).eval(), (ROWS,), quantize=QuantizeConfig(lm_head="int8"))
@@ -227,3 +232,36 @@ def test_the_default_opset_is_raised_only_as_far_as_necessary() -> None:
     assert [opset("int8"), opset("int4")] == [default, 21]
     assert opset("int4", opset_version=24) == 24
     assert opset("int4", target="onnxruntime") == opset(None, target="onnxruntime") >= 21
+
+
+VERIFIED: dict[str, dict[str, Any]] = {
+    **FORMS,
+    "int8": {"quantize": "int8"},
+    "tables": {"quantize": QuantizeConfig("int4", embeddings="int8")},
+    "gather_nbits": {"quantize": QuantizeConfig("int4", embeddings="int4"), "target": "onnxruntime-genai"},
+    "gather_nbits_asymmetric": {
+        "quantize": QuantizeConfig("int4", embeddings="int8", symmetric=False, lm_head="int8"),
+        "target": "onnxruntime-genai",
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("form", "tied", "dtype"),
+    [
+        *((form, True, torch.float32) for form in VERIFIED),
+        *((form, False, torch.float32) for form in ("int4", "tables", "gather_nbits_asymmetric")),
+        *((form, True, torch.float16) for form in ("int8", "nbits4", "tables", "gather_nbits")),
+        *((form, True, torch.bfloat16) for form in ("int8", "nbits4", "tables", "gather_nbits")),
+    ],
+)
+def test_verification_computes_with_the_dequantized_weights(form: str, tied: bool, dtype: torch.dtype) -> None:
+    torch.manual_seed(1)
+    model = Language(tied=tied).eval().to(dtype)
+    program = fxonnx.export(model, (IDS,), dynamic_shapes=({0: "batch"},), verify="auto", **VERIFIED[form])
+    program.verify()
+    if dtype == torch.float32:
+        program.verify(rtol=1e-5, atol=1e-5)
+    # With the weights of the model, the results are others.
+    difference = (program.call_in_float(IDS)[0] - model(IDS)).abs().max()
+    assert difference > 1e-3 * model(IDS).abs().max()

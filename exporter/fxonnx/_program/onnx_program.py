@@ -28,13 +28,14 @@ from .adapters import AdapterSource, adapter_names, adapter_values, write_adapte
 from .assumption_checks import check_assumptions
 from .call_binding import bind_call, check_loop_bounds, unflatten_outputs
 from .checkpoints import Weights
+from .dequantized_weights import products_in_float
 from .external_data import REFERENCE, ExternalData
 from .external_references import with_external_references
 from .inspection import compute_values, run_reference
 from .onnxscript_optimizer import optimize_model
 from .protobuf_layout import PROTOBUF_LIMIT, serialize, tensor_bytes
 from .rename_dims import rename_dims
-from .session import Session, SessionFactory
+from .session import Session, SessionFactory, session_in_float
 from .stateful import StatefulSession, StatePair, read_states
 from .weights import WeightMap, build_weight_map, replace_weights, temporary_weights
 
@@ -74,6 +75,7 @@ class ONNXProgram:
         self.patterns = MappingProxyType(dict(patterns))
         self._timings = timings
         self._session: Session | None = None
+        self._session_in_float: Session | None = None
         self._session_factory: SessionFactory | None = None
         self._weights: WeightMap | None = None
         self._applied: dict[str, torch.Tensor] = {}
@@ -167,6 +169,17 @@ class ONNXProgram:
         if self._session is None:
             self._session = Session(self.model, self._session_factory)
         return self._session.run(inputs)
+
+    def call_in_float(self, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, ...]:
+        """Run the model like ``__call__``, without the rounding of activations that quantized weights permit.
+
+        See ``QuantizeConfig.accuracy_level``. Sessions of ``initialize_inference_session`` decide for DequantizeLinear.
+        """
+        inputs = self.graph_inputs(args, kwargs)
+        if self._session_in_float is None:
+            with products_in_float(self.model):
+                self._session_in_float = Session(self.model, self._session_factory or session_in_float)
+        return self._session_in_float.run(inputs)
 
     def graph_inputs(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
         """Bind the arguments of a call to the graph inputs and check the constraints.
@@ -388,9 +401,10 @@ class ONNXProgram:
 
     def release(self) -> None:
         """Close the ONNX Runtime session; the next call creates one from the current model."""
-        if self._session is not None:
-            self._session.close()
-            self._session = None
+        for session in (self._session, self._session_in_float):
+            if session is not None:
+                session.close()
+        self._session = self._session_in_float = None
 
     def __repr__(self) -> str:
         graph = self.model.graph

@@ -5,8 +5,9 @@ from __future__ import annotations
 import ctypes
 import os
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from io import BytesIO
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -22,7 +23,7 @@ from .saving import SINGLE_FILE_BYTES, save
 if TYPE_CHECKING:
     import onnxruntime
 
-__all__ = ["Session", "SessionFactory", "as_tensor", "to_ort_value"]
+__all__ = ["Session", "SessionFactory", "as_tensor", "session_in_float", "to_ort_value"]
 
 SessionFactory: TypeAlias = "Callable[[str | bytes], onnxruntime.InferenceSession]"
 """Creates a session from a serialized model, or from the path of a model too large to serialize."""
@@ -105,11 +106,20 @@ class Session:
         return tuple(_to_torch(output) for output in outputs)
 
 
-def _default_session(source: str | bytes) -> onnxruntime.InferenceSession:
+def session_in_float(source: str | bytes) -> onnxruntime.InferenceSession:
+    """Create the default session, but multiply activations by quantized weights without rounding the activations."""
+    return _default_session(source, {"session.qdq_matmulnbits_accuracy_level": "1"})
+
+
+def _default_session(
+    source: str | bytes, entries: Mapping[str, str] = MappingProxyType({})
+) -> onnxruntime.InferenceSession:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level = _QUIET
+    for key, value in entries.items():
+        options.add_session_config_entry(key, value)
     available = onnxruntime.get_available_providers()
     providers = [name for name in ("CUDAExecutionProvider", "CPUExecutionProvider") if name in available]
     return onnxruntime.InferenceSession(source, options, providers=providers)

@@ -22,8 +22,10 @@ from .._options import Options
 from .._public import public
 from ..errors import ArgumentError, VerificationError, did_you_mean
 from .call_binding import BoundCall, bind_call
+from .dequantized_weights import DequantizedWeights, dequantized_weights, replace_tables, tables_of_source
 from .stateful import final_states, read_states
 from .verification_inputs import auto_sizes, check_sizes, resize_inputs
+from .weights import WeightMap
 
 __all__ = ["VerifiableProgram", "verify"]
 
@@ -63,8 +65,15 @@ class VerifiableProgram(Protocol):
     def applied_weights(self) -> Mapping[str, torch.Tensor]:
         """Weights that replace those of the captured program."""
 
+    @property
+    def weights(self) -> WeightMap:
+        """The mapping between FQNs of the state_dict and initializers."""
+
     def __call__(self, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, ...]:
         """Run the model in ONNX Runtime."""
+
+    def call_in_float(self, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, ...]:
+        """Run the model in ONNX Runtime, without the rounding of activations that quantized weights permit."""
 
 
 @public
@@ -82,6 +91,9 @@ def verify(
     The number of outputs, dtypes, shapes and the positions of NaN and infinity must agree; integers and bools must be
     equal. Finite floating-point elements may differ by ``atol + rtol * |expected|``. By default, ``rtol`` is
     ``TOLERANCES[dtype]`` and ``atol`` is ``rtol`` times the largest absolute value among the elements that differ.
+
+    With ``export(quantize=...)``, eager torch computes with the dequantized weights, and ONNX Runtime without rounding
+    the activations, which ``accuracy_level`` permits otherwise: the same tolerances apply.
 
     Args:
         program: The exported program.
@@ -112,7 +124,7 @@ def verify(
     )
     if sizes is None:
         # Each run gets copies of the inputs: the model may mutate them.
-        actual = program(*_copy_tensors(call.args), **_copy_tensors(call.kwargs))
+        actual = _run_program(program, call.args, call.kwargs)
         rows = _compare_outputs(program, _run_captured_program(program, call.args, call.kwargs), actual, rtol, atol)
     else:
         rows = [
@@ -162,13 +174,27 @@ def _verify_at_sizes(
         if trial.may_fail:
             return [Row("-", -1, "skipped", "-", (), message=reason, sizes=sizes)]
         raise ArgumentError("sizes", f"{reason}\n  at sizes: {shown}") from error
-    actual = program(*_copy_tensors(args), **_copy_tensors(kwargs))
+    actual = _run_program(program, args, kwargs)
     return [replace(row, sizes=sizes) for row in _compare_outputs(program, expected, actual, rtol, atol)]
+
+
+def _run_program(program: VerifiableProgram, args: Any, kwargs: Any) -> tuple[torch.Tensor, ...]:
+    run = program if program.options.quantize is None else program.call_in_float
+    return run(*_copy_tensors(args), **_copy_tensors(kwargs))
+
+
+def _dequantized(program: VerifiableProgram) -> DequantizedWeights:
+    if program.options.quantize is None:
+        return DequantizedWeights({}, {})
+    return dequantized_weights(program.model, program.weights)
 
 
 def _run_captured_program(program: VerifiableProgram, args: Any, kwargs: Any) -> list[Any]:
     module = _isolated_module(program.exported_program)
-    weights = {name: buffer.detach().clone() for name, buffer in module.named_buffers()} | dict(program.applied_weights)
+    quantized = _dequantized(program)
+    replace_tables(module, quantized.tables)
+    weights = {name: buffer.detach().clone() for name, buffer in module.named_buffers()}
+    weights |= {**program.applied_weights, **quantized.products}
     args, kwargs = tuple(_copy_tensors(args)), dict(_copy_tensors(kwargs))
     with torch.no_grad(), recorded_function_calls(program.capture.functions):
         result = torch.func.functional_call(module, weights, args, kwargs, tie_weights=False)
@@ -180,7 +206,12 @@ def _run_source_model(program: VerifiableProgram, args: Any, kwargs: Any) -> lis
     source = program.capture.source
     if source is None:
         return _run_captured_program(program, args, kwargs)
-    weights = {name: buffer.detach().clone() for name, buffer in source.named_buffers()} | dict(program.applied_weights)
+    quantized = _dequantized(program)
+    weights = {name: buffer.detach().clone() for name, buffer in source.named_buffers()} | {
+        **program.applied_weights,
+        **quantized.products,
+        **tables_of_source(source, quantized.tables),
+    }
     args, kwargs = _copy_tensors(args), _copy_tensors(kwargs)
     # Capture in another thread may replace the weights of the same model temporarily.
     with one_at_a_time(), torch.no_grad(), in_mode(source, program.options.training), preserve_model(source, ()):

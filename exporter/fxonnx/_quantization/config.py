@@ -10,13 +10,15 @@ from .._public import public
 from .._targets import TargetProfile
 from ..errors import ArgumentError, did_you_mean
 
-__all__ = ["INT4_OPSET", "QuantizeConfig", "WeightDtype", "read_quantize"]
+__all__ = ["HALF_SCALES_OPSET", "INT4_OPSET", "QuantizeConfig", "WeightDtype", "read_quantize"]
 
 WeightDtype: TypeAlias = Literal["int4", "int8"]
 _Choice: TypeAlias = Literal["float", "int4", "int8"]
 
 INT4_OPSET = 21
 """The first opset with 4-bit integers and with DequantizeLinear by blocks."""
+HALF_SCALES_OPSET = 19
+"""The first opset with DequantizeLinear to float16 and bfloat16."""
 _INT8_OPSET = 13
 """The first opset with DequantizeLinear by columns."""
 

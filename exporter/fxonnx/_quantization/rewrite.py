@@ -15,7 +15,7 @@ from fxonnx_translations._builder.dtypes import BFLOAT16, FLOAT, FLOAT16, to_tor
 from fxonnx_translations._builder.initializers import DerivedTensor, TorchTensor, sources_of, storage_key
 
 from ..errors import ArgumentError, did_you_mean
-from .config import QuantizeConfig
+from .config import HALF_SCALES_OPSET, QuantizeConfig
 from .quantized_tensor import Layout, Part, QuantizedTensor
 from .quantized_weight import WeightScheme
 
@@ -296,6 +296,13 @@ class _Quantizer:
         if self.has_matmul_nbits:
             self._to_matmul_nbits(node, weight, scheme)
             return
+        opset = self.builder.opset_version
+        if value.dtype != FLOAT and opset < HALF_SCALES_OPSET:
+            raise ArgumentError(
+                "quantize",
+                f"weights of {value.dtype.name.lower()} require opset {HALF_SCALES_OPSET}, got opset_version={opset}",
+                hint=f"pass opset_version={HALF_SCALES_OPSET} or newer, or leave it out",
+            )
         inputs = [given for given in self._initializers(weight, scheme, "columns") if given is not None]
         attributes: dict[str, Any] = {"axis": 0, "block_size": scheme.block_size} if scheme.block_size else {"axis": 1}
         shape = (weight.in_features, weight.out_features)

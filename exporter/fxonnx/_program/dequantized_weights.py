@@ -1,0 +1,130 @@
+"""Weights as a quantized model represents them, for the comparison with eager torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import onnx_ir as ir
+import torch
+
+from fxonnx_translations._builder.initializers import DerivedTensor, TorchTensor, sources_of, values_of
+
+from .._quantization.quantized_tensor import QuantizedTensor
+from ..errors import ArgumentError
+from .weights import WeightMap
+
+__all__ = ["DequantizedWeights", "dequantized_weights", "products_in_float", "replace_tables", "tables_of_source"]
+
+aten = torch.ops.aten
+
+
+@dataclass(frozen=True)
+class DequantizedWeights:
+    """The values of quantized parameters.
+
+    Attributes:
+        products: FQN to value, for all uses but those of embeddings.
+        tables: FQN to value in embeddings, if it is another one.
+    """
+
+    products: Mapping[str, torch.Tensor]
+    tables: Mapping[str, torch.Tensor]
+
+
+def dequantized_weights(model: ir.Model, weight_map: WeightMap) -> DequantizedWeights:
+    """Compute the values of all quantized parameters of a model.
+
+    Raises:
+        ArgumentError: If a quantized weight is computed from parameters, so that these have no values of their own.
+    """
+    values: tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]] = ({}, {})
+    floats: dict[str, torch.Tensor] = {}
+    for initializer in model.graph.initializers.values():
+        tensor = initializer.const_value
+        if isinstance(tensor, TorchTensor):
+            floats[str(tensor.name)] = values_of(tensor)
+        elif isinstance(tensor, QuantizedTensor) and tensor.part == "codes":
+            values[tensor.layout in ("rows", "gather_nbits")].update(_parameters(tensor))
+    products, tables = values
+    # A table has its own integers, or is a floating-point number, or shares the integers of the tied layer.
+    tables = {**{name: value for name, value in floats.items() if name in products}, **tables}
+    products = {**tables, **products}
+
+    def by_fqn(found: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        named = {fqn: found[name] for fqn, name in weight_map.stored.items() if name in found}
+        return named | {fqn: found[name].t() for fqn, name in weight_map.transposed.items() if name in found}
+
+    return DequantizedWeights(by_fqn(products), by_fqn(tables))
+
+
+def _parameters(tensor: QuantizedTensor) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield names and values of the parameters that a quantized weight consists of."""
+    (source,) = tensor.sources
+    value = tensor.dequantized()
+    if not isinstance(source, DerivedTensor):
+        yield str(source.name), value.to(source.raw.dtype)
+        return
+    parts = list(sources_of(source))
+    contents = [values_of(part) for part in parts]
+    real = values_of(source)
+    if all(part.dim() == 2 and part.shape[1] == contents[0].shape[1] for part in contents):
+        stacked = torch.cat(contents)
+        for matrix, quantized in ((real, value), (real.t(), value.t())):
+            if torch.equal(matrix, stacked):
+                rows = torch.split(quantized.to(real.dtype), [len(part) for part in contents])
+                yield from zip((str(part.name) for part in parts), rows, strict=True)
+                return
+    raise ArgumentError(
+        "program",
+        f"{tensor.name!r} is quantized after it is computed from {', '.join(repr(part.name) for part in parts)}, which "
+        "eager torch does not compute with",
+        hint="verify the export without quantize, or exclude this layer",
+    )
+
+
+def replace_tables(module: torch.nn.Module, tables: Mapping[str, torch.Tensor]) -> None:
+    """Replace the weights of embeddings in a captured module, but not their other uses, in place."""
+    if not isinstance(module, torch.fx.GraphModule):
+        return
+    for index, (fqn, table) in enumerate(tables.items()):
+        name = f"_table_{index}"
+        module.register_buffer(name, table)
+        for node in module.graph.find_nodes(op="get_attr", target=fqn):
+            for user in list(node.users):
+                if user.target is aten.embedding.default:
+                    with module.graph.inserting_before(user):
+                        user.replace_input_with(node, module.graph.get_attr(name))
+    module.recompile()
+
+
+def tables_of_source(source: torch.nn.Module, tables: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The tables that are parameters of embedding modules, by their names in the original model."""
+    modules = dict(source.named_modules())
+    return {
+        fqn: table
+        for fqn, table in tables.items()
+        if isinstance(modules.get(fqn.rpartition(".")[0]), torch.nn.Embedding)
+    }
+
+
+@contextmanager
+def products_in_float(model: ir.Model) -> Iterator[None]:
+    """Disable the rounding of activations by MatMulNBits for the body."""
+    graphs: list[Any] = [model.graph, *model.functions.values()]
+    nodes = [
+        node
+        for graph in graphs
+        for node in ir.traversal.RecursiveGraphIterator(graph)
+        if node.op_type == "MatMulNBits" and "accuracy_level" in node.attributes
+    ]
+    before = [(node, node.attributes["accuracy_level"]) for node in nodes]
+    for node in nodes:
+        node.attributes["accuracy_level"] = ir.AttrInt64("accuracy_level", 1)
+    try:
+        yield
+    finally:
+        for node, attribute in before:
+            node.attributes["accuracy_level"] = attribute
