@@ -12,7 +12,7 @@ import onnx_ir as ir
 from ..errors import ArgumentError
 from ._model_types import genai_type
 
-__all__ = ["context_length", "genai_config"]
+__all__ = ["context_length", "genai_config", "search_settings", "session_options", "token_ids"]
 
 _CONTEXT_LENGTHS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "max_sequence_length")
 _DEFAULT_CONTEXT_LENGTH = 4096
@@ -84,7 +84,7 @@ def genai_config(model: Any, tokenizer: Any, graph: ir.Graph, target: str, filen
                 "onnxruntime-genai allocates all keys and values with one head size",
             )
     decoder = {
-        "session_options": {"log_id": "onnxruntime-genai", "provider_options": [*_PROVIDERS[target]]},
+        "session_options": session_options(target),
         "filename": filename,
         "head_size": head_size,
         "hidden_size": config.hidden_size,
@@ -99,15 +99,10 @@ def genai_config(model: Any, tokenizer: Any, graph: ir.Graph, target: str, filen
             "type": genai_type(config.model_type),
             "vocab_size": _size(graph.outputs[0], 2),
             "context_length": length,
-            **_token_ids(model, tokenizer),
+            **token_ids(model, tokenizer),
             "decoder": decoder,
         },
-        "search": {
-            **_search(model.generation_config),
-            "early_stopping": True,
-            "max_length": length,
-            "past_present_share_buffer": False,
-        },
+        "search": search_settings(model, length),
     }
 
 
@@ -135,7 +130,13 @@ def context_length(config: Any) -> int:
     return next((length for length in found if isinstance(length, int)), _DEFAULT_CONTEXT_LENGTH)
 
 
-def _token_ids(model: Any, tokenizer: Any) -> dict[str, Any]:
+def token_ids(model: Any, tokenizer: Any) -> dict[str, Any]:
+    """Ids of the special tokens that are known.
+
+    Args:
+        model: The model of transformers.
+        tokenizer: Its tokenizer.
+    """
     ids: dict[str, Any] = {}
     for name in ("bos_token_id", "eos_token_id", "pad_token_id"):
         sources = (model.generation_config, model.config.get_text_config(decoder=True), tokenizer)
@@ -147,6 +148,22 @@ def _token_ids(model: Any, tokenizer: Any) -> dict[str, Any]:
     return {name: value for name, value in ids.items() if value is not None}
 
 
-def _search(generation: Any) -> dict[str, Any]:
-    specified = {name: getattr(generation, name, None) for name in _SEARCH}
-    return {name: default if specified[name] is None else specified[name] for name, default in _SEARCH.items()}
+def search_settings(model: Any, max_length: int) -> dict[str, Any]:
+    """The defaults of the search, from the generation configuration of the model.
+
+    Args:
+        model: The model of transformers.
+        max_length: The context length.
+    """
+    specified = {name: getattr(model.generation_config, name, None) for name in _SEARCH}
+    settings = {name: default if specified[name] is None else specified[name] for name, default in _SEARCH.items()}
+    return {**settings, "early_stopping": True, "max_length": max_length, "past_present_share_buffer": False}
+
+
+def session_options(target: str) -> dict[str, Any]:
+    """The session options of one model file.
+
+    Args:
+        target: "cpu" or "cuda".
+    """
+    return {"log_id": "onnxruntime-genai", "provider_options": [*_PROVIDERS[target]]}

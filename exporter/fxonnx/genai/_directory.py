@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from ..errors import ArgumentError, SaveError
 
-__all__ = ["LAST", "staged_directory"]
+__all__ = ["LAST", "staged_directory", "write_json"]
 
 LAST = "genai_config.json"
 """The file without which onnxruntime-genai does not load a directory."""
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write an indented JSON file."""
+    path.write_text(json.dumps(content, indent=4) + "\n")
 
 
 @contextmanager

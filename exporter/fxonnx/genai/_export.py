@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
@@ -17,13 +16,17 @@ from .._warnings import ignoring_warnings, warn_user
 from ..errors import ArgumentError, did_you_mean
 from ._adapters import ADAPTER_PATTERN, Adapters, load_adapters, save_adapters
 from ._config import context_length, genai_config
-from ._directory import LAST, staged_directory
+from ._directory import LAST, staged_directory, write_json
 from ._example import DYNAMIC_SHAPES, example_inputs
 from ._extra import import_extra
+from ._families import Family
 from ._last_logits import last_logits_only
 from ._loading import DTYPES, LanguageModel, load_language_model
-from ._sizes import narrowing_constraints
+from ._parts import Request
+from ._sizes import decoder_calls, narrowing_constraints
 from ._verification import compare_tokens
+from ._vision_language import export_vision_language
+from ._whisper import export_whisper
 
 __all__ = ["Precision", "export"]
 
@@ -79,46 +82,50 @@ def export(
     with staged_directory(Path(out)) as staging:
         announce("load")
         loaded = load_language_model(model, tokenizer, DTYPES[precision])
-        loaded, loras = load_adapters(loaded, adapters)
-        program = _program(loaded, target, last_logits, loras, announce)
-        save_adapters(program, loras, staging)
-        _write(loaded, program, staging, target, announce)
-        if verify:
-            announce("verify")
-            compare_tokens(loaded, staging, loras)
+        loaded.tokenizer.save_pretrained(staging)
+        loaded.model.generation_config.save_pretrained(staging)
+        request = Request(staging, target, {"target": _TARGETS[target]}, last_logits, adapters, verify, announce)
+        if adapters and loaded.family != "decoder":
+            raise ArgumentError("adapters", "they are supported for decoder-only models only")
+        _EXPORTS[loaded.family](loaded, request)
     return Path(out)
 
 
-def _program(
-    loaded: LanguageModel, target: str, last_logits: bool, adapters: Adapters, announce: Callable[[str], None]
-) -> ONNXProgram:
+def _export_decoder(loaded: LanguageModel, request: Request) -> None:
+    loaded, adapters = load_adapters(loaded, request.adapters)
+    program = _program(loaded, adapters, request)
+    save_adapters(program, adapters, request.directory)
+    config = genai_config(loaded.model, loaded.tokenizer, program.model.graph, request.device, _MODEL_FILE)
+    request.announce("save")
+    program.save(request.directory / _MODEL_FILE)
+    write_json(request.directory / LAST, config)
+    if request.verify:
+        request.announce("verify")
+        compare_tokens(loaded, request.directory, adapters)
+
+
+_EXPORTS: Mapping[Family, Callable[[LanguageModel, Request], None]] = MappingProxyType(
+    {"decoder": _export_decoder, "whisper": export_whisper, "vision-language": export_vision_language}
+)
+
+
+def _program(loaded: LanguageModel, adapters: Adapters, request: Request) -> ONNXProgram:
     kwargs = example_inputs(loaded.model)
     names = {*kwargs, "past_key_values.*"}
-    selection = last_logits_only(loaded.model) if last_logits else nullcontext()
+    selection = last_logits_only(loaded.model) if request.last_logits else nullcontext()
     with ignoring_warnings("the model cannot be exported for all requested sizes"), selection:
         program = export_model(
             loaded.model,
             kwargs=kwargs,
             dynamic_shapes={name: dims for name, dims in DYNAMIC_SHAPES.items() if name in names},
-            target=_TARGETS[target],
             adapters=ADAPTER_PATTERN if adapters.directories else (),
-            on_stage=announce,
+            on_stage=request.announce,
+            **request.options,
         )
-    narrowing = narrowing_constraints(program.constraints, context_length(loaded.config))
+    narrowing = narrowing_constraints(program.constraints, decoder_calls(context_length(loaded.config)))
     if narrowing:
         warn_user(f"the exported model is valid only for: {'; '.join(map(str, narrowing))}")
     return program
-
-
-def _write(
-    loaded: LanguageModel, program: ONNXProgram, directory: Path, target: str, announce: Callable[[str], None]
-) -> None:
-    config = genai_config(loaded.model, loaded.tokenizer, program.model.graph, target, _MODEL_FILE)
-    announce("save")
-    program.save(directory / _MODEL_FILE)
-    loaded.tokenizer.save_pretrained(directory)
-    loaded.model.generation_config.save_pretrained(directory)
-    (directory / LAST).write_text(json.dumps(config, indent=4) + "\n")
 
 
 def _ignore(_stage: str) -> None:

@@ -14,6 +14,7 @@ import torch
 
 from ..errors import ArgumentError, did_you_mean
 from ._extra import import_extra
+from ._families import AUTO_CLASSES, Family, family_of
 
 __all__ = ["DTYPES", "LanguageModel", "load_language_model"]
 
@@ -33,11 +34,13 @@ class LanguageModel:
         model: The model in evaluation mode.
         tokenizer: Its tokenizer.
         directory: The directory that it was loaded from, if any.
+        family: Its family.
     """
 
     model: Any
     tokenizer: Any
     directory: Path | None
+    family: Family
 
     @property
     def config(self) -> Any:
@@ -60,7 +63,8 @@ def load_language_model(model: Any, tokenizer: Any, dtype: torch.dtype) -> Langu
     if isinstance(model, (str, os.PathLike)):
         directory = _checkpoint(Path(model))
         found = _tokenizer(transformers, directory if tokenizer is None else tokenizer)
-        return LanguageModel(_from_directory(transformers, directory, dtype), found, directory)
+        loaded = _from_directory(transformers, directory, dtype)
+        return LanguageModel(loaded, found, directory, _family(loaded.config, directory))
     if not isinstance(model, transformers.PreTrainedModel):
         raise ArgumentError("model", f"expected a directory or a model of transformers, got a {type(model).__name__}")
     if tokenizer is None:
@@ -71,7 +75,7 @@ def load_language_model(model: Any, tokenizer: Any, dtype: torch.dtype) -> Langu
     dtypes = {parameter.dtype for parameter in model.parameters() if parameter.is_floating_point()}
     if model.training or dtypes != {dtype}:
         model = copy.deepcopy(model).eval().to(dtype)
-    return LanguageModel(model, found, None)
+    return LanguageModel(model, found, None, family_of(model.config, type(model).__name__))
 
 
 def _checkpoint(directory: Path) -> Path:
@@ -90,20 +94,23 @@ def _checkpoint(directory: Path) -> Path:
 def _from_directory(transformers: Any, directory: Path, dtype: torch.dtype) -> Any:
     try:
         config = transformers.AutoConfig.from_pretrained(directory, local_files_only=True)
-        if type(config) not in transformers.AutoModelForCausalLM._model_mapping:
+        auto_class = getattr(transformers, AUTO_CLASSES[_family(config, directory)])
+        if type(config) not in auto_class._model_mapping:
             raise ArgumentError(
                 "model",
-                f"{directory} has a model of type {config.model_type!r}, which is not a decoder-only language model",
+                f"{directory} has a model of type {config.model_type!r}, which is not a language model",
                 hint="export it with fxonnx.export",
             )
-        loaded = transformers.AutoModelForCausalLM.from_pretrained(
-            directory, config=config, dtype=dtype, local_files_only=True
-        )
+        loaded = auto_class.from_pretrained(directory, config=config, dtype=dtype, local_files_only=True)
     except (OSError, ValueError, KeyError) as error:
         if isinstance(error, ArgumentError):
             raise
         raise ArgumentError("model", f"{directory} cannot be loaded: {error}") from error
     return loaded.eval()
+
+
+def _family(config: Any, directory: Path) -> Family:
+    return family_of(config, next(iter(config.architectures or ()), ""), directory)
 
 
 def _tokenizer(transformers: Any, tokenizer: Any) -> Any:

@@ -1,0 +1,106 @@
+"""Models of several files: each part is exported by itself, and weights that parts share are stored once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from .._export import export as export_model
+from .._program import ONNXProgram
+from .._program.multi_model import save_all
+from .._warnings import ignoring_warnings, warn_user
+from ._sizes import Sizes, narrowing_constraints
+
+__all__ = ["Part", "Request", "export_parts", "save_parts"]
+
+
+@dataclass(frozen=True)
+class Part:
+    """A module that becomes one ONNX file.
+
+    Attributes:
+        module: The module.
+        inputs: Keyword example inputs.
+        dynamic_shapes: Dynamic dims by graph input name or glob pattern.
+        calls: Sizes by dim name that onnxruntime-genai calls the part with.
+        input_names: Names of the first graph inputs.
+        output_names: Names of the first graph outputs.
+        options: Arguments of ``fxonnx.export`` in place of those of the request.
+        context: Entered for the export.
+    """
+
+    module: nn.Module
+    inputs: Mapping[str, Any]
+    dynamic_shapes: Mapping[str, Any]
+    calls: Iterable[Sizes]
+    input_names: tuple[str, ...] = ()
+    output_names: tuple[str, ...] = ()
+    options: Mapping[str, Any] = field(default_factory=dict)
+    context: AbstractContextManager[None] = field(default_factory=nullcontext)
+
+
+@dataclass(frozen=True)
+class Request:
+    """The arguments of an export that do not depend on the model.
+
+    Attributes:
+        directory: The directory to write to.
+        device: "cpu" or "cuda".
+        options: Arguments of ``fxonnx.export``.
+        last_logits: Compute the logits of the last position only.
+        adapters: Name to directory of LoRA adapters.
+        verify: Compare results with those of transformers.
+        announce: Called with the name of each stage as it begins.
+    """
+
+    directory: Path
+    device: str
+    options: Mapping[str, Any]
+    last_logits: bool
+    adapters: Mapping[str, str | os.PathLike[str]]
+    verify: bool
+    announce: Callable[[str], None]
+
+
+def export_parts(parts: Mapping[str, Part], request: Request) -> dict[str, ONNXProgram]:
+    """Export each part.
+
+    Args:
+        parts: Name to part.
+        request: The arguments of the export.
+    """
+    return {name: _export_part(name, part, request) for name, part in parts.items()}
+
+
+def save_parts(programs: Mapping[str, ONNXProgram], request: Request) -> None:
+    """Save ``<name>.onnx`` for each part, and one file with the weights of all of them.
+
+    Args:
+        programs: Name to program.
+        request: The arguments of the export.
+    """
+    request.announce("save")
+    save_all(programs, request.directory)
+
+
+def _export_part(name: str, part: Part, request: Request) -> ONNXProgram:
+    with ignoring_warnings("the model cannot be exported for all requested sizes"), part.context:
+        program = export_model(
+            part.module.eval(),
+            kwargs=dict(part.inputs),
+            dynamic_shapes=part.dynamic_shapes,
+            input_names=part.input_names or None,
+            output_names=part.output_names or None,
+            on_stage=request.announce,
+            **{**request.options, **part.options},
+        )
+    narrowing = narrowing_constraints(program.constraints, part.calls)
+    if narrowing:
+        warn_user(f"{name}.onnx is valid only for: {'; '.join(map(str, narrowing))}")
+    return program

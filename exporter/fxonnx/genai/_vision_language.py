@@ -1,0 +1,171 @@
+"""Vision-language models in three parts: vision tower, embedding of the tokens, and decoder."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import ArgumentError
+from ._config import context_length, genai_config
+from ._directory import write_json
+from ._example import DYNAMIC_SHAPES, example_inputs
+from ._input_verification import compare_generation
+from ._last_logits import last_logits_only
+from ._loading import LanguageModel
+from ._parts import Part, Request, export_parts, save_parts
+from ._sizes import decoder_calls
+from ._vision_towers import VISION_TOWERS, VisionTower
+
+__all__ = ["export_vision_language"]
+
+_BATCH, _PAST, _TOKENS = 2, 5, 3
+
+
+class TokenEmbedding(nn.Module):
+    """The embedding of the tokens, with those of the image tokens replaced by image features in order.
+
+    Image tokens beyond the features keep their embedding: the model may generate them.
+
+    Args:
+        model: A vision-language model of transformers.
+    """
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.embed_tokens = model.get_input_embeddings()
+        self.image_token = model.config.image_token_id
+
+    def forward(self, input_ids: Tensor, image_features: Tensor) -> Tensor:
+        embeddings: Tensor = self.embed_tokens(input_ids)
+        is_image = input_ids == self.image_token
+        index = is_image.flatten().cumsum(0).reshape(is_image.shape) - 1
+        count = image_features.shape[0]
+        # The additional row makes the lookup valid without features.
+        rows = torch.cat([image_features.to(embeddings.dtype), embeddings.new_zeros(1, embeddings.shape[-1])])
+        return torch.where((is_image & (index < count)).unsqueeze(-1), rows[index.clamp(0, count)], embeddings)
+
+
+def export_vision_language(loaded: LanguageModel, request: Request) -> None:
+    """Write vision.onnx, embedding.onnx, decoder.onnx, genai_config.json and processor_config.json.
+
+    Args:
+        loaded: The model and its tokenizer.
+        request: The arguments of the export.
+
+    Raises:
+        ArgumentError: If onnxruntime-genai or fxonnx does not support the vision tower.
+        VerificationError: If the tokens differ from those of transformers.
+    """
+    model_type = loaded.model.config.model_type
+    if model_type not in VISION_TOWERS:
+        raise ArgumentError(
+            "model",
+            f"vision-language models of type {model_type!r} are not supported, only {', '.join(VISION_TOWERS)}",
+            hint="for text alone, export the language model by itself",
+        )
+    tower = VISION_TOWERS[model_type](loaded.model)
+    programs = export_parts(_parts(loaded.model, tower, request), request)
+    decoder = programs["decoder"].model.graph
+    save_parts(programs, request)
+    config = genai_config(loaded.model, loaded.tokenizer, decoder, request.device, "decoder.onnx")
+    write_json(request.directory / "genai_config.json", _with_parts(config, tower))
+    # Decoded with a color space, images must not pass through ConvertRGB: it reverses the channels.
+    operations = [
+        {"name": "decode_image", "type": "DecodeImage", "attrs": {"color_space": "RGB"}},
+        *tower.preprocessing(_image_settings(loaded)),
+    ]
+    processor = {"name": "image_processor", "transforms": [{"operation": operation} for operation in operations]}
+    write_json(request.directory / "processor_config.json", {"processor": processor})
+    if request.verify:
+        request.announce("verify")
+        _verify(loaded, tower, request)
+
+
+def _parts(model: Any, tower: VisionTower, request: Request) -> dict[str, Part]:
+    hidden = model.config.get_text_config().hidden_size
+    tokens = torch.tensor([[3, model.config.image_token_id, 4], [model.config.image_token_id, 5, 6]])
+    embeds = torch.zeros(_BATCH, _TOKENS, hidden, dtype=model.dtype, device=model.device)
+    inputs = example_inputs(model)
+    del inputs["input_ids"]
+    inputs["inputs_embeds"] = embeds
+    shapes: dict[str, Any] = {**DYNAMIC_SHAPES, "inputs_embeds": {0: "batch", 1: "tokens"}}
+    del shapes["input_ids"]
+    if tower.has_positions():
+        positions = torch.arange(_PAST, _PAST + _TOKENS, device=model.device)
+        inputs["position_ids"] = positions.expand(3, _BATCH, _TOKENS).contiguous()
+        shapes["position_ids"] = {1: "batch", 2: "tokens"}
+    selection = last_logits_only(model) if request.last_logits else nullcontext()
+    calls = decoder_calls(context_length(model.config.get_text_config()))
+    return {
+        "vision": tower.part(),
+        "embedding": Part(
+            TokenEmbedding(model),
+            {"input_ids": tokens.to(model.device), "image_features": embeds[0, :2]},
+            {"input_ids": {0: "batch", 1: "tokens"}, "image_features": {0: "image_tokens"}},
+            tuple(
+                {"batch": batch, "tokens": tokens, "image_tokens": images}
+                for batch in (1, 3)
+                for tokens in (1, 2, 100)
+                for images in (0, 1, 2, 50)
+            ),
+            output_names=("inputs_embeds",),
+        ),
+        "decoder": Part(model, inputs, shapes, calls, context=selection),
+    }
+
+
+def _with_parts(config: dict[str, Any], tower: VisionTower) -> dict[str, Any]:
+    entries, vision = tower.config_entries()
+    model = {
+        **config["model"],
+        "type": tower.genai_type,
+        "image_token_id": tower.config.image_token_id,
+        **entries,
+        "vision": {
+            "filename": "vision.onnx",
+            "config_filename": "processor_config.json",
+            "patch_size": tower.patch_size,
+            "spatial_merge_size": tower.merge_size,
+            "outputs": {"image_features": "image_features"},
+            **vision,
+        },
+        "embedding": {
+            "filename": "embedding.onnx",
+            "inputs": {"input_ids": "input_ids", "image_features": "image_features"},
+            "outputs": {"inputs_embeds": "inputs_embeds"},
+        },
+    }
+    return {**config, "model": model}
+
+
+def _image_settings(loaded: LanguageModel) -> Mapping[str, Any]:
+    """Settings of the image processor in the model's directory; empty without them."""
+    if loaded.directory is None:
+        return {}
+    for name in ("preprocessor_config.json", "processor_config.json"):
+        path = loaded.directory / name
+        if path.is_file():
+            settings: dict[str, Any] = json.loads(path.read_text())
+            found: dict[str, Any] = settings.get("image_processor", settings)
+            return found
+    return {}
+
+
+def _verify(loaded: LanguageModel, tower: VisionTower, request: Request) -> None:
+    image = tower.image_tokens()
+    words = torch.randint(3, loaded.config.vocab_size, (5,), generator=torch.Generator().manual_seed(0)).tolist()
+    special = {*image, loaded.config.pad_token_id, *loaded.tokenizer.all_special_ids}
+    words = [word for word in words if word not in special]
+    ids = torch.tensor([[*words, *image, *words]], device=loaded.model.device)
+    feeds = tower.inputs()
+    count = torch.tensor([image.count(loaded.model.config.image_token_id)])
+    inputs = {**feeds, **tower.generation_inputs(ids), "input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    # generate() of Qwen2-VL keeps the offset of the positions.
+    offset = getattr(loaded.model.model, "rope_deltas", None)
+    compare_generation(loaded.model, request.directory, ids, {**feeds, "num_image_tokens": count}, inputs)
+    loaded.model.model.rope_deltas = offset

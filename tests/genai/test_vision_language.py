@@ -1,0 +1,193 @@
+"""Vision-language models in three parts: tokens in onnxruntime-genai equal those of transformers, from images."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import fxonnx.genai
+
+from .small_models import VOCABULARY
+
+og = pytest.importorskip("onnxruntime_genai")
+images = pytest.importorskip("PIL.Image")
+
+TEXT: Mapping[str, Any] = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 256,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+SPECIAL = ("[IMG]", "[IMG_BREAK]", "[IMG_END]", "[INST]", "[/INST]")
+SPECIAL += ("<|image_pad|>", "<|video_pad|>", "<|vision_start|>", "<|vision_end|>")
+TOKENS = {token: index for index, token in enumerate(("<pad>", "<s>", "</s>", *SPECIAL))}
+
+
+@cache
+def make_tokenizer() -> Any:
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCABULARY, special_tokens=[*TOKENS], initial_alphabet=alphabet, show_progress=False
+    )
+    tokenizer.train_from_iterator(["describe the image"], trainer)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token="<pad>", bos_token="<s>", eos_token="</s>", padding_side="left"
+    )
+
+
+def make_mistral3() -> Any:
+    from transformers import Mistral3Config, Mistral3ForConditionalGeneration
+
+    vision = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+    config = Mistral3Config(
+        vision_config={"model_type": "pixtral", **vision, "head_dim": 8, "patch_size": 4, "image_size": 32},
+        text_config={"model_type": "mistral", **TEXT, "head_dim": 8, "sliding_window": None},
+        image_token_id=TOKENS["[IMG]"],
+        spatial_merge_size=2,
+        vision_feature_layer=-1,
+        tie_word_embeddings=False,
+    )
+    return _with_random_weights(Mistral3ForConditionalGeneration(config))
+
+
+def make_qwen(version: str) -> Any:
+    import transformers
+
+    vision = {"depth": 3, "num_heads": 2, "patch_size": 4, "spatial_merge_size": 2, "temporal_patch_size": 2}
+    if version == "qwen2_vl":
+        sizes = {"embed_dim": 16, "hidden_size": 32, "mlp_ratio": 2}
+    else:
+        # Windows of 2 x 2 image tokens, except for the second layer.
+        sizes = {"hidden_size": 16, "out_hidden_size": 32, "intermediate_size": 32, "window_size": 16}
+        sizes["fullatt_block_indexes"] = [1]
+    rope = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [1, 1, 2]}
+    name = {"qwen2_vl": "Qwen2VL", "qwen2_5_vl": "Qwen2_5_VL"}[version]
+    config = getattr(transformers, f"{name}Config")(
+        vision_config={**vision, **sizes},
+        text_config={**TEXT, "rope_parameters": rope},
+        image_token_id=TOKENS["<|image_pad|>"],
+        video_token_id=TOKENS["<|video_pad|>"],
+        vision_start_token_id=TOKENS["<|vision_start|>"],
+        vision_end_token_id=TOKENS["<|vision_end|>"],
+        tie_word_embeddings=False,
+    )
+    return _with_random_weights(getattr(transformers, f"{name}ForConditionalGeneration")(config))
+
+
+def _with_random_weights(model: Any) -> Any:
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim > 1:
+                parameter.normal_(0, 0.3)
+    model.generation_config.pad_token_id = 0
+    return model.eval()
+
+
+MODELS = {
+    "mistral3": make_mistral3,
+    "qwen2_vl": lambda: make_qwen("qwen2_vl"),
+    "qwen2_5_vl": lambda: make_qwen("qwen2_5_vl"),
+}
+PROMPTS = {"mistral3": "[INST][IMG]describe the image[/INST]"}
+QWEN_PROMPT = "<|vision_start|><|image_pad|><|vision_end|>describe the image"
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def exported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Any, Path]:
+    directory = tmp_path_factory.mktemp(request.param)
+    model = MODELS[request.param]()
+    model.save_pretrained(directory / "checkpoint")
+    make_tokenizer().save_pretrained(directory / "checkpoint")
+    settings = {"image_mean": [0.5, 0.4, 0.3], "image_std": [0.2, 0.3, 0.25], "max_pixels": 1024, "min_pixels": 64}
+    size = {"longest_edge": 32} if request.param == "mistral3" else None
+    (directory / "checkpoint" / "preprocessor_config.json").write_text(json.dumps({**settings, "size": size}))
+    return request.param, model, fxonnx.genai.export(directory / "checkpoint", directory / "out")
+
+
+def image(height: int, width: int) -> bytes:
+    file = io.BytesIO()
+    pixels = np.random.default_rng(height).integers(0, 255, (height, width, 3), dtype=np.uint8)
+    images.fromarray(pixels).save(file, "PNG")
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("sizes", [[], [(24, 16)], [(16, 32), (16, 32)]], ids=["text", "image", "images"])
+def test_tokens_are_equal(exported: tuple[str, Any, Path], sizes: list[tuple[int, int]]) -> None:
+    model_type, model, directory = exported
+    loaded = og.Model(str(directory))
+    prompt = PROMPTS.get(model_type, QWEN_PROMPT) * len(sizes) or "describe the image"
+    pictures = og.Images.open_bytes(*(image(*size) for size in sizes)) if sizes else None
+    inputs = loaded.create_multimodal_processor()(prompt, images=pictures)
+    ids = torch.tensor(inputs["input_ids"].as_numpy()).long()
+    parameters = og.GeneratorParams(loaded)
+    parameters.set_search_options(max_length=ids.shape[1] + 16)
+    generator = og.Generator(loaded, parameters)
+    generator.set_inputs(inputs)
+    while not generator.is_done():
+        generator.generate_next_token()
+    names = ("pixel_values", "image_sizes" if model_type == "mistral3" else "image_grid_thw")
+    feeds = {name: torch.tensor(inputs[name].as_numpy()) for name in names} if sizes else {}
+    if sizes and model_type != "mistral3":
+        feeds["mm_token_type_ids"] = (ids == TOKENS["<|image_pad|>"]).int()
+    expected = model.generate(ids, attention_mask=torch.ones_like(ids), **feeds, max_new_tokens=16, do_sample=False)
+    # onnxruntime-genai leaves out the end of the sequence.
+    assert [*generator.get_sequence(0).tolist(), 2][: expected.shape[1]] == expected[0].tolist()
+
+
+def test_images_are_preprocessed(exported: tuple[str, Any, Path]) -> None:
+    model_type, _, directory = exported
+    processor = og.Model(str(directory)).create_multimodal_processor()
+    prompt = PROMPTS.get(model_type, QWEN_PROMPT)
+    pixels = processor(prompt, images=og.Images.open_bytes(image(16, 24)))["pixel_values"].as_numpy()
+    assert abs(pixels).max() < 3
+    content = np.random.default_rng(16).integers(0, 255, (16, 24, 3), dtype=np.uint8)
+    expected = (content / 255 - [0.5, 0.4, 0.3]) / [0.2, 0.3, 0.25]
+    if model_type == "mistral3":
+        np.testing.assert_allclose(pixels[0], expected.transpose(2, 0, 1), atol=1e-3)
+    else:
+        # The first patch, for two equal frames.
+        patch = np.stack([expected[:4, :4].transpose(2, 0, 1)] * 2, axis=1)
+        np.testing.assert_allclose(pixels[0], patch.flatten(), atol=1e-3)
+
+
+def test_parts_share_their_weights(exported: tuple[str, Any, Path]) -> None:
+    _, _, directory = exported
+    names = {path.name for path in directory.iterdir() if path.suffix in (".onnx", ".data")}
+    assert {"vision.onnx", "embedding.onnx", "decoder.onnx"} < names
+    assert len(names) == 4
+
+
+def test_other_towers_are_refused(tmp_path: Path) -> None:
+    from transformers import LlavaConfig, LlavaForConditionalGeneration
+
+    vision = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = LlavaConfig(
+        vision_config={"model_type": "clip_vision_model", **vision, "image_size": 8, "patch_size": 4},
+        text_config={"model_type": "llama", **TEXT},
+    )
+    with pytest.raises(
+        fxonnx.ArgumentError, match="type 'llava' are not supported, only mistral3, qwen2_vl, qwen2_5_vl"
+    ):
+        fxonnx.genai.export(LlavaForConditionalGeneration(config), tmp_path / "out", tokenizer=make_tokenizer())
+    assert not list(tmp_path.iterdir())
