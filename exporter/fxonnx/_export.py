@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from io import BytesIO
 from types import MappingProxyType
 from typing import Any, Literal, ParamSpec, TypeVar
@@ -26,7 +27,7 @@ from ._lower.lowering import lower
 from ._lower.metadata import MetadataLevel
 from ._lower.user_symbolics import CalledFunctions
 from ._options import Functions, Numerics, Options, read_legacy_options, read_options
-from ._prepare import LOST_UPDATES_KEY, State, find_updates, prepare, report_updates
+from ._prepare import LOST_UPDATES_KEY, State, find_updates, pattern_context, prepare, report_updates
 from ._program import ONNXProgram
 from ._program.external_data import ExternalData
 from ._public import public
@@ -221,7 +222,7 @@ def export(
     with reporting(artifacts_dir, timer.seconds, enabled=report) as subject, exporting():
         captured = _capture(model, options, timer, (args, kwargs), shapes, dynamic_scalars)
         save_exported_program(captured.exported_program, artifacts_dir if dump_exported_program else None)
-        program = subject.program = _convert(captured, options, timer)
+        program = subject.program = _convert(captured, options, timer, model)
         _finish(program, timer, verify, f, (export_params, keep_initializers_as_inputs, external_data))
     return _printed(program, graph=bool(verbose), stages=profile)
 
@@ -278,8 +279,15 @@ def _capture(
         )
 
 
-def _convert(captured: Capture, options: Options, timer: Timer) -> ONNXProgram:
-    """Prepare and lower the captured program."""
+def _convert(captured: Capture, options: Options, timer: Timer, model: Any) -> ONNXProgram:
+    """Prepare and lower the captured program.
+
+    Args:
+        captured: The captured program.
+        options: The validated options.
+        timer: Measures the stages.
+        model: The model before the capture.
+    """
     if captured.functions:
         called = CalledFunctions(captured.functions)
         registry = options.registry.extended({torch.ops.fxonnx_functions.apply.default: called})
@@ -298,6 +306,7 @@ def _convert(captured: Capture, options: Options, timer: Timer) -> ONNXProgram:
             fold_norms=options.training != TrainingMode.TRAINING,
             patterns=options.patterns,
             adapters=options.adapters,
+            pattern_context=partial(pattern_context, model, options.profile),
             runtime_checks=options.runtime_checks and any(one.rung is Rung.EXAMPLE for one in captured.assumptions),
         )
     updates = find_updates(prepared, captured.input_paths)

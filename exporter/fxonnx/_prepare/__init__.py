@@ -5,7 +5,7 @@ from __future__ import annotations
 from .decompose import REASON_KEY
 from .graph_utils import find_attribute
 from .mutations import LOST_UPDATES_KEY, State, Update, find_updates, report_updates
-from .patterns import PATTERNS
+from .patterns import PATTERNS, PatternContext, pattern_context
 from .pipeline import Prepared, prepare
 from .weight_folding import DerivedWeight
 
@@ -14,11 +14,13 @@ __all__ = [
     "PATTERNS",
     "REASON_KEY",
     "DerivedWeight",
+    "PatternContext",
     "Prepared",
     "State",
     "Update",
     "find_attribute",
     "find_updates",
+    "pattern_context",
     "prepare",
     "report_updates",
 ]

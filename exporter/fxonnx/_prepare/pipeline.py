@@ -24,7 +24,7 @@ from .functionalize import Mutation, functionalize
 from .graph_utils import eliminate_dead_code, find_attribute
 from .identity_elimination import eliminate_identities
 from .inline import inline_subgraphs
-from .patterns import apply_patterns
+from .patterns import PatternContext, apply_patterns
 from .storage_views import rebase_storage_views
 from .weight_folding import DerivedWeight, find_derived_weights, fold_batch_norm
 
@@ -81,6 +81,7 @@ def prepare(
     fold_norms: bool = True,
     patterns: Collection[str] = (),
     adapters: Collection[str] = (),
+    pattern_context: Callable[[], PatternContext] = PatternContext,
     runtime_checks: bool = False,
 ) -> Prepared:
     """Run all passes on a copy of the captured graph.
@@ -93,6 +94,7 @@ def prepare(
         fold_norms: Whether to fold batch norms into weights; requires ``optimize`` and ``fold_weights``.
         patterns: Names of the fusion patterns to apply with ``optimize``.
         adapters: Names or patterns of the weights that become graph inputs with default values.
+        pattern_context: Collects the facts that some of them read.
         runtime_checks: Whether to compute that the assertions of the program hold.
     """
     signature = read_signature(exported_program)
@@ -125,8 +127,9 @@ def prepare(
     if optimize:
         eliminate_identities(graph)
         eliminate_common_subexpressions(graph, lifted)
-        applied_patterns = Counter(apply_patterns(graph, patterns)) + _optimize_subgraphs(module, patterns)
-        applied_patterns = {name: applied_patterns[name] for name in patterns}
+        found = Counter(apply_patterns(graph, patterns, pattern_context))
+        found += _optimize_subgraphs(module, patterns, pattern_context)
+        applied_patterns = {name: found[name] for name in patterns}
     constants = dict(fold_constants(module, lifted))
     weights = {
         node
@@ -194,7 +197,9 @@ def _copy_subgraphs(owner: torch.fx.GraphModule) -> None:
             setattr(owner, node.target, copy)
 
 
-def _optimize_subgraphs(owner: torch.fx.GraphModule, patterns: Collection[str]) -> Counter[str]:
+def _optimize_subgraphs(
+    owner: torch.fx.GraphModule, patterns: Collection[str], context: Callable[[], PatternContext]
+) -> Counter[str]:
     """Optimize the subgraphs of control flow operators and fold their constants; return the matches of each pattern."""
     found: Counter[str] = Counter()
     for target in dict.fromkeys(str(node.target) for node in owner.graph.find_nodes(op="get_attr")):
@@ -202,7 +207,9 @@ def _optimize_subgraphs(owner: torch.fx.GraphModule, patterns: Collection[str]) 
         if isinstance(body, torch.fx.GraphModule):
             eliminate_identities(body.graph)
             eliminate_common_subexpressions(body.graph)
-            found += Counter(apply_patterns(body.graph, patterns)) + _optimize_subgraphs(body, patterns)
+            found += Counter(apply_patterns(body.graph, patterns, context)) + _optimize_subgraphs(
+                body, patterns, context
+            )
             fold_constants(body, {})
             eliminate_dead_code(body.graph)
     return found

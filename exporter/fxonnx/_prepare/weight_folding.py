@@ -15,12 +15,15 @@ import torch
 
 from fxonnx_translations._torch_compat import OpOverload
 
-__all__ = ["DerivedWeight", "find_derived_weights", "fold_batch_norm"]
+__all__ = ["STORED_KEY", "DerivedWeight", "find_derived_weights", "fold_batch_norm"]
 
 aten = torch.ops.aten
 
 MAX_GROWN_ELEMENTS = 2**17
 """Maximum number of elements of a derived weight that is larger than its sources, as position tables are."""
+
+STORED_KEY = "stored"
+"""Metadata of nodes that become derived weights whatever their size."""
 
 MAX_WIDENED_ELEMENTS = 2**14
 """Maximum number of elements of a half-precision weight stored in a wider dtype, as rotary frequencies are."""
@@ -222,7 +225,8 @@ def _is_derivable(
     widened = [operand.dtype for operand in operands if operand.dtype in _STORAGE_DTYPES and operand.dtype != val.dtype]
     if widened and (val.numel() > MAX_WIDENED_ELEMENTS or not _HALF_DTYPES.issuperset(widened)):
         return False
-    return val.numel() <= max(MAX_GROWN_ELEMENTS, sum(operand.numel() for operand in operands)) or not operands
+    is_small = val.numel() <= max(MAX_GROWN_ELEMENTS, sum(operand.numel() for operand in operands))
+    return is_small or not operands or STORED_KEY in node.meta
 
 
 def _record(

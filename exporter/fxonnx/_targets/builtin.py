@@ -61,7 +61,7 @@ _ONNXRUNTIME_GENAI = replace(
     _ONNXRUNTIME,
     name="onnxruntime-genai",
     runtime="onnxruntime-genai on the CPU",
-    patterns=MappingProxyType({}),
+    patterns=MappingProxyType({"group_query_attention": True}),
     has_matmul_nbits=True,
 )
 
@@ -72,6 +72,8 @@ _ONNXRUNTIME_GENAI_CUDA = replace(
     # RMSNormalization has a kernel, and the operators of language models that opset 22 redefines are fused.
     default_opset=23,
     patterns=_ONNXRUNTIME_GENAI.patterns,
+    # A bias disables flash attention.
+    masks_scores=False,
     has_matmul_nbits=True,
 )
 

@@ -61,6 +61,7 @@ class TargetProfile:
         has_matmul_nbits: Whether quantized weights become MatMulNBits and GatherBlockQuantized, operators of ONNX
             Runtime, instead of DequantizeLinear.
         quantized_form: The preferred form of quantized models; None if there is none.
+        masks_scores: Whether GroupQueryAttention has a kernel that adds a bias to the scores.
     """
 
     name: str
@@ -78,6 +79,7 @@ class TargetProfile:
     layout_rules: frozenset[tuple[str, str]] = frozenset()
     has_matmul_nbits: bool = False
     quantized_form: QuantizedForm | None = None
+    masks_scores: bool = True
 
     def has_kernel(
         self, op_type: str, dtype: ir.DataType, opset: int, *, variable: str | None = None, domain: str = ""

@@ -10,9 +10,11 @@ import torch
 
 from ..graph_utils import eliminate_dead_code
 from .attention import fuse_attention
+from .context import PatternContext, pattern_context
 from .flatten_token_matmuls import flatten_token_matmuls
 from .flattened_linear import unflatten_linears
 from .gelu import fuse_gelu
+from .group_query_attention import fuse_group_query_attention
 from .grouped_attention import fuse_grouped_attention
 from .layer_norm import fuse_layer_norm
 from .packed_attention import fuse_packed_attention
@@ -24,7 +26,7 @@ from .softmax import fuse_softmax
 from .unsorted_sequences import pack_unsorted
 from .wide_norms import narrow_norms
 
-__all__ = ["PATTERNS", "Pattern", "apply_patterns"]
+__all__ = ["PATTERNS", "Pattern", "PatternContext", "apply_patterns", "pattern_context"]
 
 
 @dataclass(frozen=True)
@@ -35,11 +37,13 @@ class Pattern:
         apply: Rewrites a functional graph in place and returns the number of matches.
         since: The lowest opset for which it is enabled by default.
         for_all: Whether it is enabled by default for every target; otherwise by the profiles that name it.
+        reads_context: Whether ``apply`` takes a ``PatternContext`` as well.
     """
 
-    apply: Callable[[torch.fx.Graph], int]
+    apply: Callable[..., int]
     since: int = 0
     for_all: bool = True
+    reads_context: bool = False
 
 
 PATTERNS: Mapping[str, Pattern] = MappingProxyType(
@@ -54,6 +58,7 @@ PATTERNS: Mapping[str, Pattern] = MappingProxyType(
         "attention": Pattern(fuse_attention, since=23),
         "grouped_attention": Pattern(fuse_grouped_attention),
         "rotary": Pattern(fuse_rotary, since=23),
+        "group_query_attention": Pattern(fuse_group_query_attention, since=23, for_all=False, reads_context=True),
         "packed_attention": Pattern(fuse_packed_attention, since=23),
         "rotary_layout": Pattern(rotate_before_transpose),
         "rotary_sign": Pattern(negate_rotary_tables),
@@ -65,19 +70,24 @@ PATTERNS: Mapping[str, Pattern] = MappingProxyType(
 """Name to pattern, in the order of application."""
 
 
-def apply_patterns(graph: torch.fx.Graph, names: Collection[str]) -> dict[str, int]:
+def apply_patterns(
+    graph: torch.fx.Graph, names: Collection[str], context: Callable[[], PatternContext] = PatternContext
+) -> dict[str, int]:
     """Apply fusion patterns, with dead code elimination after each that matched.
 
     Args:
         graph: A functional graph; changed in place.
         names: Names of the patterns to apply, in the order of ``PATTERNS``.
+        context: Collects the facts that some patterns read.
 
     Returns:
         Name of each pattern to the number of its matches.
     """
     found = {}
     for name in names:
-        found[name] = PATTERNS[name].apply(graph)
+        pattern = PATTERNS[name]
+        facts = (context(),) if pattern.reads_context else ()
+        found[name] = pattern.apply(graph, *facts)
         if found[name]:
             eliminate_dead_code(graph)
     return found

@@ -8,7 +8,7 @@ import torch
 
 from .matching import VIEWS, as_call, dims_of
 
-__all__ = ["fuse_grouped_attention"]
+__all__ = ["fuse_grouped_attention", "repeated_source"]
 
 aten = torch.ops.aten
 
@@ -27,7 +27,7 @@ def fuse_grouped_attention(graph: torch.fx.Graph) -> int:
         query, key, value, *rest = node.args
         if node.kwargs.get("enable_gqa") or len(rest) > 3:
             continue
-        own = [_repeated_source(operand, query) for operand in (key, value)]
+        own = [repeated_source(operand, query) for operand in (key, value)]
         if own[0] is None or own[1] is None or dims_of(own[0])[1] != dims_of(own[1])[1]:  # type: ignore[index]
             continue
         node.args = (query, *own, *rest)
@@ -36,7 +36,7 @@ def fuse_grouped_attention(graph: torch.fx.Graph) -> int:
     return found
 
 
-def _repeated_source(operand: Any, query: Any) -> torch.fx.Node | None:
+def repeated_source(operand: Any, query: Any) -> torch.fx.Node | None:
     """Match a tensor whose heads are repeated consecutively to the query's number of heads; returns the source."""
     joined = as_call(operand, *VIEWS)
     wide = as_call(joined.args[0], aten.expand.default) if joined is not None else None

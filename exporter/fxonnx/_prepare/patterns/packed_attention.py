@@ -14,7 +14,7 @@ from ..._provenance import copy_provenance
 from .attention import ROUNDED_SCORES_KEY
 from .matching import HALF_FLOATS, VIEWS, as_call, dims_of, dtype_of, has_one_user, insert_before
 
-__all__ = ["fuse_packed_attention"]
+__all__ = ["fuse_packed_attention", "joined_heads", "merged_heads", "transposed_source"]
 
 aten = torch.ops.aten
 
@@ -43,7 +43,7 @@ def fuse_packed_attention(graph: torch.fx.Graph) -> int:
     packed: dict[torch.fx.Node, torch.fx.Node] = {}
     found = 0
     for node in graph.find_nodes(op="call_function", target=aten.scaled_dot_product_attention.default):
-        end = _merged_heads(node) if _is_supported(node) else None
+        end = merged_heads(node) if _is_supported(node) else None
         if end is None:
             continue
         query, key, value = node.args[:3]
@@ -80,14 +80,14 @@ def _is_supported(node: torch.fx.Node) -> bool:
     return known and same_batch and (heads[0] == heads[1] or bool(node.kwargs.get("enable_gqa")))
 
 
-def _merged_heads(node: torch.fx.Node) -> torch.fx.Node | None:
+def merged_heads(node: torch.fx.Node) -> torch.fx.Node | None:
     """Match the merge of the heads into the last axis, if that is the only use of the result; returns its last node."""
     batch, heads, length, size = dims_of(node) or (0, 0, 0, 0)
     joined = [str(batch), str(length), str(heads * size)]
     is_transposed = False
     while has_one_user(node):
         user = next(iter(node.users))
-        if not is_transposed and _transposed_source(user) is node:
+        if not is_transposed and transposed_source(user) is node:
             is_transposed = True
         elif as_call(user, *_LAYOUT_ONLY, aten.flatten.using_ints) is None:
             return None
@@ -99,7 +99,7 @@ def _merged_heads(node: torch.fx.Node) -> torch.fx.Node | None:
     return None
 
 
-def _transposed_source(node: Any) -> torch.fx.Node | None:
+def transposed_source(node: Any) -> torch.fx.Node | None:
     """Match a transposition of the second and third of four axes; returns its source."""
     turn = as_call(node, aten.transpose.int, aten.permute.default)
     if turn is None:
@@ -125,7 +125,7 @@ def _is_packable(node: Any) -> bool:
     rotary = as_call(node, _ROTARY)
     if rotary is not None:
         return set(rotary.kwargs) <= {"interleaved"} and len(rotary.args) == 3 and _is_packable(rotary.args[0])
-    return _transposed_source(node) is not None or _unbound_part(node) is not None
+    return transposed_source(node) is not None or _unbound_part(node) is not None
 
 
 def _unbound_part(node: Any) -> tuple[torch.fx.Node, int] | None:
@@ -166,11 +166,11 @@ def _pack(node: torch.fx.Node, before: torch.fx.Node, packed: dict[torch.fx.Node
                 packed[whole] = insert_before(before, aten.split_with_sizes.default, whole, sizes, 2)
             packed[node] = insert_before(before, operator.getitem, packed[whole], index)
         else:
-            packed[node] = _joined(_transposed_source(node), before)
+            packed[node] = joined_heads(transposed_source(node), before)
     return packed[node]
 
 
-def _joined(source: Any, before: torch.fx.Node) -> torch.fx.Node:
+def joined_heads(source: Any, before: torch.fx.Node) -> torch.fx.Node:
     """[batch, length, heads, size] with the last two axes merged."""
     batch, length, heads, size = source.meta["val"].shape
     view = as_call(source, *VIEWS)
