@@ -134,6 +134,12 @@ def genai_command(
     adapter: Annotated[
         list[str] | None, typer.Option(help="NAME=DIRECTORY of a LoRA adapter of PEFT; may be repeated.")
     ] = None,
+    pooling: Annotated[
+        str | None, typer.Option(help="Export an embedding model with this pooling: cls, last, max or mean.")
+    ] = None,
+    normalize: Annotated[
+        bool | None, typer.Option("--normalize/--no-normalize", help="Normalize the embeddings.")
+    ] = None,
     verify: Annotated[
         bool, typer.Option("--verify/--no-verify", help="Compare generated tokens with those of transformers.")
     ] = True,
@@ -150,6 +156,8 @@ def genai_command(
             precision=precision,  # type: ignore[arg-type]
             target=target,  # type: ignore[arg-type]
             last_logits=last_logits,
+            pooling=pooling,  # type: ignore[arg-type]
+            normalize=normalize,
             adapters=adapters,
             verify=verify,
             on_stage=on_stage,

@@ -17,12 +17,14 @@ from ..errors import ArgumentError, did_you_mean
 from ._adapters import ADAPTER_PATTERN, Adapters, load_adapters, save_adapters
 from ._config import context_length, genai_config
 from ._directory import LAST, staged_directory, write_json
+from ._embedding import export_embedding, export_reranker
 from ._example import DYNAMIC_SHAPES, example_inputs
 from ._extra import import_extra
 from ._families import Family
 from ._last_logits import last_logits_only
 from ._loading import DTYPES, LanguageModel, load_language_model
 from ._parts import Request
+from ._sentence_modules import POOLINGS, Pooling
 from ._sizes import decoder_calls, narrowing_constraints
 from ._verification import compare_tokens
 from ._vision_language import export_vision_language
@@ -44,23 +46,32 @@ def export(
     target: Literal["cpu", "cuda"] = "cpu",
     last_logits: bool = True,
     adapters: Mapping[str, str | os.PathLike[str]] = MappingProxyType({}),
+    pooling: Pooling | None = None,
+    normalize: bool | None = None,
     verify: bool = True,
     on_stage: Callable[[str], None] | None = None,
 ) -> Path:
-    """Export a decoder-only language model of transformers for onnxruntime-genai.
+    """Export a language model of transformers for onnxruntime-genai.
+
+    Besides decoder-only models: Whisper and vision-language models, in several files; embedding models and rerankers,
+    which ONNX Runtime runs without onnxruntime-genai.
 
     Args:
         model: A local directory, as ``save_pretrained`` or a download writes it, or a model object, which is left
             unchanged.
-        out: The directory to write: model.onnx, genai_config.json, generation_config.json and the tokenizer's files. It
-            is complete or not written at all; other files in it are kept.
+        out: The directory to write: the ONNX files, genai_config.json, generation_config.json and the tokenizer's
+            files. It is complete or not written at all; other files in it are kept.
         tokenizer: The tokenizer, or its directory; by default that of the model's directory.
         precision: The dtype of weights and activations.
         target: The device that onnxruntime-genai runs the model on.
         last_logits: Compute the logits of the last token of each row only, which generation needs.
         adapters: Name to directory of LoRA adapters, as PEFT writes them. Each becomes a file ``<name>.onnx_adapter``
             for ``Adapters`` of onnxruntime-genai; without an active adapter the model is the base model.
-        verify: Compare greedily generated tokens in onnxruntime-genai with those of transformers.
+        pooling: Export an embedding model with this pooling of the hidden states, "cls", "last", "max" or "mean"; by
+            default the one in modules.json of sentence-transformers, if the directory has it.
+        normalize: Normalize the embeddings; by default if modules.json specifies it.
+        verify: Compare greedily generated tokens in onnxruntime-genai with those of transformers; embeddings and scores
+            in ONNX Runtime with those of eager torch.
         on_stage: Called with the name of each stage as it begins.
 
     Returns:
@@ -72,22 +83,31 @@ def export(
         SaveError: If ``out`` cannot be written.
         ExportError: If transformers or onnxruntime-genai is not installed, or the export fails.
     """
-    for argument, value, known in (("precision", precision, DTYPES), ("target", target, _TARGETS)):
-        if value not in known:
+    for argument, value, known in (
+        ("precision", precision, DTYPES),
+        ("target", target, _TARGETS),
+        ("pooling", pooling, POOLINGS),
+    ):
+        if value not in known and not (argument == "pooling" and value is None):
             expected = ", ".join(map(repr, known))
             raise ArgumentError(argument, f"expected {expected}, got {value!r}", hint=did_you_mean(value, known))
-    if verify:
-        import_extra("onnxruntime_genai")
     announce = on_stage or _ignore
     with staged_directory(Path(out)) as staging:
         announce("load")
-        loaded = load_language_model(model, tokenizer, DTYPES[precision])
-        loaded.tokenizer.save_pretrained(staging)
-        loaded.model.generation_config.save_pretrained(staging)
-        request = Request(staging, target, {"target": _TARGETS[target]}, last_logits, adapters, verify, announce)
+        is_embedding = pooling is not None or normalize is not None
+        loaded = load_language_model(model, tokenizer, DTYPES[precision], is_embedding)
         if adapters and loaded.family != "decoder":
             raise ArgumentError("adapters", "they are supported for decoder-only models only")
-        _EXPORTS[loaded.family](loaded, request)
+        loaded.tokenizer.save_pretrained(staging)
+        if loaded.family not in ("embedding", "reranker"):
+            loaded.model.generation_config.save_pretrained(staging)
+            if verify:
+                import_extra("onnxruntime_genai")
+        options = {"target": _TARGETS[target]}
+        _EXPORTS[loaded.family](
+            loaded,
+            Request(staging, target, options, last_logits, adapters, pooling, normalize, verify, announce),
+        )
     return Path(out)
 
 
@@ -105,7 +125,13 @@ def _export_decoder(loaded: LanguageModel, request: Request) -> None:
 
 
 _EXPORTS: Mapping[Family, Callable[[LanguageModel, Request], None]] = MappingProxyType(
-    {"decoder": _export_decoder, "whisper": export_whisper, "vision-language": export_vision_language}
+    {
+        "decoder": _export_decoder,
+        "embedding": export_embedding,
+        "reranker": export_reranker,
+        "vision-language": export_vision_language,
+        "whisper": export_whisper,
+    }
 )
 
 

@@ -7,30 +7,39 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
 
+from ._sentence_modules import has_sentence_modules
+
 __all__ = ["AUTO_CLASSES", "Family", "family_of"]
 
-Family = Literal["decoder", "whisper", "vision-language"]
+Family = Literal["decoder", "embedding", "reranker", "vision-language", "whisper"]
 
 AUTO_CLASSES: Mapping[str, str] = MappingProxyType(
     {
         "decoder": "AutoModelForCausalLM",
-        "whisper": "AutoModelForSpeechSeq2Seq",
+        "embedding": "AutoModel",
+        "reranker": "AutoModelForSequenceClassification",
         "vision-language": "AutoModelForImageTextToText",
+        "whisper": "AutoModelForSpeechSeq2Seq",
     }
 )
 """Family to the class of transformers that loads its models."""
 
 
-def family_of(config: Any, architecture: str, directory: Path | None = None) -> Family:
+def family_of(config: Any, architecture: str, directory: Path | None, is_embedding: bool) -> Family:
     """The family of a model.
 
     Args:
         config: Its configuration.
         architecture: The name of its class.
         directory: The directory that it is in, if any.
+        is_embedding: Whether the caller asks for embeddings.
     """
+    if is_embedding or (directory is not None and has_sentence_modules(directory)):
+        return "embedding"
+    if architecture.endswith("ForSequenceClassification"):
+        return "reranker"
     if config.model_type == "whisper":
         return "whisper"
     if getattr(config, "vision_config", None) is not None and not architecture.endswith("ForCausalLM"):
         return "vision-language"
-    return "decoder"
+    return "embedding" if architecture.endswith("Model") and not architecture.endswith("LMHeadModel") else "decoder"

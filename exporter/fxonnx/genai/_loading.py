@@ -15,6 +15,7 @@ import torch
 from ..errors import ArgumentError, did_you_mean
 from ._extra import import_extra
 from ._families import AUTO_CLASSES, Family, family_of
+from ._sentence_modules import model_directory
 
 __all__ = ["DTYPES", "LanguageModel", "load_language_model"]
 
@@ -48,23 +49,26 @@ class LanguageModel:
         return self.model.config.get_text_config(decoder=True)
 
 
-def load_language_model(model: Any, tokenizer: Any, dtype: torch.dtype) -> LanguageModel:
+def load_language_model(model: Any, tokenizer: Any, dtype: torch.dtype, is_embedding: bool) -> LanguageModel:
     """Load a model, or copy it if it has another dtype or is in training mode.
 
     Args:
         model: A local directory, or a model of transformers, which is left unchanged.
         tokenizer: A tokenizer of transformers, or a directory; None for that of the model's directory.
         dtype: The dtype to export.
+        is_embedding: Whether the hidden states are to be pooled, whatever the directory specifies.
 
     Raises:
         ArgumentError: If the directory is not a checkpoint, or a tokenizer is missing.
     """
     transformers = import_extra("transformers")
     if isinstance(model, (str, os.PathLike)):
-        directory = _checkpoint(Path(model))
-        found = _tokenizer(transformers, directory if tokenizer is None else tokenizer)
-        loaded = _from_directory(transformers, directory, dtype)
-        return LanguageModel(loaded, found, directory, _family(loaded.config, directory))
+        directory = Path(model)
+        checkpoint = _checkpoint(model_directory(directory))
+        found = _tokenizer(transformers, checkpoint if tokenizer is None else tokenizer)
+        config = _config(transformers, checkpoint)
+        family = family_of(config, next(iter(config.architectures or ()), ""), directory, is_embedding)
+        return LanguageModel(_from_directory(transformers, checkpoint, config, family, dtype), found, directory, family)
     if not isinstance(model, transformers.PreTrainedModel):
         raise ArgumentError("model", f"expected a directory or a model of transformers, got a {type(model).__name__}")
     if tokenizer is None:
@@ -75,7 +79,10 @@ def load_language_model(model: Any, tokenizer: Any, dtype: torch.dtype) -> Langu
     dtypes = {parameter.dtype for parameter in model.parameters() if parameter.is_floating_point()}
     if model.training or dtypes != {dtype}:
         model = copy.deepcopy(model).eval().to(dtype)
-    return LanguageModel(model, found, None, family_of(model.config, type(model).__name__))
+    family = family_of(model.config, type(model).__name__, None, is_embedding)
+    if family == "embedding" and model.get_output_embeddings() is not None:
+        model = model.base_model
+    return LanguageModel(model, found, None, family)
 
 
 def _checkpoint(directory: Path) -> Path:
@@ -91,26 +98,26 @@ def _checkpoint(directory: Path) -> Path:
     return directory
 
 
-def _from_directory(transformers: Any, directory: Path, dtype: torch.dtype) -> Any:
+def _config(transformers: Any, directory: Path) -> Any:
     try:
-        config = transformers.AutoConfig.from_pretrained(directory, local_files_only=True)
-        auto_class = getattr(transformers, AUTO_CLASSES[_family(config, directory)])
-        if type(config) not in auto_class._model_mapping:
-            raise ArgumentError(
-                "model",
-                f"{directory} has a model of type {config.model_type!r}, which is not a language model",
-                hint="export it with fxonnx.export",
-            )
+        return transformers.AutoConfig.from_pretrained(directory, local_files_only=True)
+    except (OSError, ValueError, KeyError) as error:
+        raise ArgumentError("model", f"{directory} cannot be loaded: {error}") from error
+
+
+def _from_directory(transformers: Any, directory: Path, config: Any, family: Family, dtype: torch.dtype) -> Any:
+    auto_class = getattr(transformers, AUTO_CLASSES[family])
+    if type(config) not in auto_class._model_mapping:
+        raise ArgumentError(
+            "model",
+            f"{directory} has a model of type {config.model_type!r}, which is not a language model",
+            hint="export it with fxonnx.export",
+        )
+    try:
         loaded = auto_class.from_pretrained(directory, config=config, dtype=dtype, local_files_only=True)
     except (OSError, ValueError, KeyError) as error:
-        if isinstance(error, ArgumentError):
-            raise
         raise ArgumentError("model", f"{directory} cannot be loaded: {error}") from error
     return loaded.eval()
-
-
-def _family(config: Any, directory: Path) -> Family:
-    return family_of(config, next(iter(config.architectures or ()), ""), directory)
 
 
 def _tokenizer(transformers: Any, tokenizer: Any) -> Any:

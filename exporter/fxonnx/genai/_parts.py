@@ -15,6 +15,7 @@ from .._export import export as export_model
 from .._program import ONNXProgram
 from .._program.multi_model import save_all
 from .._warnings import ignoring_warnings, warn_user
+from ._sentence_modules import Pooling
 from ._sizes import Sizes, narrowing_constraints
 
 __all__ = ["Part", "Request", "export_parts", "save_parts"]
@@ -55,6 +56,8 @@ class Request:
         options: Arguments of ``fxonnx.export``.
         last_logits: Compute the logits of the last position only.
         adapters: Name to directory of LoRA adapters.
+        pooling: The pooling of an embedding model, in place of that of its directory.
+        normalize: Whether embeddings are normalized, in place of what its directory specifies.
         verify: Compare results with those of transformers.
         announce: Called with the name of each stage as it begins.
     """
@@ -64,6 +67,8 @@ class Request:
     options: Mapping[str, Any]
     last_logits: bool
     adapters: Mapping[str, str | os.PathLike[str]]
+    pooling: Pooling | None
+    normalize: bool | None
     verify: bool
     announce: Callable[[str], None]
 
