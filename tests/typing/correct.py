@@ -18,6 +18,7 @@ program = fxonnx.export(model, x, Path("model.onnx"), verify="auto", patterns={"
 program = fxonnx.export(model, x, numerics="exact", functions="repeated")
 program = fxonnx.export(model, x, quantize="int4")
 program = fxonnx.export(model, x, quantize=fxonnx.QuantizeConfig("int8", symmetric=False, exclude=["*.gate"]))
+config: fxonnx.QuantizeConfig = fxonnx.QuantizeConfig.from_checkpoint("checkpoint")
 program = fxonnx.export(model, x, frozen=["input"], data_dependent="example", runtime_checks=True)
 program = fxonnx.export(model, x, adapters="*.lora_*")
 program = fxonnx.export(model, x, adapters=["weight", "bias"])

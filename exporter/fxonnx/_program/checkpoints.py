@@ -18,6 +18,7 @@ import torch
 from fxonnx_translations._builder.dtypes import from_torch
 from fxonnx_translations._builder.initializers import DerivedTensor
 
+from .._quantization.packed_weights import PackedWeight, packed_weights, read_packed_format
 from ..errors import ArgumentError, did_you_mean
 
 __all__ = ["DTYPES", "FileTensor", "StoredTensor", "Weights", "read_weight_sources"]
@@ -92,25 +93,32 @@ class FileTensor(DerivedTensor):
         super().__init__(name, (), partial(StoredTensor.load, stored), from_torch(dtype), shape)
 
 
-def read_weight_sources(weights: Weights) -> dict[str, StoredTensor | torch.Tensor]:
+def read_weight_sources(weights: Weights) -> dict[str, StoredTensor | PackedWeight | torch.Tensor]:
     """Collect the tensors of all sources by name; later sources override earlier ones.
+
+    A checkpoint of GPTQ, AWQ or compressed-tensors also has the weights that its tensors represent.
 
     Raises:
         ArgumentError: If a source is neither a safetensors file nor a state_dict.
     """
-    found: dict[str, StoredTensor | torch.Tensor] = {}
+    found: dict[str, StoredTensor | PackedWeight | torch.Tensor] = {}
     sources = weights if isinstance(weights, Sequence) and not isinstance(weights, str) else [weights]
     for source in sources:
         if isinstance(source, Mapping):
             found.update(source)
         elif isinstance(source, (str, os.PathLike)):
-            for path in _files(Path(source)):
-                found.update(_header(path))
+            found.update(_read_checkpoint(Path(source)))
         else:
             raise ArgumentError(
                 "weights", f"expected paths of safetensors files or state_dicts, got a {type(source).__name__}"
             )
     return found
+
+
+def _read_checkpoint(path: Path) -> dict[str, StoredTensor | PackedWeight | torch.Tensor]:
+    stored = {name: tensor for file in _files(path) for name, tensor in _header(file).items()}
+    packed_format = read_packed_format(path if path.is_dir() else path.parent, "weights")
+    return {**stored, **({} if packed_format is None else packed_weights(stored, packed_format))}
 
 
 def _files(path: Path) -> list[Path]:

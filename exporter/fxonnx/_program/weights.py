@@ -22,6 +22,7 @@ from fxonnx_translations._builder.initializers import (
     values_of,
 )
 
+from .._quantization.packed_weights import PackedTensor, PackedWeight
 from .._warnings import warn_user
 from ..errors import ArgumentError, did_you_mean
 from .checkpoints import FileTensor, StoredTensor, Weights, read_weight_sources
@@ -170,8 +171,11 @@ def temporary_weights(model: ir.Model, weight_map: WeightMap, weights: Weights) 
         if source is None:
             continue
         tensor: TorchTensor | DerivedTensor
-        if isinstance(source, StoredTensor):
-            tensor = FileTensor(stored_name, source)
+        if isinstance(source, (StoredTensor, PackedWeight)):
+            if isinstance(source, StoredTensor):
+                tensor = FileTensor(stored_name, source)
+            else:
+                tensor = PackedTensor(stored_name, source, from_torch(current[stored_name].dtype))
             if name in weight_map.transposed:
                 tensor = derive(stored_name, [tensor], torch.t)
             _check_shape_and_dtype(

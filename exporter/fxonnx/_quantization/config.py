@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection
 from dataclasses import KW_ONLY, dataclass
+from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
 from .._public import public
 from .._targets import TargetProfile
 from ..errors import ArgumentError, did_you_mean
+from .packed_weights import METHODS, packed_modules, read_packed_format
 
 __all__ = ["HALF_SCALES_OPSET", "INT4_OPSET", "QuantizeConfig", "WeightDtype", "read_quantize"]
 
@@ -55,6 +58,34 @@ class QuantizeConfig:
     exclude: Collection[str] = ()
     embeddings: _Choice = "float"
     lm_head: _Choice | None = None
+
+    @classmethod
+    def from_checkpoint(cls, directory: str | os.PathLike[str]) -> QuantizeConfig:
+        """Read the configuration of a checkpoint that GPTQ, AWQ or compressed-tensors has quantized.
+
+        ``program.save(path, weights=directory)`` then stores the checkpoint's own integers, scales and zero points.
+
+        Args:
+            directory: The directory with config.json and the safetensors files.
+
+        Raises:
+            ArgumentError: If the checkpoint is not quantized by one of these methods, or its format is not supported.
+        """
+        path = Path(directory)
+        packed_format = read_packed_format(path, "directory")
+        modules = [] if packed_format is None else packed_modules(path, packed_format)
+        if packed_format is None or not modules:
+            raise ArgumentError(
+                "directory",
+                f"{path} has no weights that are quantized by {', '.join(METHODS)}",
+                hint='pass quantize="int4" to quantize the weights of another checkpoint',
+            )
+        return cls(
+            "int4" if packed_format.bits == 4 else "int8",
+            block_size=packed_format.model_block_size,
+            symmetric=packed_format.symmetric,
+            include=tuple(modules),
+        )
 
 
 def read_quantize(

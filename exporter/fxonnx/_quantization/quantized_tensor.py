@@ -13,6 +13,7 @@ from fxonnx_translations._builder.dtypes import from_torch
 from fxonnx_translations._builder.initializers import DerivedTensor, TorchTensor, values_of
 from fxonnx_translations._torch_compat import unset_fake_temporarily
 
+from .packed_weights import packed_sources, requantized
 from .quantized_weight import QuantizedWeight, WeightScheme, blocks_of, quantize_rows
 
 __all__ = ["Layout", "Part", "QuantizedTensor"]
@@ -33,8 +34,8 @@ _PACKED = frozenset({ir.DataType.INT4, ir.DataType.UINT4})
 class QuantizedTensor(DerivedTensor):
     """A part of a quantized weight; the weight is rounded each time its bytes are read, and never stored.
 
-    A source with a method ``quantized() -> QuantizedWeight`` is not rounded: its codes, scales and zero points are used
-    as they are. They must have the bits and the block size of the scheme, and zero points unless it is symmetric.
+    A ``PackedTensor``, from a quantized checkpoint, is not rounded: its codes, scales and zero points are used as they
+    are. They must have the bits of the scheme, and blocks of its size or of a multiple of it.
 
     Args:
         name: Initializer name.
@@ -78,23 +79,17 @@ class QuantizedTensor(DerivedTensor):
             codes: Whether the codes are needed; otherwise they may be empty.
 
         Raises:
-            ValueError: If the source cannot be quantized, or is quantized in another way.
+            ValueError: If the source has elements that are not finite, or is quantized in another way.
         """
         (source,) = self.sources
-        given = getattr(source, "quantized", None)
-        if given is None:
+        packed = list(packed_sources(source))
+        if not packed:
             yield from self._rounded(values_of(source), codes=codes)
             return
-        weight: QuantizedWeight = given()
-        _, size = blocks_of(weight.codes.shape[1], self.scheme.block_size)
-        if (weight.bits, weight.block_size) != (self.scheme.bits, size):
-            raise ValueError(
-                f"it has {weight.bits} bits in blocks of {weight.block_size}, the model has {self.scheme.bits} bits in "
-                f"blocks of {size}"
-            )
-        if self.scheme.symmetric != (weight.zero_points is None):
-            raise ValueError("the model and the weight must both have zero points, or neither")
-        yield weight
+        if packed != [source]:
+            raise ValueError(f"it is derived from {packed[0].packed.name!r}, which is quantized in the checkpoint")
+        columns = int(source.shape.numpy()[0 if self.is_transposed else 1])
+        yield requantized(packed[0], packed[0].quantized(codes=codes), columns, self.scheme)
 
     def dequantized(self) -> Tensor:
         """Compute the source as the model represents it, in the shape of the source."""

@@ -1,0 +1,405 @@
+"""Weights that a checkpoint has as integers: GPTQ, AWQ and compressed-tensors."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Protocol
+
+import onnx_ir as ir
+import torch
+
+from fxonnx_translations._builder.dtypes import to_torch_dtype
+from fxonnx_translations._builder.initializers import DerivedTensor
+
+from ..errors import ArgumentError
+from .quantized_weight import QuantizedWeight, WeightScheme, blocks_of
+
+__all__ = [
+    "METHODS",
+    "PackedFormat",
+    "PackedTensor",
+    "PackedWeight",
+    "packed_modules",
+    "packed_sources",
+    "packed_weights",
+    "read_packed_format",
+    "requantized",
+]
+
+_CONFIGS = ("config.json", "quantize_config.json")
+_AWQ_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)
+"""Position in a word of AWQ of each of the 8 output features."""
+
+
+_PARTS: Mapping[str, Sequence[str]] = MappingProxyType(
+    {
+        "gptq": ("qweight", "qzeros", "scales", "g_idx"),
+        "awq": ("qweight", "qzeros", "scales"),
+        "compressed-tensors": (
+            *("weight_packed", "weight_scale", "weight_shape"),
+            *("weight_zero_point", "weight_g_idx"),
+        ),
+    }
+)
+"""Names of the tensors of a weight, the codes first."""
+
+
+class LoadableTensor(Protocol):
+    """A tensor in a file."""
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape."""
+
+    def load(self) -> torch.Tensor:
+        """Read the tensor."""
+
+
+@dataclass(frozen=True)
+class PackedFormat:
+    """The format of a quantized checkpoint.
+
+    Attributes:
+        method: "gptq", "awq" or "compressed-tensors".
+        bits: 4 or 8.
+        block_size: Number of weights that share a scale; 0 for all weights of an output feature.
+        symmetric: Whether the zero points are all ``2 ** (bits - 1)``.
+        zero_offset: Number to add to stored zero points.
+    """
+
+    method: str
+    bits: int
+    block_size: int
+    symmetric: bool
+    zero_offset: int = 0
+
+    @property
+    def model_block_size(self) -> int | None:
+        """A power of two that divides the blocks; None for the default of an element type."""
+        if not self.block_size:
+            return None if self.bits == 8 else 128
+        return self.block_size & -self.block_size
+
+
+@dataclass(frozen=True)
+class PackedWeight:
+    """A quantized weight in a checkpoint.
+
+    Attributes:
+        name: FQN of the weight that it represents.
+        format: The format of the checkpoint.
+        parts: Last component of the name to tensor.
+    """
+
+    name: str
+    format: PackedFormat
+    parts: Mapping[str, LoadableTensor]
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return next(iter(self.parts.values())).path
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Numbers of output and input features."""
+        per_word = 32 // self.format.bits
+        if self.format.method == "gptq":
+            return self.parts["qweight"].shape[1], self.parts["qweight"].shape[0] * per_word
+        if self.format.method == "awq":
+            return self.parts["qweight"].shape[1] * per_word, self.parts["qweight"].shape[0]
+        rows, columns = self.load("weight_shape").tolist()
+        return int(rows), int(columns)
+
+    def quantized(self, dtype: torch.dtype, *, codes: bool = True) -> QuantizedWeight:
+        """Read the weight.
+
+        Args:
+            dtype: dtype of the scales.
+            codes: Whether the codes are needed; otherwise they are empty.
+
+        Raises:
+            ValueError: If the tensors are not those of the format.
+        """
+        rows, columns = self.shape
+        self._check_order(columns)
+        found, scales, points = _READERS[self.format.method](self, codes)
+        size = self.format.block_size or columns
+        blocks = -(-columns // size)
+        if scales.shape != (rows, blocks) or (points is not None and points.shape != scales.shape):
+            raise ValueError(f"it has scales of shape {list(scales.shape)}, expected {[rows, blocks]}")
+        if points is not None and bool((points == 2 ** (self.format.bits - 1)).all()):
+            points = None
+        return QuantizedWeight(found[:, :columns], scales.to(dtype), points, self.format.bits, size)
+
+    def load(self, name: str) -> torch.Tensor:
+        """Read one of the tensors.
+
+        Raises:
+            ValueError: If the checkpoint lacks it.
+        """
+        if name not in self.parts:
+            raise ValueError(f"the checkpoint has no {self.name.removesuffix('weight')}{name}")
+        return self.parts[name].load()
+
+    def _check_order(self, columns: int) -> None:
+        name = next((name for name in ("g_idx", "weight_g_idx") if name in self.parts), None)
+        size = self.format.block_size
+        if name is None or not size:
+            return
+        groups = self.load(name).to(torch.int64)
+        # -1: the groups are consecutive.
+        if not torch.equal(groups, torch.arange(columns) // size) and not bool((groups == -1).all()):
+            raise ValueError("its groups are not consecutive input features (desc_act, actorder)")
+
+
+class PackedTensor(DerivedTensor):
+    """A weight that is read from its integers each time its bytes are requested.
+
+    Args:
+        name: Initializer name.
+        packed: The weight in the checkpoint.
+        dtype: Element type of the weight in the model.
+    """
+
+    def __init__(self, name: str, packed: PackedWeight, dtype: ir.DataType) -> None:
+        self.packed = packed
+        self._scale_dtype = to_torch_dtype(dtype)
+        super().__init__(name, (), self._dequantized, dtype, packed.shape)
+
+    def quantized(self, *, codes: bool = True) -> QuantizedWeight:
+        """Read the integers; see ``QuantizedTensor``."""
+        try:
+            return self.packed.quantized(self._scale_dtype, codes=codes)
+        except ValueError as error:
+            raise ValueError(f"{self.packed.name!r} in {self.packed.path}: {error}") from error
+
+    def _dequantized(self) -> torch.Tensor:
+        return self.quantized().dequantize()
+
+
+def packed_sources(tensor: Any) -> Iterator[PackedTensor]:
+    """Yield the packed weights that a tensor consists of or is derived from."""
+    if isinstance(tensor, PackedTensor):
+        yield tensor
+    elif isinstance(tensor, DerivedTensor):
+        for source in tensor.sources:
+            yield from packed_sources(source)
+
+
+def requantized(tensor: PackedTensor, weight: QuantizedWeight, columns: int, scheme: WeightScheme) -> QuantizedWeight:
+    """Return the same weight in the scheme of a model: with smaller blocks, and with zero points or without.
+
+    Args:
+        tensor: The tensor that the weight was read from.
+        weight: The weight.
+        columns: Number of input features.
+        scheme: The scheme of the model.
+
+    Raises:
+        ValueError: If the scheme cannot represent the weight.
+    """
+    count, size = blocks_of(columns, scheme.block_size)
+    points, middle = weight.zero_points, 2 ** (weight.bits - 1)
+    is_divided = weight.scales.shape[1] == 1 or weight.block_size % size == 0
+    if weight.bits != scheme.bits or not is_divided or (scheme.symmetric and points is not None):
+        form = "no zero points" if points is None else "zero points"
+        raise ValueError(
+            f"{tensor.packed.name!r} in {tensor.packed.path} has {weight.bits} bits in blocks of {weight.block_size} "
+            f"with {form}, the model has {scheme.bits} bits in blocks of {size}; "
+            "QuantizeConfig.from_checkpoint(directory) is the configuration of the checkpoint"
+        )
+    scales = weight.scales
+    if scales.shape[1] != count:
+        blocks = torch.arange(count) * size // weight.block_size
+        scales, points = scales[:, blocks], None if points is None else points[:, blocks]
+    if not scheme.symmetric and points is None:
+        points = torch.full(scales.shape, middle, dtype=torch.uint8)
+    return QuantizedWeight(weight.codes, scales, points, weight.bits, size)
+
+
+def packed_weights(tensors: Mapping[str, LoadableTensor], packed_format: PackedFormat) -> dict[str, PackedWeight]:
+    """Find the quantized weights among the tensors of a checkpoint, by FQN of the weight."""
+    codes, *others = _PARTS[packed_format.method]
+    found = {}
+    for module in _modules(tensors, packed_format):
+        names = {part: f"{module}.{part}" for part in (codes, *others)}
+        parts = {part: tensors[name] for part, name in names.items() if name in tensors}
+        found[f"{module}.weight"] = PackedWeight(f"{module}.weight", packed_format, parts)
+    return found
+
+
+def packed_modules(directory: Path, packed_format: PackedFormat) -> list[str]:
+    """List the modules of a checkpoint whose weights are quantized.
+
+    Args:
+        directory: The directory of its safetensors files.
+        packed_format: Its format.
+
+    Raises:
+        ArgumentError: If a file cannot be read.
+    """
+    names = [name for path in sorted(directory.glob("*.safetensors")) for name in _names_in(path)]
+    return sorted(_modules(names, packed_format))
+
+
+def _names_in(path: Path) -> list[str]:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="pt") as file:
+            return list(file.keys())
+    except SafetensorError as error:
+        raise ArgumentError("directory", f"{path} is not a safetensors file: {error}") from error
+
+
+def _modules(names: Iterable[str], packed_format: PackedFormat) -> list[str]:
+    suffix = f".{_PARTS[packed_format.method][0]}"
+    return [name.removesuffix(suffix) for name in names if name.endswith(suffix)]
+
+
+def read_packed_format(directory: Path, argument: str) -> PackedFormat | None:
+    """Read the format of a checkpoint from the configuration in its directory.
+
+    Args:
+        directory: The directory.
+        argument: The user's argument, for messages.
+
+    Returns:
+        The format; None if the checkpoint is not quantized, or by a method whose weights are not packed integers.
+
+    Raises:
+        ArgumentError: If the format is not supported.
+    """
+    for name in _CONFIGS:
+        path = directory / name
+        if not path.is_file():
+            continue
+        try:
+            config = json.loads(path.read_text())
+        except ValueError as error:
+            raise ArgumentError(argument, f"{path} is not a JSON file: {error}") from error
+        found = config.get("quantization_config") if name == _CONFIGS[0] else config
+        if isinstance(found, dict):
+            return _format(found, path, argument)
+    return None
+
+
+def _format(config: Mapping[str, Any], path: Path, argument: str) -> PackedFormat | None:
+    method = config.get("quant_method", "gptq" if path.name == _CONFIGS[1] else None)
+    reader = METHODS.get(str(method))
+    if reader is None:
+        return None
+    try:
+        found = reader(config)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ArgumentError(
+            argument,
+            f"{path} has weights of {method} in a format that is not supported: {error}",
+            hint="supported are 4 and 8 bits per weight with scales for blocks or for output features",
+        ) from error
+    if found.bits not in (4, 8):
+        raise ArgumentError(argument, f"{path} has weights of {found.bits} bits; 4 and 8 are supported")
+    return found
+
+
+def _block_size(size: Any) -> int:
+    return 0 if size is None or int(size) <= 0 else int(size)
+
+
+def _read_gptq(config: Mapping[str, Any]) -> PackedFormat:
+    version = config.get("checkpoint_format") or "gptq"
+    if version not in ("gptq", "gptq_v2"):
+        raise ValueError(f"checkpoint_format is {version!r}")
+    # The first version stores zero points less 1.
+    offset = int(version == "gptq")
+    return PackedFormat(
+        "gptq", int(config["bits"]), _block_size(config.get("group_size")), bool(config.get("sym", False)), offset
+    )
+
+
+def _read_awq(config: Mapping[str, Any]) -> PackedFormat:
+    version = str(config.get("version") or "gemm").lower()
+    bits = int(config.get("bits", config.get("w_bit", 4)))
+    if version != "gemm" or bits != 4:
+        raise ValueError(f"version is {version!r} with {bits} bits")
+    size = _block_size(config.get("group_size", config.get("q_group_size", 128)))
+    return PackedFormat("awq", bits, size, symmetric=not config.get("zero_point", True))
+
+
+def _read_compressed(config: Mapping[str, Any]) -> PackedFormat:
+    if config.get("format") != "pack-quantized":
+        raise ValueError(f"format is {config.get('format')!r}, not 'pack-quantized'")
+    formats = {}
+    for group in config["config_groups"].values():
+        weights = group["weights"]
+        if weights.get("type", "int") != "int" or weights.get("strategy") not in ("group", "channel"):
+            raise ValueError(f"type {weights.get('type')!r}, strategy {weights.get('strategy')!r}")
+        size = _block_size(weights.get("group_size")) if weights["strategy"] == "group" else 0
+        formats[PackedFormat("compressed-tensors", int(weights["num_bits"]), size, weights.get("symmetric", True))] = 1
+    if len(formats) != 1:
+        raise ValueError(f"{len(formats)} formats of weights in one checkpoint")
+    return next(iter(formats))
+
+
+METHODS: Mapping[str, Callable[[Mapping[str, Any]], PackedFormat]] = MappingProxyType(
+    {"gptq": _read_gptq, "awq": _read_awq, "compressed-tensors": _read_compressed}
+)
+"""``quant_method`` of a checkpoint to the function that reads its configuration."""
+
+
+# ---- unpacking
+
+_Parts = tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]
+_NO_CODES = torch.empty(0, 0, dtype=torch.uint8)
+
+
+def _unpacked(words: torch.Tensor, bits: int) -> torch.Tensor:
+    """Split 32-bit words along the last axis into codes, the lowest bits first."""
+    found = words.contiguous().view(torch.uint8)
+    return found if bits == 8 else torch.stack([found & 15, found >> 4], dim=-1).flatten(-2)
+
+
+def _gptq_parts(weight: PackedWeight, codes: bool) -> _Parts:
+    bits = weight.format.bits
+    found = _unpacked(weight.load("qweight").t(), bits) if codes else _NO_CODES
+    points = (_unpacked(weight.load("qzeros"), bits) + weight.format.zero_offset) & (2**bits - 1)
+    scales = weight.load("scales")
+    return found, scales.t(), points[:, : scales.shape[1]].t()
+
+
+def _awq_parts(weight: PackedWeight, codes: bool) -> _Parts:
+    def ordered(words: torch.Tensor) -> torch.Tensor:
+        found = _unpacked(words, 4)
+        return found.reshape(len(found), -1, 8)[:, :, list(_AWQ_ORDER)].flatten(1).t()
+
+    points = ordered(weight.load("qzeros")) if "qzeros" in weight.parts else None
+    found = ordered(weight.load("qweight")) if codes else _NO_CODES
+    return found, weight.load("scales").t(), points
+
+
+def _compressed_parts(weight: PackedWeight, codes: bool) -> _Parts:
+    bits = weight.format.bits
+    found = _unpacked(weight.load("weight_packed"), bits) if codes else _NO_CODES
+    scales = weight.load("weight_scale")
+    points: torch.Tensor | None = None
+    if "weight_zero_point" in weight.parts:
+        points = weight.load("weight_zero_point")
+        if points.dtype == torch.int32:
+            points = _unpacked(points.t(), bits).t()[: scales.shape[0]]
+        else:
+            points = (points.to(torch.int16) + 2 ** (bits - 1)).to(torch.uint8)
+    return found, scales, points
+
+
+_READERS: Mapping[str, Callable[[PackedWeight, bool], _Parts]] = MappingProxyType(
+    {"gptq": _gptq_parts, "awq": _awq_parts, "compressed-tensors": _compressed_parts}
+)
