@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,13 +12,15 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+import safetensors.torch
 import torch
 from onnx import numpy_helper
+from onnxruntime.quantization.matmul_nbits_quantizer import DefaultWeightOnlyQuantConfig, MatMulNBitsQuantizer
 from torch import nn
 from torch.nn import functional as F
 
 import fxonnx
-from fxonnx import ArgumentError, QuantizeConfig
+from fxonnx import ArgumentError, QuantizeConfig, SaveError
 
 IDS = torch.tensor([[3, 0, 49], [7, 7, 21]])
 ROWS = torch.arange(2 * 3 * 40, dtype=torch.float32).reshape(2, 3, 40).sin()
@@ -265,3 +268,183 @@ def test_verification_computes_with_the_dequantized_weights(form: str, tied: boo
     # With the weights of the model, the results are others.
     difference = (program.call_in_float(IDS)[0] - model(IDS)).abs().max()
     assert difference > 1e-3 * model(IDS).abs().max()
+
+
+def operators(program: fxonnx.ONNXProgram) -> list[str]:
+    return [node.op_type for node in program.model.graph]
+
+
+def saved(program: fxonnx.ONNXProgram, **options: Any) -> bytes:
+    file = io.BytesIO()
+    program.save(file, **options)
+    return file.getvalue()
+
+
+def test_a_tied_embedding_shares_the_integers_of_the_logits() -> None:
+    model = Language(tied=True).eval()
+    config = QuantizeConfig("int8", embeddings="int8")
+    program = fxonnx.export(model, (IDS,), quantize=config, target="onnxruntime-genai", verify=True)
+    assert operators(program) == ["Reshape", "GatherBlockQuantized", "MatMulNBits", "Add", "Relu", "MatMulNBits"]
+    weights = [name for name in program.model.graph.initializers if "::" in name and "inner" not in name]
+    assert weights == ["lm_head.weight::int8", "lm_head.weight::scales"]
+    # Other bits for the logits: two sets of integers.
+    config = QuantizeConfig("int8", embeddings="int8", lm_head="int4")
+    program = fxonnx.export(model, (IDS,), quantize=config, target="onnxruntime-genai", verify=True)
+    assert {"lm_head.weight::int4", "lm_head.weight::int8"} < set(program.model.graph.initializers)
+
+
+def test_layers_are_selected_by_module_or_parameter_name() -> None:
+    model = nn.ModuleDict({name: nn.Linear(40, 40) for name in ("query", "key", "gate")}).eval()
+
+    class Selected(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.ModuleList([model])
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return sum(layer(x) for layer in model.values())  # type: ignore[return-value]
+
+    def quantized(**choice: Any) -> set[str]:
+        program = fxonnx.export(Selected().eval(), (ROWS,), quantize=QuantizeConfig(**choice), verify=True)
+        return {name.split(".")[2] for name in program.model.graph.initializers if name.endswith("::int4")}
+
+    assert quantized() == {"query", "key", "gate"}
+    assert quantized(exclude=["*.gate"]) == {"query", "key"}
+    assert quantized(include=["layers.0.query.weight", "*.gate"], exclude=["*.gate"]) == {"query"}
+    assert quantized(exclude=["layers"]) == set()
+
+
+def test_the_same_bytes_as_onnxruntimes_own_quantization(tmp_path: Path) -> None:
+    torch.manual_seed(2)
+    model = nn.Linear(200, 48, bias=False).eval()
+    x = torch.randn(2, 3, 200)
+    fxonnx.export(model, (x,), tmp_path / "float.onnx")
+    for bits, size in ((4, 32), (8, 128)):
+        configuration = DefaultWeightOnlyQuantConfig(size, True, accuracy_level=4, bits=bits)
+        quantizer = MatMulNBitsQuantizer(onnx.load(tmp_path / "float.onnx"), algo_config=configuration)
+        quantizer.process()
+        theirs = {tensor.name: tensor for tensor in quantizer.model.model.graph.initializer}
+        (node,) = (node for node in quantizer.model.model.graph.node if node.op_type == "MatMulNBits")
+        program = fxonnx.export(model, (x,), quantize=f"int{bits}", target="onnxruntime-genai")  # type: ignore[arg-type]
+        (own,) = program.model.graph
+        for name, value in zip(node.input[1:], own.inputs[1:], strict=True):
+            assert value is not None
+            assert value.const_value is not None
+            assert np.array_equal(numpy_helper.to_array(theirs[name]), value.const_value.numpy())
+        given = {attribute.name: attribute.i for attribute in node.attribute}
+        assert given == {name: attribute.value for name, attribute in own.attributes.items()}
+
+
+def test_onnxruntime_fuses_the_plain_form(tmp_path: Path) -> None:
+    for quantize, opset in (("int4", 21), ("int8", 13), (QuantizeConfig("int4", symmetric=False), 25)):
+        for example in (ROWS, flat(ROWS)):
+            fxonnx.export(
+                nn.Linear(40, 22).eval(), (example,), tmp_path / "model.onnx", quantize=quantize, opset_version=opset
+            )
+            options = onnxruntime.SessionOptions()
+            options.log_severity_level = 3
+            options.optimized_model_filepath = str(tmp_path / "optimized.onnx")
+            onnxruntime.InferenceSession(tmp_path / "model.onnx", options, providers=["CPUExecutionProvider"])
+            fused = [node.op_type for node in onnx.load(tmp_path / "optimized.onnx").graph.node]
+            assert fused.count("MatMulNBits") == 1
+            assert not {"DequantizeLinear", "MatMul", "Gemm"} & set(fused)
+
+
+@pytest.mark.parametrize(("form", "most"), [("int4", 0.165), ("int8", 0.255), ("nbits4", 0.165), ("nbits8", 0.265)])
+def test_sizes(form: str, most: float) -> None:
+    model = nn.Linear(512, 512, bias=False).eval()
+    sizes = [
+        len(saved(fxonnx.export(model, (torch.ones(2, 3, 512),), metadata="none", **options)))
+        for options in ({}, FORMS[form])
+    ]
+    assert sizes[1] <= most * sizes[0]
+
+
+@pytest.mark.parametrize("form", ["int4", "int8", "nbits4_asymmetric"])
+def test_weights_given_while_saving(form: str, tmp_path: Path) -> None:
+    """A model without values, saved with those of a checkpoint, is the same file; so is one saved twice."""
+    torch.manual_seed(3)
+    model = Language(tied=False).eval()
+    options = {**FORMS[form], "metadata": "none"}
+    expected = saved(fxonnx.export(model, (IDS,), **options))
+    with torch.device("meta"):
+        program = fxonnx.export(Language(tied=False).eval(), (IDS,), **options)
+    with pytest.raises(SaveError, match="weights have no values"):
+        saved(program)
+    safetensors.torch.save_file(model.state_dict(), tmp_path / "checkpoint.safetensors")
+    for _ in range(2):
+        assert saved(program, weights=tmp_path / "checkpoint.safetensors") == expected
+    program.save(tmp_path / "model.onnx", weights=tmp_path / "checkpoint.safetensors", external_data=fxonnx.REFERENCE)
+    (y,) = session_of(tmp_path / "model.onnx").run(None, {"ids": IDS.numpy()})
+    program.apply_weights(model.state_dict())
+    assert np.allclose(y, program.call_in_float(IDS)[0].numpy(), atol=1e-6)
+    assert saved(program) == expected
+
+
+def test_new_weights_are_quantized() -> None:
+    program = fxonnx.export(Language(tied=True).eval(), (IDS,), quantize=QuantizeConfig(embeddings="int8"))
+    other = Language(tied=True).eval()
+    before = program.call_in_float(IDS)[0]
+    program.apply_weights(other.state_dict())
+    assert not torch.equal(program.call_in_float(IDS)[0], before)
+    program.verify()
+    assert program.weights.initializers["lm_head.weight"] == program.weights.initializers["table.weight"]
+    assert len(program.weights.initializers["lm_head.weight"]) == 4
+
+
+def test_activations_are_rounded_by_default() -> None:
+    torch.manual_seed(4)
+    for options in ({}, {"target": "onnxruntime-genai"}):
+        program = fxonnx.export(nn.Linear(64, 64).eval(), (torch.randn(5, 64),), quantize="int4", **options)
+        x = torch.randn(5, 64)
+        rounded, exact = program(x)[0], program.call_in_float(x)[0]
+        assert 0 < (rounded - exact).abs().max() < 3e-2 * exact.abs().max()
+
+
+def test_weights_that_are_not_finite(tmp_path: Path) -> None:
+    model = nn.Linear(40, 22).eval()
+    model.weight.data[3, 4] = torch.inf
+    program = fxonnx.export(model, (ROWS,), quantize="int4")
+    with pytest.raises(SaveError, match="'weight::int4' cannot be written: it has elements that are not finite"):
+        program.save(tmp_path / "model.onnx")
+    assert not list(tmp_path.iterdir())
+
+
+def test_weights_of_zeros_and_tiny_ones() -> None:
+    for dtype, scale in ((torch.float32, 0.0), (torch.float16, 6e-8), (torch.float32, 1e-38)):
+        model = nn.Linear(40, 22, bias=False, dtype=dtype).eval()
+        model.weight.data.uniform_(-scale, scale)
+        for symmetric in (True, False):
+            program = fxonnx.export(model, (ROWS.to(dtype),), quantize=QuantizeConfig(symmetric=symmetric))
+            assert program(ROWS.to(dtype))[0].abs().max() <= 40 * scale + 1e-36
+
+
+class Counted(nn.Module):
+    """A layer in the body of a loop, and one before it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.inner = nn.Linear(40, 40), nn.Linear(40, 40)
+
+    def forward(self, x: torch.Tensor, n: torch.Tensor) -> torch.Tensor:
+        x = self.first(x)
+        return torch.while_loop(
+            lambda i, _: i < n, lambda i, y: (i + 1, self.inner(y).tanh()), (torch.zeros((), dtype=torch.int64), x)
+        )[1]
+
+
+@pytest.mark.parametrize(("form", "count"), [("int4", 1), ("nbits4", 2)])
+def test_bodies_of_loops(form: str, count: int) -> None:
+    program = fxonnx.export(Counted().eval(), (ROWS, torch.tensor(3)), verify=True, **FORMS[form])
+    names = [name for name in program.model.graph.initializers if name.endswith("::int4")]
+    assert names == [name + ".weight::int4" for name in ("first", "inner")][:count]
+
+
+@pytest.mark.parametrize("form", ["int4", "nbits4"])
+def test_functions_of_repeated_layers(form: str) -> None:
+    torch.manual_seed(5)
+    blocks = nn.Sequential(*(nn.Sequential(nn.Linear(40, 40), nn.ReLU(), nn.LayerNorm(40)) for _ in range(3))).eval()
+    flat_program = fxonnx.export(blocks, (ROWS,), **FORMS[form])
+    program = fxonnx.export(blocks, (ROWS,), functions="repeated", verify=True, **FORMS[form])
+    assert program.model.functions
+    assert torch.equal(program(ROWS)[0], flat_program(ROWS)[0])

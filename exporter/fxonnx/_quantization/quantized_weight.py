@@ -111,8 +111,9 @@ def _quantize(weight: torch.Tensor, scheme: WeightScheme, wants_codes: bool) -> 
     scales = scales.to(scheme.scale_dtype)
     if not bool(torch.isfinite(scales).all()):
         raise ValueError("it has elements that are not finite, or too large for its scales")
-    # A block of zeros, or of numbers too small for the dtype of the scales.
-    scales = torch.where(scales == 0, 1, scales)
+    # A block of zeros, or of numbers too small for the dtype of the scales. With a larger scale, kernels that sum codes
+    # and zero points separately would return rounding errors.
+    scales = torch.where(scales == 0, torch.finfo(scheme.scale_dtype).tiny, scales)
     exact = scales.to(blocks.dtype)
     zero_points = None
     if not scheme.symmetric:
