@@ -11,9 +11,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from .._program.saving import may_reference
 from ..errors import ArgumentError, SaveError
 
 __all__ = ["LAST", "staged_directory", "write_json"]
+
+_DATA = "weights.*.data"
+"""Weights of the parts of a model; the name contains a digest of the content."""
 
 LAST = "genai_config.json"
 """The file without which onnxruntime-genai does not load a directory."""
@@ -62,5 +66,10 @@ def _publish(staging: Path, out: Path) -> None:
         os.replace(staging, out)
         return
     (out / LAST).unlink(missing_ok=True)
-    for path in sorted(staging.iterdir(), key=lambda path: path.name == LAST):
+    new = sorted(staging.iterdir(), key=lambda path: path.name == LAST)
+    before = set(out.glob(_DATA)) - {out / path.name for path in new}
+    for path in new:
         os.replace(path, out / path.name)
+    for data in before:
+        if not any(may_reference(path, data.name) for path in out.glob("*.onnx")):
+            data.unlink()

@@ -18,6 +18,7 @@ from ._adapters import ADAPTER_PATTERN, Adapters, load_adapters, save_adapters
 from ._config import context_length, genai_config
 from ._directory import LAST, staged_directory, write_json
 from ._embedding import export_embedding, export_reranker
+from ._encoder_decoder import export_encoder_decoder
 from ._example import DYNAMIC_SHAPES, example_inputs
 from ._extra import import_extra
 from ._families import Family
@@ -53,8 +54,8 @@ def export(
 ) -> Path:
     """Export a language model of transformers for onnxruntime-genai.
 
-    Besides decoder-only models: Whisper and vision-language models, in several files; embedding models and rerankers,
-    which ONNX Runtime runs without onnxruntime-genai.
+    Besides decoder-only models: Whisper and vision-language models, in several files; embedding models, rerankers and
+    other encoder-decoder models, which ONNX Runtime runs without onnxruntime-genai.
 
     Args:
         model: A local directory, as ``save_pretrained`` or a download writes it, or a model object, which is left
@@ -101,7 +102,7 @@ def export(
         loaded.tokenizer.save_pretrained(staging)
         if loaded.family not in ("embedding", "reranker"):
             loaded.model.generation_config.save_pretrained(staging)
-            if verify:
+            if verify and loaded.family != "encoder-decoder":
                 import_extra("onnxruntime_genai")
         options = {"target": _TARGETS[target]}
         _EXPORTS[loaded.family](
@@ -128,6 +129,7 @@ _EXPORTS: Mapping[Family, Callable[[LanguageModel, Request], None]] = MappingPro
     {
         "decoder": _export_decoder,
         "embedding": export_embedding,
+        "encoder-decoder": export_encoder_decoder,
         "reranker": export_reranker,
         "vision-language": export_vision_language,
         "whisper": export_whisper,

@@ -11,12 +11,13 @@ from ._sentence_modules import has_sentence_modules
 
 __all__ = ["AUTO_CLASSES", "Family", "family_of"]
 
-Family = Literal["decoder", "embedding", "reranker", "vision-language", "whisper"]
+Family = Literal["decoder", "embedding", "encoder-decoder", "reranker", "vision-language", "whisper"]
 
 AUTO_CLASSES: Mapping[str, str] = MappingProxyType(
     {
         "decoder": "AutoModelForCausalLM",
         "embedding": "AutoModel",
+        "encoder-decoder": "AutoModelForSeq2SeqLM",
         "reranker": "AutoModelForSequenceClassification",
         "vision-language": "AutoModelForImageTextToText",
         "whisper": "AutoModelForSpeechSeq2Seq",
@@ -42,4 +43,6 @@ def family_of(config: Any, architecture: str, directory: Path | None, is_embeddi
         return "whisper"
     if getattr(config, "vision_config", None) is not None and not architecture.endswith("ForCausalLM"):
         return "vision-language"
+    if config.is_encoder_decoder and not architecture.endswith("EncoderModel"):
+        return "encoder-decoder"
     return "embedding" if architecture.endswith("Model") and not architecture.endswith("LMHeadModel") else "decoder"

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from math import isqrt
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from ._extra import import_extra
+from ._attention_functions import attend_within_segments, attention_function
 from ._parts import Part
 from ._sizes import Sizes
 
@@ -255,47 +254,10 @@ class QwenFeatures(nn.Module):
             arguments["window_index"] = torch.arange(tokens, device=pixel_values.device)
             arguments["cu_window_seqlens"] = row // window * windows + column // window
             arguments["max_window_seqlen"] = 1
-        with _segment_attention(config):
+        with attention_function(self.visual, attend_within_segments):
             output = self.visual(pixel_values, grid_thw=image_grid_thw, **arguments)
         features: Tensor = output.pooler_output
         return features
-
-
-_SEGMENT_ATTENTION = "flash_attention_by_segment"
-"""Name of the attention function; towers pass the segments on to implementations of flash attention only."""
-
-
-@contextmanager
-def _segment_attention(config: Any) -> Iterator[None]:
-    """Let a vision tower attend within the segments given as ``cu_seqlens``: one number for each patch.
-
-    Args:
-        config: The configuration of the tower.
-    """
-    functions = import_extra("transformers").modeling_utils.ALL_ATTENTION_FUNCTIONS
-    implementation = config._attn_implementation_internal
-    functions[_SEGMENT_ATTENTION] = _attend_within_segments
-    config._attn_implementation_internal = _SEGMENT_ATTENTION
-    try:
-        yield
-    finally:
-        config._attn_implementation_internal = implementation
-        del functions[_SEGMENT_ATTENTION]
-
-
-def _attend_within_segments(
-    _module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    *,
-    scaling: float,
-    cu_seq_lens_q: Tensor,
-    **_unused: Any,
-) -> tuple[Tensor, None]:
-    mask = cu_seq_lens_q[:, None] == cu_seq_lens_q
-    output = nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scaling)
-    return output.transpose(1, 2), None
 
 
 VISION_TOWERS: Mapping[str, type[VisionTower]] = {"mistral3": Mistral3, "qwen2_vl": Qwen, "qwen2_5_vl": Qwen}

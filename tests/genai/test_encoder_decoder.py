@@ -1,0 +1,131 @@
+"""Encoder-decoder models besides Whisper: a greedy loop in ONNX Runtime gives the tokens of transformers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+
+import fxonnx.genai
+
+from .small_models import VOCABULARY, make_tokenizer
+
+NEW = 10
+IDS: Mapping[str, Any] = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 0}
+BART: Mapping[str, Any] = {
+    **{"d_model": 32, "encoder_layers": 1, "decoder_layers": 2, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32},
+    **{"encoder_attention_heads": 4, "decoder_attention_heads": 4, "max_position_embeddings": 64},
+    "forced_eos_token_id": None,
+}
+MODELS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "T5ForConditionalGeneration": ("T5Config", {"d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 2, "num_heads": 4}),
+    "MarianMTModel": ("MarianConfig", BART),
+    "BartForConditionalGeneration": ("BartConfig", BART),
+}
+
+
+def make_model(name: str) -> Any:
+    import transformers
+
+    config, sizes = MODELS[name]
+    torch.manual_seed(0)
+    model = getattr(transformers, name)(getattr(transformers, config)(vocab_size=VOCABULARY, **IDS, **sizes)).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            # Sinusoidal positions are not saved.
+            if parameter.ndim > 1 and parameter.requires_grad:
+                parameter.normal_(0, 0.3)
+    return model
+
+
+class Translator:
+    """A greedy loop over both files."""
+
+    def __init__(self, directory: Path) -> None:
+        self.encoder = onnxruntime.InferenceSession(directory / "encoder.onnx")
+        self.decoder = onnxruntime.InferenceSession(directory / "decoder.onnx")
+
+    def __call__(self, ids: np.ndarray, mask: np.ndarray) -> np.ndarray:
+        feeds = {"input_ids": ids, "attention_mask": mask}
+        names = [each.name for each in self.encoder.get_outputs()]
+        encoded = dict(zip(names, self.encoder.run(None, feeds), strict=True))
+        cross = {name.replace("present", "past"): value for name, value in encoded.items() if "cross" in name}
+        shapes = {each.name: each.shape for each in self.decoder.get_inputs() if "self" in each.name}
+        past = {name: np.zeros((len(ids), shape[1], 0, shape[3]), np.float32) for name, shape in shapes.items()}
+        names = [each.name for each in self.decoder.get_outputs()]
+        tokens = np.zeros((len(ids), 1), np.int64)
+        for _ in range(NEW):
+            feeds = {"input_ids": tokens[:, -1:], "encoder_attention_mask": mask, **past, **cross}
+            outputs = dict(zip(names, self.decoder.run(None, feeds), strict=True))
+            past = {name.replace("present", "past"): outputs[name] for name in names[1:]}
+            outputs["logits"][:, :, 2] = -np.inf  # the end of the sequence
+            tokens = np.concatenate([tokens, outputs["logits"][:, -1].argmax(-1, keepdims=True)], axis=1)
+        return tokens
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def exported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
+    model = make_model(request.param)
+    directory = tmp_path_factory.mktemp(request.param)
+    model.save_pretrained(directory / "checkpoint")
+    make_tokenizer().save_pretrained(directory / "checkpoint")
+    with pytest.warns(UserWarning, match=f"onnxruntime-genai cannot run {request.param}: it supports only Whisper"):
+        return model, fxonnx.genai.export(directory / "checkpoint", directory / "out")
+
+
+@pytest.mark.parametrize(("batch", "length"), [(1, 4), (3, 9)])
+def test_tokens_are_equal(exported: tuple[Any, Path], batch: int, length: int) -> None:
+    model, directory = exported
+    ids = torch.randint(3, VOCABULARY, (batch, length), generator=torch.Generator().manual_seed(length))
+    mask = torch.ones_like(ids)
+    mask[1:, -3:] = 0
+    found = Translator(directory)(ids.numpy(), mask.numpy())
+    options = {"max_new_tokens": NEW, "min_new_tokens": NEW, "do_sample": False, "num_beams": 1}
+    assert found.tolist() == model.generate(ids, attention_mask=mask, **options).tolist()
+
+
+def test_each_part_has_only_its_weights(exported: tuple[Any, Path]) -> None:
+    import onnx
+
+    _, directory = exported
+    encoder = onnx.load(directory / "encoder.onnx", load_external_data=False).graph
+    inside = [each.name for each in encoder.initializer if "decoder" in each.name]
+    assert all("encoder_attn" in name or "EncDecAttention" in name for name in inside)
+    decoder = onnx.load(directory / "decoder.onnx", load_external_data=False).graph
+    assert not [each.name for each in decoder.initializer if ".encoder." in each.name]
+    assert not (directory / "genai_config.json").exists()
+
+
+def test_weights_of_a_former_export_are_removed(tmp_path: Path) -> None:
+    model = make_model("MarianMTModel")
+    options: dict[str, Any] = {"tokenizer": make_tokenizer(), "verify": False}
+    with pytest.warns(UserWarning, match="onnxruntime-genai cannot run"):
+        fxonnx.genai.export(model, tmp_path, **options)
+    (tmp_path / "weights.other.data").touch()
+    (tmp_path / "other.onnx").write_bytes(b"weights.other.data")
+    first = set(tmp_path.glob("weights.*.data"))
+    with torch.no_grad():
+        model.lm_head.weight.add_(1)
+    with pytest.warns(UserWarning, match="onnxruntime-genai cannot run"):
+        fxonnx.genai.export(model, tmp_path, **options)
+    second = set(tmp_path.glob("weights.*.data"))
+    assert len(second) == 2
+    assert first & second == {tmp_path / "weights.other.data"}
+
+
+@pytest.mark.filterwarnings("ignore:onnxruntime-genai cannot run")
+def test_other_logits_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from fxonnx.genai import _encoder_decoder
+
+    original = _encoder_decoder._states
+    monkeypatch.setattr(_encoder_decoder, "_states", lambda cache: [2 * state for state in original(cache)])
+    with pytest.raises(
+        fxonnx.VerificationError, match=r"the logits of step \d differ by .* from those of transformers"
+    ):
+        fxonnx.genai.export(make_model("MarianMTModel"), tmp_path / "out", tokenizer=make_tokenizer())
+    assert not list(tmp_path.iterdir())
