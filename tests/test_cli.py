@@ -192,6 +192,7 @@ ERRORS = [
     ),
     ("MODULE:two --opset 6", "error[FX001]: opset_version: 6 is outside the supported opsets"),
     ("MODULE:two --target tensort", "got 'tensort'\nhint: did you mean 'tensorrt'?"),
+    ("MODULE:two --quantize int5", "error[FX001]: quantize: dtype: expected one of 'int4', 'int8', got 'int5'"),
     ("MODULE:two --numerics fast", "error[FX001]: numerics: expected one of 'default', 'exact', got 'fast'"),
     ("MODULE:two --input-names x,x", "error[FX001]: input_names: 'x' is given twice"),
     (

@@ -69,6 +69,9 @@ def export_command(
     functions: Annotated[
         str, typer.Option(help="ONNX functions for marked regions, repeated modules as well, or none.")
     ] = "regions",
+    quantize: Annotated[
+        str | None, typer.Option(help="Store the weights of linear layers as integers: int4 or int8.")
+    ] = None,
     frozen: Annotated[
         str | None, typer.Option(help="Comma-separated names or patterns of inputs that become constants.")
     ] = None,
@@ -106,6 +109,7 @@ def export_command(
             strict_shapes=strict_shapes,
             numerics=numerics,  # type: ignore[arg-type]
             functions=functions,  # type: ignore[arg-type]
+            quantize=quantize,  # type: ignore[arg-type]
             frozen=_names(frozen) or (),
             data_dependent=data_dependent,  # type: ignore[arg-type]
             on_stage=on_stage,
