@@ -74,17 +74,19 @@ def make_qwen(version: str) -> Any:
     import transformers
 
     vision = {"depth": 3, "num_heads": 2, "patch_size": 4, "spatial_merge_size": 2, "temporal_patch_size": 2}
+    sizes: dict[str, Any] = {"hidden_size": 16, "out_hidden_size": 32, "intermediate_size": 32}
     if version == "qwen2_vl":
         sizes = {"embed_dim": 16, "hidden_size": 32, "mlp_ratio": 2}
-    else:
+    elif version == "qwen2_5_vl":
         # Windows of 2 x 2 image tokens, except for the second layer.
-        sizes = {"hidden_size": 16, "out_hidden_size": 32, "intermediate_size": 32, "window_size": 16}
-        sizes["fullatt_block_indexes"] = [1]
+        sizes |= {"window_size": 16, "fullatt_block_indexes": [1]}
+    else:
+        sizes |= {"deepstack_visual_indexes": [0, 1], "num_position_embeddings": 25}
     rope = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [1, 1, 2]}
-    name = {"qwen2_vl": "Qwen2VL", "qwen2_5_vl": "Qwen2_5_VL"}[version]
+    name = {"qwen2_vl": "Qwen2VL", "qwen2_5_vl": "Qwen2_5_VL", "qwen3_vl": "Qwen3VL"}[version]
     config = getattr(transformers, f"{name}Config")(
         vision_config={**vision, **sizes},
-        text_config={**TEXT, "rope_parameters": rope},
+        text_config={**TEXT, "head_dim": 8, "rope_parameters": rope},
         image_token_id=TOKENS["<|image_pad|>"],
         video_token_id=TOKENS["<|video_pad|>"],
         vision_start_token_id=TOKENS["<|vision_start|>"],
@@ -108,6 +110,7 @@ MODELS = {
     "mistral3": make_mistral3,
     "qwen2_vl": lambda: make_qwen("qwen2_vl"),
     "qwen2_5_vl": lambda: make_qwen("qwen2_5_vl"),
+    "qwen3_vl": lambda: make_qwen("qwen3_vl"),
 }
 PROMPTS = {"mistral3": "[INST][IMG]describe the image[/INST]"}
 QWEN_PROMPT = "<|vision_start|><|image_pad|><|vision_end|>describe the image"
@@ -178,6 +181,12 @@ def test_parts_share_their_weights(exported: tuple[str, Any, Path]) -> None:
     assert len(names) == 4
 
 
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+def test_half_precision(precision: Any, tmp_path: Path) -> None:
+    # The comparison runs with an image.
+    fxonnx.genai.export(make_qwen("qwen3_vl"), tmp_path / "out", tokenizer=make_tokenizer(), precision=precision)
+
+
 def test_other_towers_are_refused(tmp_path: Path) -> None:
     from transformers import LlavaConfig, LlavaForConditionalGeneration
 
@@ -187,7 +196,7 @@ def test_other_towers_are_refused(tmp_path: Path) -> None:
         text_config={"model_type": "llama", **TEXT},
     )
     with pytest.raises(
-        fxonnx.ArgumentError, match="type 'llava' are not supported, only mistral3, qwen2_vl, qwen2_5_vl"
+        fxonnx.ArgumentError, match="type 'llava' are not supported, only mistral3, qwen2_vl, qwen2_5_vl, qwen3_vl"
     ):
         fxonnx.genai.export(LlavaForConditionalGeneration(config), tmp_path / "out", tokenizer=make_tokenizer())
     assert not list(tmp_path.iterdir())

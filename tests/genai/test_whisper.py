@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnxruntime
 import pytest
 import torch
 
@@ -126,6 +127,13 @@ def test_other_lengths_of_audio_are_refused(tmp_path: Path) -> None:
     with pytest.raises(fxonnx.ArgumentError, match="with 3000 frames of audio, but this model needs 200"):
         fxonnx.genai.export(make_whisper(max_source_positions=100), tmp_path / "out", tokenizer=make_tokenizer())
     assert not list(tmp_path.iterdir())
+
+
+def test_bfloat16(whisper: Any, tmp_path: Path) -> None:
+    # onnxruntime-genai provides audio in float32 and float16 only; the comparison runs both.
+    out = fxonnx.genai.export(whisper, tmp_path / "out", tokenizer=make_tokenizer(), precision="bf16")
+    session = onnxruntime.InferenceSession(out / "encoder.onnx")
+    assert session.get_inputs()[0].type == "tensor(float)"
 
 
 def test_adapters_are_refused(whisper: Any, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from .._export import export as export_model
@@ -18,7 +19,7 @@ from .._warnings import ignoring_warnings, warn_user
 from ._sentence_modules import Pooling
 from ._sizes import Sizes, narrowing_constraints
 
-__all__ = ["Part", "Request", "export_parts", "save_parts"]
+__all__ = ["Part", "Request", "export_parts", "input_dtype", "save_parts"]
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,16 @@ class Request:
     normalize: bool | None
     verify: bool
     announce: Callable[[str], None]
+
+
+def input_dtype(model: Any) -> torch.dtype:
+    """The dtype of audio and images: onnxruntime-genai provides them in float32 and float16.
+
+    Args:
+        model: The model of transformers.
+    """
+    dtype: torch.dtype = model.dtype
+    return torch.float32 if dtype == torch.bfloat16 else dtype
 
 
 def export_parts(parts: Mapping[str, Part], request: Request) -> dict[str, ONNXProgram]:

@@ -33,10 +33,12 @@ class TokenEmbedding(nn.Module):
 
     Args:
         model: A vision-language model of transformers.
+        size: The size of the image features; shorter embeddings are padded with 0.
     """
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, size: int) -> None:
         super().__init__()
+        self.size = size
         self.embed_tokens = model.get_input_embeddings()
         self.image_token = model.config.image_token_id
 
@@ -46,7 +48,8 @@ class TokenEmbedding(nn.Module):
         index = is_image.flatten().cumsum(0).reshape(is_image.shape) - 1
         count = image_features.shape[0]
         # The additional row makes the lookup valid without features.
-        rows = torch.cat([image_features.to(embeddings.dtype), embeddings.new_zeros(1, embeddings.shape[-1])])
+        rows = torch.cat([image_features.to(embeddings.dtype), embeddings.new_zeros(1, self.size)])
+        embeddings = nn.functional.pad(embeddings, (0, self.size - embeddings.shape[-1]))
         return torch.where((is_image & (index < count)).unsqueeze(-1), rows[index.clamp(0, count)], embeddings)
 
 
@@ -87,15 +90,14 @@ def export_vision_language(loaded: LanguageModel, request: Request) -> None:
 
 
 def _parts(model: Any, tower: VisionTower, request: Request) -> dict[str, Part]:
-    hidden = model.config.get_text_config().hidden_size
     tokens = torch.tensor([[3, model.config.image_token_id, 4], [model.config.image_token_id, 5, 6]])
-    embeds = torch.zeros(_BATCH, _TOKENS, hidden, dtype=model.dtype, device=model.device)
+    embeds = torch.zeros(_BATCH, _TOKENS, tower.feature_size(), dtype=model.dtype, device=model.device)
     inputs = example_inputs(model)
     del inputs["input_ids"]
     inputs["inputs_embeds"] = embeds
     shapes: dict[str, Any] = {**DYNAMIC_SHAPES, "inputs_embeds": {0: "batch", 1: "tokens"}}
     del shapes["input_ids"]
-    if tower.has_positions():
+    if tower.has_3d_positions():
         positions = torch.arange(_PAST, _PAST + _TOKENS, device=model.device)
         inputs["position_ids"] = positions.expand(3, _BATCH, _TOKENS).contiguous()
         shapes["position_ids"] = {1: "batch", 2: "tokens"}
@@ -104,7 +106,7 @@ def _parts(model: Any, tower: VisionTower, request: Request) -> dict[str, Part]:
     return {
         "vision": tower.part(),
         "embedding": Part(
-            TokenEmbedding(model),
+            TokenEmbedding(model, tower.feature_size()),
             {"input_ids": tokens.to(model.device), "image_features": embeds[0, :2]},
             {"input_ids": {0: "batch", 1: "tokens"}, "image_features": {0: "image_tokens"}},
             tuple(
@@ -115,7 +117,7 @@ def _parts(model: Any, tower: VisionTower, request: Request) -> dict[str, Part]:
             ),
             output_names=("inputs_embeds",),
         ),
-        "decoder": Part(model, inputs, shapes, calls, context=selection),
+        "decoder": Part(tower.decoder(), inputs, shapes, calls, context=selection),
     }
 
 
@@ -124,6 +126,7 @@ def _with_parts(config: dict[str, Any], tower: VisionTower) -> dict[str, Any]:
     model = {
         **config["model"],
         "type": tower.genai_type,
+        "decoder": {**config["model"]["decoder"], "hidden_size": tower.feature_size()},
         "image_token_id": tower.config.image_token_id,
         **entries,
         "vision": {

@@ -5,19 +5,17 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from math import isqrt
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from ._attention_functions import attend_within_segments, attention_function
-from ._parts import Part
+from ._parts import Part, input_dtype
 from ._sizes import Sizes
 
 __all__ = ["VISION_TOWERS", "VisionTower"]
-
-_CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
-_CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
 
 _ROWS, _COLUMNS = 3, 2
 """Image tokens of the examples."""
@@ -31,11 +29,15 @@ class VisionTower(ABC):
 
     Attributes:
         genai_type: The type in genai_config.json.
+        image_mean: Mean of the colors, unless the image processor has another one; by default that of CLIP.
+        image_std: Their standard deviation.
         patch_size: Pixels of a patch in each direction.
         merge_size: Patches that become one image token, in each direction.
     """
 
     genai_type: ClassVar[str]
+    image_mean: ClassVar[tuple[float, ...]] = (0.48145466, 0.4578275, 0.40821073)
+    image_std: ClassVar[tuple[float, ...]] = (0.26862954, 0.26130258, 0.27577711)
 
     def __init__(self, model: Any) -> None:
         self.model = model
@@ -75,28 +77,37 @@ class VisionTower(ABC):
         """Further inputs of ``generate`` in transformers."""
         return {}
 
-    def has_positions(self) -> bool:
-        """Whether the positions of the tokens are an input of the decoder."""
+    def has_3d_positions(self) -> bool:
+        """Whether tokens have a position in each of time, height and width."""
         return False
 
+    def decoder(self) -> nn.Module:
+        """The module that becomes decoder.onnx."""
+        module: nn.Module = self.model
+        return module
+
+    def feature_size(self) -> int:
+        """Size of the features of an image token, and of the inputs of the decoder."""
+        return int(self.config.get_text_config().hidden_size)
+
     def _normal(self, *shape: int) -> Tensor:
-        generator = torch.Generator().manual_seed(0)
-        return torch.randn(*shape, generator=generator).to(self.model.dtype).to(self.model.device)
+        rounded = torch.randn(*shape, generator=torch.Generator().manual_seed(0)).to(self.model.dtype)
+        return rounded.to(self.model.device, input_dtype(self.model))
+
+    def _rescale_and_normalize(self, settings: Mapping[str, Any]) -> list[dict[str, Any]]:
+        mean = settings.get("image_mean", self.image_mean)
+        std = settings.get("image_std", self.image_std)
+        factor = settings.get("rescale_factor", 1 / 255)
+        return [
+            {"name": "rescale", "type": "Rescale", "attrs": {"rescale_factor": factor}},
+            {"name": "normalize", "type": "Normalize", "attrs": {"mean": [*mean], "std": [*std]}},
+        ]
 
     def _resize(self, least: int, most: int) -> dict[str, Any]:
         side = isqrt(most)
         sizes = {"patch_size": self.patch_size, "merge_size": self.merge_size}
         limits = {"height": side, "width": side, "min_pixels": least, "max_pixels": most}
         return {"name": "resize", "type": "Resize", "attrs": {**limits, "smart_resize": 1, **sizes}}
-
-
-def _rescale_and_normalize(settings: Mapping[str, Any]) -> list[dict[str, Any]]:
-    mean, std = settings.get("image_mean", _CLIP_MEAN), settings.get("image_std", _CLIP_STD)
-    factor = settings.get("rescale_factor", 1 / 255)
-    return [
-        {"name": "rescale", "type": "Rescale", "attrs": {"rescale_factor": factor}},
-        {"name": "normalize", "type": "Normalize", "attrs": {"mean": [*mean], "std": [*std]}},
-    ]
 
 
 class Mistral3(VisionTower):
@@ -139,7 +150,7 @@ class Mistral3(VisionTower):
         longest = size.get("longest_edge", self.vision_config.image_size) if isinstance(size, Mapping) else size
         return [
             self._resize((self.patch_size * self.merge_size) ** 2, longest**2),
-            *_rescale_and_normalize(settings),
+            *self._rescale_and_normalize(settings),
             {"name": "to_channel_first", "type": "Permute3D", "attrs": {"dims": [2, 0, 1]}},
             {"name": "image_sizes", "type": "PixtralImageSizes"},
         ]
@@ -161,15 +172,99 @@ class PixtralFeatures(nn.Module):
 
     def forward(self, pixel_values: Tensor) -> Tensor:
         sizes = [tuple(pixel_values.shape[-2:])]
+        pixel_values = pixel_values.to(self.vision_tower.dtype)
         states = self.vision_tower(pixel_values, image_sizes=sizes, output_hidden_states=True).hidden_states
         features: Tensor = self.projector(torch.cat([states[layer] for layer in self.layers], dim=-1).squeeze(0), sizes)
         return features
 
 
+class QwenFeatures(nn.Module):
+    """The tower with positions and windows computed by tensor operations from the grid of one image.
+
+    transformers computes them in Python, for one grid. The windows become an attention mask instead of a permutation.
+
+    Args:
+        model: A ``Qwen2VLForConditionalGeneration`` or ``Qwen2_5_VLForConditionalGeneration``.
+    """
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.visual = model.model.visual
+
+    def forward(self, pixel_values: Tensor, image_grid_thw: Tensor) -> Tensor:
+        merge = self.visual.config.spatial_merge_size
+        tokens = pixel_values.shape[0] // merge**2
+        # Without the slice, the count of patches is not known to be a multiple of those of a token.
+        pixel_values = pixel_values[: tokens * merge**2].to(self.visual.dtype)
+        patch = torch.arange(tokens * merge**2, device=pixel_values.device)
+        token, inner = patch // merge**2, patch % merge**2
+        width = image_grid_thw[0, 2] // merge
+        row, column = token // width, token % width
+        positions = torch.stack([row * merge + inner // merge, column * merge + inner % merge], dim=-1)
+        arguments = self._windows(tokens, row, column, width) | self._interpolation(positions, image_grid_thw[0, 1:])
+        with attention_function(self.visual, attend_within_segments):
+            output = self.visual(
+                pixel_values,
+                grid_thw=image_grid_thw,
+                position_ids=positions,
+                cu_seqlens=torch.zeros_like(row),
+                max_seqlen=1,
+                **arguments,
+            )
+        return self._features(output)
+
+    def _windows(self, _tokens: int, _row: Tensor, _column: Tensor, _width: Tensor) -> dict[str, Any]:
+        return {}
+
+    def _interpolation(self, _positions: Tensor, _grid: Tensor) -> dict[str, Any]:
+        return {}
+
+    def _features(self, output: Any) -> Tensor:
+        features: Tensor = output.pooler_output
+        return features
+
+
+class WindowFeatures(QwenFeatures):
+    """The tower of Qwen2.5-VL, where most layers attend within windows."""
+
+    def _windows(self, tokens: int, row: Tensor, column: Tensor, width: Tensor) -> dict[str, Any]:
+        config = self.visual.config
+        size = config.window_size // config.spatial_merge_size // config.patch_size
+        windows = (width + size - 1) // size
+        return {
+            "window_index": torch.arange(tokens, device=row.device),
+            "cu_window_seqlens": row // size * windows + column // size,
+            "max_window_seqlen": 1,
+        }
+
+
+class DeepstackFeatures(QwenFeatures):
+    """The tower of Qwen3-VL: interpolated positions, and features of several layers side by side."""
+
+    def _interpolation(self, positions: Tensor, grid: Tensor) -> dict[str, Any]:
+        side = self.visual.num_grid_per_side
+        scaled = positions.float() * (side - 1) / (grid - 1).clamp(min=1)
+        corners = scaled.floor().long().unsqueeze(-1) + torch.arange(2, device=positions.device)
+        weights = (1 - (scaled.unsqueeze(-1) - corners).abs()).clamp(min=0)
+        corners = corners.clamp(0, side - 1)
+        return {
+            "interp_indices": (corners[:, 0, :, None] * side + corners[:, 1, None, :]).flatten(1),
+            "interp_weights": (weights[:, 0, :, None] * weights[:, 1, None, :]).flatten(1),
+        }
+
+    def _features(self, output: Any) -> Tensor:
+        return torch.cat([output.pooler_output, *output.deepstack_features], dim=-1)
+
+
 class Qwen(VisionTower):
-    """The tower of Qwen2-VL and Qwen2.5-VL, for one image with any grid."""
+    """The tower of Qwen2-VL, for one image with any grid.
+
+    Attributes:
+        features: The class of the module.
+    """
 
     genai_type = "qwen2_5_vl"
+    features: ClassVar[type[QwenFeatures]] = QwenFeatures
 
     def _merge_size(self) -> int:
         return int(self.vision_config.spatial_merge_size)
@@ -177,7 +272,7 @@ class Qwen(VisionTower):
     def part(self) -> Part:
         unit = self.merge_size**2
         return Part(
-            QwenFeatures(self.model),
+            self.features(self.model),
             self.inputs(),
             {"pixel_values": {0: "patches"}},
             tuple({"patches": tokens * unit} for tokens in (1, 2, 6, 35)),
@@ -212,53 +307,72 @@ class Qwen(VisionTower):
         }
         return [
             self._resize(least, most),
-            *_rescale_and_normalize(settings),
+            *self._rescale_and_normalize(settings),
             {"name": "patch_image", "type": "PatchImage", "attrs": patches},
         ]
 
     def generation_inputs(self, ids: Tensor) -> dict[str, Tensor]:
         return {"mm_token_type_ids": (ids == self.config.image_token_id).int()}
 
-    def has_positions(self) -> bool:
+    def has_3d_positions(self) -> bool:
         return True
 
 
-class QwenFeatures(nn.Module):
-    """The tower with positions and windows computed by tensor operations from the grid of one image.
+class Qwen2_5(Qwen):
+    """The tower of Qwen2.5-VL."""
 
-    transformers computes them in Python, for one grid. The windows become an attention mask instead of a permutation.
+    features = WindowFeatures
+
+
+class Qwen3(Qwen):
+    """The tower of Qwen3-VL, whose features of further layers the decoder adds after its first layers.
+
+    onnxruntime-genai passes on one tensor of features: those of further layers follow in each row.
+    """
+
+    genai_type = "qwen3_vl"
+    image_mean = image_std = (0.5, 0.5, 0.5)
+    features = DeepstackFeatures
+
+    def decoder(self) -> nn.Module:
+        return DeepstackDecoder(self.model)
+
+    def feature_size(self) -> int:
+        return super().feature_size() * (1 + len(self.vision_config.deepstack_visual_indexes))
+
+
+class DeepstackDecoder(nn.Module):
+    """The decoder of Qwen3-VL, with the features for its first layers after the embedding of each token.
 
     Args:
-        model: A ``Qwen2VLForConditionalGeneration`` or ``Qwen2_5_VLForConditionalGeneration``.
+        model: A ``Qwen3VLForConditionalGeneration``.
     """
 
     def __init__(self, model: Any) -> None:
         super().__init__()
-        self.visual = model.model.visual
+        self.model = model
 
-    def forward(self, pixel_values: Tensor, image_grid_thw: Tensor) -> Tensor:
-        config = self.visual.config
-        merge = config.spatial_merge_size
-        tokens = pixel_values.shape[0] // merge**2
-        # Without the slice, the count of patches is not known to be a multiple of those of a token.
-        pixel_values = pixel_values[: tokens * merge**2]
-        patch = torch.arange(tokens * merge**2, device=pixel_values.device)
-        token, inner = patch // merge**2, patch % merge**2
-        width = image_grid_thw[0, 2] // merge
-        row, column = token // width, token % width
-        positions = torch.stack([row * merge + inner // merge, column * merge + inner % merge], dim=-1)
-        arguments = {"position_ids": positions, "cu_seqlens": torch.zeros_like(row), "max_seqlen": 1}
-        if hasattr(config, "window_size"):
-            window = config.window_size // merge // config.patch_size
-            windows = (width + window - 1) // window
-            arguments["window_index"] = torch.arange(tokens, device=pixel_values.device)
-            arguments["cu_window_seqlens"] = row // window * windows + column // window
-            arguments["max_window_seqlen"] = 1
-        with attention_function(self.visual, attend_within_segments):
-            output = self.visual(pixel_values, grid_thw=image_grid_thw, **arguments)
-        features: Tensor = output.pooler_output
-        return features
+    def forward(self, inputs_embeds: Tensor, attention_mask: Tensor, position_ids: Tensor, past_key_values: Any) -> Any:
+        size = self.model.config.get_text_config().hidden_size
+        embeddings, *features = torch.split(inputs_embeds, size, dim=-1)
+        hooks = [
+            layer.register_forward_hook(lambda _module, _args, output, added=added: output + added)
+            for layer, added in zip(self.model.model.language_model.layers, features, strict=False)
+        ]
+        try:
+            return self.model(
+                inputs_embeds=embeddings,
+                attention_mask=attention_mask,
+                position_ids=position_ids,
+                past_key_values=past_key_values,
+                use_cache=True,
+            )
+        finally:
+            for hook in hooks:
+                hook.remove()
 
 
-VISION_TOWERS: Mapping[str, type[VisionTower]] = {"mistral3": Mistral3, "qwen2_vl": Qwen, "qwen2_5_vl": Qwen}
+VISION_TOWERS: Mapping[str, type[VisionTower]] = MappingProxyType(
+    {"mistral3": Mistral3, "qwen2_vl": Qwen, "qwen2_5_vl": Qwen2_5, "qwen3_vl": Qwen3, "qwen3_vl_moe": Qwen3}
+)
 """Type of a model of transformers to its vision tower."""

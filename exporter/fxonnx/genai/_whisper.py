@@ -14,7 +14,7 @@ from ._directory import write_json
 from ._extra import import_extra
 from ._input_verification import compare_generation
 from ._loading import LanguageModel
-from ._parts import Part, Request, export_parts, save_parts
+from ._parts import Part, Request, export_parts, input_dtype, save_parts
 from ._sizes import decoder_calls
 
 __all__ = ["export_whisper"]
@@ -38,13 +38,13 @@ class WhisperEncoder(nn.Module):
         self.cross_attention: Any = nn.ModuleList(layer.encoder_attn for layer in model.model.decoder.layers)
 
     def forward(self, audio_features: Tensor) -> tuple[Tensor, ...]:
-        hidden = self.encoder(audio_features).last_hidden_state
+        hidden = self.encoder(audio_features.to(self.encoder.dtype)).last_hidden_state
         projections = (
             projection(hidden).unflatten(-1, (attention.num_heads, attention.head_dim)).transpose(1, 2)
             for attention in self.cross_attention
             for projection in (attention.k_proj, attention.v_proj)
         )
-        return (hidden, *projections)
+        return (hidden.to(audio_features.dtype), *projections)
 
 
 class WhisperDecoder(nn.Module):
@@ -103,7 +103,7 @@ def export_whisper(loaded: LanguageModel, request: Request) -> None:
             "input_features": features.to(loaded.model.device, loaded.model.dtype),
             "decoder_input_ids": start.to(loaded.model.device),
         }
-        feeds = {"audio_features": inputs["input_features"]}
+        feeds = {"audio_features": features.to(input_dtype(loaded.model))}
         compare_generation(loaded.model, request.directory, start, feeds, inputs)
 
 
@@ -111,9 +111,9 @@ def _parts(model: Any, last_logits: bool) -> dict[str, Part]:
     config = model.config
     layers, heads = config.decoder_layers, config.decoder_attention_heads
     size = config.d_model // heads
-    features = torch.zeros(_BATCH, config.num_mel_bins, _FRAMES, dtype=model.dtype, device=model.device)
+    features = torch.zeros(_BATCH, config.num_mel_bins, _FRAMES, dtype=input_dtype(model), device=model.device)
     past, cross = (
-        [(features.new_zeros(_BATCH, heads, length, size),) * 2 for _ in range(layers)]
+        [(features.new_zeros(_BATCH, heads, length, size, dtype=model.dtype),) * 2 for _ in range(layers)]
         for length in (_PAST, config.max_source_positions)
     )
     ids = torch.full((_BATCH, _TOKENS), config.decoder_start_token_id, device=model.device)
