@@ -46,5 +46,25 @@ def test_the_command_line_names_what_to_install(tmp_path: Path, missing: tuple[s
     )
 
 
+GENAI = """
+import fxonnx.genai
+from fxonnx import ExportError
+
+try:
+    fxonnx.genai.export("checkpoint", "out", verify={verify})
+except ExportError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize(("missing", "verify"), [("onnxruntime_genai", True), ("transformers", False)])
+def test_the_export_for_genai_names_what_to_install(tmp_path: Path, missing: str, verify: bool) -> None:
+    done = run(GENAI.format(verify=verify), tmp_path, (missing,))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == (
+        f"error[FX000]: the module {missing} is not installed\nhint: install it with: pip install 'fxonnx[genai]'\n"
+    )
+
+
 def test_other_missing_modules_are_not_hidden(tmp_path: Path) -> None:
     assert "ModuleNotFoundError: import of tempfile halted" in run(COMMAND, tmp_path, ("tempfile",)).stderr

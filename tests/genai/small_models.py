@@ -28,7 +28,7 @@ __all__ = [
 VOCABULARY = 300
 _SIZES: Mapping[str, Any] = MappingProxyType(
     {
-        "hidden_size": 32,
+        "hidden_size": 64,
         "intermediate_size": 64,
         "num_hidden_layers": 2,
         "num_attention_heads": 4,
@@ -102,7 +102,7 @@ def prompt(batch: int, length: int = 6) -> torch.Tensor:
 def generated(
     directory: Path, ids: torch.Tensor, new: int = 24, adapter: str | None = None, **options: Any
 ) -> list[list[int]]:
-    """The new tokens of each row from onnxruntime-genai, up to the end of the sequence."""
+    """The new tokens of each row from onnxruntime-genai, without the final token."""
     import onnxruntime_genai as og
 
     model = og.Model(str(directory))
@@ -129,4 +129,4 @@ def generated_by_transformers(model: Any, ids: torch.Tensor, new: int = 24, **op
 
 
 def _until_end(tokens: list[int]) -> list[int]:
-    return tokens[: tokens.index(2) + 1] if 2 in tokens else tokens
+    return tokens[: tokens.index(2)] if 2 in tokens else tokens

@@ -17,8 +17,8 @@ MOE: Mapping[str, Any] = {"num_experts_per_tok": 2, "moe_intermediate_size": 32}
 EXPERTS: Mapping[str, Any] = {"num_local_experts": 4, "num_experts_per_tok": 2}
 # Shorter than the generated sequences.
 WINDOW: Mapping[str, Any] = {"sliding_window": 4}
-HEAD: Mapping[str, Any] = {"head_dim": 8}
-GPT: Mapping[str, Any] = {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 128}
+HEAD: Mapping[str, Any] = {"head_dim": 16}
+GPT: Mapping[str, Any] = {"n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 128}
 
 MODELS: Mapping[str, Mapping[str, Any]] = {
     "bloom": {"n_layer": 2, "n_head": 4},
@@ -32,7 +32,7 @@ MODELS: Mapping[str, Mapping[str, Any]] = {
     "gpt2": GPT,
     "gpt_neo": {
         **{"num_layers": 2, "num_heads": 4, "attention_types": [[["global", "local"], 1]], "window_size": 4},
-        "hidden_size": 32,
+        "hidden_size": 64,
     },
     "gpt_neox": {},
     "gpt_oss": {**HEAD, **WINDOW, **EXPERTS},
@@ -45,7 +45,7 @@ MODELS: Mapping[str, Mapping[str, Any]] = {
     "nemotron": {},
     "olmo": {},
     "olmo2": {},
-    "opt": {"ffn_dim": 64, "word_embed_proj_dim": 32},
+    "opt": {"ffn_dim": 64, "word_embed_proj_dim": 64},
     "phi": {},
     "phi3": {},
     "phimoe": EXPERTS,

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
+import onnx_ir as ir
 import pytest
 import torch
 from typer.testing import CliRunner
 
 import fxonnx.genai
+from fxonnx import ArgumentError, SaveError
 from fxonnx._cli.commands import app
+from fxonnx.genai._config import INPUT_KEYS, genai_keys
 
 from .small_models import generated, generated_by_transformers, make_model, make_tokenizer, prompt
 
@@ -70,3 +75,117 @@ def test_the_command_shows_one_error(tmp_path: Path) -> None:
     assert done.exit_code == 1
     assert f"error[FX001]: model: directory {tmp_path / 'none'} does not exist" in done.output
     assert not list(tmp_path.iterdir())
+
+
+def copied(checkpoint: Path, to: Path, without: str = "", **changes: Any) -> Path:
+    """A copy of a checkpoint without some files, and with changes of its configuration."""
+    shutil.copytree(checkpoint, to)
+    for path in to.glob(without or "none"):
+        path.unlink()
+    if changes:
+        config = to / "config.json"
+        config.write_text(json.dumps({**json.loads(config.read_text()), **changes}))
+    return to
+
+
+@pytest.mark.parametrize(
+    ("without", "changes", "match"),
+    [
+        ("config.json", {}, r"model: .*copy has no config\.json"),
+        ("tokenizer*", {}, "tokenizer: .*copy has no tokenizer: none of tokenizer.json, "),
+        ("*.safetensors", {}, "model: .*copy cannot be loaded: .*model.safetensors"),
+        ("", {"model_type": "unknown"}, "model: .*copy cannot be loaded: .*unknown"),
+        (
+            "",
+            {"model_type": "t5"},
+            "model: .*copy has a model of type 't5', which is not a language model",
+        ),
+    ],
+)
+def test_incomplete_checkpoints(
+    checkpoint: Path, tmp_path: Path, without: str, changes: dict[str, Any], match: str
+) -> None:
+    directory = copied(checkpoint, tmp_path / "copy", without, **changes)
+    with pytest.raises(ArgumentError, match=f"(?s){match}"):
+        fxonnx.genai.export(directory, tmp_path / "out")
+    assert [path.name for path in tmp_path.iterdir()] == ["copy"]
+
+
+LATENT: dict[str, Any] = {
+    **{"kv_lora_rank": 16, "q_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 8},
+    **{"n_routed_experts": 4, "first_k_dense_replace": 1, "num_key_value_heads": 4, "moe_intermediate_size": 32},
+    **{"num_experts_per_tok": 2, "topk_method": "greedy"},
+}
+
+
+@pytest.mark.parametrize(
+    ("model_type", "sizes", "match"),
+    [
+        ("deepseek_v2", LATENT, "past_key_values.0.value has the head size 8 and past_key_values.0.key 16"),
+        ("bert", {}, "BertLMHeadModel does not return its cache"),
+        ("mamba", {}, "MambaForCausalLM does not store keys and values in a cache"),
+    ],
+)
+def test_models_that_onnxruntime_genai_cannot_run(
+    model_type: str, sizes: dict[str, Any], match: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ArgumentError, match=match):
+        fxonnx.genai.export(make_model(model_type, **sizes), tmp_path / "out", tokenizer=make_tokenizer())
+    assert not list(tmp_path.iterdir())
+
+
+class Scaled(torch.nn.Module):
+    """A wrapper is not a model of transformers."""
+
+
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        ({"model": Scaled()}, "model: expected a directory or a model of transformers, got a Scaled"),
+        ({"tokenizer": None}, "tokenizer: a model object has no tokenizer\nhint: pass tokenizer="),
+        (
+            {"precision": "int3"},
+            "precision: expected 'fp32', 'fp16', 'bf16', 'int4', got 'int3'\nhint: did you mean 'int4'",
+        ),
+        ({"target": "cdua"}, "target: expected 'cpu', 'cuda', got 'cdua'\nhint: did you mean 'cuda'"),
+        ({"target": "cuda", "precision": "bf16"}, "verify: without a GPU, models in bf16 for cuda cannot be run"),
+        ({"quantize": "int5"}, "quantize: dtype: expected one of 'int4', 'int8', got 'int5'"),
+        ({"opset_version": 6}, "opset_version: 6 is outside the supported opsets"),
+    ],
+)
+def test_invalid_arguments(model: Any, changes: dict[str, Any], match: str, tmp_path: Path) -> None:
+    arguments = {"model": model, "tokenizer": make_tokenizer(), **changes}
+    with pytest.raises(ArgumentError, match=match):
+        fxonnx.genai.export(arguments.pop("model"), tmp_path / "out", **arguments)
+    assert not list(tmp_path.iterdir())
+
+
+def test_destinations_that_cannot_be_written(model: Any, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ArgumentError, match=r"out: .*file is a file"):
+        fxonnx.genai.export(model, tmp_path / "file", tokenizer=make_tokenizer())
+    with pytest.raises(SaveError, match="below cannot be written: Not a directory"):
+        fxonnx.genai.export(model, tmp_path / "file" / "below", tokenizer=make_tokenizer())
+
+
+def test_a_tokenizer_without_a_chat_template(model: Any, tmp_path: Path) -> None:
+    tokenizer = copy.deepcopy(make_tokenizer())
+    tokenizer.chat_template = None
+    with pytest.warns(UserWarning, match="the tokenizer has no chat template"):
+        fxonnx.genai.export(model, tmp_path, tokenizer=tokenizer, verify=False)
+
+
+def test_inputs_that_onnxruntime_genai_cannot_provide() -> None:
+    names = ["input_ids", "past_key_values.0.key", "past_key_values.0.cumulative_length", "image_sizes"]
+    values = [ir.Value(name=name) for name in names]
+    with pytest.raises(
+        ArgumentError, match=r"these inputs or outputs: past_key_values\.0\.cumulative_length, image_sizes"
+    ):
+        genai_keys(values, INPUT_KEYS)
+
+
+def test_prompts_of_unequal_lengths_that_onnxruntime_genai_pads_into_the_window(tmp_path: Path) -> None:
+    """The local attention of GPT-Neo is not fused, and its window includes padding."""
+    layers = {"num_layers": 2, "num_heads": 4, "attention_types": [[["global", "local"], 1]], "window_size": 4}
+    with pytest.warns(UserWarning, match="prompts of unequal lengths in one batch generate other tokens"):
+        fxonnx.genai.export(make_model("gpt_neo", **layers), tmp_path, tokenizer=make_tokenizer())

@@ -21,7 +21,7 @@ PADDING = (3, 0, 5)
 def exported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
     """A model and its directory; gpt2 has learned positions, llama rotary ones."""
     directory = tmp_path_factory.mktemp("out")
-    sizes = {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 128} if request.param == "gpt2" else {}
+    sizes = {"n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 128} if request.param == "gpt2" else {}
     return export_small(directory, request.param, sizes=sizes), directory
 
 
@@ -48,10 +48,10 @@ def test_prompts_of_unequal_lengths(exported: tuple[Any, Path]) -> None:
 @pytest.mark.parametrize("batch", [1, 3])
 def test_beams(exported: tuple[Any, Path], batch: int) -> None:
     model, directory = exported
-    # Without a final token: onnxruntime-genai does not return it from a beam search.
+    # Beams that end early have other scores than in transformers, so that none may end.
     common = {"num_beams": 3, "early_stopping": True, "length_penalty": 1.0}
-    ids = prompt(batch)
-    ours = generated(directory, ids, min_length=30, **common)
+    ids = prompt(batch, 5)
+    ours = generated(directory, ids, min_length=29, **common)
     assert ours == generated_by_transformers(model, ids, min_new_tokens=24, **common)
 
 

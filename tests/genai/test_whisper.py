@@ -139,6 +139,10 @@ def test_bfloat16(whisper: Any, tmp_path: Path) -> None:
 def test_adapters_are_refused(whisper: Any, tmp_path: Path) -> None:
     with pytest.raises(fxonnx.ArgumentError, match="adapters: they are supported for decoder-only models only"):
         fxonnx.genai.export(whisper, tmp_path / "out", tokenizer=make_tokenizer(), adapters={"a": tmp_path})
+    with pytest.raises(
+        fxonnx.ArgumentError, match="quantize: 4-bit and 8-bit weights are supported for decoder-only and"
+    ):
+        fxonnx.genai.export(whisper, tmp_path / "out", tokenizer=make_tokenizer(), precision="int4")
 
 
 def test_wrong_tokens_are_found(whisper: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -130,7 +130,7 @@ def export_command(
 def genai_command(
     directory: Annotated[Path, typer.Argument(help="The model of transformers: config.json, weights and tokenizer.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="The directory to write.")],
-    precision: Annotated[str, typer.Option(help="Weights and activations: fp32, fp16 or bf16.")] = "fp32",
+    precision: Annotated[str, typer.Option(help="fp32, fp16, bf16 or int4 (weights only).")] = "fp32",
     target: Annotated[str, typer.Option(help="The device: cpu or cuda.")] = "cpu",
     last_logits: Annotated[
         bool, typer.Option("--last-logits/--all-logits", help="Compute the logits of the last position only.")

@@ -91,7 +91,8 @@ class KernelTable:
             return False
         if variable is None:
             variable = formal_parameters(op_type, opset, domain).type_variable
-        types = kernel.types.get(variable, kernel.types.get("*"))
+        # onnx has no schemas of com.microsoft, where the variable of the activations is T.
+        types = kernel.types.get(variable or "T", kernel.types.get("*"))
         return types is None or dtype in types
 
 

@@ -12,7 +12,16 @@ import onnx_ir as ir
 from ..errors import ArgumentError
 from ._model_types import genai_type
 
-__all__ = ["context_length", "genai_config", "search_settings", "session_options", "token_ids"]
+__all__ = [
+    "INPUT_KEYS",
+    "OUTPUT_KEYS",
+    "context_length",
+    "genai_config",
+    "genai_keys",
+    "search_settings",
+    "session_options",
+    "token_ids",
+]
 
 _CONTEXT_LENGTHS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "max_sequence_length")
 _DEFAULT_CONTEXT_LENGTH = 4096
@@ -34,7 +43,7 @@ _SEARCH: Mapping[str, Any] = MappingProxyType(
 )
 """Settings that the generation configuration of transformers may override, with its defaults."""
 
-_INPUTS: Mapping[str, str] = MappingProxyType(
+INPUT_KEYS: Mapping[str, str] = MappingProxyType(
     {
         "input_ids": "input_ids",
         "inputs_embeds": "inputs_embeds",
@@ -44,7 +53,7 @@ _INPUTS: Mapping[str, str] = MappingProxyType(
         "past_key_values.%d.value": "past_value_names",
     }
 )
-_OUTPUTS: Mapping[str, str] = MappingProxyType(
+OUTPUT_KEYS: Mapping[str, str] = MappingProxyType(
     {"logits": "logits", "present.%d.key": "present_key_names", "present.%d.value": "present_value_names"}
 )
 """Names of graph inputs and outputs, with %d for the layer, and their keys in genai_config.json."""
@@ -68,7 +77,7 @@ def genai_config(model: Any, tokenizer: Any, graph: ir.Graph, target: str, filen
     config = model.config.get_text_config(decoder=True)
     # Inputs with default values are weights of adapters.
     needed = [value for value in graph.inputs if not value.is_initializer()]
-    inputs, outputs = _keys(needed, _INPUTS), _keys(graph.outputs, _OUTPUTS)
+    inputs, outputs = genai_keys(needed, INPUT_KEYS), genai_keys(graph.outputs, OUTPUT_KEYS)
     keys = [value for value in graph.inputs if re.fullmatch(r"past_key_values\.\d+\.key", str(value.name))]
     if "present_key_names" not in outputs:
         raise ArgumentError(
@@ -102,12 +111,26 @@ def genai_config(model: Any, tokenizer: Any, graph: ir.Graph, target: str, filen
             **token_ids(model, tokenizer),
             "decoder": decoder,
         },
-        "search": search_settings(model, length),
+        "search": search_settings(model, length, shares_buffers=_shares_buffers(graph)),
     }
 
 
-def _keys(values: Sequence[ir.Value], known: Mapping[str, str]) -> dict[str, str]:
-    """Key in genai_config.json to name, for the inputs or outputs of a graph."""
+def _shares_buffers(graph: ir.Graph) -> bool:
+    """Whether past and present may be one buffer: only GroupQueryAttention appends to it in place."""
+    presents = (value.producer() for value in graph.outputs if str(value.name).startswith("present."))
+    return all(node is not None and node.op_type == "GroupQueryAttention" for node in presents)
+
+
+def genai_keys(values: Sequence[ir.Value], known: Mapping[str, str]) -> dict[str, str]:
+    """Return key in genai_config.json to name, for the inputs or outputs of a graph.
+
+    Args:
+        values: The inputs or outputs.
+        known: Name, with %d for the layer, to key.
+
+    Raises:
+        ArgumentError: If onnxruntime-genai has no key for a name.
+    """
     patterns = {str(value.name): re.sub(r"\.\d+\.", ".%d.", str(value.name)) for value in values}
     unknown = [name for name, pattern in patterns.items() if pattern not in known]
     if unknown:
@@ -148,16 +171,17 @@ def token_ids(model: Any, tokenizer: Any) -> dict[str, Any]:
     return {name: value for name, value in ids.items() if value is not None}
 
 
-def search_settings(model: Any, max_length: int) -> dict[str, Any]:
+def search_settings(model: Any, max_length: int, *, shares_buffers: bool = False) -> dict[str, Any]:
     """The defaults of the search, from the generation configuration of the model.
 
     Args:
         model: The model of transformers.
         max_length: The context length.
+        shares_buffers: Whether past and present are one buffer of that length.
     """
     specified = {name: getattr(model.generation_config, name, None) for name in _SEARCH}
     settings = {name: default if specified[name] is None else specified[name] for name, default in _SEARCH.items()}
-    return {**settings, "early_stopping": True, "max_length": max_length, "past_present_share_buffer": False}
+    return {**settings, "early_stopping": True, "max_length": max_length, "past_present_share_buffer": shares_buffers}
 
 
 def session_options(target: str) -> dict[str, Any]:

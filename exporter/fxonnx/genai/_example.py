@@ -10,7 +10,7 @@ import torch
 from ..errors import ArgumentError
 from ._extra import import_extra
 
-__all__ = ["DYNAMIC_SHAPES", "example_inputs"]
+__all__ = ["DYNAMIC_SHAPES", "example_inputs", "has_rotary_positions"]
 
 _BATCH, _PAST, _TOKENS = 2, 5, 3
 
@@ -54,8 +54,12 @@ def example_inputs(model: Any) -> dict[str, Any]:
         "attention_mask": ids.expand(_BATCH, _PAST + _TOKENS).contiguous(),
         "past_key_values": transformers.DynamicCache(past),
     }
-    # Without positions, tokens after the padding of a shorter prompt would be counted from the end of the padding.
     if "position_ids" in inspect.signature(model.forward).parameters:
         positions = torch.arange(_PAST, _PAST + _TOKENS, device=model.device)
         inputs["position_ids"] = positions.expand(_BATCH, _TOKENS).contiguous()
     return inputs
+
+
+def has_rotary_positions(model: Any) -> bool:
+    """Whether positions are used by rotary embeddings only."""
+    return bool(getattr(model.config.get_text_config(decoder=True), "rope_parameters", None))

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from .._export import export as export_model
 from .._program import ONNXProgram
+from .._quantization import QuantizeConfig, WeightDtype
 from .._targets import Target
 from .._warnings import ignoring_warnings, warn_user
 from ..errors import ArgumentError, did_you_mean
@@ -19,22 +20,25 @@ from ._config import context_length, genai_config
 from ._directory import LAST, staged_directory, write_json
 from ._embedding import export_embedding, export_reranker
 from ._encoder_decoder import export_encoder_decoder
-from ._example import DYNAMIC_SHAPES, example_inputs
-from ._extra import import_extra
+from ._example import DYNAMIC_SHAPES, example_inputs, has_rotary_positions
 from ._families import Family
 from ._last_logits import last_logits_only
-from ._loading import DTYPES, LanguageModel, load_language_model
+from ._loading import LanguageModel, load_language_model
 from ._parts import Request
+from ._precision import Precision, PrecisionPlan, read_precision
+from ._rounded_weights import rounded_weights
 from ._sentence_modules import POOLINGS, Pooling
 from ._sizes import decoder_calls, narrowing_constraints
-from ._verification import compare_tokens
+from ._verification import check_can_verify, compare_tokens
 from ._vision_language import export_vision_language
 from ._whisper import export_whisper
 
-__all__ = ["Precision", "export"]
+__all__ = ["export"]
 
-Precision = Literal["fp32", "fp16", "bf16"]
-_TARGETS: dict[str, Target] = {"cpu": "onnxruntime", "cuda": "onnxruntime-cuda"}
+_TARGETS: Mapping[str, Target] = MappingProxyType({"cpu": "onnxruntime-genai", "cuda": "onnxruntime-genai-cuda"})
+_PLAIN_TARGETS: Mapping[str, Target] = MappingProxyType({"cpu": "onnxruntime", "cuda": "onnxruntime-cuda"})
+_PLAIN = frozenset({"embedding", "encoder-decoder", "reranker"})
+"""Families that ONNX Runtime runs without onnxruntime-genai."""
 _MODEL_FILE = "model.onnx"
 
 
@@ -45,6 +49,8 @@ def export(
     tokenizer: Any = None,
     precision: Precision = "fp32",
     target: Literal["cpu", "cuda"] = "cpu",
+    quantize: QuantizeConfig | WeightDtype | None = None,
+    opset_version: int | None = None,
     last_logits: bool = True,
     adapters: Mapping[str, str | os.PathLike[str]] = MappingProxyType({}),
     pooling: Pooling | None = None,
@@ -63,8 +69,11 @@ def export(
         out: The directory to write: the ONNX files, genai_config.json, generation_config.json and the tokenizer's
             files. It is complete or not written at all; other files in it are kept.
         tokenizer: The tokenizer, or its directory; by default that of the model's directory.
-        precision: The dtype of weights and activations.
+        precision: "fp32", "fp16" or "bf16": the dtype of weights and activations; "int4": weights of linear layers in
+            4 bits, computed in float32 on the CPU and in float16 with CUDA.
         target: The device that onnxruntime-genai runs the model on.
+        quantize: Quantization of the weights in more detail, as for ``fxonnx.export``.
+        opset_version: The opset; by default that of the target.
         last_logits: Compute the logits of the last token of each row only, which generation needs.
         adapters: Name to directory of LoRA adapters, as PEFT writes them. Each becomes a file ``<name>.onnx_adapter``
             for ``Adapters`` of onnxruntime-genai; without an active adapter the model is the base model.
@@ -84,31 +93,29 @@ def export(
         SaveError: If ``out`` cannot be written.
         ExportError: If transformers or onnxruntime-genai is not installed, or the export fails.
     """
-    for argument, value, known in (
-        ("precision", precision, DTYPES),
-        ("target", target, _TARGETS),
-        ("pooling", pooling, POOLINGS),
-    ):
-        if value not in known and not (argument == "pooling" and value is None):
+    for argument, value, known in (("target", target, _TARGETS), ("pooling", pooling, POOLINGS)):
+        if value not in known and (argument, value) != ("pooling", None):
             expected = ", ".join(map(repr, known))
             raise ArgumentError(argument, f"expected {expected}, got {value!r}", hint=did_you_mean(value, known))
+    plan = read_precision(precision, quantize, target)
     announce = on_stage or _ignore
     with staged_directory(Path(out)) as staging:
         announce("load")
         is_embedding = pooling is not None or normalize is not None
-        loaded = load_language_model(model, tokenizer, DTYPES[precision], is_embedding)
-        if adapters and loaded.family != "decoder":
-            raise ArgumentError("adapters", "they are supported for decoder-only models only")
-        loaded.tokenizer.save_pretrained(staging)
-        if loaded.family not in ("embedding", "reranker"):
-            loaded.model.generation_config.save_pretrained(staging)
-            if verify and loaded.family != "encoder-decoder":
-                import_extra("onnxruntime_genai")
-        options = {"target": _TARGETS[target]}
-        _EXPORTS[loaded.family](
-            loaded,
-            Request(staging, target, options, last_logits, adapters, pooling, normalize, verify, announce),
+        loaded = load_language_model(model, tokenizer, plan.dtype, is_embedding)
+        _check_family(loaded.family, bool(adapters), plan)
+        if verify and loaded.family not in _PLAIN:
+            check_can_verify(target, plan.dtype)
+        _write_tokenizer(loaded, staging)
+        options = {
+            "target": (_PLAIN_TARGETS if loaded.family in _PLAIN else _TARGETS)[target],
+            "quantize": plan.quantize,
+            "opset_version": opset_version,
+        }
+        request = Request(
+            staging, target, options, last_logits, adapters, pooling, normalize, plan.tolerance, verify, announce
         )
+        _EXPORTS[loaded.family](loaded, request)
     return Path(out)
 
 
@@ -122,7 +129,26 @@ def _export_decoder(loaded: LanguageModel, request: Request) -> None:
     write_json(request.directory / LAST, config)
     if request.verify:
         request.announce("verify")
-        compare_tokens(loaded, request.directory, adapters)
+        with rounded_weights(loaded.model, program):
+            compare_tokens(loaded, request.directory, adapters, request.tolerance)
+
+
+def _check_family(family: Family, has_adapters: bool, plan: PrecisionPlan) -> None:
+    """Reject options that a family does not support."""
+    if has_adapters and family != "decoder":
+        raise ArgumentError("adapters", "they are supported for decoder-only models only")
+    if plan.quantize is not None and family not in ("decoder", "embedding", "reranker"):
+        raise ArgumentError("quantize", "4-bit and 8-bit weights are supported for decoder-only and embedding models")
+
+
+def _write_tokenizer(loaded: LanguageModel, directory: Path) -> None:
+    loaded.tokenizer.save_pretrained(directory)
+    if loaded.family in ("embedding", "reranker"):
+        return
+    # save_pretrained would refuse settings without effect, which many checkpoints have.
+    loaded.model.generation_config.to_json_file(directory / "generation_config.json")
+    if loaded.family == "decoder" and getattr(loaded.tokenizer, "chat_template", None) is None:
+        warn_user("the tokenizer has no chat template: Tokenizer.apply_chat_template will require template_str")
 
 
 _EXPORTS: Mapping[Family, Callable[[LanguageModel, Request], None]] = MappingProxyType(
@@ -138,22 +164,37 @@ _EXPORTS: Mapping[Family, Callable[[LanguageModel, Request], None]] = MappingPro
 
 
 def _program(loaded: LanguageModel, adapters: Adapters, request: Request) -> ONNXProgram:
-    kwargs = example_inputs(loaded.model)
-    names = {*kwargs, "past_key_values.*"}
+    """Export a decoder, with positions as an input unless they follow from the attention mask in the graph.
+
+    With GroupQueryAttention they do. In a plain graph they are counted from the length of the past, which includes the
+    padding of a shorter prompt.
+    """
+    inputs = example_inputs(loaded.model)
+    if has_rotary_positions(loaded.model):
+        positions = {"position_ids": inputs.pop("position_ids")} if "position_ids" in inputs else {}
+        program = _exported(loaded, inputs, adapters, request)
+        if positions and not program.patterns.get("group_query_attention"):
+            program = _exported(loaded, {**inputs, **positions}, adapters, request)
+    else:
+        program = _exported(loaded, inputs, adapters, request)
+    narrowing = narrowing_constraints(program.constraints, decoder_calls(context_length(loaded.config)))
+    if narrowing:
+        warn_user(f"the exported model is valid only for: {'; '.join(map(str, narrowing))}")
+    return program
+
+
+def _exported(loaded: LanguageModel, inputs: Mapping[str, Any], adapters: Adapters, request: Request) -> ONNXProgram:
+    names = {*inputs, "past_key_values.*"}
     selection = last_logits_only(loaded.model) if request.last_logits else nullcontext()
     with ignoring_warnings("the model cannot be exported for all requested sizes"), selection:
-        program = export_model(
+        return export_model(
             loaded.model,
-            kwargs=kwargs,
+            kwargs=inputs,
             dynamic_shapes={name: dims for name, dims in DYNAMIC_SHAPES.items() if name in names},
             adapters=ADAPTER_PATTERN if adapters.directories else (),
             on_stage=request.announce,
             **request.options,
         )
-    narrowing = narrowing_constraints(program.constraints, decoder_calls(context_length(loaded.config)))
-    if narrowing:
-        warn_user(f"the exported model is valid only for: {'; '.join(map(str, narrowing))}")
-    return program
 
 
 def _ignore(_stage: str) -> None:

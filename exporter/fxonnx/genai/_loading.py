@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -17,12 +15,7 @@ from ._extra import import_extra
 from ._families import AUTO_CLASSES, Family, family_of
 from ._sentence_modules import model_directory
 
-__all__ = ["DTYPES", "LanguageModel", "load_language_model"]
-
-DTYPES: Mapping[str, torch.dtype] = MappingProxyType(
-    {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
-)
-"""Precision to dtype of the weights and activations."""
+__all__ = ["LanguageModel", "load_language_model"]
 
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
 
@@ -69,6 +62,8 @@ def load_language_model(model: Any, tokenizer: Any, dtype: torch.dtype, is_embed
         config = _config(transformers, checkpoint)
         family = family_of(config, next(iter(config.architectures or ()), ""), directory, is_embedding)
         return LanguageModel(_from_directory(transformers, checkpoint, config, family, dtype), found, directory, family)
+    if hasattr(model, "get_base_model"):  # of PEFT; its adapters are modules of the base model
+        model = model.get_base_model()
     if not isinstance(model, transformers.PreTrainedModel):
         raise ArgumentError("model", f"expected a directory or a model of transformers, got a {type(model).__name__}")
     if tokenizer is None:

@@ -59,6 +59,7 @@ class Request:
         adapters: Name to directory of LoRA adapters.
         pooling: The pooling of an embedding model, in place of that of its directory.
         normalize: Whether embeddings are normalized, in place of what its directory specifies.
+        tolerance: Two tokens are equally good if their logits differ by at most this part of the range of all logits.
         verify: Compare results with those of transformers.
         announce: Called with the name of each stage as it begins.
     """
@@ -70,6 +71,7 @@ class Request:
     adapters: Mapping[str, str | os.PathLike[str]]
     pooling: Pooling | None
     normalize: bool | None
+    tolerance: float
     verify: bool
     announce: Callable[[str], None]
 

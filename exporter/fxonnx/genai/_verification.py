@@ -2,26 +2,53 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
-from ..errors import VerificationError
+from .._warnings import warn_user
+from ..errors import ArgumentError, VerificationError
 from ._adapters import Adapters
+from ._config import token_ids
 from ._extra import import_extra
 from ._loading import LanguageModel
 
-__all__ = ["compare_tokens"]
+__all__ = ["check_can_verify", "compare_tokens"]
 
-_PROMPT, _NEW, _BATCHES = 6, 16, (1, 3)
+_TEXT = "The quick brown fox, 12 dogs."
+_Run: TypeAlias = Callable[[list[list[int]]], list[list[int]]]
+"""From prompts to the tokens that follow them."""
 
-_CLOSE = 0.02
-"""Two tokens are equally good if their logits differ by at most this part of the range of the logits."""
+_NEW = 16
+_LENGTHS = ((6,), (6, 4, 5))
+"""Lengths of the prompts in each batch."""
 
 
-def compare_tokens(loaded: LanguageModel, directory: Path, adapters: Adapters) -> None:
-    """Generate greedily with both, for one prompt and for a batch, and with each adapter.
+def check_can_verify(target: str, dtype: torch.dtype) -> None:
+    """Check that this machine can run a model.
+
+    Args:
+        target: "cpu" or "cuda".
+        dtype: Element type of the activations.
+
+    Raises:
+        ArgumentError: If it cannot.
+        ExportError: If onnxruntime-genai is not installed.
+    """
+    og = import_extra("onnxruntime_genai")
+    if target == "cuda" and dtype == torch.bfloat16 and not og.is_cuda_available():
+        raise ArgumentError(
+            "verify",
+            "without a GPU, models in bf16 for cuda cannot be run",
+            hint="pass verify=False (--no-verify), or precision='fp16'",
+        )
+
+
+def compare_tokens(loaded: LanguageModel, directory: Path, adapters: Adapters, tolerance: float) -> None:
+    """Generate greedily with both, for one prompt and for a batch of unequal lengths, and with each adapter.
 
     Rows may part where the best two tokens of transformers are equally good.
 
@@ -29,72 +56,125 @@ def compare_tokens(loaded: LanguageModel, directory: Path, adapters: Adapters) -
         loaded: The model of transformers.
         directory: The exported directory.
         adapters: The adapters, with a file each in the directory.
+        tolerance: Two tokens are equally good if their logits differ by at most this part of the range of all logits.
 
     Raises:
         VerificationError: If the tokens differ.
     """
     og = import_extra("onnxruntime_genai")
     config = og.Config(str(directory))
-    config.clear_providers()
+    if not og.is_cuda_available():
+        config.clear_providers()
     try:
         model = og.Model(config)
     except RuntimeError as error:
         raise VerificationError(f"onnxruntime-genai cannot load the exported model: {error}") from error
+    _compare_tokenizers(og.Tokenizer, model, loaded.tokenizer)
     files = og.Adapters(model) if adapters.directories else None
     for name in (None, *adapters.directories):
         if files is not None and name is not None:
             files.load(str(directory / f"{name}.onnx_adapter"), name)
+        run = partial(_generated, og, model, (files, name), pad=_pad(loaded))
         with adapters.active(name):
-            for batch in _BATCHES:
-                prompt = _prompt(loaded, batch)
-                found = _generated(og, model, prompt, (files, name))
-                expected = _expected(loaded, prompt)
-                where = f"batch {batch}" if name is None else f"batch {batch} with the adapter {name!r}"
-                for row, (ours, theirs) in enumerate(zip(found, expected, strict=True)):
-                    _compare_row(loaded, prompt[row].tolist(), ours, theirs, f"row {row} of {where}")
+            for lengths in _LENGTHS:
+                _compare_batches(loaded, run, lengths, tolerance, name)
 
 
-def _prompt(loaded: LanguageModel, batch: int) -> torch.Tensor:
+def _compare_tokenizers(tokenizer_class: Any, model: Any, tokenizer: Any) -> None:
+    """Warn if onnxruntime-genai cannot read the tokenizer, or encodes a text differently."""
+    expected = list(tokenizer(_TEXT).input_ids)
+    try:
+        found = [int(token) for token in tokenizer_class(model).encode(_TEXT)]
+    except RuntimeError as error:
+        warn_user(f"onnxruntime-genai cannot use the tokenizer: {error}")
+        return
+    if found != expected:
+        warn_user(
+            f"the tokenizer of onnxruntime-genai encodes {_TEXT!r} as {found}, the one of transformers as {expected}; "
+            "encode prompts with transformers"
+        )
+
+
+def _compare_batches(
+    loaded: LanguageModel, run: _Run, lengths: tuple[int, ...], tolerance: float, adapter: str | None
+) -> None:
+    """Compare a batch; if its lengths differ and the tokens as well, compare one of equal lengths and warn."""
+    try:
+        _compare_batch(loaded, run, lengths, tolerance, adapter)
+    except VerificationError:
+        if len(set(lengths)) == 1:
+            raise
+        # Some models count the padding of shorter prompts as a part of their windows.
+        _compare_batch(loaded, run, (max(lengths),) * len(lengths), tolerance, adapter)
+        warn_user(
+            "prompts of unequal lengths in one batch generate other tokens than one by one; "
+            "use batches of equal lengths"
+        )
+
+
+def _compare_batch(
+    loaded: LanguageModel, run: _Run, lengths: tuple[int, ...], tolerance: float, adapter: str | None
+) -> None:
+    prompts = _prompts(loaded, lengths)
+    where = f"batch {len(prompts)}" if adapter is None else f"batch {len(prompts)} with the adapter {adapter!r}"
+    for row, (ours, theirs) in enumerate(zip(run(prompts), _expected(loaded, prompts), strict=True)):
+        _compare_row(loaded, prompts[row], ours, theirs, tolerance, f"row {row} of {where}")
+
+
+def _prompts(loaded: LanguageModel, lengths: tuple[int, ...]) -> list[list[int]]:
     """Random tokens that are not special."""
-    count = loaded.config.vocab_size
     special = {loaded.config.pad_token_id, *getattr(loaded.tokenizer, "all_special_ids", ())}
-    usable = torch.tensor([token for token in range(count) if token not in special])
-    generator = torch.Generator().manual_seed(batch)
-    return usable[torch.randint(len(usable), (batch, _PROMPT), generator=generator)]
+    usable = torch.tensor([token for token in range(loaded.config.vocab_size) if token not in special])
+    generator = torch.Generator().manual_seed(len(lengths))
+    return [usable[torch.randint(len(usable), (length,), generator=generator)].tolist() for length in lengths]
 
 
-def _generated(og: Any, model: Any, prompt: torch.Tensor, adapter: tuple[Any, str | None]) -> list[list[int]]:
+def _pad(loaded: LanguageModel) -> int:
+    return int(token_ids(loaded.model, loaded.tokenizer).get("pad_token_id", 0))
+
+
+def _generated(
+    og: Any, model: Any, adapter: tuple[Any, str | None], prompts: list[list[int]], *, pad: int
+) -> list[list[int]]:
     parameters = og.GeneratorParams(model)
-    length = prompt.shape[1] + _NEW
+    longest = max(map(len, prompts))
+    length = longest + _NEW
     parameters.set_search_options(
-        **{"do_sample": False, "num_beams": 1, "batch_size": len(prompt), "min_length": length, "max_length": length}
+        **{"do_sample": False, "num_beams": 1, "batch_size": len(prompts), "min_length": length, "max_length": length}
     )
+    # Padding is on the right.
+    ids = torch.tensor([[*row, *[pad] * (longest - len(row))] for row in prompts], dtype=torch.int32)
     try:
         generator = og.Generator(model, parameters)
         if adapter[1] is not None:
             generator.set_active_adapter(*adapter)
-        generator.append_tokens(prompt.to(torch.int32).numpy())
+        generator.append_tokens(ids.numpy())
         while not generator.is_done():
             generator.generate_next_token()
     except RuntimeError as error:
         raise VerificationError(f"onnxruntime-genai cannot run the exported model: {error}") from error
-    return [[int(token) for token in generator.get_sequence(row)[prompt.shape[1] :]] for row in range(len(prompt))]
+    return [[int(token) for token in generator.get_sequence(row)[longest:]] for row in range(len(prompts))]
 
 
-def _expected(loaded: LanguageModel, prompt: torch.Tensor) -> list[list[int]]:
+def _expected(loaded: LanguageModel, prompts: list[list[int]]) -> list[list[int]]:
+    longest, device, pad = max(map(len, prompts)), loaded.model.device, _pad(loaded)
+    rows = [([pad] * (longest - len(row)), row) for row in prompts]
     with torch.no_grad():
         tokens = loaded.model.generate(
-            prompt.to(loaded.model.device),
-            attention_mask=torch.ones_like(prompt),
+            torch.tensor([pads + row for pads, row in rows], device=device),
+            attention_mask=torch.tensor([[0] * len(pads) + [1] * len(row) for pads, row in rows], device=device),
             max_new_tokens=_NEW,
             min_new_tokens=_NEW,
             do_sample=False,
             num_beams=1,
+            pad_token_id=pad,
         )
-    return [row.tolist() for row in tokens[:, prompt.shape[1] :]]
+    return [row.tolist() for row in tokens[:, longest:]]
 
 
-def _compare_row(loaded: LanguageModel, prompt: list[int], ours: list[int], theirs: list[int], where: str) -> None:
+def _compare_row(
+    loaded: LanguageModel, prompt: list[int], ours: list[int], theirs: list[int], tolerance: float, where: str
+) -> None:
     different = [index for index, pair in enumerate(zip(ours, theirs, strict=True)) if pair[0] != pair[1]]
     if not different:
         return
@@ -103,7 +183,7 @@ def _compare_row(loaded: LanguageModel, prompt: list[int], ours: list[int], thei
         ids = torch.tensor([[*prompt, *theirs[:first]]], device=loaded.model.device)
         logits = loaded.model(ids).logits[0, -1].float()
     gap = float(logits[theirs[first]] - logits[ours[first]])
-    if gap > _CLOSE * float(logits.max() - logits.min()):
+    if gap > tolerance * float(logits.max() - logits.min()):
         raise VerificationError(
             f"onnxruntime-genai generates other tokens than transformers in {where}: token {first} is {ours[first]} "
             f"instead of {theirs[first]}, whose logit is larger by {gap:.3g}"

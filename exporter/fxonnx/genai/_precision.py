@@ -1,0 +1,67 @@
+"""Precision: dtype of the computation, quantization of the weights, and how closely two computations agree."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Literal, TypeAlias, get_args
+
+import torch
+
+from .._quantization import QuantizeConfig
+from ..errors import ArgumentError, did_you_mean
+
+__all__ = ["Precision", "PrecisionPlan", "read_precision"]
+
+Precision: TypeAlias = Literal["fp32", "fp16", "bf16", "int4"]
+
+_DTYPES: Mapping[str, torch.dtype] = MappingProxyType(
+    {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+)
+
+_TOLERANCES: Mapping[torch.dtype, float] = MappingProxyType(
+    {torch.float32: 1e-3, torch.float16: 0.02, torch.bfloat16: 0.1}
+)
+# MatMulNBits rounds activations to int8.
+_QUANTIZED_TOLERANCE = 0.1
+
+
+@dataclass(frozen=True)
+class PrecisionPlan:
+    """How an exported model computes.
+
+    Attributes:
+        dtype: Element type of activations and of weights that are not quantized.
+        quantize: Argument ``quantize`` of ``fxonnx.export``.
+        tolerance: Two tokens are equally good if their logits differ by at most this part of the range of all logits.
+    """
+
+    dtype: torch.dtype
+    quantize: Any
+    tolerance: float
+
+
+def read_precision(precision: str, quantize: Any, target: str) -> PrecisionPlan:
+    """Validate the arguments ``precision`` and ``quantize``.
+
+    Args:
+        precision: The user's argument.
+        quantize: The user's argument; None for the quantization that the precision implies.
+        target: "cpu" or "cuda".
+
+    Raises:
+        ArgumentError: If the precision does not exist.
+    """
+    known = get_args(Precision)
+    if precision not in known:
+        expected = ", ".join(map(repr, known))
+        raise ArgumentError("precision", f"expected {expected}, got {precision!r}", hint=did_you_mean(precision, known))
+    if precision == "int4":
+        # The kernels of CUDA for quantized weights and for attention compute in half precision.
+        dtype = torch.float32 if target == "cpu" else torch.float16
+        quantize = QuantizeConfig("int4") if quantize is None else quantize
+    else:
+        dtype = _DTYPES[precision]
+    tolerance = _TOLERANCES[dtype]
+    return PrecisionPlan(dtype, quantize, tolerance if quantize is None else max(tolerance, _QUANTIZED_TOLERANCE))

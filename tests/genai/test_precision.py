@@ -1,0 +1,90 @@
+"""Precisions of fxonnx.genai.export; each export ends with a comparison of tokens."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+import torch
+
+import fxonnx.genai
+from fxonnx import QuantizeConfig, VerificationError
+from fxonnx.genai import _verification
+
+from .small_models import make_model, make_tokenizer
+
+pytest.importorskip("onnxruntime_genai")
+
+FLOAT, FLOAT16, BFLOAT16 = onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16
+
+
+@pytest.fixture(scope="module")
+def models() -> dict[str, Any]:
+    gpt2 = {"n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 128}
+    return {"llama": make_model("llama"), "gpt2": make_model("gpt2", **gpt2)}
+
+
+@pytest.mark.parametrize(
+    ("model_type", "precision", "target", "dtype"),
+    [
+        ("llama", "fp16", "cpu", FLOAT16),
+        ("llama", "fp16", "cuda", FLOAT16),
+        ("llama", "bf16", "cpu", BFLOAT16),
+        ("llama", "int4", "cpu", FLOAT),
+        ("llama", "int4", "cuda", FLOAT16),
+        ("gpt2", "int4", "cpu", FLOAT),
+    ],
+)
+def test_precisions(
+    models: dict[str, Any], model_type: str, precision: Any, target: Any, dtype: int, tmp_path: Path
+) -> None:
+    model = models[model_type]
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    fxonnx.genai.export(model, tmp_path, tokenizer=make_tokenizer(), precision=precision, target=target)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    file = onnx.load(tmp_path / "model.onnx")
+    assert {value.type.tensor_type.elem_type for value in file.graph.output} == {dtype}
+    operators = {node.op_type for node in file.graph.node}
+    assert ("MatMulNBits" in operators) == (precision == "int4")
+    providers = '"cuda"' if target == "cuda" else '"provider_options": []'
+    assert providers in (tmp_path / "genai_config.json").read_text()
+
+
+def test_quantization_in_detail(models: dict[str, Any], tmp_path: Path) -> None:
+    config = QuantizeConfig("int8", embeddings="int8", exclude=["lm_head"])
+    fxonnx.genai.export(models["llama"], tmp_path, tokenizer=make_tokenizer(), quantize=config)
+    bits = [
+        attribute.i
+        for node in onnx.load(tmp_path / "model.onnx").graph.node
+        if node.op_type == "MatMulNBits"
+        for attribute in node.attribute
+        if attribute.name == "bits"
+    ]
+    assert bits
+    assert set(bits) == {8}
+
+
+def test_the_comparison_uses_the_rounded_weights(
+    models: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The original weights generate other tokens than the rounded ones.
+    monkeypatch.setattr("fxonnx.genai._export.rounded_weights", lambda model, _program: torch.no_grad())
+    with pytest.raises(VerificationError, match=r"other tokens than transformers in row 0 of batch 1: token [0-9]+ is"):
+        fxonnx.genai.export(models["gpt2"], tmp_path / "out", tokenizer=make_tokenizer(), precision="int4")
+    assert not list(tmp_path.iterdir())
+
+
+def test_no_file_is_written_if_tokens_differ(
+    models: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def shifted(*arguments: Any, pad: int) -> list[list[int]]:
+        return [[token % 299 + 1 for token in row] for row in original(*arguments, pad=pad)]
+
+    original = _verification._generated
+    monkeypatch.setattr(_verification, "_generated", shifted)
+    (tmp_path / "notes.txt").write_text("kept")
+    with pytest.raises(VerificationError, match="onnxruntime-genai generates other tokens than transformers in row 0"):
+        fxonnx.genai.export(models["llama"], tmp_path, tokenizer=make_tokenizer())
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
