@@ -61,7 +61,7 @@ _ONNXRUNTIME_GENAI = replace(
     _ONNXRUNTIME,
     name="onnxruntime-genai",
     runtime="onnxruntime-genai on the CPU",
-    patterns=MappingProxyType({"group_query_attention": True}),
+    patterns=MappingProxyType({"group_query_attention": True, "mixture_of_experts": True}),
     has_matmul_nbits=True,
 )
 
@@ -71,7 +71,7 @@ _ONNXRUNTIME_GENAI_CUDA = replace(
     runtime="onnxruntime-genai with CUDA",
     # RMSNormalization has a kernel, and the operators of language models that opset 22 redefines are fused.
     default_opset=23,
-    patterns=_ONNXRUNTIME_GENAI.patterns,
+    patterns=MappingProxyType({**_ONNXRUNTIME_GENAI.patterns, "mixture_of_experts": False}),
     # A bias disables flash attention.
     masks_scores=False,
     has_matmul_nbits=True,

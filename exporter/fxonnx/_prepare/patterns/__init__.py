@@ -17,6 +17,7 @@ from .gelu import fuse_gelu
 from .group_query_attention import fuse_group_query_attention
 from .grouped_attention import fuse_grouped_attention
 from .layer_norm import fuse_layer_norm
+from .mixture_of_experts import fuse_mixture_of_experts
 from .packed_attention import fuse_packed_attention
 from .rms_norm import fuse_rms_norm
 from .rotary import fuse_rotary, negate_rotary_tables, rotate_before_transpose
@@ -48,6 +49,7 @@ class Pattern:
 
 PATTERNS: Mapping[str, Pattern] = MappingProxyType(
     {
+        "mixture_of_experts": Pattern(fuse_mixture_of_experts, for_all=False, reads_context=True),
         "layer_norm": Pattern(fuse_layer_norm),
         "rms_norm": Pattern(fuse_rms_norm),
         "wide_norms": Pattern(narrow_norms),

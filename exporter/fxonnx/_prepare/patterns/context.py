@@ -23,11 +23,13 @@ class PatternContext:
         max_positions: The number of positions that the model supports; None if it is not known.
         cached_attention: Dtypes for which the target has kernels of attention over buffers of fixed length.
         masks_scores: Whether those kernels add a bias to the scores, which masks padding before a sequence.
+        experts: Dtypes for which the target has kernels of mixtures of experts.
     """
 
     max_positions: int | None = None
     cached_attention: frozenset[torch.dtype] = frozenset()
     masks_scores: bool = True
+    experts: frozenset[torch.dtype] = frozenset()
 
 
 def pattern_context(model: Any, profile: TargetProfile) -> PatternContext:
@@ -37,13 +39,16 @@ def pattern_context(model: Any, profile: TargetProfile) -> PatternContext:
         model: The model; one of transformers, or a module that contains one, has a configuration.
         profile: The target.
     """
-    kernels = frozenset(
-        dtype
-        for dtype in (torch.float32, torch.float16, torch.bfloat16)
-        if profile.has_kernel("GroupQueryAttention", from_torch(dtype), 1, domain="com.microsoft")
+    attention, experts = (
+        frozenset(
+            dtype
+            for dtype in (torch.float32, torch.float16, torch.bfloat16)
+            if profile.has_kernel(name, from_torch(dtype), 1, domain="com.microsoft")
+        )
+        for name in ("GroupQueryAttention", "MoE")
     )
     limits = _position_limits(model) if isinstance(model, torch.nn.Module) else ()
-    return PatternContext(max(limits, default=None), kernels, profile.masks_scores)
+    return PatternContext(max(limits, default=None), attention, profile.masks_scores, experts)
 
 
 def _position_limits(model: torch.nn.Module) -> Iterator[int]:
