@@ -448,3 +448,44 @@ def test_functions_of_repeated_layers(form: str) -> None:
     program = fxonnx.export(blocks, (ROWS,), functions="repeated", verify=True, **FORMS[form])
     assert program.model.functions
     assert torch.equal(program(ROWS)[0], flat_program(ROWS)[0])
+
+
+class Unusual(nn.Module):
+    """Weights that are concatenated, transposed by the model, multiplied by vectors, or of an adapter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.vector = nn.Linear(40, 40), nn.Linear(40, 16, bias=False), nn.Linear(40, 40)
+        self.turned, self.lora = nn.Parameter(torch.randn(40, 40)), nn.Linear(40, 40, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = F.linear(x, torch.cat([self.a.weight, self.b.weight]))[..., :40] + self.lora(x)
+        return y @ self.turned.t() + self.vector(x[0, 0])
+
+
+@pytest.mark.parametrize("form", ["int4", "nbits4"])
+def test_other_forms_of_weights(form: str) -> None:
+    program = fxonnx.export(
+        Unusual().eval(), (ROWS,), dynamic_shapes=({0: "batch"},), verify="auto", adapters="lora.*", **FORMS[form]
+    )
+    names = {name.removesuffix("::int4") for name in program.model.graph.initializers if name.endswith("::int4")}
+    assert names == {"a.weight::cat", "turned::t"}
+    assert program.adapters == ("lora.weight",)
+
+
+class Scaled(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight, self.gain = nn.Parameter(torch.randn(22, 40)), nn.Parameter(torch.rand(22, 1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.linear(x, self.weight * self.gain)
+
+
+def test_weights_that_are_quantized_after_they_are_computed() -> None:
+    program = fxonnx.export(Scaled().eval(), (ROWS,), quantize="int8")
+    assert (program(ROWS)[0] - program.exported_program.module()(ROWS)).abs().max() < 0.5
+    with pytest.raises(
+        ArgumentError, match="'weight::mul::int8' is quantized after it is computed from 'weight', 'gain'"
+    ):
+        program.verify()
