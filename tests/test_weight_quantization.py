@@ -100,6 +100,7 @@ FORMS: dict[str, dict[str, Any]] = {
     "int4": {"quantize": QuantizeConfig("int4", accuracy_level=1)},
     "int4_asymmetric": {"quantize": QuantizeConfig("int4", symmetric=False, block_size=16), "opset_version": 21},
     "int8": {"quantize": QuantizeConfig("int8", accuracy_level=1), "opset_version": 13},
+    "int8_default": {"quantize": QuantizeConfig("int8")},
     "int8_blocks": {"quantize": QuantizeConfig("int8", symmetric=False, block_size=32), "opset_version": 25},
     "nbits4": {"quantize": QuantizeConfig("int4", accuracy_level=1), "target": "onnxruntime-genai"},
     "nbits4_asymmetric": {
@@ -232,14 +233,15 @@ def test_the_default_opset_is_raised_only_as_far_as_necessary() -> None:
         return program.model.opset_imports[""]
 
     default = opset(None)
-    assert [opset("int8"), opset("int4")] == [default, 21]
+    assert default < 21
+    assert [opset("int8"), opset("int4"), opset("int8", opset_version=13)] == [21, 21, 13]
+    assert [opset("int8", target="openvino"), opset("int4", target="openvino")] == [default, 21]
     assert opset("int4", opset_version=24) == 24
     assert opset("int4", target="onnxruntime") == opset(None, target="onnxruntime") >= 21
 
 
 VERIFIED: dict[str, dict[str, Any]] = {
     **FORMS,
-    "int8": {"quantize": "int8"},
     "tables": {"quantize": QuantizeConfig("int4", embeddings="int8")},
     "gather_nbits": {"quantize": QuantizeConfig("int4", embeddings="int4"), "target": "onnxruntime-genai"},
     "gather_nbits_asymmetric": {
@@ -254,7 +256,7 @@ VERIFIED: dict[str, dict[str, Any]] = {
     [
         *((form, True, torch.float32) for form in VERIFIED),
         *((form, False, torch.float32) for form in ("int4", "tables", "gather_nbits_asymmetric")),
-        *((form, True, torch.float16) for form in ("int8", "nbits4", "tables", "gather_nbits")),
+        *((form, True, torch.float16) for form in ("int8_default", "nbits4", "tables", "gather_nbits")),
         *((form, True, torch.bfloat16) for form in ("int8", "nbits4", "tables", "gather_nbits")),
     ],
 )
@@ -350,7 +352,9 @@ def test_onnxruntime_fuses_the_plain_form(tmp_path: Path) -> None:
             assert not {"DequantizeLinear", "MatMul", "Gemm"} & set(fused)
 
 
-@pytest.mark.parametrize(("form", "most"), [("int4", 0.165), ("int8", 0.255), ("nbits4", 0.165), ("nbits8", 0.265)])
+@pytest.mark.parametrize(
+    ("form", "most"), [("int4", 0.165), ("int8", 0.255), ("int8_default", 0.265), ("nbits4", 0.165), ("nbits8", 0.265)]
+)
 def test_sizes(form: str, most: float) -> None:
     model = nn.Linear(512, 512, bias=False).eval()
     sizes = [

@@ -177,7 +177,7 @@ def export(
             "regions": for each region marked by ``torch.compiler.nested_compile_region``, from opset 15 on;
             "repeated": also for repeated modules of one class, as the blocks of a transformer; "none": a flat graph.
         quantize: Store the weights of linear layers as integers, "int4" or "int8", rounded to nearest; see
-            ``QuantizeConfig`` for block sizes, layers and embeddings. int4 raises the default opset to 21.
+            ``QuantizeConfig`` for block sizes, layers and embeddings. The default opset is then 21 at least.
         patterns: Fusion patterns to enable or disable, by name; ``program.patterns`` lists them.
         on_stage: Called with the name of each stage as it begins.
 

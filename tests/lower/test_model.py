@@ -296,6 +296,10 @@ torch.manual_seed(0)
 model = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4), torch.nn.Flatten(), torch.nn.Linear(16, 2)).eval()
 program = fxonnx.export(model, (torch.ones(2, 3, 4, 4),), dynamic_shapes=({0: "n"},))
 print(hashlib.sha256(program.model_proto.SerializeToString(deterministic=True)).hexdigest())
+config = fxonnx.QuantizeConfig(symmetric=False, include=["0", "1"])
+layers = torch.nn.Sequential(torch.nn.Linear(40, 33), torch.nn.Linear(33, 33)).eval()
+program = fxonnx.export(layers, (torch.ones(2, 3, 40),), quantize=config)
+print(hashlib.sha256(program.model_proto.SerializeToString(deterministic=True)).hexdigest())
 """
 
 

@@ -111,8 +111,7 @@ def lower(prepared: Prepared, capture: Capture, options: Options, updates: Seque
         model.metadata_props[STATE_KEY] = json.dumps(states)
     _finalize(builder)
     if options.quantize is not None:
-        has_matmul_nbits = options.profile.has_matmul_nbits
-        quantize_weights(builder, options.quantize, prepared.exported_program, has_matmul_nbits=has_matmul_nbits)
+        quantize_weights(builder, options.quantize, prepared.exported_program, options.profile)
         _finalize(builder)
     if options.legacy_names:
         rename_by_scope(model.graph)

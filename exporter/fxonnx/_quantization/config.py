@@ -13,7 +13,7 @@ from .._targets import TargetProfile
 from ..errors import ArgumentError, did_you_mean
 from .packed_weights import METHODS, packed_modules, read_packed_format
 
-__all__ = ["HALF_SCALES_OPSET", "INT4_OPSET", "QuantizeConfig", "WeightDtype", "read_quantize"]
+__all__ = ["HALF_SCALES_OPSET", "INT4_OPSET", "QuantizeConfig", "WeightDtype", "has_blocks", "read_quantize"]
 
 WeightDtype: TypeAlias = Literal["int4", "int8"]
 _Choice: TypeAlias = Literal["float", "int4", "int8"]
@@ -36,8 +36,8 @@ class QuantizeConfig:
 
     Attributes:
         dtype: Element type of the weights, "int4" or "int8".
-        block_size: Number of weights that share a scale, a power of two from 16 on. None: 32 for int4; for int8, a
-            column, or 128 for targets with MatMulNBits.
+        block_size: Number of weights that share a scale, a power of two from 16 on. None: 32 for int4; for int8, 128
+            in ONNX Runtime from opset 21 on, otherwise a column.
         symmetric: Whether blocks have no zero points.
         accuracy_level: Attribute of MatMulNBits: 4 permits rounding of the activations to int8, which is the fastest
             on the CPU, 1 computes in float32, 0 leaves the choice to the runtime. In other graphs, ONNX Runtime reads
@@ -124,7 +124,8 @@ def read_quantize(
     is_blocked = "int4" in (config.dtype, config.lm_head) or config.block_size is not None
     least = INT4_OPSET if is_blocked else _INT8_OPSET
     if opset_version is None:
-        return config, max(least, profile.default_opset)
+        # ONNX Runtime is faster with blocks than with columns, which it divides into shorter blocks by itself.
+        return config, max(INT4_OPSET if has_blocks(profile, INT4_OPSET) else least, profile.default_opset)
     # Anything that is not an opset is rejected with the argument opset_version.
     if isinstance(opset_version, int) and opset_version < least:
         what = "weights in blocks" if config.dtype == "int8" and config.lm_head != "int4" else "4-bit weights"
@@ -134,6 +135,11 @@ def read_quantize(
             hint=f"pass opset_version={least} or newer, or leave it out",
         )
     return config, opset_version
+
+
+def has_blocks(profile: TargetProfile, opset: int) -> bool:
+    """Whether 8-bit weights are divided into blocks by default, instead of having one scale for each column."""
+    return profile.has_matmul_nbits or (profile.falls_back_to_cpu and opset >= INT4_OPSET)
 
 
 def _check(config: QuantizeConfig) -> None:

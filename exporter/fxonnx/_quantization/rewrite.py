@@ -14,8 +14,9 @@ from fxonnx_translations._builder.builder import Builder, Unsupported
 from fxonnx_translations._builder.dtypes import BFLOAT16, FLOAT, FLOAT16, to_torch_dtype
 from fxonnx_translations._builder.initializers import DerivedTensor, TorchTensor, sources_of, storage_key
 
+from .._targets import TargetProfile
 from ..errors import ArgumentError, did_you_mean
-from .config import HALF_SCALES_OPSET, QuantizeConfig
+from .config import HALF_SCALES_OPSET, QuantizeConfig, has_blocks
 from .quantized_tensor import Layout, Part, QuantizedTensor
 from .quantized_weight import WeightScheme
 
@@ -64,8 +65,7 @@ def quantize_weights(
     builder: Builder,
     config: QuantizeConfig,
     exported_program: torch.export.ExportedProgram,
-    *,
-    has_matmul_nbits: bool,
+    profile: TargetProfile,
 ) -> None:
     """Quantize the weights of products and embedding tables, in place; nothing is computed.
 
@@ -79,12 +79,12 @@ def quantize_weights(
         builder: The builder of the complete graph.
         config: Which weights to quantize, and how.
         exported_program: The captured program, for the names of tied parameters.
-        has_matmul_nbits: Whether to use MatMulNBits and GatherBlockQuantized instead of ONNX's own operators.
+        profile: The target: whether it has MatMulNBits and GatherBlockQuantized, and blocks of 8-bit weights.
 
     Raises:
         ArgumentError: If a pattern matches no weight, or there is no layer that computes logits for ``lm_head``.
     """
-    _Quantizer(builder, config, _parameter_names(exported_program), has_matmul_nbits).run()
+    _Quantizer(builder, config, _parameter_names(exported_program), profile).run()
 
 
 def _parameter_names(exported_program: torch.export.ExportedProgram) -> dict[Any, tuple[str, ...]]:
@@ -107,13 +107,14 @@ class _Quantizer:
         builder: Builder,
         config: QuantizeConfig,
         parameter_names: Mapping[Any, tuple[str, ...]],
-        has_matmul_nbits: bool,
+        profile: TargetProfile,
     ) -> None:
         self.builder = builder
         self.graph = builder.root.graph
         self.config = config
         self.parameter_names = parameter_names
-        self.has_matmul_nbits = has_matmul_nbits
+        self.has_matmul_nbits = profile.has_matmul_nbits
+        self.int8_block_size = 128 if has_blocks(profile, builder.opset_version) else 0
         self.initializers: dict[Any, ir.Value] = {}
         self.known: dict[str, None] = {}
 
@@ -261,9 +262,9 @@ class _Quantizer:
         size = self.config.block_size
         bits = 4 if choice == "int4" else 8
         if size is None:
-            size = 32 if bits == 4 else 128 if self.has_matmul_nbits else 0
-        if self.has_matmul_nbits:
-            # A block that is longer than a row would be completed with bytes without a meaning.
+            size = 32 if bits == 4 else self.int8_block_size
+        if size:
+            # MatMulNBits completes the last block of a row with bytes without a meaning.
             size = max(16, min(size, 1 << (weight.in_features - 1).bit_length()))
         return WeightScheme(bits, size, self.config.symmetric, to_torch_dtype(dtype), self.has_matmul_nbits)
 
