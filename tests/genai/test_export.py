@@ -97,8 +97,8 @@ def copied(checkpoint: Path, to: Path, without: str = "", **changes: Any) -> Pat
         ("", {"model_type": "unknown"}, "model: .*copy cannot be loaded: .*unknown"),
         (
             "",
-            {"model_type": "t5"},
-            "model: .*copy has a model of type 't5', which is not a language model",
+            {"model_type": "vit"},
+            "model: .*copy has a model of type 'vit', which is not a language model",
         ),
     ],
 )
