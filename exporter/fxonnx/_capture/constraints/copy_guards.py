@@ -31,6 +31,9 @@ _MAY_COPY = frozenset(
     }
 )
 
+# torch.tensor(...) is captured with detach_.
+_CHANGE_NO_MEMORY = frozenset({torch.ops.aten.detach_.default, torch.ops.aten.requires_grad_.default})
+
 
 def copy_guards(program: ExportedProgram, values: Mapping[sympy.Symbol, Any]) -> Iterator[Guard]:
     """Guards that keep copies copies and views views, for programs that can tell the difference.
@@ -40,7 +43,13 @@ def copy_guards(program: ExportedProgram, values: Mapping[sympy.Symbol, Any]) ->
         values: The example values of its symbols.
     """
     nodes = [node for node in program.graph.nodes if node.op in ("call_function", "output")]
-    writes = [node for node in nodes if isinstance(node.target, OpOverload) and node.target._schema.is_mutable]
+    writes = [
+        node
+        for node in nodes
+        if isinstance(node.target, OpOverload)
+        and node.target._schema.is_mutable
+        and node.target not in _CHANGE_NO_MEMORY
+    ]
     if not writes:
         return
     flipping: dict[sympy.Expr, list[Node]] = defaultdict(list)
