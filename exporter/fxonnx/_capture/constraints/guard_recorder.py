@@ -25,6 +25,8 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from fxonnx_translations._torch_compat import TracingContext, ValueRanges, bound_sympy, int_oo
 
+from .constraint_solver import normal_forms
+
 __all__ = [
     "COMPARISONS",
     "Guard",
@@ -56,6 +58,11 @@ _MACHINERY = (
     *(_TORCH + name for name in ("fx/experimental/", "__init__.py", "_dynamo/")),
     *(_SYMPY, __file__, _PATCHES, _QUESTIONS, _HELPERS, "<"),
 )
+# Interpreters of user code: of the functions of torch.cond, of all code in strict mode, and of scripted functions.
+_DYNAMO = _TORCH + "_dynamo/symbolic_convert.py"
+_SCRIPT = tuple(f"{_OWN}_capture/script/{name}.py" for name in ("interpreter", "builtins"))
+# After it has traced a function, Dynamo evaluates the guards of its own symbols again, for the sizes of the caller.
+_DYNAMO_CHECKS = _TORCH + "_utils_internal.py"
 # Functions of torch that query memory layouts: the memory format of a convolution's result, whether a view is
 # contiguous, whether a Fourier transform resizes its result. Layouts do not matter to ONNX.
 _LAYOUT = frozenset(
@@ -193,10 +200,12 @@ class _Recorder:
     Attributes:
         log: Receives the guards.
         shortcuts: Guards that torch must not use to simplify later conditions.
+        interpreted: Normal forms of the guards of interpreted user code, with anonymous symbols.
     """
 
     log: GuardLog
     shortcuts: set[sympy.Basic] = field(default_factory=set)
+    interpreted: set[sympy.Basic] = field(default_factory=set)
 
 
 _recorder: ContextVar[_Recorder | None] = ContextVar("fxonnx_guard_recorder", default=None)
@@ -282,7 +291,11 @@ def log_guard(note: Callable[..., None], self: Any, prefix: str, g: Any, forcing
         caller = _caller()
         evaluating = _evaluating_frame(caller)
         is_condition = prefix == "eval" and _is_condition(caller)
-        if is_condition and evaluating is not None and _is_shortcut(g, evaluating):
+        if evaluating is None:
+            recorder.interpreted.update(_anonymous(g))
+        is_checked_again = evaluating is not None and evaluating.f_code.co_filename == _DYNAMO_CHECKS
+        is_recorded = is_checked_again and not recorder.interpreted.isdisjoint(_anonymous(g))
+        if is_condition and evaluating is not None and not is_recorded and _is_shortcut(g, evaluating):
             recorder.shortcuts.add(g)
         else:
             recorder.log.add(self, _relaxed(g, evaluating), caller)
@@ -355,10 +368,25 @@ def _symbols_deciding_at_zero(relation: type[sympy.Rel], sides: Sequence[sympy.E
 
 
 def _evaluating_frame(frame: FrameType | None) -> FrameType | None:
-    """The frame that evaluates a condition; None for user code that strict mode traces without running it."""
-    while frame is not None and frame.f_code.co_filename.startswith(_MACHINERY):
+    """The frame that evaluates a condition; None for user code that is interpreted instead of run."""
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if name in _SCRIPT:
+            return None
+        if name == _DYNAMO:
+            code = getattr(frame.f_locals.get("self"), "f_code", None)
+            return None if code is None or is_user_file(code.co_filename) else frame
+        if not name.startswith(_MACHINERY):
+            return frame
         frame = frame.f_back
-    return frame
+    return None
+
+
+def _anonymous(guard: sympy.Basic) -> frozenset[sympy.Basic]:
+    """The normal forms of a guard whose symbols are numbered in the order of their occurrence."""
+    symbols = dict.fromkeys(node for node in sympy.preorder_traversal(guard) if isinstance(node, sympy.Symbol))
+    numbers = {name: sympy.Symbol(f"n{index}", integer=True, nonnegative=True) for index, name in enumerate(symbols)}
+    return frozenset(normal_forms(guard.xreplace(numbers)))
 
 
 def _is_condition(evaluation: FrameType) -> bool:

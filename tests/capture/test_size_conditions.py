@@ -1,0 +1,133 @@
+"""Conditions on sizes are constraints, whoever evaluates them: Python, a rewritten or a scripted function, or Dynamo."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+import fxonnx
+
+from ..functions import Function
+
+# The first line is data-dependent for a tensor ``total``, so that the function is rewritten.
+
+
+def if_one(x: torch.Tensor, total: float = 0.0) -> torch.Tensor:
+    x = x + 1 if total > 100 else x
+    return x * 2 if x.shape[0] == 1 else x
+
+
+def if_statement(x: torch.Tensor, total: float = 0.0) -> torch.Tensor:
+    x = x + 1 if total > 100 else x
+    if x.shape[0] > 2:
+        x = x * 3
+    return x
+
+
+def if_not(x: torch.Tensor, total: float = 0.0) -> torch.Tensor:
+    x = x + 1 if total > 100 else x
+    if not x.shape[0] > 1:
+        x = x * 2
+    return x
+
+
+def if_both(x: torch.Tensor, total: float = 0.0) -> torch.Tensor:
+    x = x + 1 if total > 100 else x
+    if x.shape[0] > 1 and x.shape[1] == 3:
+        x = x * 4
+    return x
+
+
+def if_either(x: torch.Tensor, total: float = 0.0) -> torch.Tensor:
+    x = x + 1 if total > 100 else x
+    return x * 4 if x.shape[0] < 2 or x.shape[1] == 2 else x
+
+
+def while_size(x: torch.Tensor, total: float = 0.0) -> torch.Tensor:
+    x = x + 1 if total > 100 else x
+    count = x.shape[0]
+    while count > 2:
+        x = x * 2
+        count = count // 2
+    return x
+
+
+CONDITIONS: dict[Callable[..., Any], list[str]] = {
+    if_one: ["n != 1"],
+    if_statement: ["n >= 3"],
+    if_not: ["n >= 2"],
+    if_both: ["n >= 2"],
+    if_either: ["n >= 2"],
+    while_size: ["n >= 3", "n <= 5"],
+}
+
+
+def called(function: Any) -> Any:
+    return function
+
+
+def rewritten(function: Any) -> Any:
+    return lambda x: function(x, x.sum())
+
+
+def scripted(function: Any) -> Any:
+    return torch.jit.script(function)
+
+
+def scripted_module(function: Any) -> Any:
+    class Inner(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.function = torch.jit.script(function)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.function(x)
+
+    return torch.jit.script(Inner().eval())
+
+
+def in_branch(function: Any) -> Any:
+    return lambda x: torch.cond(x.sum() > 100, lambda y: y.clone(), lambda y: function(y) + 0, (x,))
+
+
+def checkpointed(function: Any) -> Any:
+    return lambda x: checkpoint(function, x, use_reentrant=False)
+
+
+def vectorized(function: Any) -> Any:
+    return lambda x: torch.vmap(lambda column: function(x)[:, 0] * column, in_dims=1, out_dims=1)(x)
+
+
+WAYS = [called, rewritten, scripted, scripted_module, in_branch, checkpointed, vectorized]
+
+
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
+@pytest.mark.parametrize("function", CONDITIONS, ids=lambda function: function.__name__)
+def test_every_condition_is_a_constraint(function: Any, way: Any) -> None:
+    conditions = way(function)
+    with pytest.warns(UserWarning, match="only for:\n  n "):
+        program = fxonnx.export(Function(conditions).eval(), (torch.rand(4, 3),), dynamic_shapes={"x": {0: "n"}})
+    assert [constraint.text for constraint in program.constraints] == CONDITIONS[function]
+    assert bool(program.rewrites) == (way is rewritten)
+    for size in (1, 2, 3, 5, 7):
+        x = torch.rand(size, 3)
+        if program.capture.limits.violated({"n": size}) is None:
+            torch.testing.assert_close(program(x)[0], conditions(x))
+        else:
+            with pytest.raises(fxonnx.ArgumentError, match="the model was exported for n "):
+                program(x)
+
+
+def test_conditions_of_kernels_inside_a_branch_are_no_constraints() -> None:
+    def branch(x: torch.Tensor) -> Any:
+        return torch.cond(x.sum() > 100, lambda y: y.clone(), lambda y: (y * y[:1]).reshape(-1, 3) @ torch.eye(3), (x,))
+
+    program = fxonnx.export(Function(branch).eval(), (torch.rand(4, 3),), dynamic_shapes={"x": {0: "n"}})
+    assert not program.constraints
+    for size in (1, 2, 7):
+        torch.testing.assert_close(program(x := torch.rand(size, 3))[0], branch(x))
