@@ -128,6 +128,10 @@ def turned(x: torch.Tensor) -> torch.Tensor:
     return torch.stack(outputs[::-1]) + torch.stack(list(reversed(outputs))) * len(outputs)
 
 
+def generated(x: torch.Tensor) -> torch.Tensor:
+    return torch.stack(tuple(x[index] * index for index in range(x.shape[0]))) + torch.stack(list(row for row in x))  # noqa: C400
+
+
 def sliced_list(x: torch.Tensor) -> torch.Tensor:
     outputs = [row * 2 for row in x]
     outputs.insert(1, x[0])
@@ -151,7 +155,7 @@ def summed_integers(x: torch.Tensor) -> torch.Tensor:
 
 
 CASES = [
-    *(inserted, inserted_and_stopped, turned, sliced_list, iterated_list, summed, summed_integers),
+    *(inserted, inserted_and_stopped, turned, generated, sliced_list, iterated_list, summed, summed_integers),
     *(rows, steps, stacked, joined, comprehended, enumerated, zipped, zipped_reversed, backwards, every_second),
     *(written_rows, stopped),
 ]

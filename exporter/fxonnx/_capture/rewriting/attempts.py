@@ -51,8 +51,9 @@ def capture_with_rewrites(attempt: Callable[[], _Result], failure: CaptureError)
             if not replacements or len(rewritten) > _MAX_FUNCTIONS:
                 raise _informative(first, last)
             for function, replacement in replacements:
-                stack.enter_context(replaced(function, replacement))
                 rewritten.update((function.__code__, replacement.__code__))
+                stack.enter_context(replaced(function, replacement))
+                rewritten.add(function.__code__)
             found.clear()
             try:
                 return attempt(), tuple(found)

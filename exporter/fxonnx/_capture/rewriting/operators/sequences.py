@@ -142,6 +142,11 @@ def _list(*given: Any) -> Any:
     return items[:] if isinstance(items, StackedList) else builtins.list(items)
 
 
+def _tuple(*given: Any) -> Any:
+    (items,) = given or ((),)
+    return items[:] if isinstance(items, StackedList) else builtins.tuple(items)
+
+
 def _sum(iterable: Any, /, start: Any = 0) -> Any:
     elements = iterable.stacked if isinstance(iterable, StackedList) else iterable
     if not isinstance(elements, torch.Tensor) or elements_of(elements) is None:
@@ -159,6 +164,7 @@ _REPLACEMENTS: Mapping[Any, Callable[..., Any]] = MappingProxyType(
         builtins.reversed: _reversed,
         builtins.zip: _zip,
         builtins.list: _list,
+        builtins.tuple: _tuple,
         builtins.sum: _sum,
     }
 )

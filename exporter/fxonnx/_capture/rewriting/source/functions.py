@@ -71,7 +71,7 @@ def function_of_code(code: CodeType) -> FunctionType | None:
 
 
 def looping_functions(file: str, line: int) -> list[FunctionType]:
-    """The functions that contain a line of a file, if a loop or a comprehension begins there."""
+    """The functions, not yet transformed, that contain a line of a file where a loop or a comprehension begins."""
     lines = linecache.getlines(file)
     try:
         tree = ast.parse("".join(lines))
@@ -84,6 +84,7 @@ def looping_functions(file: str, line: int) -> list[FunctionType]:
         for item in gc.get_objects()
         if type(item) is FunctionType
         and item.__code__.co_filename == file
+        and HELPERS not in item.__code__.co_freevars
         and any(number == line for *_, number in _all_lines(item.__code__))
     ]
     return [item for item in codes if find_definition(item.__code__) is not None]

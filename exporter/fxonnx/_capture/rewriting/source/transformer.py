@@ -23,9 +23,25 @@ HELPERS = f"{PREFIX}helpers"
 """Variable of the transformed function that refers to the helpers."""
 
 _BUILTINS = frozenset(
-    {"range", "int", "float", "bool", "len", "enumerate", "zip", "reversed", "min", "max", "any", "all", "list", "sum"}
+    {
+        "range",
+        "int",
+        "float",
+        "bool",
+        "len",
+        "enumerate",
+        "zip",
+        "reversed",
+        "min",
+        "max",
+        "any",
+        "all",
+        "list",
+        "tuple",
+        "sum",
+    }
 )
-_CONSUMERS = frozenset({"list", "sum"})
+_CONSUMERS = frozenset({"list", "tuple", "sum"})
 """Functions that read a generator to its end at once, as a list."""
 _JOINING = frozenset({"stack", "cat", "concat", "concatenate"})
 _TERNARY = "conditional expression on a tensor's value"
