@@ -255,8 +255,9 @@ class NotEmpty(nn.Module):
 def test_other_loops_are_unrolled(model: type[nn.Module]) -> None:
     scripted = torch.jit.script(model().eval())
     x = torch.randn(3, 3)
-    with pytest.warns(UserWarning, match="cannot be exported for all requested sizes"):
-        program = fxonnx.export(scripted, (x,), dynamic_shapes=({0: "n"},))
+    with pytest.raises(fxonnx.CaptureError, match="x axis 0, 'n', is always 3"):
+        fxonnx.export(scripted, (x,), dynamic_shapes=({0: "n"},))
+    program = fxonnx.export(scripted, (x,))
     assert "Scan" not in [node.op_type for node in program.model.graph]
     expected = torch.utils._pytree.tree_leaves(scripted(x))
     for ours, theirs in zip(program(x), expected, strict=True):
