@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 import torch
 
@@ -179,12 +180,27 @@ def test_parts_share_their_weights(exported: tuple[str, Any, Path]) -> None:
     names = {path.name for path in directory.iterdir() if path.suffix in (".onnx", ".data")}
     assert {"vision.onnx", "embedding.onnx", "decoder.onnx"} < names
     assert len(names) == 4
+    assert "GroupQueryAttention" in operators(directory / "decoder.onnx")
+    search = json.loads((directory / "genai_config.json").read_text())["search"]
+    assert search["past_present_share_buffer"] is True
 
 
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])
 def test_half_precision(precision: Any, tmp_path: Path) -> None:
     # The comparison runs with an image.
     fxonnx.genai.export(make_qwen("qwen3_vl"), tmp_path / "out", tokenizer=make_tokenizer(), precision=precision)
+
+
+def test_int4_decoder(tmp_path: Path) -> None:
+    # The comparison is with the dequantized weights.
+    out = fxonnx.genai.export(make_mistral3(), tmp_path / "out", tokenizer=make_tokenizer(), precision="int4")
+    kinds = {name: operators(out / f"{name}.onnx") for name in ("vision", "decoder")}
+    assert "MatMulNBits" in kinds["decoder"]
+    assert "MatMulNBits" not in kinds["vision"]
+
+
+def operators(path: Path) -> set[str]:
+    return {node.op_type for node in onnx.load(path, load_external_data=False).graph.node}
 
 
 def test_other_towers_are_refused(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
 import torch
@@ -139,10 +140,15 @@ def test_bfloat16(whisper: Any, tmp_path: Path) -> None:
 def test_adapters_are_refused(whisper: Any, tmp_path: Path) -> None:
     with pytest.raises(fxonnx.ArgumentError, match="adapters: they are supported for decoder-only models only"):
         fxonnx.genai.export(whisper, tmp_path / "out", tokenizer=make_tokenizer(), adapters={"a": tmp_path})
-    with pytest.raises(
-        fxonnx.ArgumentError, match="quantize: 4-bit and 8-bit weights are supported for decoder-only and"
-    ):
-        fxonnx.genai.export(whisper, tmp_path / "out", tokenizer=make_tokenizer(), precision="int4")
+
+
+def test_int4(tmp_path: Path) -> None:
+    # The comparison is with the dequantized weights.
+    model = make_whisper(d_model=32, decoder_layers=1)
+    out = fxonnx.genai.export(model, tmp_path / "out", tokenizer=make_tokenizer(), precision="int4")
+    for name in ("encoder", "decoder"):
+        graph = onnx.load(out / f"{name}.onnx", load_external_data=False).graph
+        assert any(node.op_type == "MatMulNBits" for node in graph.node)
 
 
 def test_wrong_tokens_are_found(whisper: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

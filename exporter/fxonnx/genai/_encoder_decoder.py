@@ -15,16 +15,13 @@ from ._attention_functions import attention_function, skip_attention
 from ._config import context_length
 from ._extra import import_extra
 from ._loading import LanguageModel
-from ._parts import Part, Request, export_parts, save_parts
+from ._parts import Part, Request, export_parts, rounded_parts, save_parts
 from ._sizes import decoder_calls
 
 __all__ = ["export_encoder_decoder"]
 
 _BATCH, _PAST, _TOKENS, _SOURCE = 2, 5, 3, 7
 _STEPS = 6
-
-_CLOSE = 0.02
-"""Largest difference of logits, as a part of their range."""
 
 Cache = Sequence[tuple[Tensor, Tensor]]
 
@@ -105,11 +102,13 @@ def export_encoder_decoder(loaded: LanguageModel, request: Request) -> None:
         f"onnxruntime-genai cannot run {type(loaded.model).__name__}: it supports only Whisper and marian-ssru as "
         "encoder-decoder models. encoder.onnx and decoder.onnx are for ONNX Runtime, without a genai_config.json"
     )
-    programs = export_parts(_parts(loaded.model, request), request)
+    parts = _parts(loaded.model, request)
+    programs = export_parts(parts, request)
     save_parts(programs, request)
     if request.verify:
         request.announce("verify")
-        _verify(loaded.model, programs)
+        with rounded_parts(parts, programs):
+            _verify(loaded.model, programs, request.tolerance)
 
 
 def _parts(model: Any, request: Request) -> dict[str, Part]:
@@ -168,7 +167,7 @@ def _names(time: str, attention: str, layers: int) -> list[str]:
     return [f"{time}_{kind}_{attention}_{layer}" for layer in range(layers) for kind in ("key", "value")]
 
 
-def _verify(model: Any, programs: Mapping[str, ONNXProgram]) -> None:
+def _verify(model: Any, programs: Mapping[str, ONNXProgram], tolerance: float) -> None:
     """Compare the logits of a greedy loop, for two rows of which one is padded."""
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(3, model.config.vocab_size, (_BATCH, _SOURCE), generator=generator).to(model.device)
@@ -184,6 +183,6 @@ def _verify(model: Any, programs: Mapping[str, ONNXProgram]) -> None:
         with torch.no_grad():
             expected = model(input_ids=ids, attention_mask=mask, decoder_input_ids=tokens).logits[:, -1].float()
         difference = float((logits[:, -1].float() - expected).abs().max())
-        if difference > _CLOSE * float(expected.max() - expected.min()):
+        if difference > tolerance * float(expected.max() - expected.min()):
             raise VerificationError(f"the logits of step {step} differ by {difference:.3g} from those of transformers")
         tokens = torch.cat([tokens, expected.argmax(-1, keepdim=True)], dim=1)

@@ -25,7 +25,7 @@ from ._families import Family
 from ._last_logits import last_logits_only
 from ._loading import LanguageModel, load_language_model
 from ._parts import Request
-from ._precision import Precision, PrecisionPlan, read_precision
+from ._precision import Precision, read_precision
 from ._rounded_weights import rounded_weights
 from ._sentence_modules import POOLINGS, Pooling
 from ._sizes import decoder_calls, narrowing_constraints
@@ -103,7 +103,8 @@ def export(
         announce("load")
         is_embedding = pooling is not None or normalize is not None
         loaded = load_language_model(model, tokenizer, plan.dtype, is_embedding)
-        _check_family(loaded.family, bool(adapters), plan)
+        if adapters and loaded.family != "decoder":
+            raise ArgumentError("adapters", "they are supported for decoder-only models only")
         if verify and loaded.family not in _PLAIN:
             check_can_verify(target, plan.dtype)
         _write_tokenizer(loaded, staging)
@@ -131,14 +132,6 @@ def _export_decoder(loaded: LanguageModel, request: Request) -> None:
         request.announce("verify")
         with rounded_weights(loaded.model, program):
             compare_tokens(loaded, request.directory, adapters, request.tolerance)
-
-
-def _check_family(family: Family, has_adapters: bool, plan: PrecisionPlan) -> None:
-    """Reject options that a family does not support."""
-    if has_adapters and family != "decoder":
-        raise ArgumentError("adapters", "they are supported for decoder-only models only")
-    if plan.quantize is not None and family not in ("decoder", "embedding", "reranker"):
-        raise ArgumentError("quantize", "4-bit and 8-bit weights are supported for decoder-only and embedding models")
 
 
 def _write_tokenizer(loaded: LanguageModel, directory: Path) -> None:

@@ -16,11 +16,10 @@ __all__ = ["compare_generation"]
 
 _NEW = 12
 
-_CLOSE = 0.02
-"""Two tokens are equally good if their logits differ by at most this part of the range of the logits."""
 
-
-def compare_generation(model: Any, directory: Path, prompt: Tensor, feeds: Mapping[str, Any], inputs: Any) -> None:
+def compare_generation(
+    model: Any, directory: Path, prompt: Tensor, feeds: Mapping[str, Any], inputs: Any, tolerance: float
+) -> None:
     """Generate greedily with both.
 
     Rows may part where the best two tokens of transformers are equally good.
@@ -31,6 +30,7 @@ def compare_generation(model: Any, directory: Path, prompt: Tensor, feeds: Mappi
         prompt: The tokens before the generated ones, one row per sequence.
         feeds: Inputs of onnxruntime-genai besides the prompt, by name.
         inputs: Keyword inputs of ``generate`` in transformers, with the prompt.
+        tolerance: Two tokens are equally good if their logits differ by at most this part of the range of all logits.
 
     Raises:
         VerificationError: If the tokens differ.
@@ -53,7 +53,7 @@ def compare_generation(model: Any, directory: Path, prompt: Tensor, feeds: Mappi
         )
     for row, ours in enumerate(found):
         theirs = expected.sequences[row, prompt.shape[1] :].tolist()
-        _compare_row(row, ours, theirs, [logits[row].float() for logits in expected.logits])
+        _compare_row(row, ours, theirs, [logits[row].float() for logits in expected.logits], tolerance)
 
 
 def _generated(directory: Path, prompt: Tensor, feeds: Mapping[str, Any]) -> list[list[int]]:
@@ -79,13 +79,13 @@ def _generated(directory: Path, prompt: Tensor, feeds: Mapping[str, Any]) -> lis
     return [[int(token) for token in generator.get_sequence(row)[prompt.shape[1] :]] for row in range(len(prompt))]
 
 
-def _compare_row(row: int, ours: list[int], theirs: list[int], logits: list[Tensor]) -> None:
+def _compare_row(row: int, ours: list[int], theirs: list[int], logits: list[Tensor], tolerance: float) -> None:
     first = next((index for index, pair in enumerate(zip(ours, theirs, strict=True)) if pair[0] != pair[1]), None)
     if first is None:
         return
     step = logits[first]
     gap = float(step[theirs[first]] - step[ours[first]])
-    if gap > _CLOSE * float(step.max() - step.min()):
+    if gap > tolerance * float(step.max() - step.min()):
         raise VerificationError(
             f"onnxruntime-genai generates other tokens than transformers in row {row}: token {first} is {ours[first]} "
             f"instead of {theirs[first]}, whose logit is larger by {gap:.3g}"

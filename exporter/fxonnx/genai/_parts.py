@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,10 +16,11 @@ from .._export import export as export_model
 from .._program import ONNXProgram
 from .._program.multi_model import save_all
 from .._warnings import ignoring_warnings, warn_user
+from ._rounded_weights import rounded_weights
 from ._sentence_modules import Pooling
 from ._sizes import Sizes, narrowing_constraints
 
-__all__ = ["Part", "Request", "export_parts", "input_dtype", "save_parts"]
+__all__ = ["Part", "Request", "export_parts", "input_dtype", "rounded_parts", "save_parts"]
 
 
 @dataclass(frozen=True)
@@ -94,6 +95,20 @@ def export_parts(parts: Mapping[str, Part], request: Request) -> dict[str, ONNXP
         request: The arguments of the export.
     """
     return {name: _export_part(name, part, request) for name, part in parts.items()}
+
+
+@contextmanager
+def rounded_parts(parts: Mapping[str, Part], programs: Mapping[str, ONNXProgram]) -> Iterator[None]:
+    """Replace quantized weights of the parts by their dequantized values in the body.
+
+    Args:
+        parts: Name to part.
+        programs: Name to exported program.
+    """
+    with ExitStack() as stack:
+        for name, part in parts.items():
+            stack.enter_context(rounded_weights(part.module, programs[name]))
+        yield
 
 
 def save_parts(programs: Mapping[str, ONNXProgram], request: Request) -> None:

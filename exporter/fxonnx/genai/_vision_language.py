@@ -17,7 +17,7 @@ from ._example import DYNAMIC_SHAPES, example_inputs
 from ._input_verification import compare_generation
 from ._last_logits import last_logits_only
 from ._loading import LanguageModel
-from ._parts import Part, Request, export_parts, save_parts
+from ._parts import Part, Request, export_parts, rounded_parts, save_parts
 from ._sizes import decoder_calls
 from ._vision_towers import VISION_TOWERS, VisionTower
 
@@ -72,7 +72,8 @@ def export_vision_language(loaded: LanguageModel, request: Request) -> None:
             hint="for text alone, export the language model by itself",
         )
     tower = VISION_TOWERS[model_type](loaded.model)
-    programs = export_parts(_parts(loaded.model, tower, request), request)
+    parts = _parts(loaded.model, tower, request)
+    programs = export_parts(parts, request)
     decoder = programs["decoder"].model.graph
     save_parts(programs, request)
     config = genai_config(loaded.model, loaded.tokenizer, decoder, request.device, "decoder.onnx")
@@ -86,7 +87,8 @@ def export_vision_language(loaded: LanguageModel, request: Request) -> None:
     write_json(request.directory / "processor_config.json", {"processor": processor})
     if request.verify:
         request.announce("verify")
-        _verify(loaded, tower, request)
+        with rounded_parts(parts, programs):
+            _verify(loaded, tower, request)
 
 
 def _parts(model: Any, tower: VisionTower, request: Request) -> dict[str, Part]:
@@ -170,5 +172,7 @@ def _verify(loaded: LanguageModel, tower: VisionTower, request: Request) -> None
     inputs = {**feeds, **tower.generation_inputs(ids), "input_ids": ids, "attention_mask": torch.ones_like(ids)}
     # generate() of Qwen2-VL keeps the offset of the positions.
     offset = getattr(loaded.model.model, "rope_deltas", None)
-    compare_generation(loaded.model, request.directory, ids, {**feeds, "num_image_tokens": count}, inputs)
+    compare_generation(
+        loaded.model, request.directory, ids, {**feeds, "num_image_tokens": count}, inputs, request.tolerance
+    )
     loaded.model.model.rope_deltas = offset

@@ -17,6 +17,9 @@ from ._sizes import Sizes
 
 __all__ = ["VISION_TOWERS", "VisionTower"]
 
+_OPTIONS: Mapping[str, Any] = MappingProxyType({"quantize": None})
+"""Towers are small beside the decoder, and lose more by quantization."""
+
 _ROWS, _COLUMNS = 3, 2
 """Image tokens of the examples."""
 
@@ -129,6 +132,7 @@ class Mistral3(VisionTower):
             {"pixel_values": {2: "height", 3: "width"}},
             calls,
             output_names=("image_features",),
+            options=_OPTIONS,
         )
 
     def inputs(self) -> dict[str, Tensor]:
@@ -277,6 +281,7 @@ class Qwen(VisionTower):
             {"pixel_values": {0: "patches"}},
             tuple({"patches": tokens * unit} for tokens in (1, 2, 6, 35)),
             output_names=("image_features",),
+            options=_OPTIONS,
         )
 
     def inputs(self) -> dict[str, Tensor]:

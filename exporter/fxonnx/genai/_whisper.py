@@ -14,7 +14,7 @@ from ._directory import write_json
 from ._extra import import_extra
 from ._input_verification import compare_generation
 from ._loading import LanguageModel
-from ._parts import Part, Request, export_parts, input_dtype, save_parts
+from ._parts import Part, Request, export_parts, input_dtype, rounded_parts, save_parts
 from ._sizes import decoder_calls
 
 __all__ = ["export_whisper"]
@@ -92,7 +92,9 @@ def export_whisper(loaded: LanguageModel, request: Request) -> None:
         raise ArgumentError(
             "model", f"onnxruntime-genai runs Whisper with {_FRAMES} frames of audio, but this model needs {frames}"
         )
-    save_parts(export_parts(_parts(loaded.model, request.last_logits), request), request)
+    parts = _parts(loaded.model, request.last_logits)
+    programs = export_parts(parts, request)
+    save_parts(programs, request)
     write_json(request.directory / "genai_config.json", _genai_config(loaded, request.device))
     write_json(request.directory / "audio_processor_config.json", _audio_processor_config(config.num_mel_bins))
     if request.verify:
@@ -104,7 +106,8 @@ def export_whisper(loaded: LanguageModel, request: Request) -> None:
             "decoder_input_ids": start.to(loaded.model.device),
         }
         feeds = {"audio_features": features.to(input_dtype(loaded.model))}
-        compare_generation(loaded.model, request.directory, start, feeds, inputs)
+        with rounded_parts(parts, programs):
+            compare_generation(loaded.model, request.directory, start, feeds, inputs, request.tolerance)
 
 
 def _parts(model: Any, last_logits: bool) -> dict[str, Part]:
