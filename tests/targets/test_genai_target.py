@@ -167,3 +167,113 @@ def test_several_new_tokens(family: Family, buffer: int) -> None:
     assert {name: first.attributes[name].value for name in family.attributes} == family.attributes
     assert first.attributes["do_rotary"].value == 1
     assert program.check("onnxruntime-genai") == []
+
+
+def test_past_and_present_are_one_buffer() -> None:
+    model, _, run = case("llama")
+    tokens = [5, 9, 11, 3, 7]
+    expected = eager(model, tokens)
+    pasts = {
+        value.name: onnxruntime.OrtValue.ortvalue_from_numpy(np.zeros((1, 2, BUFFER, 16), np.float32))
+        for value in run.get_inputs()
+        if value.name.startswith("past")
+    }
+    for start, end in ((0, 3), (3, 4), (4, 5)):
+        binding = run.io_binding()
+        binding.bind_cpu_input("input_ids", np.array([tokens[start:end]]))
+        binding.bind_cpu_input("attention_mask", np.ones((1, end), np.int64))
+        binding.bind_output("logits")
+        for name, buffer in pasts.items():
+            binding.bind_ortvalue_input(name, buffer)
+            binding.bind_ortvalue_output(name.replace("past_key_values", "present"), buffer)
+        run.run_with_iobinding(binding)
+        found = binding.copy_outputs_to_cpu()[0]
+        np.testing.assert_allclose(found[0], expected[start:end], atol=1e-4, rtol=1e-3)
+
+
+def test_residual_connections_and_projections() -> None:
+    operators = Counter(node.op_type for node in case("llama")[1].model.graph)
+    # The first norm follows no residual connection; the other addition is one of lengths.
+    assert operators["SkipSimplifiedLayerNormalization"] == 4
+    assert (operators["RMSNormalization"], operators["Add"]) == (1, 1)
+    # In each layer: queries, keys and values, the attention's output, and three of the feedforward part.
+    assert operators["MatMul"] == 2 * 5 + 1
+    assert Counter(node.op_type for node in case("qwen3")[1].model.graph)["Split"] == 2
+
+
+def test_position_ids_are_those_of_the_caller() -> None:
+    model = built(FAMILIES[0])
+    program = exported(model, position_ids=True)
+    assert program.patterns["group_query_attention"] == 2
+    tokens, places = [5, 9, 11, 3, 7], np.array([[3, 4, 6, 7, 12]])
+    with torch.no_grad():
+        expected = model(input_ids=torch.tensor([tokens]), position_ids=torch.tensor(places)).logits[0].numpy()
+    cache = Cache(session(program), 1, BUFFER)
+    for start, end in ((0, 3), (3, 4), (4, 5)):
+        mask = np.ones((1, end), np.int64)
+        found = cache([tokens[start:end]], mask, position_ids=places[:, start:end])
+        np.testing.assert_allclose(found[0], expected[start:end], atol=1e-4, rtol=1e-3)
+
+
+@pytest.mark.parametrize("target", ["onnxruntime-genai", "onnxruntime-genai-cuda"])
+def test_half_precision(target: Any) -> None:
+    model = built(FAMILIES[0], torch.float16)
+    program = exported(model, target=target)
+    attention = next(node for node in program.model.graph if node.op_type == "GroupQueryAttention")
+    # CUDA's kernels are faster without a bias: prompts are padded at the end.
+    assert (len(attention.inputs) > 9) == (target == "onnxruntime-genai")
+    run, tokens = session(program), [5, 9, 11, 3, 7]
+    pasts = {
+        value.name: np.zeros((1, 2, BUFFER, 16), np.float16)
+        for value in run.get_inputs()
+        if value.name.startswith("past")
+    }
+    mask = np.ones((1, 5), np.int64)
+    found = run.run(["logits"], {"input_ids": np.array([tokens]), "attention_mask": mask, **pasts})[0]
+    np.testing.assert_allclose(found[0], eager(model, tokens), atol=5e-2, rtol=5e-2)
+
+
+def test_bfloat16_on_the_cpu_is_plain() -> None:
+    assert exported(built(FAMILIES[0], torch.bfloat16)).patterns["group_query_attention"] == 0
+
+
+class Attention(torch.nn.Module):
+    """Attention with a cache and a mask of one form."""
+
+    def __init__(self, form: str) -> None:
+        super().__init__()
+        self.project = torch.nn.Linear(16, 48)
+        self.form = form
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor, past_key: torch.Tensor, past_value: torch.Tensor) -> Any:
+        parts = self.project(x).unflatten(-1, (3, 1, 16)).unbind(2)
+        query, key, value = (part.transpose(1, 2) for part in parts)
+        key, value = torch.cat([past_key, key], 2), torch.cat([past_value, value], 2)
+        past = past_key.shape[2]
+        keys = torch.arange(key.shape[2])[None, None, None, :]
+        queries = (torch.arange(x.shape[1]) + past)[None, None, :, None]
+        allowed = {
+            "causal": keys <= queries,
+            "late": keys <= queries + 1,
+            "chunks": (keys <= queries) & (keys // 4 == queries // 4),
+            "positions of the new tokens": keys <= queries - past,
+        }[self.form]
+        allowed = allowed & mask.bool()[:, None, None, :]
+        output = torch.nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=allowed)
+        return output.transpose(1, 2).flatten(2), key, value
+
+
+@pytest.mark.parametrize(
+    ("form", "fused"), [("causal", 1), ("late", 0), ("chunks", 0), ("positions of the new tokens", 0)]
+)
+def test_only_proved_masks_are_fused(form: str, fused: int) -> None:
+    past, model = torch.randn(2, 1, 5, 16), Attention(form).eval()
+    args = (torch.randn(2, 3, 16), torch.ones(2, 8, dtype=torch.int64), past, past)
+    sizes = ({0: "batch", 1: "new"}, {0: "batch", 1: "total"}, {0: "batch", 2: "past"}, {0: "batch", 2: "past"})
+    program = fxonnx.export(model, args, dynamic_shapes=sizes, target="onnxruntime-genai", output_names=["y", "k", "v"])
+    assert program.patterns["group_query_attention"] == fused
+    for batch, new in ((1, 3), (2, 1)):
+        mask = torch.ones(batch, 5 + new, dtype=torch.int64)
+        mask[0, :2] = 0
+        given = torch.randn(batch, new, 16), mask, past[:batch], past[:batch]
+        torch.testing.assert_close(program(*given), model(*given), atol=1e-5, rtol=1e-4)

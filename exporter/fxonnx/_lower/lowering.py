@@ -121,6 +121,10 @@ def lower(prepared: Prepared, capture: Capture, options: Options, updates: Seque
     return Lowered(model, required)
 
 
+_ALL_OPTIONAL = frozenset(("com.microsoft", f"Skip{norm}LayerNormalization", "") for norm in ("", "Simplified"))
+"""Operators whose outputs after the first are optional, each for itself."""
+
+
 def _finalize(builder: Builder) -> None:
     """Eliminate dead nodes and initializers; record shapes of the remaining values, and name the nodes."""
     graph = builder.graph
@@ -160,6 +164,10 @@ def _finalize(builder: Builder) -> None:
 
 def _trim_unused_outputs(node: ir.Node, outputs: Collection[ir.Value], opset: int) -> None:
     """Remove trailing optional outputs without uses."""
+    if node.op_identifier() in _ALL_OPTIONAL:
+        for output in node.outputs[1:]:
+            if not output.uses() and output not in outputs:
+                output.name = ""
     schema = schema_info(node.op_type, opset) if node.domain == "" else None
     # Before opset 14, the number of BatchNormalization's outputs selects training mode, although all are optional.
     if schema is None or node.op_type == "BatchNormalization":

@@ -61,7 +61,7 @@ _ONNXRUNTIME_GENAI = replace(
     _ONNXRUNTIME,
     name="onnxruntime-genai",
     runtime="onnxruntime-genai on the CPU",
-    patterns=MappingProxyType({"group_query_attention": True, "mixture_of_experts": True}),
+    patterns=MappingProxyType({"group_query_attention": True, "skip_norms": True, "mixture_of_experts": True}),
     has_matmul_nbits=True,
 )
 

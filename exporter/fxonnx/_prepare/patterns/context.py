@@ -14,6 +14,8 @@ from ..._targets import TargetProfile
 
 __all__ = ["PatternContext", "pattern_context"]
 
+_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+
 
 @dataclass(frozen=True)
 class PatternContext:
@@ -22,12 +24,14 @@ class PatternContext:
     Attributes:
         max_positions: The number of positions that the model supports; None if it is not known.
         cached_attention: Dtypes for which the target has kernels of attention over buffers of fixed length.
+        skip_norms: Dtypes for which it has kernels of a residual connection with its norm.
         masks_scores: Whether those kernels add a bias to the scores, which masks padding before a sequence.
         experts: Dtypes for which the target has kernels of mixtures of experts.
     """
 
     max_positions: int | None = None
     cached_attention: frozenset[torch.dtype] = frozenset()
+    skip_norms: frozenset[torch.dtype] = frozenset()
     masks_scores: bool = True
     experts: frozenset[torch.dtype] = frozenset()
 
@@ -39,16 +43,16 @@ def pattern_context(model: Any, profile: TargetProfile) -> PatternContext:
         model: The model; one of transformers, or a module that contains one, has a configuration.
         profile: The target.
     """
-    attention, experts = (
-        frozenset(
-            dtype
-            for dtype in (torch.float32, torch.float16, torch.bfloat16)
-            if profile.has_kernel(name, from_torch(dtype), 1, domain="com.microsoft")
-        )
-        for name in ("GroupQueryAttention", "MoE")
+    attention, skip_norms, experts = (
+        frozenset(dtype for dtype in _DTYPES if _has_kernel(profile, name, dtype))
+        for name in ("GroupQueryAttention", "SkipSimplifiedLayerNormalization", "MoE")
     )
     limits = _position_limits(model) if isinstance(model, torch.nn.Module) else ()
-    return PatternContext(max(limits, default=None), attention, profile.masks_scores, experts)
+    return PatternContext(max(limits, default=None), attention, skip_norms, profile.masks_scores, experts)
+
+
+def _has_kernel(profile: TargetProfile, name: str, dtype: torch.dtype) -> bool:
+    return profile.has_kernel(name, from_torch(dtype), 1, variable="T", domain="com.microsoft")
 
 
 def _position_limits(model: torch.nn.Module) -> Iterator[int]:

@@ -20,6 +20,7 @@ from .context import PatternContext
 from .contrib_ops import insert_contrib_op
 from .matching import as_call, dtype_of, insert_before, is_same_dtype_cast
 from .packed_attention import joined_heads, merged_heads, transposed_source
+from .packed_projections import pack_projections, packed_source
 from .rotary_tables import Rotary, insert_table, is_stored, match_rotary
 
 __all__ = ["fuse_group_query_attention"]
@@ -177,7 +178,9 @@ def _insert_shared(padding: torch.fx.Node, attention: CachedAttention) -> _Share
     after a prompt are overwritten by the next tokens. The kernels require at least as many tokens as there are queries.
     """
     end = attention.end
-    valid = insert_before(end, aten.to.dtype, insert_before(end, aten.to.dtype, padding, torch.bool), torch.int64)
+    is_bool = dtype_of(padding) == torch.bool
+    valid = insert_before(end, aten.to.dtype, padding, torch.int64)
+    valid = valid if is_bool else insert_before(end, aten.sign.default, valid)
     leading = insert_before(end, aten.argmax.default, valid, 1)
     occupied = insert_before(end, aten.add.Tensor, insert_before(end, aten.sum.dim_IntList, valid, [1]), leading)
     counts = valid.meta["val"]
@@ -185,13 +188,10 @@ def _insert_shared(padding: torch.fx.Node, attention: CachedAttention) -> _Share
     least = _insert(end, aten.scalar_tensor.default, (queries,), counts.new_empty(()), dtype=torch.int64)
     longest = insert_before(end, aten.sub.Tensor, insert_before(end, aten.maximum.default, occupied, least), 1)
     columns = insert_before(end, aten.sym_size.int, padding, 1)
+    lengths = insert_before(end, aten.to.dtype, longest, torch.int32)
     total = counts.new_empty((), dtype=torch.int32)
-    return _Shared(
-        insert_before(end, aten.to.dtype, longest, torch.int32),
-        _insert(end, aten.scalar_tensor.default, (columns,), total, dtype=torch.int32),
-        valid,
-        queries,
-    )
+    total = _insert(end, aten.scalar_tensor.default, (columns,), total, dtype=torch.int32)
+    return _Shared(lengths, total, valid, queries)
 
 
 def _bias(attention: CachedAttention, shared: _Shared) -> torch.fx.Node:
@@ -217,7 +217,11 @@ def _rewrite(match: _Match, shared: _Shared, context: PatternContext) -> None:
     tables: list[torch.fx.Node | None] = [None, None]
     if match.rotary is not None:
         tables = [_table(table, match, shared) for table in (match.rotary[0].cosine, match.rotary[0].sine)]
-    operands = [_packed(operand, end) for operand in (query, key, attention.value)]
+    pack_projections((query, key, attention.value))
+    operands: list[torch.fx.Node | None] = [_packed(operand, end) for operand in (query, key, attention.value)]
+    whole = packed_source(operands)  # type: ignore[arg-type]
+    if whole is not None:
+        operands = [whole, None, None]
     batch, heads, length, size = query.meta["val"].shape
     inputs = [*operands, *attention.pasts, shared.lengths, shared.total, *tables, None]
     inputs += [_bias(attention, shared) if context.masks_scores else None, _sinks(attention)]
