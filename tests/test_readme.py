@@ -8,6 +8,7 @@ from pathlib import Path
 import onnx
 import pytest
 
+from .genai.small_models import make_model, make_tokenizer
 from .models.torchvision_shim import import_torchvision
 
 README = Path(__file__).parent.parent / "README.md"
@@ -16,8 +17,10 @@ README = Path(__file__).parent.parent / "README.md"
 def test_the_scripts_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import_torchvision()
     scripts = re.findall(r"```python\n(.*?)```", README.read_text(), flags=re.DOTALL)
-    assert len(scripts) == 5
+    assert len(scripts) == 6
     monkeypatch.chdir(tmp_path)
+    make_model("llama").save_pretrained("checkpoint")
+    make_tokenizer().save_pretrained("checkpoint")
     exec(compile("\n".join(scripts), "README.md", "exec"), {"__name__": "__main__"})
     onnx.checker.check_model(tmp_path / "mlp.onnx", full_check=True)
 
