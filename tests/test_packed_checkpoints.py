@@ -298,3 +298,40 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").write_bytes(b"no header")
     with pytest.raises(ArgumentError, match=r"directory: .*model.safetensors is not a safetensors file"):
         QuantizeConfig.from_checkpoint(tmp_path)
+
+
+class Joined(nn.Module):
+    """One product with the weights of two layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(64, 48, bias=False), nn.Linear(64, 32, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.linear(x, torch.cat([self.first.weight, self.second.weight]))
+
+
+@pytest.mark.parametrize("target", [None, "onnxruntime-genai"])
+def test_weights_that_are_joined(target: Any, tmp_path: Path) -> None:
+    tensors, codes = {}, []
+    for seed, (name, features) in enumerate((("first", 48), ("second", 32))):
+        quantized = random_weight(64, features, 4, 32, symmetric=False, seed=seed)
+        codes.append(quantized[0].t())
+        tensors |= {f"{name}.{part}": tensor for part, tensor in awq(quantized, 4, 32).items()}
+    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text(json.dumps({"quantization_config": FORMATS["awq"][-1]}))
+    config = QuantizeConfig.from_checkpoint(tmp_path)
+    program = fxonnx.export(Joined().eval(), (X,), quantize=config, target=target)
+    program.save(tmp_path / "model.onnx", weights=tmp_path)
+    (found,) = codes_of(tmp_path / "model.onnx")
+    np.testing.assert_array_equal(found, torch.cat(codes).numpy())
+
+
+def test_layers_without_integers_are_rounded_with_a_warning(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, "compressed")
+    config = QuantizeConfig(block_size=32)
+    program = fxonnx.export(Layers().eval(), (X,), quantize=config)
+    with pytest.warns(
+        UserWarning, match=r"'layers.2.weight': rounded to nearest, since the checkpoint has no integers"
+    ):
+        program.save(tmp_path / "model.onnx", weights=tmp_path)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,6 +23,7 @@ from fxonnx_translations._builder.initializers import (
 )
 
 from .._quantization.packed_weights import PackedTensor, PackedWeight
+from .._quantization.quantized_tensor import QuantizedTensor
 from .._warnings import warn_user
 from ..errors import ArgumentError, did_you_mean
 from .checkpoints import FileTensor, StoredTensor, Weights, read_weight_sources
@@ -200,6 +201,7 @@ def temporary_weights(model: ir.Model, weight_map: WeightMap, weights: Weights) 
             or "pass weights that no file has in a dict: weights=[file, {name: tensor}]",
         )
     before = {value: value.const_value for value in model.graph.initializers.values()}
+    _warn_of_rounding(before.values(), new)
     try:
         for value, tensor_before in before.items():
             value.const_value = _replace_sources(tensor_before, new)
@@ -207,6 +209,24 @@ def temporary_weights(model: ir.Model, weight_map: WeightMap, weights: Weights) 
     finally:
         for value, tensor_before in before.items():
             value.const_value = tensor_before
+
+
+def _warn_of_rounding(tensors: Iterable[Any], new: Mapping[str, TorchTensor | DerivedTensor]) -> None:
+    """Warn of linear layers that are rounded although the weights come from a quantized checkpoint."""
+    if not any(isinstance(tensor, PackedTensor) for tensor in new.values()):
+        return
+    rounded = [
+        str(source.name)
+        for tensor in tensors
+        if isinstance(tensor, QuantizedTensor)
+        and tensor.part == "codes"
+        and tensor.layout in ("columns", "matmul_nbits")
+        for source in sources_of(tensor)
+        if not isinstance(new.get(str(source.name)), PackedTensor)
+    ]
+    if rounded:
+        names = ", ".join(map(repr, rounded[:3])) + (", ..." if len(rounded) > 3 else "")
+        warn_user(f"{names}: rounded to nearest, since the checkpoint has no integers for these weights")
 
 
 def _suggestion(given: Collection[str], known: Collection[str]) -> str | None:

@@ -13,7 +13,7 @@ import onnx_ir as ir
 import torch
 
 from fxonnx_translations._builder.dtypes import to_torch_dtype
-from fxonnx_translations._builder.initializers import DerivedTensor
+from fxonnx_translations._builder.initializers import DerivedTensor, TorchTensor, values_of
 
 from ..errors import ArgumentError
 from .quantized_weight import QuantizedWeight, WeightScheme, blocks_of
@@ -24,8 +24,9 @@ __all__ = [
     "PackedTensor",
     "PackedWeight",
     "packed_modules",
-    "packed_sources",
+    "packed_rows",
     "packed_weights",
+    "parts_of",
     "read_packed_format",
     "requantized",
 ]
@@ -186,13 +187,36 @@ class PackedTensor(DerivedTensor):
         return self.quantized().dequantize()
 
 
-def packed_sources(tensor: Any) -> Iterator[PackedTensor]:
-    """Yield the packed weights that a tensor consists of or is derived from."""
+def packed_rows(tensor: TorchTensor | DerivedTensor, *, is_transposed: bool) -> list[PackedTensor]:
+    """Return the packed weights whose output features are those of a tensor, in order; none for other tensors.
+
+    Args:
+        tensor: The tensor.
+        is_transposed: Whether it has the shape (in_features, out_features).
+
+    Raises:
+        ValueError: If it is computed from packed weights in another way.
+    """
+    packed = list(_packed_sources(tensor))
+    if not packed or packed == [tensor]:
+        return packed
+    shapes = [one.packed.shape for one in packed]
+    count, columns = reversed(tuple(tensor.shape.numpy())) if is_transposed else tuple(tensor.shape.numpy())
+    # Groups of an odd number of output features cannot be joined in bytes.
+    is_even = all(rows % 2 == 0 for rows, _ in shapes)
+    if is_even and sum(rows for rows, _ in shapes) == count and all(shape[1] == columns for shape in shapes):
+        values = values_of(tensor)
+        if torch.equal(values.t() if is_transposed else values, torch.cat([values_of(one) for one in packed])):
+            return packed
+    raise ValueError(f"it is computed from {packed[0].packed.name!r}, which is quantized in the checkpoint")
+
+
+def _packed_sources(tensor: Any) -> Iterator[PackedTensor]:
     if isinstance(tensor, PackedTensor):
         yield tensor
     elif isinstance(tensor, DerivedTensor):
         for source in tensor.sources:
-            yield from packed_sources(source)
+            yield from _packed_sources(source)
 
 
 def requantized(tensor: PackedTensor, weight: QuantizedWeight, columns: int, scheme: WeightScheme) -> QuantizedWeight:
@@ -235,6 +259,11 @@ def packed_weights(tensors: Mapping[str, LoadableTensor], packed_format: PackedF
         parts = {part: tensors[name] for part, name in names.items() if name in tensors}
         found[f"{module}.weight"] = PackedWeight(f"{module}.weight", packed_format, parts)
     return found
+
+
+def parts_of(weight: PackedWeight) -> list[str]:
+    """Names of the tensors in the checkpoint that represent a weight."""
+    return [weight.name.removesuffix("weight") + part for part in weight.parts]
 
 
 def packed_modules(directory: Path, packed_format: PackedFormat) -> list[str]:

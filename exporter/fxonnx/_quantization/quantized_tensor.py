@@ -13,7 +13,7 @@ from fxonnx_translations._builder.dtypes import from_torch
 from fxonnx_translations._builder.initializers import DerivedTensor, TorchTensor, values_of
 from fxonnx_translations._torch_compat import unset_fake_temporarily
 
-from .packed_weights import packed_sources, requantized
+from .packed_weights import packed_rows, requantized
 from .quantized_weight import QuantizedWeight, WeightScheme, blocks_of, quantize_rows
 
 __all__ = ["Layout", "Part", "QuantizedTensor"]
@@ -82,14 +82,12 @@ class QuantizedTensor(DerivedTensor):
             ValueError: If the source has elements that are not finite, or is quantized in another way.
         """
         (source,) = self.sources
-        packed = list(packed_sources(source))
+        packed = packed_rows(source, is_transposed=self.is_transposed)
         if not packed:
             yield from self._rounded(values_of(source), codes=codes)
-            return
-        if packed != [source]:
-            raise ValueError(f"it is derived from {packed[0].packed.name!r}, which is quantized in the checkpoint")
         columns = int(source.shape.numpy()[0 if self.is_transposed else 1])
-        yield requantized(packed[0], packed[0].quantized(codes=codes), columns, self.scheme)
+        for rows in packed:
+            yield requantized(rows, rows.quantized(codes=codes), columns, self.scheme)
 
     def dequantized(self) -> Tensor:
         """Compute the source as the model represents it, in the shape of the source."""

@@ -25,7 +25,7 @@ from ._families import Family
 from ._last_logits import last_logits_only
 from ._loading import LanguageModel, load_language_model
 from ._parts import Request
-from ._precision import Precision, read_precision
+from ._precision import Precision, PrecisionPlan, read_precision, with_quantization
 from ._rounded_weights import rounded_weights
 from ._sentence_modules import POOLINGS, Pooling
 from ._sizes import decoder_calls, narrowing_constraints
@@ -103,6 +103,8 @@ def export(
         announce("load")
         is_embedding = pooling is not None or normalize is not None
         loaded = load_language_model(model, tokenizer, plan.dtype, is_embedding)
+        if loaded.quantize is not None:
+            plan = _plan_of_checkpoint(loaded, plan, quantize, bool(adapters))
         if adapters and loaded.family != "decoder":
             raise ArgumentError("adapters", "they are supported for decoder-only models only")
         if verify and loaded.family not in _PLAIN:
@@ -126,12 +128,28 @@ def _export_decoder(loaded: LanguageModel, request: Request) -> None:
     save_adapters(program, adapters, request.directory)
     config = genai_config(loaded.model, loaded.tokenizer, program.model.graph, request.device, _MODEL_FILE)
     request.announce("save")
-    program.save(request.directory / _MODEL_FILE)
+    program.save(request.directory / _MODEL_FILE, weights=None if loaded.quantize is None else loaded.directory)
     write_json(request.directory / LAST, config)
     if request.verify:
         request.announce("verify")
-        with rounded_weights(loaded.model, program):
+        # The weights of a quantized checkpoint are not rounded again.
+        with nullcontext() if loaded.quantize is not None else rounded_weights(loaded.model, program):
             compare_tokens(loaded, request.directory, adapters, request.tolerance)
+
+
+def _plan_of_checkpoint(loaded: LanguageModel, plan: PrecisionPlan, quantize: Any, has_adapters: bool) -> PrecisionPlan:
+    """The precision with the integers of a quantized checkpoint.
+
+    Raises:
+        ArgumentError: If other options require weights that are not quantized.
+    """
+    problem = "the weights of the checkpoint are quantized"
+    if quantize is not None:
+        raise ArgumentError("quantize", problem, hint="leave it out to keep the checkpoint's integers")
+    if has_adapters or loaded.family != "decoder":
+        argument = "adapters" if has_adapters else "model"
+        raise ArgumentError(argument, problem, hint="pass a checkpoint that is not quantized")
+    return with_quantization(plan, loaded.quantize)
 
 
 def _write_tokenizer(loaded: LanguageModel, directory: Path) -> None:

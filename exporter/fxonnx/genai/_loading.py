@@ -10,7 +10,10 @@ from typing import Any
 
 import torch
 
+from .._quantization import QuantizeConfig
+from .._quantization.packed_weights import read_packed_format
 from ..errors import ArgumentError, did_you_mean
+from ._dequantization import dequantized_checkpoint
 from ._extra import import_extra
 from ._families import AUTO_CLASSES, Family, family_of
 from ._sentence_modules import model_directory
@@ -29,12 +32,14 @@ class LanguageModel:
         tokenizer: Its tokenizer.
         directory: The directory that it was loaded from, if any.
         family: Its family.
+        quantize: How its weights are quantized in the directory; None if they are not.
     """
 
     model: Any
     tokenizer: Any
     directory: Path | None
     family: Family
+    quantize: QuantizeConfig | None = None
 
     @property
     def config(self) -> Any:
@@ -61,7 +66,11 @@ def load_language_model(model: Any, tokenizer: Any, dtype: torch.dtype, is_embed
         found = _tokenizer(transformers, checkpoint if tokenizer is None else tokenizer)
         config = _config(transformers, checkpoint)
         family = family_of(config, next(iter(config.architectures or ()), ""), directory, is_embedding)
-        return LanguageModel(_from_directory(transformers, checkpoint, config, family, dtype), found, directory, family)
+        packed = read_packed_format(checkpoint, "model")
+        quantize = None if packed is None else QuantizeConfig.from_checkpoint(checkpoint)
+        state = None if packed is None else dequantized_checkpoint(checkpoint, config, dtype)
+        loaded = _from_directory(transformers, checkpoint, config, family, dtype, state)
+        return LanguageModel(loaded, found, directory, family, quantize)
     if hasattr(model, "get_base_model"):  # of PEFT; its adapters are modules of the base model
         model = model.get_base_model()
     if not isinstance(model, transformers.PreTrainedModel):
@@ -100,7 +109,9 @@ def _config(transformers: Any, directory: Path) -> Any:
         raise ArgumentError("model", f"{directory} cannot be loaded: {error}") from error
 
 
-def _from_directory(transformers: Any, directory: Path, config: Any, family: Family, dtype: torch.dtype) -> Any:
+def _from_directory(
+    transformers: Any, directory: Path, config: Any, family: Family, dtype: torch.dtype, state: Any
+) -> Any:
     auto_class = getattr(transformers, AUTO_CLASSES[family])
     if type(config) not in auto_class._model_mapping:
         raise ArgumentError(
@@ -109,10 +120,21 @@ def _from_directory(transformers: Any, directory: Path, config: Any, family: Fam
             hint="export it with fxonnx.export",
         )
     try:
-        loaded = auto_class.from_pretrained(directory, config=config, dtype=dtype, local_files_only=True)
+        if state is None:
+            loaded = auto_class.from_pretrained(directory, config=config, dtype=dtype, local_files_only=True)
+        else:
+            model_class = auto_class._model_mapping[type(config)]
+            loaded = model_class.from_pretrained(None, config=config, dtype=dtype, state_dict=state)
+            loaded.generation_config = _generation_config(transformers, directory, loaded.generation_config)
     except (OSError, ValueError, KeyError) as error:
         raise ArgumentError("model", f"{directory} cannot be loaded: {error}") from error
     return loaded.eval()
+
+
+def _generation_config(transformers: Any, directory: Path, default: Any) -> Any:
+    if not (directory / "generation_config.json").is_file():
+        return default
+    return transformers.GenerationConfig.from_pretrained(directory, local_files_only=True)
 
 
 def _tokenizer(transformers: Any, tokenizer: Any) -> Any:

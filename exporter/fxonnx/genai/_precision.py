@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -12,7 +12,7 @@ import torch
 from .._quantization import QuantizeConfig
 from ..errors import ArgumentError, did_you_mean
 
-__all__ = ["Precision", "PrecisionPlan", "read_precision"]
+__all__ = ["Precision", "PrecisionPlan", "read_precision", "with_quantization"]
 
 Precision: TypeAlias = Literal["fp32", "fp16", "bf16", "int4"]
 
@@ -65,3 +65,8 @@ def read_precision(precision: str, quantize: Any, target: str) -> PrecisionPlan:
         dtype = _DTYPES[precision]
     tolerance = _TOLERANCES[dtype]
     return PrecisionPlan(dtype, quantize, tolerance if quantize is None else max(tolerance, _QUANTIZED_TOLERANCE))
+
+
+def with_quantization(plan: PrecisionPlan, quantize: Any) -> PrecisionPlan:
+    """Return the same precision with quantized weights."""
+    return replace(plan, quantize=quantize, tolerance=max(plan.tolerance, _QUANTIZED_TOLERANCE))

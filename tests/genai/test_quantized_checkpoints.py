@@ -1,0 +1,61 @@
+"""Checkpoints of GPTQ and AWQ in onnxruntime-genai: their integers are those of the model."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import fxonnx.genai
+from fxonnx import ArgumentError
+
+from ..test_packed_checkpoints import FORMATS, codes_of, random_weight
+from .small_models import make_model, make_tokenizer
+
+pytest.importorskip("onnxruntime_genai")
+
+
+def write(directory: Path, name: str) -> list[torch.Tensor]:
+    """Write a quantized checkpoint and return the codes of all layers."""
+    pack, bits, group, symmetric, config = FORMATS[name]
+    model = make_model("llama")
+    model.save_pretrained(directory)
+    make_tokenizer().save_pretrained(directory)
+    tensors, codes = load_file(directory / "model.safetensors"), []
+    for index, (path, module) in enumerate(model.model.named_modules()):
+        if isinstance(module, torch.nn.Linear):
+            quantized = random_weight(
+                module.in_features, module.out_features, bits, group, symmetric=symmetric, seed=index
+            )
+            codes.append(quantized[0].t())
+            del tensors[f"model.{path}.weight"]
+            parts = pack(quantized, bits, group)
+            tensors |= {f"model.{path}.{part}": tensor.contiguous() for part, tensor in parts.items()}
+    save_file(tensors, directory / "model.safetensors", {"format": "pt"})
+    settings = json.loads((directory / "config.json").read_text())
+    (directory / "config.json").write_text(json.dumps({**settings, "quantization_config": config}))
+    return codes
+
+
+@pytest.mark.parametrize("name", ["gptq_symmetric", "awq"])
+def test_quantized_checkpoints(name: str, tmp_path: Path) -> None:
+    codes = write(tmp_path / "checkpoint", name)
+    fxonnx.genai.export(tmp_path / "checkpoint", tmp_path / "out")
+    written = torch.cat(
+        [torch.from_numpy(each.astype("int64")).flatten() for each in codes_of(tmp_path / "out" / "model.onnx")]
+    )
+    assert torch.equal(written.sort().values, torch.cat([each.flatten() for each in codes]).sort().values)
+
+
+def test_invalid_options(tmp_path: Path) -> None:
+    write(tmp_path / "checkpoint", "awq")
+    for options, match in (
+        ({"quantize": "int8"}, "quantize: the weights of the checkpoint are quantized"),
+        ({"adapters": {"a": tmp_path}}, "adapters: the weights of the checkpoint are quantized"),
+    ):
+        with pytest.raises(ArgumentError, match=match):
+            fxonnx.genai.export(tmp_path / "checkpoint", tmp_path / "out", **options)  # type: ignore[arg-type]
+    assert not (tmp_path / "out").exists()
