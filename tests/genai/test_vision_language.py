@@ -35,6 +35,7 @@ TEXT: Mapping[str, Any] = {
 }
 SPECIAL = ("[IMG]", "[IMG_BREAK]", "[IMG_END]", "[INST]", "[/INST]")
 SPECIAL += ("<|image_pad|>", "<|video_pad|>", "<|vision_start|>", "<|vision_end|>")
+SPECIAL += ("<start_of_image>", "<image_soft_token>", "<end_of_image>")
 TOKENS = {token: index for index, token in enumerate(("<pad>", "<s>", "</s>", *SPECIAL))}
 
 
@@ -69,6 +70,20 @@ def make_mistral3() -> Any:
         tie_word_embeddings=False,
     )
     return _with_random_weights(Mistral3ForConditionalGeneration(config))
+
+
+def make_gemma3(**sizes: Any) -> Any:
+    from transformers import Gemma3Config, Gemma3ForConditionalGeneration
+
+    vision = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    layers = {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 20}
+    config = Gemma3Config(
+        vision_config={"model_type": "siglip_vision_model", **vision, "image_size": 64, "patch_size": 4},
+        text_config={"model_type": "gemma3_text", **TEXT, "max_position_embeddings": 400, "head_dim": 8, **layers},
+        image_token_id=TOKENS["<image_soft_token>"],
+        **{"mm_tokens_per_image": 256, **sizes},
+    )
+    return _with_random_weights(Gemma3ForConditionalGeneration(config))
 
 
 def make_qwen(version: str) -> Any:
@@ -108,12 +123,14 @@ def _with_random_weights(model: Any) -> Any:
 
 
 MODELS = {
+    "gemma3": make_gemma3,
     "mistral3": make_mistral3,
     "qwen2_vl": lambda: make_qwen("qwen2_vl"),
     "qwen2_5_vl": lambda: make_qwen("qwen2_5_vl"),
     "qwen3_vl": lambda: make_qwen("qwen3_vl"),
 }
-PROMPTS = {"mistral3": "[INST][IMG]describe the image[/INST]"}
+PROMPTS = {"gemma3": "<start_of_image>describe the image", "mistral3": "[INST][IMG]describe the image[/INST]"}
+FURTHER_INPUTS = {"gemma3": ("token_type_ids",), "mistral3": ("image_sizes",)}
 QWEN_PROMPT = "<|vision_start|><|image_pad|><|vision_end|>describe the image"
 
 
@@ -137,8 +154,13 @@ def image(height: int, width: int) -> bytes:
 
 
 @pytest.mark.parametrize("sizes", [[], [(24, 16)], [(16, 32), (16, 32)]], ids=["text", "image", "images"])
-def test_tokens_are_equal(exported: tuple[str, Any, Path], sizes: list[tuple[int, int]]) -> None:
+def test_tokens_are_equal(
+    exported: tuple[str, Any, Path], sizes: list[tuple[int, int]], request: pytest.FixtureRequest
+) -> None:
     model_type, model, directory = exported
+    if model_type == "gemma3" and len(sizes) == 2:
+        reason = "onnxruntime-genai reserves memory for the features of one image"
+        request.applymarker(pytest.mark.xfail(strict=True, raises=RuntimeError, reason=reason))
     loaded = og.Model(str(directory))
     prompt = PROMPTS.get(model_type, QWEN_PROMPT) * len(sizes) or "describe the image"
     pictures = og.Images.open_bytes(*(image(*size) for size in sizes)) if sizes else None
@@ -150,9 +172,9 @@ def test_tokens_are_equal(exported: tuple[str, Any, Path], sizes: list[tuple[int
     generator.set_inputs(inputs)
     while not generator.is_done():
         generator.generate_next_token()
-    names = ("pixel_values", "image_sizes" if model_type == "mistral3" else "image_grid_thw")
+    names = ("pixel_values", *FURTHER_INPUTS.get(model_type, ("image_grid_thw",)))
     feeds = {name: torch.tensor(inputs[name].as_numpy()) for name in names} if sizes else {}
-    if sizes and model_type != "mistral3":
+    if sizes and model_type.startswith("qwen"):
         feeds["mm_token_type_ids"] = (ids == TOKENS["<|image_pad|>"]).int()
     expected = model.generate(ids, attention_mask=torch.ones_like(ids), **feeds, max_new_tokens=16, do_sample=False)
     # onnxruntime-genai leaves out the end of the sequence.
@@ -163,11 +185,11 @@ def test_images_are_preprocessed(exported: tuple[str, Any, Path]) -> None:
     model_type, _, directory = exported
     processor = og.Model(str(directory)).create_multimodal_processor()
     prompt = PROMPTS.get(model_type, QWEN_PROMPT)
-    pixels = processor(prompt, images=og.Images.open_bytes(image(16, 24)))["pixel_values"].as_numpy()
-    assert abs(pixels).max() < 3
-    content = np.random.default_rng(16).integers(0, 255, (16, 24, 3), dtype=np.uint8)
+    height, width = (64, 64) if model_type == "gemma3" else (16, 24)
+    pixels = processor(prompt, images=og.Images.open_bytes(image(height, width)))["pixel_values"].as_numpy()
+    content = np.random.default_rng(height).integers(0, 255, (height, width, 3), dtype=np.uint8)
     expected = (content / 255 - [0.5, 0.4, 0.3]) / [0.2, 0.3, 0.25]
-    if model_type == "mistral3":
+    if model_type in ("gemma3", "mistral3"):
         np.testing.assert_allclose(pixels[0], expected.transpose(2, 0, 1), atol=1e-3)
     else:
         # The first patch, for two equal frames.
@@ -176,13 +198,15 @@ def test_images_are_preprocessed(exported: tuple[str, Any, Path]) -> None:
 
 
 def test_parts_share_their_weights(exported: tuple[str, Any, Path]) -> None:
-    _, _, directory = exported
+    model_type, _, directory = exported
     names = {path.name for path in directory.iterdir() if path.suffix in (".onnx", ".data")}
     assert {"vision.onnx", "embedding.onnx", "decoder.onnx"} < names
     assert len(names) == 4
-    assert "GroupQueryAttention" in operators(directory / "decoder.onnx")
     search = json.loads((directory / "genai_config.json").read_text())["search"]
-    assert search["past_present_share_buffer"] is True
+    shares = search["past_present_share_buffer"]
+    assert shares == ("GroupQueryAttention" in operators(directory / "decoder.onnx"))
+    # Tokens of an image of Gemma 3 attend in both directions.
+    assert shares == (model_type != "gemma3")
 
 
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])
@@ -203,6 +227,11 @@ def operators(path: Path) -> set[str]:
     return {node.op_type for node in onnx.load(path, load_external_data=False).graph.node}
 
 
+def test_other_numbers_of_image_tokens_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(fxonnx.ArgumentError, match="Gemma 3 with 256 tokens per image, but this model has 64"):
+        fxonnx.genai.export(make_gemma3(mm_tokens_per_image=64), tmp_path / "out", tokenizer=make_tokenizer())
+
+
 def test_other_towers_are_refused(tmp_path: Path) -> None:
     from transformers import LlavaConfig, LlavaForConditionalGeneration
 
@@ -212,7 +241,8 @@ def test_other_towers_are_refused(tmp_path: Path) -> None:
         text_config={"model_type": "llama", **TEXT},
     )
     with pytest.raises(
-        fxonnx.ArgumentError, match="type 'llava' are not supported, only mistral3, qwen2_vl, qwen2_5_vl, qwen3_vl"
+        fxonnx.ArgumentError,
+        match="type 'llava' are not supported, only gemma3, mistral3, qwen2_vl, qwen2_5_vl, qwen3_vl",
     ):
         fxonnx.genai.export(LlavaForConditionalGeneration(config), tmp_path / "out", tokenizer=make_tokenizer())
     assert not list(tmp_path.iterdir())

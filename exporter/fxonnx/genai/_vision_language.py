@@ -43,8 +43,10 @@ class TokenEmbedding(nn.Module):
         self.image_token = model.config.image_token_id
 
     def forward(self, input_ids: Tensor, image_features: Tensor) -> Tensor:
-        embeddings: Tensor = self.embed_tokens(input_ids)
         is_image = input_ids == self.image_token
+        if self.image_token >= self.embed_tokens.num_embeddings:
+            input_ids = input_ids.masked_fill(is_image, 0)
+        embeddings: Tensor = self.embed_tokens(input_ids)
         index = is_image.flatten().cumsum(0).reshape(is_image.shape) - 1
         count = image_features.shape[0]
         # The additional row makes the lookup valid without features.

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from ..errors import ArgumentError
 from ._attention_functions import attend_within_segments, attention_function
 from ._parts import Part, input_dtype
 from ._sizes import Sizes
@@ -377,7 +378,120 @@ class DeepstackDecoder(nn.Module):
                 hook.remove()
 
 
+class Gemma3(VisionTower):
+    """SigLIP with pooling. The tokens of an image attend to each other in both directions.
+
+    The decoder reads which tokens these are from an additional element of each row of features.
+    """
+
+    genai_type = "gemma3"
+    image_mean = image_std = (0.5, 0.5, 0.5)
+
+    def __init__(self, model: Any) -> None:
+        super().__init__(model)
+        if self.config.mm_tokens_per_image != _GEMMA3_TOKENS:
+            raise ArgumentError(
+                "model",
+                f"onnxruntime-genai runs Gemma 3 with {_GEMMA3_TOKENS} tokens per image, but this model has "
+                f"{self.config.mm_tokens_per_image}",
+            )
+
+    def _merge_size(self) -> int:
+        return 1
+
+    def part(self) -> Part:
+        return Part(
+            Gemma3Features(self.model),
+            self.inputs(),
+            {"pixel_values": {0: "images"}},
+            ({"images": 1}, {"images": 3}),
+            output_names=("image_features",),
+            options=_OPTIONS,
+        )
+
+    def inputs(self) -> dict[str, Tensor]:
+        size = self.vision_config.image_size
+        return {"pixel_values": self._normal(1, self.vision_config.num_channels, size, size)}
+
+    def image_tokens(self) -> list[int]:
+        return [self.config.image_token_id] * _GEMMA3_TOKENS
+
+    def config_entries(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        return {}, {"inputs": {"pixel_values": "pixel_values"}}
+
+    def preprocessing(self, settings: Mapping[str, Any]) -> list[dict[str, Any]]:
+        size = self.vision_config.image_size
+        limits = {"height": size, "width": size, "keep_aspect_ratio": 0, "interpolation": "LINEAR"}
+        return [
+            {"name": "resize", "type": "Resize", "attrs": limits},
+            *self._rescale_and_normalize(settings),
+            {"name": "to_channel_first", "type": "Permute3D", "attrs": {"dims": [2, 0, 1]}},
+        ]
+
+    def generation_inputs(self, ids: Tensor) -> dict[str, Tensor]:
+        return {"token_type_ids": (ids == self.config.image_token_id).long()}
+
+    def decoder(self) -> nn.Module:
+        return Gemma3Decoder(self.model)
+
+    def feature_size(self) -> int:
+        return super().feature_size() + 1
+
+
+_GEMMA3_TOKENS = 256
+"""Tokens of an image of Gemma 3 in onnxruntime-genai."""
+
+
+class Gemma3Features(nn.Module):
+    """The features of the images, each followed by 1.
+
+    Args:
+        model: A ``Gemma3ForConditionalGeneration``.
+    """
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.vision_tower = model.model.vision_tower
+        self.projector = model.model.multi_modal_projector
+
+    def forward(self, pixel_values: Tensor) -> Tensor:
+        hidden = self.vision_tower(pixel_values=pixel_values.to(self.vision_tower.dtype)).last_hidden_state
+        return nn.functional.pad(self.projector(hidden).flatten(0, 1), (0, 1), value=1)
+
+
+class Gemma3Decoder(nn.Module):
+    """The decoder of Gemma 3, with the kind of each token after its embedding: 1 for an image, 0 for text.
+
+    Args:
+        model: A ``Gemma3ForConditionalGeneration``.
+    """
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, inputs_embeds: Tensor, attention_mask: Tensor, position_ids: Tensor, past_key_values: Any) -> Any:
+        kinds = (inputs_embeds[..., -1] > 0.5).long()
+        # Images of the past are not extended: the tokens of an image are in one call.
+        past = attention_mask.shape[1] - inputs_embeds.shape[1]
+        return self.model(
+            inputs_embeds=inputs_embeds[..., :-1],
+            attention_mask=attention_mask,
+            position_ids=position_ids,
+            past_key_values=past_key_values,
+            token_type_ids=nn.functional.pad(kinds, (past, 0)),
+            use_cache=True,
+        )
+
+
 VISION_TOWERS: Mapping[str, type[VisionTower]] = MappingProxyType(
-    {"mistral3": Mistral3, "qwen2_vl": Qwen, "qwen2_5_vl": Qwen2_5, "qwen3_vl": Qwen3, "qwen3_vl_moe": Qwen3}
+    {
+        "gemma3": Gemma3,
+        "mistral3": Mistral3,
+        "qwen2_vl": Qwen,
+        "qwen2_5_vl": Qwen2_5,
+        "qwen3_vl": Qwen3,
+        "qwen3_vl_moe": Qwen3,
+    }
 )
 """Type of a model of transformers to its vision tower."""
