@@ -69,6 +69,31 @@ def test_experts_become_one_operator(case: Case) -> None:
     assert not case.fused or not operators["Loop"]
 
 
+@pytest.mark.parametrize(
+    ("name", "options", "quantize"),
+    [
+        ("qwen3_moe", {"num_experts": 8, "norm_topk_prob": False}, fxonnx.QuantizeConfig("int4", symmetric=False)),
+        ("gpt_oss", {"num_local_experts": 4}, fxonnx.QuantizeConfig("int4", include=["*.experts"])),
+        ("mixtral", {"num_local_experts": 4}, fxonnx.QuantizeConfig("int8")),
+    ],
+)
+def test_quantized_experts(name: str, options: dict[str, Any], quantize: fxonnx.QuantizeConfig) -> None:
+    sizes = {"hidden_size": 64, "intermediate_size": 32, "moe_intermediate_size": 32}
+    program = exported(Case(name, {**options, **sizes}), target="onnxruntime-genai", quantize=quantize)
+    program.verify()
+    operators = Counter(node.op_type for node in program.model.graph)
+    assert operators["QMoE"] == 1
+    assert not operators["MoE"]
+    assert not operators["MatMul" if quantize.include == ("*",) else "MatMulNBits"]
+    stored = program.model.graph.initializers
+    assert all("::" in key for key in stored if "experts" in key and "bias" not in key)
+
+
+def test_experts_that_have_no_blocks() -> None:
+    program = exported(CASES[0], target="onnxruntime-genai", quantize="int4", verify=True)
+    assert Counter(node.op_type for node in program.model.graph)["MoE"] == 1
+
+
 def test_new_weights_of_experts() -> None:
     program = exported(CASES[0], target="onnxruntime-genai")
     name = "model.layers.0.mlp.experts.gate_up_proj"

@@ -16,9 +16,20 @@ from .._quantization.quantized_tensor import QuantizedTensor
 from ..errors import ArgumentError
 from .weights import WeightMap
 
-__all__ = ["DequantizedWeights", "dequantized_weights", "products_in_float", "replace_tables", "tables_of_source"]
+__all__ = [
+    "ROUNDED",
+    "DequantizedWeights",
+    "always_rounds",
+    "dequantized_weights",
+    "products_in_float",
+    "replace_tables",
+    "tables_of_source",
+]
 
 aten = torch.ops.aten
+
+ROUNDED = 0.05
+"""Tolerance, times the largest absolute value of an output, for models that round activations to int8."""
 
 
 @dataclass(frozen=True)
@@ -69,20 +80,42 @@ def _parameters(tensor: QuantizedTensor) -> Iterator[tuple[str, torch.Tensor]]:
         return
     parts = list(sources_of(source))
     contents = [values_of(part) for part in parts]
-    real = values_of(source)
-    if all(part.dim() == 2 and part.shape[1] == contents[0].shape[1] for part in contents):
-        stacked = torch.cat(contents)
-        for matrix, quantized in ((real, value), (real.t(), value.t())):
-            if torch.equal(matrix, stacked):
-                rows = torch.split(quantized.to(real.dtype), [len(part) for part in contents])
-                yield from zip((str(part.name) for part in parts), rows, strict=True)
-                return
-    raise ArgumentError(
-        "program",
-        f"{tensor.name!r} is quantized after it is computed from {', '.join(repr(part.name) for part in parts)}, which "
-        "eager torch does not compute with",
-        hint="verify the export without quantize, or exclude this layer",
-    )
+    positions = _positions(source, {id(part): content for part, content in zip(parts, contents, strict=True)})
+    flat = torch.cat([content.flatten() for content in contents])
+    if positions is None or not torch.equal(flat[positions], values_of(source).flatten()):
+        raise ArgumentError(
+            "program",
+            f"{tensor.name!r} is quantized after it is computed from {', '.join(repr(part.name) for part in parts)}, "
+            "which eager torch does not compute with",
+            hint="verify the export without quantize, or exclude this layer",
+        )
+    quantized = torch.empty_like(flat)
+    quantized[positions] = value.flatten().to(flat.dtype)
+    split = torch.split(quantized, [content.numel() for content in contents])
+    for part, content, new in zip(parts, contents, split, strict=True):
+        yield str(part.name), new.reshape(content.shape)
+
+
+def _positions(source: DerivedTensor, contents: Mapping[int, torch.Tensor]) -> torch.Tensor | None:
+    """The elements of parameters, in the order of a tensor that only rearranges them; None for other tensors.
+
+    Args:
+        source: The tensor.
+        contents: Id of each stored tensor that it is computed from to its values.
+    """
+    numbered, start = {}, 0
+    for key, content in contents.items():
+        numbered[key] = torch.arange(start, start + content.numel()).reshape(content.shape)
+        start += content.numel()
+
+    def rearranged(tensor: TorchTensor | DerivedTensor) -> torch.Tensor:
+        if isinstance(tensor, DerivedTensor):
+            return tensor.recipe(*map(rearranged, tensor.sources))
+        return numbered[id(tensor)]
+
+    positions = rearranged(source).flatten()
+    is_rearranged = positions.dtype == torch.int64 and torch.equal(positions.sort().values, torch.arange(start))
+    return positions if is_rearranged else None
 
 
 def replace_tables(module: torch.nn.Module, tables: Mapping[str, torch.Tensor]) -> None:
@@ -110,15 +143,25 @@ def tables_of_source(source: torch.nn.Module, tables: Mapping[str, torch.Tensor]
     }
 
 
+def always_rounds(model: ir.Model) -> bool:
+    """Whether a model has experts of 8 bits: their kernel rounds activations to int8 at every accuracy level."""
+    graphs: list[Any] = [model.graph, *model.functions.values()]
+    return any(
+        node.op_type == "QMoE" and node.attributes["expert_weight_bits"].as_int() == 8
+        for graph in graphs
+        for node in ir.traversal.RecursiveGraphIterator(graph)
+    )
+
+
 @contextmanager
 def products_in_float(model: ir.Model) -> Iterator[None]:
-    """Disable the rounding of activations by MatMulNBits for the body."""
+    """Disable the rounding of activations by MatMulNBits and QMoE for the body."""
     graphs: list[Any] = [model.graph, *model.functions.values()]
     nodes = [
         node
         for graph in graphs
         for node in ir.traversal.RecursiveGraphIterator(graph)
-        if node.op_type == "MatMulNBits" and "accuracy_level" in node.attributes
+        if node.op_type in ("MatMulNBits", "QMoE") and "accuracy_level" in node.attributes
     ]
     before = [(node, node.attributes["accuracy_level"]) for node in nodes]
     for node in nodes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Literal, TypeAlias
 
@@ -19,13 +20,14 @@ from .quantized_weight import QuantizedWeight, WeightScheme, blocks_of, quantize
 __all__ = ["Layout", "Part", "QuantizedTensor"]
 
 Part: TypeAlias = Literal["codes", "scales", "zero_points"]
-Layout: TypeAlias = Literal["columns", "rows", "matmul_nbits", "gather_nbits"]
+Layout: TypeAlias = Literal["columns", "rows", "matmul_nbits", "gather_nbits", "experts"]
 """The layout that an operator reads.
 
 "columns": DequantizeLinear before MatMul: (in_features, out_features), signed if symmetric.
 "rows": Gather of signed codes of 8 bits with one scale for each row: (out_features, in_features).
 "matmul_nbits": MatMulNBits: (out_features, blocks, bytes of a block), unsigned.
 "gather_nbits": GatherBlockQuantized: the same bytes as (out_features, bytes of a row).
+"experts": QMoE: as "gather_nbits", with a first axis of experts, from a source (experts, out_features, in_features).
 """
 
 _PACKED = frozenset({ir.DataType.INT4, ir.DataType.UINT4})
@@ -58,10 +60,11 @@ class QuantizedTensor(DerivedTensor):
     ) -> None:
         self.scheme, self.part, self.layout, self.is_transposed = scheme, part, layout, is_transposed
         shape = tuple(int(size) for size in source.shape.numpy())
-        rows, columns = reversed(shape) if is_transposed else shape
-        super().__init__(
-            name, (source,), self._part_of_weight, _dtype(scheme, part, layout), _shape(rows, columns, *self._form)
-        )
+        *rows, columns = reversed(shape) if is_transposed else shape
+        dtype, shape = _dtype(scheme, part, layout), _shape(math.prod(rows), columns, *self._form)
+        if layout == "experts":
+            shape = (*rows, shape[-1])
+        super().__init__(name, (source,), self._part_of_weight, dtype, shape)
 
     @property
     def _form(self) -> tuple[WeightScheme, Part, Layout]:
@@ -93,7 +96,8 @@ class QuantizedTensor(DerivedTensor):
         """Compute the source as the model represents it, in the shape of the source."""
         with torch.no_grad(), unset_fake_temporarily():
             weight = torch.cat([rows.dequantize() for rows in self.groups()])
-        return weight.t().contiguous() if self.is_transposed else weight
+        (source,) = self.sources
+        return weight.t().contiguous() if self.is_transposed else weight.reshape(source.shape.numpy())
 
     def torch(self) -> Tensor:
         """Compute the part; elements of 4 bits are packed into bytes, the first of two in the low bits."""
@@ -108,7 +112,8 @@ class QuantizedTensor(DerivedTensor):
         return TorchTensor(content, name=self.name)
 
     def _rounded(self, weight: Tensor, *, codes: bool) -> Iterator[QuantizedWeight]:
-        return quantize_rows(weight.t() if self.is_transposed else weight, self.scheme, codes=codes)
+        rows = weight.t() if self.is_transposed else weight.flatten(0, -2)
+        return quantize_rows(rows, self.scheme, codes=codes)
 
     def _part_of_weight(self, weight: Tensor) -> Tensor:
         """Compute the part from a weight: the recipe of the initializer."""
@@ -125,7 +130,7 @@ class QuantizedTensor(DerivedTensor):
             points = torch.cat([rows.zero_points for rows in groups if rows.zero_points is not None])
             if scheme.bits == 8:
                 return (points.t().contiguous() if in_columns else points).reshape(shape)
-            return _packed(points.t().reshape(1, -1)).reshape(-1) if in_columns else _packed(points)
+            return _packed(points.t().reshape(1, -1)).reshape(-1) if in_columns else _packed(points).reshape(shape)
         if in_columns:
             return _codes_in_columns(groups, scheme, shape)
         if layout == "rows":
@@ -162,7 +167,7 @@ def _packed(codes: Tensor) -> Tensor:
 def _dtype(scheme: WeightScheme, part: Part, layout: Layout) -> ir.DataType:
     if part == "scales":
         return from_torch(scheme.scale_dtype)
-    if layout in ("matmul_nbits", "gather_nbits"):
+    if layout in ("matmul_nbits", "gather_nbits", "experts"):
         return ir.DataType.UINT8
     return ir.DataType[f"{'INT' if scheme.symmetric else 'UINT'}{scheme.bits}"]
 
@@ -179,5 +184,6 @@ def _shape(rows: int, columns: int, scheme: WeightScheme, part: Part, layout: La
             "rows": (rows, columns),
             "matmul_nbits": (rows, count, block_bytes),
             "gather_nbits": (rows, count * block_bytes),
+            "experts": (rows, count * block_bytes),
         }[layout]
     return rows, count if part == "scales" else -(-count * scheme.bits // 8)

@@ -1,9 +1,9 @@
-"""The rewrite of a graph for quantized weights: MatMul, Gemm and Gather of weights."""
+"""The rewrite of a graph for quantized weights: MatMul, Gemm, Gather and MoE of weights."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any, Literal, TypeAlias
 
@@ -17,6 +17,7 @@ from fxonnx_translations._builder.initializers import DerivedTensor, TorchTensor
 from .._targets import TargetProfile
 from ..errors import ArgumentError, did_you_mean
 from .config import HALF_SCALES_OPSET, QuantizeConfig, has_blocks
+from .experts import EXPERT_WEIGHTS, expert_attributes, expert_block_size, expert_weights, inputs_of_qmoe
 from .quantized_tensor import Layout, Part, QuantizedTensor
 from .quantized_weight import WeightScheme
 
@@ -69,11 +70,12 @@ def quantize_weights(
 ) -> None:
     """Quantize the weights of products and embedding tables, in place; nothing is computed.
 
-    Weights of 2 axes are quantized, if a MatMul or Gemm multiplies by them from the right. Convolutions, recurrent
-    layers and weights of experts with 3 axes are not. A weight has one value in the whole model: those with further
-    uses, or multiplied by in both directions, are left as they are. The exception is a tied embedding, whose table may
-    have another element type than the layer of the logits. In graphs without MatMulNBits, weights in the bodies of
-    loops and branches are left: ONNX Runtime cannot load DequantizeLinear of an outer initializer there.
+    Weights of 2 axes are quantized, if a MatMul or Gemm multiplies by them from the right, and the weights of MoE, an
+    operator of ONNX Runtime. Convolutions, recurrent layers and weights of experts in loops are not. A weight has one
+    value in the whole model: those with further uses, or multiplied by in both directions, are left as they are. The
+    exception is a tied embedding, whose table may have another element type than the layer of the logits. In graphs
+    without MatMulNBits, weights in the bodies of loops and branches are left: ONNX Runtime cannot load DequantizeLinear
+    of an outer initializer there.
 
     Args:
         builder: The builder of the complete graph.
@@ -122,18 +124,22 @@ class _Quantizer:
         nodes = list(ir.traversal.RecursiveGraphIterator(self.graph))
         products = [(node, weight) for node in nodes if (weight := self._weight_of_product(node)) is not None]
         tables = [(node, weight) for node in nodes if (weight := self._weight_of_gather(node)) is not None]
-        reused = self._reused(nodes, products, tables)
+        experts = [(node, weights) for node in nodes if (weights := self._weights_of_experts(node)) is not None]
+        reused = self._reused(nodes, products, tables, [node for node, _ in experts])
         products = [(node, weight) for node, weight in products if reused.isdisjoint(weight.sources)]
         tables = [(node, weight) for node, weight in tables if reused.isdisjoint(weight.sources)]
         tied = {weight.key for _, weight in tables}
         heads = {weight.key for _, weight in products if weight.key in tied or _has_name_of_head(weight)}
-        for _, weight in (*products, *tables):
+        for weight in (*(weight for _, weight in (*products, *tables)), *(one for _, some in experts for one in some)):
             self.known.update(dict.fromkeys(weight.names))
         self._check_names(bool(heads))
         for node, weight in products:
             choice = self._choice(weight, is_head=weight.key in heads)
             if choice != "float":
                 self._quantize_product(node, weight, choice)
+        for node, weights in experts:
+            if all(self._is_selected(weight) and reused.isdisjoint(weight.sources) for weight in weights):
+                self._quantize_experts(node, weights)
         # After the products, whose codes a tied table shares.
         for node, weight in tables:
             if self.config.embeddings != "float" and self._is_selected(weight):
@@ -144,6 +150,7 @@ class _Quantizer:
         nodes: Sequence[ir.Node],
         products: Sequence[tuple[ir.Node, _Weight]],
         tables: Sequence[tuple[ir.Node, _Weight]],
+        experts: Sequence[ir.Node],
     ) -> set[Any]:
         """Keys of the parameters with further uses, or in products in different forms."""
         forms: dict[Any, set[Any]] = {}
@@ -151,12 +158,16 @@ class _Quantizer:
             for source in weight.sources:
                 forms.setdefault(source, set()).add((weight.key, weight.is_transposed))
         reused = {source for source, several in forms.items() if len(several) > 1}
-        positions = {**{node: 0 for node, _ in tables}, **{node: 1 for node, _ in products}}
+        positions: dict[ir.Node, Sequence[int]] = dict.fromkeys(experts, EXPERT_WEIGHTS)
+        positions.update({node: (0,) for node, _ in tables})
+        positions.update({node: (1,) for node, _ in products})
         values = [
             value
             for node in nodes
             for position, value in enumerate(node.inputs)
-            if node.op_type not in ("Transpose", "Cast") and positions.get(node) != position and value is not None
+            if node.op_type not in ("Transpose", "Cast")
+            and position not in positions.get(node, ())
+            and value is not None
         ]
         for value in (*values, *self.graph.outputs):
             stored, _ = _stored_value(value)
@@ -222,6 +233,31 @@ class _Quantizer:
         found = self._stored(value, True)
         return None if found is None or found.is_transposed or found.in_features < _LEAST_COLUMNS else found
 
+    def _weights_of_experts(self, node: ir.Node) -> list[_Weight] | None:
+        """The weights of MoE; None if one of them is not a parameter."""
+        if (node.domain, node.op_type) != (MICROSOFT, "MoE") or not self.has_matmul_nbits:
+            return None
+        found = []
+        for value in expert_weights(node):
+            tensor: Any = value.const_value
+            is_stored = isinstance(tensor, (TorchTensor, DerivedTensor)) and value not in self.graph.inputs
+            names = self._names_of_parameters(tensor) if is_stored and tensor.dtype in (FLOAT, FLOAT16) else None
+            if not names:
+                return None
+            count, rows, columns = (int(size) for size in tensor.shape.numpy())
+            found.append(_Weight(tensor, False, names, count * rows, columns))
+        return found
+
+    def _names_of_parameters(self, tensor: Any) -> tuple[str, ...] | None:
+        """The parameters that a tensor is or is computed from; None if it has other sources."""
+        names: dict[str, None] = {}
+        for key in _keys_of_sources(tensor):
+            found = self.parameter_names.get(key)
+            if found is None:
+                return None
+            names.update(dict.fromkeys(found))
+        return tuple(names)
+
     def _stored(self, value: ir.Value, rows_are_outputs: bool) -> _Weight | None:
         """Find the parameters that a value consists of, through transposes and Casts.
 
@@ -239,15 +275,10 @@ class _Quantizer:
         if isinstance(tensor, DerivedTensor) and tensor.recipe is torch.t:
             (tensor,) = tensor.sources
             rows_are_outputs = not rows_are_outputs
-        names: dict[str, None] = {}
-        for key in _keys_of_sources(tensor):
-            found = self.parameter_names.get(key)
-            if found is None:
-                return None
-            names.update(dict.fromkeys(found))
+        names = self._names_of_parameters(tensor)
         first, second = (int(size) for size in tensor.shape.numpy())
         shape = (first, second) if rows_are_outputs else (second, first)
-        return _Weight(tensor, not rows_are_outputs, tuple(names), *shape) if names and all(shape) else None
+        return _Weight(tensor, not rows_are_outputs, names, *shape) if names and all(shape) else None
 
     def _rank(self, value: ir.Value) -> int:
         """The number of axes; 0 if it is not known."""
@@ -322,6 +353,18 @@ class _Quantizer:
         bias = node.inputs[2] if len(node.inputs) > 2 else None
         inputs = [node.inputs[0], *self._initializers(weight, scheme, "matmul_nbits"), None, bias]
         self._become(node, "MatMulNBits", inputs, attributes)
+
+    def _quantize_experts(self, node: ir.Node, weights: Sequence[_Weight]) -> None:
+        dtype = weights[0].tensor.dtype
+        scheme = self._scheme(weights[0], self.config.dtype, dtype)
+        size = expert_block_size(scheme.block_size, [weight.in_features for weight in weights])
+        if size is None:
+            return
+        scheme = replace(scheme, block_size=size)
+        quantized = [self._initializers(weight, scheme, "experts") for weight in weights]
+        attributes = {name: attribute.value for name, attribute in node.attributes.items()}
+        attributes |= expert_attributes(scheme.bits, size, self.config.accuracy_level)
+        self._become(node, "QMoE", inputs_of_qmoe(node, quantized), attributes)
 
     def _quantize_gather(self, node: ir.Node, weight: _Weight, choice: _Choice) -> None:
         data, indices = node.inputs
