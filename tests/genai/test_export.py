@@ -9,6 +9,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import onnx
 import onnx_ir as ir
 import pytest
 import torch
@@ -189,3 +190,32 @@ def test_prompts_of_unequal_lengths_that_onnxruntime_genai_pads_into_the_window(
     layers = {"num_layers": 2, "num_heads": 4, "attention_types": [[["global", "local"], 1]], "window_size": 4}
     with pytest.warns(UserWarning, match="prompts of unequal lengths in one batch generate other tokens"):
         fxonnx.genai.export(make_model("gpt_neo", **layers), tmp_path, tokenizer=make_tokenizer())
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_an_export_into_the_checkpoint_references_its_weights(tied: bool, tmp_path: Path) -> None:
+    model = make_model("llama", tie_word_embeddings=tied)
+    model.save_pretrained(tmp_path)
+    make_tokenizer().save_pretrained(tmp_path)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    fxonnx.genai.export(tmp_path, tmp_path)
+    after = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    assert {name: after[name] for name in before} == before
+    assert {"model.onnx", "genai_config.json"} <= after.keys() - before.keys()
+    referenced = {
+        tensor.name
+        for tensor in onnx.load(tmp_path / "model.onnx", load_external_data=False).graph.initializer
+        for entry in tensor.external_data
+        if entry.value == "model.safetensors"
+    }
+    assert "model.layers.0.mlp.down_proj.weight" in referenced
+    # Tied weights are stored under one of their names.
+    assert {"model.embed_tokens.weight", "lm_head.weight"} & referenced
+    assert generated(tmp_path, prompt(1)) == generated_by_transformers(model, prompt(1))
+
+
+def test_an_export_into_the_checkpoint_in_another_precision(checkpoint: Path, tmp_path: Path) -> None:
+    directory = copied(checkpoint, tmp_path / "copy")
+    fxonnx.genai.export(directory, directory, precision="fp16", verify=False)
+    tensors = onnx.load(directory / "model.onnx", load_external_data=False).graph.initializer
+    assert not any(tensor.external_data for tensor in tensors)

@@ -22,6 +22,7 @@ from ._embedding import export_embedding, export_reranker
 from ._encoder_decoder import export_encoder_decoder
 from ._example import DYNAMIC_SHAPES, example_inputs, has_rotary_positions
 from ._families import Family
+from ._in_place import keep_checkpoint_files, save_beside_weights
 from ._last_logits import last_logits_only
 from ._loading import LanguageModel, load_language_model
 from ._parts import Request
@@ -40,6 +41,8 @@ _PLAIN_TARGETS: Mapping[str, Target] = MappingProxyType({"cpu": "onnxruntime", "
 _PLAIN = frozenset({"embedding", "encoder-decoder", "reranker"})
 """Families that ONNX Runtime runs without onnxruntime-genai."""
 _MODEL_FILE = "model.onnx"
+_WRITTEN = (LAST, "genai", "model.onnx", "encoder", "decoder", "embedding", "vision", "weights")
+"""Beginnings of the names of files that replace others in the directory of the checkpoint."""
 
 
 def export(
@@ -116,9 +119,12 @@ def export(
             "opset_version": opset_version,
         }
         request = Request(
-            staging, target, options, last_logits, adapters, pooling, normalize, plan.tolerance, verify, announce
+            *(staging, target, options, last_logits, adapters, pooling, normalize, plan.tolerance, verify, announce),
+            checkpoint=loaded.directory if loaded.is_in(Path(out)) else None,
         )
         _EXPORTS[loaded.family](loaded, request)
+        if request.checkpoint is not None:
+            keep_checkpoint_files(staging, request.checkpoint, _WRITTEN)
     return Path(out)
 
 
@@ -128,7 +134,11 @@ def _export_decoder(loaded: LanguageModel, request: Request) -> None:
     save_adapters(program, adapters, request.directory)
     config = genai_config(loaded.model, loaded.tokenizer, program.model.graph, request.device, _MODEL_FILE)
     request.announce("save")
-    program.save(request.directory / _MODEL_FILE, weights=None if loaded.quantize is None else loaded.directory)
+    path = request.directory / _MODEL_FILE
+    if loaded.quantize is None:
+        save_beside_weights(program, path, request.checkpoint)
+    else:
+        program.save(path, weights=loaded.directory)
     write_json(request.directory / LAST, config)
     if request.verify:
         request.announce("verify")

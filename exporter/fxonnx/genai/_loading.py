@@ -41,6 +41,10 @@ class LanguageModel:
     family: Family
     quantize: QuantizeConfig | None = None
 
+    def is_in(self, directory: Path) -> bool:
+        """Whether the model was loaded from a directory."""
+        return self.directory is not None and self.directory.resolve() == directory.resolve()
+
     @property
     def config(self) -> Any:
         """Configuration of the language model."""

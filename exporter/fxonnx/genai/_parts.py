@@ -63,6 +63,7 @@ class Request:
         tolerance: Two tokens are equally good if their logits differ by at most this part of the range of all logits.
         verify: Compare results with those of transformers.
         announce: Called with the name of each stage as it begins.
+        checkpoint: The directory of the model if the files are moved there; its own files are kept.
     """
 
     directory: Path
@@ -75,6 +76,7 @@ class Request:
     tolerance: float
     verify: bool
     announce: Callable[[str], None]
+    checkpoint: Path | None = None
 
 
 def input_dtype(model: Any) -> torch.dtype:
