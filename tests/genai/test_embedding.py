@@ -29,11 +29,11 @@ def make_bert(name: str = "BertModel", **sizes: Any) -> Any:
     return getattr(transformers, name)(transformers.BertConfig(**{**BERT, **sizes})).eval()
 
 
-def sentence_directory(directory: Path, model: Any, modules: dict[str, dict[str, Any]]) -> Path:
+def sentence_directory(directory: Path, model: Any, modules: dict[str, dict[str, Any]], inner: str = "") -> Path:
     """Save a model like sentence-transformers, with modules ``{class name: settings}``."""
-    model.save_pretrained(directory)
-    make_tokenizer().save_pretrained(directory)
-    entries = [{"path": "", "type": "sentence_transformers.models.Transformer"}]
+    model.save_pretrained(directory / inner)
+    make_tokenizer().save_pretrained(directory / inner)
+    entries = [{"path": inner, "type": "sentence_transformers.models.Transformer"}]
     for number, (name, settings) in enumerate(modules.items(), 1):
         (directory / f"{number}_{name}").mkdir()
         (directory / f"{number}_{name}" / "config.json").write_text(json.dumps(settings))
@@ -128,7 +128,7 @@ def test_dense_layers(tmp_path: Path) -> None:
     model = make_bert(num_hidden_layers=1)
     dense = {"in_features": 32, "out_features": 8, "activation_function": "torch.nn.modules.activation.Tanh"}
     modules = {"Pooling": {"pooling_mode": "cls"}, "Dense": dense, "Normalize": {}}
-    directory = sentence_directory(tmp_path / "dense", model, modules)
+    directory = sentence_directory(tmp_path / "dense", model, modules, inner="0_Transformer")
     layer = torch.nn.Linear(32, 8)
     weights = {f"linear.{name}": value.detach() for name, value in layer.named_parameters()}
     save_file(weights, directory / "2_Dense" / "model.safetensors")

@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 
 import fxonnx
+import fxonnx.genai
 from fxonnx import ArgumentError, InputObserver, ONNXProgram
 
 model = torch.nn.Linear(2, 3)
@@ -34,6 +35,9 @@ program.save("model.onnx", external_data="safetensors")
 outputs: tuple[torch.Tensor, ...] = program(x)
 rows: list[fxonnx.Row] = program.verify(sizes=[{"batch": 3}])
 text: str = rows[0].message + fxonnx.__version__
+
+directory: Path = fxonnx.genai.export("checkpoint", "out", precision="int4", verify=False)
+directory = fxonnx.genai.export(model, directory, tokenizer="checkpoint", pooling="mean", normalize=True)
 
 for constraint in program.constraints:
     dims: tuple[str, ...] = constraint.dims

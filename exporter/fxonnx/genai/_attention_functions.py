@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from threading import get_ident
 from typing import Any
 
 from torch import Tensor, nn
@@ -13,7 +14,7 @@ from ._extra import import_extra
 __all__ = ["attend_within_segments", "attention_function", "skip_attention"]
 
 _NAME = "flash_attention_in_fxonnx"
-"""Name of the function; modules pass ``cu_seqlens`` to implementations of flash attention only."""
+"""Beginning of the function's name; modules pass ``cu_seqlens`` to implementations of flash attention only."""
 
 
 @contextmanager
@@ -28,15 +29,16 @@ def attention_function(module: nn.Module, function: Callable[..., tuple[Tensor, 
     found: list[Any] = [each.config for each in module.modules() if hasattr(each, "config")]
     configs = {id(config): config for config in found}.values()
     before = [config._attn_implementation_internal for config in configs]
-    functions[_NAME] = function
+    name = f"{_NAME}_{get_ident()}"
+    functions[name] = function
     for config in configs:
-        config._attn_implementation_internal = _NAME
+        config._attn_implementation_internal = name
     try:
         yield
     finally:
         for config, implementation in zip(configs, before, strict=True):
             config._attn_implementation_internal = implementation
-        del functions[_NAME]
+        del functions[name]
 
 
 def attend_within_segments(

@@ -151,7 +151,11 @@ def _with_parts(config: dict[str, Any], tower: VisionTower) -> dict[str, Any]:
 
 
 def _image_settings(loaded: LanguageModel) -> Mapping[str, Any]:
-    """Settings of the image processor in the model's directory; empty without them."""
+    """Settings of the image processor, given as a part of a processor or in the model's directory; else empty."""
+    processor = getattr(loaded.tokenizer, "image_processor", None)
+    if processor is not None:
+        given: dict[str, Any] = processor.to_dict()
+        return given
     if loaded.directory is None:
         return {}
     for name in ("preprocessor_config.json", "processor_config.json"):
@@ -166,7 +170,7 @@ def _image_settings(loaded: LanguageModel) -> Mapping[str, Any]:
 def _verify(loaded: LanguageModel, tower: VisionTower, request: Request) -> None:
     image = tower.image_tokens()
     words = torch.randint(3, loaded.config.vocab_size, (5,), generator=torch.Generator().manual_seed(0)).tolist()
-    special = {*image, loaded.config.pad_token_id, *loaded.tokenizer.all_special_ids}
+    special = {*image, loaded.config.pad_token_id, *getattr(loaded.tokenizer, "all_special_ids", ())}
     words = [word for word in words if word not in special]
     ids = torch.tensor([[*words, *image, *words]], device=loaded.model.device)
     feeds = tower.inputs()
