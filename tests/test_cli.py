@@ -98,7 +98,8 @@ def test_export_of_a_function(module: str, tmp_path: Path, function: str, inputs
     assert result.exit_code == 0, result.stderr
     assert result.stdout.startswith("wrote m.onnx: ")
     assert result.stdout.endswith("opset 20\n")
-    assert result.stderr.splitlines() == ["load ...", "capture ...", "prepare ...", "lower ...", "save ..."]
+    stages = [line for line in result.stderr.splitlines() if not line.startswith("warning: the model is in training")]
+    assert stages == ["load ...", "capture ...", "prepare ...", "lower ...", "save ..."]
     graph = onnx.load(tmp_path / "m.onnx").graph
     onnx.checker.check_model(str(tmp_path / "m.onnx"), full_check=True)
     found = {
@@ -135,8 +136,10 @@ def test_several_sizes(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_strict_shapes(module: str, tmp_path: Path) -> None:
-    with pytest.warns(UserWarning, match="only for:\n  batch >= 2"):
-        assert invoke("export", f"{module}:narrow", "-o", "m.onnx").exit_code == 0
+    result = invoke("export", f"{module}:narrow", "-o", "m.onnx")
+    assert result.exit_code == 0
+    assert "warning: the model cannot be exported for all requested sizes, only for:\n  batch >= 2" in result.stderr
+    assert "UserWarning" not in result.stderr
     result = invoke("export", f"{module}:narrow", "-o", "n.onnx", "--strict-shapes")
     assert result.exit_code == 1
     assert "only for:\n  batch >= 2" in result.stderr

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import tempfile
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TextIO
 
 import typer
 from rich.console import Console
@@ -84,7 +85,7 @@ def export_command(
     debug: Debug = False,
 ) -> None:
     """Export a model to an ONNX file."""
-    with _readable_errors(debug), _progress() as on_stage:
+    with _readable_messages(debug), _progress() as on_stage:
         # Fail before the export, not after it, if the file cannot be written.
         from .._program.saving import check_destination  # imports torch
 
@@ -151,7 +152,7 @@ def genai_command(
 ) -> None:
     """Export a language model for onnxruntime-genai."""
     adapters = dict(_name_and_path(each) for each in adapter or ())
-    with _readable_errors(debug), _progress(_GENAI_STAGES) as on_stage:
+    with _readable_messages(debug), _progress(_GENAI_STAGES) as on_stage:
         from ..genai import export as export_for_genai  # imports torch
 
         export_for_genai(
@@ -188,7 +189,7 @@ def check_command(
 
     Exit code 0 if there are none, 1 if there are some, 2 for a wrong argument.
     """
-    with _readable_errors(debug, exit_code=2):
+    with _readable_messages(debug, exit_code=2):
         from .checking import run_check  # imports torch
 
         result = run_check(model, target)
@@ -203,7 +204,7 @@ def demo_command(
 ) -> None:
     """Export AlexNet, check the file, and run it in ONNX Runtime."""
     start = time.perf_counter()
-    with _readable_errors(debug), _progress() as on_stage, tempfile.TemporaryDirectory(prefix="fxonnx-") as directory:
+    with _readable_messages(debug), _progress() as on_stage, tempfile.TemporaryDirectory(prefix="fxonnx-") as directory:
         if output is not None:
             from .._program.saving import check_destination  # imports torch
 
@@ -230,10 +231,13 @@ def demo_command(
 
 
 @contextmanager
-def _readable_errors(debug: bool, exit_code: int = 1) -> Iterator[None]:
-    """Print errors as one message on stderr and exit, unless ``debug`` is set."""
+def _readable_messages(debug: bool, exit_code: int = 1) -> Iterator[None]:
+    """Print errors and warnings as one message on stderr, and exit after an error, unless ``debug`` is set."""
     try:
-        yield
+        with warnings.catch_warnings():
+            if not debug:
+                warnings.showwarning = _print_warning
+            yield
     except Exception as error:
         if debug:
             raise
@@ -244,6 +248,18 @@ def _readable_errors(debug: bool, exit_code: int = 1) -> Iterator[None]:
         else:
             typer.echo(f"error: {type(error).__name__}: {error}\nhint: --debug shows the traceback", err=True)
         raise typer.Exit(exit_code) from error
+
+
+def _print_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """Print a warning without its location, which is a line of this package or of typer."""
+    typer.echo(f"warning: {message}", err=True)
 
 
 @contextmanager
