@@ -92,7 +92,6 @@ CASES = {
     "conv1d": Case(Conv1D, ROWS, ("weight",)),
     "shared": Case(Shared, ROWS, ("weight",)),
     "reused": Case(Reused, ROWS, ()),
-    "language": Case(lambda: Language(tied=False), IDS, ("inner.weight", "lm_head.weight")),
     "tied": Case(lambda: Language(tied=True), IDS, ("inner.weight", "lm_head.weight")),
 }
 
@@ -475,6 +474,10 @@ def test_other_forms_of_weights(form: str) -> None:
     names = {name.removesuffix("::int4") for name in program.model.graph.initializers if name.endswith("::int4")}
     assert names == {"a.weight::cat", "turned::t"}
     assert program.adapters == ("lora.weight",)
+    # The weights that the model concatenates are quantized together or not at all.
+    for choice, expected in (({"include": ["b"]}, 0), ({"include": ["a", "b"]}, 1), ({"exclude": ["a", "turned"]}, 0)):
+        program = fxonnx.export(Unusual().eval(), (ROWS,), quantize=QuantizeConfig(**choice), adapters="lora.*")
+        assert sum(name.endswith("::int4") for name in program.model.graph.initializers) == expected
 
 
 class Scaled(nn.Module):

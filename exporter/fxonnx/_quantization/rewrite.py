@@ -39,16 +39,21 @@ class _Weight:
     Attributes:
         tensor: The stored parameter, or the tensor derived from parameters.
         is_transposed: For products, whether its shape is (in_features, out_features); for tables, always False.
-        names: FQNs of the parameters.
+        tied_names: For each parameter that it is computed from, its FQN and those of the parameters tied to it.
         out_features: Number of outputs of the product, or of rows of the table.
         in_features: Number of inputs of the product, or of columns of the table.
     """
 
     tensor: TorchTensor | DerivedTensor
     is_transposed: bool
-    names: tuple[str, ...]
+    tied_names: tuple[tuple[str, ...], ...]
     out_features: int
     in_features: int
+
+    @property
+    def names(self) -> list[str]:
+        """FQNs of all parameters."""
+        return [name for tied in self.tied_names for name in tied]
 
     @property
     def key(self) -> Any:
@@ -199,10 +204,13 @@ class _Quantizer:
         return self.config.lm_head if is_head and self.config.lm_head is not None else self.config.dtype
 
     def _is_selected(self, weight: _Weight) -> bool:
-        def matches(patterns: Collection[str]) -> bool:
-            return any(_matches(name, pattern) for name in weight.names for pattern in patterns)
+        """Whether all parameters are included, and none is excluded, under one of their names."""
 
-        return matches(self.config.include) and not matches(self.config.exclude)
+        def matches(names: Sequence[str], patterns: Collection[str]) -> bool:
+            return any(_matches(name, pattern) for name in names for pattern in patterns)
+
+        is_included = all(matches(tied, self.config.include) for tied in weight.tied_names)
+        return is_included and not matches(weight.names, self.config.exclude)
 
     # ---- weights
 
@@ -248,15 +256,10 @@ class _Quantizer:
             found.append(_Weight(tensor, False, names, count * rows, columns))
         return found
 
-    def _names_of_parameters(self, tensor: Any) -> tuple[str, ...] | None:
-        """The parameters that a tensor is or is computed from; None if it has other sources."""
-        names: dict[str, None] = {}
-        for key in _keys_of_sources(tensor):
-            found = self.parameter_names.get(key)
-            if found is None:
-                return None
-            names.update(dict.fromkeys(found))
-        return tuple(names)
+    def _names_of_parameters(self, tensor: Any) -> tuple[tuple[str, ...], ...] | None:
+        """The names of each parameter that a tensor is or is computed from; None if it has other sources."""
+        names = [self.parameter_names.get(key) for key in _keys_of_sources(tensor)]
+        return None if None in names else tuple(dict.fromkeys(found for found in names if found is not None))
 
     def _stored(self, value: ir.Value, rows_are_outputs: bool) -> _Weight | None:
         """Find the parameters that a value consists of, through transposes and Casts.
