@@ -65,10 +65,20 @@ def test_the_command_writes_the_same_files(checkpoint: Path, tmp_path: Path) -> 
     done = CliRunner().invoke(app, ["genai", str(checkpoint), "-o", str(tmp_path / "out")])
     assert done.exit_code == 0, done.output
     assert "verify ..." in done.output
+    assert "Loading weights" not in done.output
     assert re.search(r"^wrote .*out: [\d.]+ KiB, verified$", done.output, re.MULTILINE)
     fxonnx.genai.export(checkpoint, tmp_path / "again", verify=False)
     for path in (tmp_path / "again").iterdir():
         assert (tmp_path / "out" / path.name).read_bytes() == path.read_bytes()
+
+
+def test_the_command_shows_a_bar_in_a_terminal(checkpoint: Path, tmp_path: Path) -> None:
+    command = ["genai", str(checkpoint), "-o", str(tmp_path / "out"), "--no-verify", "--all-logits"]
+    done = CliRunner().invoke(app, command, env={"FORCE_COLOR": "1"})
+    assert done.exit_code == 0, done.output
+    assert "capture" in done.output
+    assert "capture ..." not in done.output
+    assert re.search(r"wrote .*out: [\d.]+ KiB$", done.output, re.MULTILINE)
 
 
 def test_the_command_shows_one_error(tmp_path: Path) -> None:
@@ -124,7 +134,13 @@ LATENT: dict[str, Any] = {
     [
         ("deepseek_v2", LATENT, "past_key_values.0.value has the head size 8 and past_key_values.0.key 16"),
         ("bert", {}, "BertLMHeadModel does not return its cache"),
-        ("mamba", {}, "MambaForCausalLM does not store keys and values in a cache"),
+        (
+            "lfm2",
+            {"layer_types": ["conv", "full_attention"]},
+            r"states other than keys and values \(LinearAttentionLayer",
+        ),
+        ("mamba", {}, "MambaForCausalLM has states other than keys and values"),
+        ("openai-gpt", {"n_embd": 64, "n_layer": 2, "n_head": 4}, "OpenAIGPTLMHeadModel does not"),
     ],
 )
 def test_models_that_onnxruntime_genai_cannot_run(

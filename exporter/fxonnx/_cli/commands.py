@@ -272,7 +272,12 @@ def _progress(stages: Sequence[str] = ()) -> Iterator[Callable[[str], None]]:
     if stages:
         with Progress(console=console, transient=True) as progress:
             task = progress.add_task("starting", total=len(stages))
-            yield lambda stage: progress.update(task, description=stage, completed=stages.index(stage))
+
+            def show(stage: str) -> None:
+                completed = stages.index(stage) if stage in stages else None
+                progress.update(task, description=stage, completed=completed)
+
+            yield show
         return
     with console.status("starting") as status:
         yield lambda stage: status.update(escape(stage))

@@ -32,6 +32,7 @@ def example_inputs(model: Any) -> dict[str, Any]:
         model: A decoder-only model of transformers.
     """
     transformers = import_extra("transformers")
+    _check_cache(transformers, model)
     ids = torch.ones(1, 1, dtype=torch.int64, device=model.device)
     cache = transformers.DynamicCache()
     try:
@@ -58,6 +59,24 @@ def example_inputs(model: Any) -> dict[str, Any]:
         positions = torch.arange(_PAST, _PAST + _TOKENS, device=model.device)
         inputs["position_ids"] = positions.expand(_BATCH, _TOKENS).contiguous()
     return inputs
+
+
+def _check_cache(transformers: Any, model: Any) -> None:
+    """Reject models with states other than keys and values.
+
+    transformers computes such states of a prompt and of a single token with different operators, so that one graph
+    cannot do both.
+    """
+    attention = transformers.cache_utils.DynamicLayer
+    layers = transformers.DynamicCache(config=model.config.get_text_config(decoder=True)).layers
+    others = sorted({type(layer).__name__ for layer in layers if not isinstance(layer, attention)})
+    if others:
+        raise ArgumentError(
+            "model",
+            f"{type(model).__name__} has states other than keys and values ({', '.join(others)}), which are computed "
+            "differently for prompts and for single tokens",
+            hint="export a step of one token with fxonnx.export",
+        )
 
 
 def has_rotary_positions(model: Any) -> bool:

@@ -123,6 +123,10 @@ def _from_directory(
             f"{directory} has a model of type {config.model_type!r}, which is not a language model",
             hint="export it with fxonnx.export",
         )
+    logging = transformers.utils.logging
+    shows_progress = logging.is_progress_bar_enabled()
+    # It would also be shown where the output is not a terminal.
+    logging.disable_progress_bar()
     try:
         if state is None:
             loaded = auto_class.from_pretrained(directory, config=config, dtype=dtype, local_files_only=True)
@@ -132,6 +136,9 @@ def _from_directory(
             loaded.generation_config = _generation_config(transformers, directory, loaded.generation_config)
     except (OSError, ValueError, KeyError) as error:
         raise ArgumentError("model", f"{directory} cannot be loaded: {error}") from error
+    finally:
+        if shows_progress:
+            logging.enable_progress_bar()
     return loaded.eval()
 
 
