@@ -222,10 +222,16 @@ def test_parts_share_their_weights(exported: tuple[str, Any, Path]) -> None:
     assert shares == (model_type != "gemma3")
 
 
-@pytest.mark.parametrize("precision", ["fp16", "bf16"])
-def test_half_precision(precision: Any, tmp_path: Path) -> None:
+def test_bfloat16_in_the_directory_of_the_checkpoint(tmp_path: Path) -> None:
+    model = make_qwen("qwen3_vl")
+    model.save_pretrained(tmp_path)
+    make_tokenizer().save_pretrained(tmp_path)
+    (tmp_path / "processor_config.json").write_text('{"image_processor": {"image_mean": [0.1, 0.2, 0.3]}}')
     # The comparison runs with an image.
-    fxonnx.genai.export(make_qwen("qwen3_vl"), tmp_path / "out", tokenizer=make_tokenizer(), precision=precision)
+    fxonnx.genai.export(tmp_path, tmp_path, precision="bf16")
+    assert "image_processor" in json.loads((tmp_path / "processor_config.json").read_text())
+    assert og.Model(str(tmp_path)).create_multimodal_processor() is not None
+    assert "0.2" in (tmp_path / "genai_processor_config.json").read_text()
 
 
 def test_int4_decoder(tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ _PLAIN_TARGETS: Mapping[str, Target] = MappingProxyType({"cpu": "onnxruntime", "
 _PLAIN = frozenset({"embedding", "encoder-decoder", "reranker"})
 """Families that ONNX Runtime runs without onnxruntime-genai."""
 _MODEL_FILE = "model.onnx"
-_WRITTEN = (LAST, "genai", "model.onnx", "encoder", "decoder", "embedding", "vision", "weights")
+_WRITTEN = (LAST, "genai", "model.onnx", "encoder", "decoder", "embedding", "vision", "audio", "weights")
 """Beginnings of the names of files that replace others in the directory of the checkpoint."""
 
 

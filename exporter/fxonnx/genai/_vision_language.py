@@ -25,6 +25,9 @@ __all__ = ["export_vision_language"]
 
 _BATCH, _PAST, _TOKENS = 2, 5, 3
 
+_PROCESSOR = "genai_processor_config.json"
+"""Operators of the preprocessing; processor_config.json is the name of settings of transformers."""
+
 
 class TokenEmbedding(nn.Module):
     """The embedding of the tokens, with those of the image tokens replaced by image features in order.
@@ -56,7 +59,7 @@ class TokenEmbedding(nn.Module):
 
 
 def export_vision_language(loaded: LanguageModel, request: Request) -> None:
-    """Write vision.onnx, embedding.onnx, decoder.onnx, genai_config.json and processor_config.json.
+    """Write vision.onnx, embedding.onnx, decoder.onnx, genai_config.json and the description of the preprocessing.
 
     Args:
         loaded: The model and its tokenizer.
@@ -86,7 +89,7 @@ def export_vision_language(loaded: LanguageModel, request: Request) -> None:
         *tower.preprocessing(_image_settings(loaded)),
     ]
     processor = {"name": "image_processor", "transforms": [{"operation": operation} for operation in operations]}
-    write_json(request.directory / "processor_config.json", {"processor": processor})
+    write_json(request.directory / _PROCESSOR, {"processor": processor})
     if request.verify:
         request.announce("verify")
         with rounded_parts(parts, programs):
@@ -135,7 +138,7 @@ def _with_parts(config: dict[str, Any], tower: VisionTower) -> dict[str, Any]:
         **entries,
         "vision": {
             "filename": "vision.onnx",
-            "config_filename": "processor_config.json",
+            "config_filename": _PROCESSOR,
             "patch_size": tower.patch_size,
             "spatial_merge_size": tower.merge_size,
             "outputs": {"image_features": "image_features"},
