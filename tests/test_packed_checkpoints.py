@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -335,3 +336,21 @@ def test_layers_without_integers_are_rounded_with_a_warning(tmp_path: Path) -> N
         UserWarning, match=r"'layers.2.weight': rounded to nearest, since the checkpoint has no integers"
     ):
         program.save(tmp_path / "model.onnx", weights=tmp_path)
+
+
+def test_groups_that_are_not_consecutive(tmp_path: Path) -> None:
+    """Dequantized weights are right for them as well; the integers cannot be kept."""
+    codes, points, scales = random_weight(64, 48, 4, 32, symmetric=False, seed=0)
+    groups = torch.randperm(64) % 2
+    parts = gptq((codes, points, scales), 4, 32) | {"g_idx": groups.int()}
+    save_file({f"first.{part}": tensor.contiguous() for part, tensor in parts.items()}, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text(json.dumps({"quantization_config": FORMATS["gptq"][-1]}))
+    with pytest.raises(
+        ArgumentError, match=r"'first.g_idx' in .*: groups are not consecutive .*\nhint: pass quantize="
+    ):
+        QuantizeConfig.from_checkpoint(tmp_path)
+    program = fxonnx.export(nn.Sequential(OrderedDict(first=nn.Linear(64, 48, bias=False))).eval(), (X,))
+    program.save(tmp_path / "model.onnx", weights=tmp_path)
+    (found,) = onnxruntime.InferenceSession(tmp_path / "model.onnx").run(None, {"input": X.numpy()})
+    weight = ((codes - points[groups]) * scales[groups].float()).t()
+    torch.testing.assert_close(torch.from_numpy(found), X @ weight.t())

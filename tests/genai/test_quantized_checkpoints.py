@@ -51,11 +51,20 @@ def test_quantized_checkpoints(name: str, tmp_path: Path) -> None:
 
 
 def test_invalid_options(tmp_path: Path) -> None:
-    write(tmp_path / "checkpoint", "awq")
-    for options, match in (
-        ({"quantize": "int8"}, "quantize: the weights of the checkpoint are quantized"),
-        ({"adapters": {"a": tmp_path}}, "adapters: the weights of the checkpoint are quantized"),
-    ):
-        with pytest.raises(ArgumentError, match=match):
-            fxonnx.genai.export(tmp_path / "checkpoint", tmp_path / "out", **options)  # type: ignore[arg-type]
+    write(tmp_path / "checkpoint", "gptq")
+    with pytest.raises(ArgumentError, match="adapters: the weights of the checkpoint are quantized"):
+        fxonnx.genai.export(tmp_path / "checkpoint", tmp_path / "out", adapters={"a": tmp_path})
+    file = tmp_path / "checkpoint" / "model.safetensors"
+    tensors = load_file(file)
+    name = "model.layers.1.mlp.down_proj.g_idx"
+    tensors[name] = tensors[name].flip(0)
+    save_file(tensors, file, {"format": "pt"})
+    with pytest.raises(ArgumentError, match=f"'{name}' in .*: groups are not consecutive input features"):
+        fxonnx.genai.export(tmp_path / "checkpoint", tmp_path / "out")
     assert not (tmp_path / "out").exists()
+    # The dequantized weights may be rounded again.
+    fxonnx.genai.export(tmp_path / "checkpoint", tmp_path / "out", quantize="int8")
+    del tensors[name.replace("g_idx", "scales")]
+    save_file(tensors, file, {"format": "pt"})
+    with pytest.raises(ArgumentError, match=r"model: 'model.layers.1.mlp.down_proj.weight' in .* cannot be read: "):
+        fxonnx.genai.export(tmp_path / "checkpoint", tmp_path / "again")

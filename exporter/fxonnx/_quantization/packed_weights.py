@@ -49,6 +49,10 @@ _PARTS: Mapping[str, Sequence[str]] = MappingProxyType(
 """Names of the tensors of a weight, the codes first."""
 
 
+_GROUPS = ("g_idx", "weight_g_idx")
+_NOT_CONSECUTIVE = "groups are not consecutive input features (desc_act, actorder)"
+
+
 class LoadableTensor(Protocol):
     """A tensor in a file."""
 
@@ -130,8 +134,26 @@ class PackedWeight:
         Raises:
             ValueError: If the tensors are not those of the format.
         """
+        if self._groups() is not None:
+            raise ValueError(f"its {_NOT_CONSECUTIVE}")
+        return self._read(dtype, codes=codes)
+
+    def dequantized(self, dtype: torch.dtype) -> torch.Tensor:
+        """Compute the weight, whose groups may be any input features.
+
+        Raises:
+            ValueError: If the tensors are not those of the format.
+        """
+        found, groups = self._read(dtype), self._groups()
+        if groups is None:
+            return found.dequantize()
+        middle = 2 ** (found.bits - 1)
+        points = torch.full(found.scales.shape, middle) if found.zero_points is None else found.zero_points.long()
+        scales = found.scales.to(torch.promote_types(dtype, torch.float32))
+        return ((found.codes.long() - points[:, groups]) * scales[:, groups]).to(dtype)
+
+    def _read(self, dtype: torch.dtype, *, codes: bool = True) -> QuantizedWeight:
         rows, columns = self.shape
-        self._check_order(columns)
         found, scales, points = _READERS[self.format.method](self, codes)
         size = self.format.block_size or columns
         blocks = -(-columns // size)
@@ -151,15 +173,10 @@ class PackedWeight:
             raise ValueError(f"the checkpoint has no {self.name.removesuffix('weight')}{name}")
         return self.parts[name].load()
 
-    def _check_order(self, columns: int) -> None:
-        name = next((name for name in ("g_idx", "weight_g_idx") if name in self.parts), None)
-        size = self.format.block_size
-        if name is None or not size:
-            return
-        groups = self.load(name).to(torch.int64)
-        # -1: the groups are consecutive.
-        if not torch.equal(groups, torch.arange(columns) // size) and not bool((groups == -1).all()):
-            raise ValueError("its groups are not consecutive input features (desc_act, actorder)")
+    def _groups(self) -> torch.Tensor | None:
+        """The group of each input feature; None if groups are consecutive features."""
+        name = next((name for name in _GROUPS if name in self.parts), None)
+        return None if name is None else _other_groups(self.load(name), self.format.block_size)
 
 
 class PackedTensor(DerivedTensor):
@@ -184,7 +201,10 @@ class PackedTensor(DerivedTensor):
             raise ValueError(f"{self.packed.name!r} in {self.packed.path}: {error}") from error
 
     def _dequantized(self) -> torch.Tensor:
-        return self.quantized().dequantize()
+        try:
+            return self.packed.dequantized(self._scale_dtype)
+        except ValueError as error:
+            raise ValueError(f"{self.packed.name!r} in {self.packed.path}: {error}") from error
 
 
 def packed_rows(tensor: TorchTensor | DerivedTensor, *, is_transposed: bool) -> list[PackedTensor]:
@@ -276,18 +296,36 @@ def packed_modules(directory: Path, packed_format: PackedFormat) -> list[str]:
     Raises:
         ArgumentError: If a file cannot be read.
     """
-    names = [name for path in sorted(directory.glob("*.safetensors")) for name in _names_in(path)]
+    names = [name for path in sorted(directory.glob("*.safetensors")) for name in _names_in(path, packed_format)]
     return sorted(_modules(names, packed_format))
 
 
-def _names_in(path: Path) -> list[str]:
+def _names_in(path: Path, packed_format: PackedFormat) -> list[str]:
     from safetensors import SafetensorError, safe_open
 
     try:
         with safe_open(path, framework="pt") as file:
-            return list(file.keys())
+            names = list(file.keys())
+            for name in names:
+                if (
+                    name.endswith(_GROUPS)
+                    and _other_groups(file.get_tensor(name), packed_format.block_size) is not None
+                ):
+                    raise ArgumentError(
+                        "directory",
+                        f"{name!r} in {path}: {_NOT_CONSECUTIVE}",
+                        hint='pass quantize="int4" to round the dequantized weights to nearest',
+                    )
+            return names
     except SafetensorError as error:
         raise ArgumentError("directory", f"{path} is not a safetensors file: {error}") from error
+
+
+def _other_groups(groups: torch.Tensor, size: int) -> torch.Tensor | None:
+    """The group of each input feature; None if groups are consecutive features, for which all may also be -1."""
+    found = groups.to(torch.int64)
+    is_consecutive = not size or bool((found == -1).all()) or torch.equal(found, torch.arange(len(found)) // size)
+    return None if is_consecutive else found
 
 
 def _modules(names: Iterable[str], packed_format: PackedFormat) -> list[str]:

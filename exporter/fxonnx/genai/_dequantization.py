@@ -9,6 +9,7 @@ import torch
 
 from .._program.checkpoints import StoredTensor, read_weight_sources
 from .._quantization.packed_weights import PackedWeight, parts_of
+from ..errors import ArgumentError
 
 __all__ = ["dequantized_checkpoint"]
 
@@ -35,4 +36,11 @@ def dequantized_checkpoint(directory: Path, config: Any, dtype: torch.dtype) -> 
         for name, tensor in found.items()
         if name not in parts and not isinstance(tensor, PackedWeight)
     }
-    return {**state, **{name: weight.quantized(dtype).dequantize() for name, weight in packed.items()}}
+    return {**state, **{name: _dequantized(weight, dtype) for name, weight in packed.items()}}
+
+
+def _dequantized(weight: PackedWeight, dtype: torch.dtype) -> torch.Tensor:
+    try:
+        return weight.dequantized(dtype)
+    except ValueError as error:
+        raise ArgumentError("model", f"{weight.name!r} in {weight.path} cannot be read: {error}") from error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
@@ -75,7 +76,8 @@ def export(
         precision: "fp32", "fp16" or "bf16": the dtype of weights and activations; "int4": weights of linear layers in
             4 bits, computed in float32 on the CPU and in float16 with CUDA.
         target: The device that onnxruntime-genai runs the model on.
-        quantize: Quantization of the weights in more detail, as for ``fxonnx.export``.
+        quantize: Quantization of the weights in more detail, as for ``fxonnx.export``. By default, a checkpoint of GPTQ,
+            AWQ or compressed-tensors keeps its integers.
         opset_version: The opset; by default that of the target.
         last_logits: Compute the logits of the last token of each row only, which generation needs.
         adapters: Name to directory of LoRA adapters, as PEFT writes them. Each becomes a file ``<name>.onnx_adapter``
@@ -106,8 +108,9 @@ def export(
         announce("load")
         is_embedding = pooling is not None or normalize is not None
         loaded = load_language_model(model, tokenizer, plan.dtype, is_embedding)
-        if loaded.quantize is not None:
-            plan = _plan_of_checkpoint(loaded, plan, quantize, bool(adapters))
+        loaded = replace(loaded, is_packed=loaded.is_packed and quantize is None)
+        if loaded.is_packed:
+            plan = _plan_of_checkpoint(loaded, plan, bool(adapters))
         if adapters and loaded.family != "decoder":
             raise ArgumentError("adapters", "they are supported for decoder-only models only")
         if verify and loaded.family not in _PLAIN:
@@ -135,7 +138,7 @@ def _export_decoder(loaded: LanguageModel, request: Request) -> None:
     config = genai_config(loaded.model, loaded.tokenizer, program.model.graph, request.device, _MODEL_FILE)
     request.announce("save")
     path = request.directory / _MODEL_FILE
-    if loaded.quantize is None:
+    if not loaded.is_packed:
         save_beside_weights(program, path, request.checkpoint)
     else:
         program.save(path, weights=loaded.directory)
@@ -143,23 +146,21 @@ def _export_decoder(loaded: LanguageModel, request: Request) -> None:
     if request.verify:
         request.announce("verify")
         # The weights of a quantized checkpoint are not rounded again.
-        with nullcontext() if loaded.quantize is not None else rounded_weights(loaded.model, program):
+        with nullcontext() if loaded.is_packed else rounded_weights(loaded.model, program):
             compare_tokens(loaded, request.directory, adapters, request.tolerance)
 
 
-def _plan_of_checkpoint(loaded: LanguageModel, plan: PrecisionPlan, quantize: Any, has_adapters: bool) -> PrecisionPlan:
+def _plan_of_checkpoint(loaded: LanguageModel, plan: PrecisionPlan, has_adapters: bool) -> PrecisionPlan:
     """The precision with the integers of a quantized checkpoint.
 
     Raises:
         ArgumentError: If other options require weights that are not quantized.
     """
-    problem = "the weights of the checkpoint are quantized"
-    if quantize is not None:
-        raise ArgumentError("quantize", problem, hint="leave it out to keep the checkpoint's integers")
     if has_adapters or loaded.family != "decoder":
         argument = "adapters" if has_adapters else "model"
-        raise ArgumentError(argument, problem, hint="pass a checkpoint that is not quantized")
-    return with_quantization(plan, loaded.quantize)
+        hint = 'pass quantize="int4" to round the dequantized weights to nearest'
+        raise ArgumentError(argument, "the weights of the checkpoint are quantized", hint=hint)
+    return with_quantization(plan, QuantizeConfig.from_checkpoint(loaded.directory or ""))
 
 
 def _write_tokenizer(loaded: LanguageModel, directory: Path) -> None:

@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 
-from .._quantization import QuantizeConfig
 from .._quantization.packed_weights import read_packed_format
 from ..errors import ArgumentError, did_you_mean
 from ._dequantization import dequantized_checkpoint
@@ -32,14 +31,14 @@ class LanguageModel:
         tokenizer: Its tokenizer.
         directory: The directory that it was loaded from, if any.
         family: Its family.
-        quantize: How its weights are quantized in the directory; None if they are not.
+        is_packed: Whether the directory has quantized weights, which the file is to have as well.
     """
 
     model: Any
     tokenizer: Any
     directory: Path | None
     family: Family
-    quantize: QuantizeConfig | None = None
+    is_packed: bool = False
 
     def is_in(self, directory: Path) -> bool:
         """Whether the model was loaded from a directory."""
@@ -71,10 +70,9 @@ def load_language_model(model: Any, tokenizer: Any, dtype: torch.dtype, is_embed
         config = _config(transformers, checkpoint)
         family = family_of(config, next(iter(config.architectures or ()), ""), directory, is_embedding)
         packed = read_packed_format(checkpoint, "model")
-        quantize = None if packed is None else QuantizeConfig.from_checkpoint(checkpoint)
         state = None if packed is None else dequantized_checkpoint(checkpoint, config, dtype)
         loaded = _from_directory(transformers, checkpoint, config, family, dtype, state)
-        return LanguageModel(loaded, found, directory, family, quantize)
+        return LanguageModel(loaded, found, directory, family, packed is not None)
     if hasattr(model, "get_base_model"):  # of PEFT; its adapters are modules of the base model
         model = model.get_base_model()
     if not isinstance(model, transformers.PreTrainedModel):
