@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -100,6 +101,15 @@ PARTS: Mapping[str, Part] = MappingProxyType(
             ("model", "nodes 23", "nodes/theirs 23", "run 23", "best/best", "load best"),
             ("best/best",),
         ),
+        "language_models": Part(
+            'Language models with `target="onnxruntime-genai"`',
+            "Models of 8 layers with hidden size 768 in float32 and int4: one token after 32 and 1024 others, and a "
+            "prompt of 128; over the graphs of onnxruntime-genai's model builder. torch.onnx at opset 23, quantized by "
+            "ONNX Runtime.",
+            ("language_models",),
+            ("model", "fxonnx ms", "builder ms", "torch.onnx ms", "tokens/s", "fxonnx/builder", "torch.onnx/builder"),
+            ("fxonnx/builder", "torch.onnx/builder"),
+        ),
         "growth": Part(
             "Growth with the model",
             "A Llama with this many layers. The last row has the exponents of "
@@ -139,7 +149,12 @@ Made by `python -m benchmarks.run --all` on {{ environment.machine }}, {{ cores 
 {%- endfor %}
 All of one model is measured in one run, alternating; seconds depend on the machine, ratios hardly. Below 1 is better
 for ours wherever a column is a ratio of ours to theirs. Weights are random.
-{% for name, part, table in tables %}
+{% for section in sections %}
+{{ section }}
+{% endfor -%}
+"""
+
+_SECTION = """\
 ## {{ part.title }}
 
 {{ part.caption }}
@@ -149,9 +164,7 @@ for ours wherever a column is a ratio of ours to theirs. Weights are random.
 {% for row in table.rows -%}
 | {{ row | join(" | ") }} |
 {% endfor %}
-![{{ part.title }}](results/{{ name }}.svg)
-{% endfor -%}
-"""
+![{{ part.title }}](results/{{ name }}.svg)"""
 
 
 def measure(name: str) -> None:
@@ -168,19 +181,29 @@ def _json(name: str) -> Path:
 
 
 def write_page() -> None:
-    """Writes the page and the plots of all parts that have been measured."""
-    found = {name: json.loads(_json(name).read_text()) for name in PARTS if _json(name).exists()}
-    tables = []
-    for name, content in found.items():
-        part, rows = PARTS[name], content["rows"]
-        columns = [column for column in part.columns if any(column in row for row in rows)]
-        cells = [[text(row.get(column)) for column in columns] for row in rows]
-        tables.append((name, part, {"header": columns, "rows": cells}))
-        _plot(name, rows)
+    """Writes the page and the plots of all parts that have been measured; other sections of the page are kept."""
+    path = HERE / "RESULTS.md"
+    old = re.split(r"\n(?=## )", path.read_text().rstrip("\n")) if path.exists() else []
+    kept = {section.partition("\n")[0].removeprefix("## "): section.rstrip("\n") for section in old[1:]}
+    sections = []
+    for name, part in PARTS.items():
+        if _json(name).exists():
+            sections.append(_section(name, json.loads(_json(name).read_text())["rows"]))
+        elif part.title in kept:
+            sections.append(kept[part.title])
     page = jinja2.Template(_PAGE, keep_trailing_newline=True).render(
-        tables=tables, environment=environment(), cores=os.cpu_count()
+        sections=sections, environment=environment(), cores=os.cpu_count()
     )
-    (HERE / "RESULTS.md").write_text(page)
+    path.write_text(page)
+
+
+def _section(name: str, rows: Sequence[Mapping[str, Any]]) -> str:
+    """The section of a part, whose plot is written."""
+    part = PARTS[name]
+    columns = [column for column in part.columns if any(column in row for row in rows)]
+    cells = [[text(row.get(column)) for column in columns] for row in rows]
+    _plot(name, rows)
+    return jinja2.Template(_SECTION).render(name=name, part=part, table={"header": columns, "rows": cells})
 
 
 def _plot(name: str, rows: Sequence[Mapping[str, Any]]) -> None:

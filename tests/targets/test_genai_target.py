@@ -41,6 +41,7 @@ FAMILIES = (
     Family("mistral", {"sliding_window": 4}, {"local_window_size": 4}),
     Family("qwen3"),
     Family("phi3", {"sliding_window": None}),
+    Family("phi", {"head_dim": 32, "hidden_size": 128, "partial_rotary_factor": 0.5}),
     Family(
         "gemma2",
         {"sliding_window": 4, "query_pre_attn_scalar": 16, "attn_logit_softcapping": 2.0},
@@ -58,7 +59,7 @@ def built(family: Family, dtype: torch.dtype = torch.float32) -> Any:
     from transformers import AutoConfig, AutoModelForCausalLM
 
     torch.manual_seed(0)
-    config = AutoConfig.for_model(family.name, **SIZES, **family.options)
+    config = AutoConfig.for_model(family.name, **{**SIZES, **family.options})
     model = AutoModelForCausalLM.from_config(config).eval()
     for name, parameter in model.named_parameters():
         # Larger scores and sinks than those of the initialization, so that masks and softcaps matter.

@@ -17,8 +17,8 @@ from ..._provenance import copy_provenance
 from .cached_attention import CachedAttention, match_attention
 from .cached_masks import size_expression
 from .context import PatternContext
-from .contrib_ops import insert_contrib_op
 from .matching import as_call, dtype_of, insert_before, is_same_dtype_cast
+from .onnx_nodes import insert_onnx_op
 from .packed_attention import joined_heads, merged_heads, transposed_source
 from .packed_projections import pack_projections, packed_source
 from .rotary_tables import Rotary, insert_table, is_stored, match_rotary
@@ -175,7 +175,7 @@ def _insert_shared(padding: torch.fx.Node, attention: CachedAttention) -> _Share
     """Insert the lengths of all sequences before the first attention.
 
     Sequences may be padded at either end. Positions before a sequence have a place in the cache and are masked; those
-    after a prompt are overwritten by the next tokens. The kernels require at least as many tokens as there are queries.
+    after a prompt are overwritten by the next tokens. The kernels refuse sequences without tokens.
     """
     end = attention.end
     is_bool = dtype_of(padding) == torch.bool
@@ -183,15 +183,11 @@ def _insert_shared(padding: torch.fx.Node, attention: CachedAttention) -> _Share
     valid = valid if is_bool else insert_before(end, aten.sign.default, valid)
     leading = insert_before(end, aten.argmax.default, valid, 1)
     occupied = insert_before(end, aten.add.Tensor, insert_before(end, aten.sum.dim_IntList, valid, [1]), leading)
-    counts = valid.meta["val"]
-    queries = insert_before(end, aten.sym_size.int, attention.query, 2)
-    least = _insert(end, aten.scalar_tensor.default, (queries,), counts.new_empty(()), dtype=torch.int64)
-    longest = insert_before(end, aten.sub.Tensor, insert_before(end, aten.maximum.default, occupied, least), 1)
-    columns = insert_before(end, aten.sym_size.int, padding, 1)
-    lengths = insert_before(end, aten.to.dtype, longest, torch.int32)
-    total = counts.new_empty((), dtype=torch.int32)
-    total = _insert(end, aten.scalar_tensor.default, (columns,), total, dtype=torch.int32)
-    return _Shared(lengths, total, valid, queries)
+    lengths = insert_before(end, aten.to.dtype, insert_before(end, aten.sub.Tensor, occupied, 1), torch.int32)
+    # A tensor of one element: a scalar would be one node more.
+    columns = insert_onnx_op(end, "Shape", [padding], {"start": 1}, [valid.meta["val"].new_empty(1)], domain="")
+    total = insert_before(end, aten.to.dtype, columns[0], torch.int32)
+    return _Shared(lengths, total, valid, insert_before(end, aten.sym_size.int, attention.query, 2))
 
 
 def _bias(attention: CachedAttention, shared: _Shared) -> torch.fx.Node:
@@ -242,7 +238,7 @@ def _rewrite(match: _Match, shared: _Shared, context: PatternContext) -> None:
     past, keys = attention.pasts[0].meta["val"], attention.mask.padding.meta["val"].shape[1]
     present = value.new_empty((batch, past.shape[1], keys, size))
     results = [value.new_empty((batch, length, heads * size)), present, present]
-    output, *presents = insert_contrib_op(end, "GroupQueryAttention", inputs, attributes, results)
+    output, *presents = insert_onnx_op(end, "GroupQueryAttention", inputs, attributes, results)
     for old, new in zip(attention.presents, presents, strict=True):
         end.graph.output_node().replace_input_with(old, new)
     merged = merged_heads(end)

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 from .context import PatternContext
-from .contrib_ops import insert_contrib_op
 from .matching import VIEWS, as_call, dims_of, dtype_of, insert_before, is_same_dtype_cast, known_number
+from .onnx_nodes import insert_onnx_op
 
 __all__ = ["fuse_mixture_of_experts"]
 
@@ -120,7 +120,7 @@ def _fuse(node: torch.fx.Node) -> bool:
         "normalize_routing_weights": 1,
         **gate.attributes,
     }
-    (fused,) = insert_contrib_op(node, "MoE", inputs, attributes, [node.meta["val"]])
+    (fused,) = insert_onnx_op(node, "MoE", inputs, attributes, [node.meta["val"]])
     if values is not None:
         # Without normalization, results of ONNX Runtime 1.31 are wrong where the output has the memory of an input.
         total = insert_before(node, aten.sum.dim_IntList, values, [-1], True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import sympy
@@ -34,7 +34,7 @@ class Rotary:
 
     Attributes:
         x: Its input, [batch, heads, length, size].
-        cosine: Table of cosines, [batch or 1, length, size / 2].
+        cosine: Table of cosines, [batch or 1, length, width / 2], for the first ``width`` columns.
         sine: Table of sines.
         interleaved: Whether pairs of neighbors are rotated instead of the halves.
     """
@@ -46,23 +46,47 @@ class Rotary:
 
 
 def match_rotary(node: Any) -> Rotary | None:
-    """Match a rotary embedding of all columns, fused or of two halves with one table each."""
+    """Match a rotary embedding of all or of the first columns, fused or of two halves with one table each."""
     node = _without_empty_parts(node)
+    joined = as_call(node, aten.cat.default)
+    rotated, rest = (node, None) if joined is None or _rotated_halves(node) is not None else _two_parts(joined)
+    found = _whole_rotary(rotated)
+    if found is None or rest is None:
+        return found if found is not None and dims_of(found.x)[3] % 16 == 0 else None  # type: ignore[index]
+    # The first columns are rotated, the others are not.
+    first, last = as_call(found.x, aten.slice.Tensor), as_call(rest, aten.slice.Tensor)
+    width = dims_of(found.x)[3]  # type: ignore[index]
+    if first is None or last is None or first.args[0] is not last.args[0] or len(first.args) != 4:
+        return None
+    x: Any = first.args[0]
+    dims: Any = dims_of(x)
+    if first.args[1] not in (3, -1) or first.args[2:4] != (0, width) or not isinstance(dims[3], int) or dims[3] % 16:
+        return None
+    is_rest = last.args[1] in (3, -1) and last.args[2] == width and dims_of(rest)[3] == dims[3] - width  # type: ignore[index]
+    return replace(found, x=x) if is_rest and len(last.args) in (3, 4) else None
+
+
+def _two_parts(joined: torch.fx.Node) -> tuple[Any, Any]:
+    pieces: Any = joined.args[0]
+    return tuple(pieces) if len(pieces) == 2 and (*joined.args[1:], 0)[0] in (-1, 3) else (None, None)
+
+
+def _whole_rotary(node: Any) -> Rotary | None:
+    """Match a rotary embedding of all columns."""
     fused = as_call(node, _ROTARY)
-    if fused is not None:
-        if len(fused.args) != 3 or not set(fused.kwargs) <= {"interleaved"}:
-            return None
+    if fused is None:
+        found = _rotated_halves(node)
+    elif len(fused.args) != 3 or not set(fused.kwargs) <= {"interleaved"}:
+        return None
+    else:
         x, cosine, sine = (_without_expansion(argument) for argument in fused.args)
         found = Rotary(x, cosine, sine, bool(fused.kwargs.get("interleaved")))
-    else:
-        halves = _rotated_halves(node)
-        if halves is None:
-            return None
-        found = halves
-    dims, tables = dims_of(found.x), (dims_of(found.cosine), dims_of(found.sine))
-    if dims is None or len(dims) != 4 or not isinstance(dims[3], int) or dims[3] % 16:
+    if found is None:
         return None
-    fits = all(table is not None and len(table) == 3 and table[2] == dims[3] // 2 for table in tables)
+    dims, tables = dims_of(found.x), (dims_of(found.cosine), dims_of(found.sine))
+    if dims is None or len(dims) != 4 or not isinstance(dims[3], int):
+        return None
+    fits = all(table is not None and len(table) == 3 and table[2] * 2 == dims[3] for table in tables)
     return found if fits else None
 
 

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 
 from .context import PatternContext
-from .contrib_ops import insert_contrib_op
 from .matching import as_call, dims_of, dtype_of, is_same_dtype_cast
+from .onnx_nodes import insert_onnx_op
 
 __all__ = ["fuse_skip_norms"]
 
@@ -38,9 +38,7 @@ def fuse_skip_norms(graph: torch.fx.Graph, context: PatternContext) -> int:
         mean = value.new_empty((*value.shape[:-1], 1), dtype=torch.float32)
         inputs: Any = [*total.args, *weights]
         # The sum precedes other users of it, but the weight may be computed after it.
-        output, _, _, residual = insert_contrib_op(
-            node, op_type, inputs, {"epsilon": epsilon}, [value, mean, mean, value]
-        )
+        output, _, _, residual = insert_onnx_op(node, op_type, inputs, {"epsilon": epsilon}, [value, mean, mean, value])
         node.replace_all_uses_with(output)
         _replace_later_uses(total, residual)
         found += 1

@@ -1,4 +1,4 @@
-"""Insert nodes of ONNX Runtime's own operators, of the domain com.microsoft."""
+"""Insert ONNX operators, those of ONNX Runtime's own domain in particular."""
 
 from __future__ import annotations
 
@@ -13,19 +13,20 @@ from fxonnx_translations._builder.dtypes import from_torch
 
 from ..._provenance import copy_provenance
 
-__all__ = ["insert_contrib_op"]
+__all__ = ["insert_onnx_op"]
 
 _KINDS = {int: "i", float: "f", str: "s"}
 
 
-def insert_contrib_op(
+def insert_onnx_op(
     origin: torch.fx.Node,
     op_type: str,
     inputs: Sequence[torch.fx.Node | None],
     attributes: Mapping[str, int | float | str],
     results: Sequence[torch.Tensor],
+    domain: str = "com.microsoft",
 ) -> list[torch.fx.Node]:
-    """Insert an operator of com.microsoft before a node.
+    """Insert an operator before a node.
 
     Args:
         origin: The node, whose provenance the new ones get.
@@ -33,6 +34,7 @@ def insert_contrib_op(
         inputs: Its inputs; None for those that are left out.
         attributes: Its attributes.
         results: Fake values of its outputs.
+        domain: Its domain.
 
     Returns:
         The nodes of the outputs.
@@ -59,8 +61,8 @@ def insert_contrib_op(
                 "attr_strs": values["s"],
                 "metadata_props_keys": [],
                 "metadata_props_values": [],
-                "domain": "com.microsoft",
-                "version": 1,
+                "domain": domain,
+                "version": 1 if domain else None,
             },
         )
         outputs = [origin.graph.call_function(operator.getitem, (node, index)) for index in range(len(results))]
