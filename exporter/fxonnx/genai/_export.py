@@ -76,8 +76,8 @@ def export(
         precision: "fp32", "fp16" or "bf16": the dtype of weights and activations; "int4": weights of linear layers in
             4 bits, computed in float32 on the CPU and in float16 with CUDA.
         target: The device that onnxruntime-genai runs the model on.
-        quantize: Quantization of the weights in more detail, as for ``fxonnx.export``. By default, a checkpoint of GPTQ,
-            AWQ or compressed-tensors keeps its integers.
+        quantize: Quantization of the weights in more detail, as for ``fxonnx.export``. By default, a checkpoint of
+            GPTQ, AWQ or compressed-tensors keeps its integers.
         opset_version: The opset; by default that of the target.
         last_logits: Compute the logits of the last token of each row only, which generation needs.
         adapters: Name to directory of LoRA adapters, as PEFT writes them. Each becomes a file ``<name>.onnx_adapter``
