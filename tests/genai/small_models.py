@@ -16,16 +16,20 @@ from tests.models.torchvision_shim import import_torchvision
 import_torchvision()
 
 __all__ = [
+    "PADDING",
     "VOCABULARY",
     "export_small",
     "generated",
     "generated_by_transformers",
     "make_model",
     "make_tokenizer",
+    "padded",
     "prompt",
 ]
 
 VOCABULARY = 300
+PADDING = (3, 0, 5)
+"""Number of padding tokens in each row of ``padded()``."""
 _SIZES: Mapping[str, Any] = MappingProxyType(
     {
         "hidden_size": 64,
@@ -97,6 +101,15 @@ def export_small(directory: Path, model_type: str, *, sizes: Mapping[str, Any] =
 def prompt(batch: int, length: int = 6) -> torch.Tensor:
     """Random tokens, none of them special."""
     return torch.randint(3, VOCABULARY, (batch, length), generator=torch.Generator().manual_seed(length))
+
+
+def padded(left: bool) -> torch.Tensor:
+    """A batch of prompts of unequal lengths; onnxruntime-genai pads on the right, transformers on the left."""
+    ids = prompt(3, 8)
+    for row, count in enumerate(PADDING):
+        pads = torch.zeros(count, dtype=torch.int64)
+        ids[row] = torch.cat([pads, ids[row, count:]] if left else [ids[row, count:], pads])
+    return ids
 
 
 def generated(

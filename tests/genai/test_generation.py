@@ -9,12 +9,9 @@ import onnxruntime
 import pytest
 import torch
 
-from .small_models import export_small, generated, generated_by_transformers, prompt
+from .small_models import PADDING, export_small, generated, generated_by_transformers, padded, prompt
 
 og = pytest.importorskip("onnxruntime_genai")
-
-# Padding in each row of a batch.
-PADDING = (3, 0, 5)
 
 
 @pytest.fixture(scope="module", params=["llama", "gpt2"])
@@ -23,15 +20,6 @@ def exported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     directory = tmp_path_factory.mktemp("out")
     sizes = {"n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 128} if request.param == "gpt2" else {}
     return export_small(directory, request.param, sizes=sizes), directory
-
-
-def padded(left: bool) -> torch.Tensor:
-    """A batch of prompts of unequal lengths; onnxruntime-genai pads on the right, transformers on the left."""
-    ids = prompt(3, 8)
-    for row, count in enumerate(PADDING):
-        pads = torch.zeros(count, dtype=torch.int64)
-        ids[row] = torch.cat([pads, ids[row, count:]] if left else [ids[row, count:], pads])
-    return ids
 
 
 def test_prompts_of_unequal_lengths(exported: tuple[Any, Path]) -> None:

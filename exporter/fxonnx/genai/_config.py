@@ -84,18 +84,19 @@ def genai_config(model: Any, tokenizer: Any, graph: ir.Graph, target: str, filen
             "model", f"{type(model).__name__} does not return its cache", hint="is_decoder=True in its configuration?"
         )
     length = context_length(config)
-    head_size = _size(keys[0], 3)
-    for value in graph.inputs:
-        if str(value.name).startswith("past_key_values.") and _size(value, 3) != head_size:
+    sizes = {str(value.name): _size(value, 3) for value in needed if str(value.name).startswith("past_key_values.")}
+    for name, size in sizes.items():
+        key = re.sub("value$", "key", name)
+        if size != sizes.get(key):
             raise ArgumentError(
                 "model",
-                f"{value.name} has the head size {_size(value, 3)} and {keys[0].name} {head_size}, but "
-                "onnxruntime-genai allocates all keys and values with one head size",
+                f"{name} has the head size {size} and {key} {sizes.get(key)}, but onnxruntime-genai allocates keys and "
+                "values of a layer with one head size",
             )
     decoder = {
         "session_options": session_options(target),
         "filename": filename,
-        "head_size": head_size,
+        "head_size": _size(keys[0], 3),
         "hidden_size": config.hidden_size,
         "num_attention_heads": config.num_attention_heads,
         "num_hidden_layers": len(keys),
