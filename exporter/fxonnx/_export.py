@@ -29,6 +29,7 @@ from ._lower.user_symbolics import CalledFunctions
 from ._options import Functions, Numerics, Options, read_legacy_options, read_options
 from ._prepare import LOST_UPDATES_KEY, State, find_updates, pattern_context, prepare, report_updates
 from ._program import ONNXProgram
+from ._program.call_binding import bind_call
 from ._program.external_data import ExternalData
 from ._public import public
 from ._quantization import QuantizeConfig, WeightDtype
@@ -323,9 +324,14 @@ def _convert(captured: Capture, options: Options, timer: Timer, model: Any) -> O
     metadata.update(limits.metadata())
     if captured.dim_aliases:
         metadata[ALIASES_KEY] = json.dumps(captured.dim_aliases)
-    return ONNXProgram(
+    program = ONNXProgram(
         lowered.model, replace(captured, limits=limits), options, timer.seconds, patterns=prepared.patterns
     )
+    if added and program.example_inputs is not None:
+        # Where an intermediate tensor of the example is empty, a call with it would be refused.
+        example = bind_call(program.exported_program, *program.example_inputs, program.forward, captured.frozen_tensors)
+        limits.check_example(example.inputs)
+    return program
 
 
 def _finish(

@@ -461,3 +461,17 @@ def test_bounds() -> None:
     assert bounds_of(sympy.Ne(n, 5)) is None
     assert bounds_of(n >= m) is None
     assert Bounds(2, None).within(Bounds(1, 7)) == Bounds(2, 7)
+
+
+@pytest.mark.parametrize(("rows", "text"), [(2, r"n - min\(2, n\) >= 1"), (1, "n >= 2")])
+def test_an_example_with_an_empty_intermediate_tensor_is_refused(rows: int, text: str) -> None:
+    function = {2: lambda x: x[2:].mean(), 1: lambda x: x.tensor_split(2)[-1].mean()}[rows]
+    reason = (
+        "ReduceMean does not support empty tensors in ONNX Runtime, and an intermediate tensor is empty at this size"
+    )
+    match = f"the captured program requires {text}, but the example has n = {rows}: {reason}\nhint: pass an example"
+    with pytest.raises(CaptureError, match=match):
+        fxonnx.export(model(function), (R(rows, 3),), dynamic_shapes=({0: "n"},))
+    with pytest.warns(UserWarning, match="only for:"):
+        program = fxonnx.export(model(function), (R(5, 3),), dynamic_shapes=({0: "n"},))
+    torch.testing.assert_close(program(x := R(4, 3))[0], function(x))

@@ -374,15 +374,7 @@ def _check_example(limits: Limits, leaves: Sequence[Leaf]) -> None:
     inputs: list[Any] = [None] * (1 + max((place.input for place in limits.places), default=-1))
     for place in limits.places:
         inputs[place.input] = by_label.get(place.argument)
-    sizes = limits.sizes(inputs)
-    constraint = limits.violated(sizes)
-    if constraint is not None:
-        given = ", ".join(f"{name} = {sizes[name]}" for name in constraint.dims)
-        at = f"\n  at: {constraint.line}" if constraint.line else ""
-        raise CaptureError(
-            f"the captured program requires {constraint.text}, but the example has {given}{at}",
-            hint="pass an example of a different size, or make the axis static by leaving it out of dynamic_shapes",
-        )
+    limits.check_example(inputs)
 
 
 def _check_specialized(limits: Limits, leaves: Sequence[Leaf], log: GuardLog) -> None:

@@ -249,6 +249,25 @@ class Limits:
             hint="widen the range of the Dim in dynamic_shapes" if constraint.is_range else _OTHER_BRANCH_HINT,
         )
 
+    def check_example(self, inputs: Sequence[Any]) -> None:
+        """Check that the program is valid for the sizes of the example, except for sizes of 0.
+
+        Raises:
+            CaptureError: If not; the error names the constraint, the sizes, and the line of code or the reason.
+        """
+        sizes = self.sizes(inputs)
+        constraint = self.violated(sizes)
+        if constraint is None:
+            return
+        given = ", ".join(f"{name} = {sizes[name]}" for name in constraint.dims)
+        cause = f"\n  at: {constraint.line}" if constraint.line else ""
+        if constraint.reason is not None:
+            cause = f": {constraint.reason}, and an intermediate tensor is empty at this size"
+        raise CaptureError(
+            f"the captured program requires {constraint.text}, but the example has {given}{cause}",
+            hint="pass an example of a different size, or make the axis static by leaving it out of dynamic_shapes",
+        )
+
     def _seen(self, inputs: Sequence[Any]) -> list[tuple[Place, int]]:
         seen = [(place, _size(inputs, place)) for place in self.places]
         return [(place, size) for place, size in seen if size is not None]
