@@ -50,18 +50,18 @@ def copy_guards(program: ExportedProgram, values: Mapping[sympy.Symbol, Any]) ->
         and node.target._schema.is_mutable
         and node.target not in _CHANGE_NO_MEMORY
     ]
-    if not writes:
-        return
-    flipping: dict[sympy.Expr, list[Node]] = defaultdict(list)
-    for node in nodes:
-        if node.target in _MAY_COPY:
-            for size in _deciding_sizes(node, values):
-                flipping[size].append(node)
-    if not flipping:
+    copies = [node for node in nodes if node.target in _MAY_COPY] if writes else []
+    if not copies:
         return
     memory = _Memory(nodes)
-    for size, copies in flipping.items():
-        seen = memory.first_difference(writes, copies)
+    if memory.first_difference(writes, copies) is None:
+        return
+    flipping: dict[sympy.Expr, list[Node]] = defaultdict(list)
+    for node in copies:
+        for size in _deciding_sizes(node, values):
+            flipping[size].append(node)
+    for size, deciding in flipping.items():
+        seen = memory.first_difference(writes, deciding)
         if seen is not None:
             yield Guard(sympy.Ne(size, 1), line_of_node(seen))
 

@@ -200,11 +200,13 @@ class _Recorder:
     Attributes:
         log: Receives the guards.
         shortcuts: Guards that torch must not use to simplify later conditions.
+        asserted: Assertions that hold, with their ShapeEnv: torch evaluates each one again whenever it is repeated.
         interpreted: Normal forms of the guards of interpreted user code, with anonymous symbols.
     """
 
     log: GuardLog
     shortcuts: set[sympy.Basic] = field(default_factory=set)
+    asserted: set[tuple[ShapeEnv, sympy.Basic]] = field(default_factory=set)
     interpreted: set[sympy.Basic] = field(default_factory=set)
 
 
@@ -317,10 +319,15 @@ def guard_or_defer_runtime_assert(
     if recorder is not None and orig_expr in recorder.shortcuts and msg.startswith("evaluate_expr"):
         recorder.shortcuts.discard(orig_expr)
         return True
+    if recorder is not None and (self, orig_expr) in recorder.asserted:
+        return True
     evaluating = _evaluating_frame(_caller())
     if evaluating is not None and _queries_layout(evaluating):
         return True
-    return assert_later(self, orig_expr, msg, fx_node)
+    holds = assert_later(self, orig_expr, msg, fx_node)
+    if holds and recorder is not None and not self._suppress_guards_tls():
+        recorder.asserted.add((self, orig_expr))
+    return holds
 
 
 def compare_sizes(relation: type[sympy.Rel], original: Callable[..., Any], self: Any, other: Any) -> Any:
