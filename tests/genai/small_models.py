@@ -14,6 +14,10 @@ import fxonnx.genai
 from tests.models.torchvision_shim import import_torchvision
 
 import_torchvision()
+# torch remembers the functions that create tensors when a device is first the default one. transformers replaces some of
+# them while it loads a model and does the same, after which linspace would ignore the device.
+with torch.device("meta"):
+    torch.empty(0)
 
 __all__ = [
     "PADDING",

@@ -104,17 +104,20 @@ def export(
             raise ArgumentError(argument, f"expected {expected}, got {value!r}", hint=did_you_mean(value, known))
     plan = read_precision(precision, quantize, target)
     announce = on_stage or _ignore
+
+    def check(family: Family) -> None:
+        if verify and family not in _PLAIN:
+            check_can_verify(target, plan.dtype)
+
     with staged_directory(Path(out)) as staging:
         announce("load")
         is_embedding = pooling is not None or normalize is not None
-        loaded = load_language_model(model, tokenizer, plan.dtype, is_embedding)
+        loaded = load_language_model(model, tokenizer, plan.dtype, is_embedding, check)
         loaded = replace(loaded, is_packed=loaded.is_packed and quantize is None)
         if loaded.is_packed:
             plan = _plan_of_checkpoint(loaded, plan, bool(adapters))
         if adapters and loaded.family != "decoder":
             raise ArgumentError("adapters", "they are supported for decoder-only models only")
-        if verify and loaded.family not in _PLAIN:
-            check_can_verify(target, plan.dtype)
         _write_tokenizer(loaded, staging)
         options = {
             "target": (_PLAIN_TARGETS if loaded.family in _PLAIN else _TARGETS)[target],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -50,7 +51,9 @@ class LanguageModel:
         return self.model.config.get_text_config(decoder=True)
 
 
-def load_language_model(model: Any, tokenizer: Any, dtype: torch.dtype, is_embedding: bool) -> LanguageModel:
+def load_language_model(
+    model: Any, tokenizer: Any, dtype: torch.dtype, is_embedding: bool, check: Callable[[Family], None]
+) -> LanguageModel:
     """Load a model, or copy it if it has another dtype or is in training mode.
 
     Args:
@@ -58,6 +61,7 @@ def load_language_model(model: Any, tokenizer: Any, dtype: torch.dtype, is_embed
         tokenizer: A tokenizer of transformers, or a directory; None for that of the model's directory.
         dtype: The dtype to export.
         is_embedding: Whether the hidden states are to be pooled, whatever the directory specifies.
+        check: Called with the family before the weights are loaded.
 
     Raises:
         ArgumentError: If the directory is not a checkpoint, or a tokenizer is missing.
@@ -66,9 +70,10 @@ def load_language_model(model: Any, tokenizer: Any, dtype: torch.dtype, is_embed
     if isinstance(model, (str, os.PathLike)):
         directory = Path(model)
         checkpoint = _checkpoint(model_directory(directory))
-        found = _tokenizer(transformers, checkpoint if tokenizer is None else tokenizer)
         config = _config(transformers, checkpoint)
         family = family_of(config, next(iter(config.architectures or ()), ""), directory, is_embedding)
+        check(family)
+        found = _tokenizer(transformers, checkpoint if tokenizer is None else tokenizer)
         packed = read_packed_format(checkpoint, "model")
         state = None if packed is None else dequantized_checkpoint(checkpoint, config, dtype)
         loaded = _from_directory(transformers, checkpoint, config, family, dtype, state)
@@ -86,6 +91,7 @@ def load_language_model(model: Any, tokenizer: Any, dtype: torch.dtype, is_embed
     if model.training or dtypes != {dtype}:
         model = copy.deepcopy(model).eval().to(dtype)
     family = family_of(model.config, type(model).__name__, None, is_embedding)
+    check(family)
     if family == "embedding" and model.get_output_embeddings() is not None:
         model = model.base_model
     return LanguageModel(model, found, None, family)

@@ -15,7 +15,7 @@ import torch
 from torch.export import ExportedProgram
 from torch.fx import Node
 
-from fxonnx_translations._torch_compat import OpOverload
+from fxonnx_translations._torch_compat import FakeTensor, OpOverload
 
 from .guard_recorder import Guard, line_of_node
 
@@ -98,7 +98,8 @@ class _Memory:
         return [
             self._root(tensor.untyped_storage()._cdata)
             for tensor in tensors
-            if isinstance(tensor, torch.Tensor) and tensor.layout is torch.strided
+            # The tensors of vmap have no storage.
+            if isinstance(tensor, FakeTensor) and tensor.layout is torch.strided
         ]
 
     def _root(self, key: Any, parents: dict[Any, Any] | None = None) -> Any:

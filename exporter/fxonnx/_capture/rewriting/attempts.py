@@ -51,9 +51,9 @@ def capture_with_rewrites(attempt: Callable[[], _Result], failure: CaptureError)
             if not replacements or len(rewritten) > _MAX_FUNCTIONS:
                 raise _informative(first, last)
             for function, replacement in replacements:
-                rewritten.update((function.__code__, replacement.__code__))
                 stack.enter_context(replaced(function, replacement))
-                rewritten.add(function.__code__)
+                # The original code may belong to further functions: each closure of a definition is one.
+                rewritten.update((function.__code__, replacement.__code__))
             found.clear()
             try:
                 return attempt(), tuple(found)
