@@ -29,6 +29,7 @@ from .._capture import Capture
 from .._options import Options
 from .._prepare import REASON_KEY, Prepared, Update, find_attribute
 from .._provenance import REGIONS_KEY, source_line
+from .._quantization.quantized_form import write_quantized_form
 from .._quantization.rewrite import quantize_weights
 from ..errors import TranslationError, UnsupportedOperator, UnsupportedOperatorError
 from .control_flow import CONTROL_FLOW
@@ -110,6 +111,9 @@ def lower(prepared: Prepared, capture: Capture, options: Options, updates: Seque
     if states:
         model.metadata_props[STATE_KEY] = json.dumps(states)
     _finalize(builder)
+    form = options.profile.quantized_form
+    if form is not None and write_quantized_form(builder, form):
+        _finalize(builder)
     if options.quantize is not None:
         quantize_weights(builder, options.quantize, prepared.exported_program, options.profile)
         _finalize(builder)

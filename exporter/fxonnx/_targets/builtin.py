@@ -38,7 +38,7 @@ _ONNXRUNTIME = TargetProfile(
     expands_functions=True,
     computes_in=MappingProxyType({_FLOAT16: _FLOAT}),
     layout_rules=frozenset({("DequantizeLinear", "Transpose")}),
-    # Convolutions and matrix products of int8 activations are not fused on x86.
+    # Convolutions and matrix products of int8 activations are not fused on x86: they are exported as uint8.
     quantized_form=QuantizedForm(frozenset({_UINT8})),
 )
 
@@ -154,7 +154,7 @@ PROFILES: Mapping[Target, TargetProfile] = MappingProxyType(
 )
 """Target to profile."""
 
-DEFAULT_PROFILE = replace(_ONNXRUNTIME, default_opset=20, patterns=MappingProxyType({}))
+DEFAULT_PROFILE = replace(_ONNXRUNTIME, default_opset=20, patterns=MappingProxyType({}), quantized_form=None)
 """Without a target: a plain graph for any runtime, which ONNX Runtime's CPU execution provider runs."""
 
 

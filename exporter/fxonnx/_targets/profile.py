@@ -31,7 +31,7 @@ class QuantizedForm:
     """The form of QuantizeLinear and DequantizeLinear that a runtime fuses.
 
     Attributes:
-        activations: Element types of quantized activations.
+        activations: Element types of quantized activations; if uint8 is one and int8 is not, int8 is exported as uint8.
         symmetric: Whether zero points must be 0.
     """
 
