@@ -206,5 +206,4 @@ def test_a_quantized_weight_is_stored_in_8_bits() -> None:
         "DequantizeLinear",
         "MatMul",
         "QuantizeLinear",
-        "Transpose",
     ]

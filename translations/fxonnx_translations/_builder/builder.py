@@ -90,6 +90,8 @@ class Builder(onnxscript.GraphBuilder):
         self.nonempty_symbols: dict[ir.Value, Sequence[sympy.Symbol]] = parent.nonempty_symbols if parent else {}
         # Half-precision value to the FLOAT value that it was rounded from.
         self.unrounded: dict[ir.Value, ir.Value] = dict(parent.unrounded) if parent else {}
+        # Initializers derived from weights and literals, by these, their names and recipes.
+        self.stored: dict[Any, ir.Value] = parent.stored if parent else {}
         self._sizes: dict[sympy.Expr, ir.Value] = {}
         self._size_exprs: dict[ir.Value, sympy.Expr] = parent._size_exprs if parent else {}
         self.value_ranges: dict[ir.Value, tuple[Dim, Dim] | None] = parent.value_ranges if parent else {}
@@ -366,13 +368,21 @@ class Builder(onnxscript.GraphBuilder):
 
     def derive(self, weights: Sequence[ir.Value], tensors: Sequence[Any], suffix: str, recipe: Recipe) -> ir.Value:
         """Return the initializer that a recipe computes from weights; equal weights and suffix give the same one."""
+        known = self.root.graph.initializers.get(f"{weights[0].name}::{suffix}")
+        content = None if known is None else known.const_value
+        if known is not None and isinstance(content, DerivedTensor) and content.sources == tuple(tensors):
+            return known
+        return self.register_derived(weights, suffix, recipe)
+
+    def register_derived(
+        self, weights: Sequence[ir.Value], suffix: str, recipe: Recipe, dtype: ir.DataType | None = None
+    ) -> ir.Value:
+        """Add the initializer that a recipe computes from weights; see ``initializers.derive``."""
         name = f"{weights[0].name}::{suffix}"
-        known = self.root.graph.initializers.get(name)
-        if known is not None:
-            if isinstance(known.const_value, DerivedTensor) and known.const_value.sources == tuple(tensors):
-                return known
+        if name in self.root.graph.initializers:
             name = self.names.unique(name)
-        value = self.register_weight(name, derive(name, tensors, recipe))
+        tensors: list[Any] = [weight.const_value for weight in weights]
+        value = self.register_weight(name, derive(name, tensors, recipe, dtype))
         value.metadata_props["pkg.fxonnx.derived_from"] = ", ".join(str(weight.name) for weight in weights)
         value.metadata_props["pkg.fxonnx.recipe"] = suffix
         return value

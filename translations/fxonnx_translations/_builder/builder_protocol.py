@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import onnx_ir as ir
 import sympy
 
+from .initializers import Recipe
 from .symbolic_dims import Dim, SymbolTable
 
 __all__ = ["BuilderProtocol"]
@@ -25,6 +26,7 @@ class BuilderProtocol(Protocol):
         value_ranges: Memo of ``value_ranges.value_range``.
         unrounded: Half-precision value to the FLOAT value that it was rounded from.
         missing_kernels: Operator to the element types that are computed in a wider type.
+        stored: Memo of ``stored_codes.derive_stored``.
     """
 
     symbols: SymbolTable
@@ -32,6 +34,7 @@ class BuilderProtocol(Protocol):
     value_ranges: dict[ir.Value, tuple[Dim, Dim] | None]
     unrounded: dict[ir.Value, ir.Value]
     missing_kernels: Mapping[str, frozenset[ir.DataType]]
+    stored: dict[Any, ir.Value]
 
     @property
     def graph(self) -> ir.Graph: ...
@@ -69,6 +72,12 @@ class BuilderProtocol(Protocol):
     ) -> ir.Value | Sequence[ir.Value]: ...
 
     def stored_in(self, value: ir.Value, dtype: ir.DataType) -> ir.Value | None: ...
+
+    def register_derived(
+        self, weights: Sequence[ir.Value], suffix: str, recipe: Recipe, dtype: ir.DataType | None = None
+    ) -> ir.Value: ...
+
+    def rounded(self, value: ir.Value, dtype: ir.DataType) -> ir.Value: ...
 
     def widened(self, value: ir.Value, dtype: ir.DataType) -> ir.Value: ...
 

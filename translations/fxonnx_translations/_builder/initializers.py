@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import onnx_ir as ir
@@ -12,13 +13,30 @@ from onnx_ir.tensor_adapters import TorchTensor
 from .._torch_compat import FakeTensor, unset_fake_temporarily
 from .dtypes import from_torch, to_torch_dtype
 
-__all__ = ["DerivedTensor", "Recipe", "TorchTensor", "derive", "has_content", "sources_of", "storage_key", "values_of"]
+__all__ = [
+    "BITS",
+    "DerivedTensor",
+    "Recipe",
+    "TorchTensor",
+    "derive",
+    "has_content",
+    "sources_of",
+    "storage_key",
+    "values_of",
+]
 
 Recipe = Callable[..., torch.Tensor]
+
+BITS: Mapping[ir.DataType, int] = MappingProxyType(
+    {dtype: 4 for name in ("INT4", "UINT4", "FLOAT4E2M1") if (dtype := getattr(ir.DataType, name, None)) is not None}
+)
+"""Element types that are packed in bytes; in torch, a derived tensor of one has one code per int8 or uint8 element."""
 
 
 class DerivedTensor(ir.LazyTensor):
     """A derived weight: computed from other weights each time its bytes are read, and never stored.
+
+    The recipe of an element type of ``BITS`` returns one code per element of int8 or uint8.
 
     Args:
         name: Initializer name.
@@ -47,7 +65,10 @@ class DerivedTensor(ir.LazyTensor):
 
     def evaluated(self) -> ir.TensorProtocol:
         """Compute the tensor as a tensor of its element type."""
-        return TorchTensor(self.torch(), name=self.name)
+        content = self.torch()
+        if self.dtype in BITS:
+            return ir.PackedTensor(_packed(content).numpy(), self.dtype, shape=self.shape, name=self.name)
+        return TorchTensor(content, name=self.name)
 
     def torch(self) -> torch.Tensor:
         """Compute the tensor; it is not cached, so peak memory is this tensor plus its temporaries."""
@@ -93,16 +114,31 @@ def values_of(tensor: TorchTensor | DerivedTensor) -> torch.Tensor:
     return raw.detach()
 
 
-def derive(name: str, sources: Sequence[TorchTensor | DerivedTensor], recipe: Recipe) -> DerivedTensor:
+def derive(
+    name: str, sources: Sequence[TorchTensor | DerivedTensor], recipe: Recipe, dtype: ir.DataType | None = None
+) -> DerivedTensor:
     """Return a derived weight; its shape and dtype come from running ``recipe`` on the meta device.
 
     Args:
         name: Initializer name of the result.
         sources: Weights or derived weights, in the order the recipe takes them.
         recipe: A function of the source tensors, e.g. ``torch.t``.
+        dtype: Element type of the result, if it is one of ``BITS``.
     """
-    meta_tensors = [
-        torch.empty(source.shape.numpy(), dtype=to_torch_dtype(source.dtype), device="meta") for source in sources
-    ]
+    meta_tensors = [torch.empty(source.shape.numpy(), dtype=_dtype_of(source), device="meta") for source in sources]
     result = recipe(*meta_tensors)
-    return DerivedTensor(name, sources, recipe, from_torch(result.dtype), tuple(result.shape))
+    return DerivedTensor(name, sources, recipe, dtype or from_torch(result.dtype), tuple(result.shape))
+
+
+def _dtype_of(source: TorchTensor | DerivedTensor) -> torch.dtype:
+    if isinstance(source, DerivedTensor) and source.dtype in BITS:
+        return torch.int8 if source.dtype == ir.DataType.INT4 else torch.uint8
+    return to_torch_dtype(source.dtype)
+
+
+def _packed(codes: torch.Tensor) -> torch.Tensor:
+    """Pack pairs of 4-bit codes into bytes, the first one in the low bits."""
+    flat = codes.reshape(-1).view(torch.uint8) & 15
+    if flat.numel() % 2:
+        flat = torch.nn.functional.pad(flat, (0, 1))
+    return flat[0::2] | flat[1::2] << 4

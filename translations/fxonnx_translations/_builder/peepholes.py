@@ -17,6 +17,7 @@ from .builder_protocol import BuilderProtocol
 from .constants import array_of
 from .dtypes import to_torch_dtype
 from .shape_inference import broadcast, ints_of
+from .stored_codes import transposed_dequantization
 from .symbolic_dims import Dim, is_static
 from .value_ranges import COMPARISONS, decide_comparison, is_consecutive, value_range
 
@@ -109,7 +110,7 @@ def _transpose(builder: BuilderProtocol, inputs: list[ir.Value], attributes: dic
         source = producer.inputs[0]
         if source is not None:
             return builder.value_of("Transpose", source, perm=[first[axis] for axis in perm])
-    return _transpose_as_reshape(builder, value, perm)
+    return transposed_dequantization(builder, value, perm) or _transpose_as_reshape(builder, value, perm)
 
 
 def _transpose_as_reshape(builder: BuilderProtocol, value: ir.Value, perm: Sequence[int]) -> ir.Value | None:

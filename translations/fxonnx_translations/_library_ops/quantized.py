@@ -15,6 +15,7 @@ from .._builder.dtypes import BFLOAT16, DOUBLE, FLOAT, INT64, UINT8
 from .._builder.op import Op, Unsupported
 from .._registry import translates
 from .affine import broadcast_parameter, can_dequantize, cast_parameter, dequantize, quantize
+from .stored_weights import dequantize_stored, is_code, storable_dtype
 
 
 def _folded_zero_dim(op: Op, value: ir.Value) -> ir.Value:
@@ -96,6 +97,9 @@ def dequantize_per_tensor_tensor(
 
 def _dequantized(op: Op, input: ir.Value, scale: ir.Value, zero_point: ir.Value) -> ir.Value:
     result = op.result.dtype
+    stored = dequantize_stored(op, input, scale, zero_point, result=result) if is_code(op, input) else None
+    if stored is not None:
+        return stored
     if result == FLOAT and can_dequantize(op, op.dtype_of(input), zero_point, None):
         return dequantize(op, input, scale, zero_point)
 
@@ -143,6 +147,10 @@ def dequantize_per_channel(
     """quantized_decomposed::dequantize_per_channel(Tensor input, Tensor scales, Tensor? zero_points, int axis, int quant_min, int quant_max, ScalarType dtype, *, ScalarType? out_dtype=None) -> Tensor"""
     rank = op.rank_of(input)
     axis = op.axis(axis, rank)
+    if is_code(op, input) and not _may_wrap(op, input, zero_points):
+        stored = dequantize_stored(op, input, scales, zero_points, axis=axis, result=op.result.dtype)
+        if stored is not None:
+            return stored
     if not _may_wrap(op, input, zero_points) and can_dequantize(op, op.dtype_of(input), zero_points, axis):
         return op.cast(dequantize(op, input, scales, zero_points, axis), op.result.dtype)
     shift = None if zero_points is None else broadcast_parameter(op, zero_points, axis, rank)
@@ -252,6 +260,15 @@ def dequantize_per_channel_group(
     """quantized_decomposed::dequantize_per_channel_group(Tensor input, Tensor scales, Tensor? zero_points, int quant_min, int quant_max, ScalarType dtype, int group_size, ScalarType output_dtype) -> Tensor"""
     size = _group_size(op, input, group_size, scales)
     kind = op.dtype_of(input)
+    # torch subtracts in 8 bits; signed codes and zero points within such limits cannot wrap around.
+    is_narrow = kind == ir.DataType.INT8 and quant_max - quant_min < 128
+    if is_code(op, input) and (is_narrow or not _may_wrap(op, input, zero_points)):
+        narrow = storable_dtype(op, quant_min, quant_max)
+        stored = dequantize_stored(
+            op, input, scales, zero_points, block_size=size, dtype=narrow, result=op.result.dtype
+        )
+        if stored is not None:
+            return stored
     whole = op.rank_of(scales) == 2 and op.result.dtype == FLOAT == op.dtype_of(scales)
     if op.opset >= 21 and whole and not _may_wrap(op, input, zero_points) and can_dequantize(op, kind, zero_points, 1):
         shift = None if zero_points is None else cast_parameter(op, zero_points, kind)

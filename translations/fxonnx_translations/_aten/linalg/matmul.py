@@ -14,6 +14,7 @@ import torch
 from ..._builder.dtypes import BOOL, INT64
 from ..._builder.loops import arange
 from ..._builder.op import Op, Operand, Unsupported
+from ..._builder.stored_codes import transposed_dequantization
 from ..._builder.symbolic_dims import Dim
 from ..._registry import OpCall, translates
 from ..view import swapped
@@ -26,6 +27,9 @@ def linear(op: Op, input: ir.Value, weight: ir.Value, bias: ir.Value | None = No
     """aten::linear(Tensor input, Tensor weight, Tensor? bias=None) -> Tensor"""
     # Gemm accepts integers, but ONNX Runtime has no kernels for them.
     if op.rank_of(input) == 2 and op.rank_of(weight) == 2 and op.is_float(input):
+        columns = transposed_dequantization(op.builder, weight, [1, 0])
+        if columns is not None:
+            return op.Gemm(input, columns, bias) if bias is not None else op.MatMul(input, columns)
         return op.Gemm(input, weight, bias, transB=1) if bias is not None else op.Gemm(input, weight, transB=1)
     if op.rank_of(weight) == 1:
         product = op.MatMul(input, weight)
