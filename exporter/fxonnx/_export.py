@@ -27,7 +27,7 @@ from ._lower.lowering import lower
 from ._lower.metadata import MetadataLevel
 from ._lower.user_symbolics import CalledFunctions
 from ._options import Functions, Numerics, Options, read_legacy_options, read_options
-from ._prepare import LOST_UPDATES_KEY, State, find_updates, pattern_context, prepare, report_updates
+from ._prepare import LOST_UPDATES_KEY, State, find_updates, pattern_context, prepare, report_updates, unwrap_subclasses
 from ._program import ONNXProgram
 from ._program.call_binding import bind_call
 from ._program.external_data import ExternalData
@@ -264,7 +264,7 @@ def _capture(
     """
     dynamic_shapes, dynamic_axes, more_inputs = shapes
     with one_at_a_time(), timer.stage("capture"), in_mode(model, options.training):
-        return capture(
+        captured = capture(
             model,
             *inputs,
             dynamic_shapes,
@@ -278,6 +278,8 @@ def _capture(
             frozen=options.frozen,
             data_dependent=options.data_dependent,
         )
+        with unset_fake_temporarily():
+            return replace(captured, exported_program=unwrap_subclasses(captured.exported_program))
 
 
 def _convert(captured: Capture, options: Options, timer: Timer, model: Any) -> ONNXProgram:

@@ -52,7 +52,7 @@ from torch.fx.passes.shape_prop import TensorMetadata
 from torch.nn.attention.flex_attention import _vmap_for_bhqkv as vmap_for_positions
 from torch.utils import _pytree as pytree
 from torch.utils._mode_utils import no_dispatch
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 from torch.utils._pytree import TreeSpec
 from torch.utils._sympy import functions as sympy_functions
 from torch.utils._sympy.functions import CeilToInt, FloorDiv, IntTrueDiv, Max, Min, Mod, PythonMod
@@ -129,6 +129,7 @@ __all__ = [
     "in_kernel_invocation_manager",
     "int_oo",
     "is_contiguous",
+    "is_traceable_wrapper_subclass",
     "jit_pass_inline",
     "no_dispatch",
     "parse_schema",

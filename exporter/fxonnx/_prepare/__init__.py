@@ -7,6 +7,7 @@ from .graph_utils import find_attribute
 from .mutations import LOST_UPDATES_KEY, State, Update, find_updates, report_updates
 from .patterns import PATTERNS, PatternContext, pattern_context
 from .pipeline import Prepared, prepare
+from .tensor_subclasses import unwrap_subclasses
 from .weight_folding import DerivedWeight
 
 __all__ = [
@@ -23,4 +24,5 @@ __all__ = [
     "pattern_context",
     "prepare",
     "report_updates",
+    "unwrap_subclasses",
 ]

@@ -18,6 +18,7 @@ import torch
 from fxonnx_translations._builder.dtypes import from_torch
 from fxonnx_translations._builder.initializers import DerivedTensor
 
+from .._inner_tensors import unwrapped
 from .._quantization.packed_weights import PackedWeight, packed_weights, read_packed_format
 from ..errors import ArgumentError, did_you_mean
 
@@ -105,7 +106,7 @@ def read_weight_sources(weights: Weights) -> dict[str, StoredTensor | PackedWeig
     sources = weights if isinstance(weights, Sequence) and not isinstance(weights, str) else [weights]
     for source in sources:
         if isinstance(source, Mapping):
-            found.update(source)
+            found.update(unwrapped(source))
         elif isinstance(source, (str, os.PathLike)):
             found.update(_read_checkpoint(Path(source)))
         else:

@@ -22,6 +22,7 @@ from fxonnx_translations._builder.initializers import (
     values_of,
 )
 
+from .._inner_tensors import unwrapped
 from .._quantization.packed_weights import PackedTensor, PackedWeight
 from .._quantization.quantized_tensor import QuantizedTensor
 from .._warnings import warn_user
@@ -110,7 +111,7 @@ def replace_weights(
     current = _current_weights(model)
     new: dict[str, TorchTensor] = {}
     applied: dict[str, torch.Tensor] = {}
-    for name, tensor in state_dict.items():
+    for name, tensor in unwrapped(state_dict).items():
         if name not in weight_map.initializers:
             text = f"Weight {name!r} not found in the model. Skipped applying."
             hint = did_you_mean(name, weight_map.initializers)

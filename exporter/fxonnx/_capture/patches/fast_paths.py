@@ -23,6 +23,7 @@ from fxonnx_translations._torch_compat import (
     TensorMetadata,
 )
 
+from ..._inner_tensors import is_wrapper
 from .patch import is_tracing
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
     "dispatch_to_mode",
     "free_unbacked_symbols_with_path",
     "graph_module_class",
+    "record_value",
     "tensor_metadata",
     "without_torch_functions",
 ]
@@ -102,6 +104,13 @@ def without_torch_functions(original: Callable[..., Any], *args: Any, **kwargs: 
     """
     with DisableTorchFunction():
         return original(*args, **kwargs)
+
+
+def record_value(original: Callable[..., Any], proxy: Any, value: Any) -> Any:
+    """``set_meta`` without these modes, unless they record the inner tensors of a tensor subclass."""
+    if type(value) is not FakeTensor and is_wrapper(value):
+        return original(proxy, value)
+    return without_torch_functions(original, proxy, value)
 
 
 def dispatch_to_mode(original: Callable[..., Any], mode: Any, operator: Any, *args: Any, **kwargs: Any) -> Any:

@@ -126,9 +126,13 @@ SPEED_PATCHES: tuple[Patch, ...] = (
         )
         for target in (
             "torch.fx.experimental.proxy_tensor:track_tensor",
-            "torch.fx.experimental.proxy_tensor:set_meta",
             "torch._subclasses.fake_tensor:FakeTensorMode.from_tensor",
         )
+    ),
+    Patch(
+        "torch.fx.experimental.proxy_tensor:set_meta",
+        fast_paths.record_value,
+        "every attribute of a tensor that is read passes through torch.export's modes for functions of torch",
     ),
     Patch(
         "torch.fx.experimental.proxy_tensor:_extract_tensor_metadata",

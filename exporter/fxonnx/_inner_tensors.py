@@ -1,0 +1,38 @@
+"""Inner tensors of wrapper subclasses, such as the quantized tensors of torchao: ``weight.qdata``, ``weight.scale``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+
+from fxonnx_translations._torch_compat import is_traceable_wrapper_subclass
+
+__all__ = ["inner_tensors", "is_wrapper", "unwrapped"]
+
+
+def is_wrapper(value: Any) -> bool:
+    """Whether a value is a tensor subclass that holds other tensors and can be flattened to them."""
+    return type(value) not in (torch.Tensor, torch.nn.Parameter) and is_traceable_wrapper_subclass(value)
+
+
+def inner_tensors(name: str, tensor: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the inner tensors of a wrapper subclass, named ``<name>.<attribute>``; any other value as it is.
+
+    Those of a parameter are parameters.
+    """
+    if not is_wrapper(tensor):
+        yield name, tensor
+        return
+    is_parameter = isinstance(tensor, torch.nn.Parameter)
+    attributes, _context = tensor.__tensor_flatten__()
+    for attribute in attributes:
+        for inner_name, inner in inner_tensors(f"{name}.{attribute}", getattr(tensor, attribute)):
+            wrap = is_parameter and not isinstance(inner, torch.nn.Parameter)
+            yield inner_name, torch.nn.Parameter(inner.detach(), requires_grad=False) if wrap else inner
+
+
+def unwrapped(tensors: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a state_dict with the inner tensors of wrapper subclasses in their place."""
+    return {inner: value for name, tensor in tensors.items() for inner, value in inner_tensors(name, tensor)}
