@@ -178,3 +178,151 @@ def test_all_forms_of_a_transpose(tmp_path: Path) -> None:
     assert [tensor.name for tensor in proto.graph.initializer if _size(tensor) == ROWS * COLUMNS] == [
         "linear.weight::int4::transposed"
     ]
+
+
+# ---- fake quantization
+
+
+class FakeQuantized(nn.Module):
+    """A product and a convolution with fake-quantized weights."""
+
+    def __init__(self, limits: tuple[int, int], per_channel: bool, dtype: torch.dtype = torch.float32) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.limits, self.per_channel = limits, per_channel
+        self.linear, self.conv = nn.Linear(COLUMNS, ROWS, dtype=dtype), nn.Conv1d(4, 3, 2, dtype=dtype)
+        self.register_buffer("scale", torch.rand(ROWS) / 50 + 1e-3)
+        self.register_buffer("zeros", torch.randint(max(limits[0], -3), 4, (ROWS,), dtype=torch.int32))
+
+    def quantized(self, weight: torch.Tensor) -> torch.Tensor:
+        if self.per_channel:
+            channels = weight.shape[0]
+            return torch.fake_quantize_per_channel_affine(
+                weight, self.scale[:channels], self.zeros[:channels], 0, *self.limits
+            )
+        return torch.fake_quantize_per_tensor_affine(weight, 0.013, 2, *self.limits)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        rows = F.linear(x, self.quantized(self.linear.weight), self.linear.bias)
+        return rows, F.conv1d(x.view(-1, 4, 16), self.quantized(self.conv.weight), self.conv.bias)
+
+
+@pytest.mark.parametrize(
+    ("limits", "opset", "dtype"),
+    [
+        ((-128, 127), 13, "INT8"),
+        ((-128, 127), 23, "INT8"),
+        ((-127, 127), 20, "INT8"),
+        ((-8, 7), 20, "INT8"),
+        ((-8, 7), 21, "INT4"),
+        ((0, 15), 21, "UINT4"),
+        ((0, 255), 13, "UINT8"),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("per_channel", [True, False], ids=["channel", "tensor"])
+def test_a_fake_quantized_weight(
+    limits: tuple[int, int], opset: int, dtype: str, per_channel: bool, tmp_path: Path
+) -> None:
+    model = FakeQuantized(limits, per_channel).eval()
+    program = fxonnx.export(
+        model, (torch.randn(2, COLUMNS),), dynamic_shapes=({0: "n"},), input_names=["x"], opset_version=opset
+    )
+    proto, session = saved(program, tmp_path)
+    for rows in (2, 5):
+        x = torch.randn(rows, COLUMNS)
+        for found, expected in zip(session.run(None, {"x": x.numpy()}), model(x), strict=True):
+            torch.testing.assert_close(torch.from_numpy(found), expected.detach(), rtol=0, atol=1e-5)
+    kind = onnx.TensorProto.DataType
+    matrices = {kind.Name(tensor.data_type) for tensor in proto.graph.initializer if len(tensor.dims) > 1}
+    assert matrices == {dtype}
+    assert op_types(proto).count("DequantizeLinear") == 2
+    assert not {"Transpose", "QuantizeLinear", "Clip"} & set(op_types(proto))
+
+
+def test_a_fake_quantized_weight_with_zero_points_that_are_no_integers() -> None:
+    weight, shifts = nn.Parameter(torch.randn(ROWS, COLUMNS)), torch.full((ROWS,), 0.5)
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = weight
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            scales = torch.full((ROWS,), 0.02)
+            return x @ torch.fake_quantize_per_channel_affine(self.weight, scales, shifts, 0, -128, 127).T
+
+    program = fxonnx.export(Model(), (torch.randn(2, COLUMNS),), verify=True)
+    assert [node.op_type for node in program.model.graph] == ["MatMul"]
+
+
+def test_new_weights_are_quantized_again() -> None:
+    model, other = FakeQuantized((-8, 7), True), FakeQuantized((-8, 7), True)
+    with torch.no_grad():
+        other.linear.weight.mul_(-1)
+    x = torch.randn(2, COLUMNS)
+    program = fxonnx.export(model.eval(), (x,), opset_version=20)
+    program.apply_weights(other.state_dict())
+    torch.testing.assert_close(program(x)[0], other(x)[0].detach(), rtol=0, atol=0.5)
+
+
+# ---- quantization-aware training
+
+
+def _quantization_aware(kind: str, *, observers: bool = False) -> nn.Module:
+    import torch.ao.quantization as tq
+
+    torch.manual_seed(0)
+    model = nn.Sequential(tq.QuantStub(), nn.Linear(COLUMNS, ROWS), nn.ReLU(), tq.DeQuantStub()).train()
+    if kind == "separate":
+        activation = tq.FakeQuantize.with_args(observer=tq.MovingAverageMinMaxObserver, quant_min=0, quant_max=255)
+        model.qconfig = tq.QConfig(activation=activation, weight=tq.default_per_channel_weight_fake_quant)
+    else:
+        model.qconfig = tq.get_default_qat_qconfig("qnnpack" if kind == "tensor" else "x86")
+    tq.prepare_qat(model, inplace=True)
+    model(torch.randn(8, COLUMNS))
+    model.eval()
+    if not observers:
+        model.apply(tq.disable_observer)
+    return model
+
+
+@pytest.mark.parametrize("kind", ["tensor", "channel", "separate"])
+def test_a_model_of_quantization_aware_training(kind: str, tmp_path: Path) -> None:
+    model = _quantization_aware(kind)
+    proto = check(model, tmp_path, 20, (4, COLUMNS), tolerance=1e-5)
+    assert stored_types(proto) == {"INT8"}
+    assert not {"Reshape", "Cast", "Transpose"} & set(op_types(proto))
+
+
+def test_disabled_fake_quantization() -> None:
+    import torch.ao.quantization as tq
+
+    model = _quantization_aware("channel")
+    model.apply(tq.disable_fake_quant)
+    program = fxonnx.export(model, (torch.randn(4, COLUMNS),), verify=True)
+    assert {node.op_type for node in program.model.graph} == {"Gemm", "Relu"}
+
+
+@pytest.mark.parametrize("form", ["captured", "functional"])
+def test_a_captured_model_of_quantization_aware_training(form: str) -> None:
+    x = torch.randn(4, COLUMNS)
+    captured = torch.export.export(_quantization_aware("channel"), (x,))
+    if form == "functional":
+        captured = captured.run_decompositions()
+    program = fxonnx.export(captured, verify=True)
+    assert "DequantizeLinear" in {node.op_type for node in program.model.graph}
+
+
+@pytest.mark.parametrize("kind", ["channel", "separate"])
+def test_enabled_observers(kind: str) -> None:
+    model, x = _quantization_aware(kind, observers=True), torch.randn(4, COLUMNS)
+    with pytest.raises(
+        fxonnx.ArgumentError, match=r"observers of '0.activation_post_process', .* are enabled"
+    ) as raised:
+        fxonnx.export(model, (x,))
+    assert "model.apply(torch.ao.quantization.disable_observer)" in str(raised.value)
+    if kind == "channel":
+        captured = torch.export.export(model, (x,))
+        with pytest.raises(fxonnx.PrepareError, match="since its observer is enabled"):
+            fxonnx.export(captured)

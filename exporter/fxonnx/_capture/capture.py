@@ -29,6 +29,7 @@ from .inputs.input_names import input_paths, output_paths
 from .inputs.loop_bounds import recorded_loop_bounds
 from .inputs.more_inputs import Examples, add_examples
 from .inputs.scalars import explain_scalar_branch, frozen_arguments, scalars_to_tensors, with_dynamic_ints
+from .observers import reject_enabled_observers
 from .patches.python_integers import capture_with_symbolic_integers
 from .questions.assumption import Assumption, AssumptionLog
 from .questions.known_values import KnownValues
@@ -201,6 +202,7 @@ def _capture_module(
             "the model is in training mode and is exported as such: dropout and batch statistics stay active. "
             "Call model.eval() before the export if it is meant for inference",
         )
+    reject_enabled_observers(model)
     inputs, scalars, ints = scalars_to_tensors(bind_example_inputs(model, args, kwargs), dynamic_scalars, model)
     inputs = freeze_inputs(inputs, frozen, options.input_names)
     shapes, axes, others = options.read(inputs)

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch.export.graph_signature import InputKind
 
+from fxonnx_translations._builder.initializers import has_content
 from fxonnx_translations._torch_compat import FakeTensor
 
 from .._export_signature import InputRecord, Signature, read_signature
@@ -24,6 +26,7 @@ from .functionalize import Mutation, functionalize
 from .graph_utils import eliminate_dead_code, find_attribute
 from .identity_elimination import eliminate_identities
 from .inline import inline_subgraphs
+from .observers import replace_disabled_observers
 from .patterns import PatternContext, apply_patterns
 from .storage_views import rebase_storage_views
 from .weight_folding import DerivedWeight, find_derived_weights, fold_batch_norm
@@ -105,6 +108,7 @@ def prepare(
     inline_subgraphs(module)
     _copy_subgraphs(module)
     expose_running_statistics(graph)
+    replace_disabled_observers(graph, partial(_tensor_of, exported_program, _records(graph, signature)))
     rebase_storage_views(graph, is_translated)
     mutations = functionalize(graph)
     # Kept as additional outputs after the program's own, so that the passes track the final values of mutated tensors.
@@ -113,8 +117,7 @@ def prepare(
     checks = () if check is None else (check,)
     output.args = ((*output.args[0], *(mutation.value for mutation in mutations), *checks),)
     undecomposed = decompose(module, is_translated)
-    placeholders = [node for node in graph.nodes if node.op == "placeholder"]
-    records = dict(zip(placeholders, signature.inputs, strict=True))
+    records = _records(graph, signature)
     mutated = {mutation.target for mutation in mutations}
     # torch lifts an intermediate fake tensor of some vmaps as a constant, which no node uses.
     lifted = {
@@ -164,6 +167,22 @@ def prepare(
         None if check is None else output.args[0][-1],
         adapter_weights,
     )
+
+
+def _records(graph: torch.fx.Graph, signature: Signature) -> dict[torch.fx.Node, InputRecord]:
+    placeholders = graph.find_nodes(op="placeholder")
+    return dict(zip(placeholders, signature.inputs, strict=True))
+
+
+def _tensor_of(
+    exported_program: torch.export.ExportedProgram, records: Mapping[torch.fx.Node, InputRecord], node: torch.fx.Node
+) -> torch.Tensor | None:
+    """The tensor of the placeholder of a parameter, buffer or constant; None for other nodes."""
+    record = records.get(node)
+    if record is None or not record.is_weight:
+        return None
+    tensor = _tensor(exported_program, record)
+    return tensor if has_content(tensor) else None
 
 
 class _Workspace(torch.fx.GraphModule):

@@ -51,6 +51,14 @@ _STORAGE_DTYPES = frozenset(
         torch.float8_e5m2fnuz,
     }
 )
+_FAKE_QUANTIZATIONS = frozenset(
+    {
+        aten.fake_quantize_per_tensor_affine.default,
+        aten.fake_quantize_per_tensor_affine.tensor_qparams,
+        aten.fake_quantize_per_channel_affine.default,
+    }
+)
+_QUANTIZED_DTYPES = frozenset({torch.float32, *_HALF_DTYPES})
 
 
 @dataclass(frozen=True)
@@ -212,6 +220,8 @@ def _is_derivable(
     if isinstance(target, OpOverload):
         if torch.Tag.nondeterministic_seeded in target.tags or target.namespace != "aten":
             return False
+        if _is_weight_quantizer(node):
+            return False
     elif target is not operator.getitem and target not in _RECIPE_NAMES:
         return False
     val = node.meta.get("val")
@@ -227,6 +237,18 @@ def _is_derivable(
         return False
     is_small = val.numel() <= max(MAX_GROWN_ELEMENTS, sum(operand.numel() for operand in operands))
     return is_small or not operands or STORED_KEY in node.meta
+
+
+def _is_weight_quantizer(node: torch.fx.Node) -> bool:
+    """Whether a call is a fake quantization that becomes integers with a scale, which are stored instead."""
+    if node.target not in _FAKE_QUANTIZATIONS or node.meta["val"].dtype not in _QUANTIZED_DTYPES:
+        return False
+    limits = node.args[-2:]
+    if not any(low <= limits[0] and limits[1] <= high for low, high in ((-128, 127), (0, 255))):  # type: ignore[operator]
+        return False
+    return not any(
+        isinstance(argument, torch.fx.Node) and argument.meta["val"].is_floating_point() for argument in node.args[2:]
+    )
 
 
 def _record(

@@ -23,6 +23,7 @@ __all__ = [
     "cast_parameter",
     "dequantize",
     "quantize",
+    "zero_dim",
 ]
 
 
@@ -72,6 +73,17 @@ def cast_parameter(op: Op, parameter: ir.Value, dtype: ir.DataType) -> ir.Value:
     to = dtypes.to_torch_dtype(dtype)
     stored = op.derived(parameter, dtype.name.lower(), lambda tensor: tensor.to(to), force=True)
     return op.cast(parameter, dtype) if stored is None else stored
+
+
+def zero_dim(op: Op, value: ir.Value) -> ir.Value:
+    """Reshape a tensor of one element to 0-dim, at export time if it is a literal or a weight."""
+    if not op.rank_of(value):
+        return value
+    numbers = op.numbers(value)
+    if numbers is not None:
+        return op.const(numbers[0], op.dtype_of(value))
+    stored = op.derived(value, "0-dim", lambda tensor: tensor.reshape(()), force=True)
+    return op.Reshape(value, op.const([], ir.DataType.INT64)) if stored is None else stored
 
 
 def quantize(

@@ -9,7 +9,8 @@ from .._aten.indexing.axes import axis_of
 from .._builder.dtypes import FLOAT
 from .._builder.op import Op
 from .._registry import translates
-from .affine import RANGES, broadcast_parameter, can_quantize, dequantize, quantize
+from .affine import RANGES, broadcast_parameter, can_quantize, dequantize, quantize, zero_dim
+from .stored_weights import quantize_stored
 
 aten = torch.ops.aten
 
@@ -28,6 +29,9 @@ def _fake_quantized(
     quant_max: int,
     axis: int | None = None,
 ) -> ir.Value:
+    stored = quantize_stored(op, self, scale, zero_point, (quant_min, quant_max), axis)
+    if stored is not None:
+        return stored
     x, dtype = op.cast(self, FLOAT), _narrowest(quant_min, quant_max)
     if dtype is not None and can_quantize(op, dtype, zero_point, axis):
         integers = quantize(op, x, scale, zero_point, (quant_min, quant_max), dtype, axis)
@@ -62,11 +66,6 @@ def _inside(
     return op.And(op.GreaterOrEqual(integers, float(quant_min)), op.LessOrEqual(integers, float(quant_max)))
 
 
-def _zero_dim(op: Op, value: ir.Value) -> ir.Value:
-    """Reshape a tensor of one element to 0-dim."""
-    return op.Reshape(value, op.const([], ir.DataType.INT64)) if op.rank_of(value) else value
-
-
 @translates("aten::fake_quantize_per_tensor_affine")
 def fake_quantize_per_tensor_affine(
     op: Op, self: ir.Value, scale: float, zero_point: int, quant_min: int, quant_max: int
@@ -89,7 +88,7 @@ def fake_quantize_per_tensor_affine_tensor_qparams(
     op: Op, self: ir.Value, scale: ir.Value, zero_point: ir.Value, quant_min: int, quant_max: int
 ) -> ir.Value:
     """aten::fake_quantize_per_tensor_affine.tensor_qparams(Tensor self, Tensor scale, Tensor zero_point, int quant_min, int quant_max) -> Tensor"""
-    return _fake_quantized(op, self, _zero_dim(op, scale), _zero_dim(op, zero_point), quant_min, quant_max)
+    return _fake_quantized(op, self, zero_dim(op, scale), zero_dim(op, zero_point), quant_min, quant_max)
 
 
 @translates("aten::_fake_quantize_per_tensor_affine_cachemask_tensor_qparams")
@@ -103,8 +102,8 @@ def fake_quantize_per_tensor_affine_cachemask_tensor_qparams(
     quant_max: int,
 ) -> tuple[ir.Value, ir.Value]:
     """aten::_fake_quantize_per_tensor_affine_cachemask_tensor_qparams(Tensor self, Tensor scale, Tensor zero_point, Tensor fake_quant_enabled, int quant_min, int quant_max) -> (Tensor output, Tensor mask)"""
-    parameters = (_zero_dim(op, scale), _zero_dim(op, zero_point), quant_min, quant_max)
-    enabled = op.cast(_zero_dim(op, fake_quant_enabled), ir.DataType.BOOL)
+    parameters = (zero_dim(op, scale), zero_dim(op, zero_point), quant_min, quant_max)
+    enabled = op.cast(zero_dim(op, fake_quant_enabled), ir.DataType.BOOL)
     output = op.Where(enabled, _fake_quantized(op, self, *parameters), self)
     return output, op.Or(_inside(op, self, *parameters), op.Not(enabled))
 

@@ -14,20 +14,8 @@ from .._builder import dtypes
 from .._builder.dtypes import BFLOAT16, DOUBLE, FLOAT, INT64, UINT8
 from .._builder.op import Op, Unsupported
 from .._registry import translates
-from .affine import broadcast_parameter, can_dequantize, cast_parameter, dequantize, quantize
+from .affine import broadcast_parameter, can_dequantize, cast_parameter, dequantize, quantize, zero_dim
 from .stored_weights import dequantize_stored, is_code, storable_dtype
-
-
-def _folded_zero_dim(op: Op, value: ir.Value) -> ir.Value:
-    """Reshape a tensor of one element to 0-dim, at export time if it is a literal or a weight."""
-    if not op.rank_of(value):
-        return value
-    numbers = op.numbers(value)
-    if numbers is not None:
-        return op.const(numbers[0], op.dtype_of(value))
-    stored = op.derived(value, "0-dim", lambda tensor: tensor.reshape(()), force=True)
-    return op.Reshape(value, op.const([], INT64)) if stored is None else stored
-
 
 # ---- per tensor
 
@@ -54,10 +42,8 @@ def quantize_per_tensor_tensor(
     """quantized_decomposed::quantize_per_tensor.tensor(Tensor input, Tensor scale, Tensor zero_point, int quant_min, int quant_max, ScalarType dtype) -> Tensor
     quantized_decomposed::quantize_per_tensor.tensor2(Tensor input, Tensor scale, Tensor zero_point, Tensor quant_min, Tensor quant_max, ScalarType dtype) -> Tensor
     """
-    low, high = (
-        _folded_zero_dim(op, limit) if isinstance(limit, ir.Value) else limit for limit in (quant_min, quant_max)
-    )
-    parameters = (_folded_zero_dim(op, scale), _folded_zero_dim(op, zero_point), (low, high))
+    low, high = (zero_dim(op, limit) if isinstance(limit, ir.Value) else limit for limit in (quant_min, quant_max))
+    parameters = (zero_dim(op, scale), zero_dim(op, zero_point), (low, high))
     return quantize(op, op.cast(input, FLOAT), *parameters, op.result.dtype)
 
 
@@ -92,7 +78,7 @@ def dequantize_per_tensor_tensor(
     """quantized_decomposed::dequantize_per_tensor.tensor(Tensor input, Tensor scale, Tensor zero_point, int quant_min, int quant_max, ScalarType dtype, *, ScalarType? out_dtype=None) -> Tensor
     quantized_decomposed::dequantize_per_tensor.tensor2(Tensor input, Tensor scale, Tensor zero_point, Tensor quant_min, Tensor quant_max, ScalarType dtype, *, ScalarType? out_dtype=None) -> Tensor
     """
-    return _dequantized(op, input, _folded_zero_dim(op, scale), _folded_zero_dim(op, zero_point))
+    return _dequantized(op, input, zero_dim(op, scale), zero_dim(op, zero_point))
 
 
 def _dequantized(op: Op, input: ir.Value, scale: ir.Value, zero_point: ir.Value) -> ir.Value:

@@ -16,7 +16,7 @@ from .._builder.op import Op
 from .._builder.stored_codes import derive_stored, is_stored
 from .affine import RANGES
 
-__all__ = ["dequantize_stored", "is_code", "storable_dtype"]
+__all__ = ["dequantize_stored", "is_code", "quantize_stored", "storable_dtype"]
 
 _INT4, _UINT4, _INT8, _UINT8 = ir.DataType.INT4, ir.DataType.UINT4, ir.DataType.INT8, ir.DataType.UINT8
 _SINCE = {
@@ -121,6 +121,44 @@ def dequantize_stored(
         # From opset 23 on the schema no longer derives the output type from the scale.
         value.type = ir.TensorType(kind)
     return value if kind == result else op.rounded(value, result)
+
+
+def quantize_stored(
+    op: Op,
+    weight: ir.Value,
+    scale: ir.Value,
+    zero_point: ir.Value,
+    limits: tuple[int, int],
+    axis: int | None = None,
+) -> ir.Value | None:
+    """Return the fake quantization of a stored weight as the DequantizeLinear of its codes.
+
+    Args:
+        op: The op object.
+        weight: The weight.
+        scale: 0-dim, or one per channel.
+        zero_point: As ``scale``, integers.
+        limits: Smallest and largest code.
+        axis: The axis of the channels, nonnegative, or None.
+
+    Returns:
+        The value, or None if an operand is not stored, or the codes do not fit 8 bits.
+    """
+    dtype, result = storable_dtype(op, *limits), op.dtype_of(weight)
+    if dtype is None or not all(map(is_stored, (weight, scale, zero_point))) or not _fits(op, zero_point, dtype):
+        return None
+    if result not in (FLOAT, *HALF_FLOATS):
+        return None
+
+    def quantized(x: torch.Tensor, step: torch.Tensor, shift: torch.Tensor) -> torch.Tensor:
+        shape = [-1 if position == axis else 1 for position in range(x.dim())]
+        reciprocal = (1 / step.float()).reshape(() if axis is None else shape)
+        codes = torch.round(x.float() * reciprocal) + shift.float().reshape(() if axis is None else shape)
+        return codes.clamp(*limits).to(_unpacked(dtype))
+
+    key = (limits, axis, dtype)
+    codes = derive_stored(op.builder, [weight, scale, zero_point], dtype.name.lower(), quantized, _packed(dtype), key)
+    return dequantize_stored(op, codes, scale, zero_point, axis=axis, result=result)
 
 
 def _written_out(

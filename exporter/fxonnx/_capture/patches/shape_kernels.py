@@ -23,6 +23,7 @@ __all__ = [
     "corrcoef",
     "cov",
     "ctc_loss",
+    "fake_quantize",
     "histogram",
     "histogram_of_edges",
     "kron",
@@ -52,6 +53,11 @@ def batch_norm(original: Callable[..., Any], input: Tensor, *arguments: Any) -> 
     if has_guarding_hint(input.numel()):
         return original(input, *arguments)  # type: ignore[no-any-return]
     return torch.empty_like(input)
+
+
+def fake_quantize(original: Callable[..., Any], self: Tensor, *arguments: Any) -> tuple[Tensor, Tensor]:
+    """The operators ``fake_quantize_*_cachemask``: the quantized tensor and the mask of the elements in range."""
+    return torch.empty_like(self), torch.empty_like(self, dtype=torch.bool)
 
 
 def max_pool1d(

@@ -320,6 +320,14 @@ CAPTURE_PATCHES: tuple[Patch, ...] = (
     KernelPatch("aten::ctc_loss.IntList", shape_kernels.ctc_loss, "its kernel reads the lengths"),
     ShapePatch("aten::histogram.bin_ct", shape_kernels.histogram, "it has no meta kernel"),
     ShapePatch("aten::histogram.bins_tensor", shape_kernels.histogram_of_edges, "it has no meta kernel"),
+    *(
+        ShapePatch(f"aten::{name}", shape_kernels.fake_quantize, "it has no meta kernel")
+        for name in (
+            "fake_quantize_per_tensor_affine_cachemask",
+            "_fake_quantize_per_tensor_affine_cachemask_tensor_qparams",
+            "fake_quantize_per_channel_affine_cachemask",
+        )
+    ),
     KernelPatch("aten::linalg_lstsq", shape_kernels.lstsq, "the shape of its residuals depends on the ranks"),
     KernelPatch("aten::narrow.Tensor", shape_kernels.narrow, "it reads the value of a tensor"),
     Patch("torch:as_tensor", functional.as_tensor, "its C++ function specializes sizes in a list", strict=False),
