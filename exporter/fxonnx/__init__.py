@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from ._program import ONNXProgram, weights_of
     from ._program.external_data import REFERENCE
     from ._program.multi_model import save_all
+    from ._program.quantization_report import LayerReport, QuantizationReport
     from ._program.verification import verify
     from ._quantization import QuantizeConfig
     from ._symbolic_registry import register_custom_op_symbolic, unregister_custom_op_symbolic
@@ -77,7 +78,9 @@ __all__ = [  # noqa: RUF022 - grouped
     "unregister_custom_op_symbolic",
     # Example inputs from calls
     "InputObserver",
-    # Comparison with eager torch
+    # Comparison with eager torch, and of quantized with floating-point numbers
+    "LayerReport",
+    "QuantizationReport",
     "Row",
     "verify",
     # Other runtimes
@@ -117,6 +120,8 @@ _MODULES = {
     "QuantizeConfig": "_quantization",
     "REFERENCE": "_program.external_data",
     "save_all": "_program.multi_model",
+    "LayerReport": "_program.quantization_report",
+    "QuantizationReport": "_program.quantization_report",
     "Row": "_comparison",
     "Finding": "_targets.check",
     "Target": "_targets",

@@ -29,6 +29,7 @@ from ._lower.user_symbolics import CalledFunctions
 from ._options import Functions, Numerics, Options, read_legacy_options, read_options
 from ._prepare import LOST_UPDATES_KEY, State, find_updates, pattern_context, prepare, report_updates, unwrap_subclasses
 from ._program import ONNXProgram
+from ._program.calibration import ranges_of
 from ._program.call_binding import bind_call
 from ._program.external_data import ExternalData
 from ._public import public
@@ -316,7 +317,9 @@ def _convert(captured: Capture, options: Options, timer: Timer, model: Any) -> O
     lost = report_updates(updates, options.state)
     returned = [] if options.state == "warn" else [update for update in updates if not update.is_returned]
     with unset_fake_temporarily(), timer.stage("lower"):
-        lowered = lower(prepared, captured, options, returned)
+        batches = None if options.quantize is None else options.quantize.calibration
+        calibrate = None if batches is None else partial(ranges_of, capture=captured, batches=batches)
+        lowered = lower(prepared, captured, options, returned, calibrate)
     limits = captured.limits.with_requirements(lowered.requirements)
     added = limits.constraints[len(captured.limits.constraints) :]
     report_narrowed(added, strict=options.strict_shapes)
@@ -327,7 +330,12 @@ def _convert(captured: Capture, options: Options, timer: Timer, model: Any) -> O
     if captured.dim_aliases:
         metadata[ALIASES_KEY] = json.dumps(captured.dim_aliases)
     program = ONNXProgram(
-        lowered.model, replace(captured, limits=limits), options, timer.seconds, patterns=prepared.patterns
+        lowered.model,
+        replace(captured, limits=limits),
+        options,
+        timer.seconds,
+        patterns=prepared.patterns,
+        quantization=lowered.quantization,
     )
     if added and program.example_inputs is not None:
         # Where an intermediate tensor of the example is empty, a call with it would be refused.

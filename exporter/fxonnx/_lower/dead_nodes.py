@@ -1,10 +1,17 @@
-"""Dead code elimination in the subgraphs of control flow operators."""
+"""Dead code elimination: subgraphs of control flow operators, and optional outputs."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import onnx_ir as ir
 
-__all__ = ["eliminate_dead_nodes", "release_subgraph_uses", "subgraphs"]
+from fxonnx_translations._builder.op_schema import schema_info
+
+__all__ = ["eliminate_dead_nodes", "release_subgraph_uses", "subgraphs", "trim_unused_outputs"]
+
+_ALL_OPTIONAL = frozenset(("com.microsoft", f"Skip{norm}LayerNormalization", "") for norm in ("", "Simplified"))
+"""Operators whose outputs after the first are optional, each for itself."""
 
 
 def subgraphs(node: ir.Node) -> list[ir.Graph]:
@@ -37,3 +44,22 @@ def release_subgraph_uses(node: ir.Node) -> None:
             release_subgraph_uses(inner)
             for index in range(len(inner.inputs)):
                 inner.replace_input_with(index, None)
+
+
+def trim_unused_outputs(node: ir.Node, outputs: Collection[ir.Value], opset: int) -> None:
+    """Remove trailing optional outputs without uses."""
+    if node.op_identifier() in _ALL_OPTIONAL:
+        for output in node.outputs[1:]:
+            if not output.uses() and output not in outputs:
+                output.name = ""
+    schema = schema_info(node.op_type, opset) if node.domain == "" else None
+    # Before opset 14, the number of BatchNormalization's outputs selects training mode, although all are optional.
+    if schema is None or node.op_type == "BatchNormalization":
+        return
+    # ONNX Runtime's Attention writes the present outputs whenever a past is given.
+    has_past = node.op_type == "Attention" and any(value is not None for value in node.inputs[4:6])
+    count, least = len(node.outputs), 3 if has_past else schema.least_outputs
+    while count > least and not node.outputs[count - 1].uses() and node.outputs[count - 1] not in outputs:
+        count -= 1
+    if count < len(node.outputs):
+        node.resize_outputs(count)

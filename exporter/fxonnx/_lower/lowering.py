@@ -18,7 +18,6 @@ from fxonnx_translations._builder.builder import Builder, Unsupported
 from fxonnx_translations._builder.empty_tensors import Requirement, requirements
 from fxonnx_translations._builder.name_allocator import NameAllocator
 from fxonnx_translations._builder.op import Op, ResultSpec
-from fxonnx_translations._builder.op_schema import schema_info
 from fxonnx_translations._builder.shape_inference import quick
 from fxonnx_translations._builder.symbolic_dims import Dim, SymbolTable
 from fxonnx_translations._opsets.missing_ops import replace_missing_op
@@ -29,11 +28,12 @@ from .._capture import Capture
 from .._options import Options
 from .._prepare import REASON_KEY, Prepared, Update, find_attribute
 from .._provenance import REGIONS_KEY, source_line
+from .._quantization.quantize import Calibrate, quantize
 from .._quantization.quantized_form import write_quantized_form
-from .._quantization.rewrite import quantize_weights
+from .._quantization.quantized_layer import Quantization
 from ..errors import TranslationError, UnsupportedOperator, UnsupportedOperatorError
 from .control_flow import CONTROL_FLOW
-from .dead_nodes import eliminate_dead_nodes, release_subgraph_uses, subgraphs
+from .dead_nodes import eliminate_dead_nodes, release_subgraph_uses, subgraphs, trim_unused_outputs
 from .dispatch import arguments_by_name, find_translation
 from .legacy_names import SCOPE, rename_by_scope
 from .lowest_opset import lowest_opset
@@ -59,13 +59,21 @@ class Lowered:
     Attributes:
         model: The ONNX model.
         requirements: Sizes that must not be 0 for the model to be correct.
+        quantization: The quantized layers, and the model before the quantization.
     """
 
     model: ir.Model
     requirements: Sequence[Requirement]
+    quantization: Quantization | None = None
 
 
-def lower(prepared: Prepared, capture: Capture, options: Options, updates: Sequence[Update] = ()) -> Lowered:
+def lower(
+    prepared: Prepared,
+    capture: Capture,
+    options: Options,
+    updates: Sequence[Update] = (),
+    calibrate: Calibrate | None = None,
+) -> Lowered:
     """Lower the prepared graph to an ONNX model.
 
     Args:
@@ -73,8 +81,10 @@ def lower(prepared: Prepared, capture: Capture, options: Options, updates: Seque
         capture: The capture it was made from: names of dims, inputs and outputs.
         options: Target opset, translations, names and metadata.
         updates: Mutations to return as graph outputs.
+        calibrate: The calibration of static quantization.
 
     Raises:
+        ArgumentError: If the model cannot be quantized as requested.
         UnsupportedOperatorError: Lists all operators without a usable translation at once.
         TranslationError: If a translation fails, or its outputs disagree with torch's in number, dtype or shape.
     """
@@ -114,19 +124,18 @@ def lower(prepared: Prepared, capture: Capture, options: Options, updates: Seque
     form = options.profile.quantized_form
     if form is not None and write_quantized_form(builder, form):
         _finalize(builder)
+    quantization = None
     if options.quantize is not None:
-        quantize_weights(builder, options.quantize, prepared.exported_program, options.profile)
+        given = (options.quantize, prepared.exported_program, options.profile, calibrate)
+        quantization = quantize(model, builder, *given)
         _finalize(builder)
     if options.legacy_names:
         rename_by_scope(model.graph)
     required = requirements(builder)
+    quantization = None if quantization is None else quantization.named()
     if options.functions == "repeated" or lowering.has_regions:
         outline(model, repeated=options.functions == "repeated")
-    return Lowered(model, required)
-
-
-_ALL_OPTIONAL = frozenset(("com.microsoft", f"Skip{norm}LayerNormalization", "") for norm in ("", "Simplified"))
-"""Operators whose outputs after the first are optional, each for itself."""
+    return Lowered(model, required, quantization)
 
 
 def _finalize(builder: Builder) -> None:
@@ -146,7 +155,7 @@ def _finalize(builder: Builder) -> None:
                 eliminate_dead_nodes(body)
     for node in graph:
         if len(node.outputs) > 1:
-            _trim_unused_outputs(node, outputs, builder.opset_version)
+            trim_unused_outputs(node, outputs, builder.opset_version)
     is_foreign = any(node.domain not in ("", "ai.onnx") for node in graph)
     for node in ir.traversal.RecursiveGraphIterator(graph):
         # Value names are unique in the whole model, subgraphs included.
@@ -164,25 +173,6 @@ def _finalize(builder: Builder) -> None:
     unused = [name for name, value in graph.initializers.items() if not value.uses() and value not in kept]
     for name in unused:
         del graph.initializers[name]
-
-
-def _trim_unused_outputs(node: ir.Node, outputs: Collection[ir.Value], opset: int) -> None:
-    """Remove trailing optional outputs without uses."""
-    if node.op_identifier() in _ALL_OPTIONAL:
-        for output in node.outputs[1:]:
-            if not output.uses() and output not in outputs:
-                output.name = ""
-    schema = schema_info(node.op_type, opset) if node.domain == "" else None
-    # Before opset 14, the number of BatchNormalization's outputs selects training mode, although all are optional.
-    if schema is None or node.op_type == "BatchNormalization":
-        return
-    # ONNX Runtime's Attention writes the present outputs whenever a past is given.
-    has_past = node.op_type == "Attention" and any(value is not None for value in node.inputs[4:6])
-    count, least = len(node.outputs), 3 if has_past else schema.least_outputs
-    while count > least and not node.outputs[count - 1].uses() and node.outputs[count - 1] not in outputs:
-        count -= 1
-    if count < len(node.outputs):
-        node.resize_outputs(count)
 
 
 class _GraphLowering:

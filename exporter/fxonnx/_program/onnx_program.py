@@ -20,9 +20,10 @@ from .._comparison import Row
 from .._lower.inlining import inlined
 from .._options import Options
 from .._public import public
+from .._quantization.quantized_layer import Quantization
 from .._targets import Target
 from .._targets.check import Finding, check
-from ..errors import SaveError
+from ..errors import ArgumentError, SaveError
 from . import saving, verification
 from .adapters import AdapterSource, adapter_names, adapter_values, write_adapter
 from .assumption_checks import check_assumptions
@@ -34,6 +35,7 @@ from .external_references import with_external_references
 from .inspection import compute_values, run_reference
 from .onnxscript_optimizer import optimize_model
 from .protobuf_layout import PROTOBUF_LIMIT, serialize, tensor_bytes
+from .quantization_report import QuantizationReport, quantization_report
 from .rename_dims import rename_dims
 from .session import Session, SessionFactory, session_in_float
 from .stateful import StatefulSession, StatePair, read_states
@@ -52,6 +54,7 @@ class ONNXProgram:
         options: The options of the export.
         timings: Stage name to wall-clock seconds.
         patterns: Name of each fusion pattern to its number of matches.
+        quantization: The quantized layers, and the model before the quantization.
 
     Attributes:
         model: The ``onnx_ir.Model``. After modifying it, call ``release``.
@@ -68,12 +71,14 @@ class ONNXProgram:
         timings: Mapping[str, float] = MappingProxyType({}),
         *,
         patterns: Mapping[str, int] = MappingProxyType({}),
+        quantization: Quantization | None = None,
     ) -> None:
         self.model = model
         self.capture = capture
         self.options = Options() if options is None else options
         self.patterns = MappingProxyType(dict(patterns))
         self._timings = timings
+        self._quantization = quantization
         self._session: Session | None = None
         self._session_in_float: Session | None = None
         self._session_factory: SessionFactory | None = None
@@ -174,12 +179,50 @@ class ONNXProgram:
         """Run the model like ``__call__``, without the rounding of activations that quantized weights permit.
 
         See ``QuantizeConfig.accuracy_level``. Sessions of ``initialize_inference_session`` decide for DequantizeLinear.
+        With 8-bit activations, this is the model before the quantization.
         """
         inputs = self.graph_inputs(args, kwargs)
+        if self._session_in_float is None and self.float_model is not None:
+            self._session_in_float = Session(self.float_model, self._session_factory)
         if self._session_in_float is None:
             with products_in_float(self.model):
                 self._session_in_float = Session(self.model, self._session_factory or session_in_float)
         return self._session_in_float.run(inputs)
+
+    @property
+    def float_model(self) -> ir.Model | None:
+        """With 8-bit activations, the model before the quantization; otherwise None."""
+        config = self.options.quantize
+        if self._quantization is None or config is None or config.activation_mode == "float":
+            return None
+        return self._quantization.float_model
+
+    def quantization_report(
+        self, args: tuple[Any, ...] | None = None, kwargs: Mapping[str, Any] | None = None
+    ) -> QuantizationReport:
+        """Compare each quantized layer with the model before the quantization.
+
+        Args:
+            args: Positional inputs; if ``kwargs`` is also None, the example inputs.
+            kwargs: Keyword inputs.
+
+        Returns:
+            Bytes and difference of each layer, ordered by difference, the largest first; ``print`` shows a table.
+
+        Raises:
+            ArgumentError: If the program is not quantized, or the inputs do not match the exported ones.
+            RuntimeSessionError: If ONNX Runtime cannot load or run the model.
+        """
+        if self._quantization is None:
+            raise ArgumentError(
+                "quantize", "the program was exported without quantization", hint="pass quantize to export"
+            )
+        if args is None and kwargs is None:
+            if self.example_inputs is None:
+                raise ArgumentError("args", "the exported program has no example inputs", hint="pass args or kwargs")
+            args, kwargs = self.example_inputs
+        inputs = self.graph_inputs(args or (), kwargs or {})
+        return quantization_report(self.model, self._quantization, inputs, self._session_factory)
 
     def graph_inputs(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
         """Bind the arguments of a call to the graph inputs and check the constraints.
@@ -282,7 +325,8 @@ class ONNXProgram:
         Raises:
             ArgumentError: If a weight has another shape or dtype than at export, or tied weights have different values.
         """
-        self._applied |= replace_weights(self.model, self.weights, state_dict)
+        copies = [] if self._quantization is None else [self._quantization.float_model]
+        self._applied |= replace_weights(self.model, self.weights, state_dict, copies)
         self.release()
 
     def rename_axes(self, rename_mapping: Mapping[str | ir.SymbolicDim, str]) -> None:

@@ -69,6 +69,10 @@ class VerifiableProgram(Protocol):
         """Whether the model has the output ``assumptions_hold``."""
 
     @property
+    def float_model(self) -> ir.Model | None:
+        """With 8-bit activations, the model before the quantization; otherwise None."""
+
+    @property
     def applied_weights(self) -> Mapping[str, torch.Tensor]:
         """Weights that replace those of the captured program."""
 
@@ -101,7 +105,9 @@ def verify(
 
     With ``export(quantize=...)``, eager torch computes with the dequantized weights, and ONNX Runtime without rounding
     the activations, which ``accuracy_level`` permits otherwise: the same tolerances apply. Mixtures of experts with
-    8 bits always round; then ``atol`` is 0.05 times the largest absolute value of all outputs.
+    8 bits always round; then ``atol`` is 0.05 times the largest absolute value of all outputs. With 8-bit activations,
+    the model before the quantization is compared, and the quantized model must return the same dtypes, shapes and
+    finite elements; ``ONNXProgram.quantization_report`` measures how much the quantization changes them.
 
     Args:
         program: The exported program.
@@ -188,11 +194,38 @@ def _verify_at_sizes(
 
 def _run_program(program: VerifiableProgram, args: Any, kwargs: Any) -> tuple[torch.Tensor, ...]:
     run = program if program.options.quantize is None else program.call_in_float
-    return run(*_copy_tensors(args), **_copy_tensors(kwargs))
+    outputs = run(*_copy_tensors(args), **_copy_tensors(kwargs))
+    if program.float_model is not None:
+        _check_quantized(program, outputs, program(*_copy_tensors(args), **_copy_tensors(kwargs)))
+    return outputs
+
+
+def _check_quantized(
+    program: VerifiableProgram, expected: Sequence[torch.Tensor], actual: Sequence[torch.Tensor]
+) -> None:
+    """Check that a quantized model differs from the model before the quantization only in the values of elements.
+
+    Raises:
+        VerificationError: If it does not.
+    """
+    names = [str(value.name) for value in program.model.graph.outputs]
+    rows = []
+    for index, (name, before, after) in enumerate(zip(names, expected, actual, strict=True)):
+        message = ""
+        if (before.dtype, before.shape) != (after.dtype, after.shape):
+            message = f"quantized: {after.dtype} of shape {list(after.shape)}"
+        elif before.is_floating_point() and bool(before.isfinite().all()) and not bool(after.isfinite().all()):
+            # NaN is not compared: integers cannot represent it, and a dynamic scale distributes it.
+            message = "quantized: finite elements became infinite or NaN"
+        if message:
+            dtype = str(before.dtype).removeprefix("torch.")
+            rows.append(Row(name, index, "mismatch", dtype, tuple(before.shape), message=message))
+    if rows:
+        raise VerificationError(f"the quantization is wrong:\n{format_rows(rows)}", rows=rows)
 
 
 def _dequantized(program: VerifiableProgram) -> DequantizedWeights:
-    if program.options.quantize is None:
+    if program.options.quantize is None or program.float_model is not None:
         return DequantizedWeights({}, {})
     return dequantized_weights(program.model, program.weights)
 

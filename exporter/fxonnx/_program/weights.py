@@ -93,7 +93,7 @@ def _weights(exported_program: torch.export.ExportedProgram) -> Iterator[tuple[s
 
 
 def replace_weights(
-    model: ir.Model, weight_map: WeightMap, state_dict: Mapping[str, torch.Tensor]
+    model: ir.Model, weight_map: WeightMap, state_dict: Mapping[str, torch.Tensor], copies: Collection[ir.Model] = ()
 ) -> dict[str, torch.Tensor]:
     """Replace weights of a model and recompute the derived weights.
 
@@ -101,6 +101,7 @@ def replace_weights(
         model: The model; it is modified only if all weights are valid.
         weight_map: The weight map of the model.
         state_dict: FQN to new weight. Names that the model does not have cause a warning.
+        copies: Further models with the same weights, which are replaced as well.
 
     Returns:
         The applied weights, including those tied to them, by FQN.
@@ -130,8 +131,9 @@ def replace_weights(
         transposed_to = [other for other, stored_name in weight_map.transposed.items() if stored_name == stored]
         applied |= dict.fromkeys(tied, tensor) | {other: tensor.t() for other in transposed_to}
         new[stored] = TorchTensor(real, name=stored)
-    for value in model.graph.initializers.values():
-        value.const_value = _replace_sources(value.const_value, new)
+    for one in (model, *copies):
+        for value in one.graph.initializers.values():
+            value.const_value = _replace_sources(value.const_value, new)
     return applied
 
 

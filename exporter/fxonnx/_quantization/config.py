@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
-from dataclasses import KW_ONLY, dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
+
+import torch
 
 from .._public import public
 from .._targets import TargetProfile
 from ..errors import ArgumentError, did_you_mean
 from .packed_weights import METHODS, packed_modules, read_packed_format
 
-__all__ = ["HALF_SCALES_OPSET", "INT4_OPSET", "QuantizeConfig", "WeightDtype", "has_blocks", "read_quantize"]
+__all__ = [
+    "HALF_SCALES_OPSET",
+    "INT4_OPSET",
+    "Activations",
+    "QuantizeConfig",
+    "WeightDtype",
+    "has_blocks",
+    "read_quantize",
+]
 
 WeightDtype: TypeAlias = Literal["int4", "int8"]
+Activations: TypeAlias = Literal["float", "dynamic", "static"]
 _Choice: TypeAlias = Literal["float", "int4", "int8"]
 
 INT4_OPSET = 21
@@ -29,10 +40,12 @@ _INT8_OPSET = 13
 @public
 @dataclass(frozen=True)
 class QuantizeConfig:
-    """Weight-only quantization by rounding to nearest, for ``export(quantize=...)``.
+    """Post-training quantization by rounding to nearest, for ``export(quantize=...)``.
 
-    Weights of linear layers become integers with scales; activations stay floating-point numbers. The columns of a
-    weight, one for each output feature, are divided into blocks that share a scale.
+    Weights of linear layers become integers with scales. By default, activations stay floating-point numbers, and the
+    columns of a weight, one for each output feature, are divided into blocks that share a scale. With ``calibration``
+    or ``activations="dynamic"``, activations become 8-bit integers as well, and a weight has one scale for each output
+    feature or channel.
 
     Attributes:
         dtype: Element type of the weights, "int4" or "int8".
@@ -48,6 +61,13 @@ class QuantizeConfig:
         embeddings: Element type of embedding tables; "int4" requires a target with GatherBlockQuantized.
         lm_head: Element type of the layer that computes the logits; None for ``dtype``. The layer is recognized by its
             name (``lm_head``, ``embed_out``, ``output_layer``, ``proj_out``), or by the weight of an embedding.
+        activations: "float": weights only. "dynamic": the inputs of linear layers become uint8 with a scale that every
+            call computes. "static": the inputs and outputs of convolutions and the inputs of linear layers become
+            8-bit integers with constant scales from ``calibration``. None: "static" with ``calibration``, otherwise
+            "float".
+        calibration: Batches of representative inputs, iterated over once, for example a ``DataLoader``. A batch is a
+            tensor, a tuple or list of positional arguments, a dict of keyword arguments, or a pair of one of these and
+            a label, which is ignored. A tuple with as many elements as the example has arguments is never a pair.
     """
 
     dtype: WeightDtype = "int4"
@@ -59,6 +79,15 @@ class QuantizeConfig:
     exclude: Collection[str] = ()
     embeddings: _Choice = "float"
     lm_head: _Choice | None = None
+    activations: Activations | None = None
+    calibration: Iterable[Any] | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def activation_mode(self) -> Activations:
+        """How activations are represented: ``activations``, or the mode that ``calibration`` implies."""
+        if self.activations is not None:
+            return self.activations
+        return "float" if self.calibration is None else "static"
 
     @classmethod
     def from_checkpoint(cls, directory: str | os.PathLike[str]) -> QuantizeConfig:
@@ -114,6 +143,10 @@ def read_quantize(
             "quantize", f'expected "int4", "int8" or a QuantizeConfig, got {quantize!r}', hint='write quantize="int4"'
         )
     _check(config)
+    if config.activation_mode != "float":
+        _check_activations(config)
+        _check_least_opset(opset_version, _INT8_OPSET, "8-bit weights")
+        return config, opset_version
     if profile.has_matmul_nbits:
         return config, opset_version
     if config.embeddings == "int4":
@@ -127,15 +160,19 @@ def read_quantize(
     if opset_version is None:
         # ONNX Runtime is faster with blocks than with columns, which it divides into shorter blocks by itself.
         return config, max(INT4_OPSET if has_blocks(profile, INT4_OPSET) else least, profile.default_opset)
+    blocked = "weights in blocks" if config.dtype == "int8" and config.lm_head != "int4" else "4-bit weights"
+    _check_least_opset(opset_version, least, blocked if is_blocked else "8-bit weights")
+    return config, opset_version
+
+
+def _check_least_opset(opset_version: int | None, least: int, subject: str) -> None:
     # Anything that is not an opset is rejected with the argument opset_version.
     if isinstance(opset_version, int) and opset_version < least:
-        what = "weights in blocks" if config.dtype == "int8" and config.lm_head != "int4" else "4-bit weights"
         raise ArgumentError(
             "quantize",
-            f"{what if is_blocked else '8-bit weights'} require opset {least}, got opset_version={opset_version}",
+            f"{subject} require opset {least}, got opset_version={opset_version}",
             hint=f"pass opset_version={least} or newer, or leave it out",
         )
-    return config, opset_version
 
 
 def has_blocks(profile: TargetProfile, opset: int) -> bool:
@@ -151,6 +188,7 @@ def _check(config: QuantizeConfig) -> None:
         ("lm_head", config.lm_head, (None, "float", *choices)),
         ("accuracy_level", config.accuracy_level, (0, 1, 2, 3, 4)),
         ("symmetric", config.symmetric, (True, False)),
+        ("activations", config.activations, (None, *get_args(Activations))),
     ):
         if value not in allowed:
             problem = f"{name}: expected one of {', '.join(map(repr, allowed))}, got {value!r}"
@@ -163,3 +201,49 @@ def _check(config: QuantizeConfig) -> None:
             raise ArgumentError(
                 "quantize", f"{name}: expected a list of names, got {patterns!r}", hint='write ["*.mlp.*"]'
             )
+    if config.calibration is not None and config.activation_mode != "static":
+        raise ArgumentError(
+            "quantize",
+            f"calibration: activations={config.activations!r} does not use it",
+            hint='leave calibration out, or pass activations="static"',
+        )
+
+
+def _check_activations(config: QuantizeConfig) -> None:
+    """Reject weights that integer products cannot read, and a missing calibration.
+
+    Raises:
+        ArgumentError: If an attribute does not fit 8-bit activations.
+    """
+    subject = "calibration" if config.activation_mode == "static" else 'activations="dynamic"'
+    for name, value in (("dtype", config.dtype), ("embeddings", config.embeddings), ("lm_head", config.lm_head)):
+        if value == "int4":
+            raise ArgumentError(
+                "quantize",
+                f'{subject} requires 8-bit weights, got {name}="int4"',
+                hint=f'pass {name}="int8", or leave {subject.partition("=")[0]} out to quantize only weights',
+            )
+    if config.block_size is not None or not config.symmetric:
+        name = "symmetric=False" if config.block_size is None else f"block_size={config.block_size}"
+        raise ArgumentError(
+            "quantize",
+            f"{name}: with 8-bit activations, weights have one scale for each output and no zero points",
+            hint="leave it out",
+        )
+    if config.activation_mode == "static" and config.calibration is None:
+        raise ArgumentError(
+            "quantize",
+            'activations="static" requires calibration',
+            hint='pass batches of representative inputs: QuantizeConfig("int8", calibration=loader)',
+        )
+    if config.activation_mode == "static":
+        _check_batches(config.calibration)
+
+
+def _check_batches(batches: Any) -> None:
+    if isinstance(batches, (str, Mapping, torch.Tensor)) or not isinstance(batches, Iterable):
+        raise ArgumentError(
+            "quantize",
+            f"calibration: expected an iterable of batches, got a {type(batches).__name__}",
+            hint="write calibration=[batch]",
+        )

@@ -1,8 +1,8 @@
-"""The rewrite of a graph for quantized weights: MatMul, Gemm, Gather and MoE of weights."""
+"""Weight-only quantization of a graph: MatMul, Gemm, Gather and MoE of weights."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any, Literal, TypeAlias
@@ -16,12 +16,14 @@ from fxonnx_translations._builder.initializers import DerivedTensor, TorchTensor
 
 from .._targets import TargetProfile
 from ..errors import ArgumentError, did_you_mean
+from .channel_weights import ChannelWeight
 from .config import HALF_SCALES_OPSET, QuantizeConfig, has_blocks
 from .experts import EXPERT_WEIGHTS, expert_attributes, expert_block_size, expert_weights, inputs_of_qmoe
+from .quantized_layer import QuantizedLayer
 from .quantized_tensor import Layout, Part, QuantizedTensor
 from .quantized_weight import WeightScheme
 
-__all__ = ["quantize_weights"]
+__all__ = ["Weight", "WeightQuantizer", "parameter_names"]
 
 MICROSOFT = "com.microsoft"
 _LEAST_COLUMNS = 16
@@ -33,8 +35,8 @@ _Choice: TypeAlias = Literal["float", "int4", "int8"]
 
 
 @dataclass(frozen=True)
-class _Weight:
-    """A matrix of parameters that a node reads.
+class Weight:
+    """A matrix of parameters, or the kernel of a convolution, that a node reads.
 
     Attributes:
         tensor: The stored parameter, or the tensor derived from parameters.
@@ -67,34 +69,7 @@ class _Weight:
         return set(_keys_of_sources(self.tensor))
 
 
-def quantize_weights(
-    builder: Builder,
-    config: QuantizeConfig,
-    exported_program: torch.export.ExportedProgram,
-    profile: TargetProfile,
-) -> None:
-    """Quantize the weights of products and embedding tables, in place; nothing is computed.
-
-    Weights of 2 axes are quantized, if a MatMul or Gemm multiplies by them from the right, and the weights of MoE, an
-    operator of ONNX Runtime. Convolutions, recurrent layers and weights of experts in loops are not. A weight has one
-    value in the whole model: those with further uses, or multiplied by in both directions, are left as they are. The
-    exception is a tied embedding, whose table may have another element type than the layer of the logits. In graphs
-    without MatMulNBits, weights in the bodies of loops and branches are left: ONNX Runtime cannot load DequantizeLinear
-    of an outer initializer there.
-
-    Args:
-        builder: The builder of the complete graph.
-        config: Which weights to quantize, and how.
-        exported_program: The captured program, for the names of tied parameters.
-        profile: The target: whether it has MatMulNBits and GatherBlockQuantized, and blocks of 8-bit weights.
-
-    Raises:
-        ArgumentError: If a pattern matches no weight, or there is no layer that computes logits for ``lm_head``.
-    """
-    _Quantizer(builder, config, _parameter_names(exported_program), profile).run()
-
-
-def _parameter_names(exported_program: torch.export.ExportedProgram) -> dict[Any, tuple[str, ...]]:
+def parameter_names(exported_program: torch.export.ExportedProgram) -> dict[Any, tuple[str, ...]]:
     """Map the storage of each parameter, and that of its transpose, to the names of all parameters tied to it."""
     names: dict[Any, tuple[str, ...]] = {}
     parameters = exported_program.graph_signature.parameters
@@ -106,8 +81,25 @@ def _parameter_names(exported_program: torch.export.ExportedProgram) -> dict[Any
     return names
 
 
-class _Quantizer:
-    """The rewrite of one graph."""
+class WeightQuantizer:
+    """Quantize the weights of products and embedding tables of one graph, in place; nothing is computed.
+
+    Weights of 2 axes are quantized, if a MatMul or Gemm multiplies by them from the right, and the weights of MoE, an
+    operator of ONNX Runtime. Convolutions, recurrent layers and weights of experts in loops are not. A weight has one
+    value in the whole model: those with further uses, or multiplied by in both directions, are left as they are. The
+    exception is a tied embedding, whose table may have another element type than the layer of the logits. In graphs
+    without MatMulNBits, weights in the bodies of loops and branches are left: ONNX Runtime cannot load DequantizeLinear
+    of an outer initializer there.
+
+    Args:
+        builder: The builder of the complete graph.
+        config: Which weights to quantize, and how.
+        parameter_names: The result of the function of this name.
+        profile: The target: whether it has MatMulNBits and GatherBlockQuantized, and blocks of 8-bit weights.
+
+    Attributes:
+        layers: The quantized layers, in the order of the graph.
+    """
 
     def __init__(
         self,
@@ -124,24 +116,35 @@ class _Quantizer:
         self.int8_block_size = 128 if has_blocks(profile, builder.opset_version) else 0
         self.initializers: dict[Any, ir.Value] = {}
         self.known: dict[str, None] = {}
+        self.layers: list[QuantizedLayer] = []
 
     def run(self) -> None:
+        """Rewrite the graph.
+
+        Raises:
+            ArgumentError: If a pattern matches no weight, or there is no layer that computes logits for ``lm_head``.
+        """
         nodes = list(ir.traversal.RecursiveGraphIterator(self.graph))
         products = [(node, weight) for node in nodes if (weight := self._weight_of_product(node)) is not None]
         tables = [(node, weight) for node in nodes if (weight := self._weight_of_gather(node)) is not None]
         experts = [(node, weights) for node in nodes if (weights := self._weights_of_experts(node)) is not None]
+        convolutions = [(node, weight) for node in nodes if (weight := self._weight_of_convolution(node)) is not None]
         reused = self._reused(nodes, products, tables, [node for node, _ in experts])
         products = [(node, weight) for node, weight in products if reused.isdisjoint(weight.sources)]
         tables = [(node, weight) for node, weight in tables if reused.isdisjoint(weight.sources)]
         tied = {weight.key for _, weight in tables}
         heads = {weight.key for _, weight in products if weight.key in tied or _has_name_of_head(weight)}
-        for weight in (*(weight for _, weight in (*products, *tables)), *(one for _, some in experts for one in some)):
+        single = (weight for _, weight in (*products, *convolutions, *tables))
+        for weight in (*single, *(one for _, some in experts for one in some)):
             self.known.update(dict.fromkeys(weight.names))
         self._check_names(bool(heads))
         for node, weight in products:
             choice = self._choice(weight, is_head=weight.key in heads)
             if choice != "float":
                 self._quantize_product(node, weight, choice)
+        for node, weight in convolutions:
+            if self._is_selected(weight):
+                self._quantize_convolution(node, weight)
         for node, weights in experts:
             if all(self._is_selected(weight) and reused.isdisjoint(weight.sources) for weight in weights):
                 self._quantize_experts(node, weights)
@@ -153,8 +156,8 @@ class _Quantizer:
     def _reused(
         self,
         nodes: Sequence[ir.Node],
-        products: Sequence[tuple[ir.Node, _Weight]],
-        tables: Sequence[tuple[ir.Node, _Weight]],
+        products: Sequence[tuple[ir.Node, Weight]],
+        tables: Sequence[tuple[ir.Node, Weight]],
         experts: Sequence[ir.Node],
     ) -> set[Any]:
         """Keys of the parameters with further uses, or in products in different forms."""
@@ -198,12 +201,12 @@ class _Quantizer:
                 hint="name the layer in include or exclude",
             )
 
-    def _choice(self, weight: _Weight, *, is_head: bool) -> _Choice:
+    def _choice(self, weight: Weight, *, is_head: bool) -> _Choice:
         if not self._is_selected(weight):
             return "float"
         return self.config.lm_head if is_head and self.config.lm_head is not None else self.config.dtype
 
-    def _is_selected(self, weight: _Weight) -> bool:
+    def _is_selected(self, weight: Weight) -> bool:
         """Whether all parameters are included, and none is excluded, under one of their names."""
 
         def matches(names: Sequence[str], patterns: Collection[str]) -> bool:
@@ -214,7 +217,7 @@ class _Quantizer:
 
     # ---- weights
 
-    def _weight_of_product(self, node: ir.Node) -> _Weight | None:
+    def _weight_of_product(self, node: ir.Node) -> Weight | None:
         if node.domain or node.op_type not in ("MatMul", "Gemm"):
             return None
         if node.graph is not self.graph and not self.has_matmul_nbits:
@@ -232,7 +235,7 @@ class _Quantizer:
         found = self._stored(value, "transB" in attributes and bool(attributes["transB"].as_int()))
         return None if found is None or found.in_features < _LEAST_COLUMNS else found
 
-    def _weight_of_gather(self, node: ir.Node) -> _Weight | None:
+    def _weight_of_gather(self, node: ir.Node) -> Weight | None:
         if node.domain or node.op_type != "Gather" or ("axis" in node.attributes and node.attributes["axis"].as_int()):
             return None
         value = node.inputs[0]
@@ -241,7 +244,14 @@ class _Quantizer:
         found = self._stored(value, True)
         return None if found is None or found.is_transposed or found.in_features < _LEAST_COLUMNS else found
 
-    def _weights_of_experts(self, node: ir.Node) -> list[_Weight] | None:
+    def _weight_of_convolution(self, node: ir.Node) -> Weight | None:
+        """The kernel of a convolution that is quantized: none, if only weights are."""
+        return None
+
+    def _quantize_convolution(self, node: ir.Node, weight: Weight) -> None:
+        """Quantize a convolution that ``_weight_of_convolution`` has found."""
+
+    def _weights_of_experts(self, node: ir.Node) -> list[Weight] | None:
         """The weights of MoE; None if one of them is not a parameter."""
         if (node.domain, node.op_type) != (MICROSOFT, "MoE") or not self.has_matmul_nbits:
             return None
@@ -253,7 +263,7 @@ class _Quantizer:
             if not names:
                 return None
             count, rows, columns = (int(size) for size in tensor.shape.numpy())
-            found.append(_Weight(tensor, False, names, count * rows, columns))
+            found.append(Weight(tensor, False, names, count * rows, columns))
         return found
 
     def _names_of_parameters(self, tensor: Any) -> tuple[tuple[str, ...], ...] | None:
@@ -261,7 +271,7 @@ class _Quantizer:
         names = [self.parameter_names.get(key) for key in _keys_of_sources(tensor)]
         return None if None in names else tuple(dict.fromkeys(found for found in names if found is not None))
 
-    def _stored(self, value: ir.Value, rows_are_outputs: bool) -> _Weight | None:
+    def _stored(self, value: ir.Value, rows_are_outputs: bool) -> Weight | None:
         """Find the parameters that a value consists of, through transposes and Casts.
 
         Args:
@@ -281,7 +291,7 @@ class _Quantizer:
         names = self._names_of_parameters(tensor)
         first, second = (int(size) for size in tensor.shape.numpy())
         shape = (first, second) if rows_are_outputs else (second, first)
-        return _Weight(tensor, not rows_are_outputs, names, *shape) if names and all(shape) else None
+        return Weight(tensor, not rows_are_outputs, names, *shape) if names and all(shape) else None
 
     def _rank(self, value: ir.Value) -> int:
         """The number of axes; 0 if it is not known."""
@@ -292,7 +302,22 @@ class _Quantizer:
 
     # ---- operators
 
-    def _scheme(self, weight: _Weight, choice: _Choice, dtype: ir.DataType) -> WeightScheme:
+    def _record(self, node: ir.Node, weights: Sequence[Weight], parts: Iterable[ir.Value | None], bits: int) -> None:
+        """Add a layer to the list; to be called before its operator is replaced."""
+        first, output = weights[0].names[0], node.outputs[0]
+        self.layers.append(
+            QuantizedLayer(
+                name=first.rpartition(".")[0] or first,
+                op_type=node.op_type,
+                dtype=f"int{bits}",
+                output=output,
+                float_output=str(output.name),
+                float_bytes=sum(weight.tensor.nbytes for weight in weights),
+                initializers=tuple(part for part in parts if part is not None),
+            )
+        )
+
+    def _scheme(self, weight: Weight, choice: _Choice, dtype: ir.DataType) -> WeightScheme:
         size = self.config.block_size
         bits = 4 if choice == "int4" else 8
         if size is None:
@@ -302,12 +327,12 @@ class _Quantizer:
             size = max(16, min(size, 1 << (weight.in_features - 1).bit_length()))
         return WeightScheme(bits, size, self.config.symmetric, to_torch_dtype(dtype), self.has_matmul_nbits)
 
-    def _initializers(self, weight: _Weight, scheme: WeightScheme, layout: Layout) -> list[ir.Value | None]:
+    def _initializers(self, weight: Weight, scheme: WeightScheme, layout: Layout) -> list[ir.Value | None]:
         """Codes, scales and, unless the scheme is symmetric, zero points; equal ones are shared."""
         parts: list[ir.Value | None] = [self._initializer(weight, scheme, layout, part) for part in ("codes", "scales")]
         return [*parts, None if scheme.symmetric else self._initializer(weight, scheme, layout, "zero_points")]
 
-    def _initializer(self, weight: _Weight, scheme: WeightScheme, layout: Layout, part: Part) -> ir.Value:
+    def _initializer(self, weight: Weight, scheme: WeightScheme, layout: Layout, part: Part) -> ir.Value:
         # Scales and zero points of both operators of ONNX Runtime are the same.
         kind = "nbits" if layout.endswith("nbits") and part != "codes" else layout
         key = (weight.key, weight.is_transposed, scheme, kind, part)
@@ -315,15 +340,34 @@ class _Quantizer:
             suffix = f"int{scheme.bits}" if part == "codes" else part
             name = self.builder.names.unique(f"{weight.tensor.name}::{suffix}")
             tensor = QuantizedTensor(name, weight.tensor, scheme, part, layout, is_transposed=weight.is_transposed)
-            value = self.builder.register_weight(name, tensor)
-            value.metadata_props["pkg.fxonnx.derived_from"] = ", ".join(
-                dict.fromkeys(str(source.name) for source in sources_of(tensor))
-            )
-            value.metadata_props["pkg.fxonnx.recipe"] = suffix
-            self.initializers[key] = value
+            self.initializers[key] = self._registered(tensor, suffix)
         return self.initializers[key]
 
-    def _quantize_product(self, node: ir.Node, weight: _Weight, choice: _Choice) -> None:
+    def _channel_parts(self, weight: Weight, channels: ChannelWeight, key: Any = ()) -> tuple[ir.Value, ir.Value]:
+        """Codes and scales of a weight with one scale for each output; tied weights share them, if the key is equal."""
+        keys = [(weight.key, weight.is_transposed, "channels", key, part) for part in ("codes", "scales")]
+        if keys[0] not in self.initializers:
+            names = [self.builder.names.unique(f"{weight.tensor.name}::{suffix}") for suffix in ("int8", "scales")]
+            tensors = (channels.codes(names[0]), channels.scales(names[1]))
+            for one, tensor, recipe in zip(keys, tensors, ("int8", "scales"), strict=True):
+                self.initializers[one] = self._registered(tensor, recipe)
+        return self.initializers[keys[0]], self.initializers[keys[1]]
+
+    def _names_of_kernel(self, tensor: TorchTensor | DerivedTensor) -> tuple[tuple[str, ...], ...]:
+        """The names of the parameters with the axes of a kernel, which batch norm may have been folded into."""
+        sources = [source for source in sources_of(tensor) if len(source.shape) == len(tensor.shape)]
+        names = [self.parameter_names.get(storage_key(source.raw, str(source.name))) for source in sources]
+        return tuple(dict.fromkeys(found for found in names if found is not None))
+
+    def _registered(self, tensor: DerivedTensor, recipe: str) -> ir.Value:
+        """Add an initializer that is derived from weights, with its provenance."""
+        value = self.builder.register_weight(str(tensor.name), tensor)
+        sources = dict.fromkeys(str(source.name) for source in sources_of(tensor))
+        value.metadata_props["pkg.fxonnx.derived_from"] = ", ".join(sources)
+        value.metadata_props["pkg.fxonnx.recipe"] = recipe
+        return value
+
+    def _quantize_product(self, node: ir.Node, weight: Weight, choice: _Choice) -> None:
         value = node.inputs[1]
         if value is None or value.dtype is None:
             return
@@ -331,21 +375,26 @@ class _Quantizer:
         if self.has_matmul_nbits:
             self._to_matmul_nbits(node, weight, scheme)
             return
-        opset = self.builder.opset_version
-        if value.dtype != FLOAT and opset < HALF_SCALES_OPSET:
-            raise ArgumentError(
-                "quantize",
-                f"weights of {value.dtype.name.lower()} require opset {HALF_SCALES_OPSET}, got opset_version={opset}",
-                hint=f"pass opset_version={HALF_SCALES_OPSET} or newer, or leave it out",
-            )
-        inputs = [given for given in self._initializers(weight, scheme, "columns") if given is not None]
+        self._check_scale_dtype(value.dtype)
+        initializers = self._initializers(weight, scheme, "columns")
+        self._record(node, [weight], initializers, scheme.bits)
+        inputs = [given for given in initializers if given is not None]
         attributes: dict[str, Any] = {"axis": 0, "block_size": scheme.block_size} if scheme.block_size else {"axis": 1}
         shape = (weight.in_features, weight.out_features)
         dequantized = self._insert(node, "DequantizeLinear", inputs, attributes, value.dtype, shape)
         node.replace_input_with(1, dequantized)
         node.attributes.pop("transB", None)
 
-    def _to_matmul_nbits(self, node: ir.Node, weight: _Weight, scheme: WeightScheme) -> None:
+    def _check_scale_dtype(self, dtype: ir.DataType) -> None:
+        opset = self.builder.opset_version
+        if dtype != FLOAT and opset < HALF_SCALES_OPSET:
+            raise ArgumentError(
+                "quantize",
+                f"weights of {dtype.name.lower()} require opset {HALF_SCALES_OPSET}, got opset_version={opset}",
+                hint=f"pass opset_version={HALF_SCALES_OPSET} or newer, or leave it out",
+            )
+
+    def _to_matmul_nbits(self, node: ir.Node, weight: Weight, scheme: WeightScheme) -> None:
         attributes = {
             "K": weight.in_features,
             "N": weight.out_features,
@@ -354,10 +403,12 @@ class _Quantizer:
             "accuracy_level": self.config.accuracy_level,
         }
         bias = node.inputs[2] if len(node.inputs) > 2 else None
-        inputs = [node.inputs[0], *self._initializers(weight, scheme, "matmul_nbits"), None, bias]
+        initializers = self._initializers(weight, scheme, "matmul_nbits")
+        self._record(node, [weight], initializers, scheme.bits)
+        inputs = [node.inputs[0], *initializers, None, bias]
         self._become(node, "MatMulNBits", inputs, attributes)
 
-    def _quantize_experts(self, node: ir.Node, weights: Sequence[_Weight]) -> None:
+    def _quantize_experts(self, node: ir.Node, weights: Sequence[Weight]) -> None:
         dtype = weights[0].tensor.dtype
         scheme = self._scheme(weights[0], self.config.dtype, dtype)
         size = expert_block_size(scheme.block_size, [weight.in_features for weight in weights])
@@ -366,10 +417,11 @@ class _Quantizer:
         scheme = replace(scheme, block_size=size)
         quantized = [self._initializers(weight, scheme, "experts") for weight in weights]
         attributes = {name: attribute.value for name, attribute in node.attributes.items()}
+        self._record(node, weights, (part for parts in quantized for part in parts), scheme.bits)
         attributes |= expert_attributes(scheme.bits, size, self.config.accuracy_level)
         self._become(node, "QMoE", inputs_of_qmoe(node, quantized), attributes)
 
-    def _quantize_gather(self, node: ir.Node, weight: _Weight, choice: _Choice) -> None:
+    def _quantize_gather(self, node: ir.Node, weight: Weight, choice: _Choice) -> None:
         data, indices = node.inputs
         if data is None or data.dtype is None:
             return
@@ -380,6 +432,7 @@ class _Quantizer:
         dtype = FLOAT if data.dtype in self.builder.missing_kernels.get("MatMul", ()) else data.dtype
         scheme = self._scheme(weight, choice, dtype)
         codes, scales, points = self._initializers(weight, scheme, "gather_nbits")
+        self._record(node, [weight], (codes, scales, points), scheme.bits)
         shared = self.initializers.get((weight.key, weight.is_transposed, scheme, "matmul_nbits", "codes"))
         if shared is not None and weight.in_features % scheme.block_size == 0 and codes is not None:
             # The same bytes in another shape.
@@ -394,10 +447,11 @@ class _Quantizer:
         rows = self._insert(node, "GatherBlockQuantized", inputs, attributes, dtype, output_shape, MICROSOFT)
         self._become(node, "Cast", [rows], {"to": data.dtype.value}, "")
 
-    def _gather_rows(self, node: ir.Node, weight: _Weight, dtype: ir.DataType) -> None:
+    def _gather_rows(self, node: ir.Node, weight: Weight, dtype: ir.DataType) -> None:
         """Gather codes and scales, and multiply them: DequantizeLinear would compute the whole table in every call."""
         scheme = WeightScheme(8, 0, True, torch.float32)
         codes, scales, _ = self._initializers(weight, scheme, "rows")
+        self._record(node, [weight], (codes, scales), scheme.bits)
         indices, output = node.inputs[1], node.outputs[0]
         shape = output.shape
         gathered = self._insert(node, "Gather", [codes, indices], {"axis": 0}, ir.DataType.INT8, shape)
@@ -494,5 +548,5 @@ def _matches(name: str, pattern: str) -> bool:
     return any(fnmatchcase(".".join(parts[:count]), pattern) for count in range(1, len(parts) + 1))
 
 
-def _has_name_of_head(weight: _Weight) -> bool:
+def _has_name_of_head(weight: Weight) -> bool:
     return any(name.split(".")[-2:-1] and name.split(".")[-2] in _HEAD_NAMES for name in weight.names)

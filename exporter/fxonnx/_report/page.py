@@ -102,6 +102,7 @@ def _program_sections(program: ONNXProgram) -> list[str]:
         "",
         *_table(["fusion pattern", "matches"], program.patterns.items()),
         *_function_section(model),
+        *_quantization_section(program),
         *("", "## Constraints on sizes", ""),
         *([f"- {constraint}" for constraint in program.constraints] or ["None."]),
         *("", "## Frozen arguments", ""),
@@ -112,6 +113,13 @@ def _program_sections(program: ONNXProgram) -> list[str]:
         *([f"- {rewrite}" for rewrite in program.rewrites] or ["None."]),
         *("", "## Exported program", "", "```python", str(program.exported_program), "```"),
     ]
+
+
+def _quantization_section(program: ONNXProgram) -> list[str]:
+    if program.options.quantize is None or program.example_inputs is None:
+        return []
+    columns, *rows = program.quantization_report().rows()
+    return ["", "## Quantization", "", *_table(columns, rows)]
 
 
 def _function_section(model: ir.Model) -> list[str]:

@@ -51,8 +51,14 @@ def read_precision(precision: str, quantize: Any, target: str) -> PrecisionPlan:
         target: "cpu" or "cuda".
 
     Raises:
-        ArgumentError: If the precision does not exist.
+        ArgumentError: If the precision does not exist, or activations are to be quantized.
     """
+    if isinstance(quantize, QuantizeConfig) and quantize.activation_mode != "float":
+        raise ArgumentError(
+            "quantize",
+            "language models for onnxruntime-genai have floating-point activations",
+            hint="leave activations and calibration out: MatMulNBits rounds activations by itself",
+        )
     known = get_args(Precision)
     if precision not in known:
         expected = ", ".join(map(repr, known))

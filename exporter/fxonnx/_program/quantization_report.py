@@ -1,0 +1,158 @@
+"""The effect of a quantization: bytes and difference of each layer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import onnx_ir as ir
+import torch
+
+from .._lower.inlining import inlined
+from .._public import public
+from .._quantization.quantized_layer import Quantization
+from .protobuf_layout import tensor_bytes
+from .session import Session, SessionFactory
+
+__all__ = ["LayerReport", "QuantizationReport", "quantization_report"]
+
+_GROUP = 16
+"""The number of layers whose outputs are in memory at once."""
+
+
+@public
+@dataclass(frozen=True)
+class LayerReport:
+    """A quantized layer.
+
+    Attributes:
+        name: FQN of the module, or of a parameter without one.
+        op_type: The ONNX operator before the quantization.
+        dtype: Element type of the weight, "int4" or "int8".
+        float_bytes: Bytes of the weight before the quantization.
+        quantized_bytes: Bytes of the integers, scales and zero points; tied layers share them.
+        relative_error: Norm of the difference of the output from that of the model before the quantization, divided by
+            the norm of that output; None if the output is not a value of the main graph. The errors of preceding layers
+            are included.
+    """
+
+    name: str
+    op_type: str
+    dtype: str
+    float_bytes: int
+    quantized_bytes: int
+    relative_error: float | None
+
+    @property
+    def snr(self) -> float | None:
+        """The signal-to-noise ratio of the output in decibels."""
+        if self.relative_error is None:
+            return None
+        return -20 * math.log10(self.relative_error) if self.relative_error else math.inf
+
+
+@public
+@dataclass(frozen=True)
+class QuantizationReport:
+    """The effect of a quantization; ``str`` returns it as a table.
+
+    Attributes:
+        layers: The quantized layers, those with the largest relative error first.
+        float_bytes: Bytes of all tensors of the model before the quantization.
+        quantized_bytes: Bytes of all tensors of the model.
+    """
+
+    layers: tuple[LayerReport, ...]
+    float_bytes: int
+    quantized_bytes: int
+
+    def rows(self) -> list[list[str]]:
+        """The table: a row of headings, a row for each layer, and the total."""
+        rows = [["layer", "operator", "type", "bytes before", "bytes", "relative error", "SNR, dB"]]
+        for layer in self.layers:
+            sizes = [str(layer.float_bytes), str(layer.quantized_bytes)]
+            error = "" if layer.relative_error is None else f"{layer.relative_error:.2e}"
+            ratio = "" if layer.snr is None else f"{layer.snr:.1f}"
+            rows.append([layer.name, layer.op_type, layer.dtype, *sizes, error, ratio])
+        return [*rows, ["all tensors", "", "", str(self.float_bytes), str(self.quantized_bytes), "", ""]]
+
+    def __str__(self) -> str:
+        rows = self.rows()
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        return "\n".join(
+            "  ".join(
+                cell.rjust(width) if index >= 3 else cell.ljust(width)
+                for index, (cell, width) in enumerate(zip(row, widths, strict=True))
+            ).rstrip()
+            for row in rows
+        )
+
+
+def quantization_report(
+    model: ir.Model, quantization: Quantization, inputs: Sequence[Any], session_factory: SessionFactory | None
+) -> QuantizationReport:
+    """Run a model before and after the quantization, and compare the outputs of its layers.
+
+    Args:
+        model: The quantized model.
+        quantization: Its quantized layers, and the model before the quantization.
+        inputs: A value for each graph input.
+        session_factory: Creates the sessions.
+    """
+    flat = inlined(model)
+    names = {layer.output_name: layer.float_output for layer in quantization.layers}
+    errors = dict(_relative_errors(flat, quantization.float_model, names, inputs, session_factory))
+    layers = [
+        LayerReport(
+            layer.name,
+            layer.op_type,
+            layer.dtype,
+            layer.float_bytes,
+            sum(value.const_value.nbytes for value in layer.initializers if value.const_value is not None),
+            errors.get(layer.output_name),
+        )
+        for layer in quantization.layers
+    ]
+    layers.sort(key=lambda layer: -1.0 if layer.relative_error is None else layer.relative_error, reverse=True)
+    return QuantizationReport(tuple(layers), tensor_bytes(quantization.float_model), tensor_bytes(model))
+
+
+def _relative_errors(
+    model: ir.Model,
+    float_model: ir.Model,
+    names: dict[str, str],
+    inputs: Sequence[Any],
+    session_factory: SessionFactory | None,
+) -> Iterator[tuple[str, float]]:
+    values = {str(value.name) for node in model.graph for value in node.outputs}
+    found = [(name, expected) for name, expected in names.items() if name in values]
+    for start in range(0, len(found), _GROUP):
+        group = found[start : start + _GROUP]
+        actual = _values(model, [name for name, _ in group], inputs, session_factory)
+        expected = _values(float_model, [name for _, name in group], inputs, session_factory)
+        for (name, _), before, after in zip(group, expected, actual, strict=True):
+            yield name, _relative_error(before, after)
+
+
+def _values(
+    model: ir.Model, names: Sequence[str], inputs: Sequence[Any], session_factory: SessionFactory | None
+) -> tuple[torch.Tensor, ...]:
+    values = {str(value.name): value for node in model.graph for value in node.outputs}
+    outputs = list(model.graph.outputs)
+    try:
+        model.graph.outputs[:] = [values[name] for name in names]
+        session = Session(model, session_factory)
+    finally:
+        model.graph.outputs[:] = outputs
+    try:
+        return session.run(inputs)
+    finally:
+        session.close()
+
+
+def _relative_error(expected: torch.Tensor, actual: torch.Tensor) -> float:
+    norm = float(expected.double().norm())
+    difference = float((actual.double() - expected.double()).norm())
+    return difference / norm if norm else float(difference > 0)

@@ -1,0 +1,90 @@
+"""Initializers of 8-bit weights with one scale for each output, and of the 32-bit biases of integer products."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import onnx_ir as ir
+import torch
+
+from fxonnx_translations._builder.initializers import DerivedTensor, TorchTensor
+
+__all__ = ["ChannelWeight"]
+
+_LARGEST_BIAS = 2**30
+"""The largest magnitude of an integer bias: the sum of products that it is added to has 32 bits as well."""
+
+
+class ChannelWeight:
+    """A weight as symmetric int8 with one scale for each output feature or channel.
+
+    The initializers are computed each time their bytes are read, and never stored.
+
+    Args:
+        weight: The stored or derived weight: a matrix, or the kernel of a convolution, (out_channels, ...).
+        is_transposed: Whether a matrix has the shape (in_features, out_features).
+        is_matrix: Whether the codes are stored as (in_features, out_features), otherwise in the shape of the weight.
+        bias: The bias that becomes an int32 tensor, if any.
+        input_scale: The scale of the activations that the weight is multiplied by.
+    """
+
+    def __init__(
+        self,
+        weight: TorchTensor | DerivedTensor,
+        *,
+        is_transposed: bool,
+        is_matrix: bool,
+        bias: TorchTensor | DerivedTensor | None = None,
+        input_scale: float = 1.0,
+    ) -> None:
+        shape = tuple(int(size) for size in weight.shape.numpy())
+        self._shape = (shape if is_transposed else shape[::-1]) if is_matrix else shape
+        self._outputs = self._shape[1 if is_matrix else 0]
+        self._sources = (weight,) if bias is None else (weight, bias)
+        self._rows = partial(_rows, is_transposed=is_transposed)
+        self._is_matrix = is_matrix
+        self._input_scale = input_scale
+
+    def codes(self, name: str) -> DerivedTensor:
+        """The int8 codes."""
+        return DerivedTensor(name, self._sources, self._codes, ir.DataType.INT8, self._shape)
+
+    def scales(self, name: str) -> DerivedTensor:
+        """The scales, one for each output."""
+        return DerivedTensor(name, self._sources, self._scales, ir.DataType.FLOAT, (self._outputs,))
+
+    def bias_codes(self, name: str) -> DerivedTensor:
+        """The int32 codes of the bias."""
+        return DerivedTensor(name, self._sources, self._bias_codes, ir.DataType.INT32, (self._outputs,))
+
+    def bias_scales(self, name: str) -> DerivedTensor:
+        """The scales of the bias: those of the products of integers."""
+        return DerivedTensor(name, self._sources, self._bias_scales, ir.DataType.FLOAT, (self._outputs,))
+
+    def _scales(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+        rows = self._rows(weight)
+        largest = rows.abs().amax(dim=1) if rows.shape[1] else rows.new_zeros(rows.shape[0])
+        scales = largest / 127
+        if bias is not None:
+            # A channel that is almost zero, as batch norm leaves some, may have a bias that is not.
+            scales = torch.maximum(scales, bias.abs() / (_LARGEST_BIAS * self._input_scale))
+        if not bool(torch.isfinite(scales).all()):
+            raise ValueError("it has elements that are not finite")
+        return torch.where(scales < torch.finfo(torch.float32).tiny, 1.0, scales).to(torch.float32)
+
+    def _codes(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+        scales = self._scales(weight, bias)
+        codes = (self._rows(weight) / scales.unsqueeze(1)).round_().clamp_(-127, 127).to(torch.int8)
+        return codes.t() if self._is_matrix else codes.reshape(weight.shape)
+
+    def _bias_scales(self, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        return self._scales(weight, bias) * self._input_scale
+
+    def _bias_codes(self, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        codes = (bias.double() / self._bias_scales(weight, bias).double()).round_()
+        return codes.clamp_(-_LARGEST_BIAS, _LARGEST_BIAS).to(torch.int32)
+
+
+def _rows(weight: torch.Tensor, *, is_transposed: bool) -> torch.Tensor:
+    """Return a weight as a matrix with one row for each output."""
+    return weight.t() if is_transposed else weight.flatten(1)

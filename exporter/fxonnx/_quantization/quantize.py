@@ -1,0 +1,73 @@
+"""Quantization of a lowered graph by the configuration of the user."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TypeAlias
+
+import onnx_ir as ir
+import torch
+
+from fxonnx_translations._builder.builder import Builder
+
+from .._targets import TargetProfile
+from ..errors import ArgumentError
+from .config import QuantizeConfig
+from .dynamic import DynamicQuantizer
+from .quantized_layer import Quantization
+from .rewrite import WeightQuantizer, parameter_names
+from .static import Range, StaticQuantizer
+
+__all__ = ["Calibrate", "quantize"]
+
+Calibrate: TypeAlias = Callable[[ir.Model, Sequence[str]], Mapping[str, Range]]
+"""Returns the ranges of values of a model, by name; it may change the model."""
+
+
+def quantize(
+    model: ir.Model,
+    builder: Builder,
+    config: QuantizeConfig,
+    exported_program: torch.export.ExportedProgram,
+    profile: TargetProfile,
+    calibrate: Calibrate | None = None,
+) -> Quantization:
+    """Quantize a model in place.
+
+    Args:
+        model: The complete model.
+        builder: The builder of its graph.
+        config: Which layers to quantize, and how.
+        exported_program: The captured program, for the names of tied parameters.
+        profile: The target.
+        calibrate: The calibration of static quantization.
+
+    Raises:
+        ArgumentError: If a pattern matches no weight, there is no layer that computes logits for ``lm_head``, no layer
+            can compute with 8-bit activations, or the calibration fails.
+    """
+    float_model = model.clone()
+
+    def ranges_of(names: Sequence[str]) -> Mapping[str, Range]:
+        return {} if calibrate is None else calibrate(float_model.clone(), names)
+
+    names = parameter_names(exported_program)
+    mode = config.activation_mode
+    # MatMulNBits multiplies by weights in blocks.
+    plain = profile if mode == "float" else replace(profile, has_matmul_nbits=False)
+    quantizers: dict[str, Callable[[], WeightQuantizer]] = {
+        "float": lambda: WeightQuantizer(builder, config, names, plain),
+        "dynamic": lambda: DynamicQuantizer(builder, config, names, plain),
+        "static": lambda: StaticQuantizer(builder, config, names, plain, ranges_of),
+    }
+    quantizer = quantizers[mode]()
+    quantizer.run()
+    if mode != "float" and not quantizer.layers:
+        kinds = "linear layer" if mode == "dynamic" else "convolution or linear layer"
+        raise ArgumentError(
+            "quantize",
+            f"the model has no {kinds} of float32 that 8-bit activations can be multiplied in",
+            hint="leave activations and calibration out to quantize only weights",
+        )
+    return Quantization(float_model, tuple(quantizer.layers))
