@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.ao.quantization.fx._decomposed
 from torch import nn
 from torch.nn import functional
 
@@ -131,3 +132,55 @@ def test_size_one_in_the_example_inputs_stays_dynamic(example: tuple[int, int, i
         x = torch.randn(sizes)
         with torch.no_grad():
             torch.testing.assert_close(program(x)[0], model(x), rtol=1e-4, atol=1e-5)
+
+
+class Quantized(nn.Module):
+    """Two linear layers with quantized activations and, unless they are floats, quantized weights."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind = kind
+        self.first, self.second = nn.Linear(8, 16), nn.Linear(16, 8)
+        codes = [torch.randint(-127, 128, layer.weight.shape, dtype=torch.int8) for layer in (self.first, self.second)]
+        self.codes = nn.ParameterList([nn.Parameter(one, requires_grad=False) for one in codes])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.layer(self.first, self.codes[0], x).relu()
+        return self.layer(self.second, self.codes[1], y) + x
+
+    def layer(self, layer: nn.Linear, codes: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        weight = layer.weight
+        if self.kind != "float weights":
+            weight = torch.ops.quantized_decomposed.dequantize_per_tensor(codes, 0.01, 0, -127, 127, torch.int8)
+        return functional.linear(self.quantized(x), weight, layer.bias)
+
+    def quantized(self, x: torch.Tensor) -> torch.Tensor:
+        ops, limits = torch.ops.quantized_decomposed, (-128, 127)
+        if self.kind != "dynamic":
+            integers = ops.quantize_per_tensor(x, 0.05, 3, *limits, torch.int8)
+            return ops.dequantize_per_tensor(integers, 0.05, 3, *limits, torch.int8)
+        parameters = ops.choose_qparams(x, *limits, 1e-5, torch.int8)
+        integers = ops.quantize_per_tensor.tensor(x, *parameters, *limits, torch.int8)
+        return ops.dequantize_per_tensor.tensor(integers, *parameters, *limits, torch.int8)
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        ("static", {"Gemm": 2, "MatMul": 0, "Reshape": 2}),
+        ("dynamic", {"MatMulInteger": 2, "Gemm": 0, "Reshape": 2}),
+        # ONNX Runtime quantizes the float weights of a Gemm between quantized activations.
+        ("float weights", {"Gemm": 0, "MatMul": 2}),
+    ],
+)
+def test_quantized_layers(kind: str, expected: dict[str, int]) -> None:
+    torch.manual_seed(0)
+    model, x = Quantized(kind).eval(), torch.randn(2, 3, 8)
+    program = fxonnx.export(model, (x,), dynamic_shapes=({0: "batch"},), target="onnxruntime")
+    found = kinds(program)
+    assert {name: found.count(name) for name in expected} == expected
+    for example in (x, torch.randn(5, 3, 8)):
+        with torch.no_grad():
+            torch.testing.assert_close(
+                program(example)[0], model(example), rtol=0, atol=0.1
+            )  # an integer may be the next one

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import onnx
 import onnx_ir as ir
+import onnxruntime
 import pytest
 import torch
 import torch.ao.quantization.fx._decomposed
 from torch import Tensor
+from torch.nn import functional as F
 
 import fxonnx
 from tests.functions import Function
@@ -26,6 +31,15 @@ def quantize(x: Tensor, scale: float = 0.02, zero: int = -7) -> Tensor:
 
 def dequantize(x: Tensor, scale: float = 0.02, zero: int = -7) -> Tensor:
     return Q.dequantize_per_tensor(x, scale, zero, -128, 127, torch.int8)
+
+
+def optimized_operators(path: Path) -> Counter[str]:
+    """The operators of a file after the optimizations of ONNX Runtime."""
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    options.optimized_model_filepath = str(path.with_suffix(".optimized.onnx"))
+    onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    return Counter(node.op_type for node in onnx.load(options.optimized_model_filepath).graph.node)
 
 
 def moved(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
@@ -97,3 +111,114 @@ def test_activations_for_onnxruntime(chain: Chain) -> None:
         found[target] = program(*inputs)
     for ours, reference in zip(found["onnxruntime"], found[None], strict=True):
         assert torch.equal(ours, reference)
+
+
+class Linear(torch.nn.Module):
+    """A linear layer with 8-bit weights, one scale per output feature, and quantized activations.
+
+    Args:
+        form: "static", or the type of activations whose scale is computed from each input.
+        bias: A factor of the bias; 0 for none.
+        then: Applied to the result.
+    """
+
+    def __init__(self, form: str, bias: float = 1.0, then: Callable[[Tensor], Tensor] = torch.relu) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.form, self.then = form, then
+        self.register_buffer("codes", torch.randint(-127, 128, (8, 16), dtype=torch.int8))
+        self.register_buffer("scales", torch.rand(8) * 0.01 + 0.001)
+        self.register_buffer("bias", torch.randn(8) * bias if bias else None)
+
+    def forward(self, x: Tensor) -> Tensor:
+        weight = Q.dequantize_per_channel(self.codes, self.scales, None, 0, -127, 127, torch.int8)
+        return self.then(F.linear(self.activations(x), weight, self.bias))
+
+    def activations(self, x: Tensor) -> Tensor:
+        if self.form == "static":
+            return dequantize(quantize(x))
+        dtype, low, high = {"int8": (torch.int8, -128, 127), "uint8": (torch.uint8, 0, 255)}[self.form]
+        scale, zero = Q.choose_qparams(x, low, high, 2**-12, dtype)
+        integers = Q.quantize_per_tensor.tensor(x, scale, zero, low, high, dtype)
+        return Q.dequantize_per_tensor.tensor(integers, scale, zero, low, high, dtype)
+
+
+@dataclass(frozen=True)
+class Product:
+    """A quantized layer, and operators of its graph for ONNX Runtime: as exported, and as optimized.
+
+    Attributes:
+        tolerance: Largest difference to torch, relative to the largest result.
+    """
+
+    name: str
+    layer: Linear
+    exported: dict[str, int]
+    optimized: dict[str, int]
+    shape: tuple[int, ...] = (3, 16)
+    scale: float = 1.0
+    tolerance: float = 1e-6
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def requantized(x: Tensor) -> Tensor:
+    return dequantize(quantize(x))
+
+
+STATIC, INTEGER = {"QGemm": 1, "QuantizeLinear": 1}, {"MatMulIntegerToFloat": 1, "QuantizeLinear": 1}
+WRITTEN_OUT = {"MatMulInteger": 1, "DequantizeLinear": 0, "QuantizeLinear": 1}
+PRODUCTS = (
+    # Half of the scale of the products, of which biases are multiples.
+    Product("static", Linear("static"), {"DequantizeLinear": 3, "Gemm": 1}, STATIC, tolerance=4e-5),
+    Product("tokens", Linear("static"), {"DequantizeLinear": 2, "MatMul": 1}, INTEGER, (3, 5, 16)),
+    # Rounding may give the next integer.
+    Product("quantized", Linear("static", then=requantized), {"DequantizeLinear": 3}, {"QGemm": 1}, tolerance=1e-2),
+    Product("too large", Linear("static", 1e8), {"DequantizeLinear": 2, "Gemm": 1}, {"QGemm": 0}),
+    Product("int8", Linear("int8"), WRITTEN_OUT, INTEGER),
+    Product("uint8", Linear("uint8"), WRITTEN_OUT, INTEGER),
+    Product("tokens int8", Linear("int8"), WRITTEN_OUT, INTEGER, (3, 5, 16)),
+    Product("no bias", Linear("int8", 0), WRITTEN_OUT, INTEGER),
+    # The scale is limited by eps.
+    Product("small numbers", Linear("int8"), WRITTEN_OUT, INTEGER, scale=1e-3),
+    Product("zeros", Linear("uint8"), WRITTEN_OUT, INTEGER, scale=0.0),
+)
+
+
+@pytest.mark.parametrize("product", PRODUCTS, ids=str)
+def test_products_for_onnxruntime(product: Product, tmp_path: Path) -> None:
+    first, other = (torch.randn(size, *product.shape[1:]) * product.scale for size in (3, 7))
+    program = fxonnx.export(product.layer.eval(), (first,), dynamic_shapes=({0: "n"},), target="onnxruntime")
+    path = tmp_path / "model.onnx"
+    program.save(path)
+    for operators, expected in (
+        (Counter(node.op_type for node in onnx.load(path).graph.node), product.exported),
+        (optimized_operators(path), product.optimized),
+    ):
+        assert {name: operators[name] for name in expected} == expected
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    for x in (first, other):
+        (found,) = session.run(None, {"x": x.numpy()})
+        with torch.no_grad():
+            wanted = product.layer(x)
+        torch.testing.assert_close(
+            torch.from_numpy(found), wanted, rtol=0, atol=product.tolerance * max(wanted.abs().max(), 1e-3)
+        )
+
+
+def test_biases_of_exact_numerics() -> None:
+    program = fxonnx.export(Linear("static").eval(), (torch.randn(3, 16),), target="onnxruntime", numerics="exact")
+    assert Counter(node.op_type for node in program.model.graph)["DequantizeLinear"] == 2
+
+
+def test_zero_points_of_weights_without_a_target() -> None:
+    program = fxonnx.export(Linear("static").eval(), (torch.randn(3, 16),), verify=True)
+    assert [len(node.inputs) for node in program.model.graph if node.op_type == "DequantizeLinear"] == [3, 3]
+
+
+def test_biases_that_do_not_fit_while_saving(tmp_path: Path) -> None:
+    program = fxonnx.export(Linear("static").eval(), (torch.randn(3, 16),), target="onnxruntime")
+    weights = {name: tensor.clone() for name, tensor in Linear("static", 1e8).state_dict().items()}
+    with pytest.raises(fxonnx.SaveError, match="a bias is too large for int32 in the scale of its layer"):
+        program.save(tmp_path / "model.onnx", weights=weights)

@@ -10,14 +10,14 @@ import onnx_ir as ir
 from fxonnx_translations._builder.builder import Builder
 from fxonnx_translations._builder.symbolic_dims import Dim
 
-__all__ = ["insert_after"]
+__all__ = ["insert_after", "insert_before"]
 
 
 def insert_after(
     builder: Builder,
     value: ir.Value,
     op_type: str,
-    inputs: Sequence[ir.Value],
+    inputs: Sequence[ir.Value | None],
     attributes: Mapping[str, Any],
     dtype: ir.DataType,
     dims: Sequence[Dim],
@@ -42,11 +42,26 @@ def insert_after(
     return node.outputs[0]
 
 
+def insert_before(
+    builder: Builder,
+    before: ir.Node,
+    op_type: str,
+    inputs: Sequence[ir.Value | None],
+    attributes: Mapping[str, Any],
+    dtype: ir.DataType,
+    dims: Sequence[Dim],
+) -> ir.Value:
+    """Insert a node before another one, as a part of the same operator of the model; see :func:`insert_after`."""
+    node = _new_node(builder, before, op_type, inputs, attributes, dtype, dims)
+    builder.graph.insert_before(before, node)
+    return node.outputs[0]
+
+
 def _new_node(
     builder: Builder,
     like: ir.Node | None,
     op_type: str,
-    inputs: Sequence[ir.Value],
+    inputs: Sequence[ir.Value | None],
     attributes: Mapping[str, Any],
     dtype: ir.DataType,
     dims: Sequence[Dim],

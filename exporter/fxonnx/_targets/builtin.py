@@ -39,7 +39,7 @@ _ONNXRUNTIME = TargetProfile(
     computes_in=MappingProxyType({_FLOAT16: _FLOAT}),
     layout_rules=frozenset({("DequantizeLinear", "Transpose")}),
     # Convolutions and matrix products of int8 activations are not fused on x86: they are exported as uint8.
-    quantized_form=QuantizedForm(frozenset({_UINT8})),
+    quantized_form=QuantizedForm(frozenset({_UINT8}), integer_products=True, explicit_zero_points=True),
 )
 
 _ONNXRUNTIME_CUDA = TargetProfile(
@@ -154,7 +154,12 @@ PROFILES: Mapping[Target, TargetProfile] = MappingProxyType(
 )
 """Target to profile."""
 
-DEFAULT_PROFILE = replace(_ONNXRUNTIME, default_opset=20, patterns=MappingProxyType({}), quantized_form=None)
+DEFAULT_PROFILE = replace(
+    _ONNXRUNTIME,
+    default_opset=20,
+    patterns=MappingProxyType({}),
+    quantized_form=QuantizedForm(frozenset({_INT8, _UINT8}), explicit_zero_points=True),
+)
 """Without a target: a plain graph for any runtime, which ONNX Runtime's CPU execution provider runs."""
 
 

@@ -33,10 +33,15 @@ class QuantizedForm:
     Attributes:
         activations: Element types of quantized activations; if uint8 is one and int8 is not, int8 is exported as uint8.
         symmetric: Whether zero points must be 0.
+        integer_products: Whether products whose results are floats are fused as MatMulInteger if the scale of the
+            activations is computed, and with a bias as int32 otherwise.
+        explicit_zero_points: Whether products are fused only if the zero point of the weight is written.
     """
 
     activations: frozenset[ir.DataType]
     symmetric: bool = False
+    integer_products: bool = False
+    explicit_zero_points: bool = False
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ aten = torch.ops.aten
 
 _NORMS = frozenset({aten.layer_norm.default, aten.rms_norm.default})
 _SPLITS = frozenset({aten.split_with_sizes.default, aten.split.Tensor, aten.chunk.default})
+_QUANTIZERS = frozenset({"quantize_per_tensor", "dequantize_per_tensor"})
 _RESHAPES = (*VIEWS, aten.flatten.using_ints, aten.unflatten.int)
 
 
@@ -74,13 +75,37 @@ def _tokens(node: torch.fx.Node) -> list[torch.fx.Node]:
     last = len(dims) - 1
     if len(dims) < 3 and node.target is not aten.add.Tensor:
         return []
+    if _is_range(node) or _quantized_name(node) in _QUANTIZERS:
+        return [source]
     if node.target in (aten.linear.default, aten.matmul.default):
-        return [source] if len(dims_of(node.args[1]) or ()) == 2 else []
+        return [source] if len(dims_of(node.args[1]) or ()) == 2 and not _has_float_weight(node) else []
     if node.target in _NORMS:
         return [source] if len(node.args[1]) == 1 else []  # type: ignore[arg-type]
     if node.target in _SPLITS:
         return [source] if (*node.args[2:], node.kwargs.get("dim", 0))[0] in (-1, last) else []
     return _pointwise_tokens(node)
+
+
+def _quantized_name(node: torch.fx.Node) -> str:
+    """The name of an operator of ``quantized_decomposed``, which need not be registered; empty for others."""
+    target = node.target
+    return target._opname if isinstance(target, OpOverload) and target.namespace == "quantized_decomposed" else ""
+
+
+def _has_float_weight(node: torch.fx.Node) -> bool:
+    """Whether a layer multiplies dequantized tokens by floats, which ONNX Runtime would quantize in a Gemm."""
+    source, weight = node.args[:2]
+    return (
+        isinstance(source, torch.fx.Node)
+        and _quantized_name(source) in _QUANTIZERS
+        and isinstance(weight, torch.fx.Node)
+        and weight.op != "call_function"
+    )
+
+
+def _is_range(node: torch.fx.Node) -> bool:
+    """Whether a node computes one scale and zero point from all tokens: its results do not depend on their shape."""
+    return _quantized_name(node) == "choose_qparams"
 
 
 def _pointwise_tokens(node: torch.fx.Node) -> list[torch.fx.Node]:
@@ -122,7 +147,7 @@ def _groups(graph: torch.fx.Graph) -> list[list[torch.fx.Node]]:
             continue
         parent[node] = node
         for source in sources:
-            if source in parent and _leading_dims(source) == _leading_dims(node):
+            if source in parent and (_is_range(node) or _leading_dims(source) == _leading_dims(node)):
                 parent[root(node)] = root(source)
     groups: dict[torch.fx.Node, list[torch.fx.Node]] = {}
     for node in parent:
@@ -189,6 +214,8 @@ def _has_token_dims(source: torch.fx.Node, val: Any) -> bool:
 
 def _adapt_arguments(node: torch.fx.Node, val: Any) -> None:
     """Adapt the other arguments of a layer whose input is flattened already."""
+    if _is_range(node):
+        return
     pair = _product_with_bias(node)
     if pair is not None:
         product, bias = pair
