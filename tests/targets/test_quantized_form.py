@@ -167,8 +167,9 @@ def requantized(x: Tensor) -> Tensor:
     return dequantize(quantize(x))
 
 
-STATIC, INTEGER = {"QGemm": 1, "QuantizeLinear": 1}, {"MatMulIntegerToFloat": 1, "QuantizeLinear": 1}
-WRITTEN_OUT = {"MatMulInteger": 1, "DequantizeLinear": 0, "QuantizeLinear": 1}
+STATIC, INTEGER = {"QGemm": 1, "QuantizeLinear": 1}, {"MatMulIntegerToFloat": 1, "DynamicQuantizeLinear": 0}
+# One QuantizeLinear computes the zero point.
+WRITTEN_OUT = {"MatMulInteger": 1, "DequantizeLinear": 0, "QuantizeLinear": 2}
 PRODUCTS = (
     # Half of the scale of the products, of which biases are multiples.
     Product("static", Linear("static"), {"DequantizeLinear": 3, "Gemm": 1}, STATIC, tolerance=4e-5),

@@ -8,6 +8,7 @@ import torch
 import torch.ao.quantization.fx._decomposed
 
 import fxonnx
+from tests.functions import Function
 
 from .harness import Case, T, run
 
@@ -207,3 +208,32 @@ def test_a_quantized_weight_is_stored_in_8_bits() -> None:
         "MatMul",
         "QuantizeLinear",
     ]
+
+
+def _reduced(x: torch.Tensor, scale: float = 0.02, zero: int = 0) -> torch.Tensor:
+    integers = Q.quantize_per_tensor(x, scale, zero, 0, 127, UINT8)
+    return Q.dequantize_per_tensor(integers, scale, zero, 0, 127, UINT8)
+
+
+@pytest.mark.parametrize(
+    ("function", "clips"),
+    [
+        (_reduced, 1),
+        (lambda x: _reduced(x.relu()), 1),
+        (lambda x: _reduced(x.sigmoid(), 1 / 127), 0),
+        (lambda x: _reduced(x.sigmoid(), 1 / 128), 1),
+        (lambda x: _reduced(x.sigmoid(), 1 / 100, 30), 1),
+        (lambda x: _reduced(x.tanh(), 1 / 60, 64), 0),
+        (lambda x: _reduced(x.clamp(0, 6), 6 / 127), 0),
+        (lambda x: _reduced(_reduced(x, 0.02, 3).reshape(-1), 0.02, 3), 1),
+        (lambda x: _reduced(_reduced(x, 0.02, 3).reshape(-1), 0.01, 3), 2),
+        (lambda x: _reduced(torch.nn.functional.max_pool1d(_reduced(x), 2)), 1),
+    ],
+)
+def test_limits_that_no_integer_exceeds_are_left_out(function: Any, clips: int) -> None:
+    """The limits of 7 bits, for processors whose products of bytes saturate, and the range of the integers before."""
+    x = torch.linspace(-9, 9, 60).reshape(2, 3, 10)
+    program = fxonnx.export(Function(function).eval(), (x,), verify=True)
+    assert [node.op_type for node in program.model.graph if node.outputs[0].dtype == ir.DataType.UINT8].count(
+        "Clip"
+    ) == clips

@@ -162,12 +162,29 @@ def _shifted(builder: Builder, number: ir.Value) -> ir.Value:
     if producer is not None and _is(producer, "Cast") and producer.inputs[0] is not None:
         # The number before it was narrowed.
         before = producer.inputs[0]
+        unsigned = _before_offset(before)
+        if unsigned is not None:
+            return unsigned
         if before.dtype in (INT32, INT64):
             source, wide = before, before.dtype
     if source is number:
         source = insert_after(builder, number, "Cast", [number], {"to": wide}, wide, dims)
     sum_ = insert_after(builder, source, "Add", [source, builder.constant(_OFFSET, wide)], {}, wide, dims)
     return insert_after(builder, sum_, "Cast", [sum_], {"to": UINT8}, UINT8, dims)
+
+
+def _before_offset(number: ir.Value) -> ir.Value | None:
+    """Match ``Cast(unsigned) - 128``, the zero point that is computed for int8; return the uint8 number."""
+    sum_ = number.producer()
+    if sum_ is None or not _is(sum_, "Add"):
+        return None
+    for value, offset in (sum_.inputs, sum_.inputs[::-1]):
+        cast = None if value is None else value.producer()
+        array = array_of(offset)
+        if cast is not None and _is(cast, "Cast") and array is not None and array.size == 1 and array == -_OFFSET:
+            source = cast.inputs[0]
+            return source if source is not None and source.dtype == UINT8 else None
+    return None
 
 
 def _unsigned(tensor: torch.Tensor) -> torch.Tensor:

@@ -7,13 +7,16 @@ their integer kernels.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from typing import Any
 
 import onnx_ir as ir
 
 from .._builder import dtypes
 from .._builder.dtypes import FLOAT
 from .._builder.op import Op
+from .float_bounds import is_within
 
 __all__ = [
     "RANGES",
@@ -110,12 +113,22 @@ def quantize(
         integers = op.QuantizeLinear(
             x, cast_parameter(op, scale, FLOAT), cast_parameter(op, zero_point, dtype), axis=axis
         )
+        least, most = limits
+        are_known = isinstance(least, int) and isinstance(most, int)
+        if are_known and is_within(op, x, scale, zero_point, _open(least, most, dtype)):
+            return integers
         return _limited(op, integers, limits, dtype)
     rank = op.rank_of(x)
     reciprocal = broadcast_parameter(op, op.cast(op.Reciprocal(scale), FLOAT), axis, rank)
     shifted = op.Add(op.Round(op.Mul(x, reciprocal)), broadcast_parameter(op, op.cast(zero_point, FLOAT), axis, rank))
     low, high = (op.cast(limit, FLOAT) if isinstance(limit, ir.Value) else float(limit) for limit in limits)
     return op.cast(op.Clip(shifted, low, high), dtype)
+
+
+def _open(low: Any, high: Any, dtype: ir.DataType) -> tuple[float, float]:
+    """The limits; infinite where they are those of the type, at which QuantizeLinear saturates."""
+    least, most = RANGES[dtype]
+    return -math.inf if low <= least else low, math.inf if high >= most else high
 
 
 def _limited(op: Op, integers: ir.Value, limits: Sequence[ir.Value | int], dtype: ir.DataType) -> ir.Value:

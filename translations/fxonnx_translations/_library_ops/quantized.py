@@ -17,6 +17,8 @@ from .._registry import translates
 from .affine import broadcast_parameter, can_dequantize, cast_parameter, dequantize, quantize, zero_dim
 from .stored_weights import dequantize_stored, is_code, storable_dtype
 
+_LARGEST_BYTE = 255
+
 # ---- per tensor
 
 
@@ -292,6 +294,11 @@ def choose_qparams(
     low, high = _extremes(op, input)
     step = op.Div(op.Sub(high, low), float(quant_max - quant_min))
     scale = op.Max(step, op.const(float(eps), FLOAT))
+    if quant_max - quant_min <= _LARGEST_BYTE and op.opset >= 10:
+        # round(-low / scale), at most quant_max - quant_min: the scale is not smaller than the range divided by it.
+        # DynamicQuantizeLinear has no eps.
+        steps = op.QuantizeLinear(op.Neg(low), scale, op.const(0, UINT8))
+        return _as_vectors(op, scale, op.Add(op.cast(steps, INT64), quant_min))
     zero = op.Sub(op.const(quant_min, INT64), op.cast(op.Round(op.Div(low, scale)), INT64))
     return _as_vectors(op, scale, op.Min(op.Max(zero, quant_min), quant_max))
 
