@@ -27,6 +27,7 @@ MODULES = (
             "_aten.join_split",
             "_aten.linalg.factorization",
             "_aten.linalg.matmul",
+            "_aten.linalg.quantized_matmul",
             "_aten.linalg.solve",
             "_aten.linalg.spectral",
             "_aten.losses",
@@ -47,6 +48,7 @@ MODULES = (
             "_library_ops.fake_quantize",
             "_library_ops.onnx_ops",
             "_library_ops.quantized",
+            "_library_ops.torchao",
             "_library_ops.torchvision",
             "_library_ops.transformers",
         )

@@ -12,6 +12,7 @@ from .._builder.loops import loop
 from .._builder.numerics import in_float
 from .._builder.op import Op, Operand
 from .._builder.value_ranges import is_consecutive, value_range
+from .._library_ops.scaled_codes import scaled_codes
 from .._registry import translates
 from .indexing.axes import sliced
 
@@ -74,7 +75,9 @@ def mul(op: Op, self: ir.Value, other: Operand) -> ir.Value:
     aten::multiply.Tensor(Tensor self, Tensor other) -> Tensor
     """
     left, right = _operands(op, self, other)
-    return op.And(left, right) if op.result.dtype == BOOL else op.Mul(left, right)
+    if op.result.dtype == BOOL:
+        return op.And(left, right)
+    return scaled_codes(op, left, right) or scaled_codes(op, right, left) or op.Mul(left, right)
 
 
 # ---- quotients and remainders

@@ -45,6 +45,7 @@ from . import (
     packed_sequences,
     shape_kernels,
     shape_rules,
+    torchao_blocks,
     torchvision_detection,
     tracing_state,
 )
@@ -490,6 +491,12 @@ CAPTURE_PATCHES: tuple[Patch, ...] = (
         f"{_FASTSPEECH}:FastSpeech2ConformerRelPositionalEncoding.extend_pos_enc",
         length_regulation.position_table,
         "it branches on the number of frames, which is unbacked",
+        optional=True,
+    ),
+    Patch(
+        "torchao.quantization.quant_primitives:_get_reduction_params",
+        torchao_blocks.reduction_axes,
+        "it branches on whether dynamic sizes are 1 or those of a block",
         optional=True,
     ),
 )
