@@ -29,4 +29,6 @@ def _session(path: Path) -> onnxruntime.InferenceSession:
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     options.intra_op_num_threads = 1
+    # Otherwise products with quantized weights round the activations.
+    options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1")
     return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])

@@ -9,7 +9,7 @@ import torch
 
 from fxonnx_translations._torch_compat import is_traceable_wrapper_subclass
 
-__all__ = ["inner_tensors", "is_wrapper", "unwrapped"]
+__all__ = ["inner_tensors", "is_wrapper", "rewrapped", "unwrapped"]
 
 
 def is_wrapper(value: Any) -> bool:
@@ -36,3 +36,23 @@ def inner_tensors(name: str, tensor: Any) -> Iterator[tuple[str, Any]]:
 def unwrapped(tensors: Mapping[str, Any]) -> dict[str, Any]:
     """Return a state_dict with the inner tensors of wrapper subclasses in their place."""
     return {inner: value for name, tensor in tensors.items() for inner, value in inner_tensors(name, tensor)}
+
+
+def rewrapped(module: torch.nn.Module, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return tensors for a module's names: inner tensors in instances of the subclasses that its weights have."""
+    remaining, made = dict(tensors), {}
+    for name, weight in (*module.named_parameters(), *module.named_buffers()):
+        if is_wrapper(weight) and any(inner in tensors for inner, _ in inner_tensors(name, weight)):
+            made[name] = _rewrapped(name, weight, remaining)
+    return {**remaining, **made}
+
+
+def _rewrapped(name: str, weight: Any, tensors: dict[str, torch.Tensor]) -> torch.Tensor:
+    if not is_wrapper(weight):
+        return tensors.pop(name, weight)
+    attributes, context = weight.__tensor_flatten__()
+    inner = {
+        attribute: _rewrapped(f"{name}.{attribute}", getattr(weight, attribute), tensors) for attribute in attributes
+    }
+    made: torch.Tensor = type(weight).__tensor_unflatten__(inner, context, weight.size(), weight.stride())
+    return made

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import fxonnx
+from fxonnx._program.session import session_in_float
 
 from ..functions import VariadicFunction
 from ..hygiene import check_graph
@@ -131,6 +132,7 @@ def run(case: Case) -> None:
         assert tuple(node.op_type for node in program.model.graph) == case.ops
     specs = [value.dynamic if isinstance(value, T) else None for value in case.inputs]
     if not any(specs):
+        program.initialize_inference_session(session_in_float)
         _compare(case, program, model, inputs)
     run_from_file(program)
     _compare(case, program, model, inputs)
@@ -139,5 +141,6 @@ def run(case: Case) -> None:
             model, inputs, dynamic_shapes=(tuple(specs),), opset_version=case.opset, numerics=case.numerics
         )
         check_graph(dynamic.model_proto)
+        dynamic.initialize_inference_session(session_in_float)
         _compare(case, dynamic, model, inputs)
         _compare(case, dynamic, model, _example(case, second=True))

@@ -21,6 +21,7 @@ __all__ = [
     "DequantizedWeights",
     "always_rounds",
     "dequantized_weights",
+    "multiplies_stored_weights",
     "products_in_float",
     "replace_tables",
     "tables_of_source",
@@ -151,6 +152,11 @@ def always_rounds(model: ir.Model) -> bool:
         for graph in graphs
         for node in ir.traversal.RecursiveGraphIterator(graph)
     )
+
+
+def multiplies_stored_weights(model: ir.Model) -> bool:
+    """Whether ONNX Runtime may multiply by quantized weights, for which it rounds the activations by default."""
+    return any(node.op_type in ("DequantizeLinear", "MatMulNBits", "QMoE") for node in model.graph)
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from .._capture.inputs.pytree_objects import flatten_objects, unflatten_objects
 from .._capture.patches import one_at_a_time
 from .._comparison import Row, compare, format_rows
 from .._export_context import in_mode
+from .._inner_tensors import is_wrapper, rewrapped
 from .._options import Options
 from .._public import public
 from ..errors import ArgumentError, VerificationError, did_you_mean
@@ -27,6 +28,7 @@ from .dequantized_weights import (
     DequantizedWeights,
     always_rounds,
     dequantized_weights,
+    multiplies_stored_weights,
     replace_tables,
     tables_of_source,
 )
@@ -103,11 +105,12 @@ def verify(
     equal. Finite floating-point elements may differ by ``atol + rtol * |expected|``. By default, ``rtol`` is
     ``TOLERANCES[dtype]`` and ``atol`` is ``rtol`` times the largest absolute value among the elements that differ.
 
-    With ``export(quantize=...)``, eager torch computes with the dequantized weights, and ONNX Runtime without rounding
-    the activations, which ``accuracy_level`` permits otherwise: the same tolerances apply. Mixtures of experts with
-    8 bits always round; then ``atol`` is 0.05 times the largest absolute value of all outputs. With 8-bit activations,
-    the model before the quantization is compared, and the quantized model must return the same dtypes, shapes and
-    finite elements; ``ONNXProgram.quantization_report`` measures how much the quantization changes them.
+    With ``export(quantize=...)``, eager torch computes with the dequantized weights. ONNX Runtime multiplies by
+    quantized weights without rounding the activations, which ``accuracy_level`` permits otherwise: the same tolerances
+    apply. Mixtures of experts with 8 bits always round; then ``atol`` is 0.05 times the largest absolute value of all
+    outputs. With 8-bit activations, the model before the quantization is compared, and the quantized model must return
+    the same dtypes, shapes and finite elements; ``ONNXProgram.quantization_report`` measures how much the quantization
+    changes them.
 
     Args:
         program: The exported program.
@@ -193,7 +196,8 @@ def _verify_at_sizes(
 
 
 def _run_program(program: VerifiableProgram, args: Any, kwargs: Any) -> tuple[torch.Tensor, ...]:
-    run = program if program.options.quantize is None else program.call_in_float
+    in_float = program.options.quantize is not None or multiplies_stored_weights(program.model)
+    run = program.call_in_float if in_float else program
     outputs = run(*_copy_tensors(args), **_copy_tensors(kwargs))
     if program.float_model is not None:
         _check_quantized(program, outputs, program(*_copy_tensors(args), **_copy_tensors(kwargs)))
@@ -248,8 +252,11 @@ def _run_source_model(program: VerifiableProgram, args: Any, kwargs: Any) -> lis
     if source is None:
         return _run_captured_program(program, args, kwargs)
     quantized = _dequantized(program)
-    weights = {name: buffer.detach().clone() for name, buffer in source.named_buffers()} | {
-        **program.applied_weights,
+    weights = {
+        name: buffer.detach() if is_wrapper(buffer) else buffer.detach().clone()
+        for name, buffer in source.named_buffers()
+    } | {
+        **rewrapped(source, program.applied_weights),
         **quantized.products,
         **tables_of_source(source, quantized.tables),
     }

@@ -41,11 +41,10 @@ from . import (
     fast_paths,
     functional,
     indexing,
-    length_regulation,
+    library_functions,
     packed_sequences,
     shape_kernels,
     shape_rules,
-    torchao_blocks,
     torchvision_detection,
     tracing_state,
 )
@@ -74,7 +73,6 @@ __all__ = [
     "tracing_patches",
 ]
 
-_FASTSPEECH = "transformers.models.fastspeech2_conformer.modeling_fastspeech2_conformer"
 
 TRACING_PATCHES: tuple[Patch, ...] = (
     Patch(
@@ -481,24 +479,7 @@ CAPTURE_PATCHES: tuple[Patch, ...] = (
         "it makes masks that hide nothing if a model is traced, which some models cannot use",
         optional=True,
     ),
-    Patch(
-        f"{_FASTSPEECH}:length_regulator",
-        length_regulation.length_regulator,
-        "it branches on the predicted durations and loops over the batch",
-        optional=True,
-    ),
-    Patch(
-        f"{_FASTSPEECH}:FastSpeech2ConformerRelPositionalEncoding.extend_pos_enc",
-        length_regulation.position_table,
-        "it branches on the number of frames, which is unbacked",
-        optional=True,
-    ),
-    Patch(
-        "torchao.quantization.quant_primitives:_get_reduction_params",
-        torchao_blocks.reduction_axes,
-        "it branches on whether dynamic sizes are 1 or those of a block",
-        optional=True,
-    ),
+    *library_functions.LIBRARY_PATCHES,
 )
 """Applied by torch.export; in strict mode without the rows with ``strict=False``: TorchDynamo would trace into them."""
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from ..._builder.dtypes import INT32, UINT8
-from ..._builder.op import Op
-from ..._registry import translates
+from .._builder.dtypes import INT32, UINT8
+from .._builder.op import Op
+from .._registry import translates
 
 # ---- integers
 
