@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import subprocess
 import sys
 import textwrap
@@ -10,6 +11,7 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import pytest
 import torch
@@ -80,6 +82,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     (tmp_path / f"{name}.py").write_text(textwrap.dedent(SOURCE.format(module=name)))
     (tmp_path / "broken.py").write_text("def (")
     (tmp_path / "notes.pt2").write_text("not an archive")
+    torch.save(3, tmp_path / "number.pt")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     return name
@@ -170,6 +173,37 @@ def test_functions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(onnx.load(tmp_path / "m.onnx").functions) == 1
 
 
+LINEAR = """
+import torch
+
+def linear():
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(32, 16), torch.nn.ReLU(), torch.nn.Linear(16, 4)).eval()
+    return model, (torch.ones(2, 32),)
+"""
+
+
+def test_quantized_activations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "linear_model.py").write_text(LINEAR)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    batches = [torch.arange(64.0).sin().reshape(2, 32), torch.ones(2, 32)]
+    torch.save(batches, tmp_path / "batches.pt")
+    np.savez(tmp_path / "batches.npz", input=torch.stack(batches).numpy())
+    command = ["export", "linear_model:linear", "-o", "quantized.onnx", "--verify", "--quantize", "int8"]
+    monkeypatch.chdir(tmp_path)
+    contents = []
+    for name in ("batches.pt", "batches.npz"):
+        result = invoke(*command, "--calibration", name)
+        assert result.exit_code == 0, result.stderr
+        assert re.search(r"0 +Gemm +int8 +2048 +576 +\d", result.stdout)
+        contents.append((tmp_path / "quantized.onnx").read_bytes())
+    assert contents[0] == contents[1]
+    result = invoke(*command, "--dynamic-activations")
+    assert result.exit_code == 0, result.stderr
+    operators = {node.op_type for node in onnx.load("quantized.onnx").graph.node}
+    assert {"DynamicQuantizeLinear", "MatMulInteger"} <= operators
+
+
 def test_progress_on_a_terminal(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     result = invoke("export", f"{module}:two", "-o", "m.onnx")
@@ -196,6 +230,11 @@ ERRORS = [
     ("MODULE:two --opset 6", "error[FX001]: opset_version: 6 is outside the supported opsets"),
     ("MODULE:two --target tensort", "got 'tensort'\nhint: did you mean 'tensorrt'?"),
     ("MODULE:two --quantize int5", "error[FX001]: quantize: dtype: expected one of 'int4', 'int8', got 'int5'"),
+    ("MODULE:two --calibration x.pt", "--calibration: activations are quantized together with weights\nhint: pass --q"),
+    ("MODULE:two --quantize int8 --calibration x.txt", "--calibration: x.txt is neither a .pt nor a .npz file"),
+    ("MODULE:two --quantize int8 --calibration missing.pt", "--calibration: missing.pt cannot be loaded: "),
+    ("MODULE:two --quantize int8 --calibration number.pt", "number.pt contains a int, not a list of batches\nhint: "),
+    ("MODULE:two --quantize int4 --dynamic-activations", 'activations="dynamic" requires 8-bit weights'),
     ("MODULE:two --numerics fast", "error[FX001]: numerics: expected one of 'default', 'exact', got 'fast'"),
     ("MODULE:two --input-names x,x", "error[FX001]: input_names: 'x' is given twice"),
     (

@@ -179,7 +179,8 @@ def export(
             "regions": for each region marked by ``torch.compiler.nested_compile_region``, from opset 15 on;
             "repeated": also for repeated modules of one class, as the blocks of a transformer; "none": a flat graph.
         quantize: Store the weights of linear layers as integers, "int4" or "int8", rounded to nearest; see
-            ``QuantizeConfig`` for block sizes, layers and embeddings. The default opset is then 21 at least.
+            ``QuantizeConfig`` for block sizes, layers and embeddings. The default opset is then 21 at least. With
+            ``calibration`` or ``activations="dynamic"``, activations are integers as well.
         patterns: Fusion patterns to enable or disable, by name; ``program.patterns`` lists them.
         on_stage: Called with the name of each stage as it begins.
 

@@ -19,6 +19,9 @@ program = fxonnx.export(model, x, Path("model.onnx"), verify="auto", patterns={"
 program = fxonnx.export(model, x, numerics="exact", functions="repeated")
 program = fxonnx.export(model, x, quantize="int4")
 program = fxonnx.export(model, x, quantize=fxonnx.QuantizeConfig("int8", symmetric=False, exclude=["*.gate"]))
+program = fxonnx.export(model, x, quantize=fxonnx.QuantizeConfig("int8", calibration=[x, (x, 1), {"input": x}]))
+program = fxonnx.export(model, x, quantize=fxonnx.QuantizeConfig("int8", activations="dynamic"))
+differences: list[float | None] = [layer.relative_error for layer in program.quantization_report((x,)).layers]
 config: fxonnx.QuantizeConfig = fxonnx.QuantizeConfig.from_checkpoint("checkpoint")
 program = fxonnx.export(model, x, frozen=["input"], data_dependent="example", runtime_checks=True)
 program = fxonnx.export(model, x, adapters="*.lora_*")

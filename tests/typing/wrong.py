@@ -16,6 +16,8 @@ fxonnx.export(model, (x,), metadata="all")  # error: no such choice
 fxonnx.export(model, (x,), state="keep")  # error: no such choice
 fxonnx.export(model, (x,), numerics="fast")  # error: no such choice
 fxonnx.export(model, (x,), quantize="int5")  # error: no such choice
+fxonnx.QuantizeConfig("int8", activations="statik")  # error: no such choice
+fxonnx.QuantizeConfig("int8", calibration=3)  # error: not an iterable
 fxonnx.export(model, (x,), functions="all")  # error: no such choice
 fxonnx.export(model, (x,), target="coreml")  # error: no such choice
 fxonnx.export((x,), model)  # error: the arguments are exchanged

@@ -12,13 +12,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, TextIO
+from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import Progress
 from rich.table import Table
+
+if TYPE_CHECKING:
+    from .._program import ONNXProgram
 
 __all__ = ["app"]
 
@@ -27,6 +30,10 @@ app = typer.Typer(
 )
 
 _TARGETS = "onnxruntime, onnxruntime-cuda, onnxruntime-genai, onnxruntime-genai-cuda, tensorrt or openvino"
+_CALIBRATION_HELP = (
+    "With --quantize int8, also quantize activations, by their ranges for these inputs: a .pt file with a list of "
+    "batches, or a .npz file with one array per argument, whose first axis separates the batches."
+)
 _GENAI_STAGES = ("load", "capture", "prepare", "lower", "save", "verify")
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of errors.")]
 
@@ -73,6 +80,10 @@ def export_command(
     quantize: Annotated[
         str | None, typer.Option(help="Store the weights of linear layers as integers: int4 or int8.")
     ] = None,
+    calibration: Annotated[Path | None, typer.Option(help=_CALIBRATION_HELP)] = None,
+    dynamic_activations: Annotated[
+        bool, typer.Option("--dynamic-activations", help="With int8, also quantize activations, in every call.")
+    ] = False,
     frozen: Annotated[
         str | None, typer.Option(help="Comma-separated names or patterns of inputs that become constants.")
     ] = None,
@@ -95,6 +106,7 @@ def export_command(
 
         loaded = load_model(source)
         from .._export import export  # imports torch
+        from .loading import read_quantization  # imports torch
 
         program = export(
             loaded.model,
@@ -110,21 +122,22 @@ def export_command(
             strict_shapes=strict_shapes,
             numerics=numerics,  # type: ignore[arg-type]
             functions=functions,  # type: ignore[arg-type]
-            quantize=quantize,  # type: ignore[arg-type]
+            quantize=read_quantization(quantize, calibration, dynamic_activations=dynamic_activations),
             frozen=_names(frozen) or (),
             data_dependent=data_dependent,  # type: ignore[arg-type]
             on_stage=on_stage,
         )
-    console = Console()
     if profile:
-        console.print(_stages(program.timings))
-    graph = program.model.graph
-    checked = ", verified" if verify or all_sizes else ""
+        Console().print(_stages(program.timings))
+    if calibration is not None or dynamic_activations:
+        typer.echo(program.quantization_report())
+    typer.echo(f"wrote {output}: {_size(output.stat().st_size)}, {_summary(program, verify or all_sizes)}")
+
+
+def _summary(program: ONNXProgram, verified: bool) -> str:
     calls = f"{len(program.model.functions)} functions, " if program.model.functions else ""
-    typer.echo(
-        f"wrote {output}: {_size(output.stat().st_size)}, {len(graph)} nodes, {calls}"
-        f"opset {program.model.opset_imports.get('')}{checked}"
-    )
+    checked = ", verified" if verified else ""
+    return f"{len(program.model.graph)} nodes, {calls}opset {program.model.opset_imports.get('')}{checked}"
 
 
 @app.command("genai")

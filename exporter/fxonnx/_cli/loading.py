@@ -16,7 +16,7 @@ from ..errors import ArgumentError, did_you_mean
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["LoadedModel", "load_model"]
+__all__ = ["LoadedModel", "load_model", "read_quantization"]
 
 
 @dataclass(frozen=True)
@@ -141,3 +141,60 @@ def _checked_result(name: str, returned: Any) -> LoadedModel:
         )
     model, args, kwargs, dynamic_shapes = (*returned, None, None)[:4]
     return LoadedModel(model, args, kwargs or {}, dynamic_shapes)
+
+
+def read_quantization(dtype: str | None, calibration: Path | None, *, dynamic_activations: bool) -> Any:
+    """Return the argument ``quantize`` of ``export`` for the options of the command line.
+
+    Args:
+        dtype: Element type of the weights; None for floating-point numbers.
+        calibration: The file with the batches, if any.
+        dynamic_activations: Whether each call quantizes the activations.
+
+    Raises:
+        ArgumentError: If the batches cannot be loaded, or activations are to be quantized without weights.
+    """
+    if calibration is None and not dynamic_activations:
+        return dtype
+    from .._quantization import QuantizeConfig  # imports torch
+
+    if dtype is None:
+        option = "--dynamic-activations" if calibration is None else "--calibration"
+        raise ArgumentError(option, "activations are quantized together with weights", hint="pass --quantize int8")
+    activations: Any = "dynamic" if dynamic_activations else None
+    batches = None if calibration is None else _load_calibration(calibration)
+    return QuantizeConfig(dtype, activations=activations, calibration=batches)  # type: ignore[arg-type]
+
+
+def _load_calibration(path: Path) -> list[Any]:
+    """Load the batches that the option ``--calibration`` specifies.
+
+    Args:
+        path: A ``.pt`` file with a list of batches, or a ``.npz`` file with one array per argument, whose first axis
+            separates the batches.
+
+    Raises:
+        ArgumentError: If the file does not exist or cannot be loaded, or has another content.
+    """
+    import numpy as np
+    import torch
+
+    if path.suffix not in (".pt", ".npz"):
+        raise ArgumentError("--calibration", f"{path} is neither a .pt nor a .npz file")
+    try:
+        if path.suffix == ".pt":
+            batches = torch.load(path, weights_only=True)
+        else:
+            with np.load(path) as arrays:
+                columns = {name: torch.from_numpy(arrays[name]) for name in arrays.files}
+            rows = zip(*columns.values(), strict=True)
+            batches = [dict(zip(columns, row, strict=True)) for row in rows]
+    except Exception as error:  # a file may have any content
+        raise ArgumentError("--calibration", f"{path} cannot be loaded: {error}") from error
+    if not isinstance(batches, list):
+        raise ArgumentError(
+            "--calibration",
+            f"{path} contains a {type(batches).__name__}, not a list of batches",
+            hint="write it with torch.save([batch, ...], path)",
+        )
+    return batches

@@ -58,7 +58,7 @@ class StaticQuantizer(WeightQuantizer):
         builder: The builder of the complete graph.
         config: Which layers to quantize.
         parameter_names: Names of the parameters by storage.
-        profile: The target. One that prefers uint8 gets zero points, others symmetric int8. Linear layers have int32
+        profile: The target. One that fuses only uint8 gets zero points, others symmetric int8. Linear layers have int32
             biases, unless ONNX Runtime's CPU execution provider does not run the graph.
         ranges_of: The calibration.
     """
@@ -73,7 +73,8 @@ class StaticQuantizer(WeightQuantizer):
     ) -> None:
         super().__init__(builder, config, parameter_names, profile)
         form = profile.quantized_form
-        self.dtype = _UINT8 if form is not None and _UINT8 in form.activations else _INT8
+        takes_int8 = form is None or _INT8 in form.activations
+        self.dtype = _INT8 if takes_int8 else _UINT8
         self.has_integer_biases = profile.falls_back_to_cpu
         self.ranges_of = ranges_of
         self.weights: dict[ir.Node, Weight] = {}
