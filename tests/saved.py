@@ -21,14 +21,15 @@ def run_from_file(program: fxonnx.ONNXProgram) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.onnx"
         program.save(path)
-        # Without external data, ONNX Runtime does not need the file after loading it.
-        program.initialize_inference_session(lambda _: _session(path))
+        # The program may create a second session, for its calls in float.
+        content = path.read_bytes()
+    program.initialize_inference_session(lambda _: _session(content))
 
 
-def _session(path: Path) -> onnxruntime.InferenceSession:
+def _session(content: bytes) -> onnxruntime.InferenceSession:
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     options.intra_op_num_threads = 1
     # Otherwise products with quantized weights round the activations.
     options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1")
-    return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
