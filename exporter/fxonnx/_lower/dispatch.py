@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import torch
 
+from fxonnx_translations._builder.sub_byte import FLOAT4_PAIRS
 from fxonnx_translations._complex.parts import on_parts
 from fxonnx_translations._registry import OpCall, Registry, Translation
 from fxonnx_translations._torch_compat import OpOverload
@@ -39,8 +41,10 @@ def find_translation(node: torch.fx.Node, registry: Registry, opset: int) -> tup
     target = node.target
     if not callable(target):
         return None, ()
-    if _has_complex(node):
+    if _has(node, _is_complex):
         return _find_complex(node, registry, opset)
+    if _has(node, _is_float4):
+        return None, (f"an element of {FLOAT4_PAIRS} is a pair of numbers, which only a view as uint8 can split",)
     simple = registry.unconditional(target)
     if simple is not None:
         return simple, ()
@@ -62,11 +66,15 @@ def _registry_call(node: torch.fx.Node, opset: int) -> OpCall:
     return OpCall(target, arguments, opset)  # type: ignore[arg-type]
 
 
-def _has_complex(node: torch.fx.Node) -> bool:
-    """Whether any tensor argument or result is complex."""
-    if _is_complex(node.meta.get("val")):
+def _has(node: torch.fx.Node, condition: Callable[[Any], bool]) -> bool:
+    """Whether any argument or result has a dtype of a kind."""
+    if condition(node.meta.get("val")):
         return True
-    return any(_is_complex(argument.meta.get("val")) for argument in node.all_input_nodes)
+    return any(condition(argument.meta.get("val")) for argument in node.all_input_nodes)
+
+
+def _is_float4(val: Any) -> bool:
+    return isinstance(val, torch.Tensor) and val.dtype == FLOAT4_PAIRS
 
 
 def _is_complex(val: Any) -> bool:

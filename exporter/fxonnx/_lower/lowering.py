@@ -38,7 +38,16 @@ from .dispatch import arguments_by_name, find_translation
 from .legacy_names import SCOPE, rename_by_scope
 from .lowest_opset import lowest_opset
 from .metadata import NodeMetadata, class_scopes_of, scopes_of, target_name
-from .model import NUMERICS_KEY, STATE_KEY, IOSpec, add_inputs, add_outputs, new_model
+from .model import (
+    NO_ELEMENT_TYPE_HINT,
+    NUMERICS_KEY,
+    STATE_KEY,
+    IOSpec,
+    add_inputs,
+    add_outputs,
+    constant_value,
+    new_model,
+)
 from .outlining import outline
 from .regions import REGIONS, SCOPES, Scope
 from .versions import NEWEST_OPSET, ir_versions
@@ -105,12 +114,8 @@ def lower(
         missing_kernels=options.profile.missing_kernels(options.opset),
     )
     lowering = _GraphLowering(builder, options)
-    try:
-        lowering.shared, paths = add_inputs(prepared, builder, lowering.env, io_spec)
-        lowering.run(prepared.graph, prepared.constants, skipped=prepared.derived)
-    except dtypes.NoElementTypeError as error:
-        hint = "use a dtype that ONNX has for such tensors, uint8 for packed numbers, inside and outside the model"
-        raise TranslationError(str(error), hint=hint) from error
+    lowering.shared, paths = add_inputs(prepared, builder, lowering.env, io_spec)
+    lowering.run(prepared.graph, prepared.constants, skipped=prepared.derived)
     if lowering.unsupported:
         raise UnsupportedOperatorError(lowering.unsupported_rows(), options.opset)
     try:
@@ -205,16 +210,13 @@ class _GraphLowering:
             if node.op == "call_function" and node not in skipped:
                 self.call(node)
             elif node.op == "get_attr" and node.target in constants:
-                constant = constants[str(node.target)]
-                self.env[node] = self.builder.constant(
-                    torch.view_as_real(constant.resolve_conj()) if constant.is_complex() else constant
-                )
+                self.env[node] = constant_value(str(node.target), constants[str(node.target)], self.builder)
 
     def _lower_control_flow(self, node: torch.fx.Node, val: Any) -> None:
         """Lower an operator with subgraphs; its results may be numbers."""
         mark = len(self.builder.created)
         leaves = _leaves(val)
-        tensors = self._results(val)
+        tensors = self._results(node, val)
         remaining = iter(tensors)
         # A number is a 0-dim tensor in the model.
         number = ResultSpec(ir.DataType.INT64, (), torch.int64)
@@ -340,7 +342,7 @@ class _GraphLowering:
         return argument
 
     def _translate(self, node: torch.fx.Node, val: Any) -> None:
-        results = self._results(val)
+        results = self._results(node, val)
         if results and all(0 in result.shape for result in results) and not node.meta.get("unbacked_bindings"):
             self._empty_results(node, results, val)
             return
@@ -441,12 +443,15 @@ class _GraphLowering:
             raise Unsupported("one operand is the view of another one as complex or as real numbers")
         return frozenset(values[True])
 
-    def _results(self, val: Any) -> tuple[ResultSpec, ...]:
-        return tuple(
-            ResultSpec(dtypes.from_torch(item.dtype), self.builder.symbols.dims(item.shape), item.dtype)
-            for item in _leaves(val)
-            if isinstance(item, torch.Tensor)
-        )
+    def _results(self, node: torch.fx.Node, val: Any) -> tuple[ResultSpec, ...]:
+        try:
+            return tuple(
+                ResultSpec(dtypes.from_torch(item.dtype), self.builder.symbols.dims(item.shape), item.dtype)
+                for item in _leaves(val)
+                if isinstance(item, torch.Tensor)
+            )
+        except dtypes.NoElementTypeError as error:
+            raise self._error(node, str(error), NO_ELEMENT_TYPE_HINT) from error
 
     def _check_results(
         self, node: torch.fx.Node, returned: Any, results: Sequence[ResultSpec], val: Any
@@ -514,9 +519,10 @@ class _GraphLowering:
                 if regions:
                     onnx_node.meta[REGIONS] = tuple(Scope(*region) for region in regions)
 
-    def _error(self, node: torch.fx.Node, message: str) -> TranslationError:
+    def _error(self, node: torch.fx.Node, message: str, hint: str | None = None) -> TranslationError:
+        location = source_line(node)
         return TranslationError(
-            message, target=target_name(node), node=str(node.format_node()), location=source_line(node)
+            message, target=target_name(node), node=str(node.format_node()), location=location, hint=hint
         )
 
     def _unsupported_operator(

@@ -12,30 +12,42 @@ from torch.export.graph_signature import InputKind, OutputKind
 
 from fxonnx_translations._builder import dtypes
 from fxonnx_translations._builder.builder import Builder
-from fxonnx_translations._builder.initializers import DerivedTensor, TorchTensor, storage_key
+from fxonnx_translations._builder.initializers import DerivedTensor, TorchTensor, has_content, storage_key
 from fxonnx_translations._builder.op import Op
 from fxonnx_translations._builder.op_schema import schema_info
+from fxonnx_translations._builder.sub_byte import FLOAT4_PAIRS, PER_BYTE, check_codes, onnx_sizes
 
 from .._capture import Capture
 from .._export_signature import InputRecord
 from .._options import Options
 from .._prepare import DerivedWeight, Prepared, Update
-from ..errors import ArgumentError
+from ..errors import ArgumentError, TranslationError
 from .versions import NEWEST_OPSET
 
 __all__ = [
     "CHECK_OUTPUT",
+    "NO_ELEMENT_TYPE_HINT",
     "NUMERICS_KEY",
     "STATE_KEY",
     "IOSpec",
     "add_inputs",
     "add_outputs",
+    "constant_value",
     "new_model",
 ]
 
 _INPUT = "pkg.torch.export.graph_signature.InputSpec."
 _OUTPUT = "pkg.torch.export.graph_signature.OutputSpec."
 _ORIGINAL = "pkg.torch.onnx.original_node_name"
+_KINDS = {
+    InputKind.PARAMETER: "parameter",
+    InputKind.BUFFER: "buffer",
+    InputKind.CONSTANT_TENSOR: "constant",
+    InputKind.CUSTOM_OBJ: "object",
+}
+NO_ELEMENT_TYPE_HINT = (
+    "use a dtype that ONNX has for such tensors, uint8 for packed numbers, inside and outside the model"
+)
 _LARGEST_LITERAL = 1024
 """Maximum number of elements of a tensor constant of the model that is treated like a translation's literal."""
 CHECK_OUTPUT = "assumptions_hold"
@@ -134,6 +146,12 @@ def add_inputs(
                 readers[other] = readers.get(other, 0) + 2
                 continue
             value = _initializer(record, tensor, builder, weights, wanted_name)
+            if (
+                value.dtype is not None
+                and value.dtype in dtypes.SINCE
+                and (is_state or any(user not in prepared.derived for user in node.users))
+            ):
+                _check_opset(f"the {_KINDS[record.kind]} {value.name!r}", value.dtype, builder.opset_version)
             if is_adapter and value not in adapters:
                 adapters.append(value)
             if is_state:
@@ -161,8 +179,9 @@ def _graph_input(record: InputRecord, node: torch.fx.Node, builder: Builder, wan
     val = node.meta["val"]
     if isinstance(val, torch.Tensor):
         dims = builder.symbols.dims(val.shape)
-        shape = (*dims, 2) if val.dtype.is_complex else dims
-        value = ir.Value(name=name, type=ir.TensorType(dtypes.from_torch(val.dtype)))
+        dtype = _element_type(f"the input {name!r}", val.dtype, builder.opset_version)
+        shape = _sizes(f"the input {name!r}", dims, val.dtype)
+        value = ir.Value(name=name, type=ir.TensorType(dtype))
         builder.set_dims(value, shape)
         builder.write_shape(value, shape)
         builder.symbols.define(value, dims)
@@ -174,6 +193,58 @@ def _graph_input(record: InputRecord, node: torch.fx.Node, builder: Builder, wan
     builder.graph.inputs.append(value)
     _add_input_metadata(value, record, name)
     return value
+
+
+def _element_type(what: str, dtype: torch.dtype, opset: int) -> ir.DataType:
+    """The element type of an input or weight.
+
+    Raises:
+        TranslationError: If ONNX has none.
+        ArgumentError: If the opset is older than the element type.
+    """
+    try:
+        found = dtypes.from_torch(dtype)
+    except dtypes.NoElementTypeError as error:
+        raise TranslationError(f"{what}: {error}", hint=NO_ELEMENT_TYPE_HINT) from error
+    _check_opset(what, found, opset)
+    return found
+
+
+def _check_opset(what: str, dtype: ir.DataType, opset: int) -> None:
+    since = dtypes.SINCE.get(dtype, 0)
+    if opset < since:
+        problem = f"{what} is {dtype.name}, which ONNX does not have at opset {opset}"
+        raise ArgumentError("opset_version", problem, hint=f"pass opset_version={since}")
+
+
+def _sizes(what: str, sizes: Sequence[Any], dtype: torch.dtype) -> tuple[Any, ...]:
+    try:
+        shape = onnx_sizes(sizes, dtype)
+    except ValueError as error:
+        raise TranslationError(f"{what}: {error}", hint=NO_ELEMENT_TYPE_HINT) from error
+    if dtype == FLOAT4_PAIRS and not isinstance(sizes[-1], int):
+        raise TranslationError(f"{what}: the last dim of a tensor of dtype {dtype} must be static")
+    return shape
+
+
+def _check_weight(what: str, tensor: torch.Tensor) -> None:
+    """Check that ONNX has the dtype of a weight, and that a sub-byte dtype has all of its elements."""
+    _element_type(what, tensor.dtype, NEWEST_OPSET)
+    _sizes(what, tensor.shape, tensor.dtype)
+    if tensor.dtype in PER_BYTE and has_content(tensor):
+        try:
+            check_codes(tensor)
+        except ValueError as error:
+            raise TranslationError(f"{what}: {error}") from error
+
+
+def constant_value(name: str, constant: torch.Tensor, builder: Builder) -> ir.Value:
+    """Return the initializer of a constant of the graph, which equal literals share."""
+    real = torch.view_as_real(constant.resolve_conj()) if constant.is_complex() else constant
+    what = f"the constant {name!r}"
+    _check_weight(what, real)
+    _element_type(what, real.dtype, builder.opset_version)
+    return builder.constant(real)
 
 
 def _add_input_metadata(value: ir.Value, record: InputRecord, name: str) -> None:
@@ -197,8 +268,7 @@ def _initializer(
     if known is not None:
         return known
     name = builder.names.unique(wanted or record.target or record.name)
-    # Raises our error for a dtype that ONNX does not have, before onnx_ir raises its own.
-    dtypes.from_torch(real.dtype)
+    _check_weight(f"the {_KINDS[record.kind]} {name!r}", real)
     is_literal = record.kind == InputKind.CONSTANT_TENSOR and type(real) is torch.Tensor and real.device.type == "cpu"
     if is_literal and real.numel() <= _LARGEST_LITERAL:
         value = builder.register_literal(name, real)
@@ -226,7 +296,9 @@ def _derived_initializer(derived: DerivedWeight, env: dict[torch.fx.Node, Any], 
     if derived.dtype.is_complex or any(are_complex):
         recipe = _as_real_pairs(recipe, are_complex)
         shape = (*shape, 2) if derived.dtype.is_complex else shape
-    tensor = DerivedTensor(name, tensors, recipe, dtypes.from_torch(derived.dtype), shape)
+    dtype = _element_type(f"the weight {name!r}", derived.dtype, builder.opset_version)
+    shape = onnx_sizes(shape, derived.dtype.to_real() if derived.dtype.is_complex else derived.dtype)
+    tensor = DerivedTensor(name, tensors, recipe, dtype, shape)
     value = builder.register_weight(name, tensor)
     value.metadata_props["pkg.fxonnx.derived_from"] = ", ".join(str(source.name) for source in sources)
     value.metadata_props["pkg.fxonnx.recipe"] = derived.suffix
@@ -341,7 +413,11 @@ def _return_updates(
 def _identity(value: ir.Value, builder: Builder, name: str) -> ir.Value:
     _check_identity(value, builder, name)
     copy = ir.Value(name=name, type=value.type)
-    node = ir.Node("", "Identity", [value], outputs=[copy], metadata_props={"namespace": f"{name}: Identity"})
+    # Where there is no kernel for Identity, there is one for a Cast to the same type.
+    is_cast = value.dtype is not None and value.dtype in builder.missing_kernels.get("Identity", ())
+    op_type, attributes = ("Cast", [ir.AttrInt64("to", int(value.dtype))]) if is_cast else ("Identity", [])  # type: ignore[arg-type]
+    metadata = {"namespace": f"{name}: {op_type}"}
+    node = ir.Node("", op_type, [value], attributes, outputs=[copy], metadata_props=metadata)
     builder.graph.append(node)
     builder.created.append(node)
     builder.set_dims(copy, builder.dims(value))

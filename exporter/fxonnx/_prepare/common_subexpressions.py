@@ -46,6 +46,18 @@ _NOT_REPEATABLE = (
 )
 
 
+_READABLE = frozenset({torch.bool, torch.int8, torch.uint8, torch.int16, torch.uint16, torch.float16, torch.bfloat16})
+
+
+def _numbers(constant: torch.Tensor) -> str:
+    """Return a text that is equal for equal elements."""
+    dtype = constant.dtype
+    if dtype.itemsize <= 2 and dtype not in _READABLE:
+        # torch cannot read the elements of sub-byte dtypes.
+        constant = constant.view(torch.uint8 if dtype.itemsize == 1 else torch.int16)
+    return repr(constant.tolist())
+
+
 def eliminate_common_subexpressions(
     graph: torch.fx.Graph, constants: Mapping[str, torch.Tensor] = MappingProxyType({})
 ) -> int:
@@ -62,7 +74,7 @@ def eliminate_common_subexpressions(
     for node in graph.find_nodes(op="placeholder"):
         constant = constants.get(node.name)
         if constant is not None and constant.numel() <= _MAX_COMPARED_ELEMENTS:
-            known = first.setdefault((constant.dtype, constant.shape, repr(constant.tolist())), node)
+            known = first.setdefault((constant.dtype, constant.shape, _numbers(constant)), node)
             if known is not node:
                 node.replace_all_uses_with(known)
     removed = 0

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from fxonnx_translations._builder.sub_byte import contiguous
 from fxonnx_translations._torch_compat import OpOverload
 
 from .graph_utils import find_attribute
@@ -137,7 +138,7 @@ class _Folder:
         results = val if isinstance(val, (list, tuple)) else (val,)
         if not _is_deterministic(node.target) or not all(map(_is_static, results)):
             return
-        if any(_widens(source.meta.get("val"), results) for source in inputs):
+        if node.target is not aten.view.dtype and any(_widens(source.meta.get("val"), results) for source in inputs):
             return
         available = sum(
             self._leaves[source].numel() if source in self._leaves else self._foldable[source] for source in inputs
@@ -158,7 +159,7 @@ class _Folder:
         made = {}
         for node in boundary:
             # Values that are views of constants must not share memory with the user's tensors.
-            value = self._values[node].detach().clone(memory_format=torch.contiguous_format)
+            value = contiguous(self._values[node].detach(), copy=True)
             name = _unused_attribute(self._gm, node.name)
             node.args, node.kwargs = (), {}
             node.op, node.target = "get_attr", name

@@ -233,7 +233,9 @@ def _is_derivable(
         return True
     operands = [source.meta["val"] for source in inputs if isinstance(source.meta.get("val"), torch.Tensor)]
     widened = [operand.dtype for operand in operands if operand.dtype in _STORAGE_DTYPES and operand.dtype != val.dtype]
-    if widened and (val.numel() > MAX_WIDENED_ELEMENTS or not _HALF_DTYPES.issuperset(widened)):
+    # The bytes stay the same ones.
+    is_view = target is aten.view.dtype and operands[0].element_size() == val.element_size()
+    if widened and not is_view and (val.numel() > MAX_WIDENED_ELEMENTS or not _HALF_DTYPES.issuperset(widened)):
         return False
     is_small = val.numel() <= max(MAX_GROWN_ELEMENTS, sum(operand.numel() for operand in operands))
     return is_small or not operands or STORED_KEY in node.meta

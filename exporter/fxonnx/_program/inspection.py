@@ -8,11 +8,11 @@ from typing import Any
 import onnx_ir as ir
 import torch
 
-from fxonnx_translations._builder.dtypes import to_torch_dtype
+from fxonnx_translations._builder.initializers import TorchTensor
 
 from ..errors import ArgumentError, RuntimeSessionError, did_you_mean
 from .protobuf_layout import serialize
-from .session import Session, SessionFactory, as_tensor
+from .session import Session, SessionFactory, as_tensor, from_numpy
 
 __all__ = ["compute_values", "run_reference"]
 
@@ -47,7 +47,7 @@ def compute_values(
         if name in given and given[name] < len(inputs):
             found[name] = as_tensor(inputs[given[name]], graph.inputs[given[name]])
         elif name in graph.initializers and (constant := graph.initializers[name].const_value) is not None:
-            found[name] = _to_torch(constant.numpy())
+            found[name] = from_numpy(constant.numpy().copy(), name)
     wanted = [values[name] for name in dict.fromkeys(names) if name not in found]
     if wanted:
         outputs = list(graph.outputs)
@@ -74,23 +74,11 @@ def run_reference(model: ir.Model, inputs: Sequence[Any]) -> tuple[torch.Tensor,
 
     graph_inputs = model.graph.inputs
     feeds = {
-        str(graph_input.name): ir.tensor(as_tensor(value, graph_input)).numpy()
+        str(graph_input.name): TorchTensor(as_tensor(value, graph_input)).numpy()
         for value, graph_input in zip(inputs, graph_inputs, strict=False)
     }
     try:
-        outputs = ReferenceEvaluator(serialize(model)).run(None, feeds)
+        outputs: Any = ReferenceEvaluator(serialize(model)).run(None, feeds)
     except Exception as error:
         raise RuntimeSessionError(f"onnx's reference implementation cannot run the model: {error}") from error
-    return tuple(_to_torch(output) for output in outputs)
-
-
-def _to_torch(array: Any) -> torch.Tensor:
-    dtype = to_torch_dtype(ir.tensor(array).dtype)
-    # onnx represents bfloat16 and float8 with ml_dtypes, whose arrays torch does not accept.
-    carrier = {1: "uint8", 2: "uint16"}.get(array.itemsize)
-    if array.dtype.kind == "V" or (carrier is not None and dtype not in _NUMPY_DTYPES):
-        return torch.from_numpy(array.view(carrier).copy()).view(dtype)
-    return torch.from_numpy(array.copy())
-
-
-_NUMPY_DTYPES = frozenset({torch.bool, torch.int8, torch.uint8, torch.int16, torch.uint16, torch.float16})
+    return tuple(from_numpy(output.copy(), "outputs") for output in outputs)

@@ -14,7 +14,9 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
-from fxonnx_translations._builder.dtypes import to_torch_dtype
+from fxonnx_translations._builder.dtypes import from_torch, to_torch_dtype
+from fxonnx_translations._builder.initializers import has_content
+from fxonnx_translations._builder.sub_byte import FLOAT4_PAIRS, PER_BYTE, contiguous, onnx_sizes, pack, unpack
 
 from ..errors import ArgumentError, RuntimeSessionError
 from .protobuf_layout import tensor_bytes
@@ -23,7 +25,7 @@ from .saving import SINGLE_FILE_BYTES, save
 if TYPE_CHECKING:
     import onnxruntime
 
-__all__ = ["Session", "SessionFactory", "as_tensor", "session_in_float", "to_ort_value"]
+__all__ = ["Session", "SessionFactory", "as_tensor", "from_numpy", "session_in_float", "to_ort_value"]
 
 SessionFactory: TypeAlias = "Callable[[str | bytes], onnxruntime.InferenceSession]"
 """Creates a session from a serialized model, or from the path of a model too large to serialize."""
@@ -37,6 +39,7 @@ _NOT_IN_NUMPY = frozenset(
         torch.float8_e5m2,
         torch.float8_e5m2fnuz,
         torch.float8_e8m0fnu,
+        *PER_BYTE,
     }
 )
 
@@ -136,7 +139,7 @@ def as_tensor(value: Any, graph_input: ir.Value) -> torch.Tensor:
         raise ArgumentError(name, "this graph input has no dtype")
     dtype = to_torch_dtype(graph_input.dtype)
     if isinstance(value, np.ndarray | np.generic):
-        value = torch.from_numpy(np.asarray(value))
+        value = from_numpy(np.asarray(value), name)
     if isinstance(value, (bool, int, float)):
         found: torch.dtype | None = torch.tensor(value).dtype
         if isinstance(value, float) and dtype.is_floating_point:
@@ -144,21 +147,63 @@ def as_tensor(value: Any, graph_input: ir.Value) -> torch.Tensor:
             found = dtype
         tensor = torch.tensor(value, dtype=found)
     elif isinstance(value, torch.Tensor):
-        tensor = value.detach().cpu().resolve_conj().resolve_neg()
+        tensor = _with_values(value, name).detach().cpu()
         if tensor.is_complex():
-            tensor = torch.view_as_real(tensor)
+            tensor = torch.view_as_real(tensor.resolve_conj())
+        tensor = tensor.resolve_neg()
     else:
         raise ArgumentError(name, f"expected a tensor, got {type(value).__name__}")
     if tensor.dtype != dtype:
-        raise ArgumentError(name, f"expected dtype {dtype}, got {tensor.dtype}")
+        raise ArgumentError(
+            name, f"expected dtype {dtype}, got {tensor.dtype}", hint=f"convert the values with .to({dtype})"
+        )
     if graph_input.shape is not None:
         expected = [dim if isinstance(dim, int) else str(dim.value) for dim in graph_input.shape]
+        sizes = onnx_sizes(tensor.shape, dtype) if dtype in PER_BYTE else tensor.shape
         if len(expected) != tensor.dim() or any(
-            isinstance(dim, int) and dim != size for dim, size in zip(expected, tensor.shape, strict=True)
+            isinstance(dim, int) and dim != size for dim, size in zip(expected, sizes, strict=True)
         ):
             text = ", ".join(map(str, expected))
-            raise ArgumentError(name, f"expected shape [{text}], got {list(tensor.shape)}")
-    return tensor.contiguous()
+            raise ArgumentError(name, f"expected shape [{text}], got {list(sizes)}")
+    return contiguous(tensor)
+
+
+def _with_values(tensor: torch.Tensor, name: str) -> torch.Tensor:
+    """Return a tensor whose values can be read.
+
+    Raises:
+        ArgumentError: If it has none, or is not strided.
+    """
+    if not has_content(tensor):
+        raise ArgumentError(name, "expected a tensor with values, got one without, on the meta device or fake")
+    if tensor.layout != torch.strided:
+        raise ArgumentError(
+            name, f"expected a dense tensor, got one of layout {tensor.layout}", hint="convert it with .to_dense()"
+        )
+    return tensor
+
+
+def from_numpy(array: np.ndarray[Any, Any], name: str) -> torch.Tensor:
+    """Convert an array of any element type that ONNX and torch have, those of ml_dtypes included.
+
+    Raises:
+        ArgumentError: If torch has no dtype for the array.
+    """
+    # torch accepts neither another byte order nor negative strides, and warns of read-only memory.
+    array = np.require(array.astype(array.dtype.newbyteorder("="), copy=False), requirements=["C", "W"])
+    try:
+        if array.dtype.isbuiltin == 1:
+            return torch.from_numpy(array)
+        element_type = ir.DataType.from_numpy(array.dtype)
+        dtype = to_torch_dtype(element_type)
+    except TypeError as error:
+        raise ArgumentError(name, f"torch has no dtype for a NumPy array of {array.dtype}") from error
+    if dtype == FLOAT4_PAIRS:
+        pairs = array.view(np.uint8).reshape(*array.shape[:-1], -1, 2)
+        return torch.from_numpy(pairs[..., 0] | pairs[..., 1] << 4).view(dtype)
+    if dtype in PER_BYTE:
+        return torch.from_numpy(array.astype(np.int8 if element_type.is_signed() else np.uint8)).view(dtype)
+    return torch.from_numpy(array.view(np.uint16 if array.itemsize == 2 else np.uint8)).view(dtype)
 
 
 def to_ort_value(tensor: torch.Tensor) -> onnxruntime.OrtValue:
@@ -167,8 +212,14 @@ def to_ort_value(tensor: torch.Tensor) -> onnxruntime.OrtValue:
 
     if tensor.dtype not in _NOT_IN_NUMPY:
         return onnxruntime.OrtValue.ortvalue_from_numpy(tensor.numpy())
+    onnx_type = int(from_torch(tensor.dtype))
+    if tensor.dtype in PER_BYTE:
+        # ONNX Runtime takes the shape from the array, and the packed elements from the beginning of its memory.
+        array = np.zeros(onnx_sizes(tensor.shape, tensor.dtype), np.uint8)
+        packed = pack(tensor)
+        array.reshape(-1)[: packed.numel()] = packed.numpy()
+        return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(array, onnx_type)
     carrier = torch.uint16 if tensor.itemsize == 2 else torch.uint8
-    onnx_type = int(ir.tensor_adapters.from_torch_dtype(tensor.dtype))
     return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(tensor.view(carrier).numpy(), onnx_type)
 
 
@@ -180,4 +231,7 @@ def _to_torch(value: onnxruntime.OrtValue) -> torch.Tensor:
         return torch.from_numpy(array.view(np.uint64) if dtype == torch.uint64 else array)
     # ONNX Runtime's DLPack export supports bfloat16 but not float8.
     content = bytearray(ctypes.string_at(value.data_ptr(), value.tensor_size_in_bytes()))
+    if dtype in PER_BYTE:
+        packed = torch.frombuffer(content, dtype=torch.uint8) if content else torch.empty(0, dtype=torch.uint8)
+        return unpack(packed, dtype, value.shape())
     return (torch.frombuffer(content, dtype=dtype) if content else torch.empty(0, dtype=dtype)).reshape(value.shape())

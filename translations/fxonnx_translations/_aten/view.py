@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import onnx_ir as ir
 import torch
 
+from .._builder.bit_casts import bit_cast
 from .._builder.op import Op, Unsupported
 from .._builder.symbolic_dims import Dim
 from .._registry import translates
@@ -26,6 +27,12 @@ def view(op: Op, self: ir.Value, size: Sequence[Dim]) -> ir.Value:
 def reshape(op: Op, self: ir.Value, shape: Sequence[Dim]) -> ir.Value:
     """aten::reshape(Tensor(a) self, SymInt[] shape) -> Tensor(a)"""
     return op.reshape(self, op.result.shape)
+
+
+@translates("aten::view.dtype")
+def view_dtype(op: Op, self: ir.Value, dtype: torch.dtype) -> ir.Value:
+    """aten::view.dtype(Tensor(a) self, ScalarType dtype) -> Tensor(a)"""
+    return bit_cast(op, self, op.result.dtype)
 
 
 @translates("aten::flatten.using_ints")

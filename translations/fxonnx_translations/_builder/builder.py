@@ -18,7 +18,7 @@ from .._opsets.opset_forms import OPSET_FORMS, FormError, check_form
 from .._opsets.ort_kernels import MISSING_KERNELS, TYPES_WITHOUT_SOME_KERNELS, NoKernelError, wider_type
 from .._torch_compat import FloorDiv
 from . import constants, shape_inference
-from .dtypes import HALF_FLOATS, to_torch_dtype
+from .dtypes import FLOAT8, HALF_FLOATS, to_torch_dtype
 from .half_precision import is_continuous, is_small_parameter, unrounded_inputs
 from .initializers import DerivedTensor, Recipe, TorchTensor, derive
 from .name_allocator import NameAllocator
@@ -359,7 +359,9 @@ class Builder(onnxscript.GraphBuilder):
 
     def rounded(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
         """Return the result of an operator, computed in a wider type, in its own type."""
-        result = self.value_of("Cast", value, to=dtype)
+        # The numbers are those of the type, but saturation would make infinity finite.
+        saturate = {"saturate": 0} if dtype in FLOAT8 else {}
+        result = self.value_of("Cast", value, to=dtype, **saturate)
         node = result.producer()
         is_rounding = node is not None and node.op_type == "Cast" and node.inputs[0] is value
         if is_rounding and dtype in HALF_FLOATS and value.dtype == ir.DataType.FLOAT and not self.exact_numerics:

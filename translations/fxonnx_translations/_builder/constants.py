@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 import torch
-from onnx_ir.tensor_adapters import TorchTensor
+
+from .dtypes import FLOAT8, FLOAT8E8M0, to_torch_dtype
+from .initializers import TorchTensor
 
 __all__ = ["END", "ConstantKey", "array_of", "constant_key", "literal"]
 
@@ -49,6 +51,10 @@ def literal(
     if isinstance(value, ir.TensorProtocol):
         return value
     dtype = dtype or _default_dtype(value)
+    if dtype in FLOAT8 or dtype == FLOAT8E8M0:
+        # torch and ml_dtypes differ in numbers outside of the range, and in 0 as FLOAT8E8M0, which lacks it.
+        numbers = torch.tensor(value, dtype=torch.float32).to(to_torch_dtype(dtype))
+        return ir.Tensor(TorchTensor(numbers).numpy(), dtype=dtype)
     # A value outside the type's range becomes inf (or wraps), as it does in torch.
     with np.errstate(over="ignore", invalid="ignore"):
         if dtype in _INT64_WRAPPED and not isinstance(value, float):

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 
 import onnx_ir as ir
 import torch
-from onnx_ir.tensor_adapters import from_torch_dtype, to_torch_dtype
+from onnx_ir import tensor_adapters
+
+from .sub_byte import PER_BYTE
 
 __all__ = [
     "BFLOAT16",
@@ -15,6 +18,7 @@ __all__ = [
     "DOUBLE",
     "FLOAT",
     "FLOAT8",
+    "FLOAT8E8M0",
     "FLOAT16",
     "FLOATS",
     "HALF_FLOATS",
@@ -22,6 +26,8 @@ __all__ = [
     "INT64",
     "INTEGERS",
     "LEAST_INFINITE_E5M2",
+    "SINCE",
+    "SUB_BYTE_INTEGERS",
     "UINT8",
     "NoElementTypeError",
     "from_torch",
@@ -50,9 +56,34 @@ INTEGERS = frozenset(
 FLOAT8 = frozenset(
     {ir.DataType.FLOAT8E4M3FN, ir.DataType.FLOAT8E4M3FNUZ, ir.DataType.FLOAT8E5M2, ir.DataType.FLOAT8E5M2FNUZ}
 )
+FLOAT8E8M0 = ir.DataType.FLOAT8E8M0
+SUB_BYTE_INTEGERS = frozenset({ir.DataType.INT4, ir.DataType.UINT4, ir.DataType.INT2, ir.DataType.UINT2})
+SINCE: Mapping[ir.DataType, int] = MappingProxyType(
+    {
+        ir.DataType.BFLOAT16: 13,
+        **dict.fromkeys(FLOAT8, 19),
+        ir.DataType.INT4: 21,
+        ir.DataType.UINT4: 21,
+        ir.DataType.FLOAT4E2M1: 23,
+        FLOAT8E8M0: 24,
+        ir.DataType.INT2: 25,
+        ir.DataType.UINT2: 25,
+    }
+)
+"""The opsets that introduced element types; the others are older than every supported opset."""
 LEAST_INFINITE_E5M2 = 61440.0
 """The smallest number that is rounded to infinity: half a unit in the last place above the largest finite one."""
 Scalar = bool | int | float
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.").upper().replace("_", "").removesuffix("FNX2")
+
+
+_FROM_SUB_BYTE: Mapping[ir.DataType, torch.dtype] = MappingProxyType(
+    {ir.DataType[_name(dtype)]: dtype for dtype in PER_BYTE}
+)
+_SUB_BYTE: Mapping[torch.dtype, ir.DataType] = MappingProxyType({dtype: name for name, dtype in _FROM_SUB_BYTE.items()})
 
 
 class NoElementTypeError(TypeError):
@@ -79,10 +110,21 @@ def from_torch(dtype: torch.dtype) -> ir.DataType:
         return ir.DataType.INT64
     if dtype.is_complex:
         dtype = dtype.to_real()
+    if dtype in _SUB_BYTE:
+        return _SUB_BYTE[dtype]
     try:
-        return from_torch_dtype(dtype)
+        return tensor_adapters.from_torch_dtype(dtype)
     except TypeError as error:
-        raise NoElementTypeError(f"tensors of dtype {dtype} cannot be written to ONNX") from error
+        raise NoElementTypeError(f"ONNX has no element type for {dtype}") from error
+
+
+def to_torch_dtype(dtype: ir.DataType) -> torch.dtype:
+    """Return torch's dtype for an ONNX element type.
+
+    Raises:
+        TypeError: If torch has none.
+    """
+    return _FROM_SUB_BYTE[dtype] if dtype in _FROM_SUB_BYTE else tensor_adapters.to_torch_dtype(dtype)
 
 
 def scalar_dtype(value: Scalar) -> torch.dtype:

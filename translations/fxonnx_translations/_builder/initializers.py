@@ -6,12 +6,14 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 import torch
-from onnx_ir.tensor_adapters import TorchTensor
+from onnx_ir import tensor_adapters
 
 from .._torch_compat import FakeTensor, unset_fake_temporarily
 from .dtypes import from_torch, to_torch_dtype
+from .sub_byte import PER_BYTE, contiguous, onnx_sizes, pack, to_numpy
 
 __all__ = [
     "BITS",
@@ -31,6 +33,42 @@ BITS: Mapping[ir.DataType, int] = MappingProxyType(
     {dtype: 4 for name in ("INT4", "UINT4", "FLOAT4E2M1") if (dtype := getattr(ir.DataType, name, None)) is not None}
 )
 """Element types that are packed in bytes; in torch, a derived tensor of one has one code per int8 or uint8 element."""
+
+
+class TorchTensor(tensor_adapters.TorchTensor):
+    """An initializer that shares the memory of a torch tensor; elements of a sub-byte dtype are packed when they are read.
+
+    Args:
+        tensor: The torch tensor.
+        name: Initializer name.
+    """
+
+    def __init__(self, tensor: torch.Tensor, name: str | None = None) -> None:
+        if tensor.dtype not in PER_BYTE:
+            super().__init__(tensor, name=name)
+            return
+        shape = ir.Shape(onnx_sizes(tensor.shape, tensor.dtype))
+        # Not the initializer of the base class, which does not know these dtypes.
+        ir.Tensor.__init__(self, tensor, from_torch(tensor.dtype), shape=shape, name=name)
+
+    def numpy(self) -> np.ndarray[Any, Any]:
+        """Return the numbers, one per element of the array."""
+        return to_numpy(self.raw) if self.raw.dtype in PER_BYTE else super().numpy()
+
+    def tobytes(self) -> bytes:
+        """Return the bytes of the ONNX tensor."""
+        # The base class refuses a tensor without values.
+        if self.raw.dtype not in PER_BYTE or isinstance(self.raw, FakeTensor):
+            return super().tobytes()
+        with unset_fake_temporarily():
+            return pack(self.raw).numpy().tobytes()
+
+    def tofile(self, file: Any) -> None:
+        """Write the bytes of the ONNX tensor."""
+        if self.raw.dtype in PER_BYTE:
+            file.write(self.tobytes())
+        else:
+            super().tofile(file)
 
 
 class DerivedTensor(ir.LazyTensor):
@@ -66,14 +104,14 @@ class DerivedTensor(ir.LazyTensor):
     def evaluated(self) -> ir.TensorProtocol:
         """Compute the tensor as a tensor of its element type."""
         content = self.torch()
-        if self.dtype in BITS:
+        if self.dtype in BITS and content.dtype not in PER_BYTE:
             return ir.PackedTensor(_packed(content).numpy(), self.dtype, shape=self.shape, name=self.name)
         return TorchTensor(content, name=self.name)
 
     def torch(self) -> torch.Tensor:
         """Compute the tensor; it is not cached, so peak memory is this tensor plus its temporaries."""
         with torch.no_grad(), unset_fake_temporarily():
-            return self.recipe(*(values_of(source) for source in self.sources)).contiguous()
+            return contiguous(self.recipe(*(values_of(source) for source in self.sources)))
 
 
 def sources_of(tensor: Any) -> Iterator[TorchTensor]:
@@ -125,9 +163,13 @@ def derive(
         recipe: A function of the source tensors, e.g. ``torch.t``.
         dtype: Element type of the result, if it is one of ``BITS``.
     """
-    meta_tensors = [torch.empty(source.shape.numpy(), dtype=_dtype_of(source), device="meta") for source in sources]
+    meta_tensors = [torch.empty(_sizes_of(source), dtype=_dtype_of(source), device="meta") for source in sources]
     result = recipe(*meta_tensors)
     return DerivedTensor(name, sources, recipe, dtype or from_torch(result.dtype), tuple(result.shape))
+
+
+def _sizes_of(source: TorchTensor | DerivedTensor) -> Sequence[int]:
+    return source.shape.numpy() if isinstance(source, DerivedTensor) else tuple(source.raw.shape)
 
 
 def _dtype_of(source: TorchTensor | DerivedTensor) -> torch.dtype:

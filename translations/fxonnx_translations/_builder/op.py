@@ -211,6 +211,10 @@ class Op(onnxscript.OpBuilder):
 
     def cast(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
         """Return the value in another element type; the value itself if it has that type."""
+        if value.dtype == dtypes.FLOAT8E8M0 and dtype not in (dtypes.FLOAT8E8M0, dtypes.FLOAT):
+            return self.cast(self.Cast(value, to=dtypes.FLOAT), dtype)
+        if dtype == dtypes.FLOAT8E8M0 and value.dtype != dtype:
+            return self._cast_to_exponent(value)
         if dtype not in dtypes.FLOAT8 or value.dtype == dtype:
             return self.Cast(value, to=dtype)
         overflow = dtypes.overflow_of(dtype)
@@ -222,6 +226,17 @@ class Op(onnxscript.OpBuilder):
             infinite = self.GreaterOrEqual(self.Abs(value), dtypes.LEAST_INFINITE_E5M2)
             value = self.Where(infinite, self.Mul(value, math.inf), value)
         return self.Cast(value, to=dtype, saturate=int(math.isfinite(overflow)))
+
+    def _cast_to_exponent(self, value: ir.Value) -> ir.Value:
+        """Return the powers of two nearest to the absolute values: torch ignores the sign, and has no zero.
+
+        Halfway cases are rounded up, but the least number, 2**-127, is subnormal: everything above it becomes 2**-126.
+        """
+        magnitude = self.Abs(self.Cast(value, to=dtypes.FLOAT))
+        normal = self.Max(magnitude, 2.0**-126)
+        normal = self.Where(self.GreaterOrEqual(normal, 1.5 * 2.0**127), math.nan, normal)
+        magnitude = self.Where(self.LessOrEqual(magnitude, 2.0**-127), 2.0**-127, normal)
+        return self.Cast(magnitude, to=dtypes.FLOAT8E8M0, round_mode="nearest")
 
     def widened(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
         """Return an input in the type in which a continuous operator is computed; see ``rounded``."""

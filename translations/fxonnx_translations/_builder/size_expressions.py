@@ -15,6 +15,7 @@ import sympy
 
 from .._torch_compat import sympy_functions
 from .builder_protocol import BuilderProtocol
+from .dtypes import FLOAT8
 from .symbolic_dims import affine_coefficients
 
 __all__ = ["emit_size"]
@@ -68,6 +69,10 @@ class _Emitter:
 
     def _symbol(self, symbol: sympy.Symbol) -> ir.Value:
         value, axis, expr = self.builder.symbols.origin(symbol)
+        if axis is not None and value.dtype is not None and self._lacks_shape(value.dtype):
+            # ONNX Runtime would eliminate a Cast alone, although it has no kernel of Shape for these element types.
+            wide = ir.DataType.FLOAT if value.dtype.is_floating_point() else ir.DataType.INT8
+            value, axis = self._op("Unsqueeze", self._op("Cast", value, to=wide), [0]), axis + 1
         if axis is None:
             read = self._op("Reshape", value, [1])
             if value.dtype in _SMALL_INTEGERS:
@@ -85,6 +90,11 @@ class _Emitter:
                 else self._op("Sub", read, [b])
             )
         return read
+
+    def _lacks_shape(self, dtype: ir.DataType) -> bool:
+        """Whether ONNX Runtime, if it is the target, has no kernel of Shape for an element type."""
+        is_old = dtype in FLOAT8 and self.builder.opset_version < 21
+        return is_old or dtype in self.builder.missing_kernels.get("Shape", ())
 
     def fold(self, op_type: str, args: Sequence[sympy.Expr]) -> ir.Value:
         values = self.same_type([self.emit(arg) for arg in args])

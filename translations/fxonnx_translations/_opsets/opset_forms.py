@@ -13,6 +13,7 @@ import onnx_ir as ir
 
 from .._builder.builder_protocol import BuilderProtocol
 from .._builder.constants import array_of
+from .._builder.dtypes import FLOAT8
 from .._builder.op_schema import OpSchemaInfo, default_of, missing_attribute_message
 from .._builder.shape_inference import ints_of
 
@@ -346,6 +347,17 @@ def _depth_to_space(
     return builder.value_of("Reshape", moved, [0, parts, int(height) * block, int(width) * block])
 
 
+def _without_float8(
+    builder: BuilderProtocol, op_type: str, inputs: list[Any], attributes: dict[str, Any]
+) -> ir.Value | None:
+    """Before opset 21 ONNX Runtime has no kernels for float8, which FLOAT represents."""
+    value = inputs[0]
+    if not isinstance(value, ir.Value) or value.dtype not in FLOAT8:
+        return None
+    result = builder.value_of(op_type, builder.value_of("Cast", value, to=ir.DataType.FLOAT), *inputs[1:], **attributes)
+    return builder.value_of("Cast", result, to=value.dtype, saturate=0)
+
+
 def check_form(
     builder: BuilderProtocol,
     op_type: str,
@@ -413,7 +425,7 @@ OPSET_FORMS: Mapping[str, tuple[tuple[int, OpsetForm], ...]] = {
     "Min": ((12, _max_min_of_integers), (8, _no_broadcasting)),
     "Sum": ((8, _no_broadcasting),),
     "Mean": ((8, _no_broadcasting),),
-    "Reshape": ((14, _drop("allowzero")),),
+    "Reshape": ((14, _drop("allowzero")), (21, _without_float8)),
     "BatchNormalization": ((14, _drop("training_mode")),),
     "Cast": ((19, _drop("saturate")),),
     "Resize": (

@@ -14,6 +14,7 @@ from types import MappingProxyType
 
 import onnx_ir as ir
 
+from .._builder.dtypes import FLOAT8, FLOAT8E8M0, SUB_BYTE_INTEGERS
 from .._builder.op_schema import OpSchemaInfo
 
 __all__ = ["MISSING_KERNELS", "TYPES_WITHOUT_SOME_KERNELS", "NoKernelError", "wider_type"]
@@ -85,13 +86,25 @@ _NO_INTEGER: Mapping[str, tuple[ir.DataType, ...]] = MappingProxyType(
 )
 
 
+_NO_NARROW: Mapping[str, frozenset[ir.DataType]] = MappingProxyType(
+    {
+        "Identity": SUB_BYTE_INTEGERS | {FLOAT8E8M0},
+        "Reshape": SUB_BYTE_INTEGERS | {FLOAT8E8M0},
+        "Shape": SUB_BYTE_INTEGERS | {FLOAT8E8M0},
+        "Transpose": frozenset({FLOAT8E8M0}),
+        **dict.fromkeys(("Flatten", "Pad", "Size", "Squeeze", "Unsqueeze"), SUB_BYTE_INTEGERS | FLOAT8 | {FLOAT8E8M0}),
+    }
+)
+
+
 def _table() -> dict[str, frozenset[ir.DataType]]:
     bfloat16, double = frozenset(_NO_BFLOAT16.split()), frozenset(_NO_DOUBLE.split())
     return {
         name: frozenset(_NO_INTEGER.get(name, ()))
+        | _NO_NARROW.get(name, frozenset())
         | (frozenset({_BFLOAT16}) if name in bfloat16 else frozenset())
         | (frozenset({_DOUBLE}) if name in double else frozenset())
-        for name in sorted({*_NO_INTEGER, *bfloat16, *double})
+        for name in sorted({*_NO_INTEGER, *_NO_NARROW, *bfloat16, *double})
     }
 
 
@@ -109,6 +122,8 @@ _WIDER: Mapping[ir.DataType, tuple[ir.DataType, ...]] = MappingProxyType(
         _UINT16: (_UINT32, _INT32, _INT64),
         _UINT32: (_INT64,),
         _BOOL: (_UINT8, _INT32, _INT64),
+        **dict.fromkeys((*FLOAT8, FLOAT8E8M0), (_FLOAT,)),
+        **{dtype: (_INT8 if dtype.is_signed() else _UINT8, _INT32, _INT64) for dtype in SUB_BYTE_INTEGERS},
     }
 )
 # Their results have the same bits for signed and unsigned integers; other operators depend on the order of the numbers.
