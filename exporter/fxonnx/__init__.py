@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from ._export_context import is_in_onnx_export
     from ._input_observer import InputObserver
     from ._program import ONNXProgram, weights_of
+    from ._program.differences import Comparison, ValueDifference, ValueStatistics
     from ._program.external_data import REFERENCE
     from ._program.multi_model import save_all
     from ._program.quantization_report import LayerReport, QuantizationReport
@@ -79,9 +80,12 @@ __all__ = [  # noqa: RUF022 - grouped
     # Example inputs from calls
     "InputObserver",
     # Comparison with eager torch, and of quantized with floating-point numbers
+    "Comparison",
     "LayerReport",
     "QuantizationReport",
     "Row",
+    "ValueDifference",
+    "ValueStatistics",
     "verify",
     # Other runtimes
     "Finding",
@@ -122,6 +126,9 @@ _MODULES = {
     "save_all": "_program.multi_model",
     "LayerReport": "_program.quantization_report",
     "QuantizationReport": "_program.quantization_report",
+    "Comparison": "_program.differences",
+    "ValueDifference": "_program.differences",
+    "ValueStatistics": "_program.differences",
     "Row": "_comparison",
     "Finding": "_targets.check",
     "Target": "_targets",

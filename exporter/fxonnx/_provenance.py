@@ -6,6 +6,7 @@ import torch
 
 __all__ = [
     "REGIONS_KEY",
+    "VALUE_KEY",
     "copy_provenance",
     "innermost_frame",
     "source_line",
@@ -13,6 +14,8 @@ __all__ = [
 
 REGIONS_KEY = "fxonnx_regions"
 """Key of ``Node.meta``: key and name of the calls of marked regions that enclose the node, outermost first."""
+VALUE_KEY = "fxonnx_value"
+"""Key of ``Node.meta``: name of the captured value that the node computes; see ``mark_captured_values``."""
 PROVENANCE_KEYS = ("nn_module_stack", "stack_trace", "torch_fn", "source_fn_stack", REGIONS_KEY)
 
 

@@ -232,12 +232,16 @@ class VerificationError(ExportError):
 
     Attributes:
         rows: The comparison (``fxonnx.Row``) of every output, equal ones included.
+        comparison: With ``verify(locate=True)``, the comparison of all values (``fxonnx.Comparison``).
     """
 
     code = "FX008"
 
-    def __init__(self, message: str, *, rows: Sequence[Any] = (), hint: str | None = None) -> None:
+    def __init__(
+        self, message: str, *, rows: Sequence[Any] = (), comparison: Any = None, hint: str | None = None
+    ) -> None:
         self.rows = tuple(rows)
+        self.comparison = comparison
         super().__init__(message, hint=hint)
 
 

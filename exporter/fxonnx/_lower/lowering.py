@@ -155,6 +155,7 @@ def _finalize(builder: Builder) -> None:
             if unrounded is not None and unrounded.uses() and unrounded not in outputs:
                 # It takes the place of the rounded value, and the FX node's name.
                 unrounded.name = node.outputs[0].name
+                unrounded.metadata_props.update(node.outputs[0].metadata_props)
         else:
             for body in subgraphs(node):
                 eliminate_dead_nodes(body)
@@ -316,7 +317,7 @@ class _GraphLowering:
                 raise TranslationError("getitem is applied to a value that is not a list", node=str(node.format_node()))
             self.env[node] = source[index]
             if isinstance(source[index], ir.Value):
-                self._name(source[index], node.name)
+                self._name(source[index], node, node.name)
         elif isinstance(val, (int, float, bool)):
             self.env[node] = val
         elif not node.users:
@@ -468,7 +469,7 @@ class _GraphLowering:
                 raise self._error(node, f"the translation returned a {type(value).__name__}, not a value of the graph")
             self._check_result(node, value, result)
             # One of several results is named after its getitem node, if it has one.
-            self._name(value, f"{node.name}__{position}" if several else node.name, final=not several)
+            self._name(value, node, f"{node.name}__{position}" if several else node.name, final=not several)
         if node.meta.get("unbacked_bindings"):
             for value, result in zip(values, results, strict=True):
                 if value is not None:
@@ -496,12 +497,13 @@ class _GraphLowering:
             self.builder.set_dims(value, shape)
             self.builder.write_shape(value, shape)
 
-    def _name(self, value: ir.Value, name: str, *, final: bool = True) -> None:
+    def _name(self, value: ir.Value, node: torch.fx.Node, name: str, *, final: bool = True) -> None:
         """Name a value after its FX node, unless it is already named after another one."""
         if value.producer() is None or value in self.builder.named:
             return
         if final:
             self.builder.named.add(value)
+            self.metadata.annotate_value(value, node)
         value.name = self.builder.names.unique(name)
 
     def _annotate(self, node: torch.fx.Node, mark: int) -> None:

@@ -10,12 +10,16 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Literal, TypeAlias
 
+import onnx_ir as ir
 import torch
 
 from fxonnx_translations._torch_compat import OpOverload
 
+from .._provenance import VALUE_KEY
+
 __all__ = [
     "CUSTOM_KEY",
+    "FX_VALUE_KEY",
     "MetadataLevel",
     "NodeMetadata",
     "call_metadata",
@@ -28,6 +32,9 @@ __all__ = [
 MetadataLevel: TypeAlias = Literal["full", "names", "none"]
 CUSTOM_KEY = "pkg.fxonnx.custom"
 """Metadata key of a node: JSON of its ``torch.fx.traceback.annotate`` annotations."""
+
+FX_VALUE_KEY = "pkg.fxonnx.fx_value"
+"""Metadata key of a value: name of the captured FX node whose value it is; in subgraphs after their path and a dot."""
 
 _FILE = re.compile(r'File "([^"]+)"')
 _FRAME = re.compile(r'(?=^ *File ")', re.MULTILINE)
@@ -115,6 +122,13 @@ class NodeMetadata:
         if custom:
             metadata[CUSTOM_KEY] = json.dumps(custom, default=str)
         return metadata
+
+    def annotate_value(self, value: ir.Value, node: torch.fx.Node) -> None:
+        """Add the metadata of a value that stands for the result of an FX node; without metadata, in memory only."""
+        captured = node.meta.get(VALUE_KEY)
+        if captured is not None:
+            target = value.meta if self._level == "none" else value.metadata_props
+            target[FX_VALUE_KEY] = captured
 
     def _trace(self, text: str) -> str:
         """A stack trace with relative paths, so that the model does not depend on the exporting machine."""

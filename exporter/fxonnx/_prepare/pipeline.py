@@ -19,6 +19,7 @@ from ..errors import PrepareError
 from .adapters import find_adapters
 from .assumption_checks import insert_check
 from .batch_norm_statistics import expose_running_statistics
+from .captured_values import Workspace, copy_program, mark_captured_values, mark_replacements
 from .common_subexpressions import eliminate_common_subexpressions
 from .constant_folding import fold_constants
 from .decompose import decompose
@@ -102,10 +103,11 @@ def prepare(
     """
     signature = read_signature(exported_program)
     adapter_weights = find_adapters(exported_program, signature, adapters) if adapters else frozenset[str]()
-    module = _copy(exported_program)
+    module = copy_program(exported_program)
     graph = module.graph
     check = insert_check(graph) if runtime_checks else None
     inline_subgraphs(module)
+    mark_captured_values(module)
     _copy_subgraphs(module)
     expose_running_statistics(graph)
     replace_disabled_observers(graph, partial(_tensor_of, exported_program, _records(graph, signature)))
@@ -143,6 +145,7 @@ def prepare(
         fold_batch_norm(graph, weights)
     derived = find_derived_weights(graph, weights, constants) if fold_weights else {}
     _eliminate_dead_code(graph, keep=derived)
+    mark_replacements(module)
     for node in graph.nodes:
         if node.op == "get_attr" and node.target not in constants:
             attribute = find_attribute(module, str(node.target))
@@ -185,24 +188,6 @@ def _tensor_of(
     return tensor if has_content(tensor) else None
 
 
-class _Workspace(torch.fx.GraphModule):
-    """A graph module that is rewritten but never run, so that it needs no generated code."""
-
-    def recompile(self) -> torch.fx.graph.PythonCode:
-        """Skip the generation of Python code, which takes longer than most passes."""
-        return torch.fx.graph.PythonCode("", {}, None)
-
-
-def _copy(exported_program: torch.export.ExportedProgram) -> torch.fx.GraphModule:
-    """Copy the program's graph into a module that shares the program's submodules and attributes."""
-    graph = torch.fx.Graph()
-    output = graph.graph_copy(exported_program.graph, {}, return_output_node=True)
-    if isinstance(output, tuple):
-        value, node = output
-        graph.output(value).meta.update(node.meta)
-    return _Workspace(exported_program.graph_module, graph)
-
-
 def _copy_subgraphs(owner: torch.fx.GraphModule) -> None:
     """Replace the subgraphs of control flow operators by copies, which the passes may rewrite."""
     for node in owner.graph.find_nodes(op="get_attr"):
@@ -210,7 +195,7 @@ def _copy_subgraphs(owner: torch.fx.GraphModule) -> None:
         if isinstance(body, torch.fx.GraphModule):
             graph = torch.fx.Graph()
             graph.output(graph.graph_copy(body.graph, {}))
-            copy = _Workspace(body, graph)
+            copy = Workspace(body, graph)
             _copy_subgraphs(copy)
             node.target = str(node.target).replace(".", "_")
             setattr(owner, node.target, copy)

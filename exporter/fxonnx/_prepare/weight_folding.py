@@ -15,6 +15,8 @@ import torch
 
 from fxonnx_translations._torch_compat import OpOverload
 
+from .._provenance import VALUE_KEY
+
 __all__ = ["STORED_KEY", "DerivedWeight", "find_derived_weights", "fold_batch_norm"]
 
 aten = torch.ops.aten
@@ -180,6 +182,8 @@ def _fold(graph: torch.fx.Graph, node: torch.fx.Node, layer: torch.fx.Node, para
     new_bias.meta["val"] = mean.meta["val"]
     layer.args = (layer.args[0], new_weight, new_bias, *layer.args[3:])
     node.replace_all_uses_with(layer)
+    if VALUE_KEY in node.meta:
+        layer.meta[VALUE_KEY] = node.meta[VALUE_KEY]
     graph.erase_node(node)
 
 

@@ -30,6 +30,7 @@ from .assumption_checks import check_assumptions
 from .call_binding import bind_call, check_loop_bounds, unflatten_outputs
 from .checkpoints import Weights
 from .dequantized_weights import products_in_float
+from .differences import Comparison
 from .external_data import REFERENCE, ExternalData
 from .external_references import with_external_references
 from .inspection import compute_values, run_reference
@@ -435,9 +436,43 @@ class ONNXProgram:
         sizes: Literal["auto"] | Sequence[Mapping[str, int]] | None = None,
         rtol: float | None = None,
         atol: float | None = None,
+        locate: bool = False,
     ) -> list[Row]:
         """Compare ONNX Runtime with eager torch; see ``fxonnx.verify``."""
-        return verification.verify(self, args, kwargs, sizes=sizes, rtol=rtol, atol=atol)
+        return verification.verify(self, args, kwargs, sizes=sizes, rtol=rtol, atol=atol, locate=locate)
+
+    def compare(
+        self,
+        args: tuple[Any, ...] | None = None,
+        kwargs: Mapping[str, Any] | None = None,
+        *,
+        sizes: Literal["auto"] | Sequence[Mapping[str, int]] | None = None,
+        rtol: float | None = None,
+        atol: float | None = None,
+    ) -> Comparison:
+        """Compare ONNX Runtime with the captured program, and find the first value that differs if an output does.
+
+        Each operator of the captured program is then applied to the ONNX values of its inputs, so that errors of
+        earlier operators do not count; in half precision, it is computed in float32. The values of fused operators are
+        compared at their results, those in the bodies of loops and branches one iteration after the other.
+
+        Args:
+            args: Positional inputs; if ``kwargs`` is also None, the example inputs.
+            kwargs: Keyword inputs.
+            sizes: Sizes of the dynamic dims, as for ``fxonnx.verify``; the first ones with a difference are examined.
+            rtol: Relative tolerance, as for ``fxonnx.verify``.
+            atol: Absolute tolerance.
+
+        Raises:
+            ArgumentError: If inputs are missing or do not match the exported ones, or sizes violate the constraints.
+            RuntimeSessionError: If ONNX Runtime cannot load or run the model.
+        """
+        return verification.compare_with_captured(self, args, kwargs, sizes=sizes, rtol=rtol, atol=atol)
+
+    @property
+    def session_factory(self) -> SessionFactory | None:
+        """The function given to ``initialize_inference_session``, which creates sessions."""
+        return self._session_factory
 
     def check(self, target: Target) -> list[Finding]:
         """Find the nodes that a target cannot run, or runs slowly; see ``fxonnx.check``."""

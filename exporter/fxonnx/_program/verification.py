@@ -29,14 +29,17 @@ from .dequantized_weights import (
     always_rounds,
     dequantized_weights,
     multiplies_stored_weights,
+    products_in_float,
     replace_tables,
     tables_of_source,
 )
+from .differences import Comparison, RuntimeValues, Tolerance, compare_values
+from .session import SessionFactory, session_in_float
 from .stateful import final_states, read_states
 from .verification_inputs import auto_sizes, check_sizes, resize_inputs
 from .weights import WeightMap
 
-__all__ = ["VerifiableProgram", "verify"]
+__all__ = ["VerifiableProgram", "compare_with_captured", "verify"]
 
 
 class VerifiableProgram(Protocol):
@@ -82,6 +85,10 @@ class VerifiableProgram(Protocol):
     def weights(self) -> WeightMap:
         """The mapping between FQNs of the state_dict and initializers."""
 
+    @property
+    def session_factory(self) -> SessionFactory | None:
+        """Creates sessions; None for the default one."""
+
     def __call__(self, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, ...]:
         """Run the model in ONNX Runtime."""
 
@@ -98,6 +105,7 @@ def verify(
     sizes: Literal["auto"] | Sequence[Mapping[str, int]] | None = None,
     rtol: float | None = None,
     atol: float | None = None,
+    locate: bool = False,
 ) -> list[Row]:
     """Run a program in ONNX Runtime and in eager torch on the same inputs and compare the outputs.
 
@@ -122,6 +130,8 @@ def verify(
             ones. Eager torch then runs the original model instead of the captured program.
         rtol: Relative tolerance.
         atol: Absolute tolerance.
+        locate: Whether to find the first intermediate value that differs, if an output does; see
+            ``ONNXProgram.compare``.
 
     Returns:
         One row for each graph output and size.
@@ -130,28 +140,82 @@ def verify(
         ArgumentError: If inputs are missing or do not match the exported ones, or ``sizes`` or the sizes of the inputs
             violate the constraints.
         RuntimeSessionError: If ONNX Runtime cannot load or run the model.
-        VerificationError: If an output differs; it has all rows.
+        VerificationError: If an output differs; it has all rows and, with ``locate``, the ``comparison``.
     """
+    call = _bind(program, args, kwargs)
+    tolerance = Tolerance(rtol, atol)
+    if sizes is None:
+        rows = _verify_captured_program(program, call.args, call.kwargs, tolerance)
+    else:
+        rows = [row for one in _trials(program, call, sizes) for row in _verify_at_sizes(program, call, one, tolerance)]
+    if any(row.status == "mismatch" for row in rows):
+        is_nan = program.options.numerics == "default" and any("are NaN on" in row.message for row in rows)
+        hint = 'export with numerics="exact", which preserves NaN' if is_nan else None
+        comparison = compare_with_captured(program, args, kwargs, sizes=sizes, rtol=rtol, atol=atol) if locate else None
+        message = f"ONNX Runtime and eager torch disagree:\n{format_rows(rows)}"
+        if comparison is not None:
+            message += f"\n{comparison.location}"
+        raise VerificationError(message, rows=rows, comparison=comparison, hint=hint)
+    return rows
+
+
+def compare_with_captured(
+    program: VerifiableProgram,
+    args: tuple[Any, ...] | None = None,
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    sizes: Literal["auto"] | Sequence[Mapping[str, int]] | None = None,
+    rtol: float | None = None,
+    atol: float | None = None,
+) -> Comparison:
+    """Compare outputs and, if one differs, all values with those of the captured program.
+
+    See ``ONNXProgram.compare``; the arguments are those of ``verify``.
+    """
+    call = _bind(program, args, kwargs)
+    tolerance = Tolerance(rtol, atol)
+    outputs: list[Row] = []
+    for trial in [None] if sizes is None else _trials(program, call, sizes):
+        one = (call.args, call.kwargs)
+        if trial is not None:
+            one = resize_inputs(program.exported_program, program.capture.limits, call, trial.sizes)
+        try:
+            rows = _verify_captured_program(program, *one, tolerance)
+        except RuntimeError as error:
+            if trial is None or not trial.may_fail:
+                raise
+            rows = [_skipped(trial, error)]
+        shown = {} if trial is None else dict(trial.sizes)
+        rows = [replace(row, sizes=tuple(shown.items())) for row in rows]
+        outputs += rows
+        wrong = {row.name: row.index for row in rows if row.status == "mismatch"}
+        if wrong:
+            inputs = bind_call(program.exported_program, *one, program.forward, program.capture.frozen_tensors).inputs
+            with products_in_float(program.model), recorded_function_calls(program.capture.functions):
+                factory = session_in_float if _runs_in_float(program) else None
+                model = program.model if program.float_model is None else program.float_model
+                runtime = RuntimeValues(model, _copy_tensors(inputs), program.session_factory or factory)
+                weights = {**program.applied_weights, **_dequantized(program).products}
+                located = compare_values(runtime, program.exported_program, one, weights, tolerance, wrong)
+            return Comparison(tuple(outputs), located.values, located.paths, shown)
+    return Comparison(tuple(outputs))
+
+
+def _bind(program: VerifiableProgram, args: tuple[Any, ...] | None, kwargs: Mapping[str, Any] | None) -> BoundCall:
+    """Bind arguments, by default those of the example, and check that they are of the exported structure."""
     if args is None and kwargs is None:
         if program.example_inputs is None:
             raise ArgumentError("args", "the exported program has no example inputs", hint="pass args or kwargs")
         args, kwargs = program.example_inputs
-    call = bind_call(
+    return bind_call(
         program.exported_program, args or (), kwargs or {}, program.forward, program.capture.frozen_tensors
     )
-    if sizes is None:
-        # Each run gets copies of the inputs: the model may mutate them.
-        actual = _run_program(program, call.args, call.kwargs)
-        rows = _compare_outputs(program, _run_captured_program(program, call.args, call.kwargs), actual, rtol, atol)
-    else:
-        rows = [
-            row for one in _trials(program, call, sizes) for row in _verify_at_sizes(program, call, one, rtol, atol)
-        ]
-    if any(row.status == "mismatch" for row in rows):
-        is_nan = program.options.numerics == "default" and any("are NaN on" in row.message for row in rows)
-        hint = 'export with numerics="exact", which preserves NaN' if is_nan else None
-        raise VerificationError(f"ONNX Runtime and eager torch disagree:\n{format_rows(rows)}", rows=rows, hint=hint)
-    return rows
+
+
+def _verify_captured_program(program: VerifiableProgram, args: Any, kwargs: Any, tolerance: Tolerance) -> list[Row]:
+    # Each run gets copies of the inputs: the model may mutate them.
+    actual = _run_program(program, args, kwargs)
+    return _compare_outputs(program, _run_captured_program(program, args, kwargs), actual, tolerance)
 
 
 @dataclass(frozen=True)
@@ -178,26 +242,33 @@ def _trials(program: VerifiableProgram, call: BoundCall, sizes: Any) -> list[_Tr
     return trials
 
 
-def _verify_at_sizes(
-    program: VerifiableProgram, call: BoundCall, trial: _Trial, rtol: float | None, atol: float | None
-) -> list[Row]:
+def _verify_at_sizes(program: VerifiableProgram, call: BoundCall, trial: _Trial, tolerance: Tolerance) -> list[Row]:
     args, kwargs = resize_inputs(program.exported_program, program.capture.limits, call, trial.sizes)
     sizes = tuple(trial.sizes.items())
     shown = ", ".join(f"{name} = {size}" for name, size in sizes)
     try:
         expected = _run_source_model(program, args, kwargs)
     except Exception as error:  # a model may raise anything
-        reason = f"eager torch failed: {type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+        skipped = _skipped(trial, error)
         if trial.may_fail:
-            return [Row("-", -1, "skipped", "-", (), message=reason, sizes=sizes)]
-        raise ArgumentError("sizes", f"{reason}\n  at sizes: {shown}") from error
+            return [skipped]
+        raise ArgumentError("sizes", f"{skipped.message}\n  at sizes: {shown}") from error
     actual = _run_program(program, args, kwargs)
-    return [replace(row, sizes=sizes) for row in _compare_outputs(program, expected, actual, rtol, atol)]
+    return [replace(row, sizes=sizes) for row in _compare_outputs(program, expected, actual, tolerance)]
+
+
+def _skipped(trial: _Trial, error: Exception) -> Row:
+    reason = f"eager torch failed: {type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+    return Row("-", -1, "skipped", "-", (), message=reason, sizes=tuple(trial.sizes.items()))
+
+
+def _runs_in_float(program: VerifiableProgram) -> bool:
+    """Whether ONNX Runtime would round activations before it multiplies them by quantized weights."""
+    return program.options.quantize is not None or multiplies_stored_weights(program.model)
 
 
 def _run_program(program: VerifiableProgram, args: Any, kwargs: Any) -> tuple[torch.Tensor, ...]:
-    in_float = program.options.quantize is not None or multiplies_stored_weights(program.model)
-    run = program.call_in_float if in_float else program
+    run = program.call_in_float if _runs_in_float(program) else program
     outputs = run(*_copy_tensors(args), **_copy_tensors(kwargs))
     if program.float_model is not None:
         _check_quantized(program, outputs, program(*_copy_tensors(args), **_copy_tensors(kwargs)))
@@ -307,14 +378,14 @@ def _compare_outputs(
     program: VerifiableProgram,
     expected: Sequence[Any],
     actual: Sequence[torch.Tensor],
-    rtol: float | None,
-    atol: float | None,
+    tolerance: Tolerance,
 ) -> list[Row]:
     names = [str(value.name) for value in program.model.graph.outputs]
+    atol = tolerance.atol
     if atol is None and program.options.quantize is not None and always_rounds(program.model):
         largest = [value.double().abs().max().item() for value in expected if value.is_floating_point()]
         atol = ROUNDED * max(largest, default=0.0)
-    return compare(names, expected, actual, rtol=rtol, atol=atol)
+    return compare(names, expected, actual, rtol=tolerance.rtol, atol=atol)
 
 
 def _copy_tensors(tree: Any) -> Any:

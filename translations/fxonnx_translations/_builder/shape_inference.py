@@ -359,8 +359,12 @@ def _infer_with_onnx(node: ir.Node, builder: BuilderProtocol) -> list[Dims | Non
     schema = onnx.defs.get_schema(node.op_type, opset, node.domain)
     types, data = {}, {}
     for value in node.inputs:
-        if value is None or value.dtype is None:
+        if value is None:
             continue
+        if value.dtype is None:
+            builder.infer(value)
+        if value.dtype is None:
+            return unknown
         builder.write_shape(value, builder.dims(value))
         types[str(value.name)] = ir.serde.serialize_value(value).type
         if value.const_value is not None and value.const_value.size <= 64 and not value.is_graph_input():

@@ -6,6 +6,9 @@ In order: generated code, source locations, torch functions, metadata of tensors
 
 from __future__ import annotations
 
+import linecache
+import os
+import re
 import sys
 from collections.abc import Callable
 from traceback import FrameSummary, StackSummary
@@ -30,6 +33,7 @@ __all__ = [
     "UserStacks",
     "create_graph_module",
     "dispatch_to_mode",
+    "filter_frames",
     "free_unbacked_symbols_with_path",
     "graph_module_class",
     "record_value",
@@ -37,6 +41,9 @@ __all__ = [
     "without_torch_functions",
 ]
 
+_TORCH = os.path.dirname(torch.__file__) + os.sep
+_GENERATED = "<eval_with_key>"
+_FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 _CHANNELS_LAST = MappingProxyType({4: (torch.channels_last,), 5: (torch.channels_last_3d,)})
 
 
@@ -53,7 +60,9 @@ def create_graph_module(original: Callable[..., Any], root: Any, graph: torch.fx
 class UserStacks:
     """The class ``CapturedTraceback`` for ``torch.fx.proxy``, which only formats the frames from ``forward`` on.
 
-    torch resolves the source lines of all frames of the process, and then drops those of its own files.
+    torch resolves the source lines of all frames of the process, and then drops those of its own files. In the
+    subgraphs of ``cond`` and loops, the innermost frames are code that TorchDynamo has generated, with the number of
+    the compilation as file name: they are replaced by the user's lines that the code was generated from.
 
     Args:
         original: The class of torch, for threads that do not trace.
@@ -77,10 +86,15 @@ class _UserStack:
     def __init__(self, known: dict[tuple[str, int, str], FrameSummary], frame: FrameType | None) -> None:
         self._known = known
         self._keys: list[tuple[str, int, str]] = []
+        self._generated: torch.fx.Node | None = None
         outermost = 0
         while frame is not None:
             code = frame.f_code
-            self._keys.append((code.co_filename, frame.f_lineno or 0, code.co_name))
+            if code.co_filename.startswith(_GENERATED):
+                # Only the innermost one: its node has the whole stack in the traced function.
+                self._generated = self._generated or _generating_node(frame)
+            else:
+                self._keys.append((code.co_filename, frame.f_lineno or 0, code.co_name))
             if code.co_name == "forward":
                 outermost = len(self._keys)
             frame = frame.f_back
@@ -94,7 +108,33 @@ class _UserStack:
             if frame is None:
                 frame = self._known[key] = FrameSummary(*key)
             stack.append(frame)
+        if self._generated is not None:
+            trace = self._generated.meta.get("stack_trace") or ""
+            stack.extend(
+                _TracedFrame(file, int(line), name)
+                for file, line, name in _FRAME.findall(trace)
+                if not file.startswith(_TORCH)
+            )
         return stack
+
+
+class _TracedFrame(FrameSummary):
+    """A frame of a function that TorchDynamo has traced."""
+
+
+def filter_frames(original: Callable[..., StackSummary], tracer: Any, stack: StackSummary) -> StackSummary:
+    """``_filter_traceback_frames``, which keeps frames with the name ``forward``; traced functions are kept as well."""
+    kept = {id(frame) for frame in original(tracer, stack)}
+    return StackSummary.from_list([frame for frame in stack if id(frame) in kept or isinstance(frame, _TracedFrame)])
+
+
+def _generating_node(frame: FrameType) -> torch.fx.Node | None:
+    """The node of TorchDynamo's graph that the current line of generated code calls; None if it is not known."""
+    module = frame.f_locals.get("self")
+    name, assigns, _ = linecache.getline(frame.f_code.co_filename, frame.f_lineno).partition("=")
+    if not isinstance(module, torch.fx.GraphModule) or not assigns:
+        return None
+    return next((node for node in module.graph.nodes if node.name == name.strip()), None)
 
 
 def without_torch_functions(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

@@ -117,6 +117,11 @@ SPEED_PATCHES: tuple[Patch, ...] = (
         fast_paths.UserStacks,
         "it resolves the source lines of all frames for every node",
     ),
+    Patch(
+        "torch.fx.proxy:TracerBase._filter_traceback_frames",
+        fast_paths.filter_frames,
+        "in the subgraphs of control flow, it only keeps lines of generated code",
+    ),
     *(
         Patch(
             target,

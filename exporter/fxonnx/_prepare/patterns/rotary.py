@@ -7,6 +7,7 @@ from typing import Any
 import torch
 import torch.onnx.ops  # defines the operator
 
+from ..._provenance import VALUE_KEY
 from .matching import (
     CASTS,
     HALF_FLOATS,
@@ -137,6 +138,8 @@ def negate_rotary_tables(graph: torch.fx.Graph) -> int:
             joined = product.args[0] if product.args[1] is sine else product.args[1]
             negative, first = joined.args[0]
             joined.args = ([negative.args[0], first], *joined.args[1:])
+            # It has no longer the captured value.
+            joined.meta.pop(VALUE_KEY, None)
             product.replace_input_with(sine, signed)
     return sum(len(products) for products in groups.values() if len(products) >= _MIN_USES)
 

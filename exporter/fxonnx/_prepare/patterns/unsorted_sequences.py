@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from ..._provenance import VALUE_KEY
 from .matching import as_call, dims_of
 
 __all__ = ["pack_unsorted"]
@@ -74,6 +75,7 @@ class _SortedPacking:
         inverses: The inverse permutations of the order.
         restored: Selections that bring results back into the original order.
         states: Initial states in the sorted order.
+        reordered: Results whose order changes: those of the packing, layers, and what is computed from them.
     """
 
     packing: torch.fx.Node
@@ -83,6 +85,7 @@ class _SortedPacking:
     inverses: set[torch.fx.Node]
     restored: list[torch.fx.Node] = field(default_factory=list)
     states: list[tuple[torch.fx.Node, torch.fx.Node]] = field(default_factory=list)
+    reordered: set[torch.fx.Node] = field(default_factory=set)
 
     def covers_all_uses(self) -> bool:
         """Whether no result of the graph depends on the order; collects the nodes to be replaced."""
@@ -112,6 +115,7 @@ class _SortedPacking:
                     return False
                 packed.update(results)
                 pending.extend(results)
+        self.reordered |= packed
         return True
 
     def apply(self) -> None:
@@ -119,6 +123,8 @@ class _SortedPacking:
         self.packing.args = (self.selected.args[0], self.sort.args[0], self.packing.args[2])
         for layer, state in self.states:
             layer.replace_input_with(state, state.args[0])  # type: ignore[arg-type]
+        for node in self.reordered:
+            node.meta.pop(VALUE_KEY, None)
         for node in self.restored:
             node.replace_all_uses_with(node.args[0])  # type: ignore[arg-type]
 
@@ -153,6 +159,7 @@ class _SortedPacking:
             if user.args[0] is not node or along != axis or index not in self.inverses:
                 return False
             self.restored.append(user)
+        self.reordered.add(node)
         return True
 
 
