@@ -132,6 +132,11 @@ def _graph(module: torch.fx.GraphModule) -> list[Any]:
     nodes: list[Any] = []
     for node in module.graph.nodes:
         meta = {key: value for key, value in node.meta.items() if key != "from_node"}
+        # In subgraphs, lines of generated code are replaced by those of the user.
+        generated = re.search(
+            r'File "<eval_with_key>|File "[^"]+", line \d+, in (?!forward)', trace := meta.get("stack_trace") or ""
+        )
+        meta["stack_trace"] = trace[: generated.start() if generated else None].strip()
         arguments = str(node.args), str(node.kwargs)
         nodes.append((node.op, node.name, str(node.target), *arguments, _describe(meta, storages)))
     children = (child for child in module.children() if isinstance(child, torch.fx.GraphModule))

@@ -110,3 +110,23 @@ def test_unsupported_operator_in_a_subgraph() -> None:
 
     with pytest.raises(fxonnx.UnsupportedOperatorError, match=r"aten\.linalg_ldl_factor_ex\.default, used once"):
         fxonnx.export(Model().eval(), (torch.rand(3, 3),))
+
+
+def test_nodes_of_subgraphs_have_the_users_lines() -> None:
+    """Not those of generated code, whose file names count the compilations of the process."""
+
+    class Branches(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            def positive(x: torch.Tensor) -> torch.Tensor:
+                return torch.sin(x)
+
+            return torch.cond(x.sum() > 0, positive, torch.neg, (x,))
+
+    contents = []
+    for _ in range(2):
+        program = fxonnx.export(torch.nn.Sequential(Branches()).eval(), (torch.ones(3),))
+        contents.append(program.model_proto.SerializeToString(deterministic=True))
+    (sine,) = (node for node in program.model.graph.all_nodes() if node.op_type == "Sin")
+    assert "in positive\n    return torch.sin(x)" in sine.metadata_props["pkg.torch.onnx.stack_trace"]
+    assert "0: " in sine.metadata_props["namespace"]
+    assert contents[0] == contents[1]

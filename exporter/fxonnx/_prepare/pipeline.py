@@ -146,11 +146,7 @@ def prepare(
     derived = find_derived_weights(graph, weights, constants) if fold_weights else {}
     _eliminate_dead_code(graph, keep=derived)
     mark_replacements(module)
-    for node in graph.nodes:
-        if node.op == "get_attr" and node.target not in constants:
-            attribute = find_attribute(module, str(node.target))
-            if isinstance(attribute, torch.Tensor):
-                constants[str(node.target)] = attribute
+    constants |= _tensor_attributes(module, constants)
     final_values = output.args[0][output_count : output_count + len(mutations)]
     # Copying a graph renames placeholders that shadow a builtin: ``input`` becomes ``input_1``.
     names = {node.name: record.name for node, record in records.items()}
@@ -170,6 +166,13 @@ def prepare(
         None if check is None else output.args[0][-1],
         adapter_weights,
     )
+
+
+def _tensor_attributes(module: torch.fx.GraphModule, known: Collection[str]) -> dict[str, torch.Tensor]:
+    """The tensors of the remaining ``get_attr`` nodes, by target."""
+    targets = (str(node.target) for node in module.graph.find_nodes(op="get_attr"))
+    found = {target: find_attribute(module, target) for target in targets if target not in known}
+    return {target: value for target, value in found.items() if isinstance(value, torch.Tensor)}
 
 
 def _records(graph: torch.fx.Graph, signature: Signature) -> dict[torch.fx.Node, InputRecord]:

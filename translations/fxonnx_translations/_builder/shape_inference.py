@@ -361,11 +361,11 @@ def _infer_with_onnx(node: ir.Node, builder: BuilderProtocol) -> list[Dims | Non
     for value in node.inputs:
         if value is None:
             continue
-        if value.dtype is None:
-            builder.infer(value)
+        # The type is inferred together with the shape.
+        dims = builder.dims(value)
         if value.dtype is None:
             return unknown
-        builder.write_shape(value, builder.dims(value))
+        builder.write_shape(value, dims)
         types[str(value.name)] = ir.serde.serialize_value(value).type
         if value.const_value is not None and value.const_value.size <= 64 and not value.is_graph_input():
             data[str(value.name)] = ir.serde.serialize_tensor(value.const_value)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from .fast_paths import SPEED_PATCHES
 from .patch import Patch, applied, is_tracing, one_at_a_time
 from .table import (
     CAPTURE_PATCHES,
     LOADING_PATCHES,
     QUESTION_PATCHES,
-    SPEED_PATCHES,
     TRACING_PATCHES,
     capture_patches,
     loading_patches,

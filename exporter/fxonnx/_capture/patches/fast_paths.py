@@ -7,10 +7,12 @@ In order: generated code, source locations, torch functions, metadata of tensors
 from __future__ import annotations
 
 import linecache
+import operator
 import os
 import re
 import sys
 from collections.abc import Callable
+from functools import partial
 from traceback import FrameSummary, StackSummary
 from types import FrameType, MappingProxyType
 from typing import Any
@@ -27,19 +29,18 @@ from fxonnx_translations._torch_compat import (
 )
 
 from ..._inner_tensors import is_wrapper
-from .patch import is_tracing
+from ..constraints.size_forms import (
+    CACHED_OPERATIONS,
+    cached_expression,
+    cached_layout_check,
+    decide_relation,
+    maybe_as_int,
+    sym_node_operation,
+)
+from . import shape_rules
+from .patch import Patch, ValuePatch, is_tracing
 
-__all__ = [
-    "UserStacks",
-    "create_graph_module",
-    "dispatch_to_mode",
-    "filter_frames",
-    "free_unbacked_symbols_with_path",
-    "graph_module_class",
-    "record_value",
-    "tensor_metadata",
-    "without_torch_functions",
-]
+__all__ = ["SPEED_PATCHES", "filter_frames"]
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _GENERATED = "<eval_with_key>"
@@ -191,3 +192,95 @@ def free_unbacked_symbols_with_path(
         return {}
     result: dict[Any, Any] = original(value, path, *args, **kwargs)
     return result
+
+
+SPEED_PATCHES: tuple[Patch, ...] = (
+    Patch(
+        "torch.fx._lazy_graph_module:_get_graph_module_cls",
+        graph_module_class,
+        "torch generates and compiles Python code for every intermediate graph module",
+        strict=False,
+    ),
+    Patch(
+        "torch.export.exported_program:_create_graph_module_for_export",
+        create_graph_module,
+        "torch generates and compiles the Python code of a program that is not called",
+        strict=False,
+    ),
+    ValuePatch(
+        "torch.fx.proxy:CapturedTraceback",
+        UserStacks,
+        "it resolves the source lines of all frames for every node",
+    ),
+    *(
+        Patch(
+            target,
+            without_torch_functions,
+            "every attribute of a tensor that is read passes through torch.export's modes for functions of torch",
+        )
+        for target in (
+            "torch.fx.experimental.proxy_tensor:track_tensor",
+            "torch._subclasses.fake_tensor:FakeTensorMode.from_tensor",
+        )
+    ),
+    Patch(
+        "torch.fx.experimental.proxy_tensor:set_meta",
+        record_value,
+        "every attribute of a tensor that is read passes through torch.export's modes for functions of torch",
+    ),
+    Patch(
+        "torch.fx.experimental.proxy_tensor:_extract_tensor_metadata",
+        tensor_metadata,
+        "it evaluates memory layouts in Python even if the sizes are static",
+    ),
+    Patch(
+        "torch._library.utils:handle_dispatch_mode",
+        dispatch_to_mode,
+        "it flattens the arguments for a list of types that the tracing mode does not read",
+    ),
+    Patch(
+        "torch.fx.experimental.symbolic_shapes:_free_unbacked_symbols_with_path",
+        free_unbacked_symbols_with_path,
+        "torch searches all nodes for unbacked symbols even if the program has none",
+    ),
+    Patch(
+        "torch._subclasses.fake_tensor:FakeTensorMode.dispatch",
+        shape_rules.dispatch,
+        "torch hashes all arguments for its cache, or runs a decomposition of many operators for one shape",
+    ),
+    *(
+        Patch(
+            f"torch.fx.experimental.sym_node:SymNode._{name}",
+            partial(sym_node_operation, name),
+            "checks of memory layouts compute the same strides for every tensor",
+        )
+        for name in CACHED_OPERATIONS
+    ),
+    *(
+        Patch(
+            f"torch._prims_common:{name}",
+            cached_layout_check,
+            "every operator evaluates the memory layout of its tensors again",
+        )
+        for name in ("is_contiguous", "is_channels_last_contiguous_2d", "is_channels_last_contiguous_3d")
+    ),
+    *(
+        Patch(
+            f"sympy.core.relational:{name}",
+            partial(decide_relation, relation),
+            "sympy takes milliseconds to find that assumptions do not decide a relation of strides",
+        )
+        for name, relation in (("is_eq", operator.eq), ("is_ge", operator.ge))
+    ),
+    ValuePatch(
+        "torch.fx.experimental.sym_node:SymNode.expr",
+        cached_expression,
+        "it traverses the expression even if the result is cached",
+    ),
+    Patch(
+        "torch.fx.experimental.sym_node:SymNode.maybe_as_int",
+        maybe_as_int,
+        "it evaluates assumptions of every subexpression",
+    ),
+)
+"""Applied by torch.export for speed: the captured program is the same without them."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -24,14 +23,8 @@ from ..constraints.guard_recorder import (
     maybe_guard_rel,
 )
 from ..constraints.size_forms import (
-    CACHED_OPERATIONS,
-    cached_expression,
-    cached_layout_check,
-    decide_relation,
     guard_or,
-    maybe_as_int,
     sym_node_init,
-    sym_node_operation,
 )
 from ..inputs.loop_bounds import example_index
 from ..marked_regions import call_region
@@ -44,10 +37,10 @@ from . import (
     library_functions,
     packed_sequences,
     shape_kernels,
-    shape_rules,
     torchvision_detection,
     tracing_state,
 )
+from .fast_paths import SPEED_PATCHES
 from .functional import infer_size, pooling_output_shape, scaled_dot_product_attention, tensor_split, unbind
 from .patch import (
     DecompositionPatch,
@@ -65,7 +58,6 @@ __all__ = [
     "CAPTURE_PATCHES",
     "LOADING_PATCHES",
     "QUESTION_PATCHES",
-    "SPEED_PATCHES",
     "TRACING_PATCHES",
     "capture_patches",
     "loading_patches",
@@ -99,105 +91,14 @@ TRACING_PATCHES: tuple[Patch, ...] = (
 )
 """Applied during every trace: by torch.export, and by make_fx for decompositions."""
 
-SPEED_PATCHES: tuple[Patch, ...] = (
-    Patch(
-        "torch.fx._lazy_graph_module:_get_graph_module_cls",
-        fast_paths.graph_module_class,
-        "torch generates and compiles Python code for every intermediate graph module",
-        strict=False,
-    ),
-    Patch(
-        "torch.export.exported_program:_create_graph_module_for_export",
-        fast_paths.create_graph_module,
-        "torch generates and compiles the Python code of a program that is not called",
-        strict=False,
-    ),
-    ValuePatch(
-        "torch.fx.proxy:CapturedTraceback",
-        fast_paths.UserStacks,
-        "it resolves the source lines of all frames for every node",
-    ),
+CAPTURE_PATCHES: tuple[Patch, ...] = (
+    *TRACING_PATCHES,
+    *SPEED_PATCHES,
     Patch(
         "torch.fx.proxy:TracerBase._filter_traceback_frames",
         fast_paths.filter_frames,
         "in the subgraphs of control flow, it only keeps lines of generated code",
     ),
-    *(
-        Patch(
-            target,
-            fast_paths.without_torch_functions,
-            "every attribute of a tensor that is read passes through torch.export's modes for functions of torch",
-        )
-        for target in (
-            "torch.fx.experimental.proxy_tensor:track_tensor",
-            "torch._subclasses.fake_tensor:FakeTensorMode.from_tensor",
-        )
-    ),
-    Patch(
-        "torch.fx.experimental.proxy_tensor:set_meta",
-        fast_paths.record_value,
-        "every attribute of a tensor that is read passes through torch.export's modes for functions of torch",
-    ),
-    Patch(
-        "torch.fx.experimental.proxy_tensor:_extract_tensor_metadata",
-        fast_paths.tensor_metadata,
-        "it evaluates memory layouts in Python even if the sizes are static",
-    ),
-    Patch(
-        "torch._library.utils:handle_dispatch_mode",
-        fast_paths.dispatch_to_mode,
-        "it flattens the arguments for a list of types that the tracing mode does not read",
-    ),
-    Patch(
-        "torch.fx.experimental.symbolic_shapes:_free_unbacked_symbols_with_path",
-        fast_paths.free_unbacked_symbols_with_path,
-        "torch searches all nodes for unbacked symbols even if the program has none",
-    ),
-    Patch(
-        "torch._subclasses.fake_tensor:FakeTensorMode.dispatch",
-        shape_rules.dispatch,
-        "torch hashes all arguments for its cache, or runs a decomposition of many operators for one shape",
-    ),
-    *(
-        Patch(
-            f"torch.fx.experimental.sym_node:SymNode._{name}",
-            partial(sym_node_operation, name),
-            "checks of memory layouts compute the same strides for every tensor",
-        )
-        for name in CACHED_OPERATIONS
-    ),
-    *(
-        Patch(
-            f"torch._prims_common:{name}",
-            cached_layout_check,
-            "every operator evaluates the memory layout of its tensors again",
-        )
-        for name in ("is_contiguous", "is_channels_last_contiguous_2d", "is_channels_last_contiguous_3d")
-    ),
-    *(
-        Patch(
-            f"sympy.core.relational:{name}",
-            partial(decide_relation, relation),
-            "sympy takes milliseconds to find that assumptions do not decide a relation of strides",
-        )
-        for name, relation in (("is_eq", operator.eq), ("is_ge", operator.ge))
-    ),
-    ValuePatch(
-        "torch.fx.experimental.sym_node:SymNode.expr",
-        cached_expression,
-        "it traverses the expression even if the result is cached",
-    ),
-    Patch(
-        "torch.fx.experimental.sym_node:SymNode.maybe_as_int",
-        maybe_as_int,
-        "it evaluates assumptions of every subexpression",
-    ),
-)
-"""Applied by torch.export for speed: the captured program is the same without them."""
-
-CAPTURE_PATCHES: tuple[Patch, ...] = (
-    *TRACING_PATCHES,
-    *SPEED_PATCHES,
     Patch(
         "torch.export._trace:_override_builtin_ops",
         tracing_state.override_builtins,

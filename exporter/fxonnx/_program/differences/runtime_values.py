@@ -24,7 +24,7 @@ def values_by_fx_name(nodes: Iterable[ir.Node], fx_names: Collection[str]) -> di
     found: dict[str, ir.Value] = {}
     for node in nodes:
         for value in node.outputs:
-            name = value.metadata_props.get(FX_VALUE_KEY) or value.meta.get(FX_VALUE_KEY)
+            name = str(value.metadata_props.get(FX_VALUE_KEY) or value.meta.get(FX_VALUE_KEY))
             if value.name and name in fx_names:
                 found.setdefault(name, value)
     return found
