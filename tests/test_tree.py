@@ -145,6 +145,7 @@ def test_rooms_of_capture_stay_small() -> None:
         "shapes",
         "constraints",
         "patches",
+        "quantized_modules",
         "questions",
         "rewriting",
         "script",

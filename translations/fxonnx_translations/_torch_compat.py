@@ -53,6 +53,7 @@ from torch.nn.attention.flex_attention import _vmap_for_bhqkv as vmap_for_positi
 from torch.utils import _pytree as pytree
 from torch.utils._mode_utils import no_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
+from torch.utils._python_dispatch import _disable_current_modes as disable_current_modes
 from torch.utils._pytree import TreeSpec
 from torch.utils._sympy import functions as sympy_functions
 from torch.utils._sympy.functions import CeilToInt, FloorDiv, IntTrueDiv, Max, Min, Mod, PythonMod
@@ -62,6 +63,7 @@ from torch.utils._sympy.value_ranges import ValueRangeError, ValueRanges, bound_
 from torch.utils.weak import WeakTensorKeyDictionary
 
 check_is_size = torch._check_is_size
+make_wrapper_subclass: Callable[..., Any] = torch.Tensor._make_wrapper_subclass
 
 _TABLE_OWNERS = (
     *(torch.overrides, torch.utils._device, trace_rules, dynamo_torch),
@@ -118,6 +120,7 @@ __all__ = [
     "check_is_size",
     "current_fake_mode",
     "decomposition_table",
+    "disable_current_modes",
     "disable_fake_tensor_cache",
     "dynamo_config",
     "exit_dual_level",
@@ -131,6 +134,7 @@ __all__ = [
     "is_contiguous",
     "is_traceable_wrapper_subclass",
     "jit_pass_inline",
+    "make_wrapper_subclass",
     "no_dispatch",
     "parse_schema",
     "predispatch",

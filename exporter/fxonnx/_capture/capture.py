@@ -31,6 +31,7 @@ from .inputs.more_inputs import Examples, add_examples
 from .inputs.scalars import explain_scalar_branch, frozen_arguments, scalars_to_tensors, with_dynamic_ints
 from .observers import reject_enabled_observers
 from .patches.python_integers import capture_with_symbolic_integers
+from .quantized_modules import check_inputs
 from .questions.assumption import Assumption, AssumptionLog
 from .questions.known_values import KnownValues
 from .questions.ladder import DataDependent, answer_questions
@@ -206,6 +207,7 @@ def _capture_module(
     inputs, scalars, ints = scalars_to_tensors(bind_example_inputs(model, args, kwargs), dynamic_scalars, model)
     inputs = freeze_inputs(inputs, frozen, options.input_names)
     shapes, axes, others = options.read(inputs)
+    check_inputs((leaf.label, leaf.value) for leaf in shapes.leaves)
     shapes = with_dynamic_ints(shapes, ints)
     shapes = replace(shapes, shared=shared_dims(shapes.leaves, others))
     numbers = [shapes.leaves[index].label for index in sorted(scalars)]

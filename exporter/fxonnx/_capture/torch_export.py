@@ -27,6 +27,7 @@ from .inputs.preserve import preserve_model
 from .inputs.pytree_objects import flatten_objects, unflatten_objects
 from .patches import capture_patches, question_patches
 from .patches.functional import recorded_full_masks
+from .quantized_modules import check_outputs, unpacked_parameters
 from .questions.known_values import KnownValues, known_values
 from .shapes.dim_specs import DimHint, DimSpec
 from .shapes.dynamic_shapes import DynamicShapes, Leaf
@@ -47,6 +48,11 @@ NARROWED_NAMES = re.compile(r"^\s+(\w+) = Dim\('\w+'(?:, min=(\d+))?(?:, max=(\d
 RELATED_NAMES = re.compile(r"^\s+(\w+) = (?:(\d+)\*)?([A-Za-z_]\w*)(?: ([+-]) (\d+))?$", re.M)
 
 
+_QUANTIZED = ("__obj_flatten__", "quantized nyi in meta tensors", "QuantizedCPU", "quantized::", "for quantized.")
+_QUANTIZED_HINT = (
+    "a part of the model is quantized in a form that cannot be captured; quantize the float model with PT2E instead: "
+    "prepare_pt2e and convert_pt2e of torchao.quantization.pt2e"
+)
 _CPP_STACK = ("Exception raised from ", "frame #", "<omitting python frames>")
 
 
@@ -138,6 +144,7 @@ def _export(
     with (
         preserve_model(model, tensors),
         meta_as_cpu(model, inputs) as inputs,
+        unpacked_parameters(model),
         capture_patches(strict=strict),
         question_patches(model, (inputs.args, inputs.kwargs), [leaf.label for leaf in shapes.leaves]),
         closed_transforms(whole_vmaps=whole_vmaps),
@@ -195,7 +202,9 @@ def _tensor_forward(
         args, kwargs = restore_frozen(inputs.frozen, args, kwargs)
         if inputs.objects is not None:
             args, kwargs = unflatten_objects(inputs.objects, (args, kwargs))
-        return flatten_objects(forward(*args, **kwargs))
+        outputs = forward(*args, **kwargs)
+        check_outputs(outputs)
+        return flatten_objects(outputs)
 
     tensor_forward.__signature__ = inputs.signature  # type: ignore[attr-defined]
     return tensor_forward
@@ -269,7 +278,8 @@ def _capture_error(error: Exception) -> CaptureError:
     shown = "\n".join(f"  {line}".rstrip() for line in lines[:MESSAGE_LINES]).rstrip()
     location = _user_line(error)
     place = f"\n  at: {location}" if location else ""
-    return CaptureError(f"torch.export cannot capture the model: {type(error).__name__}\n{shown}{place}")
+    hint = _QUANTIZED_HINT if any(marker in shown for marker in _QUANTIZED) else None
+    return CaptureError(f"torch.export cannot capture the model: {type(error).__name__}\n{shown}{place}", hint=hint)
 
 
 def _user_line(error: Exception) -> str:

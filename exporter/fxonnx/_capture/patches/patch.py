@@ -146,7 +146,10 @@ class Patch:
 
     def _function(self, original: Callable[..., Any]) -> Callable[..., Any]:
         elsewhere = original if self.elsewhere is None else partial(self.elsewhere, original)
-        return in_tracing_thread(partial(self.replacement, original), elsewhere)
+        patched = in_tracing_thread(partial(self.replacement, original), elsewhere)
+        # __torch_function__ identifies functions by their names.
+        patched.__name__ = getattr(original, "__name__", patched.__name__)
+        return patched
 
     def _owner_and_name(self) -> tuple[Any, str]:
         module, _, path = self.target.partition(":")

@@ -28,6 +28,7 @@ from ..constraints.size_forms import (
 )
 from ..inputs.loop_bounds import example_index
 from ..marked_regions import call_region
+from ..quantized_modules.tensor_functions import quantize_tensor
 from ..questions import checks, known_values
 from ..script import interpret_function
 from . import (
@@ -104,6 +105,10 @@ CAPTURE_PATCHES: tuple[Patch, ...] = (
         tracing_state.override_builtins,
         "torch.export replaces the builtins max and min and math.pow for all threads",
         strict=False,
+    ),
+    *(
+        Patch(f"torch:{name}", quantize_tensor, "fake tensors cannot be quantized", strict=False)
+        for name in ("quantize_per_tensor", "quantize_per_channel", "quantize_per_tensor_dynamic")
     ),
     Patch(
         "torch.compiler:is_compiling",

@@ -1,0 +1,7 @@
+"""Capture of quantized models with packed parameters: eager and FX graph mode quantization of torch.ao."""
+
+from __future__ import annotations
+
+from .tracing import check_inputs, check_outputs, unpacked_parameters
+
+__all__ = ["check_inputs", "check_outputs", "unpacked_parameters"]
