@@ -48,6 +48,7 @@ MODULES = (
             "_library_ops.onnx_ops",
             "_library_ops.quantized",
             "_library_ops.quantized_matmul",
+            "_library_ops.stored_weights",
             "_library_ops.torchao",
             "_library_ops.torchvision",
             "_library_ops.transformers",

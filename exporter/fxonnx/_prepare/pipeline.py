@@ -27,6 +27,7 @@ from .functionalize import Mutation, functionalize
 from .graph_utils import eliminate_dead_code, find_attribute
 from .identity_elimination import eliminate_identities
 from .inline import inline_subgraphs
+from .low_precision import store_codes
 from .observers import replace_disabled_observers
 from .patterns import PatternContext, apply_patterns
 from .storage_views import rebase_storage_views
@@ -143,6 +144,8 @@ def prepare(
     }
     if optimize and fold_weights and fold_norms:
         fold_batch_norm(graph, weights)
+    if optimize and fold_weights:
+        store_codes(module, weights, constants, lifted, partial(_tensor_of, exported_program, records))
     derived = find_derived_weights(graph, weights, constants) if fold_weights else {}
     _eliminate_dead_code(graph, keep=derived)
     mark_replacements(module)

@@ -16,8 +16,9 @@ import torch
 from fxonnx_translations._torch_compat import OpOverload
 
 from .._provenance import VALUE_KEY
+from .low_precision.operator import values_of_blocks
 
-__all__ = ["STORED_KEY", "DerivedWeight", "find_derived_weights", "fold_batch_norm"]
+__all__ = ["CODES_KEY", "STORED_KEY", "DerivedWeight", "find_derived_weights", "fold_batch_norm"]
 
 aten = torch.ops.aten
 
@@ -26,6 +27,9 @@ MAX_GROWN_ELEMENTS = 2**17
 
 STORED_KEY = "stored"
 """Metadata of nodes that become derived weights whatever their size."""
+
+CODES_KEY = "codes"
+"""Metadata of the nodes that codes, scales and zero points of a low-precision weight are computed by."""
 
 MAX_WIDENED_ELEMENTS = 2**14
 """Maximum number of elements of a half-precision weight stored in a wider dtype, as rotary frequencies are."""
@@ -127,7 +131,7 @@ def folded_bias(
     return result.to(mean.dtype)
 
 
-_RECIPE_NAMES = {folded_weight: "folded", folded_bias: "folded"}
+_RECIPE_NAMES = {folded_weight: "folded", folded_bias: "folded", values_of_blocks: "blocks"}
 
 
 def fold_batch_norm(graph: torch.fx.Graph, weights: Collection[torch.fx.Node]) -> None:
@@ -216,9 +220,12 @@ def _is_derivable(
     node: torch.fx.Node, weights: Collection[torch.fx.Node], derivable: Mapping[torch.fx.Node, None]
 ) -> bool:
     inputs = node.all_input_nodes
-    if not inputs or not all(source in weights or source in derivable or source.op == "get_attr" for source in inputs):
+    is_marked = CODES_KEY in node.meta
+    if not (inputs or is_marked) or not all(
+        source in weights or source in derivable or source.op == "get_attr" for source in inputs
+    ):
         return False
-    if all(source.op == "get_attr" for source in inputs):
+    if all(source.op == "get_attr" for source in inputs) and not is_marked:
         return False
     target = node.target
     if isinstance(target, OpOverload):
@@ -233,7 +240,7 @@ def _is_derivable(
         return all(isinstance(item, torch.Tensor) for item in val)
     if not isinstance(val, torch.Tensor) or not all(type(dim) is int for dim in val.shape):
         return False
-    if target is operator.getitem:
+    if target is operator.getitem or is_marked:
         return True
     operands = [source.meta["val"] for source in inputs if isinstance(source.meta.get("val"), torch.Tensor)]
     widened = [operand.dtype for operand in operands if operand.dtype in _STORAGE_DTYPES and operand.dtype != val.dtype]

@@ -10,10 +10,11 @@ from functools import partial
 import onnx_ir as ir
 import torch
 
-from .._builder.dtypes import BFLOAT16, FLOAT, FLOAT8, HALF_FLOATS, to_torch_dtype
-from .._builder.initializers import BITS, TorchTensor, has_content
-from .._builder.op import Op
+from .._builder.dtypes import BFLOAT16, FLOAT, FLOAT8, HALF_FLOATS, INT32, to_torch_dtype
+from .._builder.initializers import BITS, has_content, sources_of, values_of
+from .._builder.op import Op, Unsupported
 from .._builder.stored_codes import derive_stored, is_stored
+from .._registry import translates
 from .affine import RANGES
 
 __all__ = ["dequantize_stored", "is_code", "quantize_stored", "storable_dtype"]
@@ -77,6 +78,7 @@ def dequantize_stored(
     block_size: int | None = None,
     dtype: ir.DataType | None = None,
     result: ir.DataType = FLOAT,
+    table: ir.Value | None = None,
 ) -> ir.Value | None:
     """Return ``(codes - zero_point) * scale`` of stored values, by DequantizeLinear where it can express it.
 
@@ -95,6 +97,7 @@ def dequantize_stored(
         dtype: Element type in which to store the codes and the zero points; it must hold all of them. By default that of
             ``codes``.
         result: Element type of the result.
+        table: The numbers that the codes are the indices of, if they are not the integers themselves.
 
     Returns:
         The value, or None if an operand is not stored, or the shapes do not fit.
@@ -110,8 +113,8 @@ def dequantize_stored(
     dtype = dtype or op.dtype_of(codes)
     if op.opset < _SINCE.get(dtype, 0):
         dtype = {_INT4: _INT8, _UINT4: _UINT8}.get(dtype, dtype)
-    if not _is_expressible(op, dtype, layout, parameters, result):
-        return _written_out(op, _codes(op, codes, dtype), parameters, layout, shapes, result)
+    if table is not None or not _is_expressible(op, dtype, layout, parameters, result):
+        return _written_out(op, _codes(op, codes, dtype), parameters, layout, shapes, result, table)
     kind = _computed_in(op, result)
     inputs = [_codes(op, codes, dtype)]
     for parameter, shape, suffix, to in zip(parameters, shapes, ("scale", "zero_point"), (kind, dtype), strict=False):
@@ -168,6 +171,7 @@ def _written_out(
     layout: _Layout,
     shapes: Sequence[Sequence[int]],
     result: ir.DataType,
+    table: ir.Value | None = None,
 ) -> ir.Value | None:
     """Return ``(codes - zero_point) * scale`` with one axis for the blocks and one for their elements."""
     sizes, axis, size = _sizes(op, codes), layout.axis, layout.block_size
@@ -184,7 +188,7 @@ def _written_out(
         if axis is not None:
             value = op.Unsqueeze(value, [axis + 1] if size else list(range(1, len(sizes) - axis)))
         stored.append(value)
-    value = op.cast(codes, kind)
+    value = op.cast(codes, kind) if table is None else op.Gather(op.cast(table, kind), op.cast(codes, INT32), axis=0)
     for zero_point in stored[1:]:
         value = op.Sub(value, zero_point)
     value = op.Mul(value, stored[0])
@@ -285,8 +289,8 @@ def _fits(op: Op, zero_point: ir.Value, dtype: ir.DataType) -> bool:
         return False
     content = zero_point.const_value
     numbers = op.numbers(zero_point)
-    if numbers is None and isinstance(content, TorchTensor) and has_content(content.raw):
-        numbers = content.raw.detach().flatten().tolist()
+    if numbers is None and all(has_content(source.raw) for source in sources_of(content)):
+        numbers = values_of(content).flatten().tolist()  # type: ignore[arg-type]
     low, high = _LIMITS[dtype]
     return numbers is None or all(low <= number <= high for number in numbers)
 
@@ -298,9 +302,11 @@ def _narrowed(tensor: torch.Tensor, dtype: ir.DataType) -> torch.Tensor:
         ValueError: If it does not hold all of them.
     """
     if dtype in _LIMITS and tensor.numel() and not tensor.is_meta:
-        (low, high), (least, most) = _LIMITS[dtype], tensor.aminmax()
-        if least < low or high < most:
-            raise ValueError(f"codes from {least.item()} to {most.item()} do not fit {dtype.name}, {low} to {high}")
+        low, high = _LIMITS[dtype]
+        least, most = (end.item() for end in tensor.aminmax())
+        # NaN does not fit either.
+        if not (low <= least and most <= high):
+            raise ValueError(f"codes from {least} to {most} do not fit {dtype.name}, {low} to {high}")
     return tensor.to(_unpacked(dtype))
 
 
@@ -345,3 +351,25 @@ def _parameter(
         return tensor.expand(layout.shape)
 
     return derive_stored(op.builder, [value], suffix, laid_out, _packed(dtype), (dtype, layout, tuple(shape)))
+
+
+# ---- recognized weights
+
+
+@translates("fxonnx::dequantize")
+def dequantize(
+    op: Op,
+    codes: ir.Value,
+    scale: ir.Value,
+    zero_point: ir.Value | None,
+    table: ir.Value | None,
+    low: int,
+    high: int,
+    block: Sequence[int],
+) -> ir.Value:
+    """fxonnx::dequantize(Tensor codes, Tensor scale, Tensor? zero_point, Tensor? table, int low, int high, int[] block) -> Tensor"""
+    dtype = storable_dtype(op, low, high)
+    value = dequantize_stored(op, codes, scale, zero_point, table=table, dtype=dtype, result=op.result.dtype)
+    if value is None:
+        raise Unsupported("scales that do not fit the codes")
+    return value

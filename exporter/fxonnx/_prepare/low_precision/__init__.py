@@ -1,0 +1,5 @@
+"""Weights that the model computes from low-precision integers: recognize them and keep their codes."""
+
+from .recognize import store_codes
+
+__all__ = ["store_codes"]

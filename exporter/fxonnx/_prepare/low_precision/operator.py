@@ -1,0 +1,56 @@
+"""The operator that stands for a recognized weight, with its codes, scales and zero points as operands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = ["values_of_blocks"]
+
+
+def _dequantize(
+    codes: Tensor, scale: Tensor, zero_point: Tensor | None, table: Tensor | None, low: int, high: int, block: list[int]
+) -> Tensor:
+    def expanded(parameter: Tensor) -> Tensor:
+        for axis, size in enumerate(block):
+            parameter = parameter.repeat_interleave(size, dim=axis)
+        return parameter
+
+    values = codes if table is None else table[codes.long()]
+    shifted = values if zero_point is None else values - expanded(zero_point)
+    return shifted.to(scale.dtype) * expanded(scale)
+
+
+def _define_operator() -> torch.library.Library:
+    """Define the operator, which exists as long as the returned library."""
+    make: Callable[..., Any] = torch.library.Library
+    library = make("fxonnx", "FRAGMENT")
+    library.define(
+        "dequantize(Tensor codes, Tensor scale, Tensor? zero_point, Tensor? table, int low, int high, int[] block) "
+        "-> Tensor"
+    )
+    library.impl("dequantize", _dequantize, "CompositeExplicitAutograd")
+    return library  # type: ignore[no-any-return]
+
+
+_LIBRARY = _define_operator()
+
+
+def values_of_blocks(parameter: Tensor, positions: Tensor, *checked: Tensor) -> Tensor:
+    """Select one scale or zero point for each block.
+
+    Args:
+        parameter: The scales or zero points.
+        positions: The position of that of each block.
+        *checked: Pairs of an index tensor of the model, and its elements at the export.
+
+    Raises:
+        ValueError: If the weights have other index tensors.
+    """
+    for index, expected in zip(checked[::2], checked[1::2], strict=True):
+        if not index.is_meta and not torch.equal(index, expected):
+            raise ValueError("the groups of a quantized weight differ from those at the export: export the model again")
+    return parameter.reshape(-1)[positions]

@@ -1,0 +1,278 @@
+"""Interval analysis: the integers that a tensor may contain, whatever the contents of the weights are."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+import torch
+from torch.fx import Node
+
+__all__ = ["MOVEMENTS", "Ranges"]
+
+aten = torch.ops.aten
+
+Range: TypeAlias = tuple[int, int]
+
+MOVEMENTS = frozenset(
+    {
+        aten.alias.default,
+        aten.clone.default,
+        aten.contiguous.default,
+        aten.detach.default,
+        aten.expand.default,
+        aten.flatten.using_ints,
+        aten.index.Tensor,
+        aten.index_select.default,
+        aten.permute.default,
+        aten.repeat.default,
+        aten.repeat_interleave.self_int,
+        aten.reshape.default,
+        aten.select.int,
+        aten.slice.Tensor,
+        aten.squeeze.default,
+        aten.squeeze.dim,
+        aten.squeeze.dims,
+        aten.t.default,
+        aten.transpose.int,
+        aten.unflatten.int,
+        aten.unsqueeze.default,
+        aten.view.default,
+        aten._unsafe_view.default,
+    }
+)
+"""Operators that move, repeat or select elements of their first argument."""
+
+_CASTS = frozenset({aten.to.dtype, aten._to_copy.default})
+_ROUNDINGS = frozenset({aten.round.default, aten.floor.default, aten.ceil.default, aten.trunc.default})
+_AND = frozenset({aten.bitwise_and.Scalar, aten.bitwise_and.Tensor, aten.__and__.Scalar, aten.__and__.Tensor})
+_OR = frozenset({aten.bitwise_or.Scalar, aten.bitwise_or.Tensor, aten.__or__.Scalar, aten.__or__.Tensor})
+_RIGHT = frozenset(
+    {
+        aten.bitwise_right_shift.Tensor,
+        aten.bitwise_right_shift.Tensor_Scalar,
+        aten.__rshift__.Scalar,
+        aten.__rshift__.Tensor,
+    }
+)
+_LEFT = frozenset(
+    {
+        aten.bitwise_left_shift.Tensor,
+        aten.bitwise_left_shift.Tensor_Scalar,
+        aten.__lshift__.Scalar,
+        aten.__lshift__.Tensor,
+    }
+)
+_ADD, _SUB = frozenset({aten.add.Tensor, aten.add.Scalar}), frozenset({aten.sub.Tensor, aten.sub.Scalar})
+_MUL = frozenset({aten.mul.Tensor, aten.mul.Scalar})
+_CLAMPS = frozenset({aten.clamp.default, aten.clamp.Tensor})
+_MIN, _MAX = (
+    frozenset({aten.minimum.default, aten.clamp_max.default}),
+    frozenset({aten.maximum.default, aten.clamp_min.default}),
+)
+_JOINS = frozenset({aten.cat.default, aten.stack.default})
+_GREATER = frozenset({aten.gt.Tensor, aten.gt.Scalar, aten.ge.Tensor, aten.ge.Scalar})
+_LESS = frozenset({aten.lt.Tensor, aten.lt.Scalar, aten.le.Tensor, aten.le.Scalar})
+_UNINITIALIZED = frozenset({aten.empty.memory_format})
+_INFINITE = math.inf
+
+
+class Ranges:
+    """The ranges of the integer-valued tensors of a graph, computed on demand.
+
+    Args:
+        constants: Tensors of the constant nodes; weights are not constants.
+    """
+
+    def __init__(self, constants: Mapping[Node, torch.Tensor]) -> None:
+        self._constants = constants
+        self._known: dict[Node, Any] = {}
+
+    def of(self, value: Any) -> tuple[float, float] | None:
+        """Return the smallest and the largest possible element; None if elements may not be integers.
+
+        Ends may be infinite, as those of ``round``.
+        """
+        if isinstance(value, (bool, int)):
+            return int(value), int(value)
+        if isinstance(value, float):
+            return (value, value) if value.is_integer() or math.isinf(value) else None
+        if not isinstance(value, Node) or not isinstance(value.meta.get("val"), torch.Tensor):
+            return None
+        if value not in self._known:
+            dtype = value.meta["val"].dtype
+            found = self._compute(value)
+            self._known[value] = _limits(dtype) if found is None else _in_dtype(found, dtype)
+        known: tuple[float, float] | None = self._known[value]
+        return known
+
+    def _compute(self, node: Node) -> tuple[float, float] | None:
+        constant = self._constants.get(node)
+        if constant is not None:
+            return _of_constant(constant)
+        if node.op != "call_function":
+            return None
+        target, args = node.target, node.args
+        if target in MOVEMENTS or target in _CASTS:
+            return self.of(args[0])
+        if target in _ROUNDINGS:
+            return self.of(args[0]) or (-_INFINITE, _INFINITE)
+        if target is aten.slice_scatter.default:
+            return self._scattered(node)
+        if target in _JOINS:
+            pieces: Any = args[0]
+            return _union(*map(self.of, pieces))
+        if target is aten.where.self:
+            return self._selected(node)
+        if target in _AND:
+            return self._masked(*map(self.of, args))
+        operands = [self.of(argument) for argument in args[:2]]
+        rule = _RULES.get(target)
+        if target in _CLAMPS or rule is not None:
+            low, high = ([*args[1:], None, None][:2]) if target in _CLAMPS else (None, None)
+            if target in _CLAMPS:
+                return _clamped(operands[0], _number(self, low, node, "min"), _number(self, high, node, "max"))
+            if node.kwargs.get("alpha", 1) != 1 or len(args) > 2 or len(operands) < 2 or None in operands:
+                return None
+            return None if rule is None else rule(*operands)
+        return None
+
+    def _masked(self, one: tuple[float, float] | None, two: tuple[float, float] | None) -> tuple[float, float] | None:
+        """And with a nonnegative number is between 0 and that number, whatever the other operand is."""
+        highs = [known[1] for known in (one, two) if known is not None and known[0] >= 0]
+        return (0, min(highs)) if highs else None
+
+    def _selected(self, node: Node) -> tuple[float, float] | None:
+        """``where``, in particular a limit: ``where(x > limit, limit, x)``."""
+        condition, chosen, other = node.args[:3]
+        both = _union(self.of(chosen), self.of(other))
+        if both is None or not isinstance(condition, Node) or condition.args[:1] != (other,):
+            return both
+        limit, compared = self.of(chosen), self.of(condition.args[1])
+        if limit is None or compared is None or limit != compared or limit[0] != limit[1]:
+            return both
+        low, high = self.of(other) or both
+        if condition.target in _GREATER:
+            return min(low, limit[0]), min(high, limit[0])
+        return (max(low, limit[0]), max(high, limit[0])) if condition.target in _LESS else both
+
+    def _scattered(self, node: Node) -> tuple[float, float] | None:
+        """Slices written to a tensor; what it contained before counts where they do not cover it."""
+        dim: Any = node.args[2] if len(node.args) > 2 else 0
+        pieces: list[tuple[float, float] | None] = []
+        current = node
+        size = node.meta["val"].shape[dim]
+        covered: set[int] = set()
+        while current.target is aten.slice_scatter.default:
+            base, source = current.args[:2]
+            limits: tuple[Any, ...] = tuple(current.args[2:])
+            axis, start, end, step = limits + (0, None, None, 1)[len(limits) :]
+            if axis != dim or not all(limit is None or isinstance(limit, int) for limit in (start, end, step)):
+                break
+            pieces.append(self.of(source))
+            covered.update(range(*slice(start, end, step).indices(int(size))))
+            if not isinstance(base, Node):
+                return None
+            current = base
+        return _union(*pieces) if len(covered) == size else _union(*pieces, self._initial(current))
+
+    def _initial(self, node: Node) -> tuple[float, float] | None:
+        if node.target in _UNINITIALIZED:
+            return None
+        if node.target is aten.zeros.default:
+            return 0, 0
+        return self.of(node)
+
+
+def _number(ranges: Ranges, argument: Any, node: Node, name: str) -> tuple[float, float] | None:
+    return ranges.of(node.kwargs.get(name) if argument is None else argument)
+
+
+def _union(*ranges: tuple[float, float] | None) -> tuple[float, float] | None:
+    known = [found for found in ranges if found is not None]
+    if not known or len(known) < len(ranges):
+        return None
+    return min(low for low, _ in known), max(high for _, high in known)
+
+
+def _clamped(
+    value: tuple[float, float] | None, low: tuple[float, float] | None, high: tuple[float, float] | None
+) -> tuple[float, float] | None:
+    if value is None:
+        return None
+    least = -_INFINITE if low is None else low[0]
+    most = _INFINITE if high is None else high[1]
+    return min(max(value[0], least), most), max(min(value[1], most), least)
+
+
+def _shifted(one: tuple[float, float], two: tuple[float, float]) -> tuple[float, float] | None:
+    if math.isinf(one[0]) or math.isinf(one[1]) or two[0] < 0 or math.isinf(two[1]):
+        return None
+    ends = [int(end) >> int(count) for end in one for count in two]
+    return min(ends), max(ends)
+
+
+def _shifted_left(one: tuple[float, float], two: tuple[float, float]) -> tuple[float, float] | None:
+    if one[0] < 0 or math.isinf(one[1]) or not 0 <= two[0] <= two[1] < 32:
+        return None
+    return int(one[0]) << int(two[0]), int(one[1]) << int(two[1])
+
+
+def _joined_bits(one: tuple[float, float], two: tuple[float, float]) -> tuple[float, float] | None:
+    if one[0] < 0 or two[0] < 0 or math.isinf(max(one[1], two[1])):
+        return None
+    return 0, 2 ** int(max(one[1], two[1])).bit_length() - 1
+
+
+def _product(one: tuple[float, float], two: tuple[float, float]) -> tuple[float, float] | None:
+    if any(map(math.isinf, (*one, *two))):
+        return None
+    ends = [first * second for first in one for second in two]
+    return min(ends), max(ends)
+
+
+_RULES: Mapping[Any, Callable[[Any, Any], tuple[float, float] | None]] = {
+    **dict.fromkeys(_ADD, lambda one, two: (one[0] + two[0], one[1] + two[1])),
+    **dict.fromkeys(_SUB, lambda one, two: (one[0] - two[1], one[1] - two[0])),
+    **dict.fromkeys(_MUL, _product),
+    **dict.fromkeys(_RIGHT, _shifted),
+    **dict.fromkeys(_LEFT, _shifted_left),
+    **dict.fromkeys(_OR, _joined_bits),
+    **dict.fromkeys(_MIN, lambda one, two: (min(one[0], two[0]), min(one[1], two[1]))),
+    **dict.fromkeys(_MAX, lambda one, two: (max(one[0], two[0]), max(one[1], two[1]))),
+}
+
+
+def _of_constant(tensor: torch.Tensor) -> tuple[float, float] | None:
+    if not tensor.numel() or tensor.is_complex():
+        return None
+    if tensor.is_floating_point() and not torch.equal(tensor, tensor.round()):
+        return None
+    low, high = tensor.aminmax() if tensor.dtype != torch.bool else (tensor.all(), tensor.any())
+    return low.item(), high.item()
+
+
+def _limits(dtype: torch.dtype) -> Range | None:
+    """Return the range of an integer dtype; None for others."""
+    if dtype == torch.bool:
+        return 0, 1
+    if dtype.is_floating_point or dtype.is_complex:
+        return None
+    try:
+        info = torch.iinfo(dtype)
+    except TypeError:
+        return None
+    return int(info.min), int(info.max)
+
+
+def _in_dtype(found: tuple[float, float], dtype: torch.dtype) -> tuple[float, float] | None:
+    """Return the range after a conversion: integers wrap around, and large floating-point numbers are rounded."""
+    limits = _limits(dtype)
+    if limits is not None:
+        return found if limits[0] <= found[0] and found[1] <= limits[1] else limits
+    if not dtype.is_floating_point:
+        return None
+    exact = 1 / torch.finfo(dtype).eps
+    # Rounded numbers of this size are integers as well.
+    return found[0] if found[0] >= -exact else -_INFINITE, found[1] if found[1] <= exact else _INFINITE
