@@ -158,7 +158,7 @@ class Ranges:
         return (max(low, limit[0]), max(high, limit[0])) if condition.target in _LESS else both
 
     def _scattered(self, node: Node) -> tuple[float, float] | None:
-        """Slices written to a tensor; what it contained before counts where they do not cover it."""
+        """Slices written to a tensor; its earlier elements count unless they are all overwritten."""
         dim: Any = node.args[2] if len(node.args) > 2 else 0
         pieces: list[tuple[float, float] | None] = []
         current = node
