@@ -70,7 +70,8 @@ def test_configurations(name: str) -> None:
     config, operators, stored = CONFIGS[name]
     model, x = layers(), torch.randn(5, 64)
     quantize_(model, config)
-    program = fxonnx.export(model, (x,), dynamic_shapes=({0: "n"},), opset_version=21)
+    program = fxonnx.export(model, (x,), dynamic_shapes=({0: "n"},))
+    assert program.model.opset_imports[""] == 21
     for n in (5, 9):
         rows = program.verify((torch.randn(n, 64),), rtol=1e-6, atol=1e-6)
         assert rows

@@ -27,7 +27,16 @@ from ._lower.lowering import lower
 from ._lower.metadata import MetadataLevel
 from ._lower.user_symbolics import CalledFunctions
 from ._options import Functions, Numerics, Options, read_legacy_options, read_options
-from ._prepare import LOST_UPDATES_KEY, State, find_updates, pattern_context, prepare, report_updates, unwrap_subclasses
+from ._prepare import (
+    LOST_UPDATES_KEY,
+    State,
+    find_updates,
+    least_default_opset,
+    pattern_context,
+    prepare,
+    report_updates,
+    unwrap_subclasses,
+)
 from ._program import ONNXProgram
 from ._program.calibration import ranges_of
 from ._program.call_binding import bind_call
@@ -120,7 +129,8 @@ def export(
         verbose: Print the graph with types, module scopes and source lines.
         input_names: Names of the first graph inputs; further names rename parameters.
         output_names: Names of the first graph outputs.
-        opset_version: Target opset, 7 to 28; 20 by default. ONNX Runtime 1.31 runs opsets up to 26.
+        opset_version: Target opset, 7 to 28; 20 by default, or 21 for weights that are tensor subclasses, as those of
+            torchao. ONNX Runtime 1.31 runs opsets up to 26.
         dynamo: Accepted for compatibility: both values select this exporter. False implies ``compat="torchscript"``.
         external_data: Store the weights of ``f`` in a second file; by default only above 1.5 GiB. See
             ``ONNXProgram.save`` for further values.
@@ -201,7 +211,7 @@ def export(
     options = read_options(
         verify=verify,
         names=(input_names, output_names),
-        versions=(opset_version, ir_version),
+        versions=(opset_version, ir_version, least_default_opset(model)),
         target=target,
         patterns=patterns,
         passes=(optimize, do_constant_folding),

@@ -9,7 +9,7 @@ import torch
 
 from fxonnx_translations._torch_compat import is_traceable_wrapper_subclass
 
-__all__ = ["inner_tensors", "is_wrapper", "rewrapped", "unwrapped"]
+__all__ = ["has_wrapped_weights", "inner_tensors", "is_wrapper", "rewrapped", "unwrapped"]
 
 
 def is_wrapper(value: Any) -> bool:
@@ -56,3 +56,10 @@ def _rewrapped(name: str, weight: Any, tensors: dict[str, torch.Tensor]) -> torc
     }
     made: torch.Tensor = type(weight).__tensor_unflatten__(inner, context, weight.size(), weight.stride())
     return made
+
+
+def has_wrapped_weights(model: Any) -> bool:
+    """Whether a module or an ExportedProgram has weights that are wrapper subclasses."""
+    if isinstance(model, torch.nn.Module):
+        return any(map(is_wrapper, (*model.parameters(), *model.buffers())))
+    return isinstance(model, torch.export.ExportedProgram) and any(map(is_wrapper, model.state_dict.values()))

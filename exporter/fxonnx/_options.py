@@ -133,7 +133,7 @@ def read_options(
     *,
     verify: bool | Literal["auto"],
     names: tuple[Sequence[str] | None, Sequence[str] | None],
-    versions: tuple[int | None, int | None],
+    versions: tuple[int | None, int | None, int],
     target: Target | None,
     patterns: Mapping[str, bool],
     passes: tuple[bool, bool],
@@ -152,8 +152,8 @@ def read_options(
 ) -> Options:
     """Validate the arguments of ``export`` that need no model; see there for each of them.
 
-    ``names`` are those of inputs and outputs, ``versions`` the opset and IR versions, ``passes``
-    ``optimize`` and ``do_constant_folding``.
+    ``names`` are those of inputs and outputs, ``versions`` the opset version, the IR version and the lowest default
+    opset, ``passes`` ``optimize`` and ``do_constant_folding``.
 
     Raises:
         ArgumentError: If an argument has an invalid value or cannot be honoured.
@@ -167,7 +167,7 @@ def read_options(
     _check_choice("functions", functions, get_args(Functions))
     profile = profile_of(target)
     config, opset_version = read_quantize(quantize, versions[0], profile)
-    opset = _check_opset(opset_version, profile.default_opset)
+    opset = _check_opset(opset_version, max(profile.default_opset, versions[2]))
     inputs, outputs = _check_names(*names)
     checked_ir_version = _check_ir_version(versions[1], opset)
     return Options(

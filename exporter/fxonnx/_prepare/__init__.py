@@ -7,7 +7,7 @@ from .graph_utils import find_attribute
 from .mutations import LOST_UPDATES_KEY, State, Update, find_updates, report_updates
 from .patterns import PATTERNS, PatternContext, pattern_context
 from .pipeline import Prepared, prepare
-from .tensor_subclasses import unwrap_subclasses
+from .tensor_subclasses import least_default_opset, unwrap_subclasses
 from .weight_folding import DerivedWeight
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "Update",
     "find_attribute",
     "find_updates",
+    "least_default_opset",
     "pattern_context",
     "prepare",
     "report_updates",

@@ -18,14 +18,17 @@ from torch.export.graph_signature import (
 
 from fxonnx_translations._torch_compat import FakeTensor
 
-from .._inner_tensors import is_wrapper, unwrapped
+from .._inner_tensors import has_wrapped_weights, is_wrapper, unwrapped
 from .._provenance import copy_provenance, source_line
 from ..errors import CaptureError
 from .graph_utils import module_attribute, nodes_between, replace_node, splice, store_attribute
 from .inline import inline_subgraphs
 from .tracing import TraceError, trace_call
 
-__all__ = ["unwrap_subclasses"]
+__all__ = ["least_default_opset", "unwrap_subclasses"]
+
+_STORED_WEIGHTS_OPSET = 21
+"""The first opset with DequantizeLinear of 4-bit integers, and of blocks."""
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 _ACCESS = torch.ops.export.access_subclass_inner_tensor.default
@@ -65,6 +68,11 @@ class _Wrapped:
 
 
 _Value: TypeAlias = "torch.fx.Node | _Wrapped"
+
+
+def least_default_opset(model: Any) -> int:
+    """The lowest opset to export a model in unless the user specifies one; 0 without weights that are subclasses."""
+    return _STORED_WEIGHTS_OPSET if has_wrapped_weights(model) else 0
 
 
 def unwrap_subclasses(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
