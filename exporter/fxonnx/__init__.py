@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ._capture.constraints.constraint import Constraint
     from ._capture.questions.assumption import Assumption, Rung
     from ._comparison import Row
+    from ._diff import Change, ModelDiff, diff
     from ._drop_in import (
         ExportableModule,
         enable_fake_mode,
@@ -87,6 +88,10 @@ __all__ = [  # noqa: RUF022 - grouped
     "ValueDifference",
     "ValueStatistics",
     "verify",
+    # Two exports side by side
+    "Change",
+    "ModelDiff",
+    "diff",
     # Other runtimes
     "Finding",
     "Target",
@@ -120,6 +125,9 @@ _MODULES = {
     "Rung": "_capture.questions.assumption",
     "Constraint": "_capture.constraints.constraint",
     "InputObserver": "_input_observer",
+    "Change": "_diff",
+    "ModelDiff": "_diff",
+    "diff": "_diff",
     "ONNXProgram": "_program",
     "QuantizeConfig": "_quantization",
     "REFERENCE": "_program.external_data",

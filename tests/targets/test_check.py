@@ -252,7 +252,7 @@ def test_metadata_of_other_exporters() -> None:
         ("text.onnx", "tensorrt", r"model: .*text\.onnx cannot be loaded as an ONNX model: "),
         ("empty.onnx", "tensorrt", r"model: .*empty\.onnx is not an ONNX model: it imports no opset"),
         ("m.onnx", "tensort", r"target: expected one of 'onnxruntime', .*got 'tensort'\nhint: did you mean 'tensorrt'\?"),
-        (3, "tensorrt", r"model: expected a path or an ONNX model, got int\nhint: for a program: program\.check\(target\)"),
+        (3, "tensorrt", r"model: expected a path or an ONNX model, got int\nhint: pass a path, an onnx_ir.Model or a ModelProto"),
     ],
 )  # fmt: skip
 def test_errors(tmp_path: Path, model: Any, target: Any, message: str) -> None:

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from .._model_files import load_model
 from .._targets import PROFILES
-from .._targets.check import Finding, check, load
+from .._targets.check import Finding, check
 
 __all__ = ["CheckResult", "run_check"]
 
@@ -41,7 +42,7 @@ def run_check(path: Path, target: str) -> CheckResult:
     Raises:
         ArgumentError: If the file cannot be loaded or the target does not exist.
     """
-    model = load(path)
+    model = load_model(path)
     findings = check(model, target)  # type: ignore[arg-type]
     profile = PROFILES[target]  # type: ignore[index]
     nodes = sum(1 for graph in model.graphs() for _ in graph) + sum(len(each) for each in model.functions.values())

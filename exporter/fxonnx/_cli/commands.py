@@ -1,15 +1,17 @@
-"""Command line: ``fxonnx export``, ``fxonnx genai``, ``fxonnx check`` and ``fxonnx demo``.
+"""Command line: ``fxonnx export``, ``fxonnx genai``, ``fxonnx check``, ``fxonnx diff`` and ``fxonnx demo``.
 
 Modules that import torch are imported inside the commands, so that ``fxonnx --help`` is fast.
 """
 
 from __future__ import annotations
 
+import json
 import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TextIO
@@ -208,6 +210,27 @@ def check_command(
         result = run_check(model, target)
     typer.echo(result.json if as_json else result.text)
     raise typer.Exit(int(result.found))
+
+
+@app.command("diff")
+def diff_command(
+    first: Annotated[Path, typer.Argument(help="An ONNX file, of any exporter.")],
+    second: Annotated[Path, typer.Argument(help="The ONNX file to compare it with.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    debug: Debug = False,
+) -> None:
+    """Compare two models: inputs, outputs, opsets, operators by module, weights, size.
+
+    Example: fxonnx diff before.onnx after.onnx
+
+    Exit code 0 if they are the same, 1 if they differ, 2 for a wrong argument.
+    """
+    with _readable_messages(debug, exit_code=2):
+        from .._diff import diff  # imports onnx_ir
+
+        found = diff(first, second)
+    typer.echo(json.dumps([asdict(change) for change in found.changes], indent=1) if as_json else str(found))
+    raise typer.Exit(int(bool(found)))
 
 
 @app.command("demo")

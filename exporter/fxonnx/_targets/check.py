@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import ast
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 import onnx_ir as ir
 
-from .._provenance import innermost_frame
+from .._model_files import load_model, origin_of
 from .._public import public
 from ..errors import ArgumentError, did_you_mean
 from .builtin import PROFILES, Target
@@ -23,7 +21,7 @@ from .restriction import Restriction, constant_of
 if TYPE_CHECKING:
     import onnx
 
-__all__ = ["Finding", "check", "load"]
+__all__ = ["Finding", "check"]
 
 Severity: TypeAlias = Literal["fails", "slow"]
 _Problem: TypeAlias = tuple[Severity, str, str]
@@ -83,35 +81,7 @@ def check(model: str | os.PathLike[str] | ir.Model | onnx.ModelProto, target: Ta
     if target not in PROFILES:
         problem = f"expected one of {', '.join(map(repr, get_args(Target)))}, got {target!r}"
         raise ArgumentError("target", problem, hint=did_you_mean(target, PROFILES))
-    return list(_Checker(_with_types(load(model)), PROFILES[target]).findings())
-
-
-def load(model: Any) -> ir.Model:
-    """Load a model without its external data; a model in memory is returned as it is.
-
-    Raises:
-        ArgumentError: If the file does not exist or is not an ONNX model.
-    """
-    if isinstance(model, ir.Model):
-        return model
-    if not isinstance(model, (str, os.PathLike)):
-        import onnx
-
-        if isinstance(model, onnx.ModelProto):
-            return ir.serde.deserialize_model(model)
-        problem = f"expected a path or an ONNX model, got {type(model).__name__}"
-        raise ArgumentError("model", problem, hint="for a program: program.check(target)")
-    path = Path(model)
-    if not path.is_file():
-        hint = did_you_mean(path.name, (other.name for other in path.parent.glob("*.onnx")))
-        raise ArgumentError("model", f"file {path} does not exist", hint=hint)
-    try:
-        loaded = ir.load(path)
-    except Exception as error:
-        raise ArgumentError("model", f"{path} cannot be loaded as an ONNX model: {error}") from error
-    if not loaded.opset_imports:
-        raise ArgumentError("model", f"{path} is not an ONNX model: it imports no opset")
-    return loaded
+    return list(_Checker(_with_types(load_model(model)), PROFILES[target]).findings())
 
 
 def _with_types(model: ir.Model) -> ir.Model:
@@ -146,7 +116,7 @@ class _Checker:
             if node.op_identifier() in self._model.functions:
                 continue
             for severity, problem, remedy in self._problems(node, opsets):
-                module, location = _origin(node)
+                module, location = origin_of(node)
                 op_type = f"{node.domain}::{node.op_type}" if node.domain else node.op_type
                 yield Finding(severity, op_type, node.name or "", problem, remedy, module, location)
 
@@ -272,14 +242,3 @@ def _remedy(runs: Callable[[int], bool], opset: int, newest: int, supported: Seq
             return f"export with opset_version={other}"
     types = " or ".join(dtype.name.lower() for dtype in supported)
     return f"compute it in {types}" if types else "replace the operator in the model"
-
-
-def _origin(node: ir.Node) -> tuple[str, str]:
-    """Module path and source line of a node, from the metadata keys of torch.onnx."""
-    metadata = node.metadata_props
-    try:
-        scopes = ast.literal_eval(metadata.get("pkg.torch.onnx.name_scopes", "[]"))
-    except (SyntaxError, ValueError):  # another exporter's text
-        scopes = []
-    module = str(scopes[-2]) if isinstance(scopes, list) and len(scopes) > 1 else ""
-    return module, innermost_frame(metadata.get("pkg.torch.onnx.stack_trace", "")) or ""
