@@ -362,6 +362,47 @@ def test_models_without_a_layer() -> None:
         fxonnx.export(nn.Conv2d(3, 4, 3).eval(), (IMAGES[0],), quantize=QuantizeConfig("int8", activations="dynamic"))
 
 
+def test_layers_of_half_precision() -> None:
+    model = nn.Sequential(nn.Linear(32, 16), nn.Linear(16, 8)).eval()
+    config = QuantizeConfig("int8", activations="dynamic")
+    with pytest.raises(ArgumentError, match="no linear layer of float32"):
+        fxonnx.export(model.half(), (ROWS[0].half(),), quantize=config)
+
+
+def test_language_models_for_genai_keep_floating_point_activations(tmp_path: Path) -> None:
+    with pytest.raises(ArgumentError, match="onnxruntime-genai have floating-point activations"):
+        fxonnx.genai.export(tmp_path, tmp_path / "out", quantize=QuantizeConfig("int8", activations="dynamic"))
+
+
+def test_batches_with_other_answers_to_questions_of_the_model() -> None:
+    class Branch(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.head = nn.Linear(32, 8)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.head([-x, x][int(x.sum() > 0)])
+
+    batches = [ROWS[0].abs(), -ROWS[0].abs()]
+    with pytest.raises(ArgumentError, match="calibration: batch 1 does not fit the model"):
+        fxonnx.export(
+            Branch().eval(),
+            (batches[0],),
+            quantize=QuantizeConfig("int8", calibration=batches),
+            data_dependent="example",
+        )
+
+
+def test_the_drop_in_function_takes_a_configuration(tmp_path: Path) -> None:
+    model = nn.Linear(32, 8).eval()
+    with fxonnx.installed():
+        torch.onnx.export(
+            model, (ROWS[0],), tmp_path / "m.onnx", quantize=QuantizeConfig("int8", calibration=ROWS), dynamo=False
+        )
+    operators = {node.op_type for node in onnx.load(tmp_path / "m.onnx").graph.node}
+    assert {"QuantizeLinear", "DequantizeLinear"} <= operators
+
+
 def test_calibration_requires_values() -> None:
     with torch.device("meta"):
         model, example = nn.Linear(32, 8).eval(), torch.empty(2, 5, 32)

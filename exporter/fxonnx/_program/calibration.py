@@ -11,7 +11,8 @@ import onnx_ir as ir
 from .._capture import Capture
 from .._quantization.static import Range
 from ..errors import ArgumentError, ExportError, RuntimeSessionError, SaveError
-from .call_binding import bind_call
+from .assumption_checks import check_assumptions
+from .call_binding import bind_call, check_loop_bounds
 from .session import Session
 
 __all__ = ["ranges_of"]
@@ -95,6 +96,8 @@ def _inputs(capture: Capture, batch: Any, index: int) -> tuple[Any, ...]:
     try:
         call = bind_call(capture.exported_program, args, kwargs, forward, capture.frozen_tensors)
         capture.limits.check(call.inputs)
+        check_loop_bounds(call, capture.loop_bounds)
+        check_assumptions(capture, call.inputs, {})
     except ArgumentError as error:
         raise _misfit(index, error) from error
     return call.inputs

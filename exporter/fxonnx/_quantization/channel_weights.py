@@ -13,6 +13,8 @@ __all__ = ["ChannelWeight"]
 
 _LARGEST_BIAS = 2**30
 """The largest magnitude of an integer bias: the sum of products that it is added to has 32 bits as well."""
+_CHUNK_ELEMENTS = 2**22
+"""Number of weights that are rounded at once."""
 
 
 class ChannelWeight:
@@ -63,8 +65,8 @@ class ChannelWeight:
 
     def _scales(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
         rows = self._rows(weight)
-        largest = rows.abs().amax(dim=1) if rows.shape[1] else rows.new_zeros(rows.shape[0])
-        scales = largest / 127
+        low, high = torch.aminmax(rows, dim=1) if rows.shape[1] else (rows.new_zeros(rows.shape[0]),) * 2
+        scales = torch.maximum(high, -low) / 127
         if bias is not None:
             # A channel that is almost zero, as batch norm leaves some, may have a bias that is not.
             scales = torch.maximum(scales, bias.abs() / (_LARGEST_BIAS * self._input_scale))
@@ -73,8 +75,13 @@ class ChannelWeight:
         return torch.where(scales < torch.finfo(torch.float32).tiny, 1.0, scales).to(torch.float32)
 
     def _codes(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-        scales = self._scales(weight, bias)
-        codes = (self._rows(weight) / scales.unsqueeze(1)).round_().clamp_(-127, 127).to(torch.int8)
+        scales, rows = self._scales(weight, bias), self._rows(weight)
+        codes = torch.empty(rows.shape, dtype=torch.int8)
+        # Temporaries stay far smaller than the weight.
+        step = max(1, _CHUNK_ELEMENTS // max(rows.shape[1], 1))
+        for start in range(0, rows.shape[0], step):
+            part = slice(start, start + step)
+            codes[part] = (rows[part] / scales[part].unsqueeze(1)).round_().clamp_(-127, 127)
         return codes.t() if self._is_matrix else codes.reshape(weight.shape)
 
     def _bias_scales(self, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
