@@ -436,15 +436,38 @@ def dynamic(module: nn.Module, dtype: torch.dtype = torch.qint8) -> nn.Module:
 def test_dynamic_quantization(module: nn.Module, dtype: torch.dtype) -> None:
     model = dynamic(copy.deepcopy(module), dtype)
     x = values(3, 5, 6) if isinstance(module, nn.RNNBase) else values(3, 6)
-    program = fxonnx.export(model, (x,), dynamic_shapes=({0: "n"},))
-    for inputs in (x, values(4, *x.shape[1:], seed=1)):
+    names = {0: "n", 1: "t"} if isinstance(module, nn.RNNBase) else {0: "n"}
+    program = fxonnx.export(model, (x,), dynamic_shapes=(names,))
+    second = values(4, 3 if len(names) == 2 else 6, *x.shape[2:], seed=1)
+    for inputs in (x, second):
         expected = torch.utils._pytree.tree_leaves(model(inputs))
         actual = _without_fusion(program, inputs)
         for value, other in zip(expected, actual, strict=True):
             torch.testing.assert_close(torch.from_numpy(other), value, rtol=1e-5, atol=1e-5)
-    codes = onnx.TensorProto.INT8 if dtype == torch.qint8 else onnx.TensorProto.FLOAT
-    weights = [tensor for tensor in program.model_proto.graph.initializer if "weight" in tensor.name]
-    assert {tensor.data_type for tensor in weights} >= {codes}
+    if dtype == torch.qint8:
+        stored = [tensor for tensor in program.model_proto.graph.initializer if "weight" in tensor.name]
+        assert {tensor.data_type for tensor in stored} == {onnx.TensorProto.INT8}
+
+
+def test_loop_with_integer_products() -> None:
+    """The steps of a long sequence are a loop, whose body multiplies integers."""
+    model, x = dynamic(nn.LSTM(6, 7)), values(12, 3, 6)
+    program = fxonnx.export(model, (x,), target="onnxruntime")
+    for expected, actual in zip(torch.utils._pytree.tree_leaves(model(x)), program(x), strict=True):
+        torch.testing.assert_close(actual, expected)
+    (loop,) = (node for node in program.model_proto.graph.node if node.op_type == "Scan")
+    (body,) = (attribute.g for attribute in loop.attribute if attribute.name == "body")
+    assert "MatMulInteger" in {node.op_type for node in body.node}
+    assert not {"MatMul", "Gemm", "DequantizeLinear"} & {node.op_type for node in body.node}
+
+
+def test_short_sequence() -> None:
+    """The steps of a short sequence are nodes of the graph."""
+    model, x = dynamic(nn.GRU(6, 7)), values(3, 2, 6)
+    program = fxonnx.export(model, (x,), target="onnxruntime")
+    for expected, actual in zip(torch.utils._pytree.tree_leaves(model(x)), program(x), strict=True):
+        torch.testing.assert_close(actual, expected)
+    assert "Scan" not in {node.op_type for node in program.model_proto.graph.node}
 
 
 def _without_fusion(program: fxonnx.ONNXProgram, x: torch.Tensor) -> list[Any]:
@@ -507,6 +530,23 @@ def test_unsupported_functions(function: Callable[..., Any], message: str) -> No
 def test_quantized_input() -> None:
     with pytest.raises(ArgumentError, match=r"'x' is a quantized tensor(.|\n)*QuantStub"):
         fxonnx.export(Function(lambda x: x.dequantize()), (quantized(values(2, 4)),))
+
+
+class Packed(nn.Module):
+    """A dynamically quantized LSTM of a packed sequence."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm = dynamic(nn.LSTM(6, 7, batch_first=True))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        packed = nn.utils.rnn.pack_padded_sequence(x, torch.tensor([3, 2]), batch_first=True)
+        return self.lstm(packed)[1][0]
+
+
+def test_packed_sequence() -> None:
+    with pytest.raises(CaptureError, match=r"LSTM or GRU on a PackedSequence cannot be exported(.|\n)*prepare_pt2e"):
+        fxonnx.export(Packed(), (values(2, 3, 6),))
 
 
 def test_error_names_pt2e() -> None:

@@ -53,7 +53,8 @@ def insert_before(
 ) -> ir.Value:
     """Insert a node before another one, as a part of the same operator of the model; see :func:`insert_after`."""
     node = _new_node(builder, before, op_type, inputs, attributes, dtype, dims)
-    builder.graph.insert_before(before, node)
+    graph = builder.graph if before.graph is None else before.graph
+    graph.insert_before(before, node)
     return node.outputs[0]
 
 

@@ -42,8 +42,8 @@ class _Product:
     is_transposed: bool
 
 
-def _products(builder: Builder) -> Iterator[_Product]:
-    for node in builder.graph:
+def _products(builder: Builder, *, in_subgraphs: bool = False) -> Iterator[_Product]:
+    for node in ir.traversal.RecursiveGraphIterator(builder.graph) if in_subgraphs else builder.graph:
         if node.domain or node.op_type not in ("MatMul", "Gemm"):
             continue
         is_transposed = _has_attribute(node, "transB", 1)
@@ -233,7 +233,7 @@ def use_integer_products(builder: Builder) -> int:
         The number of products.
     """
     count = 0
-    for product in list(_products(builder)):
+    for product in list(_products(builder, in_subgraphs=True)):
         integers, scale = product.activations.inputs[:2]
         if integers is not None and integers.dtype == UINT8 and scale is not None and not is_stored(scale):
             _write_integer_product(builder, product)

@@ -120,6 +120,9 @@ def _embedding_bag(
 
 # ---- recurrent layers
 
+_UNROLLED = 8
+"""The longest sequence whose steps are nodes of the graph; longer ones, and those of dynamic length, become a loop."""
+
 _Step = Callable[[Tensor, Tensor, tuple[Tensor, ...]], tuple[Tensor, ...]]
 """A cell: gates of the input, gates of the hidden state, and the states; returns the new states."""
 
@@ -160,11 +163,31 @@ def _layer(
 ) -> tuple[Tensor, tuple[Tensor, ...]]:
     """One direction of one layer, over the first axis."""
     inputs = _linear_map(x, cell.input, cell.reduce_range)
+    if not isinstance(x.shape[0], int) or x.shape[0] > _UNROLLED:
+        return _scan(step, inputs.flip(0) if reverse else inputs, states, cell, reverse=reverse)
     outputs = []
     for gates in reversed(inputs.unbind(0)) if reverse else inputs.unbind(0):
         states = step(gates, _linear_map(states[0], cell.hidden, cell.reduce_range), states)
         outputs.append(states[0])
     return torch.stack(outputs[::-1] if reverse else outputs), states
+
+
+def _scan(
+    step: _Step, inputs: Tensor, states: tuple[Tensor, ...], cell: PackedCell, *, reverse: bool
+) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """One direction of one layer as ``scan``, whose body reads the dequantized weight as an operand."""
+    weight, bias, count = float_weight(cell.hidden), cell.hidden.bias(), len(states)
+    is_quantized = isinstance(cell.hidden.weight(), AffineTensor)
+
+    def body(*args: Tensor) -> list[Tensor]:
+        before, (gates, own, *offset) = args[:count], args[count:]
+        rounded = _rounded(before[0], cell.reduce_range) if is_quantized else before[0]
+        after = step(gates, F.linear(rounded, own, *offset), before)
+        return [value.clone() for value in (*after, after[0])]
+
+    first = [state.clone() for state in states]
+    *last, outputs = torch.ops.higher_order.scan(body, first, [inputs], (weight, *([] if bias is None else [bias])))
+    return outputs.flip(0) if reverse else outputs, tuple(last)
 
 
 def _recurrent(
@@ -209,7 +232,6 @@ def _quantized_lstm(
     batch_first: bool = False,
     **kwargs: Any,
 ) -> tuple[Tensor, ...]:
-    _reject_packed_sequence(hx)
     arguments = (params, num_layers, dropout, train, bidirectional, batch_first)
     return _recurrent(_lstm_step, input, tuple(hx), *arguments)
 
@@ -225,14 +247,7 @@ def _quantized_gru(
     bidirectional: bool,
     batch_first: bool = False,
 ) -> tuple[Tensor, ...]:
-    _reject_packed_sequence(params)
     return _recurrent(_gru_step, input, (hx,), params, num_layers, dropout, train, bidirectional, batch_first)
-
-
-def _reject_packed_sequence(argument: Any) -> None:
-    """Reject the overloads for packed sequences, which have the batch sizes as second argument."""
-    if isinstance(argument, Tensor):
-        raise unsupported("a dynamically quantized LSTM or GRU", "on a PackedSequence")
 
 
 DYNAMIC_FUNCTIONS: Mapping[str, Callable[..., Any]] = {

@@ -9,12 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
 
-from .affine_tensor import AffineTensor, Parameters, dequantize
+from .affine_tensor import AffineTensor, Parameters, dequantize, unsupported
 
 __all__ = ["Geometry", "PackedCell", "PackedParameters", "packed_at_run_time", "unpack_parameters"]
 
@@ -99,6 +99,8 @@ def unpack_parameters(model: nn.Module) -> bool:
         if type(module).__module__.startswith("torch.ao.nn."):
             found = True
             _round_reference_weight(module)
+            if hasattr(module, "forward_packed"):
+                module.__dict__["forward_packed"] = _reject_packed_sequence
         for name, value in (*vars(module).items(), *module._parameters.items(), *module._buffers.items()):
             if type(value) is torch.ScriptObject:
                 kind = value._type().qualified_name().rpartition(".")[2]
@@ -111,6 +113,10 @@ def unpack_parameters(model: nn.Module) -> bool:
                 module._buffers.pop(name, None)
                 module.__dict__[name] = AffineTensor.stored(_as_pair(_add_quantized(module, name, value)))
     return found
+
+
+def _reject_packed_sequence(*args: Any) -> NoReturn:
+    raise unsupported("a dynamically quantized LSTM or GRU", "on a PackedSequence")
 
 
 def _round_reference_weight(module: nn.Module) -> None:
