@@ -12,7 +12,7 @@ import torch
 from fxonnx_translations._builder.sub_byte import contiguous
 from fxonnx_translations._torch_compat import OpOverload
 
-from .graph_utils import find_attribute
+from .graph_utils import STORAGE_DTYPES, find_attribute
 
 __all__ = ["MAX_ELEMENTS", "fold_constants"]
 
@@ -52,24 +52,6 @@ _FILLED_LIKE: Mapping[Any, bool | int | float | None] = {
 }
 
 _UNINITIALIZED = frozenset({"empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided"})
-
-# Dtypes that weights are stored in to save space; they are widened at run time, where they are used.
-_STORAGE_DTYPES = frozenset(
-    dtype
-    for name in (
-        "int8",
-        "uint8",
-        "float8_e4m3fn",
-        "float8_e4m3fnuz",
-        "float8_e5m2",
-        "float8_e5m2fnuz",
-        "float8_e8m0fnu",
-        "float4_e2m1fn_x2",
-        *(f"int{bits}" for bits in range(1, 8)),
-        *(f"uint{bits}" for bits in range(1, 8)),
-    )
-    if isinstance(dtype := getattr(torch, name, None), torch.dtype)
-)
 
 
 def fold_constants(
@@ -282,7 +264,7 @@ def _widens(source: Any, results: Any) -> bool:
     """Whether a call converts a tensor in a storage dtype to another floating-point dtype."""
     if isinstance(source, (list, tuple)):
         return any(_widens(item, results) for item in source)
-    if not isinstance(source, torch.Tensor) or source.dtype not in _STORAGE_DTYPES:
+    if not isinstance(source, torch.Tensor) or source.dtype not in STORAGE_DTYPES:
         return False
     return any(result.dtype != source.dtype and result.dtype.is_floating_point for result in results)
 

@@ -14,6 +14,7 @@ from .._provenance import copy_provenance
 from ..errors import PrepareError
 
 __all__ = [
+    "STORAGE_DTYPES",
     "eliminate_dead_code",
     "erase_unused",
     "fake_mode_of",
@@ -26,6 +27,24 @@ __all__ = [
     "splice",
     "store_attribute",
 ]
+
+STORAGE_DTYPES = frozenset(
+    dtype
+    for name in (
+        "int8",
+        "uint8",
+        "float8_e4m3fn",
+        "float8_e4m3fnuz",
+        "float8_e5m2",
+        "float8_e5m2fnuz",
+        "float8_e8m0fnu",
+        "float4_e2m1fn_x2",
+        *(f"int{bits}" for bits in range(1, 8)),
+        *(f"uint{bits}" for bits in range(1, 8)),
+    )
+    if isinstance(dtype := getattr(torch, name, None), torch.dtype)
+)
+"""Dtypes that weights are stored in to save space; they are widened at run time, where they are used."""
 
 SplicedResult = Any
 """The result of a spliced graph: a node, a Python constant, or (nested) lists of them."""

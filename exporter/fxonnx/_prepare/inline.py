@@ -287,11 +287,20 @@ class _RegionTracker:
         noted = node.meta.get("val")
         if self._changed.isdisjoint(node.all_input_nodes) and expected in (None, dtypes_of(noted)):
             return
-        found = evaluate(node)
+        found = evaluate(node) if expected is None else _in_dtypes(noted, expected)
         if dtypes_of(found) != dtypes_of(noted):
             node.meta["val"] = found
             node.meta.pop("tensor_meta", None)
             self._changed.add(node)
+
+
+def _in_dtypes(noted: Any, dtypes: Dtypes) -> Any:
+    """Return fake values in other dtypes; running the call again could specialize its dims."""
+    values = noted if isinstance(noted, (list, tuple)) else [noted]
+    found = [
+        value if dtype in (None, value.dtype) else value.to(dtype) for value, dtype in zip(values, dtypes, strict=True)
+    ]
+    return type(noted)(found) if isinstance(noted, (list, tuple)) else found[0]
 
 
 def _erase_with_inputs(node: torch.fx.Node) -> None:

@@ -16,6 +16,7 @@ import torch
 from fxonnx_translations._torch_compat import OpOverload
 
 from .._provenance import VALUE_KEY
+from .graph_utils import STORAGE_DTYPES
 from .low_precision.operator import values_of_blocks
 
 __all__ = ["CODES_KEY", "STORED_KEY", "DerivedWeight", "find_derived_weights", "fold_batch_norm"]
@@ -46,17 +47,7 @@ _CONVOLUTIONS = frozenset(
 )
 _TRANSPOSED = frozenset({aten.conv_transpose1d.default, aten.conv_transpose2d.input, aten.conv_transpose3d.input})
 _HALF_DTYPES = frozenset({torch.float16, torch.bfloat16})
-_STORAGE_DTYPES = frozenset(
-    {
-        *_HALF_DTYPES,
-        torch.int8,
-        torch.uint8,
-        torch.float8_e4m3fn,
-        torch.float8_e4m3fnuz,
-        torch.float8_e5m2,
-        torch.float8_e5m2fnuz,
-    }
-)
+_STORAGE_DTYPES = STORAGE_DTYPES | _HALF_DTYPES
 _FAKE_QUANTIZATIONS = frozenset(
     {
         aten.fake_quantize_per_tensor_affine.default,
