@@ -116,6 +116,8 @@ def test_convolutions_compute_with_integers(residual: nn.Module, tmp_path: Path)
     assert {"first.weight::folded::int8", "head.weight::int8", "head.bias::int32"} <= graph.initializers.keys()
     modules = {node.metadata_props["pkg.torch.onnx.name_scopes"] for node in graph if node.op_type == "QuantizeLinear"}
     assert any("'second'" in module for module in modules)
+    assert program.options.quantize == QuantizeConfig("int8", activations="static")
+    assert program.options.quantize.calibration is None
     # The largest zero points and least scales of the batches, not of the example alone.
     assert content(program) == content(export(residual, iter(IMAGES)))
     assert content(program) != content(export(residual, IMAGES[:1]))

@@ -331,6 +331,9 @@ def _convert(captured: Capture, options: Options, timer: Timer, model: Any) -> O
         batches = None if options.quantize is None else options.quantize.calibration
         calibrate = None if batches is None else partial(ranges_of, capture=captured, batches=batches)
         lowered = lower(prepared, captured, options, returned, calibrate)
+    if batches is not None and options.quantize is not None:
+        # The program does not keep the batches.
+        options = replace(options, quantize=replace(options.quantize, activations="static", calibration=None))
     limits = captured.limits.with_requirements(lowered.requirements)
     added = limits.constraints[len(captured.limits.constraints) :]
     report_narrowed(added, strict=options.strict_shapes)
