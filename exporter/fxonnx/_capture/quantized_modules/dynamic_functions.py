@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .affine_tensor import AffineTensor, choose_parameters, dequantize, quantize, unsupported
+from .affine_tensor import AffineTensor, Parameters, choose_parameters, dequantize, quantize, unsupported
 from .packed_parameters import PackedCell, PackedParameters
 
 __all__ = ["DYNAMIC_FUNCTIONS", "RECURRENT_FUNCTIONS", "convolve", "float_weight"]
@@ -48,9 +48,15 @@ def convolve(x: Tensor, packed: PackedParameters, rank: int) -> Tensor:
 # ---- dynamic quantization
 
 
+def _parameters(x: Tensor, reduce_range: bool) -> Parameters:
+    """Parameters for the range of the values; QNNPACK ignores ``reduce_range``."""
+    reduced = reduce_range and torch.backends.quantized.engine != "qnnpack"
+    return choose_parameters(x, torch.quint8, reduce_range=reduced)
+
+
 def _rounded(x: Tensor, reduce_range: bool) -> Tensor:
     """Quantize to the range of the values, and dequantize."""
-    return dequantize(quantize(x, choose_parameters(x, torch.quint8, reduce_range=reduce_range)))
+    return dequantize(quantize(x, _parameters(x, reduce_range)))
 
 
 def _linear_map(x: Tensor, packed: PackedParameters, reduce_range: bool) -> Tensor:
@@ -68,7 +74,10 @@ def _linear_dynamic(*, relu: bool = False) -> Callable[..., Tensor]:
 
 def _convolution_dynamic(rank: int) -> Callable[..., Tensor]:
     def call(qx: Tensor, packed_weight: PackedParameters, reduce_range: bool = False) -> Tensor:
-        return convolve(_rounded(qx, reduce_range), packed_weight, rank)
+        # torch quantizes the result with the parameters of the input, whatever its range.
+        parameters = _parameters(qx, reduce_range)
+        result = convolve(dequantize(quantize(qx, parameters)), packed_weight, rank)
+        return dequantize(quantize(result, parameters))
 
     return call
 
