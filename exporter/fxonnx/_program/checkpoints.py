@@ -148,14 +148,26 @@ def _header(path: Path) -> dict[str, StoredTensor]:
             if length > size - 8:
                 raise ValueError("its header is longer than the file")
             header: dict[str, Any] = json.loads(file.read(length))
-        header.pop("__metadata__", None)
-        return {name: _stored(path, name, entry, 8 + length, size) for name, entry in header.items()}
+        inner = _names_of_torchao(header.pop("__metadata__", {}))
+        return {
+            inner.get(name, name): _stored(path, name, entry, 8 + length, size) for name, entry in header.items()
+        }
     except (OSError, ValueError, KeyError, TypeError, struct.error) as error:
         raise ArgumentError(
             "weights",
             f"{path} is not a safetensors file: {error}",
             hint="load other formats with torch.load(path, weights_only=True) and pass the state_dict",
         ) from error
+
+
+def _names_of_torchao(metadata: Mapping[str, str]) -> dict[str, str]:
+    """Map the names of inner tensors in files that torchao writes, as ``fc._weight_qdata``, to ``fc.weight.qdata``."""
+    names = {}
+    for weight in json.loads(metadata.get("tensor_names", "[]")):
+        module, dot, attribute = weight.rpartition(".")
+        for inner in json.loads(metadata.get(weight, "{}")).get("_tensor_data_names", ()):
+            names[f"{module}{dot}_{attribute}_{inner}"] = f"{weight}.{inner}"
+    return names
 
 
 def _stored(path: Path, name: str, entry: Any, start: int, size: int) -> StoredTensor:
