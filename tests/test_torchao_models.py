@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
+import onnx
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import nn
+from torchao.prototype.mx_formats import NVFP4WeightOnlyConfig
+from torchao.prototype.safetensors.safetensors_support import flatten_tensor_state_dict
 from torchao.quantization import (
     Float8WeightOnlyConfig,
     Int8DynamicActivationInt8WeightConfig,
@@ -22,6 +27,7 @@ from torchao.quantization import (
 )
 
 import fxonnx
+from fxonnx._program.session import session_in_float
 
 
 def intx(dtype: torch.dtype, granularity: Any = None, **options: Any) -> IntxWeightOnlyConfig:
@@ -84,3 +90,55 @@ def test_configurations(name: str) -> None:
     initializers = program.model.graph.initializers
     types = [value.dtype.name for key, value in initializers.items() if key.startswith("0.weight.qdata")]
     assert set(types) == {stored}
+
+
+def float4(*, tensor_scale: bool = True) -> nn.Module:
+    torch.manual_seed(0)
+    layer = nn.Linear(64, 48, dtype=torch.bfloat16).eval()
+    quantize_(layer, NVFP4WeightOnlyConfig(use_dynamic_per_tensor_scale=tensor_scale))
+    return layer
+
+
+@pytest.mark.parametrize("tensor_scale", [True, False])
+def test_4_bit_floating_point(tensor_scale: bool) -> None:
+    model, x = float4(tensor_scale=tensor_scale), torch.randn(3, 64, dtype=torch.bfloat16)
+    program = fxonnx.export(model, (x,), dynamic_shapes=({0: "n"},), verify="auto")
+    torch.testing.assert_close(program(x)[0], model(x), rtol=0.02, atol=0.02)
+    weights = {name: value for name, value in program.model.graph.initializers.items() if "weight" in name}
+    assert sum(value.const_value.nbytes for value in weights.values()) == 48 * (64 // 2 + 64 // 16 * 4)
+
+
+@pytest.mark.parametrize("opset", [23, 25])
+def test_4_bit_floating_point_elements(opset: int) -> None:
+    """ONNX Runtime has no kernel for FLOAT4E2M1: other targets get it."""
+    model, x = float4(), torch.randn(3, 64, dtype=torch.bfloat16)
+    program = fxonnx.export(model, (x,), opset_version=opset, target="openvino")
+    onnx.checker.check_model(program.model_proto, full_check=True)
+    operators = [node.op_type for node in program.model.graph]
+    assert "Transpose" not in operators
+    codes, scale = program.model.graph[operators.index("DequantizeLinear")].inputs
+    assert (codes.dtype.name, list(codes.shape), list(scale.shape)) == ("FLOAT4E2M1", [64, 48], [4, 48])
+    values = codes.const_value.numpy().astype("float32") * scale.const_value.numpy().repeat(16, 0)
+    expected = model.weight.dequantize(torch.float32).detach().t()
+    torch.testing.assert_close(torch.from_numpy(values), expected, rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("name", ["int8", "int4 rows", "dynamic", "float8"])
+def test_checkpoints(name: str, tmp_path: Path) -> None:
+    model, other, x = layers(), layers(), torch.randn(5, 64)
+    quantize_(model, CONFIGS[name][0])
+    with torch.no_grad():
+        other[0].weight.mul_(2)
+        other[2].weight.neg_()
+    quantize_(other, CONFIGS[name][0])
+    torch.save(model.state_dict(), tmp_path / "model.pt")
+    with torch.device("meta"):
+        loaded = layers()
+    loaded.load_state_dict(torch.load(tmp_path / "model.pt"), assign=True)
+    program = fxonnx.export(loaded, (x,))
+    torch.testing.assert_close(program.call_in_float(x)[0], model(x), rtol=1e-5, atol=1e-6)
+    tensors, metadata = flatten_tensor_state_dict({key: value.detach() for key, value in other.state_dict().items()})
+    save_file(tensors, tmp_path / "other.safetensors", metadata=metadata)
+    program.save(tmp_path / "other.onnx", weights=tmp_path / "other.safetensors")
+    (result,) = session_in_float(str(tmp_path / "other.onnx")).run(None, {"input": x.numpy()})
+    torch.testing.assert_close(torch.from_numpy(result), other(x).detach(), rtol=1e-5, atol=1e-6)

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-import torchao.quantization  # noqa: F401  # registers the operators
+from torchao.prototype.mx_formats import NVFP4WeightOnlyConfig
+from torchao.quantization import quantize_
 
 from .harness import Case, T, run
 
@@ -50,6 +51,12 @@ class Weight(torch.nn.Module):
             self.codes, self.block, self.scale, self.zero_point, torch.int8, *self.limits, output_dtype=self.dtype
         )
         return torch.nn.functional.linear(x, weight)
+
+
+def float4_layer() -> torch.nn.Module:
+    layer = torch.nn.Linear(64, 16)
+    quantize_(layer, NVFP4WeightOnlyConfig())
+    return layer
 
 
 BYTES, NIBBLES = (-128, 127), (-8, 7)
@@ -118,6 +125,8 @@ CASES = (
         rtol=2e-2,
         atol=2e-2,
     ),
+    Case("fxonnx.dequantize_float4.default", float4_layer(), (ROWS,), "weight"),
+    Case("fxonnx.dequantize_float4.default", float4_layer(), (ROWS,), "before 4 bits", opset=19),
 )
 
 

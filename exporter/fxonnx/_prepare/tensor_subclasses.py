@@ -21,6 +21,7 @@ from fxonnx_translations._torch_compat import FakeTensor
 from .._inner_tensors import has_wrapped_weights, is_wrapper, unwrapped
 from .._provenance import copy_provenance, source_line
 from ..errors import CaptureError
+from .float4_weights import float4_arguments
 from .graph_utils import module_attribute, nodes_between, replace_node, splice, store_attribute
 from .inline import inline_subgraphs
 from .tracing import TraceError, trace_call
@@ -31,6 +32,7 @@ _STORED_WEIGHTS_OPSET = 21
 """The first opset with DequantizeLinear of 4-bit integers, and of blocks."""
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+_DEQUANTIZE = torch.ops.fxonnx.dequantize_float4.default
 _ACCESS = torch.ops.export.access_subclass_inner_tensor.default
 
 
@@ -192,12 +194,29 @@ class _Unwrapping:
 
     def run(self) -> None:
         """Replace the calls on subclasses."""
+        for node in list(self._wrapped):
+            self._dequantize(node)
         for node in list(self._graph.nodes):
             if node.op == "call_function" and any(operand in self._wrapped for operand in node.all_input_nodes):
                 self._replace(node)
         for node in reversed(self._graph.nodes):
             if node in self._replaced and not node.users:
                 self._graph.erase_node(node)
+
+    def _dequantize(self, node: torch.fx.Node) -> None:
+        """Replace a weight of 4-bit numbers, unless the model reads its inner tensors, by its values."""
+        wrapped = self._wrapped[node]
+        arguments = float4_arguments(wrapped.example)
+        if arguments is None or any(user.target is _ACCESS for user in node.users):
+            return
+        inner = {id(inner.meta["val"]): inner for inner in wrapped.nodes()}
+        call = next(other for other in self._graph.nodes if other.op != "placeholder")
+        with self._graph.inserting_before(call):
+            values = self._graph.call_function(_DEQUANTIZE, tuple(inner.get(id(one), one) for one in arguments))
+        values.meta["val"] = _DEQUANTIZE(*arguments)
+        copy_provenance(values, next(iter(node.users), node))
+        node.replace_all_uses_with(values)
+        del self._wrapped[node]
 
     def lift_constants(self, specs: list[InputSpec], constants: dict[str, Any]) -> list[InputSpec]:
         """Turn the tensors that traced calls create into inputs of the program; return the new specs."""

@@ -149,9 +149,7 @@ def _header(path: Path) -> dict[str, StoredTensor]:
                 raise ValueError("its header is longer than the file")
             header: dict[str, Any] = json.loads(file.read(length))
         inner = _names_of_torchao(header.pop("__metadata__", {}))
-        return {
-            inner.get(name, name): _stored(path, name, entry, 8 + length, size) for name, entry in header.items()
-        }
+        return {inner.get(name, name): _stored(path, name, entry, 8 + length, size) for name, entry in header.items()}
     except (OSError, ValueError, KeyError, TypeError, struct.error) as error:
         raise ArgumentError(
             "weights",

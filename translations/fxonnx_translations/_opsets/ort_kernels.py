@@ -92,6 +92,7 @@ _NO_NARROW: Mapping[str, frozenset[ir.DataType]] = MappingProxyType(
         "Reshape": SUB_BYTE_INTEGERS | {FLOAT8E8M0},
         "Shape": SUB_BYTE_INTEGERS | {FLOAT8E8M0},
         "Transpose": frozenset({FLOAT8E8M0}),
+        "DequantizeLinear": frozenset({ir.DataType.FLOAT4E2M1}),
         **dict.fromkeys(("Flatten", "Pad", "Size", "Squeeze", "Unsqueeze"), SUB_BYTE_INTEGERS | FLOAT8 | {FLOAT8E8M0}),
     }
 )
