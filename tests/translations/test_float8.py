@@ -40,6 +40,49 @@ def test_from_one_another(dtype: torch.dtype, source: torch.dtype) -> None:
     compare(Function(lambda x: x.to(source).to(dtype).to(torch.float32)), VALUES, 19)
 
 
+E8M0 = torch.float8_e8m0fnu
+FLOATS = [torch.float32, torch.float16, torch.bfloat16, torch.float64]
+INTEGERS = [torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.uint16, torch.uint32]
+
+
+def numbers() -> torch.Tensor:
+    """All float8 numbers, the numbers halfway between two of them and their neighbors, and numbers out of range."""
+    codes = torch.arange(256, dtype=torch.uint8)
+    every = torch.cat([codes.view(dtype).double() for dtype in (*FLOAT8, E8M0)])
+    every = every[every.isfinite()].unique()
+    ties = (every[1:] + every[:-1]) / 2
+    special = torch.tensor([torch.nan, torch.inf, -torch.inf, -0.0, 1e300, 1e-310], dtype=torch.float64)
+    return torch.cat([every, ties, ties * (1 + 1e-7), ties * (1 - 1e-7), ties * (1 + 2**-40), special])
+
+
+@pytest.mark.parametrize("source", [*FLOATS, *INTEGERS, *FLOAT8, E8M0])
+def test_every_pair_of_types(source: torch.dtype) -> None:
+    if source in (*FLOAT8, E8M0):
+        x = torch.arange(256, dtype=torch.uint8).view(source)
+        targets = [dtype for dtype in (*FLOATS, torch.bool, *FLOAT8, E8M0) if dtype != source]
+    else:
+        x = numbers() if source in FLOATS else numbers().nan_to_num(0).clamp(-1e15, 1e15).to(torch.int64)
+        x, targets = x.to(source), [*FLOAT8, E8M0]
+    model = Function(lambda x: tuple(x.to(dtype) for dtype in targets))
+    for output, expected in zip(fxonnx.export(model.eval(), (x,), opset_version=24)(x), model(x), strict=True):
+        assert output.dtype == expected.dtype
+        wide, exact = output.double(), expected.double()
+        assert torch.equal(wide.isnan(), exact.isnan()), expected.dtype
+        kept = ~exact.isnan()
+        assert torch.equal(wide[kept], exact[kept]), expected.dtype
+        assert torch.equal(wide[kept].signbit(), exact[kept].signbit()), expected.dtype
+
+
+@pytest.mark.parametrize("source", [*FLOAT8, E8M0])
+def test_to_integers(source: torch.dtype) -> None:
+    every = torch.arange(256, dtype=torch.uint8).view(source)
+    # Other numbers have no defined result.
+    x = every[every.double().abs() < 127]
+    model = Function(lambda x: tuple(x.to(dtype) for dtype in INTEGERS if dtype.is_signed))
+    for output, expected in zip(fxonnx.export(model.eval(), (x,), opset_version=24)(x), model(x), strict=True):
+        assert torch.equal(output, expected)
+
+
 def compare(model: Function, values: torch.Tensor, opset: int) -> None:
     program = fxonnx.export(model.eval(), (values,), opset_version=opset)
     check_graph(program.model_proto)

@@ -215,6 +215,9 @@ class Op(onnxscript.OpBuilder):
             return self.cast(self.Cast(value, to=dtypes.FLOAT), dtype)
         if dtype == dtypes.FLOAT8E8M0 and value.dtype != dtype:
             return self._cast_to_exponent(value)
+        if dtype == dtypes.BOOL and value.dtype in dtypes.FLOAT8:
+            # ONNX Runtime's cast returns True for -0.0.
+            value = self.Cast(value, to=dtypes.FLOAT)
         if dtype not in dtypes.FLOAT8 or value.dtype == dtype:
             return self.Cast(value, to=dtype)
         overflow = dtypes.overflow_of(dtype)
