@@ -10,6 +10,8 @@ from typing import Any, Literal
 
 import torch
 
+from fxonnx_translations._builder.sub_byte import as_codes
+
 from ._public import public
 from .errors import VerificationError
 
@@ -119,6 +121,7 @@ def _differences(
     expected: torch.Tensor, actual: torch.Tensor, rtol: float | None, atol: float | None
 ) -> tuple[float | None, float | None, str]:
     """Return the largest absolute and relative difference, and a description of the mismatch or ""."""
+    expected, actual = as_codes(expected), as_codes(actual)
     if not expected.is_floating_point():
         # Integers are compared exactly; float64 is only for the reported differences.
         wrong = expected != actual

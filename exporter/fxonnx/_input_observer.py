@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from fxonnx_translations._builder.sub_byte import copy_of
 from fxonnx_translations._torch_compat import pytree
 
 from ._capture.inputs.pytree_objects import flatten_objects, unflatten_objects
@@ -320,7 +321,7 @@ def _copy_inputs(tree: Any) -> Any:
 
     def copy(leaf: Any) -> Any:
         if isinstance(leaf, torch.Tensor):
-            return leaf.detach().clone()
+            return copy_of(leaf)
         # Also objects without tensors: an empty cache has tensors after the call.
         return leaf if callable(leaf) else deepcopy(leaf)
 

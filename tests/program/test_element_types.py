@@ -270,3 +270,29 @@ def test_arrays_that_torch_does_not_share(plus_one: fxonnx.ONNXProgram) -> None:
     for given in (array[::-1], array.astype(">f4"), read_only, np.arange(4, dtype=np.float32)[::2]):
         assert torch.equal(plus_one(given)[0], torch.tensor(np.ascontiguousarray(given).astype(np.float32)) + 1)
     assert plus_one(np.float32([3, 4]))[0].tolist() == [4, 5]
+
+
+@pytest.mark.parametrize("name", ["int4", "uint2", "float8_e8m0fnu", "complex32"])
+def test_other_uses_of_a_program(name: str, tmp_path: Path) -> None:
+    x = numbers(name, 4)
+
+    class Both(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("weight", numbers(name, 4))
+
+        def forward(self, x: torch.Tensor, y: torch.Tensor) -> Any:
+            return x.reshape(-1, 2), self.weight, y[:, 1:]
+
+    shapes = ({0: ROWS}, {0: ROWS})
+    model = Both().eval()
+    # One tensor for both inputs: torch.export distinguishes them by identity.
+    program = fxonnx.export(
+        model, (x, x), opset_version=25, dynamic_shapes=shapes, verify=True, report=tmp_path / "report.md"
+    )
+    assert {row.status for row in program.verify()} == {"ok"}
+    compare(program.call_reference(x, x), model(x, x))
+    (value,) = program.compute_values(["weight"], (x, x))
+    compare([value], [x])
+    program.apply_weights({"weight": numbers(name, 4, seed=1)})
+    compare(program(x, x)[1:2], [numbers(name, 4, seed=1)])

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch.export import Dim, ExportedProgram
 
+from fxonnx_translations._builder.sub_byte import copy_of
 from fxonnx_translations._torch_compat import dynamo_config, pytree, shape_config
 
 from ..errors import CaptureError
@@ -176,7 +177,7 @@ def _without_duplicates(inputs: BoundInputs) -> BoundInputs:
         if not isinstance(leaf, torch.Tensor):
             return leaf
         if id(leaf) in seen:
-            return leaf.detach().clone().requires_grad_(leaf.requires_grad)
+            return copy_of(leaf).requires_grad_(leaf.requires_grad)
         seen.add(id(leaf))
         return leaf
 

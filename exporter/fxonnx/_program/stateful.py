@@ -13,6 +13,7 @@ import onnx_ir as ir
 import torch
 
 from fxonnx_translations._builder.initializers import TorchTensor
+from fxonnx_translations._builder.sub_byte import copy_of
 
 from .._lower.model import STATE_KEY
 from ..errors import ArgumentError, did_you_mean
@@ -100,7 +101,7 @@ class StatefulSession:
             if name not in self._pairs:
                 hint = did_you_mean(name, self._pairs, f"the states are: {', '.join(self._pairs)}")
                 raise ArgumentError("state", f"unknown state {name!r}", hint=hint)
-            new[name] = as_tensor(value, self._inputs[str(self._pairs[name].input)]).clone()
+            new[name] = copy_of(as_tensor(value, self._inputs[str(self._pairs[name].input)]))
         self._state = new
 
     def __call__(self, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, ...]:
@@ -131,7 +132,7 @@ def _initial_value(initial: Any) -> torch.Tensor:
         raise ArgumentError(
             "state", "the initializer of the state was replaced", hint="create the session before modifying the graph"
         )
-    return initial.raw.detach().cpu().clone()
+    return copy_of(initial.raw.cpu())
 
 
 def _write_back(target: Any, value: torch.Tensor) -> None:

@@ -9,6 +9,7 @@ from typing import Any, Literal, Protocol
 import onnx_ir as ir
 import torch
 
+from fxonnx_translations._builder.sub_byte import copy_of
 from fxonnx_translations._torch_compat import pytree
 
 from .._capture import Capture
@@ -309,7 +310,7 @@ def _run_captured_program(program: VerifiableProgram, args: Any, kwargs: Any) ->
     module = _isolated_module(program.exported_program)
     quantized = _dequantized(program)
     replace_tables(module, quantized.tables)
-    weights = {name: buffer.detach().clone() for name, buffer in module.named_buffers()}
+    weights = {name: copy_of(buffer) for name, buffer in module.named_buffers()}
     weights |= {**program.applied_weights, **quantized.products}
     args, kwargs = tuple(_copy_tensors(args)), dict(_copy_tensors(kwargs))
     with torch.no_grad(), recorded_function_calls(program.capture.functions):
@@ -324,8 +325,7 @@ def _run_source_model(program: VerifiableProgram, args: Any, kwargs: Any) -> lis
         return _run_captured_program(program, args, kwargs)
     quantized = _dequantized(program)
     weights = {
-        name: buffer.detach() if is_wrapper(buffer) else buffer.detach().clone()
-        for name, buffer in source.named_buffers()
+        name: buffer.detach() if is_wrapper(buffer) else copy_of(buffer) for name, buffer in source.named_buffers()
     } | {
         **rewrapped(source, program.applied_weights),
         **quantized.products,
@@ -389,7 +389,7 @@ def _compare_outputs(
 
 
 def _copy_tensors(tree: Any) -> Any:
-    return pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.detach().clone(), tree)
+    return pytree.tree_map_only(torch.Tensor, copy_of, tree)
 
 
 def _isolated_module(exported_program: torch.export.ExportedProgram) -> torch.nn.Module:
@@ -397,8 +397,8 @@ def _isolated_module(exported_program: torch.export.ExportedProgram) -> torch.nn
     module = exported_program.module()
     for owner in module.modules():
         for name, buffer in owner.named_buffers(recurse=False):
-            setattr(owner, name, buffer.detach().clone())
+            setattr(owner, name, copy_of(buffer))
         for name, value in list(vars(owner).items()):
             if isinstance(value, torch.Tensor):
-                setattr(owner, name, value.detach().clone())
+                setattr(owner, name, copy_of(value))
     return module

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch.export.graph_signature import ConstantArgument, InputKind
 
+from fxonnx_translations._builder.sub_byte import PER_BYTE, code_limits
 from fxonnx_translations._torch_compat import pytree
 
 from .._capture.constraints.constraint import Limits
@@ -170,6 +171,10 @@ def _random_like(example: Any, shape: list[int] | int, generator: torch.Generato
     if list(example.shape) == shape:
         return example
     values = example.detach().cpu()
+    if values.dtype in PER_BYTE:
+        least, most = code_limits(values.dtype)
+        codes = torch.randint(least, most + 1, shape, generator=generator)
+        return codes.to(torch.uint8).view(values.dtype).to(example.device)
     if values.is_complex():
         parts = [_random_like(part, shape, generator) for part in (values.real, values.imag)]
         return torch.complex(*parts).to(example.device)

@@ -111,8 +111,15 @@ def _program_sections(program: ONNXProgram) -> list[str]:
         *([f"- {assumption}" for assumption in program.assumptions] or ["None."]),
         *("", "## Rewritten control flow", ""),
         *([f"- {rewrite}" for rewrite in program.rewrites] or ["None."]),
-        *("", "## Exported program", "", "```python", str(program.exported_program), "```"),
+        *("", "## Exported program", "", "```python", _program_text(program), "```"),
     ]
+
+
+def _program_text(program: ONNXProgram) -> str:
+    try:
+        return str(program.exported_program)
+    except KeyError as error:
+        return f"torch cannot print the program: it has no abbreviation for {error}"
 
 
 def _quantization_section(program: ONNXProgram) -> list[str]:

@@ -17,8 +17,11 @@ import torch
 __all__ = [
     "FLOAT4_PAIRS",
     "PER_BYTE",
+    "as_codes",
     "check_codes",
+    "code_limits",
     "contiguous",
+    "copy_of",
     "onnx_sizes",
     "pack",
     "to_numpy",
@@ -56,6 +59,25 @@ def torch_sizes(sizes: Sequence[int], dtype: torch.dtype) -> tuple[int, ...]:
     return (*sizes[:-1], sizes[-1] // 2) if dtype == FLOAT4_PAIRS else tuple(sizes)
 
 
+def as_codes(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a view as int8 or uint8 of a tensor of a sub-byte dtype, and any other tensor as it is."""
+    if tensor.dtype not in PER_BYTE:
+        return tensor
+    return tensor.view(torch.int8 if _is_signed(tensor.dtype) else torch.uint8)
+
+
+def code_limits(dtype: torch.dtype) -> tuple[int, int]:
+    """Return the least and the largest byte of a sub-byte dtype."""
+    if dtype == FLOAT4_PAIRS:
+        return 0, 255
+    bits = 8 // PER_BYTE[dtype]
+    return (-(1 << bits - 1), (1 << bits - 1) - 1) if _is_signed(dtype) else (0, (1 << bits) - 1)
+
+
+def _is_signed(dtype: torch.dtype) -> bool:
+    return str(dtype).startswith("torch.int")
+
+
 def check_codes(tensor: torch.Tensor) -> None:
     """Check that the bytes of a tensor are elements of its sub-byte dtype.
 
@@ -64,11 +86,8 @@ def check_codes(tensor: torch.Tensor) -> None:
     """
     if tensor.dtype == FLOAT4_PAIRS or not tensor.numel():
         return
-    bits = 8 // PER_BYTE[tensor.dtype]
-    is_signed = str(tensor.dtype).startswith("torch.int")
-    codes = tensor.detach().view(torch.int8 if is_signed else torch.uint8)
-    low, high = (-(1 << bits - 1), (1 << bits - 1) - 1) if is_signed else (0, (1 << bits) - 1)
-    least, most = (int(limit) for limit in codes.aminmax())
+    low, high = code_limits(tensor.dtype)
+    least, most = (int(limit) for limit in as_codes(tensor.detach()).aminmax())
     if least < low or high < most:
         raise ValueError(
             f"it has bytes from {least} to {most}, but the elements of {tensor.dtype}, one per byte, are {low} to {high}"
@@ -100,6 +119,12 @@ def contiguous(tensor: torch.Tensor, *, copy: bool = False) -> torch.Tensor:
     return content.view(tensor.dtype) if content.dtype != tensor.dtype else content
 
 
+def copy_of(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a copy of a tensor of any dtype."""
+    tensor = tensor.detach()
+    return contiguous(tensor, copy=True) if tensor.dtype in PER_BYTE else tensor.clone()
+
+
 def _bytes(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().view(torch.uint8).cpu().contiguous()
 
@@ -127,7 +152,7 @@ def unpack(content: torch.Tensor, dtype: torch.dtype, sizes: Sequence[int]) -> t
     bits = 8 // PER_BYTE[dtype]
     shifts = torch.arange(0, 8, bits, dtype=torch.uint8)
     codes = (content.unsqueeze(1) >> shifts & (1 << bits) - 1).reshape(-1)[: int(np.prod(shape, dtype=np.int64))]
-    if str(dtype).startswith("torch.int"):
+    if _is_signed(dtype):
         sign = 1 << bits - 1
         codes = ((codes.view(torch.int8) ^ sign) - sign).view(torch.uint8)
     return codes.view(dtype).reshape(shape)
@@ -140,9 +165,5 @@ def to_numpy(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
         numbers = torch.stack([codes & 15, codes >> 4], -1).flatten(-2)
         return numbers.numpy().view(ir.DataType.FLOAT4E2M1.numpy())
     check_codes(tensor)
-    name = str(tensor.dtype).removeprefix("torch.")
-    return (
-        codes.view(torch.int8 if name.startswith("int") else torch.uint8)
-        .numpy()
-        .astype(ir.DataType[name.upper()].numpy())
-    )
+    name = str(tensor.dtype).removeprefix("torch.").upper()
+    return as_codes(codes.view(tensor.dtype)).numpy().astype(ir.DataType[name].numpy())
