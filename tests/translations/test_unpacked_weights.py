@@ -224,7 +224,70 @@ class RoundedTensor(Rounded):
         return torch.clamp(torch.round(self.master / 0.02), -128, 127) * torch.tensor(0.02)
 
 
+class RoundedByBits(Rounded):
+    """Limits computed from a number of bits, which is a buffer; a scale from a reduction with two results."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("bit_width", torch.tensor(4.0))
+
+    def weight(self) -> torch.Tensor:
+        high = 2 ** (self.bit_width - 1) - 1
+        low = -(2 ** (self.bit_width - 1))
+        scale = self.master.abs().max(1, keepdim=True).values / high
+        codes = torch.round(self.master / scale)
+        codes = torch.where(codes > high, high.type_as(codes), codes)
+        return torch.where(codes < low, low.type_as(codes), codes) * scale
+
+
+class PaddedBlocks(Rounded):
+    """Blocks of a padded weight."""
+
+    bits = 4
+
+    def weight(self) -> torch.Tensor:
+        blocks = F.pad(self.master, (0, 32)).view(-1, GROUP)
+        scale = 7 / blocks.abs().amax(-1, keepdim=True).clamp(min=1e-6)
+        return ((blocks * scale).round().clamp(-8, 7) / scale).view(ROWS, -1)[:, :COLUMNS]
+
+
+class ReinterpretedBytes(Packed):
+    """Packed integers reinterpreted as bytes, with a last transpose."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("packed", _random((ROWS, COLUMNS // 8)))
+        self.register_buffer("scale", _scales(ROWS, COLUMNS // GROUP))
+
+    def weight(self) -> torch.Tensor:
+        packed = self.packed.view(UINT8)
+        codes = torch.stack([packed & 15, packed >> 4], -1).view(INT8).view(ROWS, -1) - 8
+        groups = codes.unflatten(-1, (-1, GROUP)).to(torch.float32) * self.scale.unsqueeze(-1)
+        return groups.flatten(-2, -1).T.T
+
+
+class ConstantScales(HQQ):
+    """Scales and zero points that are not buffers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        scale, zero = self.scale, self.zero
+        del self.scale, self.zero
+        self.meta = {"scale": scale, "zero": zero}
+
+    def weight(self) -> torch.Tensor:
+        step = self.W_q.shape[0]
+        codes = torch.empty([2 * step, self.W_q.shape[1]])
+        codes[:step] = (self.W_q & 0b11110000) >> 4
+        codes[step:] = self.W_q & 0b00001111
+        return ((codes - self.meta["zero"]) * self.meta["scale"]).reshape(ROWS, COLUMNS)
+
+
 FORMS = [
+    (RoundedByBits, 21, "INT4", "fused"),
+    (PaddedBlocks, 21, "INT4", "fused"),
+    (ReinterpretedBytes, 21, "INT4", "fused"),
+    (ConstantScales, 21, "UINT4", "written"),
     (GPTQ, 21, "UINT4", "fused"),
     (GPTQ, 20, "INT8", "written"),
     (GPTQ, 13, "INT8", "written"),
@@ -267,7 +330,7 @@ def test_codes_are_stored(layer: type[Packed], opset: int, dtype: str, form: str
     if form == "fused":
         assert set(op_types(proto)) <= {"DequantizeLinear", "Gemm", "MatMul", "Add", "Cast"}
         assert "MatMulNBits" in op_types(onnx.load(tmp_path / "optimized.onnx"))
-    if opset >= 21 and not isinstance(model, Rounded):
+    if opset >= 21 and not isinstance(model, (Rounded, ConstantScales)):
         given = {**dict(model.named_buffers()), **dict(model.named_parameters())}
         packed = sum(tensor.nbytes for name, tensor in given.items() if name not in ("bias", "g_idx", "wf"))
         written = sum(
@@ -325,6 +388,13 @@ def test_weights_with_other_groups(tmp_path: Path) -> None:
     program = fxonnx.export(GPTQ().eval(), (torch.randn(2, COLUMNS),), opset_version=21)
     program.apply_weights(UngroupedGPTQ().state_dict())
     with pytest.raises(fxonnx.SaveError, match="the groups of a quantized weight differ from those at the export"):
+        program.save(tmp_path / "model.onnx")
+
+
+def test_weights_with_a_larger_range(tmp_path: Path) -> None:
+    program = fxonnx.export(RoundedByBits().eval(), (torch.randn(2, COLUMNS),), opset_version=21)
+    program.apply_weights({"bit_width": torch.tensor(8.0)})
+    with pytest.raises(fxonnx.SaveError, match="do not fit INT4, -8 to 7"):
         program.save(tmp_path / "model.onnx")
 
 

@@ -46,6 +46,7 @@ MODULES = (
             "_aten.view",
             "_library_ops.fake_quantize",
             "_library_ops.float4",
+            "_library_ops.modelopt",
             "_library_ops.onnx_ops",
             "_library_ops.quantized",
             "_library_ops.quantized_matmul",

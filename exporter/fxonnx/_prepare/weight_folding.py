@@ -247,6 +247,9 @@ def _is_weight_quantizer(node: torch.fx.Node) -> bool:
     """Whether a call is a fake quantization that becomes integers with a scale, which are stored instead."""
     if node.target not in _FAKE_QUANTIZATIONS or node.meta["val"].dtype not in _QUANTIZED_DTYPES:
         return False
+    if any(user.target is aten.embedding.default for user in node.users):
+        # Runtimes would dequantize the whole table in every call.
+        return False
     limits = node.args[-2:]
     if not any(low <= limits[0] and limits[1] <= high for low, high in ((-128, 127), (0, 255))):  # type: ignore[operator]
         return False

@@ -25,6 +25,8 @@ MOVEMENTS = frozenset(
         aten.flatten.using_ints,
         aten.index.Tensor,
         aten.index_select.default,
+        aten.mT.default,
+        aten.numpy_T.default,
         aten.permute.default,
         aten.repeat.default,
         aten.repeat_interleave.self_int,
@@ -44,7 +46,7 @@ MOVEMENTS = frozenset(
 )
 """Operators that move, repeat or select elements of their first argument."""
 
-_CASTS = frozenset({aten.to.dtype, aten._to_copy.default})
+_CASTS = frozenset({aten.to.dtype, aten.type_as.default, aten._to_copy.default})
 _ROUNDINGS = frozenset({aten.round.default, aten.floor.default, aten.ceil.default, aten.trunc.default})
 _AND = frozenset({aten.bitwise_and.Scalar, aten.bitwise_and.Tensor, aten.__and__.Scalar, aten.__and__.Tensor})
 _OR = frozenset({aten.bitwise_or.Scalar, aten.bitwise_or.Tensor, aten.__or__.Scalar, aten.__or__.Tensor})
@@ -83,10 +85,14 @@ class Ranges:
 
     Args:
         constants: Tensors of the constant nodes; weights are not constants.
+        number_of: Returns the tensor of a node that is computed from numbers only, or None.
     """
 
-    def __init__(self, constants: Mapping[Node, torch.Tensor]) -> None:
+    def __init__(
+        self, constants: Mapping[Node, torch.Tensor], number_of: Callable[[Node], torch.Tensor | None]
+    ) -> None:
         self._constants = constants
+        self._number_of = number_of
         self._known: dict[Node, Any] = {}
 
     def of(self, value: Any) -> tuple[float, float] | None:
@@ -109,6 +115,9 @@ class Ranges:
 
     def _compute(self, node: Node) -> tuple[float, float] | None:
         constant = self._constants.get(node)
+        if constant is None and node.meta["val"].numel() == 1:
+            # The codes are checked while saving: another model may have other numbers.
+            constant = self._number_of(node)
         if constant is not None:
             return _of_constant(constant)
         if node.op != "call_function":
@@ -116,6 +125,8 @@ class Ranges:
         target, args = node.target, node.args
         if target in MOVEMENTS or target in _CASTS:
             return self.of(args[0])
+        if target is aten.view.dtype:
+            return self._reinterpreted(node)
         if target in _ROUNDINGS:
             return self.of(args[0]) or (-_INFINITE, _INFINITE)
         if target is aten.slice_scatter.default:
@@ -137,6 +148,15 @@ class Ranges:
                 return None
             return None if rule is None else rule(*operands)
         return None
+
+    def _reinterpreted(self, node: Node) -> tuple[float, float] | None:
+        """Bits as another integer dtype of the same size: nonnegative numbers that both dtypes have are kept."""
+        known, source = self.of(node.args[0]), node.args[0]
+        limits = _limits(node.meta["val"].dtype)
+        if known is None or limits is None or not isinstance(source, Node):
+            return None
+        is_same_size = source.meta["val"].element_size() == node.meta["val"].element_size()
+        return known if is_same_size and known[0] >= 0 and known[1] <= limits[1] else None
 
     def _masked(self, one: tuple[float, float] | None, two: tuple[float, float] | None) -> tuple[float, float] | None:
         """And with a nonnegative number is between 0 and that number, whatever the other operand is."""

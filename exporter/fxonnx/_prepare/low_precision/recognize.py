@@ -8,6 +8,7 @@ interval analysis proves their range, and they are computed while the model is s
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -109,23 +110,32 @@ def _static_nodes(graph: Graph, weights: Collection[Node]) -> dict[Node, None]:
     """Return the calls whose results depend on weights and constants only."""
     static: dict[Node, None] = {}
     for node in graph.nodes:
-        if node.op != "call_function" or not isinstance(node.target, OpOverload):
+        if node.op != "call_function" or not _is_deterministic(node.target):
             continue
         inputs = node.all_input_nodes
         if not inputs and node.target not in _CREATIONS:
             continue
-        if torch.Tag.nondeterministic_seeded in node.target.tags or node.target.namespace != "aten":
-            continue
         val = node.meta.get("val")
-        if not isinstance(val, torch.Tensor) or not all(type(size) is int for size in val.shape):
+        results = val if isinstance(val, (list, tuple)) else (val,)
+        if not all(isinstance(one, torch.Tensor) and all(type(size) is int for size in one.shape) for one in results):
             continue
         if all(source in weights or source in static or source.op == "get_attr" for source in inputs):
             static[node] = None
     return static
 
 
+def _is_deterministic(target: Any) -> bool:
+    if target is operator.getitem:
+        return True
+    if not isinstance(target, OpOverload) or target.namespace != "aten":
+        return False
+    return torch.Tag.nondeterministic_seeded not in target.tags
+
+
 def _is_candidate(node: Node) -> bool:
     val = node.meta["val"]
+    if not isinstance(val, torch.Tensor):
+        return False
     if any(user.target is aten.embedding.default for user in node.users):
         # Runtimes would dequantize the whole table in every call.
         return False
@@ -155,7 +165,8 @@ class _Recognizer:
     ) -> None:
         self._gm, self._static, self._weights, self._literals = gm, static, weights, literals
         self._constants, self._value_of = constants, value_of
-        self._ranges = Ranges(literals)
+        self._ranges = Ranges(literals, self._number)
+        self._numbers: dict[Node, torch.Tensor | None] = {}
         self._layouts: dict[Any, Layout | None] = {}
 
     def replace(self, weight: Node) -> None:
@@ -183,7 +194,7 @@ class _Recognizer:
             if found is None or not self._keeps_values(start, inner) or not _rounds_once(outer):
                 continue
             first, zero_point, limits, table = found
-            if self._has_weight(scale) or self._is_rounded(first):
+            if self._has_weight(scale) or self._is_rounded(first) or self._is_unpacked(first):
                 difference = None if zero_point is None else start
                 is_divided = product.target is _DIV
                 return _Product(first, scale, is_divided, zero_point, difference, product, inner, outer, limits, table)
@@ -306,7 +317,7 @@ class _Recognizer:
     def _arrangement(self, found: _Product, weight: Node) -> tuple[Layout, Layout | None, list[int]] | None:
         """Return how scales and zero points are laid out over the weight, and the sizes of the blocks."""
         full = found.product.meta["val"].shape
-        if found.codes.meta["val"].numel() != weight.meta["val"].numel() or full.numel() != weight.meta["val"].numel():
+        if found.codes.meta["val"].numel() != full.numel():
             return None
         scale = self._layout(found.scale, ((full, found.outer),))
         zero_point = None
@@ -358,18 +369,37 @@ class _Recognizer:
         result: Any = node.target(*args, **kwargs)
         return result if isinstance(result, torch.Tensor) else None
 
+    def _number(self, node: Node) -> torch.Tensor | None:
+        """Compute a tensor of one element from such weights at the export; None if it has other sources."""
+        if node not in self._numbers:
+            self._numbers[node] = self._computed_number(node)
+        return self._numbers[node]
+
+    def _computed_number(self, node: Node) -> torch.Tensor | None:
+        if node in self._literals:
+            return self._literals[node]
+        val = node.meta.get("val")
+        if not isinstance(val, torch.Tensor) or val.numel() != 1:
+            return None
+        if node in self._weights:
+            content = self._value_of(node)
+            return content if content is not None and has_content(content) else None
+        inputs = {source: self._number(source) for source in node.all_input_nodes}
+        if node not in self._static or not inputs or any(content is None for content in inputs.values()):
+            return None
+        args, kwargs = torch.fx.map_arg((node.args, node.kwargs), inputs.__getitem__)
+        with torch.no_grad():
+            result: Any = node.target(*args, **kwargs)  # type: ignore[operator]
+        return result if isinstance(result, torch.Tensor) else None
+
     # ---- replacement
 
     def _emit(self, weight: Node, found: _Product, scale: Layout, zero_point: Layout | None, block: list[int]) -> None:
         graph = weight.graph
         with graph.inserting_before(weight):
             codes = replayed(found.codes, (*found.inner, *found.outer))
-            scales = self._parameter(scale, block, weight)
             dtype = found.product.meta["val"].dtype
-            if found.is_divided:
-                scales = _call(aten.reciprocal.default, scales)
-            if scales.meta["val"].dtype != dtype:
-                scales = _call(aten.to.dtype, scales, dtype)
+            scales = self._parameter(scale, block, weight, dtype, is_divisor=found.is_divided)
             points = None if zero_point is None else self._parameter(zero_point, block, weight)
             shape = weight.meta["val"].shape
             sizes = [size // count for size, count in zip(shape, scales.meta["val"].shape, strict=True)]
@@ -384,16 +414,39 @@ class _Recognizer:
             for node in () if operand is None else self._cone(operand):
                 node.meta[CODES_KEY] = True
 
-    def _parameter(self, layout: Layout, block: list[int], origin: Node) -> Node:
-        """Insert the node that has one scale or zero point for each block."""
+    def _parameter(
+        self,
+        layout: Layout,
+        block: list[int],
+        origin: Node,
+        dtype: torch.dtype | None = None,
+        *,
+        is_divisor: bool = False,
+    ) -> Node:
+        """Insert the node that has one scale or zero point for each block.
+
+        Args:
+            layout: Their layout.
+            block: The sizes of the blocks.
+            origin: The weight.
+            dtype: The dtype to convert them to.
+            is_divisor: Whether to return the reciprocals.
+        """
         shape = origin.meta["val"].shape
         counts = [size // step for size, step in zip(shape, block, strict=True)]
         positions = block_of(layout, counts)
+        literal = self._literals.get(layout.base)
+        if literal is not None and not layout.checked:
+            content = values_of_blocks(literal.detach(), positions)
+            content = content.reciprocal() if is_divisor else content
+            return self._constant(content if dtype is None else content.to(dtype), origin)
         checked = [part for pair in layout.checked for part in (pair[0], self._constant(pair[1].clone(), origin))]
         node = origin.graph.call_function(values_of_blocks, (layout.base, self._constant(positions, origin), *checked))
         node.meta["val"] = layout.base.meta["val"].new_empty(positions.shape)
         copy_provenance(node, origin)
-        return node
+        if is_divisor:
+            node = _call(aten.reciprocal.default, node)
+        return node if dtype in (None, node.meta["val"].dtype) else _call(aten.to.dtype, node, dtype)
 
     def _constant(self, tensor: torch.Tensor, origin: Node) -> Node:
         name = store_attribute(self._gm, "positions_of_blocks", tensor)
