@@ -250,6 +250,29 @@ def test_forms_of_batches(batches: Any, residual: nn.Module) -> None:
     assert content(export(residual, batches)) == content(export(residual))
 
 
+@pytest.mark.parametrize("nested", [False, True])
+def test_batches_of_two_arguments(nested: bool) -> None:
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.head = nn.Linear(32, 8)
+
+        def forward(self, x: Any, y: torch.Tensor) -> torch.Tensor:
+            return self.head((x[0] if nested else x) + y)
+
+    x, y = ROWS
+    arguments = ((x,), y) if nested else (x, y)
+    forms: list[Any] = [[arguments], [{"x": arguments[0], "y": y}], [[*arguments]]]
+    if not nested:
+        forms += [[((x, y), 3)], [([x, y], None)], [({"x": x, "y": y}, 3)]]
+    torch.manual_seed(0)
+    model = Two().eval()
+    contents = {
+        content(fxonnx.export(model, arguments, quantize=QuantizeConfig("int8", calibration=form))) for form in forms
+    }
+    assert len(contents) == 1
+
+
 def test_save_forms_and_new_weights(residual: nn.Module, tmp_path: Path) -> None:
     program = export(residual)
     expected = program(IMAGES[0])[0]

@@ -109,14 +109,13 @@ def _arguments(batch: Any, capture: Capture) -> tuple[tuple[Any, ...], Mapping[s
         return (), batch
     if not isinstance(batch, (tuple, list)):
         return (batch,), {}
-    spec_args, spec_kwargs = capture.exported_program.call_spec.in_spec.children()
-    count = spec_args.num_children + spec_kwargs.num_children
-    if len(batch) == 2 and (count != 2 or isinstance(batch[0], (tuple, list, Mapping))):
-        first = batch[0]
-        if isinstance(first, Mapping):
-            return (), first
-        return (tuple(first) if isinstance(first, (tuple, list)) else (first,)), {}
-    return tuple(batch), {}
+    specs = [spec for part in capture.exported_program.call_spec.in_spec.children() for spec in part.children()]
+    is_nested = isinstance(batch[0], (tuple, list, Mapping)) if batch else False
+    if len(batch) != 2 or (len(specs) == 2 and not (is_nested and specs[0].is_leaf())):
+        return tuple(batch), {}
+    if isinstance(batch[0], Mapping):
+        return (), batch[0]
+    return tuple(batch[0]) if is_nested else (batch[0],), {}
 
 
 def _misfit(index: int, error: ExportError) -> ArgumentError:

@@ -67,7 +67,8 @@ class QuantizeConfig:
             "float".
         calibration: Batches of representative inputs, iterated over once, for example a ``DataLoader``. A batch is a
             tensor, a tuple or list of positional arguments, a dict of keyword arguments, or a pair of one of these and
-            a label, which is ignored. A tuple with as many elements as the example has arguments is never a pair.
+            a label, which is ignored. For a model with two arguments, two elements are a pair only if the first one is
+            a tuple, list or dict where the model takes a tensor.
     """
 
     dtype: WeightDtype = "int4"
