@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from . import genai as genai
+    from ._analysis import Analysis, Issue, analyze
     from ._capture.constraints.constraint import Constraint
     from ._capture.questions.assumption import Assumption, Rung
     from ._comparison import Row
@@ -88,6 +89,10 @@ __all__ = [  # noqa: RUF022 - grouped
     "ValueDifference",
     "ValueStatistics",
     "verify",
+    # Before an export
+    "Analysis",
+    "Issue",
+    "analyze",
     # Two exports side by side
     "Change",
     "ModelDiff",
@@ -125,6 +130,9 @@ _MODULES = {
     "Rung": "_capture.questions.assumption",
     "Constraint": "_capture.constraints.constraint",
     "InputObserver": "_input_observer",
+    "Analysis": "_analysis",
+    "Issue": "_analysis",
+    "analyze": "_analysis",
     "Change": "_diff",
     "ModelDiff": "_diff",
     "diff": "_diff",

@@ -9,10 +9,22 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
 
-__all__ = ["ignoring_warnings", "warn_user"]
+__all__ = ["collecting_warnings", "ignoring_warnings", "warn_user"]
 
 _PACKAGE = str(Path(__file__).parent) + "/"
 _ignored: ContextVar[tuple[str, ...]] = ContextVar("fxonnx_ignored_warnings", default=())
+_collected: ContextVar[list[str] | None] = ContextVar("fxonnx_collected_warnings", default=None)
+
+
+@contextmanager
+def collecting_warnings() -> Iterator[list[str]]:
+    """Collect the texts of fxonnx's warnings in the body, in this thread only, instead of issuing them."""
+    texts: list[str] = []
+    token = _collected.set(texts)
+    try:
+        yield texts
+    finally:
+        _collected.reset(token)
 
 
 @contextmanager
@@ -37,6 +49,10 @@ def warn_user(message: str, category: type[Warning] = UserWarning) -> None:
         category: Class of the warning.
     """
     if message.startswith(_ignored.get()):
+        return
+    collected = _collected.get()
+    if collected is not None:
+        collected.append(message)
         return
     level, frame = 1, sys._getframe()
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):

@@ -1,4 +1,4 @@
-"""Command line: ``fxonnx export``, ``fxonnx genai``, ``fxonnx check``, ``fxonnx diff`` and ``fxonnx demo``.
+"""Command line: ``fxonnx export``, ``analyze``, ``genai``, ``check``, ``diff`` and ``demo``.
 
 Modules that import torch are imported inside the commands, so that ``fxonnx --help`` is fast.
 """
@@ -36,6 +36,7 @@ _CALIBRATION_HELP = (
     "With --quantize int8, also quantize activations, by their ranges for these inputs: a .pt file with a list of "
     "batches, or a .npz file with one array per argument, whose first axis separates the batches."
 )
+_SOURCE_HELP = "A .pt2 file, or package.module:function returning (model, args[, kwargs[, dynamic_shapes]])."
 _GENAI_STAGES = ("load", "capture", "prepare", "lower", "save", "verify")
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of errors.")]
 
@@ -59,9 +60,7 @@ def _root(
 def export_command(
     source: Annotated[
         str,
-        typer.Argument(
-            help="A .pt2 file, or package.module:function returning (model, args[, kwargs[, dynamic_shapes]])."
-        ),
+        typer.Argument(help=_SOURCE_HELP),
     ],
     output: Annotated[Path, typer.Option("--output", "-o", help="The ONNX file to write.")],
     opset: Annotated[int | None, typer.Option(help="The ONNX opset, 7 to 28.")] = None,
@@ -210,6 +209,40 @@ def check_command(
         result = run_check(model, target)
     typer.echo(result.json if as_json else result.text)
     raise typer.Exit(int(result.found))
+
+
+@app.command("analyze")
+def analyze_command(
+    source: Annotated[str, typer.Argument(help=_SOURCE_HELP)],
+    opset: Annotated[int | None, typer.Option(help="The ONNX opset, 7 to 28.")] = None,
+    target: Annotated[str | None, typer.Option(help=f"The runtime: {_TARGETS}.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    debug: Debug = False,
+) -> None:
+    """Find out whether a model exports, and everything that prevents it; nothing is written.
+
+    Example: fxonnx analyze package.module:function
+
+    Exit code 0 if the model exports, 1 if it does not, 2 for a wrong argument.
+    """
+    with _readable_messages(debug, exit_code=2), _progress() as on_stage:
+        on_stage("load")
+        from .loading import load_model  # imports torch
+
+        loaded = load_model(source)
+        from .._analysis import analyze  # imports torch
+
+        found = analyze(
+            loaded.model,
+            loaded.args,
+            loaded.kwargs or None,
+            dynamic_shapes=loaded.dynamic_shapes,
+            opset_version=opset,
+            target=target,
+            on_stage=on_stage,
+        )
+    typer.echo(json.dumps(asdict(found), indent=1, default=str) if as_json else str(found))
+    raise typer.Exit(int(not found.exports))
 
 
 @app.command("diff")
