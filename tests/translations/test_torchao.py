@@ -82,6 +82,14 @@ CASES = (
         "symmetric",
         opset=13,
     ),
+    Case("torchao.quantize_affine.default", quantize([1, 8]), (T(("n", 8), torch.bfloat16),), "bfloat16"),
+    Case("torchao.quantize_affine.default", quantize([1, 4], torch.uint8), (T(("n", 8), torch.float16),), "float16"),
+    Case(
+        "torchao.choose_qparams_affine.default",
+        choose("SYMMETRIC", [1, 8], None, None, 1e-5, torch.float32, torch.int8, True),
+        (T(("n", 8), torch.bfloat16),),
+        "bfloat16",
+    ),
     Case(
         "torchao.dequantize_affine.default", dequantize([4, 8], (1, 1)), (T((4, 8), torch.int8, -128, 128),), "tensor"
     ),

@@ -6,17 +6,17 @@ torchao need not be installed: the translations apply wherever its operators are
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import onnx_ir as ir
 import torch
 
-from .._builder.dtypes import FLOAT, HALF_FLOATS, UINT8
+from .._builder.dtypes import FLOAT, HALF_FLOATS, UINT8, to_torch_dtype
 from .._builder.op import Op, Unsupported
 from .._builder.stored_codes import derive_stored, is_stored
 from .._builder.symbolic_dims import Dim
-from .._registry import OpCall, translates
+from .._registry import translates
 from .affine import RANGES
 from .stored_weights import dequantize_stored, storable_dtype
 
@@ -60,13 +60,14 @@ def _in_blocks(op: Op, value: ir.Value, shape: Sequence[Dim]) -> ir.Value:
     return value if list(op.dims(value)) == list(shape) else op.reshape(value, shape)
 
 
-def _half_precision(call: OpCall) -> str | None:
-    """Half precision is decomposed: torch rounds each step."""
-    given = call.arguments["input"]
-    return None if given is not None and given.dtype == torch.float32 else "an input that is not float32"
+def _rounding(op: Op, dtype: ir.DataType) -> Callable[[ir.Value], ir.Value]:
+    """Return a function that rounds FLOAT numbers to the precision in which torch computes."""
+    if dtype == FLOAT:
+        return lambda value: value
+    return lambda value: op.cast(op.cast(value, dtype), FLOAT)
 
 
-@translates("torchao::choose_qparams_affine", accepts=_half_precision)
+@translates("torchao::choose_qparams_affine")
 def choose_qparams_affine(
     op: Op,
     input: ir.Value,
@@ -83,8 +84,10 @@ def choose_qparams_affine(
     """torchao::choose_qparams_affine(Tensor? input, str mapping_type, SymInt[] block_size, ScalarType target_dtype, Scalar? quant_min=None, Scalar? quant_max=None, float? eps=None, ScalarType? scale_dtype=None, ScalarType? zero_point_dtype=None, bool keepdim=False) -> (Tensor, Tensor)"""
     low, high = _limits(target_dtype, quant_min, quant_max)
     shape, inner = _blocks(op, input, block_size)
-    blocks = _in_blocks(op, input, shape)
-    least = float(torch.finfo(torch.float32).smallest_normal if eps is None else eps)
+    rounded = _rounding(op, op.dtype_of(input))
+    blocks = op.cast(_in_blocks(op, input, shape), FLOAT)
+    dtype = to_torch_dtype(op.dtype_of(input))
+    least = torch.tensor(torch.finfo(dtype).smallest_normal if eps is None else eps, dtype=dtype).item()
     shapes = [result.shape for result in op.results]
 
     def reduced(operator: str, value: ir.Value) -> ir.Value:
@@ -96,20 +99,21 @@ def choose_qparams_affine(
         return op.cast(_in_blocks(op, value, shapes[index]), op.results[index].dtype)
 
     if mapping_type == "SYMMETRIC":
-        scale = op.Max(op.Div(reduced("ReduceMax", op.Abs(blocks)), (high - low) / 2), least)
+        scale = rounded(op.Div(reduced("ReduceMax", op.Abs(blocks)), (high - low) / 2))
         zero = op.expand(op.const(int((high + low + 1) / 2), op.results[1].dtype), shapes[1])
-        return as_result(0, scale), zero
+        return as_result(0, op.Max(scale, least)), zero
     smallest, largest = op.Min(reduced("ReduceMin", blocks), 0.0), op.Max(reduced("ReduceMax", blocks), 0.0)
     if mapping_type == "SYMMETRIC_NO_CLIPPING_ERR":
-        scale = op.Max(op.Max(op.Div(smallest, float(low)), op.Div(largest, float(high))), least)
+        scale = rounded(op.Max(op.Div(smallest, float(low)), op.Div(largest, float(high))))
         zero = op.expand(op.const(int((high + low + 1) / 2), op.results[1].dtype), shapes[1])
-        return as_result(0, scale), zero
-    scale = op.Max(op.Div(op.Sub(largest, smallest), float(high - low)), least)
-    shifted = op.Sub(op.const(float(low), FLOAT), op.Round(op.Div(smallest, scale)))
+        return as_result(0, op.Max(scale, least)), zero
+    span = rounded(op.Sub(largest, smallest))
+    scale = op.Max(rounded(op.Div(span, float(high - low))), least)
+    shifted = rounded(op.Sub(op.const(float(low), FLOAT), op.Round(rounded(op.Div(smallest, scale)))))
     return as_result(0, scale), as_result(1, op.Clip(shifted, float(low), float(high)))
 
 
-@translates("torchao::quantize_affine", accepts=_half_precision)
+@translates("torchao::quantize_affine")
 def quantize_affine(
     op: Op,
     input: ir.Value,
@@ -127,15 +131,18 @@ def quantize_affine(
     """
     low, high = _limits(output_dtype, quant_min, quant_max)
     shape, inner = _blocks(op, input, block_size)
-    quotient = op.Mul(_in_blocks(op, input, shape), op.Reciprocal(_parameter(op, scale, shape, inner)))
-    dtype = op.result.dtype
+    dtype, computed_in = op.result.dtype, op.compute_dtype(input, scale)
+    rounded = _rounding(op, computed_in)
+    step = op.cast(_parameter(op, scale, shape, inner), FLOAT)
+    reciprocal = _rounding(op, op.dtype_of(scale))(op.Reciprocal(step))
+    quotient = rounded(op.Mul(op.cast(_in_blocks(op, input, shape), FLOAT), reciprocal))
     is_shifted = zero_point is not None and not op.is_zero(zero_point)
     if not is_shifted and dtype in _EIGHT_BITS and (low, high) == RANGES[dtype] and op.opset >= 10:
         codes = op.QuantizeLinear(quotient, op.const(1.0, FLOAT), op.const(0, dtype))
     else:
         codes = op.Round(quotient)
         if zero_point is not None and is_shifted:
-            codes = op.Add(codes, op.cast(_parameter(op, zero_point, shape, inner), FLOAT))
+            codes = rounded(op.Add(codes, op.cast(_parameter(op, zero_point, shape, inner), FLOAT)))
         codes = op.cast(op.Clip(codes, float(low), float(high)), dtype)
     return _in_blocks(op, codes, op.dims(input))
 
