@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import onnx_ir as ir
@@ -276,3 +277,18 @@ def test_weights_tied_as_transposes(name: str) -> None:
     with torch.no_grad():
         model.table.weight.copy_(new)
         torch.testing.assert_close(program(ids)[0], model(ids), rtol=1e-4, atol=1e-5)
+
+
+def test_notebooks_show_a_table() -> None:
+    class Rows(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.view(-1, 2).sum(1) if x.shape[0] > 2 else x
+
+    program = fxonnx.export(Rows().eval(), (torch.rand(4, 2),), dynamic_shapes=({0: "rows"},), output_names=["a<b"])
+    table = ElementTree.fromstring(program._repr_html_().replace("<br>", "\n"))
+    rows = {row[0].text: row[1].text for row in table.iter("tr")}
+    assert rows["inputs"] == "x: float[rows, 2]"
+    assert rows["outputs"] == "a<b: float[rows]"
+    assert rows["constraints"].startswith("rows >= 3")
+    assert "ReduceSum 1" in rows["operators"]
+    assert "assumptions" not in rows

@@ -34,6 +34,7 @@ from .differences import Comparison
 from .external_data import REFERENCE, ExternalData
 from .external_references import with_external_references
 from .inspection import compute_values, run_reference
+from .notebook import html_summary
 from .onnxscript_optimizer import optimize_model
 from .protobuf_layout import PROTOBUF_LIMIT, serialize, tensor_bytes
 from .quantization_report import QuantizationReport, quantization_report
@@ -484,6 +485,10 @@ class ONNXProgram:
             if session is not None:
                 session.close()
         self._session = self._session_in_float = None
+
+    def _repr_html_(self) -> str:
+        """The summary that notebooks show."""
+        return html_summary(self.model, self.capture)
 
     def __repr__(self) -> str:
         graph = self.model.graph

@@ -1,0 +1,58 @@
+"""The summary of a program that notebooks show."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from html import escape
+
+import onnx_ir as ir
+
+from .._capture import Capture
+from .protobuf_layout import tensor_bytes
+
+__all__ = ["html_summary"]
+
+_SHOWN_OPERATORS = 8
+_CELL = "text-align: left; vertical-align: top"
+
+
+def html_summary(model: ir.Model, capture: Capture) -> str:
+    """An HTML table of the model: size, inputs and outputs with their dims, operators, constraints.
+
+    Args:
+        model: The model.
+        capture: Its captured program.
+    """
+    graph = model.graph
+    counts = Counter(node.op_type for node in ir.traversal.RecursiveGraphIterator(graph))
+    operators = [f"{name} {count}" for name, count in counts.most_common(_SHOWN_OPERATORS)]
+    if len(counts) > _SHOWN_OPERATORS:
+        operators.append(f"{len(counts) - _SHOWN_OPERATORS} more")
+    weights = f"{len(graph.initializers)} initializers, {tensor_bytes(model) / 2**20:.2f} MiB"
+    rows: list[tuple[str, Sequence[str]]] = [
+        ("graph", [f"opset {model.opset_imports.get('')}, {sum(counts.values())} nodes"]),
+        ("weights", [weights]),
+        ("inputs", list(map(_typed, graph.inputs))),
+        ("outputs", list(map(_typed, graph.outputs))),
+        ("operators", [", ".join(operators)]),
+        ("constraints", list(map(str, capture.limits.constraints))),
+        ("assumptions", list(map(str, capture.assumptions))),
+    ]
+    return _table("ONNXProgram", rows)
+
+
+def _typed(value: ir.Value) -> str:
+    dims = ", ".join(str(dim) if isinstance(dim, int) else str(dim.value) for dim in value.shape or ())
+    return f"{value.name}: {'?' if value.dtype is None else value.dtype.name.lower()}[{dims}]"
+
+
+def _table(title: str, rows: Iterable[tuple[str, Sequence[str]]]) -> str:
+    """An HTML table with one row for each name that has values."""
+    lines = [
+        f'<tr><th style="{_CELL}">{escape(name)}</th>'
+        f'<td style="{_CELL}">{"<br>".join(map(escape, values)) or "none"}</td></tr>'
+        for name, values in rows
+        if values
+    ]
+    return f"<table><caption>{escape(title)}</caption>{''.join(lines)}</table>"
