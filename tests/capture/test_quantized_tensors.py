@@ -306,3 +306,13 @@ def test_comparison_finds_wrong_parameters(scale: float, shift: float) -> None:
     check_steps(expected, expected, SCALE, "equal")
     with pytest.raises(AssertionError):
         check_steps(expected, expected * scale + shift, SCALE, "wrong")
+
+
+def test_exported_program() -> None:
+    """torch.export represents quantized tensors by floats, and does not record that functions round their results."""
+    x = values(2, 4)
+    exact = torch.export.export(Function(lambda x: torch.relu(quantized(x)).view(4, 2).dequantize()), (x,))
+    torch.testing.assert_close(fxonnx.export(exact)(x)[0], torch.relu(quantized(x)).view(4, 2).dequantize())
+    rounded = torch.export.export(Function(lambda x: torch.sigmoid(quantized(x)).dequantize()), (x,))
+    with pytest.raises(fxonnx.UnsupportedOperatorError, match=r"aten\.dequantize\.self(.|\n)*export the nn.Module"):
+        fxonnx.export(rounded)

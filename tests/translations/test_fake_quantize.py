@@ -9,6 +9,8 @@ aten = torch.ops.aten
 ONE = torch.tensor([1])
 OFF = torch.tensor([0])
 X = T(("n", 3, "m"))
+FIXED = T((4, 3, 5))
+"""torch has no kernels of quantized tensors for dynamic shapes."""
 SCALES = torch.tensor([0.02, 0.1, 1.7])
 ZEROS = torch.tensor([0, 3, 100], dtype=torch.int32)
 SHIFTS = torch.tensor([0.5, 3.25, 100.0])
@@ -21,6 +23,24 @@ PER_TENSOR = "aten.fake_quantize_per_tensor_affine.default"
 PER_CHANNEL = "aten.fake_quantize_per_channel_affine.default"
 
 CASES = (
+    Case(
+        "aten.quantize_per_tensor.default",
+        lambda x: aten.dequantize.self(aten.quantize_per_tensor.default(x, 0.013, 3, torch.quint8)),
+        (FIXED,),
+        ops=QDQ,
+    ),
+    Case(
+        "aten.quantize_per_tensor.tensor_qparams",
+        lambda x, scale, zero: aten.dequantize.self(
+            aten.quantize_per_tensor.tensor_qparams(x, scale, zero, torch.qint8)
+        ),
+        (FIXED, torch.tensor([0.02]), torch.tensor([5])),
+    ),
+    Case(
+        "aten.dequantize.self",
+        lambda x: aten.dequantize.self(aten.quantize_per_tensor.default(x, 0.013, 3, torch.quint8).relu().unsqueeze(0)),
+        (FIXED,),
+    ),
     Case(PER_TENSOR, lambda x: _per_tensor(x, 0.013, 3, 0, 255), (X,), ops=QDQ),
     Case(PER_TENSOR, lambda x: _per_tensor(x, 0.1, 0, -128, 127), (X,), "signed", 11, ops=QDQ),
     Case(

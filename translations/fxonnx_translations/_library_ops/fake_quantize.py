@@ -7,7 +7,7 @@ import torch
 
 from .._aten.indexing.axes import axis_of
 from .._builder.dtypes import FLOAT
-from .._builder.op import Op
+from .._builder.op import Op, Unsupported
 from .._registry import translates
 from .affine import RANGES, broadcast_parameter, can_quantize, dequantize, quantize, zero_dim
 from .stored_weights import quantize_stored
@@ -127,3 +127,49 @@ def fake_quantize_per_channel_affine_cachemask(
     axis = axis_of(op, self, axis)
     output = _fake_quantized(op, self, scale, zero_point, quant_min, quant_max, axis)
     return output, _inside(op, self, scale, zero_point, quant_min, quant_max, axis)
+
+
+# ---- quantized tensors, which torch.export represents by their dequantized values
+
+_QUANTIZED_LIMITS = {torch.quint8: (0, 2**8 - 1), torch.qint8: (-(2**7), 2**7 - 1)}
+
+_EXACT_ON_QUANTIZED = frozenset(
+    {"Expand", "Flatten", "Gather", "Identity", "MaxPool", "Relu", "Reshape", "Slice", "Split", "Squeeze"}
+    | {"Transpose", "Unsqueeze"}
+)
+"""Operators whose results need not be rounded if their first input is a dequantized tensor."""
+
+
+@translates("aten::quantize_per_tensor")
+def quantize_per_tensor(op: Op, self: ir.Value, scale: float, zero_point: int, dtype: torch.dtype) -> ir.Value:
+    """aten::quantize_per_tensor(Tensor self, float scale, int zero_point, ScalarType dtype) -> Tensor"""
+    return _fake_quantized(op, self, op.scalar(scale, FLOAT), op.scalar(zero_point), *_limits(dtype))
+
+
+@translates("aten::quantize_per_tensor.tensor_qparams")
+def quantize_per_tensor_tensor_qparams(
+    op: Op, self: ir.Value, scale: ir.Value, zero_point: ir.Value, dtype: torch.dtype
+) -> ir.Value:
+    """aten::quantize_per_tensor.tensor_qparams(Tensor self, Tensor scale, Tensor zero_point, ScalarType dtype) -> Tensor"""
+    return _fake_quantized(op, self, zero_dim(op, scale), zero_dim(op, zero_point), *_limits(dtype))
+
+
+@translates("aten::dequantize.self")
+def dequantize_self(op: Op, self: ir.Value) -> ir.Value:
+    """aten::dequantize.self(Tensor self) -> Tensor"""
+    value: ir.Value | None = self
+    while value is not None:
+        node = value.producer()
+        if node is not None and node.op_type == "DequantizeLinear":
+            return op.Identity(self)
+        value = node.inputs[0] if node is not None and node.op_type in _EXACT_ON_QUANTIZED else None
+    raise Unsupported(
+        "dequantize of a result whose rounding torch.export does not record; export the nn.Module in place of its "
+        "ExportedProgram, or quantize it with PT2E"
+    )
+
+
+def _limits(dtype: torch.dtype) -> tuple[int, int]:
+    if dtype not in _QUANTIZED_LIMITS:
+        raise Unsupported(f"quantize_per_tensor to {dtype}")
+    return _QUANTIZED_LIMITS[dtype]
