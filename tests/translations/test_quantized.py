@@ -237,3 +237,48 @@ def test_limits_that_no_integer_exceeds_are_left_out(function: Any, clips: int) 
     assert [node.op_type for node in program.model.graph if node.outputs[0].dtype == ir.DataType.UINT8].count(
         "Clip"
     ) == clips
+
+
+class Table(torch.nn.Module):
+    """An embedding whose table is dequantized."""
+
+    def __init__(self, dequantize: Any) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(0)
+        self.dequantize = dequantize
+        self.register_buffer("codes", torch.randint(-99, 99, (20, 64), dtype=INT8, generator=generator))
+        self.register_buffer("scales", torch.rand(20, generator=generator) + 0.1)
+        self.register_buffer("zeros", torch.randint(-9, 9, (20,), generator=generator))
+        self.register_buffer("groups", torch.rand(20, 2, generator=generator) + 0.1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.embedding(x, self.dequantize(self)).tanh()
+
+
+LIMITS = (-128, 127, INT8)
+
+
+@pytest.mark.parametrize(
+    "dequantize",
+    [
+        lambda m: Q.dequantize_per_channel(m.codes, m.scales, m.zeros, 0, *LIMITS),
+        lambda m: Q.dequantize_per_channel(m.codes, m.scales, None, 0, *LIMITS),
+        lambda m: Q.dequantize_per_channel(m.codes, m.scales, m.zeros.float() + 0.5, 0, *LIMITS),
+        lambda m: Q.dequantize_per_channel(m.codes[:, :20], m.scales, m.zeros, 1, *LIMITS),
+        lambda m: Q.dequantize_per_tensor(m.codes, 0.1, 3, *LIMITS),
+        lambda m: Q.dequantize_per_channel_group(m.codes, m.groups, None, *LIMITS, 32, torch.float32),
+        lambda m: m.codes.half() * 0.5,
+    ],
+    ids=["rows", "symmetric", "float", "columns", "tensor", "groups", "half"],
+)
+@pytest.mark.parametrize("opset", [13, 21, 23])
+def test_only_rows_of_a_table_are_dequantized(dequantize: Any, opset: int, request: pytest.FixtureRequest) -> None:
+    model, x = Table(dequantize).eval(), torch.tensor([[3, 19], [0, 7]])
+    program = fxonnx.export(model, (x,), dynamic_shapes=({0: "n"},), opset_version=opset)
+    # Below the opset of blocks, groups are reshaped.
+    if opset >= 21 or "groups" not in request.node.name:
+        computed = [value for node in program.model.graph for value in node.outputs]
+        assert not [value.name for value in computed if value.shape is not None and value.shape[0] == 20]
+    for example in (x, torch.tensor([[5, 5]])):
+        with torch.no_grad():
+            torch.testing.assert_close(program(example)[0], model(example), rtol=1e-6, atol=1e-6)

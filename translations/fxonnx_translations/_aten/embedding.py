@@ -11,6 +11,7 @@ from .._builder.dtypes import INT64
 from .._builder.loops import arange
 from .._builder.op import Op, Unsupported
 from .._builder.symbolic_dims import Dim
+from .._library_ops.gathered_rows import gathered_rows
 from .._registry import translates
 from .indexing.scatter import scatter_op
 from .norm import linalg_vector_norm
@@ -27,7 +28,8 @@ def embedding(
     sparse: bool = False,
 ) -> ir.Value:
     """aten::embedding(Tensor weight, Tensor indices, SymInt padding_idx=-1, bool scale_grad_by_freq=False, bool sparse=False) -> Tensor"""
-    return op.Gather(weight, indices, axis=0)
+    rows = gathered_rows(op, weight, indices)
+    return op.Gather(weight, indices, axis=0) if rows is None else rows
 
 
 def _bag_numbers(op: Op, offsets: ir.Value, count: Dim) -> ir.Value:
