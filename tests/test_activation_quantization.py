@@ -192,6 +192,18 @@ def test_recurrent_layers_and_bodies_stay_floating_point_numbers() -> None:
     assert (operators["QuantizeLinear"], operators["LSTM"], operators["If"]) == (1, 1, 1)
 
 
+def test_sigmoids_between_convolutions(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.SiLU(), nn.Conv2d(8, 8, 1), nn.LeakyReLU(), nn.Conv2d(8, 4, 1)).eval()
+    program = export(model)
+    operators = fused(content(program), tmp_path)
+    assert operators["QLinearSigmoid"] == operators["QLinearMul"] == operators["QLinearLeakyRelu"] == 1
+    assert (operators["QuantizeLinear"], operators["DequantizeLinear"]) == (1, 1)
+    assert relative_error(program(IMAGES[1])[0], model(IMAGES[1])) < 0.03
+    plain = collections.Counter(node.op_type for node in export(model, target=None).model.graph)
+    assert plain["QuantizeLinear"] == 6
+
+
 def test_values_with_other_uses_and_outputs() -> None:
     class Uses(nn.Module):
         def __init__(self) -> None:

@@ -35,6 +35,8 @@ _REARRANGING = frozenset(
 """Operators whose results have the scale of their first input."""
 _RESCALING = frozenset({"Add", "AveragePool", "Concat", "GlobalAveragePool", "Mul"})
 """Operators with integer kernels between scales."""
+_LOOKED_UP = frozenset({"LeakyRelu", "Sigmoid"})
+"""Operators that ONNX Runtime computes with tables of 256 numbers."""
 
 
 @dataclass(frozen=True)
@@ -49,10 +51,10 @@ class StaticQuantizer(WeightQuantizer):
     """Insert pairs of QuantizeLinear and DequantizeLinear with the scales of a calibration.
 
     Inputs of convolutions and linear layers are rounded, and outputs of convolutions, after an activation that follows.
-    Sums, products, concatenations, poolings and rearrangements between them are rounded if all of their inputs are, so
-    that they compute with integers. All others, such as norms, softmax and the masks of attention, products of two
-    activations, recurrent layers and the bodies of loops and branches, compute with floating-point numbers: linear
-    layers return them.
+    Sums, products, concatenations, poolings and rearrangements between them, and for ONNX Runtime sigmoids, are rounded
+    if all of their inputs are, so that they compute with integers. All others, such as norms, softmax and the masks of
+    attention, products of two activations, recurrent layers and the bodies of loops and branches, compute with
+    floating-point numbers: linear layers return them.
 
     Args:
         builder: The builder of the complete graph.
@@ -75,6 +77,7 @@ class StaticQuantizer(WeightQuantizer):
         form = profile.quantized_form
         takes_int8 = form is None or _INT8 in form.activations
         self.dtype = _INT8 if takes_int8 else _UINT8
+        self.joining = _REARRANGING | _RESCALING | (frozenset() if takes_int8 else _LOOKED_UP)
         self.has_integer_biases = profile.falls_back_to_cpu
         self.ranges_of = ranges_of
         self.weights: dict[ir.Node, Weight] = {}
@@ -135,13 +138,13 @@ class StaticQuantizer(WeightQuantizer):
         inputs = dict.fromkeys(value for node in self.weights if (value := node.inputs[0]) is not None)
         needed = set(inputs)
         for node in reversed(self.graph):
-            if _joins(node) and any(output in needed or self._end(output) in needed for output in node.outputs):
+            if self._joins(node) and any(output in needed or self._end(output) in needed for output in node.outputs):
                 needed.update(_operands(node))
         self.rounded = dict(inputs)
         produced = {self._end(node.outputs[0]) for node in self.weights if node.op_type == "Conv"}
         self.rounded.update(dict.fromkeys(produced))
         for node in self.graph:
-            operands = _operands(node) if _joins(node) else []
+            operands = _operands(node) if self._joins(node) else []
             if not operands or any(value not in self.rounded or value.dtype != FLOAT for value in operands):
                 continue
             rearranges = node.op_type in _REARRANGING
@@ -157,6 +160,9 @@ class StaticQuantizer(WeightQuantizer):
         values = (*self.graph.inputs, *(output for node in self.graph for output in node.outputs))
         self.rounded = dict.fromkeys(value for value in values if value in self.rounded)
         return produced
+
+    def _joins(self, node: ir.Node) -> bool:
+        return not node.domain and node.op_type in self.joining
 
     def _end(self, value: ir.Value) -> ir.Value:
         """The result of the activation that is the only use of a value, or the value itself."""
@@ -275,10 +281,6 @@ class StaticQuantizer(WeightQuantizer):
 def _is_computed(value: ir.Value | None) -> bool:
     """Whether a value depends on the inputs of the model, in float32."""
     return value is not None and value.dtype == FLOAT and value.const_value is None
-
-
-def _joins(node: ir.Node) -> bool:
-    return not node.domain and (node.op_type in _REARRANGING or node.op_type in _RESCALING)
 
 
 def _operands(node: ir.Node) -> list[ir.Value]:
