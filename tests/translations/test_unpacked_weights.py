@@ -409,3 +409,72 @@ def test_an_embedding_is_not_dequantized_in_every_call() -> None:
 
     program = fxonnx.export(Table().eval(), (torch.tensor([[3, 0, 7]]),), verify=True)
     assert [node.op_type for node in program.model.graph] == ["Gather"]
+
+
+# ---- quantizers of activations
+
+
+class RoundedActivation(nn.Module):
+    """Div, Round, Clip and Mul of an input."""
+
+    def __init__(self, form: str) -> None:
+        super().__init__()
+        self.form = form
+        self.linear = nn.Linear(COLUMNS, ROWS)
+        self.register_buffer("scale", torch.tensor(0.021))
+        self.register_buffer("other", torch.tensor(0.022))
+        self.register_buffer("zero", torch.tensor(0.0))
+        self.register_buffer("bit_width", torch.tensor(8.0))
+
+    def quantized(self, x: torch.Tensor) -> torch.Tensor:
+        if self.form == "where":
+            high, low = 2 ** (self.bit_width - 1) - 1, -(2 ** (self.bit_width - 1))
+            codes = torch.round(x / self.scale + self.zero)
+            codes = torch.where(codes > high, high.type_as(codes), codes)
+            return (torch.where(codes < low, low.type_as(codes), codes) - self.zero) * self.scale
+        if self.form == "unsigned":
+            return torch.round(x / self.scale).clamp(0, 255) * self.scale
+        if self.form == "narrow":
+            return torch.round(x / self.scale).clamp(-127, 127) * self.scale
+        if self.form == "scales":
+            return torch.round(x / self.scale).clamp(-128, 127) * self.other
+        if self.form == "multiplied":
+            return torch.round(x * self.scale).clamp(-128, 127) * self.scale
+        return torch.clamp(torch.round(x / self.scale), -128, 127) * self.scale
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(self.quantized(x))
+
+
+@pytest.mark.parametrize(
+    ("form", "is_quantized"),
+    [
+        ("clamp", True),
+        ("where", True),
+        ("unsigned", True),
+        ("narrow", False),
+        ("scales", False),
+        ("multiplied", False),
+    ],
+)
+def test_a_rounded_activation(form: str, is_quantized: bool, tmp_path: Path) -> None:
+    model = RoundedActivation(form).eval()
+    program = fxonnx.export(
+        model, (torch.randn(2, COLUMNS),), dynamic_shapes=({0: "n"},), input_names=["x"], opset_version=20
+    )
+    proto, session = saved(program, tmp_path)
+    for rows in (2, 300):
+        # Halves of the scale are rounded to even integers.
+        x = torch.cat([torch.randn(rows, COLUMNS) * 2, (torch.arange(COLUMNS) - 64).float()[None] * 0.021 / 2])
+        expected = model(x).detach()
+        found = torch.from_numpy(session.run(None, {"x": x.numpy()})[0])
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+    quantized = ["QuantizeLinear", "DequantizeLinear", "Gemm"]
+    assert (op_types(proto) == quantized) is is_quantized
+
+
+def test_a_quantizer_with_other_limits(tmp_path: Path) -> None:
+    program = fxonnx.export(RoundedActivation("where").eval(), (torch.randn(2, COLUMNS),), opset_version=20)
+    program.apply_weights({"bit_width": torch.tensor(4.0)})
+    with pytest.raises(fxonnx.SaveError, match="the limits of a quantizer differ from those at the export"):
+        program.save(tmp_path / "model.onnx")

@@ -17,7 +17,7 @@ from fxonnx_translations._torch_compat import OpOverload
 
 from .._provenance import VALUE_KEY
 from .graph_utils import STORAGE_DTYPES
-from .low_precision.operator import values_of_blocks
+from .low_precision.operator import unchanged, values_of_blocks
 
 __all__ = ["CODES_KEY", "STORED_KEY", "DerivedWeight", "find_derived_weights", "fold_batch_norm"]
 
@@ -122,7 +122,7 @@ def folded_bias(
     return result.to(mean.dtype)
 
 
-_RECIPE_NAMES = {folded_weight: "folded", folded_bias: "folded", values_of_blocks: "blocks"}
+_RECIPE_NAMES = {folded_weight: "folded", folded_bias: "folded", values_of_blocks: "blocks", unchanged: "scale"}
 
 
 def fold_batch_norm(graph: torch.fx.Graph, weights: Collection[torch.fx.Node]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["values_of_blocks"]
+__all__ = ["unchanged", "values_of_blocks"]
 
 
 def _dequantize(
@@ -54,3 +54,19 @@ def values_of_blocks(parameter: Tensor, positions: Tensor, *checked: Tensor) -> 
         if not index.is_meta and not torch.equal(index, expected):
             raise ValueError("the groups of a quantized weight differ from those at the export: export the model again")
     return parameter.reshape(-1)[positions]
+
+
+def unchanged(scale: Tensor, *checked: Tensor) -> Tensor:
+    """Return the scale of a quantizer.
+
+    Args:
+        scale: The scale.
+        *checked: Pairs of a limit or zero point of the model, and its value at the export.
+
+    Raises:
+        ValueError: If the weights have other limits or zero points.
+    """
+    for number, expected in zip(checked[::2], checked[1::2], strict=True):
+        if not number.is_meta and not torch.equal(number, expected):
+            raise ValueError("the limits of a quantizer differ from those at the export: export the model again")
+    return scale

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import torch
 from torch.fx import Node
 
-__all__ = ["MOVEMENTS", "Ranges"]
+__all__ = ["MOVEMENTS", "Ranges", "limited_input"]
 
 aten = torch.ops.aten
 
@@ -203,6 +203,36 @@ class Ranges:
         if node.target is aten.zeros.default:
             return 0, 0
         return self.of(node)
+
+
+def limited_input(node: Node, ranges: Ranges) -> tuple[Node, list[Node]] | None:
+    """Return the input of a node that limits it to an interval, and the tensors that are its ends; None for others."""
+    args = node.args
+    if node.target is aten.where.self:
+        condition, chosen, other = args[:3]
+        if not isinstance(condition, Node) or not isinstance(other, Node) or condition.args[:1] != (other,):
+            return None
+        ends = [chosen, condition.args[1]]
+        limits = {ranges.of(end) for end in ends}
+        is_single = len(limits) == 1 and all(known is not None and known[0] == known[1] for known in limits)
+        is_limit = is_single and condition.target in (*_GREATER, *_LESS)
+        return (other, _before_casts(ends)) if is_limit else None
+    if node.target not in (*_CLAMPS, *_MIN, *_MAX) or not isinstance(args[0], Node):
+        return None
+    ends = [end for end in (*args[1:], *node.kwargs.values()) if end is not None]
+    if any((known := ranges.of(end)) is None or known[0] != known[1] for end in ends):
+        return None
+    return args[0], _before_casts(ends)
+
+
+def _before_casts(ends: list[Any]) -> list[Node]:
+    found = []
+    for end in ends:
+        while isinstance(end, Node) and end.target in _CASTS:
+            end = end.args[0]
+        if isinstance(end, Node):
+            found.append(end)
+    return found
 
 
 def _number(ranges: Ranges, argument: Any, node: Node, name: str) -> tuple[float, float] | None:

@@ -22,6 +22,7 @@ from fxonnx_translations._torch_compat import OpOverload
 from ..._provenance import copy_provenance
 from ..graph_utils import store_attribute
 from ..weight_folding import CODES_KEY
+from .activations import replace_activation_quantizers
 from .layouts import Layout, Path, block_of, positions_of, replayed
 from .operator import values_of_blocks
 from .ranges import MOVEMENTS, Ranges
@@ -92,7 +93,7 @@ def store_codes(
         value_of: Returns the tensor of the placeholder of a parameter or buffer.
     """
     static = _static_nodes(gm.graph, weights)
-    if not static:
+    if not static and not gm.graph.find_nodes(op="call_function", target=aten.round.default):
         return
     literals = {node: lifted[node.name] for node in weights if node.name in lifted}
     literals |= {
@@ -104,6 +105,7 @@ def store_codes(
     for node in static:
         if any(user not in static for user in node.users) and _is_candidate(node):
             recognizer.replace(node)
+    recognizer.replace_activation_quantizers()
 
 
 def _static_nodes(graph: Graph, weights: Collection[Node]) -> dict[Node, None]:
@@ -180,6 +182,12 @@ class _Recognizer:
         arrangement = self._arrangement(found, weight)
         if arrangement is not None:
             self._emit(weight, found, *arrangement)
+
+    def replace_activation_quantizers(self) -> None:
+        """Replace the quantizers of activations."""
+        replace_activation_quantizers(
+            self._gm.graph, self._static, self._literals, self._ranges, self._number, self._constant
+        )
 
     # ---- operands
 
