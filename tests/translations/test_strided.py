@@ -49,6 +49,12 @@ CASES = (
     Case(_READ, lambda a: a[1:, ::2].as_strided((2, 2), (1, 2), 0), (T((3, 4)),), "before the start of a view"),
     Case(_READ, lambda a: a[1:, 1:].as_strided((2, 2), (4, 2)), (T((3, 4)),), "from where a slice begins"),
     Case(_READ, lambda a: (a * 2)[:2].as_strided((3, 4), (4, 1)), (T((3, 4)),), "beyond the end of a view"),
+    Case(
+        _READ,
+        lambda a: torch.ones(20, 4).cumsum(0)[: 8 // a.shape[0]].as_strided((2, 2), (3, 1), 1) + a.sum(),
+        (T(("n",)),),
+        "beyond the end of a dynamic slice at other sizes",
+    ),
     Case(_READ, lambda a: (a * 2).expand(5, 3).as_strided((3,), (1,)), (T((3,)),), "of an expanded tensor"),
     Case(_READ, _overlapping_chunks, (T((8, 3, 2)),), "overlapping chunks"),
     Case(_READ, lambda a: _overlapping_chunks(a + 1), (T((8, "n", 2)),), "overlapping chunks of dynamic size"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch.fx.experimental.symbolic_shapes import statically_known_true
@@ -15,7 +16,7 @@ aten = torch.ops.aten
 
 
 def rebase_storage_views(graph: torch.fx.Graph, is_translated: Callable[[torch.fx.Node], bool]) -> None:
-    """Replace the inputs of untranslated ``as_strided`` nodes by the contiguous tensors that own their storage.
+    """Replace the inputs of ``as_strided`` nodes by the contiguous tensors that own their storage, where necessary.
 
     ``as_strided`` addresses the storage of its input, whatever the layout of the input is: a transposed tensor, a slice
     or an expanded tensor. The owner of the storage, if it is contiguous, has the elements in the order of their
@@ -26,9 +27,9 @@ def rebase_storage_views(graph: torch.fx.Graph, is_translated: Callable[[torch.f
         is_translated: Whether a node has a translation, which ``as_strided`` of a contiguous tensor has.
     """
     for node in graph.find_nodes(op="call_function", target=aten.as_strided.default):
-        if is_translated(node):
-            continue
         source = node.args[0]
+        if is_translated(node) and _has_all_elements(node, source.meta["val"]):
+            continue
         owner = _owner(source)
         if owner is source or not _is_in_address_order(owner.meta["val"], source.meta["val"].dtype):
             continue
@@ -39,6 +40,19 @@ def rebase_storage_views(graph: torch.fx.Graph, is_translated: Callable[[torch.f
             if not isinstance(first, int):
                 continue
         node.args, node.kwargs = (owner, size, stride, first), {}
+
+
+def _has_all_elements(node: torch.fx.Node, val: torch.Tensor) -> bool:
+    """Whether a contiguous tensor has all elements that ``as_strided`` addresses, at every size."""
+
+    def size_of(argument: torch.fx.Node) -> Any:
+        return argument.meta["val"]
+
+    size, stride, *offset = torch.fx.map_arg(node.args[1:], size_of)
+    first: Any = offset[0] if offset else torch.fx.map_arg(node.kwargs.get("storage_offset"), size_of)
+    start: Any = 0 if first is None else first - val.storage_offset()
+    last: Any = sum((each - 1) * step for each, step in zip(size, stride, strict=True))  # type: ignore[arg-type]
+    return statically_known_true(start >= 0) and statically_known_true(start + last < val.numel())
 
 
 def _owner(node: torch.fx.Node) -> torch.fx.Node:
