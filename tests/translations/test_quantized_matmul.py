@@ -14,6 +14,20 @@ aten = torch.ops.aten
 INT8 = T(("n", 16), torch.int8, -128, 128)
 
 
+class Recognized(torch.nn.Module):
+    """The operator that stands for a weight that a model unpacks."""
+
+    def __init__(self, table: torch.Tensor | None = None) -> None:
+        super().__init__()
+        self.codes = torch.nn.Buffer(torch.randint(0, 16, (8, 64), dtype=torch.int8))
+        self.scale, self.table = torch.nn.Buffer(torch.rand(8, 4) / 8), table
+        self.zero_point = torch.nn.Buffer(torch.randint(0, 16, (8, 4), dtype=torch.int8)) if table is None else None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        weight = torch.ops.fxonnx.dequantize(self.codes, self.scale, self.zero_point, self.table, 0, 15, [1, 16])
+        return torch.nn.functional.linear(x, weight)
+
+
 class Packed8(torch.nn.Module):
     """int8 weights with a scale for each column of the result."""
 
@@ -188,6 +202,11 @@ CASES = (
         rtol=0.02,
         atol=0.1,
     ),
+)
+
+CASES += (
+    Case("fxonnx.dequantize.default", Recognized(), (ROW,), "integers", ops=("DequantizeLinear", "MatMul"), opset=21),
+    Case("fxonnx.dequantize.default", Recognized(torch.linspace(-1, 1, 16)), (ROW,), "table", opset=21),
 )
 
 REFUSED = {
