@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 import fxonnx
 
+from .harness import Case, T, run
 from .test_stored_weights import COLUMNS, ROWS, op_types, saved, stored_types
 
 
@@ -94,6 +95,20 @@ def test_quantize_op(
     assert stored_types(proto) == {dtype}
     assert sorted(op_types(proto)) == ["DequantizeLinear", "DequantizeLinear", "Gemm", "QuantizeLinear"]
     assert onnx.checker.check_model(proto, full_check=True) is None
+
+
+CASES = (
+    Case(
+        "tensorrt.quantize_op.default",
+        lambda x: torch.ops.tensorrt.quantize_op(x, torch.tensor(2.5), 8, 0, False, False),
+        (T(("n", 8)),),
+    ),
+)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_table(case: Case) -> None:
+    run(case)
 
 
 def test_float8_requires_opset_19() -> None:
