@@ -169,6 +169,15 @@ class MXFP4(Packed):
         return out.reshape(ROWS, COLUMNS)
 
 
+class HalfMXFP4(MXFP4):
+    """The same, rounded to half precision."""
+
+    scale_dtype = HALF
+
+    def weight(self) -> torch.Tensor:
+        return super().weight().to(HALF)
+
+
 class Bytes(Packed):
     """Codes of 8 bits, as models without packing store them."""
 
@@ -301,6 +310,7 @@ FORMS = [
     (CompressedTensors, 23, "INT4", "fused"),
     (MXFP4, 21, "UINT4", "written"),
     (MXFP4, 20, "INT8", "written"),
+    (HalfMXFP4, 21, "UINT4", "written"),
     (Bytes, 20, "INT8", "fused"),
     (Rounded, 13, "INT8", "fused"),
     (RoundedByWhere, 20, "INT8", "fused"),

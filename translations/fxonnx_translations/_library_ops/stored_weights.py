@@ -183,7 +183,10 @@ def _written_out(
         codes = derive_stored(op.builder, [codes], "blocks", partial(torch.reshape, shape=blocks), _packed(codes.dtype))
     stored = []
     for parameter, shape, suffix in zip(parameters, shapes, ("scale", "zero_point"), strict=False):
-        to = codes.dtype if suffix == "zero_point" and codes.dtype and _fits(op, parameter, codes.dtype) else kind
+        # In the narrow type, which runtimes convert once.
+        to = op.dtype_of(parameter) if op.dtype_of(parameter) in HALF_FLOATS else kind
+        if suffix == "zero_point" and codes.dtype is not None and _fits(op, parameter, codes.dtype):
+            to = codes.dtype
         value = op.cast(_parameter(op, parameter, suffix, layout, shape, to), kind)
         if axis is not None:
             value = op.Unsqueeze(value, [axis + 1] if size else list(range(1, len(sizes) - axis)))
