@@ -140,6 +140,23 @@ def test_every_role(name: str, is_newest: bool, tmp_path: Path) -> None:
         assert len(stored["weight"].raw_data) == 80 * 4 * int(name[-1]) // 8
 
 
+@pytest.mark.parametrize("name", SUB_BYTE)
+def test_weights_that_are_viewed_stay_packed(name: str) -> None:
+    class Viewed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(numbers(name, 3), requires_grad=False)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * self.weight[1:].view(torch.int8)
+
+    model, x = Viewed().eval(), torch.randn(2, 4)
+    program = fxonnx.export(model, (x,), opset_version=25)
+    (weight,) = (value for key, value in program.model.graph.initializers.items() if key.startswith("weight"))
+    assert weight.dtype == ir.DataType[name.upper()]
+    assert torch.equal(program(x)[0], model(x))
+
+
 def test_pairs_of_float4(tmp_path: Path) -> None:
     weight = torch.arange(160, dtype=torch.uint8).reshape(2, 80).view(torch.float4_e2m1fn_x2)
 

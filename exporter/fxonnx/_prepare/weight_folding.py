@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from fxonnx_translations._builder.sub_byte import FLOAT4_PAIRS, PER_BYTE
 from fxonnx_translations._torch_compat import OpOverload
 
 from .._provenance import VALUE_KEY
@@ -235,8 +236,12 @@ def _is_derivable(
         return True
     operands = [source.meta["val"] for source in inputs if isinstance(source.meta.get("val"), torch.Tensor)]
     widened = [operand.dtype for operand in operands if operand.dtype in _STORAGE_DTYPES and operand.dtype != val.dtype]
-    # The bytes stay the same ones.
-    is_view = target is aten.view.dtype and operands[0].element_size() == val.element_size()
+    # The bytes stay the same ones, but those of a sub-byte integer would no longer be packed.
+    is_view = (
+        target is aten.view.dtype
+        and operands[0].element_size() == val.element_size()
+        and (operands[0].dtype not in PER_BYTE or operands[0].dtype == FLOAT4_PAIRS)
+    )
     if widened and not is_view and (val.numel() > MAX_WIDENED_ELEMENTS or not _HALF_DTYPES.issuperset(widened)):
         return False
     is_small = val.numel() <= max(MAX_GROWN_ELEMENTS, sum(operand.numel() for operand in operands))
