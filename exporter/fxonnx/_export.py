@@ -32,6 +32,7 @@ from ._prepare import (
     State,
     find_updates,
     least_default_opset,
+    least_opset_of_program,
     pattern_context,
     prepare,
     report_updates,
@@ -205,13 +206,12 @@ def export(
         SaveError: If ``f`` or the report cannot be written.
         StateError: With ``state="error"``, if forward mutates state that outlives the call.
     """
-    args, kwargs, dynamic_shapes, input_names, output_names = _own_examples(
-        model, args, kwargs, dynamic_shapes, input_names, output_names
-    )
-    options = read_options(
+    own = _own_examples(model, args, kwargs, dynamic_shapes, input_names, output_names)
+    args, kwargs, dynamic_shapes, input_names, output_names = own
+    read = partial(
+        read_options,
         verify=verify,
         names=(input_names, output_names),
-        versions=(opset_version, ir_version, least_default_opset(model)),
         target=target,
         patterns=patterns,
         passes=(optimize, do_constant_folding),
@@ -221,8 +221,7 @@ def export(
         strict_shapes=strict_shapes,
         frozen=frozen,
         adapters=adapters,
-        data_dependent=data_dependent,
-        runtime_checks=runtime_checks,
+        followed=(data_dependent, runtime_checks),
         numerics=numerics,
         functions=functions,
         quantize=quantize,
@@ -231,13 +230,28 @@ def export(
             *(export_modules_as_functions, autograd_inlining),
         ),
     )
+    options = read(versions=(opset_version, ir_version, least_default_opset(model)))
     timer, shapes = Timer(on_stage), (dynamic_shapes, dynamic_axes, more_inputs)
     with reporting(artifacts_dir, timer.seconds, enabled=report) as subject, exporting():
         captured = _capture(model, options, timer, (args, kwargs), shapes, dynamic_scalars)
+        options = options if opset_version is not None else _with_opset_of(captured, options, ir_version, read)
         save_exported_program(captured.exported_program, artifacts_dir if dump_exported_program else None)
         program = subject.program = _convert(captured, options, timer, model)
         _finish(program, timer, verify, f, (export_params, keep_initializers_as_inputs, external_data))
     return _printed(program, graph=bool(verbose), stages=profile)
+
+
+def _with_opset_of(captured: Capture, options: Options, ir_version: Any, read: Callable[..., Options]) -> Options:
+    """Options with a newer default opset, if the captured program requires one to store its weights as they are.
+
+    Args:
+        captured: The captured program.
+        options: The options with the usual default opset.
+        ir_version: The caller's IR version.
+        read: Reads the options again, for other versions.
+    """
+    least = least_opset_of_program(captured.exported_program)
+    return read(versions=(None, ir_version, least)) if least > options.opset else options
 
 
 def _own_examples(model: Any, args: Any, kwargs: Any, *specified: Any) -> tuple[Any, ...]:

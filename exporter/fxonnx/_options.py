@@ -143,8 +143,7 @@ def read_options(
     strict_shapes: bool,
     frozen: Collection[str],
     adapters: str | Collection[str],
-    data_dependent: DataDependent,
-    runtime_checks: bool,
+    followed: tuple[DataDependent, bool],
     numerics: Numerics,
     functions: Functions,
     quantize: QuantizeConfig | WeightDtype | None,
@@ -153,7 +152,7 @@ def read_options(
     """Validate the arguments of ``export`` that need no model; see there for each of them.
 
     ``names`` are those of inputs and outputs, ``versions`` the opset version, the IR version and the lowest default
-    opset, ``passes`` ``optimize`` and ``do_constant_folding``.
+    opset, ``passes`` ``optimize`` and ``do_constant_folding``, ``followed`` ``data_dependent`` and ``runtime_checks``.
 
     Raises:
         ArgumentError: If an argument has an invalid value or cannot be honoured.
@@ -162,7 +161,7 @@ def read_options(
     _check_choice("target", target, (None, *get_args(Target)))
     _check_choice("state", state, get_args(State))
     _check_choice("metadata", metadata, get_args(MetadataLevel))
-    _check_choice("data_dependent", data_dependent, get_args(DataDependent))
+    _check_choice("data_dependent", followed[0], get_args(DataDependent))
     _check_choice("numerics", numerics, get_args(Numerics))
     _check_choice("functions", functions, get_args(Functions))
     profile = profile_of(target)
@@ -187,8 +186,8 @@ def read_options(
         training=legacy.training,
         frozen=_check_frozen(frozen),
         adapters=_check_adapters(adapters),
-        data_dependent=data_dependent,
-        runtime_checks=runtime_checks,
+        data_dependent=followed[0],
+        runtime_checks=followed[1],
         numerics=numerics,
         profile=profile,
         functions=_check_functions(functions, checked_ir_version, opset),

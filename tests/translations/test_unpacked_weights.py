@@ -394,6 +394,30 @@ def test_groups_that_are_not_blocks() -> None:
     assert "DequantizeLinear" not in {node.op_type for node in program.model.graph}
 
 
+def test_the_default_opset_has_blocks_of_4_bits() -> None:
+    x = torch.randn(2, COLUMNS)
+    program = fxonnx.export(GPTQ().eval(), (x,))
+    assert program.model.opset_imports[""] == 21
+    assert "UINT4" in {str(value.dtype) for value in program.model.graph.initializers.values()}
+    newer = fxonnx.export(GPTQ().eval(), (x,), target="onnxruntime")
+    assert newer.model.opset_imports[""] == 23
+    older = fxonnx.export(GPTQ().eval(), (x,), opset_version=20)
+    assert older.model.opset_imports[""] == 20
+
+
+def test_bits_of_masks_do_not_change_the_default_opset() -> None:
+    class Masks(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("mask", torch.ones(16, 16).tril() > 0)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.masked_fill(self.mask & ~self.mask.t(), 0.0)
+
+    program = fxonnx.export(Masks().eval(), (torch.randn(16, 16),))
+    assert program.model.opset_imports[""] == 20
+
+
 def test_weights_with_other_groups(tmp_path: Path) -> None:
     program = fxonnx.export(GPTQ().eval(), (torch.randn(2, COLUMNS),), opset_version=21)
     program.apply_weights(UngroupedGPTQ().state_dict())

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from .decompose import REASON_KEY
+from .default_opset import least_default_opset, least_opset_of_program
 from .graph_utils import find_attribute
 from .mutations import LOST_UPDATES_KEY, State, Update, find_updates, report_updates
 from .patterns import PATTERNS, PatternContext, pattern_context
 from .pipeline import Prepared, prepare
-from .tensor_subclasses import least_default_opset, unwrap_subclasses
+from .tensor_subclasses import unwrap_subclasses
 from .weight_folding import DerivedWeight
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "find_attribute",
     "find_updates",
     "least_default_opset",
+    "least_opset_of_program",
     "pattern_context",
     "prepare",
     "report_updates",

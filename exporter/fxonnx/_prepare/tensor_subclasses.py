@@ -18,7 +18,7 @@ from torch.export.graph_signature import (
 
 from fxonnx_translations._torch_compat import FakeTensor
 
-from .._inner_tensors import has_wrapped_weights, is_wrapper, unwrapped
+from .._inner_tensors import is_wrapper, unwrapped
 from .._provenance import copy_provenance, source_line
 from ..errors import CaptureError
 from .float4_weights import float4_arguments
@@ -26,10 +26,7 @@ from .graph_utils import module_attribute, nodes_between, replace_node, splice, 
 from .inline import inline_subgraphs
 from .tracing import TraceError, trace_call
 
-__all__ = ["least_default_opset", "unwrap_subclasses"]
-
-_STORED_WEIGHTS_OPSET = 21
-"""The first opset with DequantizeLinear of 4-bit integers, and of blocks."""
+__all__ = ["unwrap_subclasses"]
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 _DEQUANTIZE = torch.ops.fxonnx.dequantize_float4.default
@@ -70,11 +67,6 @@ class _Wrapped:
 
 
 _Value: TypeAlias = "torch.fx.Node | _Wrapped"
-
-
-def least_default_opset(model: Any) -> int:
-    """The lowest opset to export a model in unless the user specifies one; 0 without weights that are subclasses."""
-    return _STORED_WEIGHTS_OPSET if has_wrapped_weights(model) else 0
 
 
 def unwrap_subclasses(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:

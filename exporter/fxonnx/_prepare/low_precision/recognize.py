@@ -27,7 +27,7 @@ from .layouts import Layout, Path, block_of, positions_of, replayed
 from .operator import values_of_blocks
 from .ranges import MOVEMENTS, Ranges
 
-__all__ = ["store_codes"]
+__all__ = ["store_codes", "unpacks_weights"]
 
 aten = torch.ops.aten
 
@@ -106,6 +106,24 @@ def store_codes(
         if any(user not in static for user in node.users) and _is_candidate(node):
             recognizer.replace(node)
     recognizer.replace_activation_quantizers()
+
+
+def unpacks_weights(graph: Graph, weights: Collection[Node]) -> bool:
+    """Whether a captured graph unpacks integers of parameters or buffers by shifts and masks.
+
+    Args:
+        graph: The captured graph.
+        weights: The placeholders of parameters and buffers.
+    """
+    unpacking = [node for node in graph.nodes if getattr(node.target, "_opname", "") in _UNPACKING]
+    if not unpacking:
+        return False
+    static = _static_nodes(graph, weights)
+    return any(
+        node in static and not node.meta["val"].dtype.is_floating_point and node.meta["val"].numel() >= _LEAST_ELEMENTS
+        for node in unpacking
+        if node.meta["val"].dtype != torch.bool
+    )
 
 
 def _static_nodes(graph: Graph, weights: Collection[Node]) -> dict[Node, None]:

@@ -1,0 +1,29 @@
+"""The lowest default opset for models with low-precision weights: blocks of integers are stored from opset 21 on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from .._export_signature import read_signature
+from .._inner_tensors import has_wrapped_weights
+from .low_precision import unpacks_weights
+
+__all__ = ["least_default_opset", "least_opset_of_program"]
+
+_STORED_WEIGHTS_OPSET = 21
+"""The first opset with DequantizeLinear of 4-bit integers, and of blocks."""
+
+
+def least_default_opset(model: Any) -> int:
+    """The lowest opset to export a model in unless the user specifies one; 0 without weights that are subclasses."""
+    return _STORED_WEIGHTS_OPSET if has_wrapped_weights(model) else 0
+
+
+def least_opset_of_program(program: torch.export.ExportedProgram) -> int:
+    """The lowest opset for a captured program unless the user specifies one; 0 if it does not unpack weights."""
+    placeholders = program.graph.find_nodes(op="placeholder")
+    records = zip(placeholders, read_signature(program).inputs, strict=True)
+    weights = {node for node, record in records if record.is_weight}
+    return _STORED_WEIGHTS_OPSET if unpacks_weights(program.graph, weights) else 0
