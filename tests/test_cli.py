@@ -374,3 +374,15 @@ def test_pickled_objects_are_not_loaded(tmp_path: Path, entry: str) -> None:
     assert "cannot be loaded as an exported program" in result.output
     assert not (tmp_path / "boom").exists()
     assert not (tmp_path / "m.onnx").exists()
+
+
+@pytest.mark.parametrize("command", [command.name or "" for command in app.registered_commands])
+def test_help_of_every_command_has_an_example_and_exit_codes(command: str) -> None:
+    text = CliRunner().invoke(app, [command, "--help"]).stdout
+    assert f"Example: fxonnx {command} " in text
+    assert "Exit code 0" in text
+
+
+def test_completion_of_shells() -> None:
+    result = CliRunner().invoke(app, ["--help"])
+    assert "--install-completion" in result.stdout

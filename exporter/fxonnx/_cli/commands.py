@@ -27,9 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["app"]
 
-app = typer.Typer(
-    help="Export PyTorch models to ONNX.", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False
-)
+app = typer.Typer(help="Export PyTorch models to ONNX.", no_args_is_help=True, pretty_exceptions_enable=False)
 
 _TARGETS = "onnxruntime, onnxruntime-cuda, onnxruntime-genai, onnxruntime-genai-cuda, tensorrt or openvino"
 _CALIBRATION_HELP = (
@@ -96,7 +94,12 @@ def export_command(
     output_names: Annotated[str | None, typer.Option(help="Comma-separated names of the graph outputs.")] = None,
     debug: Debug = False,
 ) -> None:
-    """Export a model to an ONNX file."""
+    """Export a model to an ONNX file.
+
+    Example: fxonnx export package.module:function -o model.onnx --verify
+
+    Exit code 0 if the file is written, 1 after an error, 2 for a wrong option.
+    """
     with _readable_messages(debug), _progress() as on_stage:
         # Fail before the export, not after it, if the file cannot be written.
         from .._program.saving import check_destination  # imports torch
@@ -164,7 +167,12 @@ def genai_command(
     ] = True,
     debug: Debug = False,
 ) -> None:
-    """Export a language model for onnxruntime-genai."""
+    """Export a language model for onnxruntime-genai.
+
+    Example: fxonnx genai checkpoint -o model --precision int4
+
+    Exit code 0 if the directory is written, 1 after an error, 2 for a wrong option.
+    """
     adapters = dict(_name_and_path(each) for each in adapter or ())
     with _readable_messages(debug), _progress(_GENAI_STAGES) as on_stage:
         from ..genai import export as export_for_genai  # imports torch
@@ -200,6 +208,8 @@ def check_command(
     debug: Debug = False,
 ) -> None:
     """Find the nodes that a runtime cannot run, or runs slowly.
+
+    Example: fxonnx check model.onnx --target tensorrt
 
     Exit code 0 if there are none, 1 if there are some, 2 for a wrong argument.
     """
@@ -271,7 +281,12 @@ def demo_command(
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Path to keep the ONNX file at.")] = None,
     debug: Debug = False,
 ) -> None:
-    """Export AlexNet, check the file, and run it in ONNX Runtime."""
+    """Export AlexNet, check the file, and run it in ONNX Runtime.
+
+    Example: fxonnx demo -o alexnet.onnx
+
+    Exit code 0 if all of it succeeds, 1 after an error.
+    """
     start = time.perf_counter()
     with _readable_messages(debug), _progress() as on_stage, tempfile.TemporaryDirectory(prefix="fxonnx-") as directory:
         if output is not None:
