@@ -12,6 +12,7 @@ import torch
 
 from fxonnx_translations._builder import dtypes
 from fxonnx_translations._builder.builder import Builder, Unsupported
+from fxonnx_translations._builder.initializers import TorchTensor
 from fxonnx_translations._builder.name_allocator import NameAllocator
 from fxonnx_translations._builder.op import Op
 from fxonnx_translations._builder.symbolic_dims import SymbolTable
@@ -119,7 +120,7 @@ def test_peepholes_eliminate_identities(emit: object, left: list[str]) -> None:
 def test_weights_are_not_literals() -> None:
     op = make()
     x = add_input(op, (2,))
-    weight = op.builder.register_weight("gamma", ir.tensor_adapters.TorchTensor(torch.ones(1), name="gamma"))
+    weight = op.builder.register_weight("gamma", TorchTensor(torch.ones(1), name="gamma"))
     op.Mul(x, weight)
     assert ops_of(op) == ["Mul"]
 
@@ -199,7 +200,7 @@ def test_rollback_removes_emitted_nodes() -> None:
 def test_derived_weights_are_lazy_and_not_derived_from_shared_weights() -> None:
     op = make()
     weight = torch.arange(6.0).reshape(2, 3)
-    value = op.builder.register_weight("w", ir.tensor_adapters.TorchTensor(weight, name="w"))
+    value = op.builder.register_weight("w", TorchTensor(weight, name="w"))
     derived = op.derived(value, "transposed", torch.t)
     assert derived is not None
     assert derived.name == "w::transposed"
