@@ -292,3 +292,16 @@ def test_the_exported_model_has_the_convolution_only() -> None:
     program = fxonnx.export(model.eval(), (x,))
     assert [node.op_type for node in program.model.graph] == ["Conv"]
     assert_close(program(x)[0], model(x), rtol=1e-5, atol=1e-5)
+
+
+def test_products_with_sizes_beside_a_product_of_weights() -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.rand(4, 4))
+
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return x.round() * x.shape[0], x @ (self.weight * 2)
+
+    model, x = Model().eval(), torch.rand(3, 4)
+    fxonnx.export(model, (x,), dynamic_shapes=({0: "n"},)).verify(sizes=[{"n": 3}, {"n": 5}])

@@ -14,6 +14,7 @@ import torch
 from torch.fx import Node
 
 from ..._provenance import copy_provenance
+from ..patterns.matching import dtype_of
 from ..weight_folding import CODES_KEY
 from .operator import unchanged
 from .ranges import Ranges, limited_input
@@ -62,7 +63,8 @@ def replace_activation_quantizers(
         codes, scale = node.args
         if node in static or node.kwargs or not isinstance(codes, Node) or not isinstance(scale, Node):
             continue
-        if node.meta["val"].dtype != torch.float32 or scale.meta["val"].dtype != torch.float32:
+        # A size is not a tensor: it has no dtype.
+        if dtype_of(node) != torch.float32 or dtype_of(scale) != torch.float32:
             continue
         # One number, of any rank up to that of the input: its broadcasting does not change the shape.
         if scale.meta["val"].numel() != 1 or scale.meta["val"].dim() > codes.meta["val"].dim():
