@@ -371,7 +371,7 @@ WRONG: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "unknown": ({"activations": "statik"}, {}, "(?s)activations: expected one of .*did you mean 'static'"),
     "tensor": ({"calibration": IMAGES[0]}, {}, "expected an iterable of batches, got a Tensor"),
     "opset": ({"calibration": IMAGES}, {"opset_version": 12}, "8-bit weights require opset 13, got opset_version=12"),
-    "empty": ({"calibration": []}, {}, "calibration: there is no batch"),
+    "empty": ({"calibration": []}, {}, "calibration: it yields no batches"),
     "keys": ({"calibration": [{"y": IMAGES[0]}]}, {}, "batch 0 does not fit the model: .*y"),
     "shape": ({"calibration": [IMAGES[0], IMAGES[0][:, :2]]}, {}, "batch 1 does not fit the model: .*x"),
     "text": ({"calibration": ["a"]}, {}, "batch 0 does not fit the model: .*x"),

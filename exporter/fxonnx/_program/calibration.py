@@ -30,7 +30,7 @@ def ranges_of(model: ir.Model, names: Sequence[str], capture: Capture, batches: 
         batches: The batches; see ``QuantizeConfig.calibration``.
 
     Raises:
-        ArgumentError: If there is no batch, or one does not fit the model or causes values that are not finite.
+        ArgumentError: If it yields no batches, or one does not fit the model or causes values that are not finite.
     """
     _return_statistics(model, names)
     try:
@@ -59,7 +59,7 @@ def ranges_of(model: ir.Model, names: Sequence[str], capture: Capture, batches: 
     if not found:
         raise ArgumentError(
             "quantize",
-            "calibration: there is no batch",
+            "calibration: it yields no batches",
             hint="an iterator that was used before is exhausted; pass a list or a DataLoader",
         )
     return found

@@ -44,8 +44,8 @@ def quantize(
         calibrate: The calibration of static quantization.
 
     Raises:
-        ArgumentError: If a pattern matches no weight, there is no layer that computes logits for ``lm_head``, no layer
-            can compute with 8-bit activations, or the calibration fails.
+        ArgumentError: If a pattern matches no weight, the model has no layer that computes logits for ``lm_head``, no
+            layer can compute with 8-bit activations, or the calibration fails.
     """
     float_model = model.clone()
 

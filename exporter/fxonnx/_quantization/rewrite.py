@@ -122,7 +122,7 @@ class WeightQuantizer:
         """Rewrite the graph.
 
         Raises:
-            ArgumentError: If a pattern matches no weight, or there is no layer that computes logits for ``lm_head``.
+            ArgumentError: If a pattern matches no weight, or no layer of the model computes logits for ``lm_head``.
         """
         nodes = list(ir.traversal.RecursiveGraphIterator(self.graph))
         products = [(node, weight) for node in nodes if (weight := self._weight_of_product(node)) is not None]
