@@ -58,13 +58,13 @@ def compare_generation(
 
 def _generated(directory: Path, prompt: Tensor, feeds: Mapping[str, Any]) -> list[list[int]]:
     og = import_extra("onnxruntime_genai")
-    config = og.Config(str(directory))
-    config.clear_providers()
     tensors = og.NamedTensors()
     tensors["input_ids"] = prompt.to(torch.int32).cpu().numpy()
     for name, value in feeds.items():
         tensors[name] = value.cpu().numpy()
     try:
+        config = og.Config(str(directory))
+        config.clear_providers()
         model = og.Model(config)
         parameters = og.GeneratorParams(model)
         length = prompt.shape[1] + _NEW

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from contextlib import nullcontext
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -14,12 +15,13 @@ from ..errors import ArgumentError
 from ._config import context_length, genai_config
 from ._directory import write_json
 from ._example import DYNAMIC_SHAPES, example_inputs
+from ._image_tiles import ImageTiles, MaskedTiles, PaliGemma
 from ._input_verification import compare_generation
 from ._last_logits import last_logits_only
 from ._loading import LanguageModel
 from ._parts import Part, Request, export_parts, rounded_parts, save_parts
 from ._sizes import decoder_calls
-from ._vision_towers import VISION_TOWERS, VisionTower
+from ._vision_towers import Gemma3, Mistral3, Qwen, Qwen2_5, Qwen3, VisionTower
 
 __all__ = ["export_vision_language"]
 
@@ -27,6 +29,27 @@ _BATCH, _PAST, _TOKENS = 2, 5, 3
 
 _PROCESSOR = "genai_processor_config.json"
 """Operators of the preprocessing; processor_config.json is the name of settings of transformers."""
+
+VISION_TOWERS: Mapping[str, type[VisionTower]] = MappingProxyType(
+    {
+        "aya_vision": ImageTiles,
+        "cohere2_vision": ImageTiles,
+        "gemma3": Gemma3,
+        "got_ocr2": ImageTiles,
+        "idefics3": MaskedTiles,
+        "internvl": ImageTiles,
+        "llava": ImageTiles,
+        "mistral3": Mistral3,
+        "paligemma": PaliGemma,
+        "qwen2_vl": Qwen,
+        "qwen2_5_vl": Qwen2_5,
+        "qwen3_vl": Qwen3,
+        "qwen3_vl_moe": Qwen3,
+        "smolvlm": MaskedTiles,
+        "vipllava": ImageTiles,
+    }
+)
+"""Type of a model of transformers to its vision tower."""
 
 
 class TokenEmbedding(nn.Module):
@@ -83,13 +106,12 @@ def export_vision_language(loaded: LanguageModel, request: Request) -> None:
     save_parts(programs, request)
     config = genai_config(loaded.model, loaded.tokenizer, decoder, request.device, "decoder.onnx")
     write_json(request.directory / "genai_config.json", _with_parts(config, tower))
-    # Decoded with a color space, images must not pass through ConvertRGB: it reverses the channels.
-    operations = [
-        {"name": "decode_image", "type": "DecodeImage", "attrs": {"color_space": "RGB"}},
-        *tower.preprocessing(_image_settings(loaded)),
-    ]
-    processor = {"name": "image_processor", "transforms": [{"operation": operation} for operation in operations]}
-    write_json(request.directory / _PROCESSOR, {"processor": processor})
+    if preprocessing := tower.preprocessing(_image_settings(loaded)):
+        # Decoded with a color space, images must not pass through ConvertRGB: it reverses the channels.
+        decode = {"name": "decode_image", "type": "DecodeImage", "attrs": {"color_space": "RGB"}}
+        transforms = [{"operation": operation} for operation in (decode, *preprocessing)]
+        processor = {"name": "image_processor", "transforms": transforms}
+        write_json(request.directory / _PROCESSOR, {"processor": processor})
     if request.verify:
         request.announce("verify")
         with rounded_parts(parts, programs):

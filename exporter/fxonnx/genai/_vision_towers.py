@@ -16,9 +16,9 @@ from ._attention_functions import attend_within_segments, attention_function
 from ._parts import Part, input_dtype
 from ._sizes import Sizes
 
-__all__ = ["VISION_TOWERS", "VisionTower"]
+__all__ = ["TOWER_OPTIONS", "Gemma3", "Mistral3", "Qwen", "Qwen2_5", "Qwen3", "VisionTower"]
 
-_OPTIONS: Mapping[str, Any] = MappingProxyType({"quantize": None})
+TOWER_OPTIONS: Mapping[str, Any] = MappingProxyType({"quantize": None})
 """Towers are small beside the decoder, and lose more by quantization."""
 
 _ROWS, _COLUMNS = 3, 2
@@ -47,8 +47,11 @@ class VisionTower(ABC):
         self.model = model
         self.config = model.config
         self.vision_config = model.config.vision_config
-        self.patch_size: int = self.vision_config.patch_size
-        self.merge_size: int = self._merge_size()
+        self.patch_size = self._patch_size()
+        self.merge_size = self._merge_size()
+
+    def _patch_size(self) -> int:
+        return int(self.vision_config.patch_size)
 
     @abstractmethod
     def _merge_size(self) -> int: ...
@@ -71,7 +74,7 @@ class VisionTower(ABC):
 
     @abstractmethod
     def preprocessing(self, settings: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """Operators of onnxruntime-extensions after the image is decoded.
+        """Operators of onnxruntime-extensions after the image is decoded; none if transformers makes the inputs.
 
         Args:
             settings: Settings of the image processor of transformers.
@@ -133,7 +136,7 @@ class Mistral3(VisionTower):
             {"pixel_values": {2: "height", 3: "width"}},
             calls,
             output_names=("image_features",),
-            options=_OPTIONS,
+            options=TOWER_OPTIONS,
         )
 
     def inputs(self) -> dict[str, Tensor]:
@@ -282,7 +285,7 @@ class Qwen(VisionTower):
             {"pixel_values": {0: "patches"}},
             tuple({"patches": tokens * unit} for tokens in (1, 2, 6, 35)),
             output_names=("image_features",),
-            options=_OPTIONS,
+            options=TOWER_OPTIONS,
         )
 
     def inputs(self) -> dict[str, Tensor]:
@@ -406,7 +409,7 @@ class Gemma3(VisionTower):
             {"pixel_values": {0: "images"}},
             ({"images": 1}, {"images": 3}),
             output_names=("image_features",),
-            options=_OPTIONS,
+            options=TOWER_OPTIONS,
         )
 
     def inputs(self) -> dict[str, Tensor]:
@@ -482,16 +485,3 @@ class Gemma3Decoder(nn.Module):
             token_type_ids=nn.functional.pad(kinds, (past, 0)),
             use_cache=True,
         )
-
-
-VISION_TOWERS: Mapping[str, type[VisionTower]] = MappingProxyType(
-    {
-        "gemma3": Gemma3,
-        "mistral3": Mistral3,
-        "qwen2_vl": Qwen,
-        "qwen2_5_vl": Qwen2_5,
-        "qwen3_vl": Qwen3,
-        "qwen3_vl_moe": Qwen3,
-    }
-)
-"""Type of a model of transformers to its vision tower."""
