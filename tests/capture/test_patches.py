@@ -28,6 +28,7 @@ from fxonnx._capture.patches import (
     LOADING_PATCHES,
     QUESTION_PATCHES,
     REWRITING_PATCHES,
+    SEED_PATCHES,
     Patch,
     capture_patches,
     loading_patches,
@@ -47,7 +48,7 @@ import transformers.models.fastspeech2_conformer.modeling_fastspeech2_conformer 
 WAIT = 20.0
 """Seconds until a test that waits for a thread gives up."""
 
-ALL_PATCHES = CAPTURE_PATCHES + QUESTION_PATCHES + REWRITING_PATCHES + LOADING_PATCHES
+ALL_PATCHES = CAPTURE_PATCHES + QUESTION_PATCHES + REWRITING_PATCHES + SEED_PATCHES + LOADING_PATCHES
 
 
 class Doubled(torch.autograd.Function):

@@ -98,6 +98,12 @@ def mobilenet() -> Built:
     return model, lambda size: {"pixel_values": torch.randn(2, 3, 32 + 32 * size, 64)}
 
 
+def seeded_reformer() -> Built:
+    """Sequences that are longer than the chunks of attention, so that tokens are hashed."""
+    model, _ = reformer(hash_seed=0, num_hashes=2, lsh_attn_chunk_length=4, local_attn_chunk_length=4)
+    return model, lambda size: {"input_ids": torch.randint(3, 50, (2 + size, 32))}
+
+
 PLAIN: Mapping[str, tuple[Callable[[], Built], Any]] = MappingProxyType(
     {
         "autoformer": (lambda: series("Autoformer", label_length=5, moving_average=5), {"*": {0: "batch"}}),
@@ -105,6 +111,7 @@ PLAIN: Mapping[str, tuple[Callable[[], Built], Any]] = MappingProxyType(
         "informer": (lambda: series("Informer"), {"*": {0: "batch"}}),
         "mimi_encoder": (mimi_encoder, None),
         "mobilenet": (mobilenet, {"pixel_values": {2: "height"}}),
+        "reformer": (seeded_reformer, {"input_ids": {0: "batch"}}),
     }
 )
 
@@ -204,10 +211,12 @@ def led() -> Built:
     return model, lambda size: translated(2 + size, 8 + 4 * size, 5 + size)
 
 
-def reformer() -> Built:
+def reformer(**options: Any) -> Built:
     axes = {"axial_pos_shape": [4, 8], "axial_pos_embds_dim": [8, 8], "max_position_embeddings": 32}
     heads = {"attention_head_size": 8, "num_attention_heads": 2, "num_buckets": 2, "attn_layers": ["local", "lsh"]}
-    model = model_of("Reformer", **axes, **heads, hidden_size=16, feed_forward_size=16, vocab_size=50, use_cache=False)
+    model = model_of(
+        "Reformer", **axes, **heads, hidden_size=16, feed_forward_size=16, vocab_size=50, use_cache=False, **options
+    )
     return model, lambda size: text(2 + size, 32)
 
 

@@ -33,6 +33,7 @@ __all__ = [
     "gaussian_nll_loss",
     "infer_size",
     "linspace",
+    "new",
     "pad_sequence",
     "pooling_output_shape",
     "scaled_dot_product_attention",
@@ -46,6 +47,13 @@ _arange: Callable[..., Any] = torch.arange
 _check: Callable[..., Any] = torch._check
 _sym_max: Callable[..., Any] = torch.sym_max
 _sym_min: Callable[..., Any] = torch.sym_min
+
+
+def new(original: Callable[..., Tensor], self: Tensor, *sizes: Any, **options: Any) -> Tensor:
+    """``Tensor.new`` with dynamic sizes; its C++ function takes integers only."""
+    if not options and any(isinstance(size, torch.SymInt) for size in sizes):
+        return self.new_empty(sizes)
+    return original(self, *sizes, **options)
 
 
 def linspace(original: Callable[..., Any], start: Any, end: Any, steps: Any, **options: Any) -> Tensor:

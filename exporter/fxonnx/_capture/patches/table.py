@@ -12,7 +12,7 @@ from torch.nn import Module
 
 from fxonnx_translations._torch_compat import pytree
 
-from .. import function_transforms
+from .. import function_transforms, random_seeds
 from ..autograd_functions import record_function_call
 from ..constraints.guard_recorder import (
     COMPARISONS,
@@ -59,6 +59,7 @@ __all__ = [
     "CAPTURE_PATCHES",
     "LOADING_PATCHES",
     "QUESTION_PATCHES",
+    "SEED_PATCHES",
     "TRACING_PATCHES",
     "capture_patches",
     "loading_patches",
@@ -241,6 +242,7 @@ CAPTURE_PATCHES: tuple[Patch, ...] = (
     KernelPatch("aten::linalg_lstsq", shape_kernels.lstsq, "the shape of its residuals depends on the ranks"),
     KernelPatch("aten::narrow.Tensor", shape_kernels.narrow, "it reads the value of a tensor"),
     Patch("torch:as_tensor", functional.as_tensor, "its C++ function specializes sizes in a list", strict=False),
+    Patch("torch:Tensor.new", functional.new, "its C++ function specializes sizes", strict=False),
     Patch("torch:linspace", functional.linspace, "its C++ function specializes the number of steps", strict=False),
     *(
         Patch(
@@ -346,7 +348,7 @@ CAPTURE_PATCHES: tuple[Patch, ...] = (
     ),
     Patch(
         "torch:manual_seed",
-        tracing_state.ignore_manual_seed,
+        random_seeds.manual_seed,
         "a call in forward would seed the generator of the whole process, including training threads",
         strict=False,
     ),
@@ -433,6 +435,12 @@ QUESTION_PATCHES: tuple[Patch, ...] = (
 )
 """Applied by torch.export, on top of the others, if a model asks tensors for their values."""
 
+SEED_PATCHES: tuple[Patch, ...] = tuple(
+    Patch(f"torch:{name}", random_seeds.draw, "torch.export records the function without the seed of forward")
+    for name in ("rand", "randn", "randint", "randperm")
+)
+"""Applied by torch.export from the first ``torch.manual_seed`` in forward on."""
+
 LOADING_PATCHES: tuple[Patch, ...] = (
     Patch(
         "torch:load",
@@ -460,6 +468,7 @@ def capture_patches(*, strict: bool = False) -> Iterator[None]:
         # Within the lock: a table of another thread's capture would count as one of before.
         one_at_a_time(),
         tracing_state.without_function_tables(),
+        random_seeds.unseeded(partial(applied, SEED_PATCHES)),
         applied(patch for patch in CAPTURE_PATCHES if patch.strict or not strict),
     ):
         yield

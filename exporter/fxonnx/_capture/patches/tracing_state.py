@@ -37,7 +37,6 @@ __all__ = [
     "clone_input",
     "compile_anew",
     "convert_module",
-    "ignore_manual_seed",
     "load_weights_only",
     "new_patcher",
     "override_builtins",
@@ -121,11 +120,6 @@ def clone_input(original: Callable[..., Any], x: torch.Tensor, **options: Any) -
     """
     copy: torch.Tensor = x.clone() if isinstance(x, FakeTensor) else original(x, **options)
     return copy
-
-
-def ignore_manual_seed(original: Callable[..., torch.Generator], seed: int) -> torch.Generator:
-    """``torch.manual_seed`` in forward: a no-op, since fake tensors draw no random numbers."""
-    return torch.default_generator
 
 
 class TracedData:

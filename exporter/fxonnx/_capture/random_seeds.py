@@ -1,0 +1,85 @@
+"""Random numbers after ``torch.manual_seed`` in forward: the same in every run, so that they are constants."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fxonnx_translations._torch_compat import DisableTorchFunction, no_dispatch, pytree
+
+from .._warnings import warn_user
+
+__all__ = ["draw", "manual_seed", "unseeded"]
+
+
+@dataclass
+class _Seed:
+    """The seed that forward has set, if any.
+
+    Attributes:
+        patches: Applies ``draw``. TorchDynamo cannot trace it in the subgraphs of models without a seed.
+        generator: The generator of the numbers that follow; None if they are not known.
+    """
+
+    patches: Callable[[], AbstractContextManager[None]]
+    stack: ExitStack
+    generator: torch.Generator | None = None
+    is_patched: bool = False
+
+
+_seed: ContextVar[_Seed | None] = ContextVar("fxonnx_random_seed", default=None)
+
+
+@contextmanager
+def unseeded(patches: Callable[[], AbstractContextManager[None]]) -> Iterator[None]:
+    """Inside the context, random numbers are drawn at run time until forward sets a seed.
+
+    Args:
+        patches: Context in which ``draw`` replaces torch's functions, entered when forward sets a seed.
+    """
+    with ExitStack() as stack:
+        token = _seed.set(_Seed(patches, stack))
+        try:
+            yield
+        finally:
+            _seed.reset(token)
+
+
+def manual_seed(original: Callable[..., torch.Generator], seed: Any) -> torch.Generator:
+    """``torch.manual_seed`` in forward: seed the generator of the capture instead of that of the process."""
+    state = _seed.get()
+    if state is not None:
+        is_known = isinstance(seed, int) and not isinstance(seed, bool)
+        state.generator = torch.Generator().manual_seed(seed) if is_known else None
+        if not state.is_patched:
+            state.is_patched = True
+            state.stack.enter_context(state.patches())
+    return torch.default_generator
+
+
+def draw(original: Callable[..., Tensor], *args: Any, **kwargs: Any) -> Tensor:
+    """``torch.randn`` and similar functions: after a seed, the numbers that torch draws, as a constant."""
+    state = _seed.get()
+    generator = None if state is None else state.generator
+    if state is None or generator is None or kwargs.get("generator") is not None:
+        return original(*args, **kwargs)
+    leaves = pytree.tree_leaves((args, kwargs))
+    device = torch.device(kwargs.get("device") or "cpu")
+    if device.type != "cpu" or any(isinstance(leaf, Tensor | torch.SymInt | torch.SymFloat) for leaf in leaves):
+        # Later numbers would be other ones than those that torch draws.
+        state.generator = None
+        warn_user(
+            f"forward calls torch.manual_seed, but the arguments of torch.{original.__name__} are dynamic or on a "
+            "device other than the CPU: the model draws other random numbers than torch, which differ between runs",
+        )
+        return original(*args, **kwargs)
+    with no_dispatch(), DisableTorchFunction():
+        numbers = original(*args, **{**kwargs, "device": device, "generator": generator})
+    # Traced as a copy, because forward may write to it.
+    return numbers.clone()
