@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from ._export import export
     from ._export_context import is_in_onnx_export
     from ._input_observer import InputObserver
+    from ._prepare.fusions import Fusion, NearMiss
     from ._program import ONNXProgram, weights_of
     from ._program.differences import Comparison, ValueDifference, ValueStatistics
     from ._program.external_data import REFERENCE
@@ -61,6 +62,8 @@ __all__ = [  # noqa: RUF022 - grouped
     # Export
     "Assumption",
     "Constraint",
+    "Fusion",
+    "NearMiss",
     "ONNXProgram",
     "QuantizeConfig",
     "REFERENCE",
@@ -149,6 +152,8 @@ _MODULES = {
     "Finding": "_targets.check",
     "Target": "_targets",
     "check": "_targets.check",
+    "Fusion": "_prepare.fusions",
+    "NearMiss": "_prepare.fusions",
     "export": "_export",
     "is_in_onnx_export": "_export_context",
     "register_custom_op_symbolic": "_symbolic_registry",

@@ -362,7 +362,7 @@ def _convert(captured: Capture, options: Options, timer: Timer, model: Any) -> O
         replace(captured, limits=limits),
         options,
         timer.seconds,
-        patterns=prepared.patterns,
+        fusions=prepared.fusions,
         quantization=lowered.quantization,
     )
     if added and program.example_inputs is not None:

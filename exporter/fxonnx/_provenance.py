@@ -9,6 +9,7 @@ __all__ = [
     "VALUE_KEY",
     "copy_provenance",
     "innermost_frame",
+    "module_path",
     "source_line",
 ]
 
@@ -17,6 +18,13 @@ REGIONS_KEY = "fxonnx_regions"
 VALUE_KEY = "fxonnx_value"
 """Key of ``Node.meta``: name of the captured value that the node computes; see ``mark_captured_values``."""
 PROVENANCE_KEYS = ("nn_module_stack", "stack_trace", "torch_fn", "source_fn_stack", REGIONS_KEY)
+
+
+def module_path(node: torch.fx.Node) -> str:
+    """Return the FQN of the innermost module that encloses a node, ``encoder.layer.0``; "" for the model itself."""
+    stack = node.meta.get("nn_module_stack") or {}
+    innermost: tuple[str, object] = next(reversed(stack.values()), ("", None))
+    return innermost[0].split("@")[0]
 
 
 def source_line(node: torch.fx.Node) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -24,6 +23,7 @@ from .common_subexpressions import eliminate_common_subexpressions
 from .constant_folding import fold_constants
 from .decompose import decompose
 from .functionalize import Mutation, functionalize
+from .fusions import FusionRecord, record_fusions
 from .graph_utils import eliminate_dead_code, find_attribute
 from .identity_elimination import eliminate_identities
 from .inline import inline_subgraphs
@@ -48,7 +48,7 @@ class Prepared:
         derived: Nodes computed from weights only, with their recipes.
         mutations: Mutated placeholders, whose final values the graph returns after the program's outputs.
         undecomposed: Nodes that have neither a translation nor a decomposition.
-        patterns: Name of each applied fusion pattern to the number of its matches.
+        fusions: The matches and near misses of the applied fusion patterns.
         check: A bool tensor, whether the assumptions of the program hold; None if it is not returned.
         adapters: Names of the placeholders of weights that become graph inputs with default values.
     """
@@ -60,7 +60,7 @@ class Prepared:
     derived: Mapping[torch.fx.Node, DerivedWeight]
     mutations: tuple[Mutation, ...] = ()
     undecomposed: tuple[torch.fx.Node, ...] = field(default=())
-    patterns: Mapping[str, int] = field(default_factory=dict)
+    fusions: FusionRecord = field(default_factory=FusionRecord)
     check: torch.fx.Node | None = None
     adapters: frozenset[str] = frozenset()
 
@@ -129,13 +129,12 @@ def prepare(
         if record.kind == InputKind.CONSTANT_TENSOR and node.name not in mutated
         if not isinstance(tensor := _tensor(exported_program, record), FakeTensor)
     }
-    applied_patterns: Mapping[str, int] = {}
+    fusions = FusionRecord()
     if optimize:
         eliminate_identities(graph)
         eliminate_common_subexpressions(graph, lifted)
-        found = Counter(apply_patterns(graph, patterns, pattern_context))
-        found += _optimize_subgraphs(module, patterns, pattern_context)
-        applied_patterns = {name: found[name] for name in patterns}
+        found = record_fusions(apply_patterns(graph, patterns, pattern_context))
+        fusions = found.joined(_optimize_subgraphs(module, patterns, pattern_context))
     constants = dict(fold_constants(module, lifted))
     weights = {
         node
@@ -165,7 +164,7 @@ def prepare(
         derived,
         final_mutations,
         tuple(undecomposed),
-        applied_patterns,
+        fusions,
         None if check is None else output.args[0][-1],
         adapter_weights,
     )
@@ -209,17 +208,16 @@ def _copy_subgraphs(owner: torch.fx.GraphModule) -> None:
 
 def _optimize_subgraphs(
     owner: torch.fx.GraphModule, patterns: Collection[str], context: Callable[[], PatternContext]
-) -> Counter[str]:
-    """Optimize the subgraphs of control flow operators and fold their constants; return the matches of each pattern."""
-    found: Counter[str] = Counter()
+) -> list[FusionRecord]:
+    """Optimize the subgraphs of control flow operators and fold their constants; return the fusions of each."""
+    found: list[FusionRecord] = []
     for target in dict.fromkeys(str(node.target) for node in owner.graph.find_nodes(op="get_attr")):
         body = find_attribute(owner, target)
         if isinstance(body, torch.fx.GraphModule):
             eliminate_identities(body.graph)
             eliminate_common_subexpressions(body.graph)
-            found += Counter(apply_patterns(body.graph, patterns, context)) + _optimize_subgraphs(
-                body, patterns, context
-            )
+            found.append(record_fusions(apply_patterns(body.graph, patterns, context)))
+            found += _optimize_subgraphs(body, patterns, context)
             fold_constants(body, {})
             eliminate_dead_code(body.graph)
     return found

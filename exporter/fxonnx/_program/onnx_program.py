@@ -19,6 +19,7 @@ from .._capture.rewriting import Rewrite
 from .._comparison import Row
 from .._lower.inlining import inlined
 from .._options import Options
+from .._prepare.fusions import Fusion, FusionRecord, NearMiss
 from .._public import public
 from .._quantization.quantized_layer import Quantization
 from .._targets import Target
@@ -55,7 +56,7 @@ class ONNXProgram:
         capture: The captured program, its example inputs and constraints.
         options: The options of the export.
         timings: Stage name to wall-clock seconds.
-        patterns: Name of each fusion pattern to its number of matches.
+        fusions: The matches and near misses of the fusion patterns.
         quantization: The quantized layers, and the model before the quantization.
 
     Attributes:
@@ -72,13 +73,14 @@ class ONNXProgram:
         options: Options | None = None,
         timings: Mapping[str, float] = MappingProxyType({}),
         *,
-        patterns: Mapping[str, int] = MappingProxyType({}),
+        fusions: FusionRecord | None = None,
         quantization: Quantization | None = None,
     ) -> None:
         self.model = model
         self.capture = capture
         self.options = Options() if options is None else options
-        self.patterns = MappingProxyType(dict(patterns))
+        self._fusions = FusionRecord() if fusions is None else fusions
+        self.patterns = MappingProxyType(dict(self._fusions.counts))
         self._timings = timings
         self._quantization = quantization
         self._session: Session | None = None
@@ -114,6 +116,16 @@ class ONNXProgram:
     def rewrites(self) -> tuple[Rewrite, ...]:
         """The Python control flow on tensors that became If and Loop nodes: file, line, function and construct."""
         return self.capture.rewrites
+
+    @property
+    def fusions(self) -> tuple[Fusion, ...]:
+        """The matches of fusion patterns by pattern and module."""
+        return self._fusions.fusions
+
+    @property
+    def near_misses(self) -> tuple[NearMiss, ...]:
+        """The subgraphs that nearly match an enabled fusion pattern, with the line of code and the reason for each."""
+        return self._fusions.near_misses
 
     @property
     def forward(self) -> Callable[..., Any] | None:

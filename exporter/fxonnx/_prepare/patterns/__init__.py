@@ -17,6 +17,7 @@ from .gelu import fuse_gelu
 from .group_query_attention import fuse_group_query_attention
 from .grouped_attention import fuse_grouped_attention
 from .layer_norm import fuse_layer_norm
+from .matches import Matches
 from .mixture_of_experts import fuse_mixture_of_experts
 from .packed_attention import fuse_packed_attention
 from .rms_norm import fuse_rms_norm
@@ -28,7 +29,7 @@ from .softmax import fuse_softmax
 from .unsorted_sequences import pack_unsorted
 from .wide_norms import narrow_norms
 
-__all__ = ["PATTERNS", "Pattern", "PatternContext", "apply_patterns", "pattern_context"]
+__all__ = ["PATTERNS", "Matches", "Pattern", "PatternContext", "apply_patterns", "pattern_context"]
 
 
 @dataclass(frozen=True)
@@ -36,16 +37,18 @@ class Pattern:
     """A fusion pattern.
 
     Attributes:
-        apply: Rewrites a functional graph in place and returns the number of matches.
+        apply: Rewrites a functional graph in place and returns the matches and near misses.
         since: The lowest opset for which it is enabled by default.
         for_all: Whether it is enabled by default for every target; otherwise by the profiles that name it.
         reads_context: Whether ``apply`` takes a ``PatternContext`` as well.
+        supersedes: Patterns whose near misses are none if this pattern fuses the nodes.
     """
 
-    apply: Callable[..., int]
+    apply: Callable[..., Matches]
     since: int = 0
     for_all: bool = True
     reads_context: bool = False
+    supersedes: tuple[str, ...] = ()
 
 
 PATTERNS: Mapping[str, Pattern] = MappingProxyType(
@@ -61,7 +64,13 @@ PATTERNS: Mapping[str, Pattern] = MappingProxyType(
         "attention": Pattern(fuse_attention, since=23),
         "grouped_attention": Pattern(fuse_grouped_attention),
         "rotary": Pattern(fuse_rotary, since=23),
-        "group_query_attention": Pattern(fuse_group_query_attention, since=23, for_all=False, reads_context=True),
+        "group_query_attention": Pattern(
+            fuse_group_query_attention,
+            since=23,
+            for_all=False,
+            reads_context=True,
+            supersedes=("attention", "grouped_attention", "rotary"),
+        ),
         "packed_attention": Pattern(fuse_packed_attention, since=23),
         "rotary_layout": Pattern(rotate_before_transpose),
         "rotary_sign": Pattern(negate_rotary_tables),
@@ -76,7 +85,7 @@ PATTERNS: Mapping[str, Pattern] = MappingProxyType(
 
 def apply_patterns(
     graph: torch.fx.Graph, names: Collection[str], context: Callable[[], PatternContext] = PatternContext
-) -> dict[str, int]:
+) -> dict[str, Matches]:
     """Apply fusion patterns, with dead code elimination after each that matched.
 
     Args:
@@ -85,13 +94,22 @@ def apply_patterns(
         context: Collects the facts that some patterns read.
 
     Returns:
-        Name of each pattern to the number of its matches.
+        Name of each pattern to its matches and near misses.
     """
-    found = {}
+    results: dict[str, Matches] = {}
     for name in names:
         pattern = PATTERNS[name]
         facts = (context(),) if pattern.reads_context else ()
-        found[name] = pattern.apply(graph, *facts)
-        if found[name]:
+        results[name] = found = pattern.apply(graph, *facts)
+        if found.fused:
             eliminate_dead_code(graph)
-    return found
+            _drop_superseded(graph, [results[other] for other in pattern.supersedes if other in results])
+    return results
+
+
+def _drop_superseded(graph: torch.fx.Graph, results: Collection[Matches]) -> None:
+    """Drop the near misses whose nodes have been fused."""
+    if any(matches.missed for matches in results):
+        remaining = set(graph.nodes)
+        for matches in results:
+            matches.missed = {node: reason for node, reason in matches.missed.items() if node in remaining}

@@ -14,6 +14,7 @@ import torch
 
 from fxonnx_translations._torch_compat import OpOverload
 
+from .matches import Matches
 from .matching import VIEWS, as_call, dims_of, has_one_user, insert_before
 
 __all__ = ["flatten_token_matmuls"]
@@ -26,21 +27,21 @@ _QUANTIZERS = frozenset({"quantize_per_tensor", "dequantize_per_tensor"})
 _RESHAPES = (*VIEWS, aten.flatten.using_ints, aten.unflatten.int)
 
 
-def flatten_token_matmuls(graph: torch.fx.Graph) -> int:
+def flatten_token_matmuls(graph: torch.fx.Graph) -> Matches:
     """Flatten groups of token-wise layers where that saves more reshapes than it adds.
 
     Args:
         graph: A functional graph; changed in place.
 
     Returns:
-        The number of linear layers with a bias that are now Gemms.
+        The linear layers with a bias that are now Gemms.
     """
-    found = 0
+    found = Matches()
     for group in _groups(graph):
         layers = [node for node in group if _is_biased(node)]
         if 2 * len(layers) > _cost(group):
             _flatten(group)
-            found += len(layers)
+            found.fused += layers
     return found
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from .matches import Matches
 from .matching import VIEWS, as_call, dims_of, has_one_user, insert_after, known_number
 
 __all__ = ["unflatten_linears"]
@@ -13,16 +14,16 @@ __all__ = ["unflatten_linears"]
 aten = torch.ops.aten
 
 
-def unflatten_linears(graph: torch.fx.Graph) -> int:
+def unflatten_linears(graph: torch.fx.Graph) -> Matches:
     """Replace matrix products of flattened tensors by batched ones, which need no sizes computed at run time.
 
     Args:
         graph: A functional graph; changed in place.
 
     Returns:
-        The number of rewritten products.
+        The rewritten products.
     """
-    found = 0
+    found = Matches()
     products = [
         node
         for target in (aten.addmm.default, aten.mm.default)
@@ -40,7 +41,7 @@ def unflatten_linears(graph: torch.fx.Graph) -> int:
         if bias is not None:
             whole = insert_after(whole, aten.add.Tensor, (whole, bias))
         end.replace_all_uses_with(whole)
-        found += 1
+        found.fused.append(whole)
     return found
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from .matches import Matches, Mismatch, check_uses
 from .matching import FLOATS, as_call, dtype_of, has_one_user, insert_after, known_number
 
 __all__ = ["fuse_gelu"]
@@ -18,33 +19,65 @@ _SUMS = (aten.add.Tensor, aten.add.Scalar)
 _TOLERANCE = 1e-6  # models write the constants with seven or more digits
 
 
-def fuse_gelu(graph: torch.fx.Graph) -> int:
+def fuse_gelu(graph: torch.fx.Graph) -> Matches:
     """Fuse to ``aten.gelu``.
 
     Args:
         graph: A functional graph; changed in place.
 
     Returns:
-        The number of matches.
+        The matches and near misses.
     """
-    found = 0
-    for target, argument_of, approximate in (
-        (aten.erf.default, _erf_input, "none"),
-        (aten.tanh.default, _tanh_input, "tanh"),
-    ):
+    found = Matches()
+    for target, approximate in ((aten.erf.default, "none"), (aten.tanh.default, "tanh")):
         for node in graph.find_nodes(op="call_function", target=target):
-            x = argument_of(node.args[0])
-            plus_one = _binary_with(next(iter(node.users), None), node, _SUMS) if has_one_user(node) else None
-            if x is None or plus_one is None or not _is_close_to(plus_one[1], 1.0) or not _is_float(x):
+            match = found.attempt(node, _match, _is_near)
+            if match is None:
                 continue
-            end = _product_with_half(plus_one[0], x)
-            if end is None:
-                continue
+            x, end = match
             gelu = insert_after(end, aten.gelu.default, (x,))
             gelu.kwargs = {"approximate": approximate}
             end.replace_all_uses_with(gelu)
-            found += 1
+            found.fused.append(gelu)
     return found
+
+
+def _is_near(node: torch.fx.Node) -> bool:
+    """Whether a node is 1 + erf of a multiple of x, or tanh of a sum with a third power."""
+    if node.target is aten.erf.default:
+        return any(_binary_with(user, node, _SUMS) is not None for user in node.users)
+    return _has_cubic_term(node.args[0])
+
+
+def _has_cubic_term(argument: Any) -> bool:
+    """Whether a node is the product of a number with a sum, one term of which is a power or a product of products."""
+    sums = [as_call(factor, *_SUMS) for factor in _factors(argument)]
+    terms = [term for total in sums if total is not None for term in total.args]
+    return any(as_call(inner, aten.pow.Tensor_Scalar, *_PRODUCTS) for term in terms for inner in _factors(term))
+
+
+def _factors(node: Any) -> tuple[Any, ...]:
+    product = as_call(node, *_PRODUCTS)
+    return () if product is None else product.args
+
+
+def _match(node: torch.fx.Node) -> tuple[torch.fx.Node, torch.fx.Node]:
+    """Match a GELU around its erf or tanh; returns x and the last multiplication."""
+    x = _erf_input(node.args[0]) if node.target is aten.erf.default else _tanh_input(node.args[0])
+    if x is None and node.target is aten.erf.default:
+        raise Mismatch("the argument of erf is not x / sqrt(2)")
+    if x is None:
+        raise Mismatch("the argument of tanh is not sqrt(2 / pi) * (x + 0.044715 * x ** 3)")
+    check_uses(node, f"the result of {node.target}")
+    plus_one = _binary_with(next(iter(node.users)), node, _SUMS)
+    if plus_one is None or not _is_close_to(plus_one[1], 1.0):
+        raise Mismatch(f"1 is not added to the result of {node.target}")
+    if not _is_float(x):
+        raise Mismatch(f"the operator does not accept {dtype_of(x)}")
+    end = _product_with_half(plus_one[0], x)
+    if end is None:
+        raise Mismatch("the sum is not multiplied by x and 0.5 only, or another operator uses a partial product")
+    return x, end
 
 
 def _is_close_to(value: Any, expected: float) -> bool:

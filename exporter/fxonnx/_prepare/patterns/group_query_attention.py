@@ -17,6 +17,7 @@ from ..._provenance import copy_provenance
 from .cached_attention import CachedAttention, match_attention
 from .cached_masks import size_expression
 from .context import PatternContext
+from .matches import Matches
 from .matching import as_call, dtype_of, insert_before, is_same_dtype_cast
 from .onnx_nodes import insert_onnx_op
 from .packed_attention import joined_heads, merged_heads, transposed_source
@@ -77,7 +78,7 @@ class _Shared:
     tables: dict[torch.fx.Node, torch.fx.Node] = field(default_factory=dict)
 
 
-def fuse_group_query_attention(graph: torch.fx.Graph, context: PatternContext) -> int:
+def fuse_group_query_attention(graph: torch.fx.Graph, context: PatternContext) -> Matches:
     """Fuse to ONNX Runtime's GroupQueryAttention, if all attentions with a cache can be fused.
 
     Args:
@@ -85,9 +86,9 @@ def fuse_group_query_attention(graph: torch.fx.Graph, context: PatternContext) -
         context: The model and the target.
 
     Returns:
-        The number of rewritten attentions.
+        The rewritten attentions.
     """
-    matches = []
+    found, matches = Matches(), []
     for node in graph.nodes:
         attention = match_attention(node) if node.op == "call_function" else None
         if attention is not None and dtype_of(node) in context.cached_attention:
@@ -95,12 +96,17 @@ def fuse_group_query_attention(graph: torch.fx.Graph, context: PatternContext) -
             matches.append(_Match(attention, _stored_rotary(attention, positions), positions))
     padding = {match.attention.mask.padding for match in matches}
     if len(padding) != 1 or _reads_past(graph, matches):
-        return 0
+        reason = "an operator outside of the attentions depends on the length of the past"
+        if len(padding) > 1:
+            reason = "the attentions have different padding masks"
+        found.missed = {match.attention.end: reason for match in matches}
+        return found
     first = matches[0].attention
     shared = _insert_shared(padding.pop(), first)
     for match in matches:
         _rewrite(match, shared, context)
-    return len(matches)
+    found.fused += [match.attention.end for match in matches]
+    return found
 
 
 def _position_limit(attention: CachedAttention, context: PatternContext) -> int:

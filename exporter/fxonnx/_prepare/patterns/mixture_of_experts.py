@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from .context import PatternContext
+from .matches import Matches
 from .matching import VIEWS, as_call, dims_of, dtype_of, insert_before, is_same_dtype_cast, known_number
 from .onnx_nodes import insert_onnx_op
 
@@ -72,7 +73,7 @@ class _Gate:
     attributes: dict[str, float]
 
 
-def fuse_mixture_of_experts(graph: torch.fx.Graph, context: PatternContext) -> int:
+def fuse_mixture_of_experts(graph: torch.fx.Graph, context: PatternContext) -> Matches:
     """Fuse to MoE where the target has a kernel.
 
     Args:
@@ -80,10 +81,12 @@ def fuse_mixture_of_experts(graph: torch.fx.Graph, context: PatternContext) -> i
         context: The model and the target.
 
     Returns:
-        The number of rewritten mixtures.
+        The rewritten mixtures.
     """
     nodes = graph.find_nodes(op="call_function", target=aten.sum.dim_IntList)
-    return sum(_fuse(node) for node in nodes if dtype_of(node) in context.experts)
+    found = Matches()
+    found.fused += [node for node in nodes if dtype_of(node) in context.experts and _fuse(node)]
+    return found
 
 
 def _fuse(node: torch.fx.Node) -> bool:

@@ -12,6 +12,7 @@ import torch.onnx.ops  # defines the operators
 
 from ..._provenance import copy_provenance
 from .attention import ROUNDED_SCORES_KEY
+from .matches import Matches, Mismatch
 from .matching import HALF_FLOATS, VIEWS, as_call, dims_of, dtype_of, has_one_user, insert_before
 
 __all__ = ["fuse_packed_attention", "joined_heads", "merged_heads", "transposed_source"]
@@ -31,32 +32,42 @@ class _KeyOrValue:
     past: torch.fx.Node | None
 
 
-def fuse_packed_attention(graph: torch.fx.Graph) -> int:
+def fuse_packed_attention(graph: torch.fx.Graph) -> Matches:
     """Fuse to ONNX's Attention on tensors [batch, length, heads * size], with the cache as its past inputs.
 
     Args:
         graph: A functional graph; changed in place.
 
     Returns:
-        The number of rewritten attentions.
+        The rewritten attentions and near misses.
     """
     packed: dict[torch.fx.Node, torch.fx.Node] = {}
-    found = 0
+    found = Matches()
     for node in graph.find_nodes(op="call_function", target=aten.scaled_dot_product_attention.default):
-        end = merged_heads(node) if _is_supported(node) else None
-        if end is None:
+        match = found.attempt(node, _match)
+        if match is None:
             continue
-        query, key, value = node.args[:3]
-        operands = _key_or_value(key), _key_or_value(value)
-        has_past = {operand.past is None for operand in operands}
-        is_causal = _argument(node, 5, "is_causal", False)
-        if len(has_past) > 1 or (is_causal and has_past == {False}):
-            continue
-        if not all(map(_is_packable, (query, operands[0].new, operands[1].new))):
-            continue
-        _rewrite(node, end, operands, packed)
-        found += 1
+        found.fused.append(_rewrite(node, *match, packed))
     return found
+
+
+def _match(node: torch.fx.Node) -> tuple[torch.fx.Node, tuple[_KeyOrValue, _KeyOrValue]]:
+    """Match an attention between a split and a merge of heads; returns the end of the merge, keys and values."""
+    if not _is_supported(node):
+        raise Mismatch("the operands are not tensors of four axes and one dtype with a static number and size of heads")
+    end = merged_heads(node)
+    if end is None:
+        raise Mismatch("the heads of the result are not merged by a transpose and a reshape only")
+    query, key, value = node.args[:3]
+    operands = _key_or_value(key), _key_or_value(value)
+    has_past = {operand.past is None for operand in operands}
+    if len(has_past) > 1:
+        raise Mismatch("only one of keys and values is concatenated to a cache")
+    if _argument(node, 5, "is_causal", False) and has_past == {False}:
+        raise Mismatch("the attention is causal, and has a cache")
+    if not all(map(_is_packable, (query, operands[0].new, operands[1].new))):
+        raise Mismatch("query, key or value is not a transpose of a tensor whose last axis is split into heads")
+    return end, operands
 
 
 def _argument(node: torch.fx.Node, position: int, name: str, default: Any) -> Any:
@@ -186,7 +197,7 @@ def _rewrite(
     end: torch.fx.Node,
     operands: tuple[_KeyOrValue, _KeyOrValue],
     packed: dict[torch.fx.Node, torch.fx.Node],
-) -> None:
+) -> torch.fx.Node:
     query, key, value = (argument for argument in node.args[:3] if isinstance(argument, torch.fx.Node))
     sources = [_pack(each, node, packed) for each in (query, operands[0].new, operands[1].new)]
     mask = _argument(node, 3, "attn_mask", None)
@@ -211,3 +222,4 @@ def _rewrite(
             item = insert_before(node, operator.getitem, whole, index, origin=present)
             for user in others:
                 user.replace_input_with(present, item)
+    return whole

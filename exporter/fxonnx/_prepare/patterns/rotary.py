@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import operator
+from functools import partial
 from typing import Any
 
 import torch
 import torch.onnx.ops  # defines the operator
 
 from ..._provenance import VALUE_KEY
+from .matches import Matches, Mismatch, check_uses
 from .matching import (
     CASTS,
     HALF_FLOATS,
@@ -30,40 +33,63 @@ _DTYPES = (*HALF_FLOATS, torch.float32)
 """The dtypes that ONNX's RotaryEmbedding accepts."""
 
 
-def fuse_rotary(graph: torch.fx.Graph) -> int:
+def fuse_rotary(graph: torch.fx.Graph) -> Matches:
     """Fuse to ONNX's RotaryEmbedding, which exists from opset 23 on.
 
     Args:
         graph: A functional graph; changed in place.
 
     Returns:
-        The number of matches.
+        The matches and near misses.
     """
-    found = 0
+    found = Matches()
     caches: dict[Any, torch.fx.Node] = {}
-    rotated = [
-        (node, _rotated_halves(node), False) for node in graph.find_nodes(op="call_function", target=aten.cat.default)
-    ]
+    rotated = [(node, False) for node in graph.find_nodes(op="call_function", target=aten.cat.default)]
     for target in (aten.flatten.using_ints, *VIEWS):
-        rotated += [(node, _rotated_pairs(node), True) for node in graph.find_nodes(op="call_function", target=target)]
-    for joined, x, interleaved in rotated:
-        parts = None if x is None or dtype_of(x) not in _DTYPES else _rotary_sum(joined, x)
-        if x is None or parts is None:
+        rotated += [(node, True) for node in graph.find_nodes(op="call_function", target=target)]
+    for joined, interleaved in rotated:
+        match = found.attempt(joined, partial(_match, interleaved), _is_near_rotation)
+        if match is None:
             continue
-        total, *angles = parts
-        tables: Any = [_angle_table(angle, x, interleaved) for angle in angles]
-        if any(table is None or not table < joined for table in tables):
-            continue
+        x, total, tables = match
         # Before the first product, and so before all later ones that use the same tables.
         halves = [_half_table(table, x, joined, caches, interleaved) for table in tables]
         fused = insert_after(total, torch.ops.onnx.RotaryEmbedding.opset23, (x, *halves))
         fused.kwargs = {"interleaved": True} if interleaved else {}
         total.replace_all_uses_with(fused)
-        found += 1
+        found.fused.append(fused)
     return found
 
 
-def rotate_before_transpose(graph: torch.fx.Graph) -> int:
+def _is_near_rotation(joined: torch.fx.Node) -> bool:
+    """Whether a node joins the negated half of a tensor with its other half, and is multiplied."""
+    source: Any = joined if joined.target is aten.cat.default else as_call(joined.args[0], aten.stack.default)
+    pieces: Any = () if source is None else source.args[0]
+    if len(pieces) != 2 or as_call(pieces[0], aten.neg.default) is None:
+        return False
+    second, first = (as_call(piece, aten.slice.Tensor, operator.getitem) for piece in (pieces[0].args[0], pieces[1]))
+    is_multiplied = any(as_call(user, aten.mul.Tensor) is not None for user in joined.users)
+    return is_multiplied and first is not None and second is not None and first.args[0] is second.args[0]
+
+
+def _match(
+    interleaved: bool, joined: torch.fx.Node
+) -> tuple[torch.fx.Node, torch.fx.Node, tuple[torch.fx.Node, torch.fx.Node]]:
+    """Match an embedding; returns x, the last sum, and the tables of cosine and sine."""
+    x = _rotated_pairs(joined) if interleaved else _rotated_halves(joined)
+    if x is None:
+        check_uses(joined, "the rotated tensor")
+        raise Mismatch("the parts are not the two slices of the last of four axes, of a static and even size")
+    if dtype_of(x) not in _DTYPES:
+        raise Mismatch(f"the operator does not accept {dtype_of(x)}")
+    parts = _rotary_sum(joined, x)
+    if parts is None:
+        raise Mismatch("the rotated tensor times the sine is not added to the same tensor times the cosine")
+    total, cosine, sine = parts
+    return x, total, (_angle_table(cosine, joined, x, interleaved), _angle_table(sine, joined, x, interleaved))
+
+
+def rotate_before_transpose(graph: torch.fx.Graph) -> Matches:
     """Apply embeddings that are not fused to ``[batch, length, heads, size]``, before the heads are transposed.
 
     This leaves one Transpose after the embedding; otherwise ONNX Runtime pushes several of them through it.
@@ -72,9 +98,9 @@ def rotate_before_transpose(graph: torch.fx.Graph) -> int:
         graph: A functional graph; changed in place.
 
     Returns:
-        The number of rewritten embeddings.
+        The rewritten embeddings.
     """
-    found = 0
+    found = Matches()
     tables: dict[Any, torch.fx.Node] = {}
     for joined in graph.find_nodes(op="call_function", target=aten.cat.default):
         x = _rotated_halves(joined)
@@ -102,7 +128,7 @@ def rotate_before_transpose(graph: torch.fx.Graph) -> int:
         products = [insert_before(joined, aten.mul.Tensor, *pair) for pair in ((y, cosine), (rotated, sine))]
         whole = insert_before(joined, aten.add.Tensor, *products, origin=total)
         total.replace_all_uses_with(insert_before(joined, aten.transpose.int, whole, 1, 2, origin=total))
-        found += 1
+        found.fused.append(whole)
     return found
 
 
@@ -110,15 +136,16 @@ _MIN_USES = 4
 """Minimum number of uses: negating half of a table costs up to four nodes, and each use saves one node."""
 
 
-def negate_rotary_tables(graph: torch.fx.Graph) -> int:
+def negate_rotary_tables(graph: torch.fx.Graph) -> Matches:
     """Rewrite embeddings that are not fused to ``cat(x2, x1) * cat(-sin1, sin2)``, so that only the table is negated.
 
     Args:
         graph: A functional graph; changed in place.
 
     Returns:
-        The number of rewritten embeddings.
+        The rewritten embeddings.
     """
+    found = Matches()
     groups: dict[torch.fx.Node, list[Any]] = {}
     for joined in graph.find_nodes(op="call_function", target=aten.cat.default):
         x = _rotated_halves(joined)
@@ -141,7 +168,8 @@ def negate_rotary_tables(graph: torch.fx.Graph) -> int:
             # It has no longer the captured value.
             joined.meta.pop(VALUE_KEY, None)
             product.replace_input_with(sine, signed)
-    return sum(len(products) for products in groups.values() if len(products) >= _MIN_USES)
+        found.fused += products
+    return found
 
 
 def _negate_first_half(sine: torch.fx.Node, before: torch.fx.Node) -> torch.fx.Node:
@@ -213,18 +241,23 @@ def _rotary_sum(joined: torch.fx.Node, x: torch.fx.Node) -> tuple[torch.fx.Node,
     return total, cosine, sine
 
 
-def _angle_table(factor: Any, x: torch.fx.Node, interleaved: bool) -> torch.fx.Node | None:
+def _angle_table(factor: Any, joined: torch.fx.Node, x: torch.fx.Node, interleaved: bool) -> torch.fx.Node:
     """Match an unsqueezed table [batch or 1, length, width] of equal halves or pairs; returns the table."""
     inserted = as_call(factor, aten.unsqueeze.default)
     if inserted is None or inserted.args[1] != 1:
-        return None
+        raise Mismatch("cosine and sine are not tables of three axes that are unsqueezed at axis 1")
     table: Any = inserted.args[0]
     dims, wanted = dims_of(table), dims_of(x)
     if dims is None or wanted is None or len(dims) != 3 or dtype_of(table) != dtype_of(x):
-        return None
+        raise Mismatch("cosine and sine do not have three axes and the dtype of the tensor")
     if str(dims[1]) != str(wanted[2]) or dims[2] != wanted[3] or str(dims[0]) not in ("1", str(wanted[0])):
-        return None
-    return None if _doubled_source(table, interleaved) is None else table
+        raise Mismatch("cosine and sine do not have the sizes batch, length and width of the tensor")
+    if _doubled_source(table, interleaved) is None:
+        joining = "repeat_interleave(2)" if interleaved else "torch.cat((angles, angles), -1)"
+        raise Mismatch(f"cosine and sine are not computed from {joining}")
+    if not table < joined:
+        raise Mismatch("cosine and sine are computed after the rotation")
+    return table  # type: ignore[no-any-return]
 
 
 def _doubled_source(table: Any, interleaved: bool) -> tuple[torch.fx.Node, list[torch.fx.Node]] | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from .matches import Matches
 from .matching import as_call, has_one_user, insert_after
 
 __all__ = ["replace_rsqrt"]
@@ -11,16 +12,16 @@ __all__ = ["replace_rsqrt"]
 aten = torch.ops.aten
 
 
-def replace_rsqrt(graph: torch.fx.Graph) -> int:
+def replace_rsqrt(graph: torch.fx.Graph) -> Matches:
     """Replace multiplications with a reciprocal square root by divisions by the square root.
 
     Args:
         graph: A functional graph; changed in place.
 
     Returns:
-        The number of rewritten products.
+        The rewritten products.
     """
-    found = 0
+    found = Matches()
     for root in graph.find_nodes(op="call_function", target=aten.rsqrt.default):
         val = root.meta["val"]
         product = as_call(next(iter(root.users), None), aten.mul.Tensor)
@@ -35,5 +36,5 @@ def replace_rsqrt(graph: torch.fx.Graph) -> int:
         square_root = insert_after(root, aten.sqrt.default, (root.args[0],))
         quotient = insert_after(product, aten.div.Tensor, (others[0], square_root))
         product.replace_all_uses_with(quotient)
-        found += 1
+        found.fused.append(quotient)
     return found

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from .context import PatternContext
+from .matches import Matches
 from .matching import as_call, dims_of, dtype_of, is_same_dtype_cast
 from .onnx_nodes import insert_onnx_op
 
@@ -15,7 +16,7 @@ __all__ = ["fuse_skip_norms"]
 aten = torch.ops.aten
 
 
-def fuse_skip_norms(graph: torch.fx.Graph, context: PatternContext) -> int:
+def fuse_skip_norms(graph: torch.fx.Graph, context: PatternContext) -> Matches:
     """Fuse to ONNX Runtime's SkipSimplifiedLayerNormalization and SkipLayerNormalization.
 
     Args:
@@ -23,9 +24,9 @@ def fuse_skip_norms(graph: torch.fx.Graph, context: PatternContext) -> int:
         context: The model and the target.
 
     Returns:
-        The number of matches.
+        The matches and near misses.
     """
-    found = 0
+    found = Matches()
     for node in list(graph.nodes):
         parts = _weighted_norm(node)
         total = None if parts is None else as_call(parts[0], aten.add.Tensor)
@@ -41,7 +42,7 @@ def fuse_skip_norms(graph: torch.fx.Graph, context: PatternContext) -> int:
         output, _, _, residual = insert_onnx_op(node, op_type, inputs, {"epsilon": epsilon}, [value, mean, mean, value])
         node.replace_all_uses_with(output)
         _replace_later_uses(total, residual)
-        found += 1
+        found.fused.append(output)
     return found
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from ..._provenance import copy_provenance
+from .matches import Matches
 from .matching import dims_of
 
 __all__ = ["fuse_slices"]
@@ -15,14 +16,14 @@ __all__ = ["fuse_slices"]
 aten = torch.ops.aten
 
 
-def fuse_slices(graph: torch.fx.Graph) -> int:
+def fuse_slices(graph: torch.fx.Graph) -> Matches:
     """Fuse slices that partition a tensor along an axis to one split.
 
     Args:
         graph: A functional graph; changed in place.
 
     Returns:
-        The number of new splits.
+        The new splits.
     """
     groups: dict[tuple[Any, int], dict[tuple[int, int], list[torch.fx.Node]]] = {}
     for node in graph.find_nodes(op="call_function", target=aten.slice.Tensor):
@@ -30,15 +31,14 @@ def fuse_slices(graph: torch.fx.Graph) -> int:
         if place is not None:
             axis, first, last = place
             groups.setdefault((node.args[0], axis), {}).setdefault((first, last), []).append(node)
-    found = 0
+    found = Matches()
     for (source, axis), slices in groups.items():
         bounds = sorted(slices)
         size = dims_of(source)[axis]  # type: ignore[index]
         edges = [0, *(last for _, last in bounds)]
         if len(bounds) < 2 or edges[-1] != size or edges[:-1] != [first for first, _ in bounds]:
             continue
-        _replace_by_split(source, axis, [slices[bound] for bound in bounds])
-        found += 1
+        found.fused.append(_replace_by_split(source, axis, [slices[bound] for bound in bounds]))
     return found
 
 
@@ -57,8 +57,8 @@ def _bounds_of(node: torch.fx.Node) -> tuple[int, int, int] | None:
     return (axis % len(dims), first, last) if first < last else None
 
 
-def _replace_by_split(source: torch.fx.Node, axis: int, pieces: list[list[torch.fx.Node]]) -> None:
-    """Replace the slices by one split before the first of them; each piece has the provenance of its first slice."""
+def _replace_by_split(source: torch.fx.Node, axis: int, pieces: list[list[torch.fx.Node]]) -> torch.fx.Node:
+    """Replace the slices by one split before the first; each piece has the provenance of its first slice."""
     sizes = [same[0].meta["val"].shape[axis] for same in pieces]
     first = min(same[0] for same in pieces)
     with first.graph.inserting_before(first):
@@ -71,3 +71,4 @@ def _replace_by_split(source: torch.fx.Node, axis: int, pieces: list[list[torch.
             copy_provenance(item, same[0])
             for node in same:
                 node.replace_all_uses_with(item)
+    return split

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from ..._provenance import VALUE_KEY
+from .matches import Matches
 from .matching import as_call, dims_of
 
 __all__ = ["pack_unsorted"]
@@ -21,21 +22,21 @@ _READS_SIZES = (*_ZEROS, aten.sym_size.int)
 _CASTS = (aten.to.dtype, aten._to_copy.default)
 
 
-def pack_unsorted(graph: torch.fx.Graph) -> int:
+def pack_unsorted(graph: torch.fx.Graph) -> Matches:
     """Remove the sorting of sequences that are packed, if all results are brought back into the original order.
 
     Args:
         graph: A functional graph; changed in place.
 
     Returns:
-        The number of packings whose sequences are no longer sorted.
+        The packings whose sequences are no longer sorted.
     """
-    found = 0
+    found = Matches()
     for packing in graph.find_nodes(op="call_function", target=torch.ops.fxonnx.pack_padded_sequence.default):
         match = _match(packing)
         if match is not None and match.covers_all_uses():
             match.apply()
-            found += 1
+            found.fused.append(packing)
     return found
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from .matches import Matches, Mismatch
 from .matching import dtype_of, half_source, insert_after, narrowed_user
 
 __all__ = ["narrow_norms"]
@@ -21,35 +22,40 @@ _PARAMETERS: Mapping[Any, int] = {
 """Norm to the number of its parameters, which follow the input and one more argument."""
 
 
-def narrow_norms(graph: torch.fx.Graph) -> int:
+def narrow_norms(graph: torch.fx.Graph) -> Matches:
     """Apply norms to the half-precision tensors themselves: the operators compute in float32.
 
     Args:
         graph: A functional graph; changed in place.
 
     Returns:
-        The number of matches.
+        The matches and near misses.
     """
-    found = 0
-    for target, count in _PARAMETERS.items():
+    found = Matches()
+    for target in _PARAMETERS:
         for node in graph.find_nodes(op="call_function", target=target):
-            args = _half_arguments(node, count)
-            narrowed = None if args is None else narrowed_user(node, dtype_of(args[0]))
-            if args is None or narrowed is None:
+            match = found.attempt(node, _match, lambda norm: half_source(norm.args[0]) is not None)
+            if match is None:
                 continue
-            narrowed.replace_all_uses_with(insert_after(narrowed, target, args))
-            found += 1
+            args, narrowed = match
+            norm = insert_after(narrowed, target, args)
+            narrowed.replace_all_uses_with(norm)
+            found.fused.append(norm)
     return found
 
 
-def _half_arguments(node: torch.fx.Node, count: int) -> tuple[Any, ...] | None:
-    """The arguments of a norm before their casts; None if one of them was not of the input's dtype."""
+def _match(node: torch.fx.Node) -> tuple[tuple[Any, ...], torch.fx.Node]:
+    """Match a norm between casts; returns its arguments before their casts, and the cast of its result."""
     x = half_source(node.args[0])
     if x is None or node.kwargs:
-        return None
+        raise Mismatch("the input is not cast from half precision")
+    count = _PARAMETERS[node.target]
     given = node.args[2 : 2 + count]
     sources = [None if each is None else half_source(each) for each in given]
     for each, source in zip(given, sources, strict=True):
         if each is not None and (source is None or dtype_of(source) != dtype_of(x)):
-            return None
-    return (x, node.args[1], *sources, *node.args[2 + count :])
+            raise Mismatch(f"the weights are not cast from the input's dtype, {dtype_of(x)}")
+    narrowed = narrowed_user(node, dtype_of(x))
+    if narrowed is None:
+        raise Mismatch("the result is not only cast back to the dtype of the input")
+    return (x, node.args[1], *sources, *node.args[2 + count :]), narrowed
