@@ -12,7 +12,7 @@ import torch
 
 import fxonnx.genai
 
-from .test_vision_language import TEXT, TOKENS, make_tokenizer, with_random_weights
+from .test_vision_language import TEXT, TOKENS, generated, make_tokenizer, with_random_weights
 
 # Older versions, for Python 3.10, do not have all of these models.
 og = pytest.importorskip("onnxruntime_genai", minversion="0.18")
@@ -100,18 +100,12 @@ def test_tokens_are_equal(exported: tuple[str, Any, Path], count: int) -> None:
     tensors["num_image_tokens"] = np.array([features * count])
     for key, value in images.items():
         tensors[key] = value.numpy()
-    loaded = og.Model(str(directory))
-    parameters = og.GeneratorParams(loaded)
-    parameters.set_search_options(max_length=ids.shape[1] + 16)
-    generator = og.Generator(loaded, parameters)
-    generator.set_inputs(tensors)
-    while not generator.is_done():
-        generator.generate_next_token()
+    found = generated(directory, tensors, ids.shape[1])
     types = {"token_type_ids": torch.zeros_like(ids)} if name.startswith("paligemma") else {}
     mask = torch.ones_like(ids)
     expected = model.generate(ids, attention_mask=mask, **images, **types, max_new_tokens=16, do_sample=False)
     # onnxruntime-genai leaves out the end of the sequence.
-    assert [*generator.get_sequence(0).tolist(), 2][: expected.shape[1]] == expected[0].tolist()
+    assert [*found, 2][: expected.shape[1]] == expected[0].tolist()
 
 
 def test_there_is_no_preprocessing(exported: tuple[str, Any, Path]) -> None:

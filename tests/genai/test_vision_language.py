@@ -147,6 +147,19 @@ def exported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     return request.param, model, fxonnx.genai.export(directory / "checkpoint", directory / "out")
 
 
+def generated(directory: Path, inputs: Any, length: int) -> list[int]:
+    """The prompt of a length and the tokens that follow it."""
+    loaded = og.Model(str(directory))
+    parameters = og.GeneratorParams(loaded)
+    parameters.set_search_options(max_length=length + 16)
+    generator = og.Generator(loaded, parameters)
+    generator.set_inputs(inputs)
+    while not generator.is_done():
+        generator.generate_next_token()
+    tokens: list[int] = generator.get_sequence(0).tolist()
+    return tokens
+
+
 def image(height: int, width: int) -> bytes:
     file = io.BytesIO()
     pixels = np.random.default_rng(height).integers(0, 255, (height, width, 3), dtype=np.uint8)
@@ -180,19 +193,49 @@ def test_tokens_are_equal(exported: tuple[str, Any, Path], case: str, request: p
     pictures = og.Images.open_bytes(*(image(*size) for size in sizes)) if sizes else None
     inputs = loaded.create_multimodal_processor()(prompt, images=pictures)
     ids = torch.tensor(inputs["input_ids"].as_numpy()).long()
-    parameters = og.GeneratorParams(loaded)
-    parameters.set_search_options(max_length=ids.shape[1] + 16)
-    generator = og.Generator(loaded, parameters)
-    generator.set_inputs(inputs)
-    while not generator.is_done():
-        generator.generate_next_token()
+    found = generated(directory, inputs, ids.shape[1])
     names = ("pixel_values", *FURTHER_INPUTS.get(model_type, ("image_grid_thw",)))
     feeds = {name: torch.tensor(inputs[name].as_numpy()) for name in names} if sizes else {}
     if sizes and model_type.startswith("qwen"):
         feeds["mm_token_type_ids"] = (ids == TOKENS["<|image_pad|>"]).int()
     expected = model.generate(ids, attention_mask=torch.ones_like(ids), **feeds, max_new_tokens=16, do_sample=False)
     # onnxruntime-genai leaves out the end of the sequence.
-    assert [*generator.get_sequence(0).tolist(), 2][: expected.shape[1]] == expected[0].tolist()
+    assert [*found, 2][: expected.shape[1]] == expected[0].tolist()
+
+
+def test_videos_are_frames(exported: tuple[str, Any, Path]) -> None:
+    """The tower computes frame by frame; the decoder reads the positions of the frames."""
+    model_type, model, directory = exported
+    if not model_type.startswith("qwen"):
+        pytest.skip("no videos")
+    frames, height, width = 3, 8, 4
+    pixels = torch.randn(frames * height * width, 3 * 2 * 4 * 4, generator=torch.Generator().manual_seed(0))
+    start, end, video = (TOKENS[name] for name in ("<|vision_start|>", "<|vision_end|>", "<|video_pad|>"))
+    tokens = height * width // 4
+    if model_type == "qwen3_vl":
+        # Each frame has its time before it, like an image.
+        spans = [[30 + frame, start, *[video] * tokens, end] for frame in range(frames)]
+    else:
+        spans = [[start, *[video] * tokens * frames, end]]
+    ids = torch.tensor([[20, 21, *(token for span in spans for token in span), 22, 23, 24]])
+    frame_grid = np.array([[1, height, width]] * frames)
+    grid, seconds = torch.tensor([[frames, height, width]]), torch.tensor([0.25])
+
+    tensors = og.NamedTensors()
+    tensors["pixel_values"], tensors["num_image_tokens"] = pixels.numpy(), np.array([tokens * frames])
+    tensors["image_grid_thw"] = frame_grid
+    tensors["input_ids"] = ids.int().numpy()
+    tensors["video_grid_thw"] = frame_grid if model_type == "qwen3_vl" else grid.numpy()
+    if model_type == "qwen2_5_vl":
+        tensors["second_per_grid_ts"] = seconds.numpy()
+    found = generated(directory, tensors, ids.shape[1])
+
+    feeds = {"pixel_values_videos": pixels, "video_grid_thw": grid, "mm_token_type_ids": 2 * (ids == video).int()}
+    if model_type == "qwen2_5_vl":
+        feeds["second_per_grid_ts"] = seconds
+    expected = model.generate(ids, attention_mask=torch.ones_like(ids), **feeds, max_new_tokens=16, do_sample=False)
+    prompt = ids.shape[1]
+    assert [*found, 2][prompt : expected.shape[1]] == expected[0, prompt:].tolist()
 
 
 def test_images_are_preprocessed(exported: tuple[str, Any, Path]) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import operator
 from collections.abc import Mapping
 from contextlib import nullcontext
+from functools import reduce
 from types import MappingProxyType
 from typing import Any
 
@@ -53,24 +55,24 @@ VISION_TOWERS: Mapping[str, type[VisionTower]] = MappingProxyType(
 
 
 class TokenEmbedding(nn.Module):
-    """The embedding of the tokens, with those of the image tokens replaced by image features in order.
+    """The embedding of the tokens, with those of images and videos replaced by image features in order.
 
-    Image tokens beyond the features keep their embedding: the model may generate them.
+    Such tokens beyond the features keep their embedding: the model may generate them.
 
     Args:
         model: A vision-language model of transformers.
-        size: The size of the image features; shorter embeddings are padded with 0.
+        tower: Its vision tower. Embeddings shorter than the image features are padded with 0.
     """
 
-    def __init__(self, model: Any, size: int) -> None:
+    def __init__(self, model: Any, tower: VisionTower) -> None:
         super().__init__()
-        self.size = size
+        self.size = tower.feature_size()
         self.embed_tokens = model.get_input_embeddings()
-        self.image_token = model.config.image_token_id
+        self.image_tokens = tower.feature_tokens()
 
     def forward(self, input_ids: Tensor, image_features: Tensor) -> Tensor:
-        is_image = input_ids == self.image_token
-        if self.image_token >= self.embed_tokens.num_embeddings:
+        is_image = reduce(operator.or_, (input_ids == token for token in self.image_tokens))
+        if max(self.image_tokens) >= self.embed_tokens.num_embeddings:
             input_ids = input_ids.masked_fill(is_image, 0)
         embeddings: Tensor = self.embed_tokens(input_ids)
         index = is_image.flatten().cumsum(0).reshape(is_image.shape) - 1
@@ -135,7 +137,7 @@ def _parts(model: Any, tower: VisionTower, request: Request) -> dict[str, Part]:
     return {
         "vision": tower.part(),
         "embedding": Part(
-            TokenEmbedding(model, tower.feature_size()),
+            TokenEmbedding(model, tower),
             {"input_ids": tokens.to(model.device), "image_features": embeds[0, :2]},
             {"input_ids": {0: "batch", 1: "tokens"}, "image_features": {0: "image_tokens"}},
             tuple(

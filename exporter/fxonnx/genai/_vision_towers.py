@@ -97,6 +97,10 @@ class VisionTower(ABC):
         """Size of the features of an image token, and of the inputs of the decoder."""
         return int(self.config.get_text_config().hidden_size)
 
+    def feature_tokens(self) -> tuple[int, ...]:
+        """The tokens that image features replace."""
+        return (self.config.image_token_id,)
+
     def _normal(self, *shape: int) -> Tensor:
         rounded = torch.randn(*shape, generator=torch.Generator().manual_seed(0)).to(self.model.dtype)
         return rounded.to(self.model.device, input_dtype(self.model))
@@ -302,7 +306,12 @@ class Qwen(VisionTower):
     def config_entries(self) -> tuple[dict[str, Any], dict[str, Any]]:
         names = ("video_token_id", "vision_start_token_id")
         inputs = {"pixel_values": "pixel_values", "image_grid_thw": "image_grid_thw"}
-        return {name: getattr(self.config, name) for name in names}, {"inputs": inputs}
+        # Of videos, whose frames have one position each unless the model specifies their time.
+        rate = getattr(self.vision_config, "tokens_per_second", 1)
+        return {name: getattr(self.config, name) for name in names}, {"inputs": inputs, "tokens_per_second": rate}
+
+    def feature_tokens(self) -> tuple[int, ...]:
+        return self.config.image_token_id, self.config.video_token_id
 
     def preprocessing(self, settings: Mapping[str, Any]) -> list[dict[str, Any]]:
         size = settings.get("size") or {}
