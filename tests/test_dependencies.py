@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-OPTIONAL = ("typer", "rich", "jinja2")
+OPTIONAL = ("typer", "rich")
 
 EXPORT = """
 import torch
@@ -34,7 +34,7 @@ def test_export_save_and_run_without_extras(tmp_path: Path) -> None:
     done = run(EXPORT, tmp_path)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "model.onnx").is_file()
-    assert len(list(tmp_path.glob("onnx_export_*_success.md"))) == 1
+    assert len(list(tmp_path.glob("onnx_export_*_success.html"))) == 1
 
 
 @pytest.mark.parametrize("missing", [("typer",), ("rich",), OPTIONAL], ids="+".join)

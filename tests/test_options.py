@@ -118,7 +118,7 @@ def test_reports(tmp_path: Path) -> None:
         "class GraphModule",
     ):
         assert part in text
-    with pytest.raises(UnsupportedOperatorError, match=r"fxonnx_options\.scaled(?s:.*)\nreport: .*_error\.md$"):
+    with pytest.raises(UnsupportedOperatorError, match=r"fxonnx_options\.scaled(?s:.*)\nreport: .*_error\.html$"):
         fxonnx.export(Custom().eval(), (torch.rand(4, 3),), report=True, artifacts_dir=directory)
     (page,) = directory.glob("onnx_export_*_error.md")
     text = page.read_text()

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from ._program.quantization_report import LayerReport, QuantizationReport
     from ._program.verification import verify
     from ._quantization import QuantizeConfig
+    from ._report.report import report
     from ._symbolic_registry import register_custom_op_symbolic, unregister_custom_op_symbolic
     from ._targets import Target
     from ._targets.check import Finding, check
@@ -96,10 +97,11 @@ __all__ = [  # noqa: RUF022 - grouped
     "Analysis",
     "Issue",
     "analyze",
-    # Two exports side by side
+    # Two exports side by side, and a page about one
     "Change",
     "ModelDiff",
     "diff",
+    "report",
     # Other runtimes
     "Finding",
     "Target",
@@ -157,6 +159,7 @@ _MODULES = {
     "export": "_export",
     "is_in_onnx_export": "_export_context",
     "register_custom_op_symbolic": "_symbolic_registry",
+    "report": "_report.report",
     "unregister_custom_op_symbolic": "_symbolic_registry",
     "verify": "_program.verification",
     "weights_of": "_program",

@@ -21,6 +21,7 @@ from fxonnx_translations._torch_compat import unset_fake_temporarily
 
 from ._capture import ALIASES_KEY, Capture, DataDependent, Rung, capture, report_narrowed
 from ._capture.patches import one_at_a_time, tracing_patches
+from ._comparison import Row
 from ._export_context import exporting, in_mode
 from ._lower.dispatch import is_translated
 from ._lower.lowering import lower
@@ -140,7 +141,8 @@ def export(
         custom_translation_table: User translations, tried before the built-in ones: operator overload to
             ``function(op, ...)``, ``function(g, ...)``, a function of ``onnxscript.opsetN`` operators, an onnxscript
             function, or a list of these. Functions with an attribute ``complex = True`` translate complex tensors.
-        report: Write a Markdown report of the export, or of its failure, to ``artifacts_dir``.
+        report: Write a report on the export, or on its failure, to ``artifacts_dir``: an HTML page, and a short
+            one in Markdown.
         optimize: Run common subexpression elimination, fusion patterns and batch norm folding.
         verify: Compare ONNX Runtime with eager torch on all example inputs; ``"auto"``: also at other sizes.
         profile: Print the seconds of each stage.
@@ -216,14 +218,11 @@ def export(
         patterns=patterns,
         passes=(optimize, do_constant_folding),
         custom_translation_table=custom_translation_table,
-        state=state,
-        metadata=metadata,
+        choices=(state, metadata, numerics, functions),
         strict_shapes=strict_shapes,
         frozen=frozen,
         adapters=adapters,
         followed=(data_dependent, runtime_checks),
-        numerics=numerics,
-        functions=functions,
         quantize=quantize,
         legacy=read_legacy_options(
             *(dynamo, compat, training, operator_export_type, custom_opsets),
@@ -232,12 +231,15 @@ def export(
     )
     options = read(versions=(opset_version, ir_version, least_default_opset(model)))
     timer, shapes = Timer(on_stage), (dynamic_shapes, dynamic_axes, more_inputs)
-    with reporting(artifacts_dir, timer.seconds, enabled=report) as subject, exporting():
+    title = type(model).__name__
+    with reporting(artifacts_dir, timer.seconds, title=title, enabled=report) as subject, exporting():
         captured = _capture(model, options, timer, (args, kwargs), shapes, dynamic_scalars)
         options = options if opset_version is not None else _with_opset_of(captured, options, ir_version, read)
+        subject.exported_program = captured.exported_program
         save_exported_program(captured.exported_program, artifacts_dir if dump_exported_program else None)
         program = subject.program = _convert(captured, options, timer, model)
-        _finish(program, timer, verify, f, (export_params, keep_initializers_as_inputs, external_data))
+        subject.rows = _verify(program, timer, verify, locate=report)
+        _save(program, timer, f, (export_params, keep_initializers_as_inputs, external_data))
     return _printed(program, graph=bool(verbose), stages=profile)
 
 
@@ -372,23 +374,15 @@ def _convert(captured: Capture, options: Options, timer: Timer, model: Any) -> O
     return program
 
 
-def _finish(
-    program: ONNXProgram,
-    timer: Timer,
-    verify: bool | Literal["auto"],
-    f: Any,
-    form: tuple[bool, bool, ExternalData],
-) -> None:
-    """Verify and save a program on request.
+def _save(program: ONNXProgram, timer: Timer, f: Any, form: tuple[bool, bool, ExternalData]) -> None:
+    """Save a program on request.
 
     Args:
         program: The program.
-        timer: Measures the stages.
-        verify: Whether to verify it, or at which sizes.
+        timer: Measures the stage.
         f: The destination, if any.
         form: ``export_params``, ``keep_initializers_as_inputs`` and ``external_data``.
     """
-    _verify(program, timer, verify)
     export_params, keep_as_inputs, external_data = form
     if f is not None:
         with timer.stage("save"):
@@ -409,10 +403,22 @@ def _printed(program: ONNXProgram, *, graph: bool, stages: bool) -> ONNXProgram:
     return program
 
 
-def _verify(program: ONNXProgram, timer: Timer, wanted: bool | Literal["auto"]) -> None:
+def _verify(program: ONNXProgram, timer: Timer, wanted: bool | Literal["auto"], *, locate: bool) -> tuple[Row, ...]:
+    """Verify a program on request.
+
+    Args:
+        program: The program.
+        timer: Measures the stage.
+        wanted: Whether to verify it, or at which sizes.
+        locate: Whether to find the first value that differs.
+
+    Returns:
+        One row for each output and size.
+    """
     if not wanted:
-        return
+        return ()
     with timer.stage("verify"):
-        program.verify(sizes="auto" if wanted == "auto" else None)
+        rows = program.verify(sizes="auto" if wanted == "auto" else None, locate=locate)
         for args, kwargs in program.capture.more_inputs:
-            program.verify(args, kwargs)
+            rows += program.verify(args, kwargs, locate=locate)
+    return tuple(rows)

@@ -138,25 +138,24 @@ def read_options(
     patterns: Mapping[str, bool],
     passes: tuple[bool, bool],
     custom_translation_table: Mapping[Callable[..., Any], Callable[..., Any]] | None,
-    state: State,
-    metadata: MetadataLevel,
+    choices: tuple[State, MetadataLevel, Numerics, Functions],
     strict_shapes: bool,
     frozen: Collection[str],
     adapters: str | Collection[str],
     followed: tuple[DataDependent, bool],
-    numerics: Numerics,
-    functions: Functions,
     quantize: QuantizeConfig | WeightDtype | None,
     legacy: LegacyOptions,
 ) -> Options:
     """Validate the arguments of ``export`` that need no model; see there for each of them.
 
     ``names`` are those of inputs and outputs, ``versions`` the opset version, the IR version and the lowest default
-    opset, ``passes`` ``optimize`` and ``do_constant_folding``, ``followed`` ``data_dependent`` and ``runtime_checks``.
+    opset, ``passes`` ``optimize`` and ``do_constant_folding``, ``choices`` ``state``, ``metadata``, ``numerics`` and
+    ``functions``, ``followed`` ``data_dependent`` and ``runtime_checks``.
 
     Raises:
         ArgumentError: If an argument has an invalid value or cannot be honoured.
     """
+    state, metadata, numerics, functions = choices
     _check_choice("verify", verify, (False, True, "auto"))
     _check_choice("target", target, (None, *get_args(Target)))
     _check_choice("state", state, get_args(State))

@@ -94,7 +94,7 @@ def test_a_failed_conversion_has_a_report(tmp_path: Path) -> None:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return torch.ops.aten.linalg_ldl_factor_ex.default(x)[0]
 
-    with fxonnx.installed(), pytest.raises(torch.onnx.OnnxExporterError, match=r"report: .*\.md"):
+    with fxonnx.installed(), pytest.raises(torch.onnx.OnnxExporterError, match=r"report: .*\.html"):
         torch.onnx.export(Model().eval(), (torch.rand(3, 3),), dynamo=True, report=True, artifacts_dir=tmp_path)
     assert len(list(tmp_path.glob("*.md"))) == 1
 

@@ -1,1 +1,1 @@
-"""The command line interface: ``fxonnx export``, ``fxonnx genai``, ``fxonnx check`` and ``fxonnx demo``."""
+"""The command line interface: one command for each task, such as ``fxonnx export``."""

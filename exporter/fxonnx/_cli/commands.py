@@ -1,4 +1,4 @@
-"""Command line: ``fxonnx export``, ``analyze``, ``genai``, ``check``, ``diff`` and ``demo``.
+"""Command line: ``fxonnx export``, ``analyze``, ``genai``, ``check``, ``diff``, ``report`` and ``demo``.
 
 Modules that import torch are imported inside the commands, so that ``fxonnx --help`` is fast.
 """
@@ -274,6 +274,26 @@ def diff_command(
         found = diff(first, second)
     typer.echo(json.dumps([asdict(change) for change in found.changes], indent=1) if as_json else str(found))
     raise typer.Exit(int(bool(found)))
+
+
+@app.command("report")
+def report_command(
+    model: Annotated[Path, typer.Argument(help="The ONNX file, of any exporter.")],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Path of the page; that of the model with .html by default.")
+    ] = None,
+    debug: Debug = False,
+) -> None:
+    """Write an HTML page about a model: inputs and outputs, operators, and the graph by module.
+
+    Example: fxonnx report model.onnx -o model.html
+
+    Exit code 0 if the page is written, 1 after an error.
+    """
+    with _readable_messages(debug):
+        from .._report.report import report  # imports torch
+
+        typer.echo(f"wrote {report(model, output or model.with_suffix('.html'))}")
 
 
 @app.command("demo")

@@ -1,9 +1,9 @@
-"""Reports about an export: the graph as text, stage timings, and a Markdown page."""
+"""Reports on an export: the graph as text, stage timings, an HTML page and a Markdown page."""
 
 from __future__ import annotations
 
 from .artifacts import save_exported_program
-from .page import reporting
 from .printing import graph_text, timing_table
+from .reporting import reporting
 
 __all__ = ["graph_text", "reporting", "save_exported_program", "timing_table"]

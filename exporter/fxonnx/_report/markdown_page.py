@@ -1,74 +1,26 @@
-"""The Markdown report about one export, successful or failed."""
+"""The Markdown report on one export, successful or failed."""
 
 from __future__ import annotations
 
 import collections
-import os
 import traceback
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Iterable, Mapping, Sequence
 
 import onnx_ir as ir
 
 from .._program import ONNXProgram
-from ..errors import ExportError, SaveError
-from .artifacts import artifact_path
+from ..errors import ExportError
 
-__all__ = ["Report", "reporting"]
-
-
-@dataclass
-class Report:
-    """The subject of a report.
-
-    Attributes:
-        program: The exported program, set as soon as it exists.
-    """
-
-    program: ONNXProgram | None = None
+__all__ = ["markdown_page"]
 
 
-@contextmanager
-def reporting(directory: str | os.PathLike[str], timings: Mapping[str, float], *, enabled: bool) -> Iterator[Report]:
-    """Write a report about the export inside the context when it ends, also if it fails.
+def markdown_page(timings: Mapping[str, float], program: ONNXProgram | None, error: ExportError | None) -> str:
+    """Compose the page.
 
     Args:
-        directory: The directory to write to.
-        timings: Stage name to seconds, filled inside the context.
-        enabled: Whether to write a report.
-    """
-    report = Report()
-    try:
-        yield report
-    except ExportError as error:
-        if enabled:
-            error.report = _write(directory, timings, report.program, error)
-        raise
-    if enabled:
-        _write(directory, timings, report.program)
-
-
-def _write(
-    directory: str | os.PathLike[str],
-    timings: Mapping[str, float],
-    program: ONNXProgram | None = None,
-    error: ExportError | None = None,
-) -> Path:
-    """Write the report page.
-
-    Args:
-        directory: The directory to write to; it is created if it does not exist.
         timings: Stage name to seconds.
         program: The exported program, None if the export failed.
         error: The error of a failed export.
-
-    Returns:
-        The path of the page, ``onnx_export_<time>_success.md`` or ``..._error.md``.
-
-    Raises:
-        SaveError: If the page cannot be written.
     """
     lines = ["# fxonnx export report", "", f"The export {'succeeded' if error is None else 'failed'}."]
     if error is not None:
@@ -79,12 +31,7 @@ def _write(
     lines += _table(["stage", "seconds"], [[stage, f"{seconds:.3f}"] for stage, seconds in timings.items()])
     if program is not None:
         lines += _program_sections(program)
-    path = artifact_path(directory, f"_{'success' if error is None else 'error'}.md")
-    try:
-        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    except OSError as failure:
-        raise SaveError(f"the report cannot be written to {path}: {failure.strerror}") from failure
-    return path
+    return "\n".join(lines) + "\n"
 
 
 def _program_sections(program: ONNXProgram) -> list[str]:

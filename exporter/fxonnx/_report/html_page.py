@@ -1,0 +1,153 @@
+"""The HTML page about one export or model: one self-contained file, readable without network."""
+
+from __future__ import annotations
+
+import linecache
+import re
+import traceback
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from typing import Any
+
+import onnx_ir as ir
+import torch
+
+from .._program import ONNXProgram
+from .._program.differences import Comparison
+from ..errors import ExportError
+from .module_tree import module_tree
+from .partial_graph import partial_graph
+
+__all__ = ["PageSubject", "render_page"]
+
+_PLACE = re.compile(r"(?:^|\s|\()((?:[A-Za-z]:)?[^\s:()\"']+\.py):(\d+)")
+_FRAME = re.compile(r'File "([^"]+\.py)", line (\d+)')
+_CONTEXT = 4
+"""Number of lines of source that are shown before and after a line."""
+
+
+@dataclass(frozen=True)
+class PageSubject:
+    """The subject of a page.
+
+    Attributes:
+        title: Title of the page, for example the class of the model or the name of the file.
+        model: The ONNX model; None if the export failed.
+        program: The exported program, if the model is one.
+        exported_program: The captured program of a failed export, if the capture succeeded.
+        timings: Stage name to seconds.
+        error: The error of a failed export.
+        comparison: The comparison with the captured program, if there is one.
+    """
+
+    title: str
+    model: ir.Model | None = None
+    program: ONNXProgram | None = None
+    exported_program: torch.export.ExportedProgram | None = None
+    timings: Mapping[str, float] = field(default_factory=dict)
+    error: ExportError | None = None
+    comparison: Comparison | None = None
+
+
+def render_page(subject: PageSubject) -> str:
+    """Render the page as HTML."""
+    import jinja2  # takes longer to import than the rest of this package
+
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("fxonnx", "_report/templates"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["size"] = _size
+    program, model, comparison = subject.program, subject.model, subject.comparison
+    graphs = {} if model is None else {"": model.graph} | {one.name: one for one in model.functions.values()}
+    return environment.get_template("page.html.jinja").render(
+        title=subject.title,
+        error=None if subject.error is None else _error(subject.error),
+        facts=list(_facts(subject)),
+        stages=subject.timings,
+        trees={name: module_tree(graph) for name, graph in graphs.items()},
+        interface=[] if model is None else list(_interface(model)),
+        conditions=[] if program is None else list(_conditions(program)),
+        program=program,
+        comparison=comparison,
+        errors={} if comparison is None else comparison.modules,
+        captured=_captured(subject),
+    )
+
+
+def _facts(subject: PageSubject) -> Iterator[tuple[str, str]]:
+    model, program = subject.model, subject.program
+    if model is not None:
+        tensors = [value.const_value for value in model.graph.initializers.values()]
+        size = sum(tensor.nbytes for tensor in tensors if tensor is not None)
+        elements = sum(tensor.size for tensor in tensors if tensor is not None)
+        yield "opsets", ", ".join(f"{domain or 'ai.onnx'} {number}" for domain, number in model.opset_imports.items())
+        yield "IR version", str(model.ir_version)
+        yield "producer", f"{model.producer_name or 'unknown'} {model.producer_version or ''}"
+        yield "nodes", f"{sum(1 for _ in ir.traversal.RecursiveGraphIterator(model.graph)):,}"
+        if model.functions:
+            yield "functions", str(len(model.functions))
+        yield "weights", f"{len(tensors):,} initializers, {elements:,} parameters, {_size(size)}"
+    if program is not None and program.options.numerics != "default":
+        yield "numerics", program.options.numerics
+    if subject.timings:
+        yield "time", f"{sum(subject.timings.values()):.2f} s"
+    yield "versions", f"fxonnx {version('fxonnx')}, torch {torch.__version__}"
+
+
+def _interface(model: ir.Model) -> Iterator[dict[str, Any]]:
+    for kind, values in (("input", model.graph.inputs), ("output", model.graph.outputs)):
+        for value in values:
+            dims = [] if value.shape is None else list(value.shape)
+            yield {
+                "kind": kind,
+                "name": value.name,
+                "dtype": "?" if value.dtype is None else value.dtype.name,
+                "dims": [(str(dim), False) if isinstance(dim, int) else (str(dim.value or "?"), True) for dim in dims],
+            }
+
+
+def _conditions(program: ONNXProgram) -> Iterator[dict[str, Any]]:
+    """The constraints, assumptions, frozen arguments and rewrites with their lines of source."""
+    entries = [
+        *(("constraint", str(constraint)) for constraint in program.constraints),
+        *(("assumption", str(assumption)) for assumption in program.assumptions),
+        *(("frozen argument", f"{name} = {value}") for name, value in program.frozen_arguments.items()),
+        *(("rewritten", str(rewrite)) for rewrite in program.rewrites),
+    ]
+    for kind, text in entries:
+        yield {"kind": kind, "text": text, "excerpts": list(_excerpts(text))}
+
+
+def _error(error: ExportError) -> dict[str, Any]:
+    trace = "".join(traceback.format_exception(error)).strip()
+    return {"code": error.code, "text": str(error), "excerpts": list(_excerpts(str(error))), "trace": trace}
+
+
+def _excerpts(text: str) -> Iterator[dict[str, Any]]:
+    """The source around each line that a text names, each line once."""
+    for file, number in dict.fromkeys([*_PLACE.findall(text), *_FRAME.findall(text)]):
+        line = int(number)
+        numbered = {at: linecache.getline(file, at).rstrip() for at in range(line - _CONTEXT, line + _CONTEXT + 1)}
+        shown = [(at, source, at == line) for at, source in numbered.items() if source or at == line]
+        if numbered[line]:
+            yield {"place": f"{file}:{line}", "lines": shown}
+
+
+def _captured(subject: PageSubject) -> str:
+    """The captured graph; if the capture failed, the part that was traced before."""
+    program = subject.exported_program if subject.program is None else subject.program.exported_program
+    if program is not None:
+        return str(program.graph)
+    return "" if subject.error is None else partial_graph(subject.error)
+
+
+def _size(count: int) -> str:
+    for unit, factor in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if count >= factor:
+            return f"{count / factor:.1f} {unit}"
+    return f"{count} bytes"

@@ -1,0 +1,91 @@
+"""Reports on an export, successful or failed: an HTML page, and the same facts in Markdown."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from .._comparison import Row
+from .._program import ONNXProgram
+from .._program.differences import Comparison
+from ..errors import ExportError, SaveError, VerificationError
+from .artifacts import artifact_path
+from .html_page import PageSubject, render_page
+from .markdown_page import markdown_page
+
+__all__ = ["Report", "reporting", "write_page"]
+
+
+@dataclass
+class Report:
+    """The subject of the report, as far as it is known.
+
+    Attributes:
+        title: Class of the model.
+        exported_program: The captured program, set as soon as it exists.
+        program: The exported program, set as soon as it exists.
+        rows: The comparison of the outputs, if they were verified.
+    """
+
+    title: str
+    exported_program: torch.export.ExportedProgram | None = None
+    program: ONNXProgram | None = None
+    rows: tuple[Row, ...] = ()
+
+
+@contextmanager
+def reporting(
+    directory: str | os.PathLike[str], timings: Mapping[str, float], *, title: str, enabled: bool
+) -> Iterator[Report]:
+    """Write a report on the export inside the context when it ends, also if it fails.
+
+    Args:
+        directory: The directory to write to; it is created if it does not exist.
+        timings: Stage name to seconds, filled inside the context.
+        title: Title of the page.
+        enabled: Whether to write a report.
+
+    Raises:
+        SaveError: If the report cannot be written.
+    """
+    report = Report(title)
+    try:
+        yield report
+    except ExportError as error:
+        if enabled:
+            error.report = _write(directory, timings, report, error)
+        raise
+    if enabled:
+        _write(directory, timings, report)
+
+
+def _write(
+    directory: str | os.PathLike[str], timings: Mapping[str, float], report: Report, error: ExportError | None = None
+) -> Path:
+    """Write ``onnx_export_<time>_success.html`` or ``..._error.html`` and the same as ``.md``; return the first."""
+    comparison = Comparison(report.rows) if report.rows else None
+    if isinstance(error, VerificationError):
+        comparison = error.comparison
+    model = None if report.program is None else report.program.model
+    subject = PageSubject(report.title, model, report.program, report.exported_program, timings, error, comparison)
+    path = artifact_path(directory, f"_{'success' if error is None else 'error'}.html")
+    write_page(path, render_page(subject))
+    write_page(path.with_suffix(".md"), markdown_page(timings, report.program, error))
+    return path
+
+
+def write_page(path: Path, text: str) -> None:
+    """Write a report.
+
+    Raises:
+        SaveError: If it cannot be written.
+    """
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise SaveError(f"the report cannot be written to {path}: {error.strerror}") from error

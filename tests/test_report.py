@@ -1,0 +1,280 @@
+"""The HTML page of ``report=True``, ``fxonnx.report`` and ``fxonnx report``."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import onnx
+import onnx.helper
+import pytest
+import torch
+from onnxscript import ir
+from torch import nn
+from typer.testing import CliRunner
+
+import fxonnx
+from fxonnx._cli.commands import app
+
+VOID = {"meta", "input", "br", "path"}
+X = torch.rand(2, 3, 8, 8)
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(8)
+        self.hidden = nn.Linear(8, 16)
+        self.out = nn.Linear(16, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.out(nn.functional.gelu(self.hidden(self.norm(x))))
+
+
+class Network(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 8, 3, padding=1)
+        self.blocks = nn.ModuleList([Block(), Block()])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.stem(x).flatten(2).transpose(1, 2)
+        for block in self.blocks:
+            y = block(y)
+        return y[:, :3]
+
+
+class Asks(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.layer(x).relu()
+        return y * {True: 1.0, False: 2.0}[bool(y.sum() > 0)]
+
+
+class Lacks(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.ops.aten.linalg_ldl_factor_ex.default(x.sigmoid())[0]
+
+
+class Outline(HTMLParser):
+    """The ids of sections and the elements of a page; unbalanced elements are an error."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.sections: list[str] = []
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self._open: list[str] = []
+        self.feed(text)
+        assert not self._open, self._open
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self._open.append(tag)
+        if tag == "section":
+            self.sections.append(str(dict(attrs)["id"]))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop() == tag
+
+
+def page_of(directory: Path) -> str:
+    (path,) = directory.glob("onnx_export_*.html")
+    assert path.with_suffix(".md").is_file()
+    return path.read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def success(tmp_path_factory: pytest.TempPathFactory) -> str:
+    directory = tmp_path_factory.mktemp("success")
+    shapes = ({0: "batch", 2: "height"},)
+    fxonnx.export(Network().eval(), (X,), dynamic_shapes=shapes, verify=True, report=True, artifacts_dir=directory)
+    return page_of(directory)
+
+
+def test_sections_of_a_successful_export(success: str) -> None:
+    sections = ["summary", "stages", "interface", "constraints", "fusions", "differences", "operators", "graph"]
+    assert Outline(success).sections == [*sections, "captured"]
+    text = html.unescape(re.sub(r"<[^>]+>", "", success))
+    for part in (
+        "The export succeeded.",
+        "All outputs agree:",
+        "blocks.0.hidden.bias: FLOAT[16]",
+        "296 parameters",  # of a block
+        "height",
+        "LayerNormalization",
+        "test_report.py:",
+        "call_function[target=torch.ops.aten",
+    ):
+        assert part in text
+
+
+def test_the_page_needs_nothing_else(success: str) -> None:
+    elements = Outline(success).elements
+    assert not {"link", "img", "iframe", "object"} & {tag for tag, _ in elements}
+    assert not any("src" in attributes for _, attributes in elements)
+    assert "http" not in success.replace("http://www.w3.org", "")
+
+
+def test_nodes_and_weights_are_in_their_module(success: str) -> None:
+    found = re.search(r"<b>hidden</b>.*?</details>", success, re.DOTALL)
+    assert found is not None
+    assert "blocks.0.hidden.weight" in found[0]
+    assert ">MatMul<" in found[0]
+    assert "144 parameters, 576 bytes" in found[0]
+
+
+def test_a_constraint_shows_its_source(tmp_path: Path) -> None:
+    class Splits(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if x.shape[0] > 2:
+                return x * 2
+            return x
+
+    fxonnx.export(Splits(), (torch.rand(4, 3),), dynamic_shapes=({0: "batch"},), report=True, artifacts_dir=tmp_path)
+    page = page_of(tmp_path)
+    assert re.search(r'class="named">\s*\d+ +if x.shape\[0\] &gt; 2:', page)
+
+
+def test_a_failed_capture_shows_the_code_and_the_graph_before(tmp_path: Path) -> None:
+    with pytest.raises(fxonnx.CaptureError, match=r"report: .*_error\.html$"):
+        fxonnx.export(Asks().eval(), (torch.rand(2, 3),), report=True, artifacts_dir=tmp_path)
+    page = page_of(tmp_path)
+    assert Outline(page).sections == ["error", "summary", "stages", "captured"]
+    assert "The export failed." in page
+    assert re.search(r'class="named">\s*\d+ +return y \* {True', page)
+    assert "torch.ops.aten.relu" in page
+    assert "Traceback (most recent call last)" in page
+
+
+def test_a_failed_translation_shows_the_captured_graph(tmp_path: Path) -> None:
+    with pytest.raises(fxonnx.UnsupportedOperatorError, match="report: "):
+        fxonnx.export(Lacks(), (torch.rand(3, 3),), report=True, artifacts_dir=tmp_path)
+    page = page_of(tmp_path)
+    assert Outline(page).sections == ["error", "summary", "stages", "captured"]
+    assert re.search(r'class="named">.*linalg_ldl_factor_ex', page)
+    assert "torch.ops.aten.sigmoid" in page
+
+
+def test_a_failed_verification_shows_the_first_difference(tmp_path: Path) -> None:
+    table = {torch.ops.aten.relu.default: lambda op, self: op.Abs(self)}
+    with pytest.raises(fxonnx.VerificationError, match="report: "):
+        fxonnx.export(
+            nn.Sequential(nn.Linear(3, 3), nn.ReLU()).eval(),
+            (torch.rand(2, 3) - 2,),
+            custom_translation_table=table,
+            verify=True,
+            report=True,
+            artifacts_dir=tmp_path,
+        )
+    page = page_of(tmp_path)
+    assert {"error", "differences", "graph"} <= set(Outline(page).sections)
+    assert "First difference:" in page
+    assert re.search(r'<i class="failed">error \d', page)
+
+
+def test_files_and_programs(tmp_path: Path) -> None:
+    program = fxonnx.export(Network().eval(), (X,), f=tmp_path / "model.onnx")
+    page = fxonnx.report(program, tmp_path / "program.html", compare=True)
+    assert "All outputs agree" in page.read_text()
+    result = CliRunner().invoke(app, ["report", str(tmp_path / "model.onnx")])
+    assert result.exit_code == 0, result.output
+    assert "Example: fxonnx report" in CliRunner().invoke(app, ["report", "--help"]).stdout
+    text = (tmp_path / "model.html").read_text()
+    assert Outline(text).sections == ["summary", "interface", "operators", "graph"]
+    assert "model.onnx" in text
+    assert "blocks.1.out.weight" in text
+
+
+def test_models_of_other_exporters_and_hostile_names(tmp_path: Path) -> None:
+    name = "</details><script>alert(1)</script>"
+    node = onnx.helper.make_node("Relu", [name], ["y"])
+    ends = [onnx.helper.make_tensor_value_info(one, onnx.TensorProto.FLOAT, ["n", 3]) for one in (name, "y")]
+    model = onnx.helper.make_model(onnx.helper.make_graph([node], "g", ends[:1], ends[1:]))
+    text = fxonnx.report(model, tmp_path / "page.html").read_text()
+    assert "<script>alert" not in text
+    assert Outline(text).sections == ["summary", "interface", "operators", "graph"]
+
+
+def test_functions_and_subgraphs(tmp_path: Path) -> None:
+    class Repeats(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.blocks = nn.ModuleList(Block() for _ in range(4))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for block in self.blocks:
+                x = block(x)
+            return torch.cond(x.sum() > 0, lambda y: y + 1, lambda y: y * 2, (x,))
+
+    program = fxonnx.export(Repeats().eval(), (torch.rand(2, 8),), functions="repeated")
+    text = fxonnx.report(program, tmp_path / "page.html").read_text()
+    assert text.count('<div class="graph">') == 2
+    assert 'style="margin-left: 1.5em"' in text  # nodes of the branches
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda d: fxonnx.report(d / "none.onnx", d / "p.html"), fxonnx.ArgumentError, "none.onnx does not exist"),
+        (lambda d: fxonnx.report(ir.Model(ir.Graph([], [], nodes=[], opset_imports={"": 20}), ir_version=10), d / "no/p.html"), fxonnx.SaveError, "the report cannot be written to"),
+        (lambda d: fxonnx.report(ir.Model(ir.Graph([], [], nodes=[], opset_imports={"": 20}), ir_version=10), d / "p.html", compare=True), fxonnx.ArgumentError, "compare: only a program"),
+    ],
+    ids=["missing", "directory", "compare"],
+)  # fmt: skip
+def test_errors(tmp_path: Path, call: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        call(tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+BROWSER = next(
+    (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
+)
+
+ACTIONS = """
+const result = {sections: all("nav a").map(link => link.textContent)};
+const shown = () => all(".row").filter(row => row.checkVisibility()).length;
+const look = text => { search.value = text; search.dispatchEvent(new Event("input")); return [shown(), document.getElementById("found").textContent]; };
+result.before = shown();
+result.gelu = look("gelu");
+result.none = look("no such thing");
+result.module = look("stem");
+result.again = look("")[0];
+const node = all(".node[data-node]").find(row => row.textContent.includes("Gelu"));
+node.click();
+result.curves = all(".graph path").length;
+result.near = all(".near").length;
+node.click();
+result.cleared = all(".graph path").length;
+document.title = JSON.stringify(result);
+"""
+
+
+@pytest.mark.skipif(BROWSER is None, reason="needs Chromium")
+def test_the_page_in_a_browser(success: str, tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    page.write_text(success.replace("</body>", f"<script>{ACTIONS}</script></body>"), encoding="utf-8")
+    command = [str(BROWSER), "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom", page.as_uri()]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+    title = re.search(r"<title>(.*?)</title>", done.stdout)
+    assert title is not None
+    result = json.loads(html.unescape(title[1]))
+    assert result["sections"][0] == "Summary"
+    assert "Graph by module" in result["sections"]
+    assert result["gelu"] == [4, "4 found"]  # both nodes, and those that use their outputs
+    assert result["none"] == [0, "0 found"]
+    assert result["module"][0] >= 3  # the convolution and its weights
+    assert result["again"] >= result["before"] > 0
+    assert result["curves"] >= 2
+    assert 1 <= result["near"] <= result["curves"]
+    assert result["cleared"] == 0
