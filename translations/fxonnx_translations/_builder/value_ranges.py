@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import onnx_ir as ir
+import sympy
 
 from .builder_protocol import BuilderProtocol
 from .constants import array_of
@@ -74,6 +75,9 @@ def decide_comparison(
     first, second = value_range(builder, left), value_range(builder, right)
     if first is None or second is None:
         return None
+    if first[0] == first[1] and second[0] == second[1]:
+        # Numbers, as in the condition of a loop. Masks have no elements if a size is 0, but these do.
+        first, second = _of_any_size(first), _of_any_size(second)
     if op_type in ("Greater", "GreaterOrEqual"):
         first, second, op_type = second, first, op_type.replace("Greater", "Less")
     (low, high), (other_low, other_high) = first, second
@@ -84,6 +88,20 @@ def decide_comparison(
     if op_type == "Less":
         return True if _is_less(high, other_low) else False if _is_at_most(other_high, low) else None
     return True if _is_at_most(high, other_low) else False if _is_less(other_high, low) else None
+
+
+def _of_any_size(known: ValueRange) -> ValueRange:
+    """The range in terms of sizes that may be 0; torch's symbols for sizes are positive."""
+    low, high = known
+    return _of_size(low), _of_size(high)
+
+
+def _of_size(bound: Dim) -> Dim:
+    if isinstance(bound, int):
+        return bound
+    sizes = {symbol: sympy.Symbol(symbol.name, integer=True, nonnegative=True) for symbol in bound.free_symbols}
+    replaced: Dim = bound.xreplace({symbol: size for symbol, size in sizes.items() if symbol.is_positive})
+    return replaced
 
 
 def _is_at_most(first: Dim, second: Dim) -> bool:
