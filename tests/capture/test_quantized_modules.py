@@ -304,8 +304,10 @@ def test_embeddings() -> None:
     program = fxonnx.export(model, (ids,))
     for expected, actual in zip(model(ids), program(ids), strict=True):
         torch.testing.assert_close(actual, expected)
-    tables = {tensor.name: tensor.data_type for tensor in program.model_proto.graph.initializer}
-    assert tables["table.weight"] == tables["bag.weight"] == onnx.TensorProto.UINT8
+    tables = {tensor.name: (tensor.data_type, list(tensor.dims)) for tensor in program.model_proto.graph.initializer}
+    assert tables["table.weight"] == (onnx.TensorProto.UINT8, [10, 12])
+    # Two integers of 4 bits in each byte.
+    assert tables["bag.weight"] == (onnx.TensorProto.UINT8, [10, 6])
 
 
 # ---- errors

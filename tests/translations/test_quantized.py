@@ -250,12 +250,17 @@ class Table(torch.nn.Module):
         self.register_buffer("scales", torch.rand(20, generator=generator) + 0.1)
         self.register_buffer("zeros", torch.randint(-9, 9, (20,), generator=generator))
         self.register_buffer("groups", torch.rand(20, 2, generator=generator) + 0.1)
+        self.register_buffer("narrow", torch.randint(-8, 8, (20, 64), dtype=INT8, generator=generator))
+        self.register_buffer("unsigned", (self.narrow + 8).to(torch.uint8))
+        self.register_buffer("narrow_zeros", torch.randint(-8, 8, (20, 2), dtype=INT8, generator=generator))
+        self.register_buffer("ends", self.narrow_zeros[:, :1].clone())
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return torch.nn.functional.embedding(x, self.dequantize(self)).tanh()
 
 
-LIMITS = (-128, 127, INT8)
+LIMITS, LIMITS_4 = (-128, 127, INT8), (-8, 7, INT8)
+UNSIGNED = (0, 15, torch.uint8)
 
 
 @pytest.mark.parametrize(
@@ -268,8 +273,11 @@ LIMITS = (-128, 127, INT8)
         lambda m: Q.dequantize_per_tensor(m.codes, 0.1, 3, *LIMITS),
         lambda m: Q.dequantize_per_channel_group(m.codes, m.groups, None, *LIMITS, 32, torch.float32),
         lambda m: m.codes.half() * 0.5,
+        lambda m: Q.dequantize_per_channel_group(m.narrow, m.groups[:, :1], m.ends, *LIMITS_4, 64, torch.float32),
+        lambda m: Q.dequantize_per_channel_group(m.unsigned, m.groups, None, *UNSIGNED, 32, torch.float32),
+        lambda m: Q.dequantize_per_channel_group(m.narrow, m.groups, m.narrow_zeros, *LIMITS_4, 32, torch.float32),
     ],
-    ids=["rows", "symmetric", "float", "columns", "tensor", "groups", "half"],
+    ids=["rows", "symmetric", "float", "columns", "tensor", "groups", "half", "rows4", "groups_u4", "groups_s4"],
 )
 @pytest.mark.parametrize("opset", [13, 21, 23])
 def test_only_rows_of_a_table_are_dequantized(dequantize: Any, opset: int, request: pytest.FixtureRequest) -> None:

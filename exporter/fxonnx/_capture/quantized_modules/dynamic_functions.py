@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .affine_tensor import AffineTensor, Parameters, choose_parameters, dequantize, quantize, unsupported
-from .packed_parameters import PackedCell, PackedParameters
+from .packed_parameters import PackedCell, PackedParameters, unpacked
 
 __all__ = ["DYNAMIC_FUNCTIONS", "RECURRENT_FUNCTIONS", "convolve", "float_weight"]
 
@@ -98,7 +98,9 @@ def _rows(packed: PackedParameters, indices: Tensor) -> Tensor:
     if not isinstance(scale, Tensor) or not isinstance(zero_point, Tensor):
         return dequantize(AffineTensor.of(F.embedding(indices, weight.integers), weight.parameters))
     step, zero = (parameter[indices].unsqueeze(-1).float() for parameter in (scale, zero_point))
-    return (F.embedding(indices, weight.integers).float() - zero) * step
+    codes = weight.integers if packed.pairs is None else packed.pairs()
+    rows = F.embedding(indices, codes)
+    return ((rows if packed.pairs is None else unpacked(rows)).float() - zero) * step
 
 
 def _embedding_bag(

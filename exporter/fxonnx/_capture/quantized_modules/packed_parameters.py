@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from .affine_tensor import AffineTensor, Parameters, dequantize, unsupported
 
-__all__ = ["Geometry", "PackedCell", "PackedParameters", "packed_at_run_time", "unpack_parameters"]
+__all__ = ["Geometry", "PackedCell", "PackedParameters", "packed_at_run_time", "unpack_parameters", "unpacked"]
 
 
 @dataclass(frozen=True)
@@ -39,11 +39,13 @@ class PackedParameters:
         weight: Returns the weight: quantized, or in half precision.
         bias: Returns the bias, or None.
         geometry: Sizes of a convolution.
+        pairs: Returns the integers of an embedding of 4 bits, two per byte; see ``unpacked``.
     """
 
     weight: Callable[[], Tensor]
     bias: Callable[[], Tensor | None]
     geometry: Geometry | None = None
+    pairs: Callable[[], Tensor] | None = None
 
 
 @dataclass(frozen=True)
@@ -176,7 +178,18 @@ def _convolution(packed: Any, owner: _Owner) -> PackedParameters:
 
 
 def _embedding(packed: Any, owner: _Owner) -> PackedParameters:
-    return owner.packed(packed.unpack(), None)
+    weight = packed.unpack().detach()
+    if weight.dtype != torch.quint4x2 or weight.shape[-1] % 2:
+        return owner.packed(weight, None)
+    first, second = _codes(weight).chunk(2, dim=-1)
+    pairs = _add(owner.module, owner.weight, first | second << 4)
+    parameters = _add_channels(owner.module, owner.weight, weight)
+    return PackedParameters(lambda: AffineTensor.of(unpacked(pairs()), parameters()), _nothing, pairs=pairs)
+
+
+def unpacked(pairs: Tensor) -> Tensor:
+    """Return integers of 4 bits: the first half of each row is in the low bits, the second half in the high bits."""
+    return torch.cat((pairs & 15, pairs >> 4), dim=-1)
 
 
 def _cell(packed: Any, owner: _Owner) -> PackedCell:
@@ -214,7 +227,13 @@ def _add_quantized(module: nn.Module, name: str, value: Tensor) -> Callable[[], 
     if value.qscheme() in (torch.per_tensor_affine, torch.per_tensor_symmetric):
         parameters = Parameters(value.q_scale(), value.q_zero_point(), dtype)
         return lambda: AffineTensor.of(integers(), parameters)
-    axis = value.q_per_channel_axis()
+    channels = _add_channels(module, name, value)
+    return lambda: AffineTensor.of(integers(), channels())
+
+
+def _add_channels(module: nn.Module, name: str, value: Tensor) -> Callable[[], Parameters]:
+    """Register the scales and zero points of channels."""
+    axis, dtype = value.q_per_channel_axis(), value.dtype
     scales, zero_points = value.q_per_channel_scales().float(), value.q_per_channel_zero_points()
     if dtype == torch.quint4x2:
         # Embeddings of 4 bits are packed with a scale and an offset in half precision.
@@ -223,7 +242,7 @@ def _add_quantized(module: nn.Module, name: str, value: Tensor) -> Callable[[], 
         zero_points = -offset / scales
     scale = _add(module, f"{name}_scale", scales)
     zero_point = _add(module, f"{name}_zero_point", zero_points)
-    return lambda: AffineTensor.of(integers(), Parameters(scale(), zero_point(), dtype, axis))
+    return lambda: Parameters(scale(), zero_point(), dtype, axis)
 
 
 def _codes(value: Tensor) -> Tensor:
