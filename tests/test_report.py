@@ -145,6 +145,22 @@ def test_a_constraint_shows_its_source(tmp_path: Path) -> None:
     assert re.search(r'class="named">\s*\d+ +if x.shape\[0\] &gt; 2:', page)
 
 
+def test_fusions_and_near_misses(tmp_path: Path) -> None:
+    class Norm(nn.Module):
+        def __init__(self, axis: int) -> None:
+            super().__init__()
+            self.axis = axis
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * torch.rsqrt(x.pow(2).mean(self.axis, keepdim=True) + 1e-6)
+
+    program = fxonnx.export(nn.Sequential(*[Norm(-1), *(Norm(1) for _ in range(5))]).eval(), (X,), opset_version=23)
+    text = re.sub(r"(<[^>]+>|\s)+", " ", fxonnx.report(program, tmp_path / "page.html").read_text())
+    assert re.search(r"rms_norm 1 0 ", text)
+    assert "rms_norm the normalized axis is not the last one in 1, 2, 3 and 2 more" in text
+    assert re.search(r"\d+ +return x \* torch.rsqrt", text)
+
+
 def test_a_failed_capture_shows_the_code_and_the_graph_before(tmp_path: Path) -> None:
     with pytest.raises(fxonnx.CaptureError, match=r"report: .*_error\.html$"):
         fxonnx.export(Asks().eval(), (torch.rand(2, 3),), report=True, artifacts_dir=tmp_path)
@@ -186,6 +202,7 @@ def test_files_and_programs(tmp_path: Path) -> None:
     program = fxonnx.export(Network().eval(), (X,), f=tmp_path / "model.onnx")
     page = fxonnx.report(program, tmp_path / "program.html", compare=True)
     assert "All outputs agree" in page.read_text()
+    assert "<h1>Network</h1>" in page.read_text()
     result = CliRunner().invoke(app, ["report", str(tmp_path / "model.onnx")])
     assert result.exit_code == 0, result.output
     assert "Example: fxonnx report" in CliRunner().invoke(app, ["report", "--help"]).stdout

@@ -32,7 +32,7 @@ class PageSubject:
     """The subject of a page.
 
     Attributes:
-        title: Title of the page, for example the class of the model or the name of the file.
+        title: Title of the page, such as the name of the file; "" for the class of the model, or the name of its graph.
         model: The ONNX model; None if the export failed.
         program: The exported program, if the model is one.
         exported_program: The captured program of a failed export, if the capture succeeded.
@@ -64,15 +64,19 @@ def render_page(subject: PageSubject) -> str:
     environment.filters["size"] = _size
     program, model, comparison = subject.program, subject.model, subject.comparison
     graphs = {} if model is None else {"": model.graph} | {one.name: one for one in model.functions.values()}
+    trees = {name: module_tree(graph) for name, graph in graphs.items()}
+    title = subject.title or ("" if model is None else trees[""].class_name or model.graph.name)
     return environment.get_template("page.html.jinja").render(
-        title=subject.title,
+        title=title,
         error=None if subject.error is None else _error(subject.error),
         facts=list(_facts(subject)),
         stages=subject.timings,
-        trees={name: module_tree(graph) for name, graph in graphs.items()},
+        trees=trees,
         interface=[] if model is None else list(_interface(model)),
         conditions=[] if program is None else list(_conditions(program)),
         program=program,
+        fusions=[] if program is None else list(_fusions(program)),
+        near_misses=[] if program is None else list(_near_misses(program)),
         comparison=comparison,
         errors={} if comparison is None else comparison.modules,
         captured=_captured(subject),
@@ -121,6 +125,23 @@ def _conditions(program: ONNXProgram) -> Iterator[dict[str, Any]]:
     ]
     for kind, text in entries:
         yield {"kind": kind, "text": text, "excerpts": list(_excerpts(text))}
+
+
+def _fusions(program: ONNXProgram) -> Iterator[dict[str, Any]]:
+    """Each fusion pattern that matched, with the modules of the matches."""
+    for pattern, count in program.patterns.items():
+        if count:
+            modules = [one.module or "the model" for one in program.fusions if one.pattern == pattern]
+            yield {"pattern": pattern, "count": count, "modules": modules}
+
+
+def _near_misses(program: ONNXProgram) -> Iterator[dict[str, Any]]:
+    """The near misses of fusion patterns; those of repeated layers, of one line and for one reason, are one entry."""
+    grouped: dict[tuple[str, str, str], list[str]] = {}
+    for miss in program.near_misses:
+        grouped.setdefault((miss.pattern, miss.line, miss.reason), []).append(miss.module or "the model")
+    for (pattern, line, reason), modules in grouped.items():
+        yield {"pattern": pattern, "reason": reason, "modules": modules, "excerpts": list(_excerpts(line))}
 
 
 def _error(error: ExportError) -> dict[str, Any]:

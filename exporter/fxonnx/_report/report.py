@@ -48,7 +48,7 @@ def report(model: _AnyModel, path: str | os.PathLike[str], *, compare: bool = Fa
         problem = "only a program can be compared with PyTorch, not a file"
         raise ArgumentError("compare", problem, hint="pass the program that fxonnx.export returns as model")
     loaded = load_model(model if program is None else program.model)
-    title = Path(model).name if isinstance(model, (str, os.PathLike)) else str(loaded.graph.name or "ONNX model")
+    title = Path(model).name if isinstance(model, (str, os.PathLike)) else ""
     if program is None:
         subject = PageSubject(title, loaded)
     else:
