@@ -59,6 +59,31 @@ MODELS: Mapping[str, Mapping[str, Any]] = {
     "starcoder2": WINDOW,
 }
 
+ROPE: Mapping[str, Any] = {"rope_theta": 10000.0, "factor": 4.0}
+YARN: Mapping[str, Any] = {"rope_type": "yarn", "original_max_position_embeddings": 32}
+LLAMA3: Mapping[str, Any] = {
+    **{"rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0},
+    "original_max_position_embeddings": 32,
+}
+LONG: Mapping[str, Any] = {
+    **{"rope_type": "longrope", "rope_theta": 10000.0, "original_max_position_embeddings": 32},
+    "short_factor": [1.0 + 0.1 * index for index in range(8)],
+    "long_factor": [2.0 + index for index in range(8)],
+}
+
+ROTARY: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "linear": ("llama", {"rope_parameters": {**ROPE, "rope_type": "linear"}}),
+    "dynamic": ("llama", {"max_position_embeddings": 32, "rope_parameters": {**ROPE, "rope_type": "dynamic"}}),
+    "llama3": ("llama", {"rope_parameters": {**ROPE, **LLAMA3}}),
+    "longrope": ("phi3", {"original_max_position_embeddings": 32, "rope_parameters": LONG}),
+    "longrope with factors": (
+        "phimoe",
+        {**EXPERTS, "rope_parameters": {**LONG, "short_mscale": 1.1, "long_mscale": 1.3}},
+    ),
+    "yarn": ("qwen3", {**HEAD, "rope_parameters": {**ROPE, **YARN}}),
+}
+"""Scaling of rotary embeddings beyond the length of 32 that the model was trained with."""
+
 # Local attention that is not fused counts padding as a part of the window; the comparison of the export warns.
 PADDING_IN_WINDOW = {"gpt_neo"}
 
@@ -73,3 +98,33 @@ def test_tokens_are_equal(model_type: str, tmp_path: Path) -> None:
         assert generated(tmp_path, ids) == generated_by_transformers(model, ids)
     if model_type not in PADDING_IN_WINDOW:
         assert generated(tmp_path, padded(left=False)) == generated_by_transformers(model, padded(left=True))
+
+
+@pytest.mark.filterwarnings("ignore:sequences that exceed 32 tokens")
+@pytest.mark.parametrize("scaling", ROTARY)
+def test_scaled_rotary_embeddings(scaling: str, tmp_path: Path) -> None:
+    model_type, sizes = ROTARY[scaling]
+    model = export_small(tmp_path, model_type, sizes=sizes)
+    # The second one exceeds the length at the first token. Longer sequences would change the next ones in transformers.
+    for ids in (prompt(1, 6), padded(left=False), prompt(1, 40)):
+        left = padded(left=True) if len(ids) == 3 else ids
+        assert generated(tmp_path, ids, 12) == generated_by_transformers(model, left, 12)
+
+
+@pytest.mark.parametrize("model_type", ["phi3", "phimoe"])
+def test_a_sequence_that_exceeds_the_original_length(model_type: str, tmp_path: Path) -> None:
+    """Both libraries then compute its cache again."""
+    scaling = {**LONG, "original_max_position_embeddings": 4096, "short_mscale": 1.1, "long_mscale": 1.3}
+    lengths = {"original_max_position_embeddings": 4096, "max_position_embeddings": 8192}
+    sizes = {**EXPERTS, **lengths, "rope_parameters": scaling, "num_hidden_layers": 1, "num_key_value_heads": 1}
+    model = export_small(tmp_path, model_type, sizes={**sizes, "hidden_size": 32, "num_attention_heads": 2})
+    ids = prompt(1, 4090)
+    assert generated(tmp_path, ids, 12) == generated_by_transformers(model, ids, 12)
+
+
+def test_the_cache_is_not_computed_again_at_other_lengths(tmp_path: Path) -> None:
+    sizes = {"original_max_position_embeddings": 32, "rope_parameters": LONG, "num_hidden_layers": 1}
+    with pytest.warns(
+        UserWarning, match="sequences that exceed 32 tokens while they are generated continue with other"
+    ):
+        export_small(tmp_path, "phi3", sizes=sizes)

@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from ..errors import ArgumentError
 from ._model_types import genai_type
+from ._rotary_scaling import dynamic_factor
 
 __all__ = [
     "INPUT_KEYS",
@@ -151,7 +152,8 @@ def _size(value: ir.Value, axis: int) -> int:
 def context_length(config: Any) -> int:
     """The largest number of tokens that a model can process."""
     found = (getattr(config, name, None) for name in _CONTEXT_LENGTHS)
-    return next((length for length in found if isinstance(length, int)), _DEFAULT_CONTEXT_LENGTH)
+    length = next((length for length in found if isinstance(length, int)), _DEFAULT_CONTEXT_LENGTH)
+    return int(length * dynamic_factor(config))
 
 
 def token_ids(model: Any, tokenizer: Any) -> dict[str, Any]:

@@ -28,6 +28,7 @@ from ._last_logits import last_logits_only
 from ._loading import LanguageModel, load_language_model
 from ._parts import Request
 from ._precision import Precision, PrecisionPlan, read_precision, with_quantization
+from ._rotary_scaling import traceable_rotary_embeddings, warn_about_long_sequences
 from ._rounded_weights import rounded_weights
 from ._sentence_modules import POOLINGS, Pooling
 from ._sizes import decoder_calls, narrowing_constraints
@@ -135,6 +136,7 @@ def export(
 
 
 def _export_decoder(loaded: LanguageModel, request: Request) -> None:
+    warn_about_long_sequences(loaded.config)
     loaded, adapters = load_adapters(loaded, request.adapters)
     program = _program(loaded, adapters, request)
     save_adapters(program, adapters, request.directory)
@@ -211,7 +213,8 @@ def _program(loaded: LanguageModel, adapters: Adapters, request: Request) -> ONN
 def _exported(loaded: LanguageModel, inputs: Mapping[str, Any], adapters: Adapters, request: Request) -> ONNXProgram:
     names = {*inputs, "past_key_values.*"}
     selection = last_logits_only(loaded.model) if request.last_logits else nullcontext()
-    with ignoring_warnings("the model cannot be exported for all requested sizes"), selection:
+    rotary = traceable_rotary_embeddings(loaded.model)
+    with ignoring_warnings("the model cannot be exported for all requested sizes"), selection, rotary:
         return export_model(
             loaded.model,
             kwargs=inputs,

@@ -282,3 +282,29 @@ def test_generated_functions_have_no_source() -> None:
     exec("def generated(x):\n    return x if x.sum() > 0 else -x", namespace)
     with pytest.raises(CaptureError, match="the model asks for the value of a tensor"):
         fxonnx.export(Function(namespace["generated"]).eval(), (signs(4)[0],))
+
+
+class _Rescaled(torch.nn.Module):
+    """A branch changes the state of the module, as rotary embeddings with dynamic scaling do."""
+
+    def __init__(self, change: str) -> None:
+        super().__init__()
+        self.longest: Any = 4
+        self.change = change
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.sum() > 0:
+            self.grow(x.sum()) if self.change == "grow" else setattr(self, self.change, x.sum())
+        return x * self.longest
+
+    def grow(self, total: torch.Tensor) -> None:
+        self.longest = total
+
+
+@pytest.mark.parametrize("change", ["grow", "longest"])
+def test_attributes_changed_by_calls(change: str) -> None:
+    model = _Rescaled(change).eval()
+    message = r"it changes the attribute 'longest' of _Rescaled in a call(?s:.*)self\.longest = "
+    with pytest.raises(CaptureError, match=message):
+        fxonnx.export(model, (signs(4)[0],))
+    assert model.longest == 4

@@ -12,7 +12,7 @@ import torch
 from fxonnx_translations._torch_compat import TreeSpec, pytree
 
 from .lifting import Uses, lifted, observed, symbol_value, unknown_values
-from .state import Slot, State
+from .state import Slot, State, unchanged_attributes
 from .values import UNBOUND, as_condition, is_number, number_dtype, number_of, number_tensor, separate
 
 __all__ = ["Refuse", "add_output", "describe", "operands_of", "placeholder", "reject_written_views", "symbolic_branch"]
@@ -78,7 +78,7 @@ def symbolic_branch(condition: Any, branches: Sequence[Callable[[], Any]], state
     before = [] if state is None else state.read()
     runs, uses = [], []
     for branch in branches:
-        with observed() as used:
+        with unchanged_attributes(branches, refuse), observed() as used:
             runs.append(_run(branch, state, before))
         uses.append(used)
     plan = _plan(runs, before, state, refuse)

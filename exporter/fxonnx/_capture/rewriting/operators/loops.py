@@ -14,7 +14,7 @@ from fxonnx_translations._torch_compat import FakeTensor, TreeSpec
 from .conditionals import Refuse, add_output, describe, operands_of, placeholder, reject_written_views
 from .lifting import Uses, lifted, observed, unknown_values
 from .sequences import GrowingList, StackedList
-from .state import Slot, State
+from .state import Slot, State, unchanged_attributes
 from .values import UNBOUND, as_condition, is_number, number_dtype, number_of, number_tensor, same_shape, separate
 
 __all__ = ["Counter", "symbolic_loop"]
@@ -177,7 +177,11 @@ def _plan(
         with observed():
             carried = [_without_value(carry.initial) for carry in plan.carries]
             index = torch.zeros((), dtype=torch.int64)
-        with observed([*carried, index]) as used, _restored(state, start, counter):
+        with (
+            unchanged_attributes((keep_going, step), refuse),
+            observed([*carried, index]) as used,
+            _restored(state, start, counter),
+        ):
             if counter is not None:
                 counter.tensor = index
             state.write(plan.slots(carried))

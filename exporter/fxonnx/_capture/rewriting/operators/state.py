@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from types import CellType
+from typing import Any, NoReturn
+
+import torch
 
 from fxonnx_translations._torch_compat import TreeSpec, pytree
 
 from ..source.transformer import Site
 from .values import UNBOUND
 
-__all__ = ["Slot", "State", "read_value"]
+__all__ = ["Slot", "State", "read_value", "unchanged_attributes"]
 
 
 @dataclass(frozen=True)
@@ -87,4 +91,57 @@ def read_value(read: Callable[[], Any]) -> Any:
     try:
         return read()
     except (NameError, AttributeError):
+        return UNBOUND
+
+
+@contextmanager
+def unchanged_attributes(
+    functions: Sequence[Callable[..., Any]], refuse: Callable[[str, str], NoReturn]
+) -> Iterator[None]:
+    """Reject changes of the modules that branches refer to: the operator returns only the variables of a construct.
+
+    Assignments in the branch itself are variables. Calls may change others, by ``setattr`` or ``register_buffer``.
+
+    Args:
+        functions: The branches.
+        refuse: Raises the error for a construct that cannot be expressed.
+    """
+    before = [(tensors, dict(tensors), module) for module in _modules_of(functions) for tensors in _attributes(module)]
+    yield
+    for current, previous, module in before:
+        names = [name for name, value in previous.items() if value is not None and current.get(name) is not value]
+        if names:
+            for attributes, values, _ in before:
+                attributes.clear()
+                attributes.update(values)
+            refuse(
+                f"it changes the attribute {names[0]!r} of {type(module).__name__} in a call",
+                f"assign it in the branch itself: self.{names[0]} = ...",
+            )
+
+
+def _attributes(module: torch.nn.Module) -> tuple[dict[str, Any], ...]:
+    return vars(module), module._buffers, module._parameters
+
+
+def _modules_of(functions: Sequence[Callable[..., Any]]) -> Iterator[torch.nn.Module]:
+    """The modules among the variables of functions and of the functions that these refer to.
+
+    Their children are left out: comparing all experts of a layer in the branch of each of them would be quadratic.
+    """
+    seen: set[int] = set()
+    pending: list[Any] = list(functions)
+    while pending:
+        found = pending.pop()
+        if id(found) not in seen and isinstance(found, torch.nn.Module):
+            yield found
+        elif id(found) not in seen:
+            pending.extend(_content(cell) for cell in getattr(found, "__closure__", None) or ())
+        seen.add(id(found))
+
+
+def _content(cell: CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # a variable without a value
         return UNBOUND
