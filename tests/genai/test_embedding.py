@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -112,14 +113,49 @@ def _shifted(values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     return torch.stack([row.roll(length - len(row)) for row, length in rows])
 
 
-@pytest.mark.parametrize("pooling", ["cls", "max"])
+POOLINGS: Mapping[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "cls": lambda hidden, _mask: hidden[:, 0],
+    "max": lambda hidden, mask: hidden.masked_fill(mask == 0, -torch.inf).amax(1),
+    "mean_sqrt_len": lambda hidden, mask: (hidden * mask).sum(1) / mask.sum(1).sqrt(),
+    "weighted_mean": lambda hidden, mask: (hidden * mask * ramp(mask)).sum(1) / (mask * ramp(mask)).sum(1),
+}
+
+
+def ramp(mask: torch.Tensor) -> torch.Tensor:
+    return torch.arange(1.0, mask.shape[1] + 1).unsqueeze(-1)
+
+
+@pytest.mark.parametrize("pooling", POOLINGS)
 def test_pooling_of_a_model_object(pooling: Any, tmp_path: Path) -> None:
     model = make_bert(num_hidden_layers=1)
     out = fxonnx.genai.export(model, tmp_path / "out", tokenizer=make_tokenizer(), pooling=pooling, verify=False)
     inputs = tokens(TEXTS)
-    hidden, mask = hidden_states(model, inputs), inputs["attention_mask"].unsqueeze(-1)
-    expected = hidden[:, 0] if pooling == "cls" else hidden.masked_fill(mask == 0, -torch.inf).amax(1)
+    expected = POOLINGS[pooling](hidden_states(model, inputs), inputs["attention_mask"].unsqueeze(-1))
     np.testing.assert_allclose(run(out, inputs)["sentence_embedding"], expected, atol=1e-5)
+
+
+def test_the_encoder_of_t5(tmp_path: Path) -> None:
+    """AutoModel would load it as a T5Model, whose decoder has random weights."""
+    import transformers
+
+    sizes = {"d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 1, "num_heads": 4, "vocab_size": VOCABULARY}
+    torch.manual_seed(0)
+    model = transformers.T5EncoderModel(transformers.T5Config(**sizes)).eval()
+    settings = {"pooling_mode_weightedmean_tokens": True}
+    directory = sentence_directory(tmp_path / "t5", model, {"Pooling": settings, "Normalize": {}})
+    (directory / "sentence_bert_config.json").write_text('{"max_seq_length": 25}')
+    out = fxonnx.genai.export(directory, tmp_path / "out")
+    inputs = tokens(TEXTS)
+    pooled = POOLINGS["weighted_mean"](hidden_states(model, inputs), inputs["attention_mask"].unsqueeze(-1))
+    found = run(out, inputs)["sentence_embedding"]
+    np.testing.assert_allclose(found, torch.nn.functional.normalize(pooled), atol=1e-5)
+    assert transformers.AutoTokenizer.from_pretrained(out).model_max_length == 25
+
+
+def test_a_checkpoint_of_another_task_has_no_pooler(tmp_path: Path) -> None:
+    make_bert("BertForMaskedLM", num_hidden_layers=1).save_pretrained(tmp_path / "bert")
+    make_tokenizer().save_pretrained(tmp_path / "bert")
+    fxonnx.genai.export(tmp_path / "bert", tmp_path / "out", pooling="mean")
 
 
 def test_dense_layers(tmp_path: Path) -> None:
@@ -173,12 +209,20 @@ def test_unknown_pooling_is_refused(tmp_path: Path) -> None:
     model = make_bert(num_hidden_layers=1)
     with pytest.raises(fxonnx.ArgumentError, match=r"pooling: BertModel has no modules\.json with a pooling"):
         fxonnx.genai.export(model, tmp_path / "out", tokenizer=make_tokenizer())
-    with pytest.raises(fxonnx.ArgumentError, match="pooling: expected 'cls', 'last', 'max', 'mean', got 'men'"):
-        fxonnx.genai.export(model, tmp_path / "out", tokenizer=make_tokenizer(), pooling="men")  # type: ignore[arg-type]
-    directory = sentence_directory(tmp_path / "sqrt", model, {"Pooling": {"pooling_mode_mean_sqrt_len_tokens": True}})
     with pytest.raises(
-        fxonnx.ArgumentError, match="has the pooling pooling_mode_mean_sqrt_len_tokens; supported is one"
+        fxonnx.ArgumentError,
+        match="pooling: expected 'cls', 'last', 'max', 'mean', 'mean_sqrt_len', 'weighted_mean', got 'men'",
     ):
+        fxonnx.genai.export(model, tmp_path / "out", tokenizer=make_tokenizer(), pooling="men")  # type: ignore[arg-type]
+    several = {"pooling_mode_cls_token": True, "pooling_mode_max_tokens": True}
+    directory = sentence_directory(tmp_path / "several", model, {"Pooling": several})
+    with pytest.raises(
+        fxonnx.ArgumentError, match="has the pooling pooling_mode_cls_token, pooling_mode_max_tokens; supported is one"
+    ):
+        fxonnx.genai.export(directory, tmp_path / "out")
+    without_prompt = {"pooling_mode": "mean", "include_prompt": False}
+    directory = sentence_directory(tmp_path / "prompt", model, {"Pooling": without_prompt})
+    with pytest.raises(fxonnx.ArgumentError, match=r"leaves out the prompt before each text(.|\n)*hint: pass pooling="):
         fxonnx.genai.export(directory, tmp_path / "out")
     assert not (tmp_path / "out").exists()
     fxonnx.genai.export(directory, tmp_path / "out", pooling="mean", verify=False)

@@ -13,6 +13,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
 import fxonnx.genai
@@ -118,6 +119,43 @@ def test_incomplete_checkpoints(
 ) -> None:
     directory = copied(checkpoint, tmp_path / "copy", without, **changes)
     with pytest.raises(ArgumentError, match=f"(?s){match}"):
+        fxonnx.genai.export(directory, tmp_path / "out")
+    assert [path.name for path in tmp_path.iterdir()] == ["copy"]
+
+
+def without_up_proj(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {name: value for name, value in state.items() if "up_proj" not in name}
+
+
+def with_short_down_proj(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {name: value[:3].contiguous() if "down_proj" in name else value for name, value in state.items()}
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        (
+            without_up_proj,
+            r"has no weights for model.layers.0.mlp.up_proj.weight and 1 more\nhint: pass a model object",
+        ),
+        (with_short_down_proj, r"model.layers.0.mlp.down_proj.weight has the shape \[3, 64\], not \[64, 64\]"),
+    ],
+)
+def test_weights_that_do_not_fit_the_configuration(checkpoint: Path, tmp_path: Path, change: Any, match: str) -> None:
+    """transformers would choose them at random."""
+    directory = copied(checkpoint, tmp_path / "copy")
+    path = directory / "model.safetensors"
+    save_file(change(load_file(path)), path, metadata={"format": "pt"})
+    with pytest.raises(ArgumentError, match=match):
+        fxonnx.genai.export(directory, tmp_path / "out")
+    assert [path.name for path in tmp_path.iterdir()] == ["copy"]
+
+
+def test_an_incomplete_download(checkpoint: Path, tmp_path: Path) -> None:
+    directory = copied(checkpoint, tmp_path / "copy")
+    path = directory / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(ArgumentError, match=r"model: .*copy cannot be loaded: .*incomplete"):
         fxonnx.genai.export(directory, tmp_path / "out")
     assert [path.name for path in tmp_path.iterdir()] == ["copy"]
 

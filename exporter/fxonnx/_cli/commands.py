@@ -157,7 +157,10 @@ def genai_command(
         list[str] | None, typer.Option(help="NAME=DIRECTORY of a LoRA adapter of PEFT; may be repeated.")
     ] = None,
     pooling: Annotated[
-        str | None, typer.Option(help="Export an embedding model with this pooling: cls, last, max or mean.")
+        str | None,
+        typer.Option(
+            help="Export an embedding model with this pooling: cls, last, max, mean, mean_sqrt_len or weighted_mean."
+        ),
     ] = None,
     normalize: Annotated[
         bool | None, typer.Option("--normalize/--no-normalize", help="Normalize the embeddings.")

@@ -83,8 +83,9 @@ def export(
         last_logits: Compute the logits of the last token of each row only, which generation needs.
         adapters: Name to directory of LoRA adapters, as PEFT writes them. Each becomes a file ``<name>.onnx_adapter``
             for ``Adapters`` of onnxruntime-genai; without an active adapter the model is the base model.
-        pooling: Export an embedding model with this pooling of the hidden states, "cls", "last", "max" or "mean"; by
-            default the one in modules.json of sentence-transformers, if the directory has it.
+        pooling: Export an embedding model with this pooling of the hidden states: "cls", "last", "max", "mean",
+            "mean_sqrt_len" or "weighted_mean"; by default the one in modules.json of sentence-transformers, if the
+            directory has it.
         normalize: Normalize the embeddings; by default if modules.json specifies it.
         verify: Compare greedily generated tokens in onnxruntime-genai with those of transformers; embeddings and scores
             in ONNX Runtime with those of eager torch.

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 
 from .._quantization.packed_weights import read_packed_format
 from ..errors import ArgumentError, did_you_mean
 from ._dequantization import dequantized_checkpoint
 from ._extra import import_extra
 from ._families import AUTO_CLASSES, Family, family_of
-from ._sentence_modules import model_directory
+from ._sentence_modules import model_directory, sentence_length
 
 __all__ = ["LanguageModel", "load_language_model"]
 
@@ -74,6 +75,8 @@ def load_language_model(
         family = family_of(config, next(iter(config.architectures or ()), ""), directory, is_embedding)
         check(family)
         found = _tokenizer(transformers, checkpoint if tokenizer is None else tokenizer)
+        if tokenizer is None and family == "embedding":
+            found.model_max_length = min(found.model_max_length, sentence_length(checkpoint))
         packed = read_packed_format(checkpoint, "model")
         state = None if packed is None else dequantized_checkpoint(checkpoint, config, dtype)
         loaded = _from_directory(transformers, checkpoint, config, family, dtype, state)
@@ -121,6 +124,10 @@ def _from_directory(
     transformers: Any, directory: Path, config: Any, family: Family, dtype: torch.dtype, state: Any
 ) -> Any:
     auto_class = getattr(transformers, AUTO_CLASSES[family])
+    encoders = transformers.AutoModelForTextEncoding
+    if family == "embedding" and type(config) in encoders._model_mapping:
+        # AutoModel would add a decoder to the encoder of T5.
+        auto_class = encoders
     if type(config) not in auto_class._model_mapping:
         raise ArgumentError(
             "model",
@@ -131,19 +138,37 @@ def _from_directory(
     shows_progress = logging.is_progress_bar_enabled()
     # It would also be shown where the output is not a terminal.
     logging.disable_progress_bar()
+    options = {"config": config, "dtype": dtype, "ignore_mismatched_sizes": True, "output_loading_info": True}
     try:
         if state is None:
-            loaded = auto_class.from_pretrained(directory, config=config, dtype=dtype, local_files_only=True)
+            loaded, report = auto_class.from_pretrained(directory, local_files_only=True, **options)
         else:
             model_class = auto_class._model_mapping[type(config)]
-            loaded = model_class.from_pretrained(None, config=config, dtype=dtype, state_dict=state)
+            loaded, report = model_class.from_pretrained(None, state_dict=state, **options)
             loaded.generation_config = _generation_config(transformers, directory, loaded.generation_config)
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, SafetensorError) as error:
         raise ArgumentError("model", f"{directory} cannot be loaded: {error}") from error
     finally:
         if shows_progress:
             logging.enable_progress_bar()
+    _check_weights(directory, family, report)
     return loaded.eval()
+
+
+def _check_weights(directory: Path, family: Family, report: Mapping[str, Any]) -> None:
+    """Reject models of which transformers has chosen weights at random."""
+    # The pooler of BERT, which its other tasks lack, is not a part of embedding models.
+    missing = sorted(name for name in report["missing_keys"] if family != "embedding" or not name.startswith("pooler."))
+    problems = [f"{directory} has no weights for {missing[0]}"] if missing else []
+    mismatched = sorted(report["mismatched_keys"])
+    problems += [f"{name} has the shape {[*found]}, not {[*expected]}" for name, found, expected in mismatched[:1]]
+    if problems:
+        others = len(missing) + len(mismatched) - len(problems)
+        raise ArgumentError(
+            "model",
+            f"{'; '.join(problems)}{f' and {others} more' if others else ''}",
+            hint="pass a model object if random weights are intended",
+        )
 
 
 def _generation_config(transformers: Any, directory: Path, default: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -21,9 +22,10 @@ __all__ = [
     "has_sentence_modules",
     "load_sentence_modules",
     "model_directory",
+    "sentence_length",
 ]
 
-Pooling = Literal["cls", "last", "max", "mean"]
+Pooling = Literal["cls", "last", "max", "mean", "mean_sqrt_len", "weighted_mean"]
 
 _MODULES = "modules.json"
 
@@ -40,6 +42,17 @@ def model_directory(directory: Path) -> Path:
             if name == "Transformer":
                 return path
     return directory
+
+
+def sentence_length(directory: Path) -> int:
+    """The number of tokens after which sentence-transformers truncates a text.
+
+    Args:
+        directory: The directory of the model.
+    """
+    path = directory / "sentence_bert_config.json"
+    length = json.loads(path.read_text()).get("max_seq_length") if path.is_file() else None
+    return length if isinstance(length, int) else sys.maxsize
 
 
 def load_sentence_modules(
@@ -84,9 +97,22 @@ _POOLING_SETTINGS: Mapping[str, Pooling] = MappingProxyType(
         "pooling_mode_cls_token": "cls",
         "pooling_mode_lasttoken": "last",
         "pooling_mode_max_tokens": "max",
+        "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len",
         "pooling_mode_mean_tokens": "mean",
+        "pooling_mode_weightedmean_tokens": "weighted_mean",
     }
 )
+_POOLING_MODES: Mapping[str, Pooling] = MappingProxyType(
+    {
+        "cls": "cls",
+        "lasttoken": "last",
+        "max": "max",
+        "mean": "mean",
+        "mean_sqrt_len_tokens": "mean_sqrt_len",
+        "weightedmean": "weighted_mean",
+    }
+)
+"""The settings of older and newer versions of sentence-transformers."""
 
 
 def _pooling(directory: Path) -> Pooling:
@@ -94,14 +120,20 @@ def _pooling(directory: Path) -> Pooling:
     settings = json.loads(path.read_text())
     chosen = [name for name, value in settings.items() if name.startswith("pooling_mode_") and value is True]
     mode = settings.get("pooling_mode")
-    if mode in POOLINGS or mode == "lasttoken":
-        return "last" if mode == "lasttoken" else mode
+    if settings.get("include_prompt") is False:
+        raise ArgumentError(
+            "model",
+            f"{path} leaves out the prompt before each text, whose length the exported model does not know",
+            hint="pass pooling= to include the prompt",
+        )
+    if mode in _POOLING_MODES:
+        return _POOLING_MODES[mode]
     if mode is None and len(chosen) == 1 and chosen[0] in _POOLING_SETTINGS:
         return _POOLING_SETTINGS[chosen[0]]
     found = mode or ", ".join(chosen) or "none"
     raise ArgumentError(
         "model",
-        f"{path} has the pooling {found}; supported is one of cls, lasttoken, max and mean",
+        f"{path} has the pooling {found}; supported is one of {', '.join(_POOLING_MODES)}",
         hint="pass pooling=",
     )
 
@@ -125,8 +157,27 @@ def _mean(hidden: Tensor, mask: Tensor) -> Tensor:
     return (hidden * weights).sum(1) / weights.sum(1).clamp(min=1)
 
 
+def _mean_sqrt_len(hidden: Tensor, mask: Tensor) -> Tensor:
+    weights = mask.unsqueeze(-1).to(hidden.dtype)
+    return (hidden * weights).sum(1) / weights.sum(1).clamp(min=1).sqrt()
+
+
+def _weighted_mean(hidden: Tensor, mask: Tensor) -> Tensor:
+    """Later tokens, which have seen more of the text in a decoder, count more."""
+    positions = torch.arange(1, mask.shape[1] + 1, device=mask.device)
+    weights = (mask * positions).unsqueeze(-1).to(hidden.dtype)
+    return (hidden * weights).sum(1) / weights.sum(1).clamp(min=1)
+
+
 POOLINGS: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = MappingProxyType(
-    {"cls": _cls, "last": _last, "max": _max, "mean": _mean}
+    {
+        "cls": _cls,
+        "last": _last,
+        "max": _max,
+        "mean": _mean,
+        "mean_sqrt_len": _mean_sqrt_len,
+        "weighted_mean": _weighted_mean,
+    }
 )
 """Pooling to a function of the hidden states and the attention mask."""
 
