@@ -31,6 +31,10 @@ TEXT = {0: "batch", 1: "time"}
 AUDIO: Mapping[str, Any] = MappingProxyType(
     {"hidden_size": 16, "num_filters": 2, "upsampling_ratios": [2, 2], "sampling_rate": 800}
 )
+PARTS = ("encoder", "decoder")
+LAYERS: Mapping[str, Any] = MappingProxyType(
+    {f"{part}_layers": 1 for part in PARTS} | {f"{part}_ffn_dim": 32 for part in PARTS}
+)
 
 
 @pytest.fixture(autouse=True)
@@ -93,6 +97,83 @@ def mimi_encoder() -> Built:
     return model, lambda size: {"input_values": torch.randn(2, 1, 64)}
 
 
+def fsmt() -> Built:
+    """The mask of the decoder is that of the padding, of which there may be none."""
+    heads = {f"{part}_attention_heads": 2 for part in PARTS}
+    options = {"src_vocab_size": 50, "tgt_vocab_size": 50, "d_model": 16, "max_position_embeddings": 64}
+    model = model_of("FSMT", langs=["en", "de"], **LAYERS, **heads, **options, use_cache=False)
+
+    def inputs(size: int) -> Inputs:
+        target = text(2 + size, 5 + size, padding=1 if size == 1 else None)
+        return {**text(2 + size, 7 + size, padding=1), "decoder_input_ids": target["input_ids"]}
+
+    return model, inputs
+
+
+def longformer() -> Built:
+    model = model_of("Longformer", **SMALL, vocab_size=50, attention_window=4, max_position_embeddings=64)
+    return model, lambda size: text(2 + size, 8 + 4 * size)
+
+
+def led() -> Built:
+    heads = {f"{part}_attention_heads": 2 for part in PARTS} | {f"max_{p}_position_embeddings": 64 for p in PARTS}
+    model = model_of("LED", **LAYERS, **heads, vocab_size=50, d_model=16, attention_window=4, use_cache=False)
+    return model, lambda size: translated(2 + size, 8 + 4 * size, 5 + size)
+
+
+def with_global_attention(function: Callable[[], Built]) -> Built:
+    """Two tokens with global attention in the example, none at the next size, and then up to three."""
+    model, local = function()
+
+    def inputs(size: int) -> Inputs:
+        given = local(size)
+        chosen = torch.zeros_like(given["attention_mask"])
+        chosen[: 2 - size, :2] = 1
+        if size == 2:
+            chosen[1, 2], chosen[2, 3:6] = 1, 1
+        return {**given, "global_attention_mask": chosen}
+
+    return model, inputs
+
+
+def udop() -> Built:
+    sizes = {"image_size": 16, "patch_size": 4, "max_2d_position_embeddings": 64, "d_model": 16, "d_kv": 8, "d_ff": 32}
+    model = model_of("Udop", **sizes, vocab_size=50, num_layers=1, num_heads=2, use_cache=False)
+
+    def inputs(size: int) -> Inputs:
+        batch, length = 2 + size, 6 + size
+        corner = torch.rand(batch, length, 2) * 0.5
+        boxes = torch.cat([corner, corner + torch.rand(batch, length, 2) * 0.5], -1)
+        boxes[0, 0], boxes[0, -1] = 0, 1
+        images = {"bbox": boxes, "pixel_values": torch.randn(batch, 3, 16, 16)}
+        return {**translated(batch, length, 4 + size), **images}
+
+    return model, inputs
+
+
+def vilt() -> Built:
+    options = {"vocab_size": 50, "max_position_embeddings": 16, "image_size": 16, "patch_size": 4}
+    model = model_of("Vilt", model="ViltForQuestionAnswering", **SMALL, **options)
+
+    def inputs(size: int) -> Inputs:
+        mask = torch.ones(2, 16, 16, dtype=torch.int64)
+        return {**text(2, 7), "pixel_values": torch.randn(2, 3, 16, 16), "pixel_mask": mask}
+
+    return model, inputs
+
+
+def vilt_of_small_images() -> Built:
+    """Images of different sizes; at the last size none is as large as the largest one."""
+
+    def inputs(size: int) -> Inputs:
+        mask = torch.zeros(2 + size, 16, 16, dtype=torch.int64)
+        mask[:, :12, :8], mask[1, :8, : 16 - 4 * size] = 1, 1
+        images = {"pixel_values": torch.randn(2 + size, 3, 16, 16), "pixel_mask": mask}
+        return {**text(2 + size, 7 + size), **images}
+
+    return vilt()[0], inputs
+
+
 def mobilenet() -> Built:
     model = model_of("MobileNetV2", image_size=32, depth_multiplier=0.25, expand_ratio=2.0)
     return model, lambda size: {"pixel_values": torch.randn(2, 3, 32 + 32 * size, 64)}
@@ -104,14 +185,23 @@ def seeded_reformer() -> Built:
     return model, lambda size: {"input_ids": torch.randint(3, 50, (2 + size, 32))}
 
 
+LENGTHS: Mapping[str, Any] = MappingProxyType({"input_ids": TEXT, "attention_mask": TEXT})
+TRANSLATED: Mapping[str, Any] = MappingProxyType({**LENGTHS, "decoder_input_ids": {0: "batch", 1: "target"}})
+BATCH = {0: "batch"}
+
 PLAIN: Mapping[str, tuple[Callable[[], Built], Any]] = MappingProxyType(
     {
         "autoformer": (lambda: series("Autoformer", label_length=5, moving_average=5), {"*": {0: "batch"}}),
         "encodec": (encodec, None),
+        "fsmt": (fsmt, TRANSLATED),
         "informer": (lambda: series("Informer"), {"*": {0: "batch"}}),
+        "led": (lambda: with_global_attention(led), {**TRANSLATED, "global_attention_mask": TEXT}),
+        "longformer": (lambda: with_global_attention(longformer), {**LENGTHS, "global_attention_mask": TEXT}),
         "mimi_encoder": (mimi_encoder, None),
         "mobilenet": (mobilenet, {"pixel_values": {2: "height"}}),
-        "reformer": (seeded_reformer, {"input_ids": {0: "batch"}}),
+        "reformer": (seeded_reformer, {"input_ids": BATCH}),
+        "udop": (udop, {**TRANSLATED, "bbox": TEXT, "pixel_values": BATCH}),
+        "vilt": (vilt_of_small_images, {**LENGTHS, "pixel_values": BATCH, "pixel_mask": BATCH}),
     }
 )
 
@@ -132,24 +222,6 @@ def tower(module: str, kind: str, model: str | None = None, *, grid: Any = None,
         return {"hidden_states": torch.randn(int(grids.prod(1).sum()), 3 * 4**2 * 2), "grid_thw": grids.clone()}
 
     return built, inputs
-
-
-def vilt() -> Built:
-    model = model_of(
-        "Vilt",
-        model="ViltForQuestionAnswering",
-        **SMALL,
-        vocab_size=50,
-        max_position_embeddings=16,
-        image_size=16,
-        patch_size=4,
-    )
-
-    def inputs(size: int) -> Inputs:
-        mask = torch.ones(2, 16, 16, dtype=torch.int64)
-        return {**text(2, 7), "pixel_values": torch.randn(2, 3, 16, 16), "pixel_mask": mask}
-
-    return model, inputs
 
 
 def lumina() -> Built:
@@ -198,19 +270,6 @@ FROZEN: Mapping[str, tuple[Callable[[], Built], str]] = MappingProxyType(
 # ---- models that branch on the values of an input
 
 
-def longformer() -> Built:
-    model = model_of("Longformer", **SMALL, vocab_size=50, attention_window=4, max_position_embeddings=64)
-    return model, lambda size: text(2 + size, 8 + 4 * size)
-
-
-def led() -> Built:
-    parts = ("encoder", "decoder")
-    layers = {f"{part}_layers": 1 for part in parts} | {f"{part}_ffn_dim": 32 for part in parts}
-    heads = {f"{part}_attention_heads": 2 for part in parts} | {f"max_{p}_position_embeddings": 64 for p in parts}
-    model = model_of("LED", **layers, **heads, vocab_size=50, d_model=16, attention_window=4, use_cache=False)
-    return model, lambda size: translated(2 + size, 8 + 4 * size, 5 + size)
-
-
 def reformer(**options: Any) -> Built:
     axes = {"axial_pos_shape": [4, 8], "axial_pos_embds_dim": [8, 8], "max_position_embeddings": 32}
     heads = {"attention_head_size": 8, "num_attention_heads": 2, "num_buckets": 2, "attn_layers": ["local", "lsh"]}
@@ -220,11 +279,8 @@ def reformer(**options: Any) -> Built:
     return model, lambda size: text(2 + size, 32)
 
 
-LENGTHS: Mapping[str, Any] = MappingProxyType({"input_ids": TEXT, "attention_mask": TEXT})
-
 FOLLOWED: Mapping[str, tuple[Callable[[], Built], Any]] = MappingProxyType(
     {
-        "led": (led, {**LENGTHS, "decoder_input_ids": {0: "batch", 1: "target"}}),
         "longformer": (longformer, LENGTHS),
         "reformer": (reformer, None),
     }

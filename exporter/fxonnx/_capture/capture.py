@@ -33,7 +33,7 @@ from .observers import reject_enabled_observers
 from .patches.python_integers import capture_with_symbolic_integers
 from .quantized_modules import check_inputs
 from .questions.assumption import Assumption, AssumptionLog
-from .questions.known_values import KnownValues
+from .questions.known_values import KnownValues, following_example
 from .questions.ladder import DataDependent, answer_questions
 from .rewriting import Rewrite, capture_with_rewrites
 from .script import scripted_as_python
@@ -226,7 +226,8 @@ def _capture_module(
                 lambda: capture_with_symbolic_integers(lambda: attempt(KnownValues(AssumptionLog())), model), error
             )
 
-    traced, shapes, specialized = capture_with_fallback_to_static(trace, shapes, strict=strict_shapes)
+    with following_example(is_requested=data_dependent == "example"):
+        traced, shapes, specialized = capture_with_fallback_to_static(trace, shapes, strict=strict_shapes)
     _warn_about_split_names(shapes.leaves, others)
     program = traced.exported_program
     limits = with_specialized_dims(traced.limits, specialized, program, shapes.leaves)

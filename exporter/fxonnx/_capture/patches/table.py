@@ -43,6 +43,7 @@ from . import (
 )
 from .fast_paths import SPEED_PATCHES
 from .functional import infer_size, pooling_output_shape, scaled_dot_product_attention, tensor_split, unbind
+from .libraries.transformers_models import TRANSFORMERS_PATCHES
 from .patch import (
     DecompositionPatch,
     KernelPatch,
@@ -393,6 +394,7 @@ CAPTURE_PATCHES: tuple[Patch, ...] = (
         optional=True,
     ),
     *library_functions.LIBRARY_PATCHES,
+    *TRANSFORMERS_PATCHES,
 )
 """Applied by torch.export; in strict mode without the rows with ``strict=False``: TorchDynamo would trace into them."""
 

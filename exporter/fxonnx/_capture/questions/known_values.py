@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from torch import SymBool, SymFloat, SymInt, Tensor
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from fxonnx_translations._torch_compat import (
     DisableTorchFunction,
@@ -37,7 +38,9 @@ __all__ = [
     "answer_by_example",
     "dispatch",
     "equal",
+    "following_example",
     "from_real_tensor",
+    "is_open",
     "known_values",
     "text",
 ]
@@ -327,6 +330,29 @@ def known_values(values: KnownValues) -> Iterator[None]:
 def active_values() -> KnownValues | None:
     """The values of the current capture, or None if values are not tracked."""
     return _current.get()
+
+
+_example_decides: ContextVar[bool] = ContextVar("fxonnx_example_decides", default=False)
+
+
+@contextmanager
+def following_example(*, is_requested: bool) -> Iterator[None]:
+    """Inside the context, questions may be answered by the example if this is requested."""
+    token = _example_decides.set(is_requested)
+    try:
+        yield
+    finally:
+        _example_decides.reset(token)
+
+
+def is_open(value: Any) -> bool:
+    """Whether a tensor, or the truth value of one, differs between inputs, for all of which the export must hold."""
+    if _example_decides.get():
+        return False
+    if isinstance(value, Tensor):
+        values = _current.get()
+        return isinstance(value, FakeTensor) and (values is None or not values.is_constant(value))
+    return isinstance(value, SymInt | SymBool) and bool(free_unbacked_symbols(value))
 
 
 def dispatch(

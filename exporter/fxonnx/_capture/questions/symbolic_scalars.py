@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import SymBool, SymFloat, SymInt
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from fxonnx_translations._torch_compat import OpOverload
 
@@ -123,7 +124,9 @@ def _divide(self: Any, other: Any, rounding_mode: str | None = None) -> Any:
         return None
     if rounding_mode is None:
         return Quotient(numerator, denominator)
-    return numerator // denominator if rounding_mode == "floor" else None
+    # Equal to truncation, unless the numerator is negative.
+    is_floored = rounding_mode == "floor" or statically_known_true(numerator >= 0)
+    return numerator // denominator if is_floored else None
 
 
 def _extreme(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
