@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,11 +45,31 @@ def load_model(model: Any) -> ir.Model:
 
 
 def origin_of(node: ir.Node) -> tuple[str, str]:
-    """Return the module path and source line of a node, from the metadata keys of torch.onnx; "" where unknown."""
+    """Return the module path and source line of a node, from the metadata keys of torch.onnx; "" where unknown.
+
+    Without metadata, the module is that of names as ``/features/features.0/Conv``.
+    """
     metadata = node.metadata_props
     try:
         scopes = ast.literal_eval(metadata.get("pkg.torch.onnx.name_scopes", "[]"))
     except (SyntaxError, ValueError):  # another exporter's text
         scopes = []
+    if not metadata and (node.name or "").startswith("/"):
+        return _path_of_scopes(str(node.name).split("/")[1:-1]), ""
     module = str(scopes[-2]) if isinstance(scopes, list) and len(scopes) > 1 else ""
     return module, innermost_frame(metadata.get("pkg.torch.onnx.stack_trace", "")) or ""
+
+
+def _path_of_scopes(scopes: Sequence[str]) -> str:
+    """The FQN of the scopes in a name of the TorchScript exporter, ``layer1.0.conv1`` of layer1, layer1.0, conv1."""
+    path = last = ""
+    for scope in scopes:
+        # The children of a Sequential repeat its name; fxonnx writes the FQN of each module.
+        if path and scope.startswith(f"{path}."):
+            path = scope
+        elif last and scope.startswith(f"{last}."):
+            path = path[: len(path) - len(last)] + scope
+        else:
+            path = f"{path}.{scope}" if path else scope
+        last = scope
+    return path
