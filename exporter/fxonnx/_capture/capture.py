@@ -35,7 +35,7 @@ from .quantized_modules import check_inputs
 from .questions.assumption import Assumption, AssumptionLog
 from .questions.known_values import KnownValues, following_example
 from .questions.ladder import DataDependent, answer_questions
-from .rewriting import Rewrite, capture_with_rewrites
+from .rewriting import Rewrite, capture_with_rewrites, capture_with_size_loops
 from .script import scripted_as_python
 from .shapes.dim_names import name_dims
 from .shapes.dim_specs import dim_label
@@ -216,15 +216,17 @@ def _capture_module(
         def attempt(values: KnownValues | None) -> Capture:
             return _trace_model(model, inputs, shapes, axes, options, numbers, values)
 
+        def again() -> Capture:
+            return capture_with_symbolic_integers(lambda: attempt(KnownValues(AssumptionLog())), model)
+
         try:
-            return capture_with_symbolic_integers(
+            found = capture_with_symbolic_integers(
                 lambda: answer_questions(attempt, _rewritten, from_start=bool(frozen), data_dependent=data_dependent),
                 model,
             )
         except SpecializedDimsError as error:
-            return _rewritten(
-                lambda: capture_with_symbolic_integers(lambda: attempt(KnownValues(AssumptionLog())), model), error
-            )
+            return _rewritten(again, error)
+        return _with_size_loops(again, found)
 
     with following_example(is_requested=data_dependent == "example"):
         traced, shapes, specialized = capture_with_fallback_to_static(trace, shapes, strict=strict_shapes)
@@ -254,6 +256,17 @@ def _rewritten(attempt: Callable[[], Capture], failure: CaptureError) -> Capture
     """Capture a model with rewritten control flow after a failure."""
     traced, rewrites = capture_with_rewrites(attempt, failure)
     return replace(traced, rewrites=rewrites)
+
+
+def _with_size_loops(attempt: Callable[[], Capture], captured: Capture) -> Capture:
+    """Capture a model with rewritten loops if this makes it valid for more of the requested sizes."""
+    lines = [item.line for item in captured.limits.constraints if item.narrows and item.line is not None]
+    if not lines or captured.rewrites:
+        return captured
+    found = capture_with_size_loops(attempt, lines)
+    if found is None or sum(item.narrows for item in found[0].limits.constraints) >= len(lines):
+        return captured
+    return replace(found[0], rewrites=found[1])
 
 
 def _trace_model(

@@ -40,28 +40,32 @@ def check(
     function: Callable[..., Any],
     inputs: Callable[[int], tuple[torch.Tensor, ...]],
     shapes: Any,
-    opset: int,
     rows: tuple[int, ...] = (4,),
 ) -> fxonnx.ONNXProgram:
-    """Export a function, and compare the saved model with eager torch on all inputs.
+    """Export a function at every opset, from one capture, and compare the models with eager torch on all inputs.
 
     Args:
         function: The function.
         inputs: Returns the inputs for a number of rows.
         shapes: The dynamic shapes.
-        opset: The opset.
         rows: The numbers of rows, if they are dynamic.
+
+    Returns:
+        The program at the first opset.
     """
-    examples = inputs(4)
+    first, *others = OPSETS
     model = Function(function).eval()
-    program = fxonnx.export(model, (examples[0],), dynamic_shapes=shapes, opset_version=opset)
-    session = onnxruntime.InferenceSession(program.model_proto.SerializeToString())
+    program = fxonnx.export(model, (inputs(4)[0],), dynamic_shapes=shapes, opset_version=first)
+    converted = [fxonnx.export(program.exported_program, opset_version=opset) for opset in others]
+    assert tuple(item.model.opset_imports[""] for item in (program, *converted)) == OPSETS
+    sessions = [onnxruntime.InferenceSession(item.model_proto.SerializeToString()) for item in (program, *converted)]
     for count in (4,) if shapes is None else (4, *rows):
         for x in inputs(count):
             expected = pytree.tree_leaves(function(x.clone()))
-            (name,) = (value.name for value in session.get_inputs())
-            results = session.run(None, {name: x.numpy()})
-            assert len(results) == len(expected)
-            for result, value in zip(results, expected, strict=True):
-                torch.testing.assert_close(torch.from_numpy(result), torch.as_tensor(value), check_dtype=False)
+            for session in sessions:
+                (name,) = (value.name for value in session.get_inputs())
+                results = session.run(None, {name: x.numpy()})
+                assert len(results) == len(expected)
+                for result, value in zip(results, expected, strict=True):
+                    torch.testing.assert_close(torch.from_numpy(result), torch.as_tensor(value), check_dtype=False)
     return program

@@ -150,12 +150,15 @@ class GuardLog:
             self.nonzero.setdefault(expression, _user_line(frame))
 
     def specializing_line(self, place: str) -> SourceLine | None:
-        """The first line that specializes the dim with a source (torch's name) to one size."""
+        """The first line that specializes a dim, by torch's name of its source, or the last line that bounds it."""
         symbols = {symbol for symbol, source in self.sources.items() if source == place}
+        found = None
         for guard in self.guards:
-            if isinstance(guard.expression, sympy.Eq) and symbols & guard.expression.free_symbols:
-                return guard.line
-        return None
+            if symbols & guard.expression.free_symbols:
+                if isinstance(guard.expression, sympy.Eq):
+                    return guard.line
+                found = guard.line or found
+        return found
 
 
 def is_user_file(filename: str) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from types import CodeType, FrameType, FunctionType
 from typing import TypeVar
@@ -21,7 +21,7 @@ from .operators.helpers import Helpers, Rewrite
 from .source.functions import compile_transformed, find_definition, function_of_code, looping_functions, replaced
 from .source.transformer import Site
 
-__all__ = ["capture_with_rewrites"]
+__all__ = ["capture_with_rewrites", "capture_with_size_loops"]
 
 _Result = TypeVar("_Result")
 _PLACE = re.compile(r"(.+):(\d+) in ")
@@ -41,14 +41,46 @@ def capture_with_rewrites(attempt: Callable[[], _Result], failure: CaptureError)
     Raises:
         CaptureError: If a construct cannot be rewritten; ``failure`` itself if there is none.
     """
+    return _capture_again(attempt, failure, _failing_functions(failure))
+
+
+def capture_with_size_loops(
+    attempt: Callable[[], _Result], lines: Iterable[str]
+) -> tuple[_Result, tuple[Rewrite, ...]] | None:
+    """Rewrite the functions whose loops limit the sizes for which a captured model is valid, and capture it again.
+
+    Args:
+        attempt: Captures the model.
+        lines: The lines that limit sizes.
+
+    Returns:
+        The result, and the control flow that was captured as operators; None without such a loop, or if the capture
+        fails.
+    """
+    functions = _functions_at(lines)
+    if not functions:
+        return None
+    try:
+        return _capture_again(attempt, CaptureError("a loop limits the sizes of the model"), functions)
+    except CaptureError:
+        return None
+
+
+def _capture_again(
+    attempt: Callable[[], _Result], failure: CaptureError, functions: Sequence[FunctionType]
+) -> tuple[_Result, tuple[Rewrite, ...]]:
+    """Capture with transformed functions, and transform further ones after each failure."""
     first = last = failure
     rewritten: set[CodeType] = set()
     found: dict[Rewrite, None] = {}
+    unrolled: dict[CodeType, set[int]] = {}
+    lines = 0
     with rewriting_patches(), ExitStack() as stack:
         while True:
-            functions = [function for function in _failing_functions(last) if function.__code__ not in rewritten]
-            replacements = [(function, _transformed(function, found)) for function in functions]
-            if not replacements or len(rewritten) > _MAX_FUNCTIONS:
+            functions = [function for function in functions if function.__code__ not in rewritten]
+            replacements = [(function, _transformed(function, found, unrolled)) for function in functions]
+            before, lines = lines, sum(map(len, unrolled.values()))
+            if (not replacements and lines == before) or len(rewritten) > _MAX_FUNCTIONS:
                 raise _informative(first, last)
             for function, replacement in replacements:
                 stack.enter_context(replaced(function, replacement))
@@ -59,6 +91,7 @@ def capture_with_rewrites(attempt: Callable[[], _Result], failure: CaptureError)
                 return attempt(), tuple(found)
             except CaptureError as error:
                 last = error
+            functions = _failing_functions(last)
 
 
 def _informative(first: CaptureError, last: CaptureError) -> CaptureError:
@@ -76,8 +109,12 @@ def _failing_functions(error: CaptureError) -> list[FunctionType]:
     if not isinstance(error, SpecializedDimsError):
         function = failing_function(error)
         return [] if function is None else [function]
-    lines = dict.fromkeys(dim.line.place for dim in error.specialized if dim.line is not None)
-    places = [match for match in (_PLACE.match(line) for line in lines) if match is not None]
+    return _functions_at(dim.line.place for dim in error.specialized if dim.line is not None)
+
+
+def _functions_at(lines: Iterable[str]) -> list[FunctionType]:
+    """The functions in which loops begin at lines (``file.py:12 in forward``)."""
+    places = [match for match in map(_PLACE.match, dict.fromkeys(lines)) if match is not None]
     return list(dict.fromkeys(found for place in places for found in looping_functions(place[1], int(place[2]))))
 
 
@@ -140,7 +177,9 @@ def _defines(outer: CodeType, inner: CodeType) -> bool:
     return any(item is inner or _defines(item, inner) for item in outer.co_consts if isinstance(item, CodeType))
 
 
-def _transformed(function: FunctionType, found: dict[Rewrite, None]) -> FunctionType:
+def _transformed(
+    function: FunctionType, found: dict[Rewrite, None], unrolled: dict[CodeType, set[int]]
+) -> FunctionType:
     definition = find_definition(function.__code__, function.__globals__)
     if definition is None:
         raise CaptureError(f"{function.__qualname__} has no source")
@@ -148,7 +187,9 @@ def _transformed(function: FunctionType, found: dict[Rewrite, None]) -> Function
     def record(rewrite: Rewrite) -> None:
         found[rewrite] = None
 
+    own = unrolled.setdefault(function.__code__, set())
+
     def helpers(sites: list[Site]) -> Helpers:
-        return Helpers(function.__code__.co_filename, function.__name__, sites, record)
+        return Helpers(function.__code__.co_filename, function.__name__, sites, record, own)
 
     return compile_transformed(function, definition, helpers)

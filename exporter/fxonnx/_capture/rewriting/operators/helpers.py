@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
@@ -15,10 +16,11 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from ....errors import CaptureError
 from ..source.transformer import Site
 from .conditionals import symbolic_branch
+from .counting import Counting
 from .loops import Counter, symbolic_loop
 from .sequences import Elements, StackedList, as_elements, elements_of, hits_of, join, replacement_of, rows
 from .state import State, read_value
-from .values import UNBOUND, as_condition, is_dynamic_size, is_symbolic
+from .values import UNBOUND, as_condition, is_dynamic_size, is_symbolic, is_undecided
 
 __all__ = ["Helpers", "Rewrite"]
 
@@ -57,13 +59,23 @@ class Helpers:
         function: Its name.
         sites: Its control flow constructs.
         record: Receives the constructs that are captured as operators.
+        unrolled: Lines of the loops over sizes that are unrolled; receives the ones that cannot be operators.
     """
 
     UNBOUND = UNBOUND
     value = staticmethod(read_value)
+    counting = staticmethod(Counting)
 
-    def __init__(self, file: str, function: str, sites: Sequence[Site], record: Callable[[Rewrite], None]) -> None:
+    def __init__(
+        self,
+        file: str,
+        function: str,
+        sites: Sequence[Site],
+        record: Callable[[Rewrite], None],
+        unrolled: set[int],
+    ) -> None:
         self._file, self._function, self._sites, self._record = file, function, sites, record
+        self._unrolled = unrolled
 
     def branch(
         self, at: int, test: Any, then: Callable[[], Any], otherwise: Callable[[], Any], get: Get, put: Put
@@ -91,22 +103,94 @@ class Helpers:
         flags: Callable[[], Sequence[Any]],
         get: Get,
         put: Put,
+        counting: Counting | None = None,
     ) -> None:
         """``while test``: loop until the test or a flag ends it."""
+        is_unrolled = self._sites[at].line in self._unrolled
+
+        def counted(*, data_dependent: bool) -> bool:
+            count = None if counting is None else counting.count(data_dependent=data_dependent)
+            if counting is None or count is None:
+                return False
+            self._counted_loop(at, counting, count, body, flags, get, put)
+            return True
+
         while True:
             ended = flags()
             if any(is_symbolic(flag) for flag in ended):
                 break
             if any(ended):
                 return
+            if not is_unrolled:
+                with self._unrolled_after_failure(at):
+                    if counted(data_dependent=False):
+                        return
             test_value = test()
             if is_symbolic(test_value):
                 break
+            if not is_unrolled and is_undecided(test_value):
+                with self._unrolled_after_failure(at):
+                    self._while(at, test, body, flags, get, put)
+                return
             if not test_value:
                 return
             body()
+        self._while(at, test, body, flags, get, put, lambda: counted(data_dependent=True))
+
+    def _while(
+        self,
+        at: int,
+        test: Callable[[], Any],
+        body: Callable[[], Any],
+        flags: Callable[[], Sequence[Any]],
+        get: Get,
+        put: Put,
+        recount: Callable[[], bool] | None = None,
+    ) -> None:
         self._rewritten(at)
-        symbolic_loop(lambda: _not_ended(flags(), test), body, self._state(at, get, put), None, self._refuse(at))
+        state = self._state(at, get, put)
+        symbolic_loop(lambda: _not_ended(flags(), test), body, state, None, self._refuse(at), recount)
+
+    def _counted_loop(
+        self,
+        at: int,
+        counting: Counting,
+        count: Any,
+        body: Callable[[], Any],
+        flags: Callable[[], Sequence[Any]],
+        get: Get,
+        put: Put,
+    ) -> None:
+        """``while i < n`` with the step ``i += 1``, as ``for i in range(i, n)``."""
+        start, step = counting.start(), counting.step()
+        counter = Counter(count)
+
+        def iterate() -> None:
+            counting.assign(start + step * counter.index())
+            body()
+
+        site = self._sites[at]
+        if not (counting.is_used and site.flags):
+            site = replace(site, needed=site.needed - {counting.name})
+        self._rewritten(at)
+        symbolic_loop(
+            lambda: _not_ended(flags(), lambda: counter.tensor < count),
+            iterate,
+            State(site, get, put),
+            counter,
+            self._refuse(at),
+        )
+        if not site.flags:
+            counting.assign(start + step * torch.sym_max(count, 0))  # type: ignore[no-untyped-call]
+
+    @contextmanager
+    def _unrolled_after_failure(self, at: int) -> Iterator[None]:
+        """Unroll a loop over sizes in the next attempt if it cannot be an operator."""
+        try:
+            yield
+        except Exception:
+            self._unrolled.add(self._sites[at].line)
+            raise
 
     def iterate(
         self,

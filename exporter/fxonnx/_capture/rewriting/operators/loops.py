@@ -97,7 +97,12 @@ class _Plan:
 
 
 def symbolic_loop(
-    keep_going: Callable[[], Any], step: Callable[[], None], state: State, counter: Counter | None, refuse: Refuse
+    keep_going: Callable[[], Any],
+    step: Callable[[], None],
+    state: State,
+    counter: Counter | None,
+    refuse: Refuse,
+    recount: Callable[[], bool] | None = None,
 ) -> None:
     """Run a loop as ``torch.while_loop``.
 
@@ -107,9 +112,12 @@ def symbolic_loop(
         state: The variables that it may change.
         counter: The index of the iteration.
         refuse: Raises the error for a construct that cannot be expressed.
+        recount: Runs the loop with a counter, which lists require, and returns whether it has one.
     """
     start = state.read()
     plan, uses = _plan(keep_going, step, state, start, counter, refuse)
+    if plan.growths and recount is not None and recount():
+        return
     operands = operands_of(uses)
     written = sorted({key for used in uses for key in used.written}, key=list(operands.tensors).index)
     reject_written_views(operands.tensors, written, refuse)

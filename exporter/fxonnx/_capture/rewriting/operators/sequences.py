@@ -13,7 +13,7 @@ from ....errors import CaptureError
 from ...questions.known_values import active_values
 from .values import is_dynamic_size
 
-__all__ = ["Elements", "GrowingList", "StackedList", "elements_of", "hits_of", "join", "replacement_of"]
+__all__ = ["Elements", "GrowingList", "StackedList", "elements_of", "hits_of", "integer", "join", "replacement_of"]
 
 
 class Elements:
@@ -74,7 +74,7 @@ def as_elements(iterable: Any) -> Elements | None:
     return iterable if isinstance(iterable, Elements) else None
 
 
-def _integer(value: Any) -> Any:
+def integer(value: Any) -> Any:
     """``int(value)`` of a tensor or a symbolic number."""
     if isinstance(value, torch.Tensor):
         return value.reshape(()).to(torch.int64).item()
@@ -85,7 +85,7 @@ def _range(*limits: Any) -> Any:
     if not any(isinstance(limit, torch.Tensor) or is_dynamic_size(limit) for limit in limits):
         return builtins.range(*limits)
     start, stop, step, *_ = (0, *limits, 1) if len(limits) == 1 else (*limits, 1)
-    start, stop = _integer(start), _integer(stop)
+    start, stop = integer(start), integer(stop)
     if not isinstance(step, int):
         return builtins.range(*limits)
     distance = stop - start if step > 0 else start - stop
@@ -96,7 +96,7 @@ def _range(*limits: Any) -> Any:
 def _int(*given: Any) -> Any:
     (value, *_) = given or (0,)
     if len(given) == 1 and (isinstance(value, torch.Tensor) or is_dynamic_size(value)):
-        return _integer(value)
+        return integer(value)
     return builtins.int(*given)
 
 

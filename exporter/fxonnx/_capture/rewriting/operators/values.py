@@ -21,6 +21,7 @@ __all__ = [
     "is_dynamic_size",
     "is_number",
     "is_symbolic",
+    "is_undecided",
     "number_dtype",
     "number_of",
     "number_tensor",
@@ -64,6 +65,13 @@ def is_symbolic(value: Any) -> bool:
 def is_dynamic_size(value: Any) -> bool:
     """Whether a size or a number has no fixed value during the capture."""
     return isinstance(value, torch.SymInt) and not is_concrete_int(value)
+
+
+def is_undecided(value: Any) -> bool:
+    """Whether a condition on sizes differs between sizes."""
+    if not isinstance(value, torch.SymBool):
+        return False
+    return not (statically_known_true(value) or statically_known_true(torch.sym_not(value)))  # type: ignore[no-untyped-call]
 
 
 def is_number(value: Any) -> bool:

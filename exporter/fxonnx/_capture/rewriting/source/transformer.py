@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from .analysis import Liveness, contains, mutated_containers, scope_nodes, stored_attributes, stored_names
+from .counters import CountedWhile, counted_loops
 from .jumps import Structured, structure
 
 __all__ = ["HELPERS", "PREFIX", "Site", "transform"]
@@ -118,6 +119,7 @@ class _Function:
         _remove_declarations(function)
         self.docstring = function.body[:1] if ast.get_docstring(function) is not None else []
         function.body = function.body[len(self.docstring) :]
+        self.counted = counted_loops(function)
         self.structured: Structured = structure(function, PREFIX)
         self.regions = self.structured.regions
         body = self.structured.body
@@ -224,8 +226,32 @@ class _Function:
         site = self._site(node, construct, [*node.body, ast.Expr(node.test)], self.live.head[id(node)])
         test = self._closure("test", node, [_locate(ast.Return(node.test), node.test)])
         body, state = self._closure("body", node, node.body), self._state(node, site)
-        call = self._call("loop", site, *_names(test, body), self._flags(node), *_names(*state), like=node)
-        return [test, body, *state, _locate(ast.Expr(call), node)]
+        counted = self.counted.get(id(node))
+        made: list[ast.FunctionDef] = [test, body, *state]
+        arguments: list[ast.expr] = [*_names(test, body), self._flags(node), *_names(*state)]
+        if counted is not None and counted.name in self.locals:
+            item = f"{PREFIX}item"
+            assign = self._closure("count", node, [ast.Assign([_store(counted.name)], _load(item))], [item])
+            made.append(assign)
+            arguments.append(self._counting(counted, assign, is_used=counted.name in self.live.after[id(node)]))
+        return [*made, _locate(ast.Expr(self._call("loop", site, *arguments, like=node)), node)]
+
+    def _counting(self, counted: CountedWhile, assign: ast.FunctionDef, *, is_used: bool) -> ast.expr:
+        """The description of a loop that counts, for the helpers."""
+        position = f"{PREFIX}position"
+        sides = [_Renamed(counted.name, position).visit(side) for side in (counted.smaller, counted.larger)]
+        parts = [
+            _lambda(_load(counted.name)),
+            _lambda(self.expression(counted.step)),
+            _lambda(ast.Tuple([self.expression(side) for side in sides], ast.Load()), [position]),
+            ast.Constant(counted.sign),
+            ast.Constant(counted.is_inclusive),
+            _lambda(ast.Tuple([_load(name) for name in counted.sized], ast.Load())),
+            _load(assign.name),
+            ast.Constant(counted.name),
+            ast.Constant(is_used),
+        ]
+        return _call_helper("counting", parts)
 
     def _for(self, node: ast.For) -> list[ast.stmt]:
         construct = "for over a tensor or a dynamic range"
@@ -413,6 +439,16 @@ class _Expressions(ast.NodeTransformer):
             return node
         self.generic_visit(node)
         return node
+
+
+class _Renamed(ast.NodeTransformer):
+    """Rename a variable in an expression."""
+
+    def __init__(self, name: str, new: str) -> None:
+        self._name, self._new = name, new
+
+    def visit_Name(self, node: ast.Name) -> ast.AST:
+        return _locate(_load(self._new), node) if node.id == self._name else node
 
 
 class _Mangler(ast.NodeTransformer):
