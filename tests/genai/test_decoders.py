@@ -40,6 +40,8 @@ MODELS: Mapping[str, Mapping[str, Any]] = {
     "granite": {},
     "granitemoe": EXPERTS,
     "hunyuan_v1_dense": HEAD,
+    "lfm2": {"layer_types": ["conv", "full_attention", "conv"], "num_hidden_layers": 3},
+    "lfm2_moe": {"layer_types": ["conv", "full_attention"], "num_experts": 4, "num_dense_layers": 1, **MOE},
     "llama": {},
     "mistral": WINDOW,
     "mixtral": EXPERTS,

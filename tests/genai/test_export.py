@@ -173,8 +173,12 @@ LATENT: dict[str, Any] = {
         ("deepseek_v2", LATENT, "past_key_values.0.value has the head size 8 and past_key_values.0.key 16"),
         ("bert", {}, "BertLMHeadModel does not return its cache"),
         (
-            "lfm2",
-            {"layer_types": ["conv", "full_attention"]},
+            "qwen3_next",
+            {
+                "layer_types": ["linear_attention", "full_attention"],
+                "linear_num_value_heads": 2,
+                "linear_num_key_heads": 1,
+            },
             r"states other than keys and values \(LinearAttentionLayer",
         ),
         ("mamba", {}, "MambaForCausalLM has states other than keys and values"),

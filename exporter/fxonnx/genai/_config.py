@@ -52,12 +52,20 @@ INPUT_KEYS: Mapping[str, str] = MappingProxyType(
         "position_ids": "position_ids",
         "past_key_values.%d.key": "past_key_names",
         "past_key_values.%d.value": "past_value_names",
+        "past_key_values.%d.conv": "past_conv_names",
     }
 )
 OUTPUT_KEYS: Mapping[str, str] = MappingProxyType(
-    {"logits": "logits", "present.%d.key": "present_key_names", "present.%d.value": "present_value_names"}
+    {
+        "logits": "logits",
+        "present.%d.key": "present_key_names",
+        "present.%d.value": "present_value_names",
+        "present.%d.conv": "present_conv_names",
+    }
 )
 """Names of graph inputs and outputs, with %d for the layer, and their keys in genai_config.json."""
+
+_CACHED = re.compile(r"(past_key_values|present)\.\d+\.(key|value)")
 
 _PROVIDERS: Mapping[str, Sequence[Mapping[str, Any]]] = MappingProxyType({"cpu": (), "cuda": ({"cuda": {}},)})
 
@@ -80,12 +88,13 @@ def genai_config(model: Any, tokenizer: Any, graph: ir.Graph, target: str, filen
     needed = [value for value in graph.inputs if not value.is_initializer()]
     inputs, outputs = genai_keys(needed, INPUT_KEYS), genai_keys(graph.outputs, OUTPUT_KEYS)
     keys = [value for value in graph.inputs if re.fullmatch(r"past_key_values\.\d+\.key", str(value.name))]
+    states = [value for value in needed if re.fullmatch(r"past_key_values\.\d+\.conv", str(value.name))]
     if "present_key_names" not in outputs:
         raise ArgumentError(
             "model", f"{type(model).__name__} does not return its cache", hint="is_decoder=True in its configuration?"
         )
     length = context_length(config)
-    sizes = {str(value.name): _size(value, 3) for value in needed if str(value.name).startswith("past_key_values.")}
+    sizes = {str(value.name): _size(value, 3) for value in needed if _CACHED.fullmatch(str(value.name))}
     for name, size in sizes.items():
         key = re.sub("value$", "key", name)
         if size != sizes.get(key):
@@ -100,11 +109,13 @@ def genai_config(model: Any, tokenizer: Any, graph: ir.Graph, target: str, filen
         "head_size": _size(keys[0], 3),
         "hidden_size": config.hidden_size,
         "num_attention_heads": config.num_attention_heads,
-        "num_hidden_layers": len(keys),
+        "num_hidden_layers": len(keys) + len(states),
         "num_key_value_heads": _size(keys[0], 1),
         "inputs": inputs,
         "outputs": outputs,
     }
+    if states:
+        decoder |= {"layer_types": list(config.layer_types), "conv_cache_size": _size(states[0], 2)}
     return {
         "model": {
             "type": genai_type(config.model_type),
@@ -119,7 +130,7 @@ def genai_config(model: Any, tokenizer: Any, graph: ir.Graph, target: str, filen
 
 def _shares_buffers(graph: ir.Graph) -> bool:
     """Whether past and present may be one buffer: only GroupQueryAttention appends to it in place."""
-    presents = (value.producer() for value in graph.outputs if str(value.name).startswith("present."))
+    presents = (value.producer() for value in graph.outputs if _CACHED.fullmatch(str(value.name)))
     return all(node is not None and node.op_type == "GroupQueryAttention" for node in presents)
 
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 
 from ..errors import ArgumentError
 from ._extra import import_extra
+from ._short_convolutions import convolution_inputs, has_short_convolutions
 
-__all__ = ["DYNAMIC_SHAPES", "example_inputs", "has_rotary_positions"]
+__all__ = ["DYNAMIC_SHAPES", "dynamic_shapes", "example_inputs", "has_rotary_positions", "input_names"]
 
 _BATCH, _PAST, _TOKENS = 2, 5, 3
 
@@ -20,6 +22,37 @@ DYNAMIC_SHAPES: dict[str, Any] = {
     "position_ids": {0: "batch", 1: "tokens"},
     "past_key_values.*": {0: "batch", 2: "past"},
 }
+
+_STATES: dict[str, Any] = {
+    "past_key_values.*.conv": {0: "batch"},
+    "past_key_values.*.key": {0: "batch", 2: "past"},
+    "past_key_values.*.value": {0: "batch", 2: "past"},
+}
+
+
+def dynamic_shapes(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Select the dynamic dims of given inputs.
+
+    Args:
+        inputs: The inputs that ``example_inputs`` has made, or some of them.
+    """
+    cache = _STATES if isinstance(inputs["past_key_values"], dict) else {}
+    names = {*inputs, *(() if cache else ("past_key_values.*",))}
+    return {**{name: dims for name, dims in DYNAMIC_SHAPES.items() if name in names}, **cache}
+
+
+def input_names(inputs: Mapping[str, Any]) -> list[str] | None:
+    """Names of graph inputs; None for those that the export chooses.
+
+    Args:
+        inputs: The inputs that ``example_inputs`` has made, or some of them.
+    """
+    if not isinstance(inputs["past_key_values"], dict):
+        return None
+    parts = (
+        [f"{name}.{part}" for part in value] if isinstance(value, dict) else [name] for name, value in inputs.items()
+    )
+    return [name for names in parts for name in names]
 
 
 def example_inputs(model: Any) -> dict[str, Any]:
@@ -32,6 +65,8 @@ def example_inputs(model: Any) -> dict[str, Any]:
         model: A decoder-only model of transformers.
     """
     transformers = import_extra("transformers")
+    if has_short_convolutions(model):
+        return _step(model, convolution_inputs(model, _BATCH, _PAST))
     _check_cache(transformers, model)
     ids = torch.ones(1, 1, dtype=torch.int64, device=model.device)
     cache = transformers.DynamicCache()
@@ -50,10 +85,16 @@ def example_inputs(model: Any) -> dict[str, Any]:
         tuple(each.new_zeros(_BATCH, each.shape[1], _PAST, each.shape[3]) for each in (layer.keys, layer.values))
         for layer in cache.layers
     ]
+    return _step(model, transformers.DynamicCache(past))
+
+
+def _step(model: Any, cache: Any) -> dict[str, Any]:
+    """The inputs of one step with a given cache."""
+    ids = torch.ones(1, 1, dtype=torch.int64, device=model.device)
     inputs = {
         "input_ids": ids.expand(_BATCH, _TOKENS).contiguous(),
         "attention_mask": ids.expand(_BATCH, _PAST + _TOKENS).contiguous(),
-        "past_key_values": transformers.DynamicCache(past),
+        "past_key_values": cache,
     }
     if "position_ids" in inspect.signature(model.forward).parameters:
         positions = torch.arange(_PAST, _PAST + _TOKENS, device=model.device)

@@ -21,7 +21,7 @@ from ._config import context_length, genai_config
 from ._directory import LAST, staged_directory, write_json
 from ._embedding import export_embedding, export_reranker
 from ._encoder_decoder import export_encoder_decoder
-from ._example import DYNAMIC_SHAPES, example_inputs, has_rotary_positions
+from ._example import dynamic_shapes, example_inputs, has_rotary_positions, input_names
 from ._families import Family
 from ._in_place import keep_checkpoint_files, save_beside_weights
 from ._last_logits import last_logits_only
@@ -31,6 +31,7 @@ from ._precision import Precision, PrecisionPlan, read_precision, with_quantizat
 from ._rotary_scaling import traceable_rotary_embeddings, warn_about_long_sequences
 from ._rounded_weights import rounded_weights
 from ._sentence_modules import POOLINGS, Pooling
+from ._short_convolutions import has_short_convolutions, states_as_tensors
 from ._sizes import decoder_calls, narrowing_constraints
 from ._verification import check_can_verify, compare_tokens
 from ._vision_language import export_vision_language
@@ -212,14 +213,21 @@ def _program(loaded: LanguageModel, adapters: Adapters, request: Request) -> ONN
 
 
 def _exported(loaded: LanguageModel, inputs: Mapping[str, Any], adapters: Adapters, request: Request) -> ONNXProgram:
-    names = {*inputs, "past_key_values.*"}
     selection = last_logits_only(loaded.model) if request.last_logits else nullcontext()
     rotary = traceable_rotary_embeddings(loaded.model)
-    with ignoring_warnings("the model cannot be exported for all requested sizes"), selection, rotary:
+    states = states_as_tensors(loaded.model) if has_short_convolutions(loaded.model) else nullcontext(())
+    with (
+        ignoring_warnings("the model cannot be exported for all requested sizes"),
+        selection,
+        rotary,
+        states as output_names,
+    ):
         return export_model(
             loaded.model,
             kwargs=inputs,
-            dynamic_shapes={name: dims for name, dims in DYNAMIC_SHAPES.items() if name in names},
+            dynamic_shapes=dynamic_shapes(inputs),
+            input_names=input_names(inputs),
+            output_names=output_names or None,
             adapters=ADAPTER_PATTERN if adapters.directories else (),
             on_stage=request.announce,
             **request.options,
