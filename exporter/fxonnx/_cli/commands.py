@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 from rich.console import Console
-from rich.markup import escape
-from rich.progress import Progress
 from rich.table import Table
+
+from .progress import showing_progress
 
 if TYPE_CHECKING:
     from .._program import ONNXProgram
@@ -371,23 +371,13 @@ def _print_warning(
 
 @contextmanager
 def _progress(stages: Sequence[str] = ()) -> Iterator[Callable[[str], None]]:
-    """Report the current stage on stderr: on a terminal as a spinner, or a bar for known stages, as lines elsewhere."""
+    """Show the current stage on stderr if it is a terminal: a spinner, or a bar for known stages."""
     console = Console(stderr=True)
     if not console.is_terminal:
-        yield lambda stage: typer.echo(f"{stage} ...", err=True)
+        yield lambda stage: None
         return
-    if stages:
-        with Progress(console=console, transient=True) as progress:
-            task = progress.add_task("starting", total=len(stages))
-
-            def show(stage: str) -> None:
-                completed = stages.index(stage) if stage in stages else None
-                progress.update(task, description=stage, completed=completed)
-
-            yield show
-        return
-    with console.status("starting") as status:
-        yield lambda stage: status.update(escape(stage))
+    with showing_progress(console, stages) as on_stage:
+        yield on_stage
 
 
 def _stages(timings: Mapping[str, float]) -> Table:

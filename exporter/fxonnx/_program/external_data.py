@@ -42,6 +42,11 @@ class ExternalDataFile:
     header: bytes
     tensors: tuple[tuple[int, ir.TensorProtocol], ...]
 
+    @property
+    def size(self) -> int:
+        """Bytes of all tensors, without header and alignment."""
+        return sum(tensor.nbytes for _, tensor in self.tensors)
+
 
 def lay_out_external_data(tensors: Mapping[str, ir.TensorProtocol], format: ExternalDataFormat) -> ExternalDataFile:
     """Assign each tensor an offset in an external data file.

@@ -14,6 +14,7 @@ import onnx_ir as ir
 from fxonnx_translations._builder.initializers import TorchTensor, storage_key
 
 from .._public import public
+from .._written_bytes import WrittenBytes
 from ..errors import ArgumentError, SaveError
 from .atomic_file import AtomicFile
 from .external_data import lay_out_external_data
@@ -83,16 +84,18 @@ def _save(programs: Mapping[str, ONNXProgram], root: Path) -> list[Path]:
         for file in (*external_data_files(path), *root.glob("weights.*.data"))
         if may_reference(path, file.name)
     }
+    # The models without their weights are small, and are laid out when the weights are on the disk.
+    written = WrittenBytes(external.size)
     with ExitStack() as stack:
         if distinct:
             data_file = stack.enter_context(AtomicFile(data))
-            write_external_data(data_file.file, external)
+            write_external_data(data_file.file, external, written)
         models = []
         for name, path in zip(programs, paths, strict=True):
             offsets = {key: external.offsets[digest] for key, digest in names[name].items()}
             model_file = stack.enter_context(AtomicFile(path))
             layout: ModelLayout = lay_out_model(programs[name].model, location=data.name, offsets=offsets)
-            write_model(model_file.file, layout)
+            write_model(model_file.file, layout, WrittenBytes(layout.size))
             model_file.sync()
             models.append(model_file)
         if distinct:

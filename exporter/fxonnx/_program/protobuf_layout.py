@@ -17,6 +17,7 @@ import onnx_ir as ir
 
 from fxonnx_translations._builder.initializers import DerivedTensor
 
+from .._written_bytes import WrittenBytes
 from ..errors import SaveError
 from .checkpoints import FileTensor
 from .external_data import ExternalDataFile, ExternalDataFormat, lay_out_external_data
@@ -60,6 +61,10 @@ class ModelLayout:
     size: int
     external: ExternalDataFile
     referenced: frozenset[Path] = frozenset()
+
+    def written_bytes(self) -> WrittenBytes:
+        """A count of the bytes that are written, of the model and its external data."""
+        return WrittenBytes(self.size + self.external.size)
 
 
 def tensor_bytes(model: ir.Model) -> int:
@@ -305,8 +310,13 @@ def _varint(number: int) -> bytes:
     return bytes(digits)
 
 
-def write_model(file: BinaryIO, layout: ModelLayout) -> None:
+def write_model(file: BinaryIO, layout: ModelLayout, written: WrittenBytes) -> None:
     """Write a model file, one tensor at a time.
+
+    Args:
+        file: The file.
+        layout: The pieces of the model.
+        written: Counts the bytes.
 
     Raises:
         SaveError: If a tensor cannot be evaluated.
@@ -316,10 +326,16 @@ def write_model(file: BinaryIO, layout: ModelLayout) -> None:
             file.write(piece)
         else:
             write_tensor(file, piece)
+        written.add(_size(piece))
 
 
-def write_external_data(file: BinaryIO, external: ExternalDataFile) -> None:
+def write_external_data(file: BinaryIO, external: ExternalDataFile, written: WrittenBytes) -> None:
     """Write an external data file, one tensor at a time.
+
+    Args:
+        file: The file.
+        external: Its layout.
+        written: Counts the bytes.
 
     Raises:
         SaveError: If a tensor cannot be evaluated.
@@ -328,6 +344,7 @@ def write_external_data(file: BinaryIO, external: ExternalDataFile) -> None:
     for offset, tensor in external.tensors:
         file.seek(offset)
         write_tensor(file, tensor)
+        written.add(tensor.nbytes)
 
 
 def write_tensor(file: BinaryIO, tensor: ir.TensorProtocol) -> None:

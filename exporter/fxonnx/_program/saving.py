@@ -142,7 +142,7 @@ def _save_to_file(file: BinaryIO, layout: ModelLayout) -> None:
     _check(layout, hint="save to a path, so that the weights are stored as external data")
     start = file.tell()
     try:
-        write_model(file, layout)
+        write_model(file, layout, layout.written_bytes())
     except BaseException:
         file.seek(start)
         file.truncate()
@@ -166,18 +166,19 @@ def _save_to_path(path: Path, render: Callable[..., ModelLayout], format: Extern
         data = next(candidate for candidate in _data_names(path, format) if candidate not in used)
     layout = render(location=None if data is None else data.name)
     _check(layout, hint="omit external_data, or pass external_data=True")
+    written = layout.written_bytes()
     with AtomicFile(path) as model_file:
         if data is not None and layout.external.tensors:
             with AtomicFile(data) as data_file:
-                write_external_data(data_file.file, layout.external)
-                write_model(model_file.file, layout)
+                write_external_data(data_file.file, layout.external, written)
+                write_model(model_file.file, layout, written)
                 model_file.sync()
                 data_file.commit()
                 data_file.remove_leftovers()
             with _removed_on_failure(data):
                 model_file.commit()
         else:
-            write_model(model_file.file, layout)
+            write_model(model_file.file, layout, written)
             model_file.commit()
         model_file.remove_leftovers()
     for old in used:
@@ -222,7 +223,7 @@ def _removed_on_failure(data: Path) -> Iterator[None]:
 def _rename_external_data(path: Path, data: Path, usual: Path, layout: ModelLayout) -> None:
     """Rename the data file by way of a hard link, so that the model finds its data at every moment."""
     with AtomicFile(path) as model_file:
-        write_model(model_file.file, layout)
+        write_model(model_file.file, layout, layout.written_bytes())
         model_file.sync()
         try:
             os.link(data, usual)
