@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import io
 import json
+import shutil
 import wave
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ og = pytest.importorskip("onnxruntime_genai", minversion="0.18")
 
 SIZES = {"encoder_layers": 1, "decoder_layers": 2, "encoder_attention_heads": 2, "decoder_attention_heads": 4}
 BINS = 8
+RATE = 16000
 
 
 def make_whisper(**sizes: Any) -> Any:
@@ -93,27 +95,64 @@ def test_tokens_are_equal(whisper: Any, exported: Path, batch: int, beams: int) 
     assert found == generated_by_transformers(whisper, features, ids, num_beams=beams)
 
 
-def test_audio_becomes_tokens(whisper: Any, exported: Path) -> None:
-    from transformers import WhisperFeatureExtractor
-
-    rate = 16000
-    noise = np.random.default_rng(0).standard_normal(rate)
-    samples = ((0.3 * np.sin(np.arange(rate) / 6) + 0.05 * noise) * 32767).astype(np.int16)
+def wave_file(samples: np.ndarray) -> bytes:
     file = io.BytesIO()
     with wave.open(file, "wb") as audio:
         audio.setnchannels(1)
         audio.setsampwidth(2)
-        audio.setframerate(rate)
+        audio.setframerate(RATE)
         audio.writeframes(samples.tobytes())
+    return file.getvalue()
+
+
+def test_audio_becomes_tokens(whisper: Any, exported: Path) -> None:
+    from transformers import WhisperFeatureExtractor
+
+    noise = np.random.default_rng(0).standard_normal(RATE)
+    samples = ((0.3 * np.sin(np.arange(RATE) / 6) + 0.05 * noise) * 32767).astype(np.int16)
     processor = og.Model(str(exported)).create_multimodal_processor()
-    inputs = processor(["<s>the lazy"], audios=og.Audios.open_bytes(file.getvalue()))
+    inputs = processor(["<s>the lazy"], audios=og.Audios.open_bytes(wave_file(samples)))
     features = inputs["audio_features"].as_numpy()
-    expected = WhisperFeatureExtractor(feature_size=BINS)(samples / 32768, sampling_rate=rate).input_features
+    expected = WhisperFeatureExtractor(feature_size=BINS)(samples / 32768, sampling_rate=RATE).input_features
     # onnxruntime-extensions pads the spectrum, transformers pads the audio.
     np.testing.assert_allclose(features[0, :, 2:98], expected[0][:, 2:98], atol=1e-4)
     ids = inputs["input_ids"].as_numpy()
     assert ids.tolist() == [make_tokenizer()("<s>the lazy").input_ids]
     assert generated(exported, inputs, 1) == generated_by_transformers(whisper, torch.tensor(features), ids)
+
+
+def test_audio_after_30_seconds_is_left_out(exported: Path) -> None:
+    """Parts of long audio are one batch: their prompts have one length."""
+    samples = (np.random.default_rng(0).standard_normal(40 * RATE) * 3000).astype(np.int16)
+    processor = og.Model(str(exported)).create_multimodal_processor()
+    whole = processor(["<s>the"], audios=og.Audios.open_bytes(wave_file(samples)))["audio_features"].as_numpy()
+    files = [wave_file(samples[start : start + 30 * RATE]) for start in range(0, len(samples), 30 * RATE)]
+    inputs = processor(["<s>the"] * 2, audios=og.Audios.open_bytes(*files))
+    parts = inputs["audio_features"].as_numpy()
+    assert whole.shape == (1, BINS, 3000)
+    assert parts.shape == (2, BINS, 3000)
+    # The frames at the end see padding.
+    np.testing.assert_allclose(parts[0, :, :2990], whole[0, :, :2990], atol=1e-3)
+    assert len(generated(exported, inputs, 2)) == 2
+
+
+def test_a_part_that_fails_leaves_the_directory_as_it_was(
+    whisper: Any, exported: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fxonnx.genai import _whisper
+
+    out = tmp_path / "out"
+    shutil.copytree(exported, out)
+    before = {path.name: path.read_bytes() for path in out.iterdir()}
+
+    def fail(_self: Any, **_inputs: Any) -> Any:
+        raise ValueError("the second part")
+
+    monkeypatch.setattr(_whisper.WhisperDecoder, "forward", fail)
+    with pytest.raises(fxonnx.CaptureError, match="the second part"):
+        fxonnx.genai.export(whisper, out, tokenizer=make_tokenizer(), precision="int4")
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == before
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
 def test_weights_of_both_parts_are_in_one_file(exported: Path) -> None:
