@@ -26,6 +26,7 @@ SAM: Mapping[str, Any] = {
     **{"hidden_size": 16, "output_channels": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "mlp_dim": 32},
     **{"image_size": 64, "patch_size": 4, "window_size": 2, "global_attn_indexes": [1]},
 }
+ROPE = {"rope_type": "default", "rope_theta": 10000.0}
 PROJECTED = {"projection_dim": 32}
 MODELS: Mapping[str, tuple[str, Mapping[str, Any], str, Mapping[str, Any]]] = {
     "aya_vision": ("AyaVision", {"model_type": "siglip_vision_model", **TOWER}, "cohere2", {}),
@@ -42,6 +43,12 @@ MODELS: Mapping[str, tuple[str, Mapping[str, Any], str, Mapping[str, Any]]] = {
         {"model_type": "internvl_vision", **TOWER, "image_size": [16, 16], "patch_size": [4, 4]},
         "qwen2",
         {},
+    ),
+    "lighton_ocr": (
+        "LightOnOcr",
+        {"model_type": "pixtral", **TOWER, "head_dim": 8, "num_channels": 3, "rope_parameters": ROPE},
+        "qwen3",
+        {"spatial_merge_size": 2},
     ),
     "llava": ("Llava", {"model_type": "clip_vision_model", **TOWER}, "llama", {"vision_feature_layer": -1}),
     "paligemma": ("PaliGemma", {"model_type": "siglip_vision_model", **TOWER, **PROJECTED}, "gemma", PROJECTED),
@@ -82,6 +89,10 @@ def image_inputs(name: str, count: int) -> dict[str, torch.Tensor]:
     """The tensors that a processor of transformers returns for some images."""
     size = SIZES.get(name, 16)
     pixels = torch.randn(count, 3, size, size, generator=torch.Generator().manual_seed(count))
+    if name == "lighton_ocr":
+        # The images are padded to the size of the largest.
+        sizes = torch.tensor([[size, size], [8, 16], [16, 8]][:count])
+        return {"pixel_values": pixels, "image_sizes": sizes}
     if name not in ("idefics3", "smolvlm"):
         return {"pixel_values": pixels}
     mask = torch.ones(1, count, size, size, dtype=torch.int64)
@@ -94,10 +105,12 @@ def test_tokens_are_equal(exported: tuple[str, Any, Path], count: int) -> None:
     name, model, directory = exported
     images = image_inputs(name, count) if count else {}
     features = 16 if name in ("got_ocr2", "llava", "paligemma", "paligemma2", "vipllava") else 4
-    ids = torch.tensor([[20, 21, *([IMAGE] * features + [22]) * count, 23, 24, 25]])
+    counts = [features] * count if name != "lighton_ocr" else [4, 2, 2][:count]
+    pictures = [token for number in counts for token in [*[IMAGE] * number, 22]]
+    ids = torch.tensor([[20, 21, *pictures, 23, 24, 25]])
     tensors = og.NamedTensors()
     tensors["input_ids"] = ids.int().numpy()
-    tensors["num_image_tokens"] = np.array([features * count])
+    tensors["num_image_tokens"] = np.array([sum(counts)])
     for key, value in images.items():
         tensors[key] = value.numpy()
     found = generated(directory, tensors, ids.shape[1])

@@ -80,7 +80,7 @@ def make_gemma3(**sizes: Any) -> Any:
     layers = {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 20}
     config = Gemma3Config(
         vision_config={"model_type": "siglip_vision_model", **vision, "image_size": 64, "patch_size": 4},
-        text_config={"model_type": "gemma3_text", **TEXT, "max_position_embeddings": 400, "head_dim": 8, **layers},
+        text_config={"model_type": "gemma3_text", **TEXT, "max_position_embeddings": 600, "head_dim": 8, **layers},
         image_token_id=TOKENS["<image_soft_token>"],
         **{"mm_tokens_per_image": 256, **sizes},
     )
@@ -203,6 +203,22 @@ def test_tokens_are_equal(exported: tuple[str, Any, Path], case: str, request: p
     assert [*found, 2][: expected.shape[1]] == expected[0].tolist()
 
 
+@pytest.mark.parametrize("case", ["images", "different"])
+def test_several_images_with_the_number_of_their_tokens(exported: tuple[str, Any, Path], case: str) -> None:
+    model_type, model, directory = exported
+    if model_type != "gemma3":
+        pytest.skip("the processor counts the tokens of all images")
+    pictures = og.Images.open_bytes(*(image(*size) for size in SIZES[case]))
+    inputs = og.Model(str(directory)).create_multimodal_processor()(PROMPTS[model_type] * 2, images=pictures)
+    inputs["num_image_tokens"] = np.array([2 * 256])
+    ids = torch.tensor(inputs["input_ids"].as_numpy()).long()
+    names = ("pixel_values", *FURTHER_INPUTS[model_type])
+    feeds = {name: torch.tensor(inputs[name].as_numpy()) for name in names}
+    mask = torch.ones_like(ids)
+    expected = model.generate(ids, attention_mask=mask, **feeds, max_new_tokens=16, do_sample=False)
+    assert [*generated(directory, inputs, ids.shape[1]), 2][: expected.shape[1]] == expected[0].tolist()
+
+
 def test_videos_are_frames(exported: tuple[str, Any, Path]) -> None:
     """The tower computes frame by frame; the decoder reads the positions of the frames."""
     model_type, model, directory = exported
@@ -295,14 +311,23 @@ def test_other_numbers_of_image_tokens_are_refused(tmp_path: Path) -> None:
         fxonnx.genai.export(make_gemma3(mm_tokens_per_image=64), tmp_path / "out", tokenizer=make_tokenizer())
 
 
-def test_other_towers_are_refused(tmp_path: Path) -> None:
-    from transformers import LlavaNextConfig, LlavaNextForConditionalGeneration
+@pytest.mark.parametrize(
+    ("name", "match"),
+    [
+        ("LlavaNext", "type 'llava_next' are not supported: transformers joins the tiles"),
+        ("InstructBlip", "type 'instructblip' are not supported, only aya_vision, cohere2"),
+    ],
+)
+def test_other_towers_are_refused(name: str, match: str, tmp_path: Path) -> None:
+    import transformers
 
     vision = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
-    config = LlavaNextConfig(
-        vision_config={"model_type": "clip_vision_model", **vision, "image_size": 8, "patch_size": 4},
+    model_type = "clip_vision_model" if name == "LlavaNext" else "instructblip_vision_model"
+    config = getattr(transformers, f"{name}Config")(
+        vision_config={"model_type": model_type, **vision, "image_size": 8, "patch_size": 4},
         text_config={"model_type": "llama", **TEXT},
     )
-    with pytest.raises(fxonnx.ArgumentError, match="type 'llava_next' are not supported, only aya_vision, cohere2"):
-        fxonnx.genai.export(LlavaNextForConditionalGeneration(config), tmp_path / "out", tokenizer=make_tokenizer())
+    model = getattr(transformers, f"{name}ForConditionalGeneration")(config)
+    with pytest.raises(fxonnx.ArgumentError, match=match):
+        fxonnx.genai.export(model, tmp_path / "out", tokenizer=make_tokenizer())
     assert not list(tmp_path.iterdir())

@@ -23,7 +23,7 @@ from ._last_logits import last_logits_only
 from ._loading import LanguageModel
 from ._parts import Part, Request, export_parts, rounded_parts, save_parts
 from ._sizes import decoder_calls
-from ._vision_towers import Gemma3, Mistral3, Qwen, Qwen2_5, Qwen3, VisionTower
+from ._vision_towers import Gemma3, LightOnOcr, Mistral3, Qwen, Qwen2_5, Qwen3, VisionTower
 
 __all__ = ["export_vision_language"]
 
@@ -40,6 +40,7 @@ VISION_TOWERS: Mapping[str, type[VisionTower]] = MappingProxyType(
         "got_ocr2": ImageTiles,
         "idefics3": MaskedTiles,
         "internvl": ImageTiles,
+        "lighton_ocr": LightOnOcr,
         "llava": ImageTiles,
         "mistral3": Mistral3,
         "paligemma": PaliGemma,
@@ -52,6 +53,19 @@ VISION_TOWERS: Mapping[str, type[VisionTower]] = MappingProxyType(
     }
 )
 """Type of a model of transformers to its vision tower."""
+
+_REASONS: Mapping[str, str] = MappingProxyType(
+    {
+        **dict.fromkeys(("gemma3n", "gemma4"), "the decoder reads an embedding of the tokens in every layer"),
+        "lfm2_vl": "the vision tower resizes its positions to the size of each image",
+        **dict.fromkeys(
+            ("llava_next", "llava_next_video", "llava_onevision"),
+            "transformers joins the tiles of an image by the size of the image",
+        ),
+        "mllama": "onnxruntime-genai passes image features to the embedding only, not to layers of the decoder",
+    }
+)
+"""Type of a model of transformers to the reason why it is not supported."""
 
 
 class TokenEmbedding(nn.Module):
@@ -96,9 +110,10 @@ def export_vision_language(loaded: LanguageModel, request: Request) -> None:
     """
     model_type = loaded.model.config.model_type
     if model_type not in VISION_TOWERS:
+        reason = f": {_REASONS[model_type]}" if model_type in _REASONS else f", only {', '.join(VISION_TOWERS)}"
         raise ArgumentError(
             "model",
-            f"vision-language models of type {model_type!r} are not supported, only {', '.join(VISION_TOWERS)}",
+            f"vision-language models of type {model_type!r} are not supported{reason}",
             hint="for text alone, export the language model by itself",
         )
     tower = VISION_TOWERS[model_type](loaded.model)

@@ -16,7 +16,7 @@ from ._attention_functions import attend_within_segments, attention_function
 from ._parts import Part, input_dtype
 from ._sizes import Sizes
 
-__all__ = ["TOWER_OPTIONS", "Gemma3", "Mistral3", "Qwen", "Qwen2_5", "Qwen3", "VisionTower"]
+__all__ = ["TOWER_OPTIONS", "Gemma3", "LightOnOcr", "Mistral3", "Qwen", "Qwen2_5", "Qwen3", "VisionTower"]
 
 TOWER_OPTIONS: Mapping[str, Any] = MappingProxyType({"quantize": None})
 """Towers are small beside the decoder, and lose more by quantization."""
@@ -126,6 +126,9 @@ class Mistral3(VisionTower):
 
     genai_type = "mistral3"
 
+    def _features(self) -> nn.Module:
+        return PixtralFeatures(self.model)
+
     def _merge_size(self) -> int:
         return int(self.config.spatial_merge_size)
 
@@ -135,7 +138,7 @@ class Mistral3(VisionTower):
             {"height": rows * step, "width": columns * step} for rows in (1, 2, 5) for columns in (1, 3, 4)
         )
         return Part(
-            PixtralFeatures(self.model),
+            self._features(),
             {"pixel_values": self.inputs()["pixel_values"]},
             {"pixel_values": {2: "height", 3: "width"}},
             calls,
@@ -187,6 +190,34 @@ class PixtralFeatures(nn.Module):
         pixel_values = pixel_values.to(self.vision_tower.dtype)
         states = self.vision_tower(pixel_values, image_sizes=sizes, output_hidden_states=True).hidden_states
         features: Tensor = self.projector(torch.cat([states[layer] for layer in self.layers], dim=-1).squeeze(0), sizes)
+        return features
+
+
+class LightOnOcr(Mistral3):
+    """LightOnOCR, whose prompts onnxruntime-genai does not make: it would mark the rows of an image."""
+
+    def _features(self) -> nn.Module:
+        return LightOnOcrFeatures(self.model)
+
+    def preprocessing(self, _settings: Mapping[str, Any]) -> list[dict[str, Any]]:
+        return []
+
+
+class LightOnOcrFeatures(nn.Module):
+    """``get_image_features`` for one image, whose size is that of the tensor.
+
+    Args:
+        model: A ``LightOnOcrForConditionalGeneration``.
+    """
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.encoder, self.projection = model.model.vision_encoder, model.model.vision_projection
+
+    def forward(self, pixel_values: Tensor) -> Tensor:
+        sizes = [tuple(pixel_values.shape[-2:])]
+        hidden = self.encoder(pixel_values.to(self.encoder.dtype), image_sizes=sizes).last_hidden_state
+        features: Tensor = self.projection(hidden.squeeze(0), sizes)
         return features
 
 
