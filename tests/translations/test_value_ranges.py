@@ -157,3 +157,25 @@ def test_only_parameters_are_assumed_to_be_finite(opset: int) -> None:
     assert not {"ReduceMax", "Where", "Equal"}.intersection(kinds(program))
     program = fxonnx.export(Biased(is_buffer=True), args, opset_version=opset, verify=True)
     assert "Where" in kinds(program)
+
+
+class Relative(torch.nn.Module):
+    """Attention with a bias for each distance, which the export computes; ``hide`` masks the pairs of one distance."""
+
+    def __init__(self, *, hide: bool) -> None:
+        super().__init__()
+        self.hide, self.table = hide, torch.nn.Parameter(torch.randn(7, 2))
+        self.register_buffer("distances", torch.arange(4)[:, None] - torch.arange(4) + 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        bias = self.table[self.distances.view(-1)].view(4, 4, 2).permute(2, 0, 1)
+        if self.hide:
+            bias = bias.masked_fill(self.distances >= 0, -torch.inf)
+        return sdpa(x, x, x, bias[None])
+
+
+@pytest.mark.parametrize("hide", [False, True])
+def test_indices_of_a_parameter_mask_nothing(hide: bool) -> None:
+    x = torch.randn(2, 2, 4, 8)
+    program = fxonnx.export(Relative(hide=hide), (x,), opset_version=20, verify=True)
+    assert ("Where" in kinds(program)) == hide

@@ -16,6 +16,7 @@ from fxonnx_translations._builder.initializers import DerivedTensor, TorchTensor
 from fxonnx_translations._builder.op import Op
 from fxonnx_translations._builder.op_schema import schema_info
 from fxonnx_translations._builder.sub_byte import FLOAT4_PAIRS, PER_BYTE, check_codes, onnx_sizes
+from fxonnx_translations._builder.value_ranges import INDICES_KEY
 
 from .._capture import Capture
 from .._export_signature import InputRecord
@@ -302,6 +303,7 @@ def _derived_initializer(derived: DerivedWeight, env: dict[torch.fx.Node, Any], 
     value = builder.register_weight(name, tensor)
     value.metadata_props["pkg.fxonnx.derived_from"] = ", ".join(str(source.name) for source in sources)
     value.metadata_props["pkg.fxonnx.recipe"] = derived.suffix
+    value.meta[INDICES_KEY] = {str(env[node].name) for node in derived.indices}
     return value
 
 

@@ -56,6 +56,8 @@ _FAKE_QUANTIZATIONS = frozenset(
         aten.fake_quantize_per_channel_affine.default,
     }
 )
+_SELECTIONS = frozenset({aten.index.Tensor, aten.index_select.default, aten.gather.default, aten.take.default})
+_RESHAPES = frozenset({aten.view.default, aten.reshape.default, aten.flatten.using_ints, aten.unsqueeze.default})
 _QUANTIZED_DTYPES = frozenset({torch.float32, *_HALF_DTYPES})
 
 
@@ -69,6 +71,7 @@ class DerivedWeight:
         suffix: The operation, as suffix of the initializer's name: ``weight::t``.
         dtype: dtype of the result.
         shape: Static shape of the result.
+        indices: The sources that only select elements of others, such as the buffer of relative positions.
     """
 
     sources: tuple[torch.fx.Node, ...]
@@ -76,6 +79,7 @@ class DerivedWeight:
     suffix: str
     dtype: torch.dtype
     shape: tuple[int, ...]
+    indices: frozenset[torch.fx.Node] = frozenset()
 
 
 def folded_weight(
@@ -288,6 +292,17 @@ def _record(
         str(suffix),
         val.dtype,
         tuple(int(d) for d in val.shape),
+        frozenset(source for source in sources if _is_index(source, frozenset(steps))),
+    )
+
+
+def _is_index(value: torch.fx.Node, steps: Collection[torch.fx.Node]) -> bool:
+    """Whether all uses of a value among the steps of a recipe are as index, possibly in another shape."""
+    return all(
+        (user.target in _SELECTIONS and value is not user.args[0])
+        or (user.target in _RESHAPES and _is_index(user, steps))
+        for user in value.users
+        if user in steps
     )
 
 

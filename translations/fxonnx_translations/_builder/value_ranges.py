@@ -20,6 +20,7 @@ from .symbolic_dims import Dim
 
 __all__ = [
     "COMPARISONS",
+    "INDICES_KEY",
     "decide_comparison",
     "every_row_unmasked",
     "is_computed_from_weights",
@@ -35,6 +36,8 @@ _UNKNOWN_BOOL: ValueRange = (0, 1)
 _MOVES = frozenset(
     {"Squeeze", "Unsqueeze", "Reshape", "Expand", "Slice", "Identity", "Transpose", "Gather", "Split", "Flatten"}
 )
+INDICES_KEY = "indices"
+"""Metadata of a derived weight: names of the sources that only select elements of the others."""
 COMPARISONS = frozenset({"Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual"})
 
 
@@ -262,4 +265,8 @@ def _is_parameter(value: ir.Value) -> bool:
     if kind is not None:
         return kind == "PARAMETER"
     sources = value.metadata_props.get("pkg.fxonnx.derived_from", "").split(", ")
-    return all(name in value.graph.initializers and _is_parameter(value.graph.initializers[name]) for name in sources)
+    indices = value.meta.get(INDICES_KEY, ())
+    return all(
+        name in indices or (name in value.graph.initializers and _is_parameter(value.graph.initializers[name]))
+        for name in sources
+    )
