@@ -32,6 +32,10 @@ def _image(mode: FakeTensorMode, batch: int = 1, dtype: torch.dtype = torch.floa
     return _fake(mode, torch.rand(batch, 6, 8, 8).to(dtype), 0, 2, 3)
 
 
+def _channels_last(mode: FakeTensorMode, *dynamic: int) -> FakeTensor:
+    return _fake(mode, torch.rand(1, 6, 8, 8).to(memory_format=torch.channels_last), *dynamic)
+
+
 def _weights(mode: FakeTensorMode, *shape: int) -> FakeTensor:
     return _fake(mode, torch.rand(shape))
 
@@ -97,6 +101,18 @@ CASES: dict[str, tuple[Any, Arguments]] = {
             1e-5,
         ),
     ),
+    "group_norm of channels last": (
+        aten.native_group_norm.default,
+        lambda mode: (x := _channels_last(mode, 0), _weights(mode, 6), _weights(mode, 6), x.shape[0], 6, 64, 3, 1e-5),
+    ),
+    "group_norm of channels last without bias": (
+        aten.native_group_norm.default,
+        lambda mode: (x := _channels_last(mode, 0), _weights(mode, 6), None, x.shape[0], 6, 64, 3, 1e-5),
+    ),
+    "silu of channels last": (aten.silu.default, lambda mode: (_channels_last(mode, 0),)),
+    "relu_ of channels last": (aten.relu_.default, lambda mode: (_channels_last(mode, 0),)),
+    "add of channels last": (aten.add.Tensor, lambda mode: (x := _channels_last(mode, 0), x)),
+    "div of channels last": (aten.div.Tensor, lambda mode: (_channels_last(mode, 0), 2.0)),
     "batch_norm": (
         aten._native_batch_norm_legit_no_training.default,
         lambda mode: (_image(mode), *(_weights(mode, 6) for _ in range(4)), 0.1, 1e-5),
@@ -131,6 +147,29 @@ REFUSED: dict[str, tuple[Any, Arguments]] = {
     "add of another type": (aten.add.Tensor, lambda mode: (_image(mode), _weights(mode, 1).double())),
     "add of other sizes": (aten.add.Tensor, lambda mode: (_image(mode, 2), _image(mode, 3)[:1])),
     "add of a scalar tensor": (aten.add.Tensor, lambda mode: (_image(mode), _weights(mode))),
+    "add of channels last": (aten.add.Tensor, lambda mode: (_channels_last(mode, 0), _image(mode))),
+    "gelu of channels last of dynamic size": (aten.gelu.default, lambda mode: (_channels_last(mode, 0, 2, 3),)),
+    "group_norm of channels last of dynamic size": (
+        aten.native_group_norm.default,
+        lambda mode: (
+            x := _channels_last(mode, 0, 2, 3),
+            None,
+            None,
+            x.shape[0],
+            6,
+            x.shape[2] * x.shape[3],
+            3,
+            1e-5,
+        ),
+    ),
+    "group_norm of channels last without weights": (
+        aten.native_group_norm.default,
+        lambda mode: (_channels_last(mode), None, None, 1, 6, 64, 3, 1e-5),
+    ),
+    "group_norm of channels last of static size": (
+        aten.native_group_norm.default,
+        lambda mode: (_channels_last(mode), _weights(mode, 6), None, 1, 6, 64, 3, 1e-5),
+    ),
     "view of another number of elements": (aten.view.default, lambda mode: (x := _image(mode), [x.shape[0], 64])),
     "clone of a transposed image": (aten.clone.default, lambda mode: (_image(mode, 2).transpose(1, 3),)),
     "view of an inferred size": (aten.view.default, lambda mode: (x := _image(mode), [x.shape[0], -1])),

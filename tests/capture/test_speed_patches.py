@@ -36,6 +36,18 @@ class Convolutions(nn.Module):
         return self.head(nn.functional.adaptive_avg_pool2d(y, 1).flatten(1)) * y.mean((1, 2, 3), keepdim=True)[0, 0]
 
 
+class ChannelsLast(nn.Module):
+    """A residual block whose input is transposed to images, as after the attention of a diffusion model."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.conv = nn.GroupNorm(2, 8), nn.Conv2d(8, 8, 3, 1, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.transpose(1, 2).unflatten(2, (4, 3))
+        return (x + self.conv(nn.functional.silu(self.norm(x)))) / 2.0
+
+
 class Attention(nn.Module):
     """A transformer block with views, a causal mask, dropout and an embedding."""
 
@@ -106,6 +118,7 @@ class Modes(nn.Module):
 
 MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor], dict[int, str]]] = {
     "convolutions": (Convolutions, lambda: torch.rand(2, 3, 8, 8), {0: "batch", 2: "height", 3: "width"}),
+    "channels last": (ChannelsLast, lambda: torch.rand(2, 12, 8), {0: "batch"}),
     "attention": (Attention, lambda: torch.arange(10).reshape(2, 5), {0: "batch", 1: "length"}),
     "views": (Views, lambda: torch.rand(2, 3, 8, 4), {0: "batch"}),
     "modes": (Modes, lambda: torch.rand(3, 6), {0: "batch"}),

@@ -1,9 +1,10 @@
 """Shape rules: results of fake operators, without running their decomposition or searching torch's cache.
 
 torch computes the shape of hard-swish by running the eight operators of its decomposition, each of which compares sizes
-and strides. A rule applies if torch would return new contiguous tensors without adding a guard: the operands are
-contiguous, and sizes that must be equal are the same expression. If all sizes are static, operators with a C++ meta
-kernel run it, as torch does after it has looked for the result in its cache. Otherwise torch computes the result.
+and strides. A rule applies if torch would return new dense tensors without adding a guard: the operands are contiguous,
+or images with their channels last, and sizes that must be equal are the same expression. If all sizes are static,
+operators with a C++ meta kernel run it, as torch does after it has looked for the result in its cache. Otherwise torch
+computes the result.
 """
 
 from __future__ import annotations
@@ -124,11 +125,11 @@ def _is_dense(mode: Any, tensor: Any) -> bool:
     return _is_usable(mode, tensor) and _is_contiguous(tensor)
 
 
-def _is_contiguous(tensor: FakeTensor) -> bool:
+def _is_contiguous(tensor: Any) -> bool:
     if tensor._has_symbolic_sizes_strides:
         # Looked up in its module, where a patch caches the answers.
         return bool(prims_common.is_contiguous(tensor, True))
-    return tensor.is_contiguous()
+    return bool(tensor.is_contiguous())
 
 
 def _is_usable(mode: Any, tensor: Any) -> bool:
@@ -171,6 +172,31 @@ def _new(mode: Any, like: Tensor, shape: Sequence[Any]) -> Tensor:
     return result
 
 
+def _is_channels_last(tensor: Tensor) -> bool:
+    """Whether a batch of images of static size is stored with the channels last."""
+    if tensor.dim() != 4 or any(type(size) is not int or size < 2 for size in tensor.shape[1:]):
+        return False
+    _, channels, height, width = tensor.shape
+    strides = tensor.stride()
+    return all(type(stride) is int for stride in strides) and strides == (
+        channels * height * width,
+        1,
+        width * channels,
+        channels,
+    )
+
+
+def _new_like(mode: Any, like: Any) -> Tensor | None:
+    """Result in the layout of an operand; None if torch must find that layout."""
+    if _is_contiguous(like):
+        return _new(mode, like, like.shape)
+    if not _is_channels_last(like):
+        return None
+    return FakeTensor(
+        mode, torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device="meta"), like.device
+    )
+
+
 def _symbolic_view(mode: Any, self: Tensor, size: Sequence[Any]) -> Tensor | None:
     if not (type(self) is FakeTensor and _is_plain(mode, self)):
         return None
@@ -201,15 +227,15 @@ def _clone(mode: Any, self: Tensor, *, memory_format: torch.memory_format | None
 
 def _elementwise(mode: Any, self: Tensor, *args: Any, **kwargs: Any) -> Tensor | None:
     """Rule of operators of one tensor and numbers, with a result of the tensor's dtype and shape."""
-    if not _are_plain((*args, *kwargs.values())) or not _is_dense(mode, self):
+    if not _are_plain((*args, *kwargs.values())) or not _is_usable(mode, self):
         return None
-    return _new(mode, self, self.shape)
+    return _new_like(mode, self)
 
 
 def _in_place(mode: Any, self: Tensor, *args: Any, **kwargs: Any) -> Tensor | None:
-    if not _are_plain((*args, *kwargs.values())) or not _is_dense(mode, self):
+    if not _are_plain((*args, *kwargs.values())) or not _is_usable(mode, self):
         return None
-    return self
+    return self if _is_contiguous(self) or _is_channels_last(self) else None
 
 
 def _clamp(mode: Any, self: Tensor, min: Any = None, max: Any = None) -> Tensor | None:
@@ -224,17 +250,20 @@ def _are_plain(arguments: Sequence[Any]) -> bool:
 
 def _binary(mode: Any, self: Any, other: Any, **kwargs: Any) -> Tensor | None:
     tensors = [operand for operand in (self, other) if isinstance(operand, Tensor)]
-    if not all(_is_dense(mode, tensor) for tensor in tensors):
+    if not all(_is_usable(mode, tensor) for tensor in tensors):
         return None
     first = tensors[0]
     if len(tensors) == 1:
         number = other if first is self else self
         is_number = type(number) in (int, float)
-        return _new(mode, first, first.shape) if is_number and first._has_symbolic_sizes_strides else None
+        return _new_like(mode, first) if is_number and first._has_symbolic_sizes_strides else None
     if self.dtype != other.dtype or self.device != other.device:
         return None
     if not (self._has_symbolic_sizes_strides or other._has_symbolic_sizes_strides):
         return None
+    if not (_is_contiguous(self) and _is_contiguous(other)):
+        is_same = self.dim() == other.dim() and all(map(_same, self.shape, other.shape))
+        return _new_like(mode, self) if is_same and _is_channels_last(self) and _is_channels_last(other) else None
     large, small = (self, other) if self.dim() >= other.dim() else (other, self)
     # A 0-dim tensor on the CPU may be combined with other devices and dtypes.
     if small.dim() == 0 or not _broadcasts(small.shape, large.shape):
@@ -272,7 +301,7 @@ def _layer_norm(
 
 def _group_norm(
     mode: Any,
-    input: Tensor,
+    input: FakeTensor,
     weight: Any,
     bias: Any,
     N: Any,
@@ -281,7 +310,7 @@ def _group_norm(
     group: int,
     eps: float,
 ) -> tuple[Tensor, ...] | None:
-    if input.dim() < 3 or not _is_dense(mode, input) or input.device.type != "cpu":
+    if input.dim() < 3 or not _is_usable(mode, input) or input.device.type != "cpu":
         return None
     channels = input.shape[1]
     is_known = type(channels) is int and _same(channels, C) and type(group) is int and channels % group == 0
@@ -289,7 +318,10 @@ def _group_norm(
         return None
     if not (_is_vector(mode, weight, input, channels) and _is_vector(mode, bias, input, channels)):
         return None
-    return _new(mode, input, input.shape), _new(mode, input, (N, group)), _new(mode, input, (N, group))
+    # The layout of other results is that of intermediate tensors.
+    keeps_layout = _is_contiguous(input) or (weight is not None and input._has_symbolic_sizes_strides)
+    result = _new_like(mode, input) if keeps_layout else None
+    return None if result is None else (result, _new(mode, input, (N, group)), _new(mode, input, (N, group)))
 
 
 def _batch_norm(
