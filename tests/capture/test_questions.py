@@ -361,3 +361,12 @@ def test_the_error_names_the_line_and_the_option() -> None:
         fxonnx.CaptureError, match=r"(?s)at: .*if x\.sum\(\) > 0:\n  tried: .*\nhint: .*data_dependent=\"example\""
     ):
         fxonnx.export(Function(_changes_before_it_raises).eval(), (torch.rand(3, 4),))
+
+
+def _looks_up_a_value(x: torch.Tensor) -> torch.Tensor:
+    return x * {0: 1.0, 1: 2.0, 2: 3.0}[x.argmax().item()]
+
+
+def test_keys_of_dictionaries_are_python_numbers() -> None:
+    with pytest.raises(fxonnx.CaptureError, match=r"unhashable(?s:.*)\nhint: a key .* convert it with int\(\.\.\.\)"):
+        fxonnx.export(Function(_looks_up_a_value).eval(), (torch.tensor([1.0, 3.0, 2.0]),))

@@ -54,6 +54,13 @@ _QUANTIZED_HINT = (
     "a part of the model is quantized in a form that cannot be captured; quantize the float model with PT2E instead: "
     "prepare_pt2e and convert_pt2e of torchao.quantization.pt2e"
 )
+_HINTS = {
+    **dict.fromkeys(_QUANTIZED, _QUANTIZED_HINT),
+    "unhashable type: non-nested SymInt": (
+        "a key of a dictionary or set must be a Python number: convert it with int(...), which fixes a size, and for "
+        'the value of a tensor pass data_dependent="example" as well'
+    ),
+}
 _CPP_STACK = ("Exception raised from ", "frame #", "<omitting python frames>")
 
 
@@ -279,7 +286,7 @@ def _capture_error(error: Exception) -> CaptureError:
     shown = "\n".join(f"  {line}".rstrip() for line in lines[:MESSAGE_LINES]).rstrip()
     location = _user_line(error)
     place = f"\n  at: {location}" if location else ""
-    hint = _QUANTIZED_HINT if any(marker in shown for marker in _QUANTIZED) else None
+    hint = next((hint for marker, hint in _HINTS.items() if marker in shown), None)
     return CaptureError(f"torch.export cannot capture the model: {type(error).__name__}\n{shown}{place}", hint=hint)
 
 

@@ -153,9 +153,10 @@ def _excerpts(text: str) -> Iterator[dict[str, Any]]:
     """The source around each line that a text names, each line once."""
     for file, number in dict.fromkeys([*_PLACE.findall(text), *_FRAME.findall(text)]):
         line = int(number)
-        numbered = {at: linecache.getline(file, at).rstrip() for at in range(line - _CONTEXT, line + _CONTEXT + 1)}
-        shown = [(at, source, at == line) for at, source in numbered.items() if source or at == line]
+        numbered = {at: linecache.getline(file, at) for at in range(line - _CONTEXT, line + _CONTEXT + 1)}
         if numbered[line]:
+            # Lines outside of the file are empty, blank lines are not.
+            shown = [(at, source.rstrip(), at == line) for at, source in numbered.items() if source]
             yield {"place": f"{file}:{line}", "lines": shown}
 
 
