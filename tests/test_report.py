@@ -222,6 +222,25 @@ def test_models_of_other_exporters_and_hostile_names(tmp_path: Path) -> None:
     assert Outline(text).sections == ["summary", "interface", "operators", "graph"]
 
 
+def test_time_of_modules(tmp_path: Path) -> None:
+    fxonnx.export(Network().eval(), (X,), tmp_path / "m.onnx", profile_runtime=True, artifacts_dir=tmp_path / "pages")
+    text = re.sub(r"(<[^>]+>|\s)+", " ", page_of(tmp_path / "pages"))
+    assert "Time in ONNX Runtime" in text
+    assert re.search(r"Conv \d\.\d{3} ms \d+ %", text)
+    assert re.search(r"hidden Linear .{1,60}? \d\.\d{3} ms 144 parameters", text)
+    result = CliRunner().invoke(
+        app, ["report", str(tmp_path / "m.onnx"), "--profile-runtime", "-o", str(tmp_path / "p.html")]
+    )
+    assert result.exit_code == 0, result.output
+    assert Outline((tmp_path / "p.html").read_text()).sections == [
+        "summary",
+        "interface",
+        "runtime",
+        "operators",
+        "graph",
+    ]
+
+
 def test_functions_and_subgraphs(tmp_path: Path) -> None:
     class Repeats(nn.Module):
         def __init__(self) -> None:

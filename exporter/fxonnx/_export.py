@@ -45,7 +45,7 @@ from ._program.call_binding import bind_call
 from ._program.external_data import ExternalData
 from ._public import public
 from ._quantization import QuantizeConfig, WeightDtype
-from ._report import graph_text, reporting, save_exported_program, timing_table
+from ._report import Report, graph_text, reporting, save_exported_program, timing_table
 from ._targets import Target
 from ._timing import Timer
 from .errors import did_you_mean
@@ -91,6 +91,7 @@ def export(
     optimize: bool = True,
     verify: bool | Literal["auto"] = False,
     profile: bool = False,
+    profile_runtime: bool = False,
     dump_exported_program: bool = False,
     artifacts_dir: str | os.PathLike[str] = ".",
     export_params: bool = True,
@@ -146,6 +147,7 @@ def export(
         optimize: Run common subexpression elimination, fusion patterns and batch norm folding.
         verify: Compare ONNX Runtime with eager torch on all example inputs; ``"auto"``: also at other sizes.
         profile: Print the seconds of each stage.
+        profile_runtime: Write the report with the time of each module and operator in ONNX Runtime.
         dump_exported_program: Save the captured program to ``artifacts_dir``.
         artifacts_dir: Directory of the report and the captured program.
         export_params: Store the weights in ``f``; otherwise they are graph inputs.
@@ -208,12 +210,11 @@ def export(
         SaveError: If ``f`` or the report cannot be written.
         StateError: With ``state="error"``, if forward mutates state that outlives the call.
     """
-    own = _own_examples(model, args, kwargs, dynamic_shapes, input_names, output_names)
-    args, kwargs, dynamic_shapes, input_names, output_names = own
+    args, kwargs, dynamic_shapes, *names = _own_examples(model, args, kwargs, dynamic_shapes, input_names, output_names)
     read = partial(
         read_options,
         verify=verify,
-        names=(input_names, output_names),
+        names=(names[0], names[1]),
         target=target,
         patterns=patterns,
         passes=(optimize, do_constant_folding),
@@ -231,14 +232,14 @@ def export(
     )
     options = read(versions=(opset_version, ir_version, least_default_opset(model)))
     timer, shapes = Timer(on_stage), (dynamic_shapes, dynamic_axes, more_inputs)
-    title = type(model).__name__
-    with reporting(artifacts_dir, timer.seconds, title=title, enabled=report) as subject, exporting():
+    page = Report(type(model).__name__, profile_runtime=profile_runtime)
+    with reporting(page if report or profile_runtime else None, artifacts_dir, timer.seconds), exporting():
         captured = _capture(model, options, timer, (args, kwargs), shapes, dynamic_scalars)
         options = options if opset_version is not None else _with_opset_of(captured, options, ir_version, read)
-        subject.exported_program = captured.exported_program
+        page.exported_program = captured.exported_program
         save_exported_program(captured.exported_program, artifacts_dir if dump_exported_program else None)
-        program = subject.program = _convert(captured, options, timer, model)
-        subject.rows = _verify(program, timer, verify, locate=report)
+        program = page.program = _convert(captured, options, timer, model)
+        page.rows = _verify(program, timer, verify, locate=report)
         _save(program, timer, f, (export_params, keep_initializers_as_inputs, external_data))
     return _printed(program, graph=bool(verbose), stages=profile)
 

@@ -277,8 +277,8 @@ def _capture_error(error: Exception) -> CaptureError:
     """The error for a failed export: torch's message without its debugging advice, and the user's line of code."""
     lines: list[str] = []
     for line in str(error).partition("The error above occurred when calling torch.export")[0].splitlines():
-        if line.startswith(
-            ("For more ", "For extended logs", "For C++ stack", "If you suspect", "  Caused by: (_export", *_CPP_STACK)
+        if line.lstrip().startswith("Caused by: (") or line.startswith(
+            ("For more ", "For extended logs", "For C++ stack", "If you suspect", *_CPP_STACK)
         ):
             continue
         if line.strip() or (lines and lines[-1].strip()):

@@ -285,6 +285,9 @@ def report_command(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Path of the page; that of the model with .html by default.")
     ] = None,
+    profile_runtime: Annotated[
+        bool, typer.Option("--profile-runtime", help="Run the model in ONNX Runtime's profiler, with random inputs.")
+    ] = False,
     debug: Debug = False,
 ) -> None:
     """Write an HTML page about a model: inputs and outputs, operators, and the graph by module.
@@ -296,7 +299,8 @@ def report_command(
     with _readable_messages(debug):
         from .._report.report import report  # imports torch
 
-        typer.echo(f"wrote {report(model, output or model.with_suffix('.html'))}")
+        path = report(model, output or model.with_suffix(".html"), profile_runtime=profile_runtime)
+    typer.echo(f"wrote {path}")
 
 
 @app.command("demo")

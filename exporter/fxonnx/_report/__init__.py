@@ -4,6 +4,6 @@ from __future__ import annotations
 
 from .artifacts import save_exported_program
 from .printing import graph_text, timing_table
-from .reporting import reporting
+from .reporting import Report, reporting
 
-__all__ = ["graph_text", "reporting", "save_exported_program", "timing_table"]
+__all__ = ["Report", "graph_text", "reporting", "save_exported_program", "timing_table"]

@@ -18,6 +18,7 @@ from .._program.differences import Comparison
 from ..errors import ExportError
 from .module_tree import module_tree
 from .partial_graph import partial_graph
+from .runtime_profile import RuntimeProfile
 
 __all__ = ["PageSubject", "render_page"]
 
@@ -39,6 +40,7 @@ class PageSubject:
         timings: Stage name to seconds.
         error: The error of a failed export.
         comparison: The comparison with the captured program, if there is one.
+        profile: The time of each module and operator in ONNX Runtime, if it was measured.
     """
 
     title: str
@@ -48,6 +50,7 @@ class PageSubject:
     timings: Mapping[str, float] = field(default_factory=dict)
     error: ExportError | None = None
     comparison: Comparison | None = None
+    profile: RuntimeProfile | None = None
 
 
 def render_page(subject: PageSubject) -> str:
@@ -78,6 +81,7 @@ def render_page(subject: PageSubject) -> str:
         fusions=[] if program is None else list(_fusions(program)),
         near_misses=[] if program is None else list(_near_misses(program)),
         comparison=comparison,
+        profile=subject.profile,
         errors={} if comparison is None else comparison.modules,
         captured=_captured(subject),
     )

@@ -17,7 +17,7 @@ __all__ = ["GraphNode", "ModuleTree", "Weight", "module_tree", "typed"]
 _SCOPES, _CLASSES = "pkg.torch.onnx.name_scopes", "pkg.torch.onnx.class_hierarchy"
 
 _SHOWN_ELEMENTS = 6
-"""Number of elements of a constant that are shown."""
+"""Number of elements of an integer or bool constant that are shown."""
 
 
 @dataclass(frozen=True)
@@ -162,8 +162,7 @@ def module_tree(graph: ir.Graph | ir.Function) -> ModuleTree:
         path, _, _ = name.partition("::")[0].rpartition(".")
         tensor = value.const_value
         size, nbytes = (0, 0) if tensor is None else (tensor.size, tensor.nbytes)
-        shown = f" = {tensor.numpy().tolist()}" if tensor is not None and size <= _SHOWN_ELEMENTS else ""
-        root.closest(path).weights.append(Weight(typed(value) + shown, size, nbytes))
+        root.closest(path).weights.append(Weight(typed(value) + _elements(tensor), size, nbytes))
     return root
 
 
@@ -174,6 +173,13 @@ def typed(value: ir.Value) -> str:
         return f"{value.name}: {dtype}"
     dims = (str(dim) if isinstance(dim, int) else str(dim.value or "?") for dim in value.shape)
     return f"{value.name}: {dtype}[{', '.join(dims)}]"
+
+
+def _elements(tensor: ir.TensorProtocol | None) -> str:
+    """The elements of a small constant; "" for other tensors."""
+    if tensor is None or tensor.size > (1 if tensor.dtype.is_floating_point() else _SHOWN_ELEMENTS):
+        return ""
+    return f" = {tensor.numpy().tolist()}"
 
 
 def _as_text(node: ir.Node, index: int, line: str, depth: int, producers: Mapping[ir.Value, int]) -> GraphNode:

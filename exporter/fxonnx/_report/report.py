@@ -14,6 +14,7 @@ from .._public import public
 from ..errors import ArgumentError
 from .html_page import PageSubject, render_page
 from .reporting import write_page
+from .runtime_profile import runtime_profile
 
 if TYPE_CHECKING:
     import onnx
@@ -24,7 +25,9 @@ _AnyModel: TypeAlias = "str | os.PathLike[str] | ir.Model | onnx.ModelProto | ON
 
 
 @public
-def report(model: _AnyModel, path: str | os.PathLike[str], *, compare: bool = False) -> Path:
+def report(
+    model: _AnyModel, path: str | os.PathLike[str], *, compare: bool = False, profile_runtime: bool = False
+) -> Path:
     """Write a report on a model: one self-contained HTML page, readable without network.
 
     The page has the inputs and outputs, the operators and the graph by module, with the lines of source that the nodes
@@ -35,12 +38,15 @@ def report(model: _AnyModel, path: str | os.PathLike[str], *, compare: bool = Fa
         model: A program, or an ONNX model of any exporter: a path, an ``onnx_ir.Model`` or a ``ModelProto``.
         path: Path of the page.
         compare: Whether to compare a program with PyTorch for its example inputs; see ``ONNXProgram.compare``.
+        profile_runtime: Whether to run the model in ONNX Runtime's profiler: the page has the time of each module and
+            operator. The inputs are the example inputs of a program, and random ones for other models.
 
     Returns:
         The path.
 
     Raises:
         ArgumentError: If the file does not exist or is not an ONNX model, or ``compare`` is set without a program.
+        RuntimeSessionError: With ``profile_runtime``, if ONNX Runtime cannot load or run the model.
         SaveError: If the page cannot be written.
     """
     program = model if isinstance(model, ONNXProgram) else None
@@ -49,11 +55,12 @@ def report(model: _AnyModel, path: str | os.PathLike[str], *, compare: bool = Fa
         raise ArgumentError("compare", problem, hint="pass the program that fxonnx.export returns as model")
     loaded = load_model(model if program is None else program.model)
     title = Path(model).name if isinstance(model, (str, os.PathLike)) else ""
+    profile = runtime_profile(loaded if program is None else program) if profile_runtime else None
     if program is None:
-        subject = PageSubject(title, loaded)
+        subject = PageSubject(title, loaded, profile=profile)
     else:
         comparison = program.compare() if compare else None
-        subject = PageSubject(title, loaded, program, timings=program.timings, comparison=comparison)
+        subject = PageSubject(title, loaded, program, None, program.timings, None, comparison, profile)
     page = Path(path)
     write_page(page, render_page(subject))
     return page

@@ -17,6 +17,7 @@ from ..errors import ExportError, SaveError, VerificationError
 from .artifacts import artifact_path
 from .html_page import PageSubject, render_page
 from .markdown_page import markdown_page
+from .runtime_profile import runtime_profile
 
 __all__ = ["Report", "reporting", "write_page"]
 
@@ -30,37 +31,35 @@ class Report:
         exported_program: The captured program, set as soon as it exists.
         program: The exported program, set as soon as it exists.
         rows: The comparison of the outputs, if they were verified.
+        profile_runtime: Whether to measure the time of each module in ONNX Runtime.
     """
 
     title: str
     exported_program: torch.export.ExportedProgram | None = None
     program: ONNXProgram | None = None
     rows: tuple[Row, ...] = ()
+    profile_runtime: bool = False
 
 
 @contextmanager
-def reporting(
-    directory: str | os.PathLike[str], timings: Mapping[str, float], *, title: str, enabled: bool
-) -> Iterator[Report]:
+def reporting(report: Report | None, directory: str | os.PathLike[str], timings: Mapping[str, float]) -> Iterator[None]:
     """Write a report on the export inside the context when it ends, also if it fails.
 
     Args:
+        report: Its subject, filled inside the context; None to write no report.
         directory: The directory to write to; it is created if it does not exist.
         timings: Stage name to seconds, filled inside the context.
-        title: Title of the page.
-        enabled: Whether to write a report.
 
     Raises:
         SaveError: If the report cannot be written.
     """
-    report = Report(title)
     try:
-        yield report
+        yield
     except ExportError as error:
-        if enabled:
+        if report is not None:
             error.report = _write(directory, timings, report, error)
         raise
-    if enabled:
+    if report is not None:
         _write(directory, timings, report)
 
 
@@ -71,8 +70,10 @@ def _write(
     comparison = Comparison(report.rows) if report.rows else None
     if isinstance(error, VerificationError):
         comparison = error.comparison
-    model = None if report.program is None else report.program.model
-    subject = PageSubject(report.title, model, report.program, report.exported_program, timings, error, comparison)
+    program = report.program
+    profile = None if program is None or error or not report.profile_runtime else runtime_profile(program)
+    model = None if program is None else program.model
+    subject = PageSubject(report.title, model, program, report.exported_program, timings, error, comparison, profile)
     path = artifact_path(directory, f"_{'success' if error is None else 'error'}.html")
     write_page(path, render_page(subject))
     write_page(path.with_suffix(".md"), markdown_page(timings, report.program, error))
