@@ -120,7 +120,18 @@ def test_export_of_a_function(module: str, tmp_path: Path, function: str, inputs
 def test_export_of_a_file_with_options(module: str, tmp_path: Path) -> None:
     torch.export.save(torch.export.export(torch.nn.Linear(3, 2), (torch.ones(4, 3),)), "linear.pt2")
     result = invoke(
-        *("export", "linear.pt2", "--output", "m.onnx", "--opset", "18", "--verify", "--profile"),
+        *(
+            "export",
+            "linear.pt2",
+            "--output",
+            "m.onnx",
+            "--opset",
+            "18",
+            "--verify",
+            "--profile",
+            "--report",
+            "reports",
+        ),
         *("--input-names", "data", "--output-names", "logits"),
     )
     assert result.exit_code == 0, result.stderr
@@ -129,6 +140,7 @@ def test_export_of_a_file_with_options(module: str, tmp_path: Path) -> None:
         assert stage in result.stdout
     graph = onnx.load(tmp_path / "m.onnx").graph
     assert [value.name for value in (*graph.input, *graph.output)] == ["data", "logits"]
+    assert len(list((tmp_path / "reports").glob("onnx_export_*_success.html"))) == 1
 
 
 def test_several_sizes(module: str, monkeypatch: pytest.MonkeyPatch) -> None:

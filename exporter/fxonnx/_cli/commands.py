@@ -90,6 +90,7 @@ def export_command(
         str, typer.Option(help="Branches on the values of inputs: error, or example to follow the example's.")
     ] = "error",
     profile: Annotated[bool, typer.Option("--profile", help="Show the time of each stage.")] = False,
+    report: Annotated[Path | None, typer.Option(help="Directory for an HTML report, also on a failure.")] = None,
     input_names: Annotated[str | None, typer.Option(help="Comma-separated names of the graph inputs.")] = None,
     output_names: Annotated[str | None, typer.Option(help="Comma-separated names of the graph outputs.")] = None,
     debug: Debug = False,
@@ -129,6 +130,8 @@ def export_command(
             quantize=read_quantization(quantize, calibration, dynamic_activations=dynamic_activations),
             frozen=_names(frozen) or (),
             data_dependent=data_dependent,  # type: ignore[arg-type]
+            report=report is not None,
+            artifacts_dir=report or ".",
             on_stage=on_stage,
         )
     if profile:
