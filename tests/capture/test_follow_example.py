@@ -89,7 +89,11 @@ def _equal(x: Tensor, n: Tensor) -> Tensor:
     return x if torch.equal(n, torch.tensor([1, 2])) else -x
 
 
-FUNCTIONS = (_repeats, _compares_item, _compares_with_a_size, _counts, _combines, _loops, _indexes, _equal)
+def _distinct(x: Tensor, n: Tensor) -> Tensor:
+    return x if len(set(n.tolist())) > 1 else -x
+
+
+FUNCTIONS = (_repeats, _compares_item, _compares_with_a_size, _counts, _combines, _loops, _indexes, _equal, _distinct)
 X = torch.tensor([[0.0, 1, 2, 3], [0.5, 1, 1, 1], [0.6, 0, 0, 0]])
 N = torch.tensor([1, 2])
 OTHERS = ((X * 2, N), (-X, N), (X, N * 3), (X, N.flip(0)), (X[:2], N), (X.flip(0), N + 1))

@@ -43,7 +43,12 @@ import_torchvision()
 # Some of their functions are replaced.
 import torchvision.models.detection  # noqa: E402, F401
 import transformers.masking_utils  # noqa: E402
-import transformers.models.fastspeech2_conformer.modeling_fastspeech2_conformer  # noqa: E402, F401
+import transformers.models.fastspeech2_conformer.modeling_fastspeech2_conformer  # noqa: E402
+import transformers.models.fsmt.modeling_fsmt  # noqa: E402
+import transformers.models.led.modeling_led  # noqa: E402
+import transformers.models.longformer.modeling_longformer  # noqa: E402
+import transformers.models.udop.modeling_udop  # noqa: E402
+import transformers.models.vilt.modeling_vilt  # noqa: E402, F401
 
 WAIT = 20.0
 """Seconds until a test that waits for a thread gives up."""

@@ -282,6 +282,7 @@ def reformer(**options: Any) -> Built:
 FOLLOWED: Mapping[str, tuple[Callable[[], Built], Any]] = MappingProxyType(
     {
         "longformer": (longformer, LENGTHS),
+        "lumina": (lumina, None),
         "reformer": (reformer, None),
     }
 )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -24,6 +25,8 @@ from torch.nn import functional as F
 
 from fxonnx_translations._torch_compat import pytree, scan
 
+from ..constraints.guard_recorder import is_user_file
+
 __all__ = [
     "GLOBAL_POOLING",
     "FullMasks",
@@ -31,6 +34,7 @@ __all__ = [
     "associative_scan",
     "detect_is_causal_mask",
     "gaussian_nll_loss",
+    "hash_of_size",
     "infer_size",
     "linspace",
     "new",
@@ -54,6 +58,16 @@ def new(original: Callable[..., Tensor], self: Tensor, *sizes: Any, **options: A
     if not options and any(isinstance(size, torch.SymInt) for size in sizes):
         return self.new_empty(sizes)
     return original(self, *sizes, **options)
+
+
+def hash_of_size(original: Callable[..., int], self: torch.SymInt) -> int:
+    """``SymInt.__hash__`` in the user's code (``set(lengths)``): the hash of the value, which is a question.
+
+    torch refuses to hash sizes, and relies on the error in its own code.
+    """
+    # The caller of the function that the patch defines.
+    frame = sys._getframe(2)
+    return hash(int(self)) if is_user_file(frame.f_code.co_filename) else original(self)
 
 
 def linspace(original: Callable[..., Any], start: Any, end: Any, steps: Any, **options: Any) -> Tensor:

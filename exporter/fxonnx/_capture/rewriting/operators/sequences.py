@@ -9,11 +9,23 @@ from typing import Any
 
 import torch
 
+from fxonnx_translations._torch_compat import pytree
+
 from ....errors import CaptureError
 from ...questions.known_values import active_values
 from .values import is_dynamic_size
 
-__all__ = ["Elements", "GrowingList", "StackedList", "elements_of", "hits_of", "integer", "join", "replacement_of"]
+__all__ = [
+    "Elements",
+    "GrowingList",
+    "StackedList",
+    "elements_of",
+    "hits_of",
+    "integer",
+    "join",
+    "reject_returned_lists",
+    "replacement_of",
+]
 
 
 class Elements:
@@ -284,6 +296,19 @@ class StackedList(list[Any]):
         raise CaptureError(
             "the items of a list that a loop of unknown length has added items to cannot be iterated over here",
             hint="join them with torch.stack or torch.cat, or iterate in a for statement",
+        )
+
+
+def reject_returned_lists(outputs: Any) -> None:
+    """Reject lists to which a loop has added items among the results of the model.
+
+    Raises:
+        CaptureError: If there is one: the number of outputs of the program is fixed.
+    """
+    if any(isinstance(leaf, StackedList) for leaf in pytree.tree_leaves(outputs)):
+        raise CaptureError(
+            "the model returns a list whose number of tensors depends on its inputs",
+            hint="return torch.stack of the list; if sizes differ, pad the tensors first and return their lengths",
         )
 
 
