@@ -153,7 +153,7 @@ def int4(directory: Path) -> str:
         began = time.perf_counter()
         program = exported(model, quantize="int4", target="onnxruntime-genai")
         exporting = time.perf_counter() - began
-        frequencies = {"model.rotary_emb.inv_freq": torch.rand(64)}
+        frequencies = {"model.rotary_emb.inv_freq": torch.rand(64).half()}
         program.save(directory / "m.onnx", weights=[directory, frequencies], external_data=True)
         saving = time.perf_counter() - began - exporting
     written = sum(file.stat().st_size for file in directory.glob("m.onnx*"))

@@ -73,6 +73,20 @@ def make_mistral3() -> Any:
     return with_random_weights(Mistral3ForConditionalGeneration(config))
 
 
+def make_pixtral() -> Any:
+    from transformers import LlavaConfig, LlavaForConditionalGeneration
+
+    vision = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+    config = LlavaConfig(
+        vision_config={"model_type": "pixtral", **vision, "head_dim": 8, "patch_size": 8, "image_size": 32},
+        text_config={"model_type": "mistral", **TEXT, "head_dim": 8, "sliding_window": None},
+        image_token_id=TOKENS["[IMG]"],
+        vision_feature_layer=-1,
+        vision_feature_select_strategy="full",
+    )
+    return with_random_weights(LlavaForConditionalGeneration(config))
+
+
 def make_gemma3(**sizes: Any) -> Any:
     from transformers import Gemma3Config, Gemma3ForConditionalGeneration
 
@@ -126,12 +140,14 @@ def with_random_weights(model: Any) -> Any:
 MODELS = {
     "gemma3": make_gemma3,
     "mistral3": make_mistral3,
+    "pixtral": make_pixtral,
     "qwen2_vl": lambda: make_qwen("qwen2_vl"),
     "qwen2_5_vl": lambda: make_qwen("qwen2_5_vl"),
     "qwen3_vl": lambda: make_qwen("qwen3_vl"),
 }
 PROMPTS = {"gemma3": "<start_of_image>describe the image", "mistral3": "[INST][IMG]describe the image[/INST]"}
-FURTHER_INPUTS = {"gemma3": ("token_type_ids",), "mistral3": ("image_sizes",)}
+PROMPTS["pixtral"] = PROMPTS["mistral3"]
+FURTHER_INPUTS = {"gemma3": ("token_type_ids",), "mistral3": ("image_sizes",), "pixtral": ("image_sizes",)}
 QWEN_PROMPT = "<|vision_start|><|image_pad|><|vision_end|>describe the image"
 
 
@@ -142,7 +158,7 @@ def exported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     model.save_pretrained(directory / "checkpoint")
     make_tokenizer().save_pretrained(directory / "checkpoint")
     settings = {"image_mean": [0.5, 0.4, 0.3], "image_std": [0.2, 0.3, 0.25], "max_pixels": 1024, "min_pixels": 64}
-    size = {"longest_edge": 32} if request.param == "mistral3" else None
+    size = {"longest_edge": 32} if request.param in ("mistral3", "pixtral") else None
     (directory / "checkpoint" / "preprocessor_config.json").write_text(json.dumps({**settings, "size": size}))
     return request.param, model, fxonnx.genai.export(directory / "checkpoint", directory / "out")
 
@@ -174,10 +190,12 @@ SIZES: Mapping[str, list[tuple[int, int]]] = {
     "different": [(16, 32), (32, 16)],
 }
 _ONE_IMAGE = "onnxruntime-genai reserves memory for the features of one image"
+_ONE_SIZE = "onnxruntime-genai stacks images in the size of the last one"
 LIMITS = {
     ("gemma3", "images"): _ONE_IMAGE,
     ("gemma3", "different"): _ONE_IMAGE,
-    ("mistral3", "different"): "onnxruntime-genai stacks images in the size of the last one",
+    ("mistral3", "different"): _ONE_SIZE,
+    ("pixtral", "different"): _ONE_SIZE,
 }
 
 
@@ -262,7 +280,7 @@ def test_images_are_preprocessed(exported: tuple[str, Any, Path]) -> None:
     pixels = processor(prompt, images=og.Images.open_bytes(image(height, width)))["pixel_values"].as_numpy()
     content = np.random.default_rng(height).integers(0, 255, (height, width, 3), dtype=np.uint8)
     expected = (content / 255 - [0.5, 0.4, 0.3]) / [0.2, 0.3, 0.25]
-    if model_type in ("gemma3", "mistral3"):
+    if model_type in ("gemma3", "mistral3", "pixtral"):
         np.testing.assert_allclose(pixels[0], expected.transpose(2, 0, 1), atol=1e-3)
     else:
         # The first patch, for two equal frames.

@@ -59,7 +59,7 @@ class Request:
         last_logits: Compute the logits of the last position only.
         adapters: Name to directory of LoRA adapters.
         pooling: The pooling of an embedding model, in place of that of its directory.
-        normalize: Whether embeddings are normalized, in place of what its directory specifies.
+        normalize: Whether embeddings are normalized, in place of the setting of its directory.
         tolerance: Two tokens are equally good if their logits differ by at most this part of the range of all logits.
         verify: Compare results with those of transformers.
         announce: Called with the name of each stage as it begins.

@@ -23,7 +23,7 @@ from ._last_logits import last_logits_only
 from ._loading import LanguageModel
 from ._parts import Part, Request, export_parts, rounded_parts, save_parts
 from ._sizes import decoder_calls
-from ._vision_towers import Gemma3, LightOnOcr, Mistral3, Qwen, Qwen2_5, Qwen3, VisionTower
+from ._vision_towers import Gemma3, LightOnOcr, Mistral3, Pixtral, Qwen, Qwen2_5, Qwen3, VisionTower
 
 __all__ = ["export_vision_language"]
 
@@ -116,7 +116,8 @@ def export_vision_language(loaded: LanguageModel, request: Request) -> None:
             f"vision-language models of type {model_type!r} are not supported{reason}",
             hint="for text alone, export the language model by itself",
         )
-    tower = VISION_TOWERS[model_type](loaded.model)
+    has_pixtral = model_type == "llava" and loaded.model.config.vision_config.model_type == "pixtral"
+    tower = (Pixtral if has_pixtral else VISION_TOWERS[model_type])(loaded.model)
     parts = _parts(loaded.model, tower, request)
     programs = export_parts(parts, request)
     decoder = programs["decoder"].model.graph

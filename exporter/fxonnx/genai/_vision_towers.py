@@ -16,7 +16,7 @@ from ._attention_functions import attend_within_segments, attention_function
 from ._parts import Part, input_dtype
 from ._sizes import Sizes
 
-__all__ = ["TOWER_OPTIONS", "Gemma3", "LightOnOcr", "Mistral3", "Qwen", "Qwen2_5", "Qwen3", "VisionTower"]
+__all__ = ["TOWER_OPTIONS", "Gemma3", "LightOnOcr", "Mistral3", "Pixtral", "Qwen", "Qwen2_5", "Qwen3", "VisionTower"]
 
 TOWER_OPTIONS: Mapping[str, Any] = MappingProxyType({"quantize": None})
 """Towers are small beside the decoder, and lose more by quantization."""
@@ -189,7 +189,28 @@ class PixtralFeatures(nn.Module):
         sizes = [tuple(pixel_values.shape[-2:])]
         pixel_values = pixel_values.to(self.vision_tower.dtype)
         states = self.vision_tower(pixel_values, image_sizes=sizes, output_hidden_states=True).hidden_states
-        features: Tensor = self.projector(torch.cat([states[layer] for layer in self.layers], dim=-1).squeeze(0), sizes)
+        return self._projected(torch.cat([states[layer] for layer in self.layers], dim=-1).squeeze(0), sizes)
+
+    def _projected(self, hidden: Tensor, sizes: list[tuple[int, ...]]) -> Tensor:
+        features: Tensor = self.projector(hidden, sizes)
+        return features
+
+
+class Pixtral(Mistral3):
+    """LLaVA with the tower of Pixtral, whose patches become a token each."""
+
+    def _features(self) -> nn.Module:
+        return UnmergedPixtralFeatures(self.model)
+
+    def _merge_size(self) -> int:
+        return 1
+
+
+class UnmergedPixtralFeatures(PixtralFeatures):
+    """The same for a projector without merging of patches."""
+
+    def _projected(self, hidden: Tensor, _sizes: list[tuple[int, ...]]) -> Tensor:
+        features: Tensor = self.projector(hidden)
         return features
 
 
