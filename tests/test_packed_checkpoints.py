@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +14,7 @@ import onnxruntime
 import pytest
 import torch
 from onnx import numpy_helper
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 import fxonnx
@@ -214,8 +213,6 @@ def test_the_file_is_as_small_as_the_checkpoint(tmp_path: Path) -> None:
 
 def save_with(directory: Path, changed: Mapping[str, torch.Tensor | None], config: dict[str, Any]) -> None:
     """Save a program with a checkpoint of GPTQ, some of whose tensors are changed or missing."""
-    from safetensors.torch import load_file
-
     write_checkpoint(directory, "gptq")
     tensors = {name: value for part in directory.glob("*.safetensors") for name, value in load_file(part).items()}
     for part in directory.glob("*.safetensors"):
@@ -338,19 +335,85 @@ def test_layers_without_integers_are_rounded_with_a_warning(tmp_path: Path) -> N
         program.save(tmp_path / "model.onnx", weights=tmp_path)
 
 
-def test_groups_that_are_not_consecutive(tmp_path: Path) -> None:
-    """Dequantized weights are right for them as well; the integers cannot be kept."""
-    codes, points, scales = random_weight(64, 48, 4, 32, symmetric=False, seed=0)
-    groups = torch.randperm(64) % 2
-    parts = gptq((codes, points, scales), 4, 32) | {"g_idx": groups.int()}
-    save_file({f"first.{part}": tensor.contiguous() for part, tensor in parts.items()}, tmp_path / "model.safetensors")
-    (tmp_path / "config.json").write_text(json.dumps({"quantization_config": FORMATS["gptq"][-1]}))
+class Siblings(nn.Module):
+    """Three layers with one input, which the target for language models joins where it can."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.third = (nn.Linear(64, size, bias=False) for size in (48, 32, 32))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.cat([self.first(x), self.second(x).sigmoid() * self.third(x)], -1)
+
+
+def write_permuted(directory: Path, groups: torch.Tensor, bits: int = 4) -> dict[str, torch.Tensor]:
+    """Write a checkpoint of ``Siblings`` whose input features belong to given groups; return the weights."""
+    tensors, state = {}, {}
+    for seed, (name, size) in enumerate((("first", 48), ("second", 32), ("third", 32))):
+        codes, points, scales = random_weight(64, size, bits, 32, symmetric=False, seed=seed)
+        parts = gptq((codes, points, scales), bits, 32) | {"g_idx": groups.int()}
+        tensors |= {f"{name}.{part}": tensor.contiguous() for part, tensor in parts.items()}
+        state[f"{name}.weight"] = ((codes - points[groups]) * scales[groups].float()).t()
+    save_file(tensors, directory / "model.safetensors")
+    config = {**FORMATS["gptq"][-1], "bits": bits, "desc_act": True}
+    (directory / "config.json").write_text(json.dumps({"quantization_config": config}))
+    return state
+
+
+PERMUTED = torch.randperm(64, generator=torch.Generator().manual_seed(0)) // 32
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("target", [None, "onnxruntime-genai"])
+def test_groups_that_are_not_consecutive(target: Any, bits: int, tmp_path: Path) -> None:
+    """The graph permutes the inputs, and the file has the codes in the order of their groups."""
+    state = write_permuted(tmp_path, PERMUTED, bits)
+    config = replace(QuantizeConfig.from_checkpoint(tmp_path), accuracy_level=1)
+    assert config.permuted == config.include == ("first", "second", "third")
+    model = Siblings().eval()
+    model.load_state_dict(state)
+    program = fxonnx.export(model, (X,), quantize=config, target=target, dynamic_shapes=({0: "batch"},))
+    program.save(tmp_path / "model.onnx", weights=tmp_path)
+    options = onnxruntime.SessionOptions()
+    options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1")
+    session = onnxruntime.InferenceSession(tmp_path / "model.onnx", options)
+    for x in (X, X[:1]):
+        (found,) = session.run(None, {"x": x.numpy()})
+        torch.testing.assert_close(torch.from_numpy(found), model(x).detach(), atol=1e-4, rtol=1e-4)
+    program.verify()
+
+
+@pytest.mark.parametrize("target", [None, "onnxruntime-genai"])
+def test_joined_weights_with_groups_in_different_orders(target: Any, tmp_path: Path) -> None:
+    state = write_permuted(tmp_path, PERMUTED)
+    config = replace(QuantizeConfig.from_checkpoint(tmp_path), include=("first", "second"))
+    model = Joined().eval()
+    model.load_state_dict({name: state[name] for name in ("first.weight", "second.weight")})
+    program = fxonnx.export(Joined().eval(), (X,), quantize=config, target=target)
+    program.save(tmp_path / "model.onnx", weights=tmp_path)
+    found = onnxruntime.InferenceSession(tmp_path / "model.onnx").run(None, {"x": X.numpy()})[0]
+    expected = model(X).detach()
+    # The activations are rounded to 8 bits.
+    torch.testing.assert_close(torch.from_numpy(found), expected, atol=0.02 * float(expected.abs().max()), rtol=0)
+    tensors = load_file(tmp_path / "model.safetensors")
+    save_file({**tensors, "second.g_idx": PERMUTED.flip(0).int()}, tmp_path / "model.safetensors")
+    with pytest.raises(SaveError, match="the checkpoint has the input features of joined weights in different orders"):
+        program.save(tmp_path / "other.onnx", weights=tmp_path)
+
+
+def test_dequantized_weights_of_any_groups(tmp_path: Path) -> None:
+    groups = torch.arange(64) % 3 % 2
+    state = write_permuted(tmp_path, groups)
     with pytest.raises(
-        ArgumentError, match=r"'first.g_idx' in .*: groups are not consecutive .*\nhint: pass quantize="
+        ArgumentError, match=r"'first.g_idx' in .*: groups are not blocks of input features .*\nhint: pass quantize="
     ):
         QuantizeConfig.from_checkpoint(tmp_path)
-    program = fxonnx.export(nn.Sequential(OrderedDict(first=nn.Linear(64, 48, bias=False))).eval(), (X,))
+    model = Siblings().eval()
+    program = fxonnx.export(model, (X,))
     program.save(tmp_path / "model.onnx", weights=tmp_path)
-    (found,) = onnxruntime.InferenceSession(tmp_path / "model.onnx").run(None, {"input": X.numpy()})
-    weight = ((codes - points[groups]) * scales[groups].float()).t()
-    torch.testing.assert_close(torch.from_numpy(found), X @ weight.t())
+    (found,) = onnxruntime.InferenceSession(tmp_path / "model.onnx").run(None, {"x": X.numpy()})
+    model.load_state_dict(state)
+    torch.testing.assert_close(torch.from_numpy(found), model(X).detach())
+    config = QuantizeConfig(block_size=32, symmetric=False, permuted=("first",))
+    with pytest.raises(SaveError, match="its groups are not blocks of input features in any order"):
+        fxonnx.export(model, (X,), quantize=config).save(tmp_path / "model.onnx", weights=tmp_path)

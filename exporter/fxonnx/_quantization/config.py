@@ -69,6 +69,8 @@ class QuantizeConfig:
             tensor, a tuple or list of positional arguments, a dict of keyword arguments, or a pair of one of these and
             a label, which is ignored. For a model with two arguments, two elements are a pair only if the first one is
             a tuple, list or dict where the model takes a tensor.
+        permuted: As ``include``, for weights whose blocks a checkpoint has formed of input features in another order
+            (``desc_act`` of GPTQ). The graph permutes the inputs of their products.
     """
 
     dtype: WeightDtype = "int4"
@@ -82,6 +84,7 @@ class QuantizeConfig:
     lm_head: _Choice | None = None
     activations: Activations | None = None
     calibration: Iterable[Any] | None = field(default=None, repr=False, compare=False)
+    permuted: Collection[str] = ()
 
     @property
     def activation_mode(self) -> Activations:
@@ -104,7 +107,7 @@ class QuantizeConfig:
         """
         path = Path(directory)
         packed_format = read_packed_format(path, "directory")
-        modules = [] if packed_format is None else packed_modules(path, packed_format)
+        modules, permuted = ([], []) if packed_format is None else packed_modules(path, packed_format)
         if packed_format is None or not modules:
             raise ArgumentError(
                 "directory",
@@ -116,6 +119,7 @@ class QuantizeConfig:
             block_size=packed_format.model_block_size,
             symmetric=packed_format.symmetric,
             include=tuple(modules),
+            permuted=tuple(permuted),
         )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol
@@ -51,6 +51,7 @@ _PARTS: Mapping[str, Sequence[str]] = MappingProxyType(
 
 _GROUPS = ("g_idx", "weight_g_idx")
 _NOT_CONSECUTIVE = "groups are not consecutive input features (desc_act, actorder)"
+_NOT_BLOCKS = "groups are not blocks of input features in any order"
 
 
 class LoadableTensor(Protocol):
@@ -124,19 +125,37 @@ class PackedWeight:
         rows, columns = self.load("weight_shape").tolist()
         return int(rows), int(columns)
 
-    def quantized(self, dtype: torch.dtype, *, codes: bool = True) -> QuantizedWeight:
+    def quantized(self, dtype: torch.dtype, *, codes: bool = True, is_permuted: bool = False) -> QuantizedWeight:
         """Read the weight.
 
         Args:
             dtype: dtype of the scales.
             codes: Whether the codes are needed; otherwise they are empty.
+            is_permuted: Whether to sort the input features by their groups, as ``order`` does.
 
         Raises:
-            ValueError: If the tensors are not those of the format.
+            ValueError: If the tensors are not those of the format, or the order is needed.
         """
-        if self._groups() is not None:
+        groups = self._groups()
+        if groups is None:
+            return self._read(dtype, codes=codes)
+        if not is_permuted:
             raise ValueError(f"its {_NOT_CONSECUTIVE}")
-        return self._read(dtype, codes=codes)
+        found = self._read(dtype, codes=codes)
+        return replace(found, codes=found.codes[:, self.order()]) if codes else found
+
+    def order(self) -> torch.Tensor:
+        """The input features in the order of their groups.
+
+        Raises:
+            ValueError: If these are not blocks.
+        """
+        groups = self._groups()
+        if groups is None:
+            return torch.arange(self.shape[1])
+        if not _has_blocks(groups, self.format.block_size):
+            raise ValueError(f"its {_NOT_BLOCKS}")
+        return groups.argsort(stable=True)
 
     def dequantized(self, dtype: torch.dtype) -> torch.Tensor:
         """Compute the weight, whose groups may be any input features.
@@ -193,10 +212,10 @@ class PackedTensor(DerivedTensor):
         self._scale_dtype = to_torch_dtype(dtype)
         super().__init__(name, (), self._dequantized, dtype, packed.shape)
 
-    def quantized(self, *, codes: bool = True) -> QuantizedWeight:
+    def quantized(self, *, codes: bool = True, is_permuted: bool = False) -> QuantizedWeight:
         """Read the integers; see ``QuantizedTensor``."""
         try:
-            return self.packed.quantized(self._scale_dtype, codes=codes)
+            return self.packed.quantized(self._scale_dtype, codes=codes, is_permuted=is_permuted)
         except ValueError as error:
             raise ValueError(f"{self.packed.name!r} in {self.packed.path}: {error}") from error
 
@@ -286,37 +305,44 @@ def parts_of(weight: PackedWeight) -> list[str]:
     return [weight.name.removesuffix("weight") + part for part in weight.parts]
 
 
-def packed_modules(directory: Path, packed_format: PackedFormat) -> list[str]:
+def packed_modules(directory: Path, packed_format: PackedFormat) -> tuple[list[str], list[str]]:
     """List the modules of a checkpoint whose weights are quantized.
 
     Args:
         directory: The directory of its safetensors files.
         packed_format: Its format.
 
+    Returns:
+        All of them, and those whose groups are not consecutive input features.
+
     Raises:
-        ArgumentError: If a file cannot be read.
+        ArgumentError: If a file cannot be read, or groups are not blocks.
     """
-    names = [name for path in sorted(directory.glob("*.safetensors")) for name in _names_in(path, packed_format)]
-    return sorted(_modules(names, packed_format))
+    names, permuted = [], []
+    for path in sorted(directory.glob("*.safetensors")):
+        for name, is_permuted in _names_in(path, packed_format):
+            names.append(name)
+            permuted += [name.rpartition(".")[0]] if is_permuted else []
+    return sorted(_modules(names, packed_format)), sorted(permuted)
 
 
-def _names_in(path: Path, packed_format: PackedFormat) -> list[str]:
+def _names_in(path: Path, packed_format: PackedFormat) -> list[tuple[str, bool]]:
+    """Names of tensors, and whether they are groups that are not consecutive input features."""
     from safetensors import SafetensorError, safe_open
 
+    size = packed_format.block_size
     try:
         with safe_open(path, framework="pt") as file:
             names = list(file.keys())
-            for name in names:
-                if (
-                    name.endswith(_GROUPS)
-                    and _other_groups(file.get_tensor(name), packed_format.block_size) is not None
-                ):
+            groups = {name: _other_groups(file.get_tensor(name), size) for name in names if name.endswith(_GROUPS)}
+            for name, found in groups.items():
+                if found is not None and not _has_blocks(found, size):
                     raise ArgumentError(
                         "directory",
-                        f"{name!r} in {path}: {_NOT_CONSECUTIVE}",
+                        f"{name!r} in {path}: {_NOT_BLOCKS}",
                         hint='pass quantize="int4" to round the dequantized weights to nearest',
                     )
-            return names
+            return [(name, groups.get(name) is not None) for name in names]
     except SafetensorError as error:
         raise ArgumentError("directory", f"{path} is not a safetensors file: {error}") from error
 
@@ -326,6 +352,11 @@ def _other_groups(groups: torch.Tensor, size: int) -> torch.Tensor | None:
     found = groups.to(torch.int64)
     is_consecutive = not size or bool((found == -1).all()) or torch.equal(found, torch.arange(len(found)) // size)
     return None if is_consecutive else found
+
+
+def _has_blocks(groups: torch.Tensor, size: int) -> bool:
+    """Whether groups are blocks of consecutive input features once these are sorted by them."""
+    return torch.equal(groups.sort().values, torch.arange(len(groups)) // size)
 
 
 def _modules(names: Iterable[str], packed_format: PackedFormat) -> list[str]:

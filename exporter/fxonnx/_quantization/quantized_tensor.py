@@ -19,7 +19,7 @@ from .quantized_weight import QuantizedWeight, WeightScheme, blocks_of, quantize
 
 __all__ = ["Layout", "Part", "QuantizedTensor"]
 
-Part: TypeAlias = Literal["codes", "scales", "zero_points"]
+Part: TypeAlias = Literal["codes", "scales", "zero_points", "order"]
 Layout: TypeAlias = Literal["columns", "rows", "matmul_nbits", "gather_nbits", "experts"]
 """The layout that an operator reads.
 
@@ -46,6 +46,8 @@ class QuantizedTensor(DerivedTensor):
         part: What the initializer contains.
         layout: Its layout.
         is_transposed: Whether the source has the shape (in_features, out_features).
+        is_permuted: Whether the input features are in the order of the groups of a ``PackedTensor``. The part "order"
+            has their indices.
     """
 
     def __init__(
@@ -57,8 +59,10 @@ class QuantizedTensor(DerivedTensor):
         layout: Layout,
         *,
         is_transposed: bool,
+        is_permuted: bool = False,
     ) -> None:
         self.scheme, self.part, self.layout, self.is_transposed = scheme, part, layout, is_transposed
+        self.is_permuted = is_permuted
         shape = tuple(int(size) for size in source.shape.numpy())
         *rows, columns = reversed(shape) if is_transposed else shape
         dtype, shape = _dtype(scheme, part, layout), _shape(math.prod(rows), columns, *self._form)
@@ -73,7 +77,9 @@ class QuantizedTensor(DerivedTensor):
     def with_sources(self, sources: Sequence[TorchTensor | DerivedTensor]) -> QuantizedTensor:
         """Return the same part of another weight."""
         (source,) = sources
-        return QuantizedTensor(str(self.name), source, *self._form, is_transposed=self.is_transposed)
+        return QuantizedTensor(
+            *(str(self.name), source, *self._form), is_transposed=self.is_transposed, is_permuted=self.is_permuted
+        )
 
     def groups(self, *, codes: bool = True) -> Iterator[QuantizedWeight]:
         """Quantize the source and yield consecutive groups of output features.
@@ -90,19 +96,38 @@ class QuantizedTensor(DerivedTensor):
             yield from self._rounded(values_of(source), codes=codes)
         columns = int(source.shape.numpy()[0 if self.is_transposed else 1])
         for rows in packed:
-            yield requantized(rows, rows.quantized(codes=codes), columns, self.scheme)
+            found = rows.quantized(codes=codes, is_permuted=self.is_permuted)
+            yield requantized(rows, found, columns, self.scheme)
 
     def dequantized(self) -> Tensor:
         """Compute the source as the model represents it, in the shape of the source."""
         with torch.no_grad(), unset_fake_temporarily():
             weight = torch.cat([rows.dequantize() for rows in self.groups()])
+            if self.is_permuted:
+                weight = weight[:, self._order().argsort()]
         (source,) = self.sources
         return weight.t().contiguous() if self.is_transposed else weight.reshape(source.shape.numpy())
 
     def torch(self) -> Tensor:
         """Compute the part; elements of 4 bits are packed into bytes, the first of two in the low bits."""
         with torch.no_grad(), unset_fake_temporarily():
+            if self.part == "order":
+                return self._order()
             return self._assembled(self.groups(codes=self.part == "codes"))
+
+    def _order(self) -> Tensor:
+        """The input features in the order of the blocks.
+
+        Raises:
+            ValueError: If it is another one in a part of a joined weight.
+        """
+        (source,) = self.sources
+        orders = [rows.packed.order() for rows in packed_rows(source, is_transposed=self.is_transposed)]
+        if not orders:
+            return torch.arange(int(source.shape.numpy()[0 if self.is_transposed else 1]))
+        if not all(torch.equal(order, orders[0]) for order in orders):
+            raise ValueError("the checkpoint has the input features of joined weights in different orders")
+        return orders[0]
 
     def evaluated(self) -> ir.TensorProtocol:
         """Compute the part as a tensor of its element type."""
@@ -117,6 +142,8 @@ class QuantizedTensor(DerivedTensor):
 
     def _part_of_weight(self, weight: Tensor) -> Tensor:
         """Compute the part from a weight: the recipe of the initializer."""
+        if self.part == "order":
+            return torch.arange(weight.shape[0 if self.is_transposed else 1])
         return self._assembled(self._rounded(weight, codes=self.part == "codes"))
 
     def _assembled(self, groups: Iterator[QuantizedWeight]) -> Tensor:
@@ -165,6 +192,8 @@ def _packed(codes: Tensor) -> Tensor:
 
 
 def _dtype(scheme: WeightScheme, part: Part, layout: Layout) -> ir.DataType:
+    if part == "order":
+        return ir.DataType.INT64
     if part == "scales":
         return from_torch(scheme.scale_dtype)
     if layout in ("matmul_nbits", "gather_nbits", "experts"):
@@ -174,6 +203,8 @@ def _dtype(scheme: WeightScheme, part: Part, layout: Layout) -> ir.DataType:
 
 def _shape(rows: int, columns: int, scheme: WeightScheme, part: Part, layout: Layout) -> tuple[int, ...]:
     count, size = blocks_of(columns, scheme.block_size)
+    if part == "order":
+        return (columns,)
     if layout == "columns":
         if part == "codes":
             return columns, rows

@@ -29,6 +29,8 @@ MICROSOFT = "com.microsoft"
 _LEAST_COLUMNS = 16
 """Weights with fewer input features stay floating-point numbers: the scales would take most of the bytes."""
 _HEAD_NAMES = frozenset({"lm_head", "embed_out", "output_layer", "proj_out"})
+_PRODUCTS = frozenset({"columns", "matmul_nbits"})
+"""Layouts of weights that are multiplied by activations."""
 _SCALE_DTYPES = frozenset({FLOAT, FLOAT16, BFLOAT16})
 
 _Choice: TypeAlias = Literal["float", "int4", "int8"]
@@ -336,10 +338,15 @@ class WeightQuantizer:
         # Scales and zero points of both operators of ONNX Runtime are the same.
         kind = "nbits" if layout.endswith("nbits") and part != "codes" else layout
         key = (weight.key, weight.is_transposed, scheme, kind, part)
+        is_permuted = layout in _PRODUCTS and self._is_permuted(weight)
         if key not in self.initializers:
             suffix = f"int{scheme.bits}" if part == "codes" else part
             name = self.builder.names.unique(f"{weight.tensor.name}::{suffix}")
-            tensor = QuantizedTensor(name, weight.tensor, scheme, part, layout, is_transposed=weight.is_transposed)
+            tensor = QuantizedTensor(
+                *(name, weight.tensor, scheme, part, layout),
+                is_transposed=weight.is_transposed,
+                is_permuted=is_permuted,
+            )
             self.initializers[key] = self._registered(tensor, suffix)
         return self.initializers[key]
 
@@ -372,6 +379,9 @@ class WeightQuantizer:
         if value is None or value.dtype is None:
             return
         scheme = self._scheme(weight, choice, value.dtype)
+        if self._is_permuted(weight):
+            layout: Layout = "matmul_nbits" if self.has_matmul_nbits else "columns"
+            self._permute_inputs(node, self._initializer(weight, scheme, layout, "order"), value.dtype)
         if self.has_matmul_nbits:
             self._to_matmul_nbits(node, weight, scheme)
             return
@@ -384,6 +394,16 @@ class WeightQuantizer:
         dequantized = self._insert(node, "DequantizeLinear", inputs, attributes, value.dtype, shape)
         node.replace_input_with(1, dequantized)
         node.attributes.pop("transB", None)
+
+    def _is_permuted(self, weight: Weight) -> bool:
+        return any(_matches(name, pattern) for name in weight.names for pattern in self.config.permuted)
+
+    def _permute_inputs(self, node: ir.Node, order: ir.Value, dtype: ir.DataType) -> None:
+        """Select the inputs of a product in the order of the weight's input features."""
+        activations = node.inputs[0]
+        shape, axis = (None, 1) if activations is None else (activations.shape, self._rank(activations) - 1)
+        permuted = self._insert(node, "Gather", [activations, order], {"axis": axis}, dtype, shape)
+        node.replace_input_with(0, permuted)
 
     def _check_scale_dtype(self, dtype: ir.DataType) -> None:
         opset = self.builder.opset_version
@@ -434,7 +454,8 @@ class WeightQuantizer:
         codes, scales, points = self._initializers(weight, scheme, "gather_nbits")
         self._record(node, [weight], (codes, scales, points), scheme.bits)
         shared = self.initializers.get((weight.key, weight.is_transposed, scheme, "matmul_nbits", "codes"))
-        if shared is not None and weight.in_features % scheme.block_size == 0 and codes is not None:
+        is_same = weight.in_features % scheme.block_size == 0 and not self._is_permuted(weight)
+        if shared is not None and is_same and codes is not None:
             # The same bytes in another shape.
             shape = self.builder.constant([weight.out_features, -1], ir.DataType.INT64)
             codes = self._insert(node, "Reshape", [shared, shape], {}, ir.DataType.UINT8, codes.shape)
