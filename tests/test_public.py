@@ -48,6 +48,14 @@ def test_unknown_names() -> None:
         _ = fxonnx.exprot
 
 
+@pytest.mark.parametrize("enabled", [True, False])
+def test_imports_leave_the_garbage_collector_as_it_was(enabled: bool) -> None:
+    """They pause it, since torch has many objects."""
+    state = f"gc.{'enable' if enabled else 'disable'}()"
+    line = f"import gc, sys, fxonnx; {state}; fxonnx.ExportError; sys.exit(gc.isenabled() is not {enabled})"
+    subprocess.run([sys.executable, "-c", line], check=True)
+
+
 def test_help_begins_with_export_and_an_example() -> None:
     text = pydoc.plain(pydoc.render_doc(fxonnx))
     assert "Export PyTorch models to ONNX" in text.split("DESCRIPTION")[0]

@@ -171,14 +171,26 @@ if not TYPE_CHECKING:  # a type checker would accept any attribute of a module w
     def __getattr__(name: str) -> object:
         """Import on first use: torch, onnxscript and sympy take much longer to import than fxonnx."""
         import sys
-        from importlib import import_module
 
         if name == "genai":
-            return import_module(f".{name}", __name__)
+            return _imported(name)
         if name not in __all__:
             # With name and obj the interpreter suggests a similar name.
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name, obj=sys.modules[__name__])
-        return getattr(import_module(f".{_MODULES.get(name, 'errors')}", __name__), name)
+        return getattr(_imported(_MODULES.get(name, "errors")), name)
+
+    def _imported(module: str) -> object:
+        """Import a module without garbage collections, which search all objects of torch in vain several times."""
+        import gc
+        from importlib import import_module
+
+        was_enabled = gc.isenabled()
+        gc.disable()
+        try:
+            return import_module(f".{module}", __name__)
+        finally:
+            if was_enabled:
+                gc.enable()
 
 
 def __dir__() -> list[str]:
