@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import onnx
 import onnxruntime
 import pytest
 import torch
@@ -87,3 +88,5 @@ def test_number_of_logits(last_logits: bool, tmp_path: Path) -> None:
     assert session.get_outputs()[0].shape == ["batch", 1 if last_logits else "tokens", 300]
     ids = padded(left=False)
     assert generated(tmp_path, ids) == generated_by_transformers(model, padded(left=True))
+    # 9 nodes select the last token of each row.
+    assert len(onnx.load(tmp_path / "model.onnx").graph.node) == (49 if last_logits else 40)

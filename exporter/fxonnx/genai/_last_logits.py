@@ -47,6 +47,6 @@ def last_logits_only(model: Any) -> Iterator[None]:
 def _last_positions(hidden: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     """Select ``[batch, 1, size]`` from ``[batch, tokens, size]``."""
     tokens = hidden.shape[1]
-    numbers = torch.arange(tokens, device=hidden.device)
-    last = (mask[:, mask.shape[1] - tokens :] * numbers).argmax(-1)
-    return hidden[torch.arange(hidden.shape[0], device=hidden.device), last].unsqueeze(1)
+    # Counted from the end: the mask of the new tokens, reversed, is its beginning.
+    last = tokens - 1 - mask.flip(1)[:, :tokens].argmax(-1)
+    return hidden.gather(1, last[:, None, None].expand(-1, -1, hidden.shape[2]))
