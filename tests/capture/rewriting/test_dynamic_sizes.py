@@ -154,7 +154,68 @@ def summed_integers(x: torch.Tensor) -> torch.Tensor:
     return sum((row > 0).to(torch.int32) for row in x) + sum(row > 0 for row in x)
 
 
+def filled(x: torch.Tensor) -> torch.Tensor:
+    h, outputs = torch.zeros(3), [None] * x.shape[0]
+    for t in reversed(range(x.shape[0])):
+        h = torch.tanh(h + x[t])
+        outputs[t] = h
+    return torch.stack(outputs, dim=1)
+
+
+def filled_by_comprehensions(x: torch.Tensor) -> torch.Tensor:
+    outputs = [None for _ in range(x.shape[0])]
+    zeros = [torch.zeros(3)] * len(x)
+    for t in range(x.shape[0]):
+        outputs[t] = x[t] * t
+        if x[t].sum() > 0:
+            zeros[t] = x[t] * 2
+    return torch.stack(outputs) + torch.stack(zeros)
+
+
+def split_rows(x: torch.Tensor) -> torch.Tensor:
+    h = torch.zeros(3)
+    for row in x.split(1):
+        h = torch.tanh(h + row[0])
+    for one, other in zip(torch.split(x, 1, dim=0), x.flip(0).chunk(x.shape[0]), strict=False):
+        h = h * 0.5 + one[0] - other.squeeze(0) * 2
+    return h
+
+
+def unbound_rows(x: torch.Tensor) -> torch.Tensor:
+    rows = x.unbind(0)
+    h = rows[-1]
+    for t in range(len(rows)):
+        h = torch.tanh(h + rows[t])
+    for t, row in enumerate(reversed(x.unbind())):
+        h = h * 0.5 + row * t
+    return h + torch.stack(torch.unbind(x)[1:] + rows[:1]).sum(0)
+
+
+def mapped(x: torch.Tensor) -> torch.Tensor:
+    h = torch.zeros(3)
+    for row in map(lambda row: row * 2, x):  # noqa: C417 - the case
+        h = torch.tanh(h + row)
+    doubled = list(map(lambda t: x[t] * t, range(x.shape[0])))  # noqa: C417
+    return torch.stack(doubled) + torch.stack(tuple(map(torch.tanh, x.unbind(0)))) + torch.cat([*(h[None] for _ in x)])
+
+
+def nested(x: torch.Tensor) -> torch.Tensor:
+    return torch.stack([torch.stack([(x[i] * x[j]).sum() for j in range(x.shape[0])]) for i in range(x.shape[0])])
+
+
+def extended(x: torch.Tensor) -> torch.Tensor:
+    outputs = []
+    for row in x:
+        outputs += [row, row * 2]
+    for t in range(x.shape[0]):
+        outputs.append(x[t] * 3)
+    more = outputs + [x[0]]  # noqa: RUF005 - the case
+    more.extend(outputs)
+    return torch.stack([x[0]] + more)  # noqa: RUF005
+
+
 CASES = [
+    *(filled, filled_by_comprehensions, unbound_rows, mapped, nested, extended),
     *(inserted, inserted_and_stopped, turned, generated, sliced_list, iterated_list, summed, summed_integers),
     *(rows, steps, stacked, joined, comprehended, enumerated, zipped, zipped_reversed, backwards, every_second),
     *(written_rows, stopped),
@@ -163,6 +224,7 @@ CASES = [
 NONEMPTY = [
     *(inserted, inserted_and_stopped, turned, generated, sliced_list, summed, summed_integers),
     *(stacked, joined, comprehended, every_second),
+    *(filled, filled_by_comprehensions, unbound_rows, mapped, nested, extended),
 ]
 
 
@@ -181,7 +243,9 @@ def test_every_size_matches_eager_torch(function: Any) -> None:
     assert not program.constraints
 
 
-@pytest.mark.parametrize("function", [stacked, rows, comprehended], ids=lambda function: function.__name__)
+@pytest.mark.parametrize(
+    "function", [stacked, rows, comprehended, filled, split_rows], ids=lambda function: function.__name__
+)
 def test_the_model_does_not_depend_on_the_example(function: Any) -> None:
     small, large = (
         fxonnx.export(Function(function).eval(), (torch.rand(size, 3),), dynamic_shapes={"x": {0: "n"}})

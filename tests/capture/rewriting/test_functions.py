@@ -251,7 +251,31 @@ def _inserts_inside(x: torch.Tensor) -> torch.Tensor:
     return torch.stack(rows)
 
 
+def _pops(x: torch.Tensor) -> torch.Tensor:
+    rows = _rows_of(x)
+    return rows.pop()
+
+
+def _assigns_slice(x: torch.Tensor) -> torch.Tensor:
+    rows = _rows_of(x)
+    rows[:1] = [x[0]]
+    return torch.stack(rows)
+
+
+def _mixed_lists(x: torch.Tensor) -> torch.Tensor:
+    rows = _rows_of(x)
+    if x.sum() > 0:
+        rows = [x]
+    return torch.stack(list(rows))
+
+
 REFUSED = [
+    (_pops, r"a list whose length is a dynamic size is modified or searched\n(?s:.*)hint: build it with append"),
+    (
+        _assigns_slice,
+        r"a slice of a list whose length is not known is assigned\n(?s:.*)hint: assign the items one by one",
+    ),
+    (_mixed_lists, "rows is of type list in one branch and of type StackedList in the other"),
     (_different_dtypes, r"the returned value is a float32 tensor of shape \(4, 3\) in one branch and a int32 tensor"),
     (_different_dims, r"shape \(4, 3\) in one branch and a float32 tensor of shape \(\) in the other"),
     (_mixed, "the returned value is a float32 tensor of shape .* in one branch and None in the other"),
@@ -285,6 +309,8 @@ def test_constructs_that_are_refused(function: Any, match: str) -> None:
         _steps_back,
         _both_ends,
         _inserts_inside,
+        _pops,
+        _assigns_slice,
     )
     assert function in list_errors or "at: test_functions.py:" in str(error.value)
 

@@ -18,7 +18,18 @@ from ..source.transformer import Site
 from .conditionals import symbolic_branch
 from .counting import Counting
 from .loops import Counter, symbolic_loop
-from .sequences import Elements, StackedList, as_elements, elements_of, hits_of, join, replacement_of, rows
+from .sequences import (
+    Elements,
+    StackedList,
+    as_elements,
+    elements_of,
+    hits_of,
+    join,
+    pieces,
+    repeated,
+    replacement_of,
+    rows,
+)
 from .state import State, read_value
 from .values import UNBOUND, as_condition, is_dynamic_size, is_symbolic, is_undecided
 
@@ -65,6 +76,7 @@ class Helpers:
     UNBOUND = UNBOUND
     value = staticmethod(read_value)
     counting = staticmethod(Counting)
+    repeated = staticmethod(repeated)
 
     def __init__(
         self,
@@ -363,6 +375,21 @@ class Helpers:
         if isinstance(tensor, torch.Tensor) and isinstance(dim, int) and is_dynamic_size(tensor.shape[dim]):
             return rows(tensor, dim)
         return owner.unbind(*args, **kwargs)
+
+    @staticmethod
+    def pieces(function: Any) -> Any:
+        """``x.unbind``, ``x.split`` and ``x.chunk`` that may return a list of dynamic length."""
+        cut = pieces(function)
+        if cut is function:
+            return function
+
+        def pieces_of(*args: Any, **kwargs: Any) -> Any:
+            found = cut(*args, **kwargs)
+            # An empty tensor has no rows, but split returns one empty piece: the model requires another size.
+            is_empty = isinstance(found, StackedList) and function.__name__ == "split" and found.stacked.shape[0] == 0
+            return function(*args, **kwargs) if is_empty else found
+
+        return pieces_of
 
     @staticmethod
     def joining(function: Any) -> Any:

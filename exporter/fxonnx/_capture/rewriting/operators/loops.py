@@ -165,7 +165,7 @@ def symbolic_loop(
     for growth, parts in zip(plan.growths, _split(plan, results[size : size + len(buffers)]), strict=True):
         length = _length(state, results[0])
         added = StackedList.extended(start[growth.part].value, parts, length, at_front=growth.at_front)
-        after[growth.part] = Slot(added)
+        after[growth.part] = Slot.of(added)
     state.write(after)
     if counter is not None:
         counter.tensor = results[0]
@@ -229,7 +229,7 @@ def _revise(plan: _Plan, state: State, before: Sequence[Slot], after: Sequence[S
         if isinstance(after[part].value, GrowingList):
             continue
         if _is_growth(before[part], after[part]):
-            like = after[part].content[: len(after[part].content) - len(before[part].content)]
+            like = after[part].items[: len(after[part].items) - len(before[part].items)]
             if not all(isinstance(item, torch.Tensor) for item in like):
                 refuse(f"{name} grows by values that are not tensors", "append tensors only")
             plan.growths.append(_Growth(part, like))
@@ -316,10 +316,10 @@ def _is_growth(before: Slot, after: Slot) -> bool:
     """Whether a list has more items, and the same ones at its beginning or its end."""
     if not (before.is_container and after.value is before.value and isinstance(before.value, list)):
         return False
-    count = len(before.content)
-    return len(after.content) > count and any(
-        all(one is other for one, other in zip(before.content, kept, strict=True))
-        for kept in (after.content[:count], after.content[len(after.content) - count :])
+    count, items = len(before.items), after.items
+    return len(items) > count and any(
+        all(one is other for one, other in zip(before.items, kept, strict=True))
+        for kept in (items[:count], items[len(items) - count :])
     )
 
 

@@ -8,12 +8,13 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from fxonnx_translations._torch_compat import pytree
 
 from ....errors import CaptureError
 from ...questions.known_values import active_values
-from .values import is_dynamic_size
+from .values import UNBOUND, is_dynamic_size, is_symbolic, number_tensor
 
 __all__ = [
     "Elements",
@@ -23,7 +24,9 @@ __all__ = [
     "hits_of",
     "integer",
     "join",
+    "pieces",
     "reject_returned_lists",
+    "repeated",
     "replacement_of",
 ]
 
@@ -84,6 +87,13 @@ def as_elements(iterable: Any) -> Elements | None:
     if isinstance(iterable, torch.Tensor) and iterable.dim():
         return rows(iterable, 0)
     return iterable if isinstance(iterable, Elements) else None
+
+
+def _map(function: Any, *iterables: Any) -> Any:
+    items = _zip(*iterables)
+    if not isinstance(items, Elements):
+        return builtins.map(function, *iterables)
+    return Elements(items.count, lambda index: function(*items.at(index)))
 
 
 def integer(value: Any) -> Any:
@@ -178,6 +188,7 @@ _REPLACEMENTS: Mapping[Any, Callable[..., Any]] = MappingProxyType(
         builtins.list: _list,
         builtins.tuple: _tuple,
         builtins.sum: _sum,
+        builtins.map: _map,
     }
 )
 
@@ -208,6 +219,10 @@ class GrowingList(list[Any]):
         """Append items."""
         self._grow(at_front=False)
         self.added.extend(items)
+
+    def __iadd__(self, items: Any) -> GrowingList:  # type: ignore[misc]
+        self.extend(items)
+        return self
 
     def insert(self, index: Any, item: Any) -> None:
         """Insert an item before the others."""
@@ -252,12 +267,47 @@ class StackedList(list[Any]):
         if length is not None:
             buffers = [buffer[buffer.shape[0] - length :] if at_front else buffer[:length] for buffer in buffers]
         stacked = buffers[0] if len(buffers) == 1 else torch.stack(buffers, 1).flatten(0, 1)
-        before = items.parts if isinstance(items, StackedList) else [item.unsqueeze(0) for item in items]
+        before = _parts_of(items)
         return cls([stacked, *before] if at_front else [*before, stacked])
+
+    def __setitem__(self, index: Any, item: Any) -> None:
+        if isinstance(index, slice):
+            raise CaptureError(
+                "a slice of a list whose length is not known is assigned", hint="assign the items one by one"
+            )
+        stacked = self.stacked
+        position = number_tensor(index, torch.int64).reshape(1)
+        self.parts = [torch.index_put(stacked, (position,), item.unsqueeze(0))]
 
     def append(self, item: Any) -> None:
         """Append an item."""
         self.parts.append(item.unsqueeze(0))
+
+    def extend(self, items: Any) -> None:
+        """Append items."""
+        self.parts.extend(_parts_of(items))
+
+    def __add__(self, items: Any) -> StackedList:
+        return StackedList([*self.parts, *_parts_of(items)])
+
+    def __radd__(self, items: Any) -> StackedList:
+        return StackedList([*_parts_of(items), *self.parts])
+
+    def __iadd__(self, items: Any) -> StackedList:
+        self.extend(items)
+        return self
+
+    def copy(self) -> StackedList:
+        """A copy."""
+        return self[:]  # type: ignore[no-any-return]
+
+    def _refuse(self, *_: Any, **__: Any) -> Any:
+        raise CaptureError(
+            "a list whose length is a dynamic size is modified or searched",
+            hint="build it with append, insert, extend or assignments of items, and join it with torch.stack",
+        )
+
+    __contains__ = __delitem__ = __mul__ = __rmul__ = __imul__ = clear = count = index = pop = remove = sort = _refuse
 
     def insert(self, index: Any, item: Any) -> None:
         """Insert an item."""
@@ -310,6 +360,90 @@ def reject_returned_lists(outputs: Any) -> None:
             "the model returns a list whose number of tensors depends on its inputs",
             hint="return torch.stack of the list; if sizes differ, pad the tensors first and return their lengths",
         )
+
+
+def _parts_of(items: Any) -> list[Any]:
+    return items.parts if isinstance(items, StackedList) else [item.unsqueeze(0) for item in items]
+
+
+class Pieces(StackedList):
+    """The pieces of a tensor; Python code that is not transformed specializes their number, as torch does."""
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.stacked.unbind(0))
+
+
+class EmptyItems(StackedList):
+    """``[None] * n`` for a dynamic size: a list whose items are assigned one by one.
+
+    Args:
+        count: The length.
+    """
+
+    def __init__(self, count: Any) -> None:
+        super().__init__([UNBOUND])
+        self._count = count
+
+    def __setitem__(self, index: Any, item: Any) -> None:
+        if self.parts[0] is UNBOUND:
+            if not isinstance(item, torch.Tensor):
+                raise CaptureError(
+                    "an item of a list of dynamic length is not a tensor", hint="assign tensors of one shape"
+                )
+            self.parts = [torch.zeros((self._count, *item.shape), dtype=item.dtype)]
+        super().__setitem__(index, item)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter([None] * self._count) if self.parts[0] is UNBOUND else super().__iter__()
+
+    def __len__(self) -> int:
+        length: Any = self._count
+        return length  # type: ignore[no-any-return]
+
+    @property
+    def stacked(self) -> torch.Tensor:
+        """All items, along a new first dim."""
+        if self.parts[0] is UNBOUND:
+            raise CaptureError("a list of dynamic length is read before a loop has assigned its items")
+        return super().stacked
+
+
+def repeated(items: Any, count: Any) -> Any:
+    """``[item] * count``."""
+    if not (is_dynamic_size(count) and not is_symbolic(count) and type(items) is list and len(items) == 1):
+        return items * count
+    (item,) = items
+    if item is None:
+        return EmptyItems(count)
+    if isinstance(item, torch.Tensor):
+        return Pieces([item.unsqueeze(0).expand(count, *item.shape).clone()])
+    return items * count
+
+
+def pieces(function: Any) -> Any:
+    """``unbind``, ``split`` and ``chunk`` of a tensor, which return a list of dynamic length if a piece has size 1."""
+    owner = getattr(function, "__self__", None)
+    first = (owner,) if isinstance(owner, torch.Tensor) else ()
+    if not first and function not in (torch.unbind, torch.split, torch.chunk):
+        return function
+    name = function.__name__
+
+    def cut(*args: Any, **kwargs: Any) -> Any:
+        tensor, *options = (*first, *args) or (None,)
+        sizes = [kwargs[key] for key in ("split_size", "split_size_or_sections", "chunks") if key in kwargs]
+        size = None if name == "unbind" else (sizes or options[:1] or [None])[0]
+        dim = kwargs.get("dim", (*options[int(name != "unbind" and not sizes) :], 0)[0])
+        if not (isinstance(tensor, torch.Tensor) and isinstance(dim, int) and is_dynamic_size(tensor.shape[dim])):
+            return function(*args, **kwargs)
+        rows_first = tensor.movedim(dim, 0)
+        if name == "unbind":
+            return Pieces([rows_first])
+        one = 1 if name == "split" else tensor.shape[dim]
+        if not isinstance(size, int | torch.SymInt) or not statically_known_true(size == one):
+            return function(*args, **kwargs)
+        return Pieces([rows_first.unsqueeze(dim % tensor.dim() + 1)])
+
+    return cut
 
 
 def join(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

@@ -6,16 +6,23 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import CellType
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 
 from fxonnx_translations._torch_compat import TreeSpec, pytree
 
 from ..source.transformer import Site
+from .sequences import StackedList
 from .values import UNBOUND
 
 __all__ = ["Slot", "State", "read_value", "unchanged_attributes"]
+
+
+class Parts(NamedTuple):
+    """The content of a list of dynamic length; pytree distinguishes it from a list of the same tensors."""
+
+    parts: list[Any]
 
 
 @dataclass(frozen=True)
@@ -33,7 +40,12 @@ class Slot:
     @property
     def is_container(self) -> bool:
         """Whether it is a list or a dict."""
-        return type(self.value) in (list, dict)
+        return type(self.value) in (list, dict) or isinstance(self.value, StackedList)
+
+    @property
+    def items(self) -> Any:
+        """The items of a list, or the parts of a list of dynamic length."""
+        return self.content.parts if isinstance(self.content, Parts) else self.content
 
     def flatten(self) -> tuple[list[Any], TreeSpec]:
         """The leaves of the value."""
@@ -48,11 +60,15 @@ class Slot:
             keep: Whether a list or a dict is the same object with other items.
         """
         value = pytree.tree_unflatten(list(leaves), spec)
-        return Slot(self.value, value) if keep and self.is_container else Slot.of(value)
+        if keep and self.is_container:
+            return Slot(self.value, value)
+        return Slot.of(StackedList(value.parts) if isinstance(value, Parts) else value)
 
     @staticmethod
     def of(value: Any) -> Slot:
         """The slot of a value."""
+        if isinstance(value, StackedList):
+            return Slot(value, Parts(list(value.parts)))
         is_container = type(value) in (list, dict)
         return Slot(value, pytree.tree_map(lambda leaf: leaf, value) if is_container else None)
 
@@ -78,7 +94,9 @@ class State:
     def write(self, slots: Sequence[Slot]) -> None:
         """Set the values, and the items of lists and dicts."""
         for slot in slots:
-            if isinstance(slot.value, list) and slot.is_container:
+            if isinstance(slot.value, StackedList):
+                slot.value.parts = list(slot.content.parts)
+            elif isinstance(slot.value, list) and slot.is_container:
                 slot.value[:] = pytree.tree_map(lambda leaf: leaf, slot.content)
             elif isinstance(slot.value, dict) and slot.is_container:
                 slot.value.clear()

@@ -71,7 +71,7 @@ def function_of_code(code: CodeType) -> FunctionType | None:
 
 
 def looping_functions(file: str, line: int) -> list[FunctionType]:
-    """The functions, not yet transformed, that contain a line of a file where a loop or a comprehension begins."""
+    """The functions, not yet transformed, that contain a line of a file where a loop or a list begins."""
     lines = linecache.getlines(file)
     try:
         tree = ast.parse("".join(lines))
@@ -94,7 +94,19 @@ def _begins_loop(node: ast.AST, line: int) -> bool:
     if isinstance(node, ast.For | ast.While):
         header = node.iter if isinstance(node, ast.For) else node.test
         return node.lineno <= line <= (header.end_lineno or header.lineno)
-    return isinstance(node, ast.ListComp | ast.GeneratorExp) and node.lineno <= line <= (node.end_lineno or node.lineno)
+    match node:
+        case (
+            ast.ListComp()
+            | ast.GeneratorExp()
+            | ast.BinOp(ast.List(), ast.Mult())
+            | ast.BinOp(_, ast.Mult(), ast.List())
+        ):
+            pass
+        case ast.Call(ast.Name("map")) | ast.Call(ast.Attribute(attr="unbind" | "split" | "chunk")):
+            pass
+        case _:
+            return False
+    return bool(node.lineno <= line <= (node.end_lineno or node.lineno))
 
 
 def _all_lines(code: CodeType) -> Iterator[tuple[int, int, int | None]]:

@@ -7,7 +7,7 @@ helpers decide at run time: a condition that is a Python value is evaluated as P
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -40,11 +40,13 @@ _BUILTINS = frozenset(
         "list",
         "tuple",
         "sum",
+        "map",
     }
 )
 _CONSUMERS = frozenset({"list", "tuple", "sum"})
 """Functions that read a generator to its end at once, as a list."""
 _JOINING = frozenset({"stack", "cat", "concat", "concatenate"})
+_CUTTING = frozenset({"unbind", "split", "chunk"})
 _TERNARY = "conditional expression on a tensor's value"
 
 
@@ -406,6 +408,11 @@ class _Expressions(ast.NodeTransformer):
             self.generic_visit(node)
             return node
         (generator,) = node.generators
+        match node.elt, generator.iter:
+            case ast.Constant(), ast.Call(func=ast.Name("range"), keywords=[]) if "range" not in self._owner.outer:
+                length = _locate(ast.Call(_load("len"), [generator.iter], []), node)
+                count: ast.expr = self.visit(length)
+                return _locate(_call_helper("repeated", [ast.List([node.elt], ast.Load()), count]), node)
         iterable = self._owner._iterable(generator.iter)
         element = self.visit(node.elt)
         item = f"{PREFIX}item"
@@ -423,15 +430,33 @@ class _Expressions(ast.NodeTransformer):
                 node.args = [_load("__class__"), _load(self._owner.parameters[0])]
                 return _locate(node, node)
             case ast.Name(name) if name in _BUILTINS and name not in self._owner.outer:
-                if name in _CONSUMERS and node.args and isinstance(node.args[0], ast.GeneratorExp):
-                    generator = node.args[0]
-                    node.args[0] = _locate(ast.ListComp(generator.elt, generator.generators), generator)
+                if name in _CONSUMERS and node.args:
+                    node.args[0] = _as_list(node.args[0], self._owner.outer)
                 self.generic_visit(node)
                 node.func = _locate(_call_helper("builtin", [node.func]), node)
                 return node
         self.generic_visit(node)
         if isinstance(node.func, ast.Attribute) and node.func.attr in _JOINING:
             node.func = _locate(_call_helper("joining", [node.func]), node)
+        if isinstance(node.func, ast.Attribute) and node.func.attr in _CUTTING:
+            node.func = _locate(_call_helper("pieces", [node.func]), node)
+        return node
+
+    def visit_List(self, node: ast.List) -> ast.expr:
+        match node.elts:
+            case [ast.Starred(ast.GeneratorExp() as generator)]:
+                visited: ast.expr = self.visit(_as_list(generator, self._owner.outer))
+                return visited
+        self.generic_visit(node)
+        return node
+
+    def visit_BinOp(self, node: ast.BinOp) -> ast.expr:
+        self.generic_visit(node)
+        match node:
+            case ast.BinOp(ast.List([_]) as items, ast.Mult(), count) | ast.BinOp(
+                count, ast.Mult(), ast.List([_]) as items
+            ):
+                return _locate(_call_helper("repeated", [items, count]), node)
         return node
 
     def visit_Lambda(self, node: ast.Lambda) -> ast.expr:
@@ -439,6 +464,19 @@ class _Expressions(ast.NodeTransformer):
             return node
         self.generic_visit(node)
         return node
+
+
+def _as_list(node: ast.expr, outer: Container[str]) -> ast.expr:
+    """The argument of a function that reads it to its end: a generator or a ``map`` as a list comprehension."""
+    match node:
+        case ast.GeneratorExp(element, generators):
+            return _locate(ast.ListComp(element, generators), node)
+        case ast.Call(ast.Name("map"), [ast.Name() | ast.Attribute() | ast.Lambda() as function, iterable], []):
+            if "map" not in outer:
+                item = f"{PREFIX}mapped"
+                element = ast.Call(function, [_load(item)], [])
+                return _locate(ast.ListComp(element, [ast.comprehension(_store(item), iterable, [], 0)]), node)
+    return node
 
 
 class _Renamed(ast.NodeTransformer):
