@@ -35,6 +35,7 @@ findings: list[fxonnx.Finding] = program.check(target) + fxonnx.check("model.onn
 program = fxonnx.export(model, kwargs={"input": x}, dynamic_shapes={"input": {0: torch.export.Dim("batch", max=9)}})
 program.save(BytesIO(), external_data=False)
 program.save("model.onnx", external_data="safetensors")
+program.save("model.onnx", metadata="names")
 outputs: tuple[torch.Tensor, ...] = program(x)
 rows: list[fxonnx.Row] = program.verify(sizes=[{"batch": 3}])
 text: str = rows[0].message + fxonnx.__version__

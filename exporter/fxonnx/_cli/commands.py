@@ -36,6 +36,18 @@ _CALIBRATION_HELP = (
 )
 _SOURCE_HELP = "A .pt2 file, or package.module:function returning (model, args[, kwargs[, dynamic_shapes]])."
 _GENAI_STAGES = ("load", "capture", "prepare", "lower", "save", "verify")
+Metadata = Annotated[
+    str, typer.Option(help="Provenance of nodes: full, names (modules, without stack traces) or none.")
+]
+Numerics = Annotated[
+    str, typer.Option(help="Results for NaN and signed zeros: default (the runtime's) or exact (torch's).")
+]
+Functions = Annotated[str, typer.Option(help="ONNX functions for marked regions, repeated modules as well, or none.")]
+Quantize = Annotated[str | None, typer.Option(help="Store the weights of linear layers as integers: int4 or int8.")]
+Frozen = Annotated[str | None, typer.Option(help="Comma-separated names or patterns of inputs that become constants.")]
+DataDependent = Annotated[
+    str, typer.Option(help="Branches on the values of inputs: error, or example to follow the example's.")
+]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of errors.")]
 
 
@@ -70,25 +82,16 @@ def export_command(
     strict_shapes: Annotated[
         bool, typer.Option("--strict-shapes", help="Fail if the model cannot be exported for all requested sizes.")
     ] = False,
-    numerics: Annotated[
-        str, typer.Option(help="Results for NaN and signed zeros: default (the runtime's) or exact (torch's).")
-    ] = "default",
-    functions: Annotated[
-        str, typer.Option(help="ONNX functions for marked regions, repeated modules as well, or none.")
-    ] = "regions",
-    quantize: Annotated[
-        str | None, typer.Option(help="Store the weights of linear layers as integers: int4 or int8.")
-    ] = None,
+    numerics: Numerics = "default",
+    functions: Functions = "regions",
+    quantize: Quantize = None,
     calibration: Annotated[Path | None, typer.Option(help=_CALIBRATION_HELP)] = None,
     dynamic_activations: Annotated[
         bool, typer.Option("--dynamic-activations", help="With int8, also quantize activations, in every call.")
     ] = False,
-    frozen: Annotated[
-        str | None, typer.Option(help="Comma-separated names or patterns of inputs that become constants.")
-    ] = None,
-    data_dependent: Annotated[
-        str, typer.Option(help="Branches on the values of inputs: error, or example to follow the example's.")
-    ] = "error",
+    frozen: Frozen = None,
+    data_dependent: DataDependent = "error",
+    metadata: Metadata = "full",
     profile: Annotated[bool, typer.Option("--profile", help="Show the time of each stage.")] = False,
     report: Annotated[Path | None, typer.Option(help="Directory for an HTML report, also on a failure.")] = None,
     input_names: Annotated[str | None, typer.Option(help="Comma-separated names of the graph inputs.")] = None,
@@ -132,6 +135,7 @@ def export_command(
             data_dependent=data_dependent,  # type: ignore[arg-type]
             report=report is not None,
             artifacts_dir=report or ".",
+            metadata=metadata,  # type: ignore[arg-type]
             on_stage=on_stage,
         )
     if profile:

@@ -20,6 +20,9 @@ from .._provenance import VALUE_KEY
 __all__ = [
     "CUSTOM_KEY",
     "FX_VALUE_KEY",
+    "LEVELS",
+    "PROVENANCE_KEYS",
+    "TRACE_KEYS",
     "MetadataLevel",
     "NodeMetadata",
     "call_metadata",
@@ -30,6 +33,9 @@ __all__ = [
 ]
 
 MetadataLevel: TypeAlias = Literal["full", "names", "none"]
+LEVELS: tuple[MetadataLevel, ...] = ("none", "names", "full")
+"""The levels, each with the metadata of those before it."""
+
 CUSTOM_KEY = "pkg.fxonnx.custom"
 """Metadata key of a node: JSON of its ``torch.fx.traceback.annotate`` annotations."""
 
@@ -42,6 +48,13 @@ _NAMESPACE = "namespace"
 _CLASSES = "pkg.torch.onnx.class_hierarchy"
 _SCOPES = "pkg.torch.onnx.name_scopes"
 _TRACE = "pkg.torch.onnx.stack_trace"
+_FX_NODE = "pkg.torch.onnx.fx_node"
+
+TRACE_KEYS = frozenset({_FX_NODE, _TRACE})
+"""Metadata keys of level "full" only."""
+
+PROVENANCE_KEYS = TRACE_KEYS | {_NAMESPACE, _CLASSES, _SCOPES, CUSTOM_KEY, FX_VALUE_KEY}
+"""Metadata keys of the levels "full" and "names"."""
 
 
 def target_name(node: torch.fx.Node) -> str:
@@ -116,7 +129,7 @@ class NodeMetadata:
         target = target_name(node)
         metadata = _names(class_scopes_of(node), node.name, target)
         if self._level == "full":
-            metadata["pkg.torch.onnx.fx_node"] = str(node.format_node())
+            metadata[_FX_NODE] = str(node.format_node())
             metadata[_TRACE] = self._trace(node.meta.get("stack_trace") or "")
         custom = {key: value for key, value in node.meta.get("custom", {}).items() if not key.startswith("_torch")}
         if custom:

@@ -13,11 +13,13 @@ import onnx_ir as ir
 
 from fxonnx_translations._builder.initializers import TorchTensor, storage_key
 
+from .._lower.metadata import MetadataLevel
 from .._public import public
 from .._written_bytes import WrittenBytes
 from ..errors import ArgumentError, SaveError
 from .atomic_file import AtomicFile
 from .external_data import lay_out_external_data
+from .metadata_level import check_level
 from .onnx_program import ONNXProgram
 from .protobuf_layout import (
     ModelLayout,
@@ -33,7 +35,9 @@ __all__ = ["save_all"]
 
 
 @public
-def save_all(programs: Mapping[str, ONNXProgram], directory: str | os.PathLike[str]) -> list[Path]:
+def save_all(
+    programs: Mapping[str, ONNXProgram], directory: str | os.PathLike[str], *, metadata: MetadataLevel | None = None
+) -> list[Path]:
     """Save programs as ``<name>.onnx``, with each tensor that several of them share stored once.
 
     All tensors above 256 bytes are stored in one file ``weights.<digest>.data``. It is complete before the models are
@@ -43,6 +47,7 @@ def save_all(programs: Mapping[str, ONNXProgram], directory: str | os.PathLike[s
     Args:
         programs: Name to program, for example the prefill and decode steps of a language model.
         directory: An existing directory.
+        metadata: Provenance of nodes in the files, as for ``ONNXProgram.save``.
 
     Returns:
         The paths of the models, followed by the path of the external data file.
@@ -58,14 +63,15 @@ def save_all(programs: Mapping[str, ONNXProgram], directory: str | os.PathLike[s
         if not name or Path(name).name != name:
             raise ArgumentError("programs", f"{name!r} is not a file name without a directory")
         check_destination(root / f"{name}.onnx")
+        check_level(metadata, program.options.metadata)
         check_values(value.const_value for value in program.model.graph.initializers.values())
     try:
-        return _save(programs, root)
+        return _save(programs, root, metadata)
     except OSError as error:
         raise SaveError(f"{root} cannot be written: {error.strerror or error}") from error
 
 
-def _save(programs: Mapping[str, ONNXProgram], root: Path) -> list[Path]:
+def _save(programs: Mapping[str, ONNXProgram], root: Path, metadata: MetadataLevel | None) -> list[Path]:
     digests: dict[Hashable, str] = {}
     distinct: dict[str, ir.TensorProtocol] = {}
     names = {
@@ -94,7 +100,9 @@ def _save(programs: Mapping[str, ONNXProgram], root: Path) -> list[Path]:
         for name, path in zip(programs, paths, strict=True):
             offsets = {key: external.offsets[digest] for key, digest in names[name].items()}
             model_file = stack.enter_context(AtomicFile(path))
-            layout: ModelLayout = lay_out_model(programs[name].model, location=data.name, offsets=offsets)
+            layout: ModelLayout = lay_out_model(
+                programs[name].model, location=data.name, offsets=offsets, metadata=metadata
+            )
             write_model(model_file.file, layout, WrittenBytes(layout.size))
             model_file.sync()
             models.append(model_file)

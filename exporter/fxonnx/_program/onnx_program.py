@@ -18,6 +18,7 @@ from .._capture.constraints.constraint import Constraint
 from .._capture.rewriting import Rewrite
 from .._comparison import Row
 from .._lower.inlining import inlined
+from .._lower.metadata import MetadataLevel
 from .._options import Options
 from .._prepare.fusions import Fusion, FusionRecord, NearMiss
 from .._public import public
@@ -35,6 +36,7 @@ from .differences import Comparison
 from .external_data import REFERENCE, ExternalData
 from .external_references import with_external_references
 from .inspection import compute_values, run_reference
+from .metadata_level import check_level
 from .notebook import html_summary
 from .onnxscript_optimizer import optimize_model
 from .protobuf_layout import PROTOBUF_LIMIT, serialize, tensor_bytes
@@ -381,6 +383,7 @@ class ONNXProgram:
         external_data: ExternalData = None,
         weights: Weights | None = None,
         inline: bool = False,
+        metadata: MetadataLevel | None = None,
     ) -> None:
         """Save the model atomically, one tensor at a time.
 
@@ -397,11 +400,14 @@ class ONNXProgram:
                 checkpoint, a directory, a state_dict, or a list of these, in which later ones override earlier ones.
                 Files are read one tensor at a time; the program itself is not modified.
             inline: Whether to store the flat graph of a model with functions.
+            metadata: Provenance of nodes in the file, at most that of the export, which is the default: "full", "names"
+                (module scopes and operators, without FX nodes and stack traces) or "none".
 
         Raises:
-            ArgumentError: If ``weights`` do not match the model.
+            ArgumentError: If ``weights`` do not match the model, or it does not have the metadata.
             SaveError: If the model cannot be written; an existing file at the destination is then unchanged.
         """
+        check_level(metadata, self.options.metadata)
         with ExitStack() as stack:
             if weights is not None:
                 stack.enter_context(temporary_weights(self.model, self.weights, weights))
@@ -414,6 +420,7 @@ class ONNXProgram:
                 include_initializers=include_initializers,
                 keep_initializers_as_inputs=keep_initializers_as_inputs,
                 external_data=external_data,
+                metadata=metadata,
             )
 
     @property

@@ -17,10 +17,12 @@ import onnx_ir as ir
 
 from fxonnx_translations._builder.initializers import DerivedTensor
 
+from .._lower.metadata import MetadataLevel
 from .._written_bytes import WrittenBytes
 from ..errors import SaveError
 from .checkpoints import FileTensor
 from .external_data import ExternalDataFile, ExternalDataFormat, lay_out_external_data
+from .metadata_level import reduce_metadata
 
 __all__ = [
     "INLINE_BYTES",
@@ -111,6 +113,7 @@ def lay_out_model(
     format: ExternalDataFormat = "raw",
     base: Path | None = None,
     offsets: Mapping[str, int] | None = None,
+    metadata: MetadataLevel | None = None,
 ) -> ModelLayout:
     """Compute the layout of a model file; the model is not modified and no tensor is evaluated.
 
@@ -123,6 +126,7 @@ def lay_out_model(
         format: Format of the external data file.
         base: Directory of the model file, if tensors of safetensors files in it are to be referenced instead of copied.
         offsets: Offsets of the ``external_tensors`` in an external data file shared by several models.
+        metadata: The level of the metadata that is stored; None for that of the model.
 
     Raises:
         SaveError: If an initializer has no value, or a referenced file is not in ``base`` or below.
@@ -160,6 +164,7 @@ def lay_out_model(
     ]
     tensors = {name: value.const_value for name, value in graph.initializers.items() if name in stored}
     proto = serialize(_shallow_copy(model, inputs, list(stand_ins.values())))
+    reduce_metadata(proto, metadata or "full")
     headers = [header for header in proto.graph.initializer if header.name in tensors]
     pieces = _pieces(proto, headers, tensors)
     referenced = frozenset(stored.path.resolve() for stored in references.values())

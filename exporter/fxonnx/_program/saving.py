@@ -22,6 +22,7 @@ import onnx_ir as ir
 
 from fxonnx_translations._builder.initializers import has_content, sources_of
 
+from .._lower.metadata import MetadataLevel
 from ..errors import ArgumentError, SaveError, did_you_mean
 from .atomic_file import AtomicFile
 from .external_data import REFERENCE, SUFFIXES, ExternalData, ExternalDataFormat
@@ -46,6 +47,7 @@ def save(
     include_initializers: bool = True,
     keep_initializers_as_inputs: bool = False,
     external_data: ExternalData = None,
+    metadata: MetadataLevel | None = None,
 ) -> None:
     """Save a model; the model is not modified.
 
@@ -57,6 +59,7 @@ def save(
         external_data: Whether tensors above 256 bytes are stored in ``<name>.data``; None: above 1.5 GiB of weights;
             "safetensors": in ``<name>.safetensors``; REFERENCE: in ``<name>.data``, except for tensors that are in a
             safetensors file already.
+        metadata: The level of the metadata that is stored; None for that of the model.
 
     Raises:
         ArgumentError: If ``external_data`` has another value.
@@ -73,6 +76,7 @@ def save(
         model,
         include_initializers=include_initializers,
         keep_initializers_as_inputs=keep_initializers_as_inputs,
+        metadata=metadata,
     )
     if not isinstance(destination, (str, os.PathLike)):
         if external_data:
