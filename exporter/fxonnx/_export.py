@@ -239,7 +239,7 @@ def export(
         page.exported_program = captured.exported_program
         save_exported_program(captured.exported_program, artifacts_dir if dump_exported_program else None)
         program = page.program = _convert(captured, options, timer, model)
-        page.rows = _verify(program, timer, verify, locate=report)
+        page.rows = _verify(program, timer, verify, locate=report or profile_runtime)
         _save(program, timer, f, (export_params, keep_initializers_as_inputs, external_data))
     return _printed(program, graph=bool(verbose), stages=profile)
 
