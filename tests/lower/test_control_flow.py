@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 from typing import Any
 
+import onnx_ir as ir
 import pytest
 import torch
 from torch import nn
@@ -130,3 +132,31 @@ def test_nodes_of_subgraphs_have_the_users_lines() -> None:
     assert "in positive\n    return torch.sin(x)" in sine.metadata_props["pkg.torch.onnx.stack_trace"]
     assert "0: " in sine.metadata_props["namespace"]
     assert contents[0] == contents[1]
+
+
+def test_nodes_of_a_body_belong_to_the_modules_that_it_calls() -> None:
+    class Steps(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+
+        def forward(self, x: torch.Tensor, count: torch.Tensor) -> torch.Tensor:
+            step = torch.zeros((), dtype=torch.int64)
+            while step < count:
+                x = self.layer(x)
+                step = step + 1
+            return x
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.blocks = nn.ModuleList([Steps(), Steps()])
+
+        def forward(self, x: torch.Tensor, count: torch.Tensor) -> torch.Tensor:
+            return self.blocks[1](self.blocks[0](x, count), count)
+
+    program = fxonnx.export(Model().eval(), (torch.rand(2, 4), torch.tensor(3)))
+    nodes = [node for node in ir.traversal.RecursiveGraphIterator(program.model.graph) if node.op_type == "Relu"]
+    assert [ast.literal_eval(node.metadata_props["pkg.torch.onnx.name_scopes"])[:-1] for node in nodes] == [
+        ["", f"blocks.{index}", f"blocks.{index}.layer", f"blocks.{index}.layer.1"] for index in range(2)
+    ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -11,6 +12,8 @@ from .graph_utils import find_attribute
 from .inline import inline_subgraphs
 
 __all__ = ["Workspace", "copy_program", "mark_captured_values", "mark_replacements", "runnable_program"]
+
+_TRACED_ROOT = "_export_root."
 
 
 class Workspace(torch.fx.GraphModule):
@@ -61,8 +64,16 @@ def mark_captured_values(module: torch.fx.GraphModule, path: str = "", scopes: A
                 mark_captured_values(body, f"{path}{node.target}.", call.meta.get("nn_module_stack") or scopes)
         elif node.op == "call_function":
             node.meta[VALUE_KEY] = f"{path}{node.name}"
-            if scopes and not node.meta.get("nn_module_stack"):
-                node.meta["nn_module_stack"] = scopes
+            if scopes:
+                node.meta["nn_module_stack"] = _within(scopes, node.meta.get("nn_module_stack") or {})
+
+
+def _within(scopes: Mapping[str, tuple[str, Any]], own: Mapping[str, tuple[str, Any]]) -> dict[str, tuple[str, Any]]:
+    """The modules of a node of a subgraph. TorchDynamo, which traces it, begins their paths with a root of its own."""
+    modules = dict(scopes)
+    for key, (path, cls) in own.items():
+        modules[key.removeprefix(_TRACED_ROOT)] = (path.removeprefix(_TRACED_ROOT), cls)
+    return modules
 
 
 def mark_replacements(module: torch.fx.GraphModule) -> None:
