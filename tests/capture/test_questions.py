@@ -367,6 +367,16 @@ def _looks_up_a_value(x: torch.Tensor) -> torch.Tensor:
     return x * {0: 1.0, 1: 2.0, 2: 3.0}[x.argmax().item()]
 
 
-def test_keys_of_dictionaries_are_python_numbers() -> None:
-    with pytest.raises(fxonnx.CaptureError, match=r"unhashable(?s:.*)\nhint: a key .* convert it with int\(\.\.\.\)"):
-        fxonnx.export(Function(_looks_up_a_value).eval(), (torch.tensor([1.0, 3.0, 2.0]),))
+def _looks_up_a_size(x: torch.Tensor) -> torch.Tensor:
+    return x * {2: 1.0, 3: 2.0}[x.shape[0]]
+
+
+def test_keys_of_dictionaries() -> None:
+    x, model = torch.tensor([1.0, 3.0, 2.0]), Function(_looks_up_a_value).eval()
+    with pytest.raises(fxonnx.CaptureError, match="asks for the value of a tensor"):
+        fxonnx.export(model, (x,))
+    with pytest.warns(UserWarning, match="example"):
+        program = fxonnx.export(model, (x,), data_dependent="example")
+    torch.testing.assert_close(program(x + 1)[0], model(x + 1))
+    with pytest.raises(fxonnx.CaptureError, match=r"unhashable(?s:.*)\nhint: .* convert it with int\(\.\.\.\)"):
+        fxonnx.export(Function(_looks_up_a_size).eval(), (x,), dynamic_shapes=({0: "n"},))

@@ -58,8 +58,7 @@ _QUANTIZED_HINT = (
 _HINTS = {
     **dict.fromkeys(_QUANTIZED, _QUANTIZED_HINT),
     "unhashable type: non-nested SymInt": (
-        "a key of a dictionary or set must be a Python number: convert it with int(...), which fixes a size, and for "
-        'the value of a tensor pass data_dependent="example" as well'
+        "a size is the key of a dictionary or set: convert it with int(...), which makes it static"
     ),
 }
 _CPP_STACK = ("Exception raised from ", "frame #", "<omitting python frames>")

@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.fx.experimental.symbolic_shapes import guarding_hint_or_throw, has_guarding_hint
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols, guarding_hint_or_throw, has_guarding_hint
 from torch.nn import functional as F
 
 from fxonnx_translations._torch_compat import pytree, scan
@@ -61,13 +61,15 @@ def new(original: Callable[..., Tensor], self: Tensor, *sizes: Any, **options: A
 
 
 def hash_of_size(original: Callable[..., int], self: torch.SymInt) -> int:
-    """``SymInt.__hash__`` in the user's code (``set(lengths)``): the hash of the value, which is a question.
+    """``SymInt.__hash__`` of a tensor's value in the user's code (``set(lengths)``): the value is a question.
 
-    torch refuses to hash sizes, and relies on the error in its own code.
+    torch refuses to hash sizes. Its own code relies on the error, and so does code that handles it: einops caches what
+    it computes by shape, and computes it anew for shapes that cannot be hashed.
     """
     # The caller of the function that the patch defines.
-    frame = sys._getframe(2)
-    return hash(int(self)) if is_user_file(frame.f_code.co_filename) else original(self)
+    caller = sys._getframe(2).f_code
+    is_question = is_user_file(caller.co_filename) and "TypeError" not in caller.co_names
+    return hash(int(self)) if is_question and free_unbacked_symbols(self) else original(self)
 
 
 def linspace(original: Callable[..., Any], start: Any, end: Any, steps: Any, **options: Any) -> Tensor:
