@@ -61,10 +61,29 @@ def test_numbers_of_torch(name: str) -> None:
 
 def test_sizes_that_are_dynamic_are_a_warning() -> None:
     model = Function(_seeded(lambda x: x + torch.rand(x.shape))).eval()
-    with pytest.warns(UserWarning, match="arguments of torch.rand are dynamic or on a device other"):
+    with pytest.warns(
+        UserWarning, match="numbers of rand are not constants, .*arguments are dynamic or on a device other"
+    ):
         program = fxonnx.export(model, (torch.ones(2, 3),), dynamic_shapes=({0: "n"},))
     x = torch.zeros(5, 3)
     assert not torch.equal(program(x)[0], program(x)[0])
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: torch.rand_like(x),
+        lambda x: torch.empty(3).uniform_(),
+        lambda x: torch.normal(x, 1.0),
+        lambda x: x.bernoulli(0.5),
+    ],
+    ids=["rand_like", "uniform_", "normal", "bernoulli"],
+)
+def test_numbers_after_those_of_other_functions_are_drawn_at_run_time(function: Callable[[Tensor], Tensor]) -> None:
+    model = Function(_seeded(lambda x: function(x) * 0 + torch.rand(3))).eval()
+    with pytest.warns(UserWarning, match="are not constants, because it fills a tensor"):
+        program = fxonnx.export(model, (torch.ones(2, 3),))
+    assert not torch.equal(program(torch.ones(2, 3))[0], program(torch.ones(2, 3))[0])
 
 
 def test_numbers_without_a_seed_are_drawn_at_run_time() -> None:

@@ -15,7 +15,7 @@ from fxonnx_translations._torch_compat import DisableTorchFunction, no_dispatch,
 
 from .._warnings import warn_user
 
-__all__ = ["draw", "manual_seed", "unseeded"]
+__all__ = ["draw", "draw_at_run_time", "manual_seed", "unseeded"]
 
 
 @dataclass
@@ -72,14 +72,21 @@ def draw(original: Callable[..., Tensor], *args: Any, **kwargs: Any) -> Tensor:
     leaves = pytree.tree_leaves((args, kwargs))
     device = torch.device(kwargs.get("device") or "cpu")
     if device.type != "cpu" or any(isinstance(leaf, Tensor | torch.SymInt | torch.SymFloat) for leaf in leaves):
-        # Later numbers would be other ones than those that torch draws.
-        state.generator = None
-        warn_user(
-            f"forward calls torch.manual_seed, but the arguments of torch.{original.__name__} are dynamic or on a "
-            "device other than the CPU: the model draws other random numbers than torch, which differ between runs",
-        )
-        return original(*args, **kwargs)
+        return draw_at_run_time(original, *args, **kwargs)
     with no_dispatch(), DisableTorchFunction():
         numbers = original(*args, **{**kwargs, "device": device, "generator": generator})
     # Traced as a copy, because forward may write to it.
     return numbers.clone()
+
+
+def draw_at_run_time(original: Callable[..., Tensor], *args: Any, **kwargs: Any) -> Tensor:
+    """Random functions whose numbers are not constants. Numbers after them would be other ones than torch's."""
+    state = _seed.get()
+    if state is not None and state.generator is not None and kwargs.get("generator") is None:
+        state.generator = None
+        warn_user(
+            f"forward calls torch.manual_seed, but the numbers of {original.__name__} are not constants, because it "
+            "fills a tensor, or its arguments are dynamic or on a device other than the CPU: the model draws other "
+            "random numbers than torch, which differ between runs",
+        )
+    return original(*args, **kwargs)

@@ -438,9 +438,19 @@ QUESTION_PATCHES: tuple[Patch, ...] = (
 )
 """Applied by torch.export, on top of the others, if a model asks tensors for their values."""
 
-SEED_PATCHES: tuple[Patch, ...] = tuple(
-    Patch(f"torch:{name}", random_seeds.draw, "torch.export records the function without the seed of forward")
-    for name in ("rand", "randn", "randint", "randperm")
+SEED_PATCHES: tuple[Patch, ...] = (
+    *(
+        Patch(f"torch:{name}", random_seeds.draw, "torch.export records the function without the seed of forward")
+        for name in ("rand", "randn", "randint", "randperm")
+    ),
+    *(
+        Patch(f"torch:{name}", random_seeds.draw_at_run_time, "it draws from the generator that forward has seeded")
+        for name in (
+            *("bernoulli", "multinomial", "normal", "poisson", "rand_like", "randint_like", "randn_like"),
+            *("Tensor.bernoulli", "Tensor.bernoulli_", "Tensor.cauchy_", "Tensor.exponential_", "Tensor.geometric_"),
+            *("Tensor.log_normal_", "Tensor.multinomial", "Tensor.normal_", "Tensor.random_", "Tensor.uniform_"),
+        )
+    ),
 )
 """Applied by torch.export from the first ``torch.manual_seed`` in forward on."""
 

@@ -6,6 +6,7 @@ captured as they are if the values are known, or if the export follows the examp
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from importlib import import_module
 from typing import Any
@@ -30,31 +31,16 @@ def make_padding_mask(original: Callable[..., Any], input_ids: Tensor, padding_i
     return input_ids.eq(padding_idx) if is_open(input_ids) else original(input_ids, padding_idx)
 
 
-def attend(
-    original: Callable[..., Any],
-    self: Any,
-    hidden_states: Tensor,
-    attention_mask: Any = None,
-    is_index_masked: Any = None,
-    is_index_global_attn: Any = None,
-    is_global_attn: Any = None,
-    output_attentions: bool = False,
-) -> Any:
+def attend(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Longformer's attention with global tokens, of which there may be none.
 
-    Without global tokens transformers skips their attention, which has no effect on the result.
+    Without global tokens transformers skips their attention, which has no effect on the result. The other parameters
+    differ between versions of transformers.
     """
-    if is_open(is_global_attn) and not output_attentions:
-        is_global_attn = True
-    return original(
-        self,
-        hidden_states,
-        attention_mask,
-        is_index_masked,
-        is_index_global_attn,
-        is_global_attn,
-        output_attentions,
-    )
+    call = inspect.signature(original).bind(*args, **kwargs)
+    if is_open(call.arguments.get("is_global_attn")) and not call.arguments.get("output_attentions"):
+        call.arguments["is_global_attn"] = True
+    return original(*call.args, **call.kwargs)
 
 
 def global_indices(original: Callable[..., Any], is_index_global_attn: Tensor) -> Any:
