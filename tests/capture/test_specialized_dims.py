@@ -25,8 +25,8 @@ def R(*shape: int) -> torch.Tensor:
 
 
 def looped(x: torch.Tensor, *ys: Any) -> torch.Tensor:
-    # map is not rewritten to a loop.
-    return torch.stack(list(map(lambda index: x[index] * (index + 1), range(x.shape[0])))) + sum(ys)  # noqa: C417
+    # Comprehensions with a condition are not rewritten to a loop.
+    return torch.stack([x[index] * (index + 1) for index in range(x.shape[0]) if index >= 0]) + sum(ys)
 
 
 d = Dim("d")
