@@ -134,7 +134,7 @@ class PaliGemma(ImageTiles):
 
 
 class PaliGemmaDecoder(nn.Module):
-    """The decoder of PaliGemma, with the mask of a prompt if there is no past.
+    """The decoder of PaliGemma, with a bidirectional mask for prompts without a past.
 
     Args:
         model: A ``PaliGemmaForConditionalGeneration``.
