@@ -47,7 +47,9 @@ def generate(seed: int, *, empty: bool = False, kind: str | None = None) -> Prog
     dynamic = DIMS if rng.random() < 0.75 else tuple(dim for dim in DIMS if rng.random() < 0.6)
     opset, target, example = rng.choice(OPSETS), rng.choice(_TARGETS), rng.choice(_EXAMPLES)
     sizes = _SIZES + (_EMPTY if empty else ())
-    program = Program(seed, kind or chosen, opset, target, {}, (), ("x",), example, sizes, dynamic)
+    # Derived from the seed, so that the random choices are the same for all namings.
+    naming = ("names", "names", "DYNAMIC", "AUTO")[seed // 10 % 4]
+    program = Program(seed, kind or chosen, opset, target, {}, (), ("x",), example, sizes, dynamic, naming)
     return _Generator(rng, program).run(rng.randint(2, 7))
 
 

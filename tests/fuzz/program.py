@@ -9,7 +9,7 @@ import linecache
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -126,6 +126,7 @@ class Program:
         example: Sizes of the example inputs.
         sizes: Further sizes to run it at.
         dynamic: The dynamic dims.
+        naming: How dynamic dims are declared: by their names, or all as ``Dim.DYNAMIC`` or ``Dim.AUTO``.
     """
 
     seed: int
@@ -138,6 +139,7 @@ class Program:
     example: Sizes
     sizes: tuple[Sizes, ...]
     dynamic: tuple[str, ...] = DIMS
+    naming: Literal["names", "DYNAMIC", "AUTO"] = "names"
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -151,13 +153,16 @@ class Program:
         return tuple(name for name in INPUTS if name in names) or ("x",)
 
     @property
-    def dynamic_shapes(self) -> tuple[dict[int, str] | None, ...]:
+    def dynamic_shapes(self) -> tuple[dict[int, Any] | None, ...]:
         """``dynamic_shapes`` of the export."""
-        specs = []
+        declared: dict[Any, Any] = {}
+        if self.naming != "names":
+            declared = dict.fromkeys(DIMS, getattr(torch.export.Dim, self.naming))
+        specs: list[dict[int, Any] | None] = []
         for name in self.inputs:
-            axes = {axis: dim for axis, dim in enumerate(INPUTS[name].shape) if dim in self.dynamic}
+            axes = {axis: declared.get(dim, dim) for axis, dim in enumerate(INPUTS[name].shape) if dim in self.dynamic}
             specs.append(axes or None)
-        return tuple(specs)  # type: ignore[arg-type]
+        return tuple(specs)
 
     @property
     def model_source(self) -> str:
@@ -207,11 +212,16 @@ class Program:
             model=self.model_source,
             inputs=", ".join(map(_input_source, self.inputs)),
             example=self.example,
-            dynamic_shapes=self.dynamic_shapes,
+            dynamic_shapes=self._shapes_source,
             opset=self.opset,
             target=self.target,
             sizes=list(sizes or [self.example, *self.sizes]),
         )
+
+    @property
+    def _shapes_source(self) -> str:
+        hint = f"torch.export.Dim.{self.naming}"
+        return re.sub(r"DimHint\(\w+\)", hint, repr(self.dynamic_shapes))
 
     def _reads(self, attribute: str) -> bool:
         return any(re.search(rf"\bself\.{attribute}\b", line) for line in [*self.lines, *self.outputs])

@@ -146,13 +146,18 @@ EMPTY = (
     # ONNX Runtime ends the process: it fuses the Transpose into the MatMul and divides by the size.
     Case("matmul of heads", lambda x: x.transpose(0, 1) @ torch.ones(3, 4, 2), (5, 3, 4), FROM_ZERO, refused=(0,)),
     Case("matmul with heads", lambda x: torch.ones(3, 2, 4) @ x.permute(1, 2, 0), (5, 3, 4), FROM_ZERO, refused=(0,)),
+    # The fused kernel leaves the products uninitialized.
+    Case("products of columns", lambda x: x.mT @ x, (5, 3, 4), FROM_ZERO, (0,), (1,)),
+    Case("products of rows", lambda x: x @ x.mT, (5, 3, 4), FROM_ZERO, (0,), (2,)),
+    Case("products of heads", lambda x: x.transpose(0, 1) @ x.permute(1, 2, 0), (5, 3, 4), FROM_ZERO, (0,), (2,)),
     Case("last of a GRU", torch.nn.GRU(3, 4).eval(), (6, 5, 3), FROM_ZERO, (0,), axes=(1,)),
 )
 
 
+@pytest.mark.parametrize("dim", ["size", torch.export.Dim.DYNAMIC], ids=["named", "unnamed"])
 @pytest.mark.parametrize("case", EMPTY, ids=str)
-def test_empty_tensors(case: Case, tmp_path: Path) -> None:
-    _check(case, tmp_path)
+def test_empty_tensors(case: Case, dim: Any, tmp_path: Path) -> None:
+    _check(case, tmp_path, dim)
 
 
 def test_requirements_do_not_restrict_more_than_necessary(recwarn: pytest.WarningsRecorder) -> None:
@@ -203,7 +208,7 @@ def test_small_sizes(case: Case, tmp_path: Path) -> None:
     _check(case, tmp_path)
 
 
-def _check(case: Case, tmp_path: Path) -> None:
+def _check(case: Case, tmp_path: Path, dim: Any = "size") -> None:
     def example(size: int) -> torch.Tensor:
         shape = [size if axis in case.axes else length for axis, length in enumerate(case.shape)]
         return torch.arange(1.0, 1.0 + torch.Size(shape).numel()).reshape(shape) / 4
@@ -212,7 +217,7 @@ def _check(case: Case, tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     traced = case.shape[case.axes[0]]
     program = fxonnx.export(
-        model, (example(traced),), path, dynamic_shapes=(dict.fromkeys(case.axes, "size"),), opset_version=case.opset
+        model, (example(traced),), path, dynamic_shapes=(dict.fromkeys(case.axes, dim),), opset_version=case.opset
     )
     session, recorded = onnxruntime.InferenceSession(path), Recorded(onnx.load(path))
     for size in (traced, *case.sizes):

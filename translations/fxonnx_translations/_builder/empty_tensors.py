@@ -219,17 +219,21 @@ def _padded(node: ir.Node, builder: Builder) -> Iterator[Dim]:
 
 
 def _fused_transpose(node: ir.Node, builder: Builder) -> Iterator[Dim]:
-    """The first size of an operand whose Transpose moves it after the batch.
+    """The sizes of an operand whose Transpose ONNX Runtime fuses into the MatMul.
 
-    ONNX Runtime fuses such a Transpose into the MatMul, and divides by this size.
+    Its kernel divides by the first size if the Transpose moves it after the batch, and leaves products of empty matrices
+    uninitialized.
     """
     for value in node.inputs:
         producer = None if value is None else value.producer()
         if producer is None or producer.op_type != "Transpose":
             continue
         perm = list(producer.attributes["perm"].as_ints()) if "perm" in producer.attributes else []
-        if len(perm) > 2 and perm[:-2] == list(range(1, len(perm) - 1)) and 0 in perm[-2:]:
+        moves_batch = len(perm) > 2 and perm[:-2] == list(range(1, len(perm) - 1)) and 0 in perm[-2:]
+        if moves_batch:
             yield from _dims(builder, producer.inputs[0])[:1]
+        if moves_batch or (len(perm) > 2 and perm[-2:] == [len(perm) - 1, len(perm) - 2]):
+            yield from _dims(builder, node.inputs[0])[-1:]
 
 
 _NEEDS_ELEMENTS: Mapping[str, Callable[[ir.Node, Builder], Iterator[Dim]]] = {

@@ -109,6 +109,7 @@ class Limits:
         nonempty: Conditions that exclude sizes of 0 only. Since torch assumes sizes of at least 1, these do not narrow
             the requested sizes.
         requested: Names of the dims that the user requested to be dynamic, as opposed to ``Dim.AUTO``.
+        graph_names: Name of a dim in the graph (``s77``) to its name here (``x.shape[0]``), for dims without a name.
     """
 
     constraints: tuple[Constraint, ...] = ()
@@ -117,6 +118,7 @@ class Limits:
     shared_names: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     nonempty: tuple[Constraint, ...] = ()
     requested: frozenset[str] = frozenset()
+    graph_names: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
     def with_requirements(self, requirements: Iterable[Requirement]) -> Limits:
         """Add the requirements of ONNX operators that some sizes are not 0.
@@ -124,15 +126,21 @@ class Limits:
         A requirement that also excludes a size of 1 narrows the requested sizes, as any other constraint.
 
         Args:
-            requirements: The requirements; those on sizes that cannot be computed from the inputs are left out.
+            requirements: The requirements, in the graph's dim names; those on sizes that cannot be computed from the
+                inputs are left out.
         """
         known = {symbol.name for place in self.places for symbol in place.expression.free_symbols}
         lowest: dict[sympy.Symbol, int] = {}
         relations: dict[sympy.Basic, str] = {}
         for requirement in requirements:
-            if not {symbol.name for symbol in requirement.size.free_symbols} <= known:
+            # torch's symbols are positive, so that sympy would evaluate a lower limit of 1 to True.
+            symbols = {
+                symbol: sympy.Symbol(self.graph_names.get(symbol.name, symbol.name), integer=True)
+                for symbol in requirement.size.free_symbols
+            }
+            if not {symbol.name for symbol in symbols.values()} <= known:
                 continue
-            for relation in _lower_limits(requirement):
+            for relation in _lower_limits(requirement.size.xreplace(symbols), requirement.least):
                 limit = bounds_of(relation)
                 if limit is not None and limit[1].low is not None:
                     lowest[limit[0]] = max(limit[1].low, lowest.get(limit[0], limit[1].low))
@@ -205,7 +213,7 @@ class Limits:
         shared_names = {names.get(name, name): names.get(first, first) for name, first in self.shared_names.items()}
         constraints, nonempty = (tuple(map(renamed, group)) for group in (self.constraints, self.nonempty))
         requested = frozenset(names.get(name, name) for name in self.requested)
-        return Limits(constraints, tuple(places), user_bounds, shared_names, nonempty, requested)
+        return Limits(constraints, tuple(places), user_bounds, shared_names, nonempty, requested, self.graph_names)
 
     def sizes(self, inputs: Sequence[Any]) -> dict[str, int]:
         """Dim name to size, for the dims that can be computed from the inputs."""
@@ -341,14 +349,11 @@ def _violated(constraints: Iterable[Constraint], sizes: Mapping[str, int]) -> Co
     return None
 
 
-def _lower_limits(requirement: Requirement) -> Iterator[sympy.Basic]:
-    """Relations that are equivalent to a requirement; ``a*b >= 1`` becomes ``a >= 1`` and ``b >= 1``."""
-    # torch's symbols are positive, so that sympy would evaluate a lower limit of 1 to True.
-    plain = {symbol: sympy.Symbol(symbol.name, integer=True) for symbol in requirement.size.free_symbols}
-    size = requirement.size.xreplace(plain)
-    for part in _bounded_parts(size, requirement.least):
+def _lower_limits(size: sympy.Expr, least: int) -> Iterator[sympy.Basic]:
+    """Relations that are equivalent to a lower limit of a size; ``a*b >= 1`` becomes ``a >= 1`` and ``b >= 1``."""
+    for part in _bounded_parts(size, least):
         if not part.is_number:
-            yield from normal_forms(sympy.Ge(part, requirement.least))
+            yield from normal_forms(sympy.Ge(part, least))
 
 
 def _bounded_parts(size: sympy.Expr, least: int) -> Iterator[sympy.Expr]:

@@ -74,6 +74,8 @@ _LAYOUT = frozenset(
         (_TORCH + "_meta_registrations.py", "_exec_fft"),
     }
 )
+# Functions of torch whose number of results depends on a size. Whether it is 0 is no shortcut for them.
+_SPLITS = frozenset({"split", "chunk", "unsafe_split", "unsafe_chunk", "unsafe_chunk_py_impl"})
 # Code of transformers that branches on sizes of 0 and 1 with equal results: whether to repeat a mask or positions,
 # which of two equivalent kernels to call, and whether a cache is empty.
 _BROADCASTING = re.compile(r"/transformers/(masking_utils\.py|cache_utils\.py|integrations/\w+\.py)$")
@@ -186,7 +188,8 @@ def guards_of_shape_env(environment: ShapeEnv) -> Iterator[Guard]:
     for guard in environment.guards:
         evaluating = guard.sloc.framework_loc
         name = getattr(evaluating, "filename", "")
-        if name.startswith(_TORCH) and _distinguishes_zero_or_one(guard.expr):
+        counts_results = getattr(evaluating, "name", "") in _SPLITS and isinstance(guard.expr, sympy.Eq)
+        if name.startswith(_TORCH) and _distinguishes_zero_or_one(guard.expr) and not counts_results:
             continue
         line = None
         if name and is_user_file(name):
@@ -432,7 +435,17 @@ def _is_shortcut(guard: sympy.Basic, evaluating: FrameType) -> bool:
     # Operators are called from __torch_function__; other conditions in torch.export are about the program.
     if name.startswith((_TORCH + "export/", _TORCH + "_export/")) and not _is_operator_call(evaluating):
         return False
+    if isinstance(guard, sympy.Eq) and _counts_results(evaluating):
+        return False
     return _queries_layout(evaluating) or _distinguishes_zero_or_one(guard)
+
+
+def _counts_results(evaluating: FrameType) -> bool:
+    """Whether a frame computes the number of results of an operator from a size."""
+    local, name = evaluating.f_locals, evaluating.f_code.co_name
+    if name in ("__torch_function__", "__call__"):
+        name = getattr(local.get("func", local.get("self")), "__name__", "").partition(".")[0]
+    return name in _SPLITS
 
 
 def _queries_layout(evaluating: FrameType) -> bool:

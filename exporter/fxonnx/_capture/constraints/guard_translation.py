@@ -79,6 +79,7 @@ def translate_guards(
         {symbol.name: bounds for symbol, bounds in translator.user_bounds.items()},
         translator.shared_names,
         requested=translator.requested,
+        graph_names=translator.graph_names(dim_names),
     )
 
 
@@ -244,6 +245,18 @@ class _GuardTranslator:
     def requested(self) -> frozenset[str]:
         """Names of the dims that the user requested to be dynamic, as opposed to ``Dim.AUTO``."""
         return frozenset(symbol.name for symbol in self._requested)
+
+    def graph_names(self, dim_names: Mapping[sympy.Symbol, str]) -> dict[str, str]:
+        """Name of a dim in the graph to its name in the constraints, where they differ.
+
+        Args:
+            dim_names: torch's symbols to the user's names; the graph has torch's name of other symbols.
+        """
+        return {
+            symbol.name: named.name
+            for symbol, named in self._named.items()
+            if symbol not in dim_names and symbol.name != named.name
+        }
 
     def nonzero_constraints(
         self, nonzero: Mapping[sympy.Expr, SourceLine | None], constraints: Sequence[Constraint]
