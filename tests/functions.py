@@ -1,4 +1,4 @@
-"""Modules created from functions, the helper of all tests for one-line models."""
+"""Small modules that several tests share: modules created from functions, and a loop over a tensor's value."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-__all__ = ["Function", "VariadicFunction"]
+__all__ = ["Doubling", "Function", "VariadicFunction"]
 
 
 class Function(nn.Module):
@@ -41,3 +41,16 @@ class VariadicFunction(nn.Module):
 
     def forward(self, *inputs: torch.Tensor) -> Any:
         return self.function(*inputs)
+
+
+class Doubling(nn.Module):
+    """A layer that is applied in a ``while`` loop, to a tensor of shape ``(n, 4)``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        while x.sum() < 100:
+            x = self.layer(x).abs() + x + 1
+        return x

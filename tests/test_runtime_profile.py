@@ -13,6 +13,7 @@ from torch import nn
 import fxonnx
 from fxonnx._model_files import origin_of
 from fxonnx._report.runtime_profile import RuntimeProfile, random_inputs, runtime_profile
+from tests.functions import Doubling
 
 
 class Convolutions(nn.Module):
@@ -23,17 +24,6 @@ class Convolutions(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.head(self.features(x).mean((2, 3)))
-
-
-class Doubling(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(4, 4)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        while x.sum() < 100:
-            x = self.layer(x).abs() + x + 1
-        return x
 
 
 def transformer() -> nn.Module:

@@ -352,6 +352,15 @@ def test_exported_program_with_assertions() -> None:
     assert [constraint.text for constraint in program.constraints] == ["x.shape[0] <= 64", "x.shape[0] % 16 == 0"]
 
 
+def test_exported_program_with_a_number_of_pieces() -> None:
+    exported = torch.export.export(model(lambda x: x[5:].split(2)[-1]), (R(7, 3),), dynamic_shapes=({0: Dim.DYNAMIC},))
+    program = fxonnx.export(exported)
+    x = R(7, 3)
+    torch.testing.assert_close(program(x)[0], x[5:])
+    with pytest.raises(ArgumentError, match=r"the model was exported for \(x.shape\[0\] // 2\) - 2 == 1"):
+        program(R(9, 3))
+
+
 def test_metadata_contains_no_file_names() -> None:
     with pytest.warns(UserWarning, match="s >= 9"):
         program = fxonnx.export(model(branch), (R(2, 12),), dynamic_shapes=({1: "s"},))

@@ -13,17 +13,7 @@ from torch import nn
 
 import fxonnx
 from fxonnx._lower.metadata import MetadataLevel
-
-
-class Loop(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(4, 4)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        while x.sum() < 100:
-            x = self.layer(x).abs() + x + 1
-        return x
+from tests.functions import Doubling
 
 
 def blocks() -> nn.Module:
@@ -33,7 +23,7 @@ def blocks() -> nn.Module:
 MODELS: dict[str, tuple[nn.Module, dict[str, Any]]] = {
     "flat": (blocks(), {}),
     "functions": (blocks(), {"functions": "repeated"}),
-    "loop": (Loop(), {}),
+    "loop": (Doubling(), {}),
 }
 
 
