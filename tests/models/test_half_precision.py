@@ -194,9 +194,16 @@ def test_bfloat16_on_the_cpu_has_one_cast_for_each_matrix(name: str, form: dict[
     check_errors(name, torch.bfloat16, program)
 
 
-@pytest.mark.parametrize("name", NETWORKS)
-def test_bfloat16_of_a_target_with_kernels(name: str) -> None:
-    form: dict[str, Any] = {"target": "tensorrt", "opset_version": 23}
+@pytest.mark.parametrize(
+    ("name", "target", "opset"),
+    [
+        *((name, "tensorrt", 23) for name in NETWORKS),
+        ("unet", "onnxruntime-cuda", 22),
+        ("unet", "onnxruntime-cuda", 23),
+    ],
+)
+def test_bfloat16_of_a_target_with_kernels(name: str, target: str, opset: int) -> None:
+    form: dict[str, Any] = {"target": target, "opset_version": opset}
     model, inputs = made(name, torch.float32)
     wide = kinds(fxonnx.export(model, kwargs=inputs, **form))
     model, inputs = made(name, torch.bfloat16)

@@ -78,6 +78,18 @@ def test_casts_of_the_export_follow_the_table() -> None:
     assert wrong == ["OneHot INT32"]
 
 
+def test_operators_without_kernels_run_as_defined() -> None:
+    profile = PROFILES["onnxruntime-cuda"]
+    for (op_type, dtype), since in profile.definitions.items():
+        assert dtype not in profile.missing_kernels(since)[op_type]
+        model = Function(lambda x: torch.nn.functional.group_norm(x, 2)).eval()
+        program = fxonnx.export(
+            model, (torch.ones(2, 4, 3).bfloat16(),), target="onnxruntime-cuda", opset_version=since
+        )
+        assert [node.op_type for node in program.model.graph] == [op_type]
+        assert [finding.severity for finding in program.check("onnxruntime-cuda")] == ["slow"]
+
+
 def test_the_target_determines_opset_and_patterns() -> None:
     assert DEFAULT_PROFILE.missing_kernels(20) is MISSING_KERNELS
     program = fxonnx.export(Function(torch.relu).eval(), (torch.ones(2, 3),), target="onnxruntime")

@@ -52,6 +52,7 @@ _ONNXRUNTIME_CUDA = TargetProfile(
     domains=_ONNXRUNTIME_DOMAINS,
     falls_back_to_cpu=True,
     expands_functions=True,
+    definitions=MappingProxyType({("GroupNormalization", ir.DataType.BFLOAT16): 21}),
     computes_in=MappingProxyType({_FLOAT16: _FLOAT}),
     layout_rules=frozenset({("DequantizeLinear", "Transpose")}),
 )

@@ -58,6 +58,8 @@ class TargetProfile:
         patterns: Fusion patterns to enable or disable by default, by name, for this target.
         falls_back_to_cpu: Whether ONNX Runtime's CPU execution provider runs the operators that ``kernels`` lacks.
         expands_functions: Whether an operator without a kernel is replaced by the function body of its ONNX schema.
+        definitions: Operators without any kernel, each with an element type, to the first opset whose definition runs
+            in that type: Casts to a wider one would be of no use.
         computes_in: Element types without a kernel that the runtime converts by itself, and the types it computes in.
         restrictions: Operator to the forms of it that are not supported.
         data_dependent: Operators whose output sizes depend on data, if those end the optimization of a graph.
@@ -78,6 +80,7 @@ class TargetProfile:
     patterns: Mapping[str, bool] = field(default_factory=_empty)
     falls_back_to_cpu: bool = False
     expands_functions: bool = False
+    definitions: Mapping[tuple[str, ir.DataType], int] = field(default_factory=_empty)
     computes_in: Mapping[ir.DataType, ir.DataType] = field(default_factory=_empty)
     restrictions: Mapping[str, Restriction] = field(default_factory=_empty)
     data_dependent: frozenset[str] = frozenset()
@@ -107,7 +110,11 @@ class TargetProfile:
             return MISSING_KERNELS
         return MappingProxyType(
             {
-                op_type: frozenset(dtype for dtype in missing if not self.has_kernel(op_type, dtype, opset))
+                op_type: frozenset(dtype for dtype in missing if not self._computes(op_type, dtype, opset))
                 for op_type, missing in MISSING_KERNELS.items()
             }
         )
+
+    def _computes(self, op_type: str, dtype: ir.DataType, opset: int) -> bool:
+        since = self.definitions.get((op_type, dtype))
+        return self.has_kernel(op_type, dtype, opset) or (since is not None and opset >= since)
