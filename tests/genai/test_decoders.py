@@ -18,14 +18,23 @@ EXPERTS: Mapping[str, Any] = {"num_local_experts": 4, "num_experts_per_tok": 2}
 # Shorter than the generated sequences.
 WINDOW: Mapping[str, Any] = {"sliding_window": 4}
 HEAD: Mapping[str, Any] = {"head_dim": 16}
+# The second layer has attention.
+SCALAR: Mapping[str, Any] = {"mamba_d_state": 8, "mamba_n_heads": 8, "mamba_d_head": 16, "mamba_n_groups": 2}
+LINEAR: Mapping[str, Any] = {
+    **{"linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 8, "linear_value_head_dim": 8},
+    "layer_types": ["linear_attention", "full_attention"],
+}
 GPT: Mapping[str, Any] = {"n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 128}
 
 MODELS: Mapping[str, Mapping[str, Any]] = {
+    "bamba": {**SCALAR, "attn_layer_indices": [1]},
     "bloom": {"n_layer": 2, "n_head": 4},
     "cohere": {},
     "cohere2": WINDOW,
     "ernie4_5": HEAD,
     "falcon": {"new_decoder_architecture": False, "multi_query": True, "alibi": False},
+    "falcon_h1": {**SCALAR, **HEAD, "mamba_d_ssm": 128},
+    "falcon_mamba": {"state_size": 8},
     "gemma": HEAD,
     "gemma2": {**HEAD, **WINDOW},
     "gemma3_text": {**HEAD, **WINDOW},
@@ -39,15 +48,27 @@ MODELS: Mapping[str, Mapping[str, Any]] = {
     "gpt_oss": {**HEAD, **WINDOW, **EXPERTS},
     "granite": {},
     "granitemoe": EXPERTS,
+    "granitemoehybrid": {**SCALAR, **EXPERTS, "layer_types": ["mamba", "attention"], "shared_intermediate_size": 32},
     "hunyuan_v1_dense": HEAD,
+    "jamba": {
+        **{"attn_layer_period": 2, "attn_layer_offset": 1, "expert_layer_period": 2, "expert_layer_offset": 1},
+        **{"num_experts": 4, "mamba_d_state": 8},
+    },
     "lfm2": {"layer_types": ["conv", "full_attention", "conv"], "num_hidden_layers": 3},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"], "num_experts": 4, "num_dense_layers": 1, **MOE},
     "llama": {},
+    "mamba": {"state_size": 8},
+    "mamba2": {"state_size": 8, "num_heads": 8, "head_dim": 16, "n_groups": 2},
     "mistral": WINDOW,
     "mixtral": EXPERTS,
     "nemotron": {},
+    "nemotron_h": {
+        **{**HEAD, "hybrid_override_pattern": "M*-", "num_hidden_layers": 3, "mamba_num_heads": 8},
+        **{"mamba_head_dim": 16, "n_groups": 2, "ssm_state_size": 8},
+    },
     "olmo": {},
     "olmo2": {},
+    "olmo_hybrid": LINEAR,
     "opt": {"ffn_dim": 64, "word_embed_proj_dim": 64},
     "phi": {},
     "phi3": {},
@@ -55,10 +76,16 @@ MODELS: Mapping[str, Mapping[str, Any]] = {
     "qwen2": {},
     "qwen2_moe": {"num_experts": 4, "shared_expert_intermediate_size": 32, **MOE},
     "qwen3": HEAD,
+    "qwen3_5_text": {**HEAD, **LINEAR},
     "qwen3_moe": {**HEAD, **MOE, "num_experts": 4},
+    "qwen3_next": {**HEAD, **LINEAR, "mlp_only_layers": [0, 1]},
     "smollm3": {},
     "stablelm": {},
     "starcoder2": WINDOW,
+    "zamba2": {
+        **{"layers_block_type": ["mamba", "hybrid"], "num_mem_blocks": 1, "n_mamba_heads": 8},
+        **{"mamba_d_state": 8, "mamba_ngroups": 1},
+    },
 }
 
 ROPE: Mapping[str, Any] = {"rope_theta": 10000.0, "factor": 4.0}

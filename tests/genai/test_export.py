@@ -173,16 +173,20 @@ LATENT: dict[str, Any] = {
         ("deepseek_v2", LATENT, "past_key_values.0.value has the head size 8 and past_key_values.0.key 16"),
         ("bert", {}, "BertLMHeadModel does not return its cache"),
         (
-            "qwen3_next",
-            {
-                "layer_types": ["linear_attention", "full_attention"],
-                "linear_num_value_heads": 2,
-                "linear_num_key_heads": 1,
-            },
-            r"states other than keys and values \(LinearAttentionLayer",
+            "recurrent_gemma",
+            {"head_dim": 16, "lru_width": 64},
+            r"\(model type 'recurrent_gemma'\) has states other than keys and values(?s:.*)export a step of one token",
         ),
-        ("mamba", {}, "MambaForCausalLM has states other than keys and values"),
-        ("openai-gpt", {"n_embd": 64, "n_layer": 2, "n_head": 4}, "OpenAIGPTLMHeadModel does not"),
+        (
+            "xlstm",
+            {"num_heads": 4, "num_blocks": 2},
+            r"\(model type 'xlstm'\) does not run with a DynamicCache(?s:.*)export a step of one token",
+        ),
+        (
+            "openai-gpt",
+            {"n_embd": 64, "n_layer": 2, "n_head": 4},
+            r"\(model type 'openai-gpt'\) does not store keys and values in a cache\nhint: export it with fxonnx",
+        ),
     ],
 )
 def test_models_that_onnxruntime_genai_cannot_run(

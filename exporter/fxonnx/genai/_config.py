@@ -53,6 +53,8 @@ INPUT_KEYS: Mapping[str, str] = MappingProxyType(
         "past_key_values.%d.key": "past_key_names",
         "past_key_values.%d.value": "past_value_names",
         "past_key_values.%d.conv": "past_conv_names",
+        "past_key_values.%d.conv_state": "past_conv_names",
+        "past_key_values.%d.recurrent_state": "past_recurrent_names",
     }
 )
 OUTPUT_KEYS: Mapping[str, str] = MappingProxyType(
@@ -61,6 +63,8 @@ OUTPUT_KEYS: Mapping[str, str] = MappingProxyType(
         "present.%d.key": "present_key_names",
         "present.%d.value": "present_value_names",
         "present.%d.conv": "present_conv_names",
+        "present.%d.conv_state": "present_conv_names",
+        "present.%d.recurrent_state": "present_recurrent_names",
     }
 )
 """Names of graph inputs and outputs, with %d for the layer, and their keys in genai_config.json."""
@@ -89,7 +93,8 @@ def genai_config(model: Any, tokenizer: Any, graph: ir.Graph, target: str, filen
     inputs, outputs = genai_keys(needed, INPUT_KEYS), genai_keys(graph.outputs, OUTPUT_KEYS)
     keys = [value for value in graph.inputs if re.fullmatch(r"past_key_values\.\d+\.key", str(value.name))]
     states = [value for value in needed if re.fullmatch(r"past_key_values\.\d+\.conv", str(value.name))]
-    if "present_key_names" not in outputs:
+    has_recurrence = "present_recurrent_names" in outputs
+    if "present_key_names" not in outputs and not has_recurrence:
         raise ArgumentError(
             "model", f"{type(model).__name__} does not return its cache", hint="is_decoder=True in its configuration?"
         )
@@ -106,11 +111,11 @@ def genai_config(model: Any, tokenizer: Any, graph: ir.Graph, target: str, filen
     decoder = {
         "session_options": session_options(target),
         "filename": filename,
-        "head_size": _size(keys[0], 3),
+        **({"head_size": _size(keys[0], 3)} if keys else {}),
         "hidden_size": config.hidden_size,
-        "num_attention_heads": config.num_attention_heads,
-        "num_hidden_layers": len(keys) + len(states),
-        "num_key_value_heads": _size(keys[0], 1),
+        **({"num_attention_heads": config.num_attention_heads} if keys else {}),
+        "num_hidden_layers": config.num_hidden_layers if has_recurrence else len(keys) + len(states),
+        **({"num_key_value_heads": _size(keys[0], 1)} if keys else {}),
         "inputs": inputs,
         "outputs": outputs,
     }

@@ -10,9 +10,9 @@ import torch
 
 from ..errors import ArgumentError
 from ._extra import import_extra
-from ._short_convolutions import convolution_inputs, has_short_convolutions
+from ._recurrent_states import cache_parameter, has_recurrent_states, state_inputs
 
-__all__ = ["DYNAMIC_SHAPES", "dynamic_shapes", "example_inputs", "has_rotary_positions", "input_names"]
+__all__ = ["DYNAMIC_SHAPES", "dynamic_shapes", "example_inputs", "has_rotary_positions", "input_names", "state_names"]
 
 _BATCH, _PAST, _TOKENS = 2, 5, 3
 
@@ -23,10 +23,11 @@ DYNAMIC_SHAPES: dict[str, Any] = {
     "past_key_values.*": {0: "batch", 2: "past"},
 }
 
+_STEP_BY_STEP = "export a step of one token, with the states as inputs, with fxonnx.export"
+
 _STATES: dict[str, Any] = {
-    "past_key_values.*.conv": {0: "batch"},
-    "past_key_values.*.key": {0: "batch", 2: "past"},
-    "past_key_values.*.value": {0: "batch", 2: "past"},
+    **{kind: {0: "batch"} for kind in ("conv", "conv_state", "recurrent_state")},
+    **{kind: {0: "batch", 2: "past"} for kind in ("key", "value")},
 }
 
 
@@ -36,9 +37,13 @@ def dynamic_shapes(inputs: Mapping[str, Any]) -> dict[str, Any]:
     Args:
         inputs: The inputs that ``example_inputs`` has made, or some of them.
     """
-    cache = _STATES if isinstance(inputs["past_key_values"], dict) else {}
-    names = {*inputs, *(() if cache else ("past_key_values.*",))}
-    return {**{name: dims for name, dims in DYNAMIC_SHAPES.items() if name in names}, **cache}
+    parameter, states = _states(inputs)
+    names = {*inputs, *(() if states else ("past_key_values.*",))}
+    kinds = dict.fromkeys(name.partition(".")[2] for name in states)
+    return {
+        **{name: dims for name, dims in DYNAMIC_SHAPES.items() if name in names},
+        **{f"{parameter}.*.{kind}": _STATES[kind] for kind in kinds},
+    }
 
 
 def input_names(inputs: Mapping[str, Any]) -> list[str] | None:
@@ -47,12 +52,25 @@ def input_names(inputs: Mapping[str, Any]) -> list[str] | None:
     Args:
         inputs: The inputs that ``example_inputs`` has made, or some of them.
     """
-    if not isinstance(inputs["past_key_values"], dict):
+    parameter, states = _states(inputs)
+    if not states:
         return None
-    parts = (
-        [f"{name}.{part}" for part in value] if isinstance(value, dict) else [name] for name, value in inputs.items()
-    )
+    parts = ([f"past_key_values.{part}" for part in states] if name == parameter else [name] for name in inputs)
     return [name for names in parts for name in names]
+
+
+def state_names(inputs: Mapping[str, Any]) -> tuple[str, ...]:
+    """Names of the tensors of a cache that is a dict; empty for others.
+
+    Args:
+        inputs: The inputs that ``example_inputs`` has made, or some of them.
+    """
+    return tuple(_states(inputs)[1])
+
+
+def _states(inputs: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
+    """The parameter of a cache that is a dict, and the dict; empty without one."""
+    return next(((name, value) for name, value in inputs.items() if isinstance(value, dict)), ("", {}))
 
 
 def example_inputs(model: Any) -> dict[str, Any]:
@@ -65,8 +83,8 @@ def example_inputs(model: Any) -> dict[str, Any]:
         model: A decoder-only model of transformers.
     """
     transformers = import_extra("transformers")
-    if has_short_convolutions(model):
-        return _step(model, convolution_inputs(model, _BATCH, _PAST))
+    if has_recurrent_states(model):
+        return _step(model, state_inputs(model, _BATCH, _PAST))
     _check_cache(transformers, model)
     ids = torch.ones(1, 1, dtype=torch.int64, device=model.device)
     cache = transformers.DynamicCache()
@@ -74,11 +92,13 @@ def example_inputs(model: Any) -> dict[str, Any]:
         with torch.no_grad():
             model(input_ids=ids, attention_mask=ids, past_key_values=cache, use_cache=True)
     except (TypeError, ValueError, IndexError, AttributeError) as error:
-        raise ArgumentError("model", f"{type(model).__name__} does not run with a DynamicCache: {error}") from error
+        raise ArgumentError(
+            "model", f"{_name(model)} does not run with a DynamicCache: {error}", hint=_STEP_BY_STEP
+        ) from error
     if not cache.layers or not all(isinstance(layer.keys, torch.Tensor) for layer in cache.layers):
         raise ArgumentError(
             "model",
-            f"{type(model).__name__} does not store keys and values in a cache",
+            f"{_name(model)} does not store keys and values in a cache",
             hint="export it with fxonnx.export, if it is not a decoder-only language model",
         )
     past = [
@@ -94,12 +114,16 @@ def _step(model: Any, cache: Any) -> dict[str, Any]:
     inputs = {
         "input_ids": ids.expand(_BATCH, _TOKENS).contiguous(),
         "attention_mask": ids.expand(_BATCH, _PAST + _TOKENS).contiguous(),
-        "past_key_values": cache,
+        cache_parameter(model): cache,
     }
     if "position_ids" in inspect.signature(model.forward).parameters:
         positions = torch.arange(_PAST, _PAST + _TOKENS, device=model.device)
         inputs["position_ids"] = positions.expand(_BATCH, _TOKENS).contiguous()
     return inputs
+
+
+def _name(model: Any) -> str:
+    return f"{type(model).__name__} (model type {model.config.model_type!r})"
 
 
 def _check_cache(transformers: Any, model: Any) -> None:
@@ -114,9 +138,9 @@ def _check_cache(transformers: Any, model: Any) -> None:
     if others:
         raise ArgumentError(
             "model",
-            f"{type(model).__name__} has states other than keys and values ({', '.join(others)}), which are computed "
+            f"{_name(model)} has states other than keys and values ({', '.join(others)}), which are computed "
             "differently for prompts and for single tokens",
-            hint="export a step of one token with fxonnx.export",
+            hint=_STEP_BY_STEP,
         )
 
 

@@ -21,17 +21,17 @@ from ._config import context_length, genai_config
 from ._directory import LAST, staged_directory, write_json
 from ._embedding import export_embedding, export_reranker
 from ._encoder_decoder import export_encoder_decoder
-from ._example import dynamic_shapes, example_inputs, has_rotary_positions, input_names
+from ._example import dynamic_shapes, example_inputs, has_rotary_positions, input_names, state_names
 from ._families import Family
 from ._in_place import keep_checkpoint_files, save_beside_weights
 from ._last_logits import last_logits_only
 from ._loading import LanguageModel, load_language_model
 from ._parts import Request
 from ._precision import Precision, PrecisionPlan, read_precision, with_quantization
+from ._recurrent_states import states_as_tensors
 from ._rotary_scaling import traceable_rotary_embeddings, warn_about_long_sequences
 from ._rounded_weights import rounded_weights
 from ._sentence_modules import POOLINGS, Pooling
-from ._short_convolutions import has_short_convolutions, states_as_tensors
 from ._sizes import decoder_calls, narrowing_constraints
 from ._verification import check_can_verify, compare_tokens
 from ._vision_language import export_vision_language
@@ -215,7 +215,8 @@ def _program(loaded: LanguageModel, adapters: Adapters, request: Request) -> ONN
 def _exported(loaded: LanguageModel, inputs: Mapping[str, Any], adapters: Adapters, request: Request) -> ONNXProgram:
     selection = last_logits_only(loaded.model) if request.last_logits else nullcontext()
     rotary = traceable_rotary_embeddings(loaded.model)
-    states = states_as_tensors(loaded.model) if has_short_convolutions(loaded.model) else nullcontext(())
+    names = state_names(inputs)
+    states = states_as_tensors(loaded.model, names) if names else nullcontext(())
     with (
         ignoring_warnings("the model cannot be exported for all requested sizes"),
         selection,
