@@ -62,17 +62,18 @@ def test_alexnet() -> None:
     alexnet.check_file(Path("alexnet.onnx"), model)
 
 
-def test_a_traced_loop_is_unrolled() -> None:
-    with pytest.warns(
-        UserWarning, match="uses the value of an input as a Python loop bound; the export is valid for y = 5 only"
-    ):
-        program = torch.onnx.export(LoopModel().eval(), (DUMMY, COUNT), "loop.onnx", verbose=True)
+def test_a_traced_loop_is_a_loop() -> None:
+    program = torch.onnx.export(LoopModel().eval(), (DUMMY, COUNT), "loop.onnx", verbose=True)
+    assert [node.op_type for node in program.model.graph].count("Loop") == 1
+    for count in (5, 9, 0, 1):
+        assert program(DUMMY, torch.tensor(count))[0].equal(LoopModel()(DUMMY, torch.tensor(count)))
+
+
+def test_a_frozen_loop_bound_is_unrolled() -> None:
+    program = fxonnx.export(LoopModel().eval(), (DUMMY, COUNT), frozen=["y"])
     assert [node.op_type for node in program.model.graph] == ["Add"] * 4
     assert program(DUMMY, COUNT)[0].equal(LoopModel()(DUMMY, COUNT))
-    assert program.frozen_arguments == {"y": 5}
-    with pytest.raises(
-        fxonnx.ArgumentError, match="input 1 is 9, but it is a Python loop bound and the model was exported for 5"
-    ):
+    with pytest.raises(fxonnx.ArgumentError, match="frozen"):
         program(DUMMY, torch.tensor(9))
 
 

@@ -35,7 +35,7 @@ from .quantized_modules import check_inputs
 from .questions.assumption import Assumption, AssumptionLog
 from .questions.known_values import KnownValues, following_example
 from .questions.ladder import DataDependent, answer_questions
-from .rewriting import Rewrite, capture_with_rewrites, capture_with_size_loops
+from .rewriting import Rewrite, capture_with_loops, capture_with_rewrites
 from .script import scripted_as_python
 from .shapes.dim_names import name_dims
 from .shapes.dim_specs import dim_label
@@ -72,6 +72,8 @@ class Capture:
         scalars: Leaf indices of the numbers that were converted to tensors.
         functions: The autograd functions with a ``symbolic``; the program refers to them by index.
         loop_bounds: Leaf index to value of the inputs used as Python loop bounds, for which only this value is valid.
+        loop_bound_places: The lines that use them.
+        loop_refusal: The failure of the capture with these loops as operators.
         source: The captured module; None for a scripted function or an ``ExportedProgram``.
         rewrites: The Python control flow that was captured as operators.
     """
@@ -88,6 +90,8 @@ class Capture:
     scalars: frozenset[int] = frozenset()
     functions: tuple[FunctionCall, ...] = ()
     loop_bounds: Mapping[int, int] = field(default_factory=dict)
+    loop_bound_places: tuple[str, ...] = ()
+    loop_refusal: CaptureError | None = None
     frozen_tensors: Mapping[int, torch.Tensor] = field(default_factory=dict)
     assumptions: tuple[Assumption, ...] = ()
     output_dims: Mapping[int, AxisNames] = field(default_factory=dict)
@@ -226,7 +230,7 @@ def _capture_module(
             )
         except SpecializedDimsError as error:
             return _rewritten(again, error)
-        return _with_size_loops(again, found)
+        return _with_size_loops(again, _with_value_loops(again, found))
 
     with following_example(is_requested=data_dependent == "example"):
         traced, shapes, specialized = capture_with_fallback_to_static(trace, shapes, strict=strict_shapes)
@@ -244,7 +248,7 @@ def _capture_module(
         more_inputs=others,
         frozen_arguments={
             **frozen_arguments(shapes.leaves),
-            **_loop_bound_values(traced.loop_bounds, shapes.leaves),
+            **_loop_bound_values(traced, shapes.leaves),
             **{shapes.leaves[index].label: value for index, value in inputs.frozen.items()},
         },
         scalars=scalars,
@@ -258,12 +262,28 @@ def _rewritten(attempt: Callable[[], Capture], failure: CaptureError) -> Capture
     return replace(traced, rewrites=rewrites)
 
 
+def _with_value_loops(attempt: Callable[[], Capture], captured: Capture) -> Capture:
+    """Capture a model with rewritten loops if fewer inputs are then limited to the values of the example."""
+    if not captured.loop_bounds:
+        return captured
+    try:
+        found = capture_with_loops(attempt, captured.loop_bound_places)
+    except CaptureError as error:
+        return replace(captured, loop_refusal=error)
+    if found is None or not found[0].loop_bounds.keys() < captured.loop_bounds.keys():
+        return captured
+    return replace(found[0], rewrites=found[1])
+
+
 def _with_size_loops(attempt: Callable[[], Capture], captured: Capture) -> Capture:
     """Capture a model with rewritten loops if this makes it valid for more of the requested sizes."""
     lines = [item.line for item in captured.limits.constraints if item.narrows and item.line is not None]
     if not lines or captured.rewrites:
         return captured
-    found = capture_with_size_loops(attempt, lines)
+    try:
+        found = capture_with_loops(attempt, lines)
+    except CaptureError:
+        return captured
     if found is None or sum(item.narrows for item in found[0].limits.constraints) >= len(lines):
         return captured
     return replace(found[0], rewrites=found[1])
@@ -295,7 +315,7 @@ def _trace_model(
     log = GuardLog()
     calls: list[FunctionCall] = []
     try:
-        with recorded_function_calls(calls), recorded_loop_bounds() as loop_bounds:
+        with recorded_function_calls(calls), recorded_loop_bounds() as bounds:
             program = export_module(model, inputs, shapes, log, values)
     except CaptureError as error:
         explain_scalar_branch(error, scalars)
@@ -314,7 +334,8 @@ def _trace_model(
         aliases,
         limits,
         functions=tuple(calls),
-        loop_bounds=loop_bounds,
+        loop_bounds=bounds.used,
+        loop_bound_places=tuple(bounds.places),
         frozen_tensors=inputs.frozen,
         assumptions=assumptions,
     )
@@ -331,14 +352,19 @@ def _warn_about_split_names(leaves: Sequence[Leaf], others: Sequence[ExampleCall
         )
 
 
-def _loop_bound_values(loop_bounds: Mapping[int, int], leaves: Sequence[Leaf]) -> dict[str, int]:
+def _loop_bound_values(captured: Capture, leaves: Sequence[Leaf]) -> dict[str, int]:
     """Values of the inputs that the model uses as Python loop bounds, by label; warn about them."""
-    values = {leaves[position].label: value for position, value in loop_bounds.items()}
+    values = {leaves[position].label: value for position, value in captured.loop_bounds.items()}
     if values:
         text = ", ".join(f"{label} = {value}" for label, value in values.items())
+        refusal = captured.loop_refusal
+        reason, hint = "", "move the loop to a function decorated with @torch.jit.script, which becomes an ONNX Loop"
+        if refusal is not None and refusal.hint is not None:
+            reason, hint = f"\n  {refusal.message}", refusal.hint
+        names = ", ".join(f'"{label}"' for label in values)
         warn_user(
-            f"the model uses the value of an input as a Python loop bound; the export is valid for {text} only.\nhint: "
-            "move the loop to a function decorated with @torch.jit.script, which becomes an ONNX Loop",
+            f"the model uses the value of an input as a Python loop bound; the export is valid for {text} only.{reason}"
+            f"\nhint: {hint}; frozen=[{names}] keeps the loop unrolled without this warning",
         )
     return values
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import onnxruntime
@@ -38,7 +38,7 @@ def counts(rows: int) -> tuple[torch.Tensor, ...]:
 
 def check(
     function: Callable[..., Any],
-    inputs: Callable[[int], tuple[torch.Tensor, ...]],
+    inputs: Callable[[int], Sequence[torch.Tensor | tuple[torch.Tensor, ...]]],
     shapes: Any,
     rows: tuple[int, ...] = (4,),
 ) -> fxonnx.ONNXProgram:
@@ -46,7 +46,7 @@ def check(
 
     Args:
         function: The function.
-        inputs: Returns the inputs for a number of rows.
+        inputs: Returns the inputs for a number of rows: the arguments of several calls, the example first.
         shapes: The dynamic shapes.
         rows: The numbers of rows, if they are dynamic.
 
@@ -55,17 +55,21 @@ def check(
     """
     first, *others = OPSETS
     model = Function(function).eval()
-    program = fxonnx.export(model, (inputs(4)[0],), dynamic_shapes=shapes, opset_version=first)
+    program = fxonnx.export(model, _arguments(inputs(4)[0]), dynamic_shapes=shapes, opset_version=first)
     converted = [fxonnx.export(program.exported_program, opset_version=opset) for opset in others]
     assert tuple(item.model.opset_imports[""] for item in (program, *converted)) == OPSETS
     sessions = [onnxruntime.InferenceSession(item.model_proto.SerializeToString()) for item in (program, *converted)]
     for count in (4,) if shapes is None else (4, *rows):
-        for x in inputs(count):
-            expected = pytree.tree_leaves(function(x.clone()))
+        for given in map(_arguments, inputs(count)):
+            expected = pytree.tree_leaves(function(*(tensor.clone() for tensor in given)))
             for session in sessions:
-                (name,) = (value.name for value in session.get_inputs())
-                results = session.run(None, {name: x.numpy()})
+                names = [value.name for value in session.get_inputs()]
+                results = session.run(None, {name: tensor.numpy() for name, tensor in zip(names, given, strict=True)})
                 assert len(results) == len(expected)
                 for result, value in zip(results, expected, strict=True):
                     torch.testing.assert_close(torch.from_numpy(result), torch.as_tensor(value), check_dtype=False)
     return program
+
+
+def _arguments(given: torch.Tensor | tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+    return given if isinstance(given, tuple) else (given,)

@@ -43,6 +43,7 @@ __all__ = [
     "record_condition",
     "recorded_guards",
     "source_line_of",
+    "user_line",
 ]
 
 _TORCH = str(Path(torch.__file__).parent) + "/"
@@ -144,12 +145,12 @@ class GuardLog:
                 sources = shape_env.var_to_sources.get(symbol)
                 if sources:
                     self.sources[symbol] = sources[0].name
-        self.guards.append(Guard(expression, _user_line(frame)))
+        self.guards.append(Guard(expression, user_line(frame)))
 
     def add_comparison(self, relation: type[sympy.Rel], sides: Sequence[sympy.Expr], frame: FrameType | None) -> None:
         """Record the symbols that must not be 0 for a comparison that torch evaluated for positive sizes."""
         for expression in _symbols_deciding_at_zero(relation, sides):
-            self.nonzero.setdefault(expression, _user_line(frame))
+            self.nonzero.setdefault(expression, user_line(frame))
 
     def specializing_line(self, place: str) -> SourceLine | None:
         """The first line that specializes a dim, by torch's name of its source, or the last line that bounds it."""
@@ -246,7 +247,7 @@ def guard_bool(evaluate: Callable[..., bool], self: Any, file: str, line: int) -
     if decided is not None:
         answer, backed = decided
         for symbol in backed:
-            recorder.log.nonzero.setdefault(symbol, _user_line(caller))
+            recorder.log.nonzero.setdefault(symbol, user_line(caller))
         return answer
     answer = evaluate(self, file, line)
     if evaluating is not None and _is_shortcut(condition, evaluating):
@@ -481,7 +482,8 @@ def _is_product(ratio: sympy.Expr, factor: int | None) -> bool:
     return number > 0 and not rest.is_number and sympy.fraction(rest)[1] == 1 and not isinstance(rest, sympy.Add)
 
 
-def _user_line(frame: FrameType | None) -> SourceLine | None:
+def user_line(frame: FrameType | None) -> SourceLine | None:
+    """The innermost line of user code in a stack of frames."""
     while frame is not None and not frame.f_code.co_filename.endswith("/fxonnx/_capture/torch_export.py"):
         code = frame.f_code
         if is_user_file(code.co_filename):

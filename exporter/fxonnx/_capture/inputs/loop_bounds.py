@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Mapping
+import sys
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -12,6 +13,8 @@ from typing import Any
 import torch
 
 from fxonnx_translations._torch_compat import pytree
+
+from ..constraints.guard_recorder import user_line
 
 __all__ = ["ExampleIntegers", "example_index", "recorded_loop_bounds", "register_example_integers"]
 
@@ -23,26 +26,28 @@ class ExampleIntegers:
     Attributes:
         known: ``id`` of the traced tensor to leaf index and value of the example.
         used: Leaf index to value of the inputs that were used as a Python integer.
+        places: The lines that use them (``file.py:12 in forward``).
     """
 
     known: dict[int, tuple[int, int]] = field(default_factory=dict)
     used: dict[int, int] = field(default_factory=dict)
+    places: dict[str, None] = field(default_factory=dict)
 
 
 _numbers: ContextVar[ExampleIntegers | None] = ContextVar("fxonnx_example_numbers", default=None)
 
 
 @contextmanager
-def recorded_loop_bounds() -> Iterator[Mapping[int, int]]:
+def recorded_loop_bounds() -> Iterator[ExampleIntegers]:
     """Record the inputs that the model uses as Python integers inside the context.
 
     Yields:
-        Leaf index to value of these inputs; filled while the context is active.
+        The record; filled while the context is active.
     """
     numbers = ExampleIntegers()
     token = _numbers.set(numbers)
     try:
-        yield numbers.used
+        yield numbers
     finally:
         _numbers.reset(token)
 
@@ -54,6 +59,9 @@ def example_index(original: Callable[[torch.Tensor], int], tensor: torch.Tensor)
     if numbers is None or known is None:
         return original(tensor)
     numbers.used[known[0]] = known[1]
+    line = user_line(sys._getframe(1))
+    if line is not None:
+        numbers.places[line.place] = None
     return known[1]
 
 

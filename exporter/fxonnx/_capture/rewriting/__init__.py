@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .attempts import capture_with_rewrites, capture_with_size_loops
+from .attempts import capture_with_loops, capture_with_rewrites
 from .operators.helpers import Rewrite
 
-__all__ = ["Rewrite", "capture_with_rewrites", "capture_with_size_loops"]
+__all__ = ["Rewrite", "capture_with_loops", "capture_with_rewrites"]

@@ -21,7 +21,7 @@ from .operators.helpers import Helpers, Rewrite
 from .source.functions import compile_transformed, find_definition, function_of_code, looping_functions, replaced
 from .source.transformer import Site
 
-__all__ = ["capture_with_rewrites", "capture_with_size_loops"]
+__all__ = ["capture_with_loops", "capture_with_rewrites"]
 
 _Result = TypeVar("_Result")
 _PLACE = re.compile(r"(.+):(\d+) in ")
@@ -44,26 +44,25 @@ def capture_with_rewrites(attempt: Callable[[], _Result], failure: CaptureError)
     return _capture_again(attempt, failure, _failing_functions(failure))
 
 
-def capture_with_size_loops(
+def capture_with_loops(
     attempt: Callable[[], _Result], lines: Iterable[str]
 ) -> tuple[_Result, tuple[Rewrite, ...]] | None:
-    """Rewrite the functions whose loops limit the sizes for which a captured model is valid, and capture it again.
+    """Rewrite the functions whose loops limit the inputs for which a captured model is valid, and capture it again.
 
     Args:
         attempt: Captures the model.
-        lines: The lines that limit sizes.
+        lines: The lines that limit the sizes or values of inputs.
 
     Returns:
-        The result, and the control flow that was captured as operators; None without such a loop, or if the capture
-        fails.
+        The result, and the control flow that was captured as operators; None without such a loop.
+
+    Raises:
+        CaptureError: If the capture fails.
     """
     functions = _functions_at(lines)
     if not functions:
         return None
-    try:
-        return _capture_again(attempt, CaptureError("a loop limits the sizes of the model"), functions)
-    except CaptureError:
-        return None
+    return _capture_again(attempt, CaptureError("a loop limits the inputs of the model"), functions)
 
 
 def _capture_again(
