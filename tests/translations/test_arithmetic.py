@@ -25,6 +25,8 @@ CASES = (
     Case("aten.add.Tensor", torch.add, (N, ROW), ops=("Add",)),
     Case("aten.add.Tensor", lambda a, b: torch.add(a, b, alpha=2.5), (N, ROW), "alpha"),
     Case("aten.add.Tensor", lambda a, b: a + b, (B, B), "bool"),
+    Case("aten.add.Tensor", lambda a, b: torch.add(a, b, alpha=False), (B, B), "bool, alpha=False"),
+    Case("aten.add.Tensor", lambda a: torch.add(a, True, alpha=False), (B,), "bool and number, alpha=False"),
     Case("aten.add.Tensor", lambda a: a + 1, (I,), "number"),
     Case("aten.add.Tensor", lambda a: a + 1.5, (I,), "int tensor and float"),
     Case("aten.add.Tensor", lambda a: a + True, (I,), "bool number"),

@@ -46,7 +46,7 @@ def add(op: Op, self: ir.Value, other: Operand, alpha: Operand = 1) -> ir.Value:
     """
     left, right = _operands(op, self, other)
     if op.result.dtype == BOOL:
-        return op.Or(left, right)
+        return op.Or(left, right if alpha == 1 else op.And(right, op.operand(alpha, BOOL)))
     return _add_scaled(op, "Add", left, right, alpha)
 
 
