@@ -233,6 +233,16 @@ def dropout_and_relu(m: Model, x: Tensor) -> Any:
     return nn.functional.silu(nn.functional.hardswish(y * 2, inplace=True), inplace=True)
 
 
+def inactive_dropout(m: Model, x: Tensor) -> Any:
+    y, z = x.clone(), x * 2
+    a, b = nn.functional.dropout(y, 0.5, False), nn.functional.dropout(z[1:], 0.0, True)
+    c = nn.functional.dropout(nn.functional.dropout(b.t(), 0.1, False), 0.1, False)
+    y.mul_(-1)
+    z[:, 2:].add_(3)
+    c[0].fill_(7)
+    return y, a, z, b, c, nn.functional.dropout(x, 0.5, False)
+
+
 def random(m: Model, x: Tensor) -> Any:
     y = torch.empty(4, 6).uniform_()
     y[0].normal_()
@@ -397,6 +407,7 @@ PROGRAMS = [
     (bits, (X,)),
     (maybe_alias, (X,)),
     (dropout_and_relu, (X,)),
+    (inactive_dropout, (X,)),
     (random, (X,)),
     (scatters, (X,)),
     (out_arguments, (X,)),
@@ -414,12 +425,22 @@ PROGRAMS = [
 # torch cannot load programs with in-place random fills: one of their arguments is named "from".
 LOADABLE = [
     *(view_of_view, buffer_update, chunk_out_of_order, aliases_out_of_order, maybe_alias, permuted, squeezed),
-    *(dropout_and_relu, out_arguments, restrided, resized, several_results, cast_on_write, strided, narrowed),
+    *(
+        dropout_and_relu,
+        inactive_dropout,
+        out_arguments,
+        restrided,
+        resized,
+        several_results,
+        cast_on_write,
+        strided,
+        narrowed,
+    ),
 ]
 DYNAMIC = [
     *(view_of_view, slice_assign, put_by_mask, copy_into_select_of_slice, output_alias_written_later, chunk, narrowed),
     *(strided_view_of_flat, aliases_out_of_order, overwritten, maybe_alias, dropout_and_relu, cast_on_write, bits),
-    *(restrided, channel_halves, expand_dynamic, row_maxima, windows),
+    *(inactive_dropout, restrided, channel_halves, expand_dynamic, row_maxima, windows),
 ]
 NAMES = [function.__name__ for function, _ in PROGRAMS]
 

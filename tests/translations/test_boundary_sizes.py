@@ -141,6 +141,14 @@ EMPTY = (
         refused=(0,),
         opset=20,
     ),
+    Case("median", lambda x: (x.median(), x.nanmedian()), (5, 3), FROM_ZERO, refused=(0,)),
+    Case(
+        "grid of first ones",
+        lambda x: torch.meshgrid(x.flatten()[:3], x.flatten()[:2], indexing="ij")[0],
+        (5, 4),
+        FROM_ZERO,
+        refused=(0,),
+    ),
     Case("group norm", lambda x: torch.nn.functional.group_norm(x, 2), (5, 4, 3), FROM_ZERO, refused=(0,)),
     Case("pooling", lambda x: torch.nn.functional.adaptive_max_pool1d(x.mT, 2), (6, 5, 3), FROM_ZERO),
     # ONNX Runtime ends the process: it fuses the Transpose into the MatMul and divides by the size.

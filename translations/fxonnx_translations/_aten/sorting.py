@@ -211,6 +211,9 @@ def _of_all(op: Op, self: ir.Value, *, skip_nan: bool) -> ir.Value:
     if 0 in op.dims(self):
         fill = math.nan if op.is_float(self) else torch.iinfo(op.result.torch_dtype).min
         return op.const(fill, op.dtype_of(self))
+    for size in op.dims(self):
+        if not isinstance(size, int):
+            op.builder.positive_sizes.setdefault(size, "the median of an empty tensor is not computed")
     flat = op.reshape(self, (math.prod(op.dims(self)),))
     return _median(op, flat, 0, False, skip_nan=skip_nan)[0]
 

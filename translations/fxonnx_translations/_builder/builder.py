@@ -88,6 +88,8 @@ class Builder(onnxscript.GraphBuilder):
         self.joined: dict[tuple[ir.Value, ir.Value], ir.Value] = dict(parent.joined) if parent else {}
         # The symbols that must be at least 1 for the recorded shape of a value to be right.
         self.nonempty_symbols: dict[ir.Value, Sequence[sympy.Symbol]] = parent.nonempty_symbols if parent else {}
+        # Sizes that must be at least 1 although no node of the graph may depend on them, with the reasons.
+        self.positive_sizes: dict[sympy.Expr, str] = parent.positive_sizes if parent else {}
         # Half-precision value to the FLOAT value that it was rounded from.
         self.unrounded: dict[ir.Value, ir.Value] = dict(parent.unrounded) if parent else {}
         # Initializers derived from weights and literals, by these, their names and recipes.

@@ -17,7 +17,10 @@ from .builder import Builder
 from .constants import array_of
 from .symbolic_dims import Dim
 
-__all__ = ["Requirement", "requirements", "symbols_that_must_be_positive"]
+__all__ = ["STATIC_SLICE", "Requirement", "requirements", "symbols_that_must_be_positive"]
+
+STATIC_SLICE = "the captured shape of Slice is not valid for empty tensors"
+"""Reason why an axis must not be empty whose slice has a static size."""
 
 _MOST_SYMBOLS = 6
 _LONGEST = 60
@@ -50,7 +53,7 @@ def requirements(builder: Builder) -> list[Requirement]:
     for node in builder.graph:
         captured = f"the captured shape of {node.op_type} is not valid for empty tensors"
         rule = _NEEDS_ELEMENTS.get(node.op_type) if node.domain == "" else None
-        kernel = captured if rule is _sliced else f"{node.op_type} does not support empty tensors in ONNX Runtime"
+        kernel = STATIC_SLICE if rule is _sliced else f"{node.op_type} does not support empty tensors in ONNX Runtime"
         for size in rule(node, builder) if rule is not None else ():
             if not isinstance(size, int):
                 require(size, 1, kernel)
@@ -63,6 +66,8 @@ def requirements(builder: Builder) -> list[Requirement]:
                 checked.add(size)
                 if _may_be_negative(size):
                     require(size, 0, captured)
+    for size, reason in builder.positive_sizes.items():
+        require(size, 1, reason)
     for numerator in builder.floor_div_numerators():
         # Floor divisions are emitted without the correction for negative numerators where torch assumes positive sizes.
         if numerator not in checked and _may_be_negative(numerator):

@@ -123,8 +123,9 @@ def _effects(target: OpOverload) -> MemoryEffects:
 def analyze_aliases(graph: Graph, effects: Mapping[Any, MemoryEffects]) -> AliasInfo:
     """Determine which values share memory.
 
-    A captured graph records shared storages in its fake tensors. A program that was saved and loaded has lost them, so
-    that operators that may alias are run again on fake tensors.
+    A captured graph records shared storages in its fake tensors. A program that was saved and loaded has lost them, and
+    torch records a copy for a dropout that returns its input; operators that may alias are then run again on fake
+    tensors.
     """
     values = {node: node.meta.get("val") for node in graph.nodes}
     writing = [
@@ -132,9 +133,13 @@ def analyze_aliases(graph: Graph, effects: Mapping[Any, MemoryEffects]) -> Alias
         for node in graph.nodes
         if node.op == "call_function" and node.target in effects and effects[node.target].written
     ]
+    changed = {storage_id(values.get(first)) for _, first in writing}
     if any(
         storage_id(values[node]) is not None and storage_id(values[node]) != storage_id(values.get(first))
         for node, first in writing
+    ) or any(
+        _returns_input(node) and not changed.isdisjoint((storage_id(values[node]), storage_id(values[node.args[0]])))
+        for node in graph.find_nodes(op="call_function", target=aten.dropout.default)
     ):
         values = _rerun(graph, effects)
     written = {
@@ -169,6 +174,11 @@ def view_overload(target: OpOverload) -> OpOverload:
     return found
 
 
+def _returns_input(dropout: Node) -> bool:
+    """Whether a dropout changes nothing: eager torch then returns the input itself."""
+    return bool(dropout.args[2] is False or dropout.args[1] == 0)
+
+
 def _rerun(graph: Graph, effects: Mapping[Any, MemoryEffects]) -> dict[Node, Any]:
     values: dict[Node, Any] = {}
     for node in graph.nodes:
@@ -178,6 +188,9 @@ def _rerun(graph: Graph, effects: Mapping[Any, MemoryEffects]) -> dict[Node, Any
         if node.target is operator.getitem:
             sources = values[node.args[0]]
             values[node] = sources[node.args[1]] if isinstance(sources, (list, tuple)) else val
+            continue
+        if node.target is aten.dropout.default and _returns_input(node):
+            values[node] = values[node.args[0]]
             continue
         found = effects.get(node.target)
         if found is None or not found.aliases or val is None:

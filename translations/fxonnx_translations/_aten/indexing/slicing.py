@@ -10,7 +10,7 @@ import onnx_ir as ir
 import torch
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
-from ..._builder.empty_tensors import symbols_that_must_be_positive
+from ..._builder.empty_tensors import STATIC_SLICE, symbols_that_must_be_positive
 from ..._builder.op import Op
 from ..._builder.symbolic_dims import Dim, is_static
 from ..._registry import OpCall, translates
@@ -42,6 +42,9 @@ def slice(
     size, length = op.dims(self)[axis], op.result.shape[axis]
     if step == 1 and length == size:
         return self
+    if not isinstance(size, int) and isinstance(length, int) and length > 0:
+        # Even if the slice itself is not used, its captured size may be: meshgrid expands others to it.
+        op.builder.positive_sizes.setdefault(size, STATIC_SLICE)
     start, end = 0 if start is None else start, END if end is None else end
     # torch captures this length only if it knows both limits to be within the axis.
     in_range = step == 1 and length == (size if end == END else end) - start
