@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,31 +19,48 @@ from torch.fx.experimental.proxy_tensor import (
     make_fx,
 )
 
-from fxonnx_translations._torch_compat import exit_dual_level, functorch, pytree, recording_mode, recording_mode_off
+from fxonnx_translations._torch_compat import (
+    TorchDispatchMode,
+    exit_dual_level,
+    functorch,
+    pytree,
+    recording_mode,
+    recording_mode_off,
+)
 
-__all__ = ["NestedTransform", "closed_transforms", "derivative", "vector_jacobian_product", "vmap"]
-
-_whole_vmaps: ContextVar[bool] = ContextVar("fxonnx_whole_vmaps", default=False)
+__all__ = ["RetryTransforms", "TransformTracing", "closed_transforms", "derivative", "vector_jacobian_product", "vmap"]
 
 
-class NestedTransform(Exception):
-    """Signal that a ``vmap`` contains a derivative and must be traced as a whole."""
+@dataclass
+class TransformTracing:
+    """How the transforms of one export are traced.
+
+    Attributes:
+        whole_vmaps: Trace the outermost ``vmap`` below functorch as well. Otherwise torch.export records its calls on
+            single samples, and a derivative inside of it raises RetryTransforms.
+        ordinary_zeros: Create zeros in memory where torch creates zero tensors without memory.
+    """
+
+    whole_vmaps: bool = False
+    ordinary_zeros: bool = False
+
+
+_tracing: ContextVar[TransformTracing] = ContextVar("fxonnx_transform_tracing")
+
+
+class RetryTransforms(Exception):
+    """Signal that the model must be exported again, with an option of TransformTracing that has been set."""
 
 
 @contextmanager
-def closed_transforms(*, whole_vmaps: bool) -> Iterator[None]:
-    """Unwind functorch's stack of transforms on exit, including exit by an exception.
-
-    Args:
-        whole_vmaps: Trace the outermost ``vmap`` below functorch as well. Otherwise torch.export records its calls on
-            single samples, and a derivative inside of it raises NestedTransform.
-    """
+def closed_transforms(tracing: TransformTracing) -> Iterator[None]:
+    """Set how transforms are traced; unwind functorch's stack of them on exit, including exit by an exception."""
     depth, level = len(functorch.get_interpreter_stack() or ()), forward_ad._current_level
-    token = _whole_vmaps.set(whole_vmaps)
+    token = _tracing.set(tracing)
     try:
         yield
     finally:
-        _whole_vmaps.reset(token)
+        _tracing.reset(token)
         functorch.pop_dynamic_layer_stack_and_undo_to_depth(depth)
         while forward_ad._current_level > level:
             exit_dual_level(level=forward_ad._current_level)
@@ -56,7 +74,7 @@ def derivative(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 def vmap(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Replacement of ``vmap_impl``: leave it to torch.export, or record plain operators with ``whole_vmaps``."""
-    return _record(original, args, kwargs) if _whole_vmaps.get() else original(*args, **kwargs)
+    return _record(original, args, kwargs) if _tracing.get().whole_vmaps else original(*args, **kwargs)
 
 
 def vector_jacobian_product(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -82,13 +100,14 @@ def _record(transform: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     """Run a transform; during an export, trace it to a graph of plain operators and call that.
 
     Raises:
-        NestedTransform: If the transform is inside of a vmap that torch.export records.
+        RetryTransforms: If the transform is inside of a vmap that torch.export records.
     """
     mode = recording_mode()
     if mode is None:
         return transform(*args, **kwargs)
     if functorch.peek_interpreter_stack() is not None:
-        raise NestedTransform
+        _tracing.get().whole_vmaps = True
+        raise RetryTransforms
     leaves, spec = pytree.tree_flatten((args, kwargs))
     tensors = [at for at, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
     # Sizes that the function closes over are expressions in these symbols.
@@ -106,5 +125,54 @@ def _record(transform: Callable[..., Any], args: Any, kwargs: Any) -> Any:
 
     inputs = [leaves[at] for at in tensors]
     with recording_mode_off(), disable_proxy_modes_tracing():
-        graph = make_fx(flat, _disable_torch_fn_metadata_mode=True)(inputs, symbols)
+        graph = _traced(flat, inputs, symbols)
     return pytree.tree_unflatten(graph(inputs, symbols), returned[-1])
+
+
+def _traced(flat: Callable[..., Any], inputs: list[torch.Tensor], symbols: list[torch.SymInt]) -> torch.fx.GraphModule:
+    """The graph of plain operators of a function that runs transforms.
+
+    Raises:
+        RetryTransforms: If forward derivatives of constants may be the reason that torch fails, specializes a size or
+            inserts an empty constant. They are zero tensors without memory: a view of one is neither a fake tensor nor
+            recorded, and the sizes of a product with one are those of the example.
+    """
+
+    def trace(function: Callable[..., Any]) -> torch.fx.GraphModule:
+        return make_fx(function, _disable_torch_fn_metadata_mode=True)(inputs, symbols)
+
+    def with_zeros(*args: Any) -> Any:
+        with _OrdinaryZeros():  # type: ignore[no-untyped-call]
+            return flat(*args)
+
+    tracing = _tracing.get()
+    if tracing.ordinary_zeros:
+        return trace(with_zeros)
+    before = _fixed_sizes(symbols)
+    try:
+        graph = trace(flat)
+    except (AssertionError, RuntimeError) as error:
+        tracing.ordinary_zeros = True
+        raise RetryTransforms from error
+    if any(map(_is_lost, vars(graph).values())) or _fixed_sizes(symbols) != before:
+        tracing.ordinary_zeros = True
+        raise RetryTransforms
+    return graph
+
+
+def _fixed_sizes(symbols: list[torch.SymInt]) -> int:
+    """The number of symbols that have one value: a specialized size may keep its symbol, with a range of one value."""
+    return sum(symbol.node.shape_env.bound_sympy(symbol.node.expr).is_singleton() for symbol in symbols)
+
+
+def _is_lost(constant: Any) -> bool:
+    return isinstance(constant, torch.Tensor) and constant.is_meta and constant._is_zerotensor()
+
+
+class _OrdinaryZeros(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Create zeros in memory where torch creates zero tensors without memory."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.aten._efficientzerotensor.default:
+            return torch.zeros(*args, **(kwargs or {}))
+        return func(*args, **(kwargs or {}))

@@ -19,7 +19,7 @@ from ..errors import CaptureError
 from .constraints.guard_recorder import GuardLog, is_user_file, recorded_guards, source_line_of
 from .constraints.size_forms import canonical_sizes
 from .constraints.specialized_dims import specialized_dims_error
-from .function_transforms import NestedTransform, closed_transforms
+from .function_transforms import RetryTransforms, TransformTracing, closed_transforms
 from .inputs.example_inputs import BoundInputs
 from .inputs.frozen import restore_frozen
 from .inputs.loop_bounds import register_example_integers
@@ -121,13 +121,20 @@ def _export_with_refined_dims(
     model: torch.nn.Module, inputs: BoundInputs, shapes: DynamicShapes, log: GuardLog
 ) -> ExportedProgram:
     """Export; if torch suggests smaller ranges for Dims or relations between them, export again with these."""
-    whole_vmaps = False
-    try:
+    transforms = TransformTracing()
+
+    def attempt(dim_of: Callable[[DimSpec], Any]) -> ExportedProgram:
+        before = replace(transforms)
         try:
-            return _export(model, inputs, shapes, _torch_dim, strict=False)
-        except NestedTransform:
-            whole_vmaps = True
-            return _export(model, inputs, shapes, _torch_dim, strict=False, whole_vmaps=True)
+            return _export(model, inputs, shapes, dim_of, strict=False, transforms=transforms)
+        except RetryTransforms:
+            if transforms == before:
+                raise
+        log.clear()
+        return attempt(dim_of)
+
+    try:
+        return attempt(_torch_dim)
     except Exception as error:
         message = str(error)
         specialized = _specialized_dims(message, shapes)
@@ -136,7 +143,7 @@ def _export_with_refined_dims(
         refined = _refined_dims(message, shapes)
         if not refined:
             raise
-    return _export(model, inputs, shapes, lambda spec: _torch_dim(spec, refined), strict=False, whole_vmaps=whole_vmaps)
+    return attempt(lambda spec: _torch_dim(spec, refined))
 
 
 def _export(
@@ -146,7 +153,7 @@ def _export(
     dim_of: Callable[[DimSpec], Any],
     *,
     strict: bool,
-    whole_vmaps: bool = False,
+    transforms: TransformTracing | None = None,
 ) -> ExportedProgram:
     tensors = [leaf for leaf in pytree.tree_leaves((inputs.args, inputs.kwargs)) if isinstance(leaf, torch.Tensor)]
     with (
@@ -155,7 +162,7 @@ def _export(
         unpacked_parameters(model),
         capture_patches(strict=strict),
         question_patches(model, (inputs.args, inputs.kwargs), [leaf.label for leaf in shapes.leaves]),
-        closed_transforms(whole_vmaps=whole_vmaps),
+        closed_transforms(transforms or TransformTracing()),
     ):
         model.forward = _tensor_forward(model.forward, inputs, shapes, strict)
         # Oblivious: torch would specialize dynamic dims whose example size is 0 or 1.

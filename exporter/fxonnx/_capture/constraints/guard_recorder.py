@@ -147,6 +147,11 @@ class GuardLog:
                     self.sources[symbol] = sources[0].name
         self.guards.append(Guard(expression, user_line(frame)))
 
+    def clear(self) -> None:
+        """Forget the guards of an attempt that is repeated."""
+        for recorded in (self.guards, self.sources, self.nonzero, self._recorded):
+            recorded.clear()
+
     def add_comparison(self, relation: type[sympy.Rel], sides: Sequence[sympy.Expr], frame: FrameType | None) -> None:
         """Record the symbols that must not be 0 for a comparison that torch evaluated for positive sizes."""
         for expression in _symbols_deciding_at_zero(relation, sides):
