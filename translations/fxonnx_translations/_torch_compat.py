@@ -24,6 +24,7 @@ from torch._C import _set_grad_enabled as set_grad_enabled
 from torch._decomp import decomposition_table
 from torch._dynamo import config as dynamo_config
 from torch._dynamo import trace_rules
+from torch._dynamo.exc import UncapturedHigherOrderOpError
 from torch._dynamo.variables import torch as dynamo_torch
 from torch._dynamo.variables.builtin import BuiltinVariable
 from torch._dynamo.variables.torch import TorchInGraphFunctionVariable
@@ -113,6 +114,7 @@ __all__ = [
     "TorchDispatchMode",
     "TracingContext",
     "TreeSpec",
+    "UncapturedHigherOrderOpError",
     "ValueRangeError",
     "ValueRanges",
     "WeakTensorKeyDictionary",

@@ -346,3 +346,47 @@ def test_attributes_changed_by_calls(change: str) -> None:
     with pytest.raises(CaptureError, match=message):
         fxonnx.export(model, (signs(4)[0],))
     assert model.longest == 4
+
+
+class _Doubled(nn.Module):
+    """A loop on a tensor's value in a submodule."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        while x.sum() < 100:
+            x = x * 2 + 1
+        return x
+
+
+class _Branching(nn.Module):
+    """Branches of ``torch.cond`` that call it; eager torch refuses them as well."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = _Doubled()
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> Any:
+        def positive(x: torch.Tensor, y: torch.Tensor) -> Any:
+            return self.inner(x), torch.cond(y.sum() > 0, lambda y: self.inner(y), lambda y: -y, (y,))
+
+        return torch.cond(x.sum() > 0, positive, lambda x, y: (x - 1, y.clone()), (x, y))
+
+
+def test_loops_inside_of_the_branches_of_cond() -> None:
+    x = torch.rand(3, 4)
+    program = fxonnx.export(_Branching().eval(), (x, x + 1), dynamic_shapes=({0: "n"}, {0: "n"}))
+    assert [rewrite.function for rewrite in program.rewrites] == ["forward"]
+    inner = _Doubled()
+    for rows, xs, ys in ((3, 1, 1), (2, 20, -1), (5, -1, 1), (1, 60, 60)):
+        x, y = torch.rand(rows, 4) * xs, torch.rand(rows, 4) * ys
+        expected = (inner(x), inner(y) if y.sum() > 0 else -y) if x.sum() > 0 else (x - 1, y)
+        torch.testing.assert_close(tuple(program(x, y)), expected)
+
+
+def test_branches_of_cond_that_differ_are_refused() -> None:
+    inner = _Doubled()
+
+    def differing(x: torch.Tensor) -> Any:
+        return torch.cond(x.sum() > 0, lambda x: inner(x), lambda x: x.long(), (x,))
+
+    with pytest.raises(CaptureError, match=r"torch\.cond cannot be captured: the returned value is a float32 tensor"):
+        fxonnx.export(Function(differing).eval(), (torch.rand(3, 4),))

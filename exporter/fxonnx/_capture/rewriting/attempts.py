@@ -11,12 +11,13 @@ from typing import TypeVar
 
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
-from fxonnx_translations._torch_compat import DataDependentOutputException
+from fxonnx_translations._torch_compat import DataDependentOutputException, UncapturedHigherOrderOpError
 
 from ...errors import CaptureError
 from ..constraints.guard_recorder import is_user_file
 from ..constraints.specialized_dims import SpecializedDimsError
-from ..patches import rewriting_patches
+from ..patches import Patch, applied, rewriting_patches
+from .operators.conditionals import traced_cond
 from .operators.helpers import Helpers, Rewrite
 from .source.functions import compile_transformed, find_definition, function_of_code, looping_functions, replaced
 from .source.transformer import Site
@@ -26,6 +27,7 @@ __all__ = ["capture_with_loops", "capture_with_rewrites"]
 _Result = TypeVar("_Result")
 _PLACE = re.compile(r"(.+):(\d+) in ")
 _MAX_FUNCTIONS = 40
+_COND_PATCHES = (Patch("torch:cond", traced_cond, "TorchDynamo refuses control flow inside of the branches"),)
 
 
 def capture_with_rewrites(attempt: Callable[[], _Result], failure: CaptureError) -> tuple[_Result, tuple[Rewrite, ...]]:
@@ -74,23 +76,35 @@ def _capture_again(
     found: dict[Rewrite, None] = {}
     unrolled: dict[CodeType, set[int]] = {}
     lines = 0
+    runs_branches = False
     with rewriting_patches(), ExitStack() as stack:
         while True:
-            functions = [function for function in functions if function.__code__ not in rewritten]
-            replacements = [(function, _transformed(function, found, unrolled)) for function in functions]
-            before, lines = lines, sum(map(len, unrolled.values()))
-            if (not replacements and lines == before) or len(rewritten) > _MAX_FUNCTIONS:
-                raise _informative(first, last)
-            for function, replacement in replacements:
-                stack.enter_context(replaced(function, replacement))
-                # The original code may belong to further functions: each closure of a definition is one.
-                rewritten.update((function.__code__, replacement.__code__))
+            if not runs_branches and _fails_in_cond(last):
+                # TorchDynamo cannot compile transformed functions; without it, the next failure is in the branch.
+                runs_branches = True
+                stack.enter_context(applied(_COND_PATCHES))
+            else:
+                functions = [function for function in functions if function.__code__ not in rewritten]
+                replacements = [(function, _transformed(function, found, unrolled)) for function in functions]
+                before, lines = lines, sum(map(len, unrolled.values()))
+                if (not replacements and lines == before) or len(rewritten) > _MAX_FUNCTIONS:
+                    raise _informative(first, last)
+                for function, replacement in replacements:
+                    stack.enter_context(replaced(function, replacement))
+                    # The original code may belong to further functions: each closure of a definition is one.
+                    rewritten.update((function.__code__, replacement.__code__))
             found.clear()
             try:
                 return attempt(), tuple(found)
             except CaptureError as error:
                 last = error
             functions = _failing_functions(last)
+
+
+def _fails_in_cond(error: CaptureError) -> bool:
+    """Whether TorchDynamo could not compile a branch of the user's ``torch.cond``."""
+    cause = error.__cause__
+    return isinstance(cause, UncapturedHigherOrderOpError) and "torch.cond" in str(cause)
 
 
 def _informative(first: CaptureError, last: CaptureError) -> CaptureError:

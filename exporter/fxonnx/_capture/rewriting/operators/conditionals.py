@@ -11,11 +11,21 @@ import torch
 
 from fxonnx_translations._torch_compat import TreeSpec, pytree
 
+from ....errors import CaptureError
 from .lifting import Uses, lifted, observed, symbol_value, unknown_values
 from .state import Slot, State, unchanged_attributes
 from .values import UNBOUND, as_condition, is_number, number_dtype, number_of, number_tensor, separate
 
-__all__ = ["Refuse", "add_output", "describe", "operands_of", "placeholder", "reject_written_views", "symbolic_branch"]
+__all__ = [
+    "Refuse",
+    "add_output",
+    "describe",
+    "operands_of",
+    "placeholder",
+    "reject_written_views",
+    "symbolic_branch",
+    "traced_cond",
+]
 
 Refuse = Callable[[str, str], NoReturn]
 
@@ -125,6 +135,26 @@ def symbolic_branch(condition: Any, branches: Sequence[Callable[[], Any]], state
         ]
         state.write(after)
     return pytree.tree_unflatten(plan.leaves[-1], plan.specs[-1])
+
+
+def traced_cond(
+    original: Callable[..., Any],
+    pred: Any,
+    true_fn: Callable[..., Any],
+    false_fn: Callable[..., Any],
+    operands: Any = (),
+) -> Any:
+    """Replacement of ``torch.cond`` that runs the branches instead of compiling them with TorchDynamo.
+
+    Control flow of transformed functions inside of the branches is captured as operators.
+    """
+    if not isinstance(pred, torch.Tensor | torch.SymBool):
+        return original(pred, true_fn, false_fn, operands)
+
+    def refuse(problem: str, hint: str) -> NoReturn:
+        raise CaptureError(f"torch.cond cannot be captured: {problem}", hint=hint)
+
+    return symbolic_branch(pred, (lambda: true_fn(*operands), lambda: false_fn(*operands)), None, refuse)
 
 
 def _run(branch: Callable[[], Any], state: State | None, before: Sequence[Slot]) -> _Run:
