@@ -2,8 +2,8 @@
 
     python -m benchmarks.language_models [--models llama,qwen3] [--precisions fp32,int4] [--json language_models.json]
 
-Random weights, 8 layers, hidden size 768. Ours is the graph of ``target="onnxruntime-genai"``; it and the builder's
-have past and present in one buffer, torch.onnx's (opset 23) has a past that grows. int4 of torch.onnx is that of
+Random weights, 8 layers, hidden size 768. Ours is the graph of ``fxonnx.genai.export``; it and the builder's have past
+and present in one buffer, torch.onnx's (opset 23) has a past that grows. int4 of torch.onnx is that of
 ONNX Runtime's quantizer with the same settings. The sessions of one row run alternately in one process; a time is the
 least CPU time of all runs, and a ratio the median of the ratios of all rounds. The logits of the float32 graphs are
 compared.
@@ -30,7 +30,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-import fxonnx
+from fxonnx import genai
 from tests.models.torchvision_shim import import_torchvision
 
 from ._exporters import silenced
@@ -74,29 +74,12 @@ def build(name: str) -> Any:
     return AutoModelForCausalLM.from_config(AutoConfig.for_model(name, **SIZES)).eval()
 
 
-def export_ours(model: Any, path: Path, precision: str) -> None:
-    """Export with fxonnx."""
-    from transformers import DynamicCache
+def export_ours(model: Any, path: Path, precision: Any) -> None:
+    """Export with fxonnx, with the logits of all tokens as the builder does."""
+    from tests.genai.small_models import make_tokenizer
 
-    past = DynamicCache()
-    for layer in range(model.config.num_hidden_layers):
-        past.update(torch.randn(2, 4, 5, 64), torch.randn(2, 4, 5, 64), layer)
-    fxonnx.export(
-        model,
-        f=path,
-        kwargs={
-            "input_ids": torch.randint(8192, (2, 3)),
-            "attention_mask": torch.ones(2, 8, dtype=torch.int64),
-            "past_key_values": past,
-        },
-        dynamic_shapes={
-            "input_ids": {0: "batch", 1: "sequence"},
-            "attention_mask": {0: "batch", 1: "total"},
-            "past_key_values.*": {0: "batch", 2: "past"},
-        },
-        target="onnxruntime-genai",
-        quantize=None if precision == "fp32" else "int4",
-    )
+    tokenizer = make_tokenizer()
+    genai.export(model, path.parent, tokenizer=tokenizer, precision=precision, last_logits=False, verify=False)
 
 
 def export_builder(model: Any, path: Path, precision: str) -> None:

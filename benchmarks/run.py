@@ -102,7 +102,7 @@ PARTS: Mapping[str, Part] = MappingProxyType(
             ("best/best",),
         ),
         "language_models": Part(
-            'Language models with `target="onnxruntime-genai"`',
+            "Language models with `fxonnx.genai.export`",
             "Models of 8 layers with hidden size 768 in float32 and int4: one token after 32 and 1024 others, and a "
             "prompt of 128; over the graphs of onnxruntime-genai's model builder. torch.onnx at opset 23, quantized by "
             "ONNX Runtime.",
