@@ -120,12 +120,51 @@ def skipped(x: torch.Tensor) -> torch.Tensor:
     return total
 
 
+def endless(x: torch.Tensor) -> torch.Tensor:
+    i, h = 0, torch.zeros(3)
+    while True:
+        if i >= x.shape[0]:
+            break
+        h = torch.tanh(h + x[i])
+        i += 1
+    return h
+
+
+def endless_list(x: torch.Tensor) -> torch.Tensor:
+    i, outputs = 0, []
+    while True:
+        outputs.append(x[i] * i)
+        i += 1
+        if i == x.shape[0]:
+            break
+    return torch.stack(outputs)
+
+
+def endless_backwards(x: torch.Tensor) -> torch.Tensor:
+    t, h = len(x), torch.ones(3)
+    while True:
+        t -= 1
+        h = h * 0.5 + x[t] if x[t].sum() > 0 else h - 1
+        if t < 1:
+            break
+    return h
+
+
+def unequal(x: torch.Tensor) -> torch.Tensor:
+    t, outputs = x.shape[0], [x[0]]
+    while t != 0:
+        t = t - 1
+        outputs.append(outputs[-1] * 0.5 + x[t])
+    return torch.stack(outputs)
+
+
 CASES = [
+    *(endless, endless_list, endless_backwards, unequal),
     *(rows, every_second, pairs, appended, written_rows, reassigned, backwards, remaining, stopped, stopped_list),
     *(doubled, skipped),
 ]
 # torch.stack rejects empty lists, and (n + 1) // 2 is computed for n >= 1.
-NONEMPTY = (appended, stopped_list, every_second, pairs)
+NONEMPTY = (endless_list, endless_backwards, unequal, appended, stopped_list, every_second, pairs)
 
 
 @pytest.mark.parametrize("function", CASES, ids=lambda function: function.__name__)
@@ -136,7 +175,7 @@ def test_every_size_matches_eager_torch(function: Any) -> None:
     assert not program.constraints
 
 
-@pytest.mark.parametrize("function", [rows, every_second, appended], ids=lambda function: function.__name__)
+@pytest.mark.parametrize("function", [rows, appended], ids=lambda function: function.__name__)
 def test_the_model_does_not_depend_on_the_example(function: Any) -> None:
     small, large = (
         fxonnx.export(Function(function).eval(), (torch.rand(size, 3),), dynamic_shapes={"x": {0: "n"}})

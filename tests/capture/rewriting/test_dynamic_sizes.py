@@ -214,7 +214,31 @@ def extended(x: torch.Tensor) -> torch.Tensor:
     return torch.stack([x[0]] + more)  # noqa: RUF005
 
 
+def last_items(x: torch.Tensor) -> torch.Tensor:
+    outputs = [torch.zeros(3)]
+    for row in x:
+        outputs.append(torch.tanh(outputs[-1] + row))
+        outputs.append(outputs[-1] * 2)
+    return torch.stack(outputs)
+
+
+def last_while_inserting(x: torch.Tensor) -> torch.Tensor:
+    outputs = [torch.ones(3)]
+    for row in x:
+        outputs.insert(0, row + outputs[-1])
+    return torch.stack(outputs)
+
+
+def scaled_rows(x: torch.Tensor) -> torch.Tensor:
+    return torch.stack([row * scale + offset for row in x for scale in (1, 2) for offset in (0.5, 1.5)])
+
+
+def products(x: torch.Tensor) -> torch.Tensor:
+    return torch.stack([row * scale for scale in (1.0, -2.0) for row in x])
+
+
 CASES = [
+    *(last_items, last_while_inserting, scaled_rows, products),
     *(filled, filled_by_comprehensions, unbound_rows, mapped, nested, extended),
     *(inserted, inserted_and_stopped, turned, generated, sliced_list, iterated_list, summed, summed_integers),
     *(rows, steps, stacked, joined, comprehended, enumerated, zipped, zipped_reversed, backwards, every_second),
@@ -222,6 +246,7 @@ CASES = [
 ]
 # torch.stack and torch.cat reject empty lists, sum() returns the number 0, and (n + 1) // 2 is computed for n >= 1.
 NONEMPTY = [
+    *(scaled_rows, products),
     *(inserted, inserted_and_stopped, turned, generated, sliced_list, summed, summed_integers),
     *(stacked, joined, comprehended, every_second),
     *(filled, filled_by_comprehensions, unbound_rows, mapped, nested, extended),

@@ -161,7 +161,7 @@ def _none_becomes_tensor(x: torch.Tensor) -> torch.Tensor:
 def _reads_list(x: torch.Tensor) -> torch.Tensor:
     values = [x]
     for i in range((x > 0).sum()):
-        values.append(values[-1] + i)
+        values.append(values[0] + i)
     return torch.stack(values)
 
 
@@ -269,7 +269,17 @@ def _mixed_lists(x: torch.Tensor) -> torch.Tensor:
     return torch.stack(list(rows))
 
 
+def _filters(x: torch.Tensor) -> torch.Tensor:
+    return torch.stack([row * 2 for row in x if row.sum() > 0])
+
+
+def _filters_range(x: torch.Tensor) -> torch.Tensor:
+    return torch.stack([x * i for i in range((x > 0).sum()) if i % 2 == 0])
+
+
 REFUSED = [
+    (_filters, r"comprehension with a filter cannot be captured: the number of its items(?s:.*)hint: .*x\[mask\]"),
+    (_filters_range, "comprehension with a filter cannot be captured: the number of its items"),
     (_pops, r"a list whose length is a dynamic size is modified or searched\n(?s:.*)hint: build it with append"),
     (
         _assigns_slice,
@@ -313,6 +323,45 @@ def test_constructs_that_are_refused(function: Any, match: str) -> None:
         _assigns_slice,
     )
     assert function in list_errors or "at: test_functions.py:" in str(error.value)
+
+
+def _pairs(x: torch.Tensor) -> torch.Tensor:
+    return torch.stack([one * other for one in x for other in x])
+
+
+def _filtered_rows(x: torch.Tensor) -> torch.Tensor:
+    return torch.stack([x[i] for i in range(x.shape[0]) if i % 2 == 0])
+
+
+def _first_item(x: torch.Tensor) -> torch.Tensor:
+    values = [x[0]]
+    for row in x:
+        values.append(values[0] + row)
+    return torch.stack(values)
+
+
+REFUSED_SIZES = [
+    (
+        _pairs,
+        r"its inner loop has a dynamic length as well\n  at: test_functions.py:\d+ in _pairs\nhint: stack the inner",
+    ),
+    (_filtered_rows, r"comprehension with a filter cannot be captured(?s:.*)\nhint: select the rows with a mask"),
+    (_first_item, r"appends to is read inside the loop\nhint: read its last item, outputs\[-1\]"),
+]
+
+
+@pytest.mark.parametrize(("function", "match"), REFUSED_SIZES, ids=[function.__name__ for function, _ in REFUSED_SIZES])
+def test_specialized_dims_name_the_construct_and_the_remedy(function: Any, match: str) -> None:
+    with pytest.raises(CaptureError, match=rf"(?s)'n', is always 4\n.*{match}.*; or look for sizes"):
+        fxonnx.export(Function(function).eval(), (torch.rand(4, 3),), dynamic_shapes={"x": {0: "n"}})
+
+
+def test_loops_that_are_refused_make_only_their_dim_static() -> None:
+    x, y = torch.rand(4, 3), torch.rand(5, 3)
+    model = Function(lambda x, y: _pairs(x).sum() + y).eval()
+    with pytest.warns(UserWarning, match="only for:\n  n == 4"):
+        program = fxonnx.export(model, (x, y), dynamic_shapes={"x": {0: "n"}, "y": {0: "m"}})
+    torch.testing.assert_close(program(x, torch.ones(2, 3))[0], model(x, torch.ones(2, 3)))
 
 
 def test_generated_functions_have_no_source() -> None:

@@ -223,7 +223,34 @@ def comprehension(x: torch.Tensor) -> torch.Tensor:
     return torch.cat([x[:1] * i for i in range(number(x) + 1)])
 
 
+def while_true_end(x: torch.Tensor) -> torch.Tensor:
+    total = x.abs().sum()
+    while True:
+        total = total * 1.5 + 1
+        if total > 100:
+            break
+    return x + total
+
+
+def while_true_list(x: torch.Tensor) -> torch.Tensor:
+    i, n, values = 0, number(x), []
+    while True:
+        values.append(x[0] * i)
+        i += 1
+        if i >= n:
+            break
+    return torch.stack(values)
+
+
+def last_items(x: torch.Tensor) -> torch.Tensor:
+    values = [x]
+    for i in range(number(x)):
+        values.append(values[-1] * 0.5 + i)
+    return torch.stack(values)
+
+
 CASES = [
+    *(while_true_end, while_true_list, last_items),
     *(while_condition, while_counter, while_two_conditions, while_true_break, while_continue, collatz),
     *(for_range, for_range_item, for_range_int, for_range_limits, for_range_backwards, for_break, for_continue),
     *(for_return, for_else, static_range_break, long_static_range_break, list_of_functions_break, nested_loops),

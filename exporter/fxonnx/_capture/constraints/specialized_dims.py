@@ -58,12 +58,18 @@ class SpecializedDim:
 class SpecializedDimsError(CaptureError):
     """The model specializes dynamic dims to one size.
 
+    Args:
+        specialized: The specialized dims.
+        refusal: Why a loop over them cannot be an operator.
+
     Attributes:
         specialized: The specialized dims.
+        refusal: Why a loop over them cannot be an operator.
     """
 
-    def __init__(self, specialized: Sequence[SpecializedDim]) -> None:
+    def __init__(self, specialized: Sequence[SpecializedDim], refusal: CaptureError | None = None) -> None:
         self.specialized = tuple(specialized)
+        self.refusal = refusal
         lines = []
         for dim in specialized:
             lines.append(f"  {dim.label}, {_describe(dim.spec)}, is always {dim.size}")
@@ -71,9 +77,12 @@ class SpecializedDimsError(CaptureError):
                 lines.append(f"    at: {dim.line}")
         ones = any(dim.size == 1 for dim in specialized)
         noun = "a dim" if len(specialized) == 1 else "dims"
+        if refusal is not None and refusal.hint is not None:
+            lines.append(f"  {refusal.message}")
         super().__init__(
             f"the model specializes {noun} that should be dynamic:\n" + "\n".join(lines),
-            hint="look for sizes that are literal numbers or converted to Python ints (view, reshape, int(), range), "
+            hint=("" if refusal is None or refusal.hint is None else f"{refusal.hint}; or ")
+            + "look for sizes that are literal numbers or converted to Python ints (view, reshape, int(), range), "
             "or leave the axis out of dynamic_shapes to make it static"
             + ("; if the model treats a size of 1 as a special case, pass a larger example" if ones else ""),
         )
@@ -115,7 +124,7 @@ def capture_with_fallback_to_static(
             known = {dim.label for dim in specialized}
             specialized += tuple(dim for dim in error.specialized if dim.label not in known)
             if strict or reduced == shapes or not any(_has_requested_dims(leaf) for leaf in reduced.leaves):
-                raise SpecializedDimsError(specialized) from error.__cause__
+                raise SpecializedDimsError(specialized, error.refusal) from error.__cause__
             specialized += _static_by_name(shapes, reduced, specialized)
             shapes = reduced
 

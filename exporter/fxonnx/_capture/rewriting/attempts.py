@@ -97,6 +97,8 @@ def _capture_again(
             try:
                 return attempt(), tuple(found)
             except CaptureError as error:
+                if _is_refusal(last) and isinstance(error, SpecializedDimsError):
+                    error = SpecializedDimsError(error.specialized, last)
                 last = error
             functions = _failing_functions(last)
 
@@ -112,9 +114,15 @@ def _informative(first: CaptureError, last: CaptureError) -> CaptureError:
     if isinstance(last, SpecializedDimsError):
         if not isinstance(first, SpecializedDimsError) or len(last.specialized) < len(first.specialized):
             return last
-    elif last.__cause__ is None and not isinstance(first, SpecializedDimsError):
-        return last
+        return SpecializedDimsError(first.specialized, last.refusal)
+    if _is_refusal(last):
+        return SpecializedDimsError(first.specialized, last) if isinstance(first, SpecializedDimsError) else last
     return first
+
+
+def _is_refusal(error: CaptureError) -> bool:
+    """Whether a failure is a construct that cannot be rewritten."""
+    return error.__cause__ is None and not isinstance(error, SpecializedDimsError)
 
 
 def _failing_functions(error: CaptureError) -> list[FunctionType]:

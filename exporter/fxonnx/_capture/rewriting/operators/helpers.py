@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -293,6 +293,31 @@ class Helpers:
         elements = elements_of(iterable)
         if elements is None:
             return [element(item) for item in iterable]
+        return self._listed(at, elements, lambda made, item: made.append(element(item)))
+
+    def comprehend_flat(self, at: int, iterable: Any, items: Callable[[Any], Any]) -> Any:
+        """``[element for one in iterable for other in ...]``; ``items`` is the inner comprehension."""
+        elements = elements_of(iterable)
+        if elements is None or self._sites[at].line in self._unrolled:
+            made: Any = []
+            for item in iterable:
+                made = made + items(item)
+            return made
+
+        def extend(made: Any, item: Any) -> None:
+            added = items(item)
+            if isinstance(added, StackedList):
+                self._refuse(at)(
+                    "its inner loop has a dynamic length as well",
+                    "stack the inner list: torch.cat([torch.stack([... for b in y]) for a in x])",
+                )
+            made.extend(added)
+
+        with nullcontext() if is_symbolic(elements.count) else self._unrolled_after_failure(at):
+            return self._listed(at, elements, extend)
+
+    def _listed(self, at: int, elements: Elements, add: Callable[[Any, Any], None]) -> Any:
+        """The list to which an iteration for each element adds items."""
         made: Any = []
 
         def put(values: Sequence[Any]) -> None:
@@ -304,7 +329,7 @@ class Helpers:
         counter = Counter(elements.count)
         symbolic_loop(
             lambda: counter.tensor < elements.count,
-            lambda: made.append(element(elements.at(counter.index()))),
+            lambda: add(made, elements.at(counter.index())),
             State(site, lambda: (made,), put),
             counter,
             self._refuse(at),
@@ -414,6 +439,27 @@ class Helpers:
         if elements_of(iterable) is not None:
             self._refuse(at)(self._sites[at].reason, "move the statements to a function of their own")
         return iterable
+
+    def plain_items(self, at: int, iterable: Any) -> Any:
+        """An iterable of a comprehension with a filter."""
+        elements = elements_of(iterable)
+        if elements is not None and self._sites[at].line not in self._unrolled:
+            if not is_symbolic(elements.count):
+                self._unrolled.add(self._sites[at].line)
+            self._refuse_filter(at)
+        return iterable
+
+    def plain_filter(self, at: int, value: Any) -> Any:
+        """A condition of a comprehension."""
+        if is_symbolic(value):
+            self._refuse_filter(at)
+        return value
+
+    def _refuse_filter(self, at: int) -> NoReturn:
+        self._refuse(at)(
+            "the number of its items depends on data or on a dynamic size",
+            "select the rows with a mask, x[mask], and compute all of them at once, or loop over x[mask]",
+        )
 
     def _state(self, at: int, get: Get, put: Put) -> State:
         return State(self._sites[at], get, put)

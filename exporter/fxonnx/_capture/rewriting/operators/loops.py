@@ -20,6 +20,8 @@ from .values import UNBOUND, as_condition, is_number, number_dtype, number_of, n
 __all__ = ["Counter", "symbolic_loop"]
 
 _MAX_TRIALS = 6
+_LAST = -1
+"""``leaf`` of the last item of a list to which the loop adds items."""
 
 
 class Counter:
@@ -65,12 +67,16 @@ class _Growth:
     Attributes:
         part: Index of the variable.
         like: The tensors that one iteration adds.
+        last: The last item before the loop; None for an empty list.
         at_front: Whether they are inserted before the others.
+        carry: The last item, if iterations read it.
     """
 
     part: int
     like: list[torch.Tensor]
+    last: torch.Tensor | None
     at_front: bool = False
+    carry: _Carry | None = None
 
 
 @dataclass
@@ -85,14 +91,18 @@ class _Plan:
         """The variables during an iteration, or after the loop."""
         made = list(self.start)
         leaves = {part: list(values) for part, (values, _) in self.specs.items()}
+        last: dict[int, torch.Tensor] = {}
         for carry, value in zip(self.carries, carried, strict=False):
+            if carry.leaf == _LAST:
+                last[carry.part] = value
+                continue
             leaves[carry.part][carry.leaf] = value if carry.dtype is None else number_of(value)
         for part, (_, spec) in self.specs.items():
             keep = isinstance(self.start[part].value, list | dict)
             made[part] = self.start[part].with_leaves(leaves[part], spec, keep=keep)
         if growing:
             for growth in self.growths:
-                made[growth.part] = Slot(GrowingList())
+                made[growth.part] = Slot(GrowingList(last.get(growth.part, growth.last)))
         return made
 
 
@@ -199,7 +209,8 @@ def _plan(
             after = state.read()
         if not _revise(plan, state, before, after, refuse):
             for carry in plan.carries:
-                add_output(used, after[carry.part], carry.leaf)
+                if carry.leaf != _LAST:
+                    add_output(used, after[carry.part], carry.leaf)
             for growth in plan.growths:
                 growing = after[growth.part].value
                 growth.like, growth.at_front = list(growing.added), bool(growing.at_front)
@@ -227,16 +238,33 @@ def _revise(plan: _Plan, state: State, before: Sequence[Slot], after: Sequence[S
         if name not in state.site.needed:
             continue
         if isinstance(after[part].value, GrowingList):
+            changed = _carry_last(plan, part, name, after[part].value, refuse) or changed
             continue
         if _is_growth(before[part], after[part]):
             like = after[part].items[: len(after[part].items) - len(before[part].items)]
             if not all(isinstance(item, torch.Tensor) for item in like):
                 refuse(f"{name} grows by values that are not tensors", "append tensors only")
-            plan.growths.append(_Growth(part, like))
+            plan.growths.append(_Growth(part, like, _last_of(plan.start[part].value)))
             changed = True
             continue
         changed = _revise_part(plan, part, name, before[part], after[part], refuse) or changed
     return changed
+
+
+def _last_of(items: Any) -> torch.Tensor | None:
+    """The last item of a list before a loop; None if there is none, or if the length of the list is not known."""
+    last = items[-1] if type(items) is list and items else None
+    return last if isinstance(last, torch.Tensor) else None
+
+
+def _carry_last(plan: _Plan, part: int, name: str, growing: GrowingList, refuse: Refuse) -> bool:
+    """Carry the last item of a list if an iteration reads it; return whether the plan changes."""
+    (growth,) = (growth for growth in plan.growths if growth.part == part)
+    if not growing.is_last_read or growth.carry is not None:
+        return False
+    growth.carry = _carry(part, _LAST, f"the last item of {name}", growth.last, growing.last(), refuse)
+    plan.carries.append(growth.carry)
+    return True
 
 
 def _revise_part(plan: _Plan, part: int, name: str, before: Slot, after: Slot, refuse: Refuse) -> bool:
@@ -303,6 +331,9 @@ def _kind(carry: _Carry) -> tuple[torch.dtype | None, torch.dtype, int]:
 
 def _carried_value(carry: _Carry, after: Sequence[Slot], inner: dict[int, torch.Tensor]) -> torch.Tensor:
     slot = after[carry.part]
+    if carry.leaf == _LAST:
+        last: torch.Tensor = slot.value.last()
+        return inner.get(id(last), last)
     value = UNBOUND if slot.value is UNBOUND else slot.flatten()[0][carry.leaf]
     if value is UNBOUND:
         return carry.initial.clone()

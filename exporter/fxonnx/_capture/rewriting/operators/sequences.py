@@ -199,15 +199,21 @@ def replacement_of(function: Any) -> Any:
 
 
 class GrowingList(list[Any]):
-    """A list inside a loop of unknown length: items can be added at one end, but not read.
+    """A list inside a loop of unknown length: items can be added at one end, and the last one can be read.
+
+    Args:
+        last: The last item before the iteration; None if it is not known.
 
     Attributes:
         added: The items of one iteration, in the order in which the list contains them.
         at_front: Whether they are inserted before the others; None without items.
+        is_last_read: Whether the last item before the iteration is read.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, last: torch.Tensor | None = None) -> None:
         super().__init__()
+        self._last = last
+        self.is_last_read = False
         self.added: list[Any] = []
         self.at_front: bool | None = None
 
@@ -241,10 +247,25 @@ class GrowingList(list[Any]):
     def _refuse(self, *_: Any) -> Any:
         raise CaptureError(
             "a list that a loop of unknown length appends to is read inside the loop",
-            hint="keep the last item in a variable of its own",
+            hint="read its last item, outputs[-1], if it is not empty before the loop and the loop appends to it; keep "
+            "other items, and the number of items, in variables of their own",
         )
 
-    __len__ = __getitem__ = __iter__ = __contains__ = __bool__ = pop = __setitem__ = __delitem__ = reverse = _refuse
+    def __getitem__(self, index: Any) -> Any:
+        if type(index) is not int or index != -1 or self.at_front:
+            return self._refuse()
+        if self.added:
+            return self.added[-1]
+        if self._last is None:
+            return self._refuse()
+        self.is_last_read = True
+        return self._last
+
+    def last(self) -> Any:
+        """The last item after the iteration."""
+        return self.added[-1] if self.added and not self.at_front else self._last
+
+    __len__ = __iter__ = __contains__ = __bool__ = pop = __setitem__ = __delitem__ = reverse = _refuse
 
 
 class StackedList(list[Any]):

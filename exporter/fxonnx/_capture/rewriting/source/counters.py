@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import ast
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
-from .analysis import dotted_name, jumps, mutated_containers, scope_nodes, stored_attributes, stored_names
+from .analysis import contains, dotted_name, jumps, mutated_containers, scope_nodes, stored_attributes, stored_names
 
-__all__ = ["CountedWhile", "counted_loops"]
+__all__ = ["CountedWhile", "counted_loops", "with_tests"]
 
 _SIZES = frozenset({"shape", "size", "dim", "ndim"})
 _FUNCTIONS = frozenset({"len", "min", "max", "int", "abs"})
@@ -44,14 +45,75 @@ def counted_loops(function: ast.FunctionDef) -> dict[int, CountedWhile]:
     return {key: loop for key, loop in found.items() if loop is not None}
 
 
+def with_tests(function: ast.FunctionDef) -> None:
+    """Move the test of loops ``while True`` that begin or end with ``if test: break`` to their head.
+
+    A loop with the test at its end becomes its first iteration and a loop with the test before each further one.
+    """
+    for owner in list(ast.walk(function)):
+        for field in ("body", "orelse", "finalbody"):
+            block = getattr(owner, field, None)
+            if isinstance(block, list):
+                setattr(owner, field, [made for node in block for made in _with_test(node)])
+
+
+def _with_test(node: ast.stmt) -> list[ast.stmt]:
+    match node:
+        case ast.While(test=ast.Constant(True), body=[ast.If(test, [ast.Break()], []) as head, *rest], orelse=[]):
+            if rest and not contains([test], (ast.NamedExpr, ast.Await)):
+                node.test, node.body = ast.copy_location(ast.UnaryOp(ast.Not(), test), head), rest
+            return [node]
+        case ast.While(test=ast.Constant(True), body=[*rest, ast.If(test, [ast.Break()], []) as tail], orelse=[]):
+            if rest and not jumps(rest) and not contains([test, *rest], (ast.NamedExpr, ast.Await, ast.FunctionDef)):
+                first = copy.deepcopy(rest)
+                node.test, node.body = ast.copy_location(ast.UnaryOp(ast.Not(), test), tail), rest
+                return [*first, node]
+    return [node]
+
+
+_OPPOSITES: Mapping[type[ast.cmpop], type[ast.cmpop]] = MappingProxyType(
+    {ast.Lt: ast.GtE, ast.LtE: ast.Gt, ast.Gt: ast.LtE, ast.GtE: ast.Lt, ast.Eq: ast.NotEq}
+)
+
+
+def _comparison(test: ast.expr) -> ast.expr:
+    """The test without ``not``, as a comparison of integers."""
+    match test:
+        case ast.UnaryOp(ast.Not(), ast.Compare(left, [operation], [right])) if type(operation) in _OPPOSITES:
+            return ast.copy_location(ast.Compare(left, [_OPPOSITES[type(operation)]()], [right]), test)
+    return test
+
+
 def _counted(node: ast.While) -> CountedWhile | None:
-    match node.test:
+    test = _comparison(node.test)
+    match test:
         case ast.Compare(left=smaller, ops=[ast.Lt() | ast.LtE()], comparators=[larger]):
             pass
         case ast.Compare(left=larger, ops=[ast.Gt() | ast.GtE()], comparators=[smaller]):
             pass
+        case ast.Compare(left=smaller, ops=[ast.NotEq()], comparators=[larger]) if not jumps(node.body):
+            # A loop that ends: the counter moves towards the other side by 1.
+            for loop in (_counter(node, test, smaller, larger), _counter(node, test, larger, smaller)):
+                if loop is not None and _unit(loop.step) == -loop.sign:
+                    return loop
+            return None
         case _:
             return None
+    return _counter(node, test, smaller, larger)
+
+
+def _unit(step: ast.expr) -> int:
+    """1 or -1 for such a step; 0 for others."""
+    match step:
+        case ast.Constant(1):
+            return 1
+        case ast.UnaryOp(ast.USub(), ast.Constant(1)):
+            return -1
+    return 0
+
+
+def _counter(node: ast.While, test: ast.Compare, smaller: ast.expr, larger: ast.expr) -> CountedWhile | None:
+    """The counter of a loop that ends when the smaller side has reached the larger one."""
     names = [found.id for side in (smaller, larger) for found in ast.walk(side) if isinstance(found, ast.Name)]
     for name in dict.fromkeys(names):
         step = _step_of(name, node.body)
@@ -60,7 +122,7 @@ def _counted(node: ast.While) -> CountedWhile | None:
             continue
         sized = _changed_sizes(name, [step, smaller, larger], node.body)
         if sized is not None:
-            is_inclusive = isinstance(node.test.ops[0], ast.LtE | ast.GtE)
+            is_inclusive = isinstance(test.ops[0], ast.LtE | ast.GtE)
             step, smaller, larger = copy.deepcopy((step, smaller, larger))
             return CountedWhile(name, step, smaller, larger, sign, is_inclusive, sized)
     return None

@@ -20,6 +20,8 @@ __all__ = ["Definition", "compile_transformed", "find_definition", "function_of_
 
 _FACTORY = f"{PREFIX}factory"
 _DISPATCH = f"{PREFIX}dispatch"
+_COPY = f"{PREFIX}copy"
+"""Attribute of the copy of a replaced function, which must not be rewritten itself."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,11 @@ def find_definition(code: CodeType, module_globals: Mapping[str, Any] | None = N
 
 def function_of_code(code: CodeType) -> FunctionType | None:
     """The function object with the given code; None if there is none."""
-    found = [item for item in gc.get_referrers(code) if isinstance(item, FunctionType) and item.__code__ is code]
+    found = [
+        item
+        for item in gc.get_referrers(code)
+        if isinstance(item, FunctionType) and item.__code__ is code and _COPY not in item.__dict__
+    ]
     return found[0] if found else None
 
 
@@ -85,6 +91,7 @@ def looping_functions(file: str, line: int) -> list[FunctionType]:
         if type(item) is FunctionType
         and item.__code__.co_filename == file
         and HELPERS not in item.__code__.co_freevars
+        and _COPY not in item.__dict__
         and any(number == line for *_, number in _all_lines(item.__code__))
     ]
     return [item for item in codes if find_definition(item.__code__) is not None]
@@ -95,6 +102,8 @@ def _begins_loop(node: ast.AST, line: int) -> bool:
         header = node.iter if isinstance(node, ast.For) else node.test
         return node.lineno <= line <= (header.end_lineno or header.lineno)
     match node:
+        case ast.If(body=[ast.Break()]):
+            return line == node.lineno
         case (
             ast.ListComp()
             | ast.GeneratorExp()
@@ -150,6 +159,7 @@ def replaced(function: FunctionType, replacement: FunctionType) -> Iterator[None
     """
     original = function.__code__
     copied = _function_like(function, original, function.__closure__)
+    copied.__dict__[_COPY] = True
 
     def dispatch() -> FunctionType:
         return replacement if is_tracing() else copied

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from .analysis import Liveness, contains, mutated_containers, scope_nodes, stored_attributes, stored_names
-from .counters import CountedWhile, counted_loops
+from .counters import CountedWhile, counted_loops, with_tests
 from .jumps import Structured, structure
+from .private_names import mangle
 
 __all__ = ["HELPERS", "PREFIX", "Site", "transform"]
 
@@ -83,7 +84,7 @@ def transform(function: ast.FunctionDef, owner: str | None) -> tuple[ast.Functio
         receive the index of a construct.
     """
     sites: list[Site] = []
-    _mangle(function, owner)
+    mangle(function, owner)
     _Function(function, sites, frozenset()).run()
     function.decorator_list = []
     return ast.fix_missing_locations(function), sites
@@ -121,6 +122,7 @@ class _Function:
         _remove_declarations(function)
         self.docstring = function.body[:1] if ast.get_docstring(function) is not None else []
         function.body = function.body[len(self.docstring) :]
+        with_tests(function)
         self.counted = counted_loops(function)
         self.structured: Structured = structure(function, PREFIX)
         self.regions = self.structured.regions
@@ -404,10 +406,15 @@ class _Expressions(ast.NodeTransformer):
         return _locate(_call_helper("chain", parts), node)
 
     def visit_ListComp(self, node: ast.ListComp) -> ast.expr:
-        if len(node.generators) != 1 or node.generators[0].ifs or node.generators[0].is_async or _binds(node):
+        if any(generator.is_async for generator in node.generators) or _binds(node):
             self.generic_visit(node)
             return node
-        (generator,) = node.generators
+        if any(generator.ifs for generator in node.generators):
+            return self._filtered(node)
+        generator, *others = node.generators
+        if others:
+            # [element for a in one for b in other]: each a adds a list of items.
+            node.elt = _locate(ast.ListComp(node.elt, others), node)
         match node.elt, generator.iter:
             case ast.Constant(), ast.Call(func=ast.Name("range"), keywords=[]) if "range" not in self._owner.outer:
                 length = _locate(ast.Call(_load("len"), [generator.iter], []), node)
@@ -422,7 +429,17 @@ class _Expressions(ast.NodeTransformer):
         )
         first = ast.Subscript(inner, ast.Constant(0), ast.Load())
         site = self._owner.expression_site(node, "comprehension over a tensor or a dynamic range")
-        return _locate(_call_helper("comprehend", [site, iterable, _lambda(first, [item])]), node)
+        helper = "comprehend_flat" if others else "comprehend"
+        return _locate(_call_helper(helper, [site, iterable, _lambda(first, [item])]), node)
+
+    def _filtered(self, node: ast.ListComp) -> ast.expr:
+        """A comprehension with a filter, which checks that Python knows its iterables and conditions."""
+        for generator in node.generators:
+            site = self._owner.expression_site(node, "comprehension with a filter")
+            generator.iter = _call_helper("plain_items", [site, self.visit(generator.iter)])
+            generator.ifs = [_call_helper("plain_filter", [site, self.visit(test)]) for test in generator.ifs]
+        node.elt = self.visit(node.elt)
+        return _locate(node, node)
 
     def visit_Call(self, node: ast.Call) -> ast.expr:
         match node.func:
@@ -487,35 +504,6 @@ class _Renamed(ast.NodeTransformer):
 
     def visit_Name(self, node: ast.Name) -> ast.AST:
         return _locate(_load(self._new), node) if node.id == self._name else node
-
-
-class _Mangler(ast.NodeTransformer):
-    """Private names (``self.__x``) of a class, whose methods are compiled outside of it."""
-
-    def __init__(self, owner: str) -> None:
-        self._owner = owner.lstrip("_")
-
-    def _name(self, name: str) -> str:
-        private = name.startswith("__") and not name.endswith("__") and "." not in name
-        return f"_{self._owner}{name}" if private and self._owner else name
-
-    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
-        node.attr = self._name(node.attr)
-        return self.generic_visit(node)
-
-    def visit_Name(self, node: ast.Name) -> ast.AST:
-        node.id = self._name(node.id)
-        return node
-
-    def visit_arg(self, node: ast.arg) -> ast.AST:
-        node.arg = self._name(node.arg)
-        return self.generic_visit(node)
-
-
-def _mangle(function: ast.FunctionDef, owner: str | None) -> None:
-    if owner is not None:
-        for part in [function.args, *function.body]:
-            _Mangler(owner).visit(part)
 
 
 def _declared(body: Sequence[ast.stmt], kind: type[ast.Global | ast.Nonlocal]) -> frozenset[str]:
