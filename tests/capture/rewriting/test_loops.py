@@ -249,7 +249,42 @@ def last_items(x: torch.Tensor) -> torch.Tensor:
     return torch.stack(values)
 
 
+def carried_dictionary(x: torch.Tensor) -> torch.Tensor:
+    state = {"h": x[0], "steps": torch.zeros(())}
+    for i in range(number(x)):
+        state["h"] = torch.tanh(state["h"] + i)
+        state["steps"] = state["steps"] + 1
+    return state["h"] * state["steps"]
+
+
+def best_candidate(x: torch.Tensor) -> torch.Tensor:
+    scores, tokens = torch.zeros(3), torch.zeros(3, dtype=torch.int64)
+    for i in range(number(x)):
+        scores, order = (scores + x[0] * (i + 1)).sort(descending=True)
+        tokens = tokens[order] * 3 + order
+    return torch.stack([scores, tokens.to(scores.dtype)])
+
+
+def masked_decoding(x: torch.Tensor) -> torch.Tensor:
+    done, h = torch.zeros(3, dtype=torch.bool), x[0]
+    for i in range(number(x) + 1):
+        h = torch.where(done, h, h * 0.5 + i)
+        done = done | (h > 1)
+        if done.all():
+            break
+    return torch.where(done, h, -h)
+
+
+def nested_tuples(x: torch.Tensor) -> torch.Tensor:
+    state = (x[0], (x[0] * 2, 0))
+    for _ in range(number(x)):
+        one, (other, steps) = state
+        state = (other, (one + other * 0.5, steps + 1))
+    return state[0] - state[1][0] * state[1][1]
+
+
 CASES = [
+    *(carried_dictionary, best_candidate, masked_decoding, nested_tuples),
     *(while_true_end, while_true_list, last_items),
     *(while_condition, while_counter, while_two_conditions, while_true_break, while_continue, collatz),
     *(for_range, for_range_item, for_range_int, for_range_limits, for_range_backwards, for_break, for_continue),
