@@ -77,6 +77,8 @@ _VIEWS = (
     "{t}.unflatten({d}, (-1, {1|2}))",
     "{t}.as_strided((2, 2), ({1|2|3}, 1), {0|1})",
     "{t}.contiguous()",
+    "F.dropout({f}, 0.5, False)",
+    "{t}.to({t}.dtype)",
 )
 _SHAPES = (
     "torch.arange({size})",
