@@ -24,7 +24,7 @@ OPSETS = (11, 13, 17, 18, 20, 23, 26)
 
 
 # Entries that were removed from torch's database, and the first version without them.
-REMOVED = {"cholesky": "2.14", "qr": "2.14"}
+REMOVED = {"qr": "2.14"}
 
 # Entries that older versions of torch's database lack, and the first version with them.
 ADDED = {"linalg.polar": "2.14"}

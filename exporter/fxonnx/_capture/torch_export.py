@@ -41,6 +41,7 @@ MESSAGE_LINES = 8
 
 # Messages of torch 2.13 for a dim hint or a Dim that tracing specializes to one size.
 STATIC_PLACE = re.compile(r"static shape of (\d+) for dimension inputs\['(\w+)'\](.*?)(?:\.shape\[(\d+)\])?\.?$", re.M)
+_FIRST_INDEX = re.compile(r"^(\w+)\[(\d+)\]")
 STATIC_NAMES = (
     re.compile(r"^\s+(\w+) = (\d+)$", re.M),
     re.compile(r"marked (\w+) as dynamic but your code specialized it to be a constant \((\d+)\)"),
@@ -250,7 +251,9 @@ def _specialized_dims(message: str, shapes: DynamicShapes) -> list[tuple[Leaf, i
     found = []
     for leaf in shapes.leaves:
         for axis, spec in leaf.dims.items():
-            size_of = by_place.get((leaf.label, axis))
+            # torch 2.15 calls the first item of *args "args_0".
+            unpacked = _FIRST_INDEX.sub(r"\1_\2", leaf.label)
+            size_of = by_place.get((leaf.label, axis), by_place.get((unpacked, axis)))
             if size_of is None and isinstance(spec, Dim):
                 size_of = by_name.get(spec.__name__)
             if size_of is not None:
