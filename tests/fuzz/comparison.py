@@ -19,6 +19,8 @@ _TOLERANCES = {torch.float64: 1e-5, torch.float32: 2e-4, torch.float16: 2e-2}
 
 _NAN_LIMITS: Mapping[str, str] = {
     "max_pool": "ONNX Runtime's MaxPool ignores NaN and -inf",
+    "gru": "ONNX Runtime's GRU clips NaN to a number",
+    "lstm": "ONNX Runtime's LSTM clips NaN to a number",
     "scaled_dot_product_attention": "torch's fused attention loses NaN in some rows",
 }
 """Parts of the names of functions whose results are not comparable for operands with NaN or -inf: to the reason."""

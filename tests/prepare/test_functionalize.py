@@ -10,6 +10,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import fxonnx
+
+from ..functions import Function
 from .functionalize_harness import Model, X, Y, check, export
 
 IMAGE = torch.linspace(-1, 1, 72).reshape(2, 3, 3, 4)
@@ -468,3 +471,23 @@ def test_dynamic_shapes(function: Callable[..., Any]) -> None:
 @pytest.mark.parametrize("function", [view_of_view, buffer_update, maybe_alias, input_alias_returned])
 def test_strict_capture(function: Callable[..., Any]) -> None:
     check(export(function, X, strict=True), (X,))
+
+
+def lstm(y: Tensor) -> Tensor:
+    state, weights = y.new_ones(1, y.shape[0], 4), (torch.eye(4).repeat(4, 1), torch.eye(4).repeat(4, 1))
+    return torch.lstm(y, (state, state), weights, False, 1, 0.0, False, False, True)[0]
+
+
+@pytest.mark.parametrize("function", [lstm, lambda y: torch.cov(y[0])], ids=["lstm", "cov"])
+def test_kernels_that_capture_patches_do_not_run_again(function: Callable[[Tensor], Tensor]) -> None:
+    def after_write(x: Tensor) -> Any:
+        y = nn.functional.dropout(x, 0.5, False)
+        y[0].fill_(1)
+        return x, function(y)
+
+    x = torch.linspace(-1, 1, 24).reshape(2, 3, 4)
+    program = fxonnx.export(Function(after_write).eval(), (x,), dynamic_shapes=({0: "batch", 1: "length"},))
+    for sizes in ((2, 3), (3, 5)):
+        x = torch.linspace(-1, 1, sizes[0] * sizes[1] * 4).reshape(*sizes, 4)
+        for expected, found in zip(after_write(x.clone()), program(x.clone()), strict=True):
+            torch.testing.assert_close(found, expected)

@@ -31,6 +31,13 @@ aten = torch.ops.aten
 _RESTRIDING = frozenset({"t_", "transpose_", "squeeze_", "unsqueeze_", "swapaxes_", "swapdims_", "as_strided_"})
 _IDENTITIES = frozenset({"detach_", "requires_grad_"})
 
+# Composite ops that return new tensors. Capture patches their kernels, which read data or need sizes that are plain
+# integers: they cannot be run again on fake tensors.
+_WITHOUT_ALIASES = frozenset(
+    "_shape_as_tensor batch_norm cdist combinations corrcoef cov ctc_loss gru kron linalg_lstsq lstm max_pool1d "
+    "max_pool1d_with_indices pad_sequence rnn_relu rnn_tanh scaled_dot_product_attention take_along_dim".split()
+)
+
 
 @dataclass(frozen=True)
 class MemoryEffects:
@@ -115,7 +122,7 @@ def _effects(target: OpOverload) -> MemoryEffects:
     name = schema.name.partition("::")[2]
     name_of_kernel = f"{schema.name}.{schema.overload_name}" if schema.overload_name else schema.name
     aliases = any(argument.alias_info is not None for argument in schema.arguments) or (
-        has_kernel(name_of_kernel, "CompositeImplicitAutograd")
+        name not in _WITHOUT_ALIASES and has_kernel(name_of_kernel, "CompositeImplicitAutograd")
     )
     return MemoryEffects(written, name in _RESTRIDING or name in _IDENTITIES, aliases)
 
