@@ -34,8 +34,11 @@ _IDENTITIES = frozenset({"detach_", "requires_grad_"})
 # Composite ops that return new tensors. Capture patches their kernels, which read data or need sizes that are plain
 # integers: they cannot be run again on fake tensors.
 _WITHOUT_ALIASES = frozenset(
-    "_shape_as_tensor batch_norm cdist combinations corrcoef cov ctc_loss gru kron linalg_lstsq lstm max_pool1d "
-    "max_pool1d_with_indices pad_sequence rnn_relu rnn_tanh scaled_dot_product_attention take_along_dim".split()
+    {
+        *("_shape_as_tensor", "batch_norm", "cdist", "combinations", "corrcoef", "cov", "ctc_loss", "gru", "kron"),
+        *("linalg_lstsq", "lstm", "max_pool1d", "max_pool1d_with_indices", "pad_sequence", "rnn_relu"),
+        *("rnn_tanh", "scaled_dot_product_attention", "take_along_dim"),
+    }
 )
 
 
