@@ -7,6 +7,7 @@ import torch
 
 import fxonnx
 
+from ..functions import Function
 from .harness import Case, T, run
 
 _READ, _WRITE = "aten.as_strided.default", "aten.as_strided_scatter.default"
@@ -114,3 +115,23 @@ def test_strides_of_another_dtype_are_rejected() -> None:
 
     with pytest.raises(fxonnx.UnsupportedOperatorError, match="that is not contiguous"):
         fxonnx.export(Model(), (torch.rand(4, dtype=torch.complex64),))
+
+
+def _reshaped(x: torch.Tensor) -> torch.Tensor:
+    return x.transpose(1, 2).reshape(x.shape[0] * 2, -1, 2)
+
+
+def test_reshapes_that_copy_at_some_sizes_only() -> None:
+    def view(x: torch.Tensor) -> torch.Tensor:
+        return _reshaped(x).as_strided((2, 2), (3, 1), 0)
+
+    def cloned_view(x: torch.Tensor) -> torch.Tensor:
+        return _reshaped(x).clone(memory_format=torch.contiguous_format).as_strided((2, 2), (3, 1), 0)
+
+    x = torch.arange(40.0).reshape(2, 5, 2, 2)
+    torch.testing.assert_close(fxonnx.export(Function(view).eval(), (x,))(x), (view(x),))
+    with pytest.raises(fxonnx.PrepareError, match=r"a copy at some sizes and a view at others(.|\n)*contiguous_format"):
+        fxonnx.export(Function(view).eval(), (x,), dynamic_shapes=({0: "batch"},))
+    program = fxonnx.export(Function(cloned_view).eval(), (x,), dynamic_shapes=({0: "batch"},))
+    for inputs in (x, x[:1]):
+        torch.testing.assert_close(program(inputs), (cloned_view(inputs),))

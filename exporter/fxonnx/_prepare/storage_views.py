@@ -9,10 +9,13 @@ import torch
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from .functionalize.alias_analysis import storage_id
+from .functionalize.emit import refuse
 
 __all__ = ["rebase_storage_views"]
 
 aten = torch.ops.aten
+
+_RESHAPES = frozenset({aten.reshape.default, aten.reshape_as.default, aten.flatten.using_ints})
 
 
 def rebase_storage_views(graph: torch.fx.Graph, is_translated: Callable[[torch.fx.Node], bool]) -> None:
@@ -25,9 +28,13 @@ def rebase_storage_views(graph: torch.fx.Graph, is_translated: Callable[[torch.f
     Args:
         graph: A graph as captured by torch.export; changed in place.
         is_translated: Whether a node has a translation, which ``as_strided`` of a contiguous tensor has.
+
+    Raises:
+        PrepareError: If the memory that a node addresses is laid out otherwise at other sizes.
     """
     for node in graph.find_nodes(op="call_function", target=aten.as_strided.default):
         source = node.args[0]
+        _check_layout(node)
         if is_translated(node) and _has_all_elements(node, source.meta["val"]):
             continue
         owner = _owner(source)
@@ -40,6 +47,31 @@ def rebase_storage_views(graph: torch.fx.Graph, is_translated: Callable[[torch.f
             if not isinstance(first, int):
                 continue
         node.args, node.kwargs = (owner, size, stride, first), {}
+
+
+def _check_layout(node: torch.fx.Node) -> None:
+    """Check that no reshape chose the memory layout by sizes.
+
+    A reshape copies a tensor that is not contiguous, but not where dims of size 1 permit a view. Strides that the model
+    derives from those of the tensor are right in either layout, for example Longformer's; numbers are not.
+
+    Raises:
+        PrepareError: If the strides are numbers and the reshaped tensor has dynamic dims.
+    """
+    owner = _owner(node.args[0])  # type: ignore[arg-type]
+    if owner.target not in _RESHAPES or all(isinstance(size, int) for size in owner.args[0].meta["val"].shape):  # type: ignore[union-attr]
+        return
+    known: Any = node.args[0].meta["val"].stride()  # type: ignore[union-attr]
+    steps: Any = torch.fx.map_arg(node.args[2], lambda argument: argument.meta["val"])
+    if not all(
+        any(statically_known_true(step == each) or statically_known_true(2 * step == each) for each in known)
+        for step in steps
+    ):
+        refuse(
+            node,
+            "it addresses the memory of a reshaped tensor, which is a copy at some sizes and a view at others",
+            hint="call clone(memory_format=torch.contiguous_format) before as_strided, or export with static sizes",
+        )
 
 
 def _has_all_elements(node: torch.fx.Node, val: torch.Tensor) -> bool:
