@@ -17,8 +17,9 @@ from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
 import fxonnx.genai
-from fxonnx import ArgumentError, SaveError
+from fxonnx import ArgumentError, ExportError, SaveError
 from fxonnx._cli.commands import app
+from fxonnx.genai._chat_template import with_chat_template
 from fxonnx.genai._config import INPUT_KEYS, genai_keys
 
 from .small_models import generated, generated_by_transformers, make_model, make_tokenizer, prompt
@@ -39,6 +40,13 @@ def checkpoint(model: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
+@pytest.fixture
+def plain_tokenizer() -> Any:
+    tokenizer = copy.deepcopy(make_tokenizer())
+    tokenizer.chat_template = None
+    return tokenizer
+
+
 def test_a_directory_becomes_a_directory(model: Any, checkpoint: Path, tmp_path: Path) -> None:
     stages: list[str] = []
     out = fxonnx.genai.export(checkpoint, tmp_path / "above" / "out", on_stage=stages.append)
@@ -54,10 +62,16 @@ def test_a_directory_becomes_a_directory(model: Any, checkpoint: Path, tmp_path:
     assert "lazy" in written.apply_chat_template(json.dumps([{"role": "user", "content": "lazy"}]))
 
 
-def test_the_model_is_left_unchanged(model: Any, tmp_path: Path) -> None:
+def test_the_model_and_the_tokenizer_are_left_unchanged(model: Any, plain_tokenizer: Any, tmp_path: Path) -> None:
     before = {name: value.clone() for name, value in model.state_dict().items()}
     config = model.config.to_dict()
-    fxonnx.genai.export(model, tmp_path, tokenizer=make_tokenizer(), verify=False)
+    template = tmp_path / "chat.txt"
+    template.write_text("{{ messages[0]['content'] }}!")
+    out = tmp_path / "out"
+    fxonnx.genai.export(model, out, tokenizer=plain_tokenizer, chat_template=template, verify=False)
+    assert plain_tokenizer.chat_template is None
+    chat = json.dumps([{"role": "user", "content": "lazy"}])
+    assert og.Tokenizer(og.Model(str(out))).apply_chat_template(chat) == "lazy!"
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert model.config.to_dict() == config
 
@@ -75,10 +89,12 @@ def test_the_command_writes_the_same_files(checkpoint: Path, tmp_path: Path) -> 
 
 def test_the_command_shows_a_bar_in_a_terminal(checkpoint: Path, tmp_path: Path) -> None:
     command = ["genai", str(checkpoint), "-o", str(tmp_path / "out"), "--no-verify", "--all-logits"]
+    command += ["--no-chat-template"]
     done = CliRunner().invoke(app, command, env={"FORCE_COLOR": "1"})
     assert done.exit_code == 0, done.output
     assert "capture" in done.output
     assert "capture ..." not in done.output
+    assert not (tmp_path / "out" / "chat_template.jinja").exists()
     assert re.search(r"wrote .*out: [\d.]+ KiB$", done.output, re.MULTILINE)
 
 
@@ -86,6 +102,8 @@ def test_the_command_shows_one_error(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["genai", str(tmp_path / "none"), "-o", str(tmp_path / "out")])
     assert done.exit_code == 1
     assert f"error[FX001]: model: directory {tmp_path / 'none'} does not exist" in done.output
+    both = ["genai", "checkpoint", "-o", str(tmp_path / "out"), "--no-chat-template", "--chat-template", "chat.jinja"]
+    assert "it excludes --chat-template" in CliRunner().invoke(app, both).output
     assert not list(tmp_path.iterdir())
 
 
@@ -214,13 +232,17 @@ class Scaled(torch.nn.Module):
         ({"target": "cuda", "precision": "bf16"}, "verify: without a GPU, models in bf16 for cuda cannot be run"),
         ({"quantize": "int5"}, "quantize: dtype: expected one of 'int4', 'int8', got 'int5'"),
         ({"opset_version": 6}, "opset_version: 6 is outside the supported opsets"),
+        ({"opset_version": 9}, "2 operators have no ONNX translation and no decomposition at opset 9"),
     ],
 )
 def test_invalid_arguments(model: Any, changes: dict[str, Any], match: str, tmp_path: Path) -> None:
     arguments = {"model": model, "tokenizer": make_tokenizer(), **changes}
-    with pytest.raises(ArgumentError, match=match):
-        fxonnx.genai.export(arguments.pop("model"), tmp_path / "out", **arguments)
-    assert not list(tmp_path.iterdir())
+    config = tmp_path / "genai_config.json"
+    config.write_text("of an earlier export")
+    with pytest.raises(ExportError, match=match):
+        fxonnx.genai.export(arguments.pop("model"), tmp_path, **arguments)
+    assert list(tmp_path.iterdir()) == [config]
+    assert config.read_text() == "of an earlier export"
 
 
 def test_destinations_that_cannot_be_written(model: Any, tmp_path: Path) -> None:
@@ -231,11 +253,29 @@ def test_destinations_that_cannot_be_written(model: Any, tmp_path: Path) -> None
         fxonnx.genai.export(model, tmp_path / "file" / "below", tokenizer=make_tokenizer())
 
 
-def test_a_tokenizer_without_a_chat_template(model: Any, tmp_path: Path) -> None:
-    tokenizer = copy.deepcopy(make_tokenizer())
-    tokenizer.chat_template = None
-    with pytest.warns(UserWarning, match="the tokenizer has no chat template"):
-        fxonnx.genai.export(model, tmp_path, tokenizer=tokenizer, verify=False)
+@pytest.mark.parametrize(
+    ("chat_template", "match"),
+    [
+        (None, r"chat_template: the tokenizer \w+ has no chat template\nhint: pass chat_template=, a template or"),
+        ("chat.jinja", r"chat_template: chat.jinja is neither a template with \{\{ or \{% nor a file"),
+        (Path(__file__).parent / "__init__.py", r"__init__.py has no template: it contains neither \{\{ nor \{%"),
+        (True, "chat_template: expected a template, a file or False, got True"),
+    ],
+)
+def test_a_tokenizer_without_a_chat_template(
+    model: Any, plain_tokenizer: Any, tmp_path: Path, chat_template: Any, match: str
+) -> None:
+    with pytest.raises(ArgumentError, match=match):
+        fxonnx.genai.export(model, tmp_path / "out", tokenizer=plain_tokenizer, chat_template=chat_template)
+    assert not list(tmp_path.iterdir())
+
+
+def test_chat_templates_by_family(plain_tokenizer: Any) -> None:
+    assert with_chat_template(plain_tokenizer, "{{ messages }}", "vision-language").chat_template == "{{ messages }}"
+    for family in ("embedding", "encoder-decoder", "reranker", "vision-language", "whisper"):
+        assert with_chat_template(plain_tokenizer, None, family) is plain_tokenizer
+    with pytest.raises(ArgumentError, match="chat_template: models of the family 'embedding' do not chat"):
+        with_chat_template(plain_tokenizer, "{{ messages }}", "embedding")
 
 
 def test_inputs_that_onnxruntime_genai_cannot_provide() -> None:

@@ -155,6 +155,12 @@ def _summary(program: ONNXProgram, verified: bool) -> str:
 def genai_command(
     directory: Annotated[Path, typer.Argument(help="The model of transformers: config.json, weights and tokenizer.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="The directory to write.")],
+    chat_template: Annotated[
+        Path | None, typer.Option(help="A file with a chat template in place of that of the tokenizer.")
+    ] = None,
+    no_chat_template: Annotated[
+        bool, typer.Option("--no-chat-template", help="Write no chat template: the model does not chat.")
+    ] = False,
     precision: Annotated[str, typer.Option(help="fp32, fp16, bf16 or int4 (weights only).")] = "fp32",
     target: Annotated[str, typer.Option(help="The device: cpu or cuda.")] = "cpu",
     last_logits: Annotated[
@@ -184,12 +190,15 @@ def genai_command(
     Exit code 0 if the directory is written, 1 after an error, 2 for a wrong option.
     """
     adapters = dict(_name_and_path(each) for each in adapter or ())
+    if chat_template and no_chat_template:
+        raise typer.BadParameter("it excludes --chat-template", param_hint="--no-chat-template")
     with _readable_messages(debug), _progress(_GENAI_STAGES) as on_stage:
         from ..genai import export as export_for_genai  # imports torch
 
         export_for_genai(
             directory,
             output,
+            chat_template=False if no_chat_template else chat_template,
             precision=precision,  # type: ignore[arg-type]
             target=target,  # type: ignore[arg-type]
             last_logits=last_logits,

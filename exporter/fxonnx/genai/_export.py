@@ -17,6 +17,7 @@ from .._targets import Target
 from .._warnings import ignoring_warnings, warn_user
 from ..errors import ArgumentError, did_you_mean
 from ._adapters import ADAPTER_PATTERN, Adapters, load_adapters, save_adapters
+from ._chat_template import ChatTemplate
 from ._config import context_length, genai_config
 from ._directory import LAST, staged_directory, write_json
 from ._embedding import export_embedding, export_reranker
@@ -54,6 +55,7 @@ def export(
     out: str | os.PathLike[str],
     *,
     tokenizer: Any = None,
+    chat_template: ChatTemplate = None,
     precision: Precision = "fp32",
     target: Literal["cpu", "cuda"] = "cpu",
     quantize: QuantizeConfig | WeightDtype | None = None,
@@ -76,6 +78,8 @@ def export(
         out: The directory to write: the ONNX files, genai_config.json, generation_config.json and the tokenizer's
             files. It is complete or not written at all; other files in it are kept.
         tokenizer: The tokenizer, or its directory; by default that of the model's directory.
+        chat_template: A Jinja template, or a file with one, in place of that of the tokenizer; False for a decoder-only
+            model that does not chat, whose tokenizer has none.
         precision: "fp32", "fp16" or "bf16": the dtype of weights and activations; "int4": weights of linear layers in
             4 bits, computed in float32 on the CPU and in float16 with CUDA.
         target: The device that onnxruntime-genai runs the model on.
@@ -116,7 +120,7 @@ def export(
     with staged_directory(Path(out)) as staging:
         announce("load")
         is_embedding = pooling is not None or normalize is not None
-        loaded = load_language_model(model, tokenizer, plan.dtype, is_embedding, check)
+        loaded = load_language_model(model, tokenizer, plan.dtype, is_embedding, chat_template, check)
         loaded = replace(loaded, is_packed=loaded.is_packed and quantize is None)
         if loaded.is_packed:
             plan = _plan_of_checkpoint(loaded, plan, bool(adapters))
@@ -177,8 +181,6 @@ def _write_tokenizer(loaded: LanguageModel, directory: Path) -> None:
         return
     # save_pretrained would refuse settings without effect, which many checkpoints have.
     loaded.model.generation_config.to_json_file(directory / "generation_config.json")
-    if loaded.family == "decoder" and getattr(loaded.tokenizer, "chat_template", None) is None:
-        warn_user("the tokenizer has no chat template: Tokenizer.apply_chat_template will require template_str")
 
 
 _EXPORTS: Mapping[Family, Callable[[LanguageModel, Request], None]] = MappingProxyType(

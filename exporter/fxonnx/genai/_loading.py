@@ -14,6 +14,7 @@ from safetensors import SafetensorError
 
 from .._quantization.packed_weights import read_packed_format
 from ..errors import ArgumentError, did_you_mean
+from ._chat_template import ChatTemplate, with_chat_template
 from ._dequantization import dequantized_checkpoint
 from ._extra import import_extra
 from ._families import AUTO_CLASSES, Family, family_of
@@ -53,7 +54,12 @@ class LanguageModel:
 
 
 def load_language_model(
-    model: Any, tokenizer: Any, dtype: torch.dtype, is_embedding: bool, check: Callable[[Family], None]
+    model: Any,
+    tokenizer: Any,
+    dtype: torch.dtype,
+    is_embedding: bool,
+    chat_template: ChatTemplate,
+    check: Callable[[Family], None],
 ) -> LanguageModel:
     """Load a model, or copy it if it has another dtype or is in training mode.
 
@@ -62,10 +68,11 @@ def load_language_model(
         tokenizer: A tokenizer of transformers, or a directory; None for that of the model's directory.
         dtype: The dtype to export.
         is_embedding: Whether the hidden states are to be pooled, whatever the directory specifies.
+        chat_template: A chat template or a file in place of that of the tokenizer, or False for none.
         check: Called with the family before the weights are loaded.
 
     Raises:
-        ArgumentError: If the directory is not a checkpoint, or a tokenizer is missing.
+        ArgumentError: If the directory is not a checkpoint, or a tokenizer or its chat template is missing.
     """
     transformers = import_extra("transformers")
     if isinstance(model, (str, os.PathLike)):
@@ -75,6 +82,7 @@ def load_language_model(
         family = family_of(config, next(iter(config.architectures or ()), ""), directory, is_embedding)
         check(family)
         found = _tokenizer(transformers, checkpoint if tokenizer is None else tokenizer)
+        found = with_chat_template(found, chat_template, family)
         if tokenizer is None and family == "embedding":
             found.model_max_length = min(found.model_max_length, sentence_length(checkpoint))
         packed = read_packed_format(checkpoint, "model")
@@ -89,12 +97,12 @@ def load_language_model(
         raise ArgumentError(
             "tokenizer", "a model object has no tokenizer", hint="pass tokenizer=, a tokenizer or its directory"
         )
-    found = _tokenizer(transformers, tokenizer)
+    family = family_of(model.config, type(model).__name__, None, is_embedding)
+    check(family)
+    found = with_chat_template(_tokenizer(transformers, tokenizer), chat_template, family)
     dtypes = {parameter.dtype for parameter in model.parameters() if parameter.is_floating_point()}
     if model.training or dtypes != {dtype}:
         model = copy.deepcopy(model).eval().to(dtype)
-    family = family_of(model.config, type(model).__name__, None, is_embedding)
-    check(family)
     if family == "embedding" and model.get_output_embeddings() is not None:
         model = model.base_model
     return LanguageModel(model, found, None, family)
