@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -50,28 +50,46 @@ def rebase_storage_views(graph: torch.fx.Graph, is_translated: Callable[[torch.f
 
 
 def _check_layout(node: torch.fx.Node) -> None:
-    """Check that no reshape chose the memory layout by sizes.
+    """Check that the memory layout of the input does not depend on sizes.
 
-    A reshape copies a tensor that is not contiguous, but not where dims of size 1 permit a view. Strides that the model
-    derives from those of the tensor are right in either layout, for example Longformer's; numbers are not.
+    A reshape copies a tensor that is not contiguous, but not where dims of size 1 permit a view; pointwise operators
+    keep the layout. Strides that the model derives from those of the tensor are right in either layout, for example
+    Longformer's; numbers are not.
 
     Raises:
-        PrepareError: If the strides are numbers and the reshaped tensor has dynamic dims.
+        PrepareError: If the strides are numbers and a reshape of a dynamic tensor may or may not copy.
     """
-    owner = _owner(node.args[0])  # type: ignore[arg-type]
-    if owner.target not in _RESHAPES or all(isinstance(size, int) for size in owner.args[0].meta["val"].shape):  # type: ignore[union-attr]
+    if not any(_may_copy(each) for each in _producers(node)):
         return
-    known: Any = node.args[0].meta["val"].stride()  # type: ignore[union-attr]
+    strides: Any = node.args[0].meta["val"].stride()  # type: ignore[union-attr]
     steps: Any = torch.fx.map_arg(node.args[2], lambda argument: argument.meta["val"])
-    if not all(
-        any(statically_known_true(step == each) or statically_known_true(2 * step == each) for each in known)
-        for step in steps
-    ):
+    # Models that derive their strides split or merge the inner ones.
+    if strides and not any(statically_known_true(step == strides[0]) for step in steps):
         refuse(
             node,
             "it addresses the memory of a reshaped tensor, which is a copy at some sizes and a view at others",
             hint="call clone(memory_format=torch.contiguous_format) before as_strided, or export with static sizes",
         )
+
+
+def _producers(node: torch.fx.Node) -> Iterator[torch.fx.Node]:
+    """The nodes that a node is computed from, up to copies in contiguous memory."""
+    seen: set[torch.fx.Node] = set()
+    pending = list(node.all_input_nodes)
+    while pending:
+        source = pending.pop()
+        if source not in seen and source.kwargs.get("memory_format") is not torch.contiguous_format:
+            seen.add(source)
+            pending += source.all_input_nodes
+            yield source
+
+
+def _may_copy(node: torch.fx.Node) -> bool:
+    """Whether a node is a reshape that is a copy at some sizes and a view at others."""
+    if node.target not in _RESHAPES:
+        return False
+    val = node.args[0].meta["val"]  # type: ignore[union-attr]
+    return not all(isinstance(size, int) for size in val.shape) and not _is_in_address_order(val, val.dtype)
 
 
 def _has_all_elements(node: torch.fx.Node, val: torch.Tensor) -> bool:
