@@ -7,6 +7,9 @@ import math
 import pytest
 import torch
 
+import fxonnx
+
+from ..functions import Function
 from .harness import Case, T, run
 
 _NAN = torch.tensor([[1.0, math.nan, 3.0, math.nan, 2.0], [math.inf, -math.inf, -0.0, 0.0, 1.0]])
@@ -37,3 +40,14 @@ CASES = (
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_translation(case: Case) -> None:
     run(case)
+
+
+def test_data_dependent_lengths() -> None:
+    def function(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        positive = x[x > 0]
+        return positive.cumprod(0), positive.logcumsumexp(0)
+
+    x = torch.tensor([1.0, -1.0, 3.0, 2.0])
+    program = fxonnx.export(Function(function).eval(), (x,), dynamic_shapes=({0: "n"},))
+    for inputs in (x, torch.ones(3), -x[:1], -torch.ones(2)):
+        torch.testing.assert_close(program(inputs), function(inputs))

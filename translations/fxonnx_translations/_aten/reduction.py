@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from types import MappingProxyType
 
 import onnx_ir as ir
@@ -491,12 +492,32 @@ def _scan(
     return tuple(stacked)
 
 
+def _over_items(
+    op: Op, value: ir.Value, axis: int, formula: Callable[[Op, ir.Value, int], Sequence[ir.Value]]
+) -> list[ir.Value]:
+    """Apply a cumulative formula along an axis.
+
+    ONNX Runtime's Scan does not accept an empty axis. An axis of data-dependent size, which may be empty, has one more
+    item for the Scan; other sizes of 0 are excluded by a constraint.
+    """
+    dims = op.dims(value)
+    if not op.is_data_dependent(dims[axis]):
+        return list(formula(op, value, axis))
+    zero = op.expand(op.const(0, op.dtype_of(value)), (*dims[:axis], 1, *dims[axis + 1 :]))
+    longer = op.shaped(op.Concat(value, zero, axis=axis), (*dims[:axis], dims[axis] + 1, *dims[axis + 1 :]))
+    return [op.shaped(op.Slice(result, [0], [-1], [axis]), dims) for result in formula(op, longer, axis)]
+
+
 def _cumulative_extremum(op: Op, self: ir.Value, dim: int, comparison: str) -> tuple[ir.Value, ir.Value]:
     """Return the cumulative maximum or minimum and its last position."""
     rank = op.rank_of(self)
     if rank == 0 or 0 in op.dims(self):
         return self, op.expand(op.const(0), op.results[1].shape)
-    axis = op.axis(dim, rank)
+    values, indices = _over_items(op, self, op.axis(dim, rank), partial(_extremum_scan, comparison=comparison))
+    return values, indices
+
+
+def _extremum_scan(op: Op, self: ir.Value, axis: int, comparison: str) -> tuple[ir.Value, ...]:
     positions = arange(op, op.dims(self)[axis])
     first = op.Gather(self, op.const(0), axis=axis)
 
@@ -510,8 +531,7 @@ def _cumulative_extremum(op: Op, self: ir.Value, dim: int, comparison: str) -> t
         return body.Where(better, item, best), body.Where(better, place, at)
 
     start = op.expand(op.const(0), op.dims(first))
-    values, indices = _scan(op, [self, positions], [axis, 0], [first, start], axis, step)
-    return values, indices
+    return _scan(op, [self, positions], [axis, 0], [first, start], axis, step)
 
 
 @translates("aten::cummax", exact="NaN propagates")
@@ -534,16 +554,18 @@ def cumprod(op: Op, self: ir.Value, dim: int, *, dtype: torch.dtype | None = Non
     rank = op.rank_of(value)
     if rank == 0:
         return value
-    axis = op.axis(dim, rank)
     # torch rounds products of half types once, at the end.
     value = op.cast(value, ir.DataType.FLOAT) if made in (ir.DataType.FLOAT16, ir.DataType.BFLOAT16) else value
 
     def step(body: Op, states: Sequence[ir.Value], items: Sequence[ir.Value]) -> Sequence[ir.Value]:
         return [body.Mul(states[0], items[0])]
 
-    first = op.Gather(value, op.const(0), axis=axis)
-    start = op.expand(op.const(1, op.dtype_of(value)), op.dims(first))
-    return op.cast(_scan(op, [value], [axis], [start], axis, step)[0], made)
+    def products(op: Op, value: ir.Value, axis: int) -> Sequence[ir.Value]:
+        first = op.Gather(value, op.const(0), axis=axis)
+        start = op.expand(op.const(1, op.dtype_of(value)), op.dims(first))
+        return _scan(op, [value], [axis], [start], axis, step)
+
+    return op.cast(_over_items(op, value, op.axis(dim, rank), products)[0], made)
 
 
 @translates("aten::logcumsumexp")
@@ -552,15 +574,14 @@ def logcumsumexp(op: Op, self: ir.Value, dim: int) -> ir.Value:
     rank = op.rank_of(self)
     if rank == 0 or 0 in op.dims(self):
         return self
-    axis = op.axis(dim, rank)
 
     def step(body: Op, states: Sequence[ir.Value], items: Sequence[ir.Value]) -> Sequence[ir.Value]:
         (total,), (item,) = states, items
         return [log_of_sum_of_exponentials(body, total, item)]
 
-    def formula(op: Op, value: ir.Value) -> ir.Value:
+    def sums(op: Op, value: ir.Value, axis: int) -> Sequence[ir.Value]:
         first = op.Gather(value, op.const(0), axis=axis)
         start = op.expand(op.const(-math.inf, op.dtype_of(value)), op.dims(first))
-        return _scan(op, [value], [axis], [start], axis, step)[0]
+        return _scan(op, [value], [axis], [start], axis, step)
 
-    return in_float(op, formula, self)
+    return in_float(op, lambda op, value: _over_items(op, value, op.axis(dim, rank), sums)[0], self)

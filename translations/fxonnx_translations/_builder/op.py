@@ -156,6 +156,15 @@ class Op(onnxscript.OpBuilder):
         symbols = self._graph_builder.symbols
         return isinstance(dim, int) or all(map(symbols.is_defined, dim.free_symbols))
 
+    def is_data_dependent(self, dim: Dim) -> bool:
+        """Whether the graph computes a size from values, such as the number of true elements of a mask; it may be 0."""
+        symbols = self._graph_builder.symbols
+        if isinstance(dim, int):
+            return False
+        return not all(
+            symbols.is_defined(each) and symbols.origin(each)[0].is_graph_input() for each in dim.free_symbols
+        )
+
     def rank_of(self, value: ir.Value) -> int:
         """Return the number of axes."""
         return len(self._graph_builder.dims(value))
