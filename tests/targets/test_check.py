@@ -127,6 +127,7 @@ NODES = [
     ("tensorrt", single("Add", TensorProto.INT8, TensorProto.INT8), "fails", "no kernel for Add of int8"),
     ("openvino", single("Det", FLOAT), "fails", "OpenVINO has no kernel for Det of opset 20"),
     ("openvino", single("Relu", FLOAT), None, ""),
+    ("openvino", single("Floor", TensorProto.DOUBLE), "slow", "no kernel for Floor of double: it is computed in float"),
     # Opsets and domains.
     ("tensorrt", single("Relu", FLOAT, opset=25), "fails", "TensorRT runs opsets up to 24, the model has opset 25"),
     ("onnxruntime", single("Relu", FLOAT, opset=27), "fails", "runs opsets up to 26, the model has opset 27"),
@@ -171,7 +172,7 @@ def test_nodes(target: Any, model: onnx.ModelProto, severity: str | None, proble
         ("tensorrt", single("Relu", FLOAT, opset=25), "export with opset_version=24"),
         ("tensorrt", single("NonZero", TensorProto.BOOL), "compute it in float or float16"),
         ("tensorrt", single("Det", FLOAT), "replace the operator in the model"),
-        ("tensorrt", single("NonZero", TensorProto.DOUBLE), "replace the operator in the model"),
+        ("tensorrt", single("NonZero", TensorProto.DOUBLE), "compute it in float"),
         ("onnxruntime-cuda", single("MatMulInteger", *[TensorProto.UINT8] * 2), "compute it in int8"),
         (
             "onnxruntime-cuda",

@@ -105,7 +105,9 @@ def test_types(dtype: torch.dtype, tolerance: float, tmp_path: Path) -> None:
     program = fxonnx.export(model, (x,), target="openvino")
     # Without a target, bfloat16 gets Casts, and float64 a GELU of other operators: those are for ONNX Runtime's CPU kernels.
     assert [node.op_type for node in program.model.graph] == ["Gemm", "LayerNormalization", "Gelu", "Gemm", "Softmax"]
-    assert program.check("openvino") == []
+    found = {(one.op_type, one.problem.partition(": ")[2]) for one in program.check("openvino")}
+    conversion = "it is computed in float, between conversions"
+    assert found == ({(node.op_type, conversion) for node in program.model.graph} if dtype == torch.float64 else set())
     compare(program, model, tmp_path / "m.onnx", tolerance, ((x,), {}))
 
 
@@ -121,6 +123,7 @@ FUNCTIONS: Mapping[str, tuple[Callable[..., Any], torch.Tensor]] = {
     "int8": (lambda x: x.clamp(max=3) + x, torch.arange(6, dtype=torch.int8)),
     "nonzero": (lambda x: (x > 0.5).nonzero(), X),
     "one_hot": (lambda x: nn.functional.one_hot(x, 5), torch.tensor([0, 4, 2])),
+    "quotients": (lambda x: (x // 0.3, x // x.flip(0), x % 0.3), torch.tensor([1.0, -7.0, 0.7, -0.11])),
     "resize": (lambda x: nn.functional.interpolate(x, scale_factor=2, mode="bicubic"), torch.rand(1, 2, 4, 4)),
     "scatter_add": (lambda x: x.scatter_add(0, torch.zeros(2, 4, dtype=torch.int64), torch.ones(2, 4)), X),
     "sort": (lambda x: x.sort()[0], X),
@@ -147,6 +150,18 @@ def test_findings_are_limits_of_openvino(tmp_path: Path) -> None:
     ]
     program.save(tmp_path / "m.onnx")
     assert run(tmp_path / "m.onnx", program, ((x,), {}))[0].shape != model(x).shape
+
+
+def test_float64_is_computed_in_float32(tmp_path: Path) -> None:
+    """The source of the profile's ``computes_in``: a model for other runtimes is wrong, and the check names the nodes."""
+    model, x = Function(lambda x: x // 0.1).eval(), torch.ones(1)
+    program = fxonnx.export(model, (x,))
+    assert (program(x)[0].item(), model(x).item()) == (9, 9)
+    assert [(one.op_type, one.severity) for one in program.check("openvino")] == [
+        *(("Cast", "slow"), ("Div", "slow"), ("Floor", "slow"), ("Cast", "slow")),
+    ]
+    program.save(tmp_path / "m.onnx")
+    assert run(tmp_path / "m.onnx", program, ((x,), {}))[0].item() == 10
 
 
 def test_the_table_is_that_of_the_installed_version() -> None:

@@ -66,6 +66,19 @@ def test_has_kernel(op_type: str, dtype: str, opset: int, expected: bool) -> Non
     assert PROFILES["onnxruntime"].has_kernel(op_type, ir.DataType[dtype], opset) is expected
 
 
+@pytest.mark.parametrize("target", [None, *PROFILES])
+def test_quotients_in_float64_where_the_target_computes_it(target: Target | None) -> None:
+    """In float32, in which some targets compute float64, the floor of 1.0 / 0.1 would be 10."""
+    x = torch.tensor([1.0, 7.0])
+    program = fxonnx.export(Function(lambda x: x // 0.1).eval(), (x,), target=target)
+    operators = [node.op_type for node in program.model.graph]
+    if target in ("tensorrt", "openvino"):
+        assert operators == ["Mod", "Sub", "Div", "Less", "Sub", "Where", "Round"]
+    else:
+        assert operators == ["Cast", "Div", "Floor", "Cast"]
+    assert program(x)[0].tolist() == [9, 69]
+
+
 def test_casts_of_the_export_follow_the_table() -> None:
     table = PROFILES["onnxruntime"].kernels
     wrong = [

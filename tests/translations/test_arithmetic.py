@@ -65,10 +65,18 @@ CASES = (
         "aten.floor_divide.default",
         torch.floor_divide,
         (
-            torch.tensor([1.0, 7.0, -1.0, 1.0, -7.5, 0.0, 3.0, -3.0, math.inf]),
-            torch.tensor([0.1, 0.7, math.inf, -math.inf, 2.5, 3.0, 0.0, 0.0, 2.0]),
+            torch.tensor([1.0, 7.0, -1.0, 1.0, -7.5, 0.0, 3.0, -3.0]),
+            torch.tensor([0.1, 0.7, 3.0, -0.3, 2.5, 3.0, 0.0, 0.0]),
         ),
         "rounded quotients",
+        ops=("Cast", "Cast", "Div", "Floor", "Cast"),
+    ),
+    Case(
+        "aten.floor_divide.default",
+        lambda a, b: (a // b, a // 2, a // 0.1, a // math.inf, torch.div(a, 3.0, rounding_mode="trunc")),
+        (torch.tensor([1.0, -1.0, 1.0, -1.0, math.inf]), torch.tensor([0.1, math.inf, -math.inf, 0.0, 2.0])),
+        "infinities",
+        numerics="exact",
     ),
     Case("aten.floor_divide.Scalar", lambda a: aten.floor_divide.Scalar(a, 3), (I,)),
     Case("aten.remainder.Tensor", torch.remainder, (I, SIGNED)),
@@ -165,22 +173,77 @@ def test_quotients_of_all_integers(dtype: torch.dtype, opset: int) -> None:
         torch.testing.assert_close(ours, expected, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-def test_quotients_of_floats(dtype: torch.dtype) -> None:
+def _quotients(a: torch.Tensor, b: torch.Tensor) -> list[torch.Tensor]:
+    constants = (2.0, 0.5, -4.0, 1.0, -1.0, 0.1, 3.0, -1.5, 1e-3, -7.0, 0.0)
+    return [
+        a[:, None] // b,
+        a[:, None] % b,
+        *[f(a, c) for c in constants for f in (torch.floor_divide, torch.remainder)],
+    ]
+
+
+@pytest.mark.parametrize(("dtype", "numerics"), [(torch.float32, "exact"), (torch.float64, "default")], ids=str)
+def test_quotients_of_floats(dtype: torch.dtype, numerics: Any) -> None:
     x = torch.tensor([*_FLOATS, *(-number for number in _FLOATS), math.inf, -math.inf, math.nan], dtype=dtype)
     # torch's limit: its remainder is NaN where the quotient overflows.
     divisors = x[(x == 0) | ~(x.abs() < 1e-4)]
-    constants = (2.0, 0.1, 3.0, -1.5, 1e-3, -7.0, 0.0)
-    model = VariadicFunction(
-        lambda a, b: (
-            a[:, None] // b,
-            a[:, None] % b,
-            *[f(a, c) for c in constants for f in (torch.floor_divide, torch.remainder)],
-        )
-    ).eval()
-    program = fxonnx.export(model, (x, divisors))
+    model = VariadicFunction(_quotients).eval()
+    program = fxonnx.export(model, (x, divisors), numerics=numerics)
     for ours, expected in zip(program(x, divisors), model(x, divisors), strict=True):
         torch.testing.assert_close(ours, expected, rtol=0, atol=0, equal_nan=True)
+
+
+def _hard_quotients(dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    """Dividends next to multiples of the divisors, of any size."""
+    generator = torch.Generator().manual_seed(0)
+    random, count = lambda: torch.rand(400, generator=generator, dtype=torch.float64) * 2 - 1, 400
+    exponents = random() * (12 if dtype == torch.float16 else 60)
+    divisors = torch.ldexp(random(), exponents).to(dtype)
+    multiples = divisors.double() * torch.ldexp(random(), random().abs() * 30).round()
+    dividends = multiples.to(dtype)
+    beside = [torch.nextafter(dividends, torch.full_like(dividends, limit)) for limit in (math.inf, -math.inf)]
+    tiny = torch.finfo(dtype).smallest_normal
+    x = torch.cat([dividends, *beside, torch.tensor([tiny, -tiny, 1.0, -1.0, 0.0, -0.0, 7.0], dtype=dtype)])
+    y = torch.cat([divisors] * 3 + [torch.tensor([-(2.0**15), 2.0**15, 0.1, 0.0, 0.0, -2.0, -0.0], dtype=dtype)])
+    assert len(x) == 3 * count + 7
+    return x[x.isfinite()], y[x.isfinite()]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "opset"),
+    [(torch.float32, 7), (torch.float32, 20), (torch.float16, 11), (torch.float16, 23), (torch.bfloat16, 18)],
+    ids=str,
+)
+def test_floors_of_quotients_are_exact(dtype: torch.dtype, opset: int) -> None:
+    """Large quotients are exact as well, where torch's are not: float64 has enough bits for these."""
+    x, y = _hard_quotients(dtype)
+    constants = (2.0, 0.5, -4.0, 1.0, 0.1, 3.0, -7.7, 0.0)
+    model = VariadicFunction(lambda a, b: [a // b, *(a // c for c in constants)]).eval()
+    program = fxonnx.export(model, (x, y), opset_version=opset)
+    # torch does not round a number to half precision.
+    single = [torch.tensor(c, dtype=torch.float32).double() for c in constants]
+    found = program(x, y)
+    for ours, divisor in zip(found, [y.double(), *single], strict=True):
+        expected = (x.double() / divisor).floor().to(dtype)
+        torch.testing.assert_close(ours, expected, rtol=0, atol=0, equal_nan=True)
+    for ours, expected in zip(found, model(x, y), strict=True):
+        small = ~(expected.abs() >= {torch.float16: 2**9, torch.bfloat16: 2**6}.get(dtype, 2**22))
+        torch.testing.assert_close(ours[small], expected[small], rtol=0, atol=0, equal_nan=True)
+        zero = small & (expected == 0)
+        assert torch.equal(ours[zero].signbit(), expected[zero].signbit())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+def test_truncated_quotients(dtype: torch.dtype) -> None:
+    x, y = _hard_quotients(dtype)
+    y = torch.where(y == 0, 1, y)
+    constants = (3.0, -7.7, 0.1, 1.0)
+    model = VariadicFunction(
+        lambda a, b: [torch.div(a, c, rounding_mode="trunc") for c in (b, b[:1], *constants)]
+    ).eval()
+    program = fxonnx.export(model, (x, y))
+    for ours, expected in zip(program(x, y), model(x, y), strict=True):
+        torch.testing.assert_close(ours, expected, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize(
@@ -194,9 +257,21 @@ def test_quotients_of_floats(dtype: torch.dtype) -> None:
         (lambda x: torch.fmod(x, 3), (_integers(torch.int64),), "Div Mul Sub"),
         (lambda x: torch.fmod(x, 3), (_integers(torch.int32),), "Mod"),
         (lambda x: torch.div(x, 3, rounding_mode="trunc"), (_integers(torch.int64),), "Div"),
-        (lambda x, y: x // y, (torch.arange(3), torch.arange(1, 4)), "Div Mul Mod Sub Sub Div Sub"),
+        (lambda x, y: x // y, (torch.arange(3), torch.arange(1, 4)), "Div Mod Mul Sub Sub Div Sub"),
+        (
+            lambda x, y: x // y,
+            (_integers(torch.int32), torch.tensor([3], dtype=torch.int32)),
+            "Div Mod Mod Sub Div Sub",
+        ),
+        (lambda x: x // torch.arange(1, 51), (_integers(torch.int64),), "Clip Sub Div Add"),
         (lambda x: x % 2.5, (torch.ones(3),), "Mod Less Add Where"),
-        (lambda x: x // 2.5, (torch.ones(3),), "Mod Sub Div Less Sub Where Round"),
+        (lambda x: x // 2.5, (torch.ones(3),), "Cast Div Floor Cast"),
+        (lambda x: x // 2, (torch.ones(3),), "Floor Div Floor"),
+        (lambda x: x // -4, (torch.ones(3),), "Ceil Div Floor"),
+        (lambda x: x // 0.5, (torch.ones(3),), "Div Floor"),
+        (lambda x: x // 1, (torch.ones(3),), "Floor"),
+        (lambda x: x // 2.5, (torch.ones(3, dtype=torch.float16),), "Cast Div Floor Cast"),
+        (lambda x: torch.div(x, 3, rounding_mode="trunc"), (torch.ones(3),), "Div Mod Sub"),
         (lambda x, y: x % y, (torch.ones(3), torch.ones(3)), "Mod Sign Mul Less Add Where"),
     ],
 )
@@ -206,11 +281,13 @@ def test_operators_of_quotients(function: Any, inputs: tuple[torch.Tensor, ...],
 
 
 def test_quotients_of_positions() -> None:
-    """Positions are not negative: their truncated quotient is the floor."""
-    model = VariadicFunction(lambda x: x + torch.arange(x.shape[0]) // 3).eval()
-    program = fxonnx.export(model, (torch.ones(4),), dynamic_shapes=(({0: "n"},),))
-    operators = {node.op_type for node in program.model.graph}
-    assert "Div" in operators
-    assert not operators & {"Clip", "Mod"}
-    x = torch.ones(11)
-    torch.testing.assert_close(program(x)[0], model(x))
+    """Positions are not negative: their truncated quotient is the floor. Sizes are positive divisors."""
+    model = VariadicFunction(
+        lambda x: (x + torch.arange(x.shape[0]) // 3, torch.arange(5) // x.shape[0], x.long() // x.shape[0])
+    ).eval()
+    x = torch.arange(-8.0, 3.0)
+    program = fxonnx.export(model, (x[:4],), dynamic_shapes=(({0: "n"},),))
+    operators = [node.op_type for node in program.model.graph]
+    assert (operators.count("Div"), operators.count("Clip"), operators.count("Mod")) == (3, 1, 0)
+    for ours, expected in zip(program(x), model(x), strict=True):
+        torch.testing.assert_close(ours, expected)

@@ -132,6 +132,15 @@ ROWS = (
         _FINITE.reshape(1, 1, 25)[..., :13],
         _WITH_NAN.reshape(1, 1, 25)[..., :13],
     ),
+    Row("floor_divide floor_divide.Scalar", lambda x: x // 3, 4, 7, _FINITE[0], _FINITE[1]),
+    Row(
+        "div.Tensor_mode div.Scalar_mode",
+        lambda x: torch.div(x, 3, rounding_mode="trunc"),
+        3,
+        5,
+        _FINITE[0],
+        _FINITE[1],
+    ),
     Row("fractional_max_pool2d", lambda x: aten.fractional_max_pool2d(x[None], 2, 3, _SAMPLES), 42, 48),
     Row("fractional_max_pool3d", lambda x: _of_volume(x[None]), 58, 64),
 )

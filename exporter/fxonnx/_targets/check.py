@@ -148,7 +148,7 @@ class _Checker:
         profile = self._profile
         kernel = profile.kernels.find(node.op_type, opset, node.domain)
         types = _types_of(node, opset)
-        variable = None if kernel is None else next(_without_kernel(kernel, types), None)
+        variable = None if kernel is None else next(self._without_kernel(kernel, types), None)
         if kernel is not None and variable is None:
             return
         missing = None if variable is None else types[variable]
@@ -158,14 +158,14 @@ class _Checker:
 
         def runs(other: int) -> bool:
             found = profile.kernels.find(node.op_type, other, node.domain)
-            return found is not None and next(_without_kernel(found, _types_of(node, other)), None) is None
+            return found is not None and next(self._without_kernel(found, _types_of(node, other)), None) is None
 
-        supported: list[ir.DataType] = []
-        if kernel is not None and variable is not None:
-            wide = [dtype for dtype in _COMMON_TYPES if dtype.itemsize >= types[variable].itemsize]
-            supported = [dtype for dtype in wide if dtype in kernel.types[variable]]
-        remedy = _remedy(runs, opset, profile.newest_opset, supported) if not node.domain else "use ONNX operators"
         wider = None if missing is None else profile.computes_in.get(missing)
+        supported: list[ir.DataType] = []
+        if kernel is not None and variable is not None and missing is not None:
+            wide = [dtype for dtype in _COMMON_TYPES if dtype == wider or _holds(dtype, missing)]
+            supported = [dtype for dtype in wide if dtype in kernel.types.get(variable, wide)]
+        remedy = _remedy(runs, opset, profile.newest_opset, supported) if not node.domain else "use ONNX operators"
         if profile.falls_back_to_cpu and profile.kernels != CPU_KERNELS and self._runs_on_cpu(node, opset, types):
             yield "slow", f"{problem}: it runs on the CPU, with copies between the devices", remedy
         elif wider is not None:
@@ -175,10 +175,17 @@ class _Checker:
         else:
             yield "fails", problem, remedy
 
+    def _without_kernel(self, kernel: Kernel, types: Mapping[str, ir.DataType]) -> Iterator[str]:
+        """The type variables whose element type a kernel does not support, or converts if its types are not listed."""
+        converted = () if kernel.types else self._profile.computes_in
+        for variable, dtype in types.items():
+            if dtype in converted or dtype not in kernel.types.get(variable, (dtype,)):
+                yield variable
+
     def _runs_on_cpu(self, node: ir.Node, opset: int, types: Mapping[str, ir.DataType]) -> bool:
         kernel = CPU_KERNELS.find(node.op_type, opset, node.domain)
         return kernel is not None and all(
-            types[variable] in self._profile.computes_in for variable in _without_kernel(kernel, types)
+            types[variable] in self._profile.computes_in for variable in self._without_kernel(kernel, types)
         )
 
     def _runs_expanded(self, node: ir.Node, opset: int) -> bool:
@@ -230,9 +237,9 @@ def _types_of(node: ir.Node, opset: int) -> dict[str, ir.DataType]:
     return found
 
 
-def _without_kernel(kernel: Kernel, types: Mapping[str, ir.DataType]) -> Iterator[str]:
-    """The type variables whose element type a kernel does not support."""
-    return (variable for variable, dtype in types.items() if dtype not in kernel.types.get(variable, (dtype,)))
+def _holds(dtype: ir.DataType, other: ir.DataType) -> bool:
+    """Whether an element type is at least as large as another one, and floating if that is."""
+    return dtype.itemsize >= other.itemsize and (dtype.is_floating_point() or not other.is_floating_point())
 
 
 def _remedy(runs: Callable[[int], bool], opset: int, newest: int, supported: Sequence[ir.DataType]) -> str:

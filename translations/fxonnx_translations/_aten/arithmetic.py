@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import onnx_ir as ir
+import torch
 
 from .._builder.constants import array_of
-from .._builder.dtypes import BOOL, INT64
+from .._builder.dtypes import BFLOAT16, BOOL, DOUBLE, FLOAT, FLOAT16, HALF_FLOATS, INT64, to_torch_dtype
 from .._builder.loops import loop
 from .._builder.numerics import in_float
 from .._builder.op import Op, Operand
-from .._builder.value_ranges import is_consecutive, value_range
+from .._builder.value_ranges import is_consecutive, is_nonnegative
 from .._library_ops.scaled_codes import scaled_codes
 from .._registry import translates
 from .indexing.axes import sliced
+
+_MOD_OPSET = 10
 
 # ---- sums and products
 
@@ -92,36 +96,61 @@ def div(op: Op, self: ir.Value, other: Operand) -> ir.Value:
     return op.Div(*_operands(op, self, other))
 
 
-@translates("aten::div.Tensor_mode", "aten::div.Scalar_mode")
+@translates(
+    "aten::div.Tensor_mode", "aten::div.Scalar_mode", exact="the quotient of an infinity, and the sign of a zero"
+)
 def div_mode(op: Op, self: ir.Value, other: Operand, rounding_mode: str | None) -> ir.Value:
     """aten::div.Tensor_mode(Tensor self, Tensor other, *, str? rounding_mode) -> Tensor
     aten::div.Scalar_mode(Tensor self, Scalar other, *, str? rounding_mode) -> Tensor
     """
-    left, right = _operands(op, self, other)
     if rounding_mode is None:
-        return op.Div(left, right)
-    return _floor_div(op, left, right) if rounding_mode == "floor" else _trunc_div(op, left, right)
+        return op.Div(*_operands(op, self, other))
+    divide = _floor_div if rounding_mode == "floor" else _trunc_div
+    return divide(op, *_rounded_division_operands(op, self, other))
 
 
-@translates("aten::floor_divide", "aten::floor_divide.Scalar")
+@translates("aten::floor_divide", "aten::floor_divide.Scalar", exact="the quotient of an infinity, or by one")
 def floor_divide(op: Op, self: ir.Value, other: Operand) -> ir.Value:
     """aten::floor_divide(Tensor self, Tensor other) -> Tensor
     aten::floor_divide.Scalar(Tensor self, Scalar other) -> Tensor
     """
-    return _floor_div(op, *_operands(op, self, other))
+    return _floor_div(op, *_rounded_division_operands(op, self, other))
+
+
+def _rounded_division_operands(op: Op, self: Operand, other: Operand) -> tuple[ir.Value, ir.Value]:
+    """Both operands in the result's type, but a single divisor of a half type in float32, to which torch rounds it."""
+    dtype = op.result.dtype
+    is_single = not isinstance(other, ir.Value) or all(dim == 1 for dim in op.dims(other))
+    return op.operand(self, dtype), op.operand(other, FLOAT if dtype in HALF_FLOATS and is_single else dtype)
 
 
 def _trunc_div(op: Op, left: ir.Value, right: ir.Value) -> ir.Value:
     if not op.is_float(left):
         # Integer Div truncates in ONNX as in C.
         return op.Div(left, right)
-    return in_float(op, _truncated_quotient, left, right)
+    if op.dtype_of(right) in HALF_FLOATS:
+        # torch rounds the quotient to the half type, then truncates.
+        return in_float(op, _truncated, in_float(op, _quotient, left, right))
+    divisor = _constant(op, right)
+    # No such divisor makes a finite quotient infinite, whose remainder would be NaN.
+    is_finite = divisor is not None and abs(divisor) >= 1 and op.opset >= _MOD_OPSET
+
+    def quotient(op: Op, left: ir.Value, right: ir.Value) -> ir.Value:
+        value = op.Div(left, right)
+        if is_finite and not op.exact_numerics:
+            return op.Sub(value, op.Mod(value, op.const(1.0, op.dtype_of(value)), fmod=1))
+        return _truncated(op, value)
+
+    return in_float(op, quotient, left, right)
 
 
-def _truncated_quotient(op: Op, left: ir.Value, right: ir.Value) -> ir.Value:
-    quotient = op.Div(left, right)
-    # ONNX has no Trunc: take the floor of the magnitude.
-    return op.Mul(op.Sign(quotient), op.Floor(op.Abs(quotient)))
+def _quotient(op: Op, left: ir.Value, right: ir.Value) -> ir.Value:
+    return op.Div(left, right)
+
+
+def _truncated(op: Op, value: ir.Value) -> ir.Value:
+    """The value rounded towards zero. ONNX has no Trunc: take the floor of the magnitude."""
+    return op.Mul(op.Sign(value), op.Floor(op.Abs(value)))
 
 
 def _constant(op: Op, value: ir.Value) -> float | None:
@@ -132,17 +161,35 @@ def _constant(op: Op, value: ir.Value) -> float | None:
 
 def _floor_div(op: Op, left: ir.Value, right: ir.Value) -> ir.Value:
     if op.is_float(left):
-        return in_float(op, _floored_quotient, left, right)
+        return _floored_quotient(op, left, right)
     if op.dtype_of(left).name.startswith("U"):
         return op.Div(left, right)
     divisor = _constant(op, right)
     if divisor is not None and divisor != 0:
         return _floor_div_by_constant(op, left, right, int(divisor))
-    # The truncated quotient, less one where the remainder shows that it is not the floor. The shorter (left - Mod) / right
-    # overflows near the smallest and the largest integer; the wrapped difference here is 0 or the divisor.
-    quotient = op.Div(left, right)
-    difference = op.Sub(op.Mul(quotient, right), op.Sub(left, op.Mod(left, right)))
+    if is_nonnegative(op.builder, right):
+        # A divisor of 0 is an error, as in torch.
+        return _floor_div_by_positive(op, left, right)
+    # The truncated quotient, less one where the remainders show that it is not the floor: their difference is 0 or the
+    # divisor. The shorter (left - Mod) / right overflows near the smallest and the largest integer, and the floor of a quotient
+    # of floats is a number for a divisor of 0, where torch raises an error.
+    quotient, rest = op.Div(left, right), op.Mod(left, right)
+    if op.dtype_of(left) == INT64:
+        # ONNX Runtime's Mod with fmod computes in float64; the wrapped difference is the same.
+        difference = op.Sub(op.Mul(quotient, right), op.Sub(left, rest))
+    else:
+        difference = op.Sub(rest, op.Mod(left, right, fmod=1))
     return op.Sub(quotient, op.Div(difference, right))
+
+
+def _floor_div_by_positive(op: Op, left: ir.Value, right: ir.Value) -> ir.Value:
+    """The floor of a quotient of signed integers by positive ones. Nothing overflows, not even for the smallest integer."""
+    if is_nonnegative(op.builder, left):
+        return op.Div(left, right)
+    dtype = op.dtype_of(left)
+    # The floor for a negative integer is one less than the truncated quotient of the next integer.
+    step = op.Clip(left, op.const(-1, dtype), op.const(0, dtype))
+    return op.Add(op.Div(op.Sub(left, step), right), step)
 
 
 def _floor_div_by_constant(op: Op, left: ir.Value, right: ir.Value, divisor: int) -> ir.Value:
@@ -153,21 +200,58 @@ def _floor_div_by_constant(op: Op, left: ir.Value, right: ir.Value, divisor: int
     if divisor == -1:
         # Div of the smallest integer by -1 ends the process.
         return op.Sub(op.const(0, dtype), left)
-    bounds = value_range(op.builder, left)
-    if divisor > 0 and bounds is not None and isinstance(bounds[0], int) and bounds[0] >= 0:
-        return op.Div(left, right)
-    if divisor > 0 and divisor.bit_count() == 1:
+    if divisor > 0 and divisor.bit_count() == 1 and not is_nonnegative(op.builder, left):
         # The smallest integer is a multiple of every power of two.
         return op.Div(op.Sub(left, op.Mod(left, right)), right)
+    if divisor > 0:
+        return _floor_div_by_positive(op, left, right)
     # If the signs differ, the floor of left / divisor is one less than the truncated quotient of the integer next to left.
-    low, high = (-1, 0) if divisor > 0 else (0, 1)
-    step = op.Clip(left, op.const(low, dtype), op.const(high, dtype))
-    quotient = op.Div(op.Sub(left, step), right)
-    return op.Add(quotient, step) if divisor > 0 else op.Sub(quotient, step)
+    step = op.Clip(left, op.const(0, dtype), op.const(1, dtype))
+    return op.Sub(op.Div(op.Sub(left, step), right), step)
 
 
 def _floored_quotient(op: Op, left: ir.Value, right: ir.Value) -> ir.Value:
-    """The floor of the exact quotient, as in Python: the floor of the rounded one would be 10 for 1.0 // 0.1."""
+    """The floor of the exact quotient, as in Python: the floor of the rounded one would be 10 for 1.0 // 0.1.
+
+    In a type with enough bits the rounded quotient has the same floor: a quotient of floats with m bits that is not an
+    integer is at least 2^-m away from the next one, n, and rounding to p bits moves it by less than n 2^-p, in both cases
+    here less than 2^-m for n <= 2^(p - m - 1). Larger floors are rounded to m bits themselves, as multiples of a power of
+    two that rounding to p bits does not cross. Neither type underflows.
+    """
+    dtype, divisor = op.result.dtype, _constant(op, right)
+    if op.exact_numerics or dtype == DOUBLE or (divisor is not None and math.isinf(divisor)):
+        return in_float(op, _floored_quotient_by_remainder, left, right)
+    fits = op.dtype_of(right) == dtype or (divisor is not None and _is_representable(divisor, dtype))
+    if fits and divisor and math.frexp(abs(divisor))[0] == 0.5 and (dtype != BFLOAT16 or abs(divisor) <= 1):
+        return _floored_quotient_by_power(op, left, divisor)
+    if dtype == FLOAT16 and fits:
+        wide = FLOAT
+    elif op.computes_float64:
+        wide = DOUBLE
+    else:
+        return in_float(op, _floored_quotient_by_remainder, left, right)
+    right = op.cast(right, wide) if divisor is None else op.const(divisor, wide)
+    return op.cast(op.Floor(op.Div(op.cast(left, wide), right)), dtype)
+
+
+def _is_representable(number: float, dtype: ir.DataType) -> bool:
+    return torch.tensor(number, dtype=to_torch_dtype(dtype)).item() == number
+
+
+def _floored_quotient_by_power(op: Op, left: ir.Value, divisor: float) -> ir.Value:
+    """The floor of a quotient by a power of two: exact, if integers are divided where a fraction could underflow."""
+
+    def formula(op: Op, left: ir.Value) -> ir.Value:
+        if abs(divisor) > 1:
+            left = op.Floor(left) if divisor > 0 else op.Ceil(left)
+        quotient = left if divisor == 1 else op.Div(left, op.const(divisor, op.dtype_of(left)))
+        return op.Floor(quotient)
+
+    return formula(op, left) if op.result.dtype == FLOAT16 else in_float(op, formula, left)
+
+
+def _floored_quotient_by_remainder(op: Op, left: ir.Value, right: ir.Value) -> ir.Value:
+    """The floor of the exact quotient by the remainder, as torch computes it."""
     dtype = op.dtype_of(left)
     zero, one = op.const(0.0, dtype), op.const(1.0, dtype)
     rest = op.Mod(left, right, fmod=1)
@@ -201,6 +285,13 @@ def remainder(op: Op, self: Operand, other: Operand) -> ir.Value:
     if not op.is_float(left):
         # Mod of the smallest integer and -1 ends the process.
         return op.Mul(left, op.const(0, op.dtype_of(left))) if _constant(op, right) == -1 else op.Mod(left, right)
+    if op.has_kernel("Mod", op.dtype_of(left)):
+        return _float_remainder(op, left, right)
+    # Only the sum is rounded: Casts around each operator would not change it.
+    return in_float(op, _float_remainder, left, right)
+
+
+def _float_remainder(op: Op, left: ir.Value, right: ir.Value) -> ir.Value:
     # Mod of floats is C's fmod, with the dividend's sign; torch's remainder has the divisor's.
     rest = op.Mod(left, right, fmod=1)
     return op.Where(_signs_differ(op, rest, right), op.Add(rest, right), rest)

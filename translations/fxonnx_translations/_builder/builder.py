@@ -53,6 +53,7 @@ class Builder(onnxscript.GraphBuilder):
             subgraph's builder has the value of its parent.
         missing_kernels: Operator to the element types that are computed in a wider type, because the target has no
             kernel; a subgraph has those of the enclosing graph.
+        computes_float64: Whether the target computes float64 in float64; likewise.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class Builder(onnxscript.GraphBuilder):
         parent: Builder | None = None,
         exact_numerics: bool = False,
         missing_kernels: Mapping[str, frozenset[ir.DataType]] = MISSING_KERNELS,
+        computes_float64: bool = True,
     ) -> None:
         super().__init__(graph, parent=parent)
         self.symbols = symbols
@@ -75,6 +77,7 @@ class Builder(onnxscript.GraphBuilder):
         self.missing_kernels: Mapping[str, frozenset[ir.DataType]] = (
             parent.missing_kernels if parent else missing_kernels
         )
+        self.computes_float64: bool = parent.computes_float64 if parent else computes_float64
         self.metadata: Mapping[str, str] = {}
         self.created: list[ir.Node] = []
         self.named: set[ir.Value] = parent.named if parent else set()

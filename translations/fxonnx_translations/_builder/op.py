@@ -138,6 +138,11 @@ class Op(onnxscript.OpBuilder):
         """
         return self._graph_builder.exact_numerics
 
+    @property
+    def computes_float64(self) -> bool:
+        """Whether the target computes float64 as such; some runtimes compute it in float32."""
+        return self._graph_builder.computes_float64
+
     def has_kernel(self, op_type: str, dtype: ir.DataType) -> bool:
         """Whether the target computes an operator in an element type; if not, the builder casts to a wider one."""
         return dtype not in self._graph_builder.missing_kernels.get(op_type, ())

@@ -25,6 +25,7 @@ __all__ = [
     "every_row_unmasked",
     "is_computed_from_weights",
     "is_consecutive",
+    "is_nonnegative",
     "value_range",
 ]
 
@@ -115,6 +116,12 @@ def _is_at_most(first: Dim, second: Dim) -> bool:
 def _is_less(first: Dim, second: Dim) -> bool:
     difference = second - first
     return difference > 0 if isinstance(difference, int) else difference.is_positive is True
+
+
+def is_nonnegative(builder: BuilderProtocol, value: ir.Value) -> bool:
+    """Whether no element of an integer tensor is negative, also if sizes are 0."""
+    known = value_range(builder, value)
+    return known is not None and _is_at_most(0, _of_size(known[0]))
 
 
 def _range(builder: BuilderProtocol, node: ir.Node) -> ValueRange | None:
