@@ -89,7 +89,7 @@ def test_number_of_logits(last_logits: bool, tmp_path: Path) -> None:
     ids = padded(left=False)
     assert generated(tmp_path, ids) == generated_by_transformers(model, padded(left=True))
     nodes = onnx.load(tmp_path / "model.onnx").graph.node
-    # 10 nodes select the last token of each row.
-    assert len(nodes) == (43 if last_logits else 33)
+    # 6 nodes select the last token of each row.
+    assert len(nodes) == (36 if last_logits else 30)
     # No bias masks padding on the left, which onnxruntime-genai does not have.
     assert {len(node.input) for node in nodes if node.op_type == "GroupQueryAttention"} == {9}

@@ -27,7 +27,7 @@ from ._families import Family
 from ._in_place import keep_checkpoint_files, save_beside_weights
 from ._last_logits import last_logits_only
 from ._loading import LanguageModel, load_language_model
-from ._padding import remove_padding_bias
+from ._padding import assume_right_padding
 from ._parts import Request
 from ._precision import Precision, PrecisionPlan, read_precision, with_quantization
 from ._recurrent_states import states_as_tensors
@@ -236,7 +236,7 @@ def _exported(loaded: LanguageModel, inputs: Mapping[str, Any], adapters: Adapte
             on_stage=request.announce,
             **request.options,
         )
-    remove_padding_bias(program.model.graph)
+    assume_right_padding(program.model.graph)
     return program
 
 

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+import torch.onnx.ops  # defines the operators
 
 __all__ = ["last_logits_only"]
 
@@ -46,7 +47,14 @@ def last_logits_only(model: Any) -> Iterator[None]:
 
 def _last_positions(hidden: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     """Select ``[batch, 1, size]`` from ``[batch, tokens, size]``."""
-    tokens = hidden.shape[1]
-    # Counted from the end: the mask of the new tokens, reversed, is its beginning.
-    last = tokens - 1 - mask.flip(1)[:, :tokens].argmax(-1)
-    return hidden.gather(1, last[:, None, None].expand(-1, -1, hidden.shape[2]))
+    # A prompt is padded on the right; later calls have one token per row, or one row without padding.
+    last = mask.sum(1).clamp(max=hidden.shape[1]) - 1
+    selected: torch.Tensor = torch.onnx.ops.symbolic(
+        "GatherND",
+        [hidden, last[:, None, None]],
+        {"batch_dims": 1},
+        dtype=hidden.dtype,
+        shape=(hidden.shape[0], 1, hidden.shape[2]),
+        version=13,  # the first one with batch_dims for all dtypes
+    )
+    return selected

@@ -16,7 +16,7 @@ from .._export import export as export_model
 from .._program import ONNXProgram
 from .._program.multi_model import save_all
 from .._warnings import ignoring_warnings, warn_user
-from ._padding import remove_padding_bias
+from ._padding import assume_right_padding
 from ._rounded_weights import rounded_weights
 from ._sentence_modules import Pooling
 from ._sizes import Sizes, narrowing_constraints
@@ -136,7 +136,7 @@ def _export_part(name: str, part: Part, request: Request) -> ONNXProgram:
             on_stage=request.announce,
             **{**request.options, **part.options},
         )
-    remove_padding_bias(program.model.graph)
+    assume_right_padding(program.model.graph)
     narrowing = narrowing_constraints(program.constraints, part.calls)
     if narrowing:
         warn_user(f"{name}.onnx is valid only for: {'; '.join(map(str, narrowing))}")
