@@ -127,6 +127,11 @@ def copied(checkpoint: Path, to: Path, without: str = "", **changes: Any) -> Pat
         ("", {"model_type": "unknown"}, "model: .*copy cannot be loaded: .*unknown"),
         (
             "",
+            {"model_type": "phi3_v", "auto_map": {"AutoConfig": "configuration_phi3_v.Phi3VConfig"}},
+            "model: .*copy has a model of type 'phi3_v' with code of its own, which is not run\nhint: load the model",
+        ),
+        (
+            "",
             {"model_type": "vit"},
             "model: .*copy has a model of type 'vit', which is not a language model",
         ),
@@ -285,6 +290,26 @@ def test_inputs_that_onnxruntime_genai_cannot_provide() -> None:
         ArgumentError, match=r"these inputs or outputs: past_key_values\.0\.cumulative_length, image_sizes"
     ):
         genai_keys(values, INPUT_KEYS)
+
+
+def test_beams_of_models_with_recurrent_states(tmp_path: Path) -> None:
+    model = make_model("mamba2", state_size=8, num_heads=8, head_dim=16, n_groups=2, num_hidden_layers=1)
+    model.generation_config.num_beams = 3
+    with pytest.warns(UserWarning, match="num_beams above 1 gives other tokens than transformers; .* 1 in place of 3"):
+        fxonnx.genai.export(model, tmp_path, tokenizer=make_tokenizer(), verify=False)
+    assert json.loads((tmp_path / "genai_config.json").read_text())["search"]["num_beams"] == 1
+
+
+def test_a_multimodal_model_that_is_a_decoder(tmp_path: Path) -> None:
+    vision = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    vision |= {"image_size": 28, "patch_size": 14, "crop_size": 28, "image_token_id": 10}
+    audio = {"hidden_size": 16, "intermediate_size": 32, "num_blocks": 1, "num_attention_heads": 2}
+    audio |= {"audio_token_id": 11, "ext_pw_out_channel": 16, "nemo_conv_channels": 16, "nemo_final_size": 16}
+    sizes = {"original_max_position_embeddings": 128, "vision_config": vision, "audio_config": audio}
+    model = make_model("phi4_multimodal", **sizes, num_hidden_layers=1)
+    with pytest.warns(UserWarning, match="Phi4MultimodalForCausalLM is exported without images and audio"):
+        fxonnx.genai.export(model, tmp_path, tokenizer=make_tokenizer(), verify=False)
+    assert generated(tmp_path, prompt(1)) == generated_by_transformers(model, prompt(1))
 
 
 def test_prompts_of_unequal_lengths_that_onnxruntime_genai_pads_into_the_window(tmp_path: Path) -> None:

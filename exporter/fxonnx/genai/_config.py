@@ -9,6 +9,7 @@ from typing import Any
 
 import onnx_ir as ir
 
+from .._warnings import warn_user
 from ..errors import ArgumentError
 from ._model_types import genai_type
 from ._rotary_scaling import dynamic_factor
@@ -129,8 +130,22 @@ def genai_config(model: Any, tokenizer: Any, graph: ir.Graph, target: str, filen
             **token_ids(model, tokenizer),
             "decoder": decoder,
         },
-        "search": search_settings(model, length, shares_buffers=_shares_buffers(graph)),
+        "search": {
+            **search_settings(model, length, shares_buffers=_shares_buffers(graph)),
+            **(_single_beam(model) if has_recurrence else {}),
+        },
     }
+
+
+def _single_beam(model: Any) -> dict[str, Any]:
+    """Settings of models with recurrent states, whose beams onnxruntime-genai confuses without an error."""
+    beams = model.generation_config.num_beams or 1
+    default = f"; genai_config.json has num_beams 1 in place of {beams}" if beams > 1 else ""
+    warn_user(
+        "onnxruntime-genai does not reorder recurrent states in a beam search: num_beams above 1 gives other tokens "
+        f"than transformers{default}"
+    )
+    return {"num_beams": 1}
 
 
 def _shares_buffers(graph: ir.Graph) -> bool:

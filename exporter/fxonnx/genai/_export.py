@@ -144,6 +144,9 @@ def export(
 
 def _export_decoder(loaded: LanguageModel, request: Request) -> None:
     warn_about_long_sequences(loaded.config)
+    if getattr(loaded.model.config, "audio_config", None) is not None:
+        # Phi-4-multimodal is one class, which is a decoder if it gets tokens only.
+        warn_user(f"{type(loaded.model).__name__} is exported without images and audio: as a model of text only")
     loaded, adapters = load_adapters(loaded, request.adapters)
     program = _program(loaded, adapters, request)
     save_adapters(program, adapters, request.directory)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -123,9 +124,26 @@ def _checkpoint(directory: Path) -> Path:
 
 def _config(transformers: Any, directory: Path) -> Any:
     try:
-        return transformers.AutoConfig.from_pretrained(directory, local_files_only=True)
+        # Unless it is told not to, transformers asks in a terminal whether to run code of the checkpoint.
+        return transformers.AutoConfig.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
     except (OSError, ValueError, KeyError) as error:
+        own = _own_code(directory)
+        if own is not None:
+            raise ArgumentError(
+                "model",
+                f"{directory} has a model of type {own!r} with code of its own, which is not run",
+                hint="load the model yourself with trust_remote_code=True and export it with fxonnx.export",
+            ) from error
         raise ArgumentError("model", f"{directory} cannot be loaded: {error}") from error
+
+
+def _own_code(directory: Path) -> str | None:
+    """The type of a model whose classes are files of the checkpoint; else None."""
+    try:
+        settings = json.loads((directory / "config.json").read_text(encoding="utf-8"))
+    except ValueError:
+        return None
+    return str(settings.get("model_type")) if isinstance(settings, dict) and settings.get("auto_map") else None
 
 
 def _from_directory(
