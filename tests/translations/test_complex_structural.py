@@ -103,6 +103,12 @@ CASES = (
     _first(aten.concatenate.default, 1, inputs=(_Z, T(("n", 2), C64))),
     _first(aten.stack.default, -1, inputs=(_Z, T(("n", 6)))),
     _first(aten.broadcast_tensors.default, inputs=(T((1, 3), C64), T((4, 1), C64))),
+    Case(
+        "aten.broadcast_tensors.default",
+        lambda z, x: torch.broadcast_tensors(z, x),
+        (T(("n", 3), C64), T((3,), torch.float64)),
+        "of different types",
+    ),
     _first(aten.meshgrid.default, inputs=(T((3,), C64), T((4,), C64))),
     Case("aten.meshgrid.indexing", lambda a, b: aten.meshgrid.indexing([a, b], indexing="xy"), (T((3,), C64),) * 2),
     _case(aten.gather.default, 1, _ROWS, inputs=(_SQUARE,)),

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from .._registry import structural
+from collections.abc import Sequence
+
+import onnx_ir as ir
+
+from .._builder.op import Op
+from .._builder.symbolic_dims import Dim
+from .._registry import structural, translates
+from .parts import is_complex
 
 TRANSLATIONS = (
     # Views and copies.
@@ -87,7 +94,7 @@ TRANSLATIONS = (
         data=("self", "other"),
     ),
     structural("aten::cat", "aten::concat", "aten::concatenate", "aten::stack", data=("tensors",)),
-    structural("aten::broadcast_tensors", "aten::meshgrid", "aten::meshgrid.indexing", data=("tensors",)),
+    structural("aten::meshgrid", "aten::meshgrid.indexing", data=("tensors",)),
     # Indexing.
     structural(
         "aten::_unsafe_index.Tensor",
@@ -162,3 +169,17 @@ TRANSLATIONS = (
         data=("self", "prepend", "append"),
     ),
 )
+
+
+@translates("aten::broadcast_tensors", complex=True)
+def broadcast_tensors(op: Op, tensors: Sequence[ir.Value]) -> list[ir.Value]:
+    """aten::broadcast_tensors(Tensor[] tensors) -> Tensor[]"""
+
+    # Without type promotion: real tensors remain real.
+    def broadcast(value: ir.Value, shape: Sequence[Dim]) -> ir.Value:
+        if not is_complex(op, value):
+            return op.expand(value, shape)
+        real, imaginary = op.parts(value)
+        return op.join(op.expand(real, shape), op.expand(imaginary, shape))
+
+    return [broadcast(value, result.shape) for value, result in zip(tensors, op.results, strict=True)]
