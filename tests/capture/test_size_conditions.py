@@ -133,3 +133,69 @@ def test_conditions_of_kernels_inside_a_branch_are_no_constraints() -> None:
     assert not program.constraints
     for size in (1, 2, 7):
         torch.testing.assert_close(program(x := torch.rand(size, 3))[0], branch(x))
+
+
+def truncated(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    if y is not None and x.shape[0] < y.shape[0]:
+        y = y[: x.shape[0]]
+    return y * 2
+
+
+def truncated_columns(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    x, y, count = x.T, y.T, x.shape[0]
+    if count < y.shape[1]:
+        y = y[:, :count]
+    return y.T + 1
+
+
+def test_truncation_to_a_smaller_size_is_valid_for_equal_sizes() -> None:
+    for function in (truncated, truncated_columns):
+        with pytest.warns(UserWarning, match="only for:\n  n <= m\n"):
+            program = fxonnx.export(
+                Function(function).eval(),
+                (torch.rand(4, 3), torch.rand(6, 3)),
+                dynamic_shapes={"x": {0: "n"}, "y": {0: "m"}},
+            )
+        for sizes in ((4, 6), (5, 5), (1, 9)):
+            x, y = (torch.rand(size, 3) for size in sizes)
+            torch.testing.assert_close(program(x, y)[0], function(x, y))
+        with pytest.raises(fxonnx.ArgumentError, match="the model was exported for n <= m"):
+            program(torch.rand(6, 3), torch.rand(5, 3))
+
+
+def truncated_and_changed(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    if x.shape[0] < y.shape[0]:
+        y = y[: x.shape[0]] + 1
+    return y
+
+
+def truncated_otherwise(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    if x.shape[0] < y.shape[0]:  # noqa: SIM108 - the statement is the case
+        y = y[: x.shape[0]]
+    else:
+        y = y + 1
+    return y
+
+
+def truncated_if_long(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    if y.shape[0] > 5 and x.shape[0] < y.shape[0]:
+        y = y[: x.shape[0]]
+    return y
+
+
+def truncated_in_another_dim(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    if x.shape[0] < y.shape[0]:
+        y = y[:, : x.shape[0]]
+    return y
+
+
+@pytest.mark.parametrize(
+    "function", [truncated_and_changed, truncated_otherwise, truncated_if_long, truncated_in_another_dim]
+)
+def test_other_branches_on_a_smaller_size_are_not_valid_for_equal_sizes(function: Any) -> None:
+    with pytest.warns(UserWarning, match="only for:\n(?s:.*)  n < m\n"):
+        fxonnx.export(
+            Function(function).eval(),
+            (torch.rand(4, 3), torch.rand(6, 3)),
+            dynamic_shapes={"x": {0: "n"}, "y": {0: "m"}},
+        )

@@ -87,14 +87,16 @@ def series(kind: str, **options: Any) -> Built:
 
 def encodec() -> Built:
     layers = {"num_lstm_layers": 1, "codebook_size": 16, "codebook_dim": 16, "target_bandwidths": [24.0]}
-    return model_of("Encodec", **AUDIO, **layers), lambda size: {"input_values": torch.randn(2 + size, 1, 64)}
+    return model_of("Encodec", **AUDIO, **layers), lambda size: {
+        "input_values": torch.randn(2 + size, 1, 63 + 7 * size)
+    }
 
 
 def mimi_encoder() -> Built:
     layers = {"num_hidden_layers": 1, "intermediate_size": 32, "num_attention_heads": 2, "num_key_value_heads": 2}
     sizes = {"vector_quantization_hidden_dimension": 8, "codebook_dim": 8, "upsample_groups": 16, "sliding_window": 8}
     model = model_of("MimiEncoder", **AUDIO, **layers, **sizes)
-    return model, lambda size: {"input_values": torch.randn(2 + size, 1, 64)}
+    return model, lambda size: {"input_values": torch.randn(2 + size, 1, 63 + 7 * size)}
 
 
 def fsmt() -> Built:
@@ -192,12 +194,12 @@ BATCH = {0: "batch"}
 PLAIN: Mapping[str, tuple[Callable[[], Built], Any]] = MappingProxyType(
     {
         "autoformer": (lambda: series("Autoformer", label_length=5, moving_average=5), {"*": {0: "batch"}}),
-        "encodec": (encodec, {"input_values": BATCH}),
+        "encodec": (encodec, {"input_values": {0: "batch", 2: "length"}}),
         "fsmt": (fsmt, TRANSLATED),
         "informer": (lambda: series("Informer"), {"*": {0: "batch"}}),
         "led": (lambda: with_global_attention(led), {**TRANSLATED, "global_attention_mask": TEXT}),
         "longformer": (lambda: with_global_attention(longformer), {**LENGTHS, "global_attention_mask": TEXT}),
-        "mimi_encoder": (mimi_encoder, {"input_values": BATCH}),
+        "mimi_encoder": (mimi_encoder, {"input_values": {0: "batch", 2: "length"}}),
         "mobilenet": (mobilenet, {"pixel_values": {2: "height"}}),
         "reformer": (seeded_reformer, {"input_ids": BATCH}),
         "udop": (udop, {**TRANSLATED, "bbox": TEXT, "pixel_values": BATCH}),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,6 +18,7 @@ from .constraints.constraint import Limits, report_narrowed
 from .constraints.constraint_solver import bounds_of
 from .constraints.guard_recorder import GuardLog
 from .constraints.guard_translation import translate_guards
+from .constraints.long_loops import LongLoopFound, LongLoops
 from .constraints.specialized_dims import (
     SpecializedDimsError,
     capture_with_fallback_to_static,
@@ -216,9 +218,9 @@ def _capture_module(
     shapes = replace(shapes, shared=shared_dims(shapes.leaves, others))
     numbers = [shapes.leaves[index].label for index in sorted(scalars)]
 
-    def trace(shapes: DynamicShapes) -> Capture:
+    def trace(shapes: DynamicShapes, loops: LongLoops | None = None) -> Capture:
         def attempt(values: KnownValues | None) -> Capture:
-            return _trace_model(model, inputs, shapes, axes, options, numbers, values)
+            return _trace_model(model, inputs, shapes, axes, options, numbers, values, loops)
 
         def again() -> Capture:
             return capture_with_symbolic_integers(lambda: attempt(KnownValues(AssumptionLog())), model)
@@ -232,8 +234,17 @@ def _capture_module(
             return _rewritten(again, error)
         return _with_size_loops(again, _with_value_loops(again, found))
 
+    def trace_loops(shapes: DynamicShapes) -> Capture:
+        loops = LongLoops(shapes.leaves)
+        try:
+            return trace(shapes, loops)
+        except CaptureError:
+            if not loops.any_found:
+                raise
+        return trace(shapes)
+
     with following_example(is_requested=data_dependent == "example"):
-        traced, shapes, specialized = capture_with_fallback_to_static(trace, shapes, strict=strict_shapes)
+        traced, shapes, specialized = capture_with_fallback_to_static(trace_loops, shapes, strict=strict_shapes)
     _warn_about_split_names(shapes.leaves, others)
     program = traced.exported_program
     limits = with_specialized_dims(traced.limits, specialized, program, shapes.leaves)
@@ -297,6 +308,7 @@ def _trace_model(
     options: _ShapeOptions,
     scalars: Sequence[str],
     values: KnownValues | None,
+    loops: LongLoops | None,
 ) -> Capture:
     """Run torch.export once: the program with the names and limits of its dims.
 
@@ -308,18 +320,23 @@ def _trace_model(
         options: The user's options for shapes and names.
         scalars: Labels of the numbers that were converted to tensors.
         values: Answers questions about the values of tensors; None raises an error for each.
+        loops: Ends the capture at a loop over a dim that has a large size in the example.
 
     Raises:
         SpecializedDimsError: If a dynamic dim is specialized to one size.
     """
     log = GuardLog()
+    if loops is not None:
+        loops.watch(log)
     calls: list[FunctionCall] = []
     try:
-        with recorded_function_calls(calls), recorded_loop_bounds() as bounds:
+        with recorded_function_calls(calls), recorded_loop_bounds() as bounds, suppress(LongLoopFound):
             program = export_module(model, inputs, shapes, log, values)
     except CaptureError as error:
         explain_scalar_branch(error, scalars)
         raise
+    if loops is not None and loops.found is not None:
+        raise SpecializedDimsError([loops.found])
     names, aliases = _name_dims(program, shapes, axes, options, log)
     limits = translate_guards(program, shapes, names, log)
     merged = _merge_equal_names(names, limits)

@@ -33,7 +33,7 @@ def if_any(x: torch.Tensor) -> torch.Tensor:
 
 def elif_chain(x: torch.Tensor) -> torch.Tensor:
     total = x.sum()
-    if total > 10:
+    if total > 50:
         y = x * 2
     elif total > 0:
         y = x * 3

@@ -10,7 +10,7 @@ import torch
 import fxonnx
 
 from ...functions import Function
-from .cases import check, counts
+from .cases import check, check_static_sizes, counts
 
 
 def rows_of(count: int) -> tuple[torch.Tensor, ...]:
@@ -173,6 +173,12 @@ def test_every_size_matches_eager_torch(function: Any) -> None:
     program = check(function, rows_of, {"x": {0: "n"}}, rows=sizes)
     assert any(rewrite.construct == "while on a tensor's value" for rewrite in program.rewrites)
     assert not program.constraints
+
+
+@pytest.mark.parametrize("function", CASES, ids=lambda function: function.__name__)
+def test_static_sizes_match_eager_torch(function: Any) -> None:
+    sizes = (1, 2, 5) if function in NONEMPTY else (0, 1, 2, 5)
+    check_static_sizes(function, [rows_of(size)[0] for size in sizes])
 
 
 @pytest.mark.parametrize("function", [rows, appended], ids=lambda function: function.__name__)

@@ -11,7 +11,7 @@ from torch import nn
 import fxonnx
 
 from ...functions import Function
-from .cases import check
+from .cases import check, check_static_sizes
 
 
 def rows_of(count: int) -> tuple[torch.Tensor, ...]:
@@ -84,6 +84,13 @@ def every_second(x: torch.Tensor) -> torch.Tensor:
     for t in range(0, x.shape[0], 2):
         h = h * 0.5 + x[t]
     return h
+
+
+def one_step(x: torch.Tensor) -> torch.Tensor:
+    n, parts = x.shape[0], []
+    for start in range(0, n, n):
+        parts.append(x[start : start + n] * 2)  # noqa: PERF401 - the statement is the case
+    return torch.cat(parts)
 
 
 def written_rows(x: torch.Tensor) -> torch.Tensor:
@@ -268,6 +275,18 @@ def test_every_size_matches_eager_torch(function: Any) -> None:
     assert not program.constraints
 
 
+def test_range_with_one_step_is_no_loop() -> None:
+    program = check(one_step, rows_of, {"x": {0: "n"}}, rows=(1, 2, 7))
+    assert not program.constraints
+    assert "Loop" not in {node.op_type for node in program.model.graph}
+
+
+@pytest.mark.parametrize("function", [*CASES, added_steps], ids=lambda function: function.__name__)
+def test_static_sizes_match_eager_torch(function: Any) -> None:
+    sizes = (1, 2, 5) if function in NONEMPTY else (0, 1, 2, 5)
+    check_static_sizes(function, [rows_of(size)[0] for size in sizes])
+
+
 @pytest.mark.parametrize(
     "function", [stacked, rows, comprehended, filled, split_rows], ids=lambda function: function.__name__
 )
@@ -277,6 +296,45 @@ def test_the_model_does_not_depend_on_the_example(function: Any) -> None:
         for size in (8, 512)
     )
     assert len(list(small.model.graph.all_nodes())) == len(list(large.model.graph.all_nodes()))
+
+
+def test_long_examples_are_not_unrolled() -> None:
+    steps: list[None] = []
+
+    def cell(h: torch.Tensor, row: torch.Tensor) -> torch.Tensor:
+        steps.append(None)
+        return torch.tanh(h + row)
+
+    def counted(x: torch.Tensor) -> torch.Tensor:
+        h = torch.zeros(3)
+        for row in x:
+            h = cell(h, row)
+        t = 0
+        while t < x.shape[0]:
+            h = cell(h, x[t])
+            t += 1
+        return h
+
+    program = fxonnx.export(Function(counted).eval(), (torch.rand(512, 3),), dynamic_shapes={"x": {0: "n"}})
+    assert len(steps) < 64
+    for size in (0, 5):
+        x = torch.rand(size, 3)
+        torch.testing.assert_close(program(x)[0], counted(x))
+
+
+@pytest.mark.parametrize("size", [4, 40], ids=["short", "long"])
+def test_handlers_of_the_model_do_not_handle_failures_of_the_capture(size: int) -> None:
+    def falls_back(x: torch.Tensor) -> torch.Tensor:
+        total = torch.zeros(3)
+        try:
+            for row in x:
+                total = total * 0.5 + row
+        except:  # noqa: E722 - the case
+            return x.sum(0)
+        return total
+
+    with pytest.raises(fxonnx.CaptureError, match=rf"'n', is always {size}\n(?s:.*)move the statements to a function"):
+        fxonnx.export(Function(falls_back).eval(), (torch.rand(size, 3),), dynamic_shapes={"x": {0: "n"}})
 
 
 def test_loops_over_static_sizes_are_unrolled() -> None:

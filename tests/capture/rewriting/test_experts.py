@@ -18,7 +18,7 @@ CONFIGS = {
         {
             "d_model": 32,
             "n_heads": 4,
-            "n_layers": 2,
+            "n_layers": 1,
             "max_seq_len": 64,
             "attn_config": {"kv_n_heads": 2, "clip_qkv": 8, "rope_theta": 10000.0},
             "ffn_config": {"ffn_hidden_size": 16, "moe_num_experts": 4, "moe_top_k": 2},
@@ -29,7 +29,7 @@ CONFIGS = {
         {
             "hidden_size": 32,
             "intermediate_size": 16,
-            "num_hidden_layers": 2,
+            "num_hidden_layers": 1,
             "num_attention_heads": 4,
             "num_key_value_heads": 2,
             "head_dim": 8,

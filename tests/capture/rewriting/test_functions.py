@@ -350,10 +350,11 @@ REFUSED_SIZES = [
 ]
 
 
+@pytest.mark.parametrize("size", [4, 40], ids=["short", "long"])
 @pytest.mark.parametrize(("function", "match"), REFUSED_SIZES, ids=[function.__name__ for function, _ in REFUSED_SIZES])
-def test_specialized_dims_name_the_construct_and_the_remedy(function: Any, match: str) -> None:
-    with pytest.raises(CaptureError, match=rf"(?s)'n', is always 4\n.*{match}.*; or look for sizes"):
-        fxonnx.export(Function(function).eval(), (torch.rand(4, 3),), dynamic_shapes={"x": {0: "n"}})
+def test_specialized_dims_name_the_construct_and_the_remedy(function: Any, match: str, size: int) -> None:
+    with pytest.raises(CaptureError, match=rf"(?s)'n', is always {size}\n.*{match}.*; or look for sizes"):
+        fxonnx.export(Function(function).eval(), (torch.rand(size, 3),), dynamic_shapes={"x": {0: "n"}})
 
 
 def test_loops_that_are_refused_make_only_their_dim_static() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from .cases import SHAPES, check, counts
+from .cases import SHAPES, check, counts, sums
 
 
 def number(x: torch.Tensor) -> torch.Tensor:
@@ -149,7 +149,7 @@ def long_static_range_break(x: torch.Tensor) -> torch.Tensor:
 
 
 def list_of_functions_break(x: torch.Tensor) -> torch.Tensor:
-    for function in (torch.sin, torch.cos, torch.tanh):
+    for function in (torch.sin, torch.tanh, torch.cos):
         if x.sum() > 0:
             break
         x = function(x) + 0.1
@@ -165,7 +165,7 @@ def nested_loops(x: torch.Tensor) -> torch.Tensor:
 
 
 def loop_in_branch(x: torch.Tensor) -> torch.Tensor:
-    if number(x) > 1:
+    if number(x) > 0:
         for i in range(number(x)):
             x = x + i
     else:
@@ -267,9 +267,9 @@ def best_candidate(x: torch.Tensor) -> torch.Tensor:
 
 def masked_decoding(x: torch.Tensor) -> torch.Tensor:
     done, h = torch.zeros(3, dtype=torch.bool), x[0]
-    for i in range(number(x) + 1):
+    for i in range(number(x)):
         h = torch.where(done, h, h * 0.5 + i)
-        done = done | (h > 1)
+        done = done | (h > 2)
         if done.all():
             break
     return torch.where(done, h, -h)
@@ -294,8 +294,24 @@ CASES = [
 ]
 
 
+def halvings(rows: int) -> tuple[torch.Tensor, ...]:
+    return counts(rows, (2, 0, 1, 5, 3))
+
+
+def below_zero(rows: int) -> tuple[torch.Tensor, ...]:
+    return tuple(torch.full((rows, 3), value) for value in (0.5, -0.05, -0.15, -1.0))
+
+
+INPUTS = {
+    **dict.fromkeys([while_condition, while_true_break, while_true_end], sums),
+    **dict.fromkeys([static_range_break, long_static_range_break], sums),
+    collatz: halvings,
+    list_of_functions_break: below_zero,
+}
+
+
 @pytest.mark.parametrize("shapes", SHAPES, ids=["static", "dynamic"])
 @pytest.mark.parametrize("function", CASES, ids=lambda function: function.__name__)
 def test_every_trip_count_matches_eager_torch(function: Any, shapes: Any) -> None:
-    program = check(function, counts, shapes, rows=(2, 7))
+    program = check(function, INPUTS.get(function, counts), shapes, rows=(2, 7))
     assert program.rewrites

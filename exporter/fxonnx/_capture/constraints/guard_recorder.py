@@ -26,6 +26,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from fxonnx_translations._torch_compat import TracingContext, ValueRanges, bound_sympy, int_oo
 
 from .constraint_solver import normal_forms
+from .truncations import truncates_at
 
 __all__ = [
     "COMPARISONS",
@@ -128,11 +129,13 @@ class GuardLog:
         sources: torch's symbol to torch's name of its source: ``L['x'].size()[0]``.
         nonzero: Sums of symbols that the model's code compares with 0, with the first line that does. torch evaluates
             such comparisons without a guard, since its symbols are positive.
+        observer: Called with each new guard.
     """
 
     guards: list[Guard] = field(default_factory=list)
     sources: dict[sympy.Symbol, str] = field(default_factory=dict)
     nonzero: dict[sympy.Expr, SourceLine | None] = field(default_factory=dict)
+    observer: Callable[[GuardLog, Guard], None] | None = None
     _recorded: set[sympy.Basic] = field(default_factory=set)
 
     def add(self, shape_env: ShapeEnv, expression: sympy.Basic, frame: FrameType | None) -> None:
@@ -145,7 +148,10 @@ class GuardLog:
                 sources = shape_env.var_to_sources.get(symbol)
                 if sources:
                     self.sources[symbol] = sources[0].name
-        self.guards.append(Guard(expression, user_line(frame)))
+        guard = Guard(expression, user_line(frame))
+        self.guards.append(guard)
+        if self.observer is not None:
+            self.observer(self, guard)
 
     def clear(self) -> None:
         """Forget the guards of an attempt that is repeated."""
@@ -420,13 +426,13 @@ def _is_condition(evaluation: FrameType) -> bool:
 def _relaxed(guard: sympy.Basic, evaluating: FrameType | None) -> sympy.Basic:
     """Relax a guard to the sizes for which the captured branch is correct.
 
-    transformers slices a mask if it is longer than the keys; slicing to equal length is the identity.
+    transformers slices a mask if it is longer than the keys, and models truncate tensors; slicing to equal length is
+    the identity.
     """
-    if (
-        evaluating is not None
-        and _MASKS.search(evaluating.f_code.co_filename)
-        and isinstance(guard, sympy.Gt | sympy.Lt)
-    ):
+    if evaluating is None or not isinstance(guard, sympy.Gt | sympy.Lt):
+        return guard
+    file = evaluating.f_code.co_filename
+    if _MASKS.search(file) or (is_user_file(file) and truncates_at(file, evaluating.f_lineno)):
         return (sympy.Ge if isinstance(guard, sympy.Gt) else sympy.Le)(*guard.args)
     return guard
 

@@ -21,6 +21,7 @@ __all__ = [
     "SpecializedDim",
     "SpecializedDimsError",
     "capture_with_fallback_to_static",
+    "input_source",
     "specialized_dims_error",
     "with_specialized_dims",
 ]
@@ -94,9 +95,14 @@ def specialized_dims_error(
     """Build the error for specialized dims (leaf, axis, size), with the lines that specialize them."""
     found = []
     for leaf, axis, size in specialized:
-        source = f"L['{leaf.parameter}']{leaf.path}" + ("" if axis is None else f".size()[{axis}]")
-        found.append(SpecializedDim(leaf, axis, size, None if log is None else log.specializing_line(source)))
+        line = None if log is None else log.specializing_line(input_source(leaf, axis))
+        found.append(SpecializedDim(leaf, axis, size, line))
     return SpecializedDimsError(found)
+
+
+def input_source(leaf: Leaf, axis: int | None) -> str:
+    """torch's name of the source of a dim: ``L['x'].size()[0]``."""
+    return f"L['{leaf.parameter}']{leaf.path}" + ("" if axis is None else f".size()[{axis}]")
 
 
 def capture_with_fallback_to_static(

@@ -75,6 +75,7 @@ def _capture_again(
     rewritten: set[CodeType] = set()
     found: dict[Rewrite, None] = {}
     unrolled: dict[CodeType, set[int]] = {}
+    refusals: list[CaptureError] = []
     lines = 0
     runs_branches = False
     with rewriting_patches(), ExitStack() as stack:
@@ -85,7 +86,7 @@ def _capture_again(
                 stack.enter_context(applied(_COND_PATCHES))
             else:
                 functions = [function for function in functions if function.__code__ not in rewritten]
-                replacements = [(function, _transformed(function, found, unrolled)) for function in functions]
+                replacements = [(function, _transformed(function, found, unrolled, refusals)) for function in functions]
                 before, lines = lines, sum(map(len, unrolled.values()))
                 if (not replacements and lines == before) or len(rewritten) > _MAX_FUNCTIONS:
                     raise _informative(first, last)
@@ -94,8 +95,13 @@ def _capture_again(
                     # The original code may belong to further functions: each closure of a definition is one.
                     rewritten.update((function.__code__, replacement.__code__))
             found.clear()
+            refusals.clear()
             try:
-                return attempt(), tuple(found)
+                captured = attempt()
+                if refusals:
+                    # The model has handled the error as if it were one of its own, and has taken another branch.
+                    raise refusals[0]
+                return captured, tuple(found)
             except CaptureError as error:
                 if _is_refusal(last) and isinstance(error, SpecializedDimsError):
                     error = SpecializedDimsError(error.specialized, last)
@@ -199,7 +205,10 @@ def _defines(outer: CodeType, inner: CodeType) -> bool:
 
 
 def _transformed(
-    function: FunctionType, found: dict[Rewrite, None], unrolled: dict[CodeType, set[int]]
+    function: FunctionType,
+    found: dict[Rewrite, None],
+    unrolled: dict[CodeType, set[int]],
+    refusals: list[CaptureError],
 ) -> FunctionType:
     definition = find_definition(function.__code__, function.__globals__)
     if definition is None:
@@ -211,6 +220,6 @@ def _transformed(
     own = unrolled.setdefault(function.__code__, set())
 
     def helpers(sites: list[Site]) -> Helpers:
-        return Helpers(function.__code__.co_filename, function.__name__, sites, record, own)
+        return Helpers(function.__code__.co_filename, function.__name__, sites, record, own, refusals)
 
     return compile_transformed(function, definition, helpers)

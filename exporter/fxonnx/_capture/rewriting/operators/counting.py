@@ -40,11 +40,12 @@ class Counting:
     name: str
     is_used: bool
 
-    def count(self, *, data_dependent: bool) -> Any:
-        """The number of iterations, which may be negative; None if it is a Python number or not known.
+    def count(self, *, data_dependent: bool, static: bool = False) -> Any:
+        """The number of iterations, which may be negative; None if it is not known.
 
         Args:
             data_dependent: Whether the number may depend on the data of tensors.
+            static: Whether it may be a Python number.
         """
         start, step = self.start(), self.step()
         if type(step) is not int or step * self.sign >= 0 or not is_number(start):
@@ -53,7 +54,7 @@ class Counting:
             return None
         smaller, larger = self.sides(start)
         gap: Any = integer(larger - smaller) if data_dependent else larger - smaller
-        if not is_dynamic_size(gap) or (is_symbolic(gap) and not data_dependent):
+        if not (is_dynamic_size(gap) or (static and type(gap) is int)) or (is_symbolic(gap) and not data_dependent):
             return None
         if self.is_inclusive:
             gap = gap + 1

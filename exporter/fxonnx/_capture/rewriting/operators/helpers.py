@@ -71,6 +71,7 @@ class Helpers:
         sites: Its control flow constructs.
         record: Receives the constructs that are captured as operators.
         unrolled: Lines of the loops over sizes that are unrolled; receives the ones that cannot be operators.
+        refusals: Receives the errors for constructs that cannot be captured, which the user's code may handle.
     """
 
     UNBOUND = UNBOUND
@@ -85,9 +86,10 @@ class Helpers:
         sites: Sequence[Site],
         record: Callable[[Rewrite], None],
         unrolled: set[int],
+        refusals: list[CaptureError],
     ) -> None:
         self._file, self._function, self._sites, self._record = file, function, sites, record
-        self._unrolled = unrolled
+        self._unrolled, self._refusals = unrolled, refusals
 
     def branch(
         self, at: int, test: Any, then: Callable[[], Any], otherwise: Callable[[], Any], get: Get, put: Put
@@ -120,16 +122,21 @@ class Helpers:
         """``while test``: loop until the test or a flag ends it."""
         is_unrolled = self._sites[at].line in self._unrolled
 
-        def counted(*, data_dependent: bool) -> bool:
-            count = None if counting is None else counting.count(data_dependent=data_dependent)
+        def counted(*, data_dependent: bool, static: bool = False) -> bool:
+            count = None if counting is None else counting.count(data_dependent=data_dependent, static=static)
             if counting is None or count is None:
                 return False
+            if type(count) is int and count <= 0:
+                return True
             self._counted_loop(at, counting, count, body, flags, get, put)
             return True
 
         while True:
             ended = flags()
             if any(is_symbolic(flag) for flag in ended):
+                # The number of items that it adds depends on data.
+                if self._sites[at].grows and counted(data_dependent=False, static=True):
+                    return
                 break
             if any(ended):
                 return
@@ -281,7 +288,7 @@ class Helpers:
                 body(item)
                 continue
             elements = as_elements(iterable)
-            if elements is not None and elements.count - index > _UNROLLED:
+            if elements is not None and (elements.count - index > _UNROLLED or self._sites[at].grows):
                 self._rewritten(at)
                 rest = Elements(elements.count - index, lambda position: elements.at(position + index))  # noqa: B023
                 self._symbolic_for(at, rest, body, flags, get, put)
@@ -472,11 +479,13 @@ class Helpers:
         site = self._sites[at]
 
         def refuse(problem: str, hint: str) -> NoReturn:
-            raise CaptureError(
+            error = CaptureError(
                 f"{site.construct} cannot be captured: {problem}\n"
                 f"  at: {Path(self._file).name}:{site.line} in {self._function}",
                 hint=hint,
             )
+            self._refusals.append(error)
+            raise error
 
         return refuse
 

@@ -108,6 +108,9 @@ def _range(*limits: Any) -> Any:
         return builtins.range(*limits)
     start, stop, step, *_ = (0, *limits, 1) if len(limits) == 1 else (*limits, 1)
     start, stop = integer(start), integer(stop)
+    if isinstance(step, torch.SymInt) and statically_known_true(stop - start == step):
+        # One step over the whole length, which is not 0: ``range(0, n, n)`` is not valid for n == 0.
+        return (start,)
     if not isinstance(step, int):
         return builtins.range(*limits)
     distance = stop - start if step > 0 else start - stop

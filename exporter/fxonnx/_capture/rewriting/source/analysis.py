@@ -9,6 +9,7 @@ from dataclasses import dataclass
 __all__ = [
     "MUTATING_METHODS",
     "Liveness",
+    "adds_items",
     "contains",
     "dotted_name",
     "jumps",
@@ -26,6 +27,8 @@ MUTATING_METHODS = frozenset(
     {"append", "extend", "insert", "pop", "remove", "clear", "update", "setdefault", "add", "popitem", "reverse"}
 )
 """Methods of lists, dicts and sets that modify them."""
+
+_ADDING_METHODS = frozenset({"append", "extend", "insert"})
 
 
 def scope_nodes(root: ast.AST | Sequence[ast.AST], *, regions: Iterable[str] = ()) -> Iterator[ast.AST]:
@@ -46,6 +49,17 @@ def scope_nodes(root: ast.AST | Sequence[ast.AST], *, regions: Iterable[str] = (
                 pending.extend(node.decorator_list)
             continue
         pending.extend(reversed(list(ast.iter_child_nodes(node))))
+
+
+def adds_items(nodes: Sequence[ast.AST], regions: Iterable[str] = ()) -> bool:
+    """Whether statements add items to lists."""
+    for node in scope_nodes(nodes, regions=regions):
+        match node:
+            case ast.Call(ast.Attribute(attr=attr)) if attr in _ADDING_METHODS:
+                return True
+            case ast.AugAssign(op=ast.Add(), value=ast.List()):
+                return True
+    return False
 
 
 def stored_names(nodes: ast.AST | Sequence[ast.AST], regions: Iterable[str] = ()) -> dict[str, None]:

@@ -14,6 +14,7 @@ from types import CellType, CodeType, FunctionType
 from typing import Any
 
 from ...patches import is_tracing
+from .loop_lines import begins_loop
 from .transformer import HELPERS, PREFIX, Site, transform
 
 __all__ = ["Definition", "compile_transformed", "find_definition", "function_of_code", "looping_functions", "replaced"]
@@ -78,12 +79,7 @@ def function_of_code(code: CodeType) -> FunctionType | None:
 
 def looping_functions(file: str, line: int) -> list[FunctionType]:
     """The functions, not yet transformed, that contain a line of a file where a loop or a list begins."""
-    lines = linecache.getlines(file)
-    try:
-        tree = ast.parse("".join(lines))
-    except SyntaxError:
-        return []
-    if not any(_begins_loop(node, line) for node in ast.walk(tree)):
+    if not begins_loop(file, line):
         return []
     codes = [
         item
@@ -95,27 +91,6 @@ def looping_functions(file: str, line: int) -> list[FunctionType]:
         and any(number == line for *_, number in _all_lines(item.__code__))
     ]
     return [item for item in codes if find_definition(item.__code__) is not None]
-
-
-def _begins_loop(node: ast.AST, line: int) -> bool:
-    if isinstance(node, ast.For | ast.While):
-        header = node.iter if isinstance(node, ast.For) else node.test
-        return node.lineno <= line <= (header.end_lineno or header.lineno)
-    match node:
-        case ast.If(body=[ast.Break()]):
-            return line == node.lineno
-        case (
-            ast.ListComp()
-            | ast.GeneratorExp()
-            | ast.BinOp(ast.List(), ast.Mult())
-            | ast.BinOp(_, ast.Mult(), ast.List())
-        ):
-            pass
-        case ast.Call(ast.Name("map")) | ast.Call(ast.Attribute(attr="unbind" | "split" | "chunk")):
-            pass
-        case _:
-            return False
-    return bool(node.lineno <= line <= (node.end_lineno or node.lineno))
 
 
 def _all_lines(code: CodeType) -> Iterator[tuple[int, int, int | None]]:

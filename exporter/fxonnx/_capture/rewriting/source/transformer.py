@@ -11,7 +11,7 @@ from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from .analysis import Liveness, contains, mutated_containers, scope_nodes, stored_attributes, stored_names
+from .analysis import Liveness, adds_items, contains, mutated_containers, scope_nodes, stored_attributes, stored_names
 from .counters import CountedWhile, counted_loops, with_tests
 from .jumps import Structured, structure
 from .private_names import mangle
@@ -62,6 +62,7 @@ class Site:
         needed: The ones that are read after it, or in the next iteration.
         flags: Whether flags may end the loop.
         reason: Why it is not transformed.
+        grows: Whether it adds items to lists.
     """
 
     line: int
@@ -70,6 +71,7 @@ class Site:
     needed: frozenset[str] = frozenset()
     flags: bool = False
     reason: str = ""
+    grows: bool = False
 
 
 def transform(function: ast.FunctionDef, owner: str | None) -> tuple[ast.FunctionDef, list[Site]]:
@@ -301,7 +303,8 @@ class _Function:
             if name.partition(".")[0] in self.outer and name not in names
         ]
         flags = bool(self.structured.flags.get(id(node)))
-        return self._add(Site(node.lineno, construct, (*names, *kept), live | set(kept), flags))
+        grows = adds_items(inside, self.regions)
+        return self._add(Site(node.lineno, construct, (*names, *kept), live | set(kept), flags, grows=grows))
 
     def _add(self, site: Site) -> int:
         self.sites.append(site)
