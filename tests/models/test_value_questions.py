@@ -269,6 +269,16 @@ FROZEN: Mapping[str, tuple[Callable[[], Built], str]] = MappingProxyType(
 )
 
 
+FREE_GRIDS: Mapping[str, tuple[Callable[[], Built], Any]] = MappingProxyType(
+    {
+        "glm4v": (lambda: tower("glm4v", "Glm4v", grid=[[1, 4, 4], [1, 4, 8]], image_size=32), [[1, 2, 2], [1, 6, 8]]),
+        "qwen2_5_vl": (FROZEN["qwen2_5_vl"][0], [[2, 14, 10], [1, 8, 16]]),
+        "qwen3_vl": (FROZEN["qwen3_vl"][0], [[3, 12, 4], [1, 2, 2]]),
+    }
+)
+"""Vision towers, and other grids of as many images."""
+
+
 # ---- models that branch on the values of an input
 
 
@@ -350,7 +360,20 @@ def test_following_the_example(name: str) -> None:
     check(program, model, inputs, 0, 0, *((1, 2) if shapes else ()))
 
 
-def test_a_grid_that_is_not_frozen_is_an_error_with_the_option() -> None:
-    model, inputs = built(FROZEN["qwen2_5_vl"][0])
-    with pytest.raises(fxonnx.CaptureError, match="asks for the value of a tensor"):
-        fxonnx.export(model, kwargs=inputs(0))
+@pytest.mark.parametrize("name", FREE_GRIDS)
+@pytest.mark.filterwarnings("ignore:the model cannot be exported for all requested sizes")
+def test_grids_that_are_inputs(name: str) -> None:
+    function, other = FREE_GRIDS[name]
+    model, inputs = built(function)
+    implementations = [each.config._attn_implementation for each in model.modules() if hasattr(each, "config")]
+    program = fxonnx.export(model, kwargs=inputs(0), dynamic_shapes={"hidden_states": {0: "patches"}, "grid_thw": None})
+    assert not program.frozen_arguments
+    assert implementations == [each.config._attn_implementation for each in model.modules() if hasattr(each, "config")]
+    grids = torch.tensor(other)
+
+    def others(size: int) -> Inputs:
+        hidden = torch.randn(int(grids.prod(1).sum()), 3 * 4**2 * 2)
+        return {"hidden_states": hidden, "grid_thw": grids.clone()}
+
+    check(program, model, inputs, 0)
+    check(program, model, others, 0, 0)

@@ -8,10 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .._capture.patches.libraries.attention_functions import attention_function
 from .._program import ONNXProgram
 from .._warnings import warn_user
 from ..errors import ArgumentError, VerificationError
-from ._attention_functions import attention_function, skip_attention
+from ._attention_functions import skip_attention
 from ._config import context_length
 from ._extra import import_extra
 from ._loading import LanguageModel

@@ -11,8 +11,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from .._capture.patches.libraries.attention_functions import attention_function
 from ..errors import ArgumentError
-from ._attention_functions import attend_within_segments, attention_function
+from ._attention_functions import attend_within_segments
 from ._parts import Part, input_dtype
 from ._sizes import Sizes
 

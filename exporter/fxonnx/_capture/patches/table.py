@@ -44,6 +44,7 @@ from . import (
 from .fast_paths import SPEED_PATCHES
 from .functional import infer_size, pooling_output_shape, scaled_dot_product_attention, tensor_split, unbind
 from .libraries.transformers_models import TRANSFORMERS_PATCHES
+from .libraries.transformers_vision import TRANSFORMERS_VISION_PATCHES
 from .patch import (
     DecompositionPatch,
     KernelPatch,
@@ -396,6 +397,7 @@ CAPTURE_PATCHES: tuple[Patch, ...] = (
     ),
     *library_functions.LIBRARY_PATCHES,
     *TRANSFORMERS_PATCHES,
+    *TRANSFORMERS_VISION_PATCHES,
 )
 """Applied by torch.export; in strict mode without the rows with ``strict=False``: TorchDynamo would trace into them."""
 
