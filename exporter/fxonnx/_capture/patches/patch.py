@@ -109,11 +109,18 @@ class Patch:
 
     @property
     def applies(self) -> bool:
-        """Whether this torch version has the target, and an optional module is imported."""
+        """Whether this torch version has the target, and an optional module is imported and has it."""
         version = torch.__version__
         if (self.since and version < self.since) or (self.before and version >= self.before):
             return False
-        return not self.optional or self.target.partition(":")[0] in sys.modules
+        return not self.optional or self._is_imported()
+
+    def _is_imported(self) -> bool:
+        module, _, path = self.target.partition(":")
+        found: Any = sys.modules.get(module, MISSING)
+        for name in path.split("."):
+            found = getattr(found, name, MISSING)
+        return found is not MISSING
 
     def read(self) -> Any:
         """Current value of the target: the descriptor itself, or ``MISSING`` if it is inherited or a builtin."""

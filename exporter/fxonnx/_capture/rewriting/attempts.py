@@ -75,7 +75,7 @@ def _capture_again(
     rewritten: set[CodeType] = set()
     found: dict[Rewrite, None] = {}
     unrolled: dict[CodeType, set[int]] = {}
-    refusals: list[CaptureError] = []
+    refusals: list[tuple[str, str]] = []
     lines = 0
     runs_branches = False
     with rewriting_patches(), ExitStack() as stack:
@@ -100,7 +100,8 @@ def _capture_again(
                 captured = attempt()
                 if refusals:
                     # The model has handled the error as if it were one of its own, and has taken another branch.
-                    raise refusals[0]
+                    message, hint = refusals[0]
+                    raise CaptureError(message, hint=hint)
                 return captured, tuple(found)
             except CaptureError as error:
                 if _is_refusal(last) and isinstance(error, SpecializedDimsError):
@@ -208,7 +209,7 @@ def _transformed(
     function: FunctionType,
     found: dict[Rewrite, None],
     unrolled: dict[CodeType, set[int]],
-    refusals: list[CaptureError],
+    refusals: list[tuple[str, str]],
 ) -> FunctionType:
     definition = find_definition(function.__code__, function.__globals__)
     if definition is None:

@@ -71,7 +71,8 @@ class Helpers:
         sites: Its control flow constructs.
         record: Receives the constructs that are captured as operators.
         unrolled: Lines of the loops over sizes that are unrolled; receives the ones that cannot be operators.
-        refusals: Receives the errors for constructs that cannot be captured, which the user's code may handle.
+        refusals: Receives problem and hint of the errors for constructs that cannot be captured, which the user's code
+            may handle.
     """
 
     UNBOUND = UNBOUND
@@ -86,7 +87,7 @@ class Helpers:
         sites: Sequence[Site],
         record: Callable[[Rewrite], None],
         unrolled: set[int],
-        refusals: list[CaptureError],
+        refusals: list[tuple[str, str]],
     ) -> None:
         self._file, self._function, self._sites, self._record = file, function, sites, record
         self._unrolled, self._refusals = unrolled, refusals
@@ -479,13 +480,12 @@ class Helpers:
         site = self._sites[at]
 
         def refuse(problem: str, hint: str) -> NoReturn:
-            error = CaptureError(
+            message = (
                 f"{site.construct} cannot be captured: {problem}\n"
-                f"  at: {Path(self._file).name}:{site.line} in {self._function}",
-                hint=hint,
+                f"  at: {Path(self._file).name}:{site.line} in {self._function}"
             )
-            self._refusals.append(error)
-            raise error
+            self._refusals.append((message, hint))
+            raise CaptureError(message, hint=hint)
 
         return refuse
 
