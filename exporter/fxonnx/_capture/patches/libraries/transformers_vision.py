@@ -27,9 +27,11 @@ _arange: Callable[..., Any] = torch.arange
 def encode(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """``forward`` of a vision tower; its other parameters differ between models."""
     given = inspect.signature(original).bind(*args, **kwargs).arguments
-    if not is_open(given["grid_thw"]):
+    tower = given["self"]
+    # Other implementations take the lengths of the segments, such as those of the caller of a part of a model.
+    if tower.config._attn_implementation not in ("eager", "sdpa") or not is_open(given["grid_thw"]):
         return original(*args, **kwargs)
-    with attention_function(given["self"], attend_within_lengths):
+    with attention_function(tower, attend_within_lengths):
         return original(*args, **kwargs)
 
 
