@@ -26,7 +26,7 @@ TEXT: Mapping[str, Any] = {
     "vocab_size": VOCABULARY,
     "hidden_size": 32,
     "intermediate_size": 64,
-    "num_hidden_layers": 2,
+    "num_hidden_layers": 1,
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
     "max_position_embeddings": 256,
@@ -91,7 +91,7 @@ def make_gemma3(**sizes: Any) -> Any:
     from transformers import Gemma3Config, Gemma3ForConditionalGeneration
 
     vision = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
-    layers = {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 20}
+    layers = {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 20, "num_hidden_layers": 2}
     config = Gemma3Config(
         vision_config={"model_type": "siglip_vision_model", **vision, "image_size": 64, "patch_size": 4},
         text_config={"model_type": "gemma3_text", **TEXT, "max_position_embeddings": 600, "head_dim": 8, **layers},
@@ -117,7 +117,8 @@ def make_qwen(version: str) -> Any:
     name = {"qwen2_vl": "Qwen2VL", "qwen2_5_vl": "Qwen2_5_VL", "qwen3_vl": "Qwen3VL"}[version]
     config = getattr(transformers, f"{name}Config")(
         vision_config={**vision, **sizes},
-        text_config={**TEXT, "head_dim": 8, "rope_parameters": rope},
+        # Features of further layers of Qwen3-VL's tower are read by one layer each.
+        text_config={**TEXT, "head_dim": 8, "rope_parameters": rope, "num_hidden_layers": 1 + (version == "qwen3_vl")},
         image_token_id=TOKENS["<|image_pad|>"],
         video_token_id=TOKENS["<|video_pad|>"],
         vision_start_token_id=TOKENS["<|vision_start|>"],
