@@ -123,7 +123,7 @@ FUNCTIONS: Mapping[str, tuple[Callable[..., Any], torch.Tensor]] = {
     "int8": (lambda x: x.clamp(max=3) + x, torch.arange(6, dtype=torch.int8)),
     "nonzero": (lambda x: (x > 0.5).nonzero(), X),
     "one_hot": (lambda x: nn.functional.one_hot(x, 5), torch.tensor([0, 4, 2])),
-    "quotients": (lambda x: (x // 0.3, x // x.flip(0), x % 0.3), torch.tensor([1.0, -7.0, 0.7, -0.11])),
+    "quotients": (lambda x: (x // 0.3, x // x.flip(0), x % 0.3), torch.tensor([1.0, -7.3, 0.7, -0.11])),
     "resize": (lambda x: nn.functional.interpolate(x, scale_factor=2, mode="bicubic"), torch.rand(1, 2, 4, 4)),
     "scatter_add": (lambda x: x.scatter_add(0, torch.zeros(2, 4, dtype=torch.int64), torch.ones(2, 4)), X),
     "sort": (lambda x: x.sort()[0], X),
