@@ -91,6 +91,13 @@ def written_copy(x: torch.Tensor) -> torch.Tensor:
     return x
 
 
+def batch_norm_of_transposed(x: torch.Tensor) -> torch.Tensor:
+    # Contiguous in torch, whatever the layout of the input.
+    normed = nn.functional.batch_norm(x.mT, torch.zeros(3), torch.ones(3))
+    normed.flatten()[0] = 7
+    return normed
+
+
 def written_source(x: torch.Tensor) -> torch.Tensor:
     x = x * 1
     columns = x.transpose(0, 1).contiguous()
@@ -212,6 +219,8 @@ WIDE = [
     pytest.param(lambda x: encoder(x), (R(5, 5, 8),), ({0: "n", 1: "t"},), (R(3, 4, 8),), id="strides-that-agree"),
     pytest.param(written_before, (R(3, 4),), ({0: "n"},), (R(1, 4),), id="written-before-the-copy"),
     pytest.param(source_is_not_read, (R(3, 4),), ({0: "n"},), (R(1, 4),), id="written-copy-of-a-temporary"),
+    pytest.param(source_is_not_read, (R(1, 4),), ({0: "n"},), (R(3, 4),), id="written-view-of-a-temporary"),
+    pytest.param(batch_norm_of_transposed, (R(1, 2, 3),), ({0: "n", 1: "s"},), (R(3, 4, 3),), id="batch-norm"),
     pytest.param(lambda x, y: x + y, (R(4), R(4)), ({0: "n"}, {0: "n"}), (R(1), R(1)), id="same-name"),
     pytest.param(lambda x, y: x + y[1:], (R(4), R(5)), ({0: d}, {0: d + 1}), (R(7), R(8)), id="derived"),
 ]  # fmt: skip

@@ -29,6 +29,12 @@ def looped(x: torch.Tensor, *ys: Any) -> torch.Tensor:
     return torch.stack([x[index] * (index + 1) for index in range(x.shape[0]) if index >= 0]) + sum(ys)
 
 
+def written_view(x: torch.Tensor) -> torch.Tensor:
+    x = (x * 1).transpose(0, 1)
+    x.flatten()[0] = 7
+    return x
+
+
 d = Dim("d")
 
 # Function, example, dynamic_shapes, shapes of the inputs, constraints, another call.
@@ -37,6 +43,7 @@ FIXED = [
     pytest.param(looped, (R(1, 3),), ({0: "n", 1: "m"},), "[1,m]", ["n == 1"], (R(1, 5),), id="loop-over-size-1"),
     pytest.param(looped, (R(2, 3),), ({0: Dim.DYNAMIC, 1: "m"},), "[2,m]", ["x.shape[0] == 2"], (R(2, 5),), id="hint"),
     pytest.param(looped, (R(2, 3),), ({0: d, 1: "m"},), "[2,m]", ["d == 2"], (R(2, 5),), id="Dim"),
+    pytest.param(written_view, (R(3, 1, 4),), ({0: "n", 1: "s"},), "[n,1,4]", ["s == 1"], (R(5, 1, 4),), id="written-view"),
     pytest.param(lambda x: x.view(3, 4, x.shape[1]) * 2, (R(12, 3),), ({0: "n", 1: "m"},), "[12,m]", ["n == 12"], (R(12, 7),), id="view"),
     pytest.param(looped, (R(2, 3), R(2, 1)), ({0: "n", 1: "m"}, {0: "n"}), "[2,m] [2,1]", ["n == 2"], (R(2, 5), R(2, 1)), id="same-name"),
     pytest.param(lambda x, y: (looped(x), y + 1), (R(2, 3), R(2)), ({0: "n", 1: "m"}, {0: "n"}), "[2,m] [2]", ["n == 2"], (R(2, 5), R(2)), id="same-name-unrelated"),
@@ -61,6 +68,11 @@ def test_specialized_dims_become_static_if_others_are_dynamic(
         wanted = function(*inputs)
         for actual, value in zip(program(*inputs), wanted if isinstance(wanted, tuple) else (wanted,), strict=True):
             torch.testing.assert_close(actual, value)
+
+
+def test_a_reshape_that_is_a_view_in_the_example_only_names_its_line() -> None:
+    with pytest.warns(UserWarning, match=r"only for:\n  s == 1\n    at: .*functions.py:\d+ in forward"):
+        fxonnx.export(Function(written_view).eval(), (R(3, 1, 4),), dynamic_shapes=({0: "n", 1: "s"},))
 
 
 def test_a_specialized_dim_warns_and_is_checked() -> None:

@@ -16,7 +16,7 @@ from ..errors import ArgumentError, CaptureError
 from .autograd_functions import FunctionCall, recorded_function_calls
 from .constraints.constraint import Limits, report_narrowed
 from .constraints.constraint_solver import bounds_of
-from .constraints.guard_recorder import GuardLog
+from .constraints.guard_recorder import GuardLog, SourceLine
 from .constraints.guard_translation import translate_guards
 from .constraints.long_loops import LongLoopFound, LongLoops
 from .constraints.specialized_dims import (
@@ -440,18 +440,24 @@ def _check_example(limits: Limits, leaves: Sequence[Leaf]) -> None:
 
 def _check_specialized(limits: Limits, leaves: Sequence[Leaf], log: GuardLog) -> None:
     """Raise SpecializedDimsError if constraints leave one size for a dynamic dim whose symbol torch keeps."""
-    sizes: dict[str, int] = {}
+    sizes: dict[str, tuple[int, SourceLine | None]] = {}
     for constraint in limits.constraints:
         limit = bounds_of(constraint.expression)
         if constraint.narrows and limit is not None and limit[1].low is not None and limit[1].low == limit[1].high:
-            sizes[limit[0].name] = limit[1].low
+            code = constraint.code or ""
+            place = "" if constraint.line is None else constraint.line.removesuffix(f": {code}")
+            sizes[limit[0].name] = (limit[1].low, SourceLine(place, code) if place else None)
     if not sizes:
         return
     labels = {place.label: sizes.get(str(place.expression)) for place in limits.places}
     specialized = []
+    lines = {}
     for leaf in leaves:
         for axis in leaf.dims:
-            size = labels.get(dim_label(leaf.label, axis))
-            if size is not None:
-                specialized.append((leaf, axis, size))
-    raise specialized_dims_error(specialized, log)
+            label = dim_label(leaf.label, axis)
+            found = labels.get(label)
+            if found is not None:
+                specialized.append((leaf, axis, found[0]))
+                lines[label] = found[1]
+    dims = specialized_dims_error(specialized, log).specialized
+    raise SpecializedDimsError([replace(dim, line=dim.line or lines[dim.label]) for dim in dims])

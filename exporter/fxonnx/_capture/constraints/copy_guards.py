@@ -1,7 +1,8 @@
 """Guards for ``reshape`` and its relatives, which copy at some sizes and return a view at others.
 
 The difference matters where the program later writes to one of the two tensors and reads the other one: a transposed
-tensor with an axis of size 1, for example, is contiguous, so that its ``reshape`` is a view.
+tensor with an axis of size 1, for example, is contiguous, so that its ``reshape`` is a view. It matters as well where
+``as_strided`` addresses the memory of the result.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import sympy
 import torch
 from torch.export import ExportedProgram
 from torch.fx import Node
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from fxonnx_translations._torch_compat import FakeTensor, OpOverload
 
@@ -50,20 +52,46 @@ def copy_guards(program: ExportedProgram, values: Mapping[sympy.Symbol, Any]) ->
         and node.target._schema.is_mutable
         and node.target not in _CHANGE_NO_MEMORY
     ]
-    copies = [node for node in nodes if node.target in _MAY_COPY] if writes else []
+    views = [node for node in nodes if node.target is torch.ops.aten.as_strided.default and not _has_own_strides(node)]
+    copies = [node for node in nodes if node.target in _MAY_COPY] if writes or views else []
     if not copies:
         return
     memory = _Memory(nodes)
-    if memory.first_difference(writes, copies) is None:
+    addressed = {source: view for view in reversed(views) for source in _producers(view)}
+    seen = memory.first_difference(writes, copies) or memory.first_separation(writes, copies)
+    if seen is None and addressed.keys().isdisjoint(copies):
         return
     flipping: dict[sympy.Expr, list[Node]] = defaultdict(list)
     for node in copies:
-        for size in _deciding_sizes(node, values):
-            flipping[size].append(node)
-    for size, deciding in flipping.items():
-        seen = memory.first_difference(writes, deciding)
+        for condition in _deciding_conditions(node, values):
+            flipping[condition].append(node)
+    for condition, deciding in flipping.items():
+        seen = memory.first_difference(writes, deciding) or memory.first_separation(writes, deciding)
+        seen = seen or next(filter(addressed.get, deciding), None)
         if seen is not None:
-            yield Guard(sympy.Ne(size, 1), line_of_node(seen))
+            yield Guard(condition, line_of_node(seen))
+
+
+def _has_own_strides(view: Node) -> bool:
+    """Whether ``as_strided`` has strides that the model derived from those of the tensor.
+
+    They are right in any layout. Such models, Longformer for example, split or merge inner strides only.
+    """
+    strides = view.args[0].meta["val"].stride()  # type: ignore[union-attr]
+    steps: Any = torch.fx.map_arg(view.args[2], lambda argument: argument.meta["val"])
+    return not strides or any(statically_known_true(step == strides[0]) for step in steps)
+
+
+def _producers(node: Node) -> Iterator[Node]:
+    """The nodes that a node is computed from, up to copies in contiguous memory; pointwise operators keep a layout."""
+    seen: set[Node] = set()
+    pending = list(node.all_input_nodes)
+    while pending:
+        source = pending.pop()
+        if source not in seen and source.kwargs.get("memory_format") is not torch.contiguous_format:
+            seen.add(source)
+            pending += source.all_input_nodes
+            yield source
 
 
 class _Memory:
@@ -130,16 +158,48 @@ class _Memory:
                         return next(copy for copy in copies if {key, other} & {*self.keys(copy)})
         return None
 
+    def first_separation(self, writes: list[Node], views: list[Node]) -> Node | None:
+        """The first of some views that, as a copy, would keep a write from a later read of its source, or vice versa.
+
+        Args:
+            writes: The nodes that mutate an argument.
+            views: Nodes of ``_MAY_COPY``; those that are copies in the example are left out.
+        """
+        for view in views:
+            shared = {*self.keys(view)} & {*self.keys(view.all_input_nodes[0])}
+            if not shared:
+                continue
+            aliases = [node for node in self.position if not shared.isdisjoint(self.keys(node))]
+            derived = {view}
+            for node in aliases:
+                if not derived.isdisjoint(node.all_input_nodes):
+                    derived.add(node)
+            sources = {*aliases, *view.all_input_nodes} - derived
+            for write in writes:
+                position = self.position[write]
+                for value in _mutated(write):
+                    others = sources if value in derived else derived if value in sources else ()
+                    reads = (self.position.get(user, -1) for other in others for user in other.users)
+                    if any(read > position for read in reads):
+                        return view
+        return None
+
     def _written(self, write: Node) -> Iterator[Any]:
-        for position, argument in enumerate(write.target._schema.arguments):  # type: ignore[union-attr]
-            if argument.alias_info is not None and argument.alias_info.is_write:
-                value = write.args[position] if position < len(write.args) else write.kwargs.get(argument.name)
-                if isinstance(value, Node):
-                    yield from self.keys(value)
+        for value in _mutated(write):
+            yield from self.keys(value)
 
 
-def _deciding_sizes(node: Node, values: Mapping[sympy.Symbol, Any]) -> Iterator[sympy.Expr]:
-    """The sizes of the source that change at 1 whether an operator returns a view."""
+def _mutated(write: Node) -> Iterator[Node]:
+    """The arguments that a node mutates."""
+    for position, argument in enumerate(write.target._schema.arguments):  # type: ignore[union-attr]
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            value = write.args[position] if position < len(write.args) else write.kwargs.get(argument.name)
+            if isinstance(value, Node):
+                yield value
+
+
+def _deciding_conditions(node: Node, values: Mapping[sympy.Symbol, Any]) -> Iterator[sympy.Expr]:
+    """The conditions of the example, a size is 1 or is not, without which an operator copies instead, or vice versa."""
     source = node.args[0]
     tensor = source.meta.get("val") if isinstance(source, Node) else None
     if not isinstance(tensor, torch.Tensor) or tensor.layout is not torch.strided:
@@ -150,12 +210,16 @@ def _deciding_sizes(node: Node, values: Mapping[sympy.Symbol, Any]) -> Iterator[
         return
     usual = _returns_view(node, values)
     for size in sorted(sizes, key=str):
+        is_one = size.xreplace(values) == 1
         symbols = sorted(size.free_symbols, key=str)
         for symbol in symbols[:1]:
-            smaller = (number for number in range(1, int(values[symbol]) + 1))
-            one = next((n for n in smaller if size.xreplace({**values, symbol: sympy.Integer(n)}) == 1), None)
-            if one is not None and _returns_view(node, {**values, symbol: sympy.Integer(one)}) is (not usual):
-                yield size
+            example = int(values[symbol])
+            # From 1 to 3 the size is 1 and then another one in most expressions.
+            numbers = range(1, max(example, 3) + 1)
+            changed = ({**values, symbol: sympy.Integer(number)} for number in numbers)
+            other = next((each for each in changed if (size.xreplace(each) == 1) is not is_one), None)
+            if other is not None and _returns_view(node, other) is (not usual):
+                yield (sympy.Eq if is_one else sympy.Ne)(size, 1)
 
 
 def _returns_view(node: Node, values: Mapping[sympy.Symbol, Any]) -> bool | None:

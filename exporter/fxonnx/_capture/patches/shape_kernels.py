@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.fx.experimental.symbolic_shapes import has_guarding_hint
+from torch.fx.experimental.symbolic_shapes import has_guarding_hint, statically_known_true
 
 __all__ = [
     "batch_norm",
@@ -49,10 +49,17 @@ def conv_tbc(original: Callable[..., Any], self: Tensor, weight: Tensor, bias: T
 
 
 def batch_norm(original: Callable[..., Any], input: Tensor, *arguments: Any) -> Tensor:
-    """``aten::batch_norm`` of an unbacked number of elements, of which there may be none."""
-    if has_guarding_hint(input.numel()):
-        return original(input, *arguments)  # type: ignore[no-any-return]
-    return torch.empty_like(input)
+    """``aten::batch_norm``, whose meta kernel keeps the strides of transposed tensors; torch's results are contiguous.
+
+    An unbacked number of elements, of which there may be none, has the shape only.
+    """
+    if not has_guarding_hint(input.numel()):
+        return torch.empty_like(input)
+    result: Tensor = original(input, *arguments)
+    strides = result.stride()
+    # The last axis, or the channels of channels_last.
+    dense = (strides[-1], strides[1]) if len(strides) >= 4 else (strides[-1],)
+    return result if any(statically_known_true(step == 1) for step in dense) else result.new_empty(result.shape)
 
 
 def fake_quantize(original: Callable[..., Any], self: Tensor, *arguments: Any) -> tuple[Tensor, Tensor]:
