@@ -98,6 +98,12 @@ def batch_norm_of_transposed(x: torch.Tensor) -> torch.Tensor:
     return normed
 
 
+def last_rows_times_rows(x: torch.Tensor) -> torch.Tensor:
+    product = x[-(x.shape[1] - 1) :] * x
+    product[:1] = 0
+    return product
+
+
 def written_source(x: torch.Tensor) -> torch.Tensor:
     x = x * 1
     columns = x.transpose(0, 1).contiguous()
@@ -145,6 +151,7 @@ NARROW = [
     pytest.param(after_torch, (R(3, 2, 5, 4),), ({0: "n"},), ["n != 1"], (R(2, 2, 5, 4),), (R(1, 2, 5, 4),), id="layout"),
     pytest.param(lambda x: x.squeeze(0), (R(3, 2),), ({0: "n"},), ["n != 1"], (R(2, 2),), (R(1, 2),), id="squeeze"),
     pytest.param(written_copy, (R(3, 7, 4),), ({0: "n", 1: "s"},), ["s != 1", "n != 1"], (R(2, 2, 4),), (R(3, 1, 4),), id="written-copy"),
+    pytest.param(last_rows_times_rows, (R(2, 5),), ({1: "s"},), ["s >= 3"], (R(2, 3),), (R(2, 2),), id="slice-length"),
     pytest.param(written_source, (R(3, 4),), ({0: "n"},), ["n != 1"], (R(2, 4),), (R(1, 4),), id="written-source"),
     pytest.param(written_rest, (R(4, 3),), ({0: "n"},), ["n - 1 != 1"], (R(3, 3),), (R(2, 3),), id="written-rest"),
     pytest.param(other_sizes_are_impossible, (R(4, 3, 2),), ({1: "n"},), ["n >= 2", "(8*n) % (n + 1) == 0"], (R(4, 7, 2),), (R(4, 4, 2),), id="impossible-copy"),

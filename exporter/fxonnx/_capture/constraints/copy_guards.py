@@ -179,14 +179,19 @@ class _Memory:
                 position = self.position[write]
                 for value in _mutated(write):
                     others = sources if value in derived else derived if value in sources else ()
-                    reads = (self.position.get(user, -1) for other in others for user in other.users)
-                    if any(read > position for read in reads):
+                    users = (user for other in others for user in other.users)
+                    if any(self.position.get(user, -1) > position and _reads_elements(user) for user in users):
                         return view
         return None
 
     def _written(self, write: Node) -> Iterator[Any]:
         for value in _mutated(write):
             yield from self.keys(value)
+
+
+def _reads_elements(node: Node) -> bool:
+    """Whether a node reads more of a tensor than a size."""
+    return not isinstance(node.meta.get("val"), (torch.SymInt, int))
 
 
 def _mutated(write: Node) -> Iterator[Node]:

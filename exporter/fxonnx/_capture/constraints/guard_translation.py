@@ -28,6 +28,7 @@ from .constraint_solver import (
 )
 from .copy_guards import copy_guards
 from .guard_recorder import Guard, GuardLog, SourceLine, guards_of_shape_env, line_of_node
+from .slice_guards import slice_guards
 
 __all__ = ["translate_guards"]
 
@@ -61,10 +62,12 @@ def translate_guards(
     if not translator.places:
         return Limits()
     environment = _shape_env(program)
+    example = {} if environment is None else environment.backed_var_to_val
     guards = [
         *(log.guards if log is not None else _program_guards(program, environment)),
         *_squeeze_guards(program),
-        *copy_guards(program, {} if environment is None else environment.backed_var_to_val),
+        *copy_guards(program, example),
+        *slice_guards(program, example),
     ]
     constraints = list(translator.constraints(guards))
     if log is not None:
