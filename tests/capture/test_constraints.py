@@ -98,6 +98,13 @@ def batch_norm_of_transposed(x: torch.Tensor) -> torch.Tensor:
     return normed
 
 
+def strides_are_data(x: torch.Tensor) -> torch.Tensor:
+    rows = x.new_zeros(x.shape[0], (x[0] > -99).sum().item())
+    columns = rows[:, :2].transpose(0, 1)
+    columns.flatten().add_(1)
+    return columns
+
+
 def last_rows_times_rows(x: torch.Tensor) -> torch.Tensor:
     product = x[-(x.shape[1] - 1) :] * x
     product[:1] = 0
@@ -151,6 +158,7 @@ NARROW = [
     pytest.param(after_torch, (R(3, 2, 5, 4),), ({0: "n"},), ["n != 1"], (R(2, 2, 5, 4),), (R(1, 2, 5, 4),), id="layout"),
     pytest.param(lambda x: x.squeeze(0), (R(3, 2),), ({0: "n"},), ["n != 1"], (R(2, 2),), (R(1, 2),), id="squeeze"),
     pytest.param(written_copy, (R(3, 7, 4),), ({0: "n", 1: "s"},), ["s != 1", "n != 1"], (R(2, 2, 4),), (R(3, 1, 4),), id="written-copy"),
+    pytest.param(strides_are_data, (R(3, 4),), ({0: "n"},), ["n != 1"], (R(2, 4),), (R(1, 4),), id="strides-are-data"),
     pytest.param(last_rows_times_rows, (R(2, 5),), ({1: "s"},), ["s >= 3"], (R(2, 3),), (R(2, 2),), id="slice-length"),
     pytest.param(written_source, (R(3, 4),), ({0: "n"},), ["n != 1"], (R(2, 4),), (R(1, 4),), id="written-source"),
     pytest.param(written_rest, (R(4, 3),), ({0: "n"},), ["n - 1 != 1"], (R(3, 3),), (R(2, 3),), id="written-rest"),

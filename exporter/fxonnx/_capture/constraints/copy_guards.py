@@ -36,6 +36,9 @@ _MAY_COPY = frozenset(
 # torch.tensor(...) is captured with detach_.
 _CHANGE_NO_MEMORY = frozenset({torch.ops.aten.detach_.default, torch.ops.aten.requires_grad_.default})
 
+# What a data-dependent size is taken for: a size at which no layout is special.
+_DATA_DEPENDENT_SIZE = sympy.Integer(7)
+
 
 def copy_guards(program: ExportedProgram, values: Mapping[sympy.Symbol, Any]) -> Iterator[Guard]:
     """Guards that keep copies copies and views views, for programs that can tell the difference.
@@ -211,7 +214,8 @@ def _deciding_conditions(node: Node, values: Mapping[sympy.Symbol, Any]) -> Iter
         return
     shape: tuple[Any, ...] = tuple(tensor.shape)
     sizes = {size.node.expr for size in shape if isinstance(size, torch.SymInt)}
-    if not sizes or any(symbol not in values for size in sizes for symbol in size.free_symbols):
+    sizes = {size for size in sizes if size.free_symbols <= values.keys()}
+    if not sizes:
         return
     usual = _returns_view(node, values)
     for size in sorted(sizes, key=str):
@@ -231,7 +235,10 @@ def _returns_view(node: Node, values: Mapping[sympy.Symbol, Any]) -> bool | None
     """Whether an operator returns a view of its first argument at some sizes; None if it does not support them."""
 
     def number(value: Any) -> Any:
-        return int(value.node.expr.xreplace(values)) if isinstance(value, torch.SymInt) else value
+        if not isinstance(value, torch.SymInt):
+            return value
+        size = value.node.expr
+        return int(size.xreplace({symbol: values.get(symbol, _DATA_DEPENDENT_SIZE) for symbol in size.free_symbols}))
 
     def concrete(argument: Node) -> Any:
         value = argument.meta.get("val")
@@ -241,10 +248,10 @@ def _returns_view(node: Node, values: Mapping[sympy.Symbol, Any]) -> bool | None
         return torch.empty_strided(sizes, strides, dtype=value.dtype, device="meta")
 
     operator: Any = node.target
-    args: Any = torch.fx.map_arg(node.args, concrete)
-    kwargs: Any = torch.fx.map_arg(dict(node.kwargs), concrete)
     try:
+        args: Any = torch.fx.map_arg(node.args, concrete)
+        kwargs: Any = torch.fx.map_arg(dict(node.kwargs), concrete)
         result = operator(*args, **kwargs)
-    except RuntimeError:  # such as a size that is not divisible
+    except RuntimeError:  # such as a size that is not divisible, or a negative one
         return None
     return bool(result.untyped_storage()._cdata == args[0].untyped_storage()._cdata)
