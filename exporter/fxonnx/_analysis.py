@@ -16,6 +16,7 @@ from ._export import export
 from ._program import ONNXProgram
 from ._program.protobuf_layout import tensor_bytes
 from ._public import public
+from ._sequence_types import type_text
 from ._warnings import collecting_warnings
 from .errors import (
     CaptureError,
@@ -246,4 +247,5 @@ def _analysis(program: ONNXProgram, issues: tuple[Issue, ...]) -> Analysis:
 
 def _typed(value: ir.Value) -> str:
     dims = ", ".join(str(dim) for dim in value.shape or ())
-    return f"{value.name}: {'?' if value.dtype is None else value.dtype.name}[{dims}]"
+    dtype = "?" if value.dtype is None else value.dtype.name
+    return f"{value.name}: {type_text(value, f'{dtype}[{dims}]')}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -64,7 +64,7 @@ class Row:
 def compare(
     names: Sequence[str],
     expected: Sequence[Any],
-    actual: Sequence[torch.Tensor],
+    actual: Sequence[Any],
     *,
     rtol: float | None = None,
     atol: float | None = None,
@@ -73,8 +73,9 @@ def compare(
 
     Args:
         names: Names of the graph outputs.
-        expected: Outputs of eager torch: tensors or Python numbers.
-        actual: Outputs of ONNX Runtime.
+        expected: Outputs of eager torch: tensors or Python numbers; for a list of tensors, the list or the stacked
+            tensor.
+        actual: Outputs of ONNX Runtime: tensors or lists of tensors.
         rtol: Relative tolerance.
         atol: Absolute tolerance.
 
@@ -92,7 +93,9 @@ def compare(
     ]
 
 
-def _row(index: int, name: str, value: Any, actual: torch.Tensor, rtol: float | None, atol: float | None) -> Row:
+def _row(index: int, name: str, value: Any, actual: Any, rtol: float | None, atol: float | None) -> Row:
+    if isinstance(actual, list):
+        return _list_row(index, name, value, actual, rtol, atol)
     expected = _as_tensor(value, actual)
     if expected is None:
         return Row(name, index, "mismatch", type(value).__name__, (), message="eager torch does not return a tensor")
@@ -105,6 +108,28 @@ def _row(index: int, name: str, value: Any, actual: torch.Tensor, rtol: float | 
         )
     max_abs, max_rel, message = _differences(expected, actual, rtol, atol)
     return Row(name, index, "mismatch" if message else "ok", dtype, shape, max_abs, max_rel, message)
+
+
+def _list_row(
+    index: int, name: str, value: Any, actual: list[torch.Tensor], rtol: float | None, atol: float | None
+) -> Row:
+    """The comparison of two lists of tensors: the first mismatch, with the largest differences of all items."""
+    if not isinstance(value, torch.Tensor | list | tuple):
+        return Row(name, index, "mismatch", type(value).__name__, (), message="eager torch does not return a list")
+    if len(value) != len(actual):
+        message = f"a list of {len(actual)} tensors instead of {len(value)}"
+        return Row(name, index, "mismatch", "list", (len(value),), message=message)
+    rows = [_row(index, name, one, other, rtol, atol) for one, other in zip(value, actual, strict=True)]
+    if not rows:
+        return Row(name, index, "ok", "list", (0,), 0.0, 0.0)
+    position, first = next(((at, row) for at, row in enumerate(rows) if row.status != "ok"), (0, rows[0]))
+    return replace(
+        first,
+        shape=(len(rows), *first.shape),
+        max_abs=max((row.max_abs for row in rows if row.max_abs is not None), default=None),
+        max_rel=max((row.max_rel for row in rows if row.max_rel is not None), default=None),
+        message=f"item {position}: {first.message}" if first.message else "",
+    )
 
 
 def _as_tensor(value: Any, actual: torch.Tensor) -> torch.Tensor | None:

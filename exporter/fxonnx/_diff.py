@@ -14,6 +14,7 @@ import onnx_ir as ir
 
 from ._model_files import load_model, origin_of
 from ._public import public
+from ._sequence_types import type_text
 from .errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -153,7 +154,8 @@ def _ends(values: Sequence[ir.Value]) -> dict[str, str]:
     ends = {}
     for value in values:
         dims = "?" if value.shape is None else ", ".join(str(_dim(dim)) for dim in value.shape)
-        ends[str(value.name)] = f"{'?' if value.dtype is None else value.dtype.name}[{dims}]"
+        dtype = "?" if value.dtype is None else value.dtype.name
+        ends[str(value.name)] = type_text(value, f"{dtype}[{dims}]")
     return ends
 
 

@@ -46,6 +46,7 @@ from .shapes.dynamic_dims import ExampleCall
 from .shapes.dynamic_shapes import DynamicShapes, Leaf
 from .shapes.shared_dim_names import differing_dims, shared_dims
 from .shapes.spec_keys import read_dynamic_shapes
+from .tensor_lists import recorded_list_results
 from .torch_export import export_module
 
 __all__ = ["ALIASES_KEY", "Capture", "capture"]
@@ -78,6 +79,8 @@ class Capture:
         loop_refusal: The failure of the capture with these loops as operators.
         source: The captured module; None for a scripted function or an ``ExportedProgram``.
         rewrites: The Python control flow that was captured as operators.
+        output_lists: Indices of the user outputs that are lists of a dynamic number of tensors; the program returns the
+            stacked tensors.
     """
 
     exported_program: ExportedProgram
@@ -99,6 +102,7 @@ class Capture:
     output_dims: Mapping[int, AxisNames] = field(default_factory=dict)
     source: torch.nn.Module | None = None
     rewrites: tuple[Rewrite, ...] = ()
+    output_lists: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -330,7 +334,12 @@ def _trace_model(
         loops.watch(log)
     calls: list[FunctionCall] = []
     try:
-        with recorded_function_calls(calls), recorded_loop_bounds() as bounds, suppress(LongLoopFound):
+        with (
+            recorded_function_calls(calls),
+            recorded_loop_bounds() as bounds,
+            recorded_list_results() as lists,
+            suppress(LongLoopFound),
+        ):
             program = export_module(model, inputs, shapes, log, values)
     except CaptureError as error:
         explain_scalar_branch(error, scalars)
@@ -355,6 +364,7 @@ def _trace_model(
         loop_bound_places=tuple(bounds.places),
         frozen_tensors=inputs.frozen,
         assumptions=assumptions,
+        output_lists=lists.positions,
     )
 
 

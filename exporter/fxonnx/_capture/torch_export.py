@@ -30,10 +30,10 @@ from .patches import capture_patches, question_patches
 from .patches.functional import recorded_full_masks
 from .quantized_modules import check_outputs, unpacked_parameters
 from .questions.known_values import KnownValues, known_values
-from .rewriting.operators.sequences import reject_returned_lists
 from .shapes.dim_specs import DimHint, DimSpec
 from .shapes.dynamic_shapes import DynamicShapes, Leaf
 from .shapes.shared_dim_names import add_equality_guards
+from .tensor_lists import stacked_results
 
 __all__ = ["export_module"]
 
@@ -220,8 +220,8 @@ def _tensor_forward(
             args, kwargs = unflatten_objects(inputs.objects, (args, kwargs))
         outputs = forward(*args, **kwargs)
         check_outputs(outputs)
-        reject_returned_lists(outputs)
-        return flatten_objects(outputs)
+        # TorchDynamo traces this function, and a model that it traces makes no lists of dynamic length.
+        return flatten_objects(outputs) if strict else stacked_results(outputs)
 
     tensor_forward.__signature__ = inputs.signature  # type: ignore[attr-defined]
     return tensor_forward

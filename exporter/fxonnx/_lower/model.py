@@ -23,6 +23,7 @@ from .._export_signature import InputRecord
 from .._options import Options
 from .._prepare import DerivedWeight, Prepared, Update
 from ..errors import ArgumentError, TranslationError
+from .sequence_values import split
 from .versions import NEWEST_OPSET
 
 __all__ = [
@@ -356,8 +357,14 @@ def add_outputs(
             value = op.const(found, ir.DataType.DOUBLE)
         else:
             value = found if isinstance(found, ir.Value) else op.scalar(found)
-        _add_output(value, builder, next(wanted, paths.get(position)), record.name or "output", record.kind)
-        for axis, dim in io_spec.capture.output_dims.get(position, {}).items():
+        wanted_name = next(wanted, paths.get(position))
+        dims = io_spec.capture.output_dims.get(position, {})
+        if position in io_spec.capture.output_lists:
+            value, wanted_name = _split_output(value, builder, wanted_name, record.name or "output"), None
+            # The length of a sequence is not in its type.
+            dims = {axis - 1: dim for axis, dim in dims.items() if axis}
+        _add_output(value, builder, wanted_name, record.name or "output", record.kind)
+        for axis, dim in dims.items():
             _name_dim(graph.outputs[-1], builder, axis, dim)
     unused_name = next(wanted, None)
     if unused_name is not None:
@@ -380,6 +387,16 @@ def _add_output(value: ir.Value, builder: Builder, name: str | None, fallback: s
         value.name = name
     value.metadata_props[_OUTPUT + "kind"] = kind.name
     builder.graph.outputs.append(value)
+
+
+def _split_output(stacked: ir.Value, builder: Builder, name: str | None, fallback: str) -> ir.Value:
+    """The sequence of the rows of an output, under the name that the tensor would have as an output."""
+    if name is None:
+        is_own = stacked.producer() is not None and stacked not in builder.graph.outputs
+        name = str(stacked.name) if is_own else builder.names.unique(fallback)
+        if is_own:
+            stacked.name = builder.names.unique(f"{name}_stacked")
+    return split(stacked, builder, name)
 
 
 def _name_dim(value: ir.Value, builder: Builder, axis: int, name: str) -> None:

@@ -272,7 +272,7 @@ def _is_same(value: Any, constant: Any) -> bool:
     return type(value) is type(constant) and (value is constant or repr(value) == repr(constant))
 
 
-def unflatten_outputs(exported_program: torch.export.ExportedProgram, outputs: Sequence[torch.Tensor]) -> Any:
+def unflatten_outputs(exported_program: torch.export.ExportedProgram, outputs: Sequence[Any]) -> Any:
     """Arrange graph outputs in the structure that the captured program returns.
 
     Args:
@@ -297,7 +297,7 @@ def _is_not_an_output(leaf: Any) -> bool:
     return isinstance(leaf, ConstantArgument) and (leaf.value is None or isinstance(leaf.value, str))
 
 
-def _output_value(leaf: Any, outputs: Iterator[torch.Tensor]) -> Any:
+def _output_value(leaf: Any, outputs: Iterator[Any]) -> Any:
     if _is_not_an_output(leaf):
         return leaf.value
     value = next(outputs)

@@ -9,10 +9,11 @@ import onnx_ir as ir
 import torch
 
 from fxonnx_translations._builder.initializers import TorchTensor
+from fxonnx_translations._torch_compat import pytree
 
 from ..errors import ArgumentError, RuntimeSessionError, did_you_mean
 from .protobuf_layout import serialize
-from .session import Session, SessionFactory, as_tensor, from_numpy
+from .session import Session, SessionFactory, as_graph_input, as_tensor, from_numpy
 
 __all__ = ["compute_values", "run_reference"]
 
@@ -64,7 +65,7 @@ def compute_values(
     return tuple(found[name] for name in names)
 
 
-def run_reference(model: ir.Model, inputs: Sequence[Any]) -> tuple[torch.Tensor, ...]:
+def run_reference(model: ir.Model, inputs: Sequence[Any]) -> tuple[Any, ...]:
     """Run a model in onnx's reference implementation.
 
     Raises:
@@ -74,11 +75,13 @@ def run_reference(model: ir.Model, inputs: Sequence[Any]) -> tuple[torch.Tensor,
 
     graph_inputs = model.graph.inputs
     feeds = {
-        str(graph_input.name): TorchTensor(as_tensor(value, graph_input)).numpy()
+        str(graph_input.name): pytree.tree_map(
+            lambda tensor: TorchTensor(tensor).numpy(), as_graph_input(value, graph_input)
+        )
         for value, graph_input in zip(inputs, graph_inputs, strict=False)
     }
     try:
         outputs: Any = ReferenceEvaluator(serialize(model)).run(None, feeds)
     except Exception as error:
         raise RuntimeSessionError(f"onnx's reference implementation cannot run the model: {error}") from error
-    return tuple(from_numpy(output.copy(), "outputs") for output in outputs)
+    return tuple(pytree.tree_map(lambda output: from_numpy(output.copy(), "outputs"), output) for output in outputs)

@@ -9,6 +9,7 @@ from html import escape
 import onnx_ir as ir
 
 from .._capture import Capture
+from .._sequence_types import type_text
 from .protobuf_layout import tensor_bytes
 
 __all__ = ["html_summary"]
@@ -44,7 +45,8 @@ def html_summary(model: ir.Model, capture: Capture) -> str:
 
 def _typed(value: ir.Value) -> str:
     dims = ", ".join(str(dim) if isinstance(dim, int) else str(dim.value) for dim in value.shape or ())
-    return f"{value.name}: {'?' if value.dtype is None else value.dtype.name.lower()}[{dims}]"
+    dtype = "?" if value.dtype is None else value.dtype.name.lower()
+    return f"{value.name}: {type_text(value, f'{dtype}[{dims}]')}"
 
 
 def _table(title: str, rows: Iterable[tuple[str, Sequence[str]]]) -> str:

@@ -23,6 +23,7 @@ from .._options import Options
 from .._prepare.fusions import Fusion, FusionRecord, NearMiss
 from .._public import public
 from .._quantization.quantized_layer import Quantization
+from .._sequence_types import type_text
 from .._targets import Target
 from .._targets.check import Finding, check
 from ..errors import ArgumentError, SaveError
@@ -170,7 +171,7 @@ class ONNXProgram:
         saving.check_values(value.const_value for value in self.model.graph.initializers.values())
         return serialize(self.model)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, ...]:
+    def __call__(self, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """Run the model in ONNX Runtime.
 
         Args:
@@ -179,7 +180,8 @@ class ONNXProgram:
 
         Returns:
             The graph outputs in order: a flat tuple, without outputs that are None, complex outputs as real tensors
-            with a last dimension of 2. States come last; every call starts from the states at export.
+            with a last dimension of 2, a list of tensors for each list of dynamic length. States come last; every call
+            starts from the states at export.
 
         Raises:
             ArgumentError: If the arguments do not match the exported ones or their sizes violate a constraint, or
@@ -191,7 +193,7 @@ class ONNXProgram:
             self._session = Session(self.model, self._session_factory)
         return self._session.run(inputs)
 
-    def call_in_float(self, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, ...]:
+    def call_in_float(self, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """Run the model like ``__call__``, without the rounding of activations that quantized weights permit.
 
         See ``QuantizeConfig.accuracy_level``. Sessions of ``initialize_inference_session`` decide for DequantizeLinear.
@@ -259,12 +261,12 @@ class ONNXProgram:
         check_assumptions(self.capture, call.inputs, self._applied)
         return call.inputs
 
-    def call_reference(self, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, ...]:
+    def call_reference(self, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """Run the model in onnx's reference implementation: slow, but with every dtype; otherwise like ``__call__``."""
         saving.check_values(value.const_value for value in self.model.graph.initializers.values())
         return run_reference(self.model, self.graph_inputs(args, kwargs))
 
-    def unflatten(self, outputs: Sequence[torch.Tensor]) -> Any:
+    def unflatten(self, outputs: Sequence[Any]) -> Any:
         """Arrange graph outputs in the structure that ``forward`` returns, including None and other constants.
 
         Args:
@@ -535,9 +537,9 @@ def _values(values: Any) -> str:
 def _value(value: ir.Value) -> str:
     dtype = "?" if value.dtype is None else value.dtype.name.lower()
     if value.shape is None:
-        return f"{value.name}: {dtype}"
+        return f"{value.name}: {type_text(value, dtype)}"
     dims = ", ".join(str(dim) if isinstance(dim, int) else str(dim.value) for dim in value.shape)
-    return f"{value.name}: {dtype}[{dims}]"
+    return f"{value.name}: {type_text(value, f'{dtype}[{dims}]')}"
 
 
 def _bytes(count: int) -> str:

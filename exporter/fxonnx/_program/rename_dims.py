@@ -87,7 +87,8 @@ def _shapes(model: ir.Model) -> Iterator[ir.Shape]:
             values += node.outputs
             for attribute in node.attributes.values():
                 if attribute.type == ir.AttributeType.GRAPH:
-                    values += attribute.as_graph().inputs
+                    # Not +=, for which onnx_ir's list of inputs has an operator that raises.
+                    values.extend(attribute.as_graph().inputs)
         for value in values:
             if value.shape is not None and not value.shape.frozen and id(value.shape) not in seen:
                 seen.add(id(value.shape))

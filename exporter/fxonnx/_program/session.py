@@ -18,6 +18,7 @@ from fxonnx_translations._builder.dtypes import from_torch, to_torch_dtype
 from fxonnx_translations._builder.initializers import has_content
 from fxonnx_translations._builder.sub_byte import FLOAT4_PAIRS, PER_BYTE, contiguous, onnx_sizes, pack, unpack
 
+from .._sequence_types import is_sequence
 from ..errors import ArgumentError, RuntimeSessionError
 from .protobuf_layout import tensor_bytes
 from .saving import SINGLE_FILE_BYTES, save
@@ -25,7 +26,15 @@ from .saving import SINGLE_FILE_BYTES, save
 if TYPE_CHECKING:
     import onnxruntime
 
-__all__ = ["Session", "SessionFactory", "as_tensor", "from_numpy", "session_in_float", "to_ort_value"]
+__all__ = [
+    "Session",
+    "SessionFactory",
+    "as_graph_input",
+    "as_tensor",
+    "from_numpy",
+    "session_in_float",
+    "to_ort_value",
+]
 
 SessionFactory: TypeAlias = "Callable[[str | bytes], onnxruntime.InferenceSession]"
 """Creates a session from a serialized model, or from the path of a model too large to serialize."""
@@ -58,7 +67,9 @@ class Session:
     def __init__(self, model: ir.Model, session_factory: SessionFactory | None = None) -> None:
         self._inputs = tuple(model.graph.inputs)
         self._needed = sum(str(value.name) not in model.graph.initializers for value in self._inputs)
-        self._output_names = [str(value.name) for value in model.graph.outputs]
+        self._outputs = tuple(model.graph.outputs)
+        self._output_names = [str(value.name) for value in self._outputs]
+        self._has_lists = any(map(is_sequence, (*model.graph.inputs, *model.graph.outputs)))
         self._directory: tempfile.TemporaryDirectory[str] | None = None
         source = self._source(model)
         try:
@@ -83,14 +94,15 @@ class Session:
             self._directory.cleanup()
             self._directory = None
 
-    def run(self, values: Sequence[Any]) -> tuple[torch.Tensor, ...]:
+    def run(self, values: Sequence[Any]) -> tuple[Any, ...]:
         """Run the model once.
 
         Args:
-            values: A tensor or number for each graph input, in order; inputs with an initializer may be omitted.
+            values: A tensor or number for each graph input, in order, for a sequence a list of tensors or the stacked
+                tensor; inputs with an initializer may be omitted.
 
         Returns:
-            The graph outputs in order, on the CPU.
+            The graph outputs in order, on the CPU: tensors, and lists of tensors for sequences.
 
         Raises:
             ArgumentError: If a value does not match the dtype or shape of its graph input.
@@ -99,14 +111,28 @@ class Session:
         if not self._needed <= len(values) <= len(self._inputs):
             raise ArgumentError("args", f"the model has {len(self._inputs)} inputs, got {len(values)} values")
         feeds = {
-            str(graph_input.name): to_ort_value(as_tensor(value, graph_input))
+            str(graph_input.name): _feed(as_graph_input(value, graph_input))
             for value, graph_input in zip(values, self._inputs, strict=False)
         }
+        if self._has_lists:
+            self._check_outputs()
         try:
-            outputs = self._session.run_with_ort_values(self._output_names, feeds)
+            # ONNX Runtime's Python interface has sequences of arrays, but none of OrtValues.
+            run = self._session.run if self._has_lists else self._session.run_with_ort_values
+            outputs = run(self._output_names, feeds)
         except Exception as error:
             raise RuntimeSessionError(f"ONNX Runtime cannot run the model: {error}") from error
-        return tuple(_to_torch(output) for output in outputs)
+        return tuple(map(_to_torch, outputs))
+
+    def _check_outputs(self) -> None:
+        """Reject the outputs that ONNX Runtime cannot return as arrays, as it returns lists of tensors."""
+        for value in self._outputs:
+            dtype = None if value.dtype is None else to_torch_dtype(value.dtype)
+            if dtype in _NOT_IN_NUMPY:
+                raise RuntimeSessionError(
+                    f"ONNX Runtime cannot return the output {value.name!r}, {dtype}, of a model with lists of tensors",
+                    hint="return it as float32 or as an integer",
+                )
 
 
 def session_in_float(source: str | bytes) -> onnxruntime.InferenceSession:
@@ -126,6 +152,17 @@ def _default_session(
     available = onnxruntime.get_available_providers()
     providers = [name for name in ("CUDAExecutionProvider", "CPUExecutionProvider") if name in available]
     return onnxruntime.InferenceSession(source, options, providers=providers)
+
+
+def as_graph_input(value: Any, graph_input: ir.Value) -> torch.Tensor | list[torch.Tensor]:
+    """Convert a value for a graph input as ``as_tensor`` does; for a sequence, each of its items.
+
+    Raises:
+        ArgumentError: If the value does not match the type or shape of the graph input.
+    """
+    if not is_sequence(graph_input):
+        return as_tensor(value, graph_input)
+    return [as_tensor(item, graph_input) for item in value]
 
 
 def as_tensor(value: Any, graph_input: ir.Value) -> torch.Tensor:
@@ -191,6 +228,9 @@ def from_numpy(array: np.ndarray[Any, Any], name: str) -> torch.Tensor:
     """
     # torch accepts neither another byte order nor negative strides, and warns of read-only memory.
     array = np.require(array.astype(array.dtype.newbyteorder("="), copy=False), requirements=["C", "W"])
+    if array.dtype == np.uint64:
+        # ONNX Runtime's uint64 is numpy's ulonglong, which torch does not know.
+        array = array.view(np.uint64)
     try:
         if array.dtype.isbuiltin == 1:
             return torch.from_numpy(array)
@@ -223,12 +263,20 @@ def to_ort_value(tensor: torch.Tensor) -> onnxruntime.OrtValue:
     return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(tensor.view(carrier).numpy(), onnx_type)
 
 
-def _to_torch(value: onnxruntime.OrtValue) -> torch.Tensor:
+def _feed(value: torch.Tensor | list[torch.Tensor]) -> onnxruntime.OrtValue | list[np.ndarray[Any, Any]]:
+    return to_ort_value(value) if isinstance(value, torch.Tensor) else [item.numpy() for item in value]
+
+
+def _to_torch(value: Any) -> Any:
+    if isinstance(value, list):
+        return [from_numpy(item, "outputs") for item in value]
+    return from_numpy(value, "outputs") if isinstance(value, np.ndarray) else _ort_value_to_torch(value)
+
+
+def _ort_value_to_torch(value: onnxruntime.OrtValue) -> torch.Tensor:
     dtype = to_torch_dtype(ir.DataType(value.element_type()))
     if dtype not in _NOT_IN_NUMPY:
-        array = value.numpy()
-        # ONNX Runtime's uint64 is numpy's ulonglong, which torch does not know.
-        return torch.from_numpy(array.view(np.uint64) if dtype == torch.uint64 else array)
+        return from_numpy(value.numpy(), "outputs")
     # ONNX Runtime's DLPack export supports bfloat16 but not float8.
     content = bytearray(ctypes.string_at(value.data_ptr(), value.tensor_size_in_bytes()))
     if dtype in PER_BYTE:

@@ -90,10 +90,10 @@ class VerifiableProgram(Protocol):
     def session_factory(self) -> SessionFactory | None:
         """Creates sessions; None for the default one."""
 
-    def __call__(self, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, ...]:
+    def __call__(self, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """Run the model in ONNX Runtime."""
 
-    def call_in_float(self, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, ...]:
+    def call_in_float(self, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """Run the model in ONNX Runtime, without the rounding of activations that quantized weights permit."""
 
 
@@ -268,7 +268,7 @@ def _runs_in_float(program: VerifiableProgram) -> bool:
     return program.options.quantize is not None or multiplies_stored_weights(program.model)
 
 
-def _run_program(program: VerifiableProgram, args: Any, kwargs: Any) -> tuple[torch.Tensor, ...]:
+def _run_program(program: VerifiableProgram, args: Any, kwargs: Any) -> tuple[Any, ...]:
     run = program.call_in_float if _runs_in_float(program) else program
     outputs = run(*_copy_tensors(args), **_copy_tensors(kwargs))
     if program.float_model is not None:
@@ -276,18 +276,21 @@ def _run_program(program: VerifiableProgram, args: Any, kwargs: Any) -> tuple[to
     return outputs
 
 
-def _check_quantized(
-    program: VerifiableProgram, expected: Sequence[torch.Tensor], actual: Sequence[torch.Tensor]
-) -> None:
+def _check_quantized(program: VerifiableProgram, expected: Sequence[Any], actual: Sequence[Any]) -> None:
     """Check that a quantized model differs from the model before the quantization only in the values of elements.
 
     Raises:
         VerificationError: If it does not.
     """
     names = [str(value.name) for value in program.model.graph.outputs]
+    pairs = [
+        (index, before, after)
+        for index, (one, other) in enumerate(zip(expected, actual, strict=True))
+        for before, after in zip(pytree.tree_leaves(one), pytree.tree_leaves(other), strict=True)
+    ]
     rows = []
-    for index, (name, before, after) in enumerate(zip(names, expected, actual, strict=True)):
-        message = ""
+    for index, before, after in pairs:
+        name, message = names[index], ""
         if (before.dtype, before.shape) != (after.dtype, after.shape):
             message = f"quantized: {after.dtype} of shape {list(after.shape)}"
         elif before.is_floating_point() and bool(before.isfinite().all()) and not bool(after.isfinite().all()):
@@ -315,7 +318,9 @@ def _run_captured_program(program: VerifiableProgram, args: Any, kwargs: Any) ->
     args, kwargs = tuple(_copy_tensors(args)), dict(_copy_tensors(kwargs))
     with torch.no_grad(), recorded_function_calls(program.capture.functions):
         result = torch.func.functional_call(module, weights, args, kwargs, tie_weights=False)
-        return _with_check(program, _output_leaves(result)) + _final_states(program, module, weights, args, kwargs)
+        return _with_check(program, _output_leaves(program, result)) + _final_states(
+            program, module, weights, args, kwargs
+        )
 
 
 def _run_source_model(program: VerifiableProgram, args: Any, kwargs: Any) -> list[Any]:
@@ -344,11 +349,16 @@ def _run_source_model(program: VerifiableProgram, args: Any, kwargs: Any) -> lis
             if is_scripted and not program.applied_weights
             else torch.func.functional_call(source, weights, *given, tie_weights=False)
         )
-        return _with_check(program, _output_leaves(result)) + _final_states(program, source, weights, args, kwargs)
+        return _with_check(program, _output_leaves(program, result)) + _final_states(
+            program, source, weights, args, kwargs
+        )
 
 
-def _output_leaves(result: Any) -> list[Any]:
-    return [leaf for leaf in pytree.tree_leaves(result) if not isinstance(leaf, str | None)]
+def _output_leaves(program: VerifiableProgram, result: Any) -> list[Any]:
+    structure = program.exported_program.call_spec.out_spec
+    # The captured program returns the stacked tensor of a list of dynamic length.
+    leaves = structure.flatten_up_to(result) if program.capture.output_lists else pytree.tree_leaves(result)
+    return [leaf for leaf in leaves if not isinstance(leaf, str | None)]
 
 
 def _with_check(program: VerifiableProgram, outputs: list[Any]) -> list[Any]:
@@ -377,13 +387,14 @@ def _with_python_scalars(given: Any, positions: Collection[int]) -> Any:
 def _compare_outputs(
     program: VerifiableProgram,
     expected: Sequence[Any],
-    actual: Sequence[torch.Tensor],
+    actual: Sequence[Any],
     tolerance: Tolerance,
 ) -> list[Row]:
     names = [str(value.name) for value in program.model.graph.outputs]
     atol = tolerance.atol
     if atol is None and program.options.quantize is not None and always_rounds(program.model):
-        largest = [value.double().abs().max().item() for value in expected if value.is_floating_point()]
+        values = pytree.tree_leaves(list(expected))
+        largest = [value.double().abs().max().item() for value in values if value.is_floating_point()]
         atol = ROUNDED * max(largest, default=0.0)
     return compare(names, expected, actual, rtol=tolerance.rtol, atol=atol)
 

@@ -15,6 +15,7 @@ import torch
 
 from .._program import ONNXProgram
 from .._program.differences import Comparison
+from .._sequence_types import type_text
 from ..errors import ExportError
 from .module_tree import module_tree
 from .partial_graph import partial_graph
@@ -114,7 +115,7 @@ def _interface(model: ir.Model) -> Iterator[dict[str, Any]]:
             yield {
                 "kind": kind,
                 "name": value.name,
-                "dtype": "?" if value.dtype is None else value.dtype.name,
+                "dtype": type_text(value, "?" if value.dtype is None else value.dtype.name),
                 "dims": [(str(dim), False) if isinstance(dim, int) else (str(dim.value or "?"), True) for dim in dims],
             }
 

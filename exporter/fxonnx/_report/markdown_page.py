@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import onnx_ir as ir
 
 from .._program import ONNXProgram
+from .._sequence_types import type_text
 from ..errors import ExportError
 
 __all__ = ["markdown_page"]
@@ -98,4 +99,4 @@ def _row(cells: Sequence[object]) -> str:
 
 def _type(value: ir.Value) -> str:
     dtype = value.dtype.name if value.dtype is not None else "?"
-    return f"{dtype}[{', '.join(map(str, value.shape or ()))}]"
+    return type_text(value, f"{dtype}[{', '.join(map(str, value.shape or ()))}]")

@@ -10,6 +10,7 @@ from pathlib import Path
 import onnx_ir as ir
 
 from .._capture.constraints.guard_recorder import is_user_file
+from .._sequence_types import type_text
 
 __all__ = ["graph_text", "timing_table"]
 
@@ -62,7 +63,7 @@ def _nodes(graph: ir.Graph | ir.Function, indent: str) -> Iterator[str]:
 def _typed(value: ir.Value) -> str:
     dtype = value.dtype.name if value.dtype is not None else "?"
     dims = "?" if value.shape is None else ", ".join(map(str, value.shape))
-    return f"%{value.name} : {dtype}[{dims}]"
+    return f"%{value.name} : {type_text(value, f'{dtype}[{dims}]')}"
 
 
 def _is_users(name: str) -> bool:

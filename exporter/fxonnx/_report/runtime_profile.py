@@ -23,6 +23,7 @@ from .._lower.inlining import inlined
 from .._model_files import origin_of
 from .._program import ONNXProgram
 from .._program.session import Session
+from .._sequence_types import is_sequence
 from ..errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -160,6 +161,8 @@ def random_inputs(model: ir.Model) -> list[torch.Tensor]:
             problem = "random values cannot be made up for it: its dtype or rank is not known"
             raise ArgumentError(str(graph_input.name), problem, hint="pass inputs")
         sizes = [dim if isinstance(dim, int) else 2 for dim in graph_input.shape]
+        if is_sequence(graph_input):
+            sizes = [2, *sizes]
         dtype = to_torch_dtype(graph_input.dtype)
         number = torch.rand(sizes, generator=generator)
         values.append(number.to(dtype) if dtype.is_floating_point or dtype.is_complex else (number > 0.5).to(dtype))

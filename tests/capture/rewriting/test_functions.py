@@ -228,10 +228,6 @@ def _iterates_list_in_comprehension(x: torch.Tensor) -> torch.Tensor:
     return torch.stack([row * scale for row in _rows_of(x) for scale in (1, 2)])
 
 
-def _returns_list(x: torch.Tensor) -> Any:
-    return [x[index] for index in (x > 0).nonzero()]
-
-
 def _steps_back(x: torch.Tensor) -> torch.Tensor:
     return torch.stack(_rows_of(x)[::-2])
 
@@ -295,7 +291,6 @@ REFUSED = [
     (_none_becomes_tensor, "last is None before the loop"),
     (_reads_list, "a list that a loop of unknown length appends to is read inside the loop"),
     (_iterates_list_in_comprehension, "the items of a list that a loop of unknown length has added items to cannot be"),
-    (_returns_list, "the model returns a list whose number of tensors depends on its inputs"),
     (_steps_back, r"has added items to has a negative step(?s:.*)use \[::-1\]"),
     (_both_ends, "a loop of unknown length adds items to both ends of a list"),
     (_inserts_inside, "a list that a loop of unknown length appends to is read inside the loop"),
@@ -314,7 +309,6 @@ def test_constructs_that_are_refused(function: Any, match: str) -> None:
         fxonnx.export(Function(function).eval(), (signs(4)[0],))
     list_errors = (
         _reads_list,
-        _returns_list,
         _iterates_list_in_comprehension,
         _steps_back,
         _both_ends,

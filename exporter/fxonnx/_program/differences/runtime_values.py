@@ -6,10 +6,9 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import onnx_ir as ir
-import torch
 
 from ..._lower.metadata import FX_VALUE_KEY
-from ..session import Session, SessionFactory, as_tensor
+from ..session import Session, SessionFactory, as_graph_input
 
 __all__ = ["RuntimeValues", "values_by_fx_name"]
 
@@ -44,7 +43,7 @@ class RuntimeValues:
         self._inputs = inputs
         self._session_factory = session_factory
 
-    def compute(self, values: Iterable[ir.Value]) -> dict[ir.Value, torch.Tensor]:
+    def compute(self, values: Iterable[ir.Value]) -> dict[ir.Value, Any]:
         """Compute values in one run, in which the outputs of the model stay outputs.
 
         Args:
@@ -53,7 +52,8 @@ class RuntimeValues:
         graph = self.model.graph
         outputs = list(graph.outputs)
         requested = list(dict.fromkeys(values))
-        given = {value: as_tensor(tensor, value) for value, tensor in zip(graph.inputs, self._inputs, strict=False)}
+        pairs = zip(graph.inputs, self._inputs, strict=False)
+        given = {value: as_graph_input(tensor, value) for value, tensor in pairs}
         wanted = [value for value in requested if value not in given]
         known = set(outputs)
         try:

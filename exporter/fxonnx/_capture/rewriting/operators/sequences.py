@@ -10,8 +10,6 @@ from typing import Any
 import torch
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
-from fxonnx_translations._torch_compat import pytree
-
 from ....errors import CaptureError
 from ...questions.known_values import active_values
 from .values import UNBOUND, is_dynamic_size, is_symbolic, number_tensor
@@ -25,7 +23,6 @@ __all__ = [
     "integer",
     "join",
     "pieces",
-    "reject_returned_lists",
     "repeated",
     "replacement_of",
 ]
@@ -370,19 +367,6 @@ class StackedList(list[Any]):
         raise CaptureError(
             "the items of a list that a loop of unknown length has added items to cannot be iterated over here",
             hint="join them with torch.stack or torch.cat, or iterate in a for statement",
-        )
-
-
-def reject_returned_lists(outputs: Any) -> None:
-    """Reject lists to which a loop has added items among the results of the model.
-
-    Raises:
-        CaptureError: If there is one: the number of outputs of the program is fixed.
-    """
-    if any(isinstance(leaf, StackedList) for leaf in pytree.tree_leaves(outputs)):
-        raise CaptureError(
-            "the model returns a list whose number of tensors depends on its inputs",
-            hint="return torch.stack of the list; if sizes differ, pad the tensors first and return their lengths",
         )
 
 

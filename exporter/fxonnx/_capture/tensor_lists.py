@@ -1,0 +1,65 @@
+"""Lists of a dynamic number of tensors among the results of a model: the captured program returns stacked tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+
+from fxonnx_translations._torch_compat import pytree
+
+from .inputs.pytree_objects import flatten_objects
+from .rewriting.operators.sequences import StackedList
+
+__all__ = ["ListResults", "recorded_list_results", "stacked_results"]
+
+
+@dataclass
+class ListResults:
+    """The lists among the results of the current capture.
+
+    Attributes:
+        positions: Their indices among the leaves of the results.
+    """
+
+    positions: frozenset[int] = frozenset()
+
+
+_results: ContextVar[ListResults | None] = ContextVar("fxonnx_list_results", default=None)
+
+
+@contextmanager
+def recorded_list_results() -> Iterator[ListResults]:
+    """Record the results that are lists of a dynamic number of tensors inside the context.
+
+    Yields:
+        The record; filled while the context is active.
+    """
+    results = ListResults()
+    token = _results.set(results)
+    try:
+        yield results
+    finally:
+        _results.reset(token)
+
+
+def stacked_results(outputs: Any) -> Any:
+    """The results as a pytree of tensors: objects are flattened, and lists of dynamic length stacked and recorded."""
+    found: list[Any] = []
+
+    def stack(leaf: Any) -> Any:
+        if not isinstance(leaf, StackedList):
+            return leaf
+        found.append(leaf.stacked)
+        return found[-1]
+
+    stacked = flatten_objects(pytree.tree_map(stack, outputs))
+    results = _results.get()
+    if results is not None:
+        leaves = pytree.tree_leaves(stacked)
+        results.positions = frozenset(
+            index for index, leaf in enumerate(leaves) if any(leaf is tensor for tensor in found)
+        )
+    return stacked
