@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from . import genai as genai
     from ._analysis import Analysis, Issue, analyze
     from ._capture.constraints.constraint import Constraint
+    from ._capture.inputs.list_inputs import TensorList
     from ._capture.questions.assumption import Assumption, Rung
     from ._comparison import Row
     from ._diff import Change, ModelDiff, diff
@@ -69,6 +70,7 @@ __all__ = [  # noqa: RUF022 - grouped
     "QuantizeConfig",
     "REFERENCE",
     "Rung",
+    "TensorList",
     "export",
     "save_all",
     "is_in_onnx_export",
@@ -134,6 +136,7 @@ _MODULES = {
     "Assumption": "_capture.questions.assumption",
     "Rung": "_capture.questions.assumption",
     "Constraint": "_capture.constraints.constraint",
+    "TensorList": "_capture.inputs.list_inputs",
     "InputObserver": "_input_observer",
     "Analysis": "_analysis",
     "Issue": "_analysis",

@@ -138,7 +138,7 @@ def export(
         external_data: Store the weights of ``f`` in a second file; by default only above 1.5 GiB. See
             ``ONNXProgram.save`` for further values.
         dynamic_shapes: Dynamic dims as for ``torch.export.export``. Plain strings name dims; keys may also be names of
-            graph inputs or glob patterns for them (``past_key_values.*``).
+            graph inputs or glob patterns for them (``past_key_values.*``). ``TensorList`` stands for a list of tensors.
         custom_translation_table: User translations, tried before the built-in ones: operator overload to
             ``function(op, ...)``, ``function(g, ...)``, a function of ``onnxscript.opsetN`` operators, an onnxscript
             function, or a list of these. Functions with an attribute ``complex = True`` translate complex tensors.
@@ -370,7 +370,8 @@ def _convert(captured: Capture, options: Options, timer: Timer, model: Any) -> O
     )
     if added and program.example_inputs is not None:
         # Where an intermediate tensor of the example is empty, a call with it would be refused.
-        example = bind_call(program.exported_program, *program.example_inputs, program.forward, captured.frozen_tensors)
+        known = captured.frozen_tensors, captured.input_lists
+        example = bind_call(program.exported_program, *program.example_inputs, program.forward, *known)
         limits.check_example(example.inputs)
     return program
 

@@ -32,6 +32,7 @@ selected: tuple[str, ...] = program.adapters
 lines: list[str] = [str(one.line) for one in program.assumptions if one.rung is fxonnx.Rung.EXAMPLE]
 target: fxonnx.Target = "tensorrt"
 findings: list[fxonnx.Finding] = program.check(target) + fxonnx.check("model.onnx", "openvino")
+program = fxonnx.export(model, ([x, x],), dynamic_shapes=(fxonnx.TensorList("number", {0: "batch"}),))
 program = fxonnx.export(model, kwargs={"input": x}, dynamic_shapes={"input": {0: torch.export.Dim("batch", max=9)}})
 program.save(BytesIO(), external_data=False)
 program.save("model.onnx", external_data="safetensors")

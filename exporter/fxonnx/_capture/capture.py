@@ -28,6 +28,7 @@ from .constraints.specialized_dims import (
 from .inputs.example_inputs import BoundInputs, bind_example_inputs, check_model, program_inputs, user_input_names
 from .inputs.frozen import freeze_inputs
 from .inputs.input_names import input_paths, output_paths
+from .inputs.list_inputs import reject_tensor_lists, stack_lists
 from .inputs.loop_bounds import recorded_loop_bounds
 from .inputs.more_inputs import Examples, add_examples
 from .inputs.scalars import explain_scalar_branch, frozen_arguments, scalars_to_tensors, with_dynamic_ints
@@ -79,6 +80,8 @@ class Capture:
         loop_refusal: The failure of the capture with these loops as operators.
         source: The captured module; None for a scripted function or an ``ExportedProgram``.
         rewrites: The Python control flow that was captured as operators.
+        input_lists: Leaf indices of the inputs that are lists of a dynamic number of tensors; the program takes the
+            stacked tensors.
         output_lists: Indices of the user outputs that are lists of a dynamic number of tensors; the program returns the
             stacked tensors.
     """
@@ -102,6 +105,7 @@ class Capture:
     output_dims: Mapping[int, AxisNames] = field(default_factory=dict)
     source: torch.nn.Module | None = None
     rewrites: tuple[Rewrite, ...] = ()
+    input_lists: frozenset[int] = frozenset()
     output_lists: frozenset[int] = frozenset()
 
 
@@ -160,8 +164,8 @@ def capture(
         kwargs: Keyword example inputs.
         dynamic_shapes: Specs by name of ``forward``'s parameters, or in their order. The leaves are, per tensor, a dict
             from axis to spec or a sequence of specs; a spec is a name, a ``Dim``, ``Dim.AUTO``, ``Dim.DYNAMIC``,
-            ``Dim.STATIC``, an int or None. Dims without a spec are static. A key may also be the name of a graph
-            input, or a pattern that matches such names.
+            ``Dim.STATIC``, an int or None. A ``TensorList`` stands for a list of tensors. Dims without a spec are
+            static. A key may also be the name of a graph input, or a pattern that matches such names.
         dynamic_axes: The alternative, by names of graph inputs and outputs: ``{name: {axis: dim}}``,
             ``{name: [axis]}``.
         more_inputs: Additional examples, ``(args, kwargs)`` each; sizes that differ between examples are dynamic.
@@ -214,7 +218,8 @@ def _capture_module(
             "Call model.eval() before the export if it is meant for inference",
         )
     reject_enabled_observers(model)
-    inputs, scalars, ints = scalars_to_tensors(bind_example_inputs(model, args, kwargs), dynamic_scalars, model)
+    inputs, options = _with_stacked_lists(bind_example_inputs(model, args, kwargs), options)
+    inputs, scalars, ints = scalars_to_tensors(inputs, dynamic_scalars, model)
     inputs = freeze_inputs(inputs, frozen, options.input_names)
     shapes, axes, others = options.read(inputs)
     check_inputs((leaf.label, leaf.value) for leaf in shapes.leaves)
@@ -267,8 +272,19 @@ def _capture_module(
             **{shapes.leaves[index].label: value for index, value in inputs.frozen.items()},
         },
         scalars=scalars,
+        input_lists=inputs.lists,
         output_dims=name_computed_dims(program, axes, options.output_names, dims, strict=strict_shapes),
     )
+
+
+def _with_stacked_lists(inputs: BoundInputs, options: _ShapeOptions) -> tuple[BoundInputs, _ShapeOptions]:
+    """Inputs and specs with stacked tensors in the place of lists of a dynamic number of tensors."""
+    inputs, shapes = stack_lists(inputs, options.dynamic_shapes)
+    if inputs.lists and options.more_inputs:
+        raise ArgumentError(
+            "more_inputs", "dynamic_shapes has a TensorList", hint="specify all dynamic dims in dynamic_shapes"
+        )
+    return inputs, replace(options, dynamic_shapes=shapes)
 
 
 def _rewritten(attempt: Callable[[], Capture], failure: CaptureError) -> Capture:
@@ -404,6 +420,7 @@ def _capture_program(program: ExportedProgram, options: _ShapeOptions, strict_sh
             "the dims of an ExportedProgram are already fixed or dynamic",
             hint="pass the nn.Module instead of the ExportedProgram",
         )
+    reject_tensor_lists(options.dynamic_shapes)
     if not (options.dynamic_shapes or options.dynamic_axes):
         return Capture(program, {}, {}, translate_guards(program, None, {}, None), output_paths=output_paths(program))
     shapes, axes, _ = options.read(program_inputs(program), user_input_names(program))

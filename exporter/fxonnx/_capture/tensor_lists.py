@@ -1,8 +1,8 @@
-"""Lists of a dynamic number of tensors among the results of a model: the captured program returns stacked tensors."""
+"""Lists of a dynamic number of tensors during the capture: the captured program takes and returns stacked tensors."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from fxonnx_translations._torch_compat import pytree
 from .inputs.pytree_objects import flatten_objects
 from .rewriting.operators.sequences import StackedList
 
-__all__ = ["ListResults", "recorded_list_results", "stacked_results"]
+__all__ = ["ListResults", "recorded_list_results", "stacked_results", "with_pieces"]
 
 
 @dataclass
@@ -43,6 +43,16 @@ def recorded_list_results() -> Iterator[ListResults]:
         yield results
     finally:
         _results.reset(token)
+
+
+def with_pieces(tree: Any, positions: Collection[int]) -> Any:
+    """Replace the stacked tensors at the given leaf positions by lists of their pieces."""
+    if not positions:
+        return tree
+    leaves, structure = pytree.tree_flatten(tree)
+    return pytree.tree_unflatten(
+        [StackedList([leaf]) if index in positions else leaf for index, leaf in enumerate(leaves)], structure
+    )
 
 
 def stacked_results(outputs: Any) -> Any:

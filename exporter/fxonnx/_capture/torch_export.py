@@ -22,6 +22,7 @@ from .constraints.specialized_dims import specialized_dims_error
 from .function_transforms import RetryTransforms, TransformTracing, closed_transforms
 from .inputs.example_inputs import BoundInputs
 from .inputs.frozen import restore_frozen
+from .inputs.list_inputs import with_lists
 from .inputs.loop_bounds import register_example_integers
 from .inputs.meta_device import meta_as_cpu
 from .inputs.preserve import preserve_model
@@ -33,7 +34,7 @@ from .questions.known_values import KnownValues, known_values
 from .shapes.dim_specs import DimHint, DimSpec
 from .shapes.dynamic_shapes import DynamicShapes, Leaf
 from .shapes.shared_dim_names import add_equality_guards
-from .tensor_lists import stacked_results
+from .tensor_lists import stacked_results, with_pieces
 
 __all__ = ["export_module"]
 
@@ -216,6 +217,7 @@ def _tensor_forward(
             register_example_integers((args, kwargs), (inputs.args, inputs.kwargs))
             add_equality_guards(shapes.shared, (args, kwargs))
         args, kwargs = restore_frozen(inputs.frozen, args, kwargs)
+        args, kwargs = (with_lists if strict else with_pieces)((args, kwargs), inputs.lists)
         if inputs.objects is not None:
             args, kwargs = unflatten_objects(inputs.objects, (args, kwargs))
         outputs = forward(*args, **kwargs)

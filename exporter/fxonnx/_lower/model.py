@@ -19,11 +19,12 @@ from fxonnx_translations._builder.sub_byte import FLOAT4_PAIRS, PER_BYTE, check_
 from fxonnx_translations._builder.value_ranges import INDICES_KEY
 
 from .._capture import Capture
+from .._capture.inputs.example_inputs import user_input_names
 from .._export_signature import InputRecord
 from .._options import Options
 from .._prepare import DerivedWeight, Prepared, Update
-from ..errors import ArgumentError, TranslationError
-from .sequence_values import split
+from ..errors import ArgumentError, StateError, TranslationError
+from .sequence_values import joined, split
 from .versions import NEWEST_OPSET
 
 __all__ = [
@@ -80,6 +81,12 @@ class IOSpec:
         return self.options.state == "io"
 
     @property
+    def list_inputs(self) -> frozenset[str]:
+        """Placeholders of the inputs that are lists of tensors."""
+        names = user_input_names(self.capture.exported_program) if self.capture.input_lists else []
+        return frozenset(names[index] for index in self.capture.input_lists)
+
+    @property
     def states(self) -> frozenset[str]:
         """Placeholders of the parameters and buffers that become graph inputs."""
         return frozenset(update.placeholder for update in self.updates if self.state_inputs and not update.is_input)
@@ -110,10 +117,15 @@ def add_inputs(
     """
     placeholders = [node for node in prepared.graph.nodes if node.op == "placeholder"]
     records = list(zip(prepared.signature.inputs, placeholders, strict=True))
+    lists: list[tuple[torch.fx.Node, ir.Value]] = []
     wanted = iter(io_spec.options.input_names)
     for record, node in records:
         if record.is_user_input:
-            value = _graph_input(record, node, builder, next(wanted, io_spec.capture.input_paths.get(record.name)))
+            wanted_name = next(wanted, io_spec.capture.input_paths.get(record.name))
+            if record.name in io_spec.list_inputs:
+                lists.append((node, _list_input(record, node, builder, wanted_name)))
+                continue
+            value = _graph_input(record, node, builder, wanted_name)
             val = node.meta["val"]
             # A number is lowered as its symbolic expression; the graph input only defines the symbol.
             env[node] = value if isinstance(val, torch.Tensor) else builder.symbols.dim(val)
@@ -122,6 +134,8 @@ def add_inputs(
     for name in io_spec.options.output_names:
         builder.names.unique(name)
     paths = {position: builder.names.unique(path) for position, path in io_spec.capture.output_paths.items()}
+    for node, sequence in lists:
+        env[node] = _stacked_input(node, sequence, builder)
     weights: dict[Any, ir.Value] = {}
     readers: dict[ir.Value, int] = {}
     states = io_spec.states
@@ -195,6 +209,28 @@ def _graph_input(record: InputRecord, node: torch.fx.Node, builder: Builder, wan
     builder.graph.inputs.append(value)
     _add_input_metadata(value, record, name)
     return value
+
+
+def _list_input(record: InputRecord, node: torch.fx.Node, builder: Builder, wanted: str | None) -> ir.Value:
+    """The graph input for a list of tensors."""
+    name = builder.names.unique(wanted or record.name)
+    val = node.meta["val"]
+    dtype = _element_type(f"the input {name!r}", val.dtype, builder.opset_version)
+    shape = _sizes(f"the input {name!r}", builder.symbols.dims(val.shape[1:]), val.dtype)
+    value = ir.Value(name=name, type=ir.SequenceType(ir.TensorType(dtype)))
+    builder.set_dims(value, shape)
+    builder.write_shape(value, shape)
+    builder.graph.inputs.append(value)
+    _add_input_metadata(value, record, name)
+    return value
+
+
+def _stacked_input(node: torch.fx.Node, sequence: ir.Value, builder: Builder) -> ir.Value:
+    """The stacked tensors of a list."""
+    dims = builder.symbols.dims(node.meta["val"].shape)
+    stacked = joined(sequence, builder, builder.names.unique(f"{sequence.name}_stacked"), dims[0])
+    builder.symbols.define(stacked, dims)
+    return stacked
 
 
 def _element_type(what: str, dtype: torch.dtype, opset: int) -> ir.DataType:
@@ -412,6 +448,11 @@ def _return_updates(
     inputs = {node.name: node for node in prepared.graph.nodes if node.op == "placeholder"}
     pairs: list[dict[str, str | None]] = []
     for update in io_spec.updates:
+        if update.placeholder in io_spec.list_inputs:
+            raise StateError(
+                f"forward writes to a tensor of the list {update.name!r}, which cannot be an output",
+                hint='write to clones of the tensors, or pass state="warn" to drop the updates',
+            )
         is_given = update.is_input or io_spec.state_inputs
         given = str(env[inputs[update.placeholder]].name) if is_given else None
         label = given if update.is_input else update.name

@@ -24,6 +24,15 @@ _SPLIT_TYPES = frozenset(
     }
 )
 """The element types for which ONNX Runtime has a kernel of SplitToSequence."""
+_JOINED_TYPES = _SPLIT_TYPES | {
+    ir.DataType.INT8,
+    ir.DataType.INT16,
+    ir.DataType.UINT8,
+    ir.DataType.UINT16,
+    ir.DataType.UINT32,
+    ir.DataType.UINT64,
+}
+"""The element types of sequences in ONNX, for all of which ONNX Runtime has a kernel of ConcatFromSequence."""
 _FIRST_OPSET = 11
 _HINT = "return torch.stack of the list, which is a tensor"
 
@@ -46,19 +55,26 @@ def split(stacked: ir.Value, builder: Builder, name: str) -> ir.Value:
     return sequence
 
 
-def joined(sequence: ir.Value, builder: Builder, name: str, dims: Sequence[Any]) -> ir.Value:
+def joined(sequence: ir.Value, builder: Builder, name: str, length: Any) -> ir.Value:
     """The tensor of all items of a graph input that is a sequence, along a new first dim.
 
     Args:
         sequence: The graph input.
         builder: Builder of the graph.
         name: Name of the tensor.
-        dims: Sizes of the tensor; the first one is the number of items.
+        length: The number of items.
 
     Raises:
         ArgumentError: If the opset has no sequences.
+        TranslationError: If there is no sequence of the element type.
     """
-    dtype = _element_type(sequence, builder, f"the input {sequence.name!r}")
+    what = f"the input {sequence.name!r}"
+    dtype = _element_type(sequence, builder, what)
+    if dtype not in _JOINED_TYPES:
+        raise TranslationError(
+            f"{what} is a list of tensors of {dtype.name}, of which ONNX has no sequence", hint="pass a stacked tensor"
+        )
+    dims = (length, *(builder.recorded_dims(sequence) or ()))
     stacked = ir.Value(name=name, type=ir.TensorType(dtype))
     _append(builder, "ConcatFromSequence", sequence, {"axis": 0, "new_axis": 1}, stacked, dims)
     return stacked

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -13,6 +13,7 @@ from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
 
 from fxonnx_translations._torch_compat import TreeSpec, pytree
 
+from .._capture.inputs.list_inputs import stacked
 from .._capture.inputs.pytree_objects import flatten_objects
 from ..errors import ArgumentError, did_you_mean
 
@@ -44,12 +45,18 @@ class _Frozen:
     value: torch.Tensor
 
 
+@dataclass(frozen=True)
+class _Listed:
+    """An input that is a list of tensors."""
+
+
 def bind_call(
     exported_program: torch.export.ExportedProgram,
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
     forward: Callable[..., Any] | None = None,
     frozen: Mapping[int, torch.Tensor] = MappingProxyType({}),
+    lists: Collection[int] = (),
 ) -> BoundCall:
     """Bind the arguments of a call to the parameters of the exported ``forward``.
 
@@ -60,6 +67,7 @@ def bind_call(
         forward: The captured ``forward``, whose signature assigns parameters to positional arguments beyond those
             positional at export. Without it, they are in the order of the example inputs.
         frozen: Leaf index to value of the frozen inputs.
+        lists: Leaf indices of the inputs that are lists of tensors in this call; the result has the stacked tensors.
 
     Raises:
         ArgumentError: If an argument is unknown, missing, given twice, of another structure than at export, or a
@@ -80,6 +88,8 @@ def bind_call(
     ]
     for index, tensor in frozen.items():
         expected[index] = _Frozen(tensor)
+    for index in lists:
+        expected[index] = _Listed()
     values: dict[str, Any] = {}
     inputs: list[Any] = []
     start = 0
@@ -228,6 +238,8 @@ def _checked_leaves(name: str, value: Any, spec: TreeSpec, expected: Sequence[An
     for index, (leaf, known) in enumerate(zip(leaves, expected, strict=True)):
         if isinstance(known, _Frozen):
             leaves[index] = _checked_frozen(name, leaf, known.value)
+        elif isinstance(known, _Listed):
+            leaves[index] = stacked(leaf, name)
         elif not isinstance(known, ConstantArgument):
             leaves[index] = _convert_leaf(leaf, known)
         elif not _is_same(leaf, known.value):

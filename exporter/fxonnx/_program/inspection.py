@@ -6,21 +6,20 @@ from collections.abc import Sequence
 from typing import Any
 
 import onnx_ir as ir
-import torch
 
 from fxonnx_translations._builder.initializers import TorchTensor
 from fxonnx_translations._torch_compat import pytree
 
 from ..errors import ArgumentError, RuntimeSessionError, did_you_mean
 from .protobuf_layout import serialize
-from .session import Session, SessionFactory, as_graph_input, as_tensor, from_numpy
+from .session import Session, SessionFactory, as_graph_input, from_numpy
 
 __all__ = ["compute_values", "run_reference"]
 
 
 def compute_values(
     model: ir.Model, names: Sequence[str], inputs: Sequence[Any], session_factory: SessionFactory | None
-) -> tuple[torch.Tensor, ...]:
+) -> tuple[Any, ...]:
     """Evaluate values of the main graph in ONNX Runtime.
 
     Args:
@@ -43,10 +42,10 @@ def compute_values(
                 f"{name!r} is not a value of the main graph",
                 hint=did_you_mean(name, known, "program.model.graph lists its values"),
             )
-    found: dict[str, torch.Tensor] = {}
+    found: dict[str, Any] = {}
     for name in names:
         if name in given and given[name] < len(inputs):
-            found[name] = as_tensor(inputs[given[name]], graph.inputs[given[name]])
+            found[name] = as_graph_input(inputs[given[name]], graph.inputs[given[name]])
         elif name in graph.initializers and (constant := graph.initializers[name].const_value) is not None:
             found[name] = from_numpy(constant.numpy().copy(), name)
     wanted = [values[name] for name in dict.fromkeys(names) if name not in found]

@@ -15,6 +15,7 @@ import torch
 
 from .._capture import Assumption, Capture, Rung
 from .._capture.constraints.constraint import Constraint
+from .._capture.inputs.list_inputs import with_lists
 from .._capture.rewriting import Rewrite
 from .._comparison import Row
 from .._lower.inlining import inlined
@@ -153,7 +154,7 @@ class ONNXProgram:
     def example_inputs(self) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         """The positional and keyword example inputs; None if an ``ExportedProgram`` has none."""
         examples: tuple[tuple[Any, ...], dict[str, Any]] | None = self.exported_program.example_inputs
-        return examples
+        return with_lists(examples, self.capture.input_lists)  # type: ignore[no-any-return]
 
     @property
     def model_proto(self) -> onnx.ModelProto:
@@ -255,7 +256,8 @@ class ONNXProgram:
         Raises:
             ArgumentError: If the arguments do not match the exported ones or their sizes violate a constraint.
         """
-        call = bind_call(self.exported_program, args, kwargs, self.forward, self.capture.frozen_tensors)
+        capture = self.capture
+        call = bind_call(self.exported_program, args, kwargs, self.forward, capture.frozen_tensors, capture.input_lists)
         self.capture.limits.check(call.inputs)
         check_loop_bounds(call, self.capture.loop_bounds)
         check_assumptions(self.capture, call.inputs, self._applied)
@@ -281,7 +283,7 @@ class ONNXProgram:
 
     def compute_values(
         self, value_names: Sequence[str], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> tuple[torch.Tensor, ...]:
+    ) -> tuple[Any, ...]:
         """Evaluate intermediate values of the model, given their names in the graph.
 
         Args:
@@ -290,7 +292,7 @@ class ONNXProgram:
             kwargs: Keyword inputs.
 
         Returns:
-            The values, in the order of ``value_names``.
+            The values, in the order of ``value_names``: tensors, and lists of tensors for sequences.
 
         Raises:
             ArgumentError: If a name is not that of a value, or the inputs do not match the exported ones.

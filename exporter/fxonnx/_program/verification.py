@@ -14,6 +14,7 @@ from fxonnx_translations._torch_compat import pytree
 
 from .._capture import Capture
 from .._capture.autograd_functions import recorded_function_calls
+from .._capture.inputs.list_inputs import with_lists
 from .._capture.inputs.preserve import preserve_model
 from .._capture.inputs.pytree_objects import flatten_objects, unflatten_objects
 from .._capture.patches import one_at_a_time
@@ -208,8 +209,14 @@ def _bind(program: VerifiableProgram, args: tuple[Any, ...] | None, kwargs: Mapp
         if program.example_inputs is None:
             raise ArgumentError("args", "the exported program has no example inputs", hint="pass args or kwargs")
         args, kwargs = program.example_inputs
+    capture = program.capture
     return bind_call(
-        program.exported_program, args or (), kwargs or {}, program.forward, program.capture.frozen_tensors
+        program.exported_program,
+        args or (),
+        kwargs or {},
+        program.forward,
+        capture.frozen_tensors,
+        capture.input_lists,
     )
 
 
@@ -270,6 +277,7 @@ def _runs_in_float(program: VerifiableProgram) -> bool:
 
 def _run_program(program: VerifiableProgram, args: Any, kwargs: Any) -> tuple[Any, ...]:
     run = program.call_in_float if _runs_in_float(program) else program
+    args, kwargs = with_lists((args, kwargs), program.capture.input_lists)
     outputs = run(*_copy_tensors(args), **_copy_tensors(kwargs))
     if program.float_model is not None:
         _check_quantized(program, outputs, program(*_copy_tensors(args), **_copy_tensors(kwargs)))
@@ -340,6 +348,7 @@ def _run_source_model(program: VerifiableProgram, args: Any, kwargs: Any) -> lis
     # Capture in another thread may replace the weights of the same model temporarily.
     with one_at_a_time(), torch.no_grad(), in_mode(source, program.options.training), preserve_model(source, ()):
         given = _with_python_scalars((args, kwargs), program.capture.scalars)
+        given = with_lists(given, program.capture.input_lists)
         if program.capture.objects is not None:
             given = unflatten_objects(program.capture.objects, given)
         # Weights of scripted modules cannot be replaced; without applied weights this is not needed.

@@ -283,6 +283,20 @@ def nested_tuples(x: torch.Tensor) -> torch.Tensor:
     return state[0] - state[1][0] * state[1][1]
 
 
+def _appended(x: torch.Tensor) -> list[torch.Tensor]:
+    rows = [x[0]]
+    for i in range(number(x)):
+        rows.append(x[1] * i)  # noqa: PERF401 - the statement is the case
+    return rows
+
+
+def lists_of_functions(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    total = x[0]
+    for row in _appended(x):
+        total = total * 0.5 + row
+    return total, torch.stack([row * scale for row in _appended(x) for scale in (1, 2)])
+
+
 CASES = [
     *(carried_dictionary, best_candidate, masked_decoding, nested_tuples),
     *(while_true_end, while_true_list, last_items),
@@ -290,7 +304,7 @@ CASES = [
     *(for_range, for_range_item, for_range_int, for_range_limits, for_range_backwards, for_break, for_continue),
     *(for_return, for_else, static_range_break, long_static_range_break, list_of_functions_break, nested_loops),
     *(loop_in_branch, branch_in_loop, in_place_columns, in_place_accumulated, swapped, last_value),
-    *(appended_and_joined, comprehension),
+    *(appended_and_joined, comprehension, lists_of_functions),
 ]
 
 

@@ -241,6 +241,11 @@ def _fused_transpose(node: ir.Node, builder: Builder) -> Iterator[Dim]:
             yield from _dims(builder, node.inputs[0])[-1:]
 
 
+def _number_of_items(node: ir.Node, builder: Builder) -> Iterator[Dim]:
+    """The number of tensors of a sequence."""
+    yield from builder.dims(node.outputs[0])[:1]
+
+
 _NEEDS_ELEMENTS: Mapping[str, Callable[[ir.Node, Builder], Iterator[Dim]]] = {
     **dict.fromkeys(("ReduceMean", "ReduceMax", "ReduceMin"), _reduced),
     **dict.fromkeys(("ArgMax", "ArgMin"), _along_axis),
@@ -250,6 +255,7 @@ _NEEDS_ELEMENTS: Mapping[str, Callable[[ir.Node, Builder], Iterator[Dim]]] = {
     **dict.fromkeys(("Einsum", "Scan"), _all_sizes),
     **dict.fromkeys(("GRU", "LSTM", "RNN", "GroupNormalization", "InstanceNormalization", "LRN"), _sizes_of_first),
     "Attention": _sizes_of_states,
+    "ConcatFromSequence": _number_of_items,
     "MatMul": _fused_transpose,
     "Pad": _padded,
     "Reshape": _copied,

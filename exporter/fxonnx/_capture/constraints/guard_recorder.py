@@ -170,6 +170,10 @@ class GuardLog:
         for guard in self.guards:
             if symbols & guard.expression.free_symbols:
                 if isinstance(guard.expression, sympy.Eq):
+                    if guard.line is None and all(side.is_Symbol for side in guard.expression.args):
+                        # Dims with one name are equal: a line that specializes one of them specializes all.
+                        symbols |= guard.expression.free_symbols
+                        continue
                     return guard.line
                 found = guard.line or found
         return found

@@ -38,6 +38,7 @@ class BoundInputs:
         var_keyword: Name of the ``**kwargs`` parameter, or None.
         objects: The original positional and keyword inputs, if objects among them were flattened.
         frozen: Leaf index to value of the frozen inputs, which are None in ``args`` and ``kwargs``.
+        lists: Leaf indices of the stacked tensors in the place of lists of a dynamic number of tensors.
     """
 
     args: tuple[Any, ...]
@@ -46,6 +47,7 @@ class BoundInputs:
     var_keyword: str | None = None
     objects: tuple[tuple[Any, ...], Mapping[str, Any]] | None = None
     frozen: Mapping[int, torch.Tensor] = field(default_factory=dict)
+    lists: frozenset[int] = frozenset()
 
     def names(self) -> tuple[str, ...]:
         """Name of each positional input: its parameter, or ``ys[1]`` for an element of ``*ys``."""

@@ -42,6 +42,12 @@ def freeze_inputs(inputs: BoundInputs, patterns: Collection[str], input_names: S
             names = [name for table in known.names for name in table]
             hint = did_you_mean(pattern, names, f"the graph inputs are: {known.known()}")
             raise ArgumentError("frozen", f"{pattern!r} matches no tensor of the example inputs", hint=hint)
+        if not inputs.lists.isdisjoint(tensors):
+            raise ArgumentError(
+                "frozen",
+                f"{pattern!r} matches a list whose number of tensors is dynamic",
+                hint="leave its TensorList out of dynamic_shapes",
+            )
         for index in tensors:
             value: torch.Tensor = leaves[index].value
             if value.is_meta or type(value) is not torch.Tensor:

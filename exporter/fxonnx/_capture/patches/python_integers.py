@@ -49,9 +49,11 @@ class _Int(int, metaclass=_IntType):
 
 
 def _length(value: Any) -> Any:
-    """``len``, except that the symbolic size of a tensor stays symbolic."""
+    """``len``, except that the symbolic size of a tensor, or of a list of dynamic length, stays symbolic."""
     if is_tracing() and isinstance(value, torch.Tensor) and value.dim():
         return value.shape[0]
+    if is_tracing() and hasattr(type(value), "symbolic_length"):
+        return value.symbolic_length
     return len(value)
 
 

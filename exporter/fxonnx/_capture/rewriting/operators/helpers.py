@@ -19,6 +19,7 @@ from .conditionals import symbolic_branch
 from .counting import Counting
 from .loops import Counter, symbolic_loop
 from .sequences import (
+    JOINING,
     Elements,
     StackedList,
     as_elements,
@@ -434,7 +435,7 @@ class Helpers:
                 return function(*args, **kwargs)
             return join(function, items, *args[1:], **{key: value for key, value in kwargs.items() if key != "tensors"})
 
-        return joined if function in (torch.stack, torch.cat, torch.concat, torch.concatenate) else function
+        return joined if function in JOINING else function
 
     def plain(self, at: int, value: Any) -> Any:
         """A condition of a construct that is not transformed."""

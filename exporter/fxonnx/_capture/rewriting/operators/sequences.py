@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -15,6 +15,7 @@ from ...questions.known_values import active_values
 from .values import UNBOUND, is_dynamic_size, is_symbolic, number_tensor
 
 __all__ = [
+    "JOINING",
     "Elements",
     "GrowingList",
     "StackedList",
@@ -126,7 +127,7 @@ def _len(value: Any) -> Any:
     if isinstance(value, torch.Tensor) and value.dim():
         return value.shape[0]
     if isinstance(value, StackedList):
-        return value.stacked.shape[0]
+        return value.symbolic_length
     return value.count if isinstance(value, Elements) else builtins.len(value)
 
 
@@ -268,11 +269,35 @@ class GrowingList(list[Any]):
     __len__ = __iter__ = __contains__ = __bool__ = pop = __setitem__ = __delitem__ = reverse = _refuse
 
 
+class _Item:
+    """The content of a stacked list for torch's functions, which call ``__torch_function__`` of the items of a list."""
+
+    @classmethod
+    def __torch_function__(
+        cls,
+        function: Callable[..., Any],
+        _types: Any,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        given = dict(kwargs or {})
+        items = args[0] if args else given.pop("tensors", None)
+        if function not in JOINING or not isinstance(items, StackedList):
+            raise CaptureError(
+                f"{getattr(function, '__name__', function)} is called with a list whose length is a dynamic size",
+                hint="pass the result of torch.stack to a function of tensors",
+            )
+        return join(function, items, *args[1:], **given)
+
+
 class StackedList(list[Any]):
-    """A list to which a loop of unknown length has added items: ``torch.stack`` and ``torch.cat`` accept it."""
+    """A list of dynamic length, whose items a loop has added or are pieces of a tensor.
+
+    ``torch.stack`` and ``torch.cat`` accept it. Python code that is not transformed specializes the length.
+    """
 
     def __init__(self, parts: list[Any]) -> None:
-        super().__init__()
+        super().__init__([_Item()])
         self.parts = parts
 
     @classmethod
@@ -335,6 +360,9 @@ class StackedList(list[Any]):
         stacked = self.stacked
         self.parts = [stacked[:index], item.unsqueeze(0), stacked[index:]]
 
+    def __reversed__(self) -> Iterator[Any]:
+        return iter(self[::-1])
+
     def reverse(self) -> None:
         """Reverse the order."""
         self.parts = [self.stacked.flip(0)]
@@ -345,8 +373,12 @@ class StackedList(list[Any]):
         return self.parts[0] if len(self.parts) == 1 else torch.cat(self.parts)
 
     def __len__(self) -> int:
-        length: Any = self.stacked.shape[0]
-        return length  # type: ignore[no-any-return]
+        return self.symbolic_length  # type: ignore[no-any-return]
+
+    @property
+    def symbolic_length(self) -> Any:
+        """The length, which Python's ``len`` would specialize."""
+        return self.stacked.shape[0]
 
     def __bool__(self) -> bool:
         return True
@@ -364,21 +396,12 @@ class StackedList(list[Any]):
         return StackedList([self.stacked[index]])
 
     def __iter__(self) -> Iterator[Any]:
-        raise CaptureError(
-            "the items of a list that a loop of unknown length has added items to cannot be iterated over here",
-            hint="join them with torch.stack or torch.cat, or iterate in a for statement",
-        )
+        # Asks for the length: the function that iterates is transformed, and captured again.
+        return iter(self.stacked.unbind(0))
 
 
 def _parts_of(items: Any) -> list[Any]:
     return items.parts if isinstance(items, StackedList) else [item.unsqueeze(0) for item in items]
-
-
-class Pieces(StackedList):
-    """The pieces of a tensor; Python code that is not transformed specializes their number, as torch does."""
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self.stacked.unbind(0))
 
 
 class EmptyItems(StackedList):
@@ -404,9 +427,10 @@ class EmptyItems(StackedList):
     def __iter__(self) -> Iterator[Any]:
         return iter([None] * self._count) if self.parts[0] is UNBOUND else super().__iter__()
 
-    def __len__(self) -> int:
-        length: Any = self._count
-        return length  # type: ignore[no-any-return]
+    @property
+    def symbolic_length(self) -> Any:
+        """The length, which Python's ``len`` would specialize."""
+        return self._count
 
     @property
     def stacked(self) -> torch.Tensor:
@@ -424,7 +448,7 @@ def repeated(items: Any, count: Any) -> Any:
     if item is None:
         return EmptyItems(count)
     if isinstance(item, torch.Tensor):
-        return Pieces([item.unsqueeze(0).expand(count, *item.shape).clone()])
+        return StackedList([item.unsqueeze(0).expand(count, *item.shape).clone()])
     return items * count
 
 
@@ -445,13 +469,17 @@ def pieces(function: Any) -> Any:
             return function(*args, **kwargs)
         rows_first = tensor.movedim(dim, 0)
         if name == "unbind":
-            return Pieces([rows_first])
+            return StackedList([rows_first])
         one = 1 if name == "split" else tensor.shape[dim]
         if not isinstance(size, int | torch.SymInt) or not statically_known_true(size == one):
             return function(*args, **kwargs)
-        return Pieces([rows_first.unsqueeze(dim % tensor.dim() + 1)])
+        return StackedList([rows_first.unsqueeze(dim % tensor.dim() + 1)])
 
     return cut
+
+
+JOINING = (torch.stack, torch.cat, torch.concat, torch.concatenate)
+"""The functions that accept a list of dynamic length."""
 
 
 def join(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

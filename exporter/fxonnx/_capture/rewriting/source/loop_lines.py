@@ -31,7 +31,9 @@ def _begins_loop(node: ast.AST, line: int) -> bool:
             | ast.BinOp(_, ast.Mult(), ast.List())
         ):
             pass
-        case ast.Call(ast.Name("map")) | ast.Call(ast.Attribute(attr="unbind" | "split" | "chunk")):
+        case ast.Call(ast.Name("map" | "sum" | "list" | "tuple")):
+            pass
+        case ast.Call(ast.Attribute(attr="unbind" | "split" | "chunk")):
             pass
         case _:
             return False
