@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -101,6 +102,16 @@ def retinanet(detection: Any) -> nn.Module:
     return detection.RetinaNet(backbone(), CLASSES, 64, 96, anchor_generator=anchors(detection, 5), **SOME)
 
 
+def retinanet_v2(detection: Any) -> nn.Module:
+    """The head and the levels of ``retinanet_resnet50_fpn_v2``, with fewer channels."""
+    from torchvision.ops.feature_pyramid_network import LastLevelP6P7
+
+    norm = partial(nn.GroupNorm, 8)
+    head = detection.retinanet.RetinaNetHead(32, 3, CLASSES, norm_layer=norm)
+    features = backbone(extra_blocks=LastLevelP6P7(32, 32))
+    return detection.RetinaNet(features, CLASSES, 64, 96, anchor_generator=anchors(detection, 6), head=head, **SOME)
+
+
 def fcos(detection: Any) -> nn.Module:
     generator = anchors(detection, 5)
     generator = detection.anchor_utils.AnchorGenerator(generator.sizes, ((1.0,),) * 5)
@@ -119,6 +130,7 @@ DETECTORS: dict[str, Callable[[Any], nn.Module]] = {
     "mask_rcnn_v2": mask_rcnn_v2,
     "keypoint_rcnn": keypoint_rcnn,
     "retinanet": retinanet,
+    "retinanet_v2": retinanet_v2,
     "fcos": fcos,
     "ssd": ssd,
 }
