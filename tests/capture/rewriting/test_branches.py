@@ -126,6 +126,12 @@ def chained(x: torch.Tensor) -> torch.Tensor:
     return x - 1
 
 
+def any_and_all(x: torch.Tensor) -> torch.Tensor:
+    if any([x.sum() > 0, x[0, 0] > 5, False]):
+        x = x + 1
+    return x * 2 if all(value > -3 for value in (x.sum(), x.min())) else x
+
+
 def numbers(x: torch.Tensor) -> torch.Tensor:
     factor = 2
     if x.sum() > 0:
@@ -219,7 +225,7 @@ CASES = [
     *(if_else, if_only, if_any, elif_chain, early_return, two_early_returns, nested_return, nested_if, temporary),
     *(defined_where_used, ternary, conjunction, disjunction, negation, chained, numbers, floats, tuples, dictionary),
     *(in_place, accumulated, aliases, reduced_item, nested_function, in_lambda, plain_conditions),
-    *(number_of_positives, with_block),
+    *(number_of_positives, with_block, any_and_all),
 ]
 
 

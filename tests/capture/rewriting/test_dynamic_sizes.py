@@ -244,16 +244,28 @@ def products(x: torch.Tensor) -> torch.Tensor:
     return torch.stack([row * scale for scale in (1.0, -2.0) for row in x])
 
 
+def decided_by_rows(x: torch.Tensor) -> torch.Tensor:
+    if any(row.sum() > 2 for row in x):
+        x = x + 1
+    flags = [row.sum() > -1 for row in x]
+    return x * 2 if all(flags) else x - 1
+
+
+def extremes(x: torch.Tensor) -> torch.Tensor:
+    return max(row.sum() for row in x) - min([row[:1] for row in x])
+
+
 CASES = [
+    *(decided_by_rows, extremes),
     *(last_items, last_while_inserting, scaled_rows, products),
     *(filled, filled_by_comprehensions, unbound_rows, mapped, nested, extended),
     *(inserted, inserted_and_stopped, turned, generated, sliced_list, iterated_list, summed, summed_integers),
     *(rows, steps, stacked, joined, comprehended, enumerated, zipped, zipped_reversed, backwards, every_second),
     *(written_rows, stopped),
 ]
-# torch.stack and torch.cat reject empty lists, sum() returns the number 0, and (n + 1) // 2 is computed for n >= 1.
+# torch.stack, torch.cat, max and min reject empty lists, sum() returns the number 0, and (n + 1) // 2 is computed for n >= 1.
 NONEMPTY = [
-    *(scaled_rows, products),
+    *(scaled_rows, products, extremes),
     *(inserted, inserted_and_stopped, turned, generated, sliced_list, summed, summed_integers),
     *(stacked, joined, comprehended, every_second),
     *(filled, filled_by_comprehensions, unbound_rows, mapped, nested, extended),

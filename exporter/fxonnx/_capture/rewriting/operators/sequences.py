@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import builtins
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -12,7 +14,7 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from ....errors import CaptureError
 from ...questions.known_values import active_values
-from .values import UNBOUND, is_dynamic_size, is_symbolic, number_tensor
+from .values import UNBOUND, as_condition, is_dynamic_size, is_symbolic, number_tensor
 
 __all__ = [
     "JOINING",
@@ -178,6 +180,33 @@ def _sum(iterable: Any, /, start: Any = 0) -> Any:
     return start + elements.sum(0, dtype=None if elements.dtype == torch.bool else elements.dtype)
 
 
+def _any(iterable: Any, /) -> Any:
+    truths = _truths(iterable)
+    return builtins.any(iterable) if truths is None else truths.any()
+
+
+def _all(iterable: Any, /) -> Any:
+    truths = _truths(iterable)
+    return builtins.all(iterable) if truths is None else truths.all()
+
+
+def _truths(iterable: Any) -> torch.Tensor | None:
+    """The truth of items that depend on the data of tensors, as a vector; None for other items."""
+    if isinstance(iterable, StackedList) and iterable.has_single_elements:
+        return iterable.stacked.flatten() != 0
+    if isinstance(iterable, list | tuple) and builtins.any(is_symbolic(item) for item in iterable):
+        return torch.stack([as_condition(item) for item in iterable])
+    return None
+
+
+def _extreme(function: Callable[..., Any], reduction: Callable[..., Any], *given: Any, **options: Any) -> Any:
+    """``max`` or ``min``; a NaN is the result, as in torch."""
+    match given:
+        case [StackedList() as items] if items.has_single_elements and not options:
+            return reduction(items.stacked, 0)
+    return function(*given, **options)
+
+
 _REPLACEMENTS: Mapping[Any, Callable[..., Any]] = MappingProxyType(
     {
         builtins.range: _range,
@@ -190,12 +219,19 @@ _REPLACEMENTS: Mapping[Any, Callable[..., Any]] = MappingProxyType(
         builtins.tuple: _tuple,
         builtins.sum: _sum,
         builtins.map: _map,
+        builtins.any: _any,
+        builtins.all: _all,
     }
 )
 
 
 def replacement_of(function: Any) -> Any:
     """The function in place of a builtin function that requires Python numbers."""
+    # torch replaces these two during a capture.
+    if function is builtins.max:
+        return partial(_extreme, function, torch.amax)
+    if function is builtins.min:
+        return partial(_extreme, function, torch.amin)
     return _REPLACEMENTS.get(function, function) if isinstance(function, type | type(len)) else function
 
 
@@ -371,6 +407,11 @@ class StackedList(list[Any]):
     def stacked(self) -> torch.Tensor:
         """All items, along a new first dim."""
         return self.parts[0] if len(self.parts) == 1 else torch.cat(self.parts)
+
+    @property
+    def has_single_elements(self) -> bool:
+        """Whether each item has one element, so that it can stand for a number."""
+        return math.prod(self.stacked.shape[1:]) == 1
 
     def __len__(self) -> int:
         return self.symbolic_length  # type: ignore[no-any-return]

@@ -44,8 +44,8 @@ _BUILTINS = frozenset(
         "map",
     }
 )
-_CONSUMERS = frozenset({"list", "tuple", "sum"})
-"""Functions that read a generator to its end at once, as a list."""
+_CONSUMERS = frozenset({"list", "tuple", "sum", "any", "all", "max", "min"})
+"""Functions that read a generator at once, as a list; ``any`` and ``all`` up to the first item that decides."""
 _JOINING = frozenset({"stack", "cat", "concat", "concatenate"})
 _CUTTING = frozenset({"unbind", "split", "chunk"})
 _TERNARY = "conditional expression on a tensor's value"
