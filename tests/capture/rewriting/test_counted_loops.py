@@ -150,6 +150,18 @@ def endless_backwards(x: torch.Tensor) -> torch.Tensor:
     return h
 
 
+def endless_until_the_middle(x: torch.Tensor) -> torch.Tensor:
+    i, h, outputs = 0, torch.zeros(3), []
+    while True:
+        h = torch.tanh(h + x[i])
+        outputs.append(h)
+        i += 1
+        if i == x.shape[0]:
+            break
+        h = h * 2 - i
+    return torch.stack(outputs)
+
+
 def unequal(x: torch.Tensor) -> torch.Tensor:
     t, outputs = x.shape[0], [x[0]]
     while t != 0:
@@ -159,12 +171,21 @@ def unequal(x: torch.Tensor) -> torch.Tensor:
 
 
 CASES = [
-    *(endless, endless_list, endless_backwards, unequal),
+    *(endless, endless_list, endless_backwards, endless_until_the_middle, unequal),
     *(rows, every_second, pairs, appended, written_rows, reassigned, backwards, remaining, stopped, stopped_list),
     *(doubled, skipped),
 ]
 # torch.stack rejects empty lists, and (n + 1) // 2 is computed for n >= 1.
-NONEMPTY = (endless_list, endless_backwards, unequal, appended, stopped_list, every_second, pairs)
+NONEMPTY = (
+    endless_list,
+    endless_backwards,
+    endless_until_the_middle,
+    unequal,
+    appended,
+    stopped_list,
+    every_second,
+    pairs,
+)
 
 
 @pytest.mark.parametrize("function", CASES, ids=lambda function: function.__name__)

@@ -46,9 +46,10 @@ def counted_loops(function: ast.FunctionDef) -> dict[int, CountedWhile]:
 
 
 def with_tests(function: ast.FunctionDef) -> None:
-    """Move the test of loops ``while True`` that begin or end with ``if test: break`` to their head.
+    """Move the test of loops ``while True`` with ``if test: break`` to their head.
 
-    A loop with the test at its end becomes its first iteration and a loop with the test before each further one.
+    What precedes the test runs once before the loop, and then at the end of each iteration. A test in the middle is
+    moved in loops that count; others keep it, which does not repeat code.
     """
     for owner in list(ast.walk(function)):
         for field in ("body", "orelse", "finalbody"):
@@ -59,16 +60,30 @@ def with_tests(function: ast.FunctionDef) -> None:
 
 def _with_test(node: ast.stmt) -> list[ast.stmt]:
     match node:
-        case ast.While(test=ast.Constant(True), body=[ast.If(test, [ast.Break()], []) as head, *rest], orelse=[]):
-            if rest and not contains([test], (ast.NamedExpr, ast.Await)):
-                node.test, node.body = ast.copy_location(ast.UnaryOp(ast.Not(), test), head), rest
+        case ast.While(test=ast.Constant(True), body=body, orelse=[]):
+            tests = (index for index, each in enumerate(body) if _is_exit(each))
+            index = next(tests, len(body))
+        case _:
             return [node]
-        case ast.While(test=ast.Constant(True), body=[*rest, ast.If(test, [ast.Break()], []) as tail], orelse=[]):
-            if rest and not jumps(rest) and not contains([test, *rest], (ast.NamedExpr, ast.Await, ast.FunctionDef)):
-                first = copy.deepcopy(rest)
-                node.test, node.body = ast.copy_location(ast.UnaryOp(ast.Not(), test), tail), rest
-                return [*first, node]
-    return [node]
+    before, head, after = body[:index], body[index : index + 1], body[index + 1 :]
+    match head:
+        case [ast.If(test)] if len(body) > 1 and not contains([test], (ast.NamedExpr, ast.Await)):
+            opposite = ast.copy_location(ast.UnaryOp(ast.Not(), test), head[0])
+        case _:
+            return [node]
+    if before and (jumps(before) or contains(before, (ast.NamedExpr, ast.Await, ast.FunctionDef))):
+        return [node]
+    moved = ast.copy_location(ast.While(opposite, [*after, *before], []), node)
+    if before and after and (jumps(after) or _counted(moved) is None):
+        return [node]
+    return [*copy.deepcopy(before), moved]
+
+
+def _is_exit(node: ast.stmt) -> bool:
+    match node:
+        case ast.If(body=[ast.Break()], orelse=[]):
+            return True
+    return False
 
 
 _OPPOSITES: Mapping[type[ast.cmpop], type[ast.cmpop]] = MappingProxyType(
