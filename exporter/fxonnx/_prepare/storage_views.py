@@ -58,12 +58,20 @@ def _has_all_elements(node: torch.fx.Node, val: torch.Tensor) -> bool:
 def _owner(node: torch.fx.Node) -> torch.fx.Node:
     """The node that created the storage of a node's tensor."""
     key = storage_id(node.meta["val"])
-    while True:
-        sources = (source for source in node.all_input_nodes if storage_id(source.meta.get("val")) == key)
-        source = next(sources, None)
-        if key is None or source is None:
-            return node
+    owner = node
+    while key is not None:
+        source = next((source for source in node.all_input_nodes if key in _storage_ids(source)), None)
+        if source is None:
+            break
         node = source
+        # The pieces of a split are items of a list.
+        owner = node if isinstance(node.meta["val"], torch.Tensor) else owner
+    return owner
+
+
+def _storage_ids(node: torch.fx.Node) -> list[Any]:
+    val = node.meta.get("val")
+    return [storage_id(each) for each in (val if isinstance(val, list | tuple) else [val])]
 
 
 def _is_in_address_order(val: torch.Tensor, dtype: torch.dtype) -> bool:
