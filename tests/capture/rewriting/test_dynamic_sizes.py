@@ -386,3 +386,18 @@ def test_hand_written_cell() -> None:
         output, (h, c) = model(x)
         for actual, expected in zip(program(x), (output, h, c), strict=True):
             torch.testing.assert_close(actual, expected)
+
+
+def unless_empty(x: torch.Tensor) -> torch.Tensor:
+    outputs = [row * 2 for row in x]
+    if not outputs:
+        return x.sum(0) - 1
+    return torch.stack(outputs).sum(0)
+
+
+def test_whether_a_list_is_empty_is_a_constraint() -> None:
+    with pytest.warns(match=r"only for:\n  n >= 1\n    at: .* in unless_empty: if not outputs:"):
+        program = fxonnx.export(Function(unless_empty).eval(), (torch.rand(3, 3),), dynamic_shapes={"x": {0: "n"}})
+    torch.testing.assert_close(program(x := torch.rand(1, 3))[0], unless_empty(x))
+    with pytest.raises(fxonnx.ArgumentError, match="the model was exported for n >= 1, got n = 0"):
+        program(torch.rand(0, 3))

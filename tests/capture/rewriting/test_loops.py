@@ -283,6 +283,13 @@ def nested_tuples(x: torch.Tensor) -> torch.Tensor:
     return state[0] - state[1][0] * state[1][1]
 
 
+def list_that_may_be_empty(x: torch.Tensor) -> torch.Tensor:
+    rows = [x[0] * i for i in range(number(x))]
+    if not rows:
+        return x[0] - 1
+    return torch.stack(rows).sum(0)
+
+
 def _appended(x: torch.Tensor) -> list[torch.Tensor]:
     rows = [x[0]]
     for i in range(number(x)):
@@ -304,7 +311,7 @@ CASES = [
     *(for_range, for_range_item, for_range_int, for_range_limits, for_range_backwards, for_break, for_continue),
     *(for_return, for_else, static_range_break, long_static_range_break, list_of_functions_break, nested_loops),
     *(loop_in_branch, branch_in_loop, in_place_columns, in_place_accumulated, swapped, last_value),
-    *(appended_and_joined, comprehension, lists_of_functions),
+    *(appended_and_joined, comprehension, lists_of_functions, list_that_may_be_empty),
 ]
 
 

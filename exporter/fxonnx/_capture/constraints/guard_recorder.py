@@ -42,6 +42,7 @@ __all__ = [
     "log_guard",
     "maybe_guard_rel",
     "record_condition",
+    "record_nonempty",
     "recorded_guards",
     "source_line_of",
     "user_line",
@@ -285,6 +286,17 @@ def record_condition(condition: Any, *, answer: bool, frame: FrameType | None) -
     if recorder is not None and condition.expr.free_symbols:
         guard = condition.expr if answer else sympy.Not(condition.expr)
         recorder.log.add(condition.shape_env, guard, frame)
+
+
+def record_nonempty(size: torch.SymInt) -> None:
+    """Record that the model asks whether a size is 0, which torch takes for decided.
+
+    Args:
+        size: The size; that of the example is not 0.
+    """
+    recorder = _recorder.get()
+    if recorder is not None:
+        recorder.log.add_comparison(sympy.Ne, (size.node.expr, sympy.Integer(0)), sys._getframe(1))
 
 
 def _decide_for_nonzero_sizes(node: Any) -> tuple[bool, list[sympy.Symbol]] | None:

@@ -30,6 +30,7 @@ from .sequences import (
     repeated,
     replacement_of,
     rows,
+    truth,
 )
 from .state import State, read_value
 from .values import UNBOUND, as_condition, is_dynamic_size, is_symbolic, is_undecided
@@ -97,6 +98,7 @@ class Helpers:
         self, at: int, test: Any, then: Callable[[], Any], otherwise: Callable[[], Any], get: Get, put: Put
     ) -> Any:
         """``if test``: run one of two functions."""
+        test = truth(test)
         if not is_symbolic(test):
             return then() if test else otherwise()
         self._rewritten(at)
@@ -106,6 +108,7 @@ class Helpers:
 
     def choose(self, at: int, test: Any, then: Callable[[], Any], otherwise: Callable[[], Any]) -> Any:
         """``then if test else otherwise``."""
+        test = truth(test)
         if not is_symbolic(test):
             return then() if test else otherwise()
         self._rewritten(at)
@@ -394,6 +397,7 @@ class Helpers:
     @staticmethod
     def not_(value: Any) -> Any:
         """``not value``."""
+        value = truth(value)
         return torch.logical_not(as_condition(value)) if is_symbolic(value) else not value
 
     @staticmethod

@@ -13,6 +13,7 @@ import torch
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from ....errors import CaptureError
+from ...constraints.guard_recorder import record_nonempty
 from ...questions.known_values import active_values
 from .values import UNBOUND, as_condition, is_dynamic_size, is_symbolic, number_tensor
 
@@ -28,6 +29,7 @@ __all__ = [
     "pieces",
     "repeated",
     "replacement_of",
+    "truth",
 ]
 
 
@@ -422,7 +424,7 @@ class StackedList(list[Any]):
         return self.stacked.shape[0]
 
     def __bool__(self) -> bool:
-        return True
+        return bool(truth(self))
 
     def __getitem__(self, index: Any) -> Any:
         if not isinstance(index, slice):
@@ -439,6 +441,16 @@ class StackedList(list[Any]):
     def __iter__(self) -> Iterator[Any]:
         # Asks for the length: the function that iterates is transformed, and captured again.
         return iter(self.stacked.unbind(0))
+
+
+def truth(value: Any) -> Any:
+    """The condition that a list of dynamic length is not empty; other values as they are."""
+    if not isinstance(value, StackedList):
+        return value
+    length = value.symbolic_length
+    if is_dynamic_size(length) and not is_symbolic(length):
+        record_nonempty(length)
+    return length != 0
 
 
 def _parts_of(items: Any) -> list[Any]:
