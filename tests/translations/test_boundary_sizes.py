@@ -121,6 +121,8 @@ EMPTY = (
     Case("the last ones up to a position", lambda x: x[-1:3] * 2, sizes=FROM_ZERO, refused=(0,)),
     Case("as many of the columns as rows", lambda x: x[:, -x.shape[0] :] * 2, (5, 3), FROM_ZERO, refused=(0,)),
     Case("written from the last one to a position", _written("x[:, -1:1] = -1"), (6, 3), FROM_ZERO, (0,), (1,)),
+    Case("written to the first one", _written("x[:1] = -1"), (5, 3), FROM_ZERO, refused=(0,)),
+    Case("written to the first one, with a step", _written("x[:1:3] = -1"), (5, 3), FROM_ZERO, refused=(0,)),
     Case("all but one", lambda x: x[1:] * 2, sizes=FROM_ZERO, refused=(0,)),
     Case("maximum so far", lambda x: x.cummax(0)[0], sizes=FROM_ZERO, refused=(0,)),
     Case("maximum so far in rows", lambda x: x.cummax(1)[0], (5, 3), FROM_ZERO, refused=(0,)),

@@ -10,7 +10,7 @@ import onnx_ir as ir
 import torch
 
 from ..._builder.dtypes import BOOL, FLOAT, HALF_FLOATS, INT32, INT64
-from ..._builder.empty_tensors import symbols_that_must_be_positive
+from ..._builder.empty_tensors import STATIC_SLICE, symbols_that_must_be_positive
 from ..._builder.op import Op, Operand, Unsupported
 from ..._builder.symbolic_dims import Dim
 from ..._registry import translates
@@ -432,6 +432,8 @@ def slice_scatter(
         return source
     if count == 0:
         return self
+    if not isinstance(size, int) and isinstance(count, int):
+        op.builder.positive_sizes.setdefault(size, STATIC_SLICE)
     start, end = 0 if start is None else start, END if end is None else end
     result = _with_slice(op, self, source, axis, start, end, step)
     emptied = symbols_that_must_be_positive(size, start, end, step, count)
