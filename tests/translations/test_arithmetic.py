@@ -163,7 +163,7 @@ def test_quotients_of_all_integers_by_a_constant(dtype: torch.dtype, opset: int)
 
 
 @pytest.mark.parametrize("opset", [11, 20])
-@pytest.mark.parametrize("dtype", [torch.int64, torch.int32], ids=str)
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.int16, torch.int8], ids=str)
 def test_quotients_of_all_integers(dtype: torch.dtype, opset: int) -> None:
     x = _integers(dtype)
     divisors = x[(x != 0) & (x != -1)]
@@ -257,11 +257,11 @@ def test_truncated_quotients(dtype: torch.dtype) -> None:
         (lambda x: torch.fmod(x, 3), (_integers(torch.int64),), "Div Mul Sub"),
         (lambda x: torch.fmod(x, 3), (_integers(torch.int32),), "Mod"),
         (lambda x: torch.div(x, 3, rounding_mode="trunc"), (_integers(torch.int64),), "Div"),
-        (lambda x, y: x // y, (torch.arange(3), torch.arange(1, 4)), "Div Mod Mul Sub Sub Div Sub"),
+        (lambda x, y: x // y, (torch.arange(3), torch.arange(1, 4)), "Mod Sign Mul Div Clip Add"),
         (
             lambda x, y: x // y,
             (_integers(torch.int32), torch.tensor([3], dtype=torch.int32)),
-            "Div Mod Mod Sub Div Sub",
+            "Mod Sign Mul Div Clip Add",
         ),
         (lambda x: x // torch.arange(1, 51), (_integers(torch.int64),), "Clip Sub Div Add"),
         (lambda x: x % 2.5, (torch.ones(3),), "Mod Less Add Where"),

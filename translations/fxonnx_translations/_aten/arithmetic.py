@@ -170,16 +170,12 @@ def _floor_div(op: Op, left: ir.Value, right: ir.Value) -> ir.Value:
     if is_nonnegative(op.builder, right):
         # A divisor of 0 is an error, as in torch.
         return _floor_div_by_positive(op, left, right)
-    # The truncated quotient, less one where the remainders show that it is not the floor: their difference is 0 or the
-    # divisor. The shorter (left - Mod) / right overflows near the smallest and the largest integer, and the floor of a quotient
-    # of floats is a number for a divisor of 0, where torch raises an error.
-    quotient, rest = op.Div(left, right), op.Mod(left, right)
-    if op.dtype_of(left) == INT64:
-        # ONNX Runtime's Mod with fmod computes in float64; the wrapped difference is the same.
-        difference = op.Sub(op.Mul(quotient, right), op.Sub(left, rest))
-    else:
-        difference = op.Sub(rest, op.Mod(left, right, fmod=1))
-    return op.Sub(quotient, op.Div(difference, right))
+    # The truncated quotient, less one where the remainder, which has the divisor's sign, and the dividend have opposite signs.
+    # The shorter (left - Mod) / right overflows near the smallest and the largest integer, and the floor of a quotient of floats
+    # is a number for a divisor of 0, where torch raises an error.
+    dtype = op.dtype_of(left)
+    signs = op.Mul(op.Mod(left, right), op.Sign(left))
+    return op.Add(op.Div(left, right), op.Clip(signs, op.const(-1, dtype), op.const(0, dtype)))
 
 
 def _floor_div_by_positive(op: Op, left: ir.Value, right: ir.Value) -> ir.Value:
