@@ -86,7 +86,12 @@ def _indexes(x: Tensor, n: Tensor) -> Tensor:
 
 
 def _equal(x: Tensor, n: Tensor) -> Tensor:
-    return x if torch.equal(n, torch.tensor([1, 2])) else -x
+    try:
+        if torch.equal(n, torch.tensor([1, 2])):
+            return x
+        return -x
+    finally:
+        pass
 
 
 def _distinct(x: Tensor, n: Tensor) -> Tensor:

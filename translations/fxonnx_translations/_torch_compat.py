@@ -47,7 +47,7 @@ from torch._subclasses.fake_tensor import (
 from torch.fx import _symbolic_trace as fx_tracing
 from torch.fx._lazy_graph_module import _LazyGraphModule as LazyGraphModule
 from torch.fx.experimental import _config as shape_config
-from torch.fx.experimental.proxy_tensor import ProxyTorchDispatchMode, get_proxy_mode
+from torch.fx.experimental.proxy_tensor import ProxyTorchDispatchMode, get_proxy_mode, get_proxy_slot, set_proxy_slot
 from torch.fx.experimental.proxy_tensor import _temp_remove_pre_dispatch_torch_function_mode as recording_mode_off
 from torch.fx.passes.shape_prop import TensorMetadata
 from torch.nn.attention.flex_attention import _vmap_for_bhqkv as vmap_for_positions
@@ -130,6 +130,7 @@ __all__ = [
     "functorch",
     "fx_tracing",
     "get_proxy_mode",
+    "get_proxy_slot",
     "has_kernel",
     "in_kernel_invocation_manager",
     "int_oo",
@@ -147,6 +148,7 @@ __all__ = [
     "recording_mode_off",
     "scan",
     "set_grad_enabled",
+    "set_proxy_slot",
     "shape_config",
     "sympy_functions",
     "try_solve",

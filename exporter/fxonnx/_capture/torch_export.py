@@ -31,6 +31,7 @@ from .patches import capture_patches, question_patches
 from .patches.functional import recorded_full_masks
 from .quantized_modules import check_outputs, unpacked_parameters
 from .questions.known_values import KnownValues, known_values
+from .questions.ladder import is_question
 from .shapes.dim_specs import DimHint, DimSpec
 from .shapes.dynamic_shapes import DynamicShapes, Leaf
 from .shapes.shared_dim_names import add_equality_guards
@@ -73,7 +74,7 @@ def export_module(
     log: GuardLog | None = None,
     values: KnownValues | None = None,
 ) -> ExportedProgram:
-    """Run torch.export in non-strict mode, and in strict mode (TorchDynamo) if that fails.
+    """Run torch.export in non-strict mode, and in strict mode (TorchDynamo) if that fails without asking for a value.
 
     Args:
         model: The model.
@@ -113,6 +114,9 @@ def _export_with_fallback(
             masks.are_skipped = True
             with suppress(Exception):  # the first failure is raised below
                 return _export_with_refined_dims(model, inputs, shapes, log)
+    if is_question(first):
+        # To TorchDynamo, a boolean that depends on data is never identical to True or False: ``bool(x.any()) is True``.
+        raise _capture_error(first) from first
     try:
         return _export(model, inputs, shapes, _torch_dim, strict=True)
     except Exception:  # noqa: BLE001 - the first failure is the one that refers to the user's code

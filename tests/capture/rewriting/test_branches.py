@@ -221,11 +221,29 @@ def with_block(x: torch.Tensor) -> torch.Tensor:
     return y - 1
 
 
+def equal(x: torch.Tensor) -> torch.Tensor:
+    if torch.equal(x, x.abs()):
+        return x + 1
+    return x * 2 if not x.equal(x.clamp(max=0)) else x - 1
+
+
+def all_close(x: torch.Tensor) -> torch.Tensor:
+    y = x + 1 if torch.allclose(x, x.relu(), atol=1e-3) and x.sum() > 0 else x - 1
+    return y * int(x.allclose(x.abs())) + y
+
+
+def boolean_items(x: torch.Tensor) -> torch.Tensor:
+    positive = (x > 0).all().item()
+    if positive and not (x > 5).any().item():
+        return x + 1
+    return x * positive - 1
+
+
 CASES = [
     *(if_else, if_only, if_any, elif_chain, early_return, two_early_returns, nested_return, nested_if, temporary),
     *(defined_where_used, ternary, conjunction, disjunction, negation, chained, numbers, floats, tuples, dictionary),
     *(in_place, accumulated, aliases, reduced_item, nested_function, in_lambda, plain_conditions),
-    *(number_of_positives, with_block, any_and_all),
+    *(number_of_positives, with_block, any_and_all, equal, all_close, boolean_items),
 ]
 
 

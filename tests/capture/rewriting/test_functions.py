@@ -269,9 +269,17 @@ def _filters_range(x: torch.Tensor) -> torch.Tensor:
     return torch.stack([x * i for i in range((x > 0).sum()) if i % 2 == 0])
 
 
+def _is_true(x: torch.Tensor) -> torch.Tensor:
+    return x if bool(x.any()) is True else -x
+
+
 REFUSED = [
     (_filters, r"comprehension with a filter cannot be captured: the number of its items(?s:.*)hint: .*x\[mask\]"),
     (_filters_range, "comprehension with a filter cannot be captured: the number of its items"),
+    (
+        _is_true,
+        r"identity of a tensor's value cannot be captured(?s:.*)hint: use the value itself, or compare it with ==",
+    ),
     (_pops, r"a list whose length is a dynamic size is modified or searched\n(?s:.*)hint: build it with append"),
     (
         _assigns_slice,

@@ -479,6 +479,8 @@ def ne(op: Op, self: ir.Value, other: Operand) -> ir.Value:
     aten::ne.Scalar(Tensor self, Scalar other) -> Tensor
     aten::not_equal.Tensor(Tensor self, Tensor other) -> Tensor
     """
+    if not isinstance(other, ir.Value) and other == 0:
+        return op.cast(self, BOOL)
     return op.Not(_comparison(op, "Equal", self, other))
 
 

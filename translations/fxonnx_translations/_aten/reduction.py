@@ -39,7 +39,7 @@ _EMPTY_RESULTS = {
     "ReduceProd": 1,
     "ReduceMean": math.nan,
     "ReduceMax": 0,
-    "ReduceMin": 0,
+    "ReduceMin": 1,
     "ReduceLogSumExp": -math.inf,
     "ReduceL1": 0,
     "ReduceL2": 0,
@@ -199,7 +199,7 @@ def any(op: Op, self: ir.Value, dim: Axes = None, keepdim: bool = False) -> ir.V
     aten::any.dims(Tensor self, int[]? dim=None, bool keepdim=False) -> Tensor
     """
     # A sum of the flags is also right for no elements, where ReduceMax gives the lowest number of the type.
-    flags = op.cast(op.cast(self, BOOL), INT64)
+    flags = op.cast(op.cast(self, BOOL), INT32)
     return op.cast(op.cast(reduced(op, "ReduceSum", flags, dim, keepdim), BOOL), op.result.dtype)
 
 
@@ -209,9 +209,9 @@ def all(op: Op, self: ir.Value, dim: Axes = None, keepdim: bool = False) -> ir.V
     aten::all.dim(Tensor self, int dim, bool keepdim=False) -> Tensor
     aten::all.dims(Tensor self, int[]? dim=None, bool keepdim=False) -> Tensor
     """
-    missing = op.cast(op.Not(op.cast(self, BOOL)), INT64)
-    none_missing = op.Not(op.cast(reduced(op, "ReduceSum", missing, dim, keepdim), BOOL))
-    return op.cast(none_missing, op.result.dtype)
+    # ReduceMin of no elements is the largest number of the type, which is true.
+    flags = op.cast(op.cast(self, BOOL), INT32)
+    return op.cast(op.cast(reduced(op, "ReduceMin", flags, dim, keepdim), BOOL), op.result.dtype)
 
 
 _BITWISE_SINCE = 18

@@ -176,6 +176,13 @@ def _reduced(node: ir.Node, builder: Builder) -> Iterator[Dim]:
     yield from dims if axes is None else (dims[axis] for axis in axes if dims)
 
 
+def _reduced_numbers(node: ir.Node, builder: Builder) -> Iterator[Dim]:
+    """The axes of a minimum of numbers; that of no flags, as integers, is the largest integer, which is true."""
+    cast = node.inputs[0].producer() if node.inputs[0] is not None else None
+    if cast is None or cast.op_type != "Cast" or cast.inputs[0] is None or cast.inputs[0].dtype != ir.DataType.BOOL:
+        yield from _reduced(node, builder)
+
+
 def _along_axis(node: ir.Node, builder: Builder) -> Iterator[Dim]:
     attribute = node.attributes.get("axis")
     dims = _dims(builder, node.inputs[0])
@@ -247,7 +254,8 @@ def _number_of_items(node: ir.Node, builder: Builder) -> Iterator[Dim]:
 
 
 _NEEDS_ELEMENTS: Mapping[str, Callable[[ir.Node, Builder], Iterator[Dim]]] = {
-    **dict.fromkeys(("ReduceMean", "ReduceMax", "ReduceMin"), _reduced),
+    **dict.fromkeys(("ReduceMean", "ReduceMax"), _reduced),
+    "ReduceMin": _reduced_numbers,
     **dict.fromkeys(("ArgMax", "ArgMin"), _along_axis),
     **dict.fromkeys(("GlobalAveragePool", "GlobalMaxPool", "MaxPool", "AveragePool", "LpPool", "Conv"), _spatial),
     **dict.fromkeys(("ConvTranspose", "GridSample", "Resize"), _spatial),

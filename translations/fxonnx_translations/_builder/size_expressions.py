@@ -74,7 +74,7 @@ class _Emitter:
             wide = ir.DataType.FLOAT if value.dtype.is_floating_point() else ir.DataType.INT8
             value, axis = self._op("Unsqueeze", self._op("Cast", value, to=wide), [0]), axis + 1
         if axis is None:
-            read = self._op("Reshape", value, [1])
+            read = self._vector(value)
             if value.dtype in _SMALL_INTEGERS:
                 read = self._op("Cast", read, to=ir.DataType.INT64)
         elif self.builder.opset_version >= 15:
@@ -90,6 +90,11 @@ class _Emitter:
                 else self._op("Sub", read, [b])
             )
         return read
+
+    def _vector(self, value: ir.Value) -> ir.Value:
+        """The number in a tensor of one element, whose ``Squeeze`` is the tensor itself if it has rank 0."""
+        is_scalar = len(self.builder.dims(value)) == 0
+        return self._op("Unsqueeze", value, [0]) if is_scalar else self._op("Reshape", value, [1])
 
     def _lacks_shape(self, dtype: ir.DataType) -> bool:
         """Whether ONNX Runtime, if it is the target, has no kernel of Shape for an element type."""
@@ -181,10 +186,20 @@ class _Emitter:
         return self.emit(sympy_functions.FloorDiv(base + divisor - 1, divisor))
 
     def compare(self, expr: sympy.Expr) -> ir.Value:
+        flag = self._flag(expr)
+        if flag is not None:
+            return self._vector(flag)
         values = self.same_type([self.emit(arg) for arg in expr.args])
         if isinstance(expr, sympy.Ne):
             return self._op("Not", self._op("Equal", *values))
         return self._op(_COMPARISONS[type(expr)], *values)
+
+    def _flag(self, expr: sympy.Expr) -> ir.Value | None:
+        """The boolean tensor whose value torch writes as ``Eq(symbol, 1)``, or None."""
+        if not (isinstance(expr, sympy.Eq) and expr.lhs.is_Symbol and expr.rhs == 1):
+            return None
+        value, axis, _ = self.builder.symbols.origin(expr.lhs)
+        return value if axis is None and value.dtype == ir.DataType.BOOL else None
 
     def logical(self, expr: sympy.Expr) -> ir.Value:
         return self.fold("And" if isinstance(expr, sympy.And) else "Or", expr.args)

@@ -389,14 +389,14 @@ def answer_by_example(original: Callable[..., None], self: Any, orig_expr: Any, 
         values.log.add(Rung.EXAMPLE, unsound_result, str(orig_expr))
 
 
-def equal(original: Callable[..., bool], self: Tensor, other: Tensor) -> bool:
-    """``torch.equal`` as a question about a tensor of one element."""
-    return tuple(self.shape) == tuple(other.shape) and bool((self == other).all())
+def equal(original: Callable[..., bool], self: Tensor, other: Tensor) -> Any:
+    """``torch.equal`` as the value of a tensor of one element, which is symbolic if it depends on inputs."""
+    return tuple(self.shape) == tuple(other.shape) and (self == other).all().item()
 
 
-def allclose(original: Callable[..., bool], self: Tensor, other: Tensor, *args: Any, **kwargs: Any) -> bool:
-    """``torch.allclose`` as a question about a tensor of one element."""
-    return bool(torch.isclose(self, other, *args, **kwargs).all())
+def allclose(original: Callable[..., bool], self: Tensor, other: Tensor, *args: Any, **kwargs: Any) -> Any:
+    """``torch.allclose`` as the value of a tensor of one element, which is symbolic if it depends on inputs."""
+    return torch.isclose(self, other, *args, **kwargs).all().item()
 
 
 def text(original: Callable[..., str], self: Tensor, specification: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Literal, TypeVar
 
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode, PendingUnbackedSymbolNotFound
@@ -15,7 +15,7 @@ from ..constraints.specialized_dims import SpecializedDimsError
 from .assumption import AssumptionLog, Rung
 from .known_values import KnownValues
 
-__all__ = ["DataDependent", "answer_questions"]
+__all__ = ["DataDependent", "answer_questions", "is_question"]
 
 DataDependent = Literal["error", "example"]
 """Treatment of branches on the values of inputs: an error, or the branch of the example."""
@@ -52,13 +52,13 @@ def answer_questions(
         try:
             return attempt(None)
         except CaptureError as error:
-            if not _is_question(error):
+            if not _may_be_question(error):
                 raise
     values = KnownValues(AssumptionLog())
     try:
         return attempt(values)
     except CaptureError as error:
-        if not _is_question(error):
+        if not _may_be_question(error):
             raise
         failure = error
     try:
@@ -83,16 +83,25 @@ def _follow_example(attempt: Callable[[KnownValues | None], _Result]) -> _Result
     return result
 
 
-def _is_question(error: CaptureError) -> bool:
-    """Whether a capture failed because the model asked for a value."""
+def is_question(error: BaseException | None) -> bool:
+    """Whether an error of torch, or one of its causes, is a question about the value of a tensor."""
+    return any(isinstance(cause, _QUESTIONS) for cause in _causes(error))
+
+
+def _may_be_question(error: CaptureError) -> bool:
+    """Whether a capture failed because the model asked for a value, or used one where torch requires a number."""
     if isinstance(error, SpecializedDimsError):
         return False
-    cause = error.__cause__
-    while cause is not None:
-        if isinstance(cause, _QUESTIONS) or "data-dependent" in str(cause) or "unbacked" in str(cause):
-            return True
-        cause = cause.__cause__ or cause.__context__
-    return False
+    return any(
+        isinstance(cause, _QUESTIONS) or "data-dependent" in str(cause) or "unbacked" in str(cause)
+        for cause in _causes(error.__cause__)
+    )
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
 
 
 def _unanswered(question: CaptureError, values: KnownValues, last: CaptureError) -> CaptureError:

@@ -278,7 +278,10 @@ class Operands:
     def numbers(self) -> list[Any]:
         """The values of the symbols in the graph that is being traced."""
         environment = next((used.shape_env for used in self.uses if used.shape_env is not None), None)
-        return [] if environment is None else [symbol_value(symbol, environment) for symbol in self.symbols]
+        if environment is None:
+            return []
+        flags = {symbol: flag for used in self.uses for symbol, flag in used.flags.items()}
+        return [symbol_value(symbol, environment, flags.get(symbol)) for symbol in self.symbols]
 
 
 def operands_of(uses: Sequence[Uses]) -> Operands:

@@ -441,6 +441,12 @@ class Helpers:
 
         return joined if function in JOINING else function
 
+    def identified(self, at: int, value: Any) -> Any:
+        """The left side of ``value is True``."""
+        if isinstance(value, torch.SymBool) and is_symbolic(value):
+            self._refuse(at)("it is no Python object", "use the value itself, or compare it with ==")
+        return value
+
     def plain(self, at: int, value: Any) -> Any:
         """A condition of a construct that is not transformed."""
         if is_symbolic(value):

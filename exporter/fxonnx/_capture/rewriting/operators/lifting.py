@@ -17,9 +17,11 @@ from fxonnx_translations._torch_compat import (
     ExportFunctions,
     current_fake_mode,
     get_proxy_mode,
+    get_proxy_slot,
     pytree,
     recording_mode,
     recording_mode_off,
+    set_proxy_slot,
 )
 
 from ...questions.known_values import active_values
@@ -38,6 +40,7 @@ class Uses:
         versions: ``id`` to the tensor's version at the first use.
         own: ``id`` to tensor that is not an outer one.
         symbols: Outer symbols of sizes and numbers that were used.
+        flags: The booleans among them, whose values are ``Eq(symbol, 1)``.
         shape_env: Their environment.
         first: Numbers of the first unbacked integer and float symbol that are not outer ones.
     """
@@ -46,6 +49,7 @@ class Uses:
     versions: dict[int, int] = field(default_factory=dict)
     own: dict[int, Any] = field(default_factory=dict)
     symbols: dict[sympy.Symbol, None] = field(default_factory=dict)
+    flags: dict[sympy.Symbol, torch.SymBool] = field(default_factory=dict)
     shape_env: ShapeEnv | None = None
     first: tuple[int, int] = (0, 0)
 
@@ -64,6 +68,8 @@ class Uses:
             self.shape_env = value.node.shape_env
             outer = [symbol for symbol in value.node.expr.free_symbols if self._is_outer(symbol)]
             self.symbols |= dict.fromkeys(sorted(outer, key=str))
+            if isinstance(value, torch.SymBool):
+                self.flags |= {symbol: value for symbol in outer if value.node.expr == sympy.Eq(symbol, 1)}
 
     def add_sizes(self, value: torch.Tensor) -> None:
         """Record the outer symbols in the shape of a tensor."""
@@ -195,14 +201,24 @@ def shape_env_of() -> ShapeEnv | None:
     return None if mode is None else mode.shape_env
 
 
-def symbol_value(symbol: sympy.Symbol, environment: ShapeEnv) -> Any:
-    """The number for a symbol in the graph that is being traced."""
+def symbol_value(symbol: sympy.Symbol, environment: ShapeEnv, flag: torch.SymBool | None = None) -> Any:
+    """The number for a symbol in the graph that is being traced.
+
+    Args:
+        symbol: The symbol.
+        environment: Its environment.
+        flag: The boolean that the symbol stands for, which is what torch traces of it.
+    """
     proxy_mode = get_proxy_mode()
     if proxy_mode is not None:
         known = proxy_mode.tracer.sympy_expr_tracker.get(symbol)
         if known is not None:
             return known.value
-    return environment.create_symintnode(symbol, hint=environment.backed_var_to_val.get(symbol))
+    number = environment.create_symintnode(symbol, hint=environment.backed_var_to_val.get(symbol))
+    if proxy_mode is not None and flag is not None and isinstance(number, torch.SymInt):
+        choice: Any = torch.sym_ite(flag, 1, 0)  # type: ignore[no-untyped-call]
+        set_proxy_slot(number, proxy_mode.tracer, get_proxy_slot(choice, proxy_mode.tracer))
+    return number
 
 
 def _leaves(values: Any) -> Iterator[Any]:

@@ -122,9 +122,16 @@ def _range(*limits: Any) -> Any:
 
 def _int(*given: Any) -> Any:
     (value, *_) = given or (0,)
+    if isinstance(value, torch.SymBool) and is_symbolic(value):
+        return torch.sym_ite(value, 1, 0)  # type: ignore[no-untyped-call]
     if len(given) == 1 and (isinstance(value, torch.Tensor) or is_dynamic_size(value)):
         return integer(value)
     return builtins.int(*given)
+
+
+def _bool(value: Any = False, /) -> Any:
+    value = truth(value)
+    return as_condition(value).item() if is_symbolic(value) else builtins.bool(value)
 
 
 def _len(value: Any) -> Any:
@@ -213,6 +220,7 @@ _REPLACEMENTS: Mapping[Any, Callable[..., Any]] = MappingProxyType(
     {
         builtins.range: _range,
         builtins.int: _int,
+        builtins.bool: _bool,
         builtins.len: _len,
         builtins.enumerate: _enumerate,
         builtins.reversed: _reversed,

@@ -92,8 +92,8 @@ def as_condition(value: Any) -> torch.Tensor:
         compared: torch.Tensor = _COMPARISONS[type(expression)](left, right)
         return compared
     if isinstance(value, torch.SymBool):
-        number: Any = torch.sym_ite(value, 1, 0)  # type: ignore[no-untyped-call]
-        return torch.scalar_tensor(number, dtype=torch.int64) != 0
+        flag: Any = value
+        return torch.scalar_tensor(flag, dtype=torch.bool)
     return torch.full((), bool(value), dtype=torch.bool)
 
 

@@ -46,8 +46,11 @@ _BUILTINS = frozenset(
 )
 _CONSUMERS = frozenset({"list", "tuple", "sum", "any", "all", "max", "min"})
 """Functions that read a generator at once, as a list; ``any`` and ``all`` up to the first item that decides."""
-_JOINING = frozenset({"stack", "cat", "concat", "concatenate"})
-_CUTTING = frozenset({"unbind", "split", "chunk"})
+_FUNCTIONS = {
+    **dict.fromkeys(("stack", "cat", "concat", "concatenate"), "joining"),
+    **dict.fromkeys(("unbind", "split", "chunk"), "pieces"),
+}
+"""Functions and methods by the helper in their place."""
 _TERNARY = "conditional expression on a tensor's value"
 
 
@@ -397,6 +400,10 @@ class _Expressions(ast.NodeTransformer):
 
     def visit_Compare(self, node: ast.Compare) -> ast.expr:
         self.generic_visit(node)
+        match node:
+            case ast.Compare(left, [ast.Is() | ast.IsNot()], [ast.Constant(bool())]):
+                site = self._owner.expression_site(node, "identity of a tensor's value")
+                node.left = _locate(_call_helper("identified", [site, left]), node)
         if len(node.ops) == 1 or _binds(node):
             return node
         # a < b < c: b is evaluated once, c only if a < b.
@@ -456,10 +463,8 @@ class _Expressions(ast.NodeTransformer):
                 node.func = _locate(_call_helper("builtin", [node.func]), node)
                 return node
         self.generic_visit(node)
-        if isinstance(node.func, ast.Attribute) and node.func.attr in _JOINING:
-            node.func = _locate(_call_helper("joining", [node.func]), node)
-        if isinstance(node.func, ast.Attribute) and node.func.attr in _CUTTING:
-            node.func = _locate(_call_helper("pieces", [node.func]), node)
+        if isinstance(node.func, ast.Attribute) and node.func.attr in _FUNCTIONS:
+            node.func = _locate(_call_helper(_FUNCTIONS[node.func.attr], [node.func]), node)
         return node
 
     def visit_List(self, node: ast.List) -> ast.expr:
