@@ -134,6 +134,29 @@ def test_returned_answers(dynamic: bool) -> None:
     assert [node.op_type for node in program.model.graph].count("ReduceMin") == 3
 
 
+def _same(x: Tensor, compare: Any = torch.equal) -> Any:
+    return compare(x, x.abs())
+
+
+def test_functions_that_the_model_has_stored() -> None:
+    model = Function(_same).eval()
+    program = fxonnx.export(model, (torch.ones(3),))
+    assert [bool(program(x)[0]) for x in (torch.ones(3), -torch.ones(3))] == [True, False]
+
+
+def _one_hot(x: Tensor) -> Tensor:
+    classes = nn.functional.one_hot(x)
+    return classes.sum(0) + torch.arange(classes.shape[-1])
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+def test_number_of_classes(dynamic: bool) -> None:
+    model = Function(_one_hot).eval()
+    program = fxonnx.export(model, (torch.tensor([0, 2]),), dynamic_shapes={"x": {0: "n"}} if dynamic else None)
+    for x in ([0, 2], [4, 1], [0, 0], *([[5], [1, 2, 3, 0]] if dynamic else [])):
+        torch.testing.assert_close(program(torch.tensor(x))[0], model(torch.tensor(x)))
+
+
 def test_a_constant_is_recorded_with_its_line() -> None:
     (assumption,) = fxonnx.export(WithBuffers(_weights).eval(), (torch.rand(3, 4),)).assumptions
     assert str(assumption).endswith(

@@ -77,19 +77,6 @@ FAILURES: tuple[Failure, ...] = (
         _names("float32"),
     ),
     Failure(
-        _names("allclose"),
-        "Python's answer to a question about values, which torch.export does not capture",
-        "torch",
-        _statuses("capture"),
-        _names("float32 float16 bfloat16 float64 complex64"),
-    ),
-    Failure(
-        _names("equal"),
-        "Python's answer to a question about values, which torch.export does not capture",
-        "torch",
-        _statuses("capture"),
-    ),
-    Failure(
         _names("linalg.lstsq linalg.lstsq.grad_oriented"),
         "least squares of a matrix of symbolic size, or of complex numbers",
         "ours",
@@ -122,13 +109,6 @@ FAILURES: tuple[Failure, ...] = (
         "a number of sections in a tensor, which decides on the number of results",
         "torch",
         _statuses("capture"),
-    ),
-    Failure(
-        _names("nn.functional.one_hot"),
-        "without num_classes torch asks for the largest class",
-        "torch",
-        _statuses("capture"),
-        _names("int64"),
     ),
     Failure(
         _names("item"),

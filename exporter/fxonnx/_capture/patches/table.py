@@ -422,14 +422,11 @@ QUESTION_PATCHES: tuple[Patch, ...] = (
         checks.guard_bool,
         "torch raises for a check of arguments even if the other branch raises",
     ),
-    *(
-        Patch(target, replacement, "torch compares fake tensors, which have no values", strict=False)
-        for target, replacement in (
-            ("torch:equal", known_values.equal),
-            ("torch:Tensor.equal", known_values.equal),
-            ("torch:allclose", known_values.allclose),
-            ("torch:Tensor.allclose", known_values.allclose),
-        )
+    Patch(
+        "torch._export.non_strict_utils:_NonStrictTorchFunctionHandler._override",
+        known_values.override_questions,
+        "torch.equal, torch.allclose and one_hot read fake tensors, which have no values",
+        strict=False,
     ),
     Patch(
         "torch:Tensor.__format__",

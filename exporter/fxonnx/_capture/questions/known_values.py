@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import SymBool, SymFloat, SymInt, Tensor
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+from torch.nn.functional import one_hot
 
 from fxonnx_translations._torch_compat import (
     DisableTorchFunction,
@@ -34,14 +35,13 @@ from .symbolic_scalars import Scalar, evaluate
 __all__ = [
     "KnownValues",
     "active_values",
-    "allclose",
     "answer_by_example",
     "dispatch",
-    "equal",
     "following_example",
     "from_real_tensor",
     "is_open",
     "known_values",
+    "override_questions",
     "text",
 ]
 
@@ -389,14 +389,34 @@ def answer_by_example(original: Callable[..., None], self: Any, orig_expr: Any, 
         values.log.add(Rung.EXAMPLE, unsound_result, str(orig_expr))
 
 
-def equal(original: Callable[..., bool], self: Tensor, other: Tensor) -> Any:
-    """``torch.equal`` as the value of a tensor of one element, which is symbolic if it depends on inputs."""
+def override_questions(
+    original: Callable[..., Any], self: Any, func: Callable[..., Any], args: Any, kwargs: Any
+) -> tuple[Callable[..., Any], Any, Any]:
+    """``_NonStrictTorchFunctionHandler._override``, with functions whose questions have symbolic answers."""
+    if func in (torch.equal, Tensor.equal):
+        return _equal, args, kwargs
+    if func in (torch.allclose, Tensor.allclose):
+        return _allclose, args, kwargs
+    if func is one_hot:
+        return _one_hot, args, kwargs
+    return original(self, func, args, kwargs)  # type: ignore[no-any-return]
+
+
+def _equal(self: Tensor, other: Tensor) -> Any:
+    """The value of a tensor of one element, which is symbolic if it depends on inputs."""
     return tuple(self.shape) == tuple(other.shape) and (self == other).all().item()
 
 
-def allclose(original: Callable[..., bool], self: Tensor, other: Tensor, *args: Any, **kwargs: Any) -> Any:
-    """``torch.allclose`` as the value of a tensor of one element, which is symbolic if it depends on inputs."""
+def _allclose(self: Tensor, other: Tensor, *args: Any, **kwargs: Any) -> Any:
     return torch.isclose(self, other, *args, **kwargs).all().item()
+
+
+def _one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
+    """``one_hot`` whose number of classes is one more than the largest class."""
+    if num_classes != -1 or not is_open(tensor):
+        return one_hot(tensor, num_classes)
+    classes = torch.arange((tensor.max() + 1).item(), device=tensor.device)
+    return (tensor.unsqueeze(-1) == classes).to(torch.int64)
 
 
 def text(original: Callable[..., str], self: Tensor, specification: str) -> str:

@@ -127,6 +127,8 @@ def _call(func: Any, args: Any, kwargs: Any) -> Any:
     elif name == "__getitem__" and isinstance(args[0], torch.Tensor):
         args = (args[0], _without_offsets(args[1]))
         func, args, kwargs = ExportFunctions()._override(func, args, kwargs)  # type: ignore[no-untyped-call]
+    elif name in ("equal", "allclose"):
+        func, args, kwargs = ExportFunctions()._override(func, args, kwargs)  # type: ignore[no-untyped-call]
     elif name == "__setitem__" and _has_symbolic_index(args[1]):
         tensor, index, value = args
         parts = list(index) if isinstance(index, tuple) else [index]
