@@ -239,11 +239,28 @@ def boolean_items(x: torch.Tensor) -> torch.Tensor:
     return x * positive - 1
 
 
+def contained(x: torch.Tensor) -> torch.Tensor:
+    if 0 in x and 5 not in x:
+        return x + 1
+    return x * 2 if x[0, 0] in x[0] and "a" not in {"b"} else x
+
+
+def nonzero(x: torch.Tensor) -> torch.Tensor:
+    return x + 1 if torch.is_nonzero(x.sum()) else x - 1
+
+
+def as_floats(x: torch.Tensor) -> torch.Tensor:
+    if x.sum() > 0:
+        return x * float(x.max())
+    return x * round(float(x.min() / 4), 0) + float(x.shape[0])
+
+
 CASES = [
     *(if_else, if_only, if_any, elif_chain, early_return, two_early_returns, nested_return, nested_if, temporary),
     *(defined_where_used, ternary, conjunction, disjunction, negation, chained, numbers, floats, tuples, dictionary),
     *(in_place, accumulated, aliases, reduced_item, nested_function, in_lambda, plain_conditions),
     *(number_of_positives, with_block, any_and_all, equal, all_close, boolean_items),
+    *(contained, nonzero, as_floats),
 ]
 
 

@@ -178,6 +178,12 @@ class _Emitter:
         # Cast truncates, as TruncToInt does.
         return self._op("Cast", self._op(rounding, value) if rounding else value, to=ir.DataType.INT64)
 
+    def round_half_to_even(self, expr: sympy.Expr) -> ir.Value:
+        number, digits = expr.args
+        if digits != 0:
+            raise TypeError(f"the size expression {expr} rounds to digits, which has no exact ONNX form")
+        return self._op("Round", self.double(self.emit(number)))
+
     def unwrap(self, expr: sympy.Expr) -> ir.Value:
         return self.emit(expr.args[0])
 
@@ -249,6 +255,7 @@ _FUNCTIONS: Mapping[type, Callable[[_Emitter, sympy.Expr], ir.Value]] = {
     sympy_functions.FloorToInt: _Emitter.to_int,
     sympy_functions.RoundToInt: _Emitter.to_int,
     sympy_functions.TruncToInt: _Emitter.to_int,
+    sympy_functions.RoundDecimal: _Emitter.round_half_to_even,
     sympy_functions.Identity: _Emitter.unwrap,
     sympy_functions.Where: _Emitter.where,
     sympy.Piecewise: _Emitter.piecewise,

@@ -425,7 +425,7 @@ QUESTION_PATCHES: tuple[Patch, ...] = (
     Patch(
         "torch._export.non_strict_utils:_NonStrictTorchFunctionHandler._override",
         known_values.override_questions,
-        "torch.equal, torch.allclose and one_hot read fake tensors, which have no values",
+        "torch.equal, allclose, is_nonzero and one_hot read fake tensors, which have no values",
         strict=False,
     ),
     Patch(

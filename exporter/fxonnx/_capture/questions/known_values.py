@@ -397,6 +397,8 @@ def override_questions(
         return _equal, args, kwargs
     if func in (torch.allclose, Tensor.allclose):
         return _allclose, args, kwargs
+    if func is torch.is_nonzero:
+        return _is_nonzero, args, kwargs
     if func is one_hot:
         return _one_hot, args, kwargs
     return original(self, func, args, kwargs)  # type: ignore[no-any-return]
@@ -409,6 +411,10 @@ def _equal(self: Tensor, other: Tensor) -> Any:
 
 def _allclose(self: Tensor, other: Tensor, *args: Any, **kwargs: Any) -> Any:
     return torch.isclose(self, other, *args, **kwargs).all().item()
+
+
+def _is_nonzero(input: Tensor) -> Any:
+    return (input.reshape(()) != 0).item()
 
 
 def _one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:

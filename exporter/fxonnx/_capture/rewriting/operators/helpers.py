@@ -14,6 +14,7 @@ import torch
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from ....errors import CaptureError
+from ...questions.known_values import is_open
 from ..source.transformer import Site
 from .conditionals import symbolic_branch
 from .counting import Counting
@@ -440,6 +441,12 @@ class Helpers:
             return join(function, items, *args[1:], **{key: value for key, value in kwargs.items() if key != "tensors"})
 
         return joined if function in JOINING else function
+
+    @staticmethod
+    def contains(element: Any, container: Any) -> Any:
+        """``element in container``."""
+        is_unknown = isinstance(container, torch.Tensor) and is_open(container)
+        return (container == element).any().item() if is_unknown else element in container
 
     def identified(self, at: int, value: Any) -> Any:
         """The left side of ``value is True``."""

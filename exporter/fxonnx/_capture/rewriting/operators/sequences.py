@@ -129,6 +129,17 @@ def _int(*given: Any) -> Any:
     return builtins.int(*given)
 
 
+def _float(*given: Any) -> Any:
+    match given:
+        case [torch.Tensor() as value] if is_symbolic(value):
+            return value.reshape(()).to(torch.float64).item()
+        case [torch.SymInt() as value]:
+            return torch.sym_float(value)  # type: ignore[no-untyped-call]
+        case [torch.SymFloat() as value]:
+            return value
+    return builtins.float(*given)
+
+
 def _bool(value: Any = False, /) -> Any:
     value = truth(value)
     return as_condition(value).item() if is_symbolic(value) else builtins.bool(value)
@@ -220,6 +231,7 @@ _REPLACEMENTS: Mapping[Any, Callable[..., Any]] = MappingProxyType(
     {
         builtins.range: _range,
         builtins.int: _int,
+        builtins.float: _float,
         builtins.bool: _bool,
         builtins.len: _len,
         builtins.enumerate: _enumerate,

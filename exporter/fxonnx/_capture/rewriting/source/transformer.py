@@ -404,6 +404,9 @@ class _Expressions(ast.NodeTransformer):
             case ast.Compare(left, [ast.Is() | ast.IsNot()], [ast.Constant(bool())]):
                 site = self._owner.expression_site(node, "identity of a tensor's value")
                 node.left = _locate(_call_helper("identified", [site, left]), node)
+            case ast.Compare(left, [ast.In() | ast.NotIn()], [container]):
+                found = _call_helper("contains", [left, container])
+                return _locate(found if isinstance(node.ops[0], ast.In) else _call_helper("not_", [found]), node)
         if len(node.ops) == 1 or _binds(node):
             return node
         # a < b < c: b is evaluated once, c only if a < b.
