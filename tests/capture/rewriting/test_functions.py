@@ -273,12 +273,23 @@ def _is_true(x: torch.Tensor) -> torch.Tensor:
     return x if bool(x.any()) is True else -x
 
 
+def _appends(x: torch.Tensor) -> torch.Tensor:
+    rows = [x[0]]
+    if x.sum() > 0:
+        rows.append(x[1])
+    return torch.stack(rows)
+
+
 REFUSED = [
     (_filters, r"comprehension with a filter cannot be captured: the number of its items(?s:.*)hint: .*x\[mask\]"),
     (_filters_range, "comprehension with a filter cannot be captured: the number of its items"),
     (
         _is_true,
         r"identity of a tensor's value cannot be captured(?s:.*)hint: use the value itself, or compare it with ==",
+    ),
+    (
+        _appends,
+        r"rows has another number of items in each branch, 2 and 1\n(?s:.*)hint: compute all items and .*items\[mask\]",
     ),
     (_pops, r"a list whose length is a dynamic size is modified or searched\n(?s:.*)hint: build it with append"),
     (

@@ -184,16 +184,26 @@ def _plan(runs: Sequence[_Run], before: Sequence[Slot], state: State | None, ref
             ]
         (left, spec), (right, other) = sides
         if spec != other:
-            refuse(
-                f"{name} is {describe(runs[0].part(at).value)} in one branch and {describe(runs[1].part(at).value)} in "
-                "the other",
-                "assign values of the same type and structure in both branches",
-            )
+            _refuse_structures([run.part(at).value for run in runs], (spec, other), name, refuse)
         plan.specs[at] = spec
         plan.leaves[at] = []
         for leaf, pair in enumerate(zip(left, right, strict=True)):
             plan.leaves[at].append(_merge_leaf(plan, at, leaf, pair, name, refuse))
     return plan
+
+
+def _refuse_structures(values: Sequence[Any], specs: Sequence[TreeSpec], name: str, refuse: Refuse) -> NoReturn:
+    counts = [spec.num_children for spec in specs]
+    if specs[0].type is specs[1].type and counts[0] != counts[1]:
+        refuse(
+            f"{name} has another number of items in each branch, {counts[0]} and {counts[1]}",
+            "compute all items and select those that the condition holds for with a mask, items[mask]",
+        )
+    left, right = map(describe, values)
+    refuse(
+        f"{name} is {left} in one branch and {right} in the other",
+        "assign values of the same type and structure in both branches",
+    )
 
 
 def _merge_leaf(plan: _Plan, part: int, leaf: int, pair: tuple[Any, Any], name: str, refuse: Refuse) -> Any:
