@@ -28,9 +28,11 @@ test: $(VENV)/.installed-test
 	OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -n 2 -q $(PYTEST_FLAGS)
 
 # Random programs, eager torch against the exported file: make fuzz SEEDS=1000:2000 ZERO=1
+# Programs with Python control flow: make fuzz KIND=python SEEDS=0:3000 WITHOUT=aliases,handlers
 SEEDS ?= 1000:1300
 fuzz: $(VENV)/.installed-test
-	$(VENV)/bin/python -W ignore -m tests.fuzz --seeds $(SEEDS) $(if $(ZERO),--zero)
+	$(VENV)/bin/python -W ignore -m tests.fuzz --seeds $(SEEDS) $(if $(ZERO),--zero) \
+		$(if $(KIND),--kind $(KIND)) $(if $(WITHOUT),--without $(WITHOUT))
 
 lint: $(VENV)/.installed-test
 	$(VENV)/bin/ruff check .

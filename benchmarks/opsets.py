@@ -31,7 +31,7 @@ def outcome(network: Network, captured: Any, opset: int) -> str:
     try:
         with silenced():
             program = fxonnx.export(captured, network.args, kwargs=network.kwargs, opset_version=opset)
-            program.verify(network.args, network.kwargs)
+            program.verify(network.args, network.kwargs, model=network.model)
     except fxonnx.UnsupportedOperatorError as error:
         return str(error.lowest_opset)
     except fxonnx.VerificationError:

@@ -96,6 +96,44 @@ def test_lightning(installed: None, tmp_path: Path) -> None:
     torch.testing.assert_close(run(path, {"x": x})[0], model.eval()(x))
     model.to_onnx(path, torch.rand(2, 4), input_names=["x"])
     torch.testing.assert_close(run(path, {"x": x[:2]})[0], model(x[:2]))
+    model.train()
+    with pytest.warns(UserWarning, match="exported in evaluation mode, as torch.onnx.export does by default"):
+        model.to_onnx(path, torch.rand(2, 4), input_names=["x"])
+    assert model.training
+    torch.testing.assert_close(run(path, {"x": x[:2]})[0], model.eval()(x[:2]))
+
+
+@pytest.mark.parametrize(
+    ("training", "train", "evaluated"),
+    [
+        (None, True, True),
+        (None, False, True),
+        (TrainingMode.EVAL, True, True),
+        (TrainingMode.PRESERVE, True, False),
+        (TrainingMode.PRESERVE, False, True),
+        (TrainingMode.TRAINING, False, False),
+    ],
+)
+@pytest.mark.parametrize("dynamo", [None, True, False])
+@pytest.mark.filterwarnings("ignore:forward writes to", "ignore:the model is in training mode")
+def test_training_modes(
+    training: Any, train: bool, evaluated: bool, dynamo: bool | None, installed: None, tmp_path: Path
+) -> None:
+    model, path = Trained().train(train), tmp_path / "m.onnx"
+    before = {name: module.training for name, module in model.named_modules()}
+    given = {"training": training, "dynamo": dynamo}
+    torch.onnx.export(model, (IMAGES,), path, **{name: value for name, value in given.items() if value is not None})
+    assert {name: module.training for name, module in model.named_modules()} == before
+    session = onnxruntime.InferenceSession(path)
+    found = run(path, {session.get_inputs()[0].name: IMAGES})[0]
+    assert torch.allclose(found, model.eval()(IMAGES), rtol=1e-4, atol=1e-5) == evaluated
+
+
+def test_dropout_that_is_active_in_evaluation_stays(installed: None) -> None:
+    model = Trained().eval()
+    model.drop.train()
+    program = torch.onnx.export(model, (IMAGES,))
+    assert "Dropout" in [node.op_type for node in program.model.graph]
 
 
 @pytest.mark.parametrize("opset", [11, 13, 14, 20])

@@ -135,7 +135,7 @@ def test_export_of_a_file_with_options(module: str, tmp_path: Path) -> None:
         *("--input-names", "data", "--output-names", "logits"),
     )
     assert result.exit_code == 0, result.stderr
-    assert result.stdout.endswith("opset 18, verified\n")
+    assert result.stdout.endswith("opset 18, verified against the exported program\n")
     for stage in ("capture", "prepare", "lower", "verify", "save", "total"):
         assert stage in result.stdout
     graph = onnx.load(tmp_path / "m.onnx").graph
@@ -147,7 +147,7 @@ def test_several_sizes(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
     trials = []
     verify = fxonnx._program.verification.verify
     monkeypatch.setattr(
-        "fxonnx._program.verification.verify", lambda *a, **k: [trials.append(k["sizes"]), verify(*a, **k)]
+        "fxonnx._program.verification.verify", lambda *a, **k: trials.append(k["sizes"]) or verify(*a, **k)
     )
     result = invoke("export", f"{module}:four", "-o", "m.onnx", "--all-sizes", "--strict-shapes")
     assert result.exit_code == 0, result.stderr

@@ -92,7 +92,7 @@ def test_verbose_prints_subgraphs(capsys: pytest.CaptureFixture[str]) -> None:
 def test_profile_prints_the_stages(capsys: pytest.CaptureFixture[str]) -> None:
     fxonnx.export(nn.ReLU().eval(), (X,), profile=True)
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines] == ["capture", "prepare", "lower", "total"]
+    assert [line.split()[0] for line in lines] == ["capture", "prepare", "lower", "prove", "total"]
     assert all(line.endswith(" s") for line in lines)
 
 

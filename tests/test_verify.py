@@ -86,7 +86,7 @@ def test_matches(expected: Any, actual: torch.Tensor) -> None:
         (3, torch.tensor(3.0), "dtype torch.float32 instead of torch.int64"),
         (True, torch.tensor(1), "dtype torch.int64 instead of torch.bool"),
         (2.5, torch.tensor(2), "dtype torch.int64 instead of torch.float32"),
-        ("text", torch.tensor(2), "eager torch does not return a tensor"),
+        ("text", torch.tensor(2), "a tensor instead of str"),
         (torch.tensor([-1e9, 1.0]), torch.tensor([-1e9, 1.001]), "1 of 2 elements differ by more than"),
         (torch.tensor([torch.finfo().min, 1.0]), torch.tensor([torch.finfo().min, 2.0]), "1 of 2 elements differ"),
     ],
@@ -168,12 +168,13 @@ def test_explicit_inputs(outputs: ONNXProgram) -> None:
 def test_mismatch_raises_with_all_rows() -> None:
     wrong = program(Outputs(), (torch.tensor([1.0, 2.0]),), operators=[("Neg", 0), ("Neg", 0)])
     with pytest.raises(VerificationError, match="ONNX Runtime and eager torch disagree:\n  output ") as caught:
-        wrong.verify()
+        wrong.verify(model=Outputs())
     assert [row.status for row in caught.value.rows] == ["ok", "mismatch"]
     lines = str(caught.value).splitlines()
-    assert lines[1].split() == ["output", "status", "dtype", "shape", "max", "abs", "max", "rel"]
-    assert lines[2].split() == ["output_0", "ok", "float32", "[2]", "0.00e+00", "0.00e+00"]
+    assert lines[1].split() == ["output", "status", "reference", "dtype", "shape", "max", "abs", "max", "rel"]
+    assert lines[2].split() == ["output_0", "ok", "model", "float32", "[2]", "0.00e+00", "0.00e+00"]
     assert "2 of 2 elements differ by more than" in lines[3]
+    assert lines[-1] == "hint: program.compare(model=model) finds the operator, line and module"
 
 
 def test_mismatch_of_nan_suggests_exact_numerics() -> None:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from . import genai as genai
     from ._analysis import Analysis, Issue, analyze
     from ._capture.constraints.constraint import Constraint
+    from ._capture.departures import Departure, DepartureKind
     from ._capture.inputs.list_inputs import TensorList
     from ._capture.questions.assumption import Assumption, Rung
     from ._comparison import Row
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from ._program.differences import Comparison, ValueDifference, ValueStatistics
     from ._program.external_data import REFERENCE
     from ._program.multi_model import save_all
+    from ._program.proof import Proof, ProofRun
     from ._program.quantization_report import LayerReport, QuantizationReport
     from ._program.verification import verify
     from ._quantization import QuantizeConfig
@@ -64,9 +66,13 @@ __all__ = [  # noqa: RUF022 - grouped
     # Export
     "Assumption",
     "Constraint",
+    "Departure",
+    "DepartureKind",
     "Fusion",
     "NearMiss",
     "ONNXProgram",
+    "Proof",
+    "ProofRun",
     "QuantizeConfig",
     "REFERENCE",
     "Rung",
@@ -136,6 +142,8 @@ _MODULES = {
     "Assumption": "_capture.questions.assumption",
     "Rung": "_capture.questions.assumption",
     "Constraint": "_capture.constraints.constraint",
+    "Departure": "_capture.departures",
+    "DepartureKind": "_capture.departures",
     "TensorList": "_capture.inputs.list_inputs",
     "InputObserver": "_input_observer",
     "Analysis": "_analysis",
@@ -148,6 +156,8 @@ _MODULES = {
     "QuantizeConfig": "_quantization",
     "REFERENCE": "_program.external_data",
     "save_all": "_program.multi_model",
+    "Proof": "_program.proof",
+    "ProofRun": "_program.proof",
     "LayerReport": "_program.quantization_report",
     "QuantizationReport": "_program.quantization_report",
     "Comparison": "_program.differences",

@@ -13,9 +13,22 @@ import torch
 from fxonnx_translations._builder.sub_byte import as_codes
 
 from ._public import public
+from ._warnings import warn_user
 from .errors import VerificationError
 
-__all__ = ["TOLERANCES", "Row", "compare", "format_rows"]
+__all__ = ["REFERENCE_TEXTS", "TOLERANCES", "ReferenceName", "Row", "compare", "format_rows", "report_skipped"]
+
+ReferenceName = Literal["model", "exported program", "captured program"]
+"""What the outputs are compared with."""
+
+REFERENCE_TEXTS: Mapping[ReferenceName, str] = MappingProxyType(
+    {
+        "model": "eager torch",
+        "exported program": "the exported program",
+        "captured program": "the captured program",
+    }
+)
+"""Each reference in messages."""
 
 TOLERANCES: Mapping[torch.dtype, float] = MappingProxyType(
     {
@@ -36,18 +49,21 @@ TOLERANCES: Mapping[torch.dtype, float] = MappingProxyType(
 @public
 @dataclass(frozen=True)
 class Row:
-    """The comparison of one graph output.
+    """The comparison of one graph output with that of the reference.
 
     Attributes:
-        name: Name of the graph output.
-        index: Its position among the graph outputs.
-        status: The outcome; "skipped" stands for all outputs at sizes at which eager torch itself fails.
-        dtype: Dtype of eager torch's output; complex outputs are compared as pairs of real numbers.
-        shape: Shape of eager torch's output.
+        name: Name of the graph output; "-" for all of them.
+        index: Its position among the graph outputs; -1 for all of them.
+        status: The outcome; "skipped" if there is nothing to compare with: the model fails at these sizes, has no
+            values, or is not deterministic.
+        dtype: Dtype of the reference's output; complex outputs are compared as pairs of real numbers.
+        shape: Shape of the reference's output.
         max_abs: Largest absolute difference of finite elements; None if dtypes or shapes differ.
-        max_rel: Largest difference relative to eager torch's value; None if dtypes or shapes differ.
-        message: Description of the mismatch, or "".
+        max_rel: Largest difference relative to the reference's value; None if dtypes or shapes differ.
+        message: Description of the mismatch, or why the output was skipped, or "".
         sizes: Name and size of each dynamic dim, if several sizes were verified.
+        reference: What ONNX Runtime was compared with: "model", the user's model in eager torch; "exported program",
+            if an ``ExportedProgram`` is the model; "captured program", if the model is not known.
     """
 
     name: str
@@ -59,6 +75,7 @@ class Row:
     max_rel: float | None = None
     message: str = ""
     sizes: tuple[tuple[str, int], ...] = ()
+    reference: ReferenceName = "model"
 
 
 def compare(
@@ -68,27 +85,29 @@ def compare(
     *,
     rtol: float | None = None,
     atol: float | None = None,
+    reference: ReferenceName = "model",
 ) -> list[Row]:
-    """Compare the outputs of ONNX Runtime with those of eager torch; see ``fxonnx.verify``.
+    """Compare the outputs of ONNX Runtime with those of the reference; see ``fxonnx.verify``.
 
     Args:
         names: Names of the graph outputs.
-        expected: Outputs of eager torch: tensors or Python numbers; for a list of tensors, the list or the stacked
+        expected: Outputs of the reference: tensors or Python numbers; for a list of tensors, the list or the stacked
             tensor.
         actual: Outputs of ONNX Runtime: tensors or lists of tensors.
         rtol: Relative tolerance.
         atol: Absolute tolerance.
+        reference: The reference.
 
     Raises:
         VerificationError: If the number of outputs differs.
     """
     if not len(names) == len(expected) == len(actual):
         raise VerificationError(
-            f"eager torch returns {len(expected)} outputs, ONNX Runtime {len(actual)}, "
+            f"{REFERENCE_TEXTS[reference]} returns {len(expected)} outputs, ONNX Runtime {len(actual)}, "
             f"and the graph has {len(names)}: {', '.join(names)}"
         )
     return [
-        _row(index, name, value, tensor, rtol, atol)
+        replace(_row(index, name, value, tensor, rtol, atol), reference=reference)
         for index, (name, value, tensor) in enumerate(zip(names, expected, actual, strict=True))
     ]
 
@@ -98,7 +117,8 @@ def _row(index: int, name: str, value: Any, actual: Any, rtol: float | None, ato
         return _list_row(index, name, value, actual, rtol, atol)
     expected = _as_tensor(value, actual)
     if expected is None:
-        return Row(name, index, "mismatch", type(value).__name__, (), message="eager torch does not return a tensor")
+        kind = type(value).__name__
+        return Row(name, index, "mismatch", kind, (), message=f"a tensor instead of {kind}")
     dtype, shape = str(expected.dtype).removeprefix("torch."), tuple(expected.shape)
     if actual.dtype != expected.dtype:
         return Row(name, index, "mismatch", dtype, shape, message=f"dtype {actual.dtype} instead of {expected.dtype}")
@@ -115,7 +135,8 @@ def _list_row(
 ) -> Row:
     """The comparison of two lists of tensors: the first mismatch, with the largest differences of all items."""
     if not isinstance(value, torch.Tensor | list | tuple):
-        return Row(name, index, "mismatch", type(value).__name__, (), message="eager torch does not return a list")
+        kind = type(value).__name__
+        return Row(name, index, "mismatch", kind, (), message=f"a list instead of {kind}")
     if len(value) != len(actual):
         message = f"a list of {len(actual)} tensors instead of {len(value)}"
         return Row(name, index, "mismatch", "list", (len(value),), message=message)
@@ -191,11 +212,12 @@ def _mismatch_message(mismatch: torch.Tensor, problem: str) -> str:
 
 def format_rows(rows: Sequence[Row]) -> str:
     """Format rows as an aligned plain-text table."""
-    cells = [("output", "status", "dtype", "shape", "max abs", "max rel", "", "")]
+    cells = [("output", "status", "reference", "dtype", "shape", "max abs", "max rel", "", "")]
     cells += [
         (
             row.name,
             row.status,
+            row.reference,
             row.dtype,
             str(list(row.shape)),
             _number(row.max_abs),
@@ -209,6 +231,15 @@ def format_rows(rows: Sequence[Row]) -> str:
     return "\n".join(
         "  " + "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in cells
     )
+
+
+def report_skipped(rows: Sequence[Row]) -> None:
+    """Warn about the outputs that were not compared at any size."""
+    compared = {row.name for row in rows if row.status != "skipped"}
+    skipped = {row.name: row.message for row in rows if row.name not in compared and (row.name != "-" or not compared)}
+    if skipped:
+        text = "\n".join(f"  {message}" if name == "-" else f"  {name}: {message}" for name, message in skipped.items())
+        warn_user(f"the export is not verified:\n{text}")
 
 
 def _number(value: float | None) -> str:

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 import numpy as np
 import onnx_ir as ir
 
-from ._model_files import load_model, origin_of
+from ._model_files import load_model, origin_of, weight_values
 from ._public import public
 from ._sequence_types import type_text
-from .errors import ArgumentError
 
 if TYPE_CHECKING:
     import onnx
@@ -207,11 +206,7 @@ def _weights(model: ir.Model) -> dict[str, _Weight]:
         tensor = value.const_value
         if tensor is None:
             continue
-        try:
-            values = tensor.numpy()
-        except OSError as error:
-            hint = "the file of external data belongs next to the model"
-            raise ArgumentError("model", f"the weight {name!r} cannot be read: {error}", hint=hint) from error
+        values = weight_values(name, tensor)
         found[name] = _Weight(_form(tensor.dtype.name, values), values)
     return found
 

@@ -98,7 +98,24 @@ def _torch_onnx_export(model: Any, args: Any = (), f: Any = None, *positional: A
         if name in options:
             raise TypeError(f"export() got multiple values for argument {name!r}")
         options[name] = value
+    _select_default_mode(model, options)
     return export(model, args, f, **_without_older(options))
+
+
+def _select_default_mode(model: Any, options: dict[str, Any]) -> None:
+    """Set ``training`` to torch's default, evaluation mode, for a model that is in training mode.
+
+    A model in evaluation mode keeps the modes of its modules, such as a dropout that stays active.
+    """
+    if options.get("training") is None and isinstance(model, torch.nn.Module) and model.training:
+        options["training"] = TrainingMode.EVAL
+        # With dynamo=False, torch does not warn either.
+        if options.get("dynamo", True):
+            warn_user(
+                "the model is in training mode and is exported in evaluation mode, as torch.onnx.export does by default"
+                "\nhint: call model.eval() before the export, or pass training=torch.onnx.TrainingMode.PRESERVE "
+                "to keep dropout and batch statistics active"
+            )
 
 
 _IGNORED = frozenset({"_retain_param_name", "enable_onnx_checker", "example_outputs", "fallback", "strip_doc_string"})

@@ -19,9 +19,10 @@ from torch.onnx import OperatorExportTypes, TrainingMode
 
 from fxonnx_translations._torch_compat import unset_fake_temporarily
 
+from ._callers_autocast import without_autocast
 from ._capture import ALIASES_KEY, Capture, DataDependent, Rung, capture, report_narrowed
 from ._capture.patches import one_at_a_time, tracing_patches
-from ._comparison import Row
+from ._comparison import Row, report_skipped
 from ._export_context import exporting, in_mode
 from ._lower.dispatch import is_translated
 from ._lower.lowering import lower
@@ -36,6 +37,7 @@ from ._prepare import (
     least_opset_of_program,
     pattern_context,
     prepare,
+    report_changes,
     report_updates,
     unwrap_subclasses,
 )
@@ -43,6 +45,8 @@ from ._program import ONNXProgram
 from ._program.calibration import ranges_of
 from ._program.call_binding import bind_call
 from ._program.external_data import ExternalData
+from ._program.proof import prove
+from ._program.saving import check_file
 from ._public import public
 from ._quantization import QuantizeConfig, WeightDtype
 from ._report import Report, graph_text, reporting, save_exported_program, timing_table
@@ -66,7 +70,8 @@ def _suggesting(function: Callable[_Parameters, _Result]) -> Callable[_Parameter
             hint = did_you_mean(name, known)
             suggestion = "" if hint is None else f"; {hint}"
             raise TypeError(f"export() got an unexpected keyword argument {name!r}{suggestion}")
-        return function(*args, **kwargs)
+        with without_autocast():
+            return function(*args, **kwargs)
 
     return called
 
@@ -130,11 +135,14 @@ def export(
         f: Path or binary file to save the model to, if any.
         kwargs: Keyword example inputs.
         verbose: Print the graph with types, module scopes and source lines.
-        input_names: Names of the first graph inputs; further names rename parameters.
+        input_names: Names of the first graph inputs; further names rename parameters. A keyword input whose own name is
+            among them comes at the place of its name.
         output_names: Names of the first graph outputs.
         opset_version: Target opset, 7 to 28; 20 by default, or 21 for weights that are tensor subclasses, as those of
             torchao. ONNX Runtime 1.31 runs opsets up to 26.
-        dynamo: Accepted for compatibility: both values select this exporter. False implies ``compat="torchscript"``.
+        dynamo: Both values select this exporter. False selects the form of torch.onnx's TorchScript exporter: keyword
+            inputs in the order of ``forward``'s signature, names in ``dynamic_axes`` that do not join dims, and
+            ``compat="torchscript"``.
         external_data: Store the weights of ``f`` in a second file; by default only above 1.5 GiB. See
             ``ONNXProgram.save`` for further values.
         dynamic_shapes: Dynamic dims as for ``torch.export.export``. Plain strings name dims; keys may also be names of
@@ -145,7 +153,8 @@ def export(
         report: Write a report on the export, or on its failure, to ``artifacts_dir``: an HTML page, and a short
             one in Markdown.
         optimize: Run common subexpression elimination, fusion patterns and batch norm folding.
-        verify: Compare ONNX Runtime with eager torch on all example inputs; ``"auto"``: also at other sizes.
+        verify: Compare ONNX Runtime with the model in eager torch on all example inputs; ``"auto"``: also at other
+            sizes. See ``fxonnx.verify``; outputs that cannot be compared are a warning.
         profile: Print the seconds of each stage.
         profile_runtime: Write the report with the time of each module and operator in ONNX Runtime.
         dump_exported_program: Save the captured program to ``artifacts_dir``.
@@ -210,6 +219,7 @@ def export(
         SaveError: If ``f`` or the report cannot be written.
         StateError: With ``state="error"``, if forward mutates state that outlives the call.
     """
+    check_file(f, "f")
     args, kwargs, dynamic_shapes, *names = _own_examples(model, args, kwargs, dynamic_shapes, input_names, output_names)
     read = partial(
         read_options,
@@ -236,12 +246,17 @@ def export(
     with reporting(page if report or profile_runtime else None, artifacts_dir, timer.seconds), exporting():
         captured = _capture(model, options, timer, (args, kwargs), shapes, dynamic_scalars)
         options = options if opset_version is not None else _with_opset_of(captured, options, ir_version, read)
-        page.exported_program = captured.exported_program
-        save_exported_program(captured.exported_program, artifacts_dir if dump_exported_program else None)
+        _keep_captured(captured, page, artifacts_dir if dump_exported_program else None)
         program = page.program = _convert(captured, options, timer, model)
         page.rows = _verify(program, timer, verify, locate=report or profile_runtime)
         _save(program, timer, f, (export_params, keep_initializers_as_inputs, external_data))
     return _printed(program, graph=bool(verbose), stages=profile)
+
+
+def _keep_captured(captured: Capture, page: Report, directory: str | os.PathLike[str] | None) -> None:
+    """Show a captured program in the report, and save it on request."""
+    page.exported_program = captured.exported_program
+    save_exported_program(captured.exported_program, directory)
 
 
 def _with_opset_of(captured: Capture, options: Options, ir_version: Any, read: Callable[..., Options]) -> Options:
@@ -306,6 +321,7 @@ def _capture(
             may_train=options.training is not None,
             frozen=options.frozen,
             data_dependent=options.data_dependent,
+            legacy=options.legacy,
         )
         with unset_fake_temporarily():
             return replace(captured, exported_program=unwrap_subclasses(captured.exported_program))
@@ -342,7 +358,7 @@ def _convert(captured: Capture, options: Options, timer: Timer, model: Any) -> O
             runtime_checks=options.runtime_checks and any(one.rung is Rung.EXAMPLE for one in captured.assumptions),
         )
     updates = find_updates(prepared, captured.input_paths)
-    lost = report_updates(updates, options.state)
+    lost = report_updates(updates, options.state) + report_changes(captured.attribute_changes, options.state)
     returned = [] if options.state == "warn" else [update for update in updates if not update.is_returned]
     with unset_fake_temporarily(), timer.stage("lower"):
         batches = None if options.quantize is None else options.quantize.calibration
@@ -360,13 +376,18 @@ def _convert(captured: Capture, options: Options, timer: Timer, model: Any) -> O
     metadata.update(limits.metadata())
     if captured.dim_aliases:
         metadata[ALIASES_KEY] = json.dumps(captured.dim_aliases)
+    captured = replace(captured, limits=limits)
+    with unset_fake_temporarily(), timer.stage("prove"):
+        proof = prove(captured, model)
+    metadata.update(proof.metadata())
     program = ONNXProgram(
         lowered.model,
-        replace(captured, limits=limits),
+        replace(captured, assumptions=(*captured.assumptions, *proof.unexercised)),
         options,
         timer.seconds,
         fusions=prepared.fusions,
         quantization=lowered.quantization,
+        proof=proof,
     )
     if added and program.example_inputs is not None:
         # Where an intermediate tensor of the example is empty, a call with it would be refused.
@@ -423,4 +444,5 @@ def _verify(program: ONNXProgram, timer: Timer, wanted: bool | Literal["auto"], 
         rows = program.verify(sizes="auto" if wanted == "auto" else None, locate=locate)
         for args, kwargs in program.capture.more_inputs:
             rows += program.verify(args, kwargs, locate=locate)
+    report_skipped(rows)
     return tuple(rows)

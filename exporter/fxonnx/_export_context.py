@@ -12,7 +12,7 @@ from torch.onnx import TrainingMode
 
 from ._public import public
 
-__all__ = ["exporting", "in_mode", "is_in_onnx_export"]
+__all__ = ["exporting", "in_mode", "is_in_onnx_export", "outside_of_export"]
 
 _depth: ContextVar[int] = ContextVar("fxonnx_exports", default=0)
 
@@ -21,6 +21,16 @@ _depth: ContextVar[int] = ContextVar("fxonnx_exports", default=0)
 def exporting() -> Iterator[None]:
     """Mark the body as an export for the current thread; exports may be nested."""
     token = _depth.set(_depth.get() + 1)
+    try:
+        yield
+    finally:
+        _depth.reset(token)
+
+
+@contextmanager
+def outside_of_export() -> Iterator[None]:
+    """Mark the body, a run of the user's model in eager torch, as no part of an export."""
+    token = _depth.set(0)
     try:
         yield
     finally:

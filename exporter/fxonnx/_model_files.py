@@ -5,22 +5,24 @@ from __future__ import annotations
 import ast
 import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 
+from ._model_contents import check_model
+from ._paths import is_file, path_of
 from ._provenance import innermost_frame
 from .errors import ArgumentError, did_you_mean
 
-__all__ = ["load_model", "origin_of"]
+__all__ = ["load_model", "origin_of", "text_list", "weight_values"]
 
 
 def load_model(model: Any) -> ir.Model:
     """Load a model; external data is read on access. A model in memory is returned as it is.
 
     Raises:
-        ArgumentError: If the file does not exist or is not an ONNX model.
+        ArgumentError: If the file does not exist or is not a valid ONNX model; see ``check_model``.
     """
     if isinstance(model, ir.Model):
         return model
@@ -31,17 +33,61 @@ def load_model(model: Any) -> ir.Model:
             return ir.serde.deserialize_model(model)
         problem = f"expected a path or an ONNX model, got {type(model).__name__}"
         raise ArgumentError("model", problem, hint="pass a path, an onnx_ir.Model or a ModelProto")
-    path = Path(model)
-    if not path.is_file():
+    path = path_of(model, "model")
+    if not is_file(path, "model"):
         hint = did_you_mean(path.name, (other.name for other in path.parent.glob("*.onnx")))
         raise ArgumentError("model", f"file {path} does not exist", hint=hint)
     try:
-        loaded = ir.load(path)
+        # onnx_ir checks the places of external data only where it knows the directory.
+        loaded = ir.load(path.absolute())
     except Exception as error:
-        raise ArgumentError("model", f"{path} cannot be loaded as an ONNX model: {error}") from error
+        raise ArgumentError("model", f"{path} cannot be loaded as an ONNX model: {_reason(error)}") from error
     if not loaded.opset_imports:
         raise ArgumentError("model", f"{path} is not an ONNX model: it imports no opset")
+    try:
+        check_model(loaded, path)
+    except ValueError as error:
+        raise ArgumentError("model", f"{path} is not a valid ONNX model: {error}") from error
     return loaded
+
+
+def _reason(error: BaseException) -> str:
+    """The first error of a chain: onnx_ir's last one only names the object that it could not read."""
+    while (before := error.__cause__ or error.__context__) is not None:
+        error = before
+    return str(error)
+
+
+def weight_values(name: str, tensor: ir.TensorProtocol) -> np.ndarray:
+    """Read the elements of a tensor of a loaded model.
+
+    Args:
+        name: Its name.
+        tensor: The tensor.
+
+    Raises:
+        ArgumentError: If its file cannot be read, or has too few or too many bytes for its dtype and dims.
+    """
+    try:
+        return tensor.numpy()
+    except (OSError, TypeError, ValueError) as error:
+        external = isinstance(tensor, ir.ExternalTensor)
+        hint = "the file of external data belongs next to the model" if external else None
+        raise ArgumentError("model", f"the weight {name!r} cannot be read: {error}", hint=hint) from error
+
+
+def text_list(text: str) -> list[str]:
+    """Parse the text of a list in the metadata of a node, ``['', 'encoder', 'x']``; [] if it is something else."""
+    try:
+        found = ast.literal_eval(text)
+    except (SyntaxError, TypeError, ValueError, MemoryError, RecursionError):  # another exporter's text
+        return []
+    is_list = isinstance(found, list) and all(isinstance(each, str) and each.count(".") < _MAX_DEPTH for each in found)
+    return found if is_list else []
+
+
+_MAX_DEPTH = 100
+"""Depth of modules; a page about a model nests as deeply."""
 
 
 def origin_of(node: ir.Node) -> tuple[str, str]:
@@ -50,14 +96,10 @@ def origin_of(node: ir.Node) -> tuple[str, str]:
     Without metadata, the module is that of names as ``/features/features.0/Conv``.
     """
     metadata = node.metadata_props
-    try:
-        scopes = ast.literal_eval(metadata.get("pkg.torch.onnx.name_scopes", "[]"))
-    except (SyntaxError, ValueError):  # another exporter's text
-        scopes = []
+    scopes = text_list(metadata.get("pkg.torch.onnx.name_scopes", "[]"))
     if not metadata and (node.name or "").startswith("/"):
         return _path_of_scopes(str(node.name).split("/")[1:-1]), ""
-    module = str(scopes[-2]) if isinstance(scopes, list) and len(scopes) > 1 else ""
-    return module, innermost_frame(metadata.get("pkg.torch.onnx.stack_trace", "")) or ""
+    return scopes[-2] if len(scopes) > 1 else "", innermost_frame(metadata.get("pkg.torch.onnx.stack_trace", "")) or ""
 
 
 def _path_of_scopes(scopes: Sequence[str]) -> str:

@@ -54,7 +54,8 @@ class Options:
         fold_weights: Whether expressions of weights become initializers.
         state: How mutations of parameters, buffers and inputs are exported.
         metadata: Which provenance metadata nodes carry.
-        legacy_names: Whether nodes and values are named as by torch.onnx's TorchScript exporter.
+        legacy: Whether inputs have the form of torch.onnx's TorchScript exporter.
+        legacy_names: Whether nodes and values are named as by that exporter.
         strict_shapes: Whether a constraint on a dynamic dim is an error.
         training: The mode the model is put into; None leaves each module in its own.
         frozen: Names or patterns of the tensors that become constants.
@@ -78,6 +79,7 @@ class Options:
     fold_weights: bool = True
     state: State = "warn"
     metadata: MetadataLevel = "full"
+    legacy: bool = False
     legacy_names: bool = False
     strict_shapes: bool = False
     training: TrainingMode | None = None
@@ -98,11 +100,13 @@ class LegacyOptions:
     Attributes:
         passthrough: Operators that become nodes of their own domain.
         training: The mode the model is put into; None leaves each module in its own.
+        is_asked: Whether the caller asks for that exporter, with ``dynamo=False``.
         names: Whether nodes and values are named as by that exporter.
     """
 
     passthrough: Passthrough
     training: TrainingMode | None
+    is_asked: bool
     names: bool
 
 
@@ -125,6 +129,7 @@ def read_legacy_options(
     return LegacyOptions(
         _check_passthrough(operator_export_type, custom_opsets),
         check_training(training, dynamo=dynamo),
+        not dynamo,
         not dynamo or compat is not None,
     )
 
@@ -180,6 +185,7 @@ def read_options(
         fold_weights=passes[1],
         state=state,
         metadata=metadata,
+        legacy=legacy.is_asked,
         legacy_names=legacy.names,
         strict_shapes=strict_shapes,
         training=legacy.training,

@@ -35,7 +35,7 @@ def source_line(node: torch.fx.Node) -> str:
 def innermost_frame(stack_trace: str) -> str | None:
     """Return the innermost frame of a stack trace that is not in torch, as ``file.py:12``; None if it has no frames."""
     lines = [line.strip() for line in stack_trace.splitlines()]
-    frames = [line for line in lines if line.startswith("File ")]
+    frames = [line for line in lines if line.startswith("File ") and ", " in line]
     own = [frame for frame in frames if "site-packages/torch/" not in frame and not frame.startswith('File "torch/')]
     for frame in reversed(own or frames):
         file, line, *_ = frame.removeprefix("File ").split(", ")

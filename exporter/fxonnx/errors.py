@@ -12,7 +12,7 @@
         │   └── TranslationError           FX005  a translation failed or returned an invalid result
         ├── SaveError                  FX006  a file cannot be written
         ├── RuntimeSessionError        FX007  ONNX Runtime cannot load or run the model
-        ├── VerificationError          FX008  ONNX Runtime and eager torch disagree
+        ├── VerificationError          FX008  ONNX Runtime and the model disagree
         └── StateError                 FX009  forward mutates buffers or inputs, and state="error"
 
 The text of an error begins with its code, ``error[FX004]: ``. Codes are stable: scripts and bug reports may rely on
@@ -228,7 +228,7 @@ class RuntimeSessionError(ExportError):
 
 @public
 class VerificationError(ExportError):
-    """ONNX Runtime and eager torch disagree.
+    """ONNX Runtime and the model disagree.
 
     Attributes:
         rows: The comparison (``fxonnx.Row``) of every output, equal ones included.

@@ -197,3 +197,31 @@ def test_inputs_for_which_an_operator_fails_are_refused() -> None:
     for x, n in ((-X, N), (X, N + 1)):
         with pytest.raises(fxonnx.ArgumentError, match="give other answers than the example"):
             program(x, n)
+
+
+class WritesAfterBranch(nn.Module):
+    """Writes to its input and to a buffer after a branch on the input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.total = nn.Buffer(torch.zeros(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = x.sum(0)
+        if y.sum() > 0:
+            y = y * 2
+        x[:, 0] = 9.0
+        self.total.add_(y)
+        return y + self.total
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_check_of_the_answers_does_not_write() -> None:
+    model, x = WritesAfterBranch().eval(), torch.ones(2, 3)
+    program = fxonnx.export(model, (x,), data_dependent="example")
+    given = torch.ones(2, 3)
+    results = [program(given)[0], program(given)[0]]
+    assert torch.equal(given, torch.ones(2, 3))
+    assert torch.equal(model.total, torch.zeros(3))
+    expected = model(torch.ones(2, 3))
+    assert all(torch.equal(result, expected) for result in results)

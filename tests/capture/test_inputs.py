@@ -54,6 +54,7 @@ BOUND = [
     pytest.param(Optional(), (x(3), {"z": x(3)}), None, x(3), id="last-dict-names-parameters"),
     pytest.param(Optional(), (x(3), {}), None, x(3) * 2, id="empty-dict-is-no-input"),
     pytest.param(KeywordOnly(), (x(3), {"scale": x(3)}), None, x(3) * x(3), id="last-dict-fits-only-as-keywords"),
+    pytest.param(TakesDict(), (x(3), {"x": 0, "b": x(3)}), None, x(3) * 2, id="last-dict-repeats-a-parameter"),
     pytest.param(TakesDict(), (x(3), {"b": x(3)}), None, x(3) * 2, id="last-dict-is-an-input"),
     pytest.param(TakesDict(), (x(3), {"b": x(3)}, {}), None, x(3) * 2, id="last-dict-and-empty-keywords"),
     pytest.param(TakesDict(), (x(3),), {"d": {"b": x(3)}}, x(3) * 2, id="dict-by-keyword"),
@@ -131,6 +132,9 @@ WRONG = [
     pytest.param(Optional(), (), None, r"args: .*forward\(x: .*missing a required argument: 'x'", id="missing"),
     pytest.param(Optional(), (x(3),) * 4, None, r"args: .*too many positional arguments", id="too-many"),
     pytest.param(Optional(), (x(3),), {"q": x(3)}, r"kwargs: .*unexpected keyword argument 'q'", id="unknown-keyword"),
+    pytest.param(
+        Optional(), ({"y": x(3)},), None, r"args: .*missing a required argument: 'x'", id="last-dict-lacks-a-parameter"
+    ),
     pytest.param(
         Optional(), (x(3),), [x(3)], r"kwargs: expected a dict of inputs by name, got a list", id="kwargs-list"
     ),

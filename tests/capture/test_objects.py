@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections import namedtuple
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 import fxonnx
+from fxonnx import ArgumentError, CaptureError
 from fxonnx._capture.inputs.pytree_objects import flatten_objects, is_object, object_parts, unflatten_objects
 
+from ..functions import VariadicFunction
 from ..models.torchvision_shim import import_torchvision
 
 
@@ -205,3 +207,47 @@ def test_outputs_in_containers_registered_without_keys() -> None:
     program = fxonnx.export(Model(), (torch.ones(2),))
     assert [value.name for value in program.model.graph.outputs] == ["sample", "more.0", "more.1.last"]
     assert [value.tolist() for value in program(torch.ones(2))] == [[2, 2], [2, 2], [0, 0]]
+
+
+class Fields(NamedTuple):
+    """A tensor and numbers."""
+
+    x: torch.Tensor
+    count: int
+    scale: float = 0.5
+
+
+class FieldsWithMethod(Fields):
+    def total(self) -> torch.Tensor:
+        return self.x * self.count + self.scale
+
+
+class FieldsWithNew(Fields):
+    def __new__(cls, x: torch.Tensor) -> FieldsWithNew:
+        return super().__new__(cls, x, 2, 0.5)
+
+
+class TakesFields(nn.Module):
+    def forward(self, fields: Any) -> Any:
+        total = fields.total() if isinstance(fields, FieldsWithMethod) else fields.x
+        return type(fields)(total * fields.count, fields.count + 1, fields.scale)
+
+
+@pytest.mark.parametrize("build", [Fields, FieldsWithMethod])
+@pytest.mark.parametrize("scalars", [(), ("fields.count", "fields.scale")])
+def test_named_tuples_with_numbers(build: type[Fields], scalars: tuple[str, ...]) -> None:
+    model = TakesFields().eval()
+    shapes = {"fields": build({0: "n"}, None, None)}  # type: ignore[arg-type]
+    program = fxonnx.export(model, (build(torch.randn(2, 4), 3),), dynamic_shapes=shapes, dynamic_scalars=scalars)
+    for fields in (build(torch.randn(2, 4), 3), build(torch.randn(5, 4), 7 if scalars else 3, 1.5 if scalars else 0.5)):
+        found = program(fields)
+        for one, other in zip(found, model(fields), strict=True):
+            torch.testing.assert_close(one.double(), torch.as_tensor(other).double())
+
+
+def test_a_named_tuple_that_is_not_created_from_its_fields_is_refused() -> None:
+    fields = FieldsWithNew(torch.randn(2, 4))
+    with pytest.raises(ArgumentError, match=r"cannot be created from its parts: FieldsWithNew(?s:.*)remove __new__"):
+        fxonnx.export(TakesFields().eval(), (fields,))
+    with pytest.raises(CaptureError, match=r"FieldsWithNew.__new__(?s:.*)remove __new__ from the NamedTuple"):
+        fxonnx.export(VariadicFunction(FieldsWithNew).eval(), (torch.randn(2, 4),))

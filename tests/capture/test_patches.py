@@ -21,6 +21,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributions import Distribution, Normal
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.nn.functional import scaled_dot_product_attention
 from torch.onnx import TrainingMode
 from torch.utils import _pytree as pytree
 
@@ -82,7 +83,7 @@ class Doubled(torch.autograd.Function):
 
 
 class Calling(nn.Module):
-    """A model that calls a function in the middle of ``forward``."""
+    """A model that calls a function in the middle of ``forward`` while it is captured."""
 
     def __init__(self, function: Callable[[], Any], factor: float = 3.0) -> None:
         super().__init__()
@@ -92,7 +93,8 @@ class Calling(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.layer(x)
-        self.function()
+        if torch.compiler.is_exporting():
+            self.function()
         return Doubled.apply(x) * self.factor
 
 
@@ -429,6 +431,41 @@ def test_other_threads_may_unpickle_during_loading(tmp_path: Path) -> None:
                 archive.loads(pickle.dumps(1))
             assert in_thread(lambda: archive.loads(archive.dumps(1))) == 1
     assert_untouched(before)
+
+
+class ByName(nn.Module):
+    """A model whose module imports a function by its name, and passes a condition on a size to it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fails = False
+        self.elsewhere: list[object] = []
+
+    def forward(self, q: Tensor, mask: Tensor | None = None) -> Tensor:
+        self.elsewhere.append(in_thread(lambda: scaled_dot_product_attention(ONES, ONES, ONES, is_causal=True)))
+        if self.fails:
+            raise ValueError("no such model")
+        return scaled_dot_product_attention(q, q, q, mask, is_causal=mask is None and q.shape[-2] > 1)
+
+
+ONES = torch.ones(1, 1, 2, 4)
+
+
+@pytest.mark.filterwarnings("ignore:The tensor attribute", "ignore:forward changes")
+@pytest.mark.parametrize("fails", [False, True])
+def test_functions_that_are_imported_by_name(fails: bool) -> None:
+    model = ByName().eval()
+    model.fails = fails
+    before = scaled_dot_product_attention
+    if fails:
+        with pytest.raises(CaptureError, match="no such model"):
+            fxonnx.export(model, (torch.rand(1, 2, 5, 8),), dynamic_shapes=({2: "n"},))
+    else:
+        program = fxonnx.export(model, (torch.rand(1, 2, 5, 8),), dynamic_shapes=({2: "n"},))
+        for q in (torch.rand(1, 2, 2, 8), torch.rand(1, 2, 9, 8)):
+            torch.testing.assert_close(program(q)[0], model(q))
+    assert all(type(value) is Tensor for value in model.elsewhere)
+    assert scaled_dot_product_attention is before is nn.functional.scaled_dot_product_attention
 
 
 def test_no_replaced_function_outlives_an_export() -> None:

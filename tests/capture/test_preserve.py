@@ -12,8 +12,9 @@ import torch
 from torch import nn
 from torch._subclasses import FakeTensor
 
+import fxonnx
 from fxonnx._capture import capture
-from fxonnx.errors import CaptureError
+from fxonnx.errors import ArgumentError, CaptureError
 
 
 class Messy(nn.Module):
@@ -155,3 +156,21 @@ def test_attributes_of_inputs_are_restored() -> None:
     x.note = "mine"
     capture(nn.ReLU().eval(), (x,), None, ({0: "n"},))
     assert vars(x) == {"note": "mine"}
+
+
+@pytest.mark.parametrize(
+    ("model", "x"),
+    [
+        (nn.Sequential(nn.LazyLinear(3), nn.ReLU()), torch.zeros(2, 4)),
+        (nn.LazyConv2d(3, 1), torch.zeros(1, 2, 4, 4)),
+        (nn.LazyBatchNorm1d(), torch.zeros(2, 4)),
+    ],
+)
+def test_lazy_modules_are_refused_and_unchanged_until_they_have_run(model: nn.Module, x: torch.Tensor) -> None:
+    types = [type(module) for module in model.eval().modules()]
+    with pytest.raises(ArgumentError, match=r"lazy modules create their parameters.*weight(?s:.*)model\(\*args\)"):
+        fxonnx.export(model, (x,))
+    assert [type(module) for module in model.modules()] == types
+    assert all(map(torch.nn.parameter.is_lazy, model.parameters()))
+    expected = model(x)
+    torch.testing.assert_close(fxonnx.export(model, (x,))(x)[0], expected)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
+from types import MappingProxyType, ModuleType
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -74,6 +77,50 @@ def test_dims_stay_dynamic(name: str) -> None:
         torch.testing.assert_close(program(x)[0], model(x), atol=1e-5, rtol=1e-4)
 
 
+EXPRESSIONS: Mapping[str, Callable[[int], float]] = MappingProxyType(
+    {
+        "int(n / 2)": lambda n: int(n / 2),
+        "int(n * 0.29)": lambda n: int(n * 0.29),
+        "int(n / 0.1)": lambda n: int(n / 0.1),
+        "int(n ** 0.5)": lambda n: int(n**0.5),
+        "int(round(n / 1.1))": lambda n: int(round(n / 1.1)),  # noqa: RUF046 - as people write it
+        "int(np.ceil(n / 2))": lambda n: int(np.ceil(n / 2)),
+        "n // 0.1": lambda n: n // 0.1,
+        "n // -0.3": lambda n: n // -0.3,
+        "7.7 // n": lambda n: 7.7 // n,
+        "n * 0.5 // 0.1": lambda n: n * 0.5 // 0.1,
+        "n % 0.3": lambda n: n % 0.3,
+        "n % -0.3": lambda n: n % -0.3,
+        "-n % 0.3": lambda n: -n % 0.3,
+        "abs(9 - n)": lambda n: abs(9 - n),
+        "n & -n": lambda n: n & -n,
+        "(n + 7) & ~7": lambda n: (n + 7) & ~7,
+        "n | 1": lambda n: n | 1,
+    }
+)
+
+
+@pytest.mark.parametrize("name", EXPRESSIONS)
+def test_numbers_of_sizes_are_exact(name: str) -> None:
+    compute = EXPRESSIONS[name]
+    model = Function(lambda x: x.new_zeros(()).double() + compute(x.shape[0])).eval()
+    program = fxonnx.export(model, (torch.zeros(7, 2),), dynamic_shapes=({0: "n"},), strict_shapes=True)
+    for size in (7, 1, 3, 31, 64, 100):
+        assert program(torch.zeros(size, 2))[0].item() == compute(size)
+
+
+def test_numbers_that_are_not_exact_are_refused() -> None:
+    model = Function(lambda x: x + int(x.shape[0] // 0.1)).eval()
+    with pytest.raises(fxonnx.CaptureError, match="does not compute what the model computes, at the example"):
+        fxonnx.export(model, (torch.zeros(7, 2),), dynamic_shapes=({0: "n"},))
+
+
+def test_bitwise_sizes_require_opset_18() -> None:
+    model = Function(lambda x: x + (x.shape[0] & 4)).eval()
+    with pytest.raises(fxonnx.TranslationError, match="has an ONNX form from opset 18 on"):
+        fxonnx.export(model, (torch.zeros(7, 2),), dynamic_shapes=({0: "n"},), opset_version=17)
+
+
 def test_a_size_as_a_key_stays_static_with_a_warning() -> None:
     tables = {4: torch.ones(4), 3: torch.zeros(3)}
 
@@ -103,3 +150,27 @@ def test_builtins_are_restored_and_other_threads_see_numbers() -> None:
         thread.join()
     assert types == {int}
     assert not {"int", "len"} & set(globals())
+
+
+class MissingModule(ModuleType):
+    """A module that is imported with its first attribute, as in libraries with optional dependencies."""
+
+    def __getattribute__(self, name: str) -> Any:
+        raise ImportError(f"optional dependency of {name}")
+
+
+def test_other_modules_are_not_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each way to find the source of user code: replaced names, and a rewritten condition."""
+
+    def forward(x: Tensor) -> Tensor:
+        half = x[: int(len(x) // 2)]
+        if half.sum() > 0:
+            half = half * 2
+        return half
+
+    monkeypatch.setitem(sys.modules, "missing_module", MissingModule("missing_module"))
+    monkeypatch.setitem(sys.modules, "no_module", object())
+    model = Function(forward).eval()
+    program = fxonnx.export(model, (torch.rand(8),), dynamic_shapes=({0: "n"},))
+    for x in (torch.rand(5), -torch.rand(6)):
+        torch.testing.assert_close(program(x)[0], model(x))

@@ -370,4 +370,4 @@ def test_comparison_of_lists() -> None:
     assert (same.status, same.shape) == ("ok", (3, 3))
     assert other.message.startswith("item 1: 3 of 3 elements differ by more than")
     assert longer.message == "a list of 2 tensors instead of 3"
-    assert no_list.message == "eager torch does not return a list"
+    assert no_list.message == "a list instead of int"

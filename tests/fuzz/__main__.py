@@ -7,10 +7,13 @@ import sys
 import time
 from collections import Counter
 
-from .check import Outcome
 from .generator import KINDS, generate
 from .minimizer import minimize
+from .outcome import Outcome
 from .program import Program
+from .python_generator import generate_python
+from .python_program import PythonProgram
+from .python_statements import FEATURES
 from .worker import Worker
 
 
@@ -24,7 +27,7 @@ def main() -> int:
     failed = []
     with Worker() as worker:
         for seed in seeds:
-            program = generate(seed, empty=options.zero, kind=options.kind)
+            program = _program(seed, options)
             if options.show:
                 print(program.script())
             outcome = worker.check(program)
@@ -42,12 +45,24 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
     parser.add_argument("--seeds", default="0:100", metavar="A:B", help="the seeds A to B - 1, or one seed")
     parser.add_argument("--zero", action="store_true", help="also run the programs at sizes of 0")
+    kinds = "the statements that programs mostly consist of, random by default; python: programs with control flow"
+    parser.add_argument("--kind", choices=(*KINDS, "python"), help=kinds)
     parser.add_argument(
-        "--kind", choices=KINDS, help="the statements that programs mostly consist of; random by default"
+        "--without", default="", metavar="A,B", help=f"features that Python programs do not have: {', '.join(FEATURES)}"
     )
     parser.add_argument("--whole", action="store_true", help="do not minimize")
     parser.add_argument("--show", action="store_true", help="print every program as a script")
-    return parser.parse_args()
+    options = parser.parse_args()
+    options.without = frozenset(filter(None, options.without.split(",")))
+    if not options.without <= set(FEATURES):
+        parser.error(f"--without: unknown features {sorted(options.without - set(FEATURES))}")
+    return options
+
+
+def _program(seed: int, options: argparse.Namespace) -> Program | PythonProgram:
+    if options.kind == "python":
+        return generate_python(seed, options.without)
+    return generate(seed, empty=options.zero, kind=options.kind)
 
 
 def _counts(outcome: Outcome) -> list[str]:
@@ -59,7 +74,7 @@ def _counts(outcome: Outcome) -> list[str]:
     return [*counts, *outcome.limited]
 
 
-def _report(program: Program, outcome: Outcome, worker: Worker, *, minimal: bool) -> None:
+def _report(program: Program | PythonProgram, outcome: Outcome, worker: Worker, *, minimal: bool) -> None:
     """Print one finding of each key with the smallest program that reproduces it."""
     keys = {finding.key: finding for finding in reversed(outcome.findings)}
     for finding in keys.values():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import warnings
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -15,10 +15,11 @@ import torch
 import fxonnx
 
 from .comparison import computes_nan, difference, eager, is_stable, nan_limit
+from .outcome import Finding, Outcome, first_line
 from .program import Program, Sizes
 from .recorded import Recorded
 
-__all__ = ["Finding", "Outcome", "check"]
+__all__ = ["check"]
 
 _FAILURES = (
     RuntimeError,
@@ -30,45 +31,6 @@ _FAILURES = (
     ZeroDivisionError,
     NameError,
 )
-
-
-@dataclass(frozen=True)
-class Finding:
-    """A defect found in one program.
-
-    Attributes:
-        kind: "wrong", "run", "load", "checker", "recorded", "refused", "internal" or "crash".
-        text: Description.
-        sizes: The sizes at which it occurred; None if it does not depend on sizes.
-    """
-
-    kind: str
-    text: str
-    sizes: Sizes | None = None
-
-    @property
-    def key(self) -> str:
-        """A key shared by findings with the same cause."""
-        return f"{self.kind} at 0" if self.sizes is not None and 0 in self.sizes else self.kind
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """The result of one check.
-
-    Attributes:
-        findings: The defects found.
-        status: "compared", or the clear error of the export.
-        refused: Sizes excluded by the program's constraints.
-        unstable: Sizes at which eager torch also differs from itself.
-        limited: The reasons for which other differences are not findings.
-    """
-
-    findings: tuple[Finding, ...] = ()
-    status: str = "compared"
-    refused: tuple[Sizes, ...] = ()
-    unstable: tuple[Sizes, ...] = ()
-    limited: tuple[str, ...] = ()
 
 
 def check(program: Program) -> Outcome:
@@ -102,12 +64,8 @@ def _check(program: Program, numerics: Literal["default", "exact"]) -> Outcome:
         except (fxonnx.CaptureError, fxonnx.UnsupportedOperatorError, fxonnx.PrepareError) as error:
             return Outcome(status=type(error).__name__)
         except Exception as error:  # noqa: BLE001 - any other exception of an export is a finding
-            return Outcome((Finding("internal", f"{type(error).__name__}: {_first_line(error)}"),))
+            return Outcome((Finding("internal", f"{type(error).__name__}: {first_line(error)}"),))
         return _Check(program, exported, path).run()
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).partition("\nhint:")[0][:500]
 
 
 class _Check:
@@ -126,12 +84,12 @@ class _Check:
         try:
             onnx.checker.check_model(str(self.path), full_check=True)
         except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
-            self.findings.append(Finding("checker", _first_line(error)))
+            self.findings.append(Finding("checker", first_line(error)))
         try:
             session = _session(str(self.path))
             recorded = Recorded(onnx.load(self.path))
         except Exception as error:  # noqa: BLE001 - ONNX Runtime has no base class of its errors
-            return Outcome((*self.findings, Finding("load", _first_line(error))))
+            return Outcome((*self.findings, Finding("load", first_line(error))))
         seen = set()
         for sizes in map(self.program.static_sizes, (self.program.example, *self.program.sizes)):
             if sizes not in seen:
@@ -157,19 +115,19 @@ class _Check:
         except fxonnx.ArgumentError as error:
             self.refused.append(sizes)
             if sizes == self.program.example:
-                self.findings.append(Finding("refused", _first_line(error), sizes))
+                self.findings.append(Finding("refused", first_line(error), sizes))
             return
         feeds = {value.name: array for value, array in zip(session.get_inputs(), values, strict=True)}
         try:
             found = [torch.from_numpy(array) for array in session.run(None, feeds)]
         except Exception as error:  # noqa: BLE001 - ONNX Runtime has no base class of its errors
-            self.findings.append(Finding("run", _first_line(error), sizes))
+            self.findings.append(Finding("run", first_line(error), sizes))
             return
         if len(found) != len(expected):
             self.findings.append(Finding("wrong", f"{len(found)} outputs instead of {len(expected)}", sizes))
             return
         for index, (theirs, ours) in enumerate(zip(expected, found, strict=True)):
-            text = difference(theirs, ours)
+            text = difference(theirs, ours, has_half="half()" in self.program.model_source)
             if text is None:
                 continue
             limit = nan_limit(self.program, sizes)

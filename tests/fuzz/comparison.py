@@ -26,10 +26,15 @@ _NAN_LIMITS: Mapping[str, str] = {
 """Parts of the names of functions whose results are not comparable for operands with NaN or -inf: to the reason."""
 
 
-def difference(expected: torch.Tensor, found: torch.Tensor) -> str | None:
+def difference(expected: torch.Tensor, found: torch.Tensor, *, has_half: bool = False) -> str | None:
     """The difference of two tensors as text; None if they are equal.
 
     Floats may differ by a tolerance relative to the largest element of the tensor, since the order of sums differs.
+
+    Args:
+        expected: The result of eager torch.
+        found: The result of the file.
+        has_half: Whether floats may have been computed from values in half precision.
     """
     if expected.dtype != found.dtype:
         return f"dtype {found.dtype} instead of {expected.dtype}"
@@ -38,7 +43,7 @@ def difference(expected: torch.Tensor, found: torch.Tensor) -> str | None:
     if not expected.is_floating_point():
         wrong = expected != found
     else:
-        tolerance = _TOLERANCES[expected.dtype]
+        tolerance = _TOLERANCES[torch.float16 if has_half else expected.dtype]
         expected, found = expected.detach().double(), found.detach().double()
         finite = expected[expected.isfinite()]
         scale = finite.abs().max().item() if finite.numel() else 0.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -122,8 +123,9 @@ class _Generator:
         """The statement with all fields filled in; a field that occurs twice has one value."""
         self._subject = ""
         known: dict[str, str] = {}
-        # Tensors first: axes, masks and slices refer to the first of them.
-        for name in sorted(_FIELD.findall(template), key=lambda name: name != "w" and 1 + (name not in _OPERANDS)):
+        # Tensors first: axes, masks and slices refer to the first of them, as does a tensor that broadcasts to it.
+        order = {"w": 0, **dict.fromkeys(_OPERANDS, 1), "h": 2}
+        for name in sorted(_FIELD.findall(template), key=lambda name: order.get(name, 3)):
             if name not in known:
                 known[name] = self._field(name)
         return _FIELD.sub(lambda field: known[field[1]], template)
@@ -161,6 +163,15 @@ class _Generator:
             return self._pick(lambda value: value.dtype == torch.bool and value.shape == shape)
         except _NoOperand:
             return f"({self._subject} > {self.rng.choice(NUMBERS)})"
+
+    def _broadcast_mask(self) -> str:
+        """A bool tensor that broadcasts to the shape of the first tensor."""
+        first = self.variables[self._subject]
+        accepts = partial(_broadcasts, first=first)
+        names = [name for name, value in self.variables.items() if value.dtype == torch.bool and accepts(value)]
+        axis = self._axis()
+        reduced = f"({self._subject} > {self.rng.choice(NUMBERS)}).any({axis}, keepdim={axis % first.dim() != 0})"
+        return self.rng.choice([*names, f"({self._subject}[0] > {self.rng.choice(NUMBERS)})", reduced])
 
     def _axis(self) -> int:
         rank = self.variables[self._subject].dim()
@@ -205,6 +216,12 @@ def _is_float(value: torch.Tensor, _: torch.Tensor | None = None) -> bool:
     return value.is_floating_point() and value.dim() > 0
 
 
+def _broadcasts(value: torch.Tensor, first: torch.Tensor) -> bool:
+    """Whether a tensor broadcasts to the shape of another one, which it does not have."""
+    sizes = zip(reversed(value.shape), reversed(first.shape), strict=False)
+    return value.dim() <= first.dim() and all(a in (1, b) for a, b in sizes) and value.shape != first.shape
+
+
 def _is_integer(value: torch.Tensor, _: torch.Tensor | None = None) -> bool:
     return not value.is_floating_point() and value.dtype != torch.bool and value.dim() > 0
 
@@ -217,6 +234,7 @@ def _is_of(value: torch.Tensor, rank: int, axis: int, size: int) -> bool:
 _OPERANDS: dict[str, Callable[[torch.Tensor, torch.Tensor | None], bool]] = {
     "f": _is_float,
     "g": lambda value, first: _is_float(value) and first is not None and value.shape == first.shape,
+    "h": lambda value, first: value.is_floating_point() and first is not None and _broadcasts(value, first),
     "f2": lambda value, _: _is_float(value) and value.dim() >= 2,
     "c": lambda value, _: _is_float(value) and value.dim() == 3,
     "q": lambda value, _: _is_float(value) and value.dim() >= 2 and value.shape[-1] == 4,
@@ -237,5 +255,6 @@ _FIELDS: dict[str, Callable[[_Generator], Any]] = {
     "index": lambda generator: generator.rng.choice(POSITIONS),
     "slices": _Generator._slices,
     "m": _Generator._mask,
+    "k": _Generator._broadcast_mask,
     "w": _Generator._written,
 }

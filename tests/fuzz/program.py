@@ -51,6 +51,7 @@ INPUTS: Mapping[str, Input] = {
     "image": Input(("batch", 2, "seq", "cols")),
     "index": Input(("batch", "seq"), "index"),
     "mask": Input(("batch", "seq"), "bool"),
+    "keep": Input(("seq", 1), "bool"),
     "ids": Input(("cols",), "index"),
 }
 
@@ -60,7 +61,17 @@ quarters = lambda *shape: torch.randint(-8, 9, shape, generator=generator) / 4
 self.weight = nn.Parameter(quarters(4, 4))
 self.bias = nn.Parameter(quarters(4))
 self.register_buffer("buffer", quarters(4))
-self.register_buffer("table", quarters(20, 4))"""
+self.register_buffer("table", quarters(20, 4))
+self.register_buffer("row", quarters(1, 4))
+self.register_buffer("column", quarters(4, 1))
+self.register_buffer("single", quarters(1))
+self.register_buffer("scalar", quarters())
+self.register_buffer("step", torch.tensor(2))
+self.register_buffer("steps", torch.tensor([3]))
+self.register_buffer("flag", torch.tensor([True]))"""
+
+_QUARTERS = ("weight", "bias", "buffer", "table", "row", "column", "single", "scalar")
+"""The attributes that need the lines of ``_ATTRIBUTES`` without one."""
 
 _MODEL = """\
 import torch
@@ -230,7 +241,7 @@ class Program:
         """Whether a line of ``_ATTRIBUTES`` is needed."""
         matched = re.search(r"self\.register_buffer\(\"(\w+)|self\.(\w+) =", line)
         if matched is None:
-            return any(self._reads(name) for name in ("weight", "bias", "buffer", "table"))
+            return any(map(self._reads, _QUARTERS))
         return self._reads(matched[1] or matched[2])
 
     def replaced(self, **changes: Any) -> Program:

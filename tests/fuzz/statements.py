@@ -2,13 +2,13 @@
 
 The fields of a template, in braces:
 
-    f, g        a float tensor; one of the same shape
+    f, g, h     a float tensor; one of the same shape, and one that broadcasts to its shape
     f2, c, q    a float tensor of at least 2 axes, of exactly 3 axes, with a last axis of 4 (and at least 2 axes)
     q3, img     a float tensor of 3 axes with a last axis of 4; of 4 axes with 2 channels
     n, b, t, t2 an integer tensor, a bool tensor, any tensor, another one
     w           a tensor to mutate
     d, e, perm  axes of the first tensor of the statement, and all of them in some order
-    m           a bool tensor of the shape of the first tensor
+    m, k        a bool tensor of the shape of the first tensor, and one that broadcasts to it
     size, size2, num, index, slices    an expression of sizes, a number, a position, an index with slices for the first tensor
     one|other   one of these
 
@@ -214,6 +214,61 @@ _MASKS = (
     "torch.isin({n}, torch.tensor([1, 2]))",
     "{f}.masked_scatter({m}, {f} * 2)",
     "{f} * {m}",
+)
+_BROADCASTS = (
+    "{f} + {h}",
+    "{h} - {f}",
+    "{f} * {h}",
+    "{f} > {h}",
+    "{h} == {f}",
+    "{b} & {k}",
+    "{f}.masked_fill({k}, {num})",
+    "{f}.masked_fill({k}, torch.tensor({num}))",
+    "{f}.masked_fill(({f} > {num}).any({d}, keepdim=True), {num})",
+    "{f}.masked_fill({f}[0] > {num}, {num})",
+    "{f}.masked_fill({f}.sum() > {num}, {num})",
+    "{f}.masked_scatter({k}, {f} * 2)",
+    "torch.where({k}, {f}, {num})",
+    "torch.where({k}, {num}, {f})",
+    "torch.where({k}, {f}, {h})",
+    "torch.where({k}, {h}, {f})",
+    "torch.where({k}, torch.tensor({num}), {f})",
+    "torch.where({k}, {f}, torch.tensor([{num}]))",
+    "torch.where({b}, torch.tensor(1.0), torch.tensor(0.0))",
+    "torch.where({f} > 0, torch.tensor([[0.5]]), {h})",
+    "torch.where({f}[0] > {num}, {f}, torch.zeros(1))",
+    "torch.where({f}.sum() > {num}, {f}, -{h})",
+    "torch.where({f} > {num}, {f}.sum({d}, keepdim=True), {f})",
+    "torch.where({f} > {h}, {h}, {num})",
+    "torch.where(torch.tensor({True|False}), {f}, {h})",
+    "torch.where({n} > 1, {n}, torch.tensor(7))",
+    "torch.where({n} > 1, torch.tensor([2]), 0)",
+    "torch.where(self.row > 0, {q}, self.scalar)",
+    "torch.where({q} > self.row, self.row, {q})",
+    "torch.where(self.flag, {f}, {num})",
+    "{q}.masked_fill(self.row > 0, {num})",
+    "{q}.masked_fill(self.flag, {num})",
+    "{q} {+|-|*|>|==} self.{row|single|scalar}",
+    "self.{row|single|scalar} {+|-|*|<=|!=} {q}",
+    "{f} {+|-|*|<|>=} self.{single|scalar}",
+    "self.{single|scalar} {+|-|*|<|!=} {f}",
+    "{n} {+|*|<|==} self.{steps|step}",
+    "self.{steps|step} {-|*|>|!=} {n}",
+    "{b} {&|==} self.flag",
+    "{q3}.mT {+|-|*|>} self.column",
+    "{q} @ self.column",
+    "{q} @ (self.column * self.row)",
+    "self.column + self.row",
+    "self.row * self.scalar + self.single",
+    "torch.{maximum|minimum}({q}, self.row)",
+    "torch.{maximum|minimum}({f}, self.scalar)",
+    "torch.clamp({q}, self.row, self.row + 1)",
+    "torch.clamp({f}, max=self.single)",
+    "torch.addcmul({q}, self.row, self.scalar)",
+    "torch.lerp({q}, self.row, self.scalar)",
+    "{h}.expand_as({f}) * self.scalar",
+    "torch.broadcast_to({h}, {f}.shape)",
+    "torch.broadcast_tensors({f}, {h})[1]",
 )
 _INDEXING = (
     "{f}[{index}]",
@@ -421,6 +476,12 @@ WRITES = (
     "{w}.mul_({g})",
     "{w}[{m}] = {num}",
     "{w}.masked_fill_({m}, {num})",
+    "{w}[{k}] = {num}",
+    "{w}.masked_fill_({k}, {num})",
+    "{w}.masked_fill_({w}[0] > {num}, {num})",
+    "{w}[{w}[..., 0] > {num}] = {num}",
+    "{w} *= self.scalar",
+    "{w}[...] = self.single",
     "{w}[..., 0] = {w}[..., -1]",
     "{w}.select({d}, {index}).add_(1)",
     "{w}.narrow({d}, 0, 1).zero_()",
@@ -450,6 +511,7 @@ EXPRESSIONS: Mapping[str, tuple[str, ...]] = {
     "arithmetic": _ARITHMETIC,
     "dtypes": _DTYPES,
     "masks": _MASKS,
+    "broadcasts": _BROADCASTS,
     "indexing": _INDEXING,
     "constants": _CONSTANTS,
     "reductions": _REDUCTIONS,

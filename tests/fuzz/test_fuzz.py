@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+import re
+import warnings
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
+
+import fxonnx
 
 from .check import check
 from .comparison import eager, is_stable
 from .generator import generate
+from .minimizer import minimize
+from .outcome import Finding, Outcome
 from .program import Program, Sizes
+from .python_check import check_python
+from .python_generator import generate_python
+from .python_program import PythonProgram
+from .python_statements import FEATURES
 from .worker import Worker
 
 CHUNK = 10
 SEEDS = range(300)
+PYTHON_SEEDS = range(1030, 1070)
 
 
 @pytest.fixture(scope="module")
@@ -29,6 +41,94 @@ def test_fixed_seeds(first: int, worker: Worker) -> None:
         outcome = worker.check(generate(seed))
         found += [f"seed {seed}: {finding.key} at {finding.sizes}: {finding.text}" for finding in outcome.findings]
     assert not found, "\n".join([*found, f"minimized: python -m tests.fuzz --seeds {first}:{first + CHUNK}"])
+
+
+@pytest.mark.parametrize("first", PYTHON_SEEDS[::CHUNK])
+def test_fixed_seeds_of_python_programs(first: int, worker: Worker) -> None:
+    found = []
+    for seed in range(first, first + CHUNK):
+        outcome = worker.check(generate_python(seed))
+        found += [f"seed {seed}: {finding.key} at {finding.sizes}: {finding.text}" for finding in outcome.findings]
+    assert not found, "\n".join(
+        [*found, f"minimized: python -m tests.fuzz --kind python --seeds {first}:{first + CHUNK}"]
+    )
+
+
+def test_python_seeds_are_the_same_in_every_process() -> None:
+    program = generate_python(11)
+    assert program == generate_python(11)
+    assert PythonProgram.from_json(program.to_json()).script() == program.script()
+
+
+def test_programs_without_features() -> None:
+    words = {
+        "handlers": r"\b(try|suppress)\b",
+        "nonlocal": r"\bnonlocal\b",
+        "loops": r"^ *while ",
+        "writes": r"(add|fill|copy|neg|zero)_\(",
+    }
+    assert words.keys() <= set(FEATURES)
+    sources = "".join(generate_python(seed, words.keys()).source for seed in range(10))
+    assert not re.search("|".join(words.values()), sources, re.MULTILINE)
+
+
+def _python_program(body: str, **options: Any) -> PythonProgram:
+    lines = "\n".join(f"        {line}" for line in body.splitlines())
+    source = f"import torch\n\n\nclass Model(torch.nn.Module):\n    h = torch.ones(3)\n\n    def forward(self, x):\n{lines}\n"
+    chosen = {"opset": 20, "naming": "names", "state": "warn", "data_dependent": "error", **options}
+    return PythonProgram(0, source, **chosen, example=(4, "base"), cases=((4, "flipped"), (1, "zero")))
+
+
+BODY = "if x.sum() > 0:\n    return x * 2\nunused = 1\nfor row in x:\n    x = x + 1\nreturn x"
+
+
+def test_python_program_that_is_exported_is_right() -> None:
+    outcome = check_python(_python_program(BODY))
+    assert outcome == Outcome(status="right, rewritten")
+
+
+def test_refusal_of_a_python_program_is_counted_by_its_message() -> None:
+    outcome = check_python(_python_program("return torch.stack([x] * int(x.abs().sum()))"))
+    assert outcome.findings == ()
+    assert outcome.status.startswith("refused: CaptureError: ")
+
+
+def test_write_to_an_input_without_a_warning_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = _python_program("x += 1\nreturn x * 2")
+    assert check_python(_python_program("x += 1\nreturn x")).findings == ()
+    assert check_python(program).findings == ()
+    assert check_python(program.replaced(state="outputs")).findings == ()
+
+    def export_quietly(*args: Any, **options: Any) -> fxonnx.ONNXProgram:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return export(*args, **options)
+
+    export = fxonnx.export
+    monkeypatch.setattr(fxonnx, "export", export_quietly)
+    assert {finding.key for finding in check_python(program).findings} == {"unreported"}
+
+
+def test_smallest_python_program_with_a_finding(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
+    finding = Finding("wrong", "", (4, "flipped"))
+
+    def check_without_export(program: PythonProgram) -> Outcome:
+        """A program is wrong if it has a loop over rows, and runs."""
+        is_wrong = "for row in x:" in program.source and "return" in program.source
+        return Outcome((finding,) if is_wrong else ())
+
+    monkeypatch.setattr(worker, "check", check_without_export)
+    small = minimize(_python_program(BODY, opset=13, state="outputs"), finding, worker)
+    assert (small.opset, small.state, small.cases) == (20, "warn", ((4, "flipped"),))
+    assert small.source.endswith("        for row in x:\n            pass\n        return x\n")
+
+
+def test_programs_that_run_too_long_are_no_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.fuzz.python_generator._SECONDS", 0.01)
+    outcome = check_python(
+        _python_program("while True:\n    try:\n        x = x + 1\n    except Exception:\n        pass")
+    )
+    assert outcome.status == "eager torch fails"
 
 
 def test_seeds_are_the_same_in_every_process() -> None:

@@ -11,8 +11,11 @@ import sys
 from dataclasses import asdict
 from types import TracebackType
 
-from .check import Finding, Outcome, check
+from .check import check
+from .outcome import Finding, Outcome
 from .program import Program
+from .python_check import check_python
+from .python_program import PythonProgram
 
 __all__ = ["Worker"]
 
@@ -41,7 +44,7 @@ class Worker:
             self._process.wait()
             self._process = None
 
-    def check(self, program: Program) -> Outcome:
+    def check(self, program: Program | PythonProgram) -> Outcome:
         """The outcome of one program; a crash is also an outcome."""
         process = self._process = self._process or _start()
         if process.stdin is None or process.stdout is None:
@@ -90,10 +93,16 @@ def _serve() -> None:
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     for line in sys.stdin:
         signal.setitimer(signal.ITIMER_PROF, _SECONDS)
-        outcome = check(Program.from_json(line))
+        outcome = _checked(line)
         signal.setitimer(signal.ITIMER_PROF, 0)
         answers.write(json.dumps(asdict(outcome)) + "\n")
         answers.flush()
+
+
+def _checked(line: str) -> Outcome:
+    if json.loads(line)["kind"] == "python":
+        return check_python(PythonProgram.from_json(line))
+    return check(Program.from_json(line))
 
 
 if __name__ == "__main__":

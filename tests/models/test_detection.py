@@ -123,6 +123,18 @@ def ssd(detection: Any) -> nn.Module:
     return detection.ssdlite320_mobilenet_v3_large(weights=None, weights_backbone=None, num_classes=CLASSES, **options)
 
 
+def ssd300(detection: Any) -> nn.Module:
+    options = {"topk_candidates": 30, "detections_per_img": 20}
+    model = detection.ssd300_vgg16(weights=None, weights_backbone=None, num_classes=CLASSES, **options)
+    # Instead of 300 x 300: the smallest size for which the last level of features is not empty.
+    model.transform.fixed_size = (272, 272)
+    # Without normalizations, features are large: scores of 0 and 1 would be equal.
+    for module in model.head.modules():
+        if isinstance(module, nn.Conv2d):
+            nn.init.normal_(module.weight, std=0.0004)
+    return model
+
+
 DETECTORS: dict[str, Callable[[Any], nn.Module]] = {
     "faster_rcnn": faster_rcnn,
     "faster_rcnn_v2": faster_rcnn_v2,
@@ -133,6 +145,7 @@ DETECTORS: dict[str, Callable[[Any], nn.Module]] = {
     "retinanet_v2": retinanet_v2,
     "fcos": fcos,
     "ssd": ssd,
+    "ssd300": ssd300,
 }
 LAST = ("cls_logits", "cls_score", "bbox_pred", "bbox_reg", "classification_head", "regression_head", "mask_fcn_logits")
 
@@ -155,8 +168,9 @@ def prepared(model: nn.Module) -> nn.Module:
     for norm in norms:
         nn.init.uniform_(norm.weight, 0.8, 1.2)
         norm.momentum = 1.0
-    with torch.no_grad():
-        model.backbone.train()(torch.randn(4, 3, 96, 96))
+    if norms:
+        with torch.no_grad():
+            model.backbone.train()(torch.randn(4, 3, 96, 96))
     for name, module in model.named_modules():
         if isinstance(module, nn.Conv2d | nn.Linear) and name.split(".")[-1] in LAST:
             nn.init.normal_(module.weight, std=0.05)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -37,15 +38,35 @@ def call(model: Any, past: int, tokens: int) -> dict[str, Any]:
     return {"input_ids": torch.randint(0, 20, (2, tokens)), "past_key_values": cache}
 
 
+@pytest.fixture(params=[False, True], ids=["object", "registered"])
+def is_registered(request: pytest.FixtureRequest) -> Iterator[bool]:
+    """Whether transformers has registered the cache as a pytree node of keys and values, without its token counters."""
+    if not request.param:
+        yield False
+        return
+    import_torchvision()
+    from torch.utils import _pytree
+    from transformers import DynamicCache
+    from transformers.integrations.executorch import register_dynamic_cache_export_support
+
+    register_dynamic_cache_export_support()
+    yield True
+    _pytree._deregister_pytree_node(DynamicCache)
+
+
+HINT = {0: Dim.DYNAMIC, 2: Dim.DYNAMIC}
+
+
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.filterwarnings("ignore:the model cannot be exported for all requested sizes")
-def test_dim_hints(name: str) -> None:
+def test_dim_hints(name: str, is_registered: bool) -> None:
     model = built(name)
-    shapes = {
-        "input_ids": {0: Dim.DYNAMIC, 1: Dim.DYNAMIC},
-        "past_key_values.*": {0: Dim.DYNAMIC, 2: Dim.DYNAMIC},
-    }
-    program = fxonnx.export(model, kwargs=call(model, 5, 2), dynamic_shapes=shapes)
+    shapes: dict[str, Any] = {"input_ids": {0: Dim.DYNAMIC, 1: Dim.DYNAMIC}, "past_key_values.*": HINT}
+    if is_registered:
+        shapes["past_key_values"] = [[HINT] * 2, [HINT] * 2]
+        del shapes["past_key_values.*"]
+    # The window of 8 tokens keeps 7 of the 12.
+    program = fxonnx.export(model, kwargs=call(model, 12 if is_registered else 5, 2), dynamic_shapes=shapes)
     for past, tokens in ((5, 2), (3, 1), (7, 3), (12, 2)):
         given = call(model, past, tokens)
         with torch.no_grad():

@@ -168,20 +168,28 @@ def test_the_same_call_is_traced_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("fxonnx._prepare.decompose.trace_call", counting)
     x = r(5, 4)
-    program = capture(lambda x: F.silu(F.silu(F.silu(x)) + F.silu(x[:, :2]).sum()), (x,), ({0: D},))
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return F.silu(F.silu(F.silu(x)) + F.silu(x[:, :2]).sum())
+
+    program = capture(function, (x,), ({0: D},))
     gm = own_copy(program)
     assert decompose(gm, without(aten.silu.default)) == []
     assert traced.count("aten.silu.default") == 2
-    assert_close(run(gm, program, x), program.module()(x))
+    assert_close(run(gm, program, x), function(x))
 
 
 @pytest.mark.parametrize(("one", "other"), [(0.0, -0.0), (1, 1.0), (2.0, float("nan"))])
 def test_calls_with_different_constants_have_different_keys(one: float, other: float) -> None:
     x = torch.tensor([-0.0, 1.0])
-    program = capture(lambda x: (F.threshold(x, 0.5, one), F.threshold(x, 0.5, other)), (x,))
+
+    def function(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return F.threshold(x, 0.5, one), F.threshold(x, 0.5, other)
+
+    program = capture(function, (x,))
     gm = own_copy(program)
     assert decompose(gm, without(aten.threshold.default)) == []
-    for found, expected in zip(run(gm, program, x), program.module()(x), strict=True):
+    for found, expected in zip(run(gm, program, x), function(x), strict=True):
         assert_close(found, expected, rtol=0, atol=0, equal_nan=True)
         assert torch.equal(found.signbit(), expected.signbit())
 

@@ -131,7 +131,7 @@ def test_random_graphs_keep_their_values(seed: int) -> None:
     torch.manual_seed(seed)
     model, x = Weighted(_random_function(seed), torch.float64).eval(), torch.randn(4, 6, dtype=torch.float64)
     module = torch.export.export(model, (x,)).module()
-    before = module(x)
+    before = model(x)
     graph = module.graph
     for node in graph.nodes:
         # The module's parameters are attributes; patterns need fake values of nodes.

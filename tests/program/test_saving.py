@@ -10,6 +10,7 @@ import sys
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -18,7 +19,8 @@ import onnxruntime
 import pytest
 import torch
 
-from fxonnx import SaveError
+import fxonnx
+from fxonnx import ArgumentError, SaveError
 from fxonnx._program import protobuf_layout, saving
 from fxonnx._program.atomic_file import AtomicFile
 from fxonnx._program.saving import save
@@ -370,6 +372,79 @@ def test_concurrent_saves_to_the_same_path(tmp_path: Path) -> None:
         outer.commit()
     assert path.read_bytes() == b"outer"
     assert files(tmp_path) == ["m.onnx"]
+
+
+class BytesPath(os.PathLike[Any]):
+    def __fspath__(self) -> bytes:
+        return b"m.onnx"
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda path: fxonnx.diff(path, path),
+        lambda path: fxonnx.check(path, "onnxruntime"),
+        lambda path: fxonnx.report(path, "m.html"),
+        lambda path: fxonnx.report(onnx.ModelProto(), path),
+        lambda path: fxonnx.verify(path, torch.nn.ReLU(), (torch.ones(1),)),
+        lambda path: fxonnx.export(torch.nn.ReLU().eval(), (torch.ones(1),)).save(io.BytesIO(), weights=path),
+    ],
+)
+@pytest.mark.parametrize("path", ["m\0", Path("m\0"), b"m", BytesPath(), "\ud800", "n" * 300])
+def test_what_is_no_path_is_refused(call: Any, path: Any) -> None:
+    with pytest.raises(fxonnx.ExportError, match=r"expected|is not the name of a file|too long"):
+        call(path)
+
+
+@pytest.mark.parametrize("exists", [False, True])
+def test_the_target_of_a_link_is_replaced(tmp_path: Path, exists: bool) -> None:
+    (tmp_path / "runs").mkdir()
+    target, link = tmp_path / "runs" / "m.onnx", tmp_path / "latest.onnx"
+    if exists:
+        target.write_bytes(b"before")
+    link.symlink_to(Path("runs", "m.onnx"))
+    save(linear_model(), link)
+    assert link.is_symlink()
+    assert files(tmp_path / "runs") == ["m.onnx"]
+    onnx.checker.check_model(str(target), full_check=True)
+    with pytest.raises(SaveError, match=r"latest.onnx is a link, and external data .*\nhint: save to .*runs/m\.onnx"):
+        save(linear_model(), link, external_data=True)
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [("a.onnx", "it is a link that leads to itself"), ("missing/m.onnx", "directory .*missing does not exist")],
+)
+def test_links_that_lead_nowhere(tmp_path: Path, target: str, message: str) -> None:
+    (tmp_path / "a.onnx").symlink_to(tmp_path / target)
+    with pytest.raises(SaveError, match=f"a.onnx cannot be written: {message}" if target == "a.onnx" else message):
+        save(linear_model(), tmp_path / "a.onnx")
+    assert files(tmp_path) == ["a.onnx"]
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ({"x": 1}, "f: expected a path or a binary file, got dict\nhint: pass keyword inputs of forward as kwargs="),
+        (3, "f: expected a path or a binary file, got int"),
+        (io.StringIO(), 'f: the file is open for writing text\nhint: open it with mode "wb"'),
+        (b"m.onnx", r"f: expected a path or a binary file, got bytes\nhint: os.fsdecode\(path\)"),
+        ("m\0.onnx", r"f: 'm\\x00.onnx' is not the name of a file: it has a null byte"),
+        (Path("m\0.onnx"), r"f: 'm\\x00.onnx' is not the name of a file: it has a null byte"),
+        ("\ud800.onnx", r"f: '\\ud800.onnx' is not the name of a file"),
+        (BytesPath(), r"f: expected the path as str, got bytes\nhint: os.fsdecode\(path\)"),
+    ],
+)
+def test_what_is_no_destination_is_refused_before_the_capture(value: Any, message: str) -> None:
+    def fail(module: Any, args: Any) -> None:
+        raise RuntimeError("captured")
+
+    model = torch.nn.Linear(2, 2)
+    model.register_forward_pre_hook(fail)
+    with pytest.raises(ArgumentError, match=message):
+        fxonnx.export(model, (torch.ones(1, 2),), value)
+    with pytest.raises(ArgumentError, match=message.replace("f:", "destination:", 1)):
+        save(linear_model(), value)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,9 @@ import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention as sdpa
 
+import fxonnx
+
+from ..functions import Function
 from .harness import Case, T, run
 
 Q, K, V = T((2, 4, "t", 8)), T((2, 4, "m", 8)), T((2, 4, "m", 6))
@@ -107,3 +110,11 @@ CASES = (
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_attention(case: Case) -> None:
     run(case)
+
+
+@pytest.mark.parametrize("opset", [20, 23])
+def test_float64_attention_is_scaled_in_float64(opset: int) -> None:
+    """ONNX Runtime fuses a single number into the product, as an attribute in float32."""
+    model, x = Function(lambda x: sdpa(x, x, x)).eval(), torch.randn(1, 2, 5, 8).double()
+    program = fxonnx.export(model, (x,), opset_version=opset)
+    torch.testing.assert_close(program(x)[0], model(x), rtol=1e-13, atol=1e-13)

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 
+import fxonnx
+
+from ..functions import Function
 from .harness import Case, T, run
 
 aten = torch.ops.aten
@@ -56,3 +61,23 @@ CASES = (
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_creation(case: Case) -> None:
     run(case)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda n, dtype: torch.arange(n, 0, -0.7, dtype=dtype),
+        lambda n, dtype: torch.arange(0, n, 0.1, dtype=dtype),
+        lambda n, dtype: torch.arange(0, n * 0.3, 1, dtype=dtype),
+        lambda n, dtype: torch.arange(0, 1, 1 / n, dtype=dtype),
+        lambda n, dtype: torch.arange(0.5, n, dtype=dtype),
+    ],
+)
+def test_ranges_of_floats_have_the_length_of_torch(build: Callable[..., torch.Tensor], dtype: torch.dtype) -> None:
+    """Range counts in its own type, and adds the step again and again."""
+    model = Function(lambda x: build(x.shape[0], dtype)).eval()
+    program = fxonnx.export(model, (torch.zeros(5),), dynamic_shapes=({0: "n"},))
+    for size in (5, 1, 3, 7, 10, 14, 21, 49):
+        x = torch.zeros(size)
+        torch.testing.assert_close(program(x)[0], model(x), rtol=1e-6 if dtype == torch.float32 else 1e-14, atol=1e-13)

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
 
+import fxonnx
+
+from ..functions import Function
 from .harness import Case, T, run
 
 aten = torch.ops.aten
@@ -190,3 +194,20 @@ CASES = (
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_indexing(case: Case) -> None:
     run(case)
+
+
+@pytest.mark.parametrize(
+    "select",
+    [
+        lambda one, n: torch.full((one,), -1.5).masked_select(torch.arange(n + 1) < 3),
+        lambda one, n: torch.zeros(n + 1).masked_scatter(torch.full((one,), True), torch.ones(4)),
+        lambda one, n: torch.arange(12.0).view(3, 4)[torch.full((one,), 0), torch.arange(n + 1)],
+        lambda one, n: torch.full((one,), -1.5) + torch.arange(n + 1),
+    ],
+    ids=["masked_select", "masked_scatter", "index", "add"],
+)
+def test_sizes_that_are_expressions_of_value_1_broadcast(select: Callable[..., torch.Tensor]) -> None:
+    model = Function(lambda x: select((x.shape[0] + 2) // 3, x.shape[0])).eval()
+    program = fxonnx.export(model, (torch.zeros(1),), dynamic_shapes=({0: "n"},))
+    for size in (1, 2, 3):
+        assert torch.equal(program(torch.zeros(size))[0], model(torch.zeros(size)))

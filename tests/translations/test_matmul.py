@@ -82,6 +82,7 @@ CASES = (
     Case("aten.einsum.default", _einsum("bij,bjk->bik"), (T((1, 2, 3)), T((4, 3, 2))), "size 1"),
     Case("aten.einsum.default", _einsum("nc,kc->n"), (T(("n", 3), torch.float16), T((4, 3), torch.float16)), "half"),
     Case("aten.einsum.default", _einsum("nc,kc->n"), (T(("n", 3)), T((4, 3))), "opset 11", opset=11),
+    Case("aten.einsum.default", _einsum("ni,i->ni"), (T(("n", 3)), T((3,), torch.float64)), "promotion"),
     Case("aten.einsum.default", _einsum("i->"), (T(("n",), torch.int32),), "sum of integers"),
     Case("aten.einsum.default", _einsum("ij,jk->ik"), (T(("n", 3), torch.int32), T((3, 4), torch.int32)), "integers"),
     Case("aten.matmul.default", torch.matmul, (T(("n", 3)), T((3, "m")))),

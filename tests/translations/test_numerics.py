@@ -80,6 +80,13 @@ _POSITIVE = torch.tensor([0.5, 2.0, 30.0, 300.0])
 _POSITIVE_OR_NAN = torch.tensor([0.5, math.nan, 30.0, math.nan])
 _SIGNED_ZEROS = torch.tensor([0.0, -0.0, 1.0, -1.0])
 
+
+def _unique(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """The unique values, their counts, and all values again: the order of several NaN is not defined."""
+    values, inverse, counts = torch.unique(x, return_inverse=True, return_counts=True)
+    return values, counts, values[inverse]
+
+
 ROWS = (
     Row("amax", lambda x: x.amax(1), 1, 6),
     Row("amin", lambda x: x.amin(0), 1, 6),
@@ -95,6 +102,7 @@ ROWS = (
     Row("argsort", lambda x: x.argsort(1), 1, 7),
     Row("argsort.stable", lambda x: x.argsort(dim=1, descending=True, stable=True), 1, 7),
     Row("msort", lambda x: x.msort(), 1, 8),
+    Row("_unique2", _unique, 3, 32),
     Row("kthvalue", lambda x: x.kthvalue(2, 1)[0], 2, 9),
     Row("median", lambda x: x.median(), 3, 15),
     Row("median.dim", lambda x: x.median(1), 3, 15),

@@ -39,6 +39,8 @@ program.save("model.onnx", external_data="safetensors")
 program.save("model.onnx", metadata="names")
 outputs: tuple[torch.Tensor, ...] = program(x)
 rows: list[fxonnx.Row] = program.verify(sizes=[{"batch": 3}])
+rows += fxonnx.verify(program, model, (torch.rand(2, 3),), sizes="auto") + fxonnx.verify(program, (torch.rand(2, 3),))
+rows += fxonnx.verify("model.onnx", model, x, {}) + program.verify(model=model)
 text: str = rows[0].message + fxonnx.__version__
 
 directory: Path = fxonnx.genai.export("checkpoint", "out", precision="int4", verify=False)

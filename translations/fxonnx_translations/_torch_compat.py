@@ -44,6 +44,7 @@ from torch._subclasses.fake_tensor import (
     in_kernel_invocation_manager,
     unset_fake_temporarily,
 )
+from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.fx import _symbolic_trace as fx_tracing
 from torch.fx._lazy_graph_module import _LazyGraphModule as LazyGraphModule
 from torch.fx.experimental import _config as shape_config
@@ -51,6 +52,7 @@ from torch.fx.experimental.proxy_tensor import ProxyTorchDispatchMode, get_proxy
 from torch.fx.experimental.proxy_tensor import _temp_remove_pre_dispatch_torch_function_mode as recording_mode_off
 from torch.fx.passes.shape_prop import TensorMetadata
 from torch.nn.attention.flex_attention import _vmap_for_bhqkv as vmap_for_positions
+from torch.nn.modules import module as nn_module
 from torch.utils import _pytree as pytree
 from torch.utils._mode_utils import no_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
@@ -85,6 +87,9 @@ def current_fake_mode() -> FakeTensorMode | None:
     return mode
 
 
+global_hooks: tuple[dict[int, Any], ...] = (nn_module._global_forward_hooks, nn_module._global_forward_pre_hooks)
+"""The hooks of ``torch.nn.modules.module.register_module_forward_hook`` and ``register_module_forward_pre_hook``."""
+
 recording_mode: Callable[[], Any] = _maybe_find_pre_dispatch_tf_mode_for_export
 """torch.export's mode that records calls in this thread, or None."""
 
@@ -98,6 +103,7 @@ __all__ = [
     "FakeTensor",
     "FakeTensorMode",
     "FloorDiv",
+    "FunctionalTensor",
     "HigherOrderOperator",
     "IntTrueDiv",
     "LazyGraphModule",
@@ -131,6 +137,7 @@ __all__ = [
     "fx_tracing",
     "get_proxy_mode",
     "get_proxy_slot",
+    "global_hooks",
     "has_kernel",
     "in_kernel_invocation_manager",
     "int_oo",

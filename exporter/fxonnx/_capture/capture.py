@@ -11,8 +11,10 @@ import sympy
 import torch
 from torch.export import ExportedProgram
 
+from .._callers_autocast import Autocast, callers_autocast
 from .._warnings import warn_user
 from ..errors import ArgumentError, CaptureError
+from .attribute_changes import AttributeChange, recorded_changes, state_changes
 from .autograd_functions import FunctionCall, recorded_function_calls
 from .constraints.constraint import Limits, report_narrowed
 from .constraints.constraint_solver import bounds_of
@@ -25,20 +27,31 @@ from .constraints.specialized_dims import (
     specialized_dims_error,
     with_specialized_dims,
 )
-from .inputs.example_inputs import BoundInputs, bind_example_inputs, check_model, program_inputs, user_input_names
+from .departures import Departure, DepartureKind, recorded_departures
+from .inputs.example_inputs import (
+    BoundInputs,
+    bind_example_inputs,
+    check_model,
+    program_inputs,
+    repeated_tensors,
+    user_input_names,
+)
 from .inputs.frozen import freeze_inputs
 from .inputs.input_names import input_paths, output_paths
 from .inputs.list_inputs import reject_tensor_lists, stack_lists
 from .inputs.loop_bounds import recorded_loop_bounds
 from .inputs.more_inputs import Examples, add_examples
+from .inputs.preserve import training_modules
 from .inputs.scalars import explain_scalar_branch, frozen_arguments, scalars_to_tensors, with_dynamic_ints
+from .introspection import eager_introspection
 from .observers import reject_enabled_observers
+from .operand_types import check_operand_types
 from .patches.python_integers import capture_with_symbolic_integers
 from .quantized_modules import check_inputs
 from .questions.assumption import Assumption, AssumptionLog
 from .questions.known_values import KnownValues, following_example
 from .questions.ladder import DataDependent, answer_questions
-from .rewriting import Rewrite, capture_with_loops, capture_with_rewrites
+from .rewriting import Rewrite, Rewritten, capture_with_loops, capture_with_rewrites
 from .script import scripted_as_python
 from .shapes.dim_names import name_dims
 from .shapes.dim_specs import dim_label
@@ -48,7 +61,7 @@ from .shapes.dynamic_shapes import DynamicShapes, Leaf
 from .shapes.shared_dim_names import differing_dims, shared_dims
 from .shapes.spec_keys import read_dynamic_shapes
 from .tensor_lists import recorded_list_results
-from .torch_export import export_module
+from .torch_export import export_module, reject_tracing
 
 __all__ = ["ALIASES_KEY", "Capture", "capture"]
 
@@ -78,12 +91,19 @@ class Capture:
         loop_bounds: Leaf index to value of the inputs used as Python loop bounds, for which only this value is valid.
         loop_bound_places: The lines that use them.
         loop_refusal: The failure of the capture with these loops as operators.
-        source: The captured module; None for a scripted function or an ``ExportedProgram``.
+        model: The object that the caller passed: a module, a scripted function or an ``ExportedProgram``; None if it is
+            not known.
+        training: Names of the modules that were in training mode during the capture; None if they are not known.
+        grad_mode: Whether gradients were enabled during the capture; None if it is not known.
+        autocast: The caller's autocast during the capture.
+        repeated: Leaf index of an example input that is the same tensor as an earlier one, to the index of that one.
         rewrites: The Python control flow that was captured as operators.
+        departures: The places in which the capture departs from plain torch.export.
         input_lists: Leaf indices of the inputs that are lists of a dynamic number of tensors; the program takes the
             stacked tensors.
         output_lists: Indices of the user outputs that are lists of a dynamic number of tensors; the program returns the
             stacked tensors.
+        attribute_changes: The Python attributes whose changes in one call affect the next.
     """
 
     exported_program: ExportedProgram
@@ -103,10 +123,21 @@ class Capture:
     frozen_tensors: Mapping[int, torch.Tensor] = field(default_factory=dict)
     assumptions: tuple[Assumption, ...] = ()
     output_dims: Mapping[int, AxisNames] = field(default_factory=dict)
-    source: torch.nn.Module | None = None
+    model: torch.nn.Module | ExportedProgram | Callable[..., Any] | None = None
+    training: frozenset[str] | None = None
+    grad_mode: bool | None = None
+    autocast: Autocast = ()
+    repeated: Mapping[int, int] = field(default_factory=dict)
     rewrites: tuple[Rewrite, ...] = ()
+    departures: tuple[Departure, ...] = ()
     input_lists: frozenset[int] = frozenset()
     output_lists: frozenset[int] = frozenset()
+    attribute_changes: tuple[AttributeChange, ...] = ()
+
+    @property
+    def source(self) -> torch.nn.Module | None:
+        """The captured module; None for a scripted function or an ``ExportedProgram``."""
+        return self.model if isinstance(self.model, torch.nn.Module) else None
 
 
 @dataclass(frozen=True)
@@ -118,6 +149,7 @@ class _ShapeOptions:
     more_inputs: Examples | None
     input_names: Sequence[str]
     output_names: Sequence[str]
+    legacy: bool = False
 
     def read(
         self, inputs: BoundInputs, graph: Sequence[str] | None = None
@@ -129,7 +161,7 @@ class _ShapeOptions:
             )
         axes = None
         if self.dynamic_axes is not None:
-            axes = read_dynamic_axes(inputs, self.dynamic_axes, self.input_names, graph)
+            axes = read_dynamic_axes(inputs, self.dynamic_axes, self.input_names, graph, legacy=self.legacy)
             shapes = axes.shapes
         else:
             shapes = read_dynamic_shapes(inputs, self.dynamic_shapes, self.input_names, graph)
@@ -154,6 +186,7 @@ def capture(
     may_train: bool = False,
     frozen: Collection[str] = (),
     data_dependent: DataDependent = "error",
+    legacy: bool = False,
 ) -> Capture:
     """Capture a model with torch.export, leaving the model and the example inputs unchanged.
 
@@ -177,14 +210,16 @@ def capture(
         may_train: Do not warn about a model in training mode.
         frozen: Names or patterns of the tensors whose example values become constants.
         data_dependent: "example" to follow the example where the model branches on the values of its inputs.
+        legacy: Read keyword inputs and the names of ``dynamic_axes`` as the TorchScript exporter of torch.onnx does.
 
     Raises:
         ArgumentError: If an argument is invalid; the error names the argument.
-        CaptureError: If torch.export fails, a dynamic dim is specialized to one size, or, with ``strict_shapes``, some
-            of the requested sizes are not supported.
+        CaptureError: If torch traces a model already, torch.export fails, a dynamic dim is specialized to one size, or,
+            with ``strict_shapes``, some of the requested sizes are not supported.
     """
     check_model(model)
-    options = _ShapeOptions(dynamic_shapes, dynamic_axes, more_inputs, input_names, output_names)
+    reject_tracing()
+    options = _ShapeOptions(dynamic_shapes, dynamic_axes, more_inputs, input_names, output_names, legacy)
     if isinstance(model, ExportedProgram):
         if frozen:
             raise ArgumentError(
@@ -192,12 +227,18 @@ def capture(
                 "an ExportedProgram is already captured",
                 hint="pass the nn.Module, or export its program again",
             )
-        return _capture_program(model, options, strict_shapes)
-    with scripted_as_python(model) as module:
+        return replace(_capture_program(model, options, strict_shapes), model=model)
+    with scripted_as_python(model) as module, eager_introspection(module):
         captured = _capture_module(
             module, args, kwargs, options, dynamic_scalars, strict_shapes, may_train, frozen, data_dependent
         )
-    return replace(captured, source=model if isinstance(model, torch.nn.Module) else None)
+    return replace(
+        captured,
+        model=model,
+        training=training_modules(model),
+        grad_mode=torch.is_grad_enabled(),
+        autocast=callers_autocast(),
+    )
 
 
 def _capture_module(
@@ -213,18 +254,17 @@ def _capture_module(
 ) -> Capture:
     """Capture a module; see ``capture``."""
     if model.training and not may_train:
-        warn_user(
-            "the model is in training mode and is exported as such: dropout and batch statistics stay active. "
-            "Call model.eval() before the export if it is meant for inference",
-        )
+        _warn_about_training()
     reject_enabled_observers(model)
-    inputs, options = _with_stacked_lists(bind_example_inputs(model, args, kwargs), options)
+    bound = bind_example_inputs(model, args, kwargs, options.input_names, by_signature=options.legacy)
+    inputs, options = _with_stacked_lists(bound, options)
     inputs, scalars, ints = scalars_to_tensors(inputs, dynamic_scalars, model)
     inputs = freeze_inputs(inputs, frozen, options.input_names)
     shapes, axes, others = options.read(inputs)
     check_inputs((leaf.label, leaf.value) for leaf in shapes.leaves)
     shapes = with_dynamic_ints(shapes, ints)
-    shapes = replace(shapes, shared=shared_dims(shapes.leaves, others))
+    names_are_labels = axes is not None and axes.legacy
+    shapes = replace(shapes, shared=() if names_are_labels else shared_dims(shapes.leaves, others))
     numbers = [shapes.leaves[index].label for index in sorted(scalars)]
 
     def trace(shapes: DynamicShapes, loops: LongLoops | None = None) -> Capture:
@@ -232,12 +272,15 @@ def _capture_module(
             return _trace_model(model, inputs, shapes, axes, options, numbers, values, loops)
 
         def again() -> Capture:
-            return capture_with_symbolic_integers(lambda: attempt(KnownValues(AssumptionLog())), model)
+            return capture_with_symbolic_integers(
+                lambda: attempt(KnownValues(AssumptionLog())), model, _restricting_lines
+            )
 
         try:
             found = capture_with_symbolic_integers(
                 lambda: answer_questions(attempt, _rewritten, from_start=bool(frozen), data_dependent=data_dependent),
                 model,
+                _restricting_lines,
             )
         except SpecializedDimsError as error:
             return _rewritten(again, error)
@@ -252,13 +295,15 @@ def _capture_module(
                 raise
         return trace(shapes)
 
-    with following_example(is_requested=data_dependent == "example"):
+    with following_example(is_requested=data_dependent == "example"), recorded_changes() as changes:
         traced, shapes, specialized = capture_with_fallback_to_static(trace_loops, shapes, strict=strict_shapes)
-    _warn_about_split_names(shapes.leaves, others)
+    if not names_are_labels:
+        _warn_about_split_names(shapes.leaves, others)
     program = traced.exported_program
     limits = with_specialized_dims(traced.limits, specialized, program, shapes.leaves)
     report_narrowed(limits.constraints, strict=strict_shapes)
     dims = traced.dim_names, traced.dim_aliases
+    check_operand_types(program, shapes.leaves)
     return replace(
         traced,
         limits=limits,
@@ -273,7 +318,16 @@ def _capture_module(
         },
         scalars=scalars,
         input_lists=inputs.lists,
+        repeated=repeated_tensors(inputs),
         output_dims=name_computed_dims(program, axes, options.output_names, dims, strict=strict_shapes),
+        attribute_changes=state_changes(model, inputs, program, changes),
+    )
+
+
+def _warn_about_training() -> None:
+    warn_user(
+        "the model is in training mode and is exported as such: dropout and batch statistics stay active. "
+        "Call model.eval() before the export if it is meant for inference",
     )
 
 
@@ -289,8 +343,16 @@ def _with_stacked_lists(inputs: BoundInputs, options: _ShapeOptions) -> tuple[Bo
 
 def _rewritten(attempt: Callable[[], Capture], failure: CaptureError) -> Capture:
     """Capture a model with rewritten control flow after a failure."""
-    traced, rewrites = capture_with_rewrites(attempt, failure)
-    return replace(traced, rewrites=rewrites)
+    return _with_rewrites(*capture_with_rewrites(attempt, failure))
+
+
+def _with_rewrites(captured: Capture, rewritten: Rewritten) -> Capture:
+    """The capture of a model with rewritten functions, each of which is a departure."""
+    departures = [
+        *(Departure(DepartureKind.REWRITTEN, one.construct, one.place) for one in rewritten.constructs),
+        *(Departure(DepartureKind.REWRITTEN, "function", place) for place in rewritten.functions),
+    ]
+    return replace(captured, rewrites=rewritten.constructs, departures=(*captured.departures, *departures))
 
 
 def _with_value_loops(attempt: Callable[[], Capture], captured: Capture) -> Capture:
@@ -303,12 +365,17 @@ def _with_value_loops(attempt: Callable[[], Capture], captured: Capture) -> Capt
         return replace(captured, loop_refusal=error)
     if found is None or not found[0].loop_bounds.keys() < captured.loop_bounds.keys():
         return captured
-    return replace(found[0], rewrites=found[1])
+    return _with_rewrites(*found)
+
+
+def _restricting_lines(captured: Capture) -> list[str]:
+    """The lines of the model by which a capture is valid for fewer sizes than requested."""
+    return [item.line for item in captured.limits.constraints if item.narrows and item.line is not None]
 
 
 def _with_size_loops(attempt: Callable[[], Capture], captured: Capture) -> Capture:
     """Capture a model with rewritten loops if this makes it valid for more of the requested sizes."""
-    lines = [item.line for item in captured.limits.constraints if item.narrows and item.line is not None]
+    lines = _restricting_lines(captured)
     if not lines or captured.rewrites:
         return captured
     try:
@@ -317,7 +384,7 @@ def _with_size_loops(attempt: Callable[[], Capture], captured: Capture) -> Captu
         return captured
     if found is None or sum(item.narrows for item in found[0].limits.constraints) >= len(lines):
         return captured
-    return replace(found[0], rewrites=found[1])
+    return _with_rewrites(*found)
 
 
 def _trace_model(
@@ -354,6 +421,7 @@ def _trace_model(
             recorded_function_calls(calls),
             recorded_loop_bounds() as bounds,
             recorded_list_results() as lists,
+            recorded_departures() as departures,
             suppress(LongLoopFound),
         ):
             program = export_module(model, inputs, shapes, log, values)
@@ -380,6 +448,7 @@ def _trace_model(
         loop_bound_places=tuple(bounds.places),
         frozen_tensors=inputs.frozen,
         assumptions=assumptions,
+        departures=(*departures, *(one.departure for one in assumptions)),
         output_lists=lists.positions,
     )
 
@@ -421,10 +490,11 @@ def _capture_program(program: ExportedProgram, options: _ShapeOptions, strict_sh
             hint="pass the nn.Module instead of the ExportedProgram",
         )
     reject_tensor_lists(options.dynamic_shapes)
+    check_operand_types(program)
     if not (options.dynamic_shapes or options.dynamic_axes):
         return Capture(program, {}, {}, translate_guards(program, None, {}, None), output_paths=output_paths(program))
     shapes, axes, _ = options.read(program_inputs(program), user_input_names(program))
-    shapes = replace(shapes, shared=shared_dims(shapes.leaves))
+    shapes = replace(shapes, shared=() if axes is not None and axes.legacy else shared_dims(shapes.leaves))
     names, aliases = _name_dims(program, shapes, axes, options)
     limits = translate_guards(program, shapes, names, None)
     output_dims = name_computed_dims(program, axes, options.output_names, (names, aliases), strict=strict_shapes)

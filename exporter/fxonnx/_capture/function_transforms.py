@@ -28,6 +28,8 @@ from fxonnx_translations._torch_compat import (
     recording_mode_off,
 )
 
+from .departures import DepartureKind, record_departure
+
 __all__ = ["RetryTransforms", "TransformTracing", "closed_transforms", "derivative", "vector_jacobian_product", "vmap"]
 
 
@@ -108,6 +110,7 @@ def _record(transform: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     if functorch.peek_interpreter_stack() is not None:
         _tracing.get().whole_vmaps = True
         raise RetryTransforms
+    record_departure(DepartureKind.TRANSFORM, getattr(transform, "__name__", "vjp"))
     leaves, spec = pytree.tree_flatten((args, kwargs))
     tensors = [at for at, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
     # Sizes that the function closes over are expressions in these symbols.

@@ -10,7 +10,7 @@ from typing import Any
 
 from fxonnx_translations._torch_compat import pytree
 
-from .inputs.pytree_objects import flatten_objects
+from .inputs.pytree_objects import flatten_objects, is_object
 from .rewriting.operators.sequences import StackedList
 
 __all__ = ["ListResults", "recorded_list_results", "stacked_results", "with_pieces"]
@@ -65,7 +65,7 @@ def stacked_results(outputs: Any) -> Any:
         found.append(leaf.stacked)
         return found[-1]
 
-    stacked = flatten_objects(pytree.tree_map(stack, outputs))
+    stacked = flatten_objects(pytree.tree_map(stack, outputs, is_leaf=_is_leaf))
     results = _results.get()
     if results is not None:
         leaves = pytree.tree_leaves(stacked)
@@ -73,3 +73,8 @@ def stacked_results(outputs: Any) -> Any:
             index for index, leaf in enumerate(leaves) if any(leaf is tensor for tensor in found)
         )
     return stacked
+
+
+def _is_leaf(value: Any) -> bool:
+    # In this order: the search for tensors in an object would iterate over a list, which fixes its length.
+    return isinstance(value, StackedList) or is_object(value)

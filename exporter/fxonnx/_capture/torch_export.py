@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 import traceback
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -13,31 +13,41 @@ import torch
 from torch.export import Dim, ExportedProgram
 
 from fxonnx_translations._builder.sub_byte import copy_of
-from fxonnx_translations._torch_compat import dynamo_config, pytree, shape_config
+from fxonnx_translations._torch_compat import FakeTensor, dynamo_config, get_proxy_mode, pytree, shape_config
 
+from .._callers_autocast import callers_autocast, under_autocast
 from ..errors import CaptureError
+from .attribute_changes import noted_changes
 from .constraints.guard_recorder import GuardLog, is_user_file, recorded_guards, source_line_of
 from .constraints.size_forms import canonical_sizes
 from .constraints.specialized_dims import specialized_dims_error
+from .departures import DepartureKind, record_departure
+from .eager_state import preserved_random_states, preserved_state
 from .function_transforms import RetryTransforms, TransformTracing, closed_transforms
+from .global_hooks import hooks_for_model_only
 from .inputs.example_inputs import BoundInputs
 from .inputs.frozen import restore_frozen
 from .inputs.list_inputs import with_lists
 from .inputs.loop_bounds import register_example_integers
 from .inputs.meta_device import meta_as_cpu
-from .inputs.preserve import preserve_model
+from .inputs.preserve import Snapshot, preserve_model
 from .inputs.pytree_objects import flatten_objects, unflatten_objects
-from .patches import capture_patches, question_patches
+from .inputs.shared_memory import reject_shared_writes, with_separate_inputs
+from .interrupts import deferred_interrupts
+from .operand_types import conversion_of_inputs
+from .patches import capture_patches, is_tracing, not_tracing, question_patches
 from .patches.functional import recorded_full_masks
 from .quantized_modules import check_outputs, unpacked_parameters
+from .questions.handled_errors import HandledErrors, RecordedErrors, recorded_errors, unexplained
 from .questions.known_values import KnownValues, known_values
 from .questions.ladder import is_question
+from .reshaped_inputs import reshaped_error, with_reshaped_inputs
 from .shapes.dim_specs import DimHint, DimSpec
 from .shapes.dynamic_shapes import DynamicShapes, Leaf
 from .shapes.shared_dim_names import add_equality_guards
 from .tensor_lists import stacked_results, with_pieces
 
-__all__ = ["export_module"]
+__all__ = ["export_module", "reject_tracing"]
 
 MESSAGE_LINES = 8
 
@@ -58,12 +68,19 @@ _QUANTIZED_HINT = (
     "a part of the model is quantized in a form that cannot be captured; quantize the float model with PT2E instead: "
     "prepare_pt2e and convert_pt2e of torchao.quantization.pt2e"
 )
+_UNHASHABLE = "unhashable type: non-nested SymInt"
+# Parameters up to this size are copied for a call of the model.
+_MOST_BYTES = 2**29
 _HINTS = {
     **dict.fromkeys(_QUANTIZED, _QUANTIZED_HINT),
-    "unhashable type: non-nested SymInt": (
-        "a size is the key of a dictionary or set: convert it with int(...), which makes it static"
-    ),
+    ".__new__() takes ": "remove __new__ from the NamedTuple that forward returns, or let it accept all of its fields",
+    _UNHASHABLE: ("a size is the key of a dictionary or set: convert it with int(...), which makes it static"),
 }
+# torch's messages for operands of different dtypes, as far as its shape functions check them.
+_DTYPES = re.compile(
+    r"same dtype|same scalar type|(should|must) be the same|expected scalar type|expected dtype torch\.|Type promoting"
+    r"|equal to src\.dtype|\w+ did not match \w+$|match query dtype"
+)
 _CPP_STACK = ("Exception raised from ", "frame #", "<omitting python frames>")
 
 
@@ -86,18 +103,40 @@ def export_module(
     Raises:
         CaptureError: If both modes fail, with the message of the first, or if the model specializes a dynamic dim.
     """
-    inputs = _without_duplicates(inputs)
+    inputs, shared = with_separate_inputs(model, inputs, [leaf.label for leaf in shapes.leaves])
     log = GuardLog() if log is None else log
     with recorded_guards(log), canonical_sizes():
-        if values is None:
-            return _export_with_fallback(model, inputs, shapes, log)
-        with known_values(values):
-            try:
-                return _export_with_refined_dims(model, inputs, shapes, log)
-            except CaptureError:
-                raise
-            except Exception as error:
-                raise _capture_error(error) from error
+        program = _export_and_explain(model, inputs, shapes, log, values)
+    reject_shared_writes(program, shared)
+    return program
+
+
+def reject_tracing() -> None:
+    """Check that torch does not trace a model in this thread: an export within ``forward`` would become part of it.
+
+    Raises:
+        CaptureError: If it does.
+    """
+    in_jit_trace = torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
+    if is_tracing() or in_jit_trace or get_proxy_mode() is not None:
+        raise CaptureError(
+            "the export is called while torch traces a model, from a forward that is itself exported or traced",
+            hint="export one model after the other: call export outside of forward",
+        )
+
+
+def _export_and_explain(
+    model: torch.nn.Module, inputs: BoundInputs, shapes: DynamicShapes, log: GuardLog, values: KnownValues | None
+) -> ExportedProgram:
+    if values is None:
+        return _export_with_fallback(model, inputs, shapes, log)
+    with known_values(values):
+        try:
+            return _export_with_refined_dims(model, inputs, shapes, log)
+        except CaptureError:
+            raise
+        except Exception as error:
+            raise _capture_error(error, model, shapes) from error
 
 
 def _export_with_fallback(
@@ -112,15 +151,17 @@ def _export_with_fallback(
             first = error
         if masks.exist:
             masks.are_skipped = True
+            record_departure(DepartureKind.REPLACED, "masks that hide nothing")
             with suppress(Exception):  # the first failure is raised below
                 return _export_with_refined_dims(model, inputs, shapes, log)
     if is_question(first):
         # To TorchDynamo, a boolean that depends on data is never identical to True or False: ``bool(x.any()) is True``.
-        raise _capture_error(first) from first
+        raise _capture_error(first, model, shapes) from first
+    record_departure(DepartureKind.STRICT, "torch.export with strict=True")
     try:
         return _export(model, inputs, shapes, _torch_dim, strict=True)
     except Exception:  # noqa: BLE001 - the first failure is the one that refers to the user's code
-        raise _capture_error(first) from first
+        raise _capture_error(first, model, shapes) from first
 
 
 def _export_with_refined_dims(
@@ -161,16 +202,110 @@ def _export(
     strict: bool,
     transforms: TransformTracing | None = None,
 ) -> ExportedProgram:
-    tensors = [leaf for leaf in pytree.tree_leaves((inputs.args, inputs.kwargs)) if isinstance(leaf, torch.Tensor)]
+    before = None if transforms is None else replace(transforms)
+    with recorded_errors() as errors:
+        try:
+            program = _run_torch_export(model, inputs, shapes, dim_of, strict=strict, transforms=transforms)
+        except RetryTransforms:
+            raise
+        except Exception as error:
+            question = next(filter(is_question, errors.handled()), None)
+            if question is None or is_question(error):
+                raise
+            # The fallback that the model takes after a question may fail as well.
+            raise question from None
+    if transforms != before:
+        # The model has handled the signal.
+        raise RetryTransforms
+    _check_handled(errors, model, inputs, shapes)
+    return program
+
+
+def _check_handled(errors: HandledErrors, model: torch.nn.Module, inputs: BoundInputs, shapes: DynamicShapes) -> None:
+    """Raise the first error that the model has handled during the capture, unless it does so in eager mode as well.
+
+    Raises:
+        CaptureError: If it is not a question about the value of a tensor, which is raised as it is.
+    """
+    handled = errors.handled()
+    if not handled:
+        return
+    for error in handled:
+        if is_question(error) or isinstance(error, CaptureError):
+            raise error
+    hashed = [error for error in handled if isinstance(error, TypeError) and _UNHASHABLE in str(error)]
+    if hashed:
+        # The key of a cache, as in einops, whose handler computes the same without the cache.
+        record_departure(
+            DepartureKind.INTROSPECTION, "handled error of a size that is no key", line=_user_line(hashed[0])
+        )
+        handled = [error for error in handled if error not in hashed]
+    for error in filter(errors.is_conditional, handled):
+        shown, _ = _described(error)
+        raise CaptureError(
+            f"the model handles an error of a branch or loop on the value of a tensor: {type(error).__name__}\n{shown}",
+            hint="select the result with torch.where, or raise the error outside of forward",
+        ) from None
+    found = unexplained(handled, _errors_in_eager_mode(model, inputs, shapes))
+    if found is not None:
+        shown, _ = _described(found)
+        raise CaptureError(
+            f"the model handles an error that only the capture raises, and takes its fallback: {type(found).__name__}\n"
+            f"{shown}",
+            hint="during the capture, tensors have no values and no memory: compute the result with operators of "
+            "torch or before the export; run the model once before the export if it fills a cache",
+        ) from found
+
+
+def _errors_in_eager_mode(
+    model: torch.nn.Module, inputs: BoundInputs, shapes: DynamicShapes
+) -> Sequence[BaseException]:
+    """The errors of torch functions that the model handles when it runs on the example."""
+    leaves = pytree.tree_leaves((inputs.args, inputs.kwargs))
+    tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    if any(tensor.is_meta or isinstance(tensor, FakeTensor) for tensor in (*tensors, *model.parameters())):
+        return ()
+    errors = HandledErrors()
+    # Few models write to parameters, whose copies may be large.
+    parameters = dict(model.named_parameters())
+    is_small = sum(parameter.nbytes for parameter in parameters.values()) <= _MOST_BYTES
     with (
         preserve_model(model, tensors),
+        preserved_state(model, None, parameters if is_small else ()),
+        preserved_random_states(),
+        not_tracing(),
+        suppress(Exception),
+    ):
+        model.forward = _tensor_forward(model.forward, inputs, shapes, None)
+        args, kwargs = pytree.tree_map_only(torch.Tensor, copy_of, (inputs.args, inputs.kwargs))
+        with RecordedErrors(errors):
+            model(*args, **kwargs)
+    return errors.handled()
+
+
+def _run_torch_export(
+    model: torch.nn.Module,
+    inputs: BoundInputs,
+    shapes: DynamicShapes,
+    dim_of: Callable[[DimSpec], Any],
+    *,
+    strict: bool,
+    transforms: TransformTracing | None,
+) -> ExportedProgram:
+    tensors = [leaf for leaf in pytree.tree_leaves((inputs.args, inputs.kwargs)) if isinstance(leaf, torch.Tensor)]
+    with (
+        deferred_interrupts(),
+        preserve_model(model, tensors) as snapshot,
         meta_as_cpu(model, inputs) as inputs,
         unpacked_parameters(model),
         capture_patches(strict=strict),
+        hooks_for_model_only(model),
         question_patches(model, (inputs.args, inputs.kwargs), [leaf.label for leaf in shapes.leaves]),
         closed_transforms(transforms or TransformTracing()),
     ):
-        model.forward = _tensor_forward(model.forward, inputs, shapes, strict)
+        forward = _tensor_forward(model.forward, inputs, shapes, None if strict else snapshot)
+        reshaped: list[str] = []
+        model.forward = forward if strict else with_reshaped_inputs(forward, shapes.leaves, reshaped)
         # Oblivious: torch would specialize dynamic dims whose example size is 0 or 1.
         # With symbolic sizes the fake tensor cache only costs: it computes every result twice, to compare the two.
         cached = dynamo_config.fake_tensor_cache_enabled and shapes.is_static
@@ -179,42 +314,37 @@ def _export(
             # Otherwise the subgraphs of control flow operators would depend on the sizes of earlier calls.
             dynamo_config.patch(fake_tensor_cache_enabled=cached, automatic_dynamic_shapes=False),
         ):
-            return torch.export.export(
-                model,
-                inputs.args,
-                inputs.kwargs,
-                dynamic_shapes=shapes.for_torch(dim_of),
-                strict=strict,
-                prefer_deferred_runtime_asserts_over_guards=True,
-            )
-
-
-def _without_duplicates(inputs: BoundInputs) -> BoundInputs:
-    """Clone repeated tensors, because torch.export distinguishes inputs by identity."""
-    seen: set[int] = set()
-
-    def clone_repeated(leaf: Any) -> Any:
-        if not isinstance(leaf, torch.Tensor):
-            return leaf
-        if id(leaf) in seen:
-            return copy_of(leaf).requires_grad_(leaf.requires_grad)
-        seen.add(id(leaf))
-        return leaf
-
-    tensors = [leaf for leaf in pytree.tree_leaves((inputs.args, inputs.kwargs)) if isinstance(leaf, torch.Tensor)]
-    if len({id(tensor) for tensor in tensors}) == len(tensors):
-        return inputs
-    args, kwargs = pytree.tree_map(clone_repeated, (inputs.args, inputs.kwargs))
-    return replace(inputs, args=args, kwargs=kwargs)
+            try:
+                return torch.export.export(
+                    model,
+                    inputs.args,
+                    inputs.kwargs,
+                    dynamic_shapes=shapes.for_torch(dim_of),
+                    strict=strict,
+                    prefer_deferred_runtime_asserts_over_guards=True,
+                )
+            except Exception as error:
+                # torch.export reads the sizes of inputs after the call.
+                if reshaped and not isinstance(error, RetryTransforms | CaptureError):
+                    raise reshaped_error(reshaped) from error
+                raise
 
 
 def _tensor_forward(
-    forward: Callable[..., Any], inputs: BoundInputs, shapes: DynamicShapes, strict: bool
+    forward: Callable[..., Any], inputs: BoundInputs, shapes: DynamicShapes, snapshot: Snapshot | None
 ) -> Callable[..., Any]:
     """Wrap ``forward`` so that it takes and returns pytrees of tensors in place of objects.
 
     The wrapper's signature names the keywords of ``**kwargs``; torch.export assigns their specs wrongly otherwise.
+
+    Args:
+        forward: The method.
+        inputs: The example inputs.
+        shapes: The dynamic dims.
+        snapshot: The state of the model before the call; None in strict mode, in which TorchDynamo traces the wrapper.
     """
+    strict = snapshot is None
+    called = under_autocast(forward, callers_autocast())
 
     def tensor_forward(*args: Any, **kwargs: Any) -> Any:
         if not strict:
@@ -224,7 +354,9 @@ def _tensor_forward(
         args, kwargs = (with_lists if strict else with_pieces)((args, kwargs), inputs.lists)
         if inputs.objects is not None:
             args, kwargs = unflatten_objects(inputs.objects, (args, kwargs))
-        outputs = forward(*args, **kwargs)
+        # torch.export undoes some changes.
+        with nullcontext() if snapshot is None else noted_changes(snapshot, (args, kwargs)):
+            outputs = called(*args, **kwargs)
         check_outputs(outputs)
         # TorchDynamo traces this function, and a model that it traces makes no lists of dynamic length.
         return flatten_objects(outputs) if strict else stacked_results(outputs)
@@ -290,8 +422,16 @@ def _refined_dims(message: str, shapes: DynamicShapes) -> dict[str, Any]:
     return refined
 
 
-def _capture_error(error: Exception) -> CaptureError:
-    """The error for a failed export: torch's message without its debugging advice, and the user's line of code."""
+def _capture_error(error: Exception, model: torch.nn.Module, shapes: DynamicShapes) -> CaptureError:
+    """The error for a failed export."""
+    shown, hint = _described(error)
+    if _DTYPES.search(shown):
+        hint = conversion_of_inputs(model, shapes.leaves)
+    return CaptureError(f"torch.export cannot capture the model: {type(error).__name__}\n{shown}", hint=hint)
+
+
+def _described(error: BaseException) -> tuple[str, str | None]:
+    """torch's message without its debugging advice, the user's line of code, and a hint for known causes."""
     lines: list[str] = []
     for line in str(error).partition("The error above occurred when calling torch.export")[0].splitlines():
         if line.lstrip().startswith("Caused by: (") or line.startswith(
@@ -304,10 +444,10 @@ def _capture_error(error: Exception) -> CaptureError:
     location = _user_line(error)
     place = f"\n  at: {location}" if location else ""
     hint = next((hint for marker, hint in _HINTS.items() if marker in shown), None)
-    return CaptureError(f"torch.export cannot capture the model: {type(error).__name__}\n{shown}{place}", hint=hint)
+    return f"{shown}{place}", hint
 
 
-def _user_line(error: Exception) -> str:
+def _user_line(error: BaseException) -> str:
     """The innermost line of the traceback in the user's code, outside of torch, fxonnx and Python's library."""
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         if is_user_file(frame.filename):

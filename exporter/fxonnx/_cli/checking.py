@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from .._model_files import load_model
+from .._program.proof import PROOF_KEY, Proof
 from .._targets import PROFILES
 from .._targets.check import Finding, check
 
@@ -43,6 +44,8 @@ def run_check(path: Path, target: str) -> CheckResult:
         ArgumentError: If the file cannot be loaded or the target does not exist.
     """
     model = load_model(path)
+    proof = model.metadata_props.get(PROOF_KEY)
+    described = [] if proof is None else str(Proof.of_metadata(proof)).splitlines()
     findings = check(model, target)  # type: ignore[arg-type]
     profile = PROFILES[target]  # type: ignore[index]
     nodes = sum(1 for graph in model.graphs() for _ in graph) + sum(len(each) for each in model.functions.values())
@@ -53,8 +56,13 @@ def run_check(path: Path, target: str) -> CheckResult:
         "opset": model.opset_imports.get(""),
         "nodes": nodes,
         "findings": [asdict(finding) for finding in findings],
+        "proof": None if proof is None else json.loads(proof),
     }
-    lines = [*_grouped(findings), f"{path}: {_summary(findings, target)}; table: {profile.kernels.source}"]
+    lines = [
+        *_grouped(findings),
+        *described,
+        f"{path}: {_summary(findings, target)}; table: {profile.kernels.source}",
+    ]
     return CheckResult("\n".join(lines), json.dumps(record, indent=1), bool(findings))
 
 

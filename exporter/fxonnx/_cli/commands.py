@@ -1,4 +1,4 @@
-"""Command line: ``fxonnx export``, ``analyze``, ``genai``, ``check``, ``diff``, ``report`` and ``demo``.
+"""Command line: ``fxonnx export``, ``analyze``, ``genai``, ``check``, ``verify``, ``diff``, ``report`` and ``demo``.
 
 Modules that import torch are imported inside the commands, so that ``fxonnx --help`` is fast.
 """
@@ -75,7 +75,7 @@ def export_command(
     output: Annotated[Path, typer.Option("--output", "-o", help="The ONNX file to write.")],
     opset: Annotated[int | None, typer.Option(help="The ONNX opset, 7 to 28.")] = None,
     target: Annotated[str | None, typer.Option(help=f"The runtime: {_TARGETS}.")] = None,
-    verify: Annotated[bool, typer.Option("--verify", help="Compare ONNX Runtime with eager torch.")] = False,
+    verify: Annotated[bool, typer.Option("--verify", help="Compare with the model in eager torch.")] = False,
     all_sizes: Annotated[
         bool, typer.Option("--all-sizes", help="Also compare at several sizes of the dynamic dims.")
     ] = False,
@@ -147,7 +147,12 @@ def export_command(
 
 def _summary(program: ONNXProgram, verified: bool) -> str:
     calls = f"{len(program.model.functions)} functions, " if program.model.functions else ""
-    checked = ", verified" if verified else ""
+    checked = ""
+    if verified:
+        from .._program.references import reference_of  # imports torch
+
+        name = reference_of(program).name
+        checked = ", verified" if name == "model" else f", verified against the {name}"
     return f"{len(program.model.graph)} nodes, {calls}opset {program.model.opset_imports.get('')}{checked}"
 
 
@@ -238,6 +243,30 @@ def check_command(
         result = run_check(model, target)
     typer.echo(result.json if as_json else result.text)
     raise typer.Exit(int(result.found))
+
+
+@app.command("verify")
+def verify_command(
+    model: Annotated[Path, typer.Argument(help="The ONNX file.")],
+    source: Annotated[str, typer.Argument(help=_SOURCE_HELP)],
+    debug: Debug = False,
+) -> None:
+    """Compare an ONNX file with the PyTorch model, at its example and at the inputs of the recorded proof.
+
+    Example: fxonnx verify model.onnx package.module:function
+
+    Exit code 0 if all outputs agree, 1 if one differs or after an error, 2 for a wrong option.
+    """
+    with _readable_messages(debug), _progress() as on_stage:
+        on_stage("load")
+        from .loading import load_model  # imports torch
+
+        loaded = load_model(source)
+        on_stage("verify")
+        from .verifying import run_verification  # imports torch
+
+        text = run_verification(model, loaded)
+    typer.echo(text)
 
 
 @app.command("analyze")

@@ -61,6 +61,7 @@ def load_model(text: str) -> LoadedModel:
 def _from_file(path: Path) -> LoadedModel:
     import torch
 
+    from .._archives import UnsafeContentError
     from .._capture.patches import loading_patches  # imports torch
 
     if not path.is_file():
@@ -73,6 +74,9 @@ def _from_file(path: Path) -> LoadedModel:
         # Unpickling arbitrary objects can run arbitrary code.
         with loading_patches():
             return LoadedModel(torch.export.load(path))
+    except UnsafeContentError as error:
+        hint = "torch.export.save writes no such entry; do not load the file by torch.export.load, which may execute it"
+        raise ArgumentError("SOURCE", f"{path} is refused: {error}", hint=hint) from error
     except Exception as error:
         raise ArgumentError(
             "SOURCE",

@@ -46,6 +46,7 @@ from .model import (
     add_inputs,
     add_outputs,
     constant_value,
+    move_interface_metadata,
     new_model,
 )
 from .outlining import outline
@@ -141,6 +142,8 @@ def lower(
     quantization = None if quantization is None else quantization.named()
     if options.functions == "repeated" or lowering.has_regions:
         outline(model, repeated=options.functions == "repeated")
+    if options.legacy:
+        move_interface_metadata(model)
     return Lowered(model, required, quantization)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -31,11 +32,13 @@ __all__ = [
     "CHECK_OUTPUT",
     "NO_ELEMENT_TYPE_HINT",
     "NUMERICS_KEY",
+    "OUTPUT_DIMS_KEY",
     "STATE_KEY",
     "IOSpec",
     "add_inputs",
     "add_outputs",
     "constant_value",
+    "move_interface_metadata",
     "new_model",
 ]
 
@@ -57,6 +60,8 @@ CHECK_OUTPUT = "assumptions_hold"
 """Name of the output of ``runtime_checks``."""
 NUMERICS_KEY = "pkg.fxonnx.numerics"
 """Metadata key of the model: ``"exact"`` if it was exported with exact numerics."""
+OUTPUT_DIMS_KEY = "pkg.fxonnx.output_dims"
+"""Metadata key of the model: JSON, output to axis to the size of a dim that has the caller's name instead."""
 STATE_KEY = "pkg.fxonnx.state"
 """Metadata key of the model: JSON, a list of dicts with the name of a mutated tensor, its input and its output."""
 
@@ -414,6 +419,20 @@ def add_outputs(
     return _return_updates(prepared, builder, env, io_spec)
 
 
+def move_interface_metadata(model: ir.Model) -> None:
+    """Keep the metadata of graph inputs and outputs out of files: tools that merge models compare these entries.
+
+    The sizes of dims that have the caller's names become metadata of the model.
+    """
+    for value in (*model.graph.inputs, *model.graph.outputs):
+        if not value.is_initializer():
+            value.meta.update(value.metadata_props)
+            value.metadata_props.clear()
+    sizes = {value.name: value.meta[OUTPUT_DIMS_KEY] for value in model.graph.outputs if OUTPUT_DIMS_KEY in value.meta}
+    if sizes:
+        model.metadata_props[OUTPUT_DIMS_KEY] = json.dumps(sizes)
+
+
 def _add_output(value: ir.Value, builder: Builder, name: str | None, fallback: str, kind: OutputKind) -> None:
     if value.producer() is None or value in builder.graph.outputs:
         # An output needs its own Identity if it is an input, a weight or already an output, whose names stay.
@@ -439,6 +458,9 @@ def _name_dim(value: ir.Value, builder: Builder, axis: int, name: str) -> None:
     """Record a name for a dim of an output instead of its symbolic expression."""
     if value.shape is None:
         builder.write_shape(value, builder.dims(value))
+    size = str(value.shape[axis])  # type: ignore[index]
+    if size != name:
+        value.meta.setdefault(OUTPUT_DIMS_KEY, {})[str(axis)] = size
     value.shape = ir.Shape([*value.shape[:axis], name, *value.shape[axis + 1 :]])  # type: ignore[index]
 
 

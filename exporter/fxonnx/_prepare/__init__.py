@@ -5,7 +5,7 @@ from __future__ import annotations
 from .decompose import REASON_KEY
 from .default_opset import least_default_opset, least_opset_of_program
 from .graph_utils import find_attribute
-from .mutations import LOST_UPDATES_KEY, State, Update, find_updates, report_updates
+from .mutations import LOST_UPDATES_KEY, State, Update, find_updates, report_changes, report_updates
 from .patterns import PATTERNS, PatternContext, pattern_context
 from .pipeline import Prepared, prepare
 from .tensor_subclasses import unwrap_subclasses
@@ -26,6 +26,7 @@ __all__ = [
     "least_opset_of_program",
     "pattern_context",
     "prepare",
+    "report_changes",
     "report_updates",
     "unwrap_subclasses",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -26,6 +26,7 @@ __all__ = [
     "replace_node",
     "splice",
     "store_attribute",
+    "uncomputed",
 ]
 
 STORAGE_DTYPES = frozenset(
@@ -203,6 +204,30 @@ def erase_unused(nodes: Iterable[torch.fx.Node]) -> None:
             sources = node.all_input_nodes
             node.graph.erase_node(node)
             pending.update(dict.fromkeys(sources))
+
+
+def uncomputed(
+    node: torch.fx.Node,
+    known: Container[torch.fx.Node],
+    inputs: Callable[[torch.fx.Node], Iterable[torch.fx.Node]],
+) -> list[torch.fx.Node]:
+    """The nodes whose results a node's result is computed from, and that are not known yet, in order; the node is last.
+
+    Results that are computed in this order need no recursion, whose depth would be the length of the graph.
+
+    Args:
+        node: The node.
+        known: The nodes whose results are known.
+        inputs: Returns the nodes that a result is computed from directly.
+    """
+    pending = [node]
+    found: dict[torch.fx.Node, None] = {}
+    while pending:
+        current = pending.pop()
+        if current not in found and current not in known:
+            found[current] = None
+            pending.extend(inputs(current))
+    return sorted(found)
 
 
 def module_attribute(module: torch.nn.Module, node: torch.fx.Node) -> Any:

@@ -9,12 +9,13 @@ from typing import Literal, TypeAlias
 import torch
 from torch.export.graph_signature import InputKind, OutputKind
 
+from .._capture.attribute_changes import AttributeChange
 from .._provenance import source_line
 from .._warnings import warn_user
 from ..errors import StateError
 from .pipeline import Prepared
 
-__all__ = ["LOST_UPDATES_KEY", "State", "Update", "find_updates", "report_updates"]
+__all__ = ["LOST_UPDATES_KEY", "State", "Update", "find_updates", "report_changes", "report_updates"]
 
 State: TypeAlias = Literal["warn", "io", "outputs", "error"]
 """Treatment of updates: a warning, a graph input and output each, a graph output each, or an error."""
@@ -96,3 +97,33 @@ def report_updates(updates: Sequence[Update], state: State) -> tuple[str, ...]:
         raise StateError(text, hint=hint)
     warn_user(f"{text}\nhint: {hint}")
     return tuple(update.name for update in lost)
+
+
+def report_changes(changes: Sequence[AttributeChange], state: State) -> tuple[str, ...]:
+    """Warn of Python attributes that forward changes, or raise.
+
+    Args:
+        changes: The changes.
+        state: The requested treatment of updates.
+
+    Returns:
+        The paths of the attributes.
+
+    Raises:
+        StateError: If ``state`` is "error" and there are changes.
+    """
+    if not changes:
+        return ()
+    lines = "".join(f"\n  {change}" for change in changes)
+    text = (
+        "forward changes Python attributes that later calls read, but an ONNX model keeps no state between calls: "
+        f"every call computes with the values at the export.{lines}"
+    )
+    hint = (
+        'hold the value in a buffer (self.register_buffer(name, torch.tensor(value))) and pass state="io", '
+        "or pass it to forward as an input"
+    )
+    if state == "error":
+        raise StateError(text, hint=hint)
+    warn_user(f"{text}\nhint: {hint}")
+    return tuple(change.path for change in changes)

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from .functionalize.alias_analysis import storage_id
+from .sizes import is_known
 
 __all__ = ["rebase_storage_views"]
 
@@ -52,7 +52,7 @@ def _has_all_elements(node: torch.fx.Node, val: torch.Tensor) -> bool:
     first: Any = offset[0] if offset else torch.fx.map_arg(node.kwargs.get("storage_offset"), size_of)
     start: Any = 0 if first is None else first - val.storage_offset()
     last: Any = sum((each - 1) * step for each, step in zip(size, stride, strict=True))  # type: ignore[arg-type]
-    return statically_known_true(start >= 0) and statically_known_true(start + last < val.numel())
+    return is_known(start >= 0) and is_known(start + last < val.numel())
 
 
 def _owner(node: torch.fx.Node) -> torch.fx.Node:
@@ -80,7 +80,7 @@ def _is_in_address_order(val: torch.Tensor, dtype: torch.dtype) -> bool:
         return False
     expected: int | torch.SymInt = 1
     for size, stride in reversed(list(zip(val.shape, val.stride(), strict=True))):
-        if not statically_known_true(size == 1) and not statically_known_true(stride == expected):
+        if not is_known(size == 1) and not is_known(stride == expected):
             return False
         expected = expected * size
-    return statically_known_true(val.storage_offset() == 0)
+    return is_known(val.storage_offset() == 0)

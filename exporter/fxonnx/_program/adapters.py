@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import re
@@ -19,6 +18,8 @@ import torch
 from fxonnx_translations._builder.dtypes import to_torch_dtype
 from fxonnx_translations._builder.initializers import TorchTensor, has_content
 
+from .._json_text import parse_json
+from .._paths import path_of
 from ..errors import ArgumentError, SaveError, did_you_mean
 from .atomic_file import AtomicFile
 from .checkpoints import StoredTensor, Weights, read_weight_sources
@@ -161,7 +162,7 @@ def write_adapter(path: str | os.PathLike[str], values: Mapping[str, torch.Tenso
     """
     import onnxruntime
 
-    destination = Path(path)
+    destination = path_of(path, "path")
     check_destination(destination)
     adapter = onnxruntime.AdapterFormat()
     adapter.set_adapter_version(1)
@@ -225,7 +226,7 @@ def _read(weights: Weights) -> _Given:
     if not config.is_file():
         return _Given(tensors, origin=str(path))
     try:
-        read = json.loads(config.read_text())
+        read = parse_json(config.read_bytes())
         kind = read["peft_type"]
     except (ValueError, KeyError, TypeError) as error:
         raise ArgumentError("weights", f"{config} is not a configuration of PEFT: it has no peft_type") from error

@@ -10,9 +10,10 @@ import torch
 from torch.export.graph_signature import ConstantArgument, InputKind
 
 from .._capture import Capture, Rung
+from .._capture.eager_state import copies_of_inputs
 from ..errors import ArgumentError
 
-__all__ = ["check_assumptions"]
+__all__ = ["check_assumptions", "placeholder_values"]
 
 _SYMBOL = re.compile(r"\b(?:u|zuf)\d+\b")
 
@@ -38,9 +39,12 @@ def check_assumptions(capture: Capture, inputs: Sequence[Any], weights: Mapping[
     # The assertions remain, with the nodes that compute their conditions.
     graph.eliminate_dead_code()
     module = torch.fx.GraphModule(program.graph_module, graph)
+    values = placeholder_values(program, inputs, weights)
+    if any(getattr(getattr(node.target, "_schema", None), "is_mutable", False) for node in graph.nodes):
+        values = copies_of_inputs(values)
     try:
         with torch.no_grad():
-            torch.fx.Interpreter(module).run(*_placeholder_values(program, inputs, weights))
+            torch.fx.Interpreter(module).run(*values)
     except Exception as error:
         # An operator may fail before an assertion does, of shapes that depend on an earlier answer.
         symbols = set(_SYMBOL.findall(str(error)))
@@ -53,11 +57,18 @@ def check_assumptions(capture: Capture, inputs: Sequence[Any], weights: Mapping[
         ) from error
 
 
-def _placeholder_values(
+def placeholder_values(
     program: torch.export.ExportedProgram, inputs: Sequence[Any], weights: Mapping[str, torch.Tensor]
 ) -> list[Any]:
-    """A value for each placeholder of the program."""
+    """A value for each placeholder of the program.
+
+    Args:
+        program: The captured program.
+        inputs: The inputs that are not constants of the program, in order.
+        weights: FQN to parameter, buffer or constant, for those that differ from the ones of the program.
+    """
     given = iter(inputs)
+    stored = {**program.constants, **program.state_dict, **weights}
     values: list[Any] = []
     for spec in program.graph_signature.input_specs:
         if isinstance(spec.arg, ConstantArgument):
@@ -65,7 +76,5 @@ def _placeholder_values(
         elif spec.kind == InputKind.USER_INPUT:
             values.append(next(given))
         else:
-            target = str(spec.target)
-            stored = {**program.constants, **program.state_dict, **weights}
-            values.append(stored[target])
+            values.append(stored[str(spec.target)])
     return values

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import struct
@@ -19,6 +18,8 @@ from fxonnx_translations._builder.dtypes import from_torch
 from fxonnx_translations._builder.initializers import DerivedTensor
 
 from .._inner_tensors import unwrapped
+from .._json_text import parse_json
+from .._paths import is_file, path_of
 from .._quantization.packed_weights import PackedWeight, packed_weights, read_packed_format
 from ..errors import ArgumentError, did_you_mean
 
@@ -108,7 +109,7 @@ def read_weight_sources(weights: Weights) -> dict[str, StoredTensor | PackedWeig
         if isinstance(source, Mapping):
             found.update(unwrapped(source))
         elif isinstance(source, (str, os.PathLike)):
-            found.update(_read_checkpoint(Path(source)))
+            found.update(_read_checkpoint(path_of(source, "weights")))
         else:
             raise ArgumentError(
                 "weights", f"expected paths of safetensors files or state_dicts, got a {type(source).__name__}"
@@ -123,21 +124,26 @@ def _read_checkpoint(path: Path) -> dict[str, StoredTensor | PackedWeight | torc
 
 
 def _files(path: Path) -> list[Path]:
+    exists = is_file(path, "weights")
     if path.is_dir():
         files = sorted(path.glob("*.safetensors"))
         if not files:
             raise ArgumentError("weights", f"{path} has no .safetensors files")
         return files
-    if not path.is_file():
+    if not exists:
         hint = did_you_mean(path.name, (other.name for other in path.parent.glob("*")))
         raise ArgumentError("weights", f"file {path} does not exist", hint=hint)
     if path.suffix != ".json":
         return [path]
     try:
-        shards = json.loads(path.read_text())["weight_map"].values()
-        return [path.parent / shard for shard in dict.fromkeys(shards)]
+        shards = parse_json(path.read_bytes())["weight_map"].values()
+        files = [path.parent / shard for shard in dict.fromkeys(shards)]
     except (ValueError, KeyError, AttributeError, TypeError) as error:
         raise ArgumentError("weights", f"{path} is not an index of safetensors files: it has no weight_map") from error
+    for shard, file in zip(dict.fromkeys(shards), files, strict=True):
+        if Path(shard).is_absolute() or ".." in Path(shard).parts:
+            raise ArgumentError("weights", f"{path} names a file outside of its directory: {file}")
+    return files
 
 
 def _header(path: Path) -> dict[str, StoredTensor]:
@@ -147,10 +153,10 @@ def _header(path: Path) -> dict[str, StoredTensor]:
             size = os.fstat(file.fileno()).st_size
             if length > size - 8:
                 raise ValueError("its header is longer than the file")
-            header: dict[str, Any] = json.loads(file.read(length))
+            header: dict[str, Any] = parse_json(file.read(length))
         inner = _names_of_torchao(header.pop("__metadata__", {}))
         return {inner.get(name, name): _stored(path, name, entry, 8 + length, size) for name, entry in header.items()}
-    except (OSError, ValueError, KeyError, TypeError, struct.error) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, struct.error) as error:
         raise ArgumentError(
             "weights",
             f"{path} is not a safetensors file: {error}",
@@ -161,9 +167,9 @@ def _header(path: Path) -> dict[str, StoredTensor]:
 def _names_of_torchao(metadata: Mapping[str, str]) -> dict[str, str]:
     """Map the names of inner tensors in files that torchao writes, as ``fc._weight_qdata``, to ``fc.weight.qdata``."""
     names = {}
-    for weight in json.loads(metadata.get("tensor_names", "[]")):
+    for weight in parse_json(metadata.get("tensor_names", "[]")):
         module, dot, attribute = weight.rpartition(".")
-        for inner in json.loads(metadata.get(weight, "{}")).get("_tensor_data_names", ()):
+        for inner in parse_json(metadata.get(weight, "{}")).get("_tensor_data_names", ()):
             names[f"{module}{dot}_{attribute}_{inner}"] = f"{weight}.{inner}"
     return names
 
@@ -173,6 +179,8 @@ def _stored(path: Path, name: str, entry: Any, start: int, size: int) -> StoredT
     begin, end = map(int, entry["data_offsets"])
     if dtype is None:
         raise ValueError(f"{name!r} has the unknown dtype {entry['dtype']}")
+    if any(dim < 0 for dim in shape):
+        raise ValueError(f"{name!r} has the shape {list(shape)}")
     if end - begin != math.prod(shape) * dtype.itemsize or begin < 0 or start + end > size:
         raise ValueError(f"the offsets of {name!r} do not match its shape and dtype")
     return StoredTensor(path, name, start + begin, dtype, shape)

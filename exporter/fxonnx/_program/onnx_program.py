@@ -13,6 +13,8 @@ import onnx
 import onnx_ir as ir
 import torch
 
+from fxonnx_translations._torch_compat import pytree
+
 from .._capture import Assumption, Capture, Rung
 from .._capture.constraints.constraint import Constraint
 from .._capture.inputs.list_inputs import with_lists
@@ -41,8 +43,10 @@ from .inspection import compute_values, run_reference
 from .metadata_level import check_level
 from .notebook import html_summary
 from .onnxscript_optimizer import optimize_model
+from .proof import Proof
 from .protobuf_layout import PROTOBUF_LIMIT, serialize, tensor_bytes
 from .quantization_report import QuantizationReport, quantization_report
+from .references import Model
 from .rename_dims import rename_dims
 from .session import Session, SessionFactory, session_in_float
 from .stateful import StatefulSession, StatePair, read_states
@@ -62,12 +66,14 @@ class ONNXProgram:
         timings: Stage name to wall-clock seconds.
         fusions: The matches and near misses of the fusion patterns.
         quantization: The quantized layers, and the model before the quantization.
+        proof: The comparison of the capture with the model.
 
     Attributes:
         model: The ``onnx_ir.Model``. After modifying it, call ``release``.
         capture: The captured program, its example inputs and constraints.
         options: The options of the export.
         patterns: Name of each fusion pattern to its number of matches.
+        proof: What departs from plain torch.export, and at which inputs it was compared with the model in torch.
     """
 
     def __init__(
@@ -79,12 +85,14 @@ class ONNXProgram:
         *,
         fusions: FusionRecord | None = None,
         quantization: Quantization | None = None,
+        proof: Proof | None = None,
     ) -> None:
         self.model = model
         self.capture = capture
         self.options = Options() if options is None else options
         self._fusions = FusionRecord() if fusions is None else fusions
         self.patterns = MappingProxyType(dict(self._fusions.counts))
+        self.proof = Proof() if proof is None else proof
         self._timings = timings
         self._quantization = quantization
         self._session: Session | None = None
@@ -153,7 +161,12 @@ class ONNXProgram:
     @property
     def example_inputs(self) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         """The positional and keyword example inputs; None if an ``ExportedProgram`` has none."""
-        examples: tuple[tuple[Any, ...], dict[str, Any]] | None = self.exported_program.example_inputs
+        examples = self.exported_program.example_inputs
+        if self.capture.repeated and examples is not None:
+            # torch.export needs distinct tensors.
+            leaves, structure = pytree.tree_flatten(examples)
+            leaves = [leaves[self.capture.repeated.get(index, index)] for index in range(len(leaves))]
+            examples = pytree.tree_unflatten(leaves, structure)
         return with_lists(examples, self.capture.input_lists)  # type: ignore[no-any-return]
 
     @property
@@ -392,7 +405,7 @@ class ONNXProgram:
         """Save the model atomically, one tensor at a time.
 
         Args:
-            destination: A path, or a writable binary file such as ``io.BytesIO``.
+            destination: A path, or a writable binary file such as ``io.BytesIO``. Of a link, the target is replaced.
             include_initializers: Whether to store the weights (parameters, persistent buffers and derived weights);
                 they are graph inputs otherwise. Shapes, scalars and constants are always stored.
             keep_initializers_as_inputs: Whether initializers are also graph inputs.
@@ -457,32 +470,37 @@ class ONNXProgram:
         args: tuple[Any, ...] | None = None,
         kwargs: Mapping[str, Any] | None = None,
         *,
+        model: Model | None = None,
         sizes: Literal["auto"] | Sequence[Mapping[str, int]] | None = None,
         rtol: float | None = None,
         atol: float | None = None,
         locate: bool = False,
     ) -> list[Row]:
-        """Compare ONNX Runtime with eager torch; see ``fxonnx.verify``."""
-        return verification.verify(self, args, kwargs, sizes=sizes, rtol=rtol, atol=atol, locate=locate)
+        """Compare ONNX Runtime with the model in eager torch; see ``fxonnx.verify``."""
+        return verification.verify(self, args, kwargs, model=model, sizes=sizes, rtol=rtol, atol=atol, locate=locate)
 
     def compare(
         self,
         args: tuple[Any, ...] | None = None,
         kwargs: Mapping[str, Any] | None = None,
         *,
+        model: Model | None = None,
         sizes: Literal["auto"] | Sequence[Mapping[str, int]] | None = None,
         rtol: float | None = None,
         atol: float | None = None,
     ) -> Comparison:
-        """Compare ONNX Runtime with the captured program, and find the first value that differs if an output does.
+        """Compare ONNX Runtime with the model, and find the first value that differs if an output does.
 
-        Each operator of the captured program is then applied to the ONNX values of its inputs, so that errors of
-        earlier operators do not count; in half precision, it is computed in float32. The values of fused operators are
-        compared at their results, those in the bodies of loops and branches one iteration after the other.
+        If the captured program, run in PyTorch, differs from the model as well, the difference is in the capture, and
+        ``Comparison.capture`` has these outputs. Where ONNX Runtime differs from the captured program, each operator
+        of that is applied to the ONNX values of its inputs, so that errors of earlier operators do not count; in half
+        precision, it is computed in float32. The values of fused operators are compared at their results, those in the
+        bodies of loops and branches one iteration after the other.
 
         Args:
             args: Positional inputs; if ``kwargs`` is also None, the example inputs.
             kwargs: Keyword inputs.
+            model: The model to compare with, as for ``fxonnx.verify``; by default the one that was exported.
             sizes: Sizes of the dynamic dims, as for ``fxonnx.verify``; the first ones with a difference are examined.
             rtol: Relative tolerance, as for ``fxonnx.verify``.
             atol: Absolute tolerance.
@@ -491,7 +509,7 @@ class ONNXProgram:
             ArgumentError: If inputs are missing or do not match the exported ones, or sizes violate the constraints.
             RuntimeSessionError: If ONNX Runtime cannot load or run the model.
         """
-        return verification.compare_with_captured(self, args, kwargs, sizes=sizes, rtol=rtol, atol=atol)
+        return verification.compare_with_model(self, args, kwargs, model=model, sizes=sizes, rtol=rtol, atol=atol)
 
     @property
     def session_factory(self) -> SessionFactory | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import onnx_ir as ir
 
 from .._lower.inlining import flat_shapes
+from .._lower.model import OUTPUT_DIMS_KEY
 from .._warnings import warn_user
 from ..errors import ArgumentError, did_you_mean
 
@@ -40,11 +42,19 @@ def rename_dims(model: ir.Model, mapping: Mapping[Any, str]) -> dict[str, str]:
     alternatives = "|".join(map(re.escape, sorted(names, key=len, reverse=True)))
     # One simultaneous substitution, so that names can be swapped.
     pattern = re.compile(rf"(?<!\w)(?:{alternatives})(?!\w)")
+
+    def renamed(text: str) -> str:
+        return pattern.sub(lambda match: names[match[0]], text)
+
     for shape in shapes:
         for axis, dim in enumerate(shape):
             text = _text(dim)
             if text:
-                shape[axis] = pattern.sub(lambda match: names[match[0]], text)
+                shape[axis] = renamed(text)
+    if OUTPUT_DIMS_KEY in model.metadata_props:
+        outputs = json.loads(model.metadata_props[OUTPUT_DIMS_KEY])
+        sizes = {name: {axis: renamed(size) for axis, size in axes.items()} for name, axes in outputs.items()}
+        model.metadata_props[OUTPUT_DIMS_KEY] = json.dumps(sizes)
     return names
 
 

@@ -10,19 +10,21 @@ data file has two hard links, which ONNX Runtime accepts and onnx.load rejects; 
 from __future__ import annotations
 
 import contextlib
+import io
 import itertools
 import mmap
 import os
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import onnx_ir as ir
 
 from fxonnx_translations._builder.initializers import has_content, sources_of
 
 from .._lower.metadata import MetadataLevel
+from .._paths import path_of
 from ..errors import ArgumentError, SaveError, did_you_mean
 from .atomic_file import AtomicFile
 from .external_data import REFERENCE, SUFFIXES, ExternalData, ExternalDataFormat
@@ -35,7 +37,15 @@ from .protobuf_layout import (
     write_model,
 )
 
-__all__ = ["SINGLE_FILE_BYTES", "check_destination", "check_values", "external_data_files", "may_reference", "save"]
+__all__ = [
+    "SINGLE_FILE_BYTES",
+    "check_destination",
+    "check_file",
+    "check_values",
+    "external_data_files",
+    "may_reference",
+    "save",
+]
 
 SINGLE_FILE_BYTES = 3 * 2**29  # 1.5 GiB: larger models are saved with external data unless specified otherwise
 
@@ -53,7 +63,7 @@ def save(
 
     Args:
         model: The model.
-        destination: A path, or a file open for writing bytes.
+        destination: A path, or a file open for writing bytes. Of a link, the target is replaced.
         include_initializers: Whether the weights are stored; they are graph inputs otherwise.
         keep_initializers_as_inputs: Whether initializers are also graph inputs.
         external_data: Whether tensors above 256 bytes are stored in ``<name>.data``; None: above 1.5 GiB of weights;
@@ -62,7 +72,7 @@ def save(
         metadata: The level of the metadata that is stored; None for that of the model.
 
     Raises:
-        ArgumentError: If ``external_data`` has another value.
+        ArgumentError: If ``external_data`` has another value, or ``destination`` is neither a path nor a binary file.
         SaveError: If the model cannot be written; an existing file at the destination is then unchanged.
     """
     if external_data not in (None, True, False, "safetensors", REFERENCE):
@@ -78,15 +88,21 @@ def save(
         keep_initializers_as_inputs=keep_initializers_as_inputs,
         metadata=metadata,
     )
+    check_file(destination, "destination")
     if not isinstance(destination, (str, os.PathLike)):
         if external_data:
             raise SaveError("external data requires a path, not an open file", hint="save to a path")
-        _save_to_file(destination, render(location=None))
+        try:
+            _save_to_file(destination, render(location=None))
+        except OSError as error:  # of the file, or of external data that the model references
+            raise SaveError(f"the model cannot be written to the file: {error}") from error
         return
-    path = Path(destination)
+    path = path_of(destination, "destination")
     check_destination(path)
     if external_data is None:
         external_data = include_initializers and tensor_bytes(model) > SINGLE_FILE_BYTES
+    if path.is_symlink():
+        path = _target(path, external_data)
     try:
         if external_data == REFERENCE:
             _save_to_path(path, partial(render, base=path.parent), "raw")
@@ -96,6 +112,22 @@ def save(
             _save_to_path(path, render, "raw" if external_data else None)
     except OSError as error:
         raise SaveError(f"{path} cannot be written: {error.strerror or error}") from error
+
+
+def _target(link: Path, external_data: ExternalData) -> Path:
+    """The file that a link leads to, which is replaced, as by ``open(link, "wb")``.
+
+    Raises:
+        SaveError: If it cannot be written, or external data would be looked for next to the link.
+    """
+    target = Path(os.path.realpath(link))
+    if target.is_symlink():
+        raise SaveError(f"{link} cannot be written: it is a link that leads to itself")
+    if external_data:
+        problem = f"{link} is a link, and external data would not be found next to it"
+        raise SaveError(problem, hint=f"save to the file that it leads to, {target}")
+    check_destination(target)
+    return target
 
 
 def check_values(tensors: Iterable[ir.TensorProtocol | None]) -> None:
@@ -113,6 +145,28 @@ def check_values(tensors: Iterable[ir.TensorProtocol | None]) -> None:
             "meta device or with fake tensors",
             hint="pass them: save(..., weights=<safetensors files or state_dicts>), or call apply_weights(state_dict)",
         )
+
+
+def check_file(value: Any, argument: str) -> None:
+    """Check that a value is a path or a file for writing bytes.
+
+    Args:
+        value: The value; None for no file.
+        argument: The name of the argument, for the error.
+
+    Raises:
+        ArgumentError: If it is not.
+    """
+    if isinstance(value, io.TextIOBase):
+        raise ArgumentError(argument, "the file is open for writing text", hint='open it with mode "wb"')
+    if isinstance(value, str | os.PathLike):
+        path_of(value, argument)
+        return
+    methods = ("write", "tell", "seek", "truncate")
+    if value is not None and not all(hasattr(value, name) for name in methods):
+        hint = "pass keyword inputs of forward as kwargs=" if isinstance(value, dict) else None
+        hint = "os.fsdecode(path)" if isinstance(value, bytes) else hint
+        raise ArgumentError(argument, f"expected a path or a binary file, got {type(value).__name__}", hint=hint)
 
 
 def check_destination(path: Path) -> None:

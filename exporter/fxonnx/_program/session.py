@@ -59,19 +59,22 @@ class Session:
     Args:
         model: The model.
         session_factory: Creates the session; by default with the CUDA execution provider if available, and the CPU one.
+        file: The file that the model was loaded from, which ONNX Runtime loads; by default, the model is serialized.
 
     Raises:
         RuntimeSessionError: If ONNX Runtime cannot load the model.
     """
 
-    def __init__(self, model: ir.Model, session_factory: SessionFactory | None = None) -> None:
+    def __init__(
+        self, model: ir.Model, session_factory: SessionFactory | None = None, *, file: str | None = None
+    ) -> None:
         self._inputs = tuple(model.graph.inputs)
         self._needed = sum(str(value.name) not in model.graph.initializers for value in self._inputs)
         self._outputs = tuple(model.graph.outputs)
         self._output_names = [str(value.name) for value in self._outputs]
         self._has_lists = any(map(is_sequence, (*model.graph.inputs, *model.graph.outputs)))
         self._directory: tempfile.TemporaryDirectory[str] | None = None
-        source = self._source(model)
+        source = self._source(model) if file is None else file
         try:
             self._session = (session_factory or _default_session)(source)
         except Exception as error:

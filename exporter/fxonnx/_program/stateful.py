@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ import torch
 from fxonnx_translations._builder.initializers import TorchTensor
 from fxonnx_translations._builder.sub_byte import copy_of
 
+from .._json_text import parse_json
 from .._lower.model import STATE_KEY
 from ..errors import ArgumentError, did_you_mean
 from .session import Session, as_tensor
@@ -40,9 +40,23 @@ class StatePair:
 
 
 def read_states(model: ir.Model) -> tuple[StatePair, ...]:
-    """Read the state pairs from the metadata of a model."""
+    """Read the state pairs from the metadata of a model.
+
+    Raises:
+        ArgumentError: If they are not those of a model that fxonnx exported.
+    """
     text = model.metadata_props.get(STATE_KEY)
-    return () if text is None else tuple(StatePair(**pair) for pair in json.loads(text))
+    if text is None:
+        return ()
+    try:
+        pairs = tuple(StatePair(**pair) for pair in parse_json(text))
+        outputs, inputs = ({value.name for value in values} for values in (model.graph.outputs, model.graph.inputs))
+        for pair in pairs:
+            if not isinstance(pair.name, str) or pair.output not in outputs or pair.input not in {None, *inputs}:
+                raise ValueError(f"{pair} is not a pair of an output and an input")
+    except (TypeError, ValueError) as error:
+        raise ArgumentError("model", f"its metadata {STATE_KEY} is not a record of fxonnx: {error}") from error
+    return pairs
 
 
 class StatefulSession:

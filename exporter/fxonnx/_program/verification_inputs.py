@@ -16,7 +16,7 @@ from .._capture.constraints.constraint_solver import Bounds, bounds_of
 from ..errors import ArgumentError, did_you_mean
 from .call_binding import BoundCall
 
-__all__ = ["auto_sizes", "check_sizes", "resize_inputs"]
+__all__ = ["SEED", "auto_sizes", "check_sizes", "random_like", "resize_inputs"]
 
 PRIMES = (7, 11, 13, 17, 19, 23, 29, 31)
 LARGE_SIZE = 17
@@ -132,7 +132,7 @@ def resize_inputs(
     generator = torch.Generator().manual_seed(SEED)
     shapes = _shapes(limits, call.inputs, sizes)
     inputs = iter(
-        _random_like(value, shapes[index], generator) if index in shapes else value
+        random_like(value, shapes[index], generator) if index in shapes else value
         for index, value in enumerate(call.inputs)
     )
     is_constant = [
@@ -164,7 +164,7 @@ def _shapes(limits: Limits, inputs: Sequence[Any], sizes: Mapping[str, int]) -> 
     return shapes
 
 
-def _random_like(example: Any, shape: list[int] | int, generator: torch.Generator) -> Any:
+def random_like(example: Any, shape: list[int] | int, generator: torch.Generator) -> Any:
     """Create a random tensor of the given shape in the value range of the example; an int is its own new value."""
     if not isinstance(example, torch.Tensor) or isinstance(shape, int):
         return shape
@@ -176,7 +176,7 @@ def _random_like(example: Any, shape: list[int] | int, generator: torch.Generato
         codes = torch.randint(least, most + 1, shape, generator=generator)
         return codes.to(torch.uint8).view(values.dtype).to(example.device)
     if values.is_complex():
-        parts = [_random_like(part, shape, generator) for part in (values.real, values.imag)]
+        parts = [random_like(part, shape, generator) for part in (values.real, values.imag)]
         return torch.complex(*parts).to(example.device)
     if values.dtype == torch.bool:
         share = values.double().mean().item() if values.numel() else 0.5

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,6 +14,7 @@ import torch
 from fxonnx_translations._builder.dtypes import to_torch_dtype
 from fxonnx_translations._builder.initializers import DerivedTensor, TorchTensor, values_of
 
+from .._json_text import parse_json
 from ..errors import ArgumentError
 from .quantized_weight import QuantizedWeight, WeightScheme, blocks_of
 
@@ -382,9 +382,11 @@ def read_packed_format(directory: Path, argument: str) -> PackedFormat | None:
         if not path.is_file():
             continue
         try:
-            config = json.loads(path.read_text())
+            config = parse_json(path.read_bytes())
         except ValueError as error:
             raise ArgumentError(argument, f"{path} is not a JSON file: {error}") from error
+        if not isinstance(config, dict):
+            raise ArgumentError(argument, f"{path} is not a configuration: it has a {type(config).__name__}")
         found = config.get("quantization_config") if name == _CONFIGS[0] else config
         if isinstance(found, dict):
             return _format(found, path, argument)

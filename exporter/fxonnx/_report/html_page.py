@@ -13,6 +13,7 @@ from typing import Any
 import onnx_ir as ir
 import torch
 
+from .._capture.departures import DepartureKind
 from .._program import ONNXProgram
 from .._program.differences import Comparison
 from .._sequence_types import type_text
@@ -40,7 +41,7 @@ class PageSubject:
         exported_program: The captured program of a failed export, if the capture succeeded.
         timings: Stage name to seconds.
         error: The error of a failed export.
-        comparison: The comparison with the captured program, if there is one.
+        comparison: The comparison with the model, if there is one.
         profile: The time of each module and operator in ONNX Runtime, if it was measured.
     """
 
@@ -121,12 +122,16 @@ def _interface(model: ir.Model) -> Iterator[dict[str, Any]]:
 
 
 def _conditions(program: ONNXProgram) -> Iterator[dict[str, Any]]:
-    """The constraints, assumptions, frozen arguments and rewrites with their lines of source."""
+    """The constraints, assumptions, frozen arguments, rewrites and the proof, with their lines of source."""
+    proof = program.proof
     entries = [
         *(("constraint", str(constraint)) for constraint in program.constraints),
         *(("assumption", str(assumption)) for assumption in program.assumptions),
         *(("frozen argument", f"{name} = {value}") for name, value in program.frozen_arguments.items()),
         *(("rewritten", str(rewrite)) for rewrite in program.rewrites),
+        *(("departure", str(one)) for one in proof.departures if one.kind is not DepartureKind.REWRITTEN),
+        *(("compared with the model", str(run)) for run in proof.runs if not proof.is_plain),
+        *([("not compared with the model", proof.skipped)] if proof.skipped else ()),
     ]
     for kind, text in entries:
         yield {"kind": kind, "text": text, "excerpts": list(_excerpts(text))}

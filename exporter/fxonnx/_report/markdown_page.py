@@ -59,6 +59,7 @@ def _program_sections(program: ONNXProgram) -> list[str]:
         *([f"- {assumption}" for assumption in program.assumptions] or ["None."]),
         *("", "## Rewritten control flow", ""),
         *([f"- {rewrite}" for rewrite in program.rewrites] or ["None."]),
+        *("", "## Proof", "", "```", str(program.proof), "```"),
         *("", "## Exported program", "", "```python", _program_text(program), "```"),
     ]
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import ast
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
-from .._model_files import origin_of
+from .._model_files import origin_of, text_list, weight_values
 
 __all__ = ["GraphNode", "ModuleTree", "Weight", "module_tree", "typed"]
 
@@ -162,7 +161,7 @@ def module_tree(graph: ir.Graph | ir.Function) -> ModuleTree:
         path, _, _ = name.partition("::")[0].rpartition(".")
         tensor = value.const_value
         size, nbytes = (0, 0) if tensor is None else (tensor.size, tensor.nbytes)
-        root.closest(path).weights.append(Weight(typed(value) + _elements(tensor), size, nbytes))
+        root.closest(path).weights.append(Weight(typed(value) + _elements(name, tensor), size, nbytes))
     return root
 
 
@@ -175,11 +174,11 @@ def typed(value: ir.Value) -> str:
     return f"{value.name}: {dtype}[{', '.join(dims)}]"
 
 
-def _elements(tensor: ir.TensorProtocol | None) -> str:
+def _elements(name: str, tensor: ir.TensorProtocol | None) -> str:
     """The elements of a small constant; "" for other tensors."""
     if tensor is None or tensor.size > (1 if tensor.dtype.is_floating_point() else _SHOWN_ELEMENTS):
         return ""
-    return f" = {tensor.numpy().tolist()}"
+    return f" = {weight_values(name, tensor).tolist()}"
 
 
 def _as_text(node: ir.Node, index: int, line: str, depth: int, producers: Mapping[ir.Value, int]) -> GraphNode:
@@ -199,14 +198,6 @@ def _nodes(graph: ir.Graph | ir.Function, depth: int) -> Iterator[tuple[ir.Node,
 
 
 def _name_classes(root: ModuleTree, metadata: Mapping[str, str]) -> None:
-    paths, classes = (_list(metadata.get(key, "[]")) for key in (_SCOPES, _CLASSES))
+    paths, classes = (text_list(metadata.get(key, "[]")) for key in (_SCOPES, _CLASSES))
     for path, class_name in zip(paths[:-1], classes[:-1], strict=False):
         root.at(path).class_name = class_name.rpartition(".")[2]
-
-
-def _list(text: str) -> Sequence[str]:
-    try:
-        found = ast.literal_eval(text)
-    except (SyntaxError, ValueError):  # another exporter's text
-        return []
-    return found if isinstance(found, list) else []

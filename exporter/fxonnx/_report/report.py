@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import onnx_ir as ir
 
 from .._model_files import load_model
+from .._paths import path_of
 from .._program import ONNXProgram
 from .._public import public
 from ..errors import ArgumentError
@@ -45,10 +46,12 @@ def report(
         The path.
 
     Raises:
-        ArgumentError: If the file does not exist or is not an ONNX model, or ``compare`` is set without a program.
+        ArgumentError: If the file does not exist or is not an ONNX model, ``path`` is not the name of a file, or
+            ``compare`` is set without a program.
         RuntimeSessionError: With ``profile_runtime``, if ONNX Runtime cannot load or run the model.
         SaveError: If the page cannot be written.
     """
+    page = path_of(path, "path")
     program = model if isinstance(model, ONNXProgram) else None
     if compare and program is None:
         problem = "only a program can be compared with PyTorch, not a file"
@@ -61,6 +64,5 @@ def report(
     else:
         comparison = program.compare() if compare else None
         subject = PageSubject(title, loaded, program, None, program.timings, None, comparison, profile)
-    page = Path(path)
     write_page(page, render_page(subject))
     return page

@@ -179,6 +179,9 @@ def _scale_query(op: Op, query: ir.Value, scale: float | None) -> ir.Value:
             root = op.Sqrt(op.scalar(width, op.dtype_of(query)))
             return op.Div(query, root)
         scale = 1.0 / math.sqrt(width) if width else math.inf
+    if op.dtype_of(query) == DOUBLE and isinstance(width, int) and float(np.float32(scale)) != scale:
+        # ONNX Runtime fuses a single number into the product, as an attribute in float32.
+        return op.Mul(query, op.const([float(scale)] * width, DOUBLE))
     return op.Mul(query, float(scale))
 
 

@@ -128,9 +128,26 @@ def _range(op: Op, start: Operand, end: Operand, step: Operand) -> ir.Value:
     dtype = op.result.dtype
     counting = ir.DataType.INT64
     if dtype.is_floating_point():
+        if not all(map(_is_exact, (start, end, step))):
+            return _rounded_range(op, start, end, step)
         counting = dtype if dtype == ir.DataType.DOUBLE else ir.DataType.FLOAT
     limits = (op.operand(limit, counting) for limit in (start, end, step))
     return op.cast(op.Range(*limits), dtype)
+
+
+def _is_exact(limit: Operand) -> bool:
+    """Whether sums of multiples of a number have no rounding errors."""
+    if isinstance(limit, ir.Value):
+        return limit.dtype is not None and limit.dtype.is_integer()
+    return (limit * 2).is_integer() if isinstance(limit, float) else not isinstance(limit, torch.SymFloat)
+
+
+def _rounded_range(op: Op, start: Operand, end: Operand, step: Operand) -> ir.Value:
+    """A range whose number of elements and elements have torch's rounding: Range adds the step again and again."""
+    first, last, difference = (op.operand(limit, ir.DataType.DOUBLE) for limit in (start, end, step))
+    count = op.cast(op.Ceil(op.Div(op.Sub(last, first), difference)), ir.DataType.INT64)
+    numbers = op.cast(op.Range(op.const(0), count, op.const(1)), ir.DataType.DOUBLE)
+    return op.cast(op.Add(op.Mul(numbers, difference), first), op.result.dtype)
 
 
 @translates("aten::arange")

@@ -506,12 +506,39 @@ def _or_empty(op: Op, value: ir.Value, position: int) -> ir.Value:
     return op.const([], INT64) if op.results[position].shape == (0,) else value
 
 
-@translates("aten::_unique2")
+def _runs(op: Op, value: ir.Value, axis: int) -> tuple[ir.Value, ir.Value, ir.Value]:
+    """Return the first of each run of equal elements along an axis, the run of each element, and their lengths."""
+    length = op.Gather(op.Shape(value), op.const([axis]), axis=0)
+    later = op.Slice(value, [1], [2**62], [axis])
+    earlier = op.Slice(value, [0], [-1], [axis])
+    changed = op.Not(op.Equal(later, earlier))
+    others = [other for other in range(op.rank_of(value)) if other != axis]
+    if others:
+        changed = op.cast(op.ReduceMax(op.cast(changed, INT32), others, keepdims=0), ir.DataType.BOOL)
+    # The first element, if there is one, starts a run.
+    first = op.Expand(op.const([True]), op.Min(length, op.const([1])))
+    starts = op.Concat(first, changed, axis=0)
+    runs = op.Sub(op.CumSum(op.cast(starts, INT64), op.const(0)), op.const(1))
+    positions = op.Concat(op.Reshape(op.NonZero(starts), [-1]), length, axis=0)
+    counts = op.Sub(op.Slice(positions, [1], [2**62], [0]), op.Slice(positions, [0], [-1], [0]))
+    return op.Compress(value, starts, axis=axis), runs, counts
+
+
+def _unique_with_nan(op: Op, self: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value]:
+    """Like ``_unique`` of all elements, where each NaN is a value of its own, after the numbers."""
+    flat = op.reshape(self, [math.prod(op.dims(self))])
+    ordered, order = _top_with_nan(op, flat, op.size(op.dims(flat)[0]), 0, largest=False)
+    values, runs, counts = _runs(op, ordered, 0)
+    return values, op.ScatterElements(op.cast(order, INT64), order, runs, axis=0), counts
+
+
+@translates("aten::_unique2", exact="each NaN is a value of its own")
 def _unique2(
     op: Op, self: ir.Value, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False
 ) -> tuple[ir.Value, ir.Value, ir.Value]:
     """aten::_unique2(Tensor self, bool sorted=True, bool return_inverse=False, bool return_counts=False) -> (Tensor, Tensor, Tensor)"""
-    values, inverse, counts = _unique(op, self, None)
+    has_nan = op.exact_numerics and op.is_float(self)
+    values, inverse, counts = _unique_with_nan(op, self) if has_nan else _unique(op, self, None)
     if return_inverse:
         inverse = op.reshape(inverse, op.dims(self))
     return values, inverse if return_inverse else op.const([], INT64), _or_empty(op, counts, 2)
@@ -536,36 +563,10 @@ def unique_consecutive(
     flat = dim is None or op.rank_of(self) == 0
     value = op.Reshape(self, [-1]) if flat else self
     axis = 0 if dim is None else op.axis(dim, op.rank_of(value))
-    length = op.Shape(value)
-    length = op.Gather(length, op.const([axis]), axis=0)
-    later = op.Slice(value, [1], [2**62], [axis])
-    earlier = op.Slice(value, [0], [-1], [axis])
-    changed = op.Not(op.Equal(later, earlier))
-    others = [other for other in range(op.rank_of(value)) if other != axis]
-    if others:
-        changed = op.cast(op.ReduceMax(op.cast(changed, INT32), others, keepdims=0), ir.DataType.BOOL)
-    # The first element, if there is one, starts a run.
-    first = op.Expand(op.const([True]), op.Min(length, op.const([1])))
-    starts = op.Concat(first, changed, axis=0)
-    values = op.Compress(value, starts, axis=axis)
-    inverse = op.Sub(op.CumSum(op.cast(starts, INT64), op.const(0)), op.const(1))
-    positions = op.Concat(op.Reshape(op.NonZero(starts), [-1]), length, axis=0)
-    counts = op.Sub(op.Slice(positions, [1], [2**62], [0]), op.Slice(positions, [0], [-1], [0]))
+    values, inverse, counts = _runs(op, value, axis)
     if flat:
         inverse = op.reshape(inverse, op.dims(self))
     return values, _or_empty(op, inverse, 1), _or_empty(op, counts, 2)
-
-
-@translates("aten::nonzero_static")
-def nonzero_static(op: Op, self: ir.Value, *, size: int, fill_value: int = -1) -> ir.Value:
-    """aten::nonzero_static(Tensor self, *, SymInt size, int fill_value=-1) -> Tensor"""
-    rank = op.rank_of(self)
-    flags = op.Not(op.Equal(self, op.const(0, op.dtype_of(self)))) if op.dtype_of(self) != ir.DataType.BOOL else self
-    if rank == 0:
-        return op.const(torch.empty(op.result.shape, dtype=torch.int64))
-    rows = op.Transpose(op.NonZero(flags), perm=[1, 0])
-    fill = op.expand(op.const(fill_value), (size, rank))
-    return op.shaped(op.Slice(op.Concat(rows, fill, axis=0), [0], op.size(size), [0]), (size, rank))
 
 
 @translates("aten::mode")

@@ -144,7 +144,25 @@ class _Emitter:
         return self._op("Div", self._op("Sub", left, self._op("Mod", left, right)), right)
 
     def mod(self, expr: sympy.Expr) -> ir.Value:
-        return self._op("Mod", self.emit(expr.args[0]), self.divisor(expr.args[1]))
+        left, right = self.emit(expr.args[0]), self.divisor(expr.args[1])
+        if ir.DataType.DOUBLE not in (left.dtype, right.dtype):
+            return self._op("Mod", left, right)
+        # The remainder of floats has the dividend's sign in ONNX, and the divisor's in Python.
+        left, right = self.double(left), self.double(right)
+        rest = self._op("Mod", left, right, fmod=1)
+        if expr.args[0].is_nonnegative and expr.args[1].is_positive:
+            return rest
+        differs = self._op("Less", self._op("Mul", self._op("Sign", rest), self._op("Sign", right)), [0.0])
+        return self._op("Where", differs, self._op("Add", rest, right), rest)
+
+    def absolute(self, expr: sympy.Expr) -> ir.Value:
+        return self._op("Abs", self.emit(expr.args[0]))
+
+    def bitwise(self, expr: sympy.Expr) -> ir.Value:
+        if self.builder.opset_version < 18:
+            raise TypeError(f"the size expression {expr} has an ONNX form from opset 18 on")
+        kind = "BitwiseAnd" if isinstance(expr, sympy_functions.BitwiseFn_bitwise_and) else "BitwiseOr"
+        return self.fold(kind, expr.args)
 
     def divisor(self, expr: sympy.Expr) -> ir.Value:
         """Emit a divisor that is never 0: integer division by 0 may end the process (SIGFPE)."""
@@ -236,6 +254,7 @@ _FUNCTIONS: Mapping[type, Callable[[_Emitter, sympy.Expr], ir.Value]] = {
     sympy.Add: _Emitter.add,
     sympy.Mul: _Emitter.mul,
     sympy.Pow: _Emitter.power,
+    sympy.Abs: _Emitter.absolute,
     sympy.Max: lambda emitter, expr: emitter.fold("Max", expr.args),
     sympy.Min: lambda emitter, expr: emitter.fold("Min", expr.args),
     sympy_functions.Max: lambda emitter, expr: emitter.fold("Max", expr.args),
@@ -245,6 +264,8 @@ _FUNCTIONS: Mapping[type, Callable[[_Emitter, sympy.Expr], ir.Value]] = {
     sympy_functions.CeilDiv: _Emitter.ceil_div,
     sympy_functions.Mod: _Emitter.mod,
     sympy_functions.PythonMod: _Emitter.mod,
+    sympy_functions.BitwiseFn_bitwise_and: _Emitter.bitwise,
+    sympy_functions.BitwiseFn_bitwise_or: _Emitter.bitwise,
     sympy_functions.ModularIndexing: _Emitter.modular_indexing,
     sympy_functions.PowByNatural: _Emitter.power,
     sympy_functions.FloatPow: _Emitter.power,

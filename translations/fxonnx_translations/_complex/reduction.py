@@ -7,7 +7,6 @@ from typing import Any
 import onnx_ir as ir
 
 from .._aten import reduction as real_reduction
-from .._aten import sorting
 from .._aten.indexing import gather
 from .._builder.op import Op
 from .._registry import translates
@@ -110,7 +109,7 @@ def nonzero(op: Op, self: ir.Value) -> ir.Value:
 @translates("aten::nonzero_static", complex=True)
 def nonzero_static(op: Op, self: ir.Value, *, size: int, fill_value: int = -1) -> ir.Value:
     """aten::nonzero_static(Tensor self, *, SymInt size, int fill_value=-1) -> Tensor"""
-    return sorting.nonzero_static(op, _is_not_zero(op, self), size=size, fill_value=fill_value)
+    return gather.nonzero_static(op, _is_not_zero(op, self), size=size, fill_value=fill_value)
 
 
 @translates("aten::nonzero_numpy", complex=True)

@@ -448,7 +448,7 @@ def _relaxed(guard: sympy.Basic, evaluating: FrameType | None) -> sympy.Basic:
     if evaluating is None or not isinstance(guard, sympy.Gt | sympy.Lt):
         return guard
     file = evaluating.f_code.co_filename
-    if _MASKS.search(file) or (is_user_file(file) and truncates_at(file, evaluating.f_lineno)):
+    if _MASKS.search(file) or (is_user_file(file) and truncates_at(evaluating)):
         return (sympy.Ge if isinstance(guard, sympy.Gt) else sympy.Le)(*guard.args)
     return guard
 

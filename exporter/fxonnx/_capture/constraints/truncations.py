@@ -5,15 +5,19 @@ from __future__ import annotations
 import ast
 import linecache
 import textwrap
+from types import FrameType
+
+from ..source_code import function_source
 
 __all__ = ["truncates_at"]
 
 
-def truncates_at(file: str, line: int) -> bool:
-    """Whether an ``if`` at a line truncates a tensor to a smaller size, which is the identity for equal sizes.
+def truncates_at(frame: FrameType) -> bool:
+    """Whether a frame is at an ``if`` that truncates a tensor to a smaller size: the identity for equal sizes.
 
     Such as ``if mask.shape[-1] < audio.shape[-1]: audio = audio[..., : mask.shape[-1]]``.
     """
+    file, line = frame.f_code.co_filename, frame.f_lineno
     header = linecache.getline(file, line)
     if not (header.lstrip().startswith("if ") and ".shape[" in header and "<" in header):
         return False
@@ -28,7 +32,7 @@ def truncates_at(file: str, line: int) -> bool:
         (statement,) = ast.parse(textwrap.dedent("".join(block))).body
     except SyntaxError:
         return False
-    return isinstance(statement, ast.If) and _truncates(statement)
+    return isinstance(statement, ast.If) and _truncates(statement) and function_source(frame.f_code) is not None
 
 
 def _truncates(node: ast.If) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from inspect import Parameter, Signature
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
+from torch.nn.parameter import is_lazy
 
 from fxonnx_translations._torch_compat import pytree
 
@@ -23,6 +24,7 @@ __all__ = [
     "check_model",
     "expand_var_keyword",
     "program_inputs",
+    "repeated_tensors",
     "user_input_names",
 ]
 
@@ -33,7 +35,7 @@ class BoundInputs:
 
     Attributes:
         args: Positional inputs.
-        kwargs: Keyword inputs, in the order the user gave them, which is the order of the graph inputs.
+        kwargs: Keyword inputs, in the order of the graph inputs.
         signature: Signature of ``forward``, with ``**kwargs`` replaced by the keywords that are passed.
         var_keyword: Name of the ``**kwargs`` parameter, or None.
         objects: The original positional and keyword inputs, if objects among them were flattened.
@@ -64,18 +66,22 @@ class BoundInputs:
         """The ``id`` of every dict in ``args`` and ``kwargs`` that replaces a flattened object."""
         if self.objects is None:
             return frozenset()
-        leaves, structure = pytree.tree_flatten(self.objects)
+        leaves, structure = pytree.tree_flatten(self.objects, is_leaf=is_object)
         parts = structure.flatten_up_to((self.args, self.kwargs))
         return frozenset(id(part) for leaf, part in zip(leaves, parts, strict=True) if is_object(leaf))
 
 
 def check_model(model: Any) -> None:
-    """Reject models of a type that torch.export does not accept.
+    """Reject models of a type that torch.export does not accept, and lazy modules without weights.
 
     Raises:
-        ArgumentError: If it is neither an nn.Module, a scripted function nor an ExportedProgram.
+        ArgumentError: If it is neither an nn.Module, a scripted function nor an ExportedProgram, or if its parameters
+            are not initialized.
     """
-    if isinstance(model, torch.nn.Module | torch.jit.ScriptFunction | ExportedProgram):
+    if isinstance(model, torch.nn.Module):
+        _check_initialized(model)
+        return
+    if isinstance(model, torch.jit.ScriptFunction | ExportedProgram):
         return
     if isinstance(model, type) and issubclass(model, torch.nn.Module):
         raise ArgumentError("model", f"{model.__name__} is a class", hint=f"pass an instance: {model.__name__}(...)")
@@ -89,12 +95,45 @@ def check_model(model: Any) -> None:
     raise ArgumentError("model", f"expected an nn.Module or an ExportedProgram, got a {type(model).__name__}")
 
 
-def bind_example_inputs(model: torch.nn.Module, args: Any, kwargs: Any) -> BoundInputs:
+def _check_initialized(model: torch.nn.Module) -> None:
+    if not any(map(is_lazy, (*model.parameters(), *model.buffers()))):
+        return
+    names = [name for name, tensor in (*model.named_parameters(), *model.named_buffers()) if is_lazy(tensor)]
+    shown = ", ".join(map(repr, names[:4])) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+    raise ArgumentError(
+        "model",
+        f"lazy modules create their parameters in the first call, which has not happened: {shown}",
+        hint="run the model once before the export: model(*args)",
+    )
+
+
+def repeated_tensors(inputs: BoundInputs) -> dict[int, int]:
+    """Map the index of each leaf that is the same tensor as an earlier one to the index of that one."""
+    firsts: dict[int, int] = {}
+    repeated = {}
+    for index, leaf in enumerate(pytree.tree_leaves((inputs.args, inputs.kwargs))):
+        if isinstance(leaf, torch.Tensor) and firsts.setdefault(id(leaf), index) != index:
+            repeated[index] = firsts[id(leaf)]
+    return repeated
+
+
+def bind_example_inputs(
+    model: torch.nn.Module, args: Any, kwargs: Any, names: Sequence[str] = (), *, by_signature: bool = False
+) -> BoundInputs:
     """Bind the example inputs to ``forward``.
 
-    As in torch.onnx, a dict at the end of ``args`` may hold the keyword inputs if ``kwargs`` is empty. It does if only
-    this reading matches the signature; if both match, a dict whose keys are all parameters without a value is read as
-    keywords, any other dict as an input.
+    Keyword inputs keep the order that the user gave them, but those with their own names among ``names`` come at the
+    places of these.
+
+    As in torch.onnx, a dict at the end of ``args`` may hold the keyword inputs if ``kwargs`` is empty. It does if all
+    of its keys are parameters without a value, or if only this reading matches the signature.
+
+    Args:
+        model: The model.
+        args: Positional inputs.
+        kwargs: Keyword inputs.
+        names: The user's names of the first graph inputs.
+        by_signature: Sort keyword inputs by the signature, as the TorchScript exporter of torch.onnx does.
 
     Raises:
         ArgumentError: If ``args`` is not a tuple, ``kwargs`` is not a dict with string keys, or they do not match the
@@ -110,7 +149,8 @@ def bind_example_inputs(model: torch.nn.Module, args: Any, kwargs: Any) -> Bound
         trailing: dict[str, Any] = positional[-1]
         literal = _binding_error(signature, positional, {})
         reading = _binding_error(signature, positional[:-1], trailing)
-        if reading is None and (literal is not None or _names_parameters(signature, trailing)):
+        named = _names_parameters(signature, len(positional) - 1, trailing)
+        if (named and (trailing or reading is None)) or (literal is not None and reading is None):
             positional, keywords = positional[:-1], trailing
     problem = _binding_error(signature, positional, keywords)
     if problem is not None:
@@ -122,10 +162,44 @@ def bind_example_inputs(model: torch.nn.Module, args: Any, kwargs: Any) -> Bound
             f"the example inputs do not match {type(model).__name__}.forward{signature}: {problem}",
             hint=did_you_mean(unknown, signature.parameters, hint),
         )
+    if by_signature:
+        keywords = {name: keywords[name] for name in [*signature.parameters, *keywords] if name in keywords}
     given = (positional, keywords)
+    _check_rebuilt(given)
     args, tensor_kwargs = plain = flatten_objects(given)
-    objects = None if plain is given else given
-    return BoundInputs(args, tensor_kwargs, *expand_var_keyword(signature, keywords), objects)
+    order = _keyword_order(tensor_kwargs, names[_tensor_count(args) :])
+    keywords, ordered = ({name: inputs[name] for name in order} for inputs in (keywords, tensor_kwargs))
+    objects = None if plain is given else (positional, keywords)
+    return BoundInputs(args, ordered, *expand_var_keyword(signature, keywords), objects)
+
+
+def _tensor_count(inputs: Any) -> int:
+    return sum(isinstance(leaf, torch.Tensor) for leaf in pytree.tree_leaves(inputs))
+
+
+def _keyword_order(keywords: Mapping[str, Any], names: Sequence[str]) -> list[str]:
+    """Sort keyword inputs so that each one that is among the names of the graph inputs is at the place of its name."""
+    named = [name for name in names if name in keywords]
+    others = [name for name in keywords if name not in named]
+    order: list[str] = []
+    place = 0
+    while named or others:
+        is_next = named and (not others or names.index(named[0]) <= place)
+        order.append((named if is_next else others).pop(0))
+        place += _tensor_count(keywords[order[-1]])
+    return order
+
+
+def _check_rebuilt(given: Any) -> None:
+    """Reject inputs that pytree cannot rebuild: a NamedTuple whose ``__new__`` does not take its fields."""
+    try:
+        pytree.tree_map(lambda leaf: leaf, given)
+    except TypeError as error:
+        raise ArgumentError(
+            "args",
+            f"an input cannot be created from its parts: {error}",
+            hint="remove __new__ from the NamedTuple, or let it accept all fields by position",
+        ) from error
 
 
 def _check_args(args: Any) -> tuple[Any, ...]:
@@ -157,10 +231,12 @@ def _keys_are_names(value: Mapping[Any, Any]) -> bool:
     return all(isinstance(key, str) for key in value)
 
 
-def _names_parameters(signature: Signature, keywords: Mapping[str, Any]) -> bool:
-    return all(
-        key in signature.parameters and signature.parameters[key].kind != Parameter.VAR_KEYWORD for key in keywords
-    )
+def _names_parameters(signature: Signature, count: int, keywords: Mapping[str, Any]) -> bool:
+    """Whether all keywords are parameters that ``count`` positional inputs leave without a value."""
+    parameters = signature.parameters.values()
+    by_keyword = {p.name for p in parameters if p.kind in (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)}
+    by_position = [p.name for p in parameters if p.kind in (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)]
+    return keywords.keys() <= by_keyword.difference(by_position[:count])
 
 
 def _binding_error(signature: Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:

@@ -17,6 +17,7 @@ from ..._public import public
 from ...errors import ArgumentError
 from ..shapes.dim_specs import DimHint, DimSpec
 from .example_inputs import BoundInputs
+from .pytree_objects import is_object
 
 __all__ = ["TensorList", "reject_tensor_lists", "stack_lists", "stacked", "with_lists"]
 
@@ -107,7 +108,9 @@ def stack_lists(inputs: BoundInputs, dynamic_shapes: Any) -> tuple[BoundInputs, 
     args, kwargs = pytree.tree_unflatten([reader.stacked_or_same(leaf) for leaf in leaves], structure)
     objects = inputs.objects
     if objects is not None:
-        objects = pytree.tree_map(reader.stacked_or_same, objects, is_leaf=reader.is_list)
+        objects = pytree.tree_map(
+            reader.stacked_or_same, objects, is_leaf=lambda value: reader.is_list(value) or is_object(value)
+        )
     return replace(inputs, args=args, kwargs=kwargs, objects=objects, lists=positions), specs
 
 

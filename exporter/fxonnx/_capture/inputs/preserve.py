@@ -4,16 +4,39 @@ from __future__ import annotations
 
 import enum
 import types
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from operator import is_
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
-__all__ = ["preserve_model"]
+from .process_state import ABSENT, ProcessState
+
+__all__ = ["Change", "Snapshot", "preserve_model", "training_modules"]
+
+
+class Change(NamedTuple):
+    """A change of an attribute, an item or the content of a container.
+
+    Attributes:
+        owner: The object with the attribute, the container, or the namespace of a function.
+        name: The attribute or key; None for the content of a list or a set.
+        old: The value before; ``ABSENT`` if there was none.
+        new: The value after.
+        variable: The name of the global or class variable that holds the owner; "" if the model holds it.
+        is_constant: Whether the new value is known to depend on weights alone.
+    """
+
+    owner: Any
+    name: Any
+    old: Any
+    new: Any
+    variable: str = ""
+    is_constant: bool = False
+
 
 # Depth to which attributes of plain objects are followed: enough for caches and configurations of a module, and a
 # limit on the cost of a reference to a logger or a data set.
@@ -21,19 +44,24 @@ OBJECT_DEPTH = 3
 
 _OPAQUE = (type, types.ModuleType, types.FunctionType, types.MethodType, types.BuiltinFunctionType, enum.Enum)
 _ATOMS = frozenset({int, float, complex, bool, str, bytes, type(None), torch.dtype, torch.device, torch.Size})
+_CONTAINERS = frozenset({dict, OrderedDict, list, set, deque})
 
 
 @dataclass
-class _Snapshot:
+class Snapshot:
     """Attributes and containers of a module tree. Only tensors that are plain attributes are copied."""
 
     attributes: list[tuple[Any, dict[str, Any]]] = field(default_factory=list)
     mappings: list[tuple[Any, dict[Any, Any]]] = field(default_factory=list)
     sequences: list[tuple[Any, list[Any]]] = field(default_factory=list)
     sets: list[tuple[Any, frozenset[Any]]] = field(default_factory=list)
+    empty: list[Any] = field(default_factory=list)
+    """Containers without elements: most of those of a module, which are compared faster than the others."""
     tensors: list[tuple[torch.Tensor, torch.Tensor, int]] = field(default_factory=list)
     requires_grad: list[tuple[torch.Tensor, bool]] = field(default_factory=list)
     seen: set[int] = field(default_factory=set)
+    tensor_tables: set[int] = field(default_factory=set)
+    process: ProcessState = field(default_factory=ProcessState)
 
     def take(self, model: torch.nn.Module) -> None:
         """Record the model, its submodules, and the objects reachable from their attributes."""
@@ -41,7 +69,11 @@ class _Snapshot:
             # torch.export traces fake copies of these, so their values cannot change.
             self.seen.add(id(tensor))
             self.requires_grad.append((tensor, tensor.requires_grad))
+        for module in model.modules():
+            self.tensor_tables.update((id(module._parameters), id(module._buffers)))
         self._visit(model, OBJECT_DEPTH)
+        for value in self.process.take(model):
+            self._visit(value, 1)
 
     def _visit(self, value: Any, depth: int) -> None:
         kind = type(value)
@@ -52,6 +84,7 @@ class _Snapshot:
             # In-place ops on tensors that are plain attributes do change them during tracing.
             if not value.is_inference():
                 self.tensors.append((value, value.detach().clone(), value._version))
+                self.requires_grad.append((value, value.requires_grad))
             return
         if isinstance(value, dict):
             self.mappings.append((value, dict(value)))
@@ -75,15 +108,50 @@ class _Snapshot:
 
     def _visit_all(self, values: Iterable[Any], depth: int) -> None:
         for value in values:
-            if type(value) not in _ATOMS:
+            kind = type(value)
+            if kind in _ATOMS:
+                continue
+            if kind in _CONTAINERS and not value:
+                self.empty.append(value)
+            else:
                 self._visit(value, depth)
+
+    def changes(self) -> Iterator[Change]:
+        """The changes since the snapshot, without the values of tensors and the tensors of parameters and buffers."""
+        tables = [(owner, vars(owner), before) for owner, before in self.attributes]
+        tables += [(mapping, mapping, before) for mapping, before in self.mappings]
+        variables = self.process.variables
+        for owner, now, before in tables:
+            if not _is_same(now, before):
+                for name in {**before, **now}:
+                    old, new = before.get(name, ABSENT), now.get(name, ABSENT)
+                    if old is not new and not (id(owner) in self.tensor_tables and isinstance(old, torch.Tensor)):
+                        yield Change(owner, name, old, new, variables.get(id(owner), ""))
+        for container in filter(None, self.empty):
+            if isinstance(container, dict):
+                for name, new in container.items():
+                    yield Change(container, name, ABSENT, new, variables.get(id(container), ""))
+            else:
+                kind: Any = set if isinstance(container, set) else list
+                yield Change(container, None, kind(), kind(container), variables.get(id(container), ""))
+        for sequence, elements in self.sequences:
+            if len(sequence) != len(elements) or not all(map(is_, sequence, elements)):
+                yield Change(sequence, None, elements, list(sequence), variables.get(id(sequence), ""))
+        for members, originals in self.sets:
+            if members != originals:
+                yield Change(members, None, originals, set(members), variables.get(id(members), ""))
+        for owner, name, old, new in self.process.changes():
+            yield Change(owner, name, old, new)
 
     def restore(self) -> None:
         """Restore everything that has changed."""
+        self.process.restore()
         for owner, attributes in self.attributes:
             _refill(vars(owner), attributes)
         for mapping, items in self.mappings:
             _refill(mapping, items)
+        for container in filter(None, self.empty):
+            container.clear()
         for sequence, elements in self.sequences:
             if len(sequence) != len(elements) or not all(map(is_, sequence, elements)):
                 sequence.clear()
@@ -97,38 +165,57 @@ class _Snapshot:
                 with torch.no_grad():
                     tensor.copy_(values)
         for tensor, required in self.requires_grad:
-            if tensor.requires_grad != required:
+            # Values that require grad, written into a buffer, make it one of autograd's results.
+            if tensor.requires_grad != required and not tensor.is_leaf and not tensor._is_view():
+                tensor.detach_()
+            if tensor.requires_grad != required and tensor.is_leaf:
                 tensor.requires_grad_(required)
 
 
 def _refill(mapping: dict[Any, Any], items: dict[Any, Any]) -> None:
-    if len(mapping) == len(items) and all(map(is_, mapping, items)) and all(map(is_, mapping.values(), items.values())):
-        return
-    mapping.clear()
-    mapping.update(items)
+    if not _is_same(mapping, items):
+        mapping.clear()
+        mapping.update(items)
+
+
+def _is_same(mapping: dict[Any, Any], items: dict[Any, Any]) -> bool:
+    return (
+        len(mapping) == len(items) and all(map(is_, mapping, items)) and all(map(is_, mapping.values(), items.values()))
+    )
 
 
 @contextmanager
-def preserve_model(model: torch.nn.Module, tensors: Iterable[torch.Tensor]) -> Iterator[None]:
+def preserve_model(model: torch.nn.Module, tensors: Iterable[torch.Tensor]) -> Iterator[Snapshot]:
     """Restore the model and the inputs on exit, including exit by an exception.
 
     Covers the attributes of all submodules, the containers and plain objects they hold, the values of tensors that are
     plain attributes, ``requires_grad`` of parameters and buffers, and attributes of the inputs; besides the model, the
-    grad mode and the default dtype.
+    attributes of its classes, the variables that its functions share, the grad mode and the default dtype.
 
     Args:
         model: The user's model.
         tensors: The example inputs.
+
+    Yields:
+        The snapshot, which finds the changes.
     """
-    snapshot = _Snapshot()
+    snapshot = Snapshot()
     snapshot.take(model)
     marks = [(tensor, dict(vars(tensor))) for tensor in tensors]
     grad_mode, dtype = torch.is_grad_enabled(), torch.get_default_dtype()
     try:
-        yield
+        yield snapshot
     finally:
         torch.set_grad_enabled(grad_mode)
         torch.set_default_dtype(dtype)
         snapshot.restore()
         for tensor, attributes in marks:
             _refill(vars(tensor), attributes)
+
+
+def training_modules(model: Any) -> frozenset[str] | None:
+    """Return the names of the modules that are in training mode; None if the model is not a module."""
+    if not isinstance(model, torch.nn.Module):
+        return None
+    # Frozen scripted modules have no mode.
+    return frozenset(name for name, module in model.named_modules() if getattr(module, "training", False))

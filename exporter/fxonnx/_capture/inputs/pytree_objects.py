@@ -1,4 +1,4 @@
-"""Flatten and unflatten objects that are not registered as pytree nodes, such as caches.
+"""Flatten and unflatten objects that are not, or not completely, registered as pytree nodes, such as caches.
 
 A model captured by torch.export takes and returns pytrees of tensors. An object of any other class is flattened to a
 dict from path to tensor; during the capture, ``forward`` receives a copy of the object with the traced tensors. Nothing
@@ -29,9 +29,11 @@ _PATH_NAMES = MappingProxyType({"layers": "", "keys": "key", "values": "value"})
 
 
 def is_object(value: Any) -> bool:
-    """Whether a value is an object that holds tensors and is not a pytree node."""
-    if isinstance(value, (*_TENSOR_TYPES, *_CONSTANT_TYPES)) or _is_pytree_node(value):
+    """Whether a value is an object that holds tensors and is not a pytree node, or one that loses token counters."""
+    if isinstance(value, (*_TENSOR_TYPES, *_CONSTANT_TYPES)):
         return False
+    if _is_pytree_node(value):
+        return _loses_counters(value)
     if isinstance(value, type | torch.nn.Module) or callable(value):
         return False
     return bool(object_parts(value))
@@ -41,9 +43,21 @@ def _is_pytree_node(value: Any) -> bool:
     return pytree._get_node_type(value) in pytree.SUPPORTED_NODES
 
 
+def _loses_counters(value: Any) -> bool:
+    """Whether an object has token counters although its class is registered as a pytree node, of tensors only.
+
+    transformers registers caches so, and creates a cache with a sliding window from its tensors alone: the tokens
+    before the window do not count any more, and positions would be wrong.
+    """
+    is_container = isinstance(value, Mapping | list | tuple | set | frozenset) or not hasattr(value, "__dict__")
+    if is_container or pytree._get_node_type(value) in pytree.BUILTIN_TYPES:
+        return False
+    return any(path.rpartition(".")[2] in COUNTERS for path in object_parts(value))
+
+
 def flatten_objects(value: Any) -> Any:
     """Replace every object in a pytree by the dict of its parts; return the value itself if there is none."""
-    leaves, structure = pytree.tree_flatten(value)
+    leaves, structure = pytree.tree_flatten(value, is_leaf=is_object)
     if not any(map(is_object, leaves)):
         return value
     return pytree.tree_unflatten([object_parts(leaf) if is_object(leaf) else leaf for leaf in leaves], structure)
@@ -56,7 +70,7 @@ def unflatten_objects(example: Any, parts: Any) -> Any:
         example: The original value; its objects are copied, not mutated.
         parts: The flattened value, with other tensors.
     """
-    leaves, structure = pytree.tree_flatten(example)
+    leaves, structure = pytree.tree_flatten(example, is_leaf=is_object)
     if not any(map(is_object, leaves)):
         return parts
     given = structure.flatten_up_to(parts)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .fast_paths import SPEED_PATCHES
-from .patch import Patch, applied, is_tracing, one_at_a_time
+from .patch import Patch, applied, is_tracing, not_tracing, one_at_a_time
 from .table import (
     CAPTURE_PATCHES,
     LOADING_PATCHES,
@@ -30,6 +30,7 @@ __all__ = [
     "capture_patches",
     "is_tracing",
     "loading_patches",
+    "not_tracing",
     "one_at_a_time",
     "question_patches",
     "rewriting_patches",

@@ -26,9 +26,11 @@ from torch.nn import functional as F
 from fxonnx_translations._torch_compat import pytree, scan
 
 from ..constraints.guard_recorder import is_user_file
+from .patch import Patch
 
 __all__ = [
     "GLOBAL_POOLING",
+    "QUOTIENT_PATCHES",
     "FullMasks",
     "as_tensor",
     "associative_scan",
@@ -58,6 +60,27 @@ def new(original: Callable[..., Tensor], self: Tensor, *sizes: Any, **options: A
     if not options and any(isinstance(size, torch.SymInt) for size in sizes):
         return self.new_empty(sizes)
     return original(self, *sizes, **options)
+
+
+_sym_float: Callable[..., Any] = torch.sym_float
+
+
+def _floor_divide(original: Callable[[Any, Any], Any], self: Any, other: Any) -> Any:
+    """``size // 0.1``, from the exact remainder like Python: the floor of the rounded quotient may be one too large."""
+    if not isinstance(self, torch.SymFloat) and not isinstance(other, float | torch.SymFloat):
+        return original(self, other)
+    return _floor_quotient(_sym_float(self), _sym_float(other))
+
+
+def _floor_divide_by(original: Callable[[Any, Any], Any], self: Any, other: Any) -> Any:
+    """``0.1 // size``, like ``_floor_divide``."""
+    if not isinstance(self, torch.SymFloat) and not isinstance(other, float | torch.SymFloat):
+        return original(self, other)
+    return _floor_quotient(_sym_float(other), _sym_float(self))
+
+
+def _floor_quotient(left: Any, right: Any) -> Any:
+    return _sym_float(round((left - left % right) / right))
 
 
 def hash_of_size(original: Callable[..., int], self: torch.SymInt) -> int:
@@ -343,3 +366,15 @@ def associative_scan(
 
     init = [torch.ones((), dtype=torch.bool, device=leaves[0].device), *(leaf.select(0, 0).clone() for leaf in leaves)]
     return scan(step, init, list(leaves))[1]
+
+
+QUOTIENT_PATCHES: tuple[Patch, ...] = tuple(
+    Patch(
+        f"torch:{kind}.{name}",
+        replacement,
+        "the floor of the rounded quotient of a size and a float is not always Python's quotient",
+        strict=False,
+    )
+    for kind in ("SymInt", "SymFloat")
+    for name, replacement in (("__floordiv__", _floor_divide), ("__rfloordiv__", _floor_divide_by))
+)

@@ -11,16 +11,19 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from types import ClassMethodDescriptorType
+from types import ClassMethodDescriptorType, ModuleType
 from typing import Any
 
 import torch
 
 from fxonnx_translations._torch_compat import DispatchKey, OpOverload, decomposition_table
 
+from ..departures import DepartureKind, record_departure
+
 __all__ = [
     "MISSING",
     "DecompositionPatch",
+    "FunctionPatch",
     "KernelPatch",
     "Patch",
     "ShapePatch",
@@ -29,6 +32,8 @@ __all__ = [
     "applied",
     "in_tracing_thread",
     "is_tracing",
+    "loaded_namespaces",
+    "not_tracing",
     "one_at_a_time",
 ]
 
@@ -58,6 +63,16 @@ def is_tracing() -> bool:
 
 # TorchDynamo evaluates the call instead of tracing it: a thread-local variable would be a graph break.
 is_tracing._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
+@contextmanager
+def not_tracing() -> Iterator[None]:
+    """Run this thread inside the context as other threads run: applied patches and replaced functions pass through."""
+    depth, _thread.depth = _thread.depth, 0
+    try:
+        yield
+    finally:
+        _thread.depth = depth
 
 
 @contextmanager
@@ -94,6 +109,7 @@ class Patch:
         elsewhere: The replacement in other threads; by default they call the original.
         strict: Whether it is also applied in strict mode, in which TorchDynamo traces byte code.
         optional: Whether the module may be absent; it is patched only if it is already imported.
+        departs: Whether the replacement computes by other means than the original, which the capture then proves.
         since: The first torch version with the target; by default all supported versions have it.
         before: The first torch version without the target.
     """
@@ -104,6 +120,7 @@ class Patch:
     elsewhere: Callable[..., Any] | None = None
     strict: bool = True
     optional: bool = False
+    departs: bool = False
     since: str = ""
     before: str = ""
 
@@ -153,10 +170,15 @@ class Patch:
 
     def _function(self, original: Callable[..., Any]) -> Callable[..., Any]:
         elsewhere = original if self.elsewhere is None else partial(self.elsewhere, original)
-        patched = in_tracing_thread(partial(self.replacement, original), elsewhere)
+        here = partial(self._departing if self.departs else self.replacement, original)
+        patched = in_tracing_thread(here, elsewhere)
         # __torch_function__ identifies functions by their names.
         patched.__name__ = getattr(original, "__name__", patched.__name__)
         return patched
+
+    def _departing(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        record_departure(DepartureKind.REPLACED, self.target.replace(":", "."))
+        return self.replacement(original, *args, **kwargs)
 
     def _owner_and_name(self) -> tuple[Any, str]:
         module, _, path = self.target.partition(":")
@@ -165,6 +187,33 @@ class Patch:
         for part in owners:
             owner = getattr(owner, part)
         return owner, name
+
+
+class FunctionPatch(Patch):
+    """Patch of a function that other modules import by its name, and call without its module."""
+
+    def read(self) -> Any:
+        """Current value of the function."""
+        owner, name = self._owner_and_name()
+        return getattr(owner, name)
+
+    def write(self, value: Any) -> None:
+        """Replace the current value in every module that has it under its name."""
+        current = self.read()
+        _, name = self._owner_and_name()
+        for attributes in loaded_namespaces():
+            if attributes.get(name) is current:
+                attributes[name] = value
+
+
+def loaded_namespaces() -> Iterator[dict[str, Any]]:
+    """Attributes of all loaded modules, without the import that the first access to one of a lazy module causes."""
+    for module in list(sys.modules.values()):
+        kind = type(module)
+        if kind is ModuleType:
+            yield module.__dict__
+        elif issubclass(kind, ModuleType):
+            yield object.__getattribute__(module, "__dict__")
 
 
 class KernelPatch(Patch):

@@ -1,36 +1,41 @@
 """``int(size)`` and ``len(tensor)`` of user code, without the conversion to a number that specializes the size.
 
-Python requires both builtins to return an int. Where they specialize a dynamic dim, the names are replaced in the
-user's module, and the model is captured again.
+Python requires both builtins to return an int. Where they specialize a dynamic dim, or restrict it by a constraint such
+as ``int(n / 2) == 3``, the names are replaced in the user's module, and the model is captured again.
 """
 
 from __future__ import annotations
 
 import builtins
 import re
-import sys
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, TypeVar
 
 import torch
 
 from ...errors import CaptureError
 from ..constraints.specialized_dims import SpecializedDimsError
-from .patch import is_tracing, one_at_a_time
+from ..python_types import replaced_names, type_of
+from .patch import is_tracing, loaded_namespaces, one_at_a_time
 
 __all__ = ["capture_with_symbolic_integers"]
 
 _Result = TypeVar("_Result")
 
 _CONVERSION = re.compile(r"\b(int|len)\(")
-_PLACE = re.compile(r"(.*):\d+ in ")
+_PLACE = re.compile(r"(.*?):\d+ in ")
 
 _sym_int: Callable[..., Any] = torch.sym_int
 
 
 class _IntType(type):
     """Class of ``int`` in user code, of which symbolic sizes are instances."""
+
+    def __eq__(cls, other: object) -> bool:
+        return other is cls or other is builtins.int
+
+    def __hash__(cls) -> int:
+        return hash(builtins.int)
 
     def __instancecheck__(cls, instance: object) -> bool:
         return isinstance(instance, builtins.int | torch.SymInt)
@@ -48,6 +53,9 @@ class _Int(int, metaclass=_IntType):
     """The builtin ``int``, except that a symbolic size stays symbolic."""
 
 
+_Int.__name__ = _Int.__qualname__ = "int"
+
+
 def _length(value: Any) -> Any:
     """``len``, except that the symbolic size of a tensor, or of a list of dynamic length, stays symbolic."""
     if is_tracing() and isinstance(value, torch.Tensor) and value.dim():
@@ -57,72 +65,73 @@ def _length(value: Any) -> Any:
     return len(value)
 
 
-_REPLACEMENTS = {"int": _Int, "len": _length}
+def _type(*args: Any, **kwargs: Any) -> Any:
+    """``type``, such that ``type(n) is int`` holds for the ``int`` of user code."""
+    found = type_of(*args, **kwargs)
+    return _Int if found is builtins.int else found
 
 
-def capture_with_symbolic_integers(attempt: Callable[[], _Result], model: torch.nn.Module) -> _Result:
-    """Capture a model; if ``int`` or ``len`` specializes dims, capture it again with these sizes kept symbolic.
+_REPLACEMENTS = {"int": _Int, "len": _length, "type": _type}
+
+
+def capture_with_symbolic_integers(
+    attempt: Callable[[], _Result], model: torch.nn.Module, restricting_lines: Callable[[_Result], Collection[str]]
+) -> _Result:
+    """Capture a model; if ``int`` or ``len`` restricts dims, capture it again with these sizes kept symbolic.
 
     Args:
         attempt: Function that captures the model.
         model: The model.
+        restricting_lines: The lines of the model at which a capture is restricted to fewer sizes.
+
+    Returns:
+        The capture with the fewest of these lines.
 
     Raises:
         SpecializedDimsError: If the model specializes dims otherwise.
     """
     files: set[str] = set()
     first: SpecializedDimsError | None = None
+    restricted: _Result | None = None
     while True:
         try:
-            with one_at_a_time(), _replaced_builtins(files, model):
-                return attempt()
-        except SpecializedDimsError as error:  # noqa: PERF203 - every attempt captures the model
-            found = _converting_files(error) - files
-            if not found:
-                raise
-            files |= found
+            with one_at_a_time(), replaced_names(_namespaces(files, model), _REPLACEMENTS):
+                captured = attempt()
+        except SpecializedDimsError as error:
+            found = _converting_files(str(dim.line) for dim in error.specialized if dim.line is not None) - files
             first = first or error
         except CaptureError:
             # The number may be required to be one, for example as the key of a dictionary.
-            if first is None:
+            if restricted is None and first is None:
                 raise
+            found = set()
+        else:
+            lines = restricting_lines(captured)
+            if restricted is not None and len(lines) >= len(restricting_lines(restricted)):
+                return restricted
+            restricted = captured
+            found = _converting_files(lines) - files
+        if not found and restricted is not None:
+            return restricted
+        if not found and first is not None:
             raise first from None
+        files |= found
 
 
-def _converting_files(error: SpecializedDimsError) -> set[str]:
-    """Files of user code with the lines that convert sizes to numbers."""
-    lines = [dim.line for dim in error.specialized if dim.line is not None and _CONVERSION.search(dim.line.code)]
-    return {place.group(1) for line in lines if (place := _PLACE.match(line.place))}
-
-
-@contextmanager
-def _replaced_builtins(files: Collection[str], model: torch.nn.Module) -> Iterator[None]:
-    """Replace the builtins in the modules of these files; other threads call the builtins through the replacements."""
-    changed: list[tuple[dict[str, Any], str]] = []
-    try:
-        for namespace in _namespaces(files, model):
-            for name, replacement in _REPLACEMENTS.items():
-                if name not in namespace:
-                    namespace[name] = replacement
-                    changed.append((namespace, name))
-        yield
-    finally:
-        for namespace, name in changed:
-            del namespace[name]
+def _converting_files(lines: Iterable[str]) -> set[str]:
+    """Files of user code with the lines, ``file.py:12 in forward: code``, that convert sizes to numbers."""
+    places = [_PLACE.match(line) for line in lines if _CONVERSION.search(line)]
+    return {place.group(1) for place in places if place is not None}
 
 
 def _namespaces(files: Collection[str], model: torch.nn.Module) -> list[dict[str, Any]]:
     """Globals of the code in these files: of imported modules, and of the classes of the model's modules."""
     if not files:
         return []
-    namespaces = {id(vars(module)): vars(module) for module in list(sys.modules.values()) if _file(module) in files}
+    namespaces = {id(loaded): loaded for loaded in loaded_namespaces() if loaded.get("__file__") in files}
     for kind in {base for module in model.modules() for base in type(module).__mro__}:
         for function in vars(kind).values():
             code = getattr(function, "__code__", None)
             if code is not None and code.co_filename in files:
                 namespaces[id(function.__globals__)] = function.__globals__
     return list(namespaces.values())
-
-
-def _file(module: Any) -> str | None:
-    return getattr(module, "__file__", None)

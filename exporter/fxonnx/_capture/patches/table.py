@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -12,7 +13,8 @@ from torch.nn import Module
 
 from fxonnx_translations._torch_compat import pytree
 
-from .. import function_transforms, random_seeds
+from ..._archives import read_program, refuse_compiled_code
+from .. import function_transforms, interrupts, python_texts, random_seeds
 from ..autograd_functions import record_function_call
 from ..constraints.guard_recorder import (
     COMPARISONS,
@@ -29,7 +31,7 @@ from ..constraints.size_forms import (
 from ..inputs.loop_bounds import example_index
 from ..marked_regions import call_region
 from ..quantized_modules.tensor_functions import quantize_tensor
-from ..questions import checks, known_values
+from ..questions import checks, handled_errors, known_values
 from ..script import interpret_function
 from . import (
     fast_paths,
@@ -42,11 +44,19 @@ from . import (
     tracing_state,
 )
 from .fast_paths import SPEED_PATCHES
-from .functional import infer_size, pooling_output_shape, scaled_dot_product_attention, tensor_split, unbind
+from .functional import (
+    QUOTIENT_PATCHES,
+    infer_size,
+    pooling_output_shape,
+    scaled_dot_product_attention,
+    tensor_split,
+    unbind,
+)
 from .libraries.transformers_models import TRANSFORMERS_PATCHES
 from .libraries.transformers_vision import TRANSFORMERS_VISION_PATCHES
 from .patch import (
     DecompositionPatch,
+    FunctionPatch,
     KernelPatch,
     Patch,
     ShapePatch,
@@ -55,7 +65,7 @@ from .patch import (
     applied,
     one_at_a_time,
 )
-from .tracing_state import FilteredWarnings, TracedData, print_nothing
+from .tracing_state import STATE_PATCHES, FilteredWarnings, TracedData, print_nothing
 
 __all__ = [
     "CAPTURE_PATCHES",
@@ -68,6 +78,11 @@ __all__ = [
     "question_patches",
     "tracing_patches",
 ]
+
+
+def _departing(patches: Sequence[Patch]) -> list[Patch]:
+    """The patches of functions that are computed by other means, which the capture proves."""
+    return [replace(patch, departs=True) for patch in patches]
 
 
 TRACING_PATCHES: tuple[Patch, ...] = (
@@ -98,34 +113,15 @@ TRACING_PATCHES: tuple[Patch, ...] = (
 CAPTURE_PATCHES: tuple[Patch, ...] = (
     *TRACING_PATCHES,
     *SPEED_PATCHES,
+    *STATE_PATCHES,
     Patch(
         "torch.fx.proxy:TracerBase._filter_traceback_frames",
         fast_paths.filter_frames,
         "in the subgraphs of control flow, it only keeps lines of generated code",
     ),
-    Patch(
-        "torch.export._trace:_override_builtin_ops",
-        tracing_state.override_builtins,
-        "torch.export replaces the builtins max and min and math.pow for all threads",
-        strict=False,
-    ),
     *(
         Patch(f"torch:{name}", quantize_tensor, "fake tensors cannot be quantized", strict=False)
         for name in ("quantize_per_tensor", "quantize_per_channel", "quantize_per_tensor_dynamic")
-    ),
-    Patch(
-        "torch.compiler:is_compiling",
-        lambda original: original(),
-        "it is true for all threads: optimizers in other threads would compute with tensors instead of numbers",
-        elsewhere=tracing_state.return_false,
-        strict=False,
-    ),
-    Patch(
-        "torch.compiler:is_exporting",
-        lambda original: original(),
-        "it is true for all threads: models in other threads would take their branch for exports",
-        elsewhere=tracing_state.return_false,
-        strict=False,
     ),
     Patch(
         "torch.fx.experimental.sym_node:SymNode.guard_bool",
@@ -244,7 +240,26 @@ CAPTURE_PATCHES: tuple[Patch, ...] = (
     KernelPatch("aten::linalg_lstsq", shape_kernels.lstsq, "the shape of its residuals depends on the ranks"),
     KernelPatch("aten::narrow.Tensor", shape_kernels.narrow, "it reads the value of a tensor"),
     Patch("torch:as_tensor", functional.as_tensor, "its C++ function specializes sizes in a list", strict=False),
+    *QUOTIENT_PATCHES,
     Patch("torch:SymInt.__hash__", functional.hash_of_size, "it raises a TypeError for sets of lengths", strict=False),
+    *(
+        Patch(
+            f"torch:{name}.__repr__",
+            python_texts.text_of_number,
+            "the text of a size is an expression in symbols, and not the number that it is in eager torch",
+            strict=False,
+        )
+        for name in ("SymInt", "SymFloat", "SymBool")
+    ),
+    *(
+        Patch(
+            f"torch:Tensor.{name}",
+            python_texts.text_of_tensor,
+            "the text of a fake tensor does not have the values that it has in eager torch",
+            strict=False,
+        )
+        for name in ("__repr__", "__format__")
+    ),
     Patch("torch:Tensor.new", functional.new, "its C++ function specializes sizes", strict=False),
     Patch("torch:linspace", functional.linspace, "its C++ function specializes the number of steps", strict=False),
     *(
@@ -273,7 +288,7 @@ CAPTURE_PATCHES: tuple[Patch, ...] = (
         pooling_output_shape,
         "with ceil_mode it branches on the size, which is only valid for the example",
     ),
-    Patch(
+    FunctionPatch(
         "torch.nn.functional:scaled_dot_product_attention",
         scaled_dot_product_attention,
         "transformers passes an is_causal that depends on a size, but the C++ function only takes a bool",
@@ -377,6 +392,42 @@ CAPTURE_PATCHES: tuple[Patch, ...] = (
         FilteredWarnings,
         "torch warns about the weight lists of RNNs, which are restored after the export",
     ),
+    *(
+        Patch(
+            f"{error}.__init__",
+            handled_errors.record_error,
+            "the model may handle it and take a fallback",
+            strict=False,
+        )
+        for error in (
+            "torch.fx.experimental.symbolic_shapes:GuardOnDataDependentSymNode",
+            "fxonnx.errors:CaptureError",
+        )
+    ),
+    *(
+        Patch(f"torch:{name}", handled_errors.record_raised, "the model may handle its error", strict=False)
+        for name in ("UntypedStorage.data_ptr", "UntypedStorage.tolist", "SymFloat.__format__", "SymInt.__format__")
+    ),
+    Patch(
+        "torch:Tensor.__reduce_ex__",
+        handled_errors.refuse_pickling,
+        "the error of pickle is not one of a torch function, and the model may handle it",
+        strict=False,
+    ),
+    Patch("torch.fx:Interpreter.run_node", interrupts.run_node, "a safe point for Ctrl-C", strict=False),
+    ValuePatch(
+        "torch._export.non_strict_utils:_NonStrictTorchFunctionHandler.__torch_function__",
+        handled_errors.record_errors,
+        "the model may handle the errors of torch functions that tensors without values and memory raise",
+        strict=False,
+    ),
+    Patch(
+        "torch.fx.experimental.symbolic_shapes:_find_user_code_frame",
+        handled_errors.user_code_frame,
+        "it would take the function that records errors for code of the model",
+        strict=False,
+        optional=True,
+    ),
     Patch(
         "torch.fx.experimental.symbolic_shapes:_suggest_torch_checks",
         tracing_state.suggest_checks,
@@ -388,16 +439,14 @@ CAPTURE_PATCHES: tuple[Patch, ...] = (
         torchvision_detection.true_division,
         "torch does not implement it, but the size of a scaled image requires it",
     ),
-    *torchvision_detection.DETECTION_PATCHES,
+    *_departing(torchvision_detection.DETECTION_PATCHES),
     Patch(
         "transformers.masking_utils:_ignore_bidirectional_mask_sdpa",
         functional.ignore_full_mask,
         "it makes masks that hide nothing if a model is traced, which some models cannot use",
         optional=True,
     ),
-    *library_functions.LIBRARY_PATCHES,
-    *TRANSFORMERS_PATCHES,
-    *TRANSFORMERS_VISION_PATCHES,
+    *_departing((*library_functions.LIBRARY_PATCHES, *TRANSFORMERS_PATCHES, *TRANSFORMERS_VISION_PATCHES)),
 )
 """Applied by torch.export; in strict mode without the rows with ``strict=False``: TorchDynamo would trace into them."""
 
@@ -464,6 +513,16 @@ LOADING_PATCHES: tuple[Patch, ...] = (
         tracing_state.RestrictedPickle,
         "torch.export.load unpickles the entries that a file marks as pickled",
         since="2.13",
+    ),
+    Patch(
+        "torch._export.serde.serialize:_bytes_to_dataclass",
+        read_program,
+        "torch.export.load evaluates, compiles and imports texts of the file",
+    ),
+    Patch(
+        "torch.export.pt2_archive._package:_load_aoti",
+        refuse_compiled_code,
+        "torch.export.load loads shared libraries of the file",
     ),
 )
 """Applied by torch.export.load, since the command line loads files from untrusted sources."""

@@ -27,10 +27,12 @@ from fxonnx_translations._torch_compat import (
     set_grad_enabled,
 )
 
+from ..departures import DepartureKind, record_departure
 from .patch import Patch, applied, in_tracing_thread, is_tracing
 
 __all__ = [
     "REWRITING_PATCHES",
+    "STATE_PATCHES",
     "FilteredWarnings",
     "RestrictedPickle",
     "TracedData",
@@ -146,6 +148,8 @@ class TracedData:
                 "forward assigns a tensor of a different shape or dtype to .data, which cannot be captured; "
                 "assign it to a new variable instead"
             )
+        # Without the memory that both tensors share from then on.
+        record_departure(DepartureKind.REPLACED, "assignment to tensor.data")
         with torch.no_grad():
             tensor.copy_(value)
 
@@ -276,3 +280,65 @@ def rewriting_patches() -> Iterator[None]:
     """Apply ``REWRITING_PATCHES`` for this thread, under the lock."""
     with applied(REWRITING_PATCHES):
         yield
+
+
+def find_assignments(original: Callable[..., Any], module: torch.nn.Module, assigned: dict[str, str]) -> Any:
+    """Record the assignments of buffers (``self.count = self.count + 1``) that have a value before the capture.
+
+    torch.export copies the values into the inputs of the program. It finds the input by the position of the buffer
+    among all buffers of the model, also those that are None or created by forward, and so may write to another one.
+
+    Args:
+        original: ``register_buffer_assignment_hook``.
+        module: The model.
+        assigned: Receives the name of the graph node by the name of the buffer.
+
+    Returns:
+        The handle, whose ``remove`` ends the recording. It also removes the other buffers from the model, which is
+        restored after the capture.
+    """
+    inputs = frozenset(name for name, buffer in module._buffers.items() if buffer is not None)
+    return _Handle(original(module, assigned), module._buffers, assigned, inputs)
+
+
+class _Handle:
+    def __init__(self, handle: Any, buffers: dict[str, Any], assigned: dict[str, str], inputs: frozenset[str]) -> None:
+        self._handle, self._tables, self._inputs = handle, (buffers, assigned), inputs
+
+    def remove(self) -> None:
+        """End the recording."""
+        self._handle.remove()
+        for table in self._tables:
+            for name in [name for name in table if name not in self._inputs]:
+                del table[name]
+
+
+STATE_PATCHES: tuple[Patch, ...] = (
+    Patch(
+        "torch.export._trace:_override_builtin_ops",
+        override_builtins,
+        "torch.export replaces the builtins max and min and math.pow for all threads",
+        strict=False,
+    ),
+    Patch(
+        "torch.export._trace:register_buffer_assignment_hook",
+        find_assignments,
+        "assigned buffers are copied into other inputs if the model has buffers that are None or created by forward",
+        strict=False,
+    ),
+    Patch(
+        "torch.compiler:is_compiling",
+        lambda original: original(),
+        "it is true for all threads: optimizers in other threads would compute with tensors instead of numbers",
+        elsewhere=return_false,
+        strict=False,
+    ),
+    Patch(
+        "torch.compiler:is_exporting",
+        lambda original: original(),
+        "it is true for all threads: models in other threads would take their branch for exports",
+        elsewhere=return_false,
+        strict=False,
+    ),
+)
+"""Applied during captures."""

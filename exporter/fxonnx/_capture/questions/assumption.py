@@ -14,6 +14,7 @@ import torch
 
 from ..._public import public
 from ..constraints.guard_recorder import SourceLine, is_user_file, source_line_of
+from ..departures import Departure, DepartureKind
 
 __all__ = ["Assumption", "AssumptionLog", "Rung", "asking_frame"]
 
@@ -34,6 +35,8 @@ class Rung(enum.Enum):
     """The other branch only raises an error or writes a log message."""
     EXAMPLE = "example"
     """The value is that of the example inputs."""
+    UNPROVED = "unproved"
+    """No input at which the capture was compared with the model reached the line; see ``ONNXProgram.proof``."""
 
 
 @public
@@ -53,13 +56,23 @@ class Assumption:
     rung: Rung
     condition: str = ""
 
+    @property
+    def departure(self) -> Departure:
+        """The departure from torch.export that the answer is."""
+        return Departure(DepartureKind.RESOLVED, self._reason, str(self.line or ""))
+
     def __str__(self) -> str:
+        return f"{self.line or 'unknown line'} -> {self.answer} ({self._reason})"
+
+    @property
+    def _reason(self) -> str:
         reason = {
             Rung.CONSTANT: "does not depend on the inputs",
             Rung.CHECK: "otherwise the model only raises or logs",
             Rung.EXAMPLE: "as for the example inputs",
+            Rung.UNPROVED: "not compared with the model",
         }
-        return f"{self.line or 'unknown line'} -> {self.answer} ({reason[self.rung]})"
+        return reason[self.rung]
 
 
 @dataclass

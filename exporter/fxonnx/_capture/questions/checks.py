@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import ast
-import inspect
-import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from types import CodeType, FrameType
@@ -12,13 +10,14 @@ from typing import Any
 
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
-from ..constraints.guard_recorder import is_user_file, record_condition
+from ..constraints.guard_recorder import record_condition
+from ..source_code import function_source
 from .assumption import Rung, asking_frame
+from .handlers import handles_errors
 from .known_values import active_values
 
 __all__ = ["answer_of_check", "guard_bool"]
 
-_BOUNDARY = "/fxonnx/_capture/torch_export.py"
 _LOGGING = frozenset({"debug", "info", "warning", "warning_once", "warn", "error"})
 _LOGGERS = frozenset({"logging", "logger", "_logger", "log", "_log", "LOGGER", "LOG", "warnings"})
 
@@ -53,10 +52,10 @@ def answer_of_check(frame: FrameType) -> bool | None:
         The value; None if the condition does not select between going on and raising or logging, or the error would be
         handled.
     """
-    if _handles_errors(frame):
+    if handles_errors(frame):
         return None
     position = _position(frame)
-    tree = _function_source(frame.f_code)
+    tree = function_source(frame.f_code)
     if position is None or tree is None:
         return None
     found = _innermost(tree, position)
@@ -65,20 +64,6 @@ def answer_of_check(frame: FrameType) -> bool | None:
     statement, wanted = found
     asked = _asked_expression(frame, statement.test, position)
     return None if asked is None else _wanted_of_operand(statement.test, asked, wanted=wanted)
-
-
-def _handles_errors(frame: FrameType | None) -> bool:
-    """Whether an error in a frame is handled there or by one of its callers in the model."""
-    while frame is not None and not frame.f_code.co_filename.endswith(_BOUNDARY):
-        if is_user_file(frame.f_code.co_filename):
-            tree = _function_source(frame.f_code)
-            for node in () if tree is None else ast.walk(tree):
-                if isinstance(node, ast.Try) and node.handlers:
-                    start, end = node.body[0].lineno, node.body[-1].end_lineno or 0
-                    if start <= frame.f_lineno <= end:
-                        return True
-        frame = frame.f_back
-    return False
 
 
 def _position(frame: FrameType) -> _Position | None:
@@ -105,27 +90,6 @@ def _asked_expression(frame: FrameType, test: ast.expr, position: _Position) -> 
         return position
     before = list(_positions(frame.f_code, frame.f_lasti // 2))
     return next((each for each in reversed(before) if None not in each and _contains(test, each)), None)
-
-
-def _function_source(code: CodeType) -> ast.AST | None:
-    """The syntax tree of a function, with the line and column numbers of its file."""
-    try:
-        lines, start = inspect.getsourcelines(code)
-    except (OSError, TypeError):
-        return None
-    text = textwrap.dedent("".join(lines))
-    indent = len(lines[0]) - len(lines[0].lstrip())
-    try:
-        tree = ast.parse(text)
-    except SyntaxError:
-        return None
-    for node in ast.walk(tree):
-        if isinstance(node, ast.expr | ast.stmt):
-            node.lineno += start - 1
-            node.end_lineno = (node.end_lineno or 0) + start - 1
-            node.col_offset += indent
-            node.end_col_offset = (node.end_col_offset or 0) + indent
-    return tree
 
 
 def _innermost(tree: ast.AST, position: _Position) -> tuple[ast.If | ast.Assert, bool] | None:

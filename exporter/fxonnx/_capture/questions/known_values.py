@@ -33,6 +33,7 @@ from .assumption import AssumptionLog, Rung
 from .symbolic_scalars import Scalar, evaluate
 
 __all__ = [
+    "UNINITIALIZED",
     "KnownValues",
     "active_values",
     "answer_by_example",
@@ -51,7 +52,7 @@ LARGEST_TENSOR = 1 << 24
 _aten = torch.ops.aten
 _LIFTS = frozenset({_aten.lift_fresh.default, _aten.lift_fresh_copy.default})
 # Kernels for shapes return such tensors in the place of their results.
-_UNINITIALIZED = frozenset(
+UNINITIALIZED = frozenset(
     {
         *(_aten.empty.memory_format, _aten.empty_like.default, _aten.empty_permuted.default),
         *(_aten.empty_strided.default, _aten.new_empty.default, _aten.new_empty_strided.default),
@@ -150,7 +151,7 @@ class KnownValues:
         leaves, structure = pytree.tree_flatten((args, dict(kwargs)))
         tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
         written = _written_tensors(func, args, kwargs)
-        is_computed = func not in _UNINITIALIZED and not self._is_random(func)
+        is_computed = func not in UNINITIALIZED and not self._is_random(func)
         is_computed = is_computed and not any(self._is_foreign(tensor) for tensor in written)
         real = self._real_leaves(leaves) if is_computed else None
         if real is None:

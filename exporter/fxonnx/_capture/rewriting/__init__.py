@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .attempts import capture_with_loops, capture_with_rewrites
+from .attempts import Rewritten, capture_with_loops, capture_with_rewrites
 from .operators.helpers import Rewrite
 
-__all__ = ["Rewrite", "capture_with_loops", "capture_with_rewrites"]
+__all__ = ["Rewrite", "Rewritten", "capture_with_loops", "capture_with_rewrites"]

@@ -6,9 +6,11 @@ import re
 import traceback
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from types import CodeType, FrameType, FunctionType
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
+from torch.export import ExportedProgram
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from fxonnx_translations._torch_compat import DataDependentOutputException, UncapturedHigherOrderOpError
@@ -17,20 +19,48 @@ from ...errors import CaptureError
 from ..constraints.guard_recorder import is_user_file
 from ..constraints.specialized_dims import SpecializedDimsError
 from ..patches import Patch, applied, rewriting_patches
+from ..source_code import running_definition
 from .operators.conditionals import traced_cond
 from .operators.helpers import Helpers, Rewrite
-from .source.functions import compile_transformed, find_definition, function_of_code, looping_functions, replaced
+from .operators.memory import recorded_memory
+from .source.functions import compile_transformed, function_of_code, looping_functions, replaced
 from .source.transformer import Site
+from .written_copies import reject_written_copies
 
-__all__ = ["capture_with_loops", "capture_with_rewrites"]
+__all__ = ["Rewritten", "capture_with_loops", "capture_with_rewrites"]
 
-_Result = TypeVar("_Result")
+
+class _Captured(Protocol):
+    """The result of a capture."""
+
+    @property
+    def exported_program(self) -> ExportedProgram: ...
+
+
+_Result = TypeVar("_Result", bound=_Captured)
 _PLACE = re.compile(r"(.+):(\d+) in ")
 _MAX_FUNCTIONS = 40
+# The file of code that exec compiles from a string.
+_EXECUTED = "<string>"
+
+
+@dataclass(frozen=True)
+class Rewritten:
+    """What a capture rewrote.
+
+    Attributes:
+        constructs: The control flow that was captured as operators.
+        functions: The places of the functions that ran in a transformed form.
+    """
+
+    constructs: tuple[Rewrite, ...]
+    functions: tuple[str, ...]
+
+
 _COND_PATCHES = (Patch("torch:cond", traced_cond, "TorchDynamo refuses control flow inside of the branches"),)
 
 
-def capture_with_rewrites(attempt: Callable[[], _Result], failure: CaptureError) -> tuple[_Result, tuple[Rewrite, ...]]:
+def capture_with_rewrites(attempt: Callable[[], _Result], failure: CaptureError) -> tuple[_Result, Rewritten]:
     """Rewrite the functions that ask for the value of a tensor, or specialize a dim in a loop, and capture again.
 
     Args:
@@ -38,7 +68,7 @@ def capture_with_rewrites(attempt: Callable[[], _Result], failure: CaptureError)
         failure: The failure of the first attempt.
 
     Returns:
-        The result, and the control flow that was captured as operators.
+        The result, and what was rewritten.
 
     Raises:
         CaptureError: If a construct cannot be rewritten; ``failure`` itself if there is none.
@@ -46,9 +76,7 @@ def capture_with_rewrites(attempt: Callable[[], _Result], failure: CaptureError)
     return _capture_again(attempt, failure, _failing_functions(failure))
 
 
-def capture_with_loops(
-    attempt: Callable[[], _Result], lines: Iterable[str]
-) -> tuple[_Result, tuple[Rewrite, ...]] | None:
+def capture_with_loops(attempt: Callable[[], _Result], lines: Iterable[str]) -> tuple[_Result, Rewritten] | None:
     """Rewrite the functions whose loops limit the inputs for which a captured model is valid, and capture it again.
 
     Args:
@@ -56,7 +84,7 @@ def capture_with_loops(
         lines: The lines that limit the sizes or values of inputs.
 
     Returns:
-        The result, and the control flow that was captured as operators; None without such a loop.
+        The result, and what was rewritten; None without such a loop.
 
     Raises:
         CaptureError: If the capture fails.
@@ -69,11 +97,12 @@ def capture_with_loops(
 
 def _capture_again(
     attempt: Callable[[], _Result], failure: CaptureError, functions: Sequence[FunctionType]
-) -> tuple[_Result, tuple[Rewrite, ...]]:
+) -> tuple[_Result, Rewritten]:
     """Capture with transformed functions, and transform further ones after each failure."""
     first = last = failure
     rewritten: set[CodeType] = set()
     found: dict[Rewrite, None] = {}
+    places: dict[str, None] = {}
     unrolled: dict[CodeType, set[int]] = {}
     refusals: list[tuple[str, str]] = []
     lines = 0
@@ -86,28 +115,38 @@ def _capture_again(
                 stack.enter_context(applied(_COND_PATCHES))
             else:
                 functions = [function for function in functions if function.__code__ not in rewritten]
-                replacements = [(function, _transformed(function, found, unrolled, refusals)) for function in functions]
+                try:
+                    replacements = [(each, _transformed(each, found, unrolled, refusals)) for each in functions]
+                except CaptureError as refusal:
+                    raise _informative(first, refusal) from None
                 before, lines = lines, sum(map(len, unrolled.values()))
                 if (not replacements and lines == before) or len(rewritten) > _MAX_FUNCTIONS:
                     raise _informative(first, last)
                 for function, replacement in replacements:
                     stack.enter_context(replaced(function, replacement))
                     # The original code may belong to further functions: each closure of a definition is one.
+                    places[_place(function.__code__)] = None
                     rewritten.update((function.__code__, replacement.__code__))
             found.clear()
             refusals.clear()
             try:
-                captured = attempt()
+                with recorded_memory() as memory:
+                    captured = attempt()
                 if refusals:
                     # The model has handled the error as if it were one of its own, and has taken another branch.
                     message, hint = refusals[0]
                     raise CaptureError(message, hint=hint)
-                return captured, tuple(found)
+                reject_written_copies(captured.exported_program.graph_module, memory)
+                return captured, Rewritten(tuple(found), tuple(places))
             except CaptureError as error:
                 if _is_refusal(last) and isinstance(error, SpecializedDimsError):
                     error = SpecializedDimsError(error.specialized, last)
                 last = error
             functions = _failing_functions(last)
+
+
+def _place(code: CodeType) -> str:
+    return f"{code.co_filename}:{code.co_firstlineno} in {code.co_name}"
 
 
 def _fails_in_cond(error: CaptureError) -> bool:
@@ -153,7 +192,10 @@ def failing_function(error: BaseException) -> FunctionType | None:
         error: The failure of a capture.
 
     Returns:
-        The function; None if the failure has another reason or the function has no source.
+        The function; None if the failure has another reason, or the function is a lambda or no longer exists.
+
+    Raises:
+        CaptureError: If the code that asked is the text of an ``exec``, which does not exist any more.
     """
     cause = error.__cause__
     while isinstance(cause, CaptureError):
@@ -162,8 +204,15 @@ def failing_function(error: BaseException) -> FunctionType | None:
         return None
     frames = [frame for frame, _ in traceback.walk_tb(cause.__traceback__)]
     for index in range(len(frames) - 1, -1, -1):
-        if is_user_file(frames[index].f_code.co_filename):
+        code = frames[index].f_code
+        if is_user_file(code.co_filename):
             return _function_of_frame(frames[: index + 1])
+        if code.co_filename == _EXECUTED:
+            raise CaptureError(
+                f"{code.co_name} asks for the value of a tensor and was defined by exec, without source code from "
+                "which it could be rewritten",
+                hint="define the function in a file",
+            )
     return None
 
 
@@ -195,10 +244,7 @@ def _function_of_frame(frames: Sequence[FrameType]) -> FunctionType | None:
     for frame in reversed(frames[:-1]):
         if _defines(frame.f_code, code):
             code = frame.f_code
-    function = function_of_code(code)
-    if function is None or find_definition(code, function.__globals__) is None:
-        return None
-    return function
+    return None if code.co_name == "<lambda>" else function_of_code(code)
 
 
 def _defines(outer: CodeType, inner: CodeType) -> bool:
@@ -211,9 +257,7 @@ def _transformed(
     unrolled: dict[CodeType, set[int]],
     refusals: list[tuple[str, str]],
 ) -> FunctionType:
-    definition = find_definition(function.__code__, function.__globals__)
-    if definition is None:
-        raise CaptureError(f"{function.__qualname__} has no source")
+    definition = running_definition(function)
 
     def record(rewrite: Rewrite) -> None:
         found[rewrite] = None

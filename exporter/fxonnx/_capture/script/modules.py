@@ -11,6 +11,7 @@ import torch
 
 from fxonnx_translations._torch_compat import jit_pass_inline
 
+from ..departures import DepartureKind, record_departure
 from .interpreter import run_graph
 
 __all__ = ["interpret_function", "scripted_as_python"]
@@ -76,6 +77,7 @@ class _ScriptedFunction:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         bound = self.__signature__.bind(*args, **kwargs)
         bound.apply_defaults()
+        record_departure(DepartureKind.SCRIPT, self.__name__)
         return run_graph(self._graph, [*self._owner, *bound.arguments.values()])
 
 

@@ -32,15 +32,23 @@ class DynamicAxes:
         shapes: Dynamic shapes of the inputs.
         outputs: Axis names of the names that do not match an input and are expected to be outputs.
         inputs: Names of the graph inputs, for messages.
+        legacy: Whether names are labels, as for the TorchScript exporter of torch.onnx: dims with the same name need
+            not be equal.
     """
 
     shapes: DynamicShapes
     outputs: Mapping[str, AxisNames]
     inputs: str
+    legacy: bool
 
 
 def read_dynamic_axes(
-    inputs: BoundInputs, dynamic_axes: Any, input_names: Sequence[str], graph: Sequence[str] | None = None
+    inputs: BoundInputs,
+    dynamic_axes: Any,
+    input_names: Sequence[str],
+    graph: Sequence[str] | None = None,
+    *,
+    legacy: bool = False,
 ) -> DynamicAxes:
     """Parse ``dynamic_axes``: ``{name: {axis: dim name}}`` or ``{name: [axis, ...]}``.
 
@@ -49,6 +57,7 @@ def read_dynamic_axes(
         dynamic_axes: The argument.
         input_names: The user's names for the first graph inputs; the others keep torch.export's names.
         graph: Names of the placeholders of a program that is already captured.
+        legacy: Whether names are labels only; see ``DynamicAxes``.
 
     Raises:
         ArgumentError: If it has a different form, or an axis does not exist.
@@ -67,7 +76,7 @@ def read_dynamic_axes(
         leaf = leaves[index]
         named = {_axis(name, leaf.value, axis): dim for axis, dim in axes.items()}
         leaves[index] = with_spec(Leaf(leaf.parameter, leaf.path, leaf.value, {}), named)
-    return DynamicAxes(checked_shapes(leaves, inputs), outputs, found.known())
+    return DynamicAxes(checked_shapes(leaves, inputs), outputs, found.known(), legacy)
 
 
 def _spec_error(problem: str, hint: str | None = None) -> ArgumentError:
@@ -130,7 +139,7 @@ def name_output_dims(
                 continue
             if symbol not in dim_names:
                 dim_names[symbol] = _unused(dim, dim_names)
-            elif (known := dim_names[symbol]) != dim and dim not in aliases.get(known, ()):
+            elif not axes.legacy and (known := dim_names[symbol]) != dim and dim not in aliases.get(known, ()):
                 aliases[known] = (*aliases.get(known, ()), dim)
     return dim_names, aliases
 
@@ -144,6 +153,8 @@ def name_computed_dims(
     strict: bool,
 ) -> dict[int, AxisNames]:
     """Name the output dims whose sizes are expressions of other sizes, such as the number of anchors.
+
+    If names are labels only, every dynamic dim of an output gets the name that was asked for.
 
     Args:
         program: The captured program.
@@ -169,7 +180,8 @@ def name_computed_dims(
         for axis, dim in axes.outputs.get(name, {}).items():
             size = _size(name, value, axis)
             is_computed = size is not None and not size.is_symbol
-            if is_computed and dim not in taken and meaning.setdefault(dim, size) == size:
+            is_free = is_computed and dim not in taken and meaning.setdefault(dim, size) == size
+            if is_free or (axes.legacy and size is not None):
                 named.setdefault(position, {})[axis % value.dim()] = dim
     return named
 

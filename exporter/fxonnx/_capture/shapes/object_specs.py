@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from ...errors import ArgumentError, did_you_mean
+from ..inputs.pytree_objects import COUNTERS
 
 __all__ = ["object_part_specs"]
 
@@ -39,7 +40,9 @@ def object_part_specs(parts: Mapping[str, Any], spec: Any, label: str) -> list[A
     if isinstance(spec, Mapping):
         return _by_path(has_axes, spec, label)
     if isinstance(spec, list | tuple):
-        return _in_order(keys, spec, label)
+        tensors = [key for key in keys if key.rpartition(".")[2] not in COUNTERS]
+        specs = dict(zip(tensors, _in_order(tensors, spec, label), strict=True))
+        return [specs.get(key) for key in keys]
     raise _spec_error(keys, label, f"its spec is {spec!r}")
 
 

@@ -125,7 +125,9 @@ def _effects(target: OpOverload) -> MemoryEffects:
     name = schema.name.partition("::")[2]
     name_of_kernel = f"{schema.name}.{schema.overload_name}" if schema.overload_name else schema.name
     aliases = any(argument.alias_info is not None for argument in schema.arguments) or (
-        name not in _WITHOUT_ALIASES and has_kernel(name_of_kernel, "CompositeImplicitAutograd")
+        name not in _WITHOUT_ALIASES
+        and not name.lstrip("_").startswith("upsample_")
+        and has_kernel(name_of_kernel, "CompositeImplicitAutograd")
     )
     return MemoryEffects(written, name in _RESTRIDING or name in _IDENTITIES, aliases)
 
@@ -144,14 +146,15 @@ def analyze_aliases(graph: Graph, effects: Mapping[Any, MemoryEffects]) -> Alias
         if node.op == "call_function" and node.target in effects and effects[node.target].written
     ]
     changed = {storage_id(values.get(first)) for _, first in writing}
-    if any(
+    is_lost = any(
         storage_id(values[node]) is not None and storage_id(values[node]) != storage_id(values.get(first))
         for node, first in writing
-    ) or any(
+    )
+    if is_lost or any(
         _returns_input(node) and not changed.isdisjoint((storage_id(values[node]), storage_id(values[node.args[0]])))
         for node in graph.find_nodes(op="call_function", target=aten.dropout.default)
     ):
-        values = _rerun(graph, effects)
+        values = _rerun(graph, effects, is_lost=is_lost)
     written = {
         storage_id(values.get(argument_at(node, position)))
         for node, _ in writing
@@ -189,7 +192,21 @@ def _returns_input(dropout: Node) -> bool:
     return bool(dropout.args[2] is False or dropout.args[1] == 0)
 
 
-def _rerun(graph: Graph, effects: Mapping[Any, MemoryEffects]) -> dict[Node, Any]:
+def _shares_memory(node: Node) -> bool:
+    """Whether a captured graph records that a result of a node shares memory with an input."""
+    val = node.meta.get("val")
+    results = {storage_id(one) for one in (val if isinstance(val, (list, tuple)) else [val])} - {None}
+    return any(storage_id(source.meta.get("val")) in results for source in node.all_input_nodes)
+
+
+def _rerun(graph: Graph, effects: Mapping[Any, MemoryEffects], *, is_lost: bool) -> dict[Node, Any]:
+    """Run the operators that may alias again on fake tensors.
+
+    Args:
+        graph: The graph.
+        effects: The effects of its operators.
+        is_lost: Whether the graph does not record which values share memory.
+    """
     values: dict[Node, Any] = {}
     for node in graph.nodes:
         values[node] = val = node.meta.get("val")
@@ -204,6 +221,9 @@ def _rerun(graph: Graph, effects: Mapping[Any, MemoryEffects]) -> dict[Node, Any
             continue
         found = effects.get(node.target)
         if found is None or not found.aliases or val is None:
+            continue
+        # Operators that return new memory may need sizes that are plain integers.
+        if not found.written and not is_lost and not _shares_memory(node):
             continue
         if found.written and not found.is_view:
             if returns_new_tensors(node.target._schema):

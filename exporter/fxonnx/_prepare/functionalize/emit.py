@@ -10,8 +10,9 @@ from torch.fx import Graph, Node
 
 from ..._provenance import copy_provenance, source_line
 from ...errors import PrepareError
+from ..sizes import expression
 
-__all__ = ["Emitter", "arguments_with_defaults", "refuse", "same_size"]
+__all__ = ["Emitter", "arguments_with_defaults", "refuse"]
 
 
 def arguments_with_defaults(node: Node) -> dict[str, Any]:
@@ -25,16 +26,6 @@ def arguments_with_defaults(node: Node) -> dict[str, Any]:
         elif argument.has_default_value():
             bound[argument.name] = argument.default_value
     return bound
-
-
-def _size_expr(size: int | torch.SymInt) -> Any:
-    """A size as a number or a symbolic expression."""
-    return size if isinstance(size, int) else size.node.expr
-
-
-def same_size(left: int | torch.SymInt, right: int | torch.SymInt) -> bool:
-    """Whether two sizes are known to be equal, without adding a guard."""
-    return bool(_size_expr(left) == _size_expr(right))
 
 
 def refuse(node: Node, problem: str, *, hint: str | None = None) -> NoReturn:
@@ -83,7 +74,7 @@ class Emitter:
         """Record a node that computes a symbolic size, for use by :meth:`size`."""
         val = node.meta.get("val")
         if isinstance(val, torch.SymInt):
-            self._sizes.setdefault(_size_expr(val), node)
+            self._sizes.setdefault(expression(val), node)
 
     def size(self, size: int | torch.SymInt, dim: int, witness: Callable[[], Node]) -> int | Node:
         """A size as an argument: a number, or a node that computes it.
@@ -93,7 +84,7 @@ class Emitter:
             dim: The dim of the witness with this size.
             witness: Returns a tensor node with this size; called only if no recorded node computes the size.
         """
-        known = _size_expr(size)
+        known = expression(size)
         if isinstance(known, int) or known.is_number:
             return int(known)
         if known not in self._sizes:

@@ -11,8 +11,9 @@ from torch.fx import Node, map_arg
 
 from fxonnx_translations._torch_compat import OpOverload
 
+from ..sizes import same_shape
 from .aliases import Alias, Memory
-from .emit import Emitter, arguments_with_defaults, refuse, same_size
+from .emit import Emitter, arguments_with_defaults, refuse
 
 __all__ = ["InplaceRewriter"]
 
@@ -121,8 +122,7 @@ class InplaceRewriter:
             with val.fake_mode:
                 val = val.to(alias.val.dtype)
             value = self._emitter.call(aten.to.dtype, (value, alias.val.dtype), val=val, origin=node)
-        same_shape = val.dim() == alias.val.dim() and all(map(same_size, val.shape, alias.val.shape))
-        if same_shape:
+        if same_shape(val, alias.val):
             return value
         shape = self._shape(alias)
         return self._emitter.call(aten.expand.default, (value, shape), val=alias.val, origin=node)

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, GraphModule, Node, map_arg
 
+from ..sizes import same_size
 from .alias_analysis import (
     AliasInfo,
     MemoryEffects,
@@ -22,7 +23,7 @@ from .alias_analysis import (
     view_overload,
 )
 from .aliases import Alias, Memory
-from .emit import Emitter, refuse, same_size
+from .emit import Emitter, refuse
 from .inplace_ops import InplaceRewriter
 from .view_inverses import MultiOutputView, OperatorView
 
@@ -167,9 +168,24 @@ class _Functionalizer:
                 self._aliases[node] = owner
                 break
             if node.users and other.users and not _is_disjoint(val, owner.val):
-                refuse(node, f"it shares memory that is written in place with {other.name}")
+                refuse(
+                    self._first_write(node),
+                    f"it writes to memory that {other.name} and {node.name} share; they are separate in an ONNX model",
+                    hint="export with a clone() of one of them, or write to a copy in forward",
+                )
         owner = self._aliases.setdefault(node, Alias.owner(node, val))
         self._owners.append((node, owner))
+
+    def _first_write(self, owner: Node) -> Node:
+        """The first node that writes to the storage of a placeholder."""
+        values = self._alias_info.values
+        node: Node
+        for node in self._graph.nodes:
+            for position in self._alias_info.writes(node):
+                written = argument_at(node, position)
+                if isinstance(written, Node) and storage_id(values[written]) == storage_id(values[owner]):
+                    return node
+        return owner
 
     def _visit_output(self, output: Node) -> None:
         self._map_arguments(output)

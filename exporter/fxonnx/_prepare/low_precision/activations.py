@@ -15,6 +15,7 @@ from torch.fx import Node
 
 from ..._provenance import copy_provenance
 from ..patterns.matching import dtype_of
+from ..sizes import element_count, same_shape
 from ..weight_folding import CODES_KEY
 from .operator import unchanged
 from .ranges import Ranges, limited_input
@@ -67,7 +68,7 @@ def replace_activation_quantizers(
         if dtype_of(node) != torch.float32 or dtype_of(scale) != torch.float32:
             continue
         # One number, of any rank up to that of the input: its broadcasting does not change the shape.
-        if scale.meta["val"].numel() != 1 or scale.meta["val"].dim() > codes.meta["val"].dim():
+        if element_count(scale.meta["val"]) != 1 or scale.meta["val"].dim() > codes.meta["val"].dim():
             continue
         found = _quantizer(codes, scale, ranges, number_of)
         if found is None or (scale not in static and number_of(scale) is None):
@@ -123,6 +124,6 @@ def _quantizer(
     is_quotient = isinstance(quotient, Node) and quotient.target is aten.div.Tensor and not quotient.kwargs
     if not is_quotient or quotient.args[1] is not scale or not isinstance(quotient.args[0], Node):
         return None
-    if quotient.args[0].meta["val"].shape != codes.meta["val"].shape:
+    if not same_shape(quotient.args[0].meta["val"], codes.meta["val"]):
         return None
     return _Quantizer(quotient.args[0], (int(limits[0]), int(limits[1])), numbers)

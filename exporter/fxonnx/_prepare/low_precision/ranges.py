@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeAlias
 
 import torch
 from torch.fx import Node
+
+from ..graph_utils import uncomputed
+from ..sizes import element_count, known_size
 
 __all__ = ["MOVEMENTS", "Ranges", "limited_input"]
 
@@ -78,6 +81,8 @@ _GREATER = frozenset({aten.gt.Tensor, aten.gt.Scalar, aten.ge.Tensor, aten.ge.Sc
 _LESS = frozenset({aten.lt.Tensor, aten.lt.Scalar, aten.le.Tensor, aten.le.Scalar})
 _UNINITIALIZED = frozenset({aten.empty.memory_format})
 _INFINITE = math.inf
+_OF_FIRST = MOVEMENTS | _CASTS | _ROUNDINGS | {aten.view.dtype}
+"""The range of the result depends on that of the first argument only."""
 
 
 class Ranges:
@@ -107,20 +112,42 @@ class Ranges:
         if not isinstance(value, Node) or not isinstance(value.meta.get("val"), torch.Tensor):
             return None
         if value not in self._known:
-            dtype = value.meta["val"].dtype
-            found = self._compute(value)
-            self._known[value] = _limits(dtype) if found is None else _in_dtype(found, dtype)
+            # Ranges are computed from those of the inputs, which are known then.
+            for node in uncomputed(value, self._known, self._inputs):
+                self._known[node] = self._computed(node)
         known: tuple[float, float] | None = self._known[value]
         return known
 
+    def _inputs(self, node: Node) -> Iterable[Node]:
+        """The nodes whose ranges the range of a node is computed from."""
+        if node in self._constants or node.target not in _UNDERSTOOD:
+            return ()
+        if node.target in _OF_FIRST:
+            found = node.all_input_nodes[:1]
+        elif node.target is aten.slice_scatter.default:
+            start, sources, _ = _overwritten(node)
+            found = [part for part in (start, *sources) if isinstance(part, Node)]
+        else:
+            found = list(node.all_input_nodes)
+            if node.target is aten.where.self:
+                found += [part for source in found for part in source.all_input_nodes]
+        return found
+
+    def _computed(self, node: Node) -> tuple[float, float] | None:
+        val = node.meta.get("val")
+        if not isinstance(val, torch.Tensor):
+            return None
+        found = self._compute(node)
+        return _limits(val.dtype) if found is None else _in_dtype(found, val.dtype)
+
     def _compute(self, node: Node) -> tuple[float, float] | None:
         constant = self._constants.get(node)
-        if constant is None and node.meta["val"].numel() == 1:
+        if constant is None and element_count(node.meta["val"]) == 1:
             # The codes are checked while saving: another model may have other numbers.
             constant = self._number_of(node)
         if constant is not None:
             return _of_constant(constant)
-        if node.op != "call_function":
+        if node.op != "call_function" or node.target not in _UNDERSTOOD:
             return None
         target, args = node.target, node.args
         if target in MOVEMENTS or target in _CASTS:
@@ -179,30 +206,39 @@ class Ranges:
 
     def _scattered(self, node: Node) -> tuple[float, float] | None:
         """Slices written to a tensor; its earlier elements count unless they are all overwritten."""
-        dim: Any = node.args[2] if len(node.args) > 2 else 0
-        pieces: list[tuple[float, float] | None] = []
-        current = node
-        size = node.meta["val"].shape[dim]
-        covered: set[int] = set()
-        while current.target is aten.slice_scatter.default:
-            base, source = current.args[:2]
-            limits: tuple[Any, ...] = tuple(current.args[2:])
-            axis, start, end, step = limits + (0, None, None, 1)[len(limits) :]
-            if axis != dim or not all(limit is None or isinstance(limit, int) for limit in (start, end, step)):
-                break
-            pieces.append(self.of(source))
-            covered.update(range(*slice(start, end, step).indices(int(size))))
-            if not isinstance(base, Node):
-                return None
-            current = base
-        return _union(*pieces) if len(covered) == size else _union(*pieces, self._initial(current))
+        start, sources, is_covered = _overwritten(node)
+        pieces = [self.of(source) for source in sources]
+        return _union(*pieces) if is_covered else _union(*pieces, self._initial(start))
 
-    def _initial(self, node: Node) -> tuple[float, float] | None:
-        if node.target in _UNINITIALIZED:
+    def _initial(self, value: Any) -> tuple[float, float] | None:
+        if isinstance(value, Node) and value.target in _UNINITIALIZED:
             return None
-        if node.target is aten.zeros.default:
+        if isinstance(value, Node) and value.target is aten.zeros.default:
             return 0, 0
-        return self.of(node)
+        return self.of(value)
+
+
+def _overwritten(node: Node) -> tuple[Any, list[Any], bool]:
+    """Return what a chain of writes to slices along one axis starts with, the values, and whether they cover it.
+
+    A write to a slice that is not known at every size is a chain of its own.
+    """
+    dim: Any = node.args[2] if len(node.args) > 2 else 0
+    size = known_size(node.meta["val"].shape[dim])
+    values: list[Any] = []
+    covered: set[int] = set()
+    current: Any = node
+    while size is not None and isinstance(current, Node) and current.target is aten.slice_scatter.default:
+        limits: tuple[Any, ...] = tuple(current.args[2:])
+        axis, start, end, step = limits + (0, None, None, 1)[len(limits) :]
+        if axis != dim or not all(limit is None or isinstance(limit, int) for limit in (start, end, step)):
+            break
+        covered.update(range(*slice(start, end, step).indices(size)))
+        values.append(current.args[1])
+        current = current.args[0]
+    if current is node:
+        return node.args[0], [node.args[1]], False
+    return current, values, len(covered) == size
 
 
 def limited_input(node: Node, ranges: Ranges) -> tuple[Node, list[Node]] | None:
@@ -292,6 +328,9 @@ _RULES: Mapping[Any, Callable[[Any, Any], tuple[float, float] | None]] = {
     **dict.fromkeys(_MIN, lambda one, two: (min(one[0], two[0]), min(one[1], two[1]))),
     **dict.fromkeys(_MAX, lambda one, two: (max(one[0], two[0]), max(one[1], two[1]))),
 }
+
+
+_UNDERSTOOD = frozenset({*_OF_FIRST, *_JOINS, *_AND, *_CLAMPS, *_RULES, aten.slice_scatter.default, aten.where.self})
 
 
 def _of_constant(tensor: torch.Tensor) -> tuple[float, float] | None:

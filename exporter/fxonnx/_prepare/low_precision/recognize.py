@@ -20,7 +20,8 @@ from fxonnx_translations._builder.initializers import has_content
 from fxonnx_translations._torch_compat import OpOverload
 
 from ..._provenance import copy_provenance
-from ..graph_utils import store_attribute
+from ..graph_utils import store_attribute, uncomputed
+from ..sizes import element_count, is_known
 from ..weight_folding import CODES_KEY
 from .activations import replace_activation_quantizers
 from .layouts import Layout, Path, block_of, positions_of, replayed
@@ -41,8 +42,10 @@ _UNPACKING = frozenset(
         "bitwise_right_shift",
     }
 )
+_WRITE = aten.slice_scatter.default
 _CREATIONS = frozenset({aten.empty.memory_format, aten.zeros.default})
 _FLOATS = (torch.float32, torch.float16, torch.bfloat16)
+_CODE_DTYPES = (torch.int8, torch.uint8)
 _LEAST_ELEMENTS = 64
 """Smaller weights are stored as floating-point numbers."""
 
@@ -93,7 +96,9 @@ def store_codes(
         value_of: Returns the tensor of the placeholder of a parameter or buffer.
     """
     static = _static_nodes(gm.graph, weights)
-    if not static and not gm.graph.find_nodes(op="call_function", target=aten.round.default):
+    has_codes = _has_codes(static, weights)
+    has_rounding = bool(gm.graph.find_nodes(op="call_function", target=aten.round.default))
+    if not has_codes and not has_rounding:
         return
     literals = {node: lifted[node.name] for node in weights if node.name in lifted}
     literals |= {
@@ -102,10 +107,11 @@ def store_codes(
         if str(node.target) in constants
     }
     recognizer = _Recognizer(gm, static, set(weights) - set(literals), literals, constants, value_of)
-    for node in static:
+    for node in static if has_codes else ():
         if any(user not in static for user in node.users) and _is_candidate(node):
             recognizer.replace(node)
-    recognizer.replace_activation_quantizers()
+    if has_rounding:
+        recognizer.replace_activation_quantizers()
 
 
 def unpacks_weights(graph: Graph, weights: Collection[Node]) -> bool:
@@ -120,9 +126,19 @@ def unpacks_weights(graph: Graph, weights: Collection[Node]) -> bool:
         return False
     static = _static_nodes(graph, weights)
     return any(
-        node in static and not node.meta["val"].dtype.is_floating_point and node.meta["val"].numel() >= _LEAST_ELEMENTS
+        node in static and not node.meta["val"].dtype.is_floating_point and _is_large(node.meta["val"])
         for node in unpacking
         if node.meta["val"].dtype != torch.bool
+    )
+
+
+def _has_codes(static: Collection[Node], weights: Collection[Node]) -> bool:
+    """Whether anything static has the origin of codes: a weight of 8 bits, an unpacking of integers, or a rounding."""
+    return any(
+        node.target is aten.round.default
+        or getattr(node.target, "_opname", "") in _UNPACKING
+        or any(source in weights and source.meta["val"].dtype in _CODE_DTYPES for source in node.all_input_nodes)
+        for node in static
     )
 
 
@@ -159,7 +175,11 @@ def _is_candidate(node: Node) -> bool:
     if any(user.target is aten.embedding.default for user in node.users):
         # Runtimes would dequantize the whole table in every call.
         return False
-    return val.dtype in _FLOATS and val.dim() >= 2 and val.numel() >= _LEAST_ELEMENTS
+    return val.dtype in _FLOATS and val.dim() >= 2 and _is_large(val)
+
+
+def _is_large(val: torch.Tensor) -> bool:
+    return is_known(val.numel() >= _LEAST_ELEMENTS)
 
 
 class _Recognizer:
@@ -187,6 +207,7 @@ class _Recognizer:
         self._constants, self._value_of = constants, value_of
         self._ranges = Ranges(literals, self._number)
         self._numbers: dict[Node, torch.Tensor | None] = {}
+        self._contents: dict[Node, torch.Tensor | None] = {}
         self._layouts: dict[Any, Layout | None] = {}
 
     def replace(self, weight: Node) -> None:
@@ -240,7 +261,7 @@ class _Recognizer:
         if node.target is _SUB and not node.kwargs and node in self._static:
             codes, zero_point = node.args
             is_integer = not node.meta["val"].is_floating_point()
-            if isinstance(codes, Node) and isinstance(zero_point, Node) and zero_point.meta["val"].numel() > 1:
+            if isinstance(codes, Node) and isinstance(zero_point, Node) and not _has_one_element(zero_point):
                 limits = self._code_range(codes)
                 # A difference in the limits of its dtype does not wrap around.
                 if limits is not None and not (is_integer and self._may_wrap(node)):
@@ -268,8 +289,7 @@ class _Recognizer:
     def _is_packed(self, node: Node) -> bool:
         """Whether codes are unpacked from a weight, rounded from one, or a weight of 8 bits."""
         return any(
-            found in self._weights and found.meta["val"].dtype in (torch.int8, torch.uint8)
-            for found in self._cone(node)
+            found in self._weights and found.meta["val"].dtype in _CODE_DTYPES for found in self._cone(node)
         ) or self._is_unpacked(node)
 
     def _is_unpacked(self, node: Node) -> bool:
@@ -300,8 +320,8 @@ class _Recognizer:
 
     def _looked_up(self, node: Node) -> tuple[Node, Node | None, tuple[int, int], Node | None] | None:
         """Return the codes of values that are selected from one table of at most 256 numbers."""
-        tables: dict[Node, None] = {}
-        if not self._reads_tables(node, tables) or len(tables) != 1:
+        tables = self._tables_of(node)
+        if len(tables) != 1:
             return None
         (table,) = tables
         size = self._literals[table].numel()
@@ -311,32 +331,33 @@ class _Recognizer:
             return None
         return codes, None, (0, size - 1), table
 
-    def _reads_tables(self, node: Node, tables: dict[Node, None]) -> bool:
-        if _is_lookup(node) and node.args[0] in self._literals:
-            tables[node.args[0]] = None  # type: ignore[index]
-            return True
-        if node.target in _CREATIONS:
-            return node.target is aten.empty.memory_format
-        if node.target is aten.slice_scatter.default:
-            return all(isinstance(part, Node) and self._reads_tables(part, tables) for part in node.args[:2])
-        return False
+    def _tables_of(self, node: Node) -> dict[Node, None]:
+        """Return the tables that all elements of a tensor are selected from; none if some have another source."""
+        tables: dict[Node, None] = {}
+        for part in uncomputed(node, (), _arranged):
+            if _is_lookup(part) and part.args[0] in self._literals:
+                tables[part.args[0]] = None  # type: ignore[index]
+            elif part.target not in (aten.empty.memory_format, _WRITE):
+                return {}
+        return tables
 
     def _without_table(self, node: Node, table: Node) -> Node:
         """Copy the nodes that arrange the values read from a table, for their indices."""
         graph = node.graph
-        if _is_lookup(node):
-            index = next(source for source in node.all_input_nodes if source is not table)
-            with graph.inserting_before(node):
-                made = graph.call_function(aten.to.dtype, (index, torch.uint8))
-        else:
-            parts = {part: self._without_table(part, table) for part in node.all_input_nodes}
-            with graph.inserting_before(node):
-                made = graph.node_copy(node, lambda part: parts[part])
-            if node.target in _CREATIONS:
+        copies: dict[Node, Node] = {}
+        for part in uncomputed(node, (), _arranged):
+            with graph.inserting_before(part):
+                if _is_lookup(part):
+                    index = next(source for source in part.all_input_nodes if source is not table)
+                    made = graph.call_function(aten.to.dtype, (index, torch.uint8))
+                else:
+                    made = graph.node_copy(part, copies.__getitem__)
+            if part.target in _CREATIONS:
                 made.kwargs = {**made.kwargs, "dtype": torch.uint8}
-        made.meta["val"] = node.meta["val"].to(torch.uint8)
-        copy_provenance(made, node)
-        return made
+            made.meta["val"] = part.meta["val"].to(torch.uint8)
+            copy_provenance(made, part)
+            copies[part] = made
+        return copies[node]
 
     # ---- layouts
 
@@ -381,37 +402,50 @@ class _Recognizer:
 
     def _content(self, node: Node) -> torch.Tensor | None:
         """Compute a small index tensor from the weights at the export; None if they have no values."""
+        if node not in self._contents:
+            for source in uncomputed(node, self._contents, self._sources_of_content):
+                self._contents[source] = self._computed_content(source)
+        return self._contents[node]
+
+    def _sources_of_content(self, node: Node) -> list[Node]:
+        is_computed = node in self._static and node not in self._literals and node.target in (*_CASTS, *MOVEMENTS)
+        return node.all_input_nodes if is_computed else []
+
+    def _computed_content(self, node: Node) -> torch.Tensor | None:
         if node in self._literals:
             return self._literals[node]
         if node in self._weights:
             content = self._value_of(node)
             return content if content is not None and has_content(content) else None
-        if node not in self._static or node.target not in (*_CASTS, *MOVEMENTS):
-            return None
-        inputs = {source: self._content(source) for source in node.all_input_nodes}
-        if any(content is None for content in inputs.values()):
+        inputs = {source: self._content(source) for source in self._sources_of_content(node)}
+        if not inputs or any(content is None for content in inputs.values()):
             return None
         args, kwargs = torch.fx.map_arg((node.args, node.kwargs), inputs.__getitem__)
-        result: Any = node.target(*args, **kwargs)
+        result: Any = node.target(*args, **kwargs)  # type: ignore[operator]
         return result if isinstance(result, torch.Tensor) else None
 
     def _number(self, node: Node) -> torch.Tensor | None:
         """Compute a tensor of one element from such weights at the export; None if it has other sources."""
         if node not in self._numbers:
-            self._numbers[node] = self._computed_number(node)
+            for source in uncomputed(node, self._numbers, self._sources_of_number):
+                self._numbers[source] = self._computed_number(source)
         return self._numbers[node]
+
+    def _sources_of_number(self, node: Node) -> list[Node]:
+        """The nodes that a number is computed from; none for those that are no numbers."""
+        is_computed = node in self._static and node not in self._literals and _has_one_element(node)
+        return node.all_input_nodes if is_computed else []
 
     def _computed_number(self, node: Node) -> torch.Tensor | None:
         if node in self._literals:
             return self._literals[node]
-        val = node.meta.get("val")
-        if not isinstance(val, torch.Tensor) or val.numel() != 1:
+        if not _has_one_element(node):
             return None
         if node in self._weights:
             content = self._value_of(node)
             return content if content is not None and has_content(content) else None
-        inputs = {source: self._number(source) for source in node.all_input_nodes}
-        if node not in self._static or not inputs or any(content is None for content in inputs.values()):
+        inputs = {source: self._number(source) for source in self._sources_of_number(node)}
+        if not inputs or any(content is None for content in inputs.values()):
             return None
         args, kwargs = torch.fx.map_arg((node.args, node.kwargs), inputs.__getitem__)
         with torch.no_grad():
@@ -513,12 +547,22 @@ def _index_nodes(step: Node) -> list[Node]:
     return [source for source in step.all_input_nodes if source is not step.args[0]]
 
 
+def _arranged(node: Node) -> list[Node]:
+    """The tensors that a node joins: one is written to a slice of the other."""
+    return [part for part in node.args[:2] if isinstance(part, Node)] if node.target is _WRITE else []
+
+
 def _is_lookup(node: Node) -> bool:
     if node.target is not aten.index.Tensor:
         return False
     table, indices = node.args[:2]
     is_vector = isinstance(table, Node) and table.meta["val"].dim() == 1
     return is_vector and isinstance(indices, (list, tuple)) and len(indices) == 1 and indices[0] is not table
+
+
+def _has_one_element(node: Node) -> bool:
+    val = node.meta.get("val")
+    return isinstance(val, torch.Tensor) and element_count(val) == 1
 
 
 def _is_scale(node: Node) -> bool:

@@ -110,19 +110,23 @@ class ValueDifference:
 @public
 @dataclass(frozen=True)
 class Comparison:
-    """Outputs and intermediate values of a program in ONNX Runtime beside those of the captured program.
+    """Outputs of a program in ONNX Runtime beside those of the model, and intermediate values beside the captured ones.
 
     Attributes:
         outputs: One row for each graph output, as ``verify`` returns them.
-        values: The compared intermediate values in graph order; empty if all outputs agree.
+        values: The intermediate values that were compared with those of the captured program, in graph order; empty if
+            its outputs agree with ONNX Runtime.
         paths: For each output that differs, the compared values from the first difference to it, in graph order.
         sizes: The sizes of dynamic dims at which the difference was found.
+        capture: The outputs in which the captured program, run in PyTorch, differs from the model: the difference is in
+            the capture, not in a translation.
     """
 
     outputs: tuple[Row, ...]
     values: tuple[ValueDifference, ...] = ()
     paths: Mapping[str, Sequence[ValueDifference]] = field(default_factory=dict)
     sizes: Mapping[str, int] = field(default_factory=dict)
+    capture: tuple[Row, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -151,6 +155,11 @@ class Comparison:
         lines = (
             [f"at sizes: {', '.join(f'{name} = {size}' for name, size in self.sizes.items())}"] if self.sizes else []
         )
+        if self.capture:
+            lines.append("The difference is in the capture: the captured program, run in PyTorch, is not the model:")
+            lines += [f"  {row.name}: {row.message}" for row in self.capture]
+            if not self.values:
+                return "\n".join([*lines, "ONNX Runtime agrees with the captured program: no translation differs."])
         if self.first is None:
             lines.append(f"None of the {len(self.values)} compared values differs from PyTorch's on the same inputs.")
         else:
@@ -161,7 +170,9 @@ class Comparison:
         return "\n".join(lines)
 
     def __str__(self) -> str:
-        title = "All outputs agree:" if self.ok else "Outputs differ:"
+        statuses = {row.status for row in self.outputs}
+        title = "All outputs agree:" if statuses <= {"ok"} else "No output differs, but some are skipped:"
+        title = title if self.ok else "Outputs differ:"
         return "\n".join([title, format_rows(self.outputs), *([] if self.ok else [self.location])])
 
 

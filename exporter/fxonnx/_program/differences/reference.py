@@ -1,4 +1,4 @@
-"""Evaluation of captured graphs node by node in eager torch."""
+"""Evaluation of captured graphs node by node in PyTorch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fxonnx_translations._torch_compat import OpOverload, pytree
 from ..._export_signature import read_signature
 from ..._provenance import VALUE_KEY
 
-__all__ = ["Evaluation", "OnValue", "placeholder_values"]
+__all__ = ["Evaluation", "OnValue", "placeholder_values", "written_parameters"]
 
 OnValue: TypeAlias = "Callable[[torch.fx.Node, str, torch.Tensor], torch.Tensor | None]"
 """Takes a node, the name of its value and the value; returns the value to continue with, None for the same one."""
@@ -111,6 +111,15 @@ def placeholder_values(
             value = value.detach().clone() if is_copied else value.detach()
         values.append(value)
     return values
+
+
+def written_parameters(exported_program: torch.export.ExportedProgram) -> frozenset[str]:
+    """FQNs of the parameters to which the captured graph may write."""
+    written = _written_placeholders(exported_program.graph)
+    records = read_signature(exported_program).inputs if written else ()
+    return frozenset(
+        str(record.target) for record in records if record.kind == InputKind.PARAMETER and record.name in written
+    )
 
 
 def _written_placeholders(graph: torch.fx.Graph) -> set[str]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import reduce
 
 import onnx_ir as ir
+import torch
 
 from ..._builder.dtypes import BOOL, INT64, UINT8
 from ..._builder.loops import arange
@@ -45,6 +46,18 @@ def nonzero(op: Op, self: ir.Value) -> ir.Value:
         # The positions of a 0-dim tensor have no coordinates; the count is 1 or 0.
         return op.Slice(op.Transpose(nonzero_rows(op, op.Unsqueeze(self, [0])), perm=[1, 0]), [0], [0], [1])
     return op.Transpose(nonzero_rows(op, self), perm=[1, 0])
+
+
+@translates("aten::nonzero_static")
+def nonzero_static(op: Op, self: ir.Value, *, size: int, fill_value: int = -1) -> ir.Value:
+    """aten::nonzero_static(Tensor self, *, SymInt size, int fill_value=-1) -> Tensor"""
+    rank = op.rank_of(self)
+    flags = op.Not(op.Equal(self, op.const(0, op.dtype_of(self)))) if op.dtype_of(self) != BOOL else self
+    if rank == 0:
+        return op.const(torch.empty(op.result.shape, dtype=torch.int64))
+    rows = op.Transpose(op.NonZero(flags), perm=[1, 0])
+    fill = op.expand(op.const(fill_value), (size, rank))
+    return op.shaped(op.Slice(op.Concat(rows, fill, axis=0), [0], op.size(size), [0]), (size, rank))
 
 
 @translates("aten::where")
@@ -94,9 +107,19 @@ def broadcast_dims(op: Op, values: Sequence[ir.Value]) -> list[Dim]:
     return result
 
 
+def _aligned(op: Op, value: ir.Value, wanted: Sequence[Dim]) -> Iterable[tuple[int, Dim]]:
+    """The dims of a value with their axes in the broadcast shape."""
+    return enumerate(op.dims(value), start=len(wanted) - op.rank_of(value))
+
+
 def broadcast(op: Op, values: Sequence[ir.Value]) -> list[ir.Value]:
     """Broadcast all values to their common shape; data-dependent sizes are computed at run time."""
     wanted = broadcast_dims(op, values)
+    pairs = [(dim, wanted[axis]) for value in values for axis, dim in _aligned(op, value, wanted)]
+    if any(dim not in (1, other) and op.is_known(dim) and op.is_known(other) for dim, other in pairs):
+        # A size that is an expression may be 1 beside another one.
+        shape = op.Shape(reduce(op.Or, [op.cast(value, BOOL) for value in values]))
+        return [op.Expand(value, shape) for value in values]
     result = []
     for value in values:
         missing = [

@@ -209,6 +209,8 @@ def _reject_for_einsum(call: OpCall) -> str | None:
     terms, tensors = _terms(call.arguments["equation"]), call.arguments["tensors"]
     if terms is None or len(terms[0]) != len(tensors):
         return "an equation with an ellipsis or without an output"
+    if len({tensor.dtype for tensor in tensors}) > 1:
+        return "operands of different dtypes"
     sizes: dict[str, Any] = {}
     for term, tensor in zip(terms[0], tensors, strict=True):
         if len(set(term)) != len(term) or len(term) != tensor.dim():

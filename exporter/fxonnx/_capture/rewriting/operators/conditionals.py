@@ -13,7 +13,9 @@ from fxonnx_translations._torch_compat import TreeSpec, pytree
 
 from ....errors import CaptureError
 from .lifting import Uses, lifted, observed, symbol_value, unknown_values
-from .state import Slot, State, unchanged_attributes
+from .memory import copied_back, merged, shares, storage_of
+from .side_effects import Objects, unchanged_objects
+from .state import Slot, State, containers_in
 from .values import UNBOUND, as_condition, is_number, number_dtype, number_of, number_tensor, separate
 
 __all__ = [
@@ -22,6 +24,7 @@ __all__ = [
     "describe",
     "operands_of",
     "placeholder",
+    "refuse_change_and_assignment",
     "reject_written_views",
     "symbolic_branch",
     "traced_cond",
@@ -37,10 +40,12 @@ class _Run:
     Attributes:
         result: The returned value.
         slots: The variables after it.
+        changed: The indices of the variables whose list or dict before it has other items.
     """
 
     result: Slot
     slots: list[Slot]
+    changed: set[int] = field(default_factory=set)
 
     def part(self, at: int) -> Slot:
         """The returned value, or a variable."""
@@ -85,12 +90,15 @@ def symbolic_branch(condition: Any, branches: Sequence[Callable[[], Any]], state
     Returns:
         The value that the branches return.
     """
+    shared = [] if state is None else state.shared()
     before = [] if state is None else state.read()
     runs, uses = [], []
     for branch in branches:
-        with unchanged_attributes(branches, refuse), observed() as used:
+        with unchanged_objects(branches, refuse) as objects, observed() as used:
             runs.append(_run(branch, state, before))
         uses.append(used)
+    for run in runs:
+        _reject_lost_changes(run, state, before, refuse)
     plan = _plan(runs, before, state, refuse)
     for output in plan.outputs:
         for run, used in zip(runs, uses, strict=True):
@@ -106,7 +114,7 @@ def symbolic_branch(condition: Any, branches: Sequence[Callable[[], Any]], state
         def run(*given: Any) -> tuple[torch.Tensor, ...]:
             inner = dict(zip(operands.tensors, given, strict=False))
             for key in written:
-                inner[key] = inner[key].clone()
+                inner[key] = shares(inner[key].clone(), inner[key])
             with lifted(inner):
                 outcome = _run(branch, state, before)
                 results = [_as_output(outcome, output, inner) for output in plan.outputs]
@@ -121,7 +129,7 @@ def symbolic_branch(condition: Any, branches: Sequence[Callable[[], Any]], state
         )
     count = len(plan.outputs)
     for key, final in zip(written, results[count:], strict=True):
-        operands.tensors[key].copy_(final)
+        copied_back(final, operands.tensors[key])
     for output, value in zip(plan.outputs, results, strict=False):
         plan.leaves[output.part][output.leaf] = value if output.dtype is None else number_of(value)
     if state is not None:
@@ -134,7 +142,43 @@ def symbolic_branch(condition: Any, branches: Sequence[Callable[[], Any]], state
             for at, slot in enumerate(before)
         ]
         state.write(after)
-    return pytree.tree_unflatten(plan.leaves[-1], plan.specs[-1])
+        for at, slot in enumerate(after):
+            if slot.value is not before[at].value:
+                known = before[at].value if not shared[at] else None
+                _record_merged(slot.value, [run.slots[at].value for run in runs], objects, known, refuse)
+    value = pytree.tree_unflatten(plan.leaves[-1], plan.specs[-1])
+    _record_merged(value, [run.result.value for run in runs], objects, None, refuse)
+    return value
+
+
+def _reject_lost_changes(run: _Run, state: State | None, before: Sequence[Slot], refuse: Refuse) -> None:
+    """Reject a branch that changes a list and then assigns another one to its variable."""
+    for at in run.changed:
+        if state is not None and run.slots[at].value is not before[at].value:
+            refuse_change_and_assignment(state.names[at], refuse)
+
+
+def refuse_change_and_assignment(name: str, refuse: Refuse) -> NoReturn:
+    """Reject that a list or a dict changes and that its variable becomes another one."""
+    refuse(
+        f"it changes the items of {name} and then assigns another object to it",
+        f"assign a new value only: {name} = [*{name}, item]",
+    )
+
+
+def _record_merged(value: Any, sides: Sequence[Any], objects: Objects, own: Any, refuse: Refuse) -> None:
+    """Record the lists and dicts of which a branch returns the object itself.
+
+    Args:
+        value: The value after the construct.
+        sides: The values of the branches.
+        objects: The objects before the construct.
+        own: A list or dict to which only the variable itself refers.
+        refuse: Raises the error for the construct.
+    """
+    known = [item for side in sides for item in containers_in(side) if objects.contains(item) and item is not own]
+    if known:
+        merged([*containers_in(value), *known], refuse)
 
 
 def traced_cond(
@@ -161,7 +205,9 @@ def _run(branch: Callable[[], Any], state: State | None, before: Sequence[Slot])
     """Run a branch and restore the variables."""
     try:
         result = Slot.of(branch())
-        return _Run(result, [] if state is None else state.read())
+        if state is None:
+            return _Run(result, [])
+        return _Run(result, state.read(), {at for at, slot in enumerate(before) if slot.is_changed})
     finally:
         if state is not None:
             state.write(before)
@@ -313,8 +359,8 @@ def add_output(used: Uses, slot: Slot, leaf: int) -> None:
 
 def reject_written_views(tensors: Mapping[int, torch.Tensor], written: Sequence[int], refuse: Refuse) -> None:
     """Reject in-place writes to a tensor that shares memory with another operand: they are cloned separately."""
-    storages = [tensor.untyped_storage()._cdata for tensor in tensors.values()]
-    if any(storages.count(tensors[key].untyped_storage()._cdata) > 1 for key in written):
+    storages = [storage_of(tensor) for tensor in tensors.values()]
+    if any(storages.count(storage_of(tensors[key])) > 1 for key in written):
         refuse(
             "a tensor is modified in place, and a view of it is used as well",
             "write to a clone() of the tensor",

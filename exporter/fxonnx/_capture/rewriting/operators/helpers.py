@@ -62,7 +62,12 @@ class Rewrite:
     construct: str
 
     def __str__(self) -> str:
-        return f"{self.file}:{self.line} in {self.function}: {self.construct}"
+        return f"{self.place}: {self.construct}"
+
+    @property
+    def place(self) -> str:
+        """``file.py:12 in forward``."""
+        return f"{self.file}:{self.line} in {self.function}"
 
 
 class Helpers:
@@ -173,6 +178,10 @@ class Helpers:
         recount: Callable[[], bool] | None = None,
     ) -> None:
         self._rewritten(at)
+        if self._sites[at].reason:
+            self._refuse(at)(
+                self._sites[at].reason, "assign it in the loop: while True: total = x.sum(); if total > 9: break; ..."
+            )
         state = self._state(at, get, put)
         symbolic_loop(lambda: _not_ended(flags(), test), body, state, None, self._refuse(at), recount)
 
@@ -453,6 +462,10 @@ class Helpers:
         if isinstance(value, torch.SymBool) and is_symbolic(value):
             self._refuse(at)("it is no Python object", "use the value itself, or compare it with ==")
         return value
+
+    def unsupported(self, at: int) -> NoReturn:
+        """A function of the variables of the scope, which the transformed function has in other scopes."""
+        self._refuse(at)("it depends on the scope", "use the variables themselves, or a dict of them")
 
     def plain(self, at: int, value: Any) -> Any:
         """A condition of a construct that is not transformed."""

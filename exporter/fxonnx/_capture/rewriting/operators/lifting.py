@@ -24,6 +24,7 @@ from fxonnx_translations._torch_compat import (
     set_proxy_slot,
 )
 
+from ...questions.handled_errors import recorded_as_conditional
 from ...questions.known_values import active_values
 
 __all__ = ["Uses", "lifted", "observed", "shape_env_of", "symbol_value", "unknown_values"]
@@ -177,6 +178,7 @@ def observed(own: Sequence[Any] = ()) -> Iterator[Uses]:
             uses.first = environment.unbacked_symint_counter, environment.unbacked_symfloat_counter
         stack.enter_context(_Observer(uses))
         stack.enter_context(unknown_values())
+        stack.enter_context(recorded_as_conditional())
         yield uses
 
 

@@ -4,17 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from fxonnx_translations._torch_compat import FakeTensor, TreeSpec
 
-from .conditionals import Refuse, add_output, describe, operands_of, placeholder, reject_written_views
+from .conditionals import (
+    Refuse,
+    add_output,
+    describe,
+    operands_of,
+    placeholder,
+    refuse_change_and_assignment,
+    reject_written_views,
+)
 from .lifting import Uses, lifted, observed, unknown_values
+from .memory import copied_back, merged, shares
 from .sequences import GrowingList, StackedList
-from .state import Slot, State, unchanged_attributes
+from .side_effects import Objects, unchanged_objects
+from .state import Slot, State, containers_in
 from .values import UNBOUND, as_condition, is_number, number_dtype, number_of, number_tensor, same_shape, separate
 
 __all__ = ["Counter", "symbolic_loop"]
@@ -52,12 +62,14 @@ class _Carry:
         leaf: Index of the leaf in its value.
         dtype: The dtype of a number; None for a tensor.
         initial: The value before the first iteration.
+        is_written: Whether iterations write it in place.
     """
 
     part: int
     leaf: int
     dtype: torch.dtype | None
     initial: torch.Tensor
+    is_written: bool = False
 
 
 @dataclass
@@ -86,6 +98,15 @@ class _Plan:
     specs: dict[int, tuple[list[Any], TreeSpec]]
     counter: Counter | None
     start: list[Slot]
+    # The variables to which an iteration assigns another list or dict.
+    assigned: set[int] = field(default_factory=set)
+
+    def entered(self, carried: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """The carried tensors at the start of an iteration: bodies must not write their arguments."""
+        return [
+            shares(value.clone(), value) if carry.is_written else value
+            for carry, value in zip(self.carries, carried, strict=True)
+        ]
 
     def slots(self, carried: Sequence[torch.Tensor], *, growing: bool = True) -> list[Slot]:
         """The variables during an iteration, or after the loop."""
@@ -98,7 +119,7 @@ class _Plan:
                 continue
             leaves[carry.part][carry.leaf] = value if carry.dtype is None else number_of(value)
         for part, (_, spec) in self.specs.items():
-            keep = isinstance(self.start[part].value, list | dict)
+            keep = isinstance(self.start[part].value, list | dict) and part not in self.assigned
             made[part] = self.start[part].with_leaves(leaves[part], spec, keep=keep)
         if growing:
             for growth in self.growths:
@@ -124,6 +145,7 @@ def symbolic_loop(
         refuse: Raises the error for a construct that cannot be expressed.
         recount: Runs the loop with a counter, which lists require, and returns whether it has one.
     """
+    shared = state.shared()
     start = state.read()
     plan, uses = _plan(keep_going, step, state, start, counter, refuse)
     if plan.growths and recount is not None and recount():
@@ -157,8 +179,8 @@ def symbolic_loop(
     def body(*given: Any) -> tuple[torch.Tensor, ...]:
         with _restored(state, start, counter), lifted(inner := enter(given)):
             for key in written:
-                inner[key] = inner[key].clone()
-            state.write(plan.slots(given[head:size]))
+                inner[key] = shares(inner[key].clone(), inner[key])
+            state.write(plan.slots(plan.entered(given[head:size])))
             step()
             after = state.read()
             values = [_carried_value(carry, after, inner) for carry in plan.carries]
@@ -170,13 +192,16 @@ def symbolic_loop(
     with unknown_values():
         results = torch.ops.higher_order.while_loop(condition, body, carried, additional)
     for key, final in zip(written, results[size + len(buffers) :], strict=True):
-        operands.tensors[key].copy_(final)
+        copied_back(final, operands.tensors[key])
     after = plan.slots(results[head:size], growing=False)
     for growth, parts in zip(plan.growths, _split(plan, results[size : size + len(buffers)]), strict=True):
         length = _length(state, results[0])
         added = StackedList.extended(start[growth.part].value, parts, length, at_front=growth.at_front)
         after[growth.part] = Slot.of(added)
     state.write(after)
+    for part in plan.assigned:
+        if shared[part] and after[part].is_container and start[part].is_container:
+            merged([after[part].value, *(container for container, _ in start[part].containers)], refuse)
     if counter is not None:
         counter.tensor = results[0]
 
@@ -195,8 +220,9 @@ def _plan(
         with observed():
             carried = [_without_value(carry.initial) for carry in plan.carries]
             index = torch.zeros((), dtype=torch.int64)
+        versions = [tensor._version for tensor in carried]
         with (
-            unchanged_attributes((keep_going, step), refuse),
+            unchanged_objects((keep_going, step), refuse) as objects,
             observed([*carried, index]) as used,
             _restored(state, start, counter),
         ):
@@ -207,8 +233,10 @@ def _plan(
             as_condition(keep_going())
             step()
             after = state.read()
+            _note_assigned(plan, state, before, after, objects, refuse)
         if not _revise(plan, state, before, after, refuse):
-            for carry in plan.carries:
+            for carry, tensor, version in zip(plan.carries, carried, versions, strict=True):
+                carry.is_written = tensor._version != version
                 if carry.leaf != _LAST:
                     add_output(used, after[carry.part], carry.leaf)
             for growth in plan.growths:
@@ -221,6 +249,21 @@ def _plan(
     return refuse(
         "the types of its variables differ in each iteration", "assign values of the same type in every iteration"
     )
+
+
+def _note_assigned(
+    plan: _Plan, state: State, before: Sequence[Slot], after: Sequence[Slot], objects: Objects, refuse: Refuse
+) -> None:
+    """Note the variables whose list or dict is another object after an iteration."""
+    for part, (old, new) in enumerate(zip(before, after, strict=True)):
+        if new.value is old.value or not new.is_container:
+            continue
+        name = state.names[part]
+        if old.is_changed:
+            refuse_change_and_assignment(name, refuse)
+        if any(objects.contains(item) for item in containers_in(new.value)):
+            refuse(f"{name} becomes an object that exists before the iteration", f"assign a copy: {name} = [*items]")
+        plan.assigned.add(part)
 
 
 def _without_value(tensor: torch.Tensor) -> torch.Tensor:
@@ -379,7 +422,8 @@ def _store(
     for buffer, (item, at_front) in zip(buffers, items, strict=True):
         index = given[0].reshape(1)
         position = buffer.shape[0] - 1 - index if at_front else index
-        stored.append(torch.index_put(buffer, (position,), inner.get(id(item), item).unsqueeze(0)))
+        value = inner.get(id(item), item)
+        stored.append(shares(torch.index_put(buffer, (position,), value.unsqueeze(0)), buffer, value))
     return stored
 
 

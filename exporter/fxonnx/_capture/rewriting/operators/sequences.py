@@ -15,6 +15,7 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true
 from ....errors import CaptureError
 from ...constraints.guard_recorder import record_nonempty
 from ...questions.known_values import active_values
+from .memory import repeats, shares
 from .values import UNBOUND, as_condition, is_dynamic_size, is_symbolic, number_tensor
 
 __all__ = [
@@ -370,7 +371,9 @@ class StackedList(list[Any]):
         """
         if length is not None:
             buffers = [buffer[buffer.shape[0] - length :] if at_front else buffer[:length] for buffer in buffers]
-        stacked = buffers[0] if len(buffers) == 1 else torch.stack(buffers, 1).flatten(0, 1)
+        stacked = buffers[0]
+        if len(buffers) > 1:
+            stacked = shares(torch.stack(buffers, 1).flatten(0, 1), *buffers)
         before = _parts_of(items)
         return cls([stacked, *before] if at_front else [*before, stacked])
 
@@ -381,7 +384,7 @@ class StackedList(list[Any]):
             )
         stacked = self.stacked
         position = number_tensor(index, torch.int64).reshape(1)
-        self.parts = [torch.index_put(stacked, (position,), item.unsqueeze(0))]
+        self.parts = [shares(torch.index_put(stacked, (position,), item.unsqueeze(0)), stacked, item)]
 
     def append(self, item: Any) -> None:
         """Append an item."""
@@ -423,12 +426,12 @@ class StackedList(list[Any]):
 
     def reverse(self) -> None:
         """Reverse the order."""
-        self.parts = [self.stacked.flip(0)]
+        self.parts = [shares(self.stacked.flip(0), self.stacked)]
 
     @property
     def stacked(self) -> torch.Tensor:
         """All items, along a new first dim."""
-        return self.parts[0] if len(self.parts) == 1 else torch.cat(self.parts)
+        return self.parts[0] if len(self.parts) == 1 else shares(torch.cat(self.parts), *self.parts)
 
     @property
     def has_single_elements(self) -> bool:
@@ -455,7 +458,7 @@ class StackedList(list[Any]):
                     "a slice of a list that a loop of unknown length has added items to has a negative step",
                     hint="slice the result of torch.stack, or use [::-1]",
                 )
-            return StackedList([self.stacked.flip(0)])
+            return StackedList([shares(self.stacked.flip(0), self.stacked)])
         return StackedList([self.stacked[index]])
 
     def __iter__(self) -> Iterator[Any]:
@@ -521,7 +524,7 @@ def repeated(items: Any, count: Any) -> Any:
     if item is None:
         return EmptyItems(count)
     if isinstance(item, torch.Tensor):
-        return StackedList([item.unsqueeze(0).expand(count, *item.shape).clone()])
+        return StackedList([repeats(item.unsqueeze(0).expand(count, *item.shape).clone(), item)])
     return items * count
 
 
@@ -559,7 +562,8 @@ def join(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """``torch.stack`` or ``torch.cat`` of a list that a loop has added items to."""
     items, dim, *_ = (*args, 0) if len(args) < 2 else args
     dim = kwargs.get("dim", dim)
-    stacked = items.stacked
+    # The list does not share the memory of the result.
+    stacked = items.stacked.clone()
     if function is torch.stack:
         return stacked.movedim(0, dim)
     dim = dim % (stacked.dim() - 1)

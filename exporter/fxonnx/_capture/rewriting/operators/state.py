@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
-from types import CellType
-from typing import Any, NamedTuple, NoReturn
-
-import torch
+from typing import Any, NamedTuple
 
 from fxonnx_translations._torch_compat import TreeSpec, pytree
 
 from ..source.transformer import Site
 from .sequences import StackedList
+from .side_effects import has_items
 from .values import UNBOUND
 
-__all__ = ["Slot", "State", "read_value", "unchanged_attributes"]
+__all__ = ["Slot", "State", "containers_in", "read_value"]
 
 
 class Parts(NamedTuple):
@@ -32,10 +30,12 @@ class Slot:
     Attributes:
         value: The value; ``UNBOUND`` if the variable has none.
         content: A copy of its items if it is a list or a dict, which may be modified later.
+        containers: The lists and dicts in it, and itself, with their items.
     """
 
     value: Any
     content: Any = None
+    containers: tuple[tuple[Any, Any], ...] = ()
 
     @property
     def is_container(self) -> bool:
@@ -51,6 +51,11 @@ class Slot:
         """The leaves of the value."""
         return pytree.tree_flatten(self.content if self.is_container else self.value)
 
+    @property
+    def is_changed(self) -> bool:
+        """Whether the items of its lists or dicts have changed."""
+        return any(not has_items(container, items) for container, items in self.containers)
+
     def with_leaves(self, leaves: Sequence[Any], spec: TreeSpec, *, keep: bool) -> Slot:
         """The slot with other leaves.
 
@@ -61,7 +66,7 @@ class Slot:
         """
         value = pytree.tree_unflatten(list(leaves), spec)
         if keep and self.is_container:
-            return Slot(self.value, value)
+            return Slot(self.value, value, self.containers)
         return Slot.of(StackedList(value.parts) if isinstance(value, Parts) else value)
 
     @staticmethod
@@ -70,7 +75,13 @@ class Slot:
         if isinstance(value, StackedList):
             return Slot(value, Parts(list(value.parts)))
         is_container = type(value) in (list, dict)
-        return Slot(value, pytree.tree_map(lambda leaf: leaf, value) if is_container else None)
+        if not is_container:
+            return Slot(value)
+        return Slot(
+            value,
+            pytree.tree_map(lambda leaf: leaf, value),
+            tuple((item, item.copy()) for item in containers_in(value)),
+        )
 
 
 class State:
@@ -87,6 +98,10 @@ class State:
         self.names = site.names
         self._get, self._put = get, put
 
+    def shared(self) -> list[bool]:
+        """Whether there are references to the values besides the variables."""
+        return [count > _UNSHARED for count in _reference_counts(tuple(self._get()))]
+
     def read(self) -> list[Slot]:
         """The current values."""
         return [Slot.of(value) for value in self._get()]
@@ -96,12 +111,54 @@ class State:
         for slot in slots:
             if isinstance(slot.value, StackedList):
                 slot.value.parts = list(slot.content.parts)
-            elif isinstance(slot.value, list) and slot.is_container:
-                slot.value[:] = pytree.tree_map(lambda leaf: leaf, slot.content)
-            elif isinstance(slot.value, dict) and slot.is_container:
-                slot.value.clear()
-                slot.value.update(pytree.tree_map(lambda leaf: leaf, slot.content))
+            elif slot.is_container:
+                for container, items in slot.containers:
+                    _set_items(container, items)
+                _fill(slot.value, slot.content)
         self._put([slot.value for slot in slots])
+
+
+def containers_in(value: Any) -> Iterator[Any]:
+    """The lists and dicts in a value, itself included."""
+    if type(value) in (list, dict):
+        yield value
+    if isinstance(value, tuple) or type(value) in (list, dict):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from containers_in(item)
+
+
+def _fill(container: Any, content: Any) -> None:
+    """Set the items of a list or a dict; lists and dicts in it remain the same objects, which others may refer to."""
+
+    def item(key: Any, new: Any) -> Any:
+        if type(new) not in (list, dict):
+            return new
+        known = key in container if isinstance(container, dict) else key < len(container)
+        old = container[key] if known and type(container[key]) is type(new) else type(new)()
+        _fill(old, new)
+        return old
+
+    if isinstance(container, dict):
+        _set_items(container, {key: item(key, new) for key, new in content.items()})
+    else:
+        _set_items(container, [item(index, new) for index, new in enumerate(content)])
+
+
+def _set_items(container: Any, items: Any) -> None:
+    if isinstance(container, dict):
+        items = dict(items)
+        container.clear()
+        container.update(items)
+    else:
+        container[:] = items
+
+
+def _reference_counts(values: tuple[Any, ...]) -> list[int]:
+    return [sys.getrefcount(value) for value in values]
+
+
+_UNSHARED = _reference_counts(([],))[0] + 1
+"""The number of references to an object that only a variable refers to."""
 
 
 def read_value(read: Callable[[], Any]) -> Any:
@@ -109,57 +166,4 @@ def read_value(read: Callable[[], Any]) -> Any:
     try:
         return read()
     except (NameError, AttributeError):
-        return UNBOUND
-
-
-@contextmanager
-def unchanged_attributes(
-    functions: Sequence[Callable[..., Any]], refuse: Callable[[str, str], NoReturn]
-) -> Iterator[None]:
-    """Reject changes of the modules that branches refer to: the operator returns only the variables of a construct.
-
-    Assignments in the branch itself are variables. Calls may change others, by ``setattr`` or ``register_buffer``.
-
-    Args:
-        functions: The branches.
-        refuse: Raises the error for a construct that cannot be expressed.
-    """
-    before = [(tensors, dict(tensors), module) for module in _modules_of(functions) for tensors in _attributes(module)]
-    yield
-    for current, previous, module in before:
-        names = [name for name, value in previous.items() if value is not None and current.get(name) is not value]
-        if names:
-            for attributes, values, _ in before:
-                attributes.clear()
-                attributes.update(values)
-            refuse(
-                f"it changes the attribute {names[0]!r} of {type(module).__name__} in a call",
-                f"assign it in the branch itself: self.{names[0]} = ...",
-            )
-
-
-def _attributes(module: torch.nn.Module) -> tuple[dict[str, Any], ...]:
-    return vars(module), module._buffers, module._parameters
-
-
-def _modules_of(functions: Sequence[Callable[..., Any]]) -> Iterator[torch.nn.Module]:
-    """The modules among the variables of functions and of the functions that these refer to.
-
-    Their children are left out: comparing all experts of a layer in the branch of each of them would be quadratic.
-    """
-    seen: set[int] = set()
-    pending: list[Any] = list(functions)
-    while pending:
-        found = pending.pop()
-        if id(found) not in seen and isinstance(found, torch.nn.Module):
-            yield found
-        elif id(found) not in seen:
-            pending.extend(_content(cell) for cell in getattr(found, "__closure__", None) or ())
-        seen.add(id(found))
-
-
-def _content(cell: CellType) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:  # a variable without a value
         return UNBOUND

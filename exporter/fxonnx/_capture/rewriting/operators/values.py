@@ -14,6 +14,7 @@ from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols, is_conc
 from fxonnx_translations._torch_compat import FakeTensor
 
 from ...questions.known_values import active_values
+from .memory import shares, storage_of
 
 __all__ = [
     "UNBOUND",
@@ -132,15 +133,10 @@ def same_shape(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 def separate(values: Sequence[torch.Tensor], inputs: Sequence[Any]) -> list[torch.Tensor]:
     """Clone the tensors that share memory with an input or an earlier one: bodies must not return aliases."""
-    storages = {_storage(value) for value in inputs if isinstance(value, torch.Tensor)}
+    storages = {storage_of(value) for value in inputs if isinstance(value, torch.Tensor)}
     made = []
     for value in values:
-        storage = _storage(value)
-        made.append(value.clone() if storage in storages else value)
+        storage = storage_of(value)
+        made.append(shares(value.clone(), value) if storage in storages else value)
         storages.add(storage)
     return made
-
-
-def _storage(value: torch.Tensor) -> int:
-    data: int = value.untyped_storage()._cdata
-    return data

@@ -18,13 +18,27 @@ __all__ = [
     "scope_nodes",
     "stored_attributes",
     "stored_names",
+    "with_called",
 ]
 
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 MUTATING_METHODS = frozenset(
-    {"append", "extend", "insert", "pop", "remove", "clear", "update", "setdefault", "add", "popitem", "reverse"}
+    {
+        "append",
+        "extend",
+        "insert",
+        "pop",
+        "remove",
+        "clear",
+        "update",
+        "setdefault",
+        "add",
+        "popitem",
+        "reverse",
+        "sort",
+    }
 )
 """Methods of lists, dicts and sets that modify them."""
 
@@ -123,6 +137,23 @@ def mutated_containers(nodes: Sequence[ast.AST], regions: Iterable[str] = ()) ->
         if name:
             found[name] = None
     return found
+
+
+def with_called(nodes: Sequence[ast.stmt], regions: Mapping[str, ast.FunctionDef]) -> list[ast.stmt]:
+    """Statements, and those of the generated functions that they call."""
+    made = list(nodes)
+    pending, seen = list(nodes), set[str]()
+    while pending:
+        names = [
+            found.id
+            for found in scope_nodes([pending.pop()], regions=regions)
+            if isinstance(found, ast.Name) and found.id in regions and found.id not in seen
+        ]
+        seen.update(names)
+        for name in names:
+            made += regions[name].body
+            pending += regions[name].body
+    return made
 
 
 def loads(node: ast.AST | Sequence[ast.AST]) -> set[str]:

@@ -6,65 +6,21 @@ import ast
 import copy
 import gc
 import inspect
-import linecache
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from types import CellType, CodeType, FunctionType
 from typing import Any
 
 from ...patches import is_tracing
+from ...source_code import REWRITTEN, Definition, compile_function, find_definition
 from .loop_lines import begins_loop
 from .transformer import HELPERS, PREFIX, Site, transform
 
-__all__ = ["Definition", "compile_transformed", "find_definition", "function_of_code", "looping_functions", "replaced"]
+__all__ = ["compile_transformed", "function_of_code", "looping_functions", "replaced"]
 
-_FACTORY = f"{PREFIX}factory"
 _DISPATCH = f"{PREFIX}dispatch"
 _COPY = f"{PREFIX}copy"
 """Attribute of the copy of a replaced function, which must not be rewritten itself."""
-
-
-@dataclass(frozen=True)
-class Definition:
-    """The source of a function.
-
-    Attributes:
-        node: Its definition in the parsed file.
-        owner: Name of the class that contains it.
-    """
-
-    node: ast.FunctionDef
-    owner: str | None
-
-
-def find_definition(code: CodeType, module_globals: Mapping[str, Any] | None = None) -> Definition | None:
-    """Find the definition of a function in its file.
-
-    Args:
-        code: The code of the function.
-        module_globals: The globals of its module, for sources that are not in files.
-
-    Returns:
-        The definition; None for lambdas, coroutines and functions without source code.
-    """
-    lines = linecache.getlines(code.co_filename, dict(module_globals) if module_globals is not None else None)
-    if not lines:
-        return None
-    try:
-        tree = ast.parse("".join(lines))
-    except SyntaxError:
-        return None
-    pending: list[tuple[ast.AST, str | None]] = [(tree, None)]
-    while pending:
-        node, owner = pending.pop()
-        if isinstance(node, ast.FunctionDef) and node.name == code.co_name:
-            first = min([node.lineno, *(item.lineno for item in node.decorator_list)])
-            if code.co_firstlineno in (first, node.lineno):
-                return Definition(node, owner)
-        inner = node.name if isinstance(node, ast.ClassDef) else owner
-        pending.extend((child, inner) for child in ast.iter_child_nodes(node))
-    return None
 
 
 def function_of_code(code: CodeType) -> FunctionType | None:
@@ -111,7 +67,8 @@ def compile_transformed(
         helpers: Creates the helpers that the transformed function calls, for the control flow constructs in it.
     """
     node, sites = transform(_WithoutAnnotations().visit(copy.deepcopy(definition.node)), definition.owner)
-    code = _renamed(_compile(node, function, [HELPERS]), function.__code__)
+    original = function.__code__
+    code = _renamed(compile_function(node, original, [*original.co_freevars, HELPERS]), original)
     cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
     cells[HELPERS] = CellType(helpers(sites))
     return _function_like(function, code, tuple(cells[name] for name in code.co_freevars))
@@ -155,30 +112,6 @@ def _function_like(function: FunctionType, code: CodeType, closure: tuple[CellTy
     return made
 
 
-def _compile(node: ast.FunctionDef, function: FunctionType, free: list[str]) -> CodeType:
-    """Compile a definition whose free variables are the ones of the function, and ``free``."""
-    code = function.__code__
-    names = [*code.co_freevars, *free]
-    arguments = ast.arguments(
-        posonlyargs=[], args=[ast.arg(name) for name in names], kwonlyargs=[], kw_defaults=[], defaults=[]
-    )
-    node.args.defaults = [ast.Constant(None) for _ in node.args.defaults]
-    node.args.kw_defaults = [None if item is None else ast.Constant(None) for item in node.args.kw_defaults]
-    factory = ast.FunctionDef(_FACTORY, arguments, [node], [])
-    ast.copy_location(factory, node)
-    module = ast.fix_missing_locations(ast.Module([factory], []))
-    # The flags of the original file, such as annotations.
-    flags = code.co_flags & _FUTURE_FLAGS
-    compiled = compile(module, code.co_filename, "exec", flags=flags, dont_inherit=True)
-    (outer,) = (item for item in compiled.co_consts if isinstance(item, CodeType))
-    (made,) = (item for item in outer.co_consts if isinstance(item, CodeType) and item.co_name == node.name)
-    return made
-
-
-_FUTURE_FLAGS = 0x1FE0000
-"""``co_flags`` of ``from __future__`` imports."""
-
-
 def _renamed(code: CodeType, original: CodeType) -> CodeType:
     """The code, in which generated functions have the name of the function that contains them, for tracebacks."""
     constants = tuple(
@@ -187,7 +120,7 @@ def _renamed(code: CodeType, original: CodeType) -> CodeType:
         else item
         for item in code.co_consts
     )
-    return code.replace(co_consts=constants, co_name=original.co_name)
+    return code.replace(co_consts=(*constants, REWRITTEN), co_name=original.co_name)
 
 
 def _trampoline(function: FunctionType, dispatch: Callable[[], FunctionType]) -> CodeType:
@@ -231,6 +164,6 @@ def _trampoline(function: FunctionType, dispatch: Callable[[], FunctionType]) ->
     node = ast.FunctionDef(code.co_name, arguments, body, [])
     node.lineno = node.end_lineno = code.co_firstlineno
     node.col_offset = node.end_col_offset = 0
-    made = _compile(node, function, [])
+    made = compile_function(node, code, code.co_freevars)
     constants = tuple(dispatch if item == _DISPATCH else item for item in made.co_consts)
     return made.replace(co_consts=constants)

@@ -11,10 +11,20 @@ from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from .analysis import Liveness, adds_items, contains, mutated_containers, scope_nodes, stored_attributes, stored_names
+from .analysis import (
+    Liveness,
+    adds_items,
+    contains,
+    mutated_containers,
+    scope_nodes,
+    stored_attributes,
+    stored_names,
+    with_called,
+)
 from .counters import CountedWhile, counted_loops, with_tests
 from .jumps import Structured, structure
 from .private_names import mangle
+from .scopes import binds_late, binds_name, reads_scope
 
 __all__ = ["HELPERS", "PREFIX", "Site", "transform"]
 
@@ -26,22 +36,8 @@ HELPERS = f"{PREFIX}helpers"
 
 _BUILTINS = frozenset(
     {
-        "range",
-        "int",
-        "float",
-        "bool",
-        "len",
-        "enumerate",
-        "zip",
-        "reversed",
-        "min",
-        "max",
-        "any",
-        "all",
-        "list",
-        "tuple",
-        "sum",
-        "map",
+        *("range", "int", "float", "bool", "len", "enumerate", "zip", "reversed", "min", "max", "any", "all"),
+        *("list", "tuple", "sum", "map"),
     }
 )
 _CONSUMERS = frozenset({"list", "tuple", "sum", "any", "all", "max", "min"})
@@ -232,7 +228,8 @@ class _Function:
             node.test = self._plain(node, node.test, construct)
             node.body = self.block(node.body)
             return [node]
-        site = self._site(node, construct, [*node.body, ast.Expr(node.test)], self.live.head[id(node)])
+        reason = "its condition assigns a variable" if binds_name(node.test) else ""
+        site = self._site(node, construct, [*node.body, ast.Expr(node.test)], self.live.head[id(node)], reason)
         test = self._closure("test", node, [_locate(ast.Return(node.test), node.test)])
         body, state = self._closure("body", node, node.body), self._state(node, site)
         counted = self.counted.get(id(node))
@@ -297,7 +294,10 @@ class _Function:
         flags: list[ast.expr] = [_load(flag) for flag in self.structured.flags.get(id(node), ())]
         return _lambda(ast.Tuple(flags, ast.Load()))
 
-    def _site(self, node: ast.stmt, construct: str, inside: list[ast.stmt], live: frozenset[str]) -> int:
+    def _site(
+        self, node: ast.stmt, construct: str, inside: list[ast.stmt], live: frozenset[str], reason: str = ""
+    ) -> int:
+        inside = with_called(inside, self.regions)
         names = [name for name in stored_names(inside, self.regions) if name not in self.regions]
         names = [name for name in names if name in self.locals or name in self.free]
         kept = [
@@ -307,7 +307,7 @@ class _Function:
         ]
         flags = bool(self.structured.flags.get(id(node)))
         grows = adds_items(inside, self.regions)
-        return self._add(Site(node.lineno, construct, (*names, *kept), live | set(kept), flags, grows=grows))
+        return self._add(Site(node.lineno, construct, (*names, *kept), live | set(kept), flags, reason, grows))
 
     def _add(self, site: Site) -> int:
         self.sites.append(site)
@@ -419,7 +419,7 @@ class _Expressions(ast.NodeTransformer):
         return _locate(_call_helper("chain", parts), node)
 
     def visit_ListComp(self, node: ast.ListComp) -> ast.expr:
-        if any(generator.is_async for generator in node.generators) or _binds(node):
+        if any(generator.is_async for generator in node.generators) or _binds(node) or binds_late(node):
             self.generic_visit(node)
             return node
         if any(generator.ifs for generator in node.generators):
@@ -455,6 +455,9 @@ class _Expressions(ast.NodeTransformer):
         return _locate(node, node)
 
     def visit_Call(self, node: ast.Call) -> ast.expr:
+        if reads_scope(node) and node.func.id not in self._owner.outer:  # type: ignore[attr-defined]
+            site = self._owner.expression_site(node, f"{node.func.id}() of local variables")  # type: ignore[attr-defined]
+            return _locate(_call_helper("unsupported", [site]), node)
         match node.func:
             case ast.Name("super") if not node.args and self._owner.parameters:
                 node.args = [_load("__class__"), _load(self._owner.parameters[0])]
@@ -497,7 +500,7 @@ class _Expressions(ast.NodeTransformer):
 def _as_list(node: ast.expr, outer: Container[str]) -> ast.expr:
     """The argument of a function that reads it to its end: a generator or a ``map`` as a list comprehension."""
     match node:
-        case ast.GeneratorExp(element, generators):
+        case ast.GeneratorExp(element, generators) if not binds_name(node):
             return _locate(ast.ListComp(element, generators), node)
         case ast.Call(ast.Name("map"), [ast.Name() | ast.Attribute() | ast.Lambda() as function, iterable], []):
             if "map" not in outer:

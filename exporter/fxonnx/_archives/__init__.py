@@ -1,0 +1,7 @@
+"""Contents of ``.pt2`` files, checked before torch reads them: torch.export.load evaluates texts of the file."""
+
+from __future__ import annotations
+
+from .contents import UnsafeContentError, read_program, refuse_compiled_code
+
+__all__ = ["UnsafeContentError", "read_program", "refuse_compiled_code"]

@@ -1,0 +1,414 @@
+"""Python attributes that forward changes: state that the captured program does not have."""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from types import CellType, CodeType, FunctionType
+from typing import Any
+
+import numpy as np
+import torch
+from torch.export import ExportedProgram
+
+from fxonnx_translations._torch_compat import (
+    OpOverload,
+    disable_current_modes,
+    get_proxy_mode,
+    get_proxy_slot,
+    pytree,
+)
+
+from .._cost import export_seconds, forward_seconds
+from ..errors import CaptureError
+from .attribute_uses import SourceFiles
+from .inputs.example_inputs import BoundInputs
+from .inputs.preserve import Change, Snapshot, preserve_model
+from .inputs.process_state import ABSENT
+
+__all__ = ["AttributeChange", "noted_changes", "recorded_changes", "state_changes"]
+
+# Weights up to this size are copied for two calls of the model.
+_MOST_BYTES = 2**29
+# Attributes without a value that receive one of weights alone are caches; two calls check this if one call takes less
+# than this share of the time of the export.
+_SHARE = 0.02
+
+
+@dataclass(frozen=True)
+class AttributeChange:
+    """An attribute whose change in one call affects the next.
+
+    Attributes:
+        path: The attribute, ``encoder.steps``.
+        old: Its value at the export, as text.
+        new: Its value after a call, as text.
+        line: The line that changes it; "" if it is not known.
+    """
+
+    path: str
+    old: str
+    new: str
+    line: str
+
+    def __str__(self) -> str:
+        return f"{self.path!r}: {self.old} becomes {self.new}" + (f" at {self.line}" if self.line else "")
+
+
+@dataclass(frozen=True)
+class _Named:
+    """A change with its place in the model.
+
+    Attributes:
+        change: The change.
+        path: The attribute, with the path of its module.
+        name: The name of the attribute or variable that holds the value or the container.
+    """
+
+    change: Change
+    path: str
+    name: str
+
+    def value(self) -> Any:
+        """A copy of the current value."""
+        owner, name, *_ = self.change
+        if isinstance(owner, CellType):
+            found = owner.cell_contents
+        elif name is None:
+            found = list(owner)
+        elif isinstance(owner, dict):
+            found = owner.get(name, ABSENT)
+        else:
+            found = vars(owner).get(name, ABSENT)
+        return pytree.tree_map(lambda leaf: leaf.clone() if isinstance(leaf, torch.Tensor) else leaf, found)
+
+
+_recorded: ContextVar[list[Change] | None] = ContextVar("fxonnx_attribute_changes", default=None)
+
+
+@contextmanager
+def recorded_changes() -> Iterator[list[Change]]:
+    """Record the changes of attributes by the last successful call of torch.export inside the context."""
+    found: list[Change] = []
+    token = _recorded.set(found)
+    try:
+        yield found
+    finally:
+        _recorded.reset(token)
+
+
+@contextmanager
+def noted_changes(snapshot: Snapshot, inputs: Any) -> Iterator[None]:
+    """Record the changes inside the context, a call of forward.
+
+    Args:
+        snapshot: The state of the model before the capture, which itself changes attributes.
+        inputs: The traced inputs of the call.
+    """
+    found = _recorded.get()
+    if found is None:
+        yield
+        return
+    before = {(id(change.owner), change.name): change.new for change in snapshot.changes()}
+    yield
+    found[:] = [
+        change._replace(is_constant=_is_constant(change, inputs))
+        for change in snapshot.changes()
+        if before.get((id(change.owner), change.name), change) is not change.new or change.name is None
+    ]
+
+
+def _is_constant(change: Change, inputs: Any) -> bool:
+    """Whether an attribute that had no value holds a tensor that is traced from weights and constants alone."""
+    mode = get_proxy_mode()
+    is_tensor = isinstance(change.new, torch.Tensor) and not isinstance(change.new, torch.nn.Parameter)
+    if mode is None or not is_tensor or not (change.old is None or change.old is ABSENT):
+        return False
+    leaves = [leaf for leaf in pytree.tree_leaves(inputs) if isinstance(leaf, torch.Tensor | torch.SymInt)]
+    values = [get_proxy_slot(leaf, mode.tracer, None) for leaf in (change.new, *leaves)]
+    known = [getattr(value, "proxy", value) for value in values]
+    if not all(isinstance(value, torch.fx.Proxy) for value in known):
+        return False
+    own, sources = known[0].node, {value.node for value in known[1:]}
+    pending, seen = [own], {own}
+    while pending:
+        node = pending.pop()
+        if node in sources or _may_vary(node) or any(map(_may_vary, node.users)):
+            return False
+        pending += [one for one in node.all_input_nodes if one not in seen]
+        seen.update(node.all_input_nodes)
+    return True
+
+
+def _may_vary(node: torch.fx.Node) -> bool:
+    """Whether an operator draws random values or writes to an operand, or is not one of torch's."""
+    if node.op != "call_function":
+        return False
+    return not isinstance(node.target, OpOverload) or node.target._schema.is_mutable or _is_random(node)
+
+
+def state_changes(
+    model: torch.nn.Module, inputs: BoundInputs, program: ExportedProgram, changes: Sequence[Change]
+) -> tuple[AttributeChange, ...]:
+    """The changes that make a second call of a model differ from the first.
+
+    Attributes that nothing reads, and caches that the first call fills, are not state. Two calls of the model in eager
+    torch decide, for models whose weights can be copied cheaply.
+
+    Args:
+        model: The model.
+        inputs: The example inputs.
+        program: The captured program.
+        changes: All changes of attributes by one call.
+
+    Raises:
+        CaptureError: If the first call creates parameters or draws random values that later calls use.
+    """
+    named = list(_named(model, changes)) if changes else []
+    if not named or (
+        all(entry.change.is_constant for entry in named) and forward_seconds(program) > _SHARE * export_seconds(program)
+    ):
+        return ()
+    files = SourceFiles(
+        dict.fromkeys(type(owner) for owner in (*model.modules(), *(entry.change.owner for entry in named)))
+    )
+    _reject_created_parameters(model, named, files)
+    read = [entry for entry in named if files.reads(entry.name)]
+    if not read:
+        return ()
+    found = _decide(model, inputs, read)
+    if found is None:
+        found = [entry for entry in read if entry.change.old not in (None, ABSENT)]
+    elif not found and _draws(program) and _keeps_random_values(model, inputs):
+        names = ", ".join(repr(entry.path) for entry in read)
+        raise CaptureError(
+            f"forward draws random values in the first call only and keeps them in {names}; "
+            "the captured program draws them in every call",
+            hint="run the model once before the export: model(*args)",
+        )
+    return tuple(
+        AttributeChange(
+            entry.path,
+            _text(entry.change.old),
+            _text(entry.change.new),
+            str(files.changing_line(entry.name, _methods(model, entry)) or ""),
+        )
+        for entry in found
+    )
+
+
+def _named(model: torch.nn.Module, changes: Sequence[Change]) -> Iterator[_Named]:
+    """The changes with their paths, without those of torch's own attributes."""
+    places = _places(model)
+    for change in changes:
+        owner, name, _, _, variable, _ = change
+        path, attribute = places.get(id(owner), ("", variable))
+        if isinstance(owner, torch.nn.Module):
+            is_internal = name.startswith("_") and type(owner).__module__.startswith("torch.")
+            if not is_internal:
+                yield _Named(change, f"{path}{name}", name)
+        elif attribute in _TABLES:
+            yield _Named(change, f"{path}{name}", str(name))
+        elif attribute and isinstance(owner, dict | list | set | deque):
+            yield _Named(change, f"{path}{attribute}" + ("" if name is None else f"[{name!r}]"), attribute)
+        elif attribute:
+            yield _Named(change, f"{path}{attribute}.{name}", str(name))
+        elif isinstance(owner, type):
+            yield _Named(change, f"{owner.__name__}.{name}", str(name))
+        elif name is not None:
+            yield _Named(change, str(name), str(name))
+
+
+_TABLES = ("_buffers", "_parameters", "_modules")
+
+
+def _places(model: torch.nn.Module) -> Mapping[int, tuple[str, str]]:
+    """``id`` of modules, and of the containers and objects in their attributes, to module path and attribute."""
+    found: dict[int, tuple[str, str]] = {}
+
+    def visit(value: Any, place: tuple[str, str], depth: int) -> None:
+        if id(value) in found or isinstance(value, torch.Tensor | torch.nn.Module | type) or not depth:
+            return
+        found[id(value)] = place
+        if isinstance(value, dict):
+            items: Any = value.values()
+        elif isinstance(value, list | tuple | set | deque):
+            items = value
+        else:
+            items = getattr(value, "__dict__", {}).values()
+        for item in items:
+            visit(item, place, depth - 1)
+
+    for name, module in model.named_modules():
+        path = f"{name}." if name else ""
+        found[id(module)] = (path, "")
+        is_torch = type(module).__module__.startswith("torch.")
+        for attribute, value in vars(module).items():
+            if attribute in _TABLES:
+                found[id(value)] = (path, attribute)
+            elif not (is_torch and attribute.startswith("_")):
+                visit(value, (path, attribute), 5)
+    return found
+
+
+def _methods(model: torch.nn.Module, entry: _Named) -> list[CodeType]:
+    """The code of the methods of the module that holds a changed attribute."""
+    path = entry.path.rpartition(".")[0]
+    owner = dict(model.named_modules()).get(path, model)
+    functions = [value for cls in type(owner).__mro__ for value in vars(cls).values()]
+    return [value.__code__ for value in functions if isinstance(value, FunctionType)]
+
+
+def _reject_created_parameters(model: torch.nn.Module, named: Sequence[_Named], files: SourceFiles) -> None:
+    for entry in named:
+        new = entry.change.new
+        is_created = isinstance(new, torch.nn.Parameter) or (
+            isinstance(new, torch.nn.Module) and next(new.parameters(), None) is not None
+        )
+        if is_created:
+            line = files.changing_line(entry.name, _methods(model, entry))
+            raise CaptureError(
+                f"forward creates the {'parameter' if isinstance(new, torch.nn.Parameter) else 'module'} "
+                f"{entry.path!r} in the first call, whose weights the model does not have yet"
+                + (f"\n  at: {line}" if line is not None else ""),
+                hint="run the model once before the export: model(*args)",
+            )
+
+
+@contextmanager
+def _calls(model: torch.nn.Module, inputs: BoundInputs) -> Iterator[Any]:
+    """A function that calls the model in eager torch with the given seed; weights and attributes are restored."""
+    args, kwargs = inputs.objects or (inputs.args, dict(inputs.kwargs))
+    tensors = [*model.parameters(), *model.buffers()]
+    before = [tensor.detach().clone() for tensor in tensors]
+    versions = [tensor._version for tensor in tensors]
+    tables: list[dict[str, Any]] = [
+        table for module in model.modules() for table in (module._buffers, module._parameters)
+    ]
+    assigned = [{name: value for name, value in table.items() if value is not None} for table in tables]
+
+    def call(seed: int) -> Any:
+        with _seeded(seed):
+            own_args, own_kwargs = copy.deepcopy((args, kwargs))
+            result = model(*own_args, **own_kwargs)
+        restore()
+        return pytree.tree_map(lambda leaf: leaf.clone() if isinstance(leaf, torch.Tensor) else leaf, result)
+
+    def restore() -> None:
+        for table, entries in zip(tables, assigned, strict=True):
+            table.update(entries)
+        for tensor, values, version in zip(tensors, before, versions, strict=True):
+            if tensor._version != version:
+                tensor.copy_(values)
+
+    leaves = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+    with disable_current_modes(), torch.no_grad(), preserve_model(model, leaves):
+        try:
+            yield call
+        finally:
+            restore()
+
+
+@contextmanager
+def _seeded(seed: int) -> Iterator[None]:
+    """Seed the random numbers of torch, Python and numpy, and restore their states."""
+    own, numbers = random.getstate(), np.random.get_state()
+    try:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            random.seed(seed)
+            np.random.seed(seed)
+            yield
+    finally:
+        random.setstate(own)
+        np.random.set_state(numbers)
+
+
+def _can_run(model: torch.nn.Module, inputs: BoundInputs) -> bool:
+    """Whether two calls of a model are cheap enough and possible."""
+    tensors = [*model.parameters(), *model.buffers()]
+    leaves = [leaf for leaf in pytree.tree_leaves((inputs.args, inputs.kwargs)) if isinstance(leaf, torch.Tensor)]
+    plain = (torch.Tensor, torch.nn.Parameter)
+    return (
+        sum(tensor.nbytes for tensor in tensors) <= _MOST_BYTES
+        and all(type(tensor) in plain and tensor.device.type == "cpu" for tensor in (*tensors, *leaves))
+        and not (inputs.frozen or inputs.lists)
+    )
+
+
+def _decide(model: torch.nn.Module, inputs: BoundInputs, read: Sequence[_Named]) -> list[_Named] | None:
+    """The changes that are state, after two calls in eager torch; None if the model cannot be called."""
+    if not _can_run(model, inputs):
+        return None
+    with _calls(model, inputs) as call:
+        try:
+            first = call(0)
+            values = [entry.value() for entry in read]
+            second = call(0)
+        except Exception:  # noqa: BLE001 - the model runs in the capture only, or its second call fails
+            return None
+        growing = [entry for entry, value in zip(read, values, strict=True) if not _equal(entry.value(), value)]
+    return growing or ([] if _equal(first, second) else list(read))
+
+
+def _keeps_random_values(model: torch.nn.Module, inputs: BoundInputs) -> bool:
+    """Whether later calls draw no random values, although the first call does."""
+    if not _can_run(model, inputs):
+        return False
+    with _calls(model, inputs) as call:
+        first = call(0)
+        if not _equal(call(1), call(2)):
+            return False
+    with _calls(model, inputs) as call:
+        return not _equal(first, call(1))
+
+
+def _draws(program: ExportedProgram) -> bool:
+    """Whether a program draws random values."""
+    return any(
+        _is_random(node) and not _is_inactive(node)
+        for node in program.graph.nodes
+        if isinstance(node.target, OpOverload)
+    )
+
+
+def _is_random(node: torch.fx.Node) -> bool:
+    return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+
+
+def _is_inactive(node: torch.fx.Node) -> bool:
+    """Whether an operator is dropout in eval mode, or attention without dropout."""
+    name = str(getattr(node.target, "__name__", ""))
+    if "dropout" in name:
+        return False in node.args
+    return "attention" in name and not node.kwargs.get("dropout_p") and not any(node.args[4:5])
+
+
+def _equal(one: Any, other: Any) -> bool:
+    """Whether two results are equal; those that cannot be compared are."""
+    leaves, spec = pytree.tree_flatten(one)
+    others, other_spec = pytree.tree_flatten(other)
+    if spec != other_spec:
+        return False
+    for left, right in zip(leaves, others, strict=True):
+        if isinstance(left, torch.Tensor) and isinstance(right, torch.Tensor):
+            if left.shape != right.shape or not torch.allclose(left, right, equal_nan=True):
+                return False
+        elif isinstance(left, int | float | str | bool | bytes | complex) and left != right:
+            return False
+    return True
+
+
+def _text(value: Any) -> str:
+    """A short form of a value."""
+    if value is ABSENT:
+        return "nothing"
+    if isinstance(value, torch.Tensor):
+        return f"a tensor of shape {tuple(value.shape)}"
+    text = repr(value)
+    return text if len(text) <= 40 and "\n" not in text else f"a {type(value).__name__}"

@@ -1,0 +1,96 @@
+"""Departures from plain torch.export: what a capture rewrote, resolved, interpreted or replaced, and has to prove."""
+
+from __future__ import annotations
+
+import enum
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from types import FrameType
+
+from .._public import public
+from .constraints.guard_recorder import SourceLine, user_line
+
+__all__ = ["Departure", "DepartureKind", "is_recording", "record_departure", "recorded_departures"]
+
+
+@public
+class DepartureKind(enum.Enum):
+    """How a capture departs from plain torch.export."""
+
+    REWRITTEN = "rewritten control flow"
+    """Python control flow that was captured as an operator."""
+    RESOLVED = "resolved guard"
+    """A data-dependent guard that was resolved without the values of the inputs."""
+    SCRIPT = "interpreted TorchScript"
+    """A scripted function or module that was interpreted."""
+    TRANSFORM = "function transform"
+    """A ``torch.func`` transform that was traced as plain operators."""
+    REPLACED = "replaced function"
+    """A function of torch or of a library that was replaced for this model."""
+    STRICT = "strict mode"
+    """TorchDynamo captured the model."""
+    INTROSPECTION = "Python introspection"
+    """Code that asks for Python types, identities or modes, which may differ between the capture and eager torch."""
+
+
+@public
+@dataclass(frozen=True)
+class Departure:
+    """One place in which a capture departs from plain torch.export.
+
+    Attributes:
+        kind: The way in which it departs.
+        detail: The construct or function.
+        line: The line of user code, ``file.py:12 in forward: code``; "" if there is none.
+    """
+
+    kind: DepartureKind
+    detail: str
+    line: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.kind.value}: {self.detail}" + (f" ({self.line})" if self.line else "")
+
+
+_departures: ContextVar[dict[Departure, None] | None] = ContextVar("fxonnx_departures", default=None)
+
+
+@contextmanager
+def recorded_departures() -> Iterator[dict[Departure, None]]:
+    """Record departures inside the context; those of an outer context so far are among them.
+
+    Yields:
+        The departures, in order and without repetitions; filled while the context is active.
+    """
+    found = dict(_departures.get() or {})
+    token = _departures.set(found)
+    try:
+        yield found
+    finally:
+        _departures.reset(token)
+
+
+def is_recording() -> bool:
+    """Whether departures are recorded."""
+    return _departures.get() is not None
+
+
+def record_departure(
+    kind: DepartureKind, detail: str, frame: FrameType | None = None, line: SourceLine | str | None = None
+) -> None:
+    """Record a departure for the innermost line of user code; without effect outside of a capture.
+
+    Args:
+        kind: The way in which the capture departs.
+        detail: The construct or function.
+        frame: The frame from which the line is searched; by default that of the caller.
+        line: The line, if it is known; "" if there is none.
+    """
+    found = _departures.get()
+    if found is not None:
+        if line is None:
+            line = user_line(sys._getframe(1) if frame is None else frame)
+        found.setdefault(Departure(kind, detail, "" if line is None else str(line)))

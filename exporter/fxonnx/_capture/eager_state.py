@@ -1,0 +1,113 @@
+"""State around a run of the user's model: copies of its inputs, and the values, modes and seeds that are restored."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+
+from fxonnx_translations._builder.sub_byte import PER_BYTE, copy_of
+from fxonnx_translations._torch_compat import FakeTensor, pytree
+
+from .._inner_tensors import is_wrapper
+from .inputs.preserve import preserve_model
+
+__all__ = ["copies_of_inputs", "has_same_bits", "is_plain", "preserved_random_states", "preserved_state"]
+
+
+def copies_of_inputs(inputs: Any) -> Any:
+    """Copy the tensors in a pytree; the copies are the same object, or share memory, where the originals do."""
+    distinct = {id(leaf): leaf for leaf in pytree.tree_leaves(inputs) if isinstance(leaf, torch.Tensor)}
+    by_storage: dict[int, list[torch.Tensor]] = {}
+    for tensor in distinct.values():
+        if tensor.layout == torch.strided and not is_wrapper(tensor) and tensor.numel():
+            by_storage.setdefault(tensor.untyped_storage().data_ptr(), []).append(tensor)
+    copies: dict[int, torch.Tensor] = {}
+    for address, tensors in by_storage.items():
+        if address and len(tensors) > 1:
+            storage: torch.UntypedStorage = tensors[0].untyped_storage().clone()  # type: ignore[no-untyped-call]
+            for tensor in tensors:
+                view = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+                copies[id(tensor)] = view.set_(storage, tensor.storage_offset(), tensor.shape, tensor.stride())
+
+    def copied(tensor: torch.Tensor) -> torch.Tensor:
+        if id(tensor) not in copies:
+            copies[id(tensor)] = copy_of(tensor)
+        # A result of another model that requires grad is no leaf, and may be written to.
+        return copies[id(tensor)].requires_grad_(tensor.requires_grad and tensor.is_leaf)
+
+    return pytree.tree_map_only(torch.Tensor, copied, inputs)
+
+
+@contextmanager
+def preserved_random_states() -> Iterator[None]:
+    """Restore the random number generators of torch, Python and NumPy on exit."""
+    is_used = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    devices = list(range(torch.cuda.device_count())) if is_used else []
+    python, numpy = random.getstate(), np.random.get_state()
+    try:
+        with torch.random.fork_rng(devices):
+            yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)
+
+
+@contextmanager
+def preserved_state(model: Any, training: frozenset[str] | None, written: Collection[str]) -> Iterator[None]:
+    """Run a model in given modes; on exit, restore the modes and everything that forward may change.
+
+    Args:
+        model: A module; for other functions, nothing is done.
+        training: Names of the modules in training mode; None to keep the modes.
+        written: Names of the parameters whose values forward may change. Buffers are always restored.
+    """
+    if not isinstance(model, torch.nn.Module):
+        yield
+        return
+    named = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    memory = [(tensor, tensor.data) for tensor in named.values() if is_plain(tensor)]
+    copied = {*written, *(name for name, _ in model.named_buffers())}
+    values = [(tensor.data, copy_of(tensor)) for name, tensor in named.items() if name in copied and is_plain(tensor)]
+    modes = [(module, module.training) for module in model.modules() if hasattr(module, "training")]
+    with preserve_model(model, ()):
+        try:
+            if training is not None:
+                for name, module in model.named_modules():
+                    if getattr(module, "training", None) is not None and module.training != (name in training):
+                        module.training = name in training
+            yield
+        finally:
+            for module, mode in modes:
+                if module.training != mode:
+                    module.training = mode
+            for tensor, original in memory:
+                if tensor.data_ptr() != original.data_ptr() or tensor.shape != original.shape:
+                    tensor.data = original
+            with torch.no_grad():
+                for tensor, value in values:
+                    if not has_same_bits(tensor, value):
+                        tensor.copy_(value)
+
+
+def has_same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors of one shape and dtype have the same bits; NaN is equal to itself, unlike in torch.equal."""
+    parts = [tensor.detach().cpu().resolve_conj().resolve_neg().contiguous().flatten() for tensor in (one, other)]
+    return torch.equal(*(part.view(torch.uint8) for part in parts))
+
+
+def is_plain(tensor: torch.Tensor) -> bool:
+    """Whether the values of a tensor can be copied and written: not those of fake, quantized and wrapped tensors."""
+    return not (
+        tensor.is_meta
+        or tensor.is_inference()
+        or tensor.layout != torch.strided
+        or tensor.is_quantized
+        or tensor.dtype in PER_BYTE
+        or is_wrapper(tensor)
+        or isinstance(tensor, FakeTensor)
+    )

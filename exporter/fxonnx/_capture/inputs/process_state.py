@@ -1,0 +1,131 @@
+"""Variables besides the attributes of a model that outlive a call: of classes, modules and enclosing functions."""
+
+from __future__ import annotations
+
+import dis
+import types
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+__all__ = ["ABSENT", "ProcessState"]
+
+ABSENT = object()
+"""The value of a variable that does not exist."""
+
+_STORE_GLOBAL = dis.opmap["STORE_GLOBAL"]
+_CONTAINERS = (dict, list, set, deque)
+
+
+@dataclass
+class ProcessState:
+    """The variables that the methods of a model may change, with their values."""
+
+    classes: list[tuple[type, dict[str, Any]]] = field(default_factory=list)
+    names: dict[tuple[int, str], tuple[dict[str, Any], Any]] = field(default_factory=dict)
+    cells: list[tuple[types.CellType, str, Any]] = field(default_factory=list)
+    variables: dict[int, str] = field(default_factory=dict)
+    _seen: set[int] = field(default_factory=set)
+
+    def take(self, model: torch.nn.Module) -> Iterator[Any]:
+        """Record the variables.
+
+        Args:
+            model: The model.
+
+        Yields:
+            The containers and objects among the values, whose content may change.
+        """
+        functions: list[tuple[types.FunctionType, type]] = []
+        for module in {type(module): module for module in model.modules()}.values():
+            kind = type(module)
+            for owner in kind.__mro__:
+                if id(owner) not in self._seen and not owner.__module__.startswith(("torch.", "builtins")):
+                    self._seen.add(id(owner))
+                    values = {name: value for name, value in vars(owner).items() if _is_data(name, value)}
+                    self.classes.append((owner, values))
+                    for name, value in values.items():
+                        if isinstance(value, _CONTAINERS):
+                            self.variables[id(value)] = f"{owner.__name__}.{name}"
+                            yield value
+            forward: Any = getattr(kind, "forward", None)
+            if isinstance(forward, types.FunctionType) and not kind.__module__.startswith("torch."):
+                functions.append((forward, kind))
+        for module in model.modules():
+            own = [value for value in vars(module).values() if type(value) is types.FunctionType]
+            functions += [(value, type(module)) for value in own]
+        while functions:
+            function, kind = functions.pop()
+            if id(function.__code__) not in self._seen:
+                self._seen.add(id(function.__code__))
+                yield from self._take_variables(function, kind, functions)
+
+    def _take_variables(
+        self, function: types.FunctionType, kind: type, functions: list[tuple[types.FunctionType, type]]
+    ) -> Iterator[Any]:
+        """Record the variables of a function, and add the functions of its module and class that it calls."""
+        code, variables = function.__code__, function.__globals__
+        for name in code.co_names:
+            value = variables.get(name, ABSENT)
+            if value is ABSENT:
+                method = getattr(kind, name, None)
+                if type(method) is types.FunctionType and not method.__module__.startswith("torch."):
+                    functions.append((method, kind))
+            elif type(value) is types.FunctionType:
+                if value.__module__ == function.__module__:
+                    functions.append((value, kind))
+            elif type(value) in _CONTAINERS or type(value).__module__ == function.__module__:
+                self.variables[id(value)] = name
+                yield value
+        if _STORE_GLOBAL in code.co_code[::2]:
+            for step in dis.get_instructions(code):
+                if step.opcode == _STORE_GLOBAL:
+                    name = step.argval
+                    self.names.setdefault((id(variables), name), (variables, variables.get(name, ABSENT)))
+        for cell, name in zip(function.__closure__ or (), code.co_freevars, strict=True):
+            try:
+                value = cell.cell_contents
+            except ValueError:  # a variable without a value
+                continue
+            self.cells.append((cell, name, value))
+            # Containers of enclosing functions are left alone: they collect what callbacks observe.
+            if type(value) is types.FunctionType:
+                functions.append((value, kind))
+
+    def changes(self) -> Iterable[tuple[Any, str, Any, Any]]:
+        """Owner, name, old and new value of each variable that has changed."""
+        for owner, before in self.classes:
+            now = {name: value for name, value in vars(owner).items() if name in before or _is_data(name, value)}
+            for name in {**before, **now}:
+                if before.get(name, ABSENT) is not now.get(name, ABSENT):
+                    yield owner, name, before.get(name, ABSENT), now.get(name, ABSENT)
+        for (_, name), (variables, value) in self.names.items():
+            if variables.get(name, ABSENT) is not value:
+                yield variables, name, value, variables.get(name, ABSENT)
+        for cell, name, value in self.cells:
+            if cell.cell_contents is not value:
+                yield cell, name, value, cell.cell_contents
+
+    def restore(self) -> None:
+        """Restore the values."""
+        for owner, name, _, _ in [change for change in self.changes() if isinstance(change[0], type)]:
+            before = next(values for known, values in self.classes if known is owner)
+            if name in before:
+                setattr(owner, name, before[name])
+            else:
+                delattr(owner, name)
+        for (_, name), (variables, value) in self.names.items():
+            if value is not ABSENT:
+                variables[name] = value
+            else:
+                variables.pop(name, None)
+        for cell, _, value in self.cells:
+            cell.cell_contents = value
+
+
+def _is_data(name: str, value: Any) -> bool:
+    """Whether a class attribute is data instead of a method or a descriptor."""
+    return not (type(value) is types.FunctionType or name[:2] == "__" or callable(value) or hasattr(value, "__get__"))

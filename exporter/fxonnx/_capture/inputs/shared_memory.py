@@ -1,0 +1,170 @@
+"""Example inputs that share memory, with each other or with weights, and are separate inputs of the program."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import permutations
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind
+
+from fxonnx_translations._builder.sub_byte import copy_of
+from fxonnx_translations._torch_compat import OpOverload, pytree
+
+from ...errors import CaptureError
+from ..constraints.guard_recorder import line_of_node
+from ..departures import DepartureKind, record_departure
+from .example_inputs import BoundInputs
+
+__all__ = ["SharedMemory", "reject_shared_writes", "with_separate_inputs"]
+
+
+@dataclass(frozen=True)
+class SharedMemory:
+    """Tensors that share memory in the example, of which at least one is an input that is captured as a copy.
+
+    Attributes:
+        inputs: Label of the inputs, by index among the leaves of all inputs.
+        weights: FQNs of the parameters and buffers.
+    """
+
+    inputs: Mapping[int, str]
+    weights: tuple[str, ...]
+
+
+def with_separate_inputs(
+    model: torch.nn.Module, inputs: BoundInputs, labels: Sequence[str]
+) -> tuple[BoundInputs, tuple[SharedMemory, ...]]:
+    """Copy inputs that are the same elements of memory as another input, or that share memory with a weight.
+
+    torch.export distinguishes inputs by identity: it would take a weight that is passed as an input for the input.
+    Inputs that overlap otherwise stay as they are; writes to them are refused when the program is functionalized.
+
+    Args:
+        model: The model.
+        inputs: The example inputs.
+        labels: Label of each leaf of the inputs.
+
+    Returns:
+        The inputs, and which of them share memory.
+    """
+    leaves, structure = pytree.tree_flatten((inputs.args, inputs.kwargs))
+    tensors = {index: leaf for index, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)}
+    weights = _weights_by_memory(model) if tensors else {}
+    groups: dict[Any, dict[int, str]] = {}
+    for index, tensor in tensors.items():
+        memory = _memory_of(tensor)
+        key = memory if memory in weights else _view(tensor)
+        group = groups.setdefault(key, {})
+        if group or memory in weights:
+            leaves[index] = copy_of(tensor).requires_grad_(tensor.requires_grad)
+            other = f"the weight {weights[memory][0]!r}" if memory in weights else repr(next(iter(group.values())))
+            detail = f"{labels[index]!r} shares memory with {other} in the example"
+            record_departure(DepartureKind.INTROSPECTION, detail, line="")
+        group[index] = labels[index]
+    shared = tuple(
+        SharedMemory(group, tuple(weights.get(key, ())))
+        for key, group in groups.items()
+        if len(group) > 1 or key in weights
+    )
+    if not shared:
+        return inputs, ()
+    args, kwargs = pytree.tree_unflatten(leaves, structure)
+    return replace(inputs, args=args, kwargs=kwargs), shared
+
+
+def _weights_by_memory(model: torch.nn.Module) -> dict[int, list[str]]:
+    """The FQNs of the parameters and buffers of a model, by memory."""
+    found: dict[int, list[str]] = {}
+    for named in (model.named_parameters, model.named_buffers):
+        for name, weight in named(remove_duplicate=False):
+            memory = _memory_of(weight)
+            if memory:
+                found.setdefault(memory, []).append(name)
+    return found
+
+
+def _view(tensor: torch.Tensor) -> object:
+    """The elements of memory that are those of a tensor; the id of a tensor without memory."""
+    memory = _memory_of(tensor)
+    return (memory, tensor.storage_offset(), tensor.shape, tensor.stride()) if memory else (id(tensor),)
+
+
+def _memory_of(tensor: torch.Tensor) -> int:
+    """An id of the memory of a tensor; 0 for tensors without memory of their own, such as sparse ones."""
+    return int(tensor.untyped_storage()._cdata) if tensor.layout is torch.strided else 0
+
+
+def reject_shared_writes(program: ExportedProgram, shared: Sequence[SharedMemory]) -> None:
+    """Refuse a program that writes to memory that tensors of the example share, and reads it through another one.
+
+    Args:
+        program: The captured program.
+        shared: The tensors that share memory.
+
+    Raises:
+        CaptureError: If there is such a write; names its line.
+    """
+    if not shared:
+        return
+    inputs, weights = _placeholders(program)
+    writes = list(_writes(program.graph))
+    for group in shared:
+        nodes = {repr(label): inputs[index] for index, label in group.inputs.items()}
+        nodes |= {f"the weight {name!r}": weights[name] for name in group.weights if name in weights}
+        for (written, owner), (read, other) in permutations(nodes.items(), 2):
+            for node, memory in writes:
+                if memory == _memory(owner) and _is_read_after(other, node):
+                    raise CaptureError(
+                        f"forward writes to {written} and then reads {read}, which share memory in the example but are "
+                        f"separate in an ONNX model\n  at: {line_of_node(node) or node.name}",
+                        hint="pass a clone() of one of them as the example, or write to a copy in forward",
+                    )
+
+
+def _placeholders(program: ExportedProgram) -> tuple[list[torch.fx.Node], Mapping[str, torch.fx.Node]]:
+    """The placeholders of the user inputs, in order, and those of parameters and buffers by FQN."""
+    inputs, weights = [], {}
+    nodes = program.graph.find_nodes(op="placeholder")
+    for spec, node in zip(program.graph_signature.input_specs, nodes, strict=True):
+        if spec.kind == InputKind.USER_INPUT:
+            inputs.append(node)
+        elif spec.kind in (InputKind.PARAMETER, InputKind.BUFFER):
+            weights[str(spec.target)] = node
+    return inputs, weights
+
+
+def _writes(graph: torch.fx.Graph) -> Iterator[tuple[torch.fx.Node, int]]:
+    """The nodes that write to memory, with that memory."""
+    for node in graph.nodes:
+        if node.op != "call_function" or not isinstance(node.target, OpOverload):
+            continue
+        if not node.target._schema.is_mutable:
+            continue
+        for position, argument in enumerate(node.target._schema.arguments):
+            given = node.args[position] if position < len(node.args) else node.kwargs.get(argument.name)
+            if argument.alias_info is not None and argument.alias_info.is_write:
+                for item in given if isinstance(given, list | tuple) else (given,):
+                    memory = _memory(item)
+                    if memory is not None:
+                        yield node, memory
+
+
+def _memory(node: object) -> int | None:
+    """An id of the memory of a node's value."""
+    value = node.meta.get("val") if isinstance(node, torch.fx.Node) else None
+    return (_memory_of(value) or None) if isinstance(value, torch.Tensor) else None
+
+
+def _is_read_after(placeholder: torch.fx.Node, write: torch.fx.Node) -> bool:
+    """Whether a node after a write reads the memory of a placeholder."""
+    memory = _memory(placeholder)
+    node = write.next
+    while node.op != "root":
+        if any(_memory(item) == memory for item in node.all_input_nodes):
+            return True
+        node = node.next
+    return False

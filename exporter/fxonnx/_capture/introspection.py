@@ -1,0 +1,171 @@
+"""Python introspection in user code: types, identities and texts, in which a capture differs from eager torch.
+
+During a capture, sizes are symbolic numbers and tensors are fake. The builtins ``isinstance`` and ``type`` are replaced
+in the modules of the code that the model may run. Other introspection cannot be replaced, and is recorded as a
+departure: the program must then compute what eager torch computes.
+"""
+
+from __future__ import annotations
+
+import dis
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from functools import cached_property
+from itertools import pairwise
+from types import CodeType, FunctionType
+from typing import Any
+
+import torch
+
+from .constraints.guard_recorder import source_line_of
+from .departures import DepartureKind, is_recording, record_departure, recorded_departures
+from .python_types import eager_types
+from .reachable_code import codes_of, reachable_functions
+
+__all__ = ["eager_introspection"]
+
+_IS = dis.opmap["IS_OP"]
+_LOAD_GLOBAL = dis.opmap["LOAD_GLOBAL"]
+_MATCH = dis.opmap["MATCH_CLASS"]
+_IGNORED = frozenset({"CACHE", "EXTENDED_ARG", "PRECALL", "PUSH_NULL", "RESUME", "NOP", "COPY_FREE_VARS"})
+
+
+@contextmanager
+def eager_introspection(model: torch.nn.Module) -> Iterator[None]:
+    """Show the types of eager torch to the code of a model inside the context, and record what else it may ask.
+
+    Args:
+        model: The model that is captured.
+    """
+    with nullcontext() if is_recording() else recorded_departures():
+        asking, with_types = _search(model)
+        with eager_types(asking, with_types):
+            yield
+
+
+def _search(model: torch.nn.Module) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Record the introspection in a model's code; returns the globals of functions with ``isinstance`` and ``type``."""
+    own = {type(module).__module__ for module in model.modules()}
+    tensors = _TensorNames(model)
+    asking: dict[int, dict[str, Any]] = {}
+    with_types: dict[int, dict[str, Any]] = {}
+    for function in reachable_functions(model):
+        # Functions of libraries, apart from those that define the model, rarely depend on classes of tensors.
+        is_own = function.__globals__.get("__name__") in own or "site-packages" not in function.__code__.co_filename
+        for code in codes_of(function.__code__):
+            if is_own:
+                _record_introspection(code, function, tensors)
+            if "isinstance" in code.co_names:
+                asking[id(function.__globals__)] = function.__globals__
+            if "type" in code.co_names and _loads_global(code, "type"):
+                with_types[id(function.__globals__)] = function.__globals__
+    for kind in dict.fromkeys(map(type, model.parameters())):
+        if kind is not torch.nn.Parameter and issubclass(kind, torch.nn.Parameter):
+            record_departure(DepartureKind.INTROSPECTION, f"parameters of class {kind.__name__}", line="")
+    return list(asking.values()), list(with_types.values())
+
+
+def _loads_global(code: CodeType, name: str) -> bool:
+    """Whether a code object loads a global of a name, as opposed to an attribute, given one of its names."""
+    is_shifted = sys.version_info >= (3, 11)  # the lowest bit has another meaning
+    index = code.co_names.index(name) & (0xFF >> is_shifted)
+    pairs = zip(code.co_code[::2], code.co_code[1::2], strict=True)
+    return any(operation == _LOAD_GLOBAL and argument >> is_shifted == index for operation, argument in pairs)
+
+
+class _TensorNames:
+    """The names of the tensors that are attributes of a model's modules, found when they are first asked for.
+
+    Args:
+        model: The model.
+    """
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self._model = model
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
+    @cached_property
+    def _names(self) -> frozenset[str]:
+        tables = [
+            table for module in self._model.modules() for table in (vars(module), module._parameters, module._buffers)
+        ]
+        return frozenset(name for table in tables for name, value in table.items() if isinstance(value, torch.Tensor))
+
+
+def _record_introspection(code: CodeType, function: FunctionType, tensors: _TensorNames) -> None:
+    """Record the expressions of a function whose values may differ between the capture and eager torch."""
+    operations = code.co_code[::2]
+    if "__class__" in code.co_names or _MATCH in operations or _IS in operations:
+        for detail, number in _introspection(code, tensors):
+            place = source_line_of(code.co_filename, number, code.co_name)
+            record_departure(DepartureKind.INTROSPECTION, detail, line=place)
+    for name in code.co_names:
+        value: Any = function.__globals__.get(name)
+        # The functions of functools.singledispatch, which looks up the class of its argument.
+        if type(value) is FunctionType and "registry" in vars(value):
+            place = source_line_of(code.co_filename, code.co_firstlineno, code.co_name)
+            record_departure(DepartureKind.INTROSPECTION, f"singledispatch function {name}", line=place)
+
+
+def _introspection(code: CodeType, tensors: _TensorNames) -> Iterator[tuple[str, int]]:
+    """The introspection in a code object, with its line: ``x.__class__``, ``a is b``, and class patterns."""
+    number = code.co_firstlineno
+    seen: list[dis.Instruction] = []
+    for item in dis.get_instructions(code):
+        number = _line_of(item) or number
+        if item.opname in _IGNORED:
+            continue
+        if item.opname == "MATCH_CLASS":
+            yield "class pattern", number
+        elif item.argval == "__class__" and item.opname.startswith("LOAD_ATTR"):
+            # self.layer.__class__ is no class of a tensor.
+            is_attribute = bool(seen) and seen[-1].opname.startswith("LOAD_ATTR") and seen[-1].argval not in tensors
+            if not _loads_self(seen[:-1] if is_attribute else seen, code):
+                yield "__class__", number
+        elif item.opname == "IS_OP" and _compares_values(seen, code):
+            yield "is not" if item.arg else "is", number
+        seen.append(item)
+
+
+def _line_of(item: dis.Instruction) -> int | None:
+    # In Python 3.13, starts_line is a bool.
+    found = item.starts_line
+    return getattr(item, "line_number", None) if isinstance(found, bool) else found
+
+
+def _loads_self(seen: Sequence[dis.Instruction], code: CodeType) -> bool:
+    """Whether the last instruction loads the first parameter, by convention the object of a method."""
+    return (
+        bool(seen)
+        and seen[-1].opname.startswith("LOAD_FAST")
+        and code.co_varnames[:1] == ("self",) == (seen[-1].argval,)
+    )
+
+
+def _compares_values(seen: Sequence[dis.Instruction], code: CodeType) -> bool:
+    """Whether the operands of ``is`` may be tensors or symbolic numbers, given the instructions that load them."""
+    if len(seen) < 2 or _loads_self(seen, code):
+        return False
+    right = seen[-1]
+    if right.opname == "LOAD_CONST" or right.opname == "LOAD_SMALL_INT":
+        if isinstance(right.argval, bool):
+            return _is_comparison(seen[:-1])
+        return isinstance(right.argval, int | float)
+    position = len(seen) - 1
+    while position > 0 and seen[position].opname in ("LOAD_ATTR", "LOAD_METHOD"):
+        position -= 1
+    return not seen[position].opname.startswith(("LOAD_GLOBAL", "LOAD_NAME", "LOAD_COMMON"))
+
+
+def _is_comparison(seen: Sequence[dis.Instruction]) -> bool:
+    """Whether the last instruction is a comparison, or loads a variable to which one is assigned."""
+    last = seen[-1]
+    if last.opname.startswith("LOAD_FAST"):
+        return any(
+            before.opname == "COMPARE_OP" and item.opname == "STORE_FAST" and item.argval == last.argval
+            for before, item in pairwise(seen)
+        )
+    return last.opname in ("COMPARE_OP", "CONTAINS_OP")

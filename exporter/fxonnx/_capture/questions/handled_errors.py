@@ -1,0 +1,228 @@
+"""Errors of the capture that the model handles: ``try: n = mask.sum().item()`` with ``except RuntimeError``.
+
+A fake tensor raises errors that a tensor does not: it has no value to branch on and no memory to read. A model that
+handles such an error takes its fallback, and the export would contain the fallback. Errors are therefore recorded when
+they are raised; the first frame of the traceback of one that was handled is the frame that handled it.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType, MappingProxyType
+from typing import Any
+
+import sympy
+import torch
+from torch.overrides import TorchFunctionMode
+
+import fxonnx_translations
+from fxonnx_translations._torch_compat import FakeTensor
+
+from ..interrupts import interruption_point
+
+__all__ = [
+    "HandledErrors",
+    "RecordedErrors",
+    "is_model_file",
+    "record_error",
+    "record_errors",
+    "record_raised",
+    "recorded_as_conditional",
+    "recorded_errors",
+    "refuse_pickling",
+    "unexplained",
+    "user_code_frame",
+]
+
+# Python's logging reports the errors of a message and goes on.
+_OTHERS = (
+    *(str(Path(module.__file__ or "").parent) + "/" for module in (torch, sympy, logging, fxonnx_translations)),
+    *(str(Path(__file__).parents[2]) + "/", "<eval_with_key>"),
+)
+
+
+@dataclass
+class HandledErrors:
+    """The errors that are raised while the model runs.
+
+    They keep their frames alive, and the tensors in these: drop the object after the run.
+    """
+
+    _errors: dict[int, BaseException] = field(default_factory=dict)
+    _conditional: set[int] = field(default_factory=set)
+    # Handled by the caller of the export, or of this attempt.
+    _outer: BaseException | None = field(default_factory=lambda: sys.exc_info()[1])
+
+    def add_current(self) -> None:
+        """Record the error that is being handled: of Python, or of a function that is not a torch function."""
+        error = sys.exc_info()[1]
+        if error is not None and error is not self._outer:
+            self.add(error)
+
+    def add(self, error: BaseException) -> None:
+        """Record an error that propagates; once if several functions do so."""
+        self._errors[id(error)] = error
+
+    def add_conditional(self, error: BaseException) -> None:
+        """Record an error that leaves a branch or loop on the value of a tensor: other inputs may not raise it."""
+        self.add(error)
+        self._conditional.add(id(error))
+
+    def is_conditional(self, error: BaseException) -> bool:
+        """Whether an error has left a branch or loop on the value of a tensor."""
+        return id(error) in self._conditional
+
+    def handled(self) -> list[BaseException]:
+        """The errors that code of the model, or of a library other than torch, has handled, in the order raised."""
+        return [error for error in self._errors.values() if _is_handled_by_model(error)]
+
+
+_recorded: ContextVar[HandledErrors | None] = ContextVar("fxonnx_handled_errors", default=None)
+
+
+@contextmanager
+def recorded_errors() -> Iterator[HandledErrors]:
+    """Record errors inside the context, which requires that ``CAPTURE_PATCHES`` are applied."""
+    errors = HandledErrors()
+    token = _recorded.set(errors)
+    try:
+        yield errors
+    finally:
+        _recorded.reset(token)
+
+
+@contextmanager
+def recorded_as_conditional() -> Iterator[None]:
+    """Record the error that leaves the context, in which a branch or the body of a loop runs."""
+    try:
+        yield
+    except Exception as error:
+        errors = _recorded.get()
+        if errors is not None:
+            errors.add_conditional(error)
+        raise
+
+
+def record_error(original: Callable[..., None], self: BaseException, *args: Any, **kwargs: Any) -> None:
+    """Replacement of the initializer of an error that tracing raises in code of the model."""
+    original(self, *args, **kwargs)
+    errors = _recorded.get()
+    if errors is not None:
+        errors.add(self)
+
+
+def record_errors(original: Callable[..., Any]) -> Callable[..., Any]:
+    """The ``__torch_function__`` of torch.export's mode, which each call of a torch function passes, with a record."""
+
+    def torch_function(
+        mode: Any, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] = MappingProxyType({})
+    ) -> Any:
+        if torch.compiler.is_dynamo_compiling():
+            # TorchDynamo traces this function, and cannot trace the record.
+            return original(mode, func, types, args, kwargs)
+        interruption_point()
+        errors = _recorded.get()
+        if errors is None:
+            return original(mode, func, types, args, kwargs)
+        errors.add_current()
+        try:
+            return original(mode, func, types, args, kwargs)
+        except Exception as error:
+            errors.add(error)
+            raise
+
+    return torch_function
+
+
+def user_code_frame(original: Callable[[], FrameType | None]) -> FrameType | None:
+    """``_find_user_code_frame``, which would return the frame of ``record_errors`` for the message of an error."""
+    frame = original()
+    while frame is not None and not is_model_file(frame.f_code.co_filename):
+        frame = frame.f_back
+    return frame
+
+
+def record_raised(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Replacement of a function that no mode of torch intercepts and that fails for tensors without memory."""
+    try:
+        return original(*args, **kwargs)
+    except Exception as error:
+        errors = _recorded.get()
+        if errors is not None:
+            errors.add(error)
+        raise
+
+
+def refuse_pickling(original: Callable[..., Any], self: torch.Tensor, protocol: Any) -> Any:
+    """``Tensor.__reduce_ex__`` of a fake tensor: pickle would fail later, at its symbols or its mode."""
+    if not isinstance(self, FakeTensor):
+        return original(self, protocol)
+    error = RuntimeError("tensors cannot be pickled or copied by copy.copy during the capture")
+    errors = _recorded.get()
+    if errors is not None:
+        errors.add(error)
+    raise error
+
+
+class RecordedErrors(TorchFunctionMode):
+    """Records the errors of torch functions in eager mode.
+
+    Args:
+        errors: Receives the errors.
+    """
+
+    def __init__(self, errors: HandledErrors) -> None:
+        super().__init__()
+        self._errors = errors
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Call the function."""
+        self._errors.add_current()
+        try:
+            return func(*args, **(kwargs or {}))
+        except Exception as error:
+            self._errors.add(error)
+            raise
+
+
+def is_model_file(filename: str) -> bool:
+    """Whether a file is code of the model or of a library, also of Python's, that it calls; not of torch."""
+    return not filename.startswith(_OTHERS)
+
+
+def unexplained(traced: Sequence[BaseException], eager: Sequence[BaseException]) -> BaseException | None:
+    """The first handled error of a capture that the model does not also handle in eager mode; None without one.
+
+    Args:
+        traced: The errors that the model handled during the capture.
+        eager: The errors that it handled in eager mode, whose types and texts may differ.
+    """
+    left = Counter(map(_place, eager))
+    for error in traced:
+        place = _place(error)
+        if place is None or not left[place]:
+            return error
+        left[place] -= 1
+    return None
+
+
+def _is_handled_by_model(error: BaseException) -> bool:
+    """Whether the last frame to which a handled error propagated is code of the model.
+
+    The model may also have removed the traceback: frames of torch do not.
+    """
+    place = _place(error)
+    return place is None or is_model_file(place[0])
+
+
+def _place(error: BaseException) -> tuple[str, int] | None:
+    """File and line of the statement during which a handled error was raised, in the function that handled it."""
+    traceback = error.__traceback__
+    return None if traceback is None else (traceback.tb_frame.f_code.co_filename, traceback.tb_lineno)

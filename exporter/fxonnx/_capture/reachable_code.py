@@ -1,0 +1,180 @@
+"""The functions of user code that a capture of a model may run, found by name from ``forward``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import cache, partial
+from types import CodeType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+import torch
+
+from .constraints.guard_recorder import is_user_file
+
+__all__ = ["codes_of", "reachable_functions"]
+
+_INSTALLED_DEPTH = 3
+"""Calls below ``forward`` up to which the functions of installed packages are searched."""
+_LIBRARIES = frozenset({"torch", "builtins", "fxonnx", "fxonnx_translations", "collections", "typing", "abc"})
+"""Packages whose classes have no user code."""
+
+
+def reachable_functions(model: torch.nn.Module) -> list[FunctionType]:
+    """The functions that ``forward`` of a model may call: all that have a name which reachable code refers to.
+
+    Args:
+        model: The model.
+    """
+    search = _Search()
+    for module in model.modules():
+        search.add_module(module)
+    search.add_name("forward")
+    return search.run()
+
+
+def codes_of(code: CodeType) -> Iterator[CodeType]:
+    """A code object and those of the functions that are defined in it."""
+    yield code
+    for item in code.co_consts:
+        if type(item) is CodeType:
+            yield from codes_of(item)
+
+
+class _Search:
+    """Search for functions: from names in code to methods and globals of these names, whose code is read in turn."""
+
+    def __init__(self) -> None:
+        self._names: set[str] = set()
+        self._methods: dict[str, list[FunctionType]] = {}
+        self._classes: set[type] = set()
+        self._pending: list[FunctionType] = []
+        self._found: dict[CodeType, FunctionType] = {}
+        self._is_user_file: dict[str, bool] = {}
+
+    def add_module(self, module: torch.nn.Module) -> None:
+        """Add the methods, hooks and attributes of a module of the model."""
+        for hooks in (module._forward_pre_hooks, module._forward_hooks):
+            for hook in hooks.values():
+                self._add(hook)
+        kind = type(module)
+        own = vars(module)
+        if _is_library(kind) and "forward" not in own:
+            return
+        self._add_class(kind)
+        for name, value in own.items():
+            if type(value) in _CALLABLES:
+                for function in _functions(value):
+                    self._add_method(name, function)
+            elif type(value) not in self._classes:
+                self._add_class(type(value))
+
+    def add_name(self, name: str) -> None:
+        """Add the methods of a name."""
+        if name not in self._names:
+            self._names.add(name)
+            self._pending.extend(self._methods.pop(name, ()))
+
+    def run(self) -> list[FunctionType]:
+        """Read the code of the functions until no further ones are found."""
+        depth = 0
+        while self._pending:
+            pending, self._pending = self._pending, []
+            for function in pending:
+                code = function.__code__
+                is_distant = depth >= _INSTALLED_DEPTH and "site-packages" in code.co_filename
+                if code not in self._found and not is_distant and self._is_user_code(code.co_filename):
+                    self._found[code] = function
+                    self._read(function)
+            depth += 1
+        return list(self._found.values())
+
+    def _read(self, function: FunctionType) -> None:
+        names = {name for code in codes_of(function.__code__) for name in code.co_names}
+        for name in names - self._names:
+            self.add_name(name)
+        namespace = function.__globals__
+        for name in names & namespace.keys():
+            value = namespace[name]
+            if type(value) is ModuleType:
+                if not _is_library_name(value.__name__):
+                    for attribute in names & vars(value).keys():
+                        self._add(vars(value)[attribute])
+            else:
+                self._add(value)
+        for cell in function.__closure__ or ():
+            try:
+                self._add(cell.cell_contents)
+            except ValueError:  # noqa: PERF203 - a cell may be empty
+                continue
+        self._add(vars(function).get("__wrapped__"))
+
+    def _add(self, value: Any) -> None:
+        """Add a value that reachable code refers to."""
+        kind = type(value)
+        if kind in _CALLABLES:
+            self._pending.extend(_functions(value))
+        elif isinstance(value, type):
+            self._add_class(value)
+        elif kind is _CACHED:
+            self._add(value.__wrapped__)
+        elif kind is dict or kind is list or kind is tuple:
+            items: Iterable[Any] = value.values() if kind is dict else value
+            self._pending.extend(item for item in items if type(item) is FunctionType)
+        elif not isinstance(value, torch.nn.Module):
+            self._add_class(kind)
+
+    def _add_class(self, kind: type) -> None:
+        if kind in self._classes:
+            return
+        for base in kind.__mro__:
+            if base in self._classes:
+                continue
+            self._classes.add(base)
+            if _is_library(base):
+                continue
+            is_module = issubclass(base, torch.nn.Module)
+            for name, value in vars(base).items():
+                for function in _functions(value):
+                    # Python calls these without the name in the code.
+                    if name.startswith("__") and not is_module:
+                        self._pending.append(function)
+                    else:
+                        self._add_method(name, function)
+
+    def _add_method(self, name: str, function: FunctionType) -> None:
+        if name in self._names:
+            self._pending.append(function)
+        else:
+            self._methods.setdefault(name, []).append(function)
+
+    def _is_user_code(self, file: str) -> bool:
+        if file not in self._is_user_file:
+            self._is_user_file[file] = is_user_file(file)
+        return self._is_user_file[file]
+
+
+_CALLABLES = frozenset({FunctionType, MethodType, partial})
+_CACHED = type(cache(repr))
+
+
+def _functions(value: Any) -> Iterator[FunctionType]:
+    """The functions of a function, method, partial, property or descriptor of a method."""
+    kind = type(value)
+    if kind is FunctionType:
+        yield value
+    elif kind is staticmethod or kind is classmethod or kind is MethodType:
+        yield from _functions(value.__func__)
+    elif kind is partial:
+        yield from _functions(value.func)
+    elif kind is _CACHED:
+        yield from _functions(value.__wrapped__)
+    elif kind is property:
+        yield from _functions(value.fget)
+
+
+def _is_library(kind: type) -> bool:
+    return _is_library_name(kind.__module__)
+
+
+def _is_library_name(name: Any) -> bool:
+    return isinstance(name, str) and name.partition(".")[0] in _LIBRARIES

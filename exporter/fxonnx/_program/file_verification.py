@@ -1,0 +1,123 @@
+"""Verification of a saved model against the user's model, without the program that it was saved from."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import torch
+
+from fxonnx_translations._torch_compat import pytree
+
+from .._capture.eager_state import copies_of_inputs, preserved_random_states, preserved_state
+from .._capture.inputs.pytree_objects import flatten_objects
+from .._comparison import REFERENCE_TEXTS, ReferenceName, Row, compare, format_rows
+from .._lower.model import CHECK_OUTPUT
+from .._model_files import load_model
+from .._sequence_types import is_sequence
+from ..errors import ArgumentError, VerificationError
+from .differences import Tolerance
+from .random_outputs import without_random_outputs
+from .session import Session
+from .stateful import final_states, read_states
+
+__all__ = ["verify_file"]
+
+
+def verify_file(
+    path: str | os.PathLike[str],
+    model: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    tolerance: Tolerance,
+    reference: ReferenceName,
+) -> list[Row]:
+    """Compare a saved model with the user's model; see ``fxonnx.verify``.
+
+    Args:
+        path: The file.
+        model: The model, in the mode in which it runs.
+        args: Positional inputs.
+        kwargs: Keyword inputs.
+        tolerance: The tolerances.
+        reference: The kind of the model, for messages.
+    """
+    loaded = load_model(path)
+    names = [str(value.name) for value in loaded.graph.outputs]
+    inputs = _graph_inputs(loaded, model, args, kwargs)
+    session = Session(loaded, file=os.fspath(path))
+
+    def run() -> list[Any]:
+        return _run_model(loaded, model, args, kwargs)
+
+    def compared(expected: Sequence[Any], actual: Sequence[Any]) -> list[Row]:
+        return compare(names, expected, actual, rtol=tolerance.rtol, atol=tolerance.atol, reference=reference)
+
+    with preserved_random_states():
+        expected = run()
+        rows = without_random_outputs(compared(expected, session.run(inputs)), expected, run, compared)
+    if any(row.status == "mismatch" for row in rows):
+        raise VerificationError(
+            f"ONNX Runtime and {REFERENCE_TEXTS[reference]} disagree:\n{format_rows(rows)}",
+            rows=rows,
+            hint="export the model again; program.compare(model=model) finds the operator, line and module",
+        )
+    return rows
+
+
+def _run_model(loaded: ir.Model, model: Any, args: Any, kwargs: Any) -> list[Any]:
+    args, kwargs = copies_of_inputs((tuple(args), dict(kwargs)))
+    states = read_states(loaded)
+    with preserved_state(model, None, {pair.name for pair in states}):
+        result = flatten_objects(model(*args, **kwargs))
+        if any(map(is_sequence, loaded.graph.outputs)):
+            leaves = list(result) if isinstance(result, tuple) else [result]
+        else:
+            leaves = [leaf for leaf in pytree.tree_leaves(result) if not isinstance(leaf, str | None)]
+        if any(value.name == CHECK_OUTPUT for value in loaded.graph.outputs):
+            leaves.append(torch.tensor(True))
+        if states:
+            values = {}
+            if isinstance(model, torch.nn.Module):
+                values = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+            leaves += final_states(loaded, model, values, _graph_inputs(loaded, model, args, kwargs))
+        return copies_of_inputs(leaves)  # type: ignore[no-any-return]
+
+
+def _graph_inputs(loaded: ir.Model, model: Callable[..., Any], args: Sequence[Any], kwargs: Any) -> list[Any]:
+    """Assign the arguments to the graph inputs: by the names of parameters, or in order.
+
+    Raises:
+        ArgumentError: If their numbers differ.
+    """
+    graph = loaded.graph
+    wanted = [value for value in graph.inputs if value.name not in graph.initializers]
+    named = _by_parameter(model, args, kwargs)
+    if all(value.name in named for value in wanted):
+        return [named[str(value.name)] for value in wanted]
+    leaves = pytree.tree_leaves(flatten_objects((tuple(args), dict(kwargs))))
+    tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor | np.ndarray)]
+    for given in (tensors, [leaf for leaf in leaves if not isinstance(leaf, str | None)]):
+        if len(given) == len(wanted):
+            return given
+    expected = ", ".join(str(value.name) for value in wanted)
+    raise ArgumentError(
+        "args",
+        f"the file has the inputs {expected}, and the call has {len(tensors)} tensors",
+        hint="pass the tensors of the export; by the names of the graph inputs, constants are left out",
+    )
+
+
+def _by_parameter(model: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments by the names of the parameters; only those passed by name if the signature is not known."""
+    try:
+        signature = inspect.signature(model.forward if isinstance(model, torch.nn.Module) else model)
+        bound = signature.bind(*args, **kwargs).arguments
+    except (TypeError, ValueError):
+        # Scripted models have no signature, and a call that does not match fails in the model itself.
+        return dict(kwargs)
+    return {**bound, **kwargs}

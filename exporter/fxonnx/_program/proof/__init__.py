@@ -1,0 +1,9 @@
+"""Proof of a capture: what departs from plain torch.export is compared with the model itself before the export ends."""
+
+from __future__ import annotations
+
+from .prove import prove
+from .record import PROOF_KEY, Proof, ProofRun
+from .variations import repeated_inputs
+
+__all__ = ["PROOF_KEY", "Proof", "ProofRun", "prove", "repeated_inputs"]

@@ -1,0 +1,253 @@
+"""Comparison of the captured program with the model, for captures that depart from plain torch.export."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from fxonnx_translations._builder.initializers import has_content
+from fxonnx_translations._torch_compat import pytree
+
+from ..._capture import Capture
+from ..._capture.patches import Patch, applied
+from ..._comparison import compare
+from ..._cost import export_seconds, forward_seconds
+from ...errors import ArgumentError, CaptureError
+from ..assumption_checks import check_assumptions
+from ..call_binding import BoundCall, bind_call, check_loop_bounds
+from .coverage import Coverage
+from .record import Proof, ProofRun, unproved
+from .runs import CapturedRunner, ModelRunner, Outcome, TooManyCalls
+from .variations import Variation, variations
+
+__all__ = ["prove"]
+
+_MAX_RUNS = 14
+# Calls of loop bodies in one run, and of torch's functions for each of them.
+_MAX_ITERATIONS = 1000
+_CALLS_PER_ITERATION = 100
+# Without a departure, the comparison at the example takes 2 to 5 ms up to this size, and 3 to 6 % of the export beyond.
+_MAX_PLAIN_NODES = 128
+_MAX_PLAIN_SHARE = 0.02
+_REMEDY_OF_DEPARTURES = (
+    "write what these lines do with tensor operators (torch.where, torch.cond), and copy tensors with clone() before "
+    "writing to them"
+)
+_REMEDY = (
+    "during the capture, Python sees symbolic sizes (torch.SymInt) and fake tensors: look for code that depends on "
+    "types, on identities, or on state outside of tensors"
+)
+_EXPORTING = tuple(
+    Patch(f"torch.compiler:{name}", lambda original: True, "a model may branch on it, as it did during the capture")
+    for name in ("is_exporting", "is_compiling", "is_dynamo_compiling")
+)
+
+
+def prove(capture: Capture, model: Any) -> Proof:
+    """Run the model and the captured program on the same inputs, and compare what they return and write.
+
+    Captures that depart from plain torch.export are compared at the example, at other sizes, and at other values until
+    every branch and every loop has been exercised, as far as such inputs are found; other captures only at the example,
+    and only if a forward is short.
+
+    Args:
+        capture: The captured program, with all its constraints.
+        model: The user's model.
+
+    Returns:
+        The record.
+
+    Raises:
+        CaptureError: If they differ; the error names the constructs and both values.
+    """
+    program = capture.exported_program
+    departures = tuple(dict.fromkeys(capture.departures))
+    forward, whole = forward_seconds(program), export_seconds(program)
+    if not departures and (len(program.graph.nodes) > _MAX_PLAIN_NODES or forward > _MAX_PLAIN_SHARE * whole):
+        return Proof()
+    reason = _obstacle(capture, model)
+    if not reason and forward > whole:
+        reason = "a forward takes longer than the export"
+    if reason:
+        return Proof(
+            departures, skipped=reason, unexercised=tuple(unproved(one.line, one.detail) for one in departures)
+        )
+    prover = _Prover(capture, model)
+    limit = max(1, min(_MAX_RUNS, int(whole / max(forward, 1e-9)))) if departures else 1
+    runs: list[ProofRun] = []
+    for variation in variations(capture, prover.example):
+        if len(runs) == limit:
+            break
+        if variation.is_required or prover.coverage.missing():
+            done = prover.run(variation)
+            if done is not None:
+                runs.append(done)
+    missing = prover.coverage.missing()
+    if departures and not any(run.status == "equal" for run in runs):
+        missing += tuple(unproved(one.line, one.detail) for one in departures)
+    return Proof(departures, tuple(runs), missing)
+
+
+def _obstacle(capture: Capture, model: Any) -> str:
+    """The reason for which the model cannot run; "" if it can."""
+    if isinstance(model, torch.export.ExportedProgram):
+        return "the model is an ExportedProgram"
+    tensors = [*capture.exported_program.state_dict.values(), *capture.exported_program.constants.values()]
+    tensors += pytree.tree_leaves(capture.exported_program.example_inputs)
+    if isinstance(model, torch.nn.Module):
+        tensors += [*model.parameters(), *model.buffers()]
+    if any(isinstance(one, torch.Tensor) and not has_content(one) for one in tensors):
+        return "the weights or inputs have no values"
+    if any("quantized" in getattr(node.target, "namespace", "") for node in capture.exported_program.graph.nodes):
+        return "quantized operators of eager torch round in other places"
+    return ""
+
+
+class _Prover:
+    """The comparisons of one proof.
+
+    Args:
+        capture: The captured program.
+        model: The user's model.
+    """
+
+    def __init__(self, capture: Capture, model: Any) -> None:
+        self._capture = capture
+        self._forward = getattr(model, "forward", None)
+        self._model = ModelRunner(model, capture)
+        self._program = CapturedRunner(capture)
+        self.coverage = Coverage(capture.exported_program.graph_module)
+        args, kwargs = capture.exported_program.example_inputs
+        self.example: BoundCall = self._bind(args, kwargs)
+
+    def _bind(self, args: Any, kwargs: Any) -> BoundCall:
+        program, frozen = self._capture.exported_program, self._capture.frozen_tensors
+        return bind_call(program, args, kwargs, self._forward, frozen)
+
+    def run(self, variation: Variation) -> ProofRun | None:
+        """Compare both at one set of inputs; None if the program is not valid for them."""
+        variation = self._with_repeated(variation)
+        args, kwargs = variation.args, variation.kwargs
+        try:
+            call = self._bind(args, kwargs)
+            self._capture.limits.check(call.inputs)
+            check_loop_bounds(call, self._capture.loop_bounds)
+            check_assumptions(self._capture, call.inputs, {})
+        except ArgumentError:
+            return None
+        # First, because the model's own loops may not end for other values than those of the example.
+        limit = None if variation.label == "example" else _MAX_ITERATIONS
+        actual: Outcome | None = None
+        failure: Exception | None = None
+        try:
+            actual = self._program.run(args, kwargs, limit)
+        except TooManyCalls as error:
+            return ProofRun(variation.label, "skipped", message=str(error))
+        except Exception as error:  # noqa: BLE001 - raised below unless the model fails as well
+            failure = error
+        try:
+            expected = self._model.run(args, kwargs, limit=limit and limit * _CALLS_PER_ITERATION)
+        except (Exception, TooManyCalls) as error:  # noqa: BLE001 - a model may raise anything
+            return ProofRun(variation.label, "skipped", message=f"the model raises {type(error).__name__}")
+        if actual is None:
+            # torch cannot run some operators outside of a capture; an ONNX model that fails is not silently wrong.
+            text = f"torch cannot run the captured program: {type(failure).__name__}"
+            return ProofRun(variation.label, "skipped", message=text)
+        largest, problem = _compared(expected, actual)
+        if problem:
+            if self._differs_from_itself(variation, expected) or self._is_random(variation, actual):
+                return ProofRun(variation.label, "skipped", message="the results are random")
+            if not self._is_equal_in_export(variation, actual):
+                raise self._error(variation, problem)
+        self.coverage.add(self._program.calls)
+        return ProofRun(variation.label, "equal", largest)
+
+    def _with_repeated(self, variation: Variation) -> Variation:
+        """Inputs in which a tensor that the example has twice is one object again."""
+        if not self._capture.repeated:
+            return variation
+        leaves, structure = pytree.tree_flatten((variation.args, variation.kwargs))
+        leaves = [leaves[self._capture.repeated.get(index, index)] for index in range(len(leaves))]
+        args, kwargs = pytree.tree_unflatten(leaves, structure)
+        return replace(variation, args=args, kwargs=kwargs)
+
+    def _differs_from_itself(self, variation: Variation, expected: Outcome) -> bool:
+        """Whether the model returns other values in a second run, with other random numbers."""
+        again = self._model.run(variation.args, variation.kwargs, is_seeded=False)
+        return bool(_compared(expected, again)[1])
+
+    def _is_random(self, variation: Variation, actual: Outcome) -> bool:
+        """Whether the captured program returns other values with other random numbers, or other uninitialized memory.
+
+        The model may have set the seed itself.
+        """
+        again = self._program.run(variation.args, variation.kwargs, is_seeded=False)
+        return bool(_compared(actual, again)[1])
+
+    def _is_equal_in_export(self, variation: Variation, actual: Outcome) -> bool:
+        """Whether the model returns these values if ``torch.compiler.is_exporting`` is true, on which it may branch."""
+        with applied(_EXPORTING):
+            return not _compared(self._model.run(variation.args, variation.kwargs, is_export=True), actual)[1]
+
+    def _error(self, variation: Variation, problem: str) -> CaptureError:
+        lines = [f"  {one}" for one in dict.fromkeys(self._capture.departures)]
+        departs = "\nthe capture departs from torch.export at:\n" + "\n".join(lines) if lines else ""
+        inputs = "the example" if variation.label == "example" else f"inputs made of the example: {variation.label}"
+        return CaptureError(
+            f"the captured program does not compute what the model computes, at {inputs}:\n  {problem}{departs}",
+            hint=_REMEDY_OF_DEPARTURES if lines else _REMEDY,
+        )
+
+
+def _compared(expected: Outcome, actual: Outcome) -> tuple[float, str]:
+    """The largest difference of two outcomes, and a description of the first mismatch or ""."""
+    names = list(dict.fromkeys([*expected.values, *actual.values]))
+    largest = 0.0
+    for name in names:
+        if name not in expected.values or name not in actual.values:
+            which = "the model" if name in expected.values else "the captured program"
+            return largest, f"{name}: only {which} {'returns' if name.startswith('output') else 'changes'} it"
+        one, other = _as_tensors(expected.values[name], actual.values[name])
+        if not isinstance(one, torch.Tensor) or not isinstance(other, torch.Tensor):
+            if one != other:
+                return largest, f"{name}: {other!r}, the model returns {one!r}"
+            continue
+        (row,) = compare([name], [one], [_real(other)])
+        if row.status == "mismatch":
+            return largest, f"{name}: {row.message}{_values(one, other)}"
+        largest = max(largest, row.max_abs or 0.0)
+    return largest, ""
+
+
+def _as_tensors(one: Any, other: Any) -> tuple[Any, Any]:
+    """Both values as tensors; the captured program returns a list of dynamic length as a stacked tensor."""
+    if isinstance(one, list | tuple) and isinstance(other, torch.Tensor):
+        one = torch.stack(list(one)) if one else other.new_empty(other.shape)
+    if isinstance(one, bool | int | float) and isinstance(other, bool | int | float):
+        one = torch.tensor(one)
+    if isinstance(one, torch.Tensor) and isinstance(other, bool | int | float):
+        other = torch.tensor(other)
+    if isinstance(other, torch.Tensor) and isinstance(one, bool | int | float):
+        one = torch.tensor(one, dtype=other.dtype if isinstance(one, float) else None)
+    return one, other
+
+
+def _real(tensor: torch.Tensor) -> torch.Tensor:
+    tensor = tensor.detach().cpu().resolve_conj().resolve_neg()
+    return torch.view_as_real(tensor) if tensor.is_complex() else tensor
+
+
+def _values(expected: torch.Tensor, actual: torch.Tensor) -> str:
+    """The values of both at the first element that differs."""
+    if expected.shape != actual.shape or expected.dtype != actual.dtype:
+        return ""
+    one, other = expected.detach().cpu(), actual.detach().cpu()
+    if not one.numel():
+        return ""
+    # Not the first one, which may only be rounded otherwise. NaN on one side is the largest difference.
+    difference = (one.to(torch.complex128) - other.to(torch.complex128)).abs().nan_to_num(torch.inf)
+    difference[(one != one) & (other != other)] = 0
+    place = tuple(int(index) for index in torch.unravel_index(difference.argmax(), difference.shape))
+    return f"; at {list(place)} {other[place].item()!r}, the model {one[place].item()!r}"

@@ -1,0 +1,155 @@
+"""The record of a proof: what departs from torch.export, what was compared, and what was not."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from ..._capture import Assumption, Rung
+from ..._capture.constraints.guard_recorder import SourceLine
+from ..._capture.departures import Departure, DepartureKind
+from ..._json_text import parse_json
+from ..._lower.metadata import relative_file
+from ..._public import public
+from ...errors import ArgumentError
+
+__all__ = ["PROOF_KEY", "Proof", "ProofRun", "unproved"]
+
+PROOF_KEY = "pkg.fxonnx.proof"
+"""Key of the proof in the model's metadata, as JSON; only models whose capture departs from torch.export have it."""
+
+
+@public
+@dataclass(frozen=True)
+class ProofRun:
+    """One run of the model and of the captured program on the same inputs.
+
+    Attributes:
+        inputs: The inputs: "example", "negated", "batch = 1, seq = 7".
+        status: "equal", or "skipped" if the model fails for these inputs or does not return the same values twice.
+        max_abs: Largest absolute difference of an output or a mutated tensor; None if the run was skipped.
+        message: The reason for which it was skipped.
+    """
+
+    inputs: str
+    status: Literal["equal", "skipped"]
+    max_abs: float | None = None
+    message: str = ""
+
+    def __str__(self) -> str:
+        if self.status == "skipped":
+            return f"{self.inputs}: skipped, {self.message}"
+        return f"{self.inputs}: equal, largest difference {self.max_abs:.0e}"
+
+
+@public
+@dataclass(frozen=True)
+class Proof:
+    """The comparison of the captured program with the model, in torch; see ``ONNXProgram.proof``.
+
+    Attributes:
+        departures: The places in which the capture departs from plain torch.export.
+        runs: The inputs at which both were compared.
+        unexercised: The branches and loops that no input reached; they are also in ``ONNXProgram.assumptions``.
+        skipped: The reason for which nothing was compared, or "".
+    """
+
+    departures: tuple[Departure, ...] = ()
+    runs: tuple[ProofRun, ...] = ()
+    unexercised: tuple[Assumption, ...] = ()
+    skipped: str = ""
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the captured program is that of plain torch.export."""
+        return not self.departures
+
+    def metadata(self) -> dict[str, str]:
+        """The model's metadata: the record as JSON, with relative paths and the order of magnitude of differences."""
+        if self.is_plain:
+            return {}
+        content = {
+            "departures": [
+                {"kind": one.kind.value, "detail": one.detail, "line": _relative(one.line)} for one in self.departures
+            ],
+            "runs": [
+                {"inputs": one.inputs, "status": one.status, "difference": _magnitude(one.max_abs)}
+                | ({"message": one.message} if one.message else {})
+                for one in self.runs
+            ],
+            "unexercised": [{"line": _relative(str(one.line or "")), "part": one.answer} for one in self.unexercised],
+        }
+        return {PROOF_KEY: json.dumps(content | ({"skipped": self.skipped} if self.skipped else {}))}
+
+    @classmethod
+    def of_metadata(cls, text: str) -> Proof:
+        """Read the record from the metadata of a model; differences are orders of magnitude.
+
+        Args:
+            text: The value of ``PROOF_KEY``.
+
+        Raises:
+            ArgumentError: If it is not such a record.
+        """
+        try:
+            content = parse_json(text)
+            return cls(
+                tuple(
+                    Departure(DepartureKind(one["kind"]), _text(one["detail"]), _text(one["line"]))
+                    for one in content["departures"]
+                ),
+                tuple(_run_of(one) for one in content["runs"]),
+                tuple(unproved(_text(one["line"]), _text(one["part"])) for one in content["unexercised"]),
+                _text(content.get("skipped", "")),
+            )
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ArgumentError("model", f"its metadata {PROOF_KEY} is not a record of fxonnx: {error!r}") from error
+
+    def __str__(self) -> str:
+        if self.is_plain:
+            return "the capture is that of plain torch.export"
+        lines = ["departures from torch.export:", *(f"  {one}" for one in self.departures)]
+        lines += ["compared with the model:", *(f"  {one}" for one in self.runs)]
+        if self.skipped:
+            lines.append(f"  nothing: {self.skipped}")
+        if self.unexercised:
+            lines += ["not exercised:", *(f"  {one}" for one in self.unexercised)]
+        return "\n".join(lines)
+
+
+def unproved(place: str, part: str) -> Assumption:
+    """The entry for a part of the model that no input reached."""
+    return Assumption(SourceLine(place, "") if place else None, part, Rung.UNPROVED)
+
+
+def _run_of(content: Mapping[str, Any]) -> ProofRun:
+    difference = content["difference"]
+    largest = None if difference is None else float(difference)
+    status = content["status"]
+    if status not in ("equal", "skipped") or (status == "equal" and largest is None):
+        raise ValueError(f"a run with the status {status!r} and the difference {difference!r}")
+    return ProofRun(_text(content["inputs"]), status, largest, _text(content.get("message", "")))
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"expected a text, got {type(value).__name__}")
+    return value
+
+
+def _relative(line: str) -> str:
+    """A line with a path that does not depend on the machine."""
+    file, separator, rest = line.partition(":")
+    return f"{relative_file(file)}:{rest}" if separator else line
+
+
+def _magnitude(difference: float | None) -> str | None:
+    """The next power of ten: rounding depends on the machine."""
+    if difference is None:
+        return None
+    if difference == 0 or not math.isfinite(difference):
+        return str(difference)
+    return f"1e{math.ceil(math.log10(difference)):+03d}"

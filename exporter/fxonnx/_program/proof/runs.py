@@ -1,0 +1,294 @@
+"""Runs of a model and of the program captured from it on the same inputs, in torch."""
+
+from __future__ import annotations
+
+import operator
+import random
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch.export.graph_signature import OutputKind
+
+from fxonnx_translations._builder.sub_byte import as_codes, copy_of
+from fxonnx_translations._torch_compat import OpOverload, pytree
+
+from ..._callers_autocast import in_autocast
+from ..._capture import Capture
+from ..._capture.autograd_functions import recorded_function_calls
+from ..._capture.eager_state import (
+    copies_of_inputs,
+    has_same_bits,
+    is_plain,
+    preserved_random_states,
+    preserved_state,
+)
+from ..._capture.inputs.list_inputs import with_lists
+from ..._capture.inputs.pytree_objects import flatten_objects, unflatten_objects
+from ..._capture.patches import one_at_a_time
+from ..._capture.questions.known_values import UNINITIALIZED
+from ..._export_context import exporting, outside_of_export
+from ..assumption_checks import placeholder_values
+from ..call_binding import bind_call
+from ..differences import written_parameters
+
+__all__ = ["CapturedRunner", "ModelRunner", "Outcome", "TooManyCalls"]
+
+_SEED = 0
+_aten = torch.ops.aten
+_ASSERTIONS = frozenset(
+    {
+        *(_aten._assert_scalar.default, _aten._assert_async.msg, _aten._assert_tensor_metadata.default),
+        *(_aten.sym_constrain_range.default, _aten.sym_constrain_range_for_size.default),
+    }
+)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one call returns and writes.
+
+    Attributes:
+        values: The outputs, then the tensors that are written, by description: ``output 0``, ``buffer h``, ``input 1``.
+    """
+
+    values: Mapping[str, Any]
+
+
+class TooManyCalls(BaseException):
+    """Ends a run whose loops may not end; no model handles it."""
+
+
+class _Limited(torch.overrides.TorchFunctionMode):
+    """Ends a run after a number of calls of torch's functions.
+
+    Args:
+        limit: The number of calls.
+    """
+
+    def __init__(self, limit: int) -> None:
+        super().__init__()
+        self._left = limit
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self._left -= 1
+        if self._left < 0:
+            raise TooManyCalls("its loops do not end")
+        return func(*args, **(kwargs or {}))
+
+
+class ModelRunner:
+    """Runs the model that the user passed, without a lasting effect on it.
+
+    Args:
+        model: A module, or a scripted function.
+        capture: The program that was captured from it.
+    """
+
+    def __init__(self, model: Any, capture: Capture) -> None:
+        self._model, self._capture = model, capture
+        self._written = written_parameters(capture.exported_program)
+
+    def run(
+        self, args: Any, kwargs: Any, *, is_seeded: bool = True, is_export: bool = False, limit: int | None = None
+    ) -> Outcome:
+        """Call the model on copies of the inputs, in the training and grad mode of the export.
+
+        Args:
+            args: Positional inputs, as the captured program takes them.
+            kwargs: Keyword inputs.
+            is_seeded: Whether the random numbers are those of the runs of the captured program.
+            is_export: Whether ``is_in_onnx_export`` is true, on which the model may branch.
+            limit: The number of calls of torch's functions after which the run ends.
+
+        Raises:
+            TooManyCalls: If the run ends.
+        """
+        capture, model = self._capture, self._model
+        copies = copies_of_inputs((args, kwargs))
+        given = with_lists(_with_numbers(copies, capture.scalars), capture.input_lists)
+        if capture.objects is not None:
+            given = unflatten_objects(capture.objects, given)
+        state = self._state()
+        before = {name: copy_of(tensor) for name, tensor in state.items()}
+        with (
+            # Another thread may replace the weights of the same model temporarily, in order to capture it.
+            one_at_a_time(),
+            exporting() if is_export else outside_of_export(),
+            torch.set_grad_enabled(torch.is_grad_enabled() if capture.grad_mode is None else capture.grad_mode),
+            in_autocast(capture.autocast),
+            preserved_state(model, capture.training, self._written),
+            _random_numbers(is_seeded),
+            nullcontext() if limit is None else _Limited(limit),
+        ):
+            result = flatten_objects(model(*given[0], **given[1]))
+            after = self._state()
+            after = {name: one for name, one in after.items() if self._is_update(name, one, state.get(name))}
+            return _outcome(capture, result, copies, (args, kwargs), after, before)
+
+    def _is_update(self, name: str, after: torch.Tensor, before: torch.Tensor | None) -> bool:
+        """Whether a captured program changes a tensor too: not if it is a new attribute, or has a new dtype."""
+        if before is None or (after is not before and name in self._capture.exported_program.constants):
+            return False
+        return after.dtype == before.dtype
+
+    def _state(self) -> dict[str, torch.Tensor]:
+        """The buffers, the tensors that are plain attributes, and the parameters that forward writes."""
+        if not isinstance(self._model, torch.nn.Module):
+            return {}
+        named: dict[str, Any] = {name: one for name, one in self._model.named_parameters() if name in self._written}
+        named |= dict(self._model.named_buffers())
+        for name in self._capture.exported_program.constants:
+            # A plain attribute; other constants are tensors that forward creates.
+            with suppress(AttributeError):
+                named[name] = operator.attrgetter(name)(self._model)
+        return {name: one for name, one in named.items() if isinstance(one, torch.Tensor) and is_plain(one)}
+
+
+class CapturedRunner:
+    """Runs the captured program in torch, and counts the calls of its branches and loop bodies.
+
+    Args:
+        capture: The captured program.
+    """
+
+    def __init__(self, capture: Capture) -> None:
+        self._capture = capture
+        self._written = written_parameters(capture.exported_program)
+        self.calls: dict[str, int] = {}
+        """Number of calls of each subgraph in the last run, by its path."""
+
+    def run(self, args: Any, kwargs: Any, limit: int | None = None, *, is_seeded: bool = True) -> Outcome:
+        """Run the program on copies of the inputs, and of what it writes.
+
+        Args:
+            args: Positional inputs.
+            kwargs: Keyword inputs.
+            limit: The number of calls of its subgraphs after which the run ends.
+            is_seeded: Whether random numbers, and uninitialized memory, are those of the run of the model.
+
+        Raises:
+            TooManyCalls: If the run ends.
+        """
+        program = self._capture.exported_program
+        stored = {**program.constants, **program.state_dict}
+        before = {name: tensor for name, tensor in stored.items() if self._is_written(name, tensor)}
+        weights = {name: copy_of(tensor) for name, tensor in before.items()}
+        copies = copies_of_inputs((args, kwargs))
+        call = bind_call(program, copies[0], copies[1], None, self._capture.frozen_tensors)
+        self.calls = {}
+        # The interpreter needs no code of the graph, whose generation takes most of the time of a small model.
+        interpreter = _Interpreter(program.graph_module, self.calls, limit, filler=0 if is_seeded else 1)
+        with torch.no_grad(), _random_numbers(is_seeded), recorded_function_calls(self._capture.functions):
+            outputs = interpreter.run(*placeholder_values(program, call.inputs, weights), enable_io_processing=False)
+        results = [
+            value
+            for value, spec in zip(outputs, program.graph_signature.output_specs, strict=True)
+            if spec.kind == OutputKind.USER_OUTPUT
+        ]
+        result = program.call_spec.out_spec.unflatten(results)
+        return _outcome(self._capture, result, (call.args, call.kwargs), (args, kwargs), weights, before)
+
+    def _is_written(self, name: str, tensor: Any) -> bool:
+        if isinstance(tensor, torch.nn.Parameter):
+            return name in self._written
+        return isinstance(tensor, torch.Tensor) and is_plain(tensor)
+
+
+class _Interpreter(torch.fx.Interpreter):
+    """Runs a graph and its subgraphs without assertions, which the ONNX model does not have either.
+
+    Args:
+        module: The graph.
+        calls: Receives the number of calls of each subgraph.
+        limit: The number of calls after which TooManyCalls is raised.
+        filler: The content of uninitialized memory.
+        path: The path of the graph, with a dot at the end unless it is the outermost.
+    """
+
+    def __init__(
+        self, module: torch.fx.GraphModule, calls: dict[str, int], limit: int | None, path: str = "", *, filler: int
+    ) -> None:
+        super().__init__(module)
+        self._calls, self._limit, self._path, self._filler = calls, limit, path, filler
+
+    def fetch_attr(self, target: str) -> Any:
+        """Return an attribute; a subgraph as a function that runs it in the same way."""
+        value = super().fetch_attr(target)
+        if not isinstance(value, torch.fx.GraphModule):
+            return value
+        path = f"{self._path}{target}"
+
+        def run(*args: Any) -> Any:
+            self._calls[path] = self._calls.get(path, 0) + 1
+            if self._limit is not None and self._calls[path] > self._limit:
+                raise TooManyCalls(f"a loop has more than {self._limit} iterations")
+            interpreter = _Interpreter(value, self._calls, self._limit, f"{path}.", filler=self._filler)
+            return interpreter.run(*args, enable_io_processing=False)
+
+        return run
+
+    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+        """Call a function unless it is an assertion."""
+        if target in _ASSERTIONS:
+            return None
+        result = super().call_function(target, args, kwargs)
+        if target in UNINITIALIZED and is_plain(result):
+            result.fill_(self._filler)
+        return result
+
+    def run_node(self, n: torch.fx.Node) -> Any:
+        """Run a node unless nothing uses its result: an operator whose error the model handles remains in the graph."""
+        is_dead = not n.users and isinstance(n.target, OpOverload) and not n.is_impure()
+        return None if is_dead else super().run_node(n)
+
+
+def _outcome(
+    capture: Capture, result: Any, copies: Any, given: Any, weights: Mapping[str, Any], before: Mapping[str, Any]
+) -> Outcome:
+    """The outputs of a call, and the buffers and inputs whose values it has changed."""
+    structure = capture.exported_program.call_spec.out_spec
+    leaves = structure.flatten_up_to(result) if capture.output_lists else pytree.tree_leaves(result)
+    # Results may be buffers, whose values are restored.
+    values = {f"output {index}": _copied(leaf) for index, leaf in enumerate(leaves) if not isinstance(leaf, str | None)}
+    for name, tensor in weights.items():
+        if _differs(tensor, before[name]):
+            values[f"buffer {name}"] = copy_of(tensor)
+    pairs = zip(pytree.tree_leaves(copies), pytree.tree_leaves(given), strict=True)
+    for index, (copied, original) in enumerate(pairs):
+        if isinstance(copied, torch.Tensor) and is_plain(original) and _differs(copied, original):
+            values[f"input {index}"] = copied
+    return Outcome(values)
+
+
+def _copied(leaf: Any) -> Any:
+    return pytree.tree_map_only(torch.Tensor, copy_of, leaf)
+
+
+def _differs(tensor: torch.Tensor, original: torch.Tensor) -> bool:
+    if tensor.shape != original.shape or tensor.dtype != original.dtype:
+        return True
+    return not has_same_bits(as_codes(tensor), as_codes(original))
+
+
+def _with_numbers(given: Any, positions: Collection[int]) -> Any:
+    """Replace the tensors at the given leaf positions by the Python numbers that the model expects."""
+    if not positions:
+        return given
+    leaves, structure = pytree.tree_flatten(given)
+    numbers = [leaf.item() if index in positions else leaf for index, leaf in enumerate(leaves)]
+    return pytree.tree_unflatten(numbers, structure)
+
+
+@contextmanager
+def _random_numbers(is_seeded: bool) -> Iterator[None]:
+    """Restore the generators on exit; inside, they begin with one fixed seed or another one."""
+    seed = _SEED if is_seeded else _SEED + 1
+    with preserved_random_states():
+        torch.manual_seed(seed)
+        random.seed(seed)
+        np.random.seed(seed)
+        yield

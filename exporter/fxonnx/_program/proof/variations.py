@@ -1,0 +1,200 @@
+"""Inputs for a proof: the example, and inputs made of it that take other branches and have other sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import onnx_ir as ir
+import torch
+
+from fxonnx_translations._torch_compat import pytree
+
+from ..._capture import Capture
+from ..._capture.departures import DepartureKind
+from ...errors import ArgumentError
+from ..call_binding import BoundCall
+from ..verification_inputs import SEED, auto_sizes, random_like, resize_inputs
+
+__all__ = ["Variation", "repeated_inputs", "variations"]
+
+_SIZES = 3
+"""Number of further sizes at most, the smallest of those that the constraints allow."""
+
+# torch computes little with other ones.
+_DTYPES = frozenset(
+    {
+        *(torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.complex64, torch.complex128),
+        *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
+    }
+)
+
+
+@dataclass(frozen=True)
+class Variation:
+    """Inputs of one run.
+
+    Attributes:
+        label: Their description.
+        args: Positional inputs.
+        kwargs: Keyword inputs.
+        is_required: Whether they are run even if all branches have been exercised.
+    """
+
+    label: str
+    args: Any
+    kwargs: Any
+    is_required: bool
+
+
+def variations(capture: Capture, call: BoundCall) -> Iterator[Variation]:
+    """Yield the example, then other values of its inputs and other sizes, the most telling ones first.
+
+    Args:
+        capture: The captured program, whose frozen inputs and loop bounds keep their values.
+        call: The example inputs.
+    """
+    yield Variation("example", call.args, call.kwargs, True)
+    leaves, structure = pytree.tree_flatten((call.args, call.kwargs))
+    fixed = {*capture.frozen_tensors, *capture.loop_bounds}
+    # No coverage tells whether the capture has taken the same Python branches, and results may agree by accident.
+    asks_python = any(one.kind == DepartureKind.INTROSPECTION for one in capture.departures)
+    for index, (label, change) in enumerate(_CHANGES.items()):
+        changed = [leaf if at in fixed else _changed(change, leaf) for at, leaf in enumerate(leaves)]
+        if index == 1:
+            yield from _sizes(capture, call)
+        if any(new is not old and not torch.equal(new, old) for new, old in zip(changed, leaves, strict=True)):
+            args, kwargs = pytree.tree_unflatten(changed, structure)
+            yield Variation(label, args, kwargs, index == 0 or asks_python or label.startswith("counts"))
+
+
+def _sizes(capture: Capture, call: BoundCall) -> Iterator[Variation]:
+    limits = capture.limits
+    given = limits.sizes(call.inputs)
+    twos = {name: 2 for name in given if name not in limits.shared_names}
+    twos |= {name: 2 for name, first in limits.shared_names.items() if first in twos}
+    wanted = [sizes for sizes in auto_sizes(limits, call.inputs) if sizes != given]
+    if twos != given and twos not in wanted and limits.violated(twos) is None:
+        wanted.append(twos)
+    for sizes in sorted(wanted, key=lambda sizes: sum(sizes.values()))[:_SIZES]:
+        args, kwargs = resize_inputs(capture.exported_program, limits, call, sizes)
+        yield Variation(", ".join(f"{name} = {size}" for name, size in sizes.items()), args, kwargs, True)
+
+
+def _changed(change: Callable[[torch.Tensor], torch.Tensor], leaf: Any) -> Any:
+    return change(leaf) if isinstance(leaf, torch.Tensor) and _can_change(leaf) else leaf
+
+
+def repeated_inputs(label: str, graph: ir.Graph, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
+    """Make the inputs of a recorded run again, for a saved model.
+
+    Args:
+        label: The description of the run's inputs.
+        graph: The graph of the saved model, whose inputs name the dims.
+        args: Positional example inputs.
+        kwargs: Keyword example inputs.
+
+    Returns:
+        Positional and keyword inputs; None if the graph does not tell the sizes of the inputs.
+
+    Raises:
+        ArgumentError: If the description is not that of inputs.
+    """
+    leaves, structure = pytree.tree_flatten((args, kwargs))
+    if label in _CHANGES:
+        made = [_changed(_CHANGES[label], leaf) for leaf in leaves]
+    else:
+        sizes = _sizes_of(label)
+        values = [value for value in graph.inputs if value.name not in graph.initializers]
+        if len(values) != len(leaves) or not all(isinstance(leaf, torch.Tensor) for leaf in leaves):
+            return None
+        generator = torch.Generator().manual_seed(SEED)
+        made = [
+            random_like(leaf, _shape(value, leaf, sizes), generator) for value, leaf in zip(values, leaves, strict=True)
+        ]
+    args, kwargs = pytree.tree_unflatten(made, structure)
+    return args, kwargs
+
+
+def _sizes_of(label: str) -> dict[str, int]:
+    """The sizes in the description of a run's inputs, "batch = 1, seq = 7".
+
+    Raises:
+        ArgumentError: If it describes something else; the metadata of a file may have any content.
+    """
+    parts = [part.rpartition(" = ") for part in label.split(", ")]
+    if not all(size.isascii() and size.isdecimal() and len(size) < 7 for _, _, size in parts):
+        raise ArgumentError("model", f"its metadata has a proof at the inputs {label!r}, which are no sizes")
+    return {name: int(size) for name, _, size in parts}
+
+
+def _shape(value: ir.Value, leaf: torch.Tensor, sizes: Mapping[str, int]) -> list[int]:
+    dims = [] if value.shape is None else [getattr(dim, "value", dim) for dim in value.shape]
+    return [sizes.get(str(dim), size) for dim, size in zip(dims, leaf.shape, strict=True)]
+
+
+def _can_change(tensor: torch.Tensor) -> bool:
+    return type(tensor) is torch.Tensor and tensor.layout == torch.strided and tensor.dtype in _DTYPES
+
+
+def _negated(tensor: torch.Tensor) -> torch.Tensor:
+    if tensor.dtype == torch.bool:
+        return ~tensor
+    return -tensor if _is_real_or_complex(tensor) else tensor
+
+
+def _reversed(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.flatten().flip(0).reshape(tensor.shape)
+
+
+def _zero(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.zeros_like(tensor) if _is_real_or_complex(tensor) or tensor.dtype == torch.bool else tensor
+
+
+def _scaled(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor * 10 if _is_real_or_complex(tensor) else tensor
+
+
+def _positive(tensor: torch.Tensor) -> torch.Tensor:
+    if tensor.dtype == torch.bool:
+        return torch.ones_like(tensor)
+    return tensor.abs() if tensor.is_floating_point() else tensor
+
+
+def _perturbed(tensor: torch.Tensor) -> torch.Tensor:
+    if not tensor.is_floating_point():
+        return tensor
+    generator = torch.Generator().manual_seed(SEED)
+    noise = torch.randn(tensor.shape, generator=generator)
+    return tensor + noise.to(tensor.dtype).to(tensor.device)
+
+
+def _count(value: int) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Set integers that may be counts: other ones are indices, whose range only the model knows."""
+
+    def changed(tensor: torch.Tensor) -> torch.Tensor:
+        is_integer = not (_is_real_or_complex(tensor) or tensor.dtype == torch.bool)
+        return torch.full_like(tensor, value) if is_integer and tensor.numel() == 1 else tensor
+
+    return changed
+
+
+def _is_real_or_complex(tensor: torch.Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.is_complex()
+
+
+_CHANGES: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = MappingProxyType(
+    {
+        "negated": _negated,
+        "counts of 0": _count(0),
+        "counts of 1": _count(1),
+        "counts of 2": _count(2),
+        "in reverse order": _reversed,
+        "zeros": _zero,
+        "multiplied by 10": _scaled,
+        "absolute values": _positive,
+        "with noise": _perturbed,
+    }
+)

@@ -1,0 +1,317 @@
+"""What a verification compares ONNX Runtime with: the user's model, or the captured program where no model is known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import onnx_ir as ir
+import torch
+
+from fxonnx_translations._builder.initializers import has_content
+from fxonnx_translations._builder.sub_byte import as_codes, copy_of
+from fxonnx_translations._torch_compat import FakeTensor, pytree
+
+from .._callers_autocast import in_autocast
+from .._capture import Capture
+from .._capture.autograd_functions import recorded_function_calls
+from .._capture.eager_state import copies_of_inputs, has_same_bits, preserved_state
+from .._capture.global_hooks import without_global_hooks
+from .._capture.inputs.list_inputs import with_lists
+from .._capture.inputs.pytree_objects import flatten_objects, unflatten_objects
+from .._capture.patches import one_at_a_time
+from .._comparison import REFERENCE_TEXTS, ReferenceName
+from .._export_context import outside_of_export
+from .._inner_tensors import rewrapped, unwrapped
+from .._options import Options
+from ..errors import ArgumentError, SaveError
+from . import saving
+from .call_binding import BoundCall, bind_call
+from .dequantized_weights import (
+    DequantizedWeights,
+    dequantized_weights,
+    replace_tables,
+    tables_of_source,
+)
+from .differences import written_parameters
+from .session import SessionFactory
+from .stateful import final_states, read_states
+from .weights import WeightMap
+
+__all__ = ["Model", "Reference", "VerifiableProgram", "captured_reference", "dequantized", "reference_of"]
+
+Model = torch.nn.Module | torch.export.ExportedProgram | Callable[..., Any]
+"""A model to compare with; functions may be scripted."""
+
+
+class VerifiableProgram(Protocol):
+    """The members of ``ONNXProgram`` that verification reads."""
+
+    @property
+    def model(self) -> ir.Model:
+        """The ONNX model."""
+
+    @property
+    def exported_program(self) -> torch.export.ExportedProgram:
+        """The captured program."""
+
+    @property
+    def capture(self) -> Capture:
+        """The captured program, its example inputs and constraints."""
+
+    @property
+    def options(self) -> Options:
+        """The options of the export."""
+
+    @property
+    def example_inputs(self) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        """Positional and keyword example inputs, if they are known."""
+
+    @property
+    def forward(self) -> Callable[..., Any] | None:
+        """The ``forward`` that was captured, if it is available."""
+
+    @property
+    def returns_check(self) -> bool:
+        """Whether the model has the output ``assumptions_hold``."""
+
+    @property
+    def float_model(self) -> ir.Model | None:
+        """With 8-bit activations, the model before the quantization; otherwise None."""
+
+    @property
+    def applied_weights(self) -> Mapping[str, torch.Tensor]:
+        """Weights that replace those of the captured program."""
+
+    @property
+    def weights(self) -> WeightMap:
+        """The mapping between FQNs of the state_dict and initializers."""
+
+    @property
+    def session_factory(self) -> SessionFactory | None:
+        """Creates sessions; None for the default one."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        """Run the model in ONNX Runtime."""
+
+    def call_in_float(self, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        """Run the model in ONNX Runtime, without the rounding of activations that quantized weights permit."""
+
+    def graph_inputs(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
+        """Bind the arguments of a call to the graph inputs and check the constraints."""
+
+
+@dataclass(frozen=True)
+class Reference:
+    """The computation that ONNX Runtime is compared with.
+
+    Attributes:
+        name: Its kind, as in ``Row.reference``.
+        program: The program that is verified.
+        model: The function that is called; None for a captured program.
+        is_given: Whether the caller passed the model to the verification, rather than to the export.
+    """
+
+    name: ReferenceName
+    program: VerifiableProgram
+    model: Callable[..., Any] | None = None
+    is_given: bool = False
+
+    @property
+    def text(self) -> str:
+        """The reference in messages: "eager torch", "the captured program"."""
+        return REFERENCE_TEXTS[self.name]
+
+    def run(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+        """Return the outputs and the final states for bound arguments, which are not modified."""
+        if self.model is None:
+            return _run_captured_program(self.program, args, kwargs)
+        return _run_model(self.program, self.model, args, kwargs, is_given=self.is_given)
+
+    def obstacle(self, call: BoundCall) -> str:
+        """Why the program and the reference cannot run: tensors that have no values; "" if they can."""
+        try:
+            saving.check_values(value.const_value for value in self.program.model.graph.initializers.values())
+        except SaveError as error:
+            return error.message
+        if not all(has_content(leaf) for leaf in call.inputs if isinstance(leaf, torch.Tensor)):
+            return "the inputs have no values: they are on the meta device or fake tensors"
+        if not isinstance(self.model, torch.nn.Module):
+            return ""
+        replaced = {} if self.is_given else self.program.applied_weights
+        for name, tensor in (*self.model.named_parameters(), *self.model.named_buffers()):
+            if name not in replaced and (tensor.is_meta or isinstance(tensor, FakeTensor)):
+                return f"{name!r} has no values in the model: it is on the meta device or a fake tensor"
+        return ""
+
+    def changed_weights(self) -> list[str]:
+        """Names of the weights of the model whose values are not those of the program."""
+        if not isinstance(self.model, torch.nn.Module) or (self.program.applied_weights and not self.is_given):
+            return []
+        exported: dict[str, Any] = {**self.program.exported_program.state_dict, **self.program.applied_weights}
+        own = unwrapped(dict((*self.model.named_parameters(), *self.model.named_buffers())))
+        return [name for name, value in own.items() if name in exported and not _is_equal(value, exported[name])]
+
+
+def _is_equal(one: torch.Tensor, other: torch.Tensor) -> bool:
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    if one is other or not (has_content(one) and has_content(other)) or one.data_ptr() == other.data_ptr():
+        return True
+    return has_same_bits(as_codes(one.detach()), as_codes(other.detach()))
+
+
+def reference_of(program: VerifiableProgram, model: Model | None = None) -> Reference:
+    """Choose the reference: the given model, the one that was exported, or else the captured program.
+
+    Raises:
+        ArgumentError: If the given model cannot be called, or has other weights than those that were quantized.
+    """
+    if model is None:
+        exported = program.capture.model
+        if isinstance(exported, torch.export.ExportedProgram):
+            return Reference("exported program", program)
+        return captured_reference(program) if exported is None else Reference("model", program, exported)
+    if isinstance(model, torch.export.ExportedProgram):
+        return Reference("exported program", program, model.module(), is_given=True)
+    if not callable(model) or isinstance(model, type):
+        given = model.__name__ if isinstance(model, type) else f"a {type(model).__name__}"
+        raise ArgumentError("model", f"expected a module or a function, got {given}", hint="pass the exported model")
+    reference = Reference("model", program, model, is_given=True)
+    if program.options.quantize is not None:
+        changed = reference.changed_weights()
+        if changed:
+            raise ArgumentError(
+                "model",
+                f"{changed[0]!r} differs from the weight that was quantized, which the comparison replaces by its "
+                "dequantized values",
+                hint="pass the model that was exported, or export this one",
+            )
+    return reference
+
+
+def captured_reference(program: VerifiableProgram) -> Reference:
+    """The captured program, run in PyTorch."""
+    return Reference("captured program", program)
+
+
+def dequantized(program: VerifiableProgram) -> DequantizedWeights:
+    """The values of the quantized weights of a program."""
+    if program.options.quantize is None or program.float_model is not None:
+        return DequantizedWeights({}, {})
+    return dequantized_weights(program.model, program.weights)
+
+
+def _run_captured_program(program: VerifiableProgram, args: Any, kwargs: Any) -> list[Any]:
+    module = _isolated_module(program.exported_program)
+    quantized = dequantized(program)
+    replace_tables(module, quantized.tables)
+    weights = {name: copy_of(buffer) for name, buffer in module.named_buffers()}
+    weights |= {**program.applied_weights, **quantized.products}
+    args, kwargs = copies_of_inputs((tuple(args), dict(kwargs)))
+    with torch.no_grad(), recorded_function_calls(program.capture.functions), without_global_hooks():
+        result = torch.func.functional_call(module, weights, args, kwargs, tie_weights=False)
+        return _with_check(program, _output_leaves(program, result)) + _final_states(
+            program, module, weights, args, kwargs
+        )
+
+
+def _run_model(
+    program: VerifiableProgram, model: Callable[..., Any], args: Any, kwargs: Any, *, is_given: bool
+) -> list[Any]:
+    """Run the user's model in the training and grad mode of the export, and restore its state."""
+    capture = program.capture
+    args, kwargs = copies_of_inputs((args, kwargs))
+    replaced = _replaced_weights(program, model, is_given=is_given)
+    written = written_parameters(program.exported_program) | replaced.keys()
+    grad_mode = torch.is_grad_enabled() if capture.grad_mode is None else capture.grad_mode
+    # Capture in another thread may replace the weights of the same model temporarily.
+    with (
+        one_at_a_time(),
+        outside_of_export(),
+        preserved_state(model, capture.training, written),
+        torch.set_grad_enabled(grad_mode),
+        in_autocast(capture.autocast),
+    ):
+        given = _with_python_scalars((args, kwargs), capture.scalars)
+        given = with_lists(given, capture.input_lists)
+        if capture.objects is not None:
+            given = unflatten_objects(capture.objects, given)
+        result = _call(model, replaced, given)
+        # Results may be buffers, whose values are restored.
+        leaves = [
+            copy_of(leaf) if isinstance(leaf, torch.Tensor) else _copies(leaf)
+            for leaf in _output_leaves(program, flatten_objects(result))
+        ]
+        values: dict[str, Any] = {}
+        if isinstance(model, torch.nn.Module):
+            values = dict(model.named_parameters(remove_duplicate=False))
+            values |= {**dict(model.named_buffers(remove_duplicate=False)), **replaced}
+        return _with_check(program, leaves) + _final_states(program, model, values, args, kwargs)
+
+
+def _call(model: Callable[..., Any], replaced: dict[str, torch.Tensor], given: Any) -> Any:
+    """Call a model with other weights; those of scripted modules are written, and restored by the caller."""
+    if not replaced or not isinstance(model, torch.nn.Module):
+        return model(*given[0], **given[1])
+    if not any(isinstance(module, torch.jit.ScriptModule) for module in model.modules()):
+        return torch.func.functional_call(model, replaced, *given, tie_weights=False)
+    own = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    with torch.no_grad():
+        for name, value in replaced.items():
+            own[name].copy_(value)
+    return model(*given[0], **given[1])
+
+
+def _replaced_weights(program: VerifiableProgram, model: Any, *, is_given: bool) -> dict[str, torch.Tensor]:
+    """Weights with which the program computes instead of those of the model: applied and dequantized ones."""
+    if not isinstance(model, torch.nn.Module):
+        return {}
+    quantized = dequantized(program)
+    applied = {} if is_given else {name: copy_of(value) for name, value in program.applied_weights.items()}
+    return {**rewrapped(model, applied), **quantized.products, **tables_of_source(model, quantized.tables)}
+
+
+def _output_leaves(program: VerifiableProgram, result: Any) -> list[Any]:
+    structure = program.exported_program.call_spec.out_spec
+    # The captured program returns the stacked tensor of a list of dynamic length.
+    leaves = structure.flatten_up_to(result) if program.capture.output_lists else pytree.tree_leaves(result)
+    return [leaf for leaf in leaves if not isinstance(leaf, str | None)]
+
+
+def _with_check(program: VerifiableProgram, outputs: list[Any]) -> list[Any]:
+    """The outputs with the value of ``assumptions_hold``, which is true for inputs that a call accepts."""
+    return [*outputs, torch.tensor(True)] if program.returns_check else outputs
+
+
+def _final_states(program: VerifiableProgram, module: Any, weights: Any, args: Any, kwargs: Any) -> list[Any]:
+    if not read_states(program.model):
+        return []
+    call = bind_call(program.exported_program, args, kwargs, program.forward, program.capture.frozen_tensors)
+    return _copies(final_states(program.model, module, weights, call.inputs))  # type: ignore[no-any-return]
+
+
+def _with_python_scalars(given: Any, positions: Collection[int]) -> Any:
+    """Replace the tensors at the given leaf positions by Python numbers, as the original model expects them."""
+    if not positions:
+        return given
+    leaves, structure = pytree.tree_flatten(given)
+    numbers = [leaf.item() if index in positions else leaf for index, leaf in enumerate(leaves)]
+    return pytree.tree_unflatten(numbers, structure)
+
+
+def _copies(tree: Any) -> Any:
+    return pytree.tree_map_only(torch.Tensor, copy_of, tree)
+
+
+def _isolated_module(exported_program: torch.export.ExportedProgram) -> torch.nn.Module:
+    """Create a module of the program with copies of its buffers, which ``module()`` shares with the user's model."""
+    module = exported_program.module()
+    for owner in module.modules():
+        for name, buffer in owner.named_buffers(recurse=False):
+            setattr(owner, name, copy_of(buffer))
+        for name, value in list(vars(owner).items()):
+            if isinstance(value, torch.Tensor):
+                setattr(owner, name, copy_of(value))
+    return module

@@ -1,0 +1,322 @@
+"""Variables of other scopes, and Python objects that calls change, in functions with control flow on tensors."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+import pytest
+import torch
+
+import fxonnx
+from fxonnx.errors import CaptureError
+
+from ...functions import Function
+from .cases import SHAPES, check, signs
+
+COUNT = 0
+ITEMS: list[int] = []
+
+
+def counting() -> None:
+    global COUNT  # noqa: PLW0603 - the statement is the case
+    COUNT += 1
+
+
+class Counter:
+    def __init__(self) -> None:
+        self.count = 0
+
+    def step(self) -> None:
+        self.count += 1
+
+
+def nonlocal_number(x: torch.Tensor) -> Any:
+    n = 1
+
+    def bump() -> None:
+        nonlocal n
+        n = n + 1
+
+    if x.sum() > 0:
+        bump()
+    return x * n
+
+
+def nonlocal_of_method(x: torch.Tensor) -> Any:
+    n = 0
+
+    class Local:
+        def step(self) -> None:
+            nonlocal n
+            n = n + 1
+
+    if x.sum() > 0:
+        Local().step()
+    return x + n
+
+
+def nonlocal_in_loop(x: torch.Tensor) -> Any:
+    y = x.abs() + 1
+    n = 0
+
+    def bump() -> None:
+        nonlocal n
+        n = n + 1
+
+    while y.sum() < 100:
+        y = y * 2
+        bump()
+    return y * n
+
+
+def assigned_global(x: torch.Tensor) -> Any:
+    global COUNT  # noqa: PLW0603 - the statement is the case
+    COUNT = 0
+    if x.sum() > 0:
+        COUNT = 5
+    return x + COUNT
+
+
+def global_of_function(x: torch.Tensor) -> Any:
+    if x.sum() > 0:
+        counting()
+    return x + COUNT
+
+
+def global_by_name(x: torch.Tensor) -> Any:
+    if x.sum() > 0:
+        globals()["COUNT"] = 7
+    return x * COUNT
+
+
+def list_of_module(x: torch.Tensor) -> Any:
+    if x.sum() > 0:
+        ITEMS.extend([1])
+    return x * len(ITEMS)
+
+
+def list_of_closure(x: torch.Tensor) -> Any:
+    items = [x]
+
+    def push() -> None:
+        items.append(x + 1)
+
+    if x.sum() > 0:
+        push()
+    return items[-1]
+
+
+def dict_of_exec(x: torch.Tensor) -> Any:
+    names = {"v": 1}
+    if x.sum() > 0:
+        exec("v = 2", names)
+    return x * names["v"]
+
+
+def default_argument(x: torch.Tensor) -> Any:
+    def length(items: list[int] = []) -> int:  # noqa: B006 - the shared list is the case
+        items.append(1)
+        return len(items)
+
+    n = length() if x.sum() > 0 else 0
+    return x * n + length()
+
+
+def set_of_items(x: torch.Tensor) -> Any:
+    items = {1}
+    if x.sum() > 0:
+        items.add(2)
+    return x * len(items)
+
+
+def queue(x: torch.Tensor) -> Any:
+    items = deque([1])
+    if x.sum() > 0:
+        items.append(2)
+    return x * len(items)
+
+
+def iterator(x: torch.Tensor) -> Any:
+    numbers = iter([1, 2, 3])
+    a = next(numbers) if x.sum() > 0 else 0
+    return x * a + next(numbers)
+
+
+def attribute_of_object(x: torch.Tensor) -> Any:
+    counter = Counter()
+    if x.sum() > 0:
+        counter.step()
+    return x * counter.count
+
+
+def attribute_by_name(x: torch.Tensor) -> Any:
+    counter = Counter()
+    if x.sum() > 0:
+        setattr(counter, "count", 2)  # noqa: B010 - the call is the case
+    return x * counter.count
+
+
+def local_names(x: torch.Tensor) -> Any:
+    if x.sum() > 0:
+        y = x * 2
+    return locals().get("y", x)
+
+
+def local_expression(x: torch.Tensor) -> Any:
+    if x.sum() > 0:
+        x = x * 2
+    return eval("x * 3")
+
+
+def assignment_in_condition(x: torch.Tensor) -> Any:
+    y = x.abs() + 1
+    while (total := y.sum()) < 100:
+        y = y * 2
+    return y + total
+
+
+def assignment_in_any(x: torch.Tensor) -> Any:
+    if any((hit := row).sum() > 0 for row in (x[0], x[1])):
+        return x + hit
+    return x
+
+
+VARIABLE = "it changes the variable 'n' of an enclosing function in a call"
+GLOBAL = "it changes the global variable 'COUNT'"
+ATTRIBUTE = "it changes the attribute 'count' of Counter in a call"
+
+REFUSED = [
+    (nonlocal_number, VARIABLE),
+    (nonlocal_of_method, VARIABLE),
+    (nonlocal_in_loop, VARIABLE),
+    (assigned_global, GLOBAL),
+    (global_of_function, GLOBAL),
+    (global_by_name, GLOBAL),
+    (list_of_module, "it changes a list in a call, or in a way that is not supported"),
+    (list_of_closure, "it changes a list in a call"),
+    (dict_of_exec, "it changes a dict in a call"),
+    (default_argument, "it changes a list in a call"),
+    (set_of_items, "it changes a set in a call"),
+    (queue, "it changes a deque in a call"),
+    (iterator, "it advances a list_iterator"),
+    (attribute_of_object, ATTRIBUTE),
+    (attribute_by_name, ATTRIBUTE),
+    (local_names, r"locals\(\) of local variables cannot be captured"),
+    (local_expression, r"eval\(\) of local variables cannot be captured"),
+    (assignment_in_condition, "its condition assigns a variable"),
+    (assignment_in_any, "Could not guard on data-dependent"),
+]
+
+
+@pytest.mark.parametrize(("function", "problem"), REFUSED, ids=[function.__name__ for function, _ in REFUSED])
+def test_changes_of_other_scopes_are_refused_and_undone(function: Any, problem: str) -> None:
+    before = COUNT, list(ITEMS)
+    with pytest.raises(CaptureError, match=rf"{problem}(.|\n)*at: .*test_scopes.py:\d+"):
+        fxonnx.export(Function(function).eval(), (signs(4)[0],))
+    assert before == (COUNT, ITEMS) or function is assigned_global
+
+
+def late_functions(x: torch.Tensor) -> Any:
+    functions = [lambda v: v + i for i in range(3)]  # noqa: B023 - read late
+    if x.sum() > 0:
+        x = x * 2
+    return functions[0](x) + functions[1](x) * 10
+
+
+def late_functions_in_branch(x: torch.Tensor) -> Any:
+    if x.sum() > 0:
+        functions = list(lambda v: v + i * 10 + j for i in range(2) for j in range(3))  # noqa: B023, C400
+        x = functions[0](x)
+    return x
+
+
+def late_generators(x: torch.Tensor) -> Any:
+    generators = [(i * k for k in (1, 2)) for i in range(3)]
+    if x.sum() > 0:
+        x = x * 2
+    return x + sum(generators[0])
+
+
+def functions_with_defaults(x: torch.Tensor) -> Any:
+    functions = [lambda v, i=i: v + i for i in range(3)]
+    if x.sum() > 0:
+        x = functions[0](x)
+    return x + functions[1](x)
+
+
+def functions_of_a_loop(x: torch.Tensor) -> Any:
+    functions = []
+    for i in range(3):
+        functions.append(lambda v: v + i)  # noqa: B023, PERF401 - read late
+    if x.sum() > 0:
+        x = functions[0](x)
+    return x
+
+
+def variable_after_function(x: torch.Tensor) -> Any:
+    k = 1
+    function = lambda v: v + k  # noqa: E731
+    if x.sum() > 0:
+        k = 5
+    return function(x)
+
+
+def class_body(x: torch.Tensor) -> Any:
+    k = 3
+
+    class Local:
+        k = 4
+        following = k + 1
+
+        def step(self, v: torch.Tensor) -> torch.Tensor:
+            return v + k
+
+    if x.sum() > 0:
+        x = x * 2
+    return Local().step(x) + Local.following
+
+
+def nonlocal_of_function(x: torch.Tensor) -> Any:
+    n = 1
+
+    def bump(v: torch.Tensor) -> Any:
+        nonlocal n
+        if v.sum() > 0:
+            n = n + 1
+        return n
+
+    a = bump(x)
+    return x * a + bump(-x)
+
+
+def walrus(x: torch.Tensor) -> Any:
+    y = x
+    if (total := x.sum()) > 0:  # noqa: SIM108 - the statement is the case
+        z = (y := x * 2) + total
+    else:
+        z = x
+    return y + z
+
+
+def deleted(x: torch.Tensor) -> Any:
+    y, t = x + 1, x * 2
+    if x.sum() > 0:
+        z = y * 2
+        del y
+        y = z + t
+    del t
+    return y
+
+
+@pytest.mark.parametrize("shapes", SHAPES, ids=["static", "dynamic"])
+@pytest.mark.parametrize(
+    "function",
+    [
+        *(late_functions, late_functions_in_branch, late_generators, functions_with_defaults, functions_of_a_loop),
+        *(variable_after_function, class_body, nonlocal_of_function, walrus, deleted),
+    ],
+    ids=lambda function: function.__name__,
+)
+def test_scopes_match_eager_torch(function: Any, shapes: Any) -> None:
+    check(function, signs, shapes, rows=(2, 7))
