@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import threading
 from collections.abc import Callable, Mapping
@@ -85,6 +86,13 @@ EXPRESSIONS: Mapping[str, Callable[[int], float]] = MappingProxyType(
         "int(n ** 0.5)": lambda n: int(n**0.5),
         "int(round(n / 1.1))": lambda n: int(round(n / 1.1)),  # noqa: RUF046 - as people write it
         "int(np.ceil(n / 2))": lambda n: int(np.ceil(n / 2)),
+        "math.sqrt(n)": lambda n: math.sqrt(n),
+        "int(math.sqrt(n * 3))": lambda n: int(math.sqrt(n * 3)),
+        "math.isqrt(n)": lambda n: math.isqrt(n),
+        "math.gcd(n, 12)": lambda n: math.gcd(n, 12),
+        "math.gcd(8, n, 12)": lambda n: math.gcd(8, n, 12),
+        "divmod(n, 7)": lambda n: 10 * divmod(n, 7)[0] + divmod(n, 7)[1],
+        "divmod(100, n)": lambda n: 10 * divmod(100, n)[0] + divmod(100, n)[1],
         "n // 0.1": lambda n: n // 0.1,
         "n // -0.3": lambda n: n // -0.3,
         "7.7 // n": lambda n: 7.7 // n,

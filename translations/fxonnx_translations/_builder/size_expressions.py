@@ -181,6 +181,9 @@ class _Emitter:
     def true_div(self, expr: sympy.Expr) -> ir.Value:
         return self._op("Div", *(self.double(self.emit(arg)) for arg in expr.args))
 
+    def square_root(self, expr: sympy.Expr) -> ir.Value:
+        return self._op("Sqrt", self.double(self.emit(expr.args[0])))
+
     def to_float(self, expr: sympy.Expr) -> ir.Value:
         return self.double(self.emit(expr.args[0]))
 
@@ -271,6 +274,7 @@ _FUNCTIONS: Mapping[type, Callable[[_Emitter, sympy.Expr], ir.Value]] = {
     sympy_functions.FloatPow: _Emitter.power,
     sympy_functions.IntTrueDiv: _Emitter.true_div,
     sympy_functions.FloatTrueDiv: _Emitter.true_div,
+    sympy_functions.OpaqueUnaryFn_sqrt: _Emitter.square_root,
     sympy_functions.ToFloat: _Emitter.to_float,
     sympy_functions.CeilToInt: _Emitter.to_int,
     sympy_functions.FloorToInt: _Emitter.to_int,

@@ -65,6 +65,7 @@ from .patch import (
     applied,
     one_at_a_time,
 )
+from .python_math import MATH_PATCHES
 from .tracing_state import STATE_PATCHES, FilteredWarnings, TracedData, print_nothing
 
 __all__ = [
@@ -241,6 +242,7 @@ CAPTURE_PATCHES: tuple[Patch, ...] = (
     KernelPatch("aten::narrow.Tensor", shape_kernels.narrow, "it reads the value of a tensor"),
     Patch("torch:as_tensor", functional.as_tensor, "its C++ function specializes sizes in a list", strict=False),
     *QUOTIENT_PATCHES,
+    *MATH_PATCHES,
     Patch("torch:SymInt.__hash__", functional.hash_of_size, "it raises a TypeError for sets of lengths", strict=False),
     *(
         Patch(
