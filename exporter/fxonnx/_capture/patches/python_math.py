@@ -15,7 +15,7 @@ __all__ = ["MATH_PATCHES"]
 # Functions of torch without type annotations.
 _sym_int: Callable[..., Any] = torch.sym_int
 _sym_min: Callable[..., Any] = torch.sym_min
-_sym_sqrt: Callable[..., Any] = torch._sym_sqrt
+_sym_sqrt: Callable[..., Any] = torch.sym_sqrt
 
 _MOST_DIVISORS = 16
 """Each divisor is one remainder of the graph."""

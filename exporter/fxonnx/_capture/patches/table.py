@@ -37,7 +37,6 @@ from . import (
     fast_paths,
     functional,
     indexing,
-    library_functions,
     packed_sequences,
     shape_kernels,
     torchvision_detection,
@@ -52,6 +51,7 @@ from .functional import (
     tensor_split,
     unbind,
 )
+from .libraries.size_branches import LIBRARY_PATCHES
 from .libraries.transformers_models import TRANSFORMERS_PATCHES
 from .libraries.transformers_vision import TRANSFORMERS_VISION_PATCHES
 from .patch import (
@@ -448,7 +448,7 @@ CAPTURE_PATCHES: tuple[Patch, ...] = (
         "it makes masks that hide nothing if a model is traced, which some models cannot use",
         optional=True,
     ),
-    *_departing((*library_functions.LIBRARY_PATCHES, *TRANSFORMERS_PATCHES, *TRANSFORMERS_VISION_PATCHES)),
+    *_departing((*LIBRARY_PATCHES, *TRANSFORMERS_PATCHES, *TRANSFORMERS_VISION_PATCHES)),
 )
 """Applied by torch.export; in strict mode without the rows with ``strict=False``: TorchDynamo would trace into them."""
 

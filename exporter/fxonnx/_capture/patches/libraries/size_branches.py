@@ -1,4 +1,4 @@
-"""Replacements of functions of libraries that branch on dynamic sizes.
+"""Replacements of functions of transformers and torchao that branch on dynamic sizes.
 
 FastSpeech2Conformer repeats every token by its predicted duration, in a loop over the batch, and then chooses a table
 of positions by the resulting unbacked length. torchao's quantization compares sizes with those of blocks.
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.fx.experimental.symbolic_shapes import has_guarding_hint, statically_known_true
 
-from .patch import Patch
+from ..patch import Patch
 
 __all__ = ["LIBRARY_PATCHES"]
 
