@@ -16,7 +16,7 @@ TORCHVISION_2.15 = 0.29.2
 TORCHVISION = $(TORCHVISION_$(basename $(TORCH)))
 PIP = $(VENV)/bin/python -m pip --disable-pip-version-check install --quiet --constraint $(CONSTRAINTS)
 
-.PHONY: demo test fuzz lint docs bench
+.PHONY: demo test nightly fuzz lint docs bench
 
 demo: $(VENV)/.installed
 	$(VENV)/bin/fxonnx demo
@@ -25,7 +25,11 @@ demo: $(VENV)/.installed
 # PYTEST_FLAGS adds options: make test PYTEST_FLAGS=--durations=25
 PYTEST_FLAGS ?=
 test: $(VENV)/.installed-test
-	OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -n 2 -q $(PYTEST_FLAGS)
+	OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -n 2 --dist=worksteal -q $(PYTEST_FLAGS)
+
+# The tests that are too long for every change: more seeds, element types and networks.
+nightly: $(VENV)/.installed-test
+	OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -n 2 --dist=worksteal -q -m nightly $(PYTEST_FLAGS)
 
 # Random programs, eager torch against the exported file: make fuzz SEEDS=1000:2000 ZERO=1
 # Programs with Python control flow: make fuzz KIND=python SEEDS=0:3000 WITHOUT=aliases,handlers

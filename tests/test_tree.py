@@ -5,10 +5,9 @@ from __future__ import annotations
 import ast
 import graphlib
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache
 from pathlib import Path
-
-import pytest
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = sorted([*ROOT.glob("exporter/**/*.py"), *ROOT.glob("translations/**/*.py")])
@@ -19,21 +18,33 @@ def short(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
-@pytest.mark.parametrize("path", FILES, ids=short)
-def test_files_and_functions_stay_small(path: Path) -> None:
-    text = path.read_text()
-    assert len(text.splitlines()) <= 600
-    for node in ast.walk(ast.parse(text)):
+def _broken(rule: Callable[[Path], Iterator[str]], paths: Iterable[Path]) -> list[str]:
+    """The places of the files that break a rule."""
+    return [f"{short(path)}: {place}" for path in paths for place in rule(path)]
+
+
+@cache
+def _tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+def _long(path: Path) -> Iterator[str]:
+    if len(path.read_text().splitlines()) > 600:
+        yield "more than 600 lines"
+    for node in ast.walk(_tree(path)):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            assert node.end_lineno is not None
             first = node.body[0]
-            documented = ast.get_docstring(node) is not None and first.end_lineno is not None
-            described = first.end_lineno - first.lineno + 1 if documented else 0
-            assert node.end_lineno - node.lineno - described < 80, f"{node.name} has more than 80 lines of code"
+            documented = ast.get_docstring(node) is not None
+            described = (first.end_lineno or 0) - first.lineno + 1 if documented else 0
+            if (node.end_lineno or 0) - node.lineno - described >= 80:
+                yield f"{node.name} has more than 80 lines of code"
 
 
-@pytest.mark.parametrize("path", PACKAGES, ids=short)
-def test_torch_onnx_export_is_not_called(path: Path) -> None:
+def test_files_and_functions_stay_small() -> None:
+    assert not _broken(_long, FILES)
+
+
+def _calls_of_other_exporters(path: Path) -> Iterator[str]:
     code = "\n".join(line for line in path.read_text().splitlines() if not line.strip().startswith("#"))
     for forbidden in (
         r"torch\.onnx\._internal",
@@ -41,32 +52,43 @@ def test_torch_onnx_export_is_not_called(path: Path) -> None:
         r"torch\.onnx\.export\(",
         r"\.run_decompositions\(",
     ):
-        assert not re.search(forbidden, code), forbidden
+        if re.search(forbidden, code):
+            yield forbidden
+
+
+def test_torch_onnx_export_is_not_called() -> None:
+    assert not _broken(_calls_of_other_exporters, PACKAGES)
 
 
 ASSIGNED = r"(?m)^\s*(torch|F|nn|math|builtins)\.[\w.]+ = "
 
 
-@pytest.mark.parametrize("path", PACKAGES, ids=short)
-def test_torch_is_patched_in_one_room(path: Path) -> None:
+def _patches_of_torch(path: Path) -> Iterator[str]:
     if "_capture/patches" in short(path):
         return
     code = path.read_text()
     if "_cli/" in short(path):  # the command line is the whole process
         code = code.replace("catch_warnings", "")
     for forbidden in (r"unittest|\bmock\b", r"py_kernels", r"setattr\(torch(?!\.onnx,)", r"catch_warnings", ASSIGNED):
-        assert not re.search(forbidden, code), f"{forbidden}: a row of the table in _capture/patches/table.py does it"
+        if re.search(forbidden, code):
+            yield f"{forbidden}: a row of the table in _capture/patches/table.py does it"
 
 
-@pytest.mark.parametrize("path", sorted(ROOT.glob("translations/**/*.py")), ids=short)
-def test_translations_do_not_import_the_exporter(path: Path) -> None:
-    names = [
-        alias.name if isinstance(node, ast.Import) else node.module or ""
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, (ast.Import, ast.ImportFrom))
-        for alias in node.names
-    ]
-    assert not [name for name in names if name == "fxonnx" or name.startswith("fxonnx.")]
+def test_torch_is_patched_in_one_room() -> None:
+    assert not _broken(_patches_of_torch, PACKAGES)
+
+
+def _imports_of_the_exporter(path: Path) -> Iterator[str]:
+    for node in ast.walk(_tree(path)):
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            for alias in node.names:
+                name = alias.name if isinstance(node, ast.Import) else node.module or ""
+                if name == "fxonnx" or name.startswith("fxonnx."):
+                    yield name
+
+
+def test_translations_do_not_import_the_exporter() -> None:
+    assert not _broken(_imports_of_the_exporter, sorted(ROOT.glob("translations/**/*.py")))
 
 
 # Documented by torch despite the underscore.
@@ -83,12 +105,15 @@ def _dotted_names(tree: ast.AST) -> Iterator[str]:
             yield ast.unparse(node)
 
 
-@pytest.mark.parametrize("path", [path for path in PACKAGES if path.name != "_torch_compat.py"], ids=short)
-def test_private_names_of_torch_are_imported_in_one_module(path: Path) -> None:
-    names = {name for name in _dotted_names(ast.parse(path.read_text())) if re.match(r"torch\b.*\._[a-zA-Z]", name)}
-    # Operators appear in graphs under their names, private or not.
-    private = {name for name in names if not name.startswith("torch.ops.")}
-    assert private <= NOT_PRIVATE, "import them in fxonnx_translations/_torch_compat.py"
+def _private_names(path: Path) -> Iterator[str]:
+    for name in {name for name in _dotted_names(_tree(path)) if re.match(r"torch\b.*\._[a-zA-Z]", name)}:
+        # Operators appear in graphs under their names, private or not.
+        if not name.startswith("torch.ops.") and name not in NOT_PRIVATE:
+            yield f"{name}: import it in fxonnx_translations/_torch_compat.py"
+
+
+def test_private_names_of_torch_are_imported_in_one_module() -> None:
+    assert not _broken(_private_names, [path for path in PACKAGES if path.name != "_torch_compat.py"])
 
 
 OWN = ("fxonnx", "fxonnx_translations")
@@ -113,7 +138,7 @@ def _own_imports(path: Path) -> Iterator[tuple[ast.ImportFrom, str]]:
     package = _module_name(path).split(".")
     if path.name != "__init__.py":
         package = package[:-1]
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(_tree(path)):
         if isinstance(node, ast.ImportFrom):
             base = package[: len(package) - node.level + 1] if node.level else []
             origin = ".".join([*base, *([node.module] if node.module else [])])
@@ -121,12 +146,15 @@ def _own_imports(path: Path) -> Iterator[tuple[ast.ImportFrom, str]]:
                 yield from ((node, f"{origin}.{alias.name}") for alias in node.names)
 
 
-@pytest.mark.parametrize("path", PACKAGES, ids=short)
-def test_imports_are_at_the_top(path: Path) -> None:
-    at_the_top = set(ast.parse(path.read_text()).body)
+def _delayed_imports(path: Path) -> Iterator[str]:
     lines = {node.lineno for node, _ in _own_imports(path)}
-    top = {node.lineno for node in at_the_top if isinstance(node, ast.ImportFrom)}
-    assert lines <= top or short(path) in DELAYED
+    top = {node.lineno for node in _tree(path).body if isinstance(node, ast.ImportFrom)}
+    if short(path) not in DELAYED:
+        yield from (f"line {line}" for line in lines - top)
+
+
+def test_imports_are_at_the_top() -> None:
+    assert not _broken(_delayed_imports, PACKAGES)
 
 
 def test_no_import_circle() -> None:

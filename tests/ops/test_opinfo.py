@@ -17,6 +17,9 @@ from .limits import FAILURES, LOOSER
 from .opinfo import DTYPES, entries, problems
 from .running import is_random, run
 
+# The element types that kernels, casts and promotion differ for most; the others are the same translations.
+FREQUENT = frozenset({torch.float32, torch.float16, torch.int64, torch.bool, torch.complex64})
+
 # Number of samples per entry and dtype; the complete sweep runs more of them.
 SAMPLES = {torch.float32: 8, torch.int64: 4, torch.bool: 4, torch.complex64: 4}
 
@@ -40,10 +43,10 @@ def _rows() -> Iterator[object]:
             if dtype not in entry.supported_dtypes("cpu"):
                 continue
             failure = expected_failure(entry.full_name, dtype_name(dtype))
-            marks = ()
+            marks = [] if dtype in FREQUENT else [pytest.mark.nightly]
             if failure is not None:
                 reason = f"{failure.owner}: {failure.reason}"
-                marks = (pytest.mark.xfail(strict=True, raises=Deviates, reason=reason),)
+                marks.append(pytest.mark.xfail(strict=True, raises=Deviates, reason=reason))
             yield pytest.param(entry, dtype, id=f"{entry.full_name}-{dtype_name(dtype)}", marks=marks)
 
 
