@@ -116,6 +116,69 @@ def test_private_names_of_torch_are_imported_in_one_module() -> None:
     assert not _broken(_private_names, [path for path in PACKAGES if path.name != "_torch_compat.py"])
 
 
+# Functions of _prepare/sizes.py, which know that a size may be symbolic.
+SIZE_FUNCTIONS = {"element_count", "expression", "is_known", "known_size", "same_shape", "same_size", "size_expression"}
+# The comparisons of shapes in which no size is symbolic, and the reason.
+NUMBERS = {
+    "_prepare/common_subexpressions.py": "constants",
+    "_prepare/constant_folding.py": "tensors of static shape",
+    "_prepare/functionalize/alias_analysis.py": "only where all sizes are int",
+    "_prepare/observers.py": "flags of observers",
+    "_prepare/patterns/flatten_token_matmuls.py": "texts of sizes",
+    "_prepare/tensor_subclasses.py": "weights",
+    "_prepare/weight_folding.py": "expressions of weights",
+    "_lower/lowering.py": "dims of the ONNX model",
+    "_lower/model.py": "weights",
+    "_lower/regions.py": "weights",
+}
+
+
+def _reads_size(node: ast.AST) -> bool:
+    return any(
+        isinstance(one, ast.Attribute) and one.attr in ("shape", "numel", "nelement", "size") for one in ast.walk(node)
+    )
+
+
+def _compared_sizes(path: Path) -> Iterator[str]:
+    """Comparisons and conversions of sizes by Python's operators, which decide a symbolic size for the example."""
+    open_nodes: list[ast.AST] = [_tree(path)]
+    while open_nodes:
+        node = open_nodes.pop()
+        called = ast.unparse(node.func).rpartition(".")[2] if isinstance(node, ast.Call) else ""
+        if called in SIZE_FUNCTIONS:
+            continue
+        compared = [node.left, *node.comparators] if isinstance(node, ast.Compare) else []
+        if called in ("int", "bool", "float") and isinstance(node, ast.Call):
+            compared = [*node.args]
+        # Identity asks for a type or for None.
+        is_identity = isinstance(node, ast.Compare) and all(isinstance(op, ast.Is | ast.IsNot) for op in node.ops)
+        if not is_identity and any(_reads_size(one) and not _asks_sizes(one) for one in compared):
+            yield f"line {node.lineno}: {ast.unparse(node)}"  # type: ignore[attr-defined]
+        open_nodes += ast.iter_child_nodes(node)
+
+
+def _asks_sizes(node: ast.AST) -> bool:
+    return isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in SIZE_FUNCTIONS
+
+
+def test_passes_ask_for_sizes_by_functions() -> None:
+    """A comparison of symbolic sizes is a guard of the example, and an error where a size depends on data."""
+    passes = [*ROOT.glob("exporter/fxonnx/_prepare/**/*.py"), *ROOT.glob("exporter/fxonnx/_lower/**/*.py")]
+    passes = [path for path in passes if path.name != "sizes.py"]
+    excepted = {ROOT / "exporter/fxonnx" / name for name in NUMBERS}
+    assert excepted == {path for path in excepted if _broken(_compared_sizes, [path])}
+    found = _broken(_compared_sizes, sorted({*passes} - excepted))
+    assert not found, "use the functions of _prepare/sizes.py:\n" + "\n".join(found)
+
+
+def test_compared_sizes_are_found(tmp_path: Path) -> None:
+    wrong = ["x.numel() != 1", "x.shape[0] < y", "int(x.shape[0])", "known_size(x) == x.size(0)"]
+    right = ["x.shape is None", "known_size(x.shape[0]) == 1", "is_known(x.numel() >= 2)", "x.dim() == 1"]
+    path = tmp_path / "code.py"
+    path.write_text("\n".join(wrong + right))
+    assert [place.partition(": ")[2] for place in _compared_sizes(path)] == wrong[::-1]
+
+
 OWN = ("fxonnx", "fxonnx_translations")
 # The modules with imports of our own packages that are not at the top, and the reason.
 DELAYED = {

@@ -19,6 +19,7 @@ from fxonnx_translations._torch_compat import OpOverload, vmap_for_positions
 from .._provenance import copy_provenance, source_line
 from ..errors import PrepareError
 from .graph_utils import erase_unused, module_attribute, replace_node
+from .sizes import known_size, same_size
 from .tracing import TraceError, splice_trace, trace_call
 from .vmap import vmap_regions
 
@@ -151,7 +152,7 @@ def _replace_by_standard_attention(owner: torch.fx.GraphModule, call: torch.fx.N
         if computation.has_mask:
             bias = owner.graph.call_function(operator.getitem, (call, 0))
         options: dict[str, Any] = {"scale": computation.scale}
-        if query.meta["val"].shape[1] != key.meta["val"].shape[1]:  # type: ignore[union-attr]
+        if not same_size(query.meta["val"].shape[1], key.meta["val"].shape[1]):  # type: ignore[union-attr]
             options["enable_gqa"] = True
         attention = owner.graph.call_function(
             aten.scaled_dot_product_attention.default, (query, key, value, bias), options
@@ -186,7 +187,7 @@ class _Attention:
         """Whether it is standard attention with a bias and a mask."""
         if not self.only_output or type(key.shape[0]) is not type(query.shape[0]) or not self.adds_bias:
             return False
-        if type(key.shape[0]) is int and key.shape[0] != query.shape[0]:
+        if not isinstance(key.shape[0], torch.SymInt) and not same_size(key.shape[0], query.shape[0]):
             return False
         # torch adds the bias in single precision.
         return self.has_no_bias or query.dtype in (torch.float32, torch.float64)
@@ -243,7 +244,7 @@ class _Attention:
     ) -> list[torch.Tensor]:
         """Attention as torch's own implementation writes it: output, logsumexp and maximum in base 2."""
         batch: Any = query.shape[0]
-        if type(key.shape[0]) is int and key.shape[0] == 1 and (isinstance(batch, torch.SymInt) or batch != 1):
+        if known_size(key.shape[0]) == 1 and not same_size(batch, 1):
             key, value = (x.expand(query.shape[0], *x.shape[1:]) for x in (key, value))
         positions = _positions(query, key)
         groups = query.shape[1] // key.shape[1]

@@ -177,7 +177,7 @@ class InplaceRewriter:
         if not isinstance(val, torch.Tensor):
             results = [_getitem(self._emitter, node, index) for index in range(len(wanted))]
         for result, target in zip(results, wanted, strict=True):
-            if result.meta["val"].shape != target.shape:
+            if not same_shape(result.meta["val"], target):
                 refuse(node, f"the out tensor of shape {tuple(target.shape)} would be resized")
         return [self._copy_value(node, result, alias) for result, alias in zip(results, aliases.values(), strict=True)]
 

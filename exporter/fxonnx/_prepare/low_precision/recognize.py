@@ -21,7 +21,7 @@ from fxonnx_translations._torch_compat import OpOverload
 
 from ..._provenance import copy_provenance
 from ..graph_utils import store_attribute, uncomputed
-from ..sizes import element_count, is_known
+from ..sizes import element_count, is_known, same_size
 from ..weight_folding import CODES_KEY
 from .activations import replace_activation_quantizers
 from .layouts import Layout, Path, block_of, positions_of, replayed
@@ -364,13 +364,13 @@ class _Recognizer:
     def _arrangement(self, found: _Product, weight: Node) -> tuple[Layout, Layout | None, list[int]] | None:
         """Return how scales and zero points are laid out over the weight, and the sizes of the blocks."""
         full = found.product.meta["val"].shape
-        if found.codes.meta["val"].numel() != full.numel():
+        if not same_size(found.codes.meta["val"].numel(), full.numel()):
             return None
         scale = self._layout(found.scale, ((full, found.outer),))
         zero_point = None
         if found.zero_point is not None and found.difference is not None:
             inside = found.difference.meta["val"].shape
-            if inside.numel() != full.numel():
+            if not same_size(inside.numel(), full.numel()):
                 return None
             zero_point = self._layout(found.zero_point, ((inside, found.inner), (full, found.outer)))
             if zero_point is None:
@@ -384,7 +384,7 @@ class _Recognizer:
         ]
         blocked = math.prod(-(-size // count) for size, count in zip(shape, block, strict=True))
         # One scale per element, or nearly, is not a quantized weight.
-        return (scale, zero_point, block) if blocked * 8 <= shape.numel() else None
+        return (scale, zero_point, block) if is_known(blocked * 8 <= shape.numel()) else None
 
     def _layout(self, node: Node, steps: tuple[tuple[torch.Size, Path], ...]) -> Layout | None:
         """Return the layout of a parameter over the weight, or None if it is not blockwise."""

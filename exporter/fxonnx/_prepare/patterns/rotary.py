@@ -10,6 +10,7 @@ import torch
 import torch.onnx.ops  # defines the operator
 
 from ..._provenance import VALUE_KEY
+from ..sizes import same_size
 from .matches import Matches, Mismatch, check_uses
 from .matching import (
     CASTS,
@@ -154,7 +155,7 @@ def negate_rotary_tables(graph: torch.fx.Graph) -> Matches:
             continue
         sine: Any = product.args[1] if product.args[0] is joined else product.args[0]
         dims = dims_of(sine)
-        if dims and dims[-1] == x.meta["val"].shape[-1] and sine.meta["val"].dtype.is_floating_point:
+        if dims and same_size(dims[-1], x.meta["val"].shape[-1]) and sine.meta["val"].dtype.is_floating_point:
             groups.setdefault(sine, []).append(product)
     for sine, products in groups.items():
         if len(products) < _MIN_USES:
