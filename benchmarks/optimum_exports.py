@@ -1,0 +1,233 @@
+"""Exports of optimum-onnx through ``torch.onnx.export`` of fxonnx, and its own validation of them.
+
+    make optimum OPTIMUM_FLAGS="--torchscript --generate"
+    python -m benchmarks.optimum_exports [--models bert,llama] [--all-tasks] [--torchscript] [--json optimum.json]
+    python -m benchmarks.optimum_exports --generate
+
+optimum-onnx is used as it is: ``onnx_export_from_model`` of small models with random weights, while
+``fxonnx.installed()`` serves its calls of torch.onnx.export. ``valid`` means that its validation accepts every file:
+names of outputs and axes, shapes, and values in ONNX Runtime. With ``--torchscript`` the same without fxonnx. With
+``--generate`` the exported directories generate, and the tokens are compared with PyTorch's.
+
+Each pair runs in a process of its own, forked after the imports, with a time limit and a memory limit. Needs
+transformers 4.57, and therefore the environment of ``make optimum``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import logging
+import multiprocessing
+import re
+import resource
+import sys
+import tempfile
+import time
+import traceback
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import optimum.exporters.onnx.convert as convert
+import torch
+import transformers
+from optimum.exporters.tasks import TasksManager
+from optimum.onnxruntime import ORTModelForCausalLM, ORTModelForSeq2SeqLM
+
+import fxonnx
+
+from ._optimum_models import GENERATION, MODELS
+from ._output import print_table, write_json
+
+SECONDS = 240
+MEMORY = 12 << 30
+EXPORTERS = ("fxonnx", "TorchScript")
+
+
+def tasks_of(model_type: str, all_tasks: bool) -> list[str]:
+    """The tasks of a model type: all, or those that generate with a past, or one with a head."""
+    supported = list(TasksManager.get_supported_tasks_for_model_type(model_type, "onnx", library_name="transformers"))
+    if all_tasks:
+        return supported
+    generating = [task for task in supported if task.endswith("-with-past") and not task.startswith("feature")]
+    heads = [task for task in supported if task.startswith(("text-class", "question", "image-class", "object", "audio"))]
+    zero_shot = [task for task in supported if task.startswith("zero-shot")]
+    return generating or [*heads[:1], *zero_shot[:1]] or supported[:1]
+
+
+def plain(options: Any) -> Any:
+    """A copy in dicts and lists, which configurations may change."""
+    if isinstance(options, Mapping):
+        return {key: plain(value) for key, value in options.items()}
+    return list(map(plain, options)) if isinstance(options, list) else options
+
+
+def make(model_type: str, task: str) -> torch.nn.Module:
+    """A small model of a type for a task."""
+    name = model_type if model_type in transformers.CONFIG_MAPPING else model_type.replace("-", "_")
+    # "architectures" chooses between classes for one task: the first.
+    config = transformers.CONFIG_MAPPING[name](**plain(MODELS[model_type]), architectures=[])
+    base = task.removesuffix("-with-past")
+    found = TasksManager.get_model_class_for_task(base, model_type=model_type, library="transformers")
+    torch.manual_seed(0)
+    build: Callable[[Any], torch.nn.Module] = getattr(found, "from_config", None) or getattr(found, "_from_config", found)
+    return build(config).eval()
+
+
+@contextlib.contextmanager
+def failures() -> Iterator[list[Exception]]:
+    """The exceptions of optimum's validation, some of which its export turns into warnings."""
+    found: list[Exception] = []
+    original = convert.validate_models_outputs
+
+    def validate(**arguments: Any) -> None:
+        try:
+            original(**arguments)
+        except Exception as error:
+            found.append(error)
+            raise
+
+    convert.validate_models_outputs = validate
+    try:
+        yield found
+    finally:
+        convert.validate_models_outputs = original
+
+
+def export(model: torch.nn.Module, task: str, exporter: str, directory: Path) -> None:
+    """Exports with optimum's function; raises what its validation raises."""
+    serving = fxonnx.installed() if exporter == "fxonnx" else contextlib.nullcontext()
+    with failures() as found, serving:
+        convert.onnx_export_from_model(model, directory, task=task, device="cpu")
+    if found:
+        raise found[0]
+
+
+def outcome(model_type: str, task: str, exporter: str) -> str:
+    """``valid``, or what went wrong, in the first line of the error."""
+    try:
+        model = make(model_type, task)
+    except Exception as error:
+        return f"model: {described(error)}"
+    with tempfile.TemporaryDirectory() as directory:
+        try:
+            export(model, task, exporter, Path(directory))
+        except Exception as error:
+            traceback.print_exc()
+            kind = type(error).__name__
+            invalid = kind in ("AtolError", "OutputMatchError", "ShapeError") or "during validation" in str(error)
+            return f"{'invalid' if invalid else 'error'}: {described(error)}"
+    return "valid"
+
+
+def described(error: BaseException) -> str:
+    """The kind and the first informative lines of an exception, or of its cause."""
+    if "during validation" in str(error) or "post-processing" in str(error):
+        error = error.__cause__ or error
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {' '.join(lines[:2])}"[:300]
+
+
+PROMPT = torch.tensor([[11, 23, 35, 47, 59, 71], [83, 95, 107, 119, 17, 29]])
+
+
+def generated(model_type: str, task: str, exporter: str) -> str:
+    """``equal`` if the exported directory generates the tokens of PyTorch."""
+    model: Any = make(model_type, task)
+    options = {"max_new_tokens": 12, "min_new_tokens": 12, "do_sample": False, "num_beams": 1}
+    inputs = {"input_ids": PROMPT, "attention_mask": torch.ones_like(PROMPT)}
+    expected = model.generate(**inputs, **options)
+    loader = ORTModelForCausalLM if task.startswith("text-generation") else ORTModelForSeq2SeqLM
+    with tempfile.TemporaryDirectory() as directory:
+        export(model, task, exporter, Path(directory))
+        found = loader.from_pretrained(directory).generate(**inputs, **options)
+    words = " ".join(map(str, expected[0].tolist()[-12:]))
+    return f"equal: {words}" if torch.equal(found, expected) else f"differ: {words} | {found[0].tolist()[-12:]}"
+
+
+def isolated(job: Callable[..., str], arguments: Sequence[str], log: str | None) -> str:
+    """The result of a job in a process of its own."""
+
+    def run(connection: Connection) -> None:
+        resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
+        stream = open(log, "a") if log else open("/dev/null", "w")  # noqa: SIM115
+        with contextlib.redirect_stdout(stream), contextlib.redirect_stderr(stream):
+            print(f"==== {' '.join(arguments)}", file=stream)
+            try:
+                connection.send(job(*arguments))
+            except Exception as error:
+                traceback.print_exc()
+                connection.send(f"error: {described(error)}")
+        stream.close()
+
+    context = multiprocessing.get_context("fork")
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=run, args=(sender,))
+    process.start()
+    sender.close()
+    try:
+        result = str(receiver.recv()) if receiver.poll(SECONDS) else f"error: more than {SECONDS} seconds"
+    except EOFError:
+        process.join()
+        result = f"error: the process ended with {process.exitcode}"
+    process.kill()
+    process.join()
+    return result
+
+
+def measured(
+    job: Callable[..., str], pairs: Sequence[tuple[str, str]], exporters: Sequence[str], log: str | None
+) -> list[dict[str, str]]:
+    """One row for each pair."""
+    rows = []
+    for model_type, task in pairs:
+        row = {"type": model_type, "task": task}
+        for exporter in exporters:
+            start = time.perf_counter()
+            row[exporter] = re.sub(r"/tmp/\S+/", "", isolated(job, (model_type, task, exporter), log))
+            seconds = time.perf_counter() - start
+            print(f"{model_type} {task} {exporter} {seconds:.0f} s: {row[exporter]}", file=sys.stderr, flush=True)
+        rows.append(row)
+    return rows
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Exports, prints the tables and the totals, and writes the JSON file."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", default=",".join(MODELS))
+    parser.add_argument("--tasks", help="only these, separated by commas")
+    parser.add_argument("--all-tasks", action="store_true", help="every task of every type, some 500 pairs")
+    parser.add_argument("--torchscript", action="store_true", help="the same exports by torch's TorchScript exporter")
+    parser.add_argument("--only-torchscript", action="store_true", help="those alone")
+    parser.add_argument("--generate", action="store_true", help="only compare generated tokens")
+    parser.add_argument("--log", help="output and tracebacks of the exports")
+    parser.add_argument("--json")
+    options = parser.parse_args(arguments)
+    logging.disable(logging.WARNING)
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    models = options.models.split(",")
+    exporters = EXPORTERS[1:] if options.only_torchscript else EXPORTERS[: 1 + options.torchscript]
+    if options.generate:
+        pairs = [(name, task) for task, names in GENERATION.items() for name in names if name in models]
+        job = generated
+    else:
+        chosen = options.tasks.split(",") if options.tasks else None
+        pairs = [(name, task) for name in models for task in tasks_of(name, options.all_tasks or bool(chosen))]
+        pairs = [(name, task) for name, task in pairs if not chosen or task in chosen]
+        job = outcome
+    rows = measured(job, pairs, exporters, options.log)
+    keys = ["type", "task", *exporters]
+    print_table("optimum-onnx", keys, [[row[key] for key in keys] for row in rows])
+    counted = {exporter: Counter(row[exporter].split(":")[0] for row in rows) for exporter in exporters}
+    for exporter, counts in counted.items():
+        print(f"{exporter}: {len(rows)} pairs, {', '.join(f'{count} {what}' for what, count in counts.most_common())}")
+    write_json(options.json, {"rows": rows, "counted": counted})
+
+
+if __name__ == "__main__":
+    main()
