@@ -16,7 +16,7 @@ TORCHVISION_2.15 = 0.29.2
 TORCHVISION = $(TORCHVISION_$(basename $(TORCH)))
 PIP = $(VENV)/bin/python -m pip --disable-pip-version-check install --quiet --constraint $(CONSTRAINTS)
 
-.PHONY: demo test nightly fuzz lint docs bench
+.PHONY: demo test nightly fuzz lint docs bench optimum
 
 demo: $(VENV)/.installed
 	$(VENV)/bin/fxonnx demo
@@ -51,6 +51,23 @@ docs: $(VENV)/.installed-docs
 bench: $(VENV)/.installed-test
 	$(PIP) --editable '.[bench]'
 	$(VENV)/bin/python -m benchmarks.run --all
+
+# The exports of optimum-onnx, which needs an older transformers and therefore an environment of its own:
+# make optimum OPTIMUM_FLAGS="--models bert,llama --torchscript"
+OPTIMUM_FLAGS ?=
+optimum: .venv-optimum/.installed
+	OMP_NUM_THREADS=1 .venv-optimum/bin/python -W ignore -m benchmarks.optimum_exports $(OPTIMUM_FLAGS)
+
+.venv-optimum/.installed: VENV = .venv-optimum
+.venv-optimum/.installed: CONSTRAINTS = .venv-optimum/constraints.txt
+.venv-optimum/.installed: pyproject.toml constraints.txt
+	test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
+	grep -v '^transformers==' constraints.txt > $(CONSTRAINTS)
+	echo 'transformers==4.57.6' >> $(CONSTRAINTS)
+	$(PIP) $(TORCH_FLAGS) torch
+	$(PIP) --editable '.[cli]'
+	$(PIP) transformers 'optimum-onnx[onnxruntime]==0.1.0' pillow scipy
+	touch $@
 
 # torch goes first and alone, so that nothing else decides which build of it is installed.
 $(VENV)/.installed: pyproject.toml constraints.txt

@@ -35,7 +35,13 @@ _T5: Options = MappingProxyType(
 )
 _VISION: Options = MappingProxyType({**_LAYERS, "image_size": 32, "patch_size": 8})
 _AUDIO: Options = MappingProxyType(
-    {**_LAYERS, "vocab_size": 32, "conv_dim": (16,) * 7, "num_conv_pos_embeddings": 16, "num_conv_pos_embedding_groups": 2}
+    {
+        **_LAYERS,
+        "vocab_size": 32,
+        "conv_dim": (16,) * 7,
+        "num_conv_pos_embeddings": 16,
+        "num_conv_pos_embedding_groups": 2,
+    }
 )
 _STAGES: Options = MappingProxyType({"hidden_sizes": [16, 32], "depths": [1, 1], "num_stages": 2})
 _XLM: Options = MappingProxyType(
@@ -45,7 +51,13 @@ _DEBERTA: Options = MappingProxyType(
     {**_TEXT, "relative_attention": True, "pos_att_type": ["c2p", "p2c"], "position_biased_input": False}
 )
 _BACKBONE: Options = MappingProxyType(
-    {"model_type": "resnet", "embedding_size": 8, "hidden_sizes": [8, 16, 16, 32], "depths": [1, 1, 1, 1], "layer_type": "basic"}
+    {
+        "model_type": "resnet",
+        "embedding_size": 8,
+        "hidden_sizes": [8, 16, 16, 32],
+        "depths": [1, 1, 1, 1],
+        "layer_type": "basic",
+    }
 )
 _DETR: Options = MappingProxyType(
     {
@@ -65,13 +77,23 @@ _RT_DETR: Options = MappingProxyType(
 )
 _RT_BACKBONE: Options = MappingProxyType(
     {
-        **{"model_type": "rt_detr_resnet", "embedding_size": 8, "hidden_sizes": [8, 16, 16, 32], "depths": [1, 1, 1, 1]},
+        **{
+            "model_type": "rt_detr_resnet",
+            "embedding_size": 8,
+            "hidden_sizes": [8, 16, 16, 32],
+            "depths": [1, 1, 1, 1],
+        },
         **{"layer_type": "basic", "out_features": ["stage2", "stage3", "stage4"]},
     }
 )
 _D_FINE_BACKBONE: Options = MappingProxyType(
     {
-        **{"model_type": "hgnet_v2", "stem_channels": [3, 8, 8], "hidden_sizes": [16, 16, 16, 32], "depths": [1, 1, 1, 1]},
+        **{
+            "model_type": "hgnet_v2",
+            "stem_channels": [3, 8, 8],
+            "hidden_sizes": [16, 16, 16, 32],
+            "depths": [1, 1, 1, 1],
+        },
         **{"stage_in_channels": [8, 16, 16, 16], "stage_mid_channels": [8, 8, 8, 8], "stage_num_blocks": [1, 1, 1, 1]},
         **{"stage_out_channels": [16, 16, 16, 32], "stage_numb_of_layers": [2, 2, 2, 2]},
         **{"out_features": ["stage2", "stage3", "stage4"]},
@@ -81,7 +103,11 @@ _SWIN: Options = MappingProxyType(
     {"image_size": 32, "patch_size": 2, "embed_dim": 16, "depths": [1, 2], "num_heads": [2, 4], "window_size": 4}
 )
 _CLIP: Options = MappingProxyType(
-    {"text_config": {**_TEXT, "projection_dim": 16}, "vision_config": {**_VISION, "projection_dim": 16}, "projection_dim": 16}
+    {
+        "text_config": {**_TEXT, "projection_dim": 16},
+        "vision_config": {**_VISION, "projection_dim": 16},
+        "projection_dim": 16,
+    }
 )
 
 MODELS: Mapping[str, Options] = MappingProxyType(
@@ -95,7 +121,14 @@ MODELS: Mapping[str, Options] = MappingProxyType(
         "data2vec-text": _TEXT,
         "deberta": _DEBERTA,
         "deberta-v2": _DEBERTA,
-        "distilbert": {**_TOKENS, "dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 64, "max_position_embeddings": 128},
+        "distilbert": {
+            **_TOKENS,
+            "dim": 32,
+            "n_layers": 2,
+            "n_heads": 4,
+            "hidden_dim": 64,
+            "max_position_embeddings": 128,
+        },
         "electra": {**_TEXT, "embedding_size": 16},
         "esm": {**_TEXT, "position_embedding_type": "rotary", "mask_token_id": 5, "token_dropout": True},
         "flaubert": _XLM,
@@ -107,7 +140,13 @@ MODELS: Mapping[str, Options] = MappingProxyType(
         "markuplm": {**_TEXT, "xpath_unit_hidden_size": 8, "max_depth": 6},
         "megatron-bert": _TEXT,
         "mobilebert": {**_TEXT, "embedding_size": 32, "true_hidden_size": 32, "intra_bottleneck_size": 32},
-        "modernbert": {**_TEXT, "global_attn_every_n_layers": 2, "local_attention": 8, "cls_token_id": 1, "sep_token_id": 2},
+        "modernbert": {
+            **_TEXT,
+            "global_attn_every_n_layers": 2,
+            "local_attention": 8,
+            "cls_token_id": 1,
+            "sep_token_id": 2,
+        },
         "mpnet": _TEXT,
         "nystromformer": {**_TEXT, "num_landmarks": 8, "segment_means_seq_len": 16, "conv_kernel_size": 3},
         "rembert": {**_TEXT, "input_embedding_size": 16, "output_embedding_size": 16},
@@ -121,7 +160,15 @@ MODELS: Mapping[str, Options] = MappingProxyType(
         # Decoders of text.
         "arcee": _GROUPED,
         "bloom": {**_TOKENS, "hidden_size": 32, "n_layer": 2, "n_head": 4},
-        "codegen": {**_TOKENS, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 128, "n_ctx": 128, "rotary_dim": 4},
+        "codegen": {
+            **_TOKENS,
+            "n_embd": 32,
+            "n_layer": 2,
+            "n_head": 4,
+            "n_positions": 128,
+            "n_ctx": 128,
+            "rotary_dim": 4,
+        },
         "cohere": _GROUPED,
         "deepseek_v3": {
             **{**_TEXT, "num_key_value_heads": 4, "moe_intermediate_size": 16, "n_routed_experts": 4, "n_group": 2},
@@ -156,9 +203,17 @@ MODELS: Mapping[str, Options] = MappingProxyType(
         "nemotron": {**_HEAD, "partial_rotary_factor": 0.5},
         "olmo": _GROUPED,
         "olmo2": _GROUPED,
-        "opt": {**_TOKENS, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "ffn_dim": 64,
-                "max_position_embeddings": 128, "word_embed_proj_dim": 32, "init_std": 0.2},
-        "phi": _GROUPED,
+        "opt": {
+            **_TOKENS,
+            "hidden_size": 32,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4,
+            "ffn_dim": 64,
+            "max_position_embeddings": 128,
+            "word_embed_proj_dim": 32,
+            "init_std": 0.2,
+        },
+        "phi": _TEXT,
         "phi3": {**_GROUPED, "sliding_window": 8},
         "qwen2": _GROUPED,
         "qwen3": _HEAD,
@@ -260,7 +315,14 @@ MODELS: Mapping[str, Options] = MappingProxyType(
             **{"decoder_hidden_size": 16},
         },
         "swin": {**_SWIN, "encoder_stride": 4},
-        "swin2sr": {"image_size": 32, "patch_size": 1, "embed_dim": 16, "depths": [1, 1], "num_heads": [2, 2], "window_size": 4},
+        "swin2sr": {
+            "image_size": 32,
+            "patch_size": 1,
+            "embed_dim": 16,
+            "depths": [1, 1],
+            "num_heads": [2, 2],
+            "window_size": 4,
+        },
         "swinv2": {**_SWIN, "encoder_stride": 4},
         "table-transformer": _DETR,
         "vit": {**_VISION, "encoder_stride": 8},
@@ -344,7 +406,13 @@ MODELS: Mapping[str, Options] = MappingProxyType(
         "musicgen": {
             "text_encoder": {**_T5, "model_type": "t5"},
             "audio_encoder": {
-                **{"model_type": "encodec", "hidden_size": 16, "num_filters": 4, "codebook_size": 64, "codebook_dim": 16},
+                **{
+                    "model_type": "encodec",
+                    "hidden_size": 16,
+                    "num_filters": 4,
+                    "codebook_size": 64,
+                    "codebook_dim": 16,
+                },
                 **{"upsampling_ratios": [4, 2], "num_residual_layers": 1, "num_lstm_layers": 1, "sampling_rate": 32000},
             },
             "decoder": {
@@ -354,7 +422,13 @@ MODELS: Mapping[str, Options] = MappingProxyType(
             },
         },
         "sew": {**_AUDIO, "conv_dim": [16] * 13, "squeeze_factor": 2},
-        "sew-d": {**_AUDIO, "conv_dim": [16] * 13, "squeeze_factor": 2, "max_position_embeddings": 128, "position_buckets": 32},
+        "sew-d": {
+            **_AUDIO,
+            "conv_dim": [16] * 13,
+            "squeeze_factor": 2,
+            "max_position_embeddings": 128,
+            "position_buckets": 32,
+        },
         "speech_to_text": {
             **{**_SEQ2SEQ, "max_source_positions": 3000, "max_target_positions": 64, "conv_channels": 32},
             "input_feat_per_channel": 80,
@@ -376,8 +450,22 @@ MODELS: Mapping[str, Options] = MappingProxyType(
             **{"begin_suppress_tokens": None, "suppress_tokens": None},
         },
         # Other inputs.
-        "decision_transformer": {"state_dim": 5, "act_dim": 3, "hidden_size": 32, "max_ep_len": 64, "n_layer": 2, "n_head": 4},
-        "patchtsmixer": {"context_length": 32, "patch_length": 8, "patch_stride": 8, "d_model": 16, "num_layers": 2, "num_input_channels": 2},
+        "decision_transformer": {
+            "state_dim": 5,
+            "act_dim": 3,
+            "hidden_size": 32,
+            "max_ep_len": 64,
+            "n_layer": 2,
+            "n_head": 4,
+        },
+        "patchtsmixer": {
+            "context_length": 32,
+            "patch_length": 8,
+            "patch_stride": 8,
+            "d_model": 16,
+            "num_layers": 2,
+            "num_input_channels": 2,
+        },
         "patchtst": {
             **{"context_length": 32, "patch_length": 8, "patch_stride": 8, "d_model": 16, "num_hidden_layers": 2},
             **{"num_attention_heads": 2, "ffn_dim": 32, "num_input_channels": 2, "prediction_length": 8},

@@ -54,7 +54,9 @@ def tasks_of(model_type: str, all_tasks: bool) -> list[str]:
     if all_tasks:
         return supported
     generating = [task for task in supported if task.endswith("-with-past") and not task.startswith("feature")]
-    heads = [task for task in supported if task.startswith(("text-class", "question", "image-class", "object", "audio"))]
+    heads = [
+        task for task in supported if task.startswith(("text-class", "question", "image-class", "object", "audio"))
+    ]
     zero_shot = [task for task in supported if task.startswith("zero-shot")]
     return generating or [*heads[:1], *zero_shot[:1]] or supported[:1]
 
@@ -74,7 +76,9 @@ def make(model_type: str, task: str) -> torch.nn.Module:
     base = task.removesuffix("-with-past")
     found = TasksManager.get_model_class_for_task(base, model_type=model_type, library="transformers")
     torch.manual_seed(0)
-    build: Callable[[Any], torch.nn.Module] = getattr(found, "from_config", None) or getattr(found, "_from_config", found)
+    build: Callable[[Any], torch.nn.Module] = getattr(found, "from_config", None) or getattr(
+        found, "_from_config", found
+    )
     return build(config).eval()
 
 
@@ -111,12 +115,12 @@ def outcome(model_type: str, task: str, exporter: str) -> str:
     """``valid``, or what went wrong, in the first line of the error."""
     try:
         model = make(model_type, task)
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - a result of the table
         return f"model: {described(error)}"
     with tempfile.TemporaryDirectory() as directory:
         try:
             export(model, task, exporter, Path(directory))
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - a result of the table
             traceback.print_exc()
             kind = type(error).__name__
             invalid = kind in ("AtolError", "OutputMatchError", "ShapeError") or "during validation" in str(error)
@@ -159,7 +163,7 @@ def isolated(job: Callable[..., str], arguments: Sequence[str], log: str | None)
             print(f"==== {' '.join(arguments)}", file=stream)
             try:
                 connection.send(job(*arguments))
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - a result of the table
                 traceback.print_exc()
                 connection.send(f"error: {described(error)}")
         stream.close()

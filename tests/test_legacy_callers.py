@@ -199,3 +199,31 @@ def test_a_requested_output_name_of_a_computed_size(tmp_path: Path) -> None:
         torch.testing.assert_close(actual, expected)
     program = fxonnx.export(model, (torch.randn(2, 8),), **given)
     assert str(program.model.graph.outputs[0].shape) != "[b,height]"
+
+
+class Unified(nn.Module):
+    """Requires equal sizes of the axes 0, and one size of the axis 2 of ``x``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return self.layer(x) + y.sum(1)[:, None]
+
+
+def test_unified_dims_are_not_a_change_of_shape(tmp_path: Path) -> None:
+    """A static dim that the caller declares dynamic becomes static, also where other dims become equal."""
+    path, model = tmp_path / "m.onnx", Unified().eval()
+    inputs = {"x": torch.randn(2, 5, 4), "y": torch.randn(2, 6, 3)}
+    axes = {"x": {0: "batch", 1: "s", 2: "size"}, "y": {0: "batch", 1: "s"}}
+    with fxonnx.installed():
+        torch.onnx.export(
+            *(model, (inputs,), path), input_names=["x", "y"], output_names=["z"], dynamic_axes=axes, dynamo=False
+        )
+    assert declared(onnxruntime.InferenceSession(path).get_inputs()) == {
+        "x": ["batch", "s", 4],
+        "y": ["batch", "s_1", 3],
+    }
+    others = {"x": torch.randn(3, 7, 4), "y": torch.randn(3, 2, 3)}
+    torch.testing.assert_close(run(path, others)[0], model(**others))
