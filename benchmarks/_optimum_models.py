@@ -109,6 +109,12 @@ _CLIP: Options = MappingProxyType(
         "projection_dim": 16,
     }
 )
+_GPT2_DECODER: Options = MappingProxyType(
+    {
+        **{**_TOKENS, "model_type": "gpt2", "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 128},
+        **{"is_decoder": True, "add_cross_attention": True},
+    }
+)
 
 MODELS: Mapping[str, Options] = MappingProxyType(
     {
@@ -135,11 +141,17 @@ MODELS: Mapping[str, Options] = MappingProxyType(
         "ibert": _TEXT,
         "layoutlm": _TEXT,
         "layoutlmv3": {**_TEXT, "coordinate_size": 4, "shape_size": 8, "input_size": 32, "patch_size": 8},
-        "lilt": {**_TEXT, "channel_shrink_ratio": 2},
+        "lilt": {**_TEXT, "hidden_size": 48, "channel_shrink_ratio": 2},
         "longformer": {**_TEXT, "attention_window": 8},
         "markuplm": {**_TEXT, "xpath_unit_hidden_size": 8, "max_depth": 6},
         "megatron-bert": _TEXT,
-        "mobilebert": {**_TEXT, "embedding_size": 32, "true_hidden_size": 32, "intra_bottleneck_size": 32},
+        "mobilebert": {
+            **_TEXT,
+            "initializer_range": 0.02,
+            "embedding_size": 32,
+            "true_hidden_size": 32,
+            "intra_bottleneck_size": 32,
+        },
         "modernbert": {
             **_TEXT,
             "global_attn_every_n_layers": 2,
@@ -227,7 +239,7 @@ MODELS: Mapping[str, Options] = MappingProxyType(
         "blenderbot-small": _SEQ2SEQ,
         "encoder-decoder": {
             "encoder": {**_TEXT, "model_type": "bert"},
-            "decoder": {**_TEXT, "model_type": "bert", "is_decoder": True, "add_cross_attention": True},
+            "decoder": _GPT2_DECODER,
             **{"decoder_start_token_id": 1, "pad_token_id": 0},
         },
         "longt5": {**_T5, "local_radius": 4, "encoder_attention_type": "local"},
@@ -384,10 +396,7 @@ MODELS: Mapping[str, Options] = MappingProxyType(
         "siglip_vision_model": _VISION,
         "vision-encoder-decoder": {
             "encoder": {**_VISION, "model_type": "vit"},
-            "decoder": {
-                **{**_TOKENS, "model_type": "gpt2", "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 128},
-                **{"is_decoder": True, "add_cross_attention": True},
-            },
+            "decoder": _GPT2_DECODER,
             **{"decoder_start_token_id": 1, "pad_token_id": 0},
         },
         # Audio.
