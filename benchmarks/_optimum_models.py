@@ -274,7 +274,7 @@ MODELS: Mapping[str, Options] = MappingProxyType(
             **{"neck_hidden_sizes": [8, 16, 16, 32], "fusion_hidden_size": 16},
         },
         "efficientnet": {
-            **{"image_size": 32, "width_coefficient": 0.25, "depth_coefficient": 0.25, "hidden_dim": 80},
+            **{"image_size": 32, "width_coefficient": 0.25, "depth_coefficient": 0.25, "hidden_dim": 320},
             **{"kernel_sizes": [3, 5], "in_channels": [32, 16], "out_channels": [16, 24], "depthwise_padding": []},
             **{"strides": [1, 2], "num_block_repeats": [1, 1], "expand_ratios": [1, 2]},
         },

@@ -79,7 +79,9 @@ def make(model_type: str, task: str) -> torch.nn.Module:
     build: Callable[[Any], torch.nn.Module] = getattr(found, "from_config", None) or getattr(
         found, "_from_config", found
     )
-    return build(config).eval()
+    model = build(config).eval()
+    model.config.architectures = [type(model).__name__]  # as in a saved configuration
+    return model
 
 
 @contextlib.contextmanager
@@ -102,8 +104,14 @@ def failures() -> Iterator[list[Exception]]:
         convert.validate_models_outputs = original
 
 
-def export(model: torch.nn.Module, task: str, exporter: str, directory: Path) -> None:
+def export(model: Any, task: str, exporter: str, directory: Path) -> None:
     """Exports with optimum's function; raises what its validation raises."""
+    if model.config.model_type == "dinov2":
+        # optimum reads the size of the example from the saved image processor.
+        size = {"height": model.config.image_size, "width": model.config.image_size}
+        transformers.BitImageProcessor(crop_size=size).save_pretrained(directory)
+        model.config.save_pretrained(directory)
+        model.config._name_or_path = str(directory)
     serving = fxonnx.installed() if exporter == "fxonnx" else contextlib.nullcontext()
     with failures() as found, serving:
         convert.onnx_export_from_model(model, directory, task=task, device="cpu")
@@ -178,6 +186,7 @@ def isolated(job: Callable[..., str], arguments: Sequence[str], log: str | None)
     except EOFError:
         process.join()
         result = f"error: the process ended with {process.exitcode}"
+    process.join(5)  # the log is closed
     process.kill()
     process.join()
     return result
