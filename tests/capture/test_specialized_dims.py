@@ -35,6 +35,25 @@ def written_view(x: torch.Tensor) -> torch.Tensor:
     return x
 
 
+def windowed(x: torch.Tensor) -> torch.Tensor:
+    """The relations of a network that halves an image five times and has windows of 7, as SwinUNETR."""
+    n = x.shape[1]
+    if n % 32 != 0:
+        return x
+    if n // 8 > 7:
+        return x - 1
+    return torch.cat((x, x[:, : n // 32]), 1) * 2
+
+
+def squared(x: torch.Tensor) -> torch.Tensor:
+    n = x.shape[1]
+    return x.repeat(1, 2) if n * n == 25 else x
+
+
+def grid(x: torch.Tensor) -> torch.Tensor:
+    return x * 2 if (x.shape[1] // 2) * (x.shape[2] // 2) == 1 and x.shape[1] % 2 == 0 and x.shape[2] < 3 else x
+
+
 d = Dim("d")
 
 # Function, example, dynamic_shapes, shapes of the inputs, constraints, another call.
@@ -48,6 +67,9 @@ FIXED = [
     pytest.param(looped, (R(2, 3), R(2, 1)), ({0: "n", 1: "m"}, {0: "n"}), "[2,m] [2,1]", ["n == 2"], (R(2, 5), R(2, 1)), id="same-name"),
     pytest.param(lambda x, y: (looped(x), y + 1), (R(2, 3), R(2)), ({0: "n", 1: "m"}, {0: "n"}), "[2,m] [2]", ["n == 2"], (R(2, 5), R(2)), id="same-name-unrelated"),
     pytest.param(lambda x, y: (looped(x), y + 1), (R(2, 3), R(4)), ({0: d, 1: "m"}, {0: 2 * d}), "[2,m] [4]", ["d == 2", "y.shape[0] == 4"], (R(2, 5), R(4)), id="derived"),
+    pytest.param(windowed, (R(2, 32),), ({0: "n", 1: "s"},), "[n,32]", ["s == 32"], (R(5, 32),), id="bounds-and-divisor"),
+    pytest.param(squared, (R(2, 5),), ({0: "n", 1: "s"},), "[n,5]", ["s == 5"], (R(3, 5),), id="square"),
+    pytest.param(grid, (R(3, 2, 2),), ({0: "n", 1: "h", 2: "w"},), "[n,2,2]", ["w == 2", "h == 2"], (R(5, 2, 2),), id="product-of-two"),
     pytest.param(lambda x, y: (looped(x), looped(y)), (R(2, 3), R(4, 3)), ({0: "n", 1: "m"}, {0: "k"}), "[2,m] [4,3]", ["n == 2", "k == 4"], (R(2, 5), R(4, 3)), id="two"),
 ]  # fmt: skip
 
@@ -94,6 +116,61 @@ def test_a_specialized_dim_is_an_error_if_strict_or_the_last_one() -> None:
         fxonnx.export(Function(looped).eval(), (R(2, 3),), dynamic_shapes=({0: "n", 1: "m"},), strict_shapes=True)
     with pytest.raises(CaptureError, match=message):
         fxonnx.export(Function(looped).eval(), (R(2, 3),), dynamic_shapes=({0: "n", 1: Dim.AUTO},))
+
+
+def test_constraints_that_leave_one_size_are_declared_in_the_file() -> None:
+    lines = r"\n    at: .*in windowed: if n % 32 != 0:; .*in windowed: if n // 8 > 7:"
+    with pytest.warns(UserWarning, match=r"only for:\n  s == 32" + lines) as log:
+        program = fxonnx.export(Function(windowed).eval(), (R(2, 32),), dynamic_shapes=({0: "n", 1: "s"},))
+    assert len(log) == 1
+    assert str(program.model.graph.outputs[0].shape) == "[n,33]"
+    program.save(file := io.BytesIO())
+    session = ort.InferenceSession(file.getvalue(), providers=["CPUExecutionProvider"])
+    x = R(3, 32)
+    torch.testing.assert_close(torch.from_numpy(session.run(None, {"x": x.numpy()})[0]), windowed(x))
+    with pytest.raises(ort.capi.onnxruntime_pybind11_state.InvalidArgument, match="Got: 64 Expected: 32"):
+        session.run(None, {"x": R(3, 64).numpy()})
+    with pytest.raises(ArgumentError, match="x: the model was exported for s == 32, got s = 64"):
+        program(R(3, 64))
+
+
+def test_constraints_that_leave_one_size_of_the_last_dim() -> None:
+    message = (
+        r"the model specializes a dim that should be dynamic:\n  x axis 1, 's', is always 32\n"
+        r"    at: .*if n % 32 != 0:\n    at: .*if n // 8 > 7:"
+    )
+    with pytest.raises(CaptureError, match=message):
+        fxonnx.export(Function(windowed).eval(), (R(2, 32),), dynamic_shapes=({1: "s"},))
+    with pytest.raises(CaptureError, match=message):
+        fxonnx.export(Function(windowed).eval(), (R(2, 32),), dynamic_shapes=({0: "n", 1: "s"},), strict_shapes=True)
+
+
+@pytest.mark.parametrize("shapes", [({1: Dim.AUTO},), ({0: "n", 1: Dim.AUTO},)], ids=["alone", "with-another"])
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.filterwarnings("error")
+def test_constraints_that_leave_one_size_of_an_automatic_dim(shapes: Any, strict: bool) -> None:
+    program = fxonnx.export(Function(windowed).eval(), (R(2, 32),), dynamic_shapes=shapes, strict_shapes=strict)
+    assert program.model.graph.inputs[0].shape[1] == 32
+    x = R(2, 32)
+    torch.testing.assert_close(program(x)[0], windowed(x))
+
+
+def several(x: torch.Tensor) -> torch.Tensor:
+    n = x.shape[1]
+    return x * 2 if n % 32 == 0 and n // 16 <= 7 else x
+
+
+def unlimited(x: torch.Tensor) -> torch.Tensor:
+    return x * 2 if x.shape[1] % 32 == 0 and x.shape[1] // 16 != 4 else x
+
+
+@pytest.mark.parametrize("function", [several, unlimited])
+@pytest.mark.filterwarnings("ignore:the model cannot be exported for all requested sizes")
+def test_constraints_that_leave_several_sizes(function: Any) -> None:
+    program = fxonnx.export(Function(function).eval(), (R(2, 32),), dynamic_shapes=({0: "n", 1: "s"},))
+    assert str(program.model.graph.inputs[0].shape) == "[n,s]"
+    x = R(3, 96)
+    torch.testing.assert_close(program(x)[0], function(x))
 
 
 class Detector(nn.Module):

@@ -17,14 +17,13 @@ from ..errors import ArgumentError, CaptureError
 from .attribute_changes import AttributeChange, recorded_changes, state_changes
 from .autograd_functions import FunctionCall, recorded_function_calls
 from .constraints.constraint import Limits, report_narrowed
-from .constraints.constraint_solver import bounds_of
-from .constraints.guard_recorder import GuardLog, SourceLine
+from .constraints.guard_recorder import GuardLog
 from .constraints.guard_translation import translate_guards
 from .constraints.long_loops import LongLoopFound, LongLoops
+from .constraints.single_sizes import check_specialized
 from .constraints.specialized_dims import (
     SpecializedDimsError,
     capture_with_fallback_to_static,
-    specialized_dims_error,
     with_specialized_dims,
 )
 from .departures import Departure, DepartureKind, recorded_departures
@@ -54,7 +53,6 @@ from .questions.ladder import DataDependent, answer_questions
 from .rewriting import Rewrite, Rewritten, capture_with_loops, capture_with_rewrites
 from .script import scripted_as_python
 from .shapes.dim_names import name_dims
-from .shapes.dim_specs import dim_label
 from .shapes.dynamic_axes import AxisNames, DynamicAxes, name_computed_dims, name_output_dims, read_dynamic_axes
 from .shapes.dynamic_dims import ExampleCall
 from .shapes.dynamic_shapes import DynamicShapes, Leaf
@@ -435,7 +433,7 @@ def _trace_model(
     merged = _merge_equal_names(names, limits)
     if merged != names:
         names, limits = merged, translate_guards(program, shapes, merged, log)
-    _check_specialized(limits, shapes.leaves, log)
+    check_specialized(limits, shapes.leaves, log)
     _check_example(limits, shapes.leaves)
     assumptions = () if values is None else tuple(values.log.assumptions)
     return Capture(
@@ -533,28 +531,3 @@ def _check_example(limits: Limits, leaves: Sequence[Leaf]) -> None:
     for place in limits.places:
         inputs[place.input] = by_label.get(place.argument)
     limits.check_example(inputs)
-
-
-def _check_specialized(limits: Limits, leaves: Sequence[Leaf], log: GuardLog) -> None:
-    """Raise SpecializedDimsError if constraints leave one size for a dynamic dim whose symbol torch keeps."""
-    sizes: dict[str, tuple[int, SourceLine | None]] = {}
-    for constraint in limits.constraints:
-        limit = bounds_of(constraint.expression)
-        if constraint.narrows and limit is not None and limit[1].low is not None and limit[1].low == limit[1].high:
-            code = constraint.code or ""
-            place = "" if constraint.line is None else constraint.line.removesuffix(f": {code}")
-            sizes[limit[0].name] = (limit[1].low, SourceLine(place, code) if place else None)
-    if not sizes:
-        return
-    labels = {place.label: sizes.get(str(place.expression)) for place in limits.places}
-    specialized = []
-    lines = {}
-    for leaf in leaves:
-        for axis in leaf.dims:
-            label = dim_label(leaf.label, axis)
-            found = labels.get(label)
-            if found is not None:
-                specialized.append((leaf, axis, found[0]))
-                lines[label] = found[1]
-    dims = specialized_dims_error(specialized, log).specialized
-    raise SpecializedDimsError([replace(dim, line=dim.line or lines[dim.label]) for dim in dims])

@@ -70,7 +70,7 @@ class LongLoops:
             for axis, spec in leaf.dims.items():
                 if input_source(leaf, axis) == source and not is_auto(spec):
                     size = leaf.value if axis is None else leaf.value.shape[axis]
-                    return SpecializedDim(leaf, axis, int(size), guard.line)
+                    return SpecializedDim(leaf, axis, int(size), () if guard.line is None else (guard.line,))
         return None
 
 

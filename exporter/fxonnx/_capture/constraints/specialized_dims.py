@@ -37,13 +37,13 @@ class SpecializedDim:
         leaf: The leaf of the inputs.
         axis: The axis; None is the value of an int.
         size: The only valid size.
-        line: The user's line that specializes it, if it is known.
+        lines: The user's lines that specialize it, as far as they are known.
     """
 
     leaf: Leaf
     axis: int | None
     size: int
-    line: SourceLine | None = None
+    lines: tuple[SourceLine, ...] = ()
 
     @property
     def spec(self) -> DimSpec:
@@ -74,8 +74,7 @@ class SpecializedDimsError(CaptureError):
         lines = []
         for dim in specialized:
             lines.append(f"  {dim.label}, {_describe(dim.spec)}, is always {dim.size}")
-            if dim.line is not None:
-                lines.append(f"    at: {dim.line}")
+            lines.extend(f"    at: {line}" for line in dim.lines)
         ones = any(dim.size == 1 for dim in specialized)
         noun = "a dim" if len(specialized) == 1 else "dims"
         if refusal is not None and refusal.hint is not None:
@@ -96,7 +95,7 @@ def specialized_dims_error(
     found = []
     for leaf, axis, size in specialized:
         line = None if log is None else log.specializing_line(input_source(leaf, axis))
-        found.append(SpecializedDim(leaf, axis, size, line))
+        found.append(SpecializedDim(leaf, axis, size, () if line is None else (line,)))
     return SpecializedDimsError(found)
 
 
@@ -126,10 +125,13 @@ def capture_with_fallback_to_static(
         try:
             return attempt(shapes), shapes, specialized
         except SpecializedDimsError as error:  # noqa: PERF203 - every attempt captures the model
-            reduced = shapes if strict else _make_static(shapes, error.specialized)
+            is_requested = any(not is_auto(dim.spec) for dim in error.specialized)
+            reduced = _make_static(shapes, error.specialized)
             known = {dim.label for dim in specialized}
             specialized += tuple(dim for dim in error.specialized if dim.label not in known)
-            if strict or reduced == shapes or not any(_has_requested_dims(leaf) for leaf in reduced.leaves):
+            fails = strict or not any(_has_requested_dims(leaf) for leaf in reduced.leaves)
+            # Dim.AUTO requests no sizes.
+            if reduced == shapes or (fails and is_requested):
                 raise SpecializedDimsError(specialized, error.refusal) from error.__cause__
             specialized += _static_by_name(shapes, reduced, specialized)
             shapes = reduced
@@ -165,13 +167,13 @@ def _static_by_name(
 ) -> tuple[SpecializedDim, ...]:
     """Dims that were made static because they have the same name as a specialized dim."""
     labels = {dim.label for dim in known}
-    lines = {dim.spec: dim.line for dim in known if isinstance(dim.spec, str)}
+    lines = {dim.spec: dim.lines for dim in known if isinstance(dim.spec, str)}
     removed = []
     for leaf, left in zip(before.leaves, after.leaves, strict=True):
         for axis in leaf.dims.keys() - left.dims.keys():
             size = leaf.value if axis is None else leaf.value.shape[axis]
             spec = leaf.dims[axis]
-            removed.append(SpecializedDim(leaf, axis, size, lines.get(spec) if isinstance(spec, str) else None))
+            removed.append(SpecializedDim(leaf, axis, size, lines.get(spec, ()) if isinstance(spec, str) else ()))
     return tuple(dim for dim in removed if dim.label not in labels)
 
 
@@ -195,9 +197,10 @@ def with_specialized_dims(
         symbol = sympy.Symbol(name, integer=True, positive=True)
         if name not in constraints:
             relation = sympy.Eq(symbol, dim.size)
-            line = None if dim.line is None else str(dim.line)
-            code = None if dim.line is None else dim.line.code
-            constraints[name] = Constraint(text_of(relation), relation, (name,), line, code, narrows=True)
+            line = "; ".join(map(str, dim.lines)) or None
+            code = "; ".join(line.code for line in dim.lines) or None
+            narrows = not is_auto(dim.spec)
+            constraints[name] = Constraint(text_of(relation), relation, (name,), line, code, narrows=narrows)
         if dim.leaf.label in positions:
             # The program has no symbol for the static dim; only the user's name for it is recorded.
             places.append(Place(positions[dim.leaf.label], dim.axis, dim.label, symbol, is_exact=False))

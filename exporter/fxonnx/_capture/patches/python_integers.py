@@ -98,7 +98,7 @@ def capture_with_symbolic_integers(
             with one_at_a_time(), replaced_names(_namespaces(files, model), _REPLACEMENTS):
                 captured = attempt()
         except SpecializedDimsError as error:
-            found = _converting_files(str(dim.line) for dim in error.specialized if dim.line is not None) - files
+            found = _converting_files(str(line) for dim in error.specialized for line in dim.lines) - files
             first = first or error
         except CaptureError:
             # The number may be required to be one, for example as the key of a dictionary.

@@ -176,7 +176,7 @@ def _failing_functions(error: CaptureError) -> list[FunctionType]:
     if not isinstance(error, SpecializedDimsError):
         function = failing_function(error)
         return [] if function is None else [function]
-    return _functions_at(dim.line.place for dim in error.specialized if dim.line is not None)
+    return _functions_at(line.place for dim in error.specialized for line in dim.lines)
 
 
 def _functions_at(lines: Iterable[str]) -> list[FunctionType]:
