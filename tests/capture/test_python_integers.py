@@ -62,6 +62,8 @@ CASES: Mapping[str, Callable[[], nn.Module]] = MappingProxyType(
         "len of a result": lambda: Function(lambda x: torch.zeros(len(x[1:]), 2)),
         "int as a type": lambda: Function(_checked),
         "in a function": lambda: Function(_same_padding),
+        "math.ceil": lambda: Function(lambda x: x[: math.ceil(x.shape[0] / 2)]),
+        "np.ceil": lambda: Function(lambda x: x.new_ones(int(np.ceil(x.shape[0] / 4)), x.shape[1])),
         "language model": LanguageModel,
     }
 )
@@ -93,6 +95,8 @@ EXPRESSIONS: Mapping[str, Callable[[int], float]] = MappingProxyType(
         "math.gcd(8, n, 12)": lambda n: math.gcd(8, n, 12),
         "divmod(n, 7)": lambda n: 10 * divmod(n, 7)[0] + divmod(n, 7)[1],
         "divmod(100, n)": lambda n: 10 * divmod(100, n)[0] + divmod(100, n)[1],
+        "math.ceil(n / 2)": lambda n: math.ceil(n / 2),
+        "math.ceil(n * 0.3)": lambda n: math.ceil(n * 0.3),
         "n // 0.1": lambda n: n // 0.1,
         "n // -0.3": lambda n: n // -0.3,
         "7.7 // n": lambda n: 7.7 // n,
