@@ -61,6 +61,7 @@ MODELS: Mapping[str, Mapping[str, Any]] = {
     "GPTNeoX": {},
     "GptOss": {"head_dim": 8, "num_local_experts": 4, "num_experts_per_tok": 2, **WINDOW},
     "Granite": {},
+    "Helium": {"head_dim": 8},
     "Llama": {},
     "Mistral": WINDOW,
     "Mixtral": {"num_local_experts": 4},
@@ -74,6 +75,7 @@ MODELS: Mapping[str, Mapping[str, Any]] = {
     "Qwen2": {},
     "Qwen2Moe": {"num_experts": 4, "shared_expert_intermediate_size": 32, **MOE},
     "Qwen3": {"head_dim": 8},
+    "Qwen3Moe": {"head_dim": 8, "num_experts": 4, **MOE},
     "StableLm": {},
 }
 CONFIGS = {"Gemma3": "Gemma3TextConfig"}

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 import fxonnx
 
+from ..saved import run_from_file
 from .torchvision_shim import import_torchvision
 
 
@@ -103,3 +104,88 @@ def test_fastspeech2_conformer(modeling: ModuleType) -> None:
         for ours, theirs in zip(program(args), expected, strict=True):
             torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
     assert len(lengths) > 1
+
+
+@pytest.mark.parametrize("is_stochastic", [True, False], ids=["stochastic-durations", "plain-durations"])
+@pytest.mark.filterwarnings("ignore:the model cannot be exported for all requested sizes")
+def test_vits(modeling: ModuleType, is_stochastic: bool) -> None:
+    from transformers import VitsConfig, VitsModel
+
+    torch.manual_seed(0)
+    names = ("hidden_size", "ffn_dim", "flow_size", "upsample_initial_channel", "duration_predictor_filter_channels")
+    layers = ("num_hidden_layers", "depth_separable_num_layers")
+    nets = ("prior_encoder_num_wavenet_layers", "posterior_encoder_num_wavenet_layers")
+    config = VitsConfig(
+        vocab_size=20,
+        spectrogram_bins=9,
+        upsample_rates=[4, 2],
+        upsample_kernel_sizes=[8, 4],
+        resblock_kernel_sizes=[3],
+        resblock_dilation_sizes=[[1, 3]],
+        duration_predictor_num_flows=2,
+        prior_encoder_num_flows=2,
+        use_stochastic_duration_prediction=is_stochastic,
+        # The sampled values are multiplied by the scales, so that outputs can be compared.
+        noise_scale=0.0,
+        noise_scale_duration=0.0,
+        **dict.fromkeys(names, 16),
+        **dict.fromkeys((*layers, *nets), 1),
+    )
+    model = VitsModel(config).eval()
+    for parameter in model.parameters():
+        # Some layers begin at 0.
+        if not parameter.any():
+            nn.init.normal_(parameter, std=0.3)
+
+    def inputs(batch: int, length: int, padding: int) -> dict[str, Tensor]:
+        mask = torch.ones(batch, length, dtype=torch.int64)
+        mask[-1, length - padding :] = 0
+        return {"input_ids": torch.randint(1, 20, (batch, length)), "attention_mask": mask}
+
+    tokens = {0: "batch", 1: "tokens"}
+    program = fxonnx.export(
+        model, kwargs=inputs(2, 9, 0), dynamic_shapes={"input_ids": tokens, "attention_mask": tokens}
+    )
+    run_from_file(program)
+    lengths = set()
+    # At least 6 tokens: the window of the relative positions is 4 to each side.
+    for batch, length, padding in ((2, 9, 0), (3, 7, 3), (1, 13, 0)):
+        given = inputs(batch, length, padding)
+        with torch.no_grad():
+            expected = model(**given).to_tuple()
+        lengths.add(expected[0].shape[1])
+        for ours, theirs in zip(program(**given), expected, strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+    assert len(lengths) == 3
+
+
+@pytest.mark.filterwarnings("ignore:the model cannot be exported for all requested sizes")
+def test_moonshine(modeling: ModuleType) -> None:
+    from transformers import MoonshineConfig, MoonshineForConditionalGeneration
+
+    torch.manual_seed(0)
+    sizes = {
+        f"{part}_{name}": value
+        for part in ("encoder", "decoder")
+        for name, value in {"num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 4}.items()
+    }
+    config = MoonshineConfig(vocab_size=50, hidden_size=32, intermediate_size=64, max_position_embeddings=64, **sizes)
+    model = MoonshineForConditionalGeneration(config).eval()
+
+    def inputs(batch: int, samples: int, length: int) -> dict[str, Any]:
+        tokens = torch.randint(3, 50, (batch, length))
+        return {"input_values": torch.randn(batch, samples), "decoder_input_ids": tokens, "use_cache": False}
+
+    shapes = {
+        "input_values": {0: "batch", 1: "samples"},
+        "decoder_input_ids": {0: "batch", 1: "tokens"},
+        "use_cache": None,
+    }
+    program = fxonnx.export(model, kwargs=inputs(2, 2000, 5), dynamic_shapes=shapes)
+    run_from_file(program)
+    # The convolutions need 895 samples.
+    for given in (inputs(2, 2000, 5), inputs(3, 3001, 7), inputs(1, 895, 1)):
+        with torch.no_grad():
+            expected = model(**given).to_tuple()
+        for ours, theirs in zip(program(**given), expected, strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)

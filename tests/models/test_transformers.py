@@ -9,6 +9,7 @@ import torch
 
 import fxonnx
 
+from ..saved import run_from_file
 from .torchvision_shim import import_torchvision
 
 TEXT = {
@@ -85,3 +86,25 @@ def test_t5gemma_returns_as_many_values_as_in_torch(transformers: Any) -> None:
     program = expect_verified(model, input_ids=ids, decoder_input_ids=ids)
     # Keys and values of two self and two cross attentions, the length of one sliding cache, and three more.
     assert len(program.model.graph.outputs) == 4 * 2 + 1 + 3
+
+
+def test_siglip2_whose_position_embeddings_are_resized_to_each_image(transformers: Any) -> None:
+    torch.manual_seed(0)
+    vision = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = transformers.Siglip2VisionConfig(**vision, patch_size=4, num_patches=16)
+    model = transformers.Siglip2VisionModel(config).eval()
+
+    def inputs(patches: int, *grids: tuple[int, int]) -> dict[str, torch.Tensor]:
+        mask = torch.stack([torch.arange(patches) < height * width for height, width in grids])
+        pixels = torch.rand(len(grids), patches, 48)
+        return {"pixel_values": pixels, "pixel_attention_mask": mask.int(), "spatial_shapes": torch.tensor(grids)}
+
+    patches = {0: "images", 1: "patches"}
+    shapes = {"pixel_values": patches, "pixel_attention_mask": patches, "spatial_shapes": {0: "images"}}
+    program = fxonnx.export(model, kwargs=inputs(20, (3, 5), (4, 4)), dynamic_shapes=shapes)
+    run_from_file(program)
+    for given in (inputs(20, (3, 5), (4, 4)), inputs(24, (2, 7), (6, 3), (1, 1)), inputs(36, (6, 6))):
+        with torch.no_grad():
+            expected = model(**given).to_tuple()
+        for ours, theirs in zip(program(**given), expected, strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
