@@ -370,8 +370,8 @@ MODELS: Mapping[str, Options] = MappingProxyType(
             **{"projection_dim": 16, "projection_intermediate_dim": 32},
         },
         "metaclip_2": _CLIP,
-        "owlv2": _CLIP,
-        "owlvit": _CLIP,
+        "owlv2": {**_CLIP, "projection_dim": 32},
+        "owlvit": {**_CLIP, "projection_dim": 32},
         "perceiver": {
             **{"num_latents": 8, "d_latents": 32, "d_model": 32, "num_self_attends_per_block": 2, "vocab_size": 128},
             **{"num_self_attention_heads": 4, "num_cross_attention_heads": 4, "max_position_embeddings": 128},

@@ -106,7 +106,7 @@ def failures() -> Iterator[list[Exception]]:
 
 def export(model: Any, task: str, exporter: str, directory: Path) -> None:
     """Exports with optimum's function; raises what its validation raises."""
-    if model.config.model_type == "dinov2":
+    if model.config.model_type in ("dinov2", "perceiver"):
         # optimum reads the size of the example from the saved image processor.
         size = {"height": model.config.image_size, "width": model.config.image_size}
         transformers.BitImageProcessor(crop_size=size).save_pretrained(directory)
