@@ -20,10 +20,10 @@ from .constraints.constraint import Limits, report_narrowed
 from .constraints.guard_recorder import GuardLog
 from .constraints.guard_translation import translate_guards
 from .constraints.long_loops import LongLoopFound, LongLoops
-from .constraints.single_sizes import check_specialized
 from .constraints.specialized_dims import (
     SpecializedDimsError,
     capture_with_fallback_to_static,
+    check_specialized,
     with_specialized_dims,
 )
 from .departures import Departure, DepartureKind, recorded_departures
