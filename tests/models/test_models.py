@@ -67,7 +67,7 @@ def _check_file(program: fxonnx.ONNXProgram, path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def _compare(example: Example, program: fxonnx.ONNXProgram, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def compare(example: Example, program: fxonnx.ONNXProgram, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     with torch.no_grad():
         expected = [leaf for leaf in pytree.tree_leaves(example.model(*args, **kwargs)) if leaf is not None]
     found = program(*args, **kwargs)
@@ -140,7 +140,7 @@ def _check_dynamic_dims(example: Example, program: fxonnx.ONNXProgram) -> None:
 def test_static(example: Example, tmp_path: Path) -> None:
     program = example.export(dynamic=False)
     _check_file(program, tmp_path / "model.onnx")
-    _compare(example, program, example.args, example.kwargs)
+    compare(example, program, example.args, example.kwargs)
     _check_names(example, program)
     _check_types(program)
     _check_metadata(example, program)
@@ -149,8 +149,8 @@ def test_static(example: Example, tmp_path: Path) -> None:
 def test_dynamic(example: Example, tmp_path: Path) -> None:
     program = example.export(dynamic=True)
     _check_file(program, tmp_path / "model.onnx")
-    _compare(example, program, example.args, example.kwargs)
-    _compare(example, program, *example.case.second_inputs())
+    compare(example, program, example.args, example.kwargs)
+    compare(example, program, *example.case.second_inputs())
     _check_names(example, program)
     _check_types(program)
     _check_metadata(example, program)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from . import networks
 from .torchvision_shim import import_torchvision
 
-__all__ = ["CASES", "Case", "Example", "Inputs"]
+__all__ = ["CASES", "Case", "Example", "Inputs", "without_zeros"]
 
 Inputs = tuple[tuple[Any, ...], dict[str, Any]]
 """Positional and keyword arguments of one call."""
@@ -54,8 +54,9 @@ class Case:
             model, args, kwargs = self.build()
             model.eval()
             if any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in model.modules()):
-                (images,) = args
-                _calibrate(model, torch.randn(8, *images.shape[1:]))
+                # Statistics of small images need more of them.
+                count = 8 if args[0][0].numel() < 100_000 else 2
+                _calibrate(model, *(torch.randn(count, *images.shape[1:]) for images in args), **kwargs)
             return model, args, kwargs
 
     def second_inputs(self) -> Inputs:
@@ -65,7 +66,7 @@ class Case:
             return self.second()
 
 
-def _calibrate(model: nn.Module, images: Tensor) -> None:
+def _calibrate(model: nn.Module, *args: Any, **kwargs: Any) -> None:
     """Set batch norm statistics to those of their inputs, so that outputs depend on inputs as in a trained network.
 
     Fresh batch norms are the identity: folding them would not be tested, and deep networks would lose the signal.
@@ -76,7 +77,7 @@ def _calibrate(model: nn.Module, images: Tensor) -> None:
         nn.init.normal_(norm.bias, std=0.1)
         norm.train().momentum = 1.0
     with torch.no_grad():
-        model(images)
+        model(*args, **kwargs)
     for norm in norms:
         norm.eval().momentum = 0.1
         norm.num_batches_tracked.zero_()
@@ -90,10 +91,15 @@ IMAGES = ({0: "batch", 2: "height", 3: "width"},)
 
 def _torchvision(name: str, size: int, batch: int = 2, **options: Any) -> Example:
     model = getattr(import_torchvision().models, name)(weights=None, **options)
+    return without_zeros(model), (torch.randn(batch, 3, size, size),), {}
+
+
+def without_zeros(model: nn.Module) -> nn.Module:
+    """Initialize weights that are zero: a head of zeros would hide every error before it."""
     for parameter in model.parameters():
         if not parameter.any() and parameter.ndim > 1:
-            nn.init.normal_(parameter, std=0.1)  # a head of zeros would hide every error before it
-    return model, (torch.randn(batch, 3, size, size),), {}
+            nn.init.normal_(parameter, std=0.1)
+    return model
 
 
 def _images(batch: int, height: int, width: int, channels: int = 3) -> Inputs:
