@@ -227,7 +227,8 @@ def test_architecture(case: zoo.Case, dynamic: bool) -> None:
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
 @pytest.mark.parametrize("name", variants())
 def test_variant(name: str, dynamic: bool) -> None:
-    check(family_of(name).case(name), dynamic=dynamic, is_deep=True)
+    # RAFT computes in float32 only.
+    check(family_of(name).case(name), dynamic=dynamic, is_deep=not name.startswith("raft"))
 
 
 @pytest.mark.nightly
