@@ -358,7 +358,9 @@ MODELS: Mapping[str, Options] = MappingProxyType(
             "vlm_config": {
                 **{"model_type": "paligemma", "projection_dim": 32, "image_token_index": 5, "image_token_id": 5},
                 "text_config": {**_HEAD, "model_type": "gemma"},
-                "vision_config": {**_VISION, "model_type": "siglip_vision_model", "projection_dim": 32},
+                "vision_config": {
+                    **{**_VISION, "model_type": "siglip_vision_model", "projection_dim": 32, "num_image_tokens": 16},
+                },
             },
             "embedding_dim": 16,
         },

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import platform
 import random
+from pathlib import Path
 
 import numpy
 import pytest
@@ -17,6 +19,22 @@ def seed() -> None:
 
 def pytest_configure() -> None:
     seed()  # tables of examples are created when their module is imported
+
+
+def _saturates() -> bool:
+    """Whether this is an x86 processor on which ONNX Runtime's sums of uint8 times int8 saturate at 16 bits."""
+    information = Path("/proc/cpuinfo")
+    is_x86 = platform.machine() in ("x86_64", "AMD64")
+    return is_x86 and information.exists() and "vnni" not in information.read_text()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if _saturates():
+        reason = "ort: sums of products of uint8 and int8 saturate on x86 without VNNI"
+        for item in items:
+            if item.get_closest_marker("exact_products") is not None:
+                # Not strict: some models have no sums that are large enough.
+                item.add_marker(pytest.mark.xfail(strict=False, reason=reason))
 
 
 @pytest.fixture(autouse=True)

@@ -100,6 +100,7 @@ def relative_error(actual: torch.Tensor, expected: torch.Tensor) -> float:
     return ((actual - expected).norm() / expected.norm()).item()
 
 
+@pytest.mark.exact_products
 def test_convolutions_compute_with_integers(residual: nn.Module, tmp_path: Path) -> None:
     before = {name: tensor.clone() for name, tensor in residual.state_dict().items()}
     program = export(residual, verify="auto")
@@ -123,6 +124,7 @@ def test_convolutions_compute_with_integers(residual: nn.Module, tmp_path: Path)
     assert content(program) != content(export(residual, IMAGES[:1]))
 
 
+@pytest.mark.exact_products
 def test_the_plain_form_is_symmetric(residual: nn.Module) -> None:
     program = export(residual, target="tensorrt")
     rounding = [node for node in program.model.graph if node.op_type == "QuantizeLinear"]
@@ -138,6 +140,7 @@ def test_the_plain_form_is_symmetric(residual: nn.Module) -> None:
     assert relative_error(plain(IMAGES[1])[0], residual(IMAGES[1])) < 0.02
 
 
+@pytest.mark.exact_products
 def test_masks_and_products_of_activations_stay_floating_point_numbers(tmp_path: Path) -> None:
     torch.manual_seed(0)
     model = Attention().eval()
@@ -204,6 +207,7 @@ def test_sigmoids_between_convolutions(tmp_path: Path) -> None:
     assert plain["QuantizeLinear"] == 6
 
 
+@pytest.mark.exact_products
 def test_values_with_other_uses_and_outputs() -> None:
     class Uses(nn.Module):
         def __init__(self) -> None:
@@ -285,6 +289,7 @@ def test_batches_of_two_arguments(nested: bool) -> None:
     assert len(contents) == 1
 
 
+@pytest.mark.exact_products
 def test_save_forms_and_new_weights(residual: nn.Module, tmp_path: Path) -> None:
     program = export(residual)
     expected = program(IMAGES[0])[0]
@@ -300,6 +305,7 @@ def test_save_forms_and_new_weights(residual: nn.Module, tmp_path: Path) -> None
     assert relative_error(program(IMAGES[0])[0], 2 * residual(IMAGES[0])) < 0.02
 
 
+@pytest.mark.exact_products
 def test_functions_of_repeated_layers(tmp_path: Path) -> None:
     torch.manual_seed(0)
     layers = [nn.Sequential(nn.Linear(32, 32), nn.GELU()) for _ in range(3)]

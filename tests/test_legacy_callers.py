@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import warnings
 from collections.abc import Mapping
@@ -67,6 +68,26 @@ def test_order_of_keyword_inputs(
     feeds = {name: given[values.get(name, name)] for name in expected.split()}
     torch.testing.assert_close(run(path, feeds)[0], model(**given))
     torch.testing.assert_close(program(**given)[0], model(**given))
+
+
+@pytest.mark.parametrize("dynamo", [False, True])
+def test_a_replaced_forward_needs_fewer_inputs(dynamo: bool, tmp_path: Path) -> None:
+    """As in optimum's export of a part of a model: the replacement has the signature of the original."""
+    path, model = tmp_path / "m.onnx", Ordered().eval()
+    original = model.forward
+
+    @functools.wraps(original)
+    def forward(*args: Any, **kwargs: Any) -> torch.Tensor:
+        return original(torch.ones(2, 3), *args, **kwargs)
+
+    model.forward = forward
+    given = {"scale": INPUTS["scale"], "mask": INPUTS["mask"]}
+    names = ["mask", "scale"]
+    with fxonnx.installed():
+        program = torch.onnx.export(model, (given,), path, input_names=names, dynamo=dynamo)
+    assert graph_inputs(path) == names
+    torch.testing.assert_close(run(path, given)[0], forward(**given))
+    torch.testing.assert_close(program(**given)[0], forward(**given))
 
 
 class Cached(nn.Module):

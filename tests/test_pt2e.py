@@ -101,6 +101,7 @@ CASES = (
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.exact_products
 def test_kernels_and_results(case: Case, tmp_path: Path) -> None:
     x = torch.randn(2, *case.shape)
     model, path = case.converted(x), tmp_path / "model.onnx"

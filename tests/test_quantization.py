@@ -149,6 +149,7 @@ AT_23 = {("attention", 23): ATTENTION_OPERATOR, ("bert", 23): ATTENTION_OPERATOR
 
 
 @pytest.mark.parametrize(("name", "opset"), _params((13, 18, 23), AT_23))
+@pytest.mark.exact_products
 def test_dynamic_quantization(tmp_path: Path, name: str, opset: int) -> None:
     path = tmp_path / "float.onnx"
     feeds, expected = MODELS[name].export(path, opset, dynamic=True)
@@ -160,6 +161,7 @@ def test_dynamic_quantization(tmp_path: Path, name: str, opset: int) -> None:
 
 @pytest.mark.parametrize(("name", "opset"), _params((13, 20, 23), AT_23))
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+@pytest.mark.exact_products
 def test_quantization_preprocessing(tmp_path: Path, name: str, opset: int, dynamic: bool) -> None:
     path, prepared = tmp_path / "float.onnx", tmp_path / "prepared.onnx"
     feeds, expected = MODELS[name].export(path, opset, dynamic)
@@ -182,6 +184,7 @@ def test_static_quantization_to_operators(tmp_path: Path, name: str, opset: int)
     check_near(run(tmp_path / "static.onnx", feeds), expected)
 
 
+@pytest.mark.exact_products
 def test_workaround_at_opset_23(tmp_path: Path) -> None:
     path = tmp_path / "float.onnx"
     feeds, expected = MODELS["attention"].export(path, 23, dynamic=True)

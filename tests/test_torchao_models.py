@@ -72,6 +72,7 @@ def layers(dtype: torch.dtype = torch.float32) -> nn.Sequential:
 
 
 @pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.exact_products
 def test_configurations(name: str) -> None:
     config, operators, stored = CONFIGS[name]
     model, x = layers(), torch.randn(5, 64)
@@ -124,6 +125,7 @@ def test_4_bit_floating_point_elements(opset: int) -> None:
 
 
 @pytest.mark.parametrize("name", ["int8", "int4 rows", "dynamic", "float8"])
+@pytest.mark.exact_products
 def test_checkpoints(name: str, tmp_path: Path) -> None:
     model, other, x = layers(), layers(), torch.randn(5, 64)
     quantize_(model, CONFIGS[name][0])

@@ -158,6 +158,7 @@ def dynamic(module: nn.Module, dtype: torch.dtype = torch.qint8) -> nn.Module:
     ],
     ids=lambda module: type(module).__name__,
 )
+@pytest.mark.exact_products
 def test_dynamic_quantization(module: nn.Module, dtype: torch.dtype) -> None:
     model = dynamic(copy.deepcopy(module), dtype)
     x = values(3, 5, 6) if isinstance(module, nn.RNNBase) else values(3, 6)

@@ -72,6 +72,7 @@ NAMES = [row[0] for row in (*ROWS, *VARIANTS)]
     ("name", "size", "convolutions", "difference"),
     [*ROWS, *(pytest.param(*row, marks=pytest.mark.nightly) for row in VARIANTS)],
 )
+@pytest.mark.exact_products
 def test_torchvision(name: str, size: int, convolutions: int, difference: float, tmp_path: Path) -> None:
     """All convolutions run as integer kernels; differences begin at sums that round at a tie."""
     x = torch.randn(4, 3, size, size, generator=torch.Generator().manual_seed(0))

@@ -188,6 +188,7 @@ PRODUCTS = (
 
 
 @pytest.mark.parametrize("product", PRODUCTS, ids=str)
+@pytest.mark.exact_products
 def test_products_for_onnxruntime(product: Product, tmp_path: Path) -> None:
     first, other = (torch.randn(size, *product.shape[1:]) * product.scale for size in (3, 7))
     program = fxonnx.export(product.layer.eval(), (first,), dynamic_shapes=({0: "n"},), target="onnxruntime")

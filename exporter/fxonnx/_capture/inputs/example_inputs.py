@@ -153,6 +153,10 @@ def bind_example_inputs(
         if (named and (trailing or reading is None)) or (literal is not None and reading is None):
             positional, keywords = positional[:-1], trailing
     problem = _binding_error(signature, positional, keywords)
+    # A function that replaces forward, and has its signature by functools.wraps, may need fewer inputs.
+    own = inspect.signature(model.forward, follow_wrapped=False)
+    if problem is not None and _binding_error(own, positional, keywords) is None:
+        signature, problem = own, None
     if problem is not None:
         wrong = "kwargs" if "keyword" in problem else "args"
         unknown = next((name for name in keywords if name not in signature.parameters), None)
