@@ -73,6 +73,8 @@ _RT_DETR: Options = MappingProxyType(
         **{"encoder_layers": 1, "encoder_ffn_dim": 64, "encoder_attention_heads": 4, "decoder_ffn_dim": 64},
         **{"decoder_in_channels": [32, 32, 32], "decoder_layers": 2, "decoder_attention_heads": 4, "num_queries": 10},
         **{"num_denoising": 0, "anchor_image_size": None, "hidden_expansion": 0.5},
+        # With the default of 0.01, features vanish, and the best queries are chosen among equal scores.
+        "initializer_range": 0.2,
     }
 )
 _RT_BACKBONE: Options = MappingProxyType(
@@ -424,7 +426,13 @@ MODELS: Mapping[str, Options] = MappingProxyType(
                     "codebook_size": 64,
                     "codebook_dim": 16,
                 },
-                **{"upsampling_ratios": [4, 2], "num_residual_layers": 1, "num_lstm_layers": 1, "sampling_rate": 32000},
+                **{
+                    "upsampling_ratios": [4, 2],
+                    "num_residual_layers": 1,
+                    "num_lstm_layers": 1,
+                    "sampling_rate": 32000,
+                    "target_bandwidths": [160.0],
+                },
             },
             "decoder": {
                 **{"model_type": "musicgen_decoder", "vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 2},

@@ -106,9 +106,10 @@ def failures() -> Iterator[list[Exception]]:
 
 def export(model: Any, task: str, exporter: str, directory: Path) -> None:
     """Exports with optimum's function; raises what its validation raises."""
-    if model.config.model_type in ("dinov2", "perceiver"):
+    if model.config.model_type in ("dinov2", "perceiver", "vitpose"):
         # optimum reads the size of the example from the saved image processor.
-        size = {"height": model.config.image_size, "width": model.config.image_size}
+        side = getattr(model.config, "image_size", 32)
+        size = {"height": side, "width": side}
         transformers.BitImageProcessor(crop_size=size).save_pretrained(directory)
         model.config.save_pretrained(directory)
         model.config._name_or_path = str(directory)
