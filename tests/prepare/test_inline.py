@@ -158,10 +158,22 @@ MODELS: dict[str, tuple[Callable[..., Any], tuple[str, ...], bool]] = {
     "branches": (branches, (), False),
 }
 CASES = [(name, strict) for name, (_, _, both) in MODELS.items() for strict in ((False, True) if both else (False,))]
+ROWS = [
+    pytest.param(
+        *(name, strict),
+        marks=pytest.mark.xfail(
+            name == "recurrent" and not torch.ops.mkldnn._is_mkldnn_bf16_supported(),
+            reason="torch: oneDNN has no LSTM in bfloat16 for this processor, in eager mode either",
+            raises=RuntimeError,
+        ),
+        id=f"{name}{'-strict' * strict}",
+    )
+    for name, strict in CASES
+]
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(("name", "strict"), CASES, ids=[f"{name}{'-strict' * strict}" for name, strict in CASES])
+@pytest.mark.parametrize(("name", "strict"), ROWS)
 def test_regions_are_inlined(name: str, strict: bool) -> None:
     function, layers, _ = MODELS[name]
     model = Layers(function, **{layer: LAYERS[layer]() for layer in layers})
