@@ -120,7 +120,15 @@ CASES = (
         (_SIGNAL,),
         "output padding as large as the stride",
     ),
-    Case("aten.conv_transpose2d.input", nn.ConvTranspose2d(4, 6, 3).bfloat16(), (T((2, 4, 5, 5), BF16),), "bfloat16"),
+    Case(
+        "aten.conv_transpose2d.input",
+        nn.ConvTranspose2d(4, 6, 3).bfloat16(),
+        (T((2, 4, 5, 5), BF16),),
+        "bfloat16",
+        rtol=0.064,
+        # On processors without bfloat16, torch rounds each of the 36 products that it adds.
+        atol=0.01,
+    ),
     Case("aten.conv_transpose3d.input", nn.ConvTranspose3d(4, 6, 3, 2, 1, 1, 2), (_VOLUME,)),
 )
 
