@@ -276,5 +276,6 @@ SCALED_CODES = (
 
 
 @pytest.mark.parametrize("case", [*CASES, *SCALED_CODES], ids=str)
+@pytest.mark.exact_products
 def test_quantized_matmul(case: Case) -> None:
     run(case)
