@@ -73,7 +73,15 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], tuple[int, int
 }
 KINDS = ("float16", "bfloat16", "autocast to float16", "autocast to bfloat16")
 CASES = [
-    pytest.param(name, KINDS.index(kind), target, id=f"{name}, {kind}{', onnxruntime' if target else ''}")
+    pytest.param(
+        *(name, KINDS.index(kind), target),
+        marks=pytest.mark.xfail(
+            (name, kind) == ("lstm", KINDS[3]) and not torch.ops.mkldnn._is_mkldnn_bf16_supported(),
+            reason="torch: oneDNN has no LSTM in bfloat16 for this processor, in eager mode either",
+            raises=RuntimeError,
+        ),
+        id=f"{name}, {kind}{', onnxruntime' if target else ''}",
+    )
     for name in MODELS
     for kind in KINDS
     # oneDNN has no LSTM in float16 on most CPUs.

@@ -287,6 +287,7 @@ def _quantization_aware(kind: str, *, observers: bool = False) -> nn.Module:
     return model
 
 
+@pytest.mark.exact_products
 @pytest.mark.parametrize("kind", ["tensor", "channel", "separate"])
 def test_a_model_of_quantization_aware_training(kind: str, tmp_path: Path) -> None:
     model = _quantization_aware(kind)
