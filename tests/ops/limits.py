@@ -144,12 +144,6 @@ FAILURES: tuple[Failure, ...] = (
         _statuses("capture export"),
     ),
     Failure(
-        _names("resize_as_"),
-        "ONNX tensors have no memory to resize: a view replaces a resize if both sizes are static and equal",
-        "onnx",
-        _statuses("export"),
-    ),
-    Failure(
         _names("linalg.eig linalg.eigvals linalg.ldl_factor linalg.ldl_factor_ex linalg.ldl_solve"),
         "a dense factorization that ONNX has no operators for",
         "onnx",
