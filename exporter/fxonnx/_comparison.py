@@ -19,7 +19,7 @@ from .errors import VerificationError
 __all__ = ["REFERENCE_TEXTS", "TOLERANCES", "ReferenceName", "Row", "compare", "format_rows", "report_skipped"]
 
 ReferenceName = Literal["model", "exported program", "captured program"]
-"""What the outputs are compared with."""
+"""The reference that outputs are compared with."""
 
 REFERENCE_TEXTS: Mapping[ReferenceName, str] = MappingProxyType(
     {

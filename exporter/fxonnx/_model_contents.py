@@ -55,7 +55,7 @@ def _tensors(model: ir.Model) -> Iterator[tuple[str, ir.TensorProtocol]]:
 
 
 def _problem_of_external(tensor: ir.ExternalTensor, directory: Path) -> str:
-    """What is wrong with the place of external data, or "". A file that does not exist is the error of its reader."""
+    """The problem with the location of external data; "" if there is none. Its reader reports a missing file."""
     location = os.fspath(tensor.location)
     if not location or "\0" in location:
         return f"has the location {location!r}"

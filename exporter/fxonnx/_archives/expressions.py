@@ -114,7 +114,7 @@ def _nodes(text: object) -> Iterator[ast.AST]:
     try:
         tree = ast.parse(text, mode="eval")
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise ValueError(f"it is no expression ({type(error).__name__})") from None
+        raise ValueError(f"not an expression ({type(error).__name__})") from None
     nodes = list(ast.walk(tree))
     functions = {id(node.func) for node in nodes if isinstance(node, ast.Call)}
     for node in nodes:

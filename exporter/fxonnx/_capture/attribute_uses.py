@@ -33,7 +33,7 @@ class SourceFiles:
 
     @cached_property
     def _trees(self) -> dict[str, ast.Module | None]:
-        """File to parsed source, without other classes; None if there is no source."""
+        """Map each file to its parsed source without other classes; None if it has no source."""
         found: dict[str, ast.Module | None] = {}
         for name, classes in self._classes.items():
             module = sys.modules.get(name)

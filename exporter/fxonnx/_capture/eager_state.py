@@ -37,7 +37,7 @@ def copies_of_inputs(inputs: Any) -> Any:
     def copied(tensor: torch.Tensor) -> torch.Tensor:
         if id(tensor) not in copies:
             copies[id(tensor)] = copy_of(tensor)
-        # A result of another model that requires grad is no leaf, and may be written to.
+        # A result of another model that requires grad is not a leaf tensor, and may be written to.
         return copies[id(tensor)].requires_grad_(tensor.requires_grad and tensor.is_leaf)
 
     return pytree.tree_map_only(torch.Tensor, copied, inputs)

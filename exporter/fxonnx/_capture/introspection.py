@@ -121,7 +121,7 @@ def _introspection(code: CodeType, tensors: _TensorNames) -> Iterator[tuple[str,
         if item.opname == "MATCH_CLASS":
             yield "class pattern", number
         elif item.argval == "__class__" and item.opname.startswith("LOAD_ATTR"):
-            # self.layer.__class__ is no class of a tensor.
+            # self.layer.__class__ is not the class of a tensor.
             is_attribute = bool(seen) and seen[-1].opname.startswith("LOAD_ATTR") and seen[-1].argval not in tensors
             if not _loads_self(seen[:-1] if is_attribute else seen, code):
                 yield "__class__", number

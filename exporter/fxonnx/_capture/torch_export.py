@@ -237,7 +237,7 @@ def _check_handled(errors: HandledErrors, model: torch.nn.Module, inputs: BoundI
     if hashed:
         # The key of a cache, as in einops, whose handler computes the same without the cache.
         record_departure(
-            DepartureKind.INTROSPECTION, "handled error of a size that is no key", line=_user_line(hashed[0])
+            DepartureKind.INTROSPECTION, "handled error of an unhashable size", line=_user_line(hashed[0])
         )
         handled = [error for error in handled if error not in hashed]
     for error in filter(errors.is_conditional, handled):

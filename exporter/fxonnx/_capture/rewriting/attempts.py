@@ -46,7 +46,7 @@ _EXECUTED = "<string>"
 
 @dataclass(frozen=True)
 class Rewritten:
-    """What a capture rewrote.
+    """The constructs and functions that a capture rewrote.
 
     Attributes:
         constructs: The control flow that was captured as operators.

@@ -49,7 +49,7 @@ _ASSERTIONS = frozenset(
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one call returns and writes.
+    """The results of one call, and the tensors that it writes.
 
     Attributes:
         values: The outputs, then the tensors that are written, by description: ``output 0``, ``buffer h``, ``input 1``.
