@@ -236,9 +236,7 @@ def _check_handled(errors: HandledErrors, model: torch.nn.Module, inputs: BoundI
     hashed = [error for error in handled if isinstance(error, TypeError) and _UNHASHABLE in str(error)]
     if hashed:
         # The key of a cache, as in einops, whose handler computes the same without the cache.
-        record_departure(
-            DepartureKind.INTROSPECTION, "handled error of an unhashable size", line=_user_line(hashed[0])
-        )
+        record_departure(DepartureKind.INTROSPECTION, "handled error of an unhashable size", line=_user_line(hashed[0]))
         handled = [error for error in handled if error not in hashed]
     for error in filter(errors.is_conditional, handled):
         shown, _ = _described(error)
