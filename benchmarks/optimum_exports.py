@@ -110,7 +110,7 @@ def export(model: Any, task: str, exporter: str, directory: Path) -> None:
         # optimum reads the size of the example from the saved image processor.
         side = getattr(model.config, "image_size", 32)
         size = {"height": side, "width": side}
-        transformers.BitImageProcessor(crop_size=size).save_pretrained(directory)
+        transformers.BitImageProcessor(size=size, crop_size=size).save_pretrained(directory)
         model.config.save_pretrained(directory)
         model.config._name_or_path = str(directory)
     serving = fxonnx.installed() if exporter == "fxonnx" else contextlib.nullcontext()
