@@ -50,8 +50,12 @@ def patches() -> str:
         ("`torch.export`, if a model asks tensors for their values", QUESTION_PATCHES),
         ("`torch.export.load`", LOADING_PATCHES),
     )
-    rows = [(f"`{patch.target}`", type(patch).__name__, patch.why, where) for where, group in groups for patch in group]
-    return _table(("target", "kind", "reason", "applied during"), rows)
+    rows = [
+        (f"`{patch.target}`", type(patch).__name__, patch.kind.value, patch.why, where)
+        for where, group in groups
+        for patch in group
+    ]
+    return _table(("target", "class", "kind", "reason", "applied during"), rows)
 
 
 def patterns() -> str:

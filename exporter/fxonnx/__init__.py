@@ -59,6 +59,7 @@ if TYPE_CHECKING:
         TranslationError,
         UnsupportedOperator,
         UnsupportedOperatorError,
+        UntestedTorchError,
         VerificationError,
     )
 
@@ -126,6 +127,7 @@ __all__ = [  # noqa: RUF022 - grouped
     "TranslationError",
     "UnsupportedOperator",
     "UnsupportedOperatorError",
+    "UntestedTorchError",
     "VerificationError",
 ]  # fmt: skip
 

@@ -21,7 +21,7 @@ from fxonnx_translations._torch_compat import unset_fake_temporarily
 
 from ._callers_autocast import without_autocast
 from ._capture import ALIASES_KEY, Capture, DataDependent, Rung, capture, report_narrowed
-from ._capture.patches import one_at_a_time, tracing_patches
+from ._capture.patches import PatchKind, missing_targets, one_at_a_time, tracing_patches
 from ._comparison import Row, report_skipped
 from ._export_context import exporting, in_mode
 from ._lower.dispatch import is_translated
@@ -45,7 +45,7 @@ from ._program import ONNXProgram
 from ._program.calibration import ranges_of
 from ._program.call_binding import bind_call
 from ._program.external_data import ExternalData
-from ._program.proof import prove
+from ._program.proof import prove, unproved_for_untested
 from ._program.saving import check_file
 from ._public import public
 from ._quantization import QuantizeConfig, WeightDtype
@@ -380,9 +380,10 @@ def _convert(captured: Capture, options: Options, timer: Timer, model: Any) -> O
     with unset_fake_temporarily(), timer.stage("prove"):
         proof = prove(captured, model)
     metadata.update(proof.metadata())
+    untested = unproved_for_untested(missing_targets(), limits)
     program = ONNXProgram(
         lowered.model,
-        replace(captured, assumptions=(*captured.assumptions, *proof.unexercised)),
+        replace(captured, assumptions=(*captured.assumptions, *proof.unexercised, *untested)),
         options,
         timer.seconds,
         fusions=prepared.fusions,
@@ -427,7 +428,7 @@ def _printed(program: ONNXProgram, *, graph: bool, stages: bool) -> ONNXProgram:
 
 
 def _verify(program: ONNXProgram, timer: Timer, wanted: bool | Literal["auto"], *, locate: bool) -> tuple[Row, ...]:
-    """Verify a program on request.
+    """Verify a program on request, or without patches for soundness.
 
     Args:
         program: The program.
@@ -438,7 +439,7 @@ def _verify(program: ONNXProgram, timer: Timer, wanted: bool | Literal["auto"], 
     Returns:
         One row for each output and size.
     """
-    if not wanted:
+    if not wanted and not any(target.kind is PatchKind.SOUND for target in missing_targets()):
         return ()
     with timer.stage("verify"):
         rows = program.verify(sizes="auto" if wanted == "auto" else None, locate=locate)

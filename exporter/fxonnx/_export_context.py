@@ -10,7 +10,10 @@ from typing import Any
 import torch
 from torch.onnx import TrainingMode
 
+from fxonnx_translations._optional_names import MissingNameError
+
 from ._public import public
+from .errors import UntestedTorchError
 
 __all__ = ["exporting", "in_mode", "is_in_onnx_export", "outside_of_export"]
 
@@ -19,10 +22,16 @@ _depth: ContextVar[int] = ContextVar("fxonnx_exports", default=0)
 
 @contextmanager
 def exporting() -> Iterator[None]:
-    """Mark the body as an export for the current thread; exports may be nested."""
+    """Mark the body as an export for the current thread; exports may be nested.
+
+    Raises:
+        UntestedTorchError: If the body needs a private name that the installed torch does not have.
+    """
     token = _depth.set(_depth.get() + 1)
     try:
         yield
+    except MissingNameError as error:
+        raise UntestedTorchError(str(error), hint="install a torch version that fxonnx is tested with") from error
     finally:
         _depth.reset(token)
 

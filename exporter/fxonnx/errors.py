@@ -13,7 +13,8 @@
         ├── SaveError                  FX006  a file cannot be written
         ├── RuntimeSessionError        FX007  ONNX Runtime cannot load or run the model
         ├── VerificationError          FX008  ONNX Runtime and the model disagree
-        └── StateError                 FX009  forward mutates buffers or inputs, and state="error"
+        ├── StateError                 FX009  forward mutates buffers or inputs, and state="error"
+        └── UntestedTorchError         FX010  the installed torch lacks a function that fxonnx must replace
 
 The text of an error begins with its code, ``error[FX004]: ``. Codes are stable: scripts and bug reports may rely on
 them, and docs/errors has a page for each. The message describes the failure and its location; the remedy follows
@@ -52,6 +53,7 @@ __all__ = [
     "TranslationError",
     "UnsupportedOperator",
     "UnsupportedOperatorError",
+    "UntestedTorchError",
     "VerificationError",
 ]
 
@@ -250,6 +252,13 @@ class StateError(ExportError):
     """forward mutates buffers or inputs although ``state="error"`` forbids it."""
 
     code = "FX009"
+
+
+@public
+class UntestedTorchError(ExportError):
+    """The installed torch lacks a function that fxonnx replaces so that no result is silently wrong."""
+
+    code = "FX010"
 
 
 TorchExportError = CaptureError

@@ -303,10 +303,10 @@ def test_a_constraint_has_its_line_of_code() -> None:
 
 
 class NeedsStrict(nn.Module):
-    """Non-strict mode fails on the list, so that strict mode is used."""
+    """Fake tensors have no NumPy arrays, so that strict mode is used."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        torch._dynamo.is_compiling() or torch._check(False)
+        x = x * float(torch.tensor([1.0, 2.0]).numpy().sum())
         return x + 1 if x.shape[0] > 8 else x - 1
 
 

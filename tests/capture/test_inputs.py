@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from fxonnx._capture import capture
+from fxonnx._capture.departures import DepartureKind
 from fxonnx.errors import ArgumentError, CaptureError
 
 
@@ -181,14 +182,26 @@ def test_capture_failure_shows_the_first_error_and_the_users_line() -> None:
     assert "TORCH_LOGS" not in str(info.value)
 
 
-class NeedsStrict(nn.Module):
+class UsesNumPy(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        # In non-strict mode this Python code sees fake values; in strict mode it is a constant.
-        if not torch.compiler.is_dynamo_compiling():
-            raise ValueError("only by the second way")
-        return x * 2
+        # Fake tensors have no array; TorchDynamo captures functions of NumPy as those of torch.
+        return x * float(torch.tensor([1.0, 2.0]).numpy().sum())
 
 
-def test_strict_mode_is_the_fallback() -> None:
-    program = capture(NeedsStrict().eval(), (x(3),)).exported_program
-    torch.testing.assert_close(program.module()(x(3)), x(3) * 2)
+def test_strict_mode_is_for_listed_limits_of_torch() -> None:
+    captured = capture(UsesNumPy().eval(), (x(3),))
+    torch.testing.assert_close(captured.exported_program.module()(x(3)), x(3) * 3)
+    assert DepartureKind.STRICT in {one.kind for one in captured.departures}
+
+
+def test_an_error_of_the_model_is_raised_once() -> None:
+    calls = []
+
+    class Raises(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            calls.append(1)
+            raise ValueError("of the model: .numpy() is not supported for tensor subclasses.")
+
+    with pytest.raises(CaptureError, match=r"ValueError\n  of the model: (.|\n)*in forward: raise ValueError"):
+        capture(Raises().eval(), (x(3),))
+    assert len(calls) == 1

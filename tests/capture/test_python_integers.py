@@ -123,7 +123,7 @@ def test_numbers_of_sizes_are_exact(name: str) -> None:
 
 def test_numbers_that_are_not_exact_are_refused() -> None:
     model = Function(lambda x: x + int(x.shape[0] // 0.1)).eval()
-    with pytest.raises(fxonnx.CaptureError, match="does not compute what the model computes, at the example"):
+    with pytest.raises(fxonnx.CaptureError, match=r"ValueRangeError\n  Invalid ranges .*\n  at: .*in <lambda>: model"):
         fxonnx.export(model, (torch.zeros(7, 2),), dynamic_shapes=({0: "n"},))
 
 

@@ -1,96 +1,152 @@
 """Private names of torch, imported in this module only, for both packages.
 
 All of them exist in torch 2.13 to 2.15. When a version renames or removes one, this module provides it under the same
-name for every version, with a comment that names the version.
+name for every version, with a comment that names the version. The names at the top are those without which no program
+could be exported; the others belong to features, which end where their name does not exist.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import _VF as variable_functions
-from torch import _prims as prims
-from torch import _prims_common as prims_common
-from torch._C import DisableTorchFunction, DispatchKey, parse_schema
-from torch._C import Node as ScriptNode
-from torch._C import Value as ScriptValue
-from torch._C import _dispatch_has_kernel_for_dispatch_key as has_kernel
-from torch._C import _exit_dual_level as exit_dual_level
-from torch._C import _functorch as functorch
-from torch._C import _jit_pass_inline as jit_pass_inline
-from torch._C import _set_grad_enabled as set_grad_enabled
-from torch._decomp import decomposition_table
-from torch._dynamo import config as dynamo_config
-from torch._dynamo import trace_rules
-from torch._dynamo.exc import UncapturedHigherOrderOpError
-from torch._dynamo.variables import torch as dynamo_torch
-from torch._dynamo.variables.builtin import BuiltinVariable
-from torch._dynamo.variables.torch import TorchInGraphFunctionVariable
-from torch._export.non_strict_utils import _NonStrictTorchFunctionHandler as ExportFunctions
-from torch._export.utils import _maybe_find_pre_dispatch_tf_mode_for_export
-from torch._functorch import predispatch
-from torch._guards import TracingContext
-from torch._higher_order_ops.scan import scan
-from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
-from torch._prims_common import is_contiguous
-from torch._subclasses.fake_tensor import (
-    DataDependentOutputException,
-    DynamicOutputShapeException,
-    FakeTensor,
-    FakeTensorMode,
-    disable_fake_tensor_cache,
-    in_kernel_invocation_manager,
-    unset_fake_temporarily,
-)
-from torch._subclasses.functional_tensor import FunctionalTensor
-from torch.fx import _symbolic_trace as fx_tracing
-from torch.fx._lazy_graph_module import _LazyGraphModule as LazyGraphModule
-from torch.fx.experimental import _config as shape_config
-from torch.fx.experimental.proxy_tensor import ProxyTorchDispatchMode, get_proxy_mode, get_proxy_slot, set_proxy_slot
-from torch.fx.experimental.proxy_tensor import _temp_remove_pre_dispatch_torch_function_mode as recording_mode_off
-from torch.fx.passes.shape_prop import TensorMetadata
-from torch.nn.attention.flex_attention import _vmap_for_bhqkv as vmap_for_positions
-from torch.nn.modules import module as nn_module
-from torch.utils import _pytree as pytree
-from torch.utils._mode_utils import no_dispatch
-from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
-from torch.utils._python_dispatch import _disable_current_modes as disable_current_modes
-from torch.utils._pytree import TreeSpec
-from torch.utils._sympy import functions as sympy_functions
-from torch.utils._sympy.functions import CeilToInt, FloorDiv, IntTrueDiv, Max, Min, Mod, PythonMod
-from torch.utils._sympy.numbers import int_oo
-from torch.utils._sympy.solve import try_solve
-from torch.utils._sympy.value_ranges import ValueRangeError, ValueRanges, bound_sympy
-from torch.utils.weak import WeakTensorKeyDictionary
 
-check_is_size = torch._check_is_size
-make_wrapper_subclass: Callable[..., Any] = torch.Tensor._make_wrapper_subclass
+from ._optional_names import find_name, find_names
 
-_TABLE_OWNERS = (
-    *(torch.overrides, torch.utils._device, trace_rules, dynamo_torch),
-    *(BuiltinVariable, TorchInGraphFunctionVariable),
+try:
+    from torch._C import DispatchKey
+    from torch._C import _dispatch_has_kernel_for_dispatch_key as has_kernel
+    from torch._decomp import decomposition_table
+    from torch._dynamo import config as dynamo_config
+    from torch._export.non_strict_utils import _NonStrictTorchFunctionHandler as ExportFunctions
+    from torch._guards import TracingContext
+    from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
+    from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
+    from torch.fx.experimental import _config as shape_config
+    from torch.fx.experimental.proxy_tensor import get_proxy_mode
+    from torch.utils import _pytree as pytree
+    from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+    from torch.utils._pytree import TreeSpec
+    from torch.utils._sympy import functions as sympy_functions
+    from torch.utils._sympy.functions import CeilToInt, FloorDiv, IntTrueDiv, Max, Min, Mod, PythonMod
+    from torch.utils._sympy.numbers import int_oo
+    from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
+except ImportError as error:
+    raise ImportError(
+        f"error[FX010]: torch {torch.__version__} does not have a private name that every export needs: {error}\n"
+        "hint: fxonnx is tested with torch 2.13 to 2.15: install one of these versions, or a newer fxonnx"
+    ) from error
+
+if TYPE_CHECKING:
+    from torch import _VF as variable_functions
+    from torch import _prims as prims
+    from torch import _prims_common as prims_common
+    from torch._C import DisableTorchFunction, parse_schema
+    from torch._C import Node as ScriptNode
+    from torch._C import Value as ScriptValue
+    from torch._C import _exit_dual_level as exit_dual_level
+    from torch._C import _functorch as functorch
+    from torch._C import _jit_pass_inline as jit_pass_inline
+    from torch._C import _set_grad_enabled as set_grad_enabled
+    from torch._dynamo.exc import UncapturedHigherOrderOpError
+    from torch._functorch import predispatch
+    from torch._higher_order_ops.scan import scan
+    from torch._prims_common import is_contiguous
+    from torch._subclasses.fake_tensor import (
+        DataDependentOutputException,
+        DynamicOutputShapeException,
+        disable_fake_tensor_cache,
+        in_kernel_invocation_manager,
+    )
+    from torch._subclasses.functional_tensor import FunctionalTensor
+    from torch.fx import _symbolic_trace as fx_tracing
+    from torch.fx._lazy_graph_module import _LazyGraphModule as LazyGraphModule
+    from torch.fx.experimental.proxy_tensor import (
+        ProxyTorchDispatchMode,
+        get_proxy_slot,
+        set_proxy_slot,
+    )
+    from torch.fx.experimental.proxy_tensor import _temp_remove_pre_dispatch_torch_function_mode as recording_mode_off
+    from torch.fx.passes.shape_prop import TensorMetadata
+    from torch.nn.attention.flex_attention import _vmap_for_bhqkv as vmap_for_positions
+    from torch.utils._mode_utils import no_dispatch
+    from torch.utils._python_dispatch import TorchDispatchMode
+    from torch.utils._python_dispatch import _disable_current_modes as disable_current_modes
+    from torch.utils._sympy.solve import try_solve
+    from torch.utils._sympy.value_ranges import ValueRangeError
+    from torch.utils.weak import WeakTensorKeyDictionary
+else:
+    variable_functions = find_name("torch._VF")
+    prims = find_name("torch._prims")
+    prims_common = find_name("torch._prims_common")
+    DisableTorchFunction = find_name("torch._C:DisableTorchFunction")
+    ScriptNode = find_name("torch._C:Node")
+    ScriptValue = find_name("torch._C:Value")
+    exit_dual_level = find_name("torch._C:_exit_dual_level")
+    functorch = find_name("torch._C:_functorch")
+    jit_pass_inline = find_name("torch._C:_jit_pass_inline")
+    set_grad_enabled = find_name("torch._C:_set_grad_enabled")
+    parse_schema = find_name("torch._C:parse_schema")
+    UncapturedHigherOrderOpError = find_name("torch._dynamo.exc:UncapturedHigherOrderOpError")
+    predispatch = find_name("torch._functorch.predispatch")
+    scan = find_name("torch._higher_order_ops.scan:scan")
+    is_contiguous = find_name("torch._prims_common:is_contiguous")
+    DataDependentOutputException = find_name("torch._subclasses.fake_tensor:DataDependentOutputException")
+    DynamicOutputShapeException = find_name("torch._subclasses.fake_tensor:DynamicOutputShapeException")
+    disable_fake_tensor_cache = find_name("torch._subclasses.fake_tensor:disable_fake_tensor_cache")
+    in_kernel_invocation_manager = find_name("torch._subclasses.fake_tensor:in_kernel_invocation_manager")
+    FunctionalTensor = find_name("torch._subclasses.functional_tensor:FunctionalTensor")
+    fx_tracing = find_name("torch.fx._symbolic_trace")
+    LazyGraphModule = find_name("torch.fx._lazy_graph_module:_LazyGraphModule")
+    ProxyTorchDispatchMode = find_name("torch.fx.experimental.proxy_tensor:ProxyTorchDispatchMode")
+    recording_mode_off = find_name("torch.fx.experimental.proxy_tensor:_temp_remove_pre_dispatch_torch_function_mode")
+    get_proxy_slot = find_name("torch.fx.experimental.proxy_tensor:get_proxy_slot")
+    set_proxy_slot = find_name("torch.fx.experimental.proxy_tensor:set_proxy_slot")
+    TensorMetadata = find_name("torch.fx.passes.shape_prop:TensorMetadata")
+    vmap_for_positions = find_name("torch.nn.attention.flex_attention:_vmap_for_bhqkv")
+    no_dispatch = find_name("torch.utils._mode_utils:no_dispatch")
+    TorchDispatchMode = find_name("torch.utils._python_dispatch:TorchDispatchMode")
+    disable_current_modes = find_name("torch.utils._python_dispatch:_disable_current_modes")
+    try_solve = find_name("torch.utils._sympy.solve:try_solve", lambda expression, symbol: None)
+    ValueRangeError = find_name("torch.utils._sympy.value_ranges:ValueRangeError")
+    WeakTensorKeyDictionary = find_name("torch.utils.weak:WeakTensorKeyDictionary")
+
+check_is_size = find_name("torch:_check_is_size")
+make_wrapper_subclass: Callable[..., Any] = find_name("torch:Tensor._make_wrapper_subclass")
+
+_TABLE_OWNERS = find_names(
+    "torch.overrides",
+    "torch.utils._device",
+    "torch._dynamo.trace_rules",
+    "torch._dynamo.variables.torch",
+    "torch._dynamo.variables.builtin:BuiltinVariable",
+    "torch._dynamo.variables.torch:TorchInGraphFunctionVariable",
 )
 function_tables: tuple[Any, ...] = tuple(
     function
     for owner in _TABLE_OWNERS
-    for function in (getattr(owner, name) for name in vars(owner))
+    for function in (getattr(owner, name, None) for name in vars(owner))
     if hasattr(function, "cache_clear") and function.__module__ in (owner.__name__, owner.__dict__.get("__module__"))
 )
 """Cached functions that return tables of torch's functions, such as those that a device context affects."""
 
+_dispatch_mode = find_name("torch._C:_get_dispatch_mode")
+_FAKE = find_name("torch._C:_TorchDispatchModeKey.FAKE")
+
 
 def current_fake_mode() -> FakeTensorMode | None:
     """The active mode in which tensors have no data, or None."""
-    mode: FakeTensorMode | None = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE)
+    mode: FakeTensorMode | None = _dispatch_mode(_FAKE)
     return mode
 
 
-global_hooks: tuple[dict[int, Any], ...] = (nn_module._global_forward_hooks, nn_module._global_forward_pre_hooks)
+global_hooks: tuple[dict[int, Any], ...] = find_names(
+    "torch.nn.modules.module:_global_forward_hooks", "torch.nn.modules.module:_global_forward_pre_hooks"
+)
 """The hooks of ``torch.nn.modules.module.register_module_forward_hook`` and ``register_module_forward_pre_hook``."""
 
-recording_mode: Callable[[], Any] = _maybe_find_pre_dispatch_tf_mode_for_export
+recording_mode: Callable[[], Any] = find_name("torch._export.utils:_maybe_find_pre_dispatch_tf_mode_for_export")
 """torch.export's mode that records calls in this thread, or None."""
 
 __all__ = [

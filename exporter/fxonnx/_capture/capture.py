@@ -45,7 +45,7 @@ from .inputs.scalars import explain_scalar_branch, frozen_arguments, scalars_to_
 from .introspection import eager_introspection
 from .observers import reject_enabled_observers
 from .operand_types import check_operand_types
-from .patches.python_integers import capture_with_symbolic_integers
+from .patches.python_sizes.integers import capture_with_symbolic_integers
 from .quantized_modules import check_inputs
 from .questions.assumption import Assumption, AssumptionLog
 from .questions.known_values import KnownValues, following_example

@@ -17,7 +17,7 @@ import torch
 
 from fxonnx_translations._torch_compat import FakeTensor, FunctionalTensor
 
-from .patches.patch import is_tracing, one_at_a_time
+from .patches.patch import GlobalPatch, is_tracing, one_at_a_time, written
 
 __all__ = ["eager_types", "replaced_names", "type_of"]
 
@@ -93,18 +93,12 @@ def replaced_names(namespaces: Iterable[dict[str, Any]], replacements: Mapping[s
         replacements: Name of a builtin to its replacement.
     """
     own = set(map(id, _REPLACEMENTS.values()))
-    changed: list[tuple[dict[str, Any], str, Any]] = []
-    try:
-        for namespace in namespaces:
-            for name, replacement in replacements.items():
-                before = namespace.get(name)
-                if before is None or id(before) in own:
-                    namespace[name] = replacement
-                    changed.append((namespace, name, before))
+    why = "it would convert a size to a number, or show the types of tensors and sizes that are traced"
+    rows = (
+        GlobalPatch(name, replacement, why, namespace=namespace)
+        for namespace in namespaces
+        for name, replacement in replacements.items()
+        if namespace.get(name) is None or id(namespace[name]) in own
+    )
+    with written(rows):
         yield
-    finally:
-        for namespace, name, before in reversed(changed):
-            if before is None:
-                del namespace[name]
-            else:
-                namespace[name] = before

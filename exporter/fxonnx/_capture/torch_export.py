@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dis
 import re
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -13,10 +14,11 @@ import torch
 from torch.export import Dim, ExportedProgram
 
 from fxonnx_translations._builder.sub_byte import copy_of
+from fxonnx_translations._optional_names import MissingNameError
 from fxonnx_translations._torch_compat import FakeTensor, dynamo_config, get_proxy_mode, pytree, shape_config
 
 from .._callers_autocast import callers_autocast, under_autocast
-from ..errors import CaptureError
+from ..errors import CaptureError, ExportError
 from .attribute_changes import noted_changes
 from .constraints.guard_recorder import GuardLog, is_user_file, recorded_guards, source_line_of
 from .constraints.size_forms import canonical_sizes
@@ -81,6 +83,12 @@ _DTYPES = re.compile(
     r"same dtype|same scalar type|(should|must) be the same|expected scalar type|expected dtype torch\.|Type promoting"
     r"|equal to src\.dtype|\w+ did not match \w+$|match query dtype"
 )
+# Limits of torch's non-strict mode that its strict mode does not have.
+_LIMITS = re.compile(
+    r"\.numpy\(\) is not supported for tensor subclasses|Unable to cast NotImplemented to Tensor"
+    r"|We found a fake tensor in the exported program constant's list"
+    r"|doesn't work unless it is captured completely with torch\.compile"
+)
 _CPP_STACK = ("Exception raised from ", "frame #", "<omitting python frames>")
 
 
@@ -91,7 +99,7 @@ def export_module(
     log: GuardLog | None = None,
     values: KnownValues | None = None,
 ) -> ExportedProgram:
-    """Run torch.export in non-strict mode, and in strict mode (TorchDynamo) if that fails without asking for a value.
+    """Run torch.export in non-strict mode, and in strict mode (TorchDynamo) if that fails by a limit of this mode only.
 
     Args:
         model: The model.
@@ -133,7 +141,7 @@ def _export_and_explain(
     with known_values(values):
         try:
             return _export_with_refined_dims(model, inputs, shapes, log)
-        except CaptureError:
+        except (ExportError, MissingNameError):
             raise
         except Exception as error:
             raise _capture_error(error, model, shapes) from error
@@ -145,7 +153,7 @@ def _export_with_fallback(
     with recorded_full_masks() as masks:
         try:
             return _export_with_refined_dims(model, inputs, shapes, log)
-        except CaptureError:
+        except (ExportError, MissingNameError):
             raise
         except Exception as error:  # noqa: BLE001 - raised below unless another attempt works
             first = error
@@ -154,8 +162,8 @@ def _export_with_fallback(
             record_departure(DepartureKind.REPLACED, "masks that hide nothing")
             with suppress(Exception):  # the first failure is raised below
                 return _export_with_refined_dims(model, inputs, shapes, log)
-    if is_question(first):
-        # To TorchDynamo, a boolean that depends on data is never identical to True or False: ``bool(x.any()) is True``.
+    # To TorchDynamo, a boolean that depends on data is never identical to True or False: ``bool(x.any()) is True``.
+    if is_question(first) or not _is_limit(first):
         raise _capture_error(first, model, shapes) from first
     record_departure(DepartureKind.STRICT, "torch.export with strict=True")
     try:
@@ -426,6 +434,18 @@ def _capture_error(error: Exception, model: torch.nn.Module, shapes: DynamicShap
     if _DTYPES.search(shown):
         hint = conversion_of_inputs(model, shapes.leaves)
     return CaptureError(f"torch.export cannot capture the model: {type(error).__name__}\n{shown}", hint=hint)
+
+
+def _is_limit(error: Exception) -> bool:
+    """Whether torch, and not the model, raised an error by which its strict mode does not fail."""
+    if not _LIMITS.search(str(error)):
+        return False
+    last = error.__traceback__
+    while last is not None and last.tb_next is not None:
+        last = last.tb_next
+    if last is None or not is_user_file(last.tb_frame.f_code.co_filename):
+        return True
+    return last.tb_frame.f_code.co_code[last.tb_lasti] != dis.opmap["RAISE_VARARGS"]
 
 
 def _described(error: BaseException) -> tuple[str, str | None]:

@@ -51,19 +51,24 @@ DataDependent = Annotated[
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of errors.")]
 
 
-def _show_version(wanted: bool) -> None:
-    if wanted:
-        typer.echo(f"fxonnx {version('fxonnx')}")
-        raise typer.Exit
-
-
-@app.callback()
+@app.callback(invoke_without_command=True)
 def _root(
-    show_version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
+    context: typer.Context,
+    show_version: Annotated[bool, typer.Option("--version", help="Show the version.")] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", help="With --version, those of the libraries, and patches that do not apply.")
     ] = False,
 ) -> None:
     """Export PyTorch models to ONNX."""
+    if show_version:
+        typer.echo(f"fxonnx {version('fxonnx')}")
+        if verbose:
+            from .installation import installation_text  # imports torch
+
+            typer.echo(installation_text())
+    elif context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+        raise typer.Exit(2)
 
 
 @app.command("export")

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import ArgumentError, did_you_mean
+from ..errors import ArgumentError, UntestedTorchError, did_you_mean
 
 if TYPE_CHECKING:
     import torch
@@ -77,6 +77,8 @@ def _from_file(path: Path) -> LoadedModel:
     except UnsafeContentError as error:
         hint = "torch.export.save writes no such entry; do not load the file by torch.export.load, which may execute it"
         raise ArgumentError("SOURCE", f"{path} is refused: {error}", hint=hint) from error
+    except UntestedTorchError:
+        raise
     except Exception as error:
         raise ArgumentError(
             "SOURCE",

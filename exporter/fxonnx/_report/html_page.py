@@ -14,6 +14,7 @@ import onnx_ir as ir
 import torch
 
 from .._capture.departures import DepartureKind
+from .._capture.patches import missing_targets
 from .._program import ONNXProgram
 from .._program.differences import Comparison
 from .._sequence_types import type_text
@@ -132,6 +133,7 @@ def _conditions(program: ONNXProgram) -> Iterator[dict[str, Any]]:
         *(("departure", str(one)) for one in proof.departures if one.kind is not DepartureKind.REWRITTEN),
         *(("compared with the model", str(run)) for run in proof.runs if not proof.is_plain),
         *([("not compared with the model", proof.skipped)] if proof.skipped else ()),
+        *(("patch not applied", f"{one} ({one.kind.value})") for one in missing_targets()),
     ]
     for kind, text in entries:
         yield {"kind": kind, "text": text, "excerpts": list(_excerpts(text))}

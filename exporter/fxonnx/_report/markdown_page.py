@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import onnx_ir as ir
 
+from .._capture.patches import missing_targets
 from .._program import ONNXProgram
 from .._sequence_types import type_text
 from ..errors import ExportError
@@ -59,6 +60,8 @@ def _program_sections(program: ONNXProgram) -> list[str]:
         *([f"- {assumption}" for assumption in program.assumptions] or ["None."]),
         *("", "## Rewritten control flow", ""),
         *([f"- {rewrite}" for rewrite in program.rewrites] or ["None."]),
+        *("", "## Patches that do not apply", ""),
+        *([f"- {one} ({one.kind.value})" for one in missing_targets()] or ["None."]),
         *("", "## Proof", "", "```", str(program.proof), "```"),
         *("", "## Exported program", "", "```python", _program_text(program), "```"),
     ]

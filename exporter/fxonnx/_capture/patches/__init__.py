@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from .fast_paths import SPEED_PATCHES
-from .patch import Patch, applied, is_tracing, not_tracing, one_at_a_time
+from .loading import LOADING_PATCHES, loading_patches
+from .patch import Patch, PatchKind, applied, is_tracing, not_tracing, one_at_a_time
 from .table import (
     CAPTURE_PATCHES,
-    LOADING_PATCHES,
     QUESTION_PATCHES,
     SEED_PATCHES,
     TRACING_PATCHES,
+    all_patches,
     capture_patches,
-    loading_patches,
+    missing_targets,
     question_patches,
     tracing_patches,
 )
@@ -26,10 +27,13 @@ __all__ = [
     "SPEED_PATCHES",
     "TRACING_PATCHES",
     "Patch",
+    "PatchKind",
+    "all_patches",
     "applied",
     "capture_patches",
     "is_tracing",
     "loading_patches",
+    "missing_targets",
     "not_tracing",
     "one_at_a_time",
     "question_patches",

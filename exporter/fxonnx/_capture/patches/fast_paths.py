@@ -12,6 +12,7 @@ import os
 import re
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from traceback import FrameSummary, StackSummary
 from types import FrameType, MappingProxyType
@@ -26,6 +27,9 @@ from fxonnx_translations._torch_compat import (
     LazyGraphModule,
     ProxyTorchDispatchMode,
     TensorMetadata,
+    in_kernel_invocation_manager,
+    is_contiguous,
+    prims_common,
 )
 
 from ..._inner_tensors import is_wrapper
@@ -38,7 +42,7 @@ from ..constraints.size_forms import (
     sym_node_operation,
 )
 from . import shape_rules
-from .patch import Patch, ValuePatch, is_tracing
+from .patch import Patch, PatchKind, ValuePatch, is_tracing
 
 __all__ = ["SPEED_PATCHES", "filter_frames"]
 
@@ -194,17 +198,19 @@ def free_unbacked_symbols_with_path(
     return result
 
 
-SPEED_PATCHES: tuple[Patch, ...] = (
+_PATCHES: tuple[Patch, ...] = (
     Patch(
         "torch.fx._lazy_graph_module:_get_graph_module_cls",
         graph_module_class,
         "torch generates and compiles Python code for every intermediate graph module",
+        needs=(LazyGraphModule,),
         strict=False,
     ),
     Patch(
         "torch.export.exported_program:_create_graph_module_for_export",
         create_graph_module,
         "torch generates and compiles the Python code of a program that is not called",
+        needs=(LazyGraphModule,),
         strict=False,
     ),
     ValuePatch(
@@ -217,6 +223,7 @@ SPEED_PATCHES: tuple[Patch, ...] = (
             target,
             without_torch_functions,
             "every attribute of a tensor that is read passes through torch.export's modes for functions of torch",
+            needs=(DisableTorchFunction,),
         )
         for target in (
             "torch.fx.experimental.proxy_tensor:track_tensor",
@@ -227,16 +234,19 @@ SPEED_PATCHES: tuple[Patch, ...] = (
         "torch.fx.experimental.proxy_tensor:set_meta",
         record_value,
         "every attribute of a tensor that is read passes through torch.export's modes for functions of torch",
+        needs=(DisableTorchFunction,),
     ),
     Patch(
         "torch.fx.experimental.proxy_tensor:_extract_tensor_metadata",
         tensor_metadata,
         "it evaluates memory layouts in Python even if the sizes are static",
+        needs=(TensorMetadata,),
     ),
     Patch(
         "torch._library.utils:handle_dispatch_mode",
         dispatch_to_mode,
         "it flattens the arguments for a list of types that the tracing mode does not read",
+        needs=(ProxyTorchDispatchMode,),
     ),
     Patch(
         "torch.fx.experimental.symbolic_shapes:_free_unbacked_symbols_with_path",
@@ -247,6 +257,7 @@ SPEED_PATCHES: tuple[Patch, ...] = (
         "torch._subclasses.fake_tensor:FakeTensorMode.dispatch",
         shape_rules.dispatch,
         "torch hashes all arguments for its cache, or runs a decomposition of many operators for one shape",
+        needs=(in_kernel_invocation_manager, is_contiguous, prims_common),
     ),
     *(
         Patch(
@@ -283,4 +294,6 @@ SPEED_PATCHES: tuple[Patch, ...] = (
         "it evaluates assumptions of every subexpression",
     ),
 )
+
+SPEED_PATCHES: tuple[Patch, ...] = tuple(replace(patch, kind=PatchKind.SPEED) for patch in _PATCHES)
 """Applied by torch.export for speed: the captured program is the same without them."""

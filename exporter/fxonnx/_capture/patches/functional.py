@@ -26,7 +26,7 @@ from torch.nn import functional as F
 from fxonnx_translations._torch_compat import pytree, scan
 
 from ..constraints.guard_recorder import is_user_file
-from .patch import Patch
+from .patch import Patch, PatchKind
 
 __all__ = [
     "GLOBAL_POOLING",
@@ -373,6 +373,7 @@ QUOTIENT_PATCHES: tuple[Patch, ...] = tuple(
         f"torch:{kind}.{name}",
         replacement,
         "the floor of the rounded quotient of a size and a float is not always Python's quotient",
+        PatchKind.SOUND,
         strict=False,
     )
     for kind in ("SymInt", "SymFloat")

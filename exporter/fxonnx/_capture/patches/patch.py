@@ -9,23 +9,30 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, field
+from functools import cached_property, partial
 from types import ClassMethodDescriptorType, ModuleType
 from typing import Any
 
 import torch
+from packaging.version import Version
 
+from fxonnx_translations._optional_names import is_missing
 from fxonnx_translations._torch_compat import DispatchKey, OpOverload, decomposition_table
 
 from ..departures import DepartureKind, record_departure
+from .installed.missing import MissingTarget, PatchKind, installed_version, report_missing
+from .installed.signatures import ORIGINAL, parameters_of, recorded_parameters
 
 __all__ = [
     "MISSING",
+    "CodePatch",
     "DecompositionPatch",
     "FunctionPatch",
+    "GlobalPatch",
     "KernelPatch",
     "Patch",
+    "PatchKind",
     "ShapePatch",
     "ThreadDefault",
     "ValuePatch",
@@ -35,6 +42,7 @@ __all__ = [
     "loaded_namespaces",
     "not_tracing",
     "one_at_a_time",
+    "written",
 ]
 
 
@@ -98,6 +106,10 @@ def in_tracing_thread(here: Callable[..., Any], elsewhere: Callable[..., Any]) -
     return patched
 
 
+# Where a target or its owner does not exist, or has another form than in the tested versions.
+_UNEXPECTED = (AttributeError, ImportError, KeyError, RuntimeError, TypeError, ValueError)
+
+
 @dataclass(frozen=True)
 class Patch:
     """Replacement of a function of torch, or of a library, while a model is traced.
@@ -106,38 +118,72 @@ class Patch:
         target: ``package.module:name`` or ``package.module:Class.name``.
         replacement: Function that is called with the original function and its arguments, in the tracing thread only.
         why: The reason for the patch: the behaviour of torch without it.
+        kind: What is lost where the target does not exist.
         elsewhere: The replacement in other threads; by default they call the original.
         strict: Whether it is also applied in strict mode, in which TorchDynamo traces byte code.
         optional: Whether the module may be absent; it is patched only if it is already imported.
         departs: Whether the replacement computes by other means than the original, which the capture then proves.
-        since: The first torch version with the target; by default all supported versions have it.
-        before: The first torch version without the target.
+        needs: Private names of torch that the replacement uses; the target counts as missing without them.
+        since: The first version of torch, or of the library, with the target; by default all supported ones have it.
+        before: The first version without the target.
     """
 
     target: str
     replacement: Callable[..., Any]
     why: str
+    kind: PatchKind = PatchKind.REACH
     elsewhere: Callable[..., Any] | None = None
     strict: bool = True
     optional: bool = False
     departs: bool = False
+    needs: tuple[Any, ...] = ()
     since: str = ""
     before: str = ""
 
     @property
     def applies(self) -> bool:
-        """Whether this torch version has the target, and an optional module is imported and has it."""
-        version = torch.__version__
-        if (self.since and version < self.since) or (self.before and version >= self.before):
-            return False
-        return not self.optional or self._is_imported()
+        """Whether the installed version should have the target, and an optional module is imported."""
+        return self._is_in_version and (not self.optional or self.target.partition(":")[0] in sys.modules)
 
-    def _is_imported(self) -> bool:
-        module, _, path = self.target.partition(":")
-        found: Any = sys.modules.get(module, MISSING)
-        for name in path.split("."):
-            found = getattr(found, name, MISSING)
-        return found is not MISSING
+    @cached_property
+    def _is_in_version(self) -> bool:
+        if not self.since and not self.before:
+            return True
+        found = installed_version(MissingTarget(self.target, self.kind, self.why, "").distribution)
+        if found is None:
+            return True
+        release = found.release
+        since, before = (Version(text).release if text else None for text in (self.since, self.before))
+        return (since is None or release >= since) and (before is None or release < before)
+
+    @cached_property
+    def missing(self) -> MissingTarget | None:
+        """The target as one that the installed version lacks, or has with other parameters than the tested versions."""
+        absent = next(filter(is_missing, self.needs), None)
+        if absent is not None:
+            return MissingTarget(
+                self.target, self.kind, self.why, f"is replaced with {absent.target}, which is missing"
+            )
+        try:
+            found = self.parameters()
+        except _UNEXPECTED:
+            return MissingTarget(self.target, self.kind, self.why, "does not exist")
+        recorded = recorded_parameters().get(self.target)
+        if recorded is None or found in recorded:
+            return None
+        return MissingTarget(self.target, self.kind, self.why, f"has other parameters, ({found})")
+
+    def parameters(self) -> str:
+        """The parameters of the target, "" if it has no signature.
+
+        Raises:
+            AttributeError: If the target does not exist; other errors if it has an unexpected form.
+        """
+        owner, name = self._owner_and_name()
+        raw = inspect.getattr_static(owner, name, MISSING)
+        if raw is MISSING:
+            raw = getattr(builtins if inspect.ismodule(owner) and hasattr(builtins, name) else owner, name)
+        return parameters_of(raw)
 
     def read(self) -> Any:
         """Current value of the target: the descriptor itself, or ``MISSING`` if it is inherited or a builtin."""
@@ -174,6 +220,7 @@ class Patch:
         patched = in_tracing_thread(here, elsewhere)
         # __torch_function__ identifies functions by their names.
         patched.__name__ = getattr(original, "__name__", patched.__name__)
+        vars(patched)[ORIGINAL] = original
         return patched
 
     def _departing(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -221,6 +268,10 @@ class KernelPatch(Patch):
 
     key = DispatchKey.CompositeImplicitAutograd
 
+    def parameters(self) -> str:
+        """The parameters of the operator."""
+        return ", ".join(argument.name for argument in self._operator()._schema.arguments)
+
     def read(self) -> Any:
         """Current Python kernel of the operator, or ``MISSING``."""
         return self._operator().py_kernels.get(self.key, MISSING)
@@ -256,6 +307,10 @@ class ShapePatch(KernelPatch):
 class DecompositionPatch(KernelPatch):
     """Decomposition of an operator, which torch prefers to a kernel if sizes are symbolic."""
 
+    def parameters(self) -> str:
+        """The parameters of the decomposition."""
+        return parameters_of(decomposition_table[self._operator()])
+
     def read(self) -> Any:
         """Current decomposition of the operator, or ``MISSING``."""
         return decomposition_table.get(self._operator(), MISSING)
@@ -275,10 +330,82 @@ class DecompositionPatch(KernelPatch):
 class ValuePatch(Patch):
     """Patch of a value. ``replacement`` maps it to a new value, which distinguishes threads itself."""
 
+    def parameters(self) -> str:
+        """ "", since a value has none."""
+        super().parameters()
+        return ""
+
     def replaced(self) -> Any:
         """Build the replacement of the current value."""
         owner, name = self._owner_and_name()
         return self.replacement(getattr(owner, name))
+
+
+@dataclass(frozen=True)
+class GlobalPatch(Patch):
+    """Patch of a global name of user code (``int``), which the replacement itself becomes in its module.
+
+    Attributes:
+        namespace: The globals of the module.
+    """
+
+    namespace: dict[str, Any] = field(default_factory=dict, compare=False)
+
+    @property
+    def applies(self) -> bool:
+        """True, since every module can have every name."""
+        return True
+
+    def parameters(self) -> str:
+        """ "", since the name may be new."""
+        return ""
+
+    def read(self) -> Any:
+        """Current value of the name, or ``MISSING`` where it is that of builtins."""
+        return self.namespace.get(self.target, MISSING)
+
+    def write(self, value: Any) -> None:
+        """Set the name, or remove it."""
+        if value is MISSING:
+            del self.namespace[self.target]
+        else:
+            self.namespace[self.target] = value
+
+    def replaced(self) -> Any:
+        """The replacement."""
+        return self.replacement
+
+
+@dataclass(frozen=True)
+class CodePatch(Patch):
+    """Patch of a function of user code, wherever it is referenced: ``replacement`` returns the code that it gets.
+
+    Attributes:
+        function: The function.
+    """
+
+    function: Any = None
+
+    @property
+    def applies(self) -> bool:
+        """True, since the function exists."""
+        return True
+
+    def parameters(self) -> str:
+        """The parameters of the function."""
+        return parameters_of(self.function)
+
+    def read(self) -> Any:
+        """Current code of the function."""
+        return self.function.__code__
+
+    def write(self, value: Any) -> None:
+        """Set the code of the function."""
+        self.function.__code__ = value
+
+    def replaced(self) -> Any:
+        """The code of the replacement."""
+        return self.replacement()
 
 
 class ThreadDefault:
@@ -298,20 +425,50 @@ class ThreadDefault:
 
 @contextmanager
 def applied(patches: Iterable[Patch]) -> Iterator[None]:
-    """Apply patches for this thread and hold the lock; restore all targets on exit, including exit by an exception.
+    """Apply patches, as ``written`` does, for this thread: for others, they pass through until the exit.
 
-    Contexts may be nested.
+    Raises:
+        UntestedTorchError: If the target of a patch for soundness is missing.
+    """
+    with written(patches):
+        _thread.depth += 1
+        try:
+            yield
+        finally:
+            _thread.depth -= 1
+
+
+@contextmanager
+def written(patches: Iterable[Patch]) -> Iterator[None]:
+    """Write patches and hold the lock; restore all targets on exit, including exit by an exception.
+
+    A patch whose target is missing is skipped, see ``installed.missing``. Contexts may be nested.
+
+    Raises:
+        UntestedTorchError: If the target of a patch for soundness is missing.
     """
     with one_at_a_time(), ExitStack() as stack:
-        for patch in patches:
-            if patch.applies:
-                before = patch.read()
-                stack.callback(patch.write, before)
-                patch.write(patch.replaced())
-        _thread.depth += 1
-        stack.callback(_decrement_depth)
+        skipped = [one for one in (_missing_or_applied(patch, stack) for patch in patches if patch.applies) if one]
+        if skipped:
+            report_missing(skipped)
         yield
 
 
-def _decrement_depth() -> None:
-    _thread.depth -= 1
+def _missing_or_applied(patch: Patch, stack: ExitStack) -> MissingTarget | None:
+    """Apply a patch until the stack is closed, or return its target if it is missing."""
+    if patch.missing is not None:
+        return patch.missing
+    try:
+        before = patch.read()
+        stack.callback(_restore, patch, before)
+        patch.write(patch.replaced())
+    except _UNEXPECTED as error:
+        return MissingTarget(
+            patch.target, patch.kind, patch.why, f"cannot be replaced, {type(error).__name__}: {error}"
+        )
+    return None
+
+
+def _restore(patch: Patch, before: Any) -> None:
+    if patch.read() is not before:
+        patch.write(before)

@@ -13,7 +13,6 @@ from torch.nn import Module
 
 from fxonnx_translations._torch_compat import pytree
 
-from ..._archives import read_program, refuse_compiled_code
 from .. import function_transforms, interrupts, python_texts, random_seeds
 from ..autograd_functions import record_function_call
 from ..constraints.guard_recorder import (
@@ -51,31 +50,34 @@ from .functional import (
     tensor_split,
     unbind,
 )
+from .installed.missing import MissingTarget
 from .libraries.size_branches import LIBRARY_PATCHES
 from .libraries.transformers_models import TRANSFORMERS_PATCHES
 from .libraries.transformers_vision import TRANSFORMERS_VISION_PATCHES
+from .loading import LOADING_PATCHES
 from .patch import (
     DecompositionPatch,
     FunctionPatch,
     KernelPatch,
     Patch,
+    PatchKind,
     ShapePatch,
     ThreadDefault,
     ValuePatch,
     applied,
     one_at_a_time,
 )
-from .python_math import MATH_PATCHES
-from .tracing_state import STATE_PATCHES, FilteredWarnings, TracedData, print_nothing
+from .python_sizes.math_functions import MATH_PATCHES
+from .tracing_state import REWRITING_PATCHES, STATE_PATCHES, FilteredWarnings, TracedData, print_nothing
 
 __all__ = [
     "CAPTURE_PATCHES",
-    "LOADING_PATCHES",
     "QUESTION_PATCHES",
     "SEED_PATCHES",
     "TRACING_PATCHES",
+    "all_patches",
     "capture_patches",
-    "loading_patches",
+    "missing_targets",
     "question_patches",
     "tracing_patches",
 ]
@@ -97,6 +99,7 @@ TRACING_PATCHES: tuple[Patch, ...] = (
         "torch.fx.experimental.symbolic_shapes:ShapeEnv.guard_or_defer_runtime_assert",
         guard_or_defer_runtime_assert,
         "conditions on shortcuts and memory layouts would become runtime assertions of the program",
+        PatchKind.SOUND,
     ),
     DecompositionPatch(
         "aten::unbind.int", unbind, "its decomposition does not remove the axis of a part if the size is an expression"
@@ -119,6 +122,7 @@ CAPTURE_PATCHES: tuple[Patch, ...] = (
         "torch.fx.proxy:TracerBase._filter_traceback_frames",
         fast_paths.filter_frames,
         "in the subgraphs of control flow, it only keeps lines of generated code",
+        PatchKind.SPEED,
     ),
     *(
         Patch(f"torch:{name}", quantize_tensor, "fake tensors cannot be quantized", strict=False)
@@ -134,6 +138,7 @@ CAPTURE_PATCHES: tuple[Patch, ...] = (
             f"torch.fx.experimental.sym_node:SymNode.{name}",
             partial(compare_sizes, relation),
             "torch's symbols are positive, so that it evaluates comparisons with 0 without a guard",
+            PatchKind.SOUND,
         )
         for name, relation in COMPARISONS.items()
     ),
@@ -141,16 +146,19 @@ CAPTURE_PATCHES: tuple[Patch, ...] = (
         "torch.fx.experimental.symbolic_shapes:ShapeEnv._log_guard",
         log_guard,
         "torch keeps only the range of a guard that narrows the range of a size",
+        PatchKind.SOUND,
     ),
     Patch(
         "torch.fx.experimental.symbolic_shapes:ShapeEnv._maybe_guard_rel",
         maybe_guard_rel,
         "torch would simplify symbols by conditions on shortcuts, and drop later checks",
+        PatchKind.SOUND,
     ),
     Patch(
         "torch.fx.experimental.sym_node:SymNode.__init__",
         sym_node_init,
         "size expressions of nested paddings and strides grow exponentially with the depth of a model",
+        PatchKind.SPEED,
     ),
     *(
         KernelPatch(
@@ -249,6 +257,7 @@ CAPTURE_PATCHES: tuple[Patch, ...] = (
             f"torch:{name}.__repr__",
             python_texts.text_of_number,
             "the text of a size is an expression in symbols, and not the number that it is in eager torch",
+            PatchKind.SOUND,
             strict=False,
         )
         for name in ("SymInt", "SymFloat", "SymBool")
@@ -258,6 +267,7 @@ CAPTURE_PATCHES: tuple[Patch, ...] = (
             f"torch:Tensor.{name}",
             python_texts.text_of_tensor,
             "the text of a fake tensor does not have the values that it has in eager torch",
+            PatchKind.SOUND,
             strict=False,
         )
         for name in ("__repr__", "__format__")
@@ -299,6 +309,7 @@ CAPTURE_PATCHES: tuple[Patch, ...] = (
         "torch._subclasses.fake_impls:infer_size",
         infer_size,
         "torch assumes that a size which may be 1 is not 1, even if it is 1 in the example",
+        PatchKind.SOUND,
     ),
     Patch(
         "torch.autograd.function:Function.apply",
@@ -370,6 +381,7 @@ CAPTURE_PATCHES: tuple[Patch, ...] = (
         "torch:manual_seed",
         random_seeds.manual_seed,
         "a call in forward would seed the generator of the whole process, including training threads",
+        PatchKind.SOUND,
         strict=False,
     ),
     Patch(
@@ -382,6 +394,7 @@ CAPTURE_PATCHES: tuple[Patch, ...] = (
         "torch:Tensor.data",
         TracedData,
         "torch.export silently drops writes through tensor.data",
+        PatchKind.SOUND,
         strict=False,
     ),
     ValuePatch(
@@ -399,6 +412,7 @@ CAPTURE_PATCHES: tuple[Patch, ...] = (
             f"{error}.__init__",
             handled_errors.record_error,
             "the model may handle it and take a fallback",
+            PatchKind.SOUND,
             strict=False,
         )
         for error in (
@@ -407,13 +421,20 @@ CAPTURE_PATCHES: tuple[Patch, ...] = (
         )
     ),
     *(
-        Patch(f"torch:{name}", handled_errors.record_raised, "the model may handle its error", strict=False)
+        Patch(
+            f"torch:{name}",
+            handled_errors.record_raised,
+            "the model may handle its error",
+            PatchKind.SOUND,
+            strict=False,
+        )
         for name in ("UntypedStorage.data_ptr", "UntypedStorage.tolist", "SymFloat.__format__", "SymInt.__format__")
     ),
     Patch(
         "torch:Tensor.__reduce_ex__",
         handled_errors.refuse_pickling,
         "the error of pickle is not one of a torch function, and the model may handle it",
+        PatchKind.SOUND,
         strict=False,
     ),
     Patch("torch.fx:Interpreter.run_node", interrupts.run_node, "a safe point for Ctrl-C", strict=False),
@@ -421,6 +442,7 @@ CAPTURE_PATCHES: tuple[Patch, ...] = (
         "torch._export.non_strict_utils:_NonStrictTorchFunctionHandler.__torch_function__",
         handled_errors.record_errors,
         "the model may handle the errors of torch functions that tensors without values and memory raise",
+        PatchKind.SOUND,
         strict=False,
     ),
     Patch(
@@ -467,6 +489,7 @@ QUESTION_PATCHES: tuple[Patch, ...] = (
         "torch.fx.experimental.symbolic_shapes:ShapeEnv._log_real_tensor_propagation",
         known_values.answer_by_example,
         "torch does not record for which line it evaluates a condition for the example",
+        PatchKind.SOUND,
     ),
     Patch(
         "torch.fx.experimental.sym_node:SymNode.guard_bool",
@@ -483,6 +506,7 @@ QUESTION_PATCHES: tuple[Patch, ...] = (
         "torch:Tensor.__format__",
         known_values.text,
         "the text of a fake tensor is its description, with which models look up modules",
+        PatchKind.SOUND,
         strict=False,
     ),
 )
@@ -490,11 +514,21 @@ QUESTION_PATCHES: tuple[Patch, ...] = (
 
 SEED_PATCHES: tuple[Patch, ...] = (
     *(
-        Patch(f"torch:{name}", random_seeds.draw, "torch.export records the function without the seed of forward")
+        Patch(
+            f"torch:{name}",
+            random_seeds.draw,
+            "torch.export records the function without the seed of forward",
+            PatchKind.SOUND,
+        )
         for name in ("rand", "randn", "randint", "randperm")
     ),
     *(
-        Patch(f"torch:{name}", random_seeds.draw_at_run_time, "it draws from the generator that forward has seeded")
+        Patch(
+            f"torch:{name}",
+            random_seeds.draw_at_run_time,
+            "it draws from the generator that forward has seeded",
+            PatchKind.SOUND,
+        )
         for name in (
             *("bernoulli", "multinomial", "normal", "poisson", "rand_like", "randint_like", "randn_like"),
             *("Tensor.bernoulli", "Tensor.bernoulli_", "Tensor.cauchy_", "Tensor.exponential_", "Tensor.geometric_"),
@@ -504,30 +538,16 @@ SEED_PATCHES: tuple[Patch, ...] = (
 )
 """Applied by torch.export from the first ``torch.manual_seed`` in forward on."""
 
-LOADING_PATCHES: tuple[Patch, ...] = (
-    Patch(
-        "torch:load",
-        tracing_state.load_weights_only,
-        "torch.export.load unpickles older files without restrictions",
-    ),
-    ValuePatch(
-        "torch.export.pt2_archive._package:pickle",
-        tracing_state.RestrictedPickle,
-        "torch.export.load unpickles the entries that a file marks as pickled",
-        since="2.13",
-    ),
-    Patch(
-        "torch._export.serde.serialize:_bytes_to_dataclass",
-        read_program,
-        "torch.export.load evaluates, compiles and imports texts of the file",
-    ),
-    Patch(
-        "torch.export.pt2_archive._package:_load_aoti",
-        refuse_compiled_code,
-        "torch.export.load loads shared libraries of the file",
-    ),
-)
-"""Applied by torch.export.load, since the command line loads files from untrusted sources."""
+
+def missing_targets() -> tuple[MissingTarget, ...]:
+    """The targets of ``CAPTURE_PATCHES`` that the installed versions lack, of libraries only if they are imported."""
+    found = (patch.missing for patch in CAPTURE_PATCHES if patch.applies)
+    return tuple(target for target in found if target is not None)
+
+
+def all_patches() -> tuple[Patch, ...]:
+    """The rows of all tables."""
+    return (*CAPTURE_PATCHES, *QUESTION_PATCHES, *REWRITING_PATCHES, *SEED_PATCHES, *LOADING_PATCHES)
 
 
 @contextmanager
@@ -571,11 +591,4 @@ def question_patches(model: Module, inputs: Any, labels: Sequence[str]) -> Itera
 def tracing_patches() -> Iterator[None]:
     """Apply ``TRACING_PATCHES`` for this thread, under the lock."""
     with applied(TRACING_PATCHES):
-        yield
-
-
-@contextmanager
-def loading_patches() -> Iterator[None]:
-    """Apply ``LOADING_PATCHES`` for this thread, under the lock."""
-    with applied(LOADING_PATCHES):
         yield

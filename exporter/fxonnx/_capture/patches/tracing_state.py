@@ -28,7 +28,7 @@ from fxonnx_translations._torch_compat import (
 )
 
 from ..departures import DepartureKind, record_departure
-from .patch import Patch, applied, in_tracing_thread, is_tracing
+from .patch import Patch, PatchKind, applied, in_tracing_thread, is_tracing
 
 __all__ = [
     "REWRITING_PATCHES",
@@ -270,6 +270,7 @@ REWRITING_PATCHES: tuple[Patch, ...] = (
         "torch.fx.experimental.proxy_tensor:PreDispatchTorchFunctionMode.__torch_function__",
         without_gradient_modes,
         "torch.export loses the graphs of nested operators (a cond in a while_loop) if it records torch.no_grad",
+        needs=(DisableTorchFunction, set_grad_enabled),
     ),
 )
 """Applied while functions with control flow are rewritten."""
@@ -324,6 +325,7 @@ STATE_PATCHES: tuple[Patch, ...] = (
         "torch.export._trace:register_buffer_assignment_hook",
         find_assignments,
         "assigned buffers are copied into other inputs if the model has buffers that are None or created by forward",
+        PatchKind.SOUND,
         strict=False,
     ),
     Patch(

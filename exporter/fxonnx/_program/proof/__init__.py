@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .prove import prove
-from .record import PROOF_KEY, Proof, ProofRun
+from .record import PROOF_KEY, Proof, ProofRun, unproved_for_untested
 from .variations import repeated_inputs
 
-__all__ = ["PROOF_KEY", "Proof", "ProofRun", "prove", "repeated_inputs"]
+__all__ = ["PROOF_KEY", "Proof", "ProofRun", "prove", "repeated_inputs", "unproved_for_untested"]

@@ -64,8 +64,10 @@ def prove(capture: Capture, model: Any) -> Proof:
     """
     program = capture.exported_program
     departures = tuple(dict.fromkeys(capture.departures))
+    if not departures and len(program.graph.nodes) > _MAX_PLAIN_NODES:
+        return Proof()
     forward, whole = forward_seconds(program), export_seconds(program)
-    if not departures and (len(program.graph.nodes) > _MAX_PLAIN_NODES or forward > _MAX_PLAIN_SHARE * whole):
+    if not departures and forward > _MAX_PLAIN_SHARE * whole:
         return Proof()
     reason = _obstacle(capture, model)
     if not reason and forward > whole:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from ..._capture import Assumption, Rung
+from ..._capture.constraints.constraint import Limits
 from ..._capture.constraints.guard_recorder import SourceLine
 from ..._capture.departures import Departure, DepartureKind
+from ..._capture.patches import PatchKind
+from ..._capture.patches.installed.missing import MissingTarget
 from ..._json_text import parse_json
 from ..._lower.metadata import relative_file
 from ..._public import public
@@ -123,6 +126,12 @@ class Proof:
 def unproved(place: str, part: str) -> Assumption:
     """The entry for a part of the model that no input reached."""
     return Assumption(SourceLine(place, "") if place else None, part, Rung.UNPROVED)
+
+
+def unproved_for_untested(missing: Iterable[MissingTarget], limits: Limits) -> list[Assumption]:
+    """The entries of an export without patches for soundness: each of them, and each constraint of the program."""
+    found = [unproved("", str(one)) for one in missing if one.kind is PatchKind.SOUND]
+    return found + [unproved(one.line or "", f"constraint {one.text}") for one in limits.constraints if found]
 
 
 def _run_of(content: Mapping[str, Any]) -> ProofRun:

@@ -8,10 +8,11 @@ import gc
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from types import CellType, CodeType, FunctionType
 from typing import Any
 
-from ...patches import is_tracing
+from ...patches.patch import CodePatch, is_tracing, written
 from ...source_code import REWRITTEN, Definition, compile_function, find_definition
 from .loop_lines import begins_loop
 from .transformer import HELPERS, PREFIX, Site, transform
@@ -96,11 +97,14 @@ def replaced(function: FunctionType, replacement: FunctionType) -> Iterator[None
     def dispatch() -> FunctionType:
         return replacement if is_tracing() else copied
 
-    function.__code__ = _trampoline(function, dispatch)
-    try:
+    row = CodePatch(
+        f"{function.__module__}:{function.__qualname__}",
+        partial(_trampoline, function, dispatch),
+        "torch.export cannot capture its control flow",
+        function=function,
+    )
+    with written([row]):
         yield
-    finally:
-        function.__code__ = original
 
 
 def _function_like(function: FunctionType, code: CodeType, closure: tuple[CellType, ...] | None) -> FunctionType:

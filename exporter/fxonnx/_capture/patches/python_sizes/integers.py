@@ -13,10 +13,10 @@ from typing import Any, TypeVar
 
 import torch
 
-from ...errors import CaptureError
-from ..constraints.specialized_dims import SpecializedDimsError
-from ..python_types import replaced_names, type_of
-from .patch import is_tracing, loaded_namespaces, one_at_a_time
+from ....errors import CaptureError
+from ...constraints.specialized_dims import SpecializedDimsError
+from ...python_types import replaced_names, type_of
+from ..patch import is_tracing, loaded_namespaces, one_at_a_time
 
 __all__ = ["capture_with_symbolic_integers"]
 

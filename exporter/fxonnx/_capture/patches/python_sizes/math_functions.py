@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from .patch import Patch
+from ..patch import Patch
 
 __all__ = ["MATH_PATCHES"]
 

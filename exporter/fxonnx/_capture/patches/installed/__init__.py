@@ -1,0 +1,1 @@
+"""The installed versions of torch and of the libraries beside those with which fxonnx is tested."""

@@ -1,0 +1,111 @@
+"""Functions that fxonnx replaces which the installed versions do not have: skip, warn or refuse.
+
+A row for reach or speed is skipped with one warning in each process. Without a row for soundness, a result could be
+silently wrong: the export is refused, unless the environment variable ``FXONNX_UNTESTED_TORCH`` is ``warn``.
+"""
+
+from __future__ import annotations
+
+import enum
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+
+from packaging.version import Version
+
+from ...._warnings import warn_user
+from ....errors import UntestedTorchError
+
+__all__ = ["MissingTarget", "PatchKind", "installed_version", "report_missing"]
+
+VARIABLE = "FXONNX_UNTESTED_TORCH"
+
+_LATEST = Version("2.15")
+"""The latest version of torch that the suite is run with; docs/stability.md has all of them."""
+
+
+class PatchKind(enum.Enum):
+    """What is lost where the target of a patch does not exist."""
+
+    SOUND = "sound"
+    """A result may be silently wrong."""
+    REACH = "reach"
+    """Some models are refused, or some of their dims are static."""
+    SPEED = "speed"
+    """An export takes longer."""
+
+
+@dataclass(frozen=True)
+class MissingTarget:
+    """A row of the tables whose target is missing.
+
+    Attributes:
+        target: The target, ``package.module:Class.name``.
+        kind: What is lost without the row.
+        why: The reason for the row.
+        problem: "does not exist", or the parameters that differ.
+    """
+
+    target: str
+    kind: PatchKind
+    why: str
+    problem: str
+
+    @property
+    def distribution(self) -> str:
+        """The library with the target; operators are torch's."""
+        return "torch" if "::" in self.target else self.target.partition(":")[0].partition(".")[0]
+
+    def __str__(self) -> str:
+        return f"{self.target.replace('::', '.').replace(':', '.')} {self.problem} ({self.why})"
+
+
+@cache
+def installed_version(distribution: str) -> Version | None:
+    """The version of an installed distribution; None if there is none of this name."""
+    try:
+        return Version(version(distribution))
+    except PackageNotFoundError:
+        return None
+
+
+def report_missing(missing: Sequence[MissingTarget]) -> None:
+    """Warn about rows that are skipped, once in each process.
+
+    Raises:
+        UntestedTorchError: If a row for soundness is among them.
+    """
+    sound = [one for one in missing if one.kind is PatchKind.SOUND]
+    if sound and os.environ.get(VARIABLE) != "warn":
+        names = " and ".join(sorted({_with_version(one.distribution) for one in sound}))
+        newer = names.startswith("torch") and (installed_version("torch") or _LATEST).release[:2] > _LATEST.release
+        tested = f"fxonnx {installed_version('fxonnx')} is tested with torch 2.13 to {_LATEST}; " if newer else ""
+        raise UntestedTorchError(
+            f"{tested}{names} lacks functions that fxonnx replaces so that no result is silently wrong:\n"
+            + "\n".join(f"  {one}" for one in sound),
+            hint=f"install torch {_LATEST} or a newer fxonnx; {VARIABLE}=warn exports nevertheless, compares the file "
+            "with the model, and marks every constraint as unproved",
+        )
+    lost = {
+        PatchKind.SOUND: "constraints may be missed and results silently wrong",
+        PatchKind.REACH: "some models are refused, or their dims are static",
+        PatchKind.SPEED: "exports take longer",
+    }
+    for kind, consequence in lost.items():
+        skipped = tuple(one for one in missing if one.kind is kind)
+        if skipped:
+            _warn_once(skipped, consequence)
+
+
+@cache
+def _warn_once(missing: tuple[MissingTarget, ...], consequence: str) -> None:
+    names = " and ".join(sorted({_with_version(one.distribution) for one in missing}))
+    lines = "\n".join(f"  {one}" for one in missing)
+    warn_user(f"{names} lacks functions that fxonnx replaces; without these patches, {consequence}:\n{lines}")
+
+
+def _with_version(distribution: str) -> str:
+    found = installed_version(distribution)
+    return distribution if found is None else f"{distribution} {found}"

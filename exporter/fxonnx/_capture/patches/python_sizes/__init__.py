@@ -1,0 +1,1 @@
+"""Sizes where Python would convert them to numbers: ``int``, ``len``, the functions of ``math``, ``divmod``."""
