@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 import fxonnx
 from fxonnx._capture.patches import PatchKind, all_patches, missing_targets
 from fxonnx._capture.patches.installed import missing
-from fxonnx._capture.patches.installed.missing import installed_version
+from fxonnx._capture.patches.installed.missing import installed_version, is_newer
 from fxonnx._capture.patches.installed.signatures import parameters_of, recorded_parameters
 from fxonnx._capture.patches.patch import Patch, applied
 from fxonnx._cli.commands import app
@@ -214,6 +214,18 @@ def test_versions_are_not_compared_as_texts(monkeypatch: pytest.MonkeyPatch) -> 
         monkeypatch.setattr("fxonnx._capture.patches.patch.installed_version", lambda name, one=installed: Version(one))
         assert Patch("torch:linspace", print, "", before="2.13").applies == expected
         assert Patch("torch:linspace", print, "", since="2.13").applies != expected
+
+
+def test_known_versions_of_libraries_are_quiet() -> None:
+    """An older version of a library lacks models, and has functions with other parameters: its rows are skipped."""
+    row = Patch("transformers:no_such_function", print, "of a reason", optional=True)
+    assert row.missing is not None
+    assert not is_newer("transformers")
+    assert is_newer("no_such_library")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with applied([row]):
+            pass
 
 
 def test_a_target_of_another_form_is_skipped() -> None:

@@ -21,7 +21,7 @@ from fxonnx_translations._optional_names import is_missing
 from fxonnx_translations._torch_compat import DispatchKey, OpOverload, decomposition_table
 
 from ..departures import DepartureKind, record_departure
-from .installed.missing import MissingTarget, PatchKind, installed_version, report_missing
+from .installed.missing import MissingTarget, PatchKind, installed_version, is_newer, report_missing
 from .installed.signatures import ORIGINAL, parameters_of, recorded_parameters
 
 __all__ = [
@@ -149,12 +149,21 @@ class Patch:
     def _is_in_version(self) -> bool:
         if not self.since and not self.before:
             return True
-        found = installed_version(MissingTarget(self.target, self.kind, self.why, "").distribution)
+        found = installed_version(self._distribution)
         if found is None:
             return True
         release = found.release
         since, before = (Version(text).release if text else None for text in (self.since, self.before))
         return (since is None or release >= since) and (before is None or release < before)
+
+    @property
+    def _distribution(self) -> str:
+        return MissingTarget(self.target, self.kind, self.why, "").distribution
+
+    @property
+    def is_expected(self) -> bool:
+        """Whether the installed version should have the target: the models of a library come and go."""
+        return not self.optional or is_newer(self._distribution)
 
     @cached_property
     def missing(self) -> MissingTarget | None:
@@ -169,7 +178,7 @@ class Patch:
         except _UNEXPECTED:
             return MissingTarget(self.target, self.kind, self.why, "does not exist")
         recorded = recorded_parameters().get(self.target)
-        if recorded is None or found in recorded:
+        if recorded is None or found in recorded or not is_newer(self._distribution):
             return None
         return MissingTarget(self.target, self.kind, self.why, f"has other parameters, ({found})")
 
@@ -457,7 +466,7 @@ def written(patches: Iterable[Patch]) -> Iterator[None]:
 def _missing_or_applied(patch: Patch, stack: ExitStack) -> MissingTarget | None:
     """Apply a patch until the stack is closed, or return its target if it is missing."""
     if patch.missing is not None:
-        return patch.missing
+        return patch.missing if patch.is_expected else None
     try:
         before = patch.read()
         stack.callback(_restore, patch, before)

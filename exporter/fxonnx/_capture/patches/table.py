@@ -541,7 +541,7 @@ SEED_PATCHES: tuple[Patch, ...] = (
 
 def missing_targets() -> tuple[MissingTarget, ...]:
     """The targets of ``CAPTURE_PATCHES`` that the installed versions lack, of libraries only if they are imported."""
-    found = (patch.missing for patch in CAPTURE_PATCHES if patch.applies)
+    found = (patch.missing for patch in CAPTURE_PATCHES if patch.applies and patch.is_expected)
     return tuple(target for target in found if target is not None)
 
 

@@ -5,14 +5,23 @@ from __future__ import annotations
 import contextlib
 import importlib
 import json
+from typing import Any
+
+from packaging.version import Version
 
 from ..table import all_patches
+from .missing import installed_version
 from .signatures import SIGNATURES
 
 
 def main() -> None:
     """Add the parameters of the installed versions to those recorded, in this directory."""
-    recorded: dict[str, list[str]] = json.loads(SIGNATURES.read_text()) if SIGNATURES.exists() else {}
+    contents: dict[str, dict[str, Any]] = json.loads(SIGNATURES.read_text())
+    recorded, versions = contents["parameters"], contents["versions"]
+    for library, newest in versions.items():
+        found = installed_version(library)
+        if found is not None and found.release > Version(newest).release:
+            versions[library] = found.base_version
     for patch in all_patches():
         if "::" not in patch.target:
             with contextlib.suppress(ImportError, RuntimeError):  # a library that is not installed, or fails
@@ -24,7 +33,7 @@ def main() -> None:
             continue
         if parameters:
             recorded[patch.target] = sorted({*recorded.get(patch.target, ()), parameters})
-    SIGNATURES.write_text(json.dumps(recorded, indent=1, sort_keys=True) + "\n")
+    SIGNATURES.write_text(json.dumps(contents, indent=1, sort_keys=True) + "\n")
 
 
 if __name__ == "__main__":

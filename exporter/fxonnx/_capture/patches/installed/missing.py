@@ -17,8 +17,9 @@ from packaging.version import Version
 
 from ...._warnings import warn_user
 from ....errors import UntestedTorchError
+from .signatures import recorded_versions
 
-__all__ = ["MissingTarget", "PatchKind", "installed_version", "report_missing"]
+__all__ = ["MissingTarget", "PatchKind", "installed_version", "is_newer", "report_missing"]
 
 VARIABLE = "FXONNX_UNTESTED_TORCH"
 
@@ -69,6 +70,16 @@ def installed_version(distribution: str) -> Version | None:
         return Version(version(distribution))
     except PackageNotFoundError:
         return None
+
+
+@cache
+def is_newer(distribution: str) -> bool:
+    """Whether the installed version is newer than those with which the suite has been run, or unknown.
+
+    The targets of older ones are known: they may differ from those of the newest version, or be absent from it.
+    """
+    found, newest = installed_version(distribution), recorded_versions().get(distribution)
+    return found is None or newest is None or found.release > Version(newest).release
 
 
 def report_missing(missing: Sequence[MissingTarget]) -> None:

@@ -10,21 +10,32 @@ from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any
 
-__all__ = ["ORIGINAL", "SIGNATURES", "parameters_of", "recorded_parameters"]
+__all__ = ["ORIGINAL", "SIGNATURES", "parameters_of", "recorded_parameters", "recorded_versions"]
 
 ORIGINAL = "_fxonnx_original"
 """Attribute of a replacement: the function that it replaces."""
 
 SIGNATURES = Path(__file__).with_name("signatures.json")
-"""Target to the parameters that it has in the tested versions; ``python -m fxonnx._capture.patches.installed`` adds
-those of the installed ones."""
+"""The parameters of the targets, and the newest tested version of each library.
+
+``python -m fxonnx._capture.patches.installed`` adds those of the installed versions.
+"""
 
 
 @cache
-def recorded_parameters() -> Mapping[str, list[str]]:
-    """The contents of ``SIGNATURES``."""
-    found: Mapping[str, list[str]] = json.loads(SIGNATURES.read_text())
+def _recorded() -> Mapping[str, Mapping[str, Any]]:
+    found: Mapping[str, Mapping[str, Any]] = json.loads(SIGNATURES.read_text())
     return found
+
+
+def recorded_parameters() -> Mapping[str, list[str]]:
+    """Target to the parameters that it has in tested versions."""
+    return _recorded()["parameters"]
+
+
+def recorded_versions() -> Mapping[str, str]:
+    """Library to the newest version with which the suite has been run."""
+    return _recorded()["versions"]
 
 
 def parameters_of(function: Any) -> str:
