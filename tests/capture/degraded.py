@@ -14,6 +14,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import types
 import warnings
 from collections.abc import Callable, Iterator
@@ -76,12 +77,12 @@ def export_all(*, with_questions: bool) -> None:
             program = fxonnx.export(model, (values[0],))
             for each in values:
                 torch.testing.assert_close(program(each)[0], model(each))
-        path = f"/tmp/fxonnx_degraded_{os.getpid()}.pt2"
-        torch.export.save(torch.export.export(models()["mlp"][0], (torch.rand(3, 4),)), path)
         from fxonnx._cli.loading import load_model
 
-        load_model(path)
-        os.unlink(path)
+        with tempfile.TemporaryDirectory() as directory:
+            path = f"{directory}/model.pt2"
+            torch.export.save(torch.export.export(models()["mlp"][0], (torch.rand(3, 4),)), path)
+            load_model(path)
 
 
 def rows() -> list[Any]:

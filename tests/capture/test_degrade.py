@@ -14,6 +14,7 @@ import pytest
 import torch
 from packaging.version import Version
 from torch import Tensor, nn
+from torch._higher_order_ops.scan import scan
 from typer.testing import CliRunner
 
 import fxonnx
@@ -49,6 +50,7 @@ def moved(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     missing._warn_once.cache_clear()
     yield move
     missing._warn_once.cache_clear()
+    missing.is_newer.cache_clear()
     for row, target in changed:
         object.__setattr__(row, "target", target)
         vars(row).pop("missing", None)
@@ -138,7 +140,7 @@ def test_a_row_for_soundness_is_an_error(moved: Any) -> None:
     expected = (
         r"error\[FX010\]: torch 2\S+ lacks functions that fxonnx replaces so that no result is silently wrong:\n"
         r"  torch\.fx\.experimental\.symbolic_shapes\.ShapeEnv\._log_guard_moved does not exist \(torch keeps only the "
-        r"range of a guard .*\)\nhint: install torch 2\.15 or a newer fxonnx; FXONNX_UNTESTED_TORCH=warn exports"
+        r"range of a guard .*\)\nhint: install torch 2\.15\.0 or a newer fxonnx; FXONNX_UNTESTED_TORCH=warn exports"
     )
     with pytest.raises(UntestedTorchError, match=expected):
         export()
@@ -147,11 +149,12 @@ def test_a_row_for_soundness_is_an_error(moved: Any) -> None:
 def test_a_newer_torch_is_named(moved: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     moved(SOUND)
     newer = Version("2.16.1")
+    missing.is_newer.cache_clear()
     monkeypatch.setattr(
         missing, "installed_version", lambda name: newer if name == "torch" else installed_version(name)
     )
     with pytest.raises(
-        UntestedTorchError, match=r"fxonnx \S+ is tested with torch 2\.13 to 2\.15; torch 2\.16\.1 lacks"
+        UntestedTorchError, match=r"fxonnx \S+ is tested with torch 2\.13 to 2\.15\.0; torch 2\.16\.1 lacks"
     ):
         export()
 
@@ -176,6 +179,29 @@ def test_untested_torch_on_request(moved: Any, monkeypatch: pytest.MonkeyPatch) 
     assert "_log_guard_moved does not exist" in unproved[0]
     assert len(unproved) == 1 + len(program.constraints) > 1
     assert all("constraint n" in one for one in unproved[1:])
+
+
+def test_a_wrong_capture_on_untested_torch_is_an_error(moved: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two states of scan that begin with one tensor become one; the model itself fails if it is told of an export."""
+    moved("torch._dynamo.utils:clone_input")
+    monkeypatch.setenv("FXONNX_UNTESTED_TORCH", "warn")
+
+    class Sums(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            zero = torch.zeros(x.shape[1])
+
+            def step(state: Any, row: Tensor) -> Any:
+                return (state[0] + row, state[1] * 2 + row), state[0] + state[1]
+
+            return scan(step, (zero, zero), x)[1]
+
+    with (
+        pytest.warns(UserWarning, match="clone_input_moved"),
+        pytest.raises(
+            CaptureError, match="the captured program does not compute what the model computes, at the example"
+        ),
+    ):
+        fxonnx.export(Sums().eval(), (torch.rand(5, 4),))
 
 
 def test_other_parameters_count_as_missing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ from fxonnx_translations._optional_names import is_missing
 from fxonnx_translations._torch_compat import DispatchKey, OpOverload, decomposition_table
 
 from ..departures import DepartureKind, record_departure
-from .installed.missing import MissingTarget, PatchKind, installed_version, is_newer, report_missing
+from .installed.missing import MissingTarget, PatchKind, distribution_of, installed_version, is_newer, report_missing
 from .installed.signatures import ORIGINAL, parameters_of, recorded_parameters
 
 __all__ = [
@@ -118,7 +118,7 @@ class Patch:
         target: ``package.module:name`` or ``package.module:Class.name``.
         replacement: Function that is called with the original function and its arguments, in the tracing thread only.
         why: The reason for the patch: the behaviour of torch without it.
-        kind: What is lost where the target does not exist.
+        kind: The loss where the target is missing.
         elsewhere: The replacement in other threads; by default they call the original.
         strict: Whether it is also applied in strict mode, in which TorchDynamo traces byte code.
         optional: Whether the module may be absent; it is patched only if it is already imported.
@@ -142,28 +142,25 @@ class Patch:
 
     @property
     def applies(self) -> bool:
-        """Whether the installed version should have the target, and an optional module is imported."""
-        return self._is_in_version and (not self.optional or self.target.partition(":")[0] in sys.modules)
+        """Whether the installed version should have the target, and an optional module is imported.
+
+        Tested versions of optional libraries need not have it: their models come and go.
+        """
+        if not self._is_in_version or not self.optional:
+            return self._is_in_version
+        is_imported = self.target.partition(":")[0] in sys.modules
+        return is_imported and (self.missing is None or is_newer(distribution_of(self.target)))
 
     @cached_property
     def _is_in_version(self) -> bool:
         if not self.since and not self.before:
             return True
-        found = installed_version(self._distribution)
+        found = installed_version(distribution_of(self.target))
         if found is None:
             return True
         release = found.release
         since, before = (Version(text).release if text else None for text in (self.since, self.before))
         return (since is None or release >= since) and (before is None or release < before)
-
-    @property
-    def _distribution(self) -> str:
-        return MissingTarget(self.target, self.kind, self.why, "").distribution
-
-    @property
-    def is_expected(self) -> bool:
-        """Whether the installed version should have the target: the models of a library come and go."""
-        return not self.optional or is_newer(self._distribution)
 
     @cached_property
     def missing(self) -> MissingTarget | None:
@@ -178,7 +175,7 @@ class Patch:
         except _UNEXPECTED:
             return MissingTarget(self.target, self.kind, self.why, "does not exist")
         recorded = recorded_parameters().get(self.target)
-        if recorded is None or found in recorded or not is_newer(self._distribution):
+        if recorded is None or found in recorded or not is_newer(distribution_of(self.target)):
             return None
         return MissingTarget(self.target, self.kind, self.why, f"has other parameters, ({found})")
 
@@ -457,16 +454,16 @@ def written(patches: Iterable[Patch]) -> Iterator[None]:
         UntestedTorchError: If the target of a patch for soundness is missing.
     """
     with one_at_a_time(), ExitStack() as stack:
-        skipped = [one for one in (_missing_or_applied(patch, stack) for patch in patches if patch.applies) if one]
+        skipped = [one for one in (_apply(patch, stack) for patch in patches if patch.applies) if one]
         if skipped:
             report_missing(skipped)
         yield
 
 
-def _missing_or_applied(patch: Patch, stack: ExitStack) -> MissingTarget | None:
+def _apply(patch: Patch, stack: ExitStack) -> MissingTarget | None:
     """Apply a patch until the stack is closed, or return its target if it is missing."""
     if patch.missing is not None:
-        return patch.missing if patch.is_expected else None
+        return patch.missing
     try:
         before = patch.read()
         stack.callback(_restore, patch, before)

@@ -191,7 +191,11 @@ class _Prover:
     def _is_equal_in_export(self, variation: Variation, actual: Outcome) -> bool:
         """Whether the model returns these values if ``torch.compiler.is_exporting`` is true, on which it may branch."""
         with applied(_EXPORTING):
-            return not _compared(self._model.run(variation.args, variation.kwargs, is_export=True), actual)[1]
+            try:
+                expected = self._model.run(variation.args, variation.kwargs, is_export=True)
+            except Exception:  # noqa: BLE001 - a model may raise anything
+                return False
+        return not _compared(expected, actual)[1]
 
     def _error(self, variation: Variation, problem: str) -> CaptureError:
         lines = [f"  {one}" for one in dict.fromkeys(self._capture.departures)]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -19,16 +19,13 @@ from ...._warnings import warn_user
 from ....errors import UntestedTorchError
 from .signatures import recorded_versions
 
-__all__ = ["MissingTarget", "PatchKind", "installed_version", "is_newer", "report_missing"]
+__all__ = ["MissingTarget", "PatchKind", "distribution_of", "installed_version", "is_newer", "report_missing"]
 
 VARIABLE = "FXONNX_UNTESTED_TORCH"
 
-_LATEST = Version("2.15")
-"""The latest version of torch that the suite is run with; docs/stability.md has all of them."""
-
 
 class PatchKind(enum.Enum):
-    """What is lost where the target of a patch does not exist."""
+    """The loss where the target of a patch is missing."""
 
     SOUND = "sound"
     """A result may be silently wrong."""
@@ -44,7 +41,7 @@ class MissingTarget:
 
     Attributes:
         target: The target, ``package.module:Class.name``.
-        kind: What is lost without the row.
+        kind: The loss without the row.
         why: The reason for the row.
         problem: "does not exist", or the parameters that differ.
     """
@@ -54,13 +51,13 @@ class MissingTarget:
     why: str
     problem: str
 
-    @property
-    def distribution(self) -> str:
-        """The library with the target; operators are torch's."""
-        return "torch" if "::" in self.target else self.target.partition(":")[0].partition(".")[0]
-
     def __str__(self) -> str:
         return f"{self.target.replace('::', '.').replace(':', '.')} {self.problem} ({self.why})"
+
+
+def distribution_of(target: str) -> str:
+    """The library with a target; operators are torch's."""
+    return "torch" if "::" in target else target.partition(":")[0].partition(".")[0]
 
 
 @cache
@@ -90,13 +87,13 @@ def report_missing(missing: Sequence[MissingTarget]) -> None:
     """
     sound = [one for one in missing if one.kind is PatchKind.SOUND]
     if sound and os.environ.get(VARIABLE) != "warn":
-        names = " and ".join(sorted({_with_version(one.distribution) for one in sound}))
-        newer = names.startswith("torch") and (installed_version("torch") or _LATEST).release[:2] > _LATEST.release
-        tested = f"fxonnx {installed_version('fxonnx')} is tested with torch 2.13 to {_LATEST}; " if newer else ""
+        newest = recorded_versions()["torch"]
+        tested = f"fxonnx {installed_version('fxonnx')} is tested with torch 2.13 to {newest}; "
+        subject = f"{tested if is_newer('torch') else ''}{_owners(sound)} lacks functions"
         raise UntestedTorchError(
-            f"{tested}{names} lacks functions that fxonnx replaces so that no result is silently wrong:\n"
+            f"{subject} that fxonnx replaces so that no result is silently wrong:\n"
             + "\n".join(f"  {one}" for one in sound),
-            hint=f"install torch {_LATEST} or a newer fxonnx; {VARIABLE}=warn exports nevertheless, compares the file "
+            hint=f"install torch {newest} or a newer fxonnx; {VARIABLE}=warn exports nevertheless, compares the file "
             "with the model, and marks every constraint as unproved",
         )
     lost = {
@@ -112,11 +109,13 @@ def report_missing(missing: Sequence[MissingTarget]) -> None:
 
 @cache
 def _warn_once(missing: tuple[MissingTarget, ...], consequence: str) -> None:
-    names = " and ".join(sorted({_with_version(one.distribution) for one in missing}))
     lines = "\n".join(f"  {one}" for one in missing)
-    warn_user(f"{names} lacks functions that fxonnx replaces; without these patches, {consequence}:\n{lines}")
+    warn_user(
+        f"{_owners(missing)} lacks functions that fxonnx replaces; without these patches, {consequence}:\n{lines}"
+    )
 
 
-def _with_version(distribution: str) -> str:
-    found = installed_version(distribution)
-    return distribution if found is None else f"{distribution} {found}"
+def _owners(missing: Iterable[MissingTarget]) -> str:
+    """The libraries with the targets, and their versions."""
+    names = sorted({distribution_of(one.target) for one in missing})
+    return " and ".join(f"{name} {installed_version(name) or ''}".rstrip() for name in names)
