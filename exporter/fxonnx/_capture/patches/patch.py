@@ -259,14 +259,11 @@ class FunctionPatch(Patch):
                 attributes[name] = value
 
 
-def loaded_namespaces() -> Iterator[dict[str, Any]]:
+def loaded_namespaces() -> list[dict[str, Any]]:
     """Attributes of all loaded modules, without the import that the first access to one of a lazy module causes."""
-    for module in list(sys.modules.values()):
-        kind = type(module)
-        if kind is ModuleType:
-            yield module.__dict__
-        elif issubclass(kind, ModuleType):
-            yield object.__getattribute__(module, "__dict__")
+    attributes_of = object.__getattribute__
+    modules = list(sys.modules.values())
+    return [attributes_of(module, "__dict__") for module in modules if issubclass(type(module), ModuleType)]
 
 
 class KernelPatch(Patch):
