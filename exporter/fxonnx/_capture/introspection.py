@@ -26,6 +26,7 @@ from .reachable_code import codes_of, reachable_functions
 __all__ = ["eager_introspection"]
 
 _IS = dis.opmap["IS_OP"]
+_LOAD_CONST = dis.opmap["LOAD_CONST"]
 _LOAD_GLOBAL = dis.opmap["LOAD_GLOBAL"]
 _MATCH = dis.opmap["MATCH_CLASS"]
 _IGNORED = frozenset({"CACHE", "EXTENDED_ARG", "PRECALL", "PUSH_NULL", "RESUME", "NOP", "COPY_FREE_VARS"})
@@ -46,11 +47,12 @@ def eager_introspection(model: torch.nn.Module) -> Iterator[None]:
 
 def _search(model: torch.nn.Module) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Record the introspection in a model's code; returns the globals of functions with ``isinstance`` and ``type``."""
-    own = {type(module).__module__ for module in model.modules()}
+    modules = list(model.modules())
+    own = {type(module).__module__ for module in modules}
     tensors = _TensorNames(model)
     asking: dict[int, dict[str, Any]] = {}
     with_types: dict[int, dict[str, Any]] = {}
-    for function in reachable_functions(model):
+    for function in reachable_functions(modules):
         # Functions of libraries, apart from those that define the model, rarely depend on classes of tensors.
         is_own = function.__globals__.get("__name__") in own or "site-packages" not in function.__code__.co_filename
         for code in codes_of(function.__code__):
@@ -97,8 +99,7 @@ class _TensorNames:
 
 def _record_introspection(code: CodeType, function: FunctionType, tensors: _TensorNames) -> None:
     """Record the expressions of a function whose values may differ between the capture and eager torch."""
-    operations = code.co_code[::2]
-    if "__class__" in code.co_names or _MATCH in operations or _IS in operations:
+    if "__class__" in code.co_names or _may_introspect(code):
         for detail, number in _introspection(code, tensors):
             place = source_line_of(code.co_filename, number, code.co_name)
             record_departure(DepartureKind.INTROSPECTION, detail, line=place)
@@ -108,6 +109,21 @@ def _record_introspection(code: CodeType, function: FunctionType, tensors: _Tens
         if type(value) is FunctionType and "registry" in vars(value):
             place = source_line_of(code.co_filename, code.co_firstlineno, code.co_name)
             record_departure(DepartureKind.INTROSPECTION, f"singledispatch function {name}", line=place)
+
+
+def _may_introspect(code: CodeType) -> bool:
+    """Whether a code object has a class pattern, or ``is`` with another operand than None: most have neither."""
+    operations, arguments = code.co_code[::2], code.co_code[1::2]
+    if _MATCH in operations:
+        return True
+    position = operations.find(_IS)
+    while position > 0:
+        loads_none = operations[position - 1] == _LOAD_CONST and code.co_consts[arguments[position - 1]] is None
+        is_long = position > 1 and operations[position - 2] == dis.EXTENDED_ARG
+        if is_long or not loads_none:
+            return True
+        position = operations.find(_IS, position + 1)
+    return False
 
 
 def _introspection(code: CodeType, tensors: _TensorNames) -> Iterator[tuple[str, int]]:

@@ -19,14 +19,14 @@ _LIBRARIES = frozenset({"torch", "builtins", "fxonnx", "fxonnx_translations", "c
 """Packages whose classes have no user code."""
 
 
-def reachable_functions(model: torch.nn.Module) -> list[FunctionType]:
+def reachable_functions(modules: Iterable[torch.nn.Module]) -> list[FunctionType]:
     """The functions that ``forward`` of a model may call: all that have a name which reachable code refers to.
 
     Args:
-        model: The model.
+        modules: The modules of the model.
     """
     search = _Search()
-    for module in model.modules():
+    for module in modules:
         search.add_module(module)
     search.add_name("forward")
     return search.run()

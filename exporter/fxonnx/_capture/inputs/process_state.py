@@ -40,8 +40,8 @@ class ProcessState:
             The containers and objects among the values, whose content may change.
         """
         functions: list[tuple[types.FunctionType, type]] = []
-        for module in {type(module): module for module in model.modules()}.values():
-            kind = type(module)
+        modules = list(model.modules())
+        for kind in dict.fromkeys(map(type, modules)):
             for owner in kind.__mro__:
                 if id(owner) not in self._seen and not owner.__module__.startswith(("torch.", "builtins")):
                     self._seen.add(id(owner))
@@ -54,7 +54,7 @@ class ProcessState:
             forward: Any = getattr(kind, "forward", None)
             if isinstance(forward, types.FunctionType) and not kind.__module__.startswith("torch."):
                 functions.append((forward, kind))
-        for module in model.modules():
+        for module in modules:
             own = [value for value in vars(module).values() if type(value) is types.FunctionType]
             functions += [(value, type(module)) for value in own]
         while functions:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from types import ClassMethodDescriptorType, ModuleType
+from types import ClassMethodDescriptorType, FunctionType, ModuleType
 from typing import Any
 
 import torch
@@ -106,6 +106,8 @@ def in_tracing_thread(here: Callable[..., Any], elsewhere: Callable[..., Any]) -
     return patched
 
 
+_HOLDERS = "__fxonnx_holders__"
+"""Attribute of a replaced function: the namespaces with it, and the number of modules that were searched."""
 # Where a target or its owner does not exist, or has another form than in the tested versions.
 _UNEXPECTED = (AttributeError, ImportError, KeyError, RuntimeError, TypeError, ValueError)
 
@@ -193,12 +195,12 @@ class Patch:
 
     def read(self) -> Any:
         """Current value of the target: the descriptor itself, or ``MISSING`` if it is inherited or a builtin."""
-        owner, name = self._owner_and_name()
+        owner, name = self._place
         return vars(owner).get(name, MISSING)
 
     def write(self, value: Any) -> None:
         """Set the target to a replacement, or restore the value that ``read`` returned."""
-        owner, name = self._owner_and_name()
+        owner, name = self._place
         if value is not MISSING:
             setattr(owner, name, value)
         elif name in vars(owner):
@@ -210,7 +212,10 @@ class Patch:
         Raises:
             AttributeError: If this torch version does not have the target.
         """
-        owner, name = self._owner_and_name()
+        owner, name = self._place
+        raw = vars(owner).get(name)
+        if type(raw) is FunctionType:
+            return self._function(raw)
         raw = inspect.getattr_static(owner, name, None)
         if isinstance(raw, classmethod | staticmethod):
             return type(raw)(self._function(raw.__func__))
@@ -233,6 +238,10 @@ class Patch:
         record_departure(DepartureKind.REPLACED, self.target.replace(":", "."))
         return self.replacement(original, *args, **kwargs)
 
+    @cached_property
+    def _place(self) -> tuple[Any, str]:
+        return self._owner_and_name()
+
     def _owner_and_name(self) -> tuple[Any, str]:
         module, _, path = self.target.partition(":")
         *owners, name = path.split(".")
@@ -247,22 +256,32 @@ class FunctionPatch(Patch):
 
     def read(self) -> Any:
         """Current value of the function."""
-        owner, name = self._owner_and_name()
+        owner, name = self._place
         return getattr(owner, name)
 
     def write(self, value: Any) -> None:
         """Replace the current value in every module that has it under its name."""
+        _, name = self._place
         current = self.read()
-        _, name = self._owner_and_name()
-        for attributes in loaded_namespaces():
+        known, count = vars(current).get(_HOLDERS, ((), 0)) if type(current) is FunctionType else ((), 0)
+        # To restore, only the modules are searched that were imported since.
+        found = [each for each in loaded_namespaces(count) if each.get(name) is current]
+        holders = [*known, *found]
+        if getattr(value, ORIGINAL, None) is current:
+            vars(value)[_HOLDERS] = holders, len(sys.modules)
+        for attributes in holders:
             if attributes.get(name) is current:
                 attributes[name] = value
 
 
-def loaded_namespaces() -> list[dict[str, Any]]:
-    """Attributes of all loaded modules, without the import that the first access to one of a lazy module causes."""
+def loaded_namespaces(first: int = 0) -> list[dict[str, Any]]:
+    """Attributes of the loaded modules, without the import that the first access to one of a lazy module causes.
+
+    Args:
+        first: The number of modules, in the order of their import, that are left out.
+    """
     attributes_of = object.__getattribute__
-    modules = list(sys.modules.values())
+    modules = list(sys.modules.values())[first:]
     return [attributes_of(module, "__dict__") for module in modules if issubclass(type(module), ModuleType)]
 
 
