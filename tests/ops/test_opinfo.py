@@ -46,8 +46,7 @@ def _rows() -> Iterator[object]:
             marks = [] if dtype in FREQUENT else [pytest.mark.nightly]
             if failure is not None:
                 reason = f"{failure.owner}: {failure.reason}"
-                # Not strict: a dynamic sample whose dims have one valid size is exported with static dims.
-                marks.append(pytest.mark.xfail(strict=False, raises=Deviates, reason=reason))
+                marks.append(pytest.mark.xfail(strict=True, raises=Deviates, reason=reason))
             yield pytest.param(entry, dtype, id=f"{entry.full_name}-{dtype_name(dtype)}", marks=marks)
 
 
