@@ -16,7 +16,7 @@ TORCHVISION_2.15 = 0.29.2
 TORCHVISION = $(TORCHVISION_$(basename $(TORCH)))
 PIP = $(VENV)/bin/python -m pip --disable-pip-version-check install --quiet --constraint $(CONSTRAINTS)
 
-.PHONY: demo test nightly fuzz lint docs bench optimum
+.PHONY: demo quick test nightly matrix fuzz lint docs bench optimum
 
 demo: $(VENV)/.installed
 	$(VENV)/bin/fxonnx demo
@@ -26,6 +26,17 @@ demo: $(VENV)/.installed
 PYTEST_FLAGS ?=
 test: $(VENV)/.installed-test
 	OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -n 2 --dist=worksteal -q $(PYTEST_FLAGS)
+
+# Everyday use, in about a minute: ordinary modules, networks that decode, opsets, files, the command.
+quick: $(VENV)/.installed-test
+	OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -n 2 --dist=worksteal -q $(PYTEST_FLAGS) \
+		$$($(VENV)/bin/python -m tests.matrix --quick)
+
+# The same with other versions of Python and of libraries, each in an environment of its own; writes docs/matrix.json.
+# make matrix MATRIX="torch-2.15 oldest"
+MATRIX ?=
+matrix: $(VENV)/.installed-test
+	$(VENV)/bin/python -m tests.matrix $(MATRIX)
 
 # The tests that are too long for every change: more seeds, element types and networks.
 nightly: $(VENV)/.installed-test

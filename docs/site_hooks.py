@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -106,6 +107,12 @@ def targets() -> str:
     return _table(("target", "runtime", "default opset", "newest opset", "source of the table of kernels"), rows)
 
 
+def matrix() -> str:
+    """The table of tested combinations of versions, from the results of ``make matrix``."""
+    rows: list[dict[str, str]] = json.loads((Path(__file__).parent / "matrix.json").read_text())
+    return _table(rows[0], (row.values() for row in rows))
+
+
 GENERATED: Mapping[str, Callable[[], str]] = MappingProxyType(
-    {"examples": examples, "patches": patches, "patterns": patterns, "targets": targets}
+    {"examples": examples, "matrix": matrix, "patches": patches, "patterns": patterns, "targets": targets}
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 import textwrap
 from importlib import import_module
@@ -145,6 +146,10 @@ def test_generated_parts() -> None:
         assert sum(line.startswith(f"| `{patch.target}` |") and patch.why in line for line in lines) == 1
     for name in PATTERNS:
         assert sum(line.startswith(f"| `{name}` |") for line in lines) == 1
+    versions = site_hooks().on_page_markdown((DOCS / "stability.md").read_text())
+    for row in json.loads((DOCS / "matrix.json").read_text()):
+        assert f"| {row['row']} | {row['Python']} |" in versions
+        assert re.fullmatch(r"\d+ passed(, \d+ skipped)?", row["result"])
     scripts = site_hooks().on_page_markdown((DOCS / "examples.md").read_text())
     assert scripts.count("```python") == len(list(ROOT.glob("examples/*.py")))
 

@@ -11,6 +11,7 @@ import numpy as np
 import onnxruntime
 import pytest
 import torch
+from packaging.version import Version
 
 import fxonnx
 from fxonnx._capture.inputs.pytree_objects import object_parts
@@ -143,6 +144,11 @@ def test_greedy_tokens_agree_with_generate(name: str) -> None:
     assert _generated(session, tokens.numpy(), 8).tolist() == expected.tolist()
 
 
+@pytest.mark.xfail(
+    Version(onnxruntime.__version__) < Version("1.24"),
+    raises=fxonnx.RuntimeSessionError,
+    reason="ort: Attention of 1.23 has no present keys without past ones; its default opset, 20, has no Attention",
+)
 @pytest.mark.parametrize("name", ["GPT2", "Llama"])
 def test_the_first_step_creates_the_cache(name: str) -> None:
     """The keys and values are concatenated to empty tensors of rank 1, with which a cache begins."""

@@ -357,7 +357,8 @@ def test_saves_killed_at_any_system_call_leave_a_valid_model(
         save(linear_model(), path, external_data=True)
         os._exit(0)
     _, status = os.waitpid(child, 0)
-    assert os.waitstatus_to_exitcode(status) == 9
+    # Python 3.10 makes fewer calls.
+    assert os.waitstatus_to_exitcode(status) == 9 or (call > 10 and sys.version_info < (3, 11))
     np.testing.assert_allclose(run(path), expected(), rtol=1e-5)
     save(linear_model(), path, external_data=True)
     assert files(tmp_path) == ["m.onnx", "m.onnx.data"]

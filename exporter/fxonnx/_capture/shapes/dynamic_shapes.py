@@ -7,7 +7,7 @@ result is flat: one record per leaf of the inputs.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from inspect import Parameter
 from typing import Any, NamedTuple
 
@@ -42,14 +42,14 @@ class Leaf:
     Attributes:
         parameter: The parameter of ``forward``, or the keyword, that it belongs to.
         path: Pytree path inside of the parameter: ``""``, ``[0]``, ``['mask']``.
-        value: The example (a fake tensor for an ExportedProgram).
+        value: The example (a fake tensor for an ExportedProgram), which has no part in comparisons.
         dims: Specs of the dynamic axes, in the order of the axes; the key None is the value of an int.
         fixed: Axes that the user declared static.
     """
 
     parameter: str
     path: str
-    value: Any
+    value: Any = field(compare=False)
     dims: Mapping[int | None, DimSpec]
     fixed: frozenset[int | None] = frozenset()
 
