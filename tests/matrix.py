@@ -58,8 +58,6 @@ ROWS = (
     Row("tested"),
     Row("python-3.10", "3.10"),
     Row("python-3.13", "3.13"),
-    Row("torch-2.11", versions={"torch": "2.11.0", "torchvision": "0.26.0", "setuptools": "81.0.0"}),
-    Row("torch-2.12", versions={"torch": "2.12.0", "torchvision": "0.27.1", "setuptools": "81.0.0"}),
     Row("torch-2.14", versions={"torch": "2.14.1", "torchvision": "0.29.2"}),
     Row("torch-2.15", versions={"torch": "2.15.0", "torchvision": "0.29.2"}),
     Row("onnxruntime-1.23", versions={"onnxruntime": "1.23.2"}),

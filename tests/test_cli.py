@@ -16,9 +16,8 @@ import numpy as np
 import onnx
 import pytest
 import torch
-from click.testing import Result
 from rich.console import Console
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 import fxonnx
 import fxonnx._cli.demo

@@ -115,3 +115,26 @@ def test_vmap_over_a_dynamic_batch_with_a_shared_weight() -> None:
     model = Function(lambda x, y: vmap(lambda row, weight: row @ weight, in_dims=(0, None), out_dims=1)(x, y)).eval()
     shapes = ({0: "n"}, None)
     fxonnx.export(model, (torch.randn(3, 4), torch.randn(4, 3)), dynamic_shapes=shapes, verify="auto")
+
+
+def test_constants_of_a_vmapped_function() -> None:
+    model = Function(lambda x: vmap(lambda row: row * torch.tensor([1.5, -1.0]) + torch.tensor(-1.5))(x)).eval()
+    fxonnx.export(model, (torch.randn(3, 2),), dynamic_shapes=({0: "n"},), verify=True)
+
+
+class Selected(nn.Module):
+    """vmap beside a rewritten loop, which records the memory of its tensors."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        mixed = vmap(lambda row: row * 2 + row.flip(0))(x)
+        out = torch.zeros_like(x)
+        for i in x.sum(1).gt(0).nonzero()[:, 0]:
+            out[i] = mixed[i]
+        return out
+
+
+def test_vmap_beside_a_rewritten_loop() -> None:
+    model = Selected().eval()
+    program = fxonnx.export(model, (torch.randn(4, 3),), dynamic_shapes=({0: "n"},))
+    for x in (torch.randn(6, 3), -torch.ones(2, 3)):
+        torch.testing.assert_close(program(x)[0], model(x))

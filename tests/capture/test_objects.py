@@ -9,12 +9,13 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.export import Dim
 
 import fxonnx
 from fxonnx import ArgumentError, CaptureError
 from fxonnx._capture.inputs.pytree_objects import flatten_objects, is_object, object_parts, unflatten_objects
 
-from ..functions import VariadicFunction
+from ..functions import Function, VariadicFunction
 from ..models.torchvision_shim import import_torchvision
 
 
@@ -58,6 +59,8 @@ def _cache(batch: int = 2, past: int = 3) -> Cache:
 
 
 class Decoder(nn.Module):
+    field = "past_key_values"
+
     def __init__(self) -> None:
         super().__init__()
         self.linear = nn.Linear(4, 4)
@@ -66,7 +69,26 @@ class Decoder(nn.Module):
         for index in range(2):
             keys, values = past_key_values.update(index, self.linear(x), x)
             x = torch.softmax(x @ keys.mT, -1) @ values
-        return {"logits": x, "past_key_values": past_key_values}
+        return {"logits": x, self.field: past_key_values}
+
+
+class WindowLayer(Layer):
+    """A layer with a window; its mask has the interface of transformers 4."""
+
+    def __init__(self, keys: Tensor, values: Tensor) -> None:
+        super().__init__(keys, values)
+        self.sliding_window = 4
+
+    def get_mask_sizes(self, positions: Tensor) -> tuple[int, int]:
+        query = positions.shape[0]
+        offset = max(self.cumulative_length - self.sliding_window + 1, 0)
+        return self.sliding_window - 1 + query if offset else self.cumulative_length + query, offset
+
+
+class Masked(nn.Module):
+    def forward(self, x: Tensor, layer: WindowLayer) -> Tensor:
+        length, offset = layer.get_mask_sizes(torch.arange(x.shape[0]))
+        return x.sum() * torch.arange(length) + offset + layer.keys.sum() + layer.values.sum()
 
 
 def test_parts_are_named_by_path() -> None:
@@ -131,6 +153,34 @@ def test_a_cache_as_input_and_output() -> None:
         torch.testing.assert_close(ours[0], theirs["logits"])
         torch.testing.assert_close(ours[1], theirs["past_key_values"].layers[0].keys)
         assert ours[3].item() == past + 1
+
+
+@pytest.mark.parametrize("field", ["cache", "past_key_values"])
+def test_a_cache_that_is_returned_in_another_field(field: str) -> None:
+    """Results of transformers 5.24 and later have it as "cache"."""
+    model = Decoder().eval()
+    model.field = field
+    program = fxonnx.export(model, (torch.rand(2, 1, 4), _cache()))
+    assert [value.name for value in program.model.graph.outputs][1] == "present.0.key"
+
+
+def test_a_cache_that_is_no_input_keeps_its_name() -> None:
+    model = Function(lambda x: {"cache": x * 2, "past_key_values": x * 3}).eval()
+    program = fxonnx.export(model, (torch.rand(2),))
+    assert [value.name for value in program.model.graph.outputs] == ["cache", "past_key_values"]
+
+
+def test_the_mask_of_a_window_over_a_past_of_any_length() -> None:
+    model = Masked().eval()
+    given = _window(3)
+    shapes = {"x": {0: "tokens"}, "layer": {"key": {1: "past"}, "value": {1: "past"}, "cumulative_length": Dim.DYNAMIC}}
+    program = fxonnx.export(model, given, dynamic_shapes=shapes)
+    for past in (1, 3, 4, 7):
+        torch.testing.assert_close(program(*_window(past))[0], model(*_window(past)))
+
+
+def _window(past: int) -> tuple[Tensor, WindowLayer]:
+    return torch.ones(2, 3), WindowLayer(torch.ones(2, past, 4), torch.ones(2, past, 4))
 
 
 def test_outputs_are_named_by_path() -> None:

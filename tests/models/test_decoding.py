@@ -132,7 +132,20 @@ def _generated(session: onnxruntime.InferenceSession, tokens: np.ndarray, count:
     return found
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(
+            name,
+            marks=pytest.mark.xfail(
+                name == "DeepseekV2" and Version(transformers.__version__) < Version("5"),
+                raises=fxonnx.CaptureError,
+                reason="ours: a list to which a branch on data adds items, of which a loop over the experts consists",
+            ),
+        )
+        for name in MODELS
+    ],
+)
 def test_greedy_tokens_agree_with_generate(name: str) -> None:
     model = _model(name)
     inputs, shapes = _step(model)

@@ -13,6 +13,7 @@ from torch.export import Dim
 from torch.testing import assert_close
 from torch.utils.checkpoint import checkpoint
 
+import fxonnx
 from fxonnx._prepare.inline import inline_subgraphs
 from fxonnx.errors import PrepareError
 from tests.prepare.helpers import capture, own_copy, run, targets
@@ -389,3 +390,22 @@ def test_control_flow_on_a_value_misrecorded_by_strict_capture_is_an_error() -> 
     gm = own_copy(capture(Layers(function, fc=LAYERS["fc"]()), (torch.randn(3, 4),), strict=True))
     with pytest.raises(PrepareError, match=r"cond at .* reads a value computed under autocast"):
         inline_subgraphs(gm)
+
+
+def test_a_region_beside_nested_branches() -> None:
+    """The subgraphs of a subgraph stay when a region of its owner has been inlined."""
+
+    def function(self: Any, x: torch.Tensor, factors: torch.Tensor) -> torch.Tensor:
+        with bf16(False):
+            x = self.fc(x).sin()
+        for factor in factors:
+            if factor == 3:
+                continue
+            x = x * factor
+        return x
+
+    model = Layers(function, fc=LAYERS["fc"]()).eval()
+    x = torch.randn(3, 4)
+    program = fxonnx.export(model, (x, torch.tensor([1, 3, 2])), dynamic_shapes=({0: "n"}, {0: "k"}))
+    for factors in ([1, 3, 2], [3], [4]):
+        assert_close(program(x, torch.tensor(factors))[0], model(x, torch.tensor(factors)).detach())

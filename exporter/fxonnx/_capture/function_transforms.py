@@ -30,7 +30,15 @@ from fxonnx_translations._torch_compat import (
 
 from .departures import DepartureKind, record_departure
 
-__all__ = ["RetryTransforms", "TransformTracing", "closed_transforms", "derivative", "vector_jacobian_product", "vmap"]
+__all__ = [
+    "RetryTransforms",
+    "TransformTracing",
+    "closed_transforms",
+    "derivative",
+    "unwound_transforms",
+    "vector_jacobian_product",
+    "vmap",
+]
 
 
 @dataclass
@@ -57,12 +65,21 @@ class RetryTransforms(Exception):
 @contextmanager
 def closed_transforms(tracing: TransformTracing) -> Iterator[None]:
     """Set how transforms are traced; unwind functorch's stack of them on exit, including exit by an exception."""
-    depth, level = len(functorch.get_interpreter_stack() or ()), forward_ad._current_level
     token = _tracing.set(tracing)
+    try:
+        with unwound_transforms():
+            yield
+    finally:
+        _tracing.reset(token)
+
+
+@contextmanager
+def unwound_transforms() -> Iterator[None]:
+    """Unwind functorch's stack of transforms, a state of the thread, on exit, including exit by an exception in one."""
+    depth, level = len(functorch.get_interpreter_stack() or ()), forward_ad._current_level
     try:
         yield
     finally:
-        _tracing.reset(token)
         functorch.pop_dynamic_layer_stack_and_undo_to_depth(depth)
         while forward_ad._current_level > level:
             exit_dual_level(level=forward_ad._current_level)

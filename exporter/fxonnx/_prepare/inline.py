@@ -113,7 +113,7 @@ class _Subgraphs:
     def __init__(self, owner: torch.fx.GraphModule) -> None:
         self._owner = owner
         self._copied: set[str] = set()
-        self._spliced = False
+        self._spliced: set[str] = set()
 
     def module(self, reference: torch.fx.Node) -> torch.fx.GraphModule:
         """The subgraph a ``get_attr`` node refers to."""
@@ -146,7 +146,7 @@ class _Subgraphs:
         self, call: torch.fx.Node, body: torch.fx.Node, operands: tuple[Any, ...]
     ) -> tuple[list[torch.fx.Node], torch.fx.Node]:
         """Replace a call by the nodes of its subgraph; return the new nodes, and the node to continue with."""
-        self._spliced = True
+        self._spliced.add(str(body.target))
         module = self.module(body)
         count = sum(1 for node in module.graph.nodes if node.op == "placeholder")
         if count != len(operands):
@@ -169,9 +169,13 @@ class _Subgraphs:
         return made, following
 
     def delete_unused(self) -> None:
-        """Delete the subgraphs that have been inlined."""
-        if self._spliced:
-            self._owner.delete_all_unused_submodules()
+        """Delete the subgraphs that have been inlined.
+
+        Not by ``delete_all_unused_submodules``, which also deletes the subgraphs of a subgraph that is not inlined.
+        """
+        graph = self._owner.graph
+        for target in sorted(self._spliced - {str(node.target) for node in graph.find_nodes(op="get_attr")}):
+            self._owner.delete_submodule(target)
 
 
 class _Inliner:

@@ -101,6 +101,10 @@ def inline_vmap(owner: torch.fx.GraphModule) -> None:
         PrepareError: If a batching rule is missing or would add a guard on symbolic sizes.
     """
     for region in vmap_regions(owner.graph):
+        # Constants that the function creates are inputs of the region.
+        for node in [node for node in region if node.op == "get_attr"]:
+            region[0].prepend(node)
+            region.remove(node)
         _replace_region(owner, region)
     for node in owner.graph.find_nodes(op="call_function", target=predispatch.lazy_load_decompositions):
         owner.graph.erase_node(node)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from torch.export import ExportedProgram
@@ -23,8 +23,14 @@ __all__ = [
 ]
 
 
-# Caches that a language model takes and returns under one name: the output is renamed, as in optimum.
-_CACHE_OUTPUT_NAMES = {"past_key_values": "present", "cache_params": "present"}
+# Caches that a language model takes and returns: the output is renamed, as in optimum. From transformers 5.24 on, the
+# field of the result is "cache", also where the model takes "past_key_values".
+_CACHES = {
+    "past_key_values": ("past_key_values",),
+    "cache_params": ("cache_params",),
+    "cache": ("past_key_values", "cache_params"),
+}
+_KEYS_OF_CACHE = re.compile(r"cache_\d+_key")
 
 
 def input_paths(program: ExportedProgram, inputs: BoundInputs, leaves: tuple[Leaf, ...]) -> dict[str, str]:
@@ -61,15 +67,22 @@ def output_paths(program: ExportedProgram) -> Mapping[int, str]:
         if spec.kind == OutputKind.USER_OUTPUT
     ]
     taken = user_input_names(program)
+    returned = {name for name, given in _CACHES.items() if any(_is_input(one, taken) for one in given)}
+    if any(map(_KEYS_OF_CACHE.fullmatch, taken)):
+        returned.add("cache")
     found: dict[int, str] = {}
     for position, names in enumerate(_leaf_paths(pytree.tree_unflatten(values, structure))):
         if not any(isinstance(name, str) for name in names):
             continue
-        first = str(names[0])
-        if first in _CACHE_OUTPUT_NAMES and any(name == first or name.startswith(f"{first}_") for name in taken):
-            names[0] = _CACHE_OUTPUT_NAMES[first]
+        if names[0] in returned:
+            names[0] = "present"
         found[position] = ".".join(map(str, names))
     return found
+
+
+def _is_input(parameter: str, placeholders: Iterable[str]) -> bool:
+    """Whether a parameter of forward, or a part of it, is an input."""
+    return any(name == parameter or name.startswith(f"{parameter}_") for name in placeholders)
 
 
 def _leaf_paths(tree: Any) -> Iterator[list[str | int]]:

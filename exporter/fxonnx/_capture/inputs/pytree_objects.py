@@ -162,7 +162,9 @@ def _make_mask_sizes_symbolic(layer: Any) -> None:
     if not isinstance(layer.cumulative_length, torch.SymInt):
         return
 
-    def get_mask_sizes(query_length: int) -> tuple[int, int]:
+    def get_mask_sizes(query: int | torch.Tensor) -> tuple[int, int]:
+        # transformers 4 passes the positions of the tokens.
+        query_length = query.shape[0] if isinstance(query, torch.Tensor) else query
         past, window = layer.cumulative_length, layer.sliding_window
         kept = torch.sym_min(past, window - 1)  # type: ignore[no-untyped-call]
         return kept + query_length, past - kept

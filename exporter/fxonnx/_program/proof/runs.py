@@ -26,6 +26,7 @@ from ..._capture.eager_state import (
     preserved_random_states,
     preserved_state,
 )
+from ..._capture.function_transforms import unwound_transforms
 from ..._capture.inputs.list_inputs import with_lists
 from ..._capture.inputs.pytree_objects import flatten_objects, unflatten_objects
 from ..._capture.patches import one_at_a_time
@@ -122,6 +123,7 @@ class ModelRunner:
             in_autocast(capture.autocast),
             preserved_state(model, capture.training, self._written),
             _random_numbers(is_seeded),
+            unwound_transforms(),
             nullcontext() if limit is None else _Limited(limit),
         ):
             result = flatten_objects(model(*given[0], **given[1]))
@@ -182,7 +184,9 @@ class CapturedRunner:
         self.calls = {}
         # The interpreter needs no code of the graph, whose generation takes most of the time of a small model.
         interpreter = _Interpreter(program.graph_module, self.calls, limit, filler=0 if is_seeded else 1)
-        with torch.no_grad(), _random_numbers(is_seeded), recorded_function_calls(self._capture.functions):
+        calls = recorded_function_calls(self._capture.functions)
+        # A failure inside of vmap must not leave the level of vmap to the caller.
+        with torch.no_grad(), _random_numbers(is_seeded), calls, unwound_transforms():
             outputs = interpreter.run(*placeholder_values(program, call.inputs, weights), enable_io_processing=False)
         results = [
             value

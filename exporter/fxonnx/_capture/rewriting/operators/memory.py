@@ -14,6 +14,8 @@ from typing import Any, NoReturn
 
 import torch
 
+from fxonnx_translations._torch_compat import functorch
+
 __all__ = ["SharedMemory", "copied_back", "merged", "recorded_memory", "repeats", "shares", "storage_of"]
 
 
@@ -56,7 +58,9 @@ def recorded_memory() -> Iterator[SharedMemory]:
 
 
 def storage_of(tensor: torch.Tensor) -> int:
-    """The id of a tensor's storage."""
+    """The id of a tensor's storage; inside vmap, that of the whole batch."""
+    while functorch.is_functorch_wrapped_tensor(tensor):
+        tensor = functorch.get_unwrapped(tensor)
     return int(tensor.untyped_storage()._cdata)
 
 
