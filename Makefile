@@ -9,7 +9,6 @@ TORCH ?=
 VENV = .venv$(if $(TORCH),-torch$(TORCH))
 CONSTRAINTS = $(if $(TORCH),$(VENV)/constraints.txt,constraints.txt)
 # The newest torchvision for each version of torch.
-TORCHVISION_2.12 = 0.27.1
 TORCHVISION_2.13 = 0.28.0
 TORCHVISION_2.14 = 0.29.2
 TORCHVISION_2.15 = 0.29.2

@@ -62,13 +62,11 @@ if TYPE_CHECKING:
     from torch._subclasses.functional_tensor import FunctionalTensor
     from torch.fx import _symbolic_trace as fx_tracing
     from torch.fx._lazy_graph_module import _LazyGraphModule as LazyGraphModule
+    from torch.fx.experimental.proxy_tensor import _temp_remove_pre_dispatch_torch_function_mode as recording_mode_off
     from torch.fx.experimental.proxy_tensor import (
-        ProxyTorchDispatchMode,
         get_proxy_slot,
         set_proxy_slot,
     )
-    from torch.fx.experimental.proxy_tensor import _temp_remove_pre_dispatch_torch_function_mode as recording_mode_off
-    from torch.fx.passes.shape_prop import TensorMetadata
     from torch.nn.attention.flex_attention import _vmap_for_bhqkv as vmap_for_positions
     from torch.utils._mode_utils import no_dispatch
     from torch.utils._python_dispatch import TorchDispatchMode
@@ -99,11 +97,9 @@ else:
     FunctionalTensor = find_name("torch._subclasses.functional_tensor:FunctionalTensor")
     fx_tracing = find_name("torch.fx._symbolic_trace")
     LazyGraphModule = find_name("torch.fx._lazy_graph_module:_LazyGraphModule")
-    ProxyTorchDispatchMode = find_name("torch.fx.experimental.proxy_tensor:ProxyTorchDispatchMode")
     recording_mode_off = find_name("torch.fx.experimental.proxy_tensor:_temp_remove_pre_dispatch_torch_function_mode")
     get_proxy_slot = find_name("torch.fx.experimental.proxy_tensor:get_proxy_slot")
     set_proxy_slot = find_name("torch.fx.experimental.proxy_tensor:set_proxy_slot")
-    TensorMetadata = find_name("torch.fx.passes.shape_prop:TensorMetadata")
     vmap_for_positions = find_name("torch.nn.attention.flex_attention:_vmap_for_bhqkv")
     no_dispatch = find_name("torch.utils._mode_utils:no_dispatch")
     TorchDispatchMode = find_name("torch.utils._python_dispatch:TorchDispatchMode")
@@ -168,11 +164,9 @@ __all__ = [
     "Mod",
     "OpOverload",
     "OpOverloadPacket",
-    "ProxyTorchDispatchMode",
     "PythonMod",
     "ScriptNode",
     "ScriptValue",
-    "TensorMetadata",
     "TorchDispatchMode",
     "TracingContext",
     "TreeSpec",

@@ -1,7 +1,7 @@
 """Faster versions of functions of torch that every captured operator goes through.
 
 Each replacement returns the same result as the original, so that the captured program is the same with and without it.
-In order: generated code, source locations, torch functions, metadata of tensors.
+In order: generated code, source locations, torch functions, unbacked symbols.
 """
 
 from __future__ import annotations
@@ -15,18 +15,15 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from traceback import FrameSummary, StackSummary
-from types import FrameType, MappingProxyType
+from types import FrameType
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from fxonnx_translations._torch_compat import (
     DisableTorchFunction,
     FakeTensor,
     LazyGraphModule,
-    ProxyTorchDispatchMode,
-    TensorMetadata,
     in_kernel_invocation_manager,
     is_contiguous,
     prims_common,
@@ -49,7 +46,6 @@ __all__ = ["SPEED_PATCHES", "filter_frames"]
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _GENERATED = "<eval_with_key>"
 _FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
-_CHANNELS_LAST = MappingProxyType({4: (torch.channels_last,), 5: (torch.channels_last_3d,)})
 
 
 def graph_module_class(original: Callable[[], type[torch.fx.GraphModule]]) -> type[torch.fx.GraphModule]:
@@ -158,35 +154,6 @@ def record_value(original: Callable[..., Any], proxy: Any, value: Any) -> Any:
     return without_torch_functions(original, proxy, value)
 
 
-def dispatch_to_mode(original: Callable[..., Any], mode: Any, operator: Any, *args: Any, **kwargs: Any) -> Any:
-    """``handle_dispatch_mode``, which collects the types of all arguments, for a mode that does not read them."""
-    if type(mode) is ProxyTorchDispatchMode:
-        return mode.__torch_dispatch__(operator, (), args, kwargs)
-    return original(mode, operator, *args, **kwargs)
-
-
-def tensor_metadata(
-    original: Callable[..., TensorMetadata], result: Tensor, include_contiguity: bool = True
-) -> TensorMetadata:
-    """``_extract_tensor_metadata`` of a dense fake tensor with static sizes, whose layout C++ evaluates."""
-    if (
-        type(result) is not FakeTensor
-        or result._has_symbolic_sizes_strides
-        or result.layout is not torch.strided
-        or result.is_quantized
-        or not include_contiguity
-    ):
-        return original(result, include_contiguity)
-    layout = None
-    for candidate in (torch.contiguous_format, *_CHANNELS_LAST.get(result.dim(), ())):
-        if result.is_contiguous(memory_format=candidate):
-            layout = candidate
-            break
-    return TensorMetadata(
-        result.shape, result.dtype, result.requires_grad, result.stride(), layout, is_quantized=False, qparams={}
-    )
-
-
 def free_unbacked_symbols_with_path(
     original: Callable[..., Any], value: Any, path: Any, *args: Any, **kwargs: Any
 ) -> dict[Any, Any]:
@@ -235,18 +202,6 @@ _PATCHES: tuple[Patch, ...] = (
         record_value,
         "every attribute of a tensor that is read passes through torch.export's modes for functions of torch",
         needs=(DisableTorchFunction,),
-    ),
-    Patch(
-        "torch.fx.experimental.proxy_tensor:_extract_tensor_metadata",
-        tensor_metadata,
-        "it evaluates memory layouts in Python even if the sizes are static",
-        needs=(TensorMetadata,),
-    ),
-    Patch(
-        "torch._library.utils:handle_dispatch_mode",
-        dispatch_to_mode,
-        "it flattens the arguments for a list of types that the tracing mode does not read",
-        needs=(ProxyTorchDispatchMode,),
     ),
     Patch(
         "torch.fx.experimental.symbolic_shapes:_free_unbacked_symbols_with_path",
