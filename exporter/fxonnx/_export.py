@@ -21,6 +21,7 @@ from fxonnx_translations._torch_compat import unset_fake_temporarily
 
 from ._callers_autocast import without_autocast
 from ._capture import ALIASES_KEY, Capture, DataDependent, Rung, capture, report_narrowed
+from ._capture.attempts import Attempt, recorded_attempts
 from ._capture.patches import PatchKind, missing_targets, one_at_a_time, tracing_patches
 from ._comparison import Row, report_skipped
 from ._export_context import exporting, in_mode
@@ -244,7 +245,7 @@ def export(
     timer, shapes = Timer(on_stage), (dynamic_shapes, dynamic_axes, more_inputs)
     page = Report(type(model).__name__, profile_runtime=profile_runtime)
     with reporting(page if report or profile_runtime else None, artifacts_dir, timer.seconds), exporting():
-        captured = _capture(model, options, timer, (args, kwargs), shapes, dynamic_scalars)
+        captured = _capture(model, options, timer, (args, kwargs), shapes, dynamic_scalars, page.attempts)
         options = options if opset_version is not None else _with_opset_of(captured, options, ir_version, read)
         _keep_captured(captured, page, artifacts_dir if dump_exported_program else None)
         program = page.program = _convert(captured, options, timer, model)
@@ -295,6 +296,7 @@ def _capture(
     inputs: tuple[Any, Any],
     shapes: tuple[Any, Any, Any],
     dynamic_scalars: Collection[str],
+    attempts: list[Attempt],
 ) -> Capture:
     """Capture a model.
 
@@ -305,9 +307,11 @@ def _capture(
         inputs: Positional and keyword example inputs.
         shapes: ``dynamic_shapes``, ``dynamic_axes`` and ``more_inputs``.
         dynamic_scalars: The numbers that become graph inputs.
+        attempts: Receives the calls of torch.export.
     """
     dynamic_shapes, dynamic_axes, more_inputs = shapes
-    with one_at_a_time(), timer.stage("capture"), in_mode(model, options.training):
+    stage, tracing = timer.stage("capture"), in_mode(model, options.training)
+    with one_at_a_time(), stage, tracing, recorded_attempts(attempts):
         captured = capture(
             model,
             *inputs,
@@ -324,7 +328,8 @@ def _capture(
             legacy=options.legacy,
         )
         with unset_fake_temporarily():
-            return replace(captured, exported_program=unwrap_subclasses(captured.exported_program))
+            program = unwrap_subclasses(captured.exported_program)
+            return replace(captured, exported_program=program, attempts=tuple(attempts))
 
 
 def _convert(captured: Capture, options: Options, timer: Timer, model: Any) -> ONNXProgram:

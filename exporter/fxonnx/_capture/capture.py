@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import sympy
@@ -14,6 +15,7 @@ from torch.export import ExportedProgram
 from .._callers_autocast import Autocast, callers_autocast
 from .._warnings import warn_user
 from ..errors import ArgumentError, CaptureError
+from .attempts import Attempt, next_attempt
 from .attribute_changes import AttributeChange, recorded_changes, state_changes
 from .autograd_functions import FunctionCall, recorded_function_calls
 from .constraints.constraint import Limits, report_narrowed
@@ -102,6 +104,7 @@ class Capture:
         output_lists: Indices of the user outputs that are lists of a dynamic number of tensors; the program returns the
             stacked tensors.
         attribute_changes: The Python attributes whose changes in one call affect the next.
+        attempts: The calls of torch.export, of which the last one that captured the model gave the program.
     """
 
     exported_program: ExportedProgram
@@ -131,6 +134,7 @@ class Capture:
     input_lists: frozenset[int] = frozenset()
     output_lists: frozenset[int] = frozenset()
     attribute_changes: tuple[AttributeChange, ...] = ()
+    attempts: tuple[Attempt, ...] = ()
 
     @property
     def source(self) -> torch.nn.Module | None:
@@ -265,7 +269,7 @@ def _capture_module(
     shapes = replace(shapes, shared=() if names_are_labels else shared_dims(shapes.leaves, others))
     numbers = [shapes.leaves[index].label for index in sorted(scalars)]
 
-    def trace(shapes: DynamicShapes, loops: LongLoops | None = None) -> Capture:
+    def trace(shapes: DynamicShapes, loops: LongLoops | None) -> Capture:
         def attempt(values: KnownValues | None) -> Capture:
             return _trace_model(model, inputs, shapes, axes, options, numbers, values, loops)
 
@@ -284,17 +288,10 @@ def _capture_module(
             return _rewritten(again, error)
         return _with_size_loops(again, _with_value_loops(again, found))
 
-    def trace_loops(shapes: DynamicShapes) -> Capture:
-        loops = LongLoops(shapes.leaves)
-        try:
-            return trace(shapes, loops)
-        except CaptureError:
-            if not loops.any_found:
-                raise
-        return trace(shapes)
-
     with following_example(is_requested=data_dependent == "example"), recorded_changes() as changes:
-        traced, shapes, specialized = capture_with_fallback_to_static(trace_loops, shapes, strict=strict_shapes)
+        traced, shapes, specialized = capture_with_fallback_to_static(
+            partial(_with_long_loops, trace), shapes, strict=strict_shapes
+        )
     if not names_are_labels:
         _warn_about_split_names(shapes.leaves, others)
     program = traced.exported_program
@@ -337,6 +334,18 @@ def _with_stacked_lists(inputs: BoundInputs, options: _ShapeOptions) -> tuple[Bo
             "more_inputs", "dynamic_shapes has a TensorList", hint="specify all dynamic dims in dynamic_shapes"
         )
     return inputs, replace(options, dynamic_shapes=shapes)
+
+
+def _with_long_loops(trace: Callable[[DynamicShapes, LongLoops | None], Capture], shapes: DynamicShapes) -> Capture:
+    """Capture a model; where a long loop over a dim cannot be an operator, capture it again with the loop unrolled."""
+    loops = LongLoops(shapes.leaves)
+    try:
+        return trace(shapes, loops)
+    except CaptureError:
+        if not loops.any_found:
+            raise
+    next_attempt("loops over large dims are unrolled")
+    return trace(shapes, None)
 
 
 def _rewritten(attempt: Callable[[], Capture], failure: CaptureError) -> Capture:

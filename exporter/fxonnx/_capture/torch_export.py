@@ -19,6 +19,7 @@ from fxonnx_translations._torch_compat import FakeTensor, dynamo_config, get_pro
 
 from .._callers_autocast import callers_autocast, under_autocast
 from ..errors import CaptureError, ExportError
+from .attempts import next_attempt, timed_attempt
 from .attribute_changes import noted_changes
 from .constraints.guard_recorder import GuardLog, is_user_file, recorded_guards, source_line_of
 from .constraints.size_forms import canonical_sizes
@@ -159,6 +160,7 @@ def _export_with_fallback(
             first = error
         if masks.exist:
             masks.are_skipped = True
+            next_attempt("masks that hide nothing are omitted")
             record_departure(DepartureKind.REPLACED, "masks that hide nothing")
             with suppress(Exception):  # the first failure is raised below
                 return _export_with_refined_dims(model, inputs, shapes, log)
@@ -166,6 +168,7 @@ def _export_with_fallback(
     if is_question(first) or not _is_limit(first):
         raise _capture_error(first, model, shapes) from first
     record_departure(DepartureKind.STRICT, "torch.export with strict=True")
+    next_attempt("strict mode (TorchDynamo)")
     try:
         return _export(model, inputs, shapes, _torch_dim, strict=True)
     except Exception:  # noqa: BLE001 - the first failure is the one that refers to the user's code
@@ -185,6 +188,7 @@ def _export_with_refined_dims(
         except RetryTransforms:
             if transforms == before:
                 raise
+        next_attempt("torch.func transforms are traced as plain operators")
         log.clear()
         return attempt(dim_of)
 
@@ -198,6 +202,7 @@ def _export_with_refined_dims(
         refined = _refined_dims(message, shapes)
         if not refined:
             raise
+    next_attempt("the ranges and relations of dims that torch suggests")
     return attempt(lambda spec: _torch_dim(spec, refined))
 
 
@@ -213,7 +218,8 @@ def _export(
     before = None if transforms is None else replace(transforms)
     with recorded_errors() as errors:
         try:
-            program = _run_torch_export(model, inputs, shapes, dim_of, strict=strict, transforms=transforms)
+            with timed_attempt():
+                program = _run_torch_export(model, inputs, shapes, dim_of, strict=strict, transforms=transforms)
         except RetryTransforms:
             raise
         except Exception as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import linecache
 import re
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 import onnx_ir as ir
 import torch
 
+from .._capture.attempts import Attempt
 from .._capture.departures import DepartureKind
 from .._capture.patches import missing_targets
 from .._program import ONNXProgram
@@ -41,6 +42,7 @@ class PageSubject:
         program: The exported program, if the model is one.
         exported_program: The captured program of a failed export, if the capture succeeded.
         timings: Stage name to seconds.
+        attempts: The calls of torch.export.
         error: The error of a failed export.
         comparison: The comparison with the model, if there is one.
         profile: The time of each module and operator in ONNX Runtime, if it was measured.
@@ -51,6 +53,7 @@ class PageSubject:
     program: ONNXProgram | None = None
     exported_program: torch.export.ExportedProgram | None = None
     timings: Mapping[str, float] = field(default_factory=dict)
+    attempts: Sequence[Attempt] = ()
     error: ExportError | None = None
     comparison: Comparison | None = None
     profile: RuntimeProfile | None = None
@@ -77,6 +80,7 @@ def render_page(subject: PageSubject) -> str:
         error=None if subject.error is None else _error(subject.error),
         facts=list(_facts(subject)),
         stages=subject.timings,
+        attempts=subject.attempts,
         trees=trees,
         interface=[] if model is None else list(_interface(model)),
         conditions=[] if program is None else list(_conditions(program)),

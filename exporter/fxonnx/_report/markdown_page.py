@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import onnx_ir as ir
 
+from .._capture.attempts import Attempt
 from .._capture.patches import missing_targets
 from .._program import ONNXProgram
 from .._sequence_types import type_text
@@ -16,11 +17,14 @@ from ..errors import ExportError
 __all__ = ["markdown_page"]
 
 
-def markdown_page(timings: Mapping[str, float], program: ONNXProgram | None, error: ExportError | None) -> str:
+def markdown_page(
+    timings: Mapping[str, float], attempts: Sequence[Attempt], program: ONNXProgram | None, error: ExportError | None
+) -> str:
     """Compose the page.
 
     Args:
         timings: Stage name to seconds.
+        attempts: The calls of torch.export.
         program: The exported program, None if the export failed.
         error: The error of a failed export.
     """
@@ -31,6 +35,7 @@ def markdown_page(timings: Mapping[str, float], program: ONNXProgram | None, err
         lines += ["```", str(error), "```", "", "```pytb", trace, "```"]
     lines += ["", "## Stages", ""]
     lines += _table(["stage", "seconds"], [[stage, f"{seconds:.3f}"] for stage, seconds in timings.items()])
+    lines += ["", "## Attempts of the capture", "", *(f"{number}. {one}" for number, one in enumerate(attempts, 1))]
     if program is not None:
         lines += _program_sections(program)
     return "\n".join(lines) + "\n"

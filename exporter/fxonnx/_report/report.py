@@ -63,6 +63,7 @@ def report(
         subject = PageSubject(title, loaded, profile=profile)
     else:
         comparison = program.compare() if compare else None
-        subject = PageSubject(title, loaded, program, None, program.timings, None, comparison, profile)
+        attempts = program.capture.attempts
+        subject = PageSubject(title, loaded, program, None, program.timings, attempts, None, comparison, profile)
     write_page(page, render_page(subject))
     return page

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
 
+from .._capture.attempts import Attempt
 from .._comparison import Row
 from .._program import ONNXProgram
 from .._program.differences import Comparison
@@ -32,6 +33,7 @@ class Report:
         program: The exported program, set as soon as it exists.
         rows: The comparison of the outputs, if they were verified.
         profile_runtime: Whether to measure the time of each module in ONNX Runtime.
+        attempts: The calls of torch.export, filled during the capture.
     """
 
     title: str
@@ -39,6 +41,7 @@ class Report:
     program: ONNXProgram | None = None
     rows: tuple[Row, ...] = ()
     profile_runtime: bool = False
+    attempts: list[Attempt] = field(default_factory=list)
 
 
 @contextmanager
@@ -73,10 +76,13 @@ def _write(
     program = report.program
     profile = None if program is None or error or not report.profile_runtime else runtime_profile(program)
     model = None if program is None else program.model
-    subject = PageSubject(report.title, model, program, report.exported_program, timings, error, comparison, profile)
+    subject = PageSubject(
+        *(report.title, model, program, report.exported_program, timings),
+        *(report.attempts, error, comparison, profile),
+    )
     path = artifact_path(directory, f"_{'success' if error is None else 'error'}.html")
     write_page(path, render_page(subject))
-    write_page(path.with_suffix(".md"), markdown_page(timings, report.program, error))
+    write_page(path.with_suffix(".md"), markdown_page(timings, report.attempts, report.program, error))
     return path
 
 

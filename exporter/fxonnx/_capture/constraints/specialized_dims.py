@@ -16,6 +16,7 @@ from torch.export.graph_signature import ConstantArgument, InputKind
 from fxonnx_translations._torch_compat import ValueRangeError, ValueRanges, bound_sympy, int_oo
 
 from ...errors import CaptureError
+from ..attempts import next_attempt
 from ..shapes.dim_specs import DimSpec, dim_expression, dim_label, is_auto, name_of_spec, root_name
 from ..shapes.dynamic_shapes import DynamicShapes, Leaf
 from .constraint import Constraint, Limits, Place
@@ -145,6 +146,7 @@ def capture_with_fallback_to_static(
                 raise SpecializedDimsError(specialized, error.refusal) from error.__cause__
             specialized += _static_by_name(shapes, reduced, specialized)
             shapes = reduced
+            next_attempt("static dims: " + ", ".join(dim.label for dim in specialized))
 
 
 def _make_static(shapes: DynamicShapes, specialized: Sequence[SpecializedDim]) -> DynamicShapes:

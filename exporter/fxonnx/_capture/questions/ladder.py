@@ -11,6 +11,7 @@ from fxonnx_translations._torch_compat import DataDependentOutputException, Dyna
 
 from ..._warnings import warn_user
 from ...errors import CaptureError
+from ..attempts import next_attempt
 from ..constraints.specialized_dims import SpecializedDimsError
 from .assumption import AssumptionLog, Rung
 from .known_values import KnownValues
@@ -54,6 +55,7 @@ def answer_questions(
         except CaptureError as error:
             if not _may_be_question(error):
                 raise
+        next_attempt("values that depend on no input are known, and checks that only raise are assumed to pass")
     values = KnownValues(AssumptionLog())
     try:
         return attempt(values)
@@ -72,6 +74,7 @@ def answer_questions(
 
 
 def _follow_example(attempt: Callable[[KnownValues | None], _Result]) -> _Result:
+    next_attempt("branches on data follow the example")
     values = KnownValues(AssumptionLog(), follow_example=True)
     result = attempt(values)
     followed = values.log.of(Rung.EXAMPLE)

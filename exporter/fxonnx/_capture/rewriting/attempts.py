@@ -16,6 +16,7 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from fxonnx_translations._torch_compat import DataDependentOutputException, UncapturedHigherOrderOpError
 
 from ...errors import CaptureError
+from ..attempts import next_attempt
 from ..constraints.guard_recorder import is_user_file
 from ..constraints.specialized_dims import SpecializedDimsError
 from ..patches import Patch, applied, rewriting_patches
@@ -112,6 +113,7 @@ def _capture_again(
             if not runs_branches and _fails_in_cond(last):
                 # TorchDynamo cannot compile transformed functions; without it, the next failure is in the branch.
                 runs_branches = True
+                next_attempt("the branches of torch.cond are traced without TorchDynamo")
                 stack.enter_context(applied(_COND_PATCHES))
             else:
                 functions = [function for function in functions if function.__code__ not in rewritten]
@@ -122,10 +124,13 @@ def _capture_again(
                 before, lines = lines, sum(map(len, unrolled.values()))
                 if (not replacements and lines == before) or len(rewritten) > _MAX_FUNCTIONS:
                     raise _informative(first, last)
+                if lines > before:
+                    next_attempt("loops that cannot be operators are unrolled")
                 for function, replacement in replacements:
                     stack.enter_context(replaced(function, replacement))
                     # The original code may belong to further functions: each closure of a definition is one.
                     places[_place(function.__code__)] = None
+                    next_attempt(f"control flow of {_place(function.__code__)} is rewritten")
                     rewritten.update((function.__code__, replacement.__code__))
             found.clear()
             refusals.clear()

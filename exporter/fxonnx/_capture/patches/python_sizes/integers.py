@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import torch
 
 from ....errors import CaptureError
+from ...attempts import next_attempt
 from ...constraints.specialized_dims import SpecializedDimsError
 from ...python_types import replaced_names, type_of
 from ..patch import is_tracing, loaded_namespaces, one_at_a_time
@@ -116,6 +117,7 @@ def capture_with_symbolic_integers(
         if not found and first is not None:
             raise first from None
         files |= found
+        next_attempt(f"int and len keep sizes symbolic in {', '.join(sorted(found))}")
 
 
 def _converting_files(lines: Iterable[str]) -> set[str]:
