@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import fxonnx
-from fxonnx import ArgumentError, ONNXProgram, Row, VerificationError, verify
+from fxonnx import ArgumentError, ONNXProgram, OutputComparison, VerificationError, verify
 from fxonnx._comparison import TOLERANCES, compare
 from tests.functions import Function
 from tests.program.handmade import program
@@ -19,7 +19,7 @@ from tests.program.handmade import program
 NAN, INF = math.nan, math.inf
 
 
-def single(expected: Any, actual: torch.Tensor, **tolerances: float) -> Row:
+def single(expected: Any, actual: torch.Tensor, **tolerances: float) -> OutputComparison:
     (row,) = compare(["y"], [expected], [actual], **tolerances)
     return row
 
@@ -236,7 +236,7 @@ def exported(function: Callable[..., Any], args: tuple[Any, ...], dynamic_shapes
         return fxonnx.export(Function(function).eval(), args, dynamic_shapes=dynamic_shapes)
 
 
-def sizes_of(rows: list[Row]) -> list[dict[str, int]]:
+def sizes_of(rows: list[OutputComparison]) -> list[dict[str, int]]:
     return [dict(row.sizes) for row in rows]
 
 

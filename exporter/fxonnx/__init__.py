@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from . import genai as genai
-    from ._analysis import Analysis, Issue, analyze
+    from ._analysis import Analysis, ExportIssue, analyze
     from ._capture.constraints.constraint import Constraint
     from ._capture.departures import Departure, DepartureKind
     from ._capture.inputs.list_inputs import TensorList
-    from ._capture.questions.assumption import Assumption, Rung
-    from ._comparison import Row
-    from ._diff import Change, ModelDiff, diff
+    from ._capture.questions.assumption import Assumption, AssumptionKind
+    from ._comparison import OutputComparison
+    from ._diff import GraphChange, ModelDiff, diff
     from ._drop_in import (
         ExportableModule,
         enable_fake_mode,
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from ._report.report import report
     from ._symbolic_registry import register_custom_op_symbolic, unregister_custom_op_symbolic
     from ._targets import Target
-    from ._targets.check import Finding, check
+    from ._targets.check import TargetFinding, check
     from .errors import (
         ArgumentError,
         CaptureError,
@@ -76,7 +76,7 @@ __all__ = [  # noqa: RUF022 - grouped
     "ProofRun",
     "QuantizeConfig",
     "REFERENCE",
-    "Rung",
+    "AssumptionKind",
     "TensorList",
     "export",
     "save_all",
@@ -98,21 +98,21 @@ __all__ = [  # noqa: RUF022 - grouped
     "Comparison",
     "LayerReport",
     "QuantizationReport",
-    "Row",
+    "OutputComparison",
     "ValueDifference",
     "ValueStatistics",
     "verify",
     # Before an export
     "Analysis",
-    "Issue",
+    "ExportIssue",
     "analyze",
     # Two exports side by side, and a page about one
-    "Change",
+    "GraphChange",
     "ModelDiff",
     "diff",
     "report",
     # Other runtimes
-    "Finding",
+    "TargetFinding",
     "Target",
     "check",
     # Errors
@@ -142,16 +142,16 @@ _MODULES = {
     "select_model_mode_for_export": "_drop_in",
     "uninstall": "_drop_in",
     "Assumption": "_capture.questions.assumption",
-    "Rung": "_capture.questions.assumption",
+    "AssumptionKind": "_capture.questions.assumption",
     "Constraint": "_capture.constraints.constraint",
     "Departure": "_capture.departures",
     "DepartureKind": "_capture.departures",
     "TensorList": "_capture.inputs.list_inputs",
     "InputObserver": "_input_observer",
     "Analysis": "_analysis",
-    "Issue": "_analysis",
+    "ExportIssue": "_analysis",
     "analyze": "_analysis",
-    "Change": "_diff",
+    "GraphChange": "_diff",
     "ModelDiff": "_diff",
     "diff": "_diff",
     "ONNXProgram": "_program",
@@ -165,8 +165,8 @@ _MODULES = {
     "Comparison": "_program.differences",
     "ValueDifference": "_program.differences",
     "ValueStatistics": "_program.differences",
-    "Row": "_comparison",
-    "Finding": "_targets.check",
+    "OutputComparison": "_comparison",
+    "TargetFinding": "_targets.check",
     "Target": "_targets",
     "check": "_targets.check",
     "Fusion": "_prepare.fusions",
@@ -181,6 +181,15 @@ _MODULES = {
 }
 """Public name to the module that defines it, for all names that are not in ``errors``."""
 
+_RENAMED = {
+    "Change": "GraphChange",
+    "Finding": "TargetFinding",
+    "Issue": "ExportIssue",
+    "Row": "OutputComparison",
+    "Rung": "AssumptionKind",
+}
+"""Deprecated public name to the name that replaces it."""
+
 if not TYPE_CHECKING:  # a type checker would accept any attribute of a module with __getattr__
 
     def __getattr__(name: str) -> object:
@@ -189,6 +198,12 @@ if not TYPE_CHECKING:  # a type checker would accept any attribute of a module w
 
         if name == "genai":
             return _imported(name)
+        if name in _RENAMED:
+            import warnings
+
+            new = _RENAMED[name]
+            warnings.warn(f"fxonnx.{name} is deprecated: use fxonnx.{new}", DeprecationWarning, stacklevel=2)
+            return getattr(sys.modules[__name__], new)
         if name not in __all__:
             # With name and obj the interpreter suggests a similar name.
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name, obj=sys.modules[__name__])

@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeAlias
 import onnx_ir as ir
 import torch
 
-from ._capture.questions.assumption import Rung
+from ._capture.questions.assumption import AssumptionKind
 from ._export import export
 from ._program import ONNXProgram
 from ._program.protobuf_layout import tensor_bytes
@@ -26,7 +26,7 @@ from .errors import (
     UnsupportedOperatorError,
 )
 
-__all__ = ["Analysis", "Issue", "analyze"]
+__all__ = ["Analysis", "ExportIssue", "analyze"]
 
 Kind: TypeAlias = Literal["question", "capture", "sizes", "operator", "translation", "state", "argument", "warning"]
 
@@ -38,7 +38,7 @@ _MOST_ATTEMPTS = 8
 
 @public
 @dataclass(frozen=True)
-class Issue:
+class ExportIssue:
     """One thing that prevents an export, or that its user should know.
 
     Attributes:
@@ -81,7 +81,7 @@ class Analysis:
         rewrites: Python control flow that is rewritten.
     """
 
-    issues: tuple[Issue, ...]
+    issues: tuple[ExportIssue, ...]
     opset: int | None = None
     nodes: int = 0
     operators: Mapping[str, int] = field(default_factory=dict)
@@ -146,7 +146,7 @@ class _Analyzer:
     def __init__(self, model: Any, args: Any, kwargs: Any, options: dict[str, Any]) -> None:
         self._inputs = (model, args)
         self._options = {"kwargs": kwargs, **options}
-        self._issues: dict[Issue, None] = {}
+        self._issues: dict[ExportIssue, None] = {}
         # The failure that was set aside by following the example.
         self._question: CaptureError | None = None
 
@@ -195,29 +195,29 @@ class _Analyzer:
     def _add(self, kind: Kind, error: ExportError) -> None:
         places = _AT.findall(error.message)
         message = _AT.sub("", error.message).strip()
-        self._issues[Issue(kind, message, places[-1] if places else "", error.hint or "")] = None
+        self._issues[ExportIssue(kind, message, places[-1] if places else "", error.hint or "")] = None
 
     def _add_warnings(self, caught: Sequence[str]) -> None:
         for message in caught:
             text, _, remedy = message.partition("\nhint: ")
             if self._question is not None and text.startswith("the model branches on the values"):
                 continue  # the questions are issues of their own
-            self._issues[Issue("warning", text, remedy=remedy, is_error=False)] = None
+            self._issues[ExportIssue("warning", text, remedy=remedy, is_error=False)] = None
 
     def _add_questions(self, program: ONNXProgram) -> None:
         for assumption in program.assumptions:
-            if assumption.rung is Rung.EXAMPLE:
+            if assumption.kind is AssumptionKind.EXAMPLE:
                 message = "Python branches on the value of a tensor, which depends on the inputs"
                 remedy = (
                     f"pass {_FOLLOW} to follow the example, frozen=[...] if an input is constant, or use torch.cond"
                 )
-                self._issues[Issue("question", message, str(assumption.line or ""), remedy)] = None
+                self._issues[ExportIssue("question", message, str(assumption.line or ""), remedy)] = None
 
-    def _sorted(self) -> tuple[Issue, ...]:
+    def _sorted(self) -> tuple[ExportIssue, ...]:
         return tuple(sorted(self._issues, key=lambda issue: not issue.is_error))
 
 
-def _operator_issues(error: UnsupportedOperatorError) -> Iterator[Issue]:
+def _operator_issues(error: UnsupportedOperatorError) -> Iterator[ExportIssue]:
     for operator in error.operators:
         reasons = "".join(f"; {reason}" for reason in operator.reasons)
         count = "once" if operator.count == 1 else f"{operator.count} times"
@@ -225,10 +225,10 @@ def _operator_issues(error: UnsupportedOperatorError) -> Iterator[Issue]:
         remedy = f"pass custom_translation_table={{torch.ops.{operator.name}: my_function}}"
         if operator.lowest_opset is not None:
             remedy = f"pass opset_version={operator.lowest_opset}"
-        yield Issue("operator", message, operator.location, remedy)
+        yield ExportIssue("operator", message, operator.location, remedy)
 
 
-def _analysis(program: ONNXProgram, issues: tuple[Issue, ...]) -> Analysis:
+def _analysis(program: ONNXProgram, issues: tuple[ExportIssue, ...]) -> Analysis:
     graph = program.model.graph
     counts = Counter(node.op_type for node in ir.traversal.RecursiveGraphIterator(graph))
     return Analysis(

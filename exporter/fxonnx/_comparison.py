@@ -16,7 +16,15 @@ from ._public import public
 from ._warnings import warn_user
 from .errors import VerificationError
 
-__all__ = ["REFERENCE_TEXTS", "TOLERANCES", "ReferenceName", "Row", "compare", "format_rows", "report_skipped"]
+__all__ = [
+    "REFERENCE_TEXTS",
+    "TOLERANCES",
+    "OutputComparison",
+    "ReferenceName",
+    "compare",
+    "format_rows",
+    "report_skipped",
+]
 
 ReferenceName = Literal["model", "exported program", "captured program"]
 """The reference that outputs are compared with."""
@@ -48,7 +56,7 @@ TOLERANCES: Mapping[torch.dtype, float] = MappingProxyType(
 
 @public
 @dataclass(frozen=True)
-class Row:
+class OutputComparison:
     """The comparison of one graph output with that of the reference.
 
     Attributes:
@@ -86,7 +94,7 @@ def compare(
     rtol: float | None = None,
     atol: float | None = None,
     reference: ReferenceName = "model",
-) -> list[Row]:
+) -> list[OutputComparison]:
     """Compare the outputs of ONNX Runtime with those of the reference; see ``fxonnx.verify``.
 
     Args:
@@ -112,37 +120,39 @@ def compare(
     ]
 
 
-def _row(index: int, name: str, value: Any, actual: Any, rtol: float | None, atol: float | None) -> Row:
+def _row(index: int, name: str, value: Any, actual: Any, rtol: float | None, atol: float | None) -> OutputComparison:
     if isinstance(actual, list):
         return _list_row(index, name, value, actual, rtol, atol)
     expected = _as_tensor(value, actual)
     if expected is None:
         kind = type(value).__name__
-        return Row(name, index, "mismatch", kind, (), message=f"a tensor instead of {kind}")
+        return OutputComparison(name, index, "mismatch", kind, (), message=f"a tensor instead of {kind}")
     dtype, shape = str(expected.dtype).removeprefix("torch."), tuple(expected.shape)
     if actual.dtype != expected.dtype:
-        return Row(name, index, "mismatch", dtype, shape, message=f"dtype {actual.dtype} instead of {expected.dtype}")
+        return OutputComparison(
+            name, index, "mismatch", dtype, shape, message=f"dtype {actual.dtype} instead of {expected.dtype}"
+        )
     if actual.shape != expected.shape:
-        return Row(
+        return OutputComparison(
             name, index, "mismatch", dtype, shape, message=f"shape {list(actual.shape)} instead of {list(shape)}"
         )
     max_abs, max_rel, message = _differences(expected, actual, rtol, atol)
-    return Row(name, index, "mismatch" if message else "ok", dtype, shape, max_abs, max_rel, message)
+    return OutputComparison(name, index, "mismatch" if message else "ok", dtype, shape, max_abs, max_rel, message)
 
 
 def _list_row(
     index: int, name: str, value: Any, actual: list[torch.Tensor], rtol: float | None, atol: float | None
-) -> Row:
+) -> OutputComparison:
     """The comparison of two lists of tensors: the first mismatch, with the largest differences of all items."""
     if not isinstance(value, torch.Tensor | list | tuple):
         kind = type(value).__name__
-        return Row(name, index, "mismatch", kind, (), message=f"a list instead of {kind}")
+        return OutputComparison(name, index, "mismatch", kind, (), message=f"a list instead of {kind}")
     if len(value) != len(actual):
         message = f"a list of {len(actual)} tensors instead of {len(value)}"
-        return Row(name, index, "mismatch", "list", (len(value),), message=message)
+        return OutputComparison(name, index, "mismatch", "list", (len(value),), message=message)
     rows = [_row(index, name, one, other, rtol, atol) for one, other in zip(value, actual, strict=True)]
     if not rows:
-        return Row(name, index, "ok", "list", (0,), 0.0, 0.0)
+        return OutputComparison(name, index, "ok", "list", (0,), 0.0, 0.0)
     position, first = next(((at, row) for at, row in enumerate(rows) if row.status != "ok"), (0, rows[0]))
     return replace(
         first,
@@ -210,7 +220,7 @@ def _mismatch_message(mismatch: torch.Tensor, problem: str) -> str:
     return f"{count} of {mismatch.numel()} {problem}, first at {mismatch.nonzero()[0].tolist()}"
 
 
-def format_rows(rows: Sequence[Row]) -> str:
+def format_rows(rows: Sequence[OutputComparison]) -> str:
     """Format rows as an aligned plain-text table."""
     cells = [("output", "status", "reference", "dtype", "shape", "max abs", "max rel", "", "")]
     cells += [
@@ -233,7 +243,7 @@ def format_rows(rows: Sequence[Row]) -> str:
     )
 
 
-def report_skipped(rows: Sequence[Row]) -> None:
+def report_skipped(rows: Sequence[OutputComparison]) -> None:
     """Warn about the outputs that were not compared at any size."""
     compared = {row.name for row in rows if row.status != "skipped"}
     skipped = {row.name: row.message for row in rows if row.name not in compared and (row.name != "-" or not compared)}

@@ -19,7 +19,7 @@ from ._sequence_types import type_text
 if TYPE_CHECKING:
     import onnx
 
-__all__ = ["Change", "ModelDiff", "diff"]
+__all__ = ["GraphChange", "ModelDiff", "diff"]
 
 
 class _HasModel(Protocol):
@@ -38,7 +38,7 @@ _SHOWN = 20
 
 @public
 @dataclass(frozen=True)
-class Change:
+class GraphChange:
     """One difference between two models.
 
     Attributes:
@@ -68,7 +68,7 @@ class ModelDiff:
         changes: The differences: of the model, its inputs and outputs, operators and weights, in this order.
     """
 
-    changes: tuple[Change, ...]
+    changes: tuple[GraphChange, ...]
 
     def __bool__(self) -> bool:
         return bool(self.changes)
@@ -120,17 +120,17 @@ def diff(first: _AnyModel, second: _AnyModel) -> ModelDiff:
     return ModelDiff(tuple(changes))
 
 
-def _changes(kind: str, first: Mapping[str, str], second: Mapping[str, str]) -> Iterator[Change]:
+def _changes(kind: str, first: Mapping[str, str], second: Mapping[str, str]) -> Iterator[GraphChange]:
     for name in dict.fromkeys([*first, *second]):
         before, after = first.get(name, ""), second.get(name, "")
         if before != after:
-            yield Change(kind, name, before, after)
+            yield GraphChange(kind, name, before, after)
 
 
-def _end_changes(kind: str, first: Mapping[str, str], second: Mapping[str, str]) -> Iterator[Change]:
+def _end_changes(kind: str, first: Mapping[str, str], second: Mapping[str, str]) -> Iterator[GraphChange]:
     yield from _changes(kind, first, second)
     if set(first) == set(second) and list(first) != list(second):
-        yield Change(kind, "(order)", ", ".join(first), ", ".join(second))
+        yield GraphChange(kind, "(order)", ", ".join(first), ", ".join(second))
 
 
 def _properties(model: ir.Model) -> dict[str, str]:
@@ -211,7 +211,7 @@ def _weights(model: ir.Model) -> dict[str, _Weight]:
     return found
 
 
-def _weight_changes(first: Mapping[str, _Weight], second: Mapping[str, _Weight]) -> Iterator[Change]:
+def _weight_changes(first: Mapping[str, _Weight], second: Mapping[str, _Weight]) -> Iterator[GraphChange]:
     removed = {name: weight for name, weight in first.items() if name not in second}
     added = {name: weight for name, weight in second.items() if name not in first}
     known = {weight.digest: name for name, weight in added.items()}
@@ -219,18 +219,18 @@ def _weight_changes(first: Mapping[str, _Weight], second: Mapping[str, _Weight])
         other = known.get(weight.digest)
         transposed = None if other is not None or weight.transposed is None else known.get(weight.transposed.digest)
         if other is not None:
-            yield Change("weight", name, weight.form, f"the same as {other}")
+            yield GraphChange("weight", name, weight.form, f"the same as {other}")
         elif transposed is not None:
-            yield Change("weight", name, weight.form, f"the transpose of {transposed}")
+            yield GraphChange("weight", name, weight.form, f"the transpose of {transposed}")
         else:
-            yield Change("weight", name, weight.form, "")
+            yield GraphChange("weight", name, weight.form, "")
             continue
         added.pop(other or str(transposed), None)
     for name, weight in first.items():
         if name in second and weight.digest != second[name].digest:
-            yield Change("weight", name, weight.form, _changed(weight, second[name]))
+            yield GraphChange("weight", name, weight.form, _changed(weight, second[name]))
     for name, weight in added.items():
-        yield Change("weight", name, "", weight.form)
+        yield GraphChange("weight", name, "", weight.form)
 
 
 def _changed(weight: _Weight, other: _Weight) -> str:

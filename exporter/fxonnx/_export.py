@@ -20,10 +20,10 @@ from torch.onnx import OperatorExportTypes, TrainingMode
 from fxonnx_translations._torch_compat import unset_fake_temporarily
 
 from ._callers_autocast import without_autocast
-from ._capture import ALIASES_KEY, Capture, DataDependent, Rung, capture, report_narrowed
+from ._capture import ALIASES_KEY, AssumptionKind, Capture, DataDependent, capture, report_narrowed
 from ._capture.attempts import Attempt, recorded_attempts
 from ._capture.patches import PatchKind, missing_targets, one_at_a_time, tracing_patches
-from ._comparison import Row, report_skipped
+from ._comparison import OutputComparison, report_skipped
 from ._export_context import exporting, in_mode
 from ._lower.dispatch import is_translated
 from ._lower.lowering import lower
@@ -360,7 +360,8 @@ def _convert(captured: Capture, options: Options, timer: Timer, model: Any) -> O
             patterns=options.patterns,
             adapters=options.adapters,
             pattern_context=partial(pattern_context, model, options.profile),
-            runtime_checks=options.runtime_checks and any(one.rung is Rung.EXAMPLE for one in captured.assumptions),
+            runtime_checks=options.runtime_checks
+            and any(one.kind is AssumptionKind.EXAMPLE for one in captured.assumptions),
         )
     updates = find_updates(prepared, captured.input_paths)
     lost = report_updates(updates, options.state) + report_changes(captured.attribute_changes, options.state)
@@ -432,7 +433,9 @@ def _printed(program: ONNXProgram, *, graph: bool, stages: bool) -> ONNXProgram:
     return program
 
 
-def _verify(program: ONNXProgram, timer: Timer, wanted: bool | Literal["auto"], *, locate: bool) -> tuple[Row, ...]:
+def _verify(
+    program: ONNXProgram, timer: Timer, wanted: bool | Literal["auto"], *, locate: bool
+) -> tuple[OutputComparison, ...]:
     """Verify a program on request, or without patches for soundness.
 
     Args:

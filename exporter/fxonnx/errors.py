@@ -233,7 +233,7 @@ class VerificationError(ExportError):
     """ONNX Runtime and the model disagree.
 
     Attributes:
-        rows: The comparison (``fxonnx.Row``) of every output, equal ones included.
+        rows: The comparison (``fxonnx.OutputComparison``) of every output, equal ones included.
         comparison: With ``verify(locate=True)``, the comparison of all values (``fxonnx.Comparison``).
     """
 

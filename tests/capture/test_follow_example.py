@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import fxonnx
-from fxonnx import Rung
+from fxonnx import AssumptionKind
 
 
 class Chooser(nn.Module):
@@ -117,7 +117,7 @@ def _export(function: Any, *, dynamic: bool, **options: Any) -> tuple[nn.Module,
 def test_calls_are_right_or_refused(function: Any, dynamic: bool, tmp_path: Path) -> None:
     """The output ``assumptions_hold`` of the saved file is true for the inputs that the program accepts."""
     model, program = _export(function, dynamic=dynamic, runtime_checks=True)
-    assert any(one.rung is Rung.EXAMPLE for one in program.assumptions)
+    assert any(one.kind is AssumptionKind.EXAMPLE for one in program.assumptions)
     program.verify()
     program.save(tmp_path / "model.onnx")
     session = onnxruntime.InferenceSession(tmp_path / "model.onnx")

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import fxonnx
-from fxonnx import Rung
+from fxonnx import AssumptionKind
 from fxonnx._capture import capture
 from tests.functions import Function
 
@@ -117,7 +117,7 @@ def test_values_that_depend_on_no_input(function: Any, dynamic: bool) -> None:
     for size in (3, 1, 5) if dynamic else (3,):
         x = torch.rand(size, 4)
         torch.testing.assert_close(program(x)[0], model(x))
-    assert all(assumption.rung is Rung.CONSTANT for assumption in program.assumptions)
+    assert all(assumption.kind is AssumptionKind.CONSTANT for assumption in program.assumptions)
 
 
 def _flags(x: Tensor) -> Any:
@@ -293,7 +293,7 @@ def test_branches_whose_other_side_raises(function: Any, dynamic: bool) -> None:
     for size in (3, 1, 5) if dynamic else (3,):
         x = torch.rand(size, 4) - 0.5
         torch.testing.assert_close(program(x)[0], model(x))
-    assert {assumption.rung for assumption in program.assumptions} == {Rung.CHECK}
+    assert {assumption.kind for assumption in program.assumptions} == {AssumptionKind.CHECK}
     assert all("otherwise the model only raises or logs" in str(assumption) for assumption in program.assumptions)
 
 

@@ -82,7 +82,7 @@ def test_what_no_input_reaches_is_an_assumption() -> None:
     program = fxonnx.export(Rare(), (X,))
     (missing,) = program.proof.unexercised
     assert missing in program.assumptions
-    assert missing.rung is fxonnx.Rung.UNPROVED
+    assert missing.kind is fxonnx.AssumptionKind.UNPROVED
     assert missing.answer == "the branch for true"
     assert "test_proof.py" in str(missing.line)
     assert str(missing).endswith("the branch for true (not compared with the model)")
@@ -218,7 +218,7 @@ def test_models_without_values_are_not_run() -> None:
     program = fxonnx.export(model, (X,))
     assert program.proof.skipped == "the weights or inputs have no values"
     assert program.proof.runs == ()
-    assert {one.rung for one in program.proof.unexercised} == {fxonnx.Rung.UNPROVED}
+    assert {one.kind for one in program.proof.unexercised} == {fxonnx.AssumptionKind.UNPROVED}
     assert "nothing: the weights" in str(program.proof)
 
 

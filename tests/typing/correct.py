@@ -29,16 +29,16 @@ program = fxonnx.export(model, x, adapters=["weight", "bias"])
 program.save_adapter(Path("a.onnx_adapter"), {"weight": torch.ones(3, 2)})
 program.save_adapter("a.onnx_adapter", adapter="german")
 selected: tuple[str, ...] = program.adapters
-lines: list[str] = [str(one.line) for one in program.assumptions if one.rung is fxonnx.Rung.EXAMPLE]
+lines: list[str] = [str(one.line) for one in program.assumptions if one.kind is fxonnx.AssumptionKind.EXAMPLE]
 target: fxonnx.Target = "tensorrt"
-findings: list[fxonnx.Finding] = program.check(target) + fxonnx.check("model.onnx", "openvino")
+findings: list[fxonnx.TargetFinding] = program.check(target) + fxonnx.check("model.onnx", "openvino")
 program = fxonnx.export(model, ([x, x],), dynamic_shapes=(fxonnx.TensorList("number", {0: "batch"}),))
 program = fxonnx.export(model, kwargs={"input": x}, dynamic_shapes={"input": {0: torch.export.Dim("batch", max=9)}})
 program.save(BytesIO(), external_data=False)
 program.save("model.onnx", external_data="safetensors")
 program.save("model.onnx", metadata="names")
 outputs: tuple[torch.Tensor, ...] = program(x)
-rows: list[fxonnx.Row] = program.verify(sizes=[{"batch": 3}])
+rows: list[fxonnx.OutputComparison] = program.verify(sizes=[{"batch": 3}])
 rows += fxonnx.verify(program, model, (torch.rand(2, 3),), sizes="auto") + fxonnx.verify(program, (torch.rand(2, 3),))
 rows += fxonnx.verify("model.onnx", model, x, {}) + program.verify(model=model)
 text: str = rows[0].message + fxonnx.__version__

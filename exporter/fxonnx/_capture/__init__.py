@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from .capture import ALIASES_KEY, Capture, capture
-from .constraints.constraint import Constraint, Limits, report_narrowed
-from .questions.assumption import Assumption, Rung
+from .constraints.constraint import Constraint, SizeLimits, report_narrowed
+from .questions.assumption import Assumption, AssumptionKind
 from .questions.ladder import DataDependent
 
 __all__ = [
     "ALIASES_KEY",
     "Assumption",
+    "AssumptionKind",
     "Capture",
     "Constraint",
     "DataDependent",
-    "Limits",
-    "Rung",
+    "SizeLimits",
     "capture",
     "report_narrowed",
 ]

@@ -18,7 +18,7 @@ from ..errors import ArgumentError, CaptureError
 from .attempts import Attempt, next_attempt
 from .attribute_changes import AttributeChange, recorded_changes, state_changes
 from .autograd_functions import FunctionCall, recorded_function_calls
-from .constraints.constraint import Limits, report_narrowed
+from .constraints.constraint import SizeLimits, report_narrowed
 from .constraints.guard_recorder import GuardLog
 from .constraints.guard_translation import translate_guards
 from .constraints.long_loops import LongLoopFound, LongLoops
@@ -110,7 +110,7 @@ class Capture:
     exported_program: ExportedProgram
     dim_names: Mapping[sympy.Symbol, str] = field(default_factory=dict)
     dim_aliases: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    limits: Limits = field(default_factory=Limits)
+    limits: SizeLimits = field(default_factory=SizeLimits)
     input_paths: Mapping[str, str] = field(default_factory=dict)
     output_paths: Mapping[int, str] = field(default_factory=dict)
     objects: tuple[tuple[Any, ...], Mapping[str, Any]] | None = None
@@ -520,7 +520,7 @@ def _name_dims(
     return names if axes is None else name_output_dims(program, axes, options.output_names, names)
 
 
-def _merge_equal_names(names: Mapping[sympy.Symbol, str], limits: Limits) -> dict[sympy.Symbol, str]:
+def _merge_equal_names(names: Mapping[sympy.Symbol, str], limits: SizeLimits) -> dict[sympy.Symbol, str]:
     """Give one name to dims that share the user's name and that a guard requires to be equal."""
     firsts = dict(limits.shared_names)
     equal: dict[str, str] = {}
@@ -533,7 +533,7 @@ def _merge_equal_names(names: Mapping[sympy.Symbol, str], limits: Limits) -> dic
     return {symbol: equal.get(name, name) for symbol, name in names.items()}
 
 
-def _check_example(limits: Limits, leaves: Sequence[Leaf]) -> None:
+def _check_example(limits: SizeLimits, leaves: Sequence[Leaf]) -> None:
     """Raise a CaptureError if the example inputs violate a constraint of the captured program."""
     by_label = {leaf.label: leaf.value for leaf in leaves}
     inputs: list[Any] = [None] * (1 + max((place.input for place in limits.places), default=-1))

@@ -10,7 +10,7 @@ from pathlib import Path
 from .._model_files import load_model
 from .._program.proof import PROOF_KEY, Proof
 from .._targets import PROFILES
-from .._targets.check import Finding, check
+from .._targets.check import TargetFinding, check
 
 __all__ = ["CheckResult", "run_check"]
 
@@ -66,7 +66,7 @@ def run_check(path: Path, target: str) -> CheckResult:
     return CheckResult("\n".join(lines), json.dumps(record, indent=1), bool(findings))
 
 
-def _summary(findings: Sequence[Finding], target: str) -> str:
+def _summary(findings: Sequence[TargetFinding], target: str) -> str:
     """The number of nodes with findings of each severity, in words."""
     fails = {finding.node for finding in findings if finding.severity == "fails"}
     slow = {finding.node for finding in findings} - fails
@@ -80,8 +80,8 @@ def _nodes(count: int) -> str:
     return "1 node" if count == 1 else f"{count} nodes"
 
 
-def _grouped(findings: Sequence[Finding]) -> list[str]:
-    groups: dict[tuple[str, str, str], list[Finding]] = {}
+def _grouped(findings: Sequence[TargetFinding]) -> list[str]:
+    groups: dict[tuple[str, str, str], list[TargetFinding]] = {}
     for finding in findings:
         groups.setdefault((finding.severity, finding.problem, finding.remedy), []).append(finding)
     lines = []
@@ -97,6 +97,6 @@ def _grouped(findings: Sequence[Finding]) -> list[str]:
     return lines
 
 
-def _place(finding: Finding) -> str:
+def _place(finding: TargetFinding) -> str:
     origin = ", ".join(text for text in (finding.module, finding.location) if text)
     return f"{finding.node} ({origin})" if origin else finding.node

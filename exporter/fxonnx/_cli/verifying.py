@@ -8,7 +8,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from .._comparison import Row, format_rows
+from .._comparison import OutputComparison, format_rows
 from .._model_files import load_model
 from .._program.proof import PROOF_KEY, Proof, repeated_inputs
 from .._program.verification import verify
@@ -51,5 +51,5 @@ def _inputs(proof: Proof | None, model: ir.Model, source: LoadedModel) -> Iterat
                 yield run.inputs, *made
 
 
-def _table(rows: list[Row]) -> list[str]:
+def _table(rows: list[OutputComparison]) -> list[str]:
     return format_rows(rows).splitlines()

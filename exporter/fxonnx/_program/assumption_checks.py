@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.export.graph_signature import ConstantArgument, InputKind
 
-from .._capture import Capture, Rung
+from .._capture import AssumptionKind, Capture
 from .._capture.eager_state import copies_of_inputs
 from ..errors import ArgumentError
 
@@ -29,7 +29,7 @@ def check_assumptions(capture: Capture, inputs: Sequence[Any], weights: Mapping[
     Raises:
         ArgumentError: If a condition does not hold; the error shows the lines of the model that ask for the values.
     """
-    followed = [assumption for assumption in capture.assumptions if assumption.rung is Rung.EXAMPLE]
+    followed = [assumption for assumption in capture.assumptions if assumption.kind is AssumptionKind.EXAMPLE]
     if not followed:
         return
     program = capture.exported_program

@@ -15,7 +15,7 @@ from fxonnx_translations._torch_compat import pytree
 
 from .._capture.eager_state import copies_of_inputs, preserved_random_states, preserved_state
 from .._capture.inputs.pytree_objects import flatten_objects
-from .._comparison import REFERENCE_TEXTS, ReferenceName, Row, compare, format_rows
+from .._comparison import REFERENCE_TEXTS, OutputComparison, ReferenceName, compare, format_rows
 from .._lower.model import CHECK_OUTPUT
 from .._model_files import load_model
 from .._sequence_types import is_sequence
@@ -35,7 +35,7 @@ def verify_file(
     kwargs: Mapping[str, Any],
     tolerance: Tolerance,
     reference: ReferenceName,
-) -> list[Row]:
+) -> list[OutputComparison]:
     """Compare a saved model with the user's model; see ``fxonnx.verify``.
 
     Args:
@@ -54,7 +54,7 @@ def verify_file(
     def run() -> list[Any]:
         return _run_model(loaded, model, args, kwargs)
 
-    def compared(expected: Sequence[Any], actual: Sequence[Any]) -> list[Row]:
+    def compared(expected: Sequence[Any], actual: Sequence[Any]) -> list[OutputComparison]:
         return compare(names, expected, actual, rtol=tolerance.rtol, atol=tolerance.atol, reference=reference)
 
     with preserved_random_states():

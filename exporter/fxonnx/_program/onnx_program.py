@@ -15,11 +15,11 @@ import torch
 
 from fxonnx_translations._torch_compat import pytree
 
-from .._capture import Assumption, Capture, Rung
+from .._capture import Assumption, AssumptionKind, Capture
 from .._capture.constraints.constraint import Constraint
 from .._capture.inputs.list_inputs import with_lists
 from .._capture.rewriting import Rewrite
-from .._comparison import Row
+from .._comparison import OutputComparison
 from .._lower.inlining import inlined
 from .._lower.metadata import MetadataLevel
 from .._options import Options
@@ -28,7 +28,7 @@ from .._public import public
 from .._quantization.quantized_layer import Quantization
 from .._sequence_types import type_text
 from .._targets import Target
-from .._targets.check import Finding, check
+from .._targets.check import TargetFinding, check
 from ..errors import ArgumentError, SaveError
 from . import saving, verification
 from .adapters import AdapterSource, adapter_names, adapter_values, write_adapter
@@ -115,14 +115,14 @@ class ONNXProgram:
     def assumptions(self) -> tuple[Assumption, ...]:
         """The answers that the export gave where the model asks a tensor for its value, as in ``if mask.all():``.
 
-        Those with ``Rung.EXAMPLE`` are checked in every call of the program. They are also in the report.
+        Those with ``AssumptionKind.EXAMPLE`` are checked in every call of the program. They are also in the report.
         """
         return self.capture.assumptions
 
     @property
     def returns_check(self) -> bool:
         """Whether the model has the output ``assumptions_hold``, after its own and before the states."""
-        return self.options.runtime_checks and any(one.rung is Rung.EXAMPLE for one in self.assumptions)
+        return self.options.runtime_checks and any(one.kind is AssumptionKind.EXAMPLE for one in self.assumptions)
 
     @property
     def rewrites(self) -> tuple[Rewrite, ...]:
@@ -475,7 +475,7 @@ class ONNXProgram:
         rtol: float | None = None,
         atol: float | None = None,
         locate: bool = False,
-    ) -> list[Row]:
+    ) -> list[OutputComparison]:
         """Compare ONNX Runtime with the model in eager torch; see ``fxonnx.verify``."""
         return verification.verify(self, args, kwargs, model=model, sizes=sizes, rtol=rtol, atol=atol, locate=locate)
 
@@ -516,7 +516,7 @@ class ONNXProgram:
         """The function given to ``initialize_inference_session``, which creates sessions."""
         return self._session_factory
 
-    def check(self, target: Target) -> list[Finding]:
+    def check(self, target: Target) -> list[TargetFinding]:
         """Find the nodes that a target cannot run, or runs slowly; see ``fxonnx.check``."""
         return check(self.model, target)
 

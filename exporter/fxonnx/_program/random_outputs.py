@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from .._comparison import REFERENCE_TEXTS, Row
+from .._comparison import REFERENCE_TEXTS, OutputComparison
 
 __all__ = ["as_runtime_outputs", "without_random_outputs"]
 
@@ -17,11 +17,11 @@ _FURTHER_RUNS = 2
 
 
 def without_random_outputs(
-    rows: Sequence[Row],
+    rows: Sequence[OutputComparison],
     expected: Sequence[Any],
     run: Callable[[], Sequence[Any]],
-    compare: Callable[[Sequence[Any], Sequence[Any]], Sequence[Row]],
-) -> list[Row]:
+    compare: Callable[[Sequence[Any], Sequence[Any]], Sequence[OutputComparison]],
+) -> list[OutputComparison]:
     """Skip the outputs that differ from ONNX Runtime's and in which further runs of the model differ as well.
 
     Args:

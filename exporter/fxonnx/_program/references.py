@@ -107,7 +107,7 @@ class Reference:
     """The computation that ONNX Runtime is compared with.
 
     Attributes:
-        name: Its kind, as in ``Row.reference``.
+        name: Its kind, as in ``OutputComparison.reference``.
         program: The program that is verified.
         model: The function that is called; None for a captured program.
         is_given: Whether the caller passed the model to the verification, rather than to the export.

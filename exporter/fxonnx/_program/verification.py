@@ -15,7 +15,7 @@ from fxonnx_translations._torch_compat import pytree
 from .._capture.autograd_functions import recorded_function_calls
 from .._capture.eager_state import preserved_random_states
 from .._capture.inputs.list_inputs import with_lists
-from .._comparison import ReferenceName, Row, compare, format_rows
+from .._comparison import OutputComparison, ReferenceName, compare, format_rows
 from .._public import public
 from ..errors import ArgumentError, ExportError, VerificationError, did_you_mean
 from .call_binding import BoundCall, bind_call
@@ -43,7 +43,7 @@ def verify(
     rtol: float | None = None,
     atol: float | None = None,
     locate: bool = False,
-) -> list[Row]: ...
+) -> list[OutputComparison]: ...
 
 
 @overload
@@ -57,7 +57,7 @@ def verify(
     rtol: float | None = None,
     atol: float | None = None,
     locate: bool = False,
-) -> list[Row]: ...
+) -> list[OutputComparison]: ...
 
 
 @public
@@ -71,13 +71,13 @@ def verify(
     rtol: float | None = None,
     atol: float | None = None,
     locate: bool = False,
-) -> list[Row]:
+) -> list[OutputComparison]:
     """Run a program in ONNX Runtime and the model in eager torch on the same inputs and compare the outputs.
 
     The reference is the model itself: its own ``forward`` in Python, in the training and grad mode of the export, on
     copies of the inputs. Its parameters, buffers and attributes, and the random number generators, are restored
     afterwards. For an ``ExportedProgram`` it is the module of that program. A program whose model is not known is
-    compared with the captured program; ``Row.reference`` and every message say so.
+    compared with the captured program; ``OutputComparison.reference`` and every message say so.
 
     The number of outputs, dtypes, shapes and the positions of NaN and infinity must agree; integers and bools must be
     equal. Finite floating-point elements may differ by ``atol + rtol * |expected|``. By default, ``rtol`` is
@@ -152,7 +152,9 @@ def _read_inputs(
     return named["model"], (args,) if isinstance(args, torch.Tensor) else args, named["kwargs"]
 
 
-def _verify_file(path: Any, model: Any, args: Any, kwargs: Any, tolerance: Tolerance, *, other: Any) -> list[Row]:
+def _verify_file(
+    path: Any, model: Any, args: Any, kwargs: Any, tolerance: Tolerance, *, other: Any
+) -> list[OutputComparison]:
     if model is None or (args is None and kwargs is None):
         missing = "model" if model is None else "args"
         raise ArgumentError(missing, "a saved file has no model and no inputs", hint="verify(path, model, args)")
@@ -179,7 +181,7 @@ def compare_with_model(
     See ``ONNXProgram.compare``; the arguments are those of ``verify``.
     """
     run = _Run(program, reference_of(program, model), Tolerance(rtol, atol))
-    outputs: list[Row] = []
+    outputs: list[OutputComparison] = []
     with preserved_random_states():
         call = run.bind(args, kwargs)
         for trial in run.trials(call, sizes):
@@ -246,7 +248,7 @@ class _Run:
             trials.append(_Trial(complete))
         return trials
 
-    def rows(self, call: BoundCall, trial: _Trial) -> list[Row]:
+    def rows(self, call: BoundCall, trial: _Trial) -> list[OutputComparison]:
         """Compare the outputs at given sizes: one row for each, or one that says why they are skipped."""
         obstacle = self.reference.obstacle(call)
         if obstacle:
@@ -276,10 +278,12 @@ class _Run:
         args, kwargs = with_lists((call.args, call.kwargs), self.program.capture.input_lists)
         self.program.graph_inputs(args, kwargs)
 
-    def _skipped(self, trial: _Trial, reason: str) -> Row:
-        return Row("-", -1, "skipped", "-", (), message=reason, sizes=trial.shown, reference=self.reference.name)
+    def _skipped(self, trial: _Trial, reason: str) -> OutputComparison:
+        return OutputComparison(
+            "-", -1, "skipped", "-", (), message=reason, sizes=trial.shown, reference=self.reference.name
+        )
 
-    def compare(self, expected: Sequence[Any], actual: Sequence[Any]) -> list[Row]:
+    def compare(self, expected: Sequence[Any], actual: Sequence[Any]) -> list[OutputComparison]:
         """Compare outputs with those of the reference."""
         names = [str(value.name) for value in self.program.model.graph.outputs]
         rtol, atol = self.tolerance.rtol, self.tolerance.atol
@@ -289,7 +293,7 @@ class _Run:
             atol = ROUNDED * max(largest, default=0.0)
         return compare(names, expected, actual, rtol=rtol, atol=atol, reference=self.reference.name)
 
-    def error(self, rows: Sequence[Row], comparison: Comparison | None) -> VerificationError:
+    def error(self, rows: Sequence[OutputComparison], comparison: Comparison | None) -> VerificationError:
         """The error for outputs that differ."""
         hints = []
         if self.program.options.numerics == "default" and any("are NaN on" in row.message for row in rows):
@@ -306,7 +310,9 @@ class _Run:
             hints.append("program.compare(model=model) finds the operator, line and module")
         return VerificationError(message, rows=rows, comparison=comparison, hint="; ".join(hints) or None)
 
-    def located(self, call: BoundCall, rows: Sequence[Row], outputs: Sequence[Row]) -> Comparison:
+    def located(
+        self, call: BoundCall, rows: Sequence[OutputComparison], outputs: Sequence[OutputComparison]
+    ) -> Comparison:
         """Find where a difference begins: in the capture, or at a value of the captured program.
 
         Args:
@@ -316,7 +322,7 @@ class _Run:
         """
         wrong = {row.name: row.index for row in rows if row.status == "mismatch"}
         sizes = dict(rows[0].sizes)
-        in_capture: tuple[Row, ...] = ()
+        in_capture: tuple[OutputComparison, ...] = ()
         if self.reference.model is not None:
             in_capture, wrong = self._differences_of_capture(call, wrong)
         if not wrong:
@@ -332,7 +338,7 @@ class _Run:
 
     def _differences_of_capture(
         self, call: BoundCall, wrong: Mapping[str, int]
-    ) -> tuple[tuple[Row, ...], dict[str, int]]:
+    ) -> tuple[tuple[OutputComparison, ...], dict[str, int]]:
         """Compare the captured program, run in PyTorch, with the model and with ONNX Runtime.
 
         Args:
@@ -390,7 +396,7 @@ def _check_quantized(program: VerifiableProgram, expected: Sequence[Any], actual
             message = "quantized: finite elements became infinite or NaN"
         if message:
             dtype = str(before.dtype).removeprefix("torch.")
-            rows.append(Row(name, index, "mismatch", dtype, tuple(before.shape), message=message))
+            rows.append(OutputComparison(name, index, "mismatch", dtype, tuple(before.shape), message=message))
     if rows:
         raise VerificationError(f"the quantization is wrong:\n{format_rows(rows)}", rows=rows)
 

@@ -11,7 +11,7 @@ from torch.export.graph_signature import ConstantArgument, InputKind
 from fxonnx_translations._builder.sub_byte import PER_BYTE, code_limits
 from fxonnx_translations._torch_compat import pytree
 
-from .._capture.constraints.constraint import Limits
+from .._capture.constraints.constraint import SizeLimits
 from .._capture.constraints.constraint_solver import Bounds, bounds_of
 from ..errors import ArgumentError, did_you_mean
 from .call_binding import BoundCall
@@ -26,7 +26,7 @@ MAX_ATTEMPTS = 4000
 SEED = 0
 
 
-def auto_sizes(limits: Limits, inputs: Sequence[Any]) -> list[dict[str, int]]:
+def auto_sizes(limits: SizeLimits, inputs: Sequence[Any]) -> list[dict[str, int]]:
     """Choose sizes of all dims within the constraints: those of the examples, 1, primes and large ones.
 
     Besides all dims at 1, each dim is 1 alone with the others as in the examples, since some models fail if all are 1.
@@ -56,7 +56,7 @@ def auto_sizes(limits: Limits, inputs: Sequence[Any]) -> list[dict[str, int]]:
 
 
 def _nearest_valid_sizes(
-    limits: Limits, examples: Mapping[str, int], wanted: Mapping[str, int], free: set[str]
+    limits: SizeLimits, examples: Mapping[str, int], wanted: Mapping[str, int], free: set[str]
 ) -> dict[str, int] | None:
     """Search for sizes close to the wanted ones that satisfy the constraints; None if there are none within reach."""
     bounds = {name: limits.user_bounds.get(name, Bounds(1)) for name in examples}
@@ -98,7 +98,7 @@ def _sizes_by_distance(wanted: int, bounds: Bounds) -> Iterator[int]:
             yield start - distance
 
 
-def check_sizes(limits: Limits, sizes: Mapping[str, int]) -> None:
+def check_sizes(limits: SizeLimits, sizes: Mapping[str, int]) -> None:
     """Check sizes that the user specified.
 
     Raises:
@@ -119,7 +119,7 @@ def check_sizes(limits: Limits, sizes: Mapping[str, int]) -> None:
 
 
 def resize_inputs(
-    exported_program: torch.export.ExportedProgram, limits: Limits, call: BoundCall, sizes: Mapping[str, int]
+    exported_program: torch.export.ExportedProgram, limits: SizeLimits, call: BoundCall, sizes: Mapping[str, int]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Create arguments of the given sizes: random with a fixed seed, in the value range of the examples.
 
@@ -146,7 +146,7 @@ def resize_inputs(
     return args, kwargs
 
 
-def _shapes(limits: Limits, inputs: Sequence[Any], sizes: Mapping[str, int]) -> dict[int, list[int] | int]:
+def _shapes(limits: SizeLimits, inputs: Sequence[Any], sizes: Mapping[str, int]) -> dict[int, list[int] | int]:
     """Map the index of each input with a dynamic dim to its new shape, or of each int input to its new value."""
     shapes: dict[int, list[int] | int] = {}
     # Dims named by the user come last, so that specified sizes take precedence over derived ones.

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from .._capture.attempts import Attempt
-from .._comparison import Row
+from .._comparison import OutputComparison
 from .._program import ONNXProgram
 from .._program.differences import Comparison
 from ..errors import ExportError, SaveError, VerificationError
@@ -39,7 +39,7 @@ class Report:
     title: str
     exported_program: torch.export.ExportedProgram | None = None
     program: ONNXProgram | None = None
-    rows: tuple[Row, ...] = ()
+    rows: tuple[OutputComparison, ...] = ()
     profile_runtime: bool = False
     attempts: list[Attempt] = field(default_factory=list)
 

@@ -21,7 +21,7 @@ from .restriction import Restriction, constant_of
 if TYPE_CHECKING:
     import onnx
 
-__all__ = ["Finding", "check"]
+__all__ = ["TargetFinding", "check"]
 
 Severity: TypeAlias = Literal["fails", "slow"]
 _Problem: TypeAlias = tuple[Severity, str, str]
@@ -34,7 +34,7 @@ _NO_KERNEL_NEEDED = frozenset({"Constant"})
 
 @public
 @dataclass(frozen=True)
-class Finding:
+class TargetFinding:
     """A node that a target cannot run, or runs slowly.
 
     Attributes:
@@ -62,7 +62,7 @@ class Finding:
 
 
 @public
-def check(model: str | os.PathLike[str] | ir.Model | onnx.ModelProto, target: Target) -> list[Finding]:
+def check(model: str | os.PathLike[str] | ir.Model | onnx.ModelProto, target: Target) -> list[TargetFinding]:
     """Find the nodes of a model that a target cannot run, or runs slowly.
 
     Subgraphs and local functions are included. The model may come from any exporter; those that write the metadata of
@@ -100,25 +100,25 @@ class _Checker:
         self._model = model
         self._profile = profile
 
-    def findings(self) -> Iterator[Finding]:
+    def findings(self) -> Iterator[TargetFinding]:
         """Yield the findings of the model, of its nodes and of those of its functions."""
         newest = self._profile.newest_opset
         opset = self._model.opset_imports.get("", 0)
         if opset > newest:
             problem = f"{self._profile.runtime} runs opsets up to {newest}, the model has opset {opset}"
-            yield Finding("fails", "", "", problem, f"export with opset_version={newest}")
+            yield TargetFinding("fails", "", "", problem, f"export with opset_version={newest}")
         yield from self._nodes(self._model.graph, self._model.opset_imports)
         for function in self._model.functions.values():
             yield from self._nodes(function, function.opset_imports)
 
-    def _nodes(self, graph: ir.Graph | ir.Function, opsets: Mapping[str, int]) -> Iterator[Finding]:
+    def _nodes(self, graph: ir.Graph | ir.Function, opsets: Mapping[str, int]) -> Iterator[TargetFinding]:
         for node in ir.traversal.RecursiveGraphIterator(graph):
             if node.op_identifier() in self._model.functions:
                 continue
             for severity, problem, remedy in self._problems(node, opsets):
                 module, location = origin_of(node)
                 op_type = f"{node.domain}::{node.op_type}" if node.domain else node.op_type
-                yield Finding(severity, op_type, node.name or "", problem, remedy, module, location)
+                yield TargetFinding(severity, op_type, node.name or "", problem, remedy, module, location)
 
     def _problems(self, node: ir.Node, opsets: Mapping[str, int]) -> Iterator[_Problem]:
         profile = self._profile

@@ -24,7 +24,7 @@ from ..._warnings import warn_user
 from ...errors import ArgumentError, CaptureError
 from .constraint_solver import Bounds, bounds_of, divisibility_of, normal_forms, text_of
 
-__all__ = ["CONSTRAINTS_KEY", "Constraint", "Limits", "Place", "report_narrowed"]
+__all__ = ["CONSTRAINTS_KEY", "Constraint", "Place", "SizeLimits", "report_narrowed"]
 
 _OTHER_BRANCH_HINT = "the traced branch is not valid for other sizes; export again with an example of that size"
 
@@ -98,7 +98,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Limits:
+class SizeLimits:
     """The sizes for which a program is valid.
 
     Attributes:
@@ -120,7 +120,7 @@ class Limits:
     requested: frozenset[str] = frozenset()
     graph_names: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
-    def with_requirements(self, requirements: Iterable[Requirement]) -> Limits:
+    def with_requirements(self, requirements: Iterable[Requirement]) -> SizeLimits:
         """Add the requirements of ONNX operators that some sizes are not 0.
 
         A requirement that also excludes a size of 1 narrows the requested sizes, as any other constraint.
@@ -184,7 +184,7 @@ class Limits:
         equalities = [item.expression for item in self.constraints if isinstance(item.expression, sympy.Eq)]
         return frozenset(one.lhs for one in equalities if one.rhs == 1 and not one.lhs.is_Symbol)
 
-    def renamed(self, names: Mapping[str, str]) -> Limits:
+    def renamed(self, names: Mapping[str, str]) -> SizeLimits:
         """Rename dims.
 
         Args:
@@ -213,7 +213,7 @@ class Limits:
         shared_names = {names.get(name, name): names.get(first, first) for name, first in self.shared_names.items()}
         constraints, nonempty = (tuple(map(renamed, group)) for group in (self.constraints, self.nonempty))
         requested = frozenset(names.get(name, name) for name in self.requested)
-        return Limits(constraints, tuple(places), user_bounds, shared_names, nonempty, requested, self.graph_names)
+        return SizeLimits(constraints, tuple(places), user_bounds, shared_names, nonempty, requested, self.graph_names)
 
     def sizes(self, inputs: Sequence[Any]) -> dict[str, int]:
         """Dim name to size, for the dims that can be computed from the inputs."""

@@ -16,7 +16,7 @@ from fxonnx_translations._torch_compat import int_oo
 
 from ..shapes.dim_specs import DimHint, DimSpec, dim_expression, dim_label, is_auto, name_of_spec
 from ..shapes.dynamic_shapes import DynamicShapes, Leaf, SharedDim
-from .constraint import Constraint, Limits, Place
+from .constraint import Constraint, Place, SizeLimits
 from .constraint_solver import (
     Bounds,
     bounds_of,
@@ -48,7 +48,7 @@ def translate_guards(
     shapes: DynamicShapes | None,
     dim_names: Mapping[sympy.Symbol, str],
     log: GuardLog | None,
-) -> Limits:
+) -> SizeLimits:
     """Determine the sizes for which a captured program is valid.
 
     Args:
@@ -60,7 +60,7 @@ def translate_guards(
     leaves = () if shapes is None else shapes.leaves
     translator = _GuardTranslator(program, leaves, dim_names, log)
     if not translator.places:
-        return Limits()
+        return SizeLimits()
     environment = _shape_env(program)
     example = {} if environment is None else environment.backed_var_to_val
     guards = [
@@ -72,7 +72,7 @@ def translate_guards(
     constraints = list(translator.constraints(guards))
     if log is not None:
         constraints.extend(translator.nonzero_constraints(log.nonzero, constraints))
-    return Limits(
+    return SizeLimits(
         (
             *constraints,
             *translator.ranges(constraints),

@@ -19,7 +19,7 @@ from ...errors import CaptureError
 from ..attempts import next_attempt
 from ..shapes.dim_specs import DimSpec, dim_expression, dim_label, is_auto, name_of_spec, root_name
 from ..shapes.dynamic_shapes import DynamicShapes, Leaf
-from .constraint import Constraint, Limits, Place
+from .constraint import Constraint, Place, SizeLimits
 from .constraint_solver import Bounds, bounds_of, text_of
 from .guard_recorder import GuardLog, SourceLine
 
@@ -190,8 +190,8 @@ def _static_by_name(
 
 
 def with_specialized_dims(
-    limits: Limits, specialized: Sequence[SpecializedDim], program: ExportedProgram, leaves: Sequence[Leaf]
-) -> Limits:
+    limits: SizeLimits, specialized: Sequence[SpecializedDim], program: ExportedProgram, leaves: Sequence[Leaf]
+) -> SizeLimits:
     """Add constraints that specialized dims have their only valid size.
 
     Args:
@@ -251,7 +251,7 @@ def _describe(spec: DimSpec) -> str:
     return repr(spec.__name__) if isinstance(spec, Dim) else f"Dim.{spec.type.name}"
 
 
-def check_specialized(limits: Limits, leaves: Sequence[Leaf], log: GuardLog) -> None:
+def check_specialized(limits: SizeLimits, leaves: Sequence[Leaf], log: GuardLog) -> None:
     """Check that no constraints leave one size for a dynamic dim whose symbol torch keeps.
 
     ONNX Runtime does not know the constraints, and would compute wrong values at any other size.
@@ -293,7 +293,7 @@ def _lines(constraints: Iterable[Constraint]) -> tuple[SourceLine, ...]:
     return tuple(dict.fromkeys(lines))
 
 
-def _single_sizes(limits: Limits) -> dict[str, tuple[int, list[Constraint]]]:
+def _single_sizes(limits: SizeLimits) -> dict[str, tuple[int, list[Constraint]]]:
     """Name to size of the dims with one valid size, and the constraints that leave it.
 
     Args:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import sys
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +17,7 @@ from ..._public import public
 from ..constraints.guard_recorder import SourceLine, is_user_file, source_line_of
 from ..departures import Departure, DepartureKind
 
-__all__ = ["Assumption", "AssumptionLog", "Rung", "asking_frame"]
+__all__ = ["Assumption", "AssumptionKind", "AssumptionLog", "asking_frame"]
 
 _TORCH = str(Path(torch.__file__).parent) + "/"
 # Directories of torch whose Python code models call, and which may ask questions as the code of a model does.
@@ -26,7 +27,7 @@ _MODULE_CALL = _TORCH + "nn/modules/module.py"
 
 
 @public
-class Rung(enum.Enum):
+class AssumptionKind(enum.Enum):
     """The reason for an answer, from the surest to the loosest."""
 
     CONSTANT = "constant"
@@ -47,14 +48,20 @@ class Assumption:
     Attributes:
         line: The line of code that asked.
         answer: The answer.
-        rung: The reason for the answer.
-        condition: For ``Rung.EXAMPLE``, the condition in torch's symbols, which other inputs have to satisfy.
+        kind: The reason for the answer.
+        condition: For ``AssumptionKind.EXAMPLE``, the condition in torch's symbols, which other inputs have to satisfy.
     """
 
     line: SourceLine | None
     answer: Any
-    rung: Rung
+    kind: AssumptionKind
     condition: str = ""
+
+    @property
+    def rung(self) -> AssumptionKind:
+        """Deprecated: ``kind``."""
+        warnings.warn("Assumption.rung is deprecated: use Assumption.kind", DeprecationWarning, stacklevel=2)
+        return self.kind
 
     @property
     def departure(self) -> Departure:
@@ -67,12 +74,12 @@ class Assumption:
     @property
     def _reason(self) -> str:
         reason = {
-            Rung.CONSTANT: "does not depend on the inputs",
-            Rung.CHECK: "otherwise the model only raises or logs",
-            Rung.EXAMPLE: "as for the example inputs",
-            Rung.UNPROVED: "not compared with the model",
+            AssumptionKind.CONSTANT: "does not depend on the inputs",
+            AssumptionKind.CHECK: "otherwise the model only raises or logs",
+            AssumptionKind.EXAMPLE: "as for the example inputs",
+            AssumptionKind.UNPROVED: "not compared with the model",
         }
-        return reason[self.rung]
+        return reason[self.kind]
 
 
 @dataclass
@@ -81,19 +88,19 @@ class AssumptionLog:
 
     assumptions: list[Assumption] = field(default_factory=list)
 
-    def add(self, rung: Rung, answer: Any, condition: str = "", frame: FrameType | None = None) -> None:
+    def add(self, kind: AssumptionKind, answer: Any, condition: str = "", frame: FrameType | None = None) -> None:
         """Record an answer for the line of code that asks."""
         frame = asking_frame() if frame is None else frame
         line = None
         if frame is not None:
             line = source_line_of(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
-        assumption = Assumption(line, answer, rung, condition)
+        assumption = Assumption(line, answer, kind, condition)
         if assumption not in self.assumptions:
             self.assumptions.append(assumption)
 
-    def of(self, rung: Rung) -> Sequence[Assumption]:
+    def of(self, kind: AssumptionKind) -> Sequence[Assumption]:
         """The answers with one reason."""
-        return [assumption for assumption in self.assumptions if assumption.rung is rung]
+        return [assumption for assumption in self.assumptions if assumption.kind is kind]
 
 
 def asking_frame() -> FrameType | None:

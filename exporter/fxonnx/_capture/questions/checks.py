@@ -12,7 +12,7 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from ..constraints.guard_recorder import record_condition
 from ..source_code import function_source
-from .assumption import Rung, asking_frame
+from .assumption import AssumptionKind, asking_frame
 from .handlers import handles_errors
 from .known_values import active_values
 
@@ -38,7 +38,7 @@ def guard_bool(original: Callable[..., bool], self: Any, file: str, line: int) -
         answer = None if values is None or frame is None else answer_of_check(frame)
         if values is None or answer is None:
             raise
-        values.log.add(Rung.CHECK, answer, frame=frame)
+        values.log.add(AssumptionKind.CHECK, answer, frame=frame)
         return answer
 
 

@@ -29,7 +29,7 @@ from fxonnx_translations._torch_compat import (
     pytree,
 )
 
-from .assumption import AssumptionLog, Rung
+from .assumption import AssumptionKind, AssumptionLog
 from .symbolic_scalars import Scalar, evaluate
 
 __all__ = [
@@ -192,7 +192,7 @@ class KnownValues:
         """Result of an operator whose result, or the shape of it, depends on values."""
         if is_certain:
             if not isinstance(actual, Tensor | tuple | list):
-                self.log.add(Rung.CONSTANT, actual)
+                self.log.add(AssumptionKind.CONSTANT, actual)
                 return actual
             mode = next(leaf for leaf in operands if isinstance(leaf, FakeTensor)).fake_mode
             return pytree.tree_map_only(Tensor, lambda t: _new_fake(mode, t), actual)
@@ -387,7 +387,7 @@ def answer_by_example(original: Callable[..., None], self: Any, orig_expr: Any, 
     """Replacement of ``ShapeEnv._log_real_tensor_propagation``, which torch calls if it follows the example."""
     values = _current.get()
     if values is not None:
-        values.log.add(Rung.EXAMPLE, unsound_result, str(orig_expr))
+        values.log.add(AssumptionKind.EXAMPLE, unsound_result, str(orig_expr))
 
 
 def override_questions(

@@ -13,7 +13,7 @@ from ..._warnings import warn_user
 from ...errors import CaptureError
 from ..attempts import next_attempt
 from ..constraints.specialized_dims import SpecializedDimsError
-from .assumption import AssumptionLog, Rung
+from .assumption import AssumptionKind, AssumptionLog
 from .known_values import KnownValues
 
 __all__ = ["DataDependent", "answer_questions", "is_question"]
@@ -77,7 +77,7 @@ def _follow_example(attempt: Callable[[KnownValues | None], _Result]) -> _Result
     next_attempt("branches on data follow the example")
     values = KnownValues(AssumptionLog(), follow_example=True)
     result = attempt(values)
-    followed = values.log.of(Rung.EXAMPLE)
+    followed = values.log.of(AssumptionKind.EXAMPLE)
     if followed:
         warn_user(
             "the model branches on the values of its inputs; the export is valid for inputs that give the same "

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from ..._comparison import Row, format_rows
+from ..._comparison import OutputComparison, format_rows
 from ..._public import public
 
 __all__ = ["Comparison", "ValueDifference", "ValueStatistics", "source_text", "statistics_of"]
@@ -122,11 +122,11 @@ class Comparison:
             the capture, not in a translation.
     """
 
-    outputs: tuple[Row, ...]
+    outputs: tuple[OutputComparison, ...]
     values: tuple[ValueDifference, ...] = ()
     paths: Mapping[str, Sequence[ValueDifference]] = field(default_factory=dict)
     sizes: Mapping[str, int] = field(default_factory=dict)
-    capture: tuple[Row, ...] = ()
+    capture: tuple[OutputComparison, ...] = ()
 
     @property
     def ok(self) -> bool:

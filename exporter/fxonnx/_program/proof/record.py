@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ..._capture import Assumption, Rung
-from ..._capture.constraints.constraint import Limits
+from ..._capture import Assumption, AssumptionKind
+from ..._capture.constraints.constraint import SizeLimits
 from ..._capture.constraints.guard_recorder import SourceLine
 from ..._capture.departures import Departure, DepartureKind
 from ..._capture.patches import PatchKind
@@ -125,10 +125,10 @@ class Proof:
 
 def unproved(place: str, part: str) -> Assumption:
     """The entry for a part of the model that no input reached."""
-    return Assumption(SourceLine(place, "") if place else None, part, Rung.UNPROVED)
+    return Assumption(SourceLine(place, "") if place else None, part, AssumptionKind.UNPROVED)
 
 
-def unproved_for_untested(missing: Iterable[MissingTarget], limits: Limits) -> list[Assumption]:
+def unproved_for_untested(missing: Iterable[MissingTarget], limits: SizeLimits) -> list[Assumption]:
     """The entries of an export without patches for soundness: each of them, and each constraint of the program."""
     found = [unproved("", str(one)) for one in missing if one.kind is PatchKind.SOUND]
     return found + [unproved(one.line or "", f"constraint {one.text}") for one in limits.constraints if found]
