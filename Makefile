@@ -22,13 +22,14 @@ demo: $(VENV)/.installed
 
 # Two workers with one thread each: more threads would only wait for each other.
 # PYTEST_FLAGS adds options: make test PYTEST_FLAGS=--durations=25
+# --sample: a part of each large table; pytest without it runs all cases of the files that it gets.
 PYTEST_FLAGS ?=
 test: $(VENV)/.installed-test
-	OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -n 2 --dist=worksteal -q $(PYTEST_FLAGS)
+	OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -n 2 --dist=worksteal -q --sample $(PYTEST_FLAGS)
 
 # Everyday use, in about a minute: ordinary modules, networks that decode, opsets, files, the command.
 quick: $(VENV)/.installed-test
-	OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -n 2 --dist=worksteal -q $(PYTEST_FLAGS) \
+	OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -n 2 --dist=worksteal -q --sample $(PYTEST_FLAGS) \
 		$$($(VENV)/bin/python -m tests.matrix --quick)
 
 # The same with other versions of Python and of libraries, each in an environment of its own; writes docs/matrix.json.
@@ -37,9 +38,10 @@ MATRIX ?=
 matrix: $(VENV)/.installed-test
 	$(VENV)/bin/python -m tests.matrix $(MATRIX)
 
-# The tests that are too long for every change: more seeds, element types and networks.
+# All tests that make test leaves out, before a release and a large change: the other cases of large tables, more seeds,
+# element types and networks.
 nightly: $(VENV)/.installed-test
-	OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -n 2 --dist=worksteal -q -m nightly $(PYTEST_FLAGS)
+	OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -n 2 --dist=worksteal -q --sample -m nightly $(PYTEST_FLAGS)
 
 # Random programs, eager torch against the exported file: make fuzz SEEDS=1000:2000 ZERO=1
 # Programs with Python control flow: make fuzz KIND=python SEEDS=0:3000 WITHOUT=aliases,handlers

@@ -1,9 +1,11 @@
-"""Seeds for all tests: inputs and weights are random, and the same in every run."""
+"""Seeds for all tests, and ``--sample``: a part of each large table, for every change; ``make nightly`` runs the rest."""
 
 from __future__ import annotations
 
 import platform
 import random
+import zlib
+from collections import defaultdict
 from pathlib import Path
 
 import numpy
@@ -28,7 +30,47 @@ def _saturates() -> bool:
     return is_x86 and information.exists() and "vnni" not in information.read_text()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    text = "give the marker nightly to most cases of large tables: three of four from 40 cases on, one of two from 8 on"
+    parser.addoption("--sample", action="store_true", help=text)
+
+
+# Tables that run whole: what people do every day, hostile files, and the rules for texts.
+_WHOLE = (
+    *(
+        "tests/ordinary/",
+        "tests/test_cli.py",
+        "tests/test_complaints.py",
+        "tests/test_docs.py",
+        "tests/test_drop_in.py",
+    ),
+    *("tests/test_errors.py", "tests/test_hostile_files.py", "tests/test_language.py", "tests/test_public.py"),
+)
+
+
+def _share(count: int) -> int:
+    """Of how many cases one runs in every change, for a function with ``count`` of them."""
+    return 4 if count >= 40 else 3 if count >= 16 else 2 if count >= 8 else 1
+
+
+def _sample(items: list[pytest.Item]) -> None:
+    """Give the marker nightly to cases by the checksum of their name, so that new cases do not change the choice."""
+    tables: defaultdict[str, list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        if not item.nodeid.startswith(_WHOLE) and item.get_closest_marker("nightly") is None:
+            tables[item.nodeid.partition("[")[0]].append(item)
+    for cases in tables.values():
+        share = _share(len(cases))
+        kept = [case for case in cases if zlib.crc32(case.nodeid.encode()) % share == 0] or cases[:1]
+        for case in cases:
+            if case not in kept:
+                case.add_marker(pytest.mark.nightly)
+
+
+@pytest.hookimpl(tryfirst=True)  # before cases are selected by their markers
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--sample"):
+        _sample(items)
     if _saturates():
         reason = "ort: sums of products of uint8 and int8 saturate on x86 without VNNI"
         for item in items:
