@@ -8,7 +8,6 @@ original for arguments without dynamic sizes.
 from __future__ import annotations
 
 import inspect
-import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -35,11 +34,9 @@ __all__ = [
     "as_tensor",
     "associative_scan",
     "detect_is_causal_mask",
-    "gaussian_nll_loss",
     "hash_of_size",
     "infer_size",
     "linspace",
-    "new",
     "pad_sequence",
     "pooling_output_shape",
     "scaled_dot_product_attention",
@@ -53,13 +50,6 @@ _arange: Callable[..., Any] = torch.arange
 _check: Callable[..., Any] = torch._check
 _sym_max: Callable[..., Any] = torch.sym_max
 _sym_min: Callable[..., Any] = torch.sym_min
-
-
-def new(original: Callable[..., Tensor], self: Tensor, *sizes: Any, **options: Any) -> Tensor:
-    """``Tensor.new`` with dynamic sizes; its C++ function takes integers only."""
-    if not options and any(isinstance(size, torch.SymInt) for size in sizes):
-        return self.new_empty(sizes)
-    return original(self, *sizes, **options)
 
 
 _sym_float: Callable[..., Any] = torch.sym_float
@@ -312,29 +302,6 @@ def ignore_full_mask(
         if masks.are_skipped:
             return True
     return original(padding_mask, kv_length, local_attention_size)
-
-
-def gaussian_nll_loss(
-    original: Callable[..., Tensor],
-    input: Tensor,
-    target: Tensor,
-    var: Any,
-    full: bool = False,
-    eps: float = 1e-6,
-    reduction: str = "mean",
-) -> Tensor:
-    """``F.gaussian_nll_loss`` without the check for negative variances."""
-    if not isinstance(var, Tensor) or reduction not in ("none", "mean", "sum"):
-        return original(input, target, var, full=full, eps=eps, reduction=reduction)
-    if var.dim() == input.dim() - 1:
-        var = var.unsqueeze(-1)
-    var = var.clamp(min=eps)
-    loss: Tensor = 0.5 * (torch.log(var) + (input - target) ** 2 / var)
-    if full:
-        loss = loss + 0.5 * math.log(2 * math.pi)
-    if reduction == "none":
-        return loss
-    return loss.mean() if reduction == "mean" else loss.sum()
 
 
 def validate_device(original: Callable[..., None], query: Tensor, key: Tensor, value: Tensor) -> None:

@@ -20,7 +20,6 @@ __all__ = [
     "cdist",
     "combinations",
     "conv_tbc",
-    "corrcoef",
     "cov",
     "ctc_loss",
     "fake_quantize",
@@ -30,7 +29,6 @@ __all__ = [
     "lstm",
     "lstsq",
     "max_pool1d",
-    "max_pool1d_with_indices",
     "narrow",
     "rnn",
     "scaled_dot_product_attention",
@@ -88,14 +86,6 @@ def max_pool1d(
     return result.squeeze(-2)
 
 
-def max_pool1d_with_indices(
-    original: Callable[..., Any], self: Tensor, *arguments: Any, **options: Any
-) -> tuple[Tensor, Tensor]:
-    """``aten::max_pool1d_with_indices``: the values and their indices."""
-    values = max_pool1d(original, self, *arguments, **options)
-    return values, values.new_empty(values.shape, dtype=torch.int64)
-
-
 def kron(original: Callable[..., Any], self: Tensor, other: Tensor) -> Tensor:
     """``aten::kron``: the product of the sizes per axis, aligned at the last axis."""
     rank = max(self.dim(), other.dim())
@@ -128,11 +118,6 @@ def cov(
         if weights is not None and weights.dtype.is_floating_point:
             dtype = torch.promote_types(dtype, weights.dtype)
     return self.new_empty([] if rows == 1 else [rows, rows], dtype=dtype)
-
-
-def corrcoef(original: Callable[..., Any], self: Tensor) -> Tensor:
-    """``aten::corrcoef``, whose own kernel calls that of ``aten::cov``."""
-    return cov(original, self)
 
 
 def ctc_loss(

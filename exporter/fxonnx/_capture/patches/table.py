@@ -223,17 +223,11 @@ CAPTURE_PATCHES: tuple[Patch, ...] = (
         "its kernel compares sizes with 1, which unbacked sizes do not decide",
     ),
     KernelPatch("aten::max_pool1d", shape_kernels.max_pool1d, "its kernel specializes the length"),
-    KernelPatch(
-        "aten::max_pool1d_with_indices",
-        shape_kernels.max_pool1d_with_indices,
-        "its kernel specializes the length",
-    ),
     KernelPatch("aten::take_along_dim", shape_kernels.take_along_dim, "its kernel specializes the sizes"),
     KernelPatch("aten::kron", shape_kernels.kron, "its kernel specializes the sizes"),
     KernelPatch("aten::cdist", shape_kernels.cdist, "it branches on whether there are more than 25 points"),
     KernelPatch("aten::combinations", shape_kernels.combinations, "its number of results depends on a mask"),
     KernelPatch("aten::cov", shape_kernels.cov, "it branches on the values of weights"),
-    KernelPatch("aten::corrcoef", shape_kernels.corrcoef, "its kernel calls that of cov"),
     KernelPatch("aten::ctc_loss.Tensor", shape_kernels.ctc_loss, "its kernel reads the lengths"),
     KernelPatch("aten::ctc_loss.IntList", shape_kernels.ctc_loss, "its kernel reads the lengths"),
     ShapePatch("aten::histogram.bin_ct", shape_kernels.histogram, "it has no meta kernel"),
@@ -272,7 +266,6 @@ CAPTURE_PATCHES: tuple[Patch, ...] = (
         )
         for name in ("__repr__", "__format__")
     ),
-    Patch("torch:Tensor.new", functional.new, "its C++ function specializes sizes", strict=False),
     Patch("torch:linspace", functional.linspace, "its C++ function specializes the number of steps", strict=False),
     *(
         Patch(
@@ -282,12 +275,6 @@ CAPTURE_PATCHES: tuple[Patch, ...] = (
             strict=False,
         )
         for name, replacement in functional.GLOBAL_POOLING
-    ),
-    Patch(
-        "torch.nn.functional:gaussian_nll_loss",
-        functional.gaussian_nll_loss,
-        "it checks for negative variances, which is a branch on the values of a tensor",
-        strict=False,
     ),
     Patch(
         "torch.nn.modules.transformer:_detect_is_causal_mask",
