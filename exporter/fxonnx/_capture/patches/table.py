@@ -105,7 +105,9 @@ TRACING_PATCHES: tuple[Patch, ...] = (
         "aten::unbind.int", unbind, "its decomposition does not remove the axis of a part if the size is an expression"
     ),
     KernelPatch("aten::tensor_split.sections", tensor_split, "it specializes which sections are longer"),
-    KernelPatch("aten::pad_sequence", functional.pad_sequence, "it compares the lengths of the sequences"),
+    KernelPatch(
+        "aten::pad_sequence", functional.pad_sequence, "it compares the lengths of the sequences", before="2.15"
+    ),
     Patch(
         "torch.fx.experimental.symbolic_shapes:_guard_or",
         guard_or,
