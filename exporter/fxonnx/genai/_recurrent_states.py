@@ -108,6 +108,9 @@ def cache_parameter(model: Any) -> str:
         model: A decoder-only model of transformers.
     """
     known = inspect.signature(model.forward).parameters
+    if "cache" in known and has_recurrent_states(model):
+        # transformers 5.24 renamed it. Models without recurrent states take the cache under its old name as well.
+        return "cache"
     return "cache_params" if "cache_params" in known else "past_key_values"
 
 
