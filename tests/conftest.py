@@ -35,7 +35,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--sample", action="store_true", help=text)
 
 
-# Tables that run whole: what people do every day, hostile files, and the rules for texts.
+# Tables that run whole: everyday use, hostile files, and the rules for texts.
 _WHOLE = (
     *(
         "tests/ordinary/",
