@@ -18,15 +18,15 @@ def run_from_file(program: fxonnx.ONNXProgram) -> None:
     Raises:
         RuntimeSessionError: If ONNX Runtime cannot load the file.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "model.onnx"
-        program.save(path)
-        # The program may create a second session, for its calls in float.
-        content = path.read_bytes()
-    program.initialize_inference_session(lambda _: _session(content))
+    # The program may create a second session, for its calls in float. It keeps the folder with the file's weights.
+    folder = tempfile.TemporaryDirectory()
+    path = Path(folder.name) / "model.onnx"
+    program.save(path)
+    content = path.read_bytes() if len(list(path.parent.iterdir())) == 1 else str(path)
+    program.initialize_inference_session(lambda _: _session(content, folder))
 
 
-def _session(content: bytes) -> onnxruntime.InferenceSession:
+def _session(content: bytes | str, _folder: object) -> onnxruntime.InferenceSession:
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     options.intra_op_num_threads = 1

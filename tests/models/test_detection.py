@@ -181,8 +181,14 @@ def rows(found: list[Tensor]) -> list[list[Tensor]]:
     return [list(row) for row in zip(*found, strict=True)]
 
 
-def expect_same_objects(actual: list[Tensor], expected: list[Tensor]) -> None:
-    """Check that the objects are equal, up to the order of those with nearly equal scores."""
+def expect_same_objects(actual: list[Tensor], expected: list[Tensor], *, replaced: int = 0) -> None:
+    """Check that the objects are equal, up to the order of those with nearly equal scores.
+
+    Args:
+        actual: The tensors of the objects.
+        expected: Those of eager torch.
+        replaced: How many may be others, as nearly equal scores at the limit of their number are.
+    """
     assert [value.shape for value in actual] == [value.shape for value in expected]
     assert [value.dtype for value in actual] == [value.dtype for value in expected]
     left = rows(expected)
@@ -198,6 +204,9 @@ def expect_same_objects(actual: list[Tensor], expected: list[Tensor]) -> None:
             ),
             None,
         )
+        if match is None and replaced:
+            replaced -= 1
+            continue
         assert match is not None, f"no such object: {[value.tolist() for value in row if value.dim() < 2]}"
         del left[match]
 
