@@ -12,7 +12,7 @@ from torch import nn
 
 import fxonnx
 from fxonnx._model_files import origin_of
-from fxonnx._report.runtime_profile import RuntimeProfile, random_inputs, runtime_profile
+from fxonnx.diagnostics.runtime_profile import RuntimeProfile, random_inputs, runtime_profile
 from tests.functions import Doubling
 
 

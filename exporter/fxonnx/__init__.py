@@ -21,32 +21,20 @@ if TYPE_CHECKING:
     from ._capture.inputs.list_inputs import TensorList
     from ._capture.questions.assumption import Assumption, AssumptionKind
     from ._comparison import OutputComparison
-    from ._diff import GraphChange, ModelDiff, diff
-    from ._drop_in import (
-        ExportableModule,
-        enable_fake_mode,
-        export_to_pretty_string,
-        install,
-        installed,
-        select_model_mode_for_export,
-        uninstall,
-    )
     from ._export import export
     from ._export_context import is_in_onnx_export
     from ._input_observer import InputObserver
     from ._prepare.fusions import Fusion, NearMiss
     from ._program import ONNXProgram, weights_of
-    from ._program.differences import Comparison, ValueDifference, ValueStatistics
     from ._program.external_data import REFERENCE
     from ._program.multi_model import save_all
     from ._program.proof import Proof, ProofRun
-    from ._program.quantization_report import LayerReport, QuantizationReport
     from ._program.verification import verify
-    from ._quantization import QuantizeConfig
-    from ._report.report import report
-    from ._symbolic_registry import register_custom_op_symbolic, unregister_custom_op_symbolic
     from ._targets import Target
     from ._targets.check import TargetFinding, check
+    from .diagnostics.diff import GraphChange, ModelDiff, diff
+    from .diagnostics.differences import Comparison, ValueDifference, ValueStatistics
+    from .diagnostics.report import report
     from .errors import (
         ArgumentError,
         CaptureError,
@@ -62,6 +50,18 @@ if TYPE_CHECKING:
         UntestedTorchError,
         VerificationError,
     )
+    from .quantization import QuantizeConfig
+    from .quantization.quantization_report import LayerReport, QuantizationReport
+    from .torchscript.drop_in import (
+        ExportableModule,
+        enable_fake_mode,
+        export_to_pretty_string,
+        install,
+        installed,
+        select_model_mode_for_export,
+        uninstall,
+    )
+    from .torchscript.symbolic_registry import register_custom_op_symbolic, unregister_custom_op_symbolic
 
 __all__ = [  # noqa: RUF022 - grouped
     # Export
@@ -134,13 +134,13 @@ __all__ = [  # noqa: RUF022 - grouped
 __version__ = "0.1.0"
 
 _MODULES = {
-    "ExportableModule": "_drop_in",
-    "enable_fake_mode": "_drop_in",
-    "export_to_pretty_string": "_drop_in",
-    "install": "_drop_in",
-    "installed": "_drop_in",
-    "select_model_mode_for_export": "_drop_in",
-    "uninstall": "_drop_in",
+    "ExportableModule": "torchscript.drop_in",
+    "enable_fake_mode": "torchscript.drop_in",
+    "export_to_pretty_string": "torchscript.drop_in",
+    "install": "torchscript.drop_in",
+    "installed": "torchscript.drop_in",
+    "select_model_mode_for_export": "torchscript.drop_in",
+    "uninstall": "torchscript.drop_in",
     "Assumption": "_capture.questions.assumption",
     "AssumptionKind": "_capture.questions.assumption",
     "Constraint": "_capture.constraints.constraint",
@@ -151,20 +151,20 @@ _MODULES = {
     "Analysis": "_analysis",
     "ExportIssue": "_analysis",
     "analyze": "_analysis",
-    "GraphChange": "_diff",
-    "ModelDiff": "_diff",
-    "diff": "_diff",
+    "GraphChange": "diagnostics.diff",
+    "ModelDiff": "diagnostics.diff",
+    "diff": "diagnostics.diff",
     "ONNXProgram": "_program",
-    "QuantizeConfig": "_quantization",
+    "QuantizeConfig": "quantization",
     "REFERENCE": "_program.external_data",
     "save_all": "_program.multi_model",
     "Proof": "_program.proof",
     "ProofRun": "_program.proof",
-    "LayerReport": "_program.quantization_report",
-    "QuantizationReport": "_program.quantization_report",
-    "Comparison": "_program.differences",
-    "ValueDifference": "_program.differences",
-    "ValueStatistics": "_program.differences",
+    "LayerReport": "quantization.quantization_report",
+    "QuantizationReport": "quantization.quantization_report",
+    "Comparison": "diagnostics.differences",
+    "ValueDifference": "diagnostics.differences",
+    "ValueStatistics": "diagnostics.differences",
     "OutputComparison": "_comparison",
     "TargetFinding": "_targets.check",
     "Target": "_targets",
@@ -173,9 +173,9 @@ _MODULES = {
     "NearMiss": "_prepare.fusions",
     "export": "_export",
     "is_in_onnx_export": "_export_context",
-    "register_custom_op_symbolic": "_symbolic_registry",
-    "report": "_report.report",
-    "unregister_custom_op_symbolic": "_symbolic_registry",
+    "register_custom_op_symbolic": "torchscript.symbolic_registry",
+    "report": "diagnostics.report",
+    "unregister_custom_op_symbolic": "torchscript.symbolic_registry",
     "verify": "_program.verification",
     "weights_of": "_program",
 }

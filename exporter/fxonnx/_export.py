@@ -28,7 +28,6 @@ from ._export_context import exporting, in_mode
 from ._lower.dispatch import is_translated
 from ._lower.lowering import lower
 from ._lower.metadata import MetadataLevel
-from ._lower.user_symbolics import CalledFunctions
 from ._options import Functions, Numerics, Options, read_legacy_options, read_options
 from ._prepare import (
     LOST_UPDATES_KEY,
@@ -43,17 +42,20 @@ from ._prepare import (
     unwrap_subclasses,
 )
 from ._program import ONNXProgram
-from ._program.calibration import ranges_of
 from ._program.call_binding import bind_call
 from ._program.external_data import ExternalData
 from ._program.proof import prove, unproved_for_untested
 from ._program.saving import check_file
 from ._public import public
-from ._quantization import QuantizeConfig, WeightDtype
-from ._report import Report, graph_text, reporting, save_exported_program, timing_table
 from ._targets import Target
 from ._timing import Timer
+from .diagnostics.artifacts import save_exported_program
+from .diagnostics.printing import graph_text, timing_table
+from .diagnostics.reporting import Report, reporting
 from .errors import did_you_mean
+from .quantization import QuantizeConfig, WeightDtype
+from .quantization.calibration import ranges_of
+from .torchscript.user_symbolics import CalledFunctions
 
 __all__ = ["export"]
 

@@ -19,10 +19,10 @@ from ._lower.metadata import MetadataLevel
 from ._lower.passthrough import Passthrough
 from ._lower.versions import FUNCTIONS_IR_VERSION, NEWEST_IR_VERSION, NEWEST_OPSET, OLDEST_OPSET, ir_versions
 from ._prepare import PATTERNS, State
-from ._quantization import QuantizeConfig, WeightDtype, read_quantize
-from ._symbolic_registry import registered_symbolics
 from ._targets import DEFAULT_PROFILE, Target, TargetProfile, profile_of
 from .errors import ArgumentError, did_you_mean
+from .quantization import QuantizeConfig, WeightDtype, read_quantize
+from .torchscript.symbolic_registry import registered_symbolics
 
 __all__ = [
     "Functions",

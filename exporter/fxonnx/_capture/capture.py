@@ -15,6 +15,8 @@ from torch.export import ExportedProgram
 from .._callers_autocast import Autocast, callers_autocast
 from .._warnings import warn_user
 from ..errors import ArgumentError, CaptureError
+from ..quantization.quantized_modules import check_inputs
+from ..torchscript.script import scripted_as_python
 from .attempts import Attempt, next_attempt
 from .attribute_changes import AttributeChange, recorded_changes, state_changes
 from .autograd_functions import FunctionCall, recorded_function_calls
@@ -48,12 +50,10 @@ from .introspection import eager_introspection
 from .observers import reject_enabled_observers
 from .operand_types import check_operand_types
 from .patches.python_sizes.integers import capture_with_symbolic_integers
-from .quantized_modules import check_inputs
 from .questions.assumption import Assumption, AssumptionLog
 from .questions.known_values import KnownValues, following_example
 from .questions.ladder import DataDependent, answer_questions
 from .rewriting import Rewrite, Rewritten, capture_with_loops, capture_with_rewrites
-from .script import scripted_as_python
 from .shapes.dim_names import name_dims
 from .shapes.dynamic_axes import AxisNames, DynamicAxes, name_computed_dims, name_output_dims, read_dynamic_axes
 from .shapes.dynamic_dims import ExampleCall

@@ -19,6 +19,7 @@ from fxonnx_translations._torch_compat import FakeTensor, dynamo_config, get_pro
 
 from .._callers_autocast import callers_autocast, under_autocast
 from ..errors import CaptureError, ExportError
+from ..quantization.quantized_modules import check_outputs, unpacked_parameters
 from .attempts import next_attempt, timed_attempt
 from .attribute_changes import noted_changes
 from .constraints.guard_recorder import GuardLog, is_user_file, recorded_guards, source_line_of
@@ -40,7 +41,6 @@ from .interrupts import deferred_interrupts
 from .operand_types import conversion_of_inputs
 from .patches import capture_patches, is_tracing, not_tracing, question_patches
 from .patches.functional import recorded_full_masks
-from .quantized_modules import check_outputs, unpacked_parameters
 from .questions.handled_errors import HandledErrors, RecordedErrors, recorded_errors, unexplained
 from .questions.known_values import KnownValues, known_values
 from .questions.ladder import is_question

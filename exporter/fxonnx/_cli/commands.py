@@ -322,7 +322,7 @@ def diff_command(
     Exit code 0 if they are the same, 1 if they differ, 2 for a wrong argument.
     """
     with _readable_messages(debug, exit_code=2):
-        from .._diff import diff  # imports onnx_ir
+        from ..diagnostics.diff import diff  # imports onnx_ir
 
         found = diff(first, second)
     typer.echo(json.dumps([asdict(change) for change in found.changes], indent=1) if as_json else str(found))
@@ -347,7 +347,7 @@ def report_command(
     Exit code 0 if the page is written, 1 after an error.
     """
     with _readable_messages(debug):
-        from .._report.report import report  # imports torch
+        from ..diagnostics.report import report  # imports torch
 
         path = report(model, output or model.with_suffix(".html"), profile_runtime=profile_runtime)
     typer.echo(f"wrote {path}")

@@ -28,14 +28,14 @@ from .._capture import Capture
 from .._options import Options
 from .._prepare import REASON_KEY, Prepared, Update, find_attribute
 from .._provenance import REGIONS_KEY, source_line
-from .._quantization.quantize import Calibrate, quantize
-from .._quantization.quantized_form import write_quantized_form
-from .._quantization.quantized_layer import Quantization
 from ..errors import TranslationError, UnsupportedOperator, UnsupportedOperatorError
+from ..quantization.quantize import Calibrate, quantize
+from ..quantization.quantized_form import write_quantized_form
+from ..quantization.quantized_layer import Quantization
+from ..torchscript.legacy_names import SCOPE, rename_by_scope
 from .control_flow import CONTROL_FLOW
 from .dead_nodes import eliminate_dead_nodes, release_subgraph_uses, subgraphs, trim_unused_outputs
 from .dispatch import arguments_by_name, find_translation
-from .legacy_names import SCOPE, rename_by_scope
 from .lowest_opset import lowest_opset
 from .metadata import NodeMetadata, class_scopes_of, scopes_of, target_name
 from .model import (

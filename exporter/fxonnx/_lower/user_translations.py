@@ -15,8 +15,14 @@ from onnxscript import evaluator, onnx_types, values
 from fxonnx_translations._builder.op import Op, Unsupported
 from fxonnx_translations._torch_compat import OpOverload
 
+from ..torchscript.user_symbolics import (
+    CalledFunctions,
+    SymbolicFunction,
+    SymbolicGraph,
+    call_symbolic,
+    ordered_arguments,
+)
 from .onnxscript_values import to_plain, to_script_value
-from .user_symbolics import CalledFunctions, SymbolicFunction, SymbolicGraph, call_symbolic, ordered_arguments
 
 __all__ = ["call_user_translation"]
 

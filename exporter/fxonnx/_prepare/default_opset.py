@@ -8,7 +8,7 @@ import torch
 
 from .._export_signature import read_signature
 from .._inner_tensors import has_wrapped_weights
-from .low_precision import unpacks_weights
+from ..quantization.low_precision import unpacks_weights
 
 __all__ = ["least_default_opset", "least_opset_of_program"]
 

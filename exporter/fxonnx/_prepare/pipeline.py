@@ -15,6 +15,7 @@ from fxonnx_translations._torch_compat import FakeTensor
 
 from .._export_signature import InputRecord, Signature, read_signature
 from ..errors import PrepareError
+from ..quantization.low_precision import store_codes
 from .adapters import find_adapters
 from .assumption_checks import insert_check
 from .batch_norm_statistics import expose_running_statistics
@@ -27,7 +28,6 @@ from .fusions import FusionRecord, record_fusions
 from .graph_utils import eliminate_dead_code, find_attribute
 from .identity_elimination import eliminate_identities
 from .inline import inline_subgraphs
-from .low_precision import store_codes
 from .observers import replace_disabled_observers
 from .patterns import PatternContext, apply_patterns
 from .storage_views import rebase_storage_views

@@ -17,8 +17,8 @@ from fxonnx_translations._builder.sub_byte import FLOAT4_PAIRS, PER_BYTE
 from fxonnx_translations._torch_compat import OpOverload
 
 from .._provenance import VALUE_KEY
+from ..quantization.low_precision.operator import unchanged, values_of_blocks
 from .graph_utils import STORAGE_DTYPES
-from .low_precision.operator import unchanged, values_of_blocks
 
 __all__ = ["CODES_KEY", "STORED_KEY", "DerivedWeight", "find_derived_weights", "fold_batch_norm"]
 

@@ -20,8 +20,8 @@ from fxonnx_translations._builder.initializers import DerivedTensor
 from .._inner_tensors import unwrapped
 from .._json_text import parse_json
 from .._paths import is_file, path_of
-from .._quantization.packed_weights import PackedWeight, packed_weights, read_packed_format
 from ..errors import ArgumentError, did_you_mean
+from ..quantization.packed_weights import PackedWeight, packed_weights, read_packed_format
 
 __all__ = ["DTYPES", "FileTensor", "StoredTensor", "Weights", "read_weight_sources"]
 

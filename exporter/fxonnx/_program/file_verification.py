@@ -19,8 +19,8 @@ from .._comparison import REFERENCE_TEXTS, OutputComparison, ReferenceName, comp
 from .._lower.model import CHECK_OUTPUT
 from .._model_files import load_model
 from .._sequence_types import is_sequence
+from ..diagnostics.differences import Tolerance
 from ..errors import ArgumentError, VerificationError
-from .differences import Tolerance
 from .random_outputs import without_random_outputs
 from .session import Session
 from .stateful import final_states, read_states

@@ -25,18 +25,19 @@ from .._lower.metadata import MetadataLevel
 from .._options import Options
 from .._prepare.fusions import Fusion, FusionRecord, NearMiss
 from .._public import public
-from .._quantization.quantized_layer import Quantization
 from .._sequence_types import type_text
 from .._targets import Target
 from .._targets.check import TargetFinding, check
+from ..diagnostics.differences import Comparison
 from ..errors import ArgumentError, SaveError
+from ..quantization.dequantized_weights import products_in_float
+from ..quantization.quantization_report import QuantizationReport, quantization_report
+from ..quantization.quantized_layer import Quantization
 from . import saving, verification
 from .adapters import AdapterSource, adapter_names, adapter_values, write_adapter
 from .assumption_checks import check_assumptions
 from .call_binding import bind_call, check_loop_bounds, unflatten_outputs
 from .checkpoints import Weights
-from .dequantized_weights import products_in_float
-from .differences import Comparison
 from .external_data import REFERENCE, ExternalData
 from .external_references import with_external_references
 from .inspection import compute_values, run_reference
@@ -45,7 +46,6 @@ from .notebook import html_summary
 from .onnxscript_optimizer import optimize_model
 from .proof import Proof
 from .protobuf_layout import PROTOBUF_LIMIT, serialize, tensor_bytes
-from .quantization_report import QuantizationReport, quantization_report
 from .references import Model
 from .rename_dims import rename_dims
 from .session import Session, SessionFactory, session_in_float

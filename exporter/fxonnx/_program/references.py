@@ -25,16 +25,16 @@ from .._comparison import REFERENCE_TEXTS, ReferenceName
 from .._export_context import outside_of_export
 from .._inner_tensors import rewrapped, unwrapped
 from .._options import Options
+from ..diagnostics.differences import written_parameters
 from ..errors import ArgumentError, SaveError
-from . import saving
-from .call_binding import BoundCall, bind_call
-from .dequantized_weights import (
+from ..quantization.dequantized_weights import (
     DequantizedWeights,
     dequantized_weights,
     replace_tables,
     tables_of_source,
 )
-from .differences import written_parameters
+from . import saving
+from .call_binding import BoundCall, bind_call
 from .session import SessionFactory
 from .stateful import final_states, read_states
 from .weights import WeightMap

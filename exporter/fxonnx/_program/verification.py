@@ -17,10 +17,10 @@ from .._capture.eager_state import preserved_random_states
 from .._capture.inputs.list_inputs import with_lists
 from .._comparison import OutputComparison, ReferenceName, compare, format_rows
 from .._public import public
+from ..diagnostics.differences import Comparison, RuntimeValues, Tolerance, compare_values
 from ..errors import ArgumentError, ExportError, VerificationError, did_you_mean
+from ..quantization.dequantized_weights import ROUNDED, always_rounds, multiplies_stored_weights, products_in_float
 from .call_binding import BoundCall, bind_call
-from .dequantized_weights import ROUNDED, always_rounds, multiplies_stored_weights, products_in_float
-from .differences import Comparison, RuntimeValues, Tolerance, compare_values
 from .file_verification import verify_file
 from .random_outputs import as_runtime_outputs, without_random_outputs
 from .references import Model, Reference, VerifiableProgram, captured_reference, dequantized, reference_of

@@ -23,10 +23,10 @@ from fxonnx_translations._builder.initializers import (
 )
 
 from .._inner_tensors import unwrapped
-from .._quantization.packed_weights import PackedTensor, PackedWeight
-from .._quantization.quantized_tensor import QuantizedTensor
 from .._warnings import warn_user
 from ..errors import ArgumentError, did_you_mean
+from ..quantization.packed_weights import PackedTensor, PackedWeight
+from ..quantization.quantized_tensor import QuantizedTensor
 from .checkpoints import FileTensor, StoredTensor, Weights, read_weight_sources
 
 __all__ = ["WeightMap", "build_weight_map", "replace_weights", "temporary_weights"]

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from .._program.checkpoints import StoredTensor, read_weight_sources
-from .._quantization.packed_weights import PackedWeight, parts_of
 from ..errors import ArgumentError
+from ..quantization.packed_weights import PackedWeight, parts_of
 
 __all__ = ["dequantized_checkpoint"]
 

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 
-from .._quantization.packed_weights import read_packed_format
 from ..errors import ArgumentError, did_you_mean
+from ..quantization.packed_weights import read_packed_format
 from ._chat_template import ChatTemplate, with_chat_template
 from ._dequantization import dequantized_checkpoint
 from ._extra import import_extra

@@ -9,8 +9,8 @@ from typing import Any, Literal, TypeAlias, get_args
 
 import torch
 
-from .._quantization import QuantizeConfig
 from ..errors import ArgumentError, did_you_mean
+from ..quantization import QuantizeConfig
 
 __all__ = ["Precision", "PrecisionPlan", "read_precision", "with_quantization"]
 

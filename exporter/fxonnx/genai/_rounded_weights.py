@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from .._program import ONNXProgram
-from .._program.dequantized_weights import dequantized_weights
+from ..quantization.dequantized_weights import dequantized_weights
 
 __all__ = ["rounded_weights"]
 

@@ -13,6 +13,8 @@ from torch.nn import Module
 
 from fxonnx_translations._torch_compat import pytree
 
+from ...quantization.quantized_modules.tensor_functions import quantize_tensor
+from ...torchscript.script import interpret_function
 from .. import function_transforms, interrupts, python_texts, random_seeds
 from ..autograd_functions import record_function_call
 from ..constraints.guard_recorder import (
@@ -29,9 +31,7 @@ from ..constraints.size_forms import (
 )
 from ..inputs.loop_bounds import example_index
 from ..marked_regions import call_region
-from ..quantized_modules.tensor_functions import quantize_tensor
 from ..questions import checks, handled_errors, known_values
-from ..script import interpret_function
 from . import (
     fast_paths,
     functional,

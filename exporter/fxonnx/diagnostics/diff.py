@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 import numpy as np
 import onnx_ir as ir
 
-from ._model_files import load_model, origin_of, weight_values
-from ._public import public
-from ._sequence_types import type_text
+from .._model_files import load_model, origin_of, weight_values
+from .._public import public
+from .._sequence_types import type_text
 
 if TYPE_CHECKING:
     import onnx

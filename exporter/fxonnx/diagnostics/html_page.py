@@ -17,9 +17,9 @@ from .._capture.attempts import Attempt
 from .._capture.departures import DepartureKind
 from .._capture.patches import missing_targets
 from .._program import ONNXProgram
-from .._program.differences import Comparison
 from .._sequence_types import type_text
 from ..errors import ExportError
+from .differences import Comparison
 from .module_tree import module_tree
 from .partial_graph import partial_graph
 from .runtime_profile import RuntimeProfile
@@ -64,7 +64,7 @@ def render_page(subject: PageSubject) -> str:
     import jinja2  # takes longer to import than the rest of this package
 
     environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("fxonnx", "_report/templates"),
+        loader=jinja2.PackageLoader("fxonnx", "diagnostics/templates"),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,

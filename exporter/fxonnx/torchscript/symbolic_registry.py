@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
-from ._lower.user_symbolics import SymbolicFunction
-from ._public import public
-from .errors import ArgumentError, did_you_mean
+from .._public import public
+from ..errors import ArgumentError, did_you_mean
+from .user_symbolics import SymbolicFunction
 
 __all__ = ["register_custom_op_symbolic", "registered_symbolics", "unregister_custom_op_symbolic"]
 

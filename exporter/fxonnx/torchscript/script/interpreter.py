@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
+from ..._capture.batch_sizes import recorded_batch_size
 from ...errors import CaptureError
-from ..batch_sizes import recorded_batch_size
 from .appended_lists import StackedList, appended_lists, stacked_operation
 from .builtins import FUNCTIONS, TENSOR_KINDS, is_instance
 from .effects import reject_outer_effects, schema_of, script_location, writes_container, written_names

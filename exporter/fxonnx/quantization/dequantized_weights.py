@@ -12,9 +12,9 @@ import torch
 
 from fxonnx_translations._builder.initializers import DerivedTensor, TorchTensor, sources_of, values_of
 
-from .._quantization.quantized_tensor import QuantizedTensor
+from .._program.weights import WeightMap
 from ..errors import ArgumentError
-from .weights import WeightMap
+from .quantized_tensor import QuantizedTensor
 
 __all__ = [
     "ROUNDED",

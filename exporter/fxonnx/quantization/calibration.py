@@ -9,11 +9,11 @@ from typing import Any
 import onnx_ir as ir
 
 from .._capture import Capture
-from .._quantization.static import Range
+from .._program.assumption_checks import check_assumptions
+from .._program.call_binding import bind_call, check_loop_bounds
+from .._program.session import Session
 from ..errors import ArgumentError, ExportError, RuntimeSessionError, SaveError
-from .assumption_checks import check_assumptions
-from .call_binding import bind_call, check_loop_bounds
-from .session import Session
+from .static import Range
 
 __all__ = ["ranges_of"]
 

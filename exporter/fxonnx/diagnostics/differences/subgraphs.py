@@ -12,8 +12,8 @@ import onnx
 import onnx_ir as ir
 import torch
 
+from ..._program.session import Session, as_tensor
 from ..._provenance import VALUE_KEY
-from ..session import Session, as_tensor
 from .comparison import ValueDifference
 from .matching import Tolerance, difference_of, replacement_of
 from .reference import Evaluation

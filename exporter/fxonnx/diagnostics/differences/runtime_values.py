@@ -8,7 +8,7 @@ from typing import Any
 import onnx_ir as ir
 
 from ..._lower.metadata import FX_VALUE_KEY
-from ..session import Session, SessionFactory, as_graph_input
+from ..._program.session import Session, SessionFactory, as_graph_input
 
 __all__ = ["RuntimeValues", "values_by_fx_name"]
 

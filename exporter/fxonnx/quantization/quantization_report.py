@@ -11,10 +11,10 @@ import onnx_ir as ir
 import torch
 
 from .._lower.inlining import inlined
+from .._program.protobuf_layout import tensor_bytes
+from .._program.session import Session, SessionFactory
 from .._public import public
-from .._quantization.quantized_layer import Quantization
-from .protobuf_layout import tensor_bytes
-from .session import Session, SessionFactory
+from .quantized_layer import Quantization
 
 __all__ = ["LayerReport", "QuantizationReport", "quantization_report"]
 

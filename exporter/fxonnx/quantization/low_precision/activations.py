@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch.fx import Node
 
+from ..._prepare.patterns.matching import dtype_of
+from ..._prepare.sizes import element_count, same_shape
+from ..._prepare.weight_folding import CODES_KEY
 from ..._provenance import copy_provenance
-from ..patterns.matching import dtype_of
-from ..sizes import element_count, same_shape
-from ..weight_folding import CODES_KEY
 from .operator import unchanged
 from .ranges import Ranges, limited_input
 

@@ -14,16 +14,16 @@ from torch.onnx import TrainingMode
 
 from fxonnx_translations._torch_compat import FakeTensorMode
 
-from ._export import export
-from ._export_context import in_mode, is_in_onnx_export
-from ._input_observer import InputObserver
-from ._options import check_training
-from ._program import ONNXProgram
-from ._public import public
-from ._report import graph_text
-from ._symbolic_registry import register_custom_op_symbolic, unregister_custom_op_symbolic
-from ._warnings import warn_user
-from .errors import ArgumentError
+from .._export import export
+from .._export_context import in_mode, is_in_onnx_export
+from .._input_observer import InputObserver
+from .._options import check_training
+from .._program import ONNXProgram
+from .._public import public
+from .._warnings import warn_user
+from ..diagnostics.printing import graph_text
+from ..errors import ArgumentError
+from .symbolic_registry import register_custom_op_symbolic, unregister_custom_op_symbolic
 
 __all__ = [
     "ExportableModule",

@@ -11,7 +11,7 @@ import torch
 
 from fxonnx_translations._torch_compat import jit_pass_inline
 
-from ..departures import DepartureKind, record_departure
+from ..._capture.departures import DepartureKind, record_departure
 from .interpreter import run_graph
 
 __all__ = ["interpret_function", "scripted_as_python"]

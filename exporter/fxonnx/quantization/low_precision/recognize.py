@@ -19,10 +19,10 @@ from torch.fx import Graph, Node
 from fxonnx_translations._builder.initializers import has_content
 from fxonnx_translations._torch_compat import OpOverload
 
+from ..._prepare.graph_utils import store_attribute, uncomputed
+from ..._prepare.sizes import element_count, is_known, same_size
+from ..._prepare.weight_folding import CODES_KEY
 from ..._provenance import copy_provenance
-from ..graph_utils import store_attribute, uncomputed
-from ..sizes import element_count, is_known, same_size
-from ..weight_folding import CODES_KEY
 from .activations import replace_activation_quantizers
 from .layouts import Layout, Path, block_of, positions_of, replayed
 from .operator import values_of_blocks

@@ -9,8 +9,8 @@ from typing import Any, TypeAlias
 import torch
 from torch.fx import Node
 
-from ..graph_utils import uncomputed
-from ..sizes import element_count, known_size
+from ..._prepare.graph_utils import uncomputed
+from ..._prepare.sizes import element_count, known_size
 
 __all__ = ["MOVEMENTS", "Ranges", "limited_input"]
 
