@@ -9,7 +9,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -17,10 +17,9 @@ from fxonnx_translations._builder.sub_byte import FLOAT4_PAIRS, PER_BYTE
 from fxonnx_translations._torch_compat import OpOverload
 
 from .._provenance import VALUE_KEY
-from ..quantization.low_precision.operator import unchanged, values_of_blocks
 from .graph_utils import STORAGE_DTYPES
 
-__all__ = ["CODES_KEY", "STORED_KEY", "DerivedWeight", "find_derived_weights", "fold_batch_norm"]
+__all__ = ["CODES_KEY", "STORED_KEY", "DerivedWeight", "find_derived_weights", "fold_batch_norm", "recipe"]
 
 aten = torch.ops.aten
 
@@ -61,6 +60,24 @@ _RESHAPES = frozenset({aten.view.default, aten.reshape.default, aten.flatten.usi
 _QUANTIZED_DTYPES = frozenset({torch.float32, *_HALF_DTYPES})
 
 
+RECIPE_NAME = "recipe_name"
+_Function = TypeVar("_Function", bound=Callable[..., torch.Tensor])
+
+
+def recipe(name: str) -> Callable[[_Function], _Function]:
+    """Decorator of functions that compute weights from weights, as targets of nodes.
+
+    Args:
+        name: The suffix of the initializer's name.
+    """
+
+    def named(function: _Function) -> _Function:
+        setattr(function, RECIPE_NAME, name)
+        return function
+
+    return named
+
+
 @dataclass(frozen=True)
 class DerivedWeight:
     """A derived weight: a tensor computed from weights only.
@@ -82,6 +99,7 @@ class DerivedWeight:
     indices: frozenset[torch.fx.Node] = frozenset()
 
 
+@recipe("folded")
 def folded_weight(
     weight: torch.Tensor, gamma: torch.Tensor | None, variance: torch.Tensor, eps: float, channel_axis: int, groups: int
 ) -> torch.Tensor:
@@ -108,6 +126,7 @@ def folded_weight(
     return (grouped * shaped).reshape(weight.shape)
 
 
+@recipe("folded")
 def folded_bias(
     bias: torch.Tensor | None,
     gamma: torch.Tensor | None,
@@ -125,9 +144,6 @@ def folded_bias(
     if beta is not None:
         result = result + beta.double()
     return result.to(mean.dtype)
-
-
-_RECIPE_NAMES = {folded_weight: "folded", folded_bias: "folded", values_of_blocks: "blocks", unchanged: "scale"}
 
 
 def fold_batch_norm(graph: torch.fx.Graph, weights: Collection[torch.fx.Node]) -> None:
@@ -229,7 +245,7 @@ def _is_derivable(
             return False
         if _is_weight_quantizer(node):
             return False
-    elif target is not operator.getitem and target not in _RECIPE_NAMES:
+    elif target is not operator.getitem and not hasattr(target, RECIPE_NAME):
         return False
     val = node.meta.get("val")
     if isinstance(val, (list, tuple)):
@@ -284,8 +300,7 @@ def _record(
             pending.extend((source, False) for source in reversed(current.all_input_nodes))
     steps = tuple(dict.fromkeys(order))
     val = node.meta["val"]
-    name = _RECIPE_NAMES.get(node.target) if callable(node.target) else None
-    suffix = name or getattr(node.target, "_opname", node.name)
+    suffix = getattr(node.target, RECIPE_NAME, None) or getattr(node.target, "_opname", node.name)
     return DerivedWeight(
         tuple(sources),
         _Recipe(steps, tuple(sources), constants),

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..._prepare.weight_folding import recipe
+
 __all__ = ["unchanged", "values_of_blocks"]
 
 
@@ -39,6 +41,7 @@ def _define_operator() -> torch.library.Library:
 _LIBRARY = _define_operator()
 
 
+@recipe("blocks")
 def values_of_blocks(parameter: Tensor, positions: Tensor, *checked: Tensor) -> Tensor:
     """Select one scale or zero point for each block.
 
@@ -56,6 +59,7 @@ def values_of_blocks(parameter: Tensor, positions: Tensor, *checked: Tensor) -> 
     return parameter.reshape(-1)[positions]
 
 
+@recipe("scale")
 def unchanged(scale: Tensor, *checked: Tensor) -> Tensor:
     """Return the scale of a quantizer.
 
