@@ -25,6 +25,7 @@ from ._capture.attempts import Attempt, recorded_attempts
 from ._capture.patches import PatchKind, missing_targets, one_at_a_time, tracing_patches
 from ._comparison import OutputComparison, report_skipped
 from ._export_context import exporting, in_mode
+from ._extensions import add_on
 from ._lower.dispatch import is_translated
 from ._lower.lowering import lower
 from ._lower.metadata import MetadataLevel
@@ -54,8 +55,6 @@ from .diagnostics.printing import graph_text, timing_table
 from .diagnostics.reporting import Report, reporting
 from .errors import did_you_mean
 from .quantization import QuantizeConfig, WeightDtype
-from .quantization.calibration import ranges_of
-from .torchscript.user_symbolics import CalledFunctions
 
 __all__ = ["export"]
 
@@ -344,7 +343,7 @@ def _convert(captured: Capture, options: Options, timer: Timer, model: Any) -> O
         model: The model before the capture.
     """
     if captured.functions:
-        called = CalledFunctions(captured.functions)
+        called = add_on("torchscript").CalledFunctions(captured.functions)
         registry = options.registry.extended({torch.ops.fxonnx_functions.apply.default: called})
         options = replace(options, registry=registry)
 
@@ -369,10 +368,8 @@ def _convert(captured: Capture, options: Options, timer: Timer, model: Any) -> O
     lost = report_updates(updates, options.state) + report_changes(captured.attribute_changes, options.state)
     returned = [] if options.state == "warn" else [update for update in updates if not update.is_returned]
     with unset_fake_temporarily(), timer.stage("lower"):
-        batches = None if options.quantize is None else options.quantize.calibration
-        calibrate = None if batches is None else partial(ranges_of, capture=captured, batches=batches)
-        lowered = lower(prepared, captured, options, returned, calibrate)
-    if batches is not None and options.quantize is not None:
+        lowered = lower(prepared, captured, options, returned)
+    if options.quantize is not None and options.quantize.calibration is not None:
         # The program does not keep the batches.
         options = replace(options, quantize=replace(options.quantize, activations="static", calibration=None))
     limits = captured.limits.with_requirements(lowered.requirements)

@@ -22,12 +22,14 @@ __all__ = [
     "Extension",
     "PassContext",
     "active_extensions",
+    "add_on",
     "all_extensions",
     "extended",
     "extensions_of_graph",
     "run_graph_passes",
     "stand_in",
     "tracing",
+    "translations_of_extensions",
 ]
 
 ADD_ONS = ("fxonnx.torchscript", "fxonnx.quantization")
@@ -65,6 +67,7 @@ class Extension:
         check_outputs: Raises for results of ``forward`` that cannot be exported.
         graph_pass: A pass of the stage prepare, between the folding of batch norms and of weights.
         least_opset: The lowest default opset of a captured graph, given its placeholders of parameters and buffers.
+        translations: The translations of an opset that take the place of the built-in ones, by operator overload.
     """
 
     stand_in: Callable[[Any], AbstractContextManager[nn.Module]] | None = None
@@ -74,6 +77,7 @@ class Extension:
     check_outputs: Callable[[Any], None] | None = None
     graph_pass: Callable[[PassContext], None] | None = None
     least_opset: Callable[[Graph, Collection[Node]], int] | None = None
+    translations: Callable[[int], Mapping[Callable[..., Any], Any]] | None = None
 
 
 _active: ContextVar[tuple[Extension, ...]] = ContextVar("active", default=())
@@ -113,6 +117,12 @@ def extensions_of_graph(graph: Graph, weights: Collection[Node]) -> tuple[Extens
     return tuple(_extension(name) for name in ADD_ONS if _condition(name, "applies_to_graph")(graph, weights))
 
 
+def translations_of_extensions(opset: int) -> dict[Callable[..., Any], Any]:
+    """The translations of all add-ons that have any for an opset, by operator overload."""
+    extensions = [_extension(name) for name in ADD_ONS if _condition(name, "has_translations")()]
+    return {key: value for one in extensions if one.translations for key, value in one.translations(opset).items()}
+
+
 def run_graph_passes(context: PassContext) -> None:
     """Run the passes of the add-ons that apply to a graph."""
     for one in extensions_of_graph(context.module.graph, context.weights):
@@ -138,6 +148,15 @@ def tracing(model: nn.Module) -> Iterator[None]:
             if one.tracing is not None:
                 stack.enter_context(one.tracing(model))
         yield
+
+
+def add_on(name: str) -> Any:
+    """The module ``extension`` of an add-on, with the functions that an option or a request of the user needs.
+
+    Args:
+        name: Name of its package in fxonnx.
+    """
+    return import_module(f"fxonnx.{name}.extension")
 
 
 def _extension(name: str) -> Extension:

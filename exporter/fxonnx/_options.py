@@ -15,6 +15,7 @@ from fxonnx_translations._registry import Registry
 from fxonnx_translations._torch_compat import OpOverloadPacket
 
 from ._capture import DataDependent
+from ._extensions import translations_of_extensions
 from ._lower.metadata import MetadataLevel
 from ._lower.passthrough import Passthrough
 from ._lower.versions import FUNCTIONS_IR_VERSION, NEWEST_IR_VERSION, NEWEST_OPSET, OLDEST_OPSET, ir_versions
@@ -22,7 +23,6 @@ from ._prepare import PATTERNS, State
 from ._targets import DEFAULT_PROFILE, Target, TargetProfile, profile_of
 from .errors import ArgumentError, did_you_mean
 from .quantization import QuantizeConfig, WeightDtype, read_quantize
-from .torchscript.symbolic_registry import registered_symbolics
 
 __all__ = [
     "Functions",
@@ -176,7 +176,7 @@ def read_options(
     return Options(
         opset=opset,
         ir_version=checked_ir_version,
-        registry=_check_table(default_registry().extended(registered_symbolics(opset)), custom_translation_table),
+        registry=_check_table(default_registry().extended(translations_of_extensions(opset)), custom_translation_table),
         input_names=inputs,
         output_names=outputs,
         passthrough=legacy.passthrough,

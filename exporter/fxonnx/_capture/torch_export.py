@@ -358,6 +358,9 @@ def _tensor_forward(
     strict = snapshot is None
     called = under_autocast(forward, callers_autocast())
 
+    # Read here, since TorchDynamo traces the function below in strict mode.
+    checks = [one.check_outputs for one in active_extensions() if one.check_outputs is not None]
+
     def tensor_forward(*args: Any, **kwargs: Any) -> Any:
         if not strict:
             register_example_integers((args, kwargs), (inputs.args, inputs.kwargs))
@@ -369,9 +372,8 @@ def _tensor_forward(
         # torch.export undoes some changes.
         with nullcontext() if snapshot is None else noted_changes(snapshot, (args, kwargs)):
             outputs = called(*args, **kwargs)
-        for extension in active_extensions():
-            if extension.check_outputs is not None:
-                extension.check_outputs(outputs)
+        for check in checks:
+            check(outputs)
         # TorchDynamo traces this function, and a model that it traces makes no lists of dynamic length.
         return flatten_objects(outputs) if strict else stacked_results(outputs)
 

@@ -25,19 +25,16 @@ from fxonnx_translations._registry import Translation
 from fxonnx_translations._torch_compat import FakeTensor
 
 from .._capture import Capture
+from .._extensions import add_on
 from .._options import Options
 from .._prepare import REASON_KEY, Prepared, Update, find_attribute
 from .._provenance import REGIONS_KEY, source_line
 from ..errors import TranslationError, UnsupportedOperator, UnsupportedOperatorError
-from ..quantization.quantize import Calibrate, quantize
-from ..quantization.quantized_form import write_quantized_form
-from ..quantization.quantized_layer import Quantization
-from ..torchscript.legacy_names import SCOPE, rename_by_scope
 from .control_flow import CONTROL_FLOW
 from .dead_nodes import eliminate_dead_nodes, release_subgraph_uses, subgraphs, trim_unused_outputs
 from .dispatch import arguments_by_name, find_translation
 from .lowest_opset import lowest_opset
-from .metadata import NodeMetadata, class_scopes_of, scopes_of, target_name
+from .metadata import SCOPE, NodeMetadata, class_scopes_of, scopes_of, target_name
 from .model import (
     NO_ELEMENT_TYPE_HINT,
     NUMERICS_KEY,
@@ -69,12 +66,12 @@ class Lowered:
     Attributes:
         model: The ONNX model.
         requirements: Sizes that must not be 0 for the model to be correct.
-        quantization: The quantized layers, and the model before the quantization.
+        quantization: What the add-on for quantization records, if it has quantized the model; else None.
     """
 
     model: ir.Model
     requirements: Sequence[Requirement]
-    quantization: Quantization | None = None
+    quantization: Any = None
 
 
 def lower(
@@ -82,7 +79,6 @@ def lower(
     capture: Capture,
     options: Options,
     updates: Sequence[Update] = (),
-    calibrate: Calibrate | None = None,
 ) -> Lowered:
     """Lower the prepared graph to an ONNX model.
 
@@ -91,7 +87,6 @@ def lower(
         capture: The capture it was made from: names of dims, inputs and outputs.
         options: Target opset, translations, names and metadata.
         updates: Mutations to return as graph outputs.
-        calibrate: The calibration of static quantization.
 
     Raises:
         ArgumentError: If the model cannot be quantized as requested.
@@ -129,15 +124,15 @@ def lower(
         model.metadata_props[STATE_KEY] = json.dumps(states)
     _finalize(builder)
     form = options.profile.quantized_form
-    if form is not None and write_quantized_form(builder, form):
+    is_quantized = form is not None and any(node.op_type == "QuantizeLinear" for node in model.graph)
+    if is_quantized and add_on("quantization").write_quantized_form(builder, form):
         _finalize(builder)
     quantization = None
     if options.quantize is not None:
-        given = (options.quantize, prepared.exported_program, options.profile, calibrate)
-        quantization = quantize(model, builder, *given)
+        quantization = add_on("quantization").quantize(model, builder, options.quantize, capture, options.profile)
         _finalize(builder)
     if options.legacy_names:
-        rename_by_scope(model.graph)
+        add_on("torchscript").rename_by_scope(model.graph)
     required = requirements(builder)
     quantization = None if quantization is None else quantization.named()
     if options.functions == "repeated" or lowering.has_regions:

@@ -22,6 +22,7 @@ __all__ = [
     "FX_VALUE_KEY",
     "LEVELS",
     "PROVENANCE_KEYS",
+    "SCOPE",
     "TRACE_KEYS",
     "MetadataLevel",
     "NodeMetadata",
@@ -41,6 +42,9 @@ CUSTOM_KEY = "pkg.fxonnx.custom"
 
 FX_VALUE_KEY = "pkg.fxonnx.fx_value"
 """Metadata key of a value: name of the captured FX node whose value it is; in subgraphs after their path and a dot."""
+
+SCOPE = "fxonnx.scope"
+"""Key of ``ir.Node.meta``: FQNs of the enclosing modules, outermost first."""
 
 _FILE = re.compile(r'File "([^"]+)"')
 _FRAME = re.compile(r'(?=^ *File ")', re.MULTILINE)

@@ -13,15 +13,9 @@ import onnxscript
 from onnxscript import evaluator, onnx_types, values
 
 from fxonnx_translations._builder.op import Op, Unsupported
-from fxonnx_translations._torch_compat import OpOverload
 
-from ..torchscript.user_symbolics import (
-    CalledFunctions,
-    SymbolicFunction,
-    SymbolicGraph,
-    call_symbolic,
-    ordered_arguments,
-)
+from .._extensions import add_on
+from .custom_operators import emit_custom
 from .onnxscript_values import to_plain, to_script_value
 
 __all__ = ["call_user_translation"]
@@ -60,13 +54,11 @@ def call_user_translation(
         return call_user_translation(chosen, op, target, args, kwargs, opsets)
     if isinstance(function, onnxscript.OnnxFunction):
         return op.call_inline(function, *args, **kwargs)
-    if isinstance(function, CalledFunctions):
-        return function(SymbolicGraph(op, opsets), *args)
-    first = "g" if isinstance(function, SymbolicFunction) else _first_parameter(function)
+    if hasattr(function, "translate_node"):
+        return function.translate_node(op, target, args, kwargs, opsets)
+    first = _first_parameter(function)
     if first == "g":
-        if isinstance(target, OpOverload):
-            args, kwargs = ordered_arguments(function, target, args, kwargs)
-        return call_symbolic(function, SymbolicGraph(op, opsets), args, kwargs)
+        return add_on("torchscript").translate_symbolically(function, op, target, args, kwargs, opsets)
     if first == "op":
         return function(op, *args, **kwargs)
     with evaluator.default_as(_EmittingEvaluator(op, opsets)):
@@ -149,8 +141,8 @@ class _EmittingEvaluator:
         while inputs and inputs[-1] is None:
             inputs.pop()
         if operator.domain not in ("", "ai.onnx"):
-            graph = SymbolicGraph(self._op, self._opsets)
-            return self._script_values(graph.emit(operator.domain, operator.name, inputs, given, len(schema.outputs)))
+            names = operator.domain, operator.name
+            return self._script_values(emit_custom(self._op, self._opsets, names, inputs, given, len(schema.outputs)))
         if operator.name == "BatchNormalization" and not given.get("training_mode"):
             count = 1
         else:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from .._capture.patches.patch import Patch
 from .._extensions import Extension
 from .low_precision import least_opset, store_codes
+from .quantize import quantize
+from .quantized_form import write_quantized_form
 from .quantized_modules import check_outputs, unpacked_parameters
 from .quantized_modules.tensor_functions import CREATE, quantize_tensor
 
-__all__ = ["EXTENSION"]
+__all__ = ["EXTENSION", "quantize", "write_quantized_form"]
 
 EXTENSION = Extension(
     tracing=unpacked_parameters,

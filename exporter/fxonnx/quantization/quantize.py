@@ -4,34 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TypeAlias
 
 import onnx_ir as ir
-import torch
 
 from fxonnx_translations._builder.builder import Builder
 
+from .._capture import Capture
 from .._targets import TargetProfile
 from ..errors import ArgumentError
+from .calibration import ranges_of
 from .config import QuantizeConfig
 from .dynamic import DynamicQuantizer
 from .quantized_layer import Quantization
 from .rewrite import WeightQuantizer, parameter_names
 from .static import Range, StaticQuantizer
 
-__all__ = ["Calibrate", "quantize"]
-
-Calibrate: TypeAlias = Callable[[ir.Model, Sequence[str]], Mapping[str, Range]]
-"""Returns the ranges of values of a model, by name; it may change the model."""
+__all__ = ["quantize"]
 
 
 def quantize(
     model: ir.Model,
     builder: Builder,
     config: QuantizeConfig,
-    exported_program: torch.export.ExportedProgram,
+    capture: Capture,
     profile: TargetProfile,
-    calibrate: Calibrate | None = None,
 ) -> Quantization:
     """Quantize a model in place.
 
@@ -39,9 +35,8 @@ def quantize(
         model: The complete model.
         builder: The builder of its graph.
         config: Which layers to quantize, and how.
-        exported_program: The captured program, for the names of tied parameters.
+        capture: The capture, for the names of tied parameters, and for the batches of a calibration.
         profile: The target.
-        calibrate: The calibration of static quantization.
 
     Raises:
         ArgumentError: If a pattern matches no weight, the model has no layer that computes logits for ``lm_head``, no
@@ -49,17 +44,17 @@ def quantize(
     """
     float_model = model.clone()
 
-    def ranges_of(names: Sequence[str]) -> Mapping[str, Range]:
-        return {} if calibrate is None else calibrate(float_model.clone(), names)
+    def ranges(names: Sequence[str]) -> Mapping[str, Range]:
+        return {} if config.calibration is None else ranges_of(float_model.clone(), names, capture, config.calibration)
 
-    names = parameter_names(exported_program)
+    names = parameter_names(capture.exported_program)
     mode = config.activation_mode
     # MatMulNBits multiplies by weights in blocks.
     plain = profile if mode == "float" else replace(profile, has_matmul_nbits=False)
     quantizers: dict[str, Callable[[], WeightQuantizer]] = {
         "float": lambda: WeightQuantizer(builder, config, names, plain),
         "dynamic": lambda: DynamicQuantizer(builder, config, names, plain),
-        "static": lambda: StaticQuantizer(builder, config, names, plain, ranges_of),
+        "static": lambda: StaticQuantizer(builder, config, names, plain, ranges),
     }
     quantizer = quantizers[mode]()
     quantizer.run()

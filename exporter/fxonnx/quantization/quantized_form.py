@@ -26,8 +26,6 @@ def write_quantized_form(builder: Builder, form: QuantizedForm) -> bool:
     Returns:
         Whether the graph has changed.
     """
-    if not any(node.op_type == "QuantizeLinear" for node in builder.graph):
-        return False
     changed = False
     if UINT8 in form.activations and ir.DataType.INT8 not in form.activations:
         changed |= bool(use_unsigned_activations(builder))

@@ -8,7 +8,10 @@ import torch
 
 from fxonnx_translations._torch_compat import has_scripted_functions
 
-__all__ = ["applies_to_model"]
+__all__ = ["REGISTERED", "applies_to_model", "has_translations"]
+
+REGISTERED = "_fxonnx_symbolics"
+"""Attribute of ``torch.onnx`` that holds the registered symbolic functions: process-wide, as with torch.onnx itself."""
 
 
 def applies_to_model(model: Any) -> bool:
@@ -20,3 +23,8 @@ def applies_to_model(model: Any) -> bool:
     if has_scripted_functions() or not isinstance(model, torch.nn.Module):
         return True
     return any(isinstance(module, torch.jit.ScriptModule) for module in model.modules())
+
+
+def has_translations() -> bool:
+    """Whether symbolic functions are registered."""
+    return bool(getattr(torch.onnx, REGISTERED, None))

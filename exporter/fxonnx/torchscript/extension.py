@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from .._capture.patches.patch import Patch
 from .._extensions import Extension
+from .legacy_names import rename_by_scope
 from .script import builtins, interpret_function, interpreter, scripted_as_python
+from .symbolic_registry import registered_symbolics
+from .user_symbolics import CalledFunctions, translate_symbolically
 
-__all__ = ["EXTENSION"]
+__all__ = ["EXTENSION", "CalledFunctions", "rename_by_scope", "translate_symbolically"]
 
 EXTENSION = Extension(
     stand_in=scripted_as_python,
+    translations=registered_symbolics,
     interpreters=frozenset({builtins.__file__, interpreter.__file__}),
     patches=(
         Patch(

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-__all__ = ["SCOPE", "rename_by_scope"]
+from .._lower.metadata import SCOPE
 
-SCOPE = "fxonnx.scope"
-"""Key of ``ir.Node.meta``: FQNs of the enclosing modules, outermost first."""
+__all__ = ["rename_by_scope"]
 
 
 def rename_by_scope(graph: ir.Graph) -> None:

@@ -11,12 +11,10 @@ import torch
 
 from .._public import public
 from ..errors import ArgumentError, did_you_mean
+from .applies import REGISTERED
 from .user_symbolics import SymbolicFunction
 
 __all__ = ["register_custom_op_symbolic", "registered_symbolics", "unregister_custom_op_symbolic"]
-
-_REGISTERED = "_fxonnx_symbolics"
-"""Attribute of ``torch.onnx`` that holds the registrations: process-wide, as with torch.onnx itself."""
 
 _LOCK = Lock()
 _NAME = re.compile(r"[A-Za-z_]\w*(\.\w+)*::[A-Za-z_]\w*")
@@ -60,9 +58,9 @@ def unregister_custom_op_symbolic(symbolic_name: str, opset_version: int) -> Non
         _replace(rest)
 
 
-def registered_symbolics(opset: int) -> dict[Callable[..., Any], SymbolicFunction]:
+def registered_symbolics(opset: int) -> dict[Callable[..., Any], Any]:
     """Map each overload to its registered symbolic function with the highest supported opset up to ``opset``."""
-    table: dict[Callable[..., Any], SymbolicFunction] = {}
+    table: dict[Callable[..., Any], Any] = {}
     for (name, since), function in sorted(_registered().items(), key=lambda item: item[0]):
         if since <= opset:
             namespace, _, operator = name.partition("::")
@@ -80,8 +78,8 @@ def _check_name(name: str) -> None:
 
 
 def _registered() -> Mapping[tuple[str, int], Callable[..., Any]]:
-    return getattr(torch.onnx, _REGISTERED, {})
+    return getattr(torch.onnx, REGISTERED, {})
 
 
 def _replace(registered: Mapping[tuple[str, int], Callable[..., Any]]) -> None:
-    setattr(torch.onnx, _REGISTERED, registered)
+    setattr(torch.onnx, REGISTERED, registered)

@@ -18,8 +18,16 @@ from fxonnx_translations._builder.op_schema import schema_info
 from fxonnx_translations._torch_compat import OpOverload, ScriptNode, ScriptValue
 
 from .._capture.autograd_functions import FunctionCall
+from .._lower.custom_operators import as_input, emit_custom
 
-__all__ = ["SymbolicFunction", "SymbolicGraph", "SymbolicType", "SymbolicValue", "call_symbolic", "ordered_arguments"]
+__all__ = [
+    "CalledFunctions",
+    "SymbolicFunction",
+    "SymbolicGraph",
+    "SymbolicType",
+    "SymbolicValue",
+    "translate_symbolically",
+]
 
 _CONVERSIONS: Mapping[str, Callable[[Any], Any]] = {"f": float, "i": int, "s": str}
 
@@ -219,7 +227,7 @@ class SymbolicGraph:
         if domain in ("", "onnx", "ai.onnx"):
             made = self._op.multi(name, *inputs, outputs=outputs, **given)
         else:
-            made = self.emit(domain, name, inputs, given, outputs)
+            made = emit_custom(self._op, self._opsets, (domain, name), inputs, given, outputs)
         wrapped = tuple(SymbolicValue(value, self._op) for value in made)
         return wrapped[0] if outputs == 1 else wrapped
 
@@ -229,26 +237,8 @@ class SymbolicGraph:
             "org.pytorch.aten::ATen", *args, operator_s=operator, overload_name_s=overload_name, **attributes
         )
 
-    def emit(
-        self, domain: str, name: str, inputs: Sequence[Any], attributes: Mapping[str, Any], outputs: int
-    ) -> tuple[ir.Value, ...]:
-        """Emit a custom operator; its outputs have the first input's element type until ``setType`` is called."""
-        values = [self._input(value) for value in inputs]
-        dtypes = [value.dtype for value in values if value is not None and value.dtype is not None]
-        dtype = dtypes[0] if dtypes else self._op.results[0].dtype
-        version = self._opsets.get(domain, 1)
-        return self._op.verbatim(name, values, attributes, [dtype] * outputs, domain=domain, version=version)
-
     def _input(self, argument: Any) -> ir.Value | None:
-        if argument is None or isinstance(argument, ir.Value):
-            return argument
-        if type(argument) is SymbolicValue:
-            return argument.value
-        if isinstance(argument, (torch.Tensor, bool, int, float)):
-            return self._op.const(torch.as_tensor(argument))
-        if isinstance(argument, (list, tuple)) and all(isinstance(item, (int, float)) for item in argument):
-            return self._op.const(torch.tensor(argument))
-        return self._op.size(argument)
+        return argument.value if type(argument) is SymbolicValue else as_input(self._op, argument)
 
 
 def _constant(attributes: Mapping[str, Any]) -> Any:
@@ -295,6 +285,20 @@ def call_symbolic(
     return unwrapped
 
 
+def translate_symbolically(
+    function: Callable[..., Any],
+    op: Op,
+    target: Any,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    opsets: Mapping[str, int],
+) -> Any:
+    """Run a symbolic function for a node; see ``call_user_translation``."""
+    if isinstance(target, OpOverload):
+        args, kwargs = ordered_arguments(function, target, args, kwargs)
+    return call_symbolic(function, SymbolicGraph(op, opsets), args, kwargs)
+
+
 def _unwrapped(returned: Any) -> Any:
     if isinstance(returned, (list, tuple)):
         return [_unwrapped(item) for item in returned]
@@ -337,10 +341,13 @@ class CalledFunctions:
 
     calls: Sequence[FunctionCall]
 
-    def __call__(self, graph: SymbolicGraph, tensors: list[ir.Value], name: str, index: int) -> list[Any]:
-        """Run the ``symbolic`` of one call; ``name`` only documents the captured graph."""
+    def translate_node(
+        self, op: Op, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], opsets: Mapping[str, int]
+    ) -> list[Any]:
+        """Run the ``symbolic`` of one call; the name among the arguments only documents the captured graph."""
+        tensors, _name, index = args
         call = self.calls[index]
-        written = call_symbolic(call.symbolic, graph, call.with_tensors(tensors), {})
+        written = call_symbolic(call.symbolic, SymbolicGraph(op, opsets), call.with_tensors(tensors), {})
         return written if isinstance(written, list) else [written]
 
 
@@ -350,6 +357,8 @@ class SymbolicFunction:
 
     function: Callable[..., Any]
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the function."""
-        return self.function(*args, **kwargs)
+    def translate_node(
+        self, op: Op, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], opsets: Mapping[str, int]
+    ) -> Any:
+        """Run the function for a node."""
+        return translate_symbolically(self.function, op, target, args, kwargs, opsets)
