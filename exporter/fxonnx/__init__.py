@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from ._program.external_data import REFERENCE
     from ._program.multi_model import save_all
     from ._program.proof import Proof, ProofRun
+    from ._program.value_comparison import Comparison, ValueDifference, ValueStatistics
     from ._program.verification import verify
     from ._targets import Target
     from ._targets.check import TargetFinding, check
     from .diagnostics.diff import GraphChange, ModelDiff, diff
-    from .diagnostics.differences import Comparison, ValueDifference, ValueStatistics
     from .diagnostics.report import report
     from .errors import (
         ArgumentError,
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
         UntestedTorchError,
         VerificationError,
     )
-    from .quantization import QuantizeConfig
+    from .quantization.config import QuantizeConfig
     from .quantization.quantization_report import LayerReport, QuantizationReport
     from .torchscript.drop_in import (
         ExportableModule,
@@ -155,16 +155,16 @@ _MODULES = {
     "ModelDiff": "diagnostics.diff",
     "diff": "diagnostics.diff",
     "ONNXProgram": "_program",
-    "QuantizeConfig": "quantization",
+    "QuantizeConfig": "quantization.config",
     "REFERENCE": "_program.external_data",
     "save_all": "_program.multi_model",
     "Proof": "_program.proof",
     "ProofRun": "_program.proof",
     "LayerReport": "quantization.quantization_report",
     "QuantizationReport": "quantization.quantization_report",
-    "Comparison": "diagnostics.differences",
-    "ValueDifference": "diagnostics.differences",
-    "ValueStatistics": "diagnostics.differences",
+    "Comparison": "_program.value_comparison",
+    "ValueDifference": "_program.value_comparison",
+    "ValueStatistics": "_program.value_comparison",
     "OutputComparison": "_comparison",
     "TargetFinding": "_targets.check",
     "Target": "_targets",

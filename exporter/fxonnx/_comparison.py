@@ -254,3 +254,36 @@ def report_skipped(rows: Sequence[OutputComparison]) -> None:
 
 def _number(value: float | None) -> str:
     return "-" if value is None or math.isnan(value) else f"{value:.2e}"
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """Tolerances, as those of ``verify``.
+
+    Attributes:
+        rtol: Relative tolerance; None for that of the dtype.
+        atol: Absolute tolerance; None for the relative one times the scale of the values.
+    """
+
+    rtol: float | None
+    atol: float | None
+
+    def difference(self, expected: torch.Tensor, actual: torch.Tensor) -> tuple[float | None, str]:
+        """Return the largest absolute difference, and the description of a difference beyond the tolerance, or "".
+
+        Args:
+            expected: PyTorch's value, which may be computed in float32 instead of half precision.
+            actual: The ONNX value.
+        """
+        rtol = self.rtol
+        if actual.dtype != expected.dtype:
+            rtol = TOLERANCES[actual.dtype] if rtol is None and actual.dtype in TOLERANCES else rtol
+            actual = actual.to(expected.dtype)
+        (row,) = compare(["value"], [expected], [actual], rtol=rtol, atol=self._absolute(rtol, expected, actual))
+        return row.max_abs, row.message
+
+    def _absolute(self, rtol: float | None, expected: torch.Tensor, actual: torch.Tensor) -> float | None:
+        if self.atol is not None or rtol is None or self.rtol is not None or not expected.is_floating_point():
+            return self.atol
+        finite = expected[expected.isfinite() & (expected != actual)]
+        return rtol * finite.abs().max().item() if finite.numel() else 0.0

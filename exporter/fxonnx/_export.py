@@ -54,7 +54,7 @@ from .diagnostics.artifacts import save_exported_program
 from .diagnostics.printing import graph_text, timing_table
 from .diagnostics.reporting import Report, reporting
 from .errors import did_you_mean
-from .quantization import QuantizeConfig, WeightDtype
+from .quantization.config import QuantizeConfig, WeightDtype
 
 __all__ = ["export"]
 

@@ -22,7 +22,7 @@ from ._lower.versions import FUNCTIONS_IR_VERSION, NEWEST_IR_VERSION, NEWEST_OPS
 from ._prepare import PATTERNS, State
 from ._targets import DEFAULT_PROFILE, Target, TargetProfile, profile_of
 from .errors import ArgumentError, did_you_mean
-from .quantization import QuantizeConfig, WeightDtype, read_quantize
+from .quantization.config import QuantizeConfig, WeightDtype, read_quantize
 
 __all__ = [
     "Functions",

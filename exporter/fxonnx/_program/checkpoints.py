@@ -10,20 +10,20 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import torch
 
 from fxonnx_translations._builder.dtypes import from_torch
 from fxonnx_translations._builder.initializers import DerivedTensor
 
+from .._extensions import add_on
 from .._inner_tensors import unwrapped
 from .._json_text import parse_json
 from .._paths import is_file, path_of
 from ..errors import ArgumentError, did_you_mean
-from ..quantization.packed_weights import PackedWeight, packed_weights, read_packed_format
 
-__all__ = ["DTYPES", "FileTensor", "StoredTensor", "Weights", "read_weight_sources"]
+__all__ = ["DTYPES", "FileTensor", "StoredTensor", "StoredWeight", "Weights", "read_weight_sources"]
 
 DTYPES: Mapping[str, torch.dtype] = MappingProxyType(
     {
@@ -53,6 +53,17 @@ Weights: TypeAlias = "WeightSource | Sequence[WeightSource]"
 """A safetensors file, the index file of a sharded checkpoint, a directory, a state_dict, or a list of these."""
 
 
+class StoredWeight(Protocol):
+    """A weight in a file."""
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+
+    def initializer(self, name: str, dtype: torch.dtype) -> DerivedTensor:
+        """The weight as an initializer, for a model that has it in an element type."""
+
+
 @dataclass(frozen=True)
 class StoredTensor:
     """A tensor in a safetensors file.
@@ -70,6 +81,10 @@ class StoredTensor:
     offset: int
     dtype: torch.dtype
     shape: tuple[int, ...]
+
+    def initializer(self, name: str, dtype: torch.dtype) -> DerivedTensor:
+        """The tensor as an initializer, read each time its bytes are requested."""
+        return FileTensor(name, self)
 
     def load(self) -> torch.Tensor:
         """Read the tensor; complex numbers become real tensors with a last dimension of 2."""
@@ -95,7 +110,7 @@ class FileTensor(DerivedTensor):
         super().__init__(name, (), partial(StoredTensor.load, stored), from_torch(dtype), shape)
 
 
-def read_weight_sources(weights: Weights) -> dict[str, StoredTensor | PackedWeight | torch.Tensor]:
+def read_weight_sources(weights: Weights) -> dict[str, StoredWeight | torch.Tensor]:
     """Collect the tensors of all sources by name; later sources override earlier ones.
 
     A checkpoint of GPTQ, AWQ or compressed-tensors also has the weights that its tensors represent.
@@ -103,7 +118,7 @@ def read_weight_sources(weights: Weights) -> dict[str, StoredTensor | PackedWeig
     Raises:
         ArgumentError: If a source is neither a safetensors file nor a state_dict.
     """
-    found: dict[str, StoredTensor | PackedWeight | torch.Tensor] = {}
+    found: dict[str, StoredWeight | torch.Tensor] = {}
     sources = weights if isinstance(weights, Sequence) and not isinstance(weights, str) else [weights]
     for source in sources:
         if isinstance(source, Mapping):
@@ -117,10 +132,10 @@ def read_weight_sources(weights: Weights) -> dict[str, StoredTensor | PackedWeig
     return found
 
 
-def _read_checkpoint(path: Path) -> dict[str, StoredTensor | PackedWeight | torch.Tensor]:
+def _read_checkpoint(path: Path) -> dict[str, StoredWeight | torch.Tensor]:
     stored = {name: tensor for file in _files(path) for name, tensor in _header(file).items()}
-    packed_format = read_packed_format(path if path.is_dir() else path.parent, "weights")
-    return {**stored, **({} if packed_format is None else packed_weights(stored, packed_format))}
+    packed = add_on("quantization").read_packed_weights(path if path.is_dir() else path.parent, stored)
+    return {**stored, **packed}
 
 
 def _files(path: Path) -> list[Path]:

@@ -15,11 +15,10 @@ from fxonnx_translations._torch_compat import pytree
 
 from .._capture.eager_state import copies_of_inputs, preserved_random_states, preserved_state
 from .._capture.inputs.pytree_objects import flatten_objects
-from .._comparison import REFERENCE_TEXTS, OutputComparison, ReferenceName, compare, format_rows
+from .._comparison import REFERENCE_TEXTS, OutputComparison, ReferenceName, Tolerance, compare, format_rows
 from .._lower.model import CHECK_OUTPUT
 from .._model_files import load_model
 from .._sequence_types import is_sequence
-from ..diagnostics.differences import Tolerance
 from ..errors import ArgumentError, VerificationError
 from .random_outputs import without_random_outputs
 from .session import Session

@@ -28,12 +28,11 @@ from .._public import public
 from .._sequence_types import type_text
 from .._targets import Target
 from .._targets.check import TargetFinding, check
-from ..diagnostics.differences import Comparison
 from ..errors import ArgumentError, SaveError
-from ..quantization.dequantized_weights import products_in_float
 from ..quantization.quantization_report import QuantizationReport, quantization_report
 from ..quantization.quantized_layer import Quantization
 from . import saving, verification
+from .accuracy_level import products_in_float
 from .adapters import AdapterSource, adapter_names, adapter_values, write_adapter
 from .assumption_checks import check_assumptions
 from .call_binding import bind_call, check_loop_bounds, unflatten_outputs
@@ -50,6 +49,7 @@ from .references import Model
 from .rename_dims import rename_dims
 from .session import Session, SessionFactory, session_in_float
 from .stateful import StatefulSession, StatePair, read_states
+from .value_comparison import Comparison
 from .weights import WeightMap, build_weight_map, replace_weights, temporary_weights
 
 __all__ = ["ONNXProgram", "weights_of"]

@@ -23,21 +23,16 @@ from .._capture.inputs.pytree_objects import flatten_objects, unflatten_objects
 from .._capture.patches import one_at_a_time
 from .._comparison import REFERENCE_TEXTS, ReferenceName
 from .._export_context import outside_of_export
+from .._extensions import add_on
 from .._inner_tensors import rewrapped, unwrapped
 from .._options import Options
-from ..diagnostics.differences import written_parameters
 from ..errors import ArgumentError, SaveError
-from ..quantization.dequantized_weights import (
-    DequantizedWeights,
-    dequantized_weights,
-    replace_tables,
-    tables_of_source,
-)
 from . import saving
 from .call_binding import BoundCall, bind_call
 from .session import SessionFactory
 from .stateful import final_states, read_states
 from .weights import WeightMap
+from .written_parameters import written_parameters
 
 __all__ = ["Model", "Reference", "VerifiableProgram", "captured_reference", "dequantized", "reference_of"]
 
@@ -196,19 +191,20 @@ def captured_reference(program: VerifiableProgram) -> Reference:
     return Reference("captured program", program)
 
 
-def dequantized(program: VerifiableProgram) -> DequantizedWeights:
-    """The values of the quantized weights of a program."""
+def dequantized(program: VerifiableProgram) -> Any:
+    """The values of the quantized weights of a program; None without quantized weights."""
     if program.options.quantize is None or program.float_model is not None:
-        return DequantizedWeights({}, {})
-    return dequantized_weights(program.model, program.weights)
+        return None
+    return add_on("quantization").dequantized_weights(program.model, program.weights)
 
 
 def _run_captured_program(program: VerifiableProgram, args: Any, kwargs: Any) -> list[Any]:
     module = _isolated_module(program.exported_program)
     quantized = dequantized(program)
-    replace_tables(module, quantized.tables)
+    if quantized is not None:
+        quantized.replace_tables(module)
     weights = {name: copy_of(buffer) for name, buffer in module.named_buffers()}
-    weights |= {**program.applied_weights, **quantized.products}
+    weights |= {**program.applied_weights, **(quantized.products if quantized is not None else {})}
     args, kwargs = copies_of_inputs((tuple(args), dict(kwargs)))
     with torch.no_grad(), recorded_function_calls(program.capture.functions), without_global_hooks():
         result = torch.func.functional_call(module, weights, args, kwargs, tie_weights=False)
@@ -270,7 +266,7 @@ def _replaced_weights(program: VerifiableProgram, model: Any, *, is_given: bool)
         return {}
     quantized = dequantized(program)
     applied = {} if is_given else {name: copy_of(value) for name, value in program.applied_weights.items()}
-    return {**rewrapped(model, applied), **quantized.products, **tables_of_source(model, quantized.tables)}
+    return {**rewrapped(model, applied), **(quantized.for_model(model) if quantized is not None else {})}
 
 
 def _output_leaves(program: VerifiableProgram, result: Any) -> list[Any]:

@@ -15,16 +15,17 @@ from fxonnx_translations._torch_compat import pytree
 from .._capture.autograd_functions import recorded_function_calls
 from .._capture.eager_state import preserved_random_states
 from .._capture.inputs.list_inputs import with_lists
-from .._comparison import OutputComparison, ReferenceName, compare, format_rows
+from .._comparison import OutputComparison, ReferenceName, Tolerance, compare, format_rows
+from .._extensions import add_on
 from .._public import public
-from ..diagnostics.differences import Comparison, RuntimeValues, Tolerance, compare_values
 from ..errors import ArgumentError, ExportError, VerificationError, did_you_mean
-from ..quantization.dequantized_weights import ROUNDED, always_rounds, multiplies_stored_weights, products_in_float
+from .accuracy_level import ROUNDED, always_rounds, multiplies_stored_weights, products_in_float
 from .call_binding import BoundCall, bind_call
 from .file_verification import verify_file
 from .random_outputs import as_runtime_outputs, without_random_outputs
 from .references import Model, Reference, VerifiableProgram, captured_reference, dequantized, reference_of
 from .session import session_in_float
+from .value_comparison import Comparison
 from .verification_inputs import auto_sizes, check_sizes, resize_inputs
 
 __all__ = ["compare_with_model", "verify"]
@@ -331,9 +332,11 @@ class _Run:
         with products_in_float(program.model), recorded_function_calls(program.capture.functions):
             factory = session_in_float if _runs_in_float(program) else None
             model = program.model if program.float_model is None else program.float_model
-            runtime = RuntimeValues(model, _copies(call.inputs), program.session_factory or factory)
-            weights = {**program.applied_weights, **dequantized(program).products}
-            located = compare_values(runtime, program.exported_program, one, weights, self.tolerance, wrong)
+            quantized = dequantized(program)
+            weights = {**program.applied_weights, **(quantized.products if quantized is not None else {})}
+            diagnostics = add_on("diagnostics")
+            runtime = diagnostics.RuntimeValues(model, _copies(call.inputs), program.session_factory or factory)
+            located = diagnostics.compare_values(runtime, program.exported_program, one, weights, self.tolerance, wrong)
         return Comparison(tuple(outputs), located.values, located.paths, sizes, in_capture)
 
     def _differences_of_capture(

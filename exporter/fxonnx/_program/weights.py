@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,12 +22,11 @@ from fxonnx_translations._builder.initializers import (
     values_of,
 )
 
+from .._extensions import add_on
 from .._inner_tensors import unwrapped
 from .._warnings import warn_user
 from ..errors import ArgumentError, did_you_mean
-from ..quantization.packed_weights import PackedTensor, PackedWeight
-from ..quantization.quantized_tensor import QuantizedTensor
-from .checkpoints import FileTensor, StoredTensor, Weights, read_weight_sources
+from .checkpoints import Weights, read_weight_sources
 
 __all__ = ["WeightMap", "build_weight_map", "replace_weights", "temporary_weights"]
 
@@ -175,11 +174,8 @@ def temporary_weights(model: ir.Model, weight_map: WeightMap, weights: Weights) 
         if source is None:
             continue
         tensor: TorchTensor | DerivedTensor
-        if isinstance(source, (StoredTensor, PackedWeight)):
-            if isinstance(source, StoredTensor):
-                tensor = FileTensor(stored_name, source)
-            else:
-                tensor = PackedTensor(stored_name, source, from_torch(current[stored_name].dtype))
+        if not isinstance(source, torch.Tensor) and hasattr(source, "initializer"):
+            tensor = source.initializer(stored_name, current[stored_name].dtype)
             if name in weight_map.transposed:
                 tensor = derive(stored_name, [tensor], torch.t)
             _check_shape_and_dtype(
@@ -204,7 +200,8 @@ def temporary_weights(model: ir.Model, weight_map: WeightMap, weights: Weights) 
             or "pass weights that no file has in a dict: weights=[file, {name: tensor}]",
         )
     before = {value: value.const_value for value in model.graph.initializers.values()}
-    _warn_of_rounding(before.values(), new)
+    if any(getattr(tensor, "is_packed", False) for tensor in new.values()):
+        add_on("quantization").warn_of_rounding(before.values(), new)
     try:
         for value, tensor_before in before.items():
             value.const_value = _replace_sources(tensor_before, new)
@@ -212,24 +209,6 @@ def temporary_weights(model: ir.Model, weight_map: WeightMap, weights: Weights) 
     finally:
         for value, tensor_before in before.items():
             value.const_value = tensor_before
-
-
-def _warn_of_rounding(tensors: Iterable[Any], new: Mapping[str, TorchTensor | DerivedTensor]) -> None:
-    """Warn of linear layers that are rounded although the weights come from a quantized checkpoint."""
-    if not any(isinstance(tensor, PackedTensor) for tensor in new.values()):
-        return
-    rounded = [
-        str(source.name)
-        for tensor in tensors
-        if isinstance(tensor, QuantizedTensor)
-        and tensor.part == "codes"
-        and tensor.layout in ("columns", "matmul_nbits")
-        for source in sources_of(tensor)
-        if not isinstance(new.get(str(source.name)), PackedTensor)
-    ]
-    if rounded:
-        names = ", ".join(map(repr, rounded[:3])) + (", ..." if len(rounded) > 3 else "")
-        warn_user(f"{names}: rounded to nearest, since the checkpoint has no integers for these weights")
 
 
 def _suggestion(given: Collection[str], known: Collection[str]) -> str | None:

@@ -17,9 +17,9 @@ from .._capture.attempts import Attempt
 from .._capture.departures import DepartureKind
 from .._capture.patches import missing_targets
 from .._program import ONNXProgram
+from .._program.value_comparison import Comparison
 from .._sequence_types import type_text
 from ..errors import ExportError
-from .differences import Comparison
 from .module_tree import module_tree
 from .partial_graph import partial_graph
 from .runtime_profile import RuntimeProfile

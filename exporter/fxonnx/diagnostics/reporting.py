@@ -13,9 +13,9 @@ import torch
 from .._capture.attempts import Attempt
 from .._comparison import OutputComparison
 from .._program import ONNXProgram
+from .._program.value_comparison import Comparison
 from ..errors import ExportError, SaveError, VerificationError
 from .artifacts import artifact_path
-from .differences import Comparison
 from .html_page import PageSubject, render_page
 from .markdown_page import markdown_page
 from .runtime_profile import runtime_profile

@@ -34,7 +34,7 @@ def dequantized_checkpoint(directory: Path, config: Any, dtype: torch.dtype) -> 
     state = {
         name: tensor.load() if isinstance(tensor, StoredTensor) else tensor
         for name, tensor in found.items()
-        if name not in parts and not isinstance(tensor, PackedWeight)
+        if name not in parts and isinstance(tensor, (StoredTensor, torch.Tensor))
     }
     return {**state, **{name: _dequantized(weight, dtype) for name, weight in packed.items()}}
 

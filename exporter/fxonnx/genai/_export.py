@@ -15,7 +15,7 @@ from .._program import ONNXProgram
 from .._targets import Target
 from .._warnings import ignoring_warnings, warn_user
 from ..errors import ArgumentError, did_you_mean
-from ..quantization import QuantizeConfig, WeightDtype
+from ..quantization.config import QuantizeConfig, WeightDtype
 from ._adapters import ADAPTER_PATTERN, Adapters, load_adapters, save_adapters
 from ._chat_template import ChatTemplate
 from ._config import context_length, genai_config

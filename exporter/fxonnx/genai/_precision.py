@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias, get_args
 import torch
 
 from ..errors import ArgumentError, did_you_mean
-from ..quantization import QuantizeConfig
+from ..quantization.config import QuantizeConfig
 
 __all__ = ["Precision", "PrecisionPlan", "read_precision", "with_quantization"]
 

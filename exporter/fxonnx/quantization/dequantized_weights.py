@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import onnx_ir as ir
 import torch
@@ -16,21 +14,9 @@ from .._program.weights import WeightMap
 from ..errors import ArgumentError
 from .quantized_tensor import QuantizedTensor
 
-__all__ = [
-    "ROUNDED",
-    "DequantizedWeights",
-    "always_rounds",
-    "dequantized_weights",
-    "multiplies_stored_weights",
-    "products_in_float",
-    "replace_tables",
-    "tables_of_source",
-]
+__all__ = ["DequantizedWeights", "dequantized_weights"]
 
 aten = torch.ops.aten
-
-ROUNDED = 0.05
-"""Tolerance, times the largest absolute value of an output, for models that round activations to int8."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +30,30 @@ class DequantizedWeights:
 
     products: Mapping[str, torch.Tensor]
     tables: Mapping[str, torch.Tensor]
+
+    def replace_tables(self, module: torch.nn.Module) -> None:
+        """Replace the weights of embeddings in a captured module, but not their other uses, in place."""
+        if not isinstance(module, torch.fx.GraphModule):
+            return
+        for index, (fqn, table) in enumerate(self.tables.items()):
+            name = f"_table_{index}"
+            module.register_buffer(name, table)
+            for node in module.graph.find_nodes(op="get_attr", target=fqn):
+                for user in list(node.users):
+                    if user.target is aten.embedding.default:
+                        with module.graph.inserting_before(user):
+                            user.replace_input_with(node, module.graph.get_attr(name))
+        module.recompile()
+
+    def for_model(self, source: torch.nn.Module) -> dict[str, torch.Tensor]:
+        """All values, by the names of the original model, where only embedding modules have tables of their own."""
+        modules = dict(source.named_modules())
+        tables = {
+            fqn: table
+            for fqn, table in self.tables.items()
+            if isinstance(modules.get(fqn.rpartition(".")[0]), torch.nn.Embedding)
+        }
+        return {**self.products, **tables}
 
 
 def dequantized_weights(model: ir.Model, weight_map: WeightMap) -> DequantizedWeights:
@@ -117,63 +127,3 @@ def _positions(source: DerivedTensor, contents: Mapping[int, torch.Tensor]) -> t
     positions = rearranged(source).flatten()
     is_rearranged = positions.dtype == torch.int64 and torch.equal(positions.sort().values, torch.arange(start))
     return positions if is_rearranged else None
-
-
-def replace_tables(module: torch.nn.Module, tables: Mapping[str, torch.Tensor]) -> None:
-    """Replace the weights of embeddings in a captured module, but not their other uses, in place."""
-    if not isinstance(module, torch.fx.GraphModule):
-        return
-    for index, (fqn, table) in enumerate(tables.items()):
-        name = f"_table_{index}"
-        module.register_buffer(name, table)
-        for node in module.graph.find_nodes(op="get_attr", target=fqn):
-            for user in list(node.users):
-                if user.target is aten.embedding.default:
-                    with module.graph.inserting_before(user):
-                        user.replace_input_with(node, module.graph.get_attr(name))
-    module.recompile()
-
-
-def tables_of_source(source: torch.nn.Module, tables: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The tables that are parameters of embedding modules, by their names in the original model."""
-    modules = dict(source.named_modules())
-    return {
-        fqn: table
-        for fqn, table in tables.items()
-        if isinstance(modules.get(fqn.rpartition(".")[0]), torch.nn.Embedding)
-    }
-
-
-def always_rounds(model: ir.Model) -> bool:
-    """Whether a model has experts of 8 bits: their kernel rounds activations to int8 at every accuracy level."""
-    graphs: list[Any] = [model.graph, *model.functions.values()]
-    return any(
-        node.op_type == "QMoE" and node.attributes["expert_weight_bits"].as_int() == 8
-        for graph in graphs
-        for node in ir.traversal.RecursiveGraphIterator(graph)
-    )
-
-
-def multiplies_stored_weights(model: ir.Model) -> bool:
-    """Whether ONNX Runtime may multiply by quantized weights, for which it rounds the activations by default."""
-    return any(node.op_type in ("DequantizeLinear", "MatMulNBits", "QMoE") for node in model.graph)
-
-
-@contextmanager
-def products_in_float(model: ir.Model) -> Iterator[None]:
-    """Disable the rounding of activations by MatMulNBits and QMoE for the body."""
-    graphs: list[Any] = [model.graph, *model.functions.values()]
-    nodes = [
-        node
-        for graph in graphs
-        for node in ir.traversal.RecursiveGraphIterator(graph)
-        if node.op_type in ("MatMulNBits", "QMoE") and "accuracy_level" in node.attributes
-    ]
-    before = [(node, node.attributes["accuracy_level"]) for node in nodes]
-    for node in nodes:
-        node.attributes["accuracy_level"] = ir.AttrInt64("accuracy_level", 1)
-    try:
-        yield
-    finally:
-        for node, attribute in before:
-            node.attributes["accuracy_level"] = attribute

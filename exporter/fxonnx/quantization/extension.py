@@ -4,13 +4,23 @@ from __future__ import annotations
 
 from .._capture.patches.patch import Patch
 from .._extensions import Extension
+from .dequantized_weights import dequantized_weights
 from .low_precision import least_opset, store_codes
+from .packed_weights import read_packed_weights
 from .quantize import quantize
 from .quantized_form import write_quantized_form
 from .quantized_modules import check_outputs, unpacked_parameters
 from .quantized_modules.tensor_functions import CREATE, quantize_tensor
+from .rounded_weights import warn_of_rounding
 
-__all__ = ["EXTENSION", "quantize", "write_quantized_form"]
+__all__ = [
+    "EXTENSION",
+    "dequantized_weights",
+    "quantize",
+    "read_packed_weights",
+    "warn_of_rounding",
+    "write_quantized_form",
+]
 
 EXTENSION = Extension(
     tracing=unpacked_parameters,

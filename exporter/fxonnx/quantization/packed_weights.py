@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import onnx_ir as ir
 import torch
 
-from fxonnx_translations._builder.dtypes import to_torch_dtype
+from fxonnx_translations._builder.dtypes import from_torch, to_torch_dtype
 from fxonnx_translations._builder.initializers import DerivedTensor, TorchTensor, values_of
 
 from .._json_text import parse_json
@@ -125,6 +125,10 @@ class PackedWeight:
         rows, columns = self.load("weight_shape").tolist()
         return int(rows), int(columns)
 
+    def initializer(self, name: str, dtype: torch.dtype) -> PackedTensor:
+        """The weight as an initializer, for a model that has it in an element type."""
+        return PackedTensor(name, self, from_torch(dtype))
+
     def quantized(self, dtype: torch.dtype, *, codes: bool = True, is_permuted: bool = False) -> QuantizedWeight:
         """Read the weight.
 
@@ -206,6 +210,8 @@ class PackedTensor(DerivedTensor):
         packed: The weight in the checkpoint.
         dtype: Element type of the weight in the model.
     """
+
+    is_packed = True
 
     def __init__(self, name: str, packed: PackedWeight, dtype: ir.DataType) -> None:
         self.packed = packed
@@ -298,6 +304,20 @@ def packed_weights(tensors: Mapping[str, LoadableTensor], packed_format: PackedF
         parts = {part: tensors[name] for part, name in names.items() if name in tensors}
         found[f"{module}.weight"] = PackedWeight(f"{module}.weight", packed_format, parts)
     return found
+
+
+def read_packed_weights(directory: Path, tensors: Mapping[str, LoadableTensor]) -> dict[str, PackedWeight]:
+    """The weights that the tensors of a quantized checkpoint represent, by FQN; none of other checkpoints.
+
+    Args:
+        directory: The directory of the checkpoint.
+        tensors: Its tensors.
+
+    Raises:
+        ArgumentError: If the configuration of the checkpoint is invalid.
+    """
+    packed_format = read_packed_format(directory, "weights")
+    return {} if packed_format is None else packed_weights(tensors, packed_format)
 
 
 def parts_of(weight: PackedWeight) -> list[str]:

@@ -32,9 +32,9 @@ from ..._capture.inputs.pytree_objects import flatten_objects, unflatten_objects
 from ..._capture.patches import one_at_a_time
 from ..._capture.questions.known_values import UNINITIALIZED
 from ..._export_context import exporting, outside_of_export
-from ...diagnostics.differences import written_parameters
 from ..assumption_checks import placeholder_values
 from ..call_binding import bind_call
+from ..written_parameters import written_parameters
 
 __all__ = ["CapturedRunner", "ModelRunner", "Outcome", "TooManyCalls"]
 

@@ -2,18 +2,10 @@
 
 from __future__ import annotations
 
-from .comparison import Comparison, ValueDifference, ValueStatistics
 from .location import compare_values
-from .matching import Tolerance
-from .reference import written_parameters
 from .runtime_values import RuntimeValues
 
 __all__ = [
-    "Comparison",
     "RuntimeValues",
-    "Tolerance",
-    "ValueDifference",
-    "ValueStatistics",
     "compare_values",
-    "written_parameters",
 ]

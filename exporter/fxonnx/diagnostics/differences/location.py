@@ -11,11 +11,12 @@ import torch
 
 from fxonnx_translations._torch_compat import OpOverload
 
+from ..._comparison import Tolerance
 from ..._lower.inlining import inlined
 from ..._prepare.captured_values import runnable_program
+from ..._program.value_comparison import ValueDifference
 from ..._provenance import VALUE_KEY
-from .comparison import ValueDifference
-from .matching import Tolerance, difference_of, in_same_layout, replacement_of
+from .matching import difference_of, in_same_layout, replacement_of
 from .reference import Evaluation, placeholder_values
 from .runtime_values import RuntimeValues, values_by_fx_name
 from .subgraphs import CONTROL_FLOW, MainScope, locate_in_subgraph

@@ -3,51 +3,18 @@
 from __future__ import annotations
 
 import operator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import onnx_ir as ir
 import torch
 
-from ..._comparison import TOLERANCES, compare
+from ..._comparison import Tolerance
 from ..._lower.metadata import class_scopes_of, target_name
+from ..._program.value_comparison import ValueDifference, source_text, statistics_of
 from ..._provenance import source_line
-from .comparison import ValueDifference, source_text, statistics_of
 
-__all__ = ["Tolerance", "difference_of", "in_same_layout", "replacement_of"]
-
-
-@dataclass(frozen=True)
-class Tolerance:
-    """Tolerances, as those of ``verify``.
-
-    Attributes:
-        rtol: Relative tolerance; None for that of the dtype.
-        atol: Absolute tolerance; None for the relative one times the scale of the values.
-    """
-
-    rtol: float | None
-    atol: float | None
-
-    def difference(self, expected: torch.Tensor, actual: torch.Tensor) -> tuple[float | None, str]:
-        """Return the largest absolute difference, and the description of a difference beyond the tolerance, or "".
-
-        Args:
-            expected: PyTorch's value, which may be computed in float32 instead of half precision.
-            actual: The ONNX value.
-        """
-        rtol = self.rtol
-        if actual.dtype != expected.dtype:
-            rtol = TOLERANCES[actual.dtype] if rtol is None and actual.dtype in TOLERANCES else rtol
-            actual = actual.to(expected.dtype)
-        (row,) = compare(["value"], [expected], [actual], rtol=rtol, atol=self._absolute(rtol, expected, actual))
-        return row.max_abs, row.message
-
-    def _absolute(self, rtol: float | None, expected: torch.Tensor, actual: torch.Tensor) -> float | None:
-        if self.atol is not None or rtol is None or self.rtol is not None or not expected.is_floating_point():
-            return self.atol
-        finite = expected[expected.isfinite() & (expected != actual)]
-        return rtol * finite.abs().max().item() if finite.numel() else 0.0
+__all__ = ["difference_of", "in_same_layout", "replacement_of"]
 
 
 def difference_of(

@@ -8,12 +8,13 @@ from typing import Any, TypeAlias
 import torch
 from torch.export.graph_signature import InputKind
 
-from fxonnx_translations._torch_compat import OpOverload, pytree
+from fxonnx_translations._torch_compat import pytree
 
 from ..._export_signature import read_signature
+from ..._program.written_parameters import written_placeholders
 from ..._provenance import VALUE_KEY
 
-__all__ = ["Evaluation", "OnValue", "placeholder_values", "written_parameters"]
+__all__ = ["Evaluation", "OnValue", "placeholder_values"]
 
 OnValue: TypeAlias = "Callable[[torch.fx.Node, str, torch.Tensor], torch.Tensor | None]"
 """Takes a node, the name of its value and the value; returns the value to continue with, None for the same one."""
@@ -96,7 +97,7 @@ def placeholder_values(
         kwargs: Keyword arguments, bound.
         weights: FQN to weights that replace those of the program.
     """
-    written = _written_placeholders(exported_program.graph)
+    written = written_placeholders(exported_program.graph)
     leaves = iter(pytree.tree_leaves((tuple(args), dict(kwargs))))
     values: list[Any] = []
     for record in read_signature(exported_program).inputs:
@@ -111,25 +112,3 @@ def placeholder_values(
             value = value.detach().clone() if is_copied else value.detach()
         values.append(value)
     return values
-
-
-def written_parameters(exported_program: torch.export.ExportedProgram) -> frozenset[str]:
-    """FQNs of the parameters to which the captured graph may write."""
-    written = _written_placeholders(exported_program.graph)
-    records = read_signature(exported_program).inputs if written else ()
-    return frozenset(
-        str(record.target) for record in records if record.kind == InputKind.PARAMETER and record.name in written
-    )
-
-
-def _written_placeholders(graph: torch.fx.Graph) -> set[str]:
-    """Names of placeholders to which an in-place operator may write, directly or through views."""
-    found = set()
-    for node in graph.nodes:
-        if isinstance(node.target, OpOverload) and node.target._schema.is_mutable:
-            source: Any = node
-            while isinstance(source, torch.fx.Node) and source.op == "call_function":
-                source = source.args[0] if source.args else None
-            if isinstance(source, torch.fx.Node):
-                found.add(source.name)
-    return found

@@ -12,10 +12,11 @@ import onnx
 import onnx_ir as ir
 import torch
 
+from ..._comparison import Tolerance
 from ..._program.session import Session, as_tensor
+from ..._program.value_comparison import ValueDifference
 from ..._provenance import VALUE_KEY
-from .comparison import ValueDifference
-from .matching import Tolerance, difference_of, replacement_of
+from .matching import difference_of, replacement_of
 from .reference import Evaluation
 from .runtime_values import RuntimeValues, values_by_fx_name
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 
 import torch
 
-from ..._comparison import OutputComparison, format_rows
-from ..._public import public
+from .._comparison import OutputComparison, format_rows
+from .._public import public
 
 __all__ = ["Comparison", "ValueDifference", "ValueStatistics", "source_text", "statistics_of"]
 

@@ -1,0 +1,49 @@
+"""Whether ONNX Runtime rounds activations before it multiplies them by quantized weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import onnx_ir as ir
+
+__all__ = ["ROUNDED", "always_rounds", "multiplies_stored_weights", "products_in_float"]
+
+ROUNDED = 0.05
+"""Tolerance, times the largest absolute value of an output, for models that round activations to int8."""
+
+
+def always_rounds(model: ir.Model) -> bool:
+    """Whether a model has experts of 8 bits: their kernel rounds activations to int8 at every accuracy level."""
+    graphs: list[Any] = [model.graph, *model.functions.values()]
+    return any(
+        node.op_type == "QMoE" and node.attributes["expert_weight_bits"].as_int() == 8
+        for graph in graphs
+        for node in ir.traversal.RecursiveGraphIterator(graph)
+    )
+
+
+def multiplies_stored_weights(model: ir.Model) -> bool:
+    """Whether ONNX Runtime may multiply by quantized weights, for which it rounds the activations by default."""
+    return any(node.op_type in ("DequantizeLinear", "MatMulNBits", "QMoE") for node in model.graph)
+
+
+@contextmanager
+def products_in_float(model: ir.Model) -> Iterator[None]:
+    """Disable the rounding of activations by MatMulNBits and QMoE for the body."""
+    graphs: list[Any] = [model.graph, *model.functions.values()]
+    nodes = [
+        node
+        for graph in graphs
+        for node in ir.traversal.RecursiveGraphIterator(graph)
+        if node.op_type in ("MatMulNBits", "QMoE") and "accuracy_level" in node.attributes
+    ]
+    before = [(node, node.attributes["accuracy_level"]) for node in nodes]
+    for node in nodes:
+        node.attributes["accuracy_level"] = ir.AttrInt64("accuracy_level", 1)
+    try:
+        yield
+    finally:
+        for node, attribute in before:
+            node.attributes["accuracy_level"] = attribute
