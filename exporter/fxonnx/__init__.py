@@ -24,17 +24,22 @@ if TYPE_CHECKING:
     from ._export import export
     from ._export_context import is_in_onnx_export
     from ._input_observer import InputObserver
+    from ._options import ExportOptions
     from ._prepare.fusions import Fusion, NearMiss
     from ._program import ONNXProgram, weights_of
     from ._program.external_data import REFERENCE
+    from ._program.interface import GraphInterface
     from ._program.multi_model import save_all
     from ._program.proof import Proof, ProofRun
+    from ._program.quantization import ProgramQuantization
+    from ._program.record import ExportRecord
     from ._program.verification import verify
     from ._targets import Target
     from ._targets.check import TargetFinding, check
     from .diagnostics.diff import GraphChange, ModelDiff, diff
     from .diagnostics.differences import Comparison, ValueDifference, ValueStatistics
     from .diagnostics.report import report
+    from .diagnostics.settings import Diagnostics
     from .errors import (
         ArgumentError,
         CaptureError,
@@ -59,6 +64,7 @@ if TYPE_CHECKING:
         install,
         installed,
         select_model_mode_for_export,
+        torch_onnx_export,
         uninstall,
     )
     from .torchscript.symbolic_registry import register_custom_op_symbolic, unregister_custom_op_symbolic
@@ -69,9 +75,14 @@ __all__ = [  # noqa: RUF022 - grouped
     "Constraint",
     "Departure",
     "DepartureKind",
+    "Diagnostics",
+    "ExportOptions",
+    "ExportRecord",
     "Fusion",
+    "GraphInterface",
     "NearMiss",
     "ONNXProgram",
+    "ProgramQuantization",
     "Proof",
     "ProofRun",
     "QuantizeConfig",
@@ -90,6 +101,7 @@ __all__ = [  # noqa: RUF022 - grouped
     "installed",
     "register_custom_op_symbolic",
     "select_model_mode_for_export",
+    "torch_onnx_export",
     "uninstall",
     "unregister_custom_op_symbolic",
     # Example inputs from calls
@@ -140,6 +152,7 @@ _MODULES = {
     "install": "torchscript.drop_in",
     "installed": "torchscript.drop_in",
     "select_model_mode_for_export": "torchscript.drop_in",
+    "torch_onnx_export": "torchscript.drop_in",
     "uninstall": "torchscript.drop_in",
     "Assumption": "_capture.questions.assumption",
     "AssumptionKind": "_capture.questions.assumption",
@@ -171,6 +184,11 @@ _MODULES = {
     "check": "_targets.check",
     "Fusion": "_prepare.fusions",
     "NearMiss": "_prepare.fusions",
+    "Diagnostics": "diagnostics.settings",
+    "ExportOptions": "_options",
+    "ExportRecord": "_program.record",
+    "GraphInterface": "_program.interface",
+    "ProgramQuantization": "_program.quantization",
     "export": "_export",
     "is_in_onnx_export": "_export_context",
     "register_custom_op_symbolic": "torchscript.symbolic_registry",
