@@ -110,15 +110,16 @@ def test_keywords_of_the_drop_in_reach_their_place(tmp_path: Path, capsys: pytes
     assert {path.suffix for path in tmp_path.iterdir()} == {".html", ".md"}
 
 
-def test_records_of_options_are_checked() -> None:
+@pytest.mark.parametrize("export", [fxonnx.export, fxonnx.torch_onnx_export], ids=lambda function: function.__name__)
+def test_records_of_options_are_checked(export: Any) -> None:
     with pytest.raises(
         ArgumentError, match=r"options: expected an fxonnx\.ExportOptions, got \{'numerics': 'exact'\}$"
     ):
-        fxonnx.export(nn.ReLU().eval(), (X,), options={"numerics": "exact"})  # type: ignore[arg-type]
+        export(nn.ReLU().eval(), (X,), options={"numerics": "exact"})
     with pytest.raises(
         ArgumentError, match=r"diagnostics: expected an fxonnx\.Diagnostics or a bool, got 'report'\nhint"
     ):
-        fxonnx.export(nn.ReLU().eval(), (X,), diagnostics="report")  # type: ignore[arg-type]
+        export(nn.ReLU().eval(), (X,), diagnostics="report")
 
 
 def test_diagnostics_true_is_a_report(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

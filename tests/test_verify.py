@@ -192,7 +192,7 @@ def test_missing_output() -> None:
 
 
 def test_no_example_inputs(outputs: ONNXProgram) -> None:
-    without = ONNXProgram(outputs.model, outputs.record.capture)
+    without = ONNXProgram(outputs.model, fxonnx.ExportRecord(outputs.record.capture))
     without.exported_program._example_inputs = None
     with pytest.raises(
         ArgumentError, match="args: the exported program has no example inputs\nhint: pass args or kwargs"

@@ -14,7 +14,7 @@ import torch
 from ._capture.questions.assumption import AssumptionKind
 from ._export import export
 from ._lower.passthrough import Passthrough
-from ._options import ExportOptions, LegacyExportOptions, legacy_of
+from ._options import ExportOptions, LegacyExportOptions, legacy_of, read_export_options
 from ._program import ONNXProgram
 from ._program.protobuf_layout import tensor_bytes
 from ._public import public
@@ -221,7 +221,7 @@ class _Analyzer:
 
 def _keeping_operators(options: ExportOptions | None) -> ExportOptions:
     """Options with which operators without a translation stay as they are."""
-    given = ExportOptions() if options is None else options
+    given = read_export_options(options)
     return LegacyExportOptions.of(given, replace(legacy_of(given), passthrough=Passthrough("fallthrough")))
 
 

@@ -25,7 +25,7 @@ from ._export_context import exporting, in_mode
 from ._keywords import called_by_users
 from ._lower.dispatch import is_translated
 from ._lower.lowering import lower
-from ._options import ExportOptions, LegacyOptions, Options, legacy_of, read_options
+from ._options import ExportOptions, LegacyOptions, Options, legacy_of, read_export_options, read_options
 from ._prepare import (
     LOST_UPDATES_KEY,
     State,
@@ -144,7 +144,7 @@ def export(
     """
     check_file(f, "f")
     args, kwargs, dynamic_shapes, *names = _own_examples(model, args, kwargs, dynamic_shapes, input_names, output_names)
-    rare = ExportOptions() if options is None else options
+    rare = read_export_options(options)
     read = partial(
         read_options,
         opset_version=opset_version,

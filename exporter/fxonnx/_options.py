@@ -32,6 +32,7 @@ __all__ = [
     "Options",
     "check_choice",
     "legacy_of",
+    "read_export_options",
     "read_options",
 ]
 
@@ -164,6 +165,19 @@ class LegacyExportOptions(ExportOptions):
         return cls(**{one.name: getattr(options, one.name) for one in fields(ExportOptions)}, legacy=legacy)
 
 
+def read_export_options(options: ExportOptions | None) -> ExportOptions:
+    """The argument ``options`` of an export.
+
+    Raises:
+        ArgumentError: If it is not an ``ExportOptions``.
+    """
+    if options is None:
+        return ExportOptions()
+    if not isinstance(options, ExportOptions):
+        raise ArgumentError("options", f"expected an fxonnx.ExportOptions, got {options!r}")
+    return options
+
+
 def legacy_of(options: ExportOptions) -> LegacyOptions:
     """The options that only torch.onnx.export has; the defaults for those of a caller of ``export``."""
     return options.legacy if isinstance(options, LegacyExportOptions) else LegacyOptions()
@@ -193,8 +207,6 @@ def read_options(
     Raises:
         ArgumentError: If an argument has an invalid value or cannot be honoured.
     """
-    if not isinstance(rare, ExportOptions):
-        raise ArgumentError("options", f"expected an fxonnx.ExportOptions, got {rare!r}")
     legacy = legacy_of(rare)
     check_choice("verify", verify, (False, True, "auto"))
     check_choice("target", target, (None, *get_args(Target)))

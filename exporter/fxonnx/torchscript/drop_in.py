@@ -21,7 +21,7 @@ from .._export import export
 from .._export_context import in_mode, is_in_onnx_export
 from .._input_observer import InputObserver
 from .._keywords import DIAGNOSTICS, OPTIONS, unknown_keyword
-from .._options import ExportOptions, LegacyExportOptions
+from .._options import LegacyExportOptions, read_export_options
 from .._program import ONNXProgram
 from .._program.external_data import ExternalData
 from .._public import public
@@ -183,7 +183,7 @@ def torch_onnx_export(
         export_params=export_params,
         keep_initializers_as_inputs=keep_initializers_as_inputs,
     )
-    options = replace(given.pop("options", None) or ExportOptions(), **_popped(given, OPTIONS))
+    options = replace(read_export_options(given.pop("options", None)), **_popped(given, OPTIONS))
     return export(
         model,
         args,
