@@ -192,7 +192,7 @@ def torch_onnx_export(
         input_names=input_names,
         output_names=output_names,
         opset_version=opset_version,
-        external_data=external_data,
+        external_data=given.pop("external_data", external_data),
         dynamic_shapes=dynamic_shapes,
         custom_translation_table=custom_translation_table,
         optimize=optimize,
