@@ -95,7 +95,9 @@ def _spread(items: Sequence[Any], count: int) -> list[Any]:
 def _ours(problem: Any, opset: int, numerics: str) -> Any:
     import fxonnx
 
-    return fxonnx.export(problem.model, problem.copies(), opset_version=opset, numerics=numerics)  # type: ignore[arg-type]
+    return fxonnx.export(
+        problem.model, problem.copies(), opset_version=opset, options=fxonnx.ExportOptions(numerics=numerics)
+    )  # type: ignore[arg-type]
 
 
 def _torch_onnx(problem: Any, opset: int) -> Any:

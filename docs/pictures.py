@@ -81,8 +81,7 @@ def page_of(model: nn.Module, directory: Path) -> Path:
             dynamic_shapes=shapes,
             opset_version=23,
             verify=True,
-            profile_runtime=True,
-            artifacts_dir=directory,
+            diagnostics=fxonnx.Diagnostics(profile_runtime=True, artifacts_dir=directory),
         )
     (page,) = directory.glob("*.html")
     page.write_text(page.read_text().replace(str(Path(__file__).parent), "/home/user"))

@@ -25,7 +25,7 @@ with warnings.catch_warnings(record=True) as caught:
     program = fxonnx.export(Pairs().eval(), args, dynamic_shapes=shapes)
 print(caught[-1].message)  # the constraints, each with the line of the model that needs it
 
-for constraint in program.constraints:
+for constraint in program.record.constraints:
     print(constraint.text)
 
 try:

@@ -22,6 +22,6 @@ program = fxonnx.export(
 )
 print(*(f"{name}: {Path(name).stat().st_size} bytes" for name in ("float.onnx", "int8.onnx")), sep="\n")
 
-print(program.quantization_report())
+print(program.quantization.report())
 (scores,) = program(images)
 print("largest difference:", (scores - model(images)).abs().max().item())

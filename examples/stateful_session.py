@@ -21,7 +21,7 @@ class RunningMean(nn.Module):
 
 
 program = fxonnx.export(RunningMean().eval(), (torch.zeros(3),), "mean.onnx", state="io")
-for pair in program.states:
+for pair in program.interface.states:
     print(pair.input, "->", pair.output)
 
 session = program.stateful_session()

@@ -117,8 +117,8 @@ def test_convolutions_compute_with_integers(residual: nn.Module, tmp_path: Path)
     assert {"first.weight::folded::int8", "head.weight::int8", "head.bias::int32"} <= graph.initializers.keys()
     modules = {node.metadata_props["pkg.torch.onnx.name_scopes"] for node in graph if node.op_type == "QuantizeLinear"}
     assert any("'second'" in module for module in modules)
-    assert program.options.quantize == QuantizeConfig("int8", activations="static")
-    assert program.options.quantize.calibration is None
+    assert program.record.options.quantize == QuantizeConfig("int8", activations="static")
+    assert program.record.options.quantize.calibration is None
     # The largest zero points and least scales of the batches, not of the example alone.
     assert content(program) == content(export(residual, iter(IMAGES)))
     assert content(program) != content(export(residual, IMAGES[:1]))
@@ -131,7 +131,7 @@ def test_the_plain_form_is_symmetric(residual: nn.Module) -> None:
     points = [node.inputs[2].const_value.numpy() for node in rounding]
     assert {point.dtype.name for point in points} == {"int8"}
     assert not np.any(points)
-    assert not [finding for finding in program.check("tensorrt") if "Linear" in finding.op_type]
+    assert not [finding for finding in fxonnx.check(program.model, "tensorrt") if "Linear" in finding.op_type]
     assert relative_error(program(IMAGES[1])[0], residual(IMAGES[1])) < 0.02
     plain = export(residual, target=None, opset_version=13)
     assert {
@@ -172,7 +172,7 @@ def test_dynamic(tmp_path: Path) -> None:
     nodes = collections.Counter(node.op_type for node in program.model.graph)
     assert nodes["DynamicQuantizeLinear"] == 2
     assert relative_error(program(**TOKENS)[0], model(**TOKENS)) < 0.03
-    report = program.quantization_report()
+    report = program.quantization.report()
     assert {layer.name for layer in report.layers} == {"table", "query", "key", "value", "out"}
     assert report.quantized_bytes < 0.4 * report.float_bytes
 
@@ -311,17 +311,19 @@ def test_functions_of_repeated_layers(tmp_path: Path) -> None:
     layers = [nn.Sequential(nn.Linear(32, 32), nn.GELU()) for _ in range(3)]
     model = nn.Sequential(*layers).eval()
     for config in (QuantizeConfig("int8", calibration=ROWS), QuantizeConfig("int8", activations="dynamic")):
-        program = fxonnx.export(model, (ROWS[0],), functions="repeated", quantize=config, verify=True)
+        program = fxonnx.export(
+            model, (ROWS[0],), options=fxonnx.ExportOptions(functions="repeated"), quantize=config, verify=True
+        )
         assert program.model.functions
         assert relative_error(program(ROWS[1])[0], model(ROWS[1])) < 0.03
-        errors = [layer.relative_error for layer in program.quantization_report().layers]
+        errors = [layer.relative_error for layer in program.quantization.report().layers]
         assert len(errors) == 3
         assert all(error is not None and 0 < error < 0.03 for error in errors)
 
 
 def test_the_report(residual: nn.Module, tmp_path: Path) -> None:
-    program = export(residual, report=True, artifacts_dir=tmp_path)
-    report = program.quantization_report()
+    program = export(residual, diagnostics=fxonnx.Diagnostics(report=True, artifacts_dir=tmp_path))
+    report = program.quantization.report()
     errors = [layer.relative_error or 0.0 for layer in report.layers]
     assert errors == sorted(errors, reverse=True)
     assert 0 < errors[-1] <= errors[0] < 0.05
@@ -337,17 +339,17 @@ def test_the_report(residual: nn.Module, tmp_path: Path) -> None:
     ]
     (page,) = tmp_path.glob("*.md")
     assert "| head | Gemm | int8 | 640 | 200 |" in page.read_text()
-    other = program.quantization_report((IMAGES[1],))
+    other = program.quantization.report((IMAGES[1],))
     assert [layer.relative_error for layer in other.layers] != errors
     with pytest.raises(ArgumentError, match="exported without quantization"):
-        fxonnx.export(residual, (IMAGES[0],)).quantization_report()
+        fxonnx.export(residual, (IMAGES[0],)).quantization.report()
 
 
 @pytest.mark.parametrize("options", [{"quantize": "int4"}, {"quantize": "int8", "target": "onnxruntime-genai"}])
 def test_the_report_of_weight_only_quantization(options: dict[str, Any]) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 32)).eval()
-    report = fxonnx.export(model, (ROWS[0],), **options).quantization_report()
+    report = fxonnx.export(model, (ROWS[0],), **options).quantization.report()
     assert {layer.name for layer in report.layers} == {"0", "2"}
     assert all(0 < (layer.relative_error or 0) < 0.2 for layer in report.layers)
     assert report.quantized_bytes < 0.4 * report.float_bytes

@@ -71,7 +71,7 @@ def test_dynamo_false_exports_in_evaluation_mode(installed: None) -> None:
     torch.testing.assert_close(run(buffer, {"x": IMAGES})[0], model.eval()(IMAGES), rtol=1e-4, atol=1e-5)
     with pytest.warns(UserWarning, match="the model is in training mode"):
         torch.onnx.export(Trained().train(), (IMAGES,))
-    kept = fxonnx.export(Trained().train(), (IMAGES,), training=TrainingMode.PRESERVE, dynamo=False)
+    kept = fxonnx.torch_onnx_export(Trained().train(), (IMAGES,), training=TrainingMode.PRESERVE, dynamo=False)
     assert "Dropout" in [node.op_type for node in kept.model.graph]
 
 
@@ -142,7 +142,7 @@ def test_batch_norms_of_a_model_in_training(opset: int) -> None:
     model.drop.p = 0.0
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="forward writes to")
-        program = fxonnx.export(
+        program = fxonnx.torch_onnx_export(
             model, (IMAGES,), training=TrainingMode.TRAINING, opset_version=opset, dynamic_shapes=({0: "n"},)
         )
     onnx.checker.check_model(program.model_proto, full_check=True)

@@ -116,7 +116,7 @@ def test_models_on_the_meta_device() -> None:
 
 def test_numbers_are_frozen_arguments_or_inputs() -> None:
     x = torch.rand(2)
-    assert fxonnx.export(Biased().eval(), (x, 0.1)).frozen_arguments == {"bias": 0.1}
+    assert fxonnx.export(Biased().eval(), (x, 0.1)).record.frozen_arguments == {"bias": 0.1}
     program = fxonnx.export(Biased().eval(), (x, 0.1), dynamic_scalars={"bias"}, verify=True)
     assert [value.name for value in program.model.graph.inputs] == ["x", "bias"]
     torch.testing.assert_close(program(x, 0.7)[0], x + 0.7)
@@ -126,7 +126,9 @@ def test_metadata_can_be_left_out() -> None:
     layers: list[Any] = [layer for _ in range(50) for layer in (nn.Linear(4, 4), nn.ReLU())]
     sizes = {}
     for level in ("full", "names", "none"):
-        program = fxonnx.export(nn.Sequential(*layers).eval(), (torch.rand(1, 4),), metadata=level)
+        program = fxonnx.export(
+            nn.Sequential(*layers).eval(), (torch.rand(1, 4),), options=fxonnx.ExportOptions(metadata=level)
+        )
         sizes[level] = program.model_proto.ByteSize()
     assert sizes["none"] < sizes["names"] < sizes["full"]
     assert sizes["none"] < sizes["full"] / 2

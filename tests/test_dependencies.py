@@ -16,7 +16,7 @@ import fxonnx
 
 x = torch.rand(2, 4)
 model = torch.nn.Linear(4, 3).eval()
-program = fxonnx.export(model, (x,), "model.onnx", dynamic_shapes=({0: "batch"},), verify=True, report=True)
+program = fxonnx.export(model, (x,), "model.onnx", dynamic_shapes=({0: "batch"},), verify=True, diagnostics=True)
 torch.testing.assert_close(program(torch.cat([x, x]))[0], model(torch.cat([x, x])))
 """
 

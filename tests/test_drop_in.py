@@ -145,7 +145,7 @@ def test_select_model_mode_for_export() -> None:
 def test_installed_as_a_context_manager() -> None:
     with fxonnx.installed():
         assert fxonnx.installed()
-        assert inspect.signature(torch.onnx.export) == inspect.signature(fxonnx.export)
+        assert torch.onnx.export is fxonnx.torch_onnx_export
         with fxonnx.installed():
             assert torch.onnx.enable_fake_mode is fxonnx.enable_fake_mode
         assert fxonnx.installed()
@@ -247,7 +247,7 @@ def test_arguments_by_position(installed: None, tmp_path: Path) -> None:
     assert [value.name for value in (*graph.input, *graph.output)] == ["a", "b"]
     with pytest.raises(TypeError, match="multiple values for argument 'verbose'"):
         torch.onnx.export(nn.ReLU().eval(), (X,), path, True, False, verbose=True)
-    with pytest.raises(TypeError, match="takes 16 positional arguments but 17 were given"):
+    with pytest.raises(TypeError, match="takes from 1 to 16 positional arguments but 17 were given"):
         torch.onnx.export(nn.ReLU().eval(), (X,), path, *[None] * 14)
 
 

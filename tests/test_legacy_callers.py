@@ -134,7 +134,7 @@ def test_graph_inputs_and_outputs_have_no_metadata(state: Any, tmp_path: Path) -
     """Tools that merge models compare their inputs and outputs."""
     path, x = tmp_path / "m.onnx", torch.randn(2, 3)
     args = (x, [x, x])
-    program = fxonnx.export(Steps().eval(), args, path, dynamo=False, state=state, output_names=["y"])
+    program = fxonnx.torch_onnx_export(Steps().eval(), args, path, dynamo=False, state=state, output_names=["y"])
     graph = onnx.load(path).graph
     assert not any(value.metadata_props for value in (*graph.input, *graph.output))
     assert all(node.metadata_props for node in graph.node)
@@ -180,7 +180,7 @@ def test_equal_names_do_not_join_dims(lengths: tuple[int, int, int], tmp_path: P
         "c": {"0": "batch_1", "1": "s_1"},
         "d": {"0": "batch_1", "1": "2*s_1"},
     }
-    assert not program.constraints
+    assert not program.record.constraints
     mask, hidden, other = torch.randn(3, 60), torch.randn(5, 15), torch.randn(5, 15)
     feeds = {"mask": mask, "hidden": hidden, "other": other}
     for actual, expected in zip(run(path, feeds), model(**feeds), strict=True):
@@ -218,7 +218,7 @@ def test_a_requested_output_name_of_a_computed_size(tmp_path: Path) -> None:
     x = torch.randn(3, 7)
     for actual, expected in zip(run(path, {"x": x}), model(x), strict=True):
         torch.testing.assert_close(actual, expected)
-    program = fxonnx.export(model, (torch.randn(2, 8),), **given)
+    program = fxonnx.torch_onnx_export(model, (torch.randn(2, 8),), **given)
     assert str(program.model.graph.outputs[0].shape) != "[b,height]"
 
 

@@ -6,6 +6,8 @@ import inspect
 import math
 import threading
 import warnings
+from dataclasses import fields
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -50,26 +52,118 @@ def operators(program: fxonnx.ONNXProgram) -> list[str]:
     return [f"{node.domain}::{node.op_type}" if node.domain else node.op_type for node in program.model.graph]
 
 
-def test_all_parameters_of_torch_onnx_export_exist() -> None:
-    ours, theirs = inspect.signature(fxonnx.export).parameters, inspect.signature(torch.onnx.export).parameters
+def test_the_drop_in_has_all_parameters_of_torch_onnx_export() -> None:
+    ours = inspect.signature(fxonnx.torch_onnx_export).parameters
+    theirs = inspect.signature(torch.onnx.export).parameters
     assert [name for name in theirs if name not in ours] == []
     assert list(ours)[:3] == list(theirs)[:3]
-    assert all(ours[name].kind == theirs[name].kind for name in theirs)
+    # Older versions accept some by position as well.
+    assert all(ours[name].kind in (theirs[name].kind, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in theirs)
+
+
+def test_export_and_its_program_are_small() -> None:
+    assert len(inspect.signature(fxonnx.export).parameters) <= 24
+    program = fxonnx.export(nn.ReLU().eval(), (X,))
+    assert len([name for name, _ in inspect.getmembers(program) if not name.startswith("_")]) <= 20
 
 
 def test_all_members_of_its_program_exist() -> None:
     members = [name for name in dir(torch.onnx.ONNXProgram) if not name.startswith("_")]
     program = fxonnx.export(nn.ReLU().eval(), (X,))
-    assert [name for name in [*members, "model", "exported_program"] if not hasattr(program, name)] == []
+    assert {*members, "model", "exported_program"} <= {*dir(program)}
+
+
+def test_every_keyword_of_the_drop_in_has_one_place() -> None:
+    """Those that ``export`` does not have are rejected with the place that has them."""
+    direct = inspect.signature(fxonnx.export).parameters.keys()
+    options, diagnostics = ({field.name for field in fields(one)} for one in (fxonnx.ExportOptions, fxonnx.Diagnostics))
+    legacy = inspect.signature(fxonnx.torch_onnx_export).parameters.keys() - direct - diagnostics - {"further"}
+    assert not direct & (options | diagnostics | legacy)
+    assert not options & diagnostics
+    places = [
+        (options, r"pass it as options=fxonnx\.ExportOptions\({}=\.\.\.\)$"),
+        (diagnostics, r"pass it as diagnostics=fxonnx\.Diagnostics\({}=\.\.\.\)$"),
+        (legacy, r"fxonnx\.torch_onnx_export takes it, and torch\.onnx\.export after fxonnx\.install\(\)$"),
+    ]
+    for names, place in places:
+        for name in names:
+            with pytest.raises(TypeError, match=rf"^export\(\) got the keyword '{name}': {place.format(name)}"):
+                fxonnx.export(nn.ReLU().eval(), (X,), **{name: None})
+
+
+def test_keywords_of_the_drop_in_reach_their_place(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    stages: list[str] = []
+    program = fxonnx.torch_onnx_export(
+        nn.ReLU().eval(),
+        (X,),
+        metadata="none",
+        options=fxonnx.ExportOptions(numerics="exact", metadata="names"),
+        report=True,
+        on_stage=stages.append,
+        diagnostics=fxonnx.Diagnostics(profile=True, artifacts_dir=tmp_path),
+        state="error",
+    )
+    assert (program.record.options.numerics, program.record.options.metadata) == ("exact", "none")
+    assert program.record.options.state == "error"
+    assert stages == ["capture", "prepare", "lower", "prove"]
+    assert capsys.readouterr().out.startswith("capture")
+    assert {path.suffix for path in tmp_path.iterdir()} == {".html", ".md"}
+
+
+@pytest.mark.parametrize("export", [fxonnx.export, fxonnx.torch_onnx_export], ids=lambda function: function.__name__)
+def test_records_of_options_are_checked(export: Any) -> None:
+    with pytest.raises(
+        ArgumentError, match=r"options: expected an fxonnx\.ExportOptions, got \{'numerics': 'exact'\}$"
+    ):
+        export(nn.ReLU().eval(), (X,), options={"numerics": "exact"})
+    with pytest.raises(
+        ArgumentError, match=r"diagnostics: expected an fxonnx\.Diagnostics or a bool, got 'report'\nhint"
+    ):
+        export(nn.ReLU().eval(), (X,), diagnostics="report")
+
+
+def test_diagnostics_true_is_a_report(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    fxonnx.export(nn.ReLU().eval(), (X,), diagnostics=True)
+    assert {path.suffix for path in tmp_path.iterdir()} == {".html", ".md"}
+
+
+def test_former_members_of_the_program() -> None:
+    program = fxonnx.export(nn.Linear(3, 2).eval(), (X[0, 0, :4, :3],), dynamic_shapes=({0: "n"},))
+    paths = {
+        **{name: f"record.{name}" for name in vars(fxonnx.ExportRecord)["__annotations__"]},
+        **{name: f"record.{name}" for name, one in vars(fxonnx.ExportRecord).items() if isinstance(one, property)},
+        **{name: f"interface.{name}" for name in ("adapters", "applied_weights", "session_factory", "states")},
+        "graph_inputs": "interface.bind",
+        "call_in_float": "quantization.call_in_float",
+        "float_model": "quantization.float_model",
+        "quantization_report": "quantization.report",
+    }
+    # They are new.
+    del paths["matches"], paths["quantization"]
+    for name, path in paths.items():
+        with pytest.warns(
+            DeprecationWarning, match=rf"^ONNXProgram\.{name} is deprecated: use ONNXProgram\.{path}$"
+        ) as caught:
+            former = getattr(program, name)
+        assert caught[0].filename == __file__
+        assert callable(former) or former == attrgetter(path)(program)
+        assert name not in dir(program)
+    with pytest.warns(
+        DeprecationWarning, match=r"^ONNXProgram\.check is deprecated: use fxonnx\.check\(program\.model"
+    ):
+        assert program.check("onnxruntime") == []
+    with pytest.raises(AttributeError, match="'ONNXProgram' object has no attribute 'exmaple_inputs'"):
+        _ = program.exmaple_inputs
 
 
 @pytest.mark.parametrize("dynamo", [True, False])
 def test_dynamo_true_and_false(dynamo: bool) -> None:
-    assert operators(fxonnx.export(nn.ReLU().eval(), (X,), dynamo=dynamo)) == ["Relu"]
+    assert operators(fxonnx.torch_onnx_export(nn.ReLU().eval(), (X,), dynamo=dynamo)) == ["Relu"]
 
 
 def test_verbose_prints_the_graph(capsys: pytest.CaptureFixture[str]) -> None:
-    fxonnx.export(Network().eval(), (X,), dynamic_shapes=({0: "batch"},), verbose=True)
+    fxonnx.export(Network().eval(), (X,), dynamic_shapes=({0: "batch"},), diagnostics=fxonnx.Diagnostics(verbose=True))
     text = capsys.readouterr().out
     assert text.startswith("graph main_graph (\n  %x : FLOAT[batch, 2, 6, 5]\n")
     assert "  %head.bias : FLOAT[2]  # initializer\n" in text
@@ -85,12 +179,12 @@ def test_verbose_prints_subgraphs(capsys: pytest.CaptureFixture[str]) -> None:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return torch.cumprod(x, 0)
 
-    fxonnx.export(Branch().eval(), (torch.rand(3, 2),), verbose=True)
+    fxonnx.export(Branch().eval(), (torch.rand(3, 2),), diagnostics=fxonnx.Diagnostics(verbose=True))
     assert "    body (" in capsys.readouterr().out
 
 
 def test_profile_prints_the_stages(capsys: pytest.CaptureFixture[str]) -> None:
-    fxonnx.export(nn.ReLU().eval(), (X,), profile=True)
+    fxonnx.export(nn.ReLU().eval(), (X,), diagnostics=fxonnx.Diagnostics(profile=True))
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == ["capture", "prepare", "lower", "prove", "total"]
     assert all(line.endswith(" s") for line in lines)
@@ -102,9 +196,8 @@ def test_reports(tmp_path: Path) -> None:
         Network().eval(),
         (X,),
         dynamic_shapes=({0: "batch"},),
-        numerics="exact",
-        report=True,
-        artifacts_dir=directory,
+        options=fxonnx.ExportOptions(numerics="exact"),
+        diagnostics=fxonnx.Diagnostics(report=True, artifacts_dir=directory),
     )
     (page,) = directory.glob("onnx_export_*_success.md")
     text = page.read_text()
@@ -119,7 +212,9 @@ def test_reports(tmp_path: Path) -> None:
     ):
         assert part in text
     with pytest.raises(UnsupportedOperatorError, match=r"fxonnx_options\.scaled(?s:.*)\nreport: .*_error\.html$"):
-        fxonnx.export(Custom().eval(), (torch.rand(4, 3),), report=True, artifacts_dir=directory)
+        fxonnx.export(
+            Custom().eval(), (torch.rand(4, 3),), diagnostics=fxonnx.Diagnostics(report=True, artifacts_dir=directory)
+        )
     (page,) = directory.glob("onnx_export_*_error.md")
     text = page.read_text()
     for part in (
@@ -132,11 +227,15 @@ def test_reports(tmp_path: Path) -> None:
         assert part in text
     (tmp_path / "file").touch()
     with pytest.raises(fxonnx.SaveError, match=r"artifacts_dir .*file cannot be created"):
-        fxonnx.export(nn.ReLU().eval(), (X,), report=True, artifacts_dir=tmp_path / "file")
+        fxonnx.export(
+            nn.ReLU().eval(), (X,), diagnostics=fxonnx.Diagnostics(report=True, artifacts_dir=tmp_path / "file")
+        )
 
 
 def test_the_captured_program_is_saved(tmp_path: Path) -> None:
-    fxonnx.export(nn.ReLU().eval(), (X,), dump_exported_program=True, artifacts_dir=tmp_path)
+    fxonnx.export(
+        nn.ReLU().eval(), (X,), diagnostics=fxonnx.Diagnostics(dump_exported_program=True, artifacts_dir=tmp_path)
+    )
     (path,) = tmp_path.glob("onnx_export_*.pt2")
     assert torch.equal(torch.export.load(path).module()(X), X.relu())
 
@@ -147,7 +246,7 @@ def test_without_optimization() -> None:
     assert "BatchNormalization" not in operators(program)
     plain = fxonnx.export(model, (X,), optimize=False)
     assert "BatchNormalization" in operators(plain)
-    runtime = fxonnx.export(model, (X,), do_constant_folding=False)
+    runtime = fxonnx.torch_onnx_export(model, (X,), do_constant_folding=False)
     assert len(operators(runtime)) > len(operators(program))
     assert not any("::folded" in name for name in runtime.model.graph.initializers)
     for one in (program, plain, runtime):
@@ -161,9 +260,11 @@ def test_training_modes() -> None:
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message="the model is in training mode")
         warnings.filterwarnings("ignore", message="forward writes to")
-        evaluated = fxonnx.export(model, (X,), training=TrainingMode.EVAL, verify="auto", dynamic_shapes=({0: "n"},))
-        kept = fxonnx.export(model, (X,), training=TrainingMode.PRESERVE)
-        trained = fxonnx.export(Network().eval(), (X,), training=TrainingMode.TRAINING)
+        evaluated = fxonnx.torch_onnx_export(
+            model, (X,), training=TrainingMode.EVAL, verify="auto", dynamic_shapes=({0: "n"},)
+        )
+        kept = fxonnx.torch_onnx_export(model, (X,), training=TrainingMode.PRESERVE)
+        trained = fxonnx.torch_onnx_export(Network().eval(), (X,), training=TrainingMode.TRAINING)
     assert "Dropout" not in " ".join(operators(evaluated))
     assert "RandomUniformLike" in operators(kept) or "Dropout" in operators(kept) or "Bernoulli" in operators(kept)
     assert not any(
@@ -172,12 +273,12 @@ def test_training_modes() -> None:
     assert len(operators(trained)) > len(operators(evaluated))
     assert {name: module.training for name, module in model.named_modules()} == before
     with pytest.raises(ArgumentError, match=r"training: expected a torch.onnx.TrainingMode, got True\nhint: pass"):
-        fxonnx.export(model, (X,), training=True)  # type: ignore[arg-type]
+        fxonnx.torch_onnx_export(model, (X,), training=True)  # type: ignore[arg-type]
 
 
 def test_custom_operators_pass_through() -> None:
     x = torch.rand(4, 3)
-    program = fxonnx.export(Custom().eval(), (x,), custom_opsets={"fxonnx_options": 3})
+    program = fxonnx.torch_onnx_export(Custom().eval(), (x,), custom_opsets={"fxonnx_options": 3})
     assert operators(program) == ["fxonnx_options::scaled", "Relu", "fxonnx_options::halves"]
     assert program.model.opset_imports["fxonnx_options"] == 3
     scaled, _, halves = program.model.graph
@@ -196,16 +297,18 @@ def test_passthrough_of_operators_without_a_translation() -> None:
 
     x, model = torch.rand(3, 3), Solved().eval()
     export_types = OperatorExportTypes
-    program = fxonnx.export(Custom().eval(), (torch.rand(4, 3),), operator_export_type=export_types.ONNX_FALLTHROUGH)
+    program = fxonnx.torch_onnx_export(
+        Custom().eval(), (torch.rand(4, 3),), operator_export_type=export_types.ONNX_FALLTHROUGH
+    )
     assert operators(program)[0] == "fxonnx_options::scaled"
     with pytest.raises(UnsupportedOperatorError, match="fxonnx_options"):
-        fxonnx.export(model, (x,), operator_export_type=export_types.ONNX_ATEN_FALLBACK)
+        fxonnx.torch_onnx_export(model, (x,), operator_export_type=export_types.ONNX_ATEN_FALLBACK)
     with pytest.raises(UnsupportedOperatorError, match="fxonnx_options"):
         fxonnx.export(model, (x,))
 
 
 def test_passthrough_of_all_operators() -> None:
-    program = fxonnx.export(Network().eval(), (X,), operator_export_type=OperatorExportTypes.ONNX_ATEN)
+    program = fxonnx.torch_onnx_export(Network().eval(), (X,), operator_export_type=OperatorExportTypes.ONNX_ATEN)
     assert set(operators(program)) == {"org.pytorch.aten::ATen"}
     first = program.model.graph[0]
     assert (first.attributes["operator"].value, first.attributes["overload_name"].value) == ("conv2d", "")
@@ -227,7 +330,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 @pytest.mark.parametrize(("options", "match"), REFUSED)
 def test_unsupported_options(options: dict[str, Any], match: str) -> None:
     with pytest.raises(ArgumentError, match=match):
-        fxonnx.export(nn.ReLU().eval(), (X,), **options)
+        fxonnx.torch_onnx_export(nn.ReLU().eval(), (X,), **options)
 
 
 class Told(nn.Module):
@@ -259,11 +362,11 @@ def test_is_in_onnx_export() -> None:
     ],
 )
 def test_metadata(level: Any, keys: set[str]) -> None:
-    program = fxonnx.export(Network().eval(), (X,), metadata=level)
+    program = fxonnx.export(Network().eval(), (X,), options=fxonnx.ExportOptions(metadata=level))
     for node in program.model.graph:
         assert {key.removeprefix("pkg.torch.onnx.") for key in node.metadata_props} == keys
     with pytest.raises(ArgumentError, match="metadata: expected one of 'full', 'names', 'none', got 'some'"):
-        fxonnx.export(Network().eval(), (X,), metadata="some")  # type: ignore[arg-type]
+        fxonnx.export(Network().eval(), (X,), options=fxonnx.ExportOptions(metadata="some"))  # type: ignore[arg-type]
 
 
 class Extremes(nn.Module):
@@ -272,14 +375,17 @@ class Extremes(nn.Module):
 
 
 def test_numerics() -> None:
-    default, exact = (fxonnx.export(Extremes(), (X,), numerics=choice) for choice in ("default", "exact"))
+    default, exact = (
+        fxonnx.export(Extremes(), (X,), options=fxonnx.ExportOptions(numerics=choice))
+        for choice in ("default", "exact")
+    )
     assert "pkg.fxonnx.numerics" not in default.model.metadata_props
     assert exact.model.metadata_props["pkg.fxonnx.numerics"] == "exact"
     x = X.clone()
     x[0] = math.nan
     assert exact(x)[0].isnan().tolist() == Extremes()(x).isnan().tolist()
     with pytest.raises(ArgumentError, match="numerics: expected one of 'default', 'exact', got 'fast'"):
-        fxonnx.export(Extremes(), (X,), numerics="fast")  # type: ignore[arg-type]
+        fxonnx.export(Extremes(), (X,), options=fxonnx.ExportOptions(numerics="fast"))  # type: ignore[arg-type]
 
 
 def test_source_paths_in_metadata_are_relative(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -310,7 +416,7 @@ def test_user_metadata_is_kept() -> None:
 def test_names_of_the_torchscript_exporter() -> None:
     model = Network().eval()
     for options in ({"dynamo": False}, {"compat": "torchscript", "metadata": "none"}):
-        program = fxonnx.export(model, (X,), output_names=["y"], verify=True, **options)
+        program = fxonnx.torch_onnx_export(model, (X,), output_names=["y"], verify=True, **options)
         graph = program.model.graph
         assert [node.name for node in graph][:2] == ["/layers/layers.0/Conv", "/layers/layers.3/Relu"]
         assert graph[0].outputs[0].name == "/layers/layers.0/Conv_output_0"
@@ -319,4 +425,4 @@ def test_names_of_the_torchscript_exporter() -> None:
         assert len(set(names)) == len(names)
     assert "head.bias" in graph.initializers
     with pytest.raises(ArgumentError, match="compat: expected one of None, 'torchscript', got 'caffe2'"):
-        fxonnx.export(model, (X,), compat="caffe2")  # type: ignore[arg-type]
+        fxonnx.torch_onnx_export(model, (X,), compat="caffe2")  # type: ignore[arg-type]

@@ -97,7 +97,13 @@ def page_of(directory: Path) -> str:
 def success(tmp_path_factory: pytest.TempPathFactory) -> str:
     directory = tmp_path_factory.mktemp("success")
     shapes = ({0: "batch", 2: "height"},)
-    fxonnx.export(Network().eval(), (X,), dynamic_shapes=shapes, verify=True, report=True, artifacts_dir=directory)
+    fxonnx.export(
+        Network().eval(),
+        (X,),
+        dynamic_shapes=shapes,
+        verify=True,
+        diagnostics=fxonnx.Diagnostics(report=True, artifacts_dir=directory),
+    )
     return page_of(directory)
 
 
@@ -140,7 +146,12 @@ def test_a_constraint_shows_its_source(tmp_path: Path) -> None:
                 return x * 2
             return x
 
-    fxonnx.export(Splits(), (torch.rand(4, 3),), dynamic_shapes=({0: "batch"},), report=True, artifacts_dir=tmp_path)
+    fxonnx.export(
+        Splits(),
+        (torch.rand(4, 3),),
+        dynamic_shapes=({0: "batch"},),
+        diagnostics=fxonnx.Diagnostics(report=True, artifacts_dir=tmp_path),
+    )
     page = page_of(tmp_path)
     assert re.search(r'class="named">\s*\d+ +if x.shape\[0\] &gt; 2:', page)
 
@@ -163,7 +174,9 @@ def test_fusions_and_near_misses(tmp_path: Path) -> None:
 
 def test_a_failed_capture_shows_the_code_and_the_graph_before(tmp_path: Path) -> None:
     with pytest.raises(fxonnx.CaptureError, match=r"report: .*_error\.html$"):
-        fxonnx.export(Asks().eval(), (torch.rand(2, 3),), report=True, artifacts_dir=tmp_path)
+        fxonnx.export(
+            Asks().eval(), (torch.rand(2, 3),), diagnostics=fxonnx.Diagnostics(report=True, artifacts_dir=tmp_path)
+        )
     page = page_of(tmp_path)
     assert Outline(page).sections == ["error", "summary", "stages", "captured"]
     assert "The export failed." in page
@@ -174,7 +187,7 @@ def test_a_failed_capture_shows_the_code_and_the_graph_before(tmp_path: Path) ->
 
 def test_a_failed_translation_shows_the_captured_graph(tmp_path: Path) -> None:
     with pytest.raises(fxonnx.UnsupportedOperatorError, match="report: "):
-        fxonnx.export(Lacks(), (torch.rand(3, 3),), report=True, artifacts_dir=tmp_path)
+        fxonnx.export(Lacks(), (torch.rand(3, 3),), diagnostics=fxonnx.Diagnostics(report=True, artifacts_dir=tmp_path))
     page = page_of(tmp_path)
     assert Outline(page).sections == ["error", "summary", "stages", "captured"]
     assert re.search(r'class="named">.*linalg_ldl_factor_ex', page)
@@ -189,8 +202,7 @@ def test_a_failed_verification_shows_the_first_difference(tmp_path: Path) -> Non
             (torch.rand(2, 3) - 2,),
             custom_translation_table=table,
             verify=True,
-            report=True,
-            artifacts_dir=tmp_path,
+            diagnostics=fxonnx.Diagnostics(report=True, artifacts_dir=tmp_path),
         )
     page = page_of(tmp_path)
     assert {"error", "differences", "graph"} <= set(Outline(page).sections)
@@ -223,7 +235,12 @@ def test_models_of_other_exporters_and_hostile_names(tmp_path: Path) -> None:
 
 
 def test_time_of_modules(tmp_path: Path) -> None:
-    fxonnx.export(Network().eval(), (X,), tmp_path / "m.onnx", profile_runtime=True, artifacts_dir=tmp_path / "pages")
+    fxonnx.export(
+        Network().eval(),
+        (X,),
+        tmp_path / "m.onnx",
+        diagnostics=fxonnx.Diagnostics(profile_runtime=True, artifacts_dir=tmp_path / "pages"),
+    )
     text = re.sub(r"(<[^>]+>|\s)+", " ", page_of(tmp_path / "pages"))
     assert "Time in ONNX Runtime" in text
     assert re.search(r"Conv \d\.\d{3} ms \d+ %", text)
@@ -252,7 +269,7 @@ def test_functions_and_subgraphs(tmp_path: Path) -> None:
                 x = block(x)
             return torch.cond(x.sum() > 0, lambda y: y + 1, lambda y: y * 2, (x,))
 
-    program = fxonnx.export(Repeats().eval(), (torch.rand(2, 8),), functions="repeated")
+    program = fxonnx.export(Repeats().eval(), (torch.rand(2, 8),), options=fxonnx.ExportOptions(functions="repeated"))
     text = fxonnx.report(program, tmp_path / "page.html").read_text()
     assert text.count('<div class="graph">') == 2
     assert 'style="margin-left: 1.5em"' in text  # nodes of the branches

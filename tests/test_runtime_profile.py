@@ -55,7 +55,7 @@ def test_times_of_modules_and_operators_have_one_sum(
     name: str, options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, x, expected = CASES[name]
-    program = fxonnx.export(model.eval(), (x,), **options)
+    program = fxonnx.torch_onnx_export(model.eval(), (x,), **options)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     profile = runtime_profile(program, repetitions=3)
     check(profile, model)

@@ -50,7 +50,7 @@ SIZES = {"features": {0: "batch"}, "options": {"gain": {0: "batch"}}, "hidden": 
 
 
 def export(**options: Any) -> fxonnx.ONNXProgram:
-    return fxonnx.export(Model().eval(), **({"kwargs": inputs(), "state": "io"} | options))
+    return fxonnx.torch_onnx_export(Model().eval(), **({"kwargs": inputs(), "state": "io"} | options))
 
 
 @pytest.fixture(scope="module")
@@ -172,7 +172,7 @@ def test_a_domain_of_custom_opsets() -> None:
         model = Function(lambda x: torch.ops.suggested.twice(x)).eval()
         message = "declined: custom_opsets has the domain 'sugested', did you mean 'suggested'?"
         with pytest.raises(fxonnx.UnsupportedOperatorError, match=message):
-            fxonnx.export(model, (torch.rand(2),), custom_opsets={"sugested": 1})
+            fxonnx.torch_onnx_export(model, (torch.rand(2),), custom_opsets={"sugested": 1})
 
 
 def test_names_of_the_package() -> None:

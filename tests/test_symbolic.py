@@ -64,7 +64,7 @@ def nodes(program: fxonnx.ONNXProgram) -> list[tuple[str, str]]:
 
 @pytest.mark.usefixtures("registered")
 def test_registered_symbolic_function() -> None:
-    program = fxonnx.export(FooModel(1.5, 2).eval(), (X, Y), custom_opsets={"custom_domain": 2})
+    program = fxonnx.torch_onnx_export(FooModel(1.5, 2).eval(), (X, Y), custom_opsets={"custom_domain": 2})
     (node,) = program.model.graph
     assert (node.domain, node.op_type) == ("custom_domain", "Foo")
     assert {name: item.value for name, item in node.attributes.items()} == {"attr1": 1.5, "attr2": 2}
@@ -80,7 +80,7 @@ def test_the_highest_supported_opset_version_is_selected() -> None:
     try:
         program = fxonnx.export(FooModel(1.5, 2).eval(), (X, Y), verify=True)
         assert nodes(program) == [("", "Mul"), ("", "Mul"), ("", "Add")]
-        old = fxonnx.export(FooModel(1.5, 2).eval(), (X, Y), opset_version=13, custom_opsets={"d": 1})
+        old = fxonnx.torch_onnx_export(FooModel(1.5, 2).eval(), (X, Y), opset_version=13, custom_opsets={"d": 1})
         assert nodes(old) == [("d", "Foo")]
     finally:
         fxonnx.unregister_custom_op_symbolic("custom_ops::foo_forward", 15)

@@ -138,7 +138,7 @@ def test_checkpoints(name: str, tmp_path: Path) -> None:
         loaded = layers()
     loaded.load_state_dict(torch.load(tmp_path / "model.pt"), assign=True)
     program = fxonnx.export(loaded, (x,))
-    torch.testing.assert_close(program.call_in_float(x)[0], model(x), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(program.quantization.call_in_float(x)[0], model(x), rtol=1e-5, atol=1e-6)
     tensors, metadata = flatten_tensor_state_dict({key: value.detach() for key, value in other.state_dict().items()})
     save_file(tensors, tmp_path / "other.safetensors", metadata=metadata)
     program.save(tmp_path / "other.onnx", weights=tmp_path / "other.safetensors")

@@ -182,7 +182,7 @@ def test_mismatch_of_nan_suggests_exact_numerics() -> None:
     model = Function(torch.sign)
     with pytest.raises(VerificationError, match=r"(?s)are NaN on one side only.*\nhint: export with numerics"):
         fxonnx.export(model, (x,)).verify()
-    fxonnx.export(model, (x,), numerics="exact").verify()
+    fxonnx.export(model, (x,), options=fxonnx.ExportOptions(numerics="exact")).verify()
 
 
 def test_missing_output() -> None:
@@ -192,7 +192,7 @@ def test_missing_output() -> None:
 
 
 def test_no_example_inputs(outputs: ONNXProgram) -> None:
-    without = ONNXProgram(outputs.model, outputs.capture)
+    without = ONNXProgram(outputs.model, fxonnx.ExportRecord(outputs.record.capture))
     without.exported_program._example_inputs = None
     with pytest.raises(
         ArgumentError, match="args: the exported program has no example inputs\nhint: pass args or kwargs"
@@ -295,7 +295,7 @@ def test_invalid_sizes(sizes: Any, message: str) -> None:
 
 def test_sizes_are_verified_against_the_original_model() -> None:
     program = exported(lambda x: x * 2, (R(4, 3),), ({0: "n"},))
-    program.capture.source.function = lambda x: x * 2 if x.shape[0] != 7 else x
+    program.record.capture.source.function = lambda x: x * 2 if x.shape[0] != 7 else x
     with pytest.raises(VerificationError, match=r"21 of 21 elements differ .*  \[n = 7\]") as caught:
         program.verify(sizes="auto")
     assert [(row.status, dict(row.sizes)["n"]) for row in caught.value.rows] == [
@@ -314,7 +314,7 @@ def test_sizes_where_eager_torch_fails() -> None:
             raise ValueError("not for one")
         return x * 2
 
-    program.capture.source.function = fails
+    program.record.capture.source.function = fails
     rows = program.verify(sizes="auto")
     assert [row.status for row in rows] == ["ok", "skipped", "ok", "ok"]
     assert rows[1].message == "eager torch failed: ValueError: not for one"
@@ -376,5 +376,5 @@ def test_sizes_of_an_exported_program_without_its_model() -> None:
         Function(lambda x: x * 2), (R(4, 3),), dynamic_shapes=({0: torch.export.Dim.DYNAMIC},)
     )
     program = fxonnx.export(captured, dynamic_shapes=({0: "n"},))
-    assert program.capture.source is None
+    assert program.record.capture.source is None
     assert sizes_of(program.verify(sizes="auto")) == one_dim

@@ -146,7 +146,7 @@ def test_state_and_random_numbers_are_restored(run: str) -> None:
     }
     rows = calls[run]()
     assert {row.status for row in rows} == {"ok"}
-    assert len(program.states) == 3
+    assert len(program.interface.states) == 3
     assert len({row.index for row in rows}) == 5
     assert torch.equal(x, X)
     assert torch.equal(model.total, torch.zeros(3))
@@ -261,7 +261,7 @@ class Scripted(nn.Module):
 @pytest.mark.parametrize("model", [torch.jit.script(scripted_function), torch.jit.script(Scripted().eval())])
 def test_scripted_models_are_the_reference(model: Any) -> None:
     program = fxonnx.export(model, (X,), verify=True)
-    assert program.capture.model is model
+    assert program.record.capture.model is model
     assert {(row.status, row.reference) for row in program.verify()} == {("ok", "model")}
     with pytest.raises(VerificationError):
         program.verify(model=lambda x: model(x) + 1)

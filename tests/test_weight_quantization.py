@@ -267,7 +267,7 @@ def test_verification_computes_with_the_dequantized_weights(form: str, tied: boo
     if dtype == torch.float32:
         program.verify(rtol=1e-5, atol=1e-5)
     # With the weights of the model, the results are others.
-    difference = (program.call_in_float(IDS)[0] - model(IDS)).abs().max()
+    difference = (program.quantization.call_in_float(IDS)[0] - model(IDS)).abs().max()
     assert difference > 1e-3 * model(IDS).abs().max()
 
 
@@ -357,7 +357,11 @@ def test_onnxruntime_fuses_the_plain_form(tmp_path: Path) -> None:
 def test_sizes(form: str, most: float) -> None:
     model = nn.Linear(512, 512, bias=False).eval()
     sizes = [
-        len(saved(fxonnx.export(model, (torch.ones(2, 3, 512),), metadata="none", **options)))
+        len(
+            saved(
+                fxonnx.export(model, (torch.ones(2, 3, 512),), options=fxonnx.ExportOptions(metadata="none"), **options)
+            )
+        )
         for options in ({}, FORMS[form])
     ]
     assert sizes[1] <= most * sizes[0]
@@ -368,7 +372,7 @@ def test_weights_given_while_saving(form: str, tmp_path: Path) -> None:
     """A model without values, saved with those of a checkpoint, is the same file; so is one saved twice."""
     torch.manual_seed(3)
     model = Language(tied=False).eval()
-    options = {**FORMS[form], "metadata": "none"}
+    options = {**FORMS[form], "options": fxonnx.ExportOptions(metadata="none")}
     expected = saved(fxonnx.export(model, (IDS,), **options))
     with torch.device("meta"):
         program = fxonnx.export(Language(tied=False).eval(), (IDS,), **options)
@@ -380,16 +384,16 @@ def test_weights_given_while_saving(form: str, tmp_path: Path) -> None:
     program.save(tmp_path / "model.onnx", weights=tmp_path / "checkpoint.safetensors", external_data=fxonnx.REFERENCE)
     (y,) = session_of(tmp_path / "model.onnx").run(None, {"ids": IDS.numpy()})
     program.apply_weights(model.state_dict())
-    assert np.allclose(y, program.call_in_float(IDS)[0].numpy(), atol=1e-6)
+    assert np.allclose(y, program.quantization.call_in_float(IDS)[0].numpy(), atol=1e-6)
     assert saved(program) == expected
 
 
 def test_new_weights_are_quantized() -> None:
     program = fxonnx.export(Language(tied=True).eval(), (IDS,), quantize=QuantizeConfig(embeddings="int8"))
     other = Language(tied=True).eval()
-    before = program.call_in_float(IDS)[0]
+    before = program.quantization.call_in_float(IDS)[0]
     program.apply_weights(other.state_dict())
-    assert not torch.equal(program.call_in_float(IDS)[0], before)
+    assert not torch.equal(program.quantization.call_in_float(IDS)[0], before)
     program.verify()
     assert program.weights.initializers["lm_head.weight"] == program.weights.initializers["table.weight"]
     assert len(program.weights.initializers["lm_head.weight"]) == 4
@@ -400,7 +404,7 @@ def test_activations_are_rounded_by_default() -> None:
     for options in ({}, {"target": "onnxruntime-genai"}):
         program = fxonnx.export(nn.Linear(64, 64).eval(), (torch.randn(5, 64),), quantize="int4", **options)
         x = torch.randn(5, 64)
-        rounded, exact = program(x)[0], program.call_in_float(x)[0]
+        rounded, exact = program(x)[0], program.quantization.call_in_float(x)[0]
         assert 0 < (rounded - exact).abs().max() < 3e-2 * exact.abs().max()
 
 
@@ -448,7 +452,9 @@ def test_functions_of_repeated_layers(form: str) -> None:
     torch.manual_seed(5)
     blocks = nn.Sequential(*(nn.Sequential(nn.Linear(40, 40), nn.ReLU(), nn.LayerNorm(40)) for _ in range(3))).eval()
     flat_program = fxonnx.export(blocks, (ROWS,), **FORMS[form])
-    program = fxonnx.export(blocks, (ROWS,), functions="repeated", verify=True, **FORMS[form])
+    program = fxonnx.export(
+        blocks, (ROWS,), options=fxonnx.ExportOptions(functions="repeated"), verify=True, **FORMS[form]
+    )
     assert program.model.functions
     assert torch.equal(program(ROWS)[0], flat_program(ROWS)[0])
 
@@ -473,7 +479,7 @@ def test_other_forms_of_weights(form: str) -> None:
     )
     names = {name.removesuffix("::int4") for name in program.model.graph.initializers if name.endswith("::int4")}
     assert names == {"a.weight::cat", "turned::t"}
-    assert program.adapters == ("lora.weight",)
+    assert program.interface.adapters == ("lora.weight",)
     # The weights that the model concatenates are quantized together or not at all.
     for choice, expected in (({"include": ["b"]}, 0), ({"include": ["a", "b"]}, 1), ({"exclude": ["a", "turned"]}, 0)):
         program = fxonnx.export(Unusual().eval(), (ROWS,), quantize=QuantizeConfig(**choice), adapters="lora.*")

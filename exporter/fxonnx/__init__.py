@@ -21,16 +21,22 @@ if TYPE_CHECKING:
     from ._capture.inputs.list_inputs import TensorList
     from ._capture.questions.assumption import Assumption, AssumptionKind
     from ._comparison import OutputComparison
+    from ._diagnostics import Diagnostics
     from ._export import export
     from ._export_context import is_in_onnx_export
     from ._input_observer import InputObserver
+    from ._options import ExportOptions
     from ._prepare.fusions import Fusion, NearMiss
     from ._program import ONNXProgram, weights_of
     from ._program.external_data import REFERENCE
+    from ._program.interface import GraphInterface
     from ._program.multi_model import save_all
     from ._program.proof import Proof, ProofRun
+    from ._program.quantization import LayerReport, ProgramQuantization, QuantizationReport
+    from ._program.record import ExportRecord
     from ._program.value_comparison import Comparison, ValueDifference, ValueStatistics
     from ._program.verification import verify
+    from ._quantize_config import QuantizeConfig
     from ._targets import Target
     from ._targets.check import TargetFinding, check
     from .diagnostics.diff import GraphChange, ModelDiff, diff
@@ -50,8 +56,6 @@ if TYPE_CHECKING:
         UntestedTorchError,
         VerificationError,
     )
-    from .quantization.config import QuantizeConfig
-    from .quantization.quantization_report import LayerReport, QuantizationReport
     from .torchscript.drop_in import (
         ExportableModule,
         enable_fake_mode,
@@ -59,6 +63,7 @@ if TYPE_CHECKING:
         install,
         installed,
         select_model_mode_for_export,
+        torch_onnx_export,
         uninstall,
     )
     from .torchscript.symbolic_registry import register_custom_op_symbolic, unregister_custom_op_symbolic
@@ -69,9 +74,14 @@ __all__ = [  # noqa: RUF022 - grouped
     "Constraint",
     "Departure",
     "DepartureKind",
+    "Diagnostics",
+    "ExportOptions",
+    "ExportRecord",
     "Fusion",
+    "GraphInterface",
     "NearMiss",
     "ONNXProgram",
+    "ProgramQuantization",
     "Proof",
     "ProofRun",
     "QuantizeConfig",
@@ -90,6 +100,7 @@ __all__ = [  # noqa: RUF022 - grouped
     "installed",
     "register_custom_op_symbolic",
     "select_model_mode_for_export",
+    "torch_onnx_export",
     "uninstall",
     "unregister_custom_op_symbolic",
     # Example inputs from calls
@@ -140,6 +151,7 @@ _MODULES = {
     "install": "torchscript.drop_in",
     "installed": "torchscript.drop_in",
     "select_model_mode_for_export": "torchscript.drop_in",
+    "torch_onnx_export": "torchscript.drop_in",
     "uninstall": "torchscript.drop_in",
     "Assumption": "_capture.questions.assumption",
     "AssumptionKind": "_capture.questions.assumption",
@@ -155,13 +167,13 @@ _MODULES = {
     "ModelDiff": "diagnostics.diff",
     "diff": "diagnostics.diff",
     "ONNXProgram": "_program",
-    "QuantizeConfig": "quantization.config",
+    "QuantizeConfig": "_quantize_config",
     "REFERENCE": "_program.external_data",
     "save_all": "_program.multi_model",
     "Proof": "_program.proof",
     "ProofRun": "_program.proof",
-    "LayerReport": "quantization.quantization_report",
-    "QuantizationReport": "quantization.quantization_report",
+    "LayerReport": "_program.quantization",
+    "QuantizationReport": "_program.quantization",
     "Comparison": "_program.value_comparison",
     "ValueDifference": "_program.value_comparison",
     "ValueStatistics": "_program.value_comparison",
@@ -171,6 +183,11 @@ _MODULES = {
     "check": "_targets.check",
     "Fusion": "_prepare.fusions",
     "NearMiss": "_prepare.fusions",
+    "Diagnostics": "_diagnostics",
+    "ExportOptions": "_options",
+    "ExportRecord": "_program.record",
+    "GraphInterface": "_program.interface",
+    "ProgramQuantization": "_program.quantization",
     "export": "_export",
     "is_in_onnx_export": "_export_context",
     "register_custom_op_symbolic": "torchscript.symbolic_registry",

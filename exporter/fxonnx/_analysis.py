@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
 import onnx_ir as ir
@@ -13,6 +13,8 @@ import torch
 
 from ._capture.questions.assumption import AssumptionKind
 from ._export import export
+from ._lower.passthrough import Passthrough
+from ._options import ExportOptions, LegacyExportOptions, legacy_of, read_export_options
 from ._program import ONNXProgram
 from ._program.protobuf_layout import tensor_bytes
 from ._public import public
@@ -32,7 +34,7 @@ Kind: TypeAlias = Literal["question", "capture", "sizes", "operator", "translati
 
 _AT = re.compile(r"^  at: (.+)$", re.MULTILINE)
 _FOLLOW = 'data_dependent="example"'
-_SHAPES = ("dynamic_shapes", "dynamic_axes", "more_inputs")
+_SHAPES = ("dynamic_shapes", "more_inputs")
 _MOST_ATTEMPTS = 8
 
 
@@ -174,7 +176,7 @@ class _Analyzer:
         before = dict(self._options)
         if isinstance(error, UnsupportedOperatorError):
             self._issues.update(dict.fromkeys(_operator_issues(error)))
-            self._options["operator_export_type"] = torch.onnx.OperatorExportTypes.ONNX_FALLTHROUGH
+            self._options["options"] = _keeping_operators(self._options.get("options"))
         elif isinstance(error, StateError):
             self._add("state", error)
             self._options.pop("state", None)
@@ -205,7 +207,7 @@ class _Analyzer:
             self._issues[ExportIssue("warning", text, remedy=remedy, is_error=False)] = None
 
     def _add_questions(self, program: ONNXProgram) -> None:
-        for assumption in program.assumptions:
+        for assumption in program.record.assumptions:
             if assumption.kind is AssumptionKind.EXAMPLE:
                 message = "Python branches on the value of a tensor, which depends on the inputs"
                 remedy = (
@@ -215,6 +217,12 @@ class _Analyzer:
 
     def _sorted(self) -> tuple[ExportIssue, ...]:
         return tuple(sorted(self._issues, key=lambda issue: not issue.is_error))
+
+
+def _keeping_operators(options: ExportOptions | None) -> ExportOptions:
+    """Options with which operators without a translation stay as they are."""
+    given = read_export_options(options)
+    return LegacyExportOptions.of(given, replace(legacy_of(given), passthrough=Passthrough("fallthrough")))
 
 
 def _operator_issues(error: UnsupportedOperatorError) -> Iterator[ExportIssue]:
@@ -239,9 +247,9 @@ def _analysis(program: ONNXProgram, issues: tuple[ExportIssue, ...]) -> Analysis
         tensor_bytes(program.model),
         tuple(map(_typed, graph.inputs)),
         tuple(map(_typed, graph.outputs)),
-        tuple(map(str, program.constraints)),
-        dict(program.frozen_arguments),
-        tuple(map(str, program.rewrites)),
+        tuple(map(str, program.record.constraints)),
+        dict(program.record.frozen_arguments),
+        tuple(map(str, program.record.rewrites)),
     )
 
 

@@ -2,34 +2,33 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
 import json
 import os
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from io import BytesIO
 from types import MappingProxyType
-from typing import Any, Literal, ParamSpec, TypeVar
+from typing import Any, Literal
 
 import torch
-from torch.onnx import OperatorExportTypes, TrainingMode
+from torch.onnx import TrainingMode
 
 from fxonnx_translations._torch_compat import unset_fake_temporarily
 
-from ._callers_autocast import without_autocast
 from ._capture import ALIASES_KEY, AssumptionKind, Capture, DataDependent, capture, report_narrowed
 from ._capture.attempts import Attempt, recorded_attempts
 from ._capture.patches import PatchKind, missing_targets, one_at_a_time, tracing_patches
 from ._comparison import OutputComparison, report_skipped
+from ._diagnostics import Diagnostics, Report, read_diagnostics
 from ._export_context import exporting, in_mode
 from ._extensions import add_on
+from ._keywords import called_by_users
 from ._lower.dispatch import is_translated
 from ._lower.lowering import lower
-from ._lower.metadata import MetadataLevel
-from ._options import Functions, Numerics, Options, read_legacy_options, read_options
+from ._options import ExportOptions, LegacyOptions, Options, legacy_of, read_export_options, read_options
 from ._prepare import (
     LOST_UPDATES_KEY,
     State,
@@ -46,87 +45,43 @@ from ._program import ONNXProgram
 from ._program.call_binding import bind_call
 from ._program.external_data import ExternalData
 from ._program.proof import prove, unproved_for_untested
+from ._program.record import ExportRecord
 from ._program.saving import check_file
 from ._public import public
+from ._quantize_config import QuantizeConfig, WeightDtype
 from ._targets import Target
 from ._timing import Timer
-from .diagnostics.artifacts import save_exported_program
-from .diagnostics.printing import graph_text, timing_table
-from .diagnostics.reporting import Report, reporting
-from .errors import did_you_mean
-from .quantization.config import QuantizeConfig, WeightDtype
 
 __all__ = ["export"]
 
-_Parameters = ParamSpec("_Parameters")
-_Result = TypeVar("_Result")
-
-
-def _suggesting(function: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:
-    """Add a suggestion to the TypeError for an unknown keyword."""
-    known = inspect.signature(function).parameters.keys()
-
-    @functools.wraps(function)
-    def called(*args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Result:
-        for name in kwargs.keys() - known:
-            hint = did_you_mean(name, known)
-            suggestion = "" if hint is None else f"; {hint}"
-            raise TypeError(f"export() got an unexpected keyword argument {name!r}{suggestion}")
-        with without_autocast():
-            return function(*args, **kwargs)
-
-    return called
-
 
 @public
-@_suggesting
+@called_by_users
 def export(
     model: torch.nn.Module | torch.export.ExportedProgram,
     args: tuple[Any, ...] | torch.Tensor = (),
     f: str | os.PathLike[str] | BytesIO | None = None,
     *,
     kwargs: Mapping[str, Any] | None = None,
-    verbose: bool | None = None,
     input_names: Sequence[str] | None = None,
     output_names: Sequence[str] | None = None,
     opset_version: int | None = None,
-    dynamo: bool = True,
     external_data: ExternalData = None,
     dynamic_shapes: Mapping[str, Any] | Sequence[Any] | None = None,
-    custom_translation_table: Mapping[Callable[..., Any], Callable[..., Any]] | None = None,
-    report: bool = False,
-    optimize: bool = True,
-    verify: bool | Literal["auto"] = False,
-    profile: bool = False,
-    profile_runtime: bool = False,
-    dump_exported_program: bool = False,
-    artifacts_dir: str | os.PathLike[str] = ".",
-    export_params: bool = True,
-    keep_initializers_as_inputs: bool = False,
-    dynamic_axes: Mapping[str, Mapping[int, str] | Sequence[int] | None] | None = None,
-    training: TrainingMode | None = None,
-    operator_export_type: OperatorExportTypes | None = None,
-    do_constant_folding: bool = True,
-    custom_opsets: Mapping[str, int] | None = None,
-    export_modules_as_functions: bool | Collection[type[torch.nn.Module]] = False,
-    autograd_inlining: bool = True,
     more_inputs: Sequence[tuple[tuple[Any, ...] | torch.Tensor, Mapping[str, Any] | None]] | None = None,
     dynamic_scalars: Collection[str] = (),
     strict_shapes: bool = False,
     frozen: Collection[str] = (),
-    adapters: str | Collection[str] = (),
     data_dependent: DataDependent = "error",
-    runtime_checks: bool = False,
     state: State = "warn",
-    metadata: MetadataLevel = "full",
-    compat: Literal["torchscript"] | None = None,
-    ir_version: int | None = None,
+    adapters: str | Collection[str] = (),
     target: Target | None = None,
-    numerics: Numerics = "default",
-    functions: Functions = "regions",
     quantize: QuantizeConfig | WeightDtype | None = None,
-    patterns: Mapping[str, bool] = MappingProxyType({}),
-    on_stage: Callable[[str], None] | None = None,
+    custom_translation_table: Mapping[Callable[..., Any], Callable[..., Any]] | None = None,
+    optimize: bool = True,
+    verify: bool | Literal["auto"] = False,
+    diagnostics: Diagnostics | bool = False,
+    options: ExportOptions | None = None,
 ) -> ONNXProgram:
     """Export a model to ONNX.
 
@@ -136,79 +91,42 @@ def export(
             ``ExportableModule``.
         f: Path or binary file to save the model to, if any.
         kwargs: Keyword example inputs.
-        verbose: Print the graph with types, module scopes and source lines.
         input_names: Names of the first graph inputs; further names rename parameters. A keyword input whose own name is
             among them comes at the place of its name.
         output_names: Names of the first graph outputs.
         opset_version: Target opset, 7 to 28; 20 by default, or 21 for weights that are tensor subclasses, as those of
             torchao. ONNX Runtime 1.31 runs opsets up to 26.
-        dynamo: Both values select this exporter. False selects the form of torch.onnx's TorchScript exporter: keyword
-            inputs in the order of ``forward``'s signature, names in ``dynamic_axes`` that do not join dims, and
-            ``compat="torchscript"``.
         external_data: Store the weights of ``f`` in a second file; by default only above 1.5 GiB. See
             ``ONNXProgram.save`` for further values.
         dynamic_shapes: Dynamic dims as for ``torch.export.export``. Plain strings name dims; keys may also be names of
             graph inputs or glob patterns for them (``past_key_values.*``). ``TensorList`` stands for a list of tensors.
-        custom_translation_table: User translations, tried before the built-in ones: operator overload to
-            ``function(op, ...)``, ``function(g, ...)``, a function of ``onnxscript.opsetN`` operators, an onnxscript
-            function, or a list of these. Functions with an attribute ``complex = True`` translate complex tensors.
-        report: Write a report on the export, or on its failure, to ``artifacts_dir``: an HTML page, and a short
-            one in Markdown.
-        optimize: Run common subexpression elimination, fusion patterns and batch norm folding.
-        verify: Compare ONNX Runtime with the model in eager torch on all example inputs; ``"auto"``: also at other
-            sizes. See ``fxonnx.verify``; outputs that cannot be compared are a warning.
-        profile: Print the seconds of each stage.
-        profile_runtime: Write the report with the time of each module and operator in ONNX Runtime.
-        dump_exported_program: Save the captured program to ``artifacts_dir``.
-        artifacts_dir: Directory of the report and the captured program.
-        export_params: Store the weights in ``f``; otherwise they are graph inputs.
-        keep_initializers_as_inputs: List initializers also as graph inputs in ``f``.
-        dynamic_axes: Alternative to ``dynamic_shapes``, by names of graph inputs and outputs: ``{name: {axis: dim}}``
-            or ``{name: [axis]}``. An unknown name is a warning, or an error with ``strict_shapes``.
-        training: EVAL or TRAINING put the model into that mode during the export; PRESERVE keeps the mode of each
-            module, as the default does, but without a warning in training mode. The default with ``dynamo=False`` is
-            EVAL. TRAINING disables batch norm folding.
-        operator_export_type: ONNX_FALLTHROUGH and ONNX_ATEN_FALLBACK keep untranslatable operators as nodes of their
-            own domain; ONNX_ATEN keeps all ATen operators.
-        do_constant_folding: Fold expressions of weights into initializers.
-        custom_opsets: Domain to version; operators of these namespaces become nodes of that domain.
-        export_modules_as_functions: Unsupported; must be False.
-        autograd_inlining: Must be True.
         more_inputs: Further example inputs as ``(args, kwargs)``; dims whose sizes differ are dynamic.
         dynamic_scalars: Parameters or paths of ints, floats and bools that become graph inputs; other numbers are
             constants of the model.
         strict_shapes: Raise instead of warn if the model cannot be exported for all requested sizes.
         frozen: Names of tensor inputs, or glob patterns for them, whose example values become constants of the model
             (``["image_grid_thw"]``); calls with other values are refused.
-        adapters: Names of parameters, or a glob pattern or several for them, that become graph inputs whose default
-            values are the exported ones (``"*.lora_*"``); ``program.save_adapter`` writes other values for them.
         data_dependent: What to do where the model branches on the values of its inputs. "error": raise; "example":
             follow the branch of the example, with a warning; calls whose inputs give other answers are refused.
-        runtime_checks: With ``data_dependent="example"``, add an output ``assumptions_hold``, a bool that is false for
-            such inputs.
         state: Export of mutations of parameters, buffers and inputs. "warn": drop the updates with a warning; "io": add
             a graph input ``<name>.in``, initialized with the value at export, and an output ``<name>.out`` after the
             others; "outputs": add only the output; "error": raise.
-        metadata: Provenance of nodes. "full": module scopes, operator, FX node and stack trace with relative paths;
-            "names": without the last two; "none": nothing.
-        compat: "torchscript": node and value names of torch.onnx's TorchScript exporter
-            (``/features/features.0/Conv_output_0``).
-        ir_version: IR version of the model; by default 10 from opset 20 on, or the version that the opset requires.
+        adapters: Names of parameters, or a glob pattern or several for them, that become graph inputs whose default
+            values are the exported ones (``"*.lora_*"``); ``program.save_adapter`` writes other values for them.
         target: The runtime, "onnxruntime" (on the CPU), "onnxruntime-cuda", "onnxruntime-genai",
             "onnxruntime-genai-cuda", "tensorrt" or "openvino", whose profile selects the opset unless ``opset_version``
             is given, patterns and Casts; by default a graph for any runtime.
-        numerics: "default": calls become the ONNX operators that are specified to give torch's results for finite
-            inputs; NaN and signed zeros are left to the runtime, and half-precision operators that are computed in
-            float32 for lack of a kernel are not rounded in between. "exact": further nodes make the results for these
-            torch's as well, each operator rounds, and attention in half precision computes its scores in float32.
-        functions: ONNX functions, with weights as inputs, for parts of the model that are lowered to the same nodes.
-            "regions": for each region marked by ``torch.compiler.nested_compile_region``, from opset 15 on;
-            "repeated": also for repeated modules of one class, as the blocks of a transformer; "none": a flat graph.
         quantize: Store the weights of linear layers as integers, "int4" or "int8", rounded to nearest; see
             ``QuantizeConfig`` for block sizes, layers and embeddings. The default opset is then 21 at least. With
             ``calibration`` or ``activations="dynamic"``, activations are integers as well.
-        patterns: Fusion patterns to enable or disable, by name; ``program.patterns`` lists them.
-        on_stage: Called with the name of each stage as it begins.
+        custom_translation_table: User translations, tried before the built-in ones: operator overload to
+            ``function(op, ...)``, ``function(g, ...)``, a function of ``onnxscript.opsetN`` operators, an onnxscript
+            function, or a list of these. Functions with an attribute ``complex = True`` translate complex tensors.
+        optimize: Run common subexpression elimination, fusion patterns and batch norm folding.
+        verify: Compare ONNX Runtime with the model in eager torch on all example inputs; ``"auto"``: also at other
+            sizes. See ``fxonnx.verify``; outputs that cannot be compared are a warning.
+        diagnostics: Reports, times and dumps of the export; True: a report.
+        options: Rarely needed options.
 
     Returns:
         The program; ``program.model`` is the ``onnx_ir.Model``.
@@ -223,55 +141,66 @@ def export(
     """
     check_file(f, "f")
     args, kwargs, dynamic_shapes, *names = _own_examples(model, args, kwargs, dynamic_shapes, input_names, output_names)
+    rare = read_export_options(options)
     read = partial(
         read_options,
+        opset_version=opset_version,
         verify=verify,
         names=(names[0], names[1]),
         target=target,
-        patterns=patterns,
-        passes=(optimize, do_constant_folding),
+        optimize=optimize,
         custom_translation_table=custom_translation_table,
-        choices=(state, metadata, numerics, functions),
+        state=state,
         strict_shapes=strict_shapes,
         frozen=frozen,
         adapters=adapters,
-        followed=(data_dependent, runtime_checks),
+        data_dependent=data_dependent,
         quantize=quantize,
-        legacy=read_legacy_options(
-            *(dynamo, compat, training, operator_export_type, custom_opsets),
-            *(export_modules_as_functions, autograd_inlining),
-        ),
+        rare=rare,
     )
-    options = read(versions=(opset_version, ir_version, least_default_opset(model)))
-    timer, shapes = Timer(on_stage), (dynamic_shapes, dynamic_axes, more_inputs)
-    page = Report(type(model).__name__, profile_runtime=profile_runtime)
-    with reporting(page if report or profile_runtime else None, artifacts_dir, timer.seconds), exporting():
-        captured = _capture(model, options, timer, (args, kwargs), shapes, dynamic_scalars, page.attempts)
-        options = options if opset_version is not None else _with_opset_of(captured, options, ir_version, read)
-        _keep_captured(captured, page, artifacts_dir if dump_exported_program else None)
-        program = page.program = _convert(captured, options, timer, model)
-        page.rows = _verify(program, timer, verify, locate=report or profile_runtime)
-        _save(program, timer, f, (export_params, keep_initializers_as_inputs, external_data))
-    return _printed(program, graph=bool(verbose), stages=profile)
+    checked, shown, legacy = read(least_default_opset(model)), read_diagnostics(diagnostics), legacy_of(rare)
+    timer, shapes = Timer(shown.on_stage), (dynamic_shapes, legacy.dynamic_axes, more_inputs)
+    page = Report(type(model).__name__, profile_runtime=shown.profile_runtime)
+    with _reporting(page, shown, timer), exporting():
+        captured = _capture(model, checked, timer, (args, kwargs), shapes, dynamic_scalars, page.attempts)
+        checked = _with_opset_of(captured, checked, opset_version, read)
+        _keep_captured(captured, page, shown)
+        program = page.program = _convert(captured, checked, timer, model)
+        page.rows = _verify(program, timer, verify, locate=shown.writes_report)
+        _save(program, timer, f, legacy, external_data)
+    return _printed(program, shown)
 
 
-def _keep_captured(captured: Capture, page: Report, directory: str | os.PathLike[str] | None) -> None:
+def _reporting(page: Report, shown: Diagnostics, timer: Timer) -> AbstractContextManager[None]:
+    """Context that writes a report on request, also if the export fails."""
+    if not shown.writes_report:
+        return nullcontext()
+    report: AbstractContextManager[None] = add_on("diagnostics").reporting(page, shown.artifacts_dir, timer.seconds)
+    return report
+
+
+def _keep_captured(captured: Capture, page: Report, shown: Diagnostics) -> None:
     """Show a captured program in the report, and save it on request."""
     page.exported_program = captured.exported_program
-    save_exported_program(captured.exported_program, directory)
+    if shown.dump_exported_program:
+        add_on("diagnostics").save_exported_program(captured.exported_program, shown.artifacts_dir)
 
 
-def _with_opset_of(captured: Capture, options: Options, ir_version: Any, read: Callable[..., Options]) -> Options:
+def _with_opset_of(
+    captured: Capture, options: Options, opset_version: int | None, read: Callable[[int], Options]
+) -> Options:
     """Options with a newer default opset, if the captured program requires one to store its weights as they are.
 
     Args:
         captured: The captured program.
         options: The options with the usual default opset.
-        ir_version: The caller's IR version.
-        read: Reads the options again, for other versions.
+        opset_version: The caller's opset, if any, which is kept.
+        read: Reads the options again, for another lowest default opset.
     """
+    if opset_version is not None:
+        return options
     least = least_opset_of_program(captured.exported_program)
-    return read(versions=(None, ir_version, least)) if least > options.opset else options
+    return read(least) if least > options.opset else options
 
 
 def _own_examples(model: Any, args: Any, kwargs: Any, *specified: Any) -> tuple[Any, ...]:
@@ -386,49 +315,48 @@ def _convert(captured: Capture, options: Options, timer: Timer, model: Any) -> O
         proof = prove(captured, model)
     metadata.update(proof.metadata())
     untested = unproved_for_untested(missing_targets(), limits)
-    program = ONNXProgram(
-        lowered.model,
+    record = ExportRecord(
         replace(captured, assumptions=(*captured.assumptions, *proof.unexercised, *untested)),
         options,
-        timer.seconds,
-        fusions=prepared.fusions,
-        quantization=lowered.quantization,
-        proof=proof,
+        MappingProxyType(timer.seconds),
+        prepared.fusions,
+        proof,
+        lowered.quantization,
     )
-    if added and program.example_inputs is not None:
+    if added and record.example_inputs is not None:
         # Where an intermediate tensor of the example is empty, a call with it would be refused.
         known = captured.frozen_tensors, captured.input_lists
-        example = bind_call(program.exported_program, *program.example_inputs, program.forward, *known)
+        example = bind_call(captured.exported_program, *record.example_inputs, record.forward, *known)
         limits.check_example(example.inputs)
-    return program
+    return ONNXProgram(lowered.model, record)
 
 
-def _save(program: ONNXProgram, timer: Timer, f: Any, form: tuple[bool, bool, ExternalData]) -> None:
+def _save(program: ONNXProgram, timer: Timer, f: Any, legacy: LegacyOptions, external_data: ExternalData) -> None:
     """Save a program on request.
 
     Args:
         program: The program.
         timer: Measures the stage.
         f: The destination, if any.
-        form: ``export_params``, ``keep_initializers_as_inputs`` and ``external_data``.
+        legacy: Which initializers the file has, and which are graph inputs.
+        external_data: Whether the weights are in a second file.
     """
-    export_params, keep_as_inputs, external_data = form
     if f is not None:
         with timer.stage("save"):
             program.save(
                 f,
-                include_initializers=export_params,
-                keep_initializers_as_inputs=keep_as_inputs,
+                include_initializers=legacy.include_initializers,
+                keep_initializers_as_inputs=legacy.keep_initializers_as_inputs,
                 external_data=external_data,
             )
 
 
-def _printed(program: ONNXProgram, *, graph: bool, stages: bool) -> ONNXProgram:
+def _printed(program: ONNXProgram, shown: Diagnostics) -> ONNXProgram:
     """The program, after printing its graph and the times of its stages on request."""
-    if graph:
-        sys.stdout.write(f"{graph_text(program.model)}\n")
-    if stages:
-        sys.stdout.write(f"{timing_table(program.timings)}\n")
+    if shown.verbose:
+        sys.stdout.write(f"{add_on('diagnostics').graph_text(program.model)}\n")
+    if shown.profile:
+        sys.stdout.write(f"{add_on('diagnostics').timing_table(program.record.timings)}\n")
     return program
 
 
@@ -450,7 +378,7 @@ def _verify(
         return ()
     with timer.stage("verify"):
         rows = program.verify(sizes="auto" if wanted == "auto" else None, locate=locate)
-        for args, kwargs in program.capture.more_inputs:
+        for args, kwargs in program.record.capture.more_inputs:
             rows += program.verify(args, kwargs, locate=locate)
     report_skipped(rows)
     return tuple(rows)

@@ -1,4 +1,4 @@
-"""The seam between the core and its add-ons: what an add-on adds to an export, and how it is found.
+"""The seam between the core and its add-ons: the record of an add-on, and how it is found.
 
 The core is the journey of one export, and imports no add-on. An add-on that takes part in exports is a package with two
 modules: ``applies`` decides from a model or a graph whether there is anything to do, and imports little; ``extension``
@@ -38,7 +38,7 @@ ADD_ONS = ("fxonnx.torchscript", "fxonnx.quantization")
 
 @dataclass(frozen=True)
 class PassContext:
-    """What a graph pass of an add-on works on.
+    """The graph that a pass of an add-on rewrites, with its tensors.
 
     Attributes:
         module: The functional graph module, which the pass changes in place.
@@ -57,7 +57,7 @@ class PassContext:
 
 @dataclass(frozen=True, kw_only=True)
 class Extension:
-    """What an add-on adds to the exports to which it applies.
+    """The additions of an add-on to the exports to which it applies.
 
     Attributes:
         stand_in: Context in which another module is captured in the place of the model.

@@ -3,34 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
-from types import MappingProxyType
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal, TypeAlias, get_args
 
-import torch
-from torch.onnx import OperatorExportTypes, TrainingMode
+from torch.onnx import TrainingMode
 
 from fxonnx_translations._builtin import default_registry
 from fxonnx_translations._registry import Registry
 from fxonnx_translations._torch_compat import OpOverloadPacket
 
 from ._capture import DataDependent
-from ._extensions import translations_of_extensions
+from ._extensions import add_on, translations_of_extensions
 from ._lower.metadata import MetadataLevel
 from ._lower.passthrough import Passthrough
 from ._lower.versions import FUNCTIONS_IR_VERSION, NEWEST_IR_VERSION, NEWEST_OPSET, OLDEST_OPSET, ir_versions
 from ._prepare import PATTERNS, State
+from ._public import public
+from ._quantize_config import QuantizeConfig, WeightDtype
 from ._targets import DEFAULT_PROFILE, Target, TargetProfile, profile_of
 from .errors import ArgumentError, did_you_mean
-from .quantization.config import QuantizeConfig, WeightDtype, read_quantize
 
 __all__ = [
+    "ExportOptions",
     "Functions",
+    "LegacyExportOptions",
     "LegacyOptions",
     "Numerics",
     "Options",
-    "check_training",
-    "read_legacy_options",
+    "check_choice",
+    "legacy_of",
+    "read_export_options",
     "read_options",
 ]
 
@@ -93,6 +95,35 @@ class Options:
     quantize: QuantizeConfig | None = None
 
 
+@public
+@dataclass(frozen=True, kw_only=True)
+class ExportOptions:
+    """Rarely needed options of ``export``.
+
+    Attributes:
+        metadata: Provenance of nodes. "full": module scopes, operator, FX node and stack trace with relative paths;
+            "names": without the last two; "none": nothing.
+        ir_version: IR version of the model; by default 10 from opset 20 on, or the version that the opset requires.
+        functions: ONNX functions, with weights as inputs, for parts of the model that are lowered to the same nodes.
+            "regions": for each region marked by ``torch.compiler.nested_compile_region``, from opset 15 on;
+            "repeated": also for repeated modules of one class, as the blocks of a transformer; "none": a flat graph.
+        numerics: "default": calls become the ONNX operators that are specified to give torch's results for finite
+            inputs; NaN and signed zeros are left to the runtime, and half-precision operators that are computed in
+            float32 for lack of a kernel are not rounded in between. "exact": further nodes make the results for these
+            torch's as well, each operator rounds, and attention in half precision computes its scores in float32.
+        patterns: Fusion patterns to enable or disable, by name; ``program.record.patterns`` lists them.
+        runtime_checks: With ``data_dependent="example"``, add an output ``assumptions_hold``, a bool that is false for
+            inputs with other answers than the example.
+    """
+
+    metadata: MetadataLevel = "full"
+    ir_version: int | None = None
+    functions: Functions = "regions"
+    numerics: Numerics = "default"
+    patterns: Mapping[str, bool] = field(default_factory=dict)
+    runtime_checks: bool = False
+
+
 @dataclass(frozen=True)
 class LegacyOptions:
     """The validated options of torch.onnx's TorchScript exporter.
@@ -102,171 +133,120 @@ class LegacyOptions:
         training: The mode the model is put into; None leaves each module in its own.
         is_asked: Whether the caller asks for that exporter, with ``dynamo=False``.
         names: Whether nodes and values are named as by that exporter.
+        fold_weights: Whether expressions of weights become initializers.
+        dynamic_axes: Dynamic dims by the names of graph inputs and outputs.
+        include_initializers: Whether the file has the weights; they are graph inputs otherwise.
+        keep_initializers_as_inputs: Whether the initializers of the file are graph inputs as well.
     """
 
-    passthrough: Passthrough
-    training: TrainingMode | None
-    is_asked: bool
-    names: bool
+    passthrough: Passthrough = Passthrough()  # noqa: RUF009 - immutable
+    training: TrainingMode | None = None
+    is_asked: bool = False
+    names: bool = False
+    fold_weights: bool = True
+    dynamic_axes: Mapping[str, Mapping[int, str] | Sequence[int] | None] | None = None
+    include_initializers: bool = True
+    keep_initializers_as_inputs: bool = False
 
 
-def read_legacy_options(
-    dynamo: bool,
-    compat: Literal["torchscript"] | None,
-    training: TrainingMode | None,
-    operator_export_type: OperatorExportTypes | None,
-    custom_opsets: Mapping[str, int] | None,
-    export_modules_as_functions: bool | Collection[type[torch.nn.Module]],
-    autograd_inlining: bool,
-) -> LegacyOptions:
-    """Validate the arguments of ``export`` that torch.onnx's TorchScript exporter has as well; see there for each.
+@dataclass(frozen=True, kw_only=True)
+class LegacyExportOptions(ExportOptions):
+    """Options of ``export`` together with those that only torch.onnx.export has.
+
+    Attributes:
+        legacy: The latter.
+    """
+
+    legacy: LegacyOptions = LegacyOptions()
+
+    @classmethod
+    def of(cls, options: ExportOptions, legacy: LegacyOptions) -> LegacyExportOptions:
+        """The same options with others of torch.onnx.export."""
+        return cls(**{one.name: getattr(options, one.name) for one in fields(ExportOptions)}, legacy=legacy)
+
+
+def read_export_options(options: ExportOptions | None) -> ExportOptions:
+    """The argument ``options`` of an export.
 
     Raises:
-        ArgumentError: If an argument has an invalid value or cannot be honoured.
+        ArgumentError: If it is not an ``ExportOptions``.
     """
-    _check_flags(dynamo, export_modules_as_functions, autograd_inlining)
-    _check_choice("compat", compat, (None, "torchscript"))
-    return LegacyOptions(
-        _check_passthrough(operator_export_type, custom_opsets),
-        check_training(training, dynamo=dynamo),
-        not dynamo,
-        not dynamo or compat is not None,
-    )
+    if options is None:
+        return ExportOptions()
+    if not isinstance(options, ExportOptions):
+        raise ArgumentError("options", f"expected an fxonnx.ExportOptions, got {options!r}")
+    return options
+
+
+def legacy_of(options: ExportOptions) -> LegacyOptions:
+    """The options that only torch.onnx.export has; the defaults for those of a caller of ``export``."""
+    return options.legacy if isinstance(options, LegacyExportOptions) else LegacyOptions()
 
 
 def read_options(
+    least_opset: int,
     *,
     verify: bool | Literal["auto"],
     names: tuple[Sequence[str] | None, Sequence[str] | None],
-    versions: tuple[int | None, int | None, int],
+    opset_version: int | None,
     target: Target | None,
-    patterns: Mapping[str, bool],
-    passes: tuple[bool, bool],
+    optimize: bool,
     custom_translation_table: Mapping[Callable[..., Any], Callable[..., Any]] | None,
-    choices: tuple[State, MetadataLevel, Numerics, Functions],
+    state: State,
     strict_shapes: bool,
     frozen: Collection[str],
     adapters: str | Collection[str],
-    followed: tuple[DataDependent, bool],
+    data_dependent: DataDependent,
     quantize: QuantizeConfig | WeightDtype | None,
-    legacy: LegacyOptions,
+    rare: ExportOptions,
 ) -> Options:
     """Validate the arguments of ``export`` that need no model; see there for each of them.
 
-    ``names`` are those of inputs and outputs, ``versions`` the opset version, the IR version and the lowest default
-    opset, ``passes`` ``optimize`` and ``do_constant_folding``, ``choices`` ``state``, ``metadata``, ``numerics`` and
-    ``functions``, ``followed`` ``data_dependent`` and ``runtime_checks``.
+    ``least_opset`` is the lowest default, ``names`` are those of inputs and outputs, ``rare`` is ``options``.
 
     Raises:
         ArgumentError: If an argument has an invalid value or cannot be honoured.
     """
-    state, metadata, numerics, functions = choices
-    _check_choice("verify", verify, (False, True, "auto"))
-    _check_choice("target", target, (None, *get_args(Target)))
-    _check_choice("state", state, get_args(State))
-    _check_choice("metadata", metadata, get_args(MetadataLevel))
-    _check_choice("data_dependent", followed[0], get_args(DataDependent))
-    _check_choice("numerics", numerics, get_args(Numerics))
-    _check_choice("functions", functions, get_args(Functions))
+    legacy = legacy_of(rare)
+    check_choice("verify", verify, (False, True, "auto"))
+    check_choice("target", target, (None, *get_args(Target)))
+    check_choice("state", state, get_args(State))
+    check_choice("metadata", rare.metadata, get_args(MetadataLevel))
+    check_choice("data_dependent", data_dependent, get_args(DataDependent))
+    check_choice("numerics", rare.numerics, get_args(Numerics))
+    check_choice("functions", rare.functions, get_args(Functions))
     profile = profile_of(target)
-    config, opset_version = read_quantize(quantize, versions[0], profile)
-    opset = _check_opset(opset_version, max(profile.default_opset, versions[2]))
+    config = None
+    if quantize is not None:
+        config, opset_version = add_on("quantization").read_quantize(quantize, opset_version, profile)
+    opset = _check_opset(opset_version, max(profile.default_opset, least_opset))
     inputs, outputs = _check_names(*names)
-    checked_ir_version = _check_ir_version(versions[1], opset)
+    ir_version = _check_ir_version(rare.ir_version, opset)
     return Options(
         opset=opset,
-        ir_version=checked_ir_version,
+        ir_version=ir_version,
         registry=_check_table(default_registry().extended(translations_of_extensions(opset)), custom_translation_table),
         input_names=inputs,
         output_names=outputs,
         passthrough=legacy.passthrough,
-        patterns=_check_patterns(patterns, opset, profile) if passes[0] else (),
-        optimize=passes[0],
-        fold_weights=passes[1],
+        patterns=_check_patterns(rare.patterns, opset, profile) if optimize else (),
+        optimize=optimize,
+        fold_weights=legacy.fold_weights,
         state=state,
-        metadata=metadata,
+        metadata=rare.metadata,
         legacy=legacy.is_asked,
         legacy_names=legacy.names,
         strict_shapes=strict_shapes,
         training=legacy.training,
         frozen=_check_frozen(frozen),
         adapters=_check_adapters(adapters),
-        data_dependent=followed[0],
-        runtime_checks=followed[1],
-        numerics=numerics,
+        data_dependent=data_dependent,
+        runtime_checks=rare.runtime_checks,
+        numerics=rare.numerics,
         profile=profile,
-        functions=_check_functions(functions, checked_ir_version, opset),
+        functions=_check_functions(rare.functions, ir_version, opset),
         quantize=config,
     )
-
-
-def _check_flags(
-    dynamo: Any,
-    export_modules_as_functions: bool | Collection[type[torch.nn.Module]],
-    autograd_inlining: bool,
-) -> None:
-    """Reject unsupported options."""
-    if not isinstance(dynamo, bool):
-        raise ArgumentError("dynamo", f"expected True or False, got {dynamo!r}", hint="both select this exporter")
-    if export_modules_as_functions:
-        raise ArgumentError(
-            "export_modules_as_functions",
-            "modules cannot be selected for export as ONNX functions",
-            hint='leave it out, or pass functions="repeated" for functions of repeated modules',
-        )
-    if not autograd_inlining:
-        raise ArgumentError(
-            "autograd_inlining",
-            "the forward of an autograd.Function is always inlined",
-            hint="give it a static method symbolic(g, ...), which is exported instead",
-        )
-
-
-def check_training(training: Any, *, dynamo: bool = True) -> TrainingMode | None:
-    """The mode to export in; None leaves the model in its own.
-
-    Args:
-        training: The user's argument.
-        dynamo: False for the default of torch.onnx's TorchScript exporter: evaluation mode.
-
-    Raises:
-        ArgumentError: If it is not a ``torch.onnx.TrainingMode``.
-    """
-    if training is None:
-        return None if dynamo else TrainingMode.EVAL
-    if isinstance(training, TrainingMode):
-        return training
-    raise ArgumentError(
-        "training",
-        f"expected a torch.onnx.TrainingMode, got {training!r}",
-        hint="pass TrainingMode.EVAL, PRESERVE or TRAINING, or nothing",
-    )
-
-
-_MODES: Mapping[str, Literal["none", "aten", "fallback", "fallthrough"]] = MappingProxyType(
-    {"ONNX": "none", "ONNX_ATEN": "aten", "ONNX_ATEN_FALLBACK": "fallback", "ONNX_FALLTHROUGH": "fallthrough"}
-)
-
-
-def _check_passthrough(operator_export_type: Any, custom_opsets: Any) -> Passthrough:
-    name = "ONNX" if operator_export_type is None else getattr(operator_export_type, "name", operator_export_type)
-    if name not in _MODES:
-        raise ArgumentError(
-            "operator_export_type",
-            f"expected a torch.onnx.OperatorExportTypes, got {operator_export_type!r}",
-            hint=did_you_mean(name, _MODES, f"there are {', '.join(OperatorExportTypes.__members__)}"),
-        )
-    opsets = {} if custom_opsets is None else custom_opsets
-    if not isinstance(opsets, Mapping):
-        raise ArgumentError(
-            "custom_opsets", f"expected a dict from domain to version, got {opsets!r}", hint='write {"my_domain": 1}'
-        )
-    for domain, version in opsets.items():
-        if not isinstance(domain, str) or not domain or domain in ("ai.onnx", "aten"):
-            raise ArgumentError("custom_opsets", f"{domain!r} is not a domain of custom operators")
-        if isinstance(version, bool) or not isinstance(version, int) or version < 1:
-            raise ArgumentError("custom_opsets", f"the version of {domain!r} is {version!r}, not a positive int")
-    return Passthrough(_MODES[name], MappingProxyType(dict(opsets)))
 
 
 def _check_frozen(frozen: Any) -> tuple[str, ...]:
@@ -284,7 +264,8 @@ def _check_adapters(adapters: Any) -> tuple[str, ...]:
     return tuple(patterns)
 
 
-def _check_choice(argument: str, value: Any, choices: Sequence[Any]) -> None:
+def check_choice(argument: str, value: Any, choices: Sequence[Any]) -> None:
+    """Reject a value that is not one of the choices."""
     if value not in choices:
         problem = f"expected one of {', '.join(map(repr, choices))}, got {value!r}"
         raise ArgumentError(argument, problem, hint=did_you_mean(value, choices))

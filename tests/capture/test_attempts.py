@@ -68,7 +68,7 @@ CASES: dict[str, Row] = {
 def test_changes_of_each_attempt(name: str) -> None:
     function, args, options, changes = CASES[name]
     program = fxonnx.export(Function(function).eval(), args, **options)
-    attempts = program.capture.attempts
+    attempts = program.record.capture.attempts
     assert [one.change.replace(f"{Path(__file__).parent}/", "") for one in attempts] == changes
     assert [bool(one.failure) for one in attempts] == [True] * (len(changes) - 1) + [False]
     assert all(one.seconds > 0 for one in attempts)
@@ -76,7 +76,7 @@ def test_changes_of_each_attempt(name: str) -> None:
 
 
 def test_reports_list_them(tmp_path: Path) -> None:
-    fxonnx.export(Function(constant).eval(), (X,), report=True, artifacts_dir=tmp_path)
+    fxonnx.export(Function(constant).eval(), (X,), diagnostics=fxonnx.Diagnostics(report=True, artifacts_dir=tmp_path))
     (page,), (text,) = tmp_path.glob("*.html"), tmp_path.glob("*.md")
     assert "The capture took 2 calls of torch.export" in page.read_text()
     assert f"\n2. {VALUES}: captured (" in text.read_text()
@@ -84,6 +84,8 @@ def test_reports_list_them(tmp_path: Path) -> None:
 
 def test_reports_on_failures_list_them(tmp_path: Path) -> None:
     with pytest.raises(fxonnx.CaptureError, match="asks for the value of a tensor"):
-        fxonnx.export(Function(branches).eval(), (X,), report=True, artifacts_dir=tmp_path)
+        fxonnx.export(
+            Function(branches).eval(), (X,), diagnostics=fxonnx.Diagnostics(report=True, artifacts_dir=tmp_path)
+        )
     (page,) = tmp_path.glob("*.html")
     assert "The capture took 3 calls of torch.export" in page.read_text()

@@ -188,7 +188,7 @@ def test_constraints_narrow_the_requested_sizes(
     assert all(
         re.match(r"    at: .*test_constraints\.py:\d+ in \w+|    at: .*<lambda>: ", line) for line in lines[1::2]
     )
-    narrow = [constraint for constraint in program.constraints if constraint.narrows]
+    narrow = [constraint for constraint in program.record.constraints if constraint.narrows]
     assert [constraint.text for constraint in narrow] == texts
     assert all(constraint.line for constraint in narrow)
     for inputs in (examples, within):
@@ -246,7 +246,7 @@ def test_no_constraint_is_needed(function: Any, examples: Any, shapes: Any, othe
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         program = fxonnx.export(model(function), examples, dynamic_shapes=shapes, strict_shapes=True)
-    assert not any(constraint.narrows for constraint in program.constraints)
+    assert not any(constraint.narrows for constraint in program.record.constraints)
     for inputs in (examples, other):
         torch.testing.assert_close(program(*inputs)[0], function(*inputs))
 
@@ -254,7 +254,7 @@ def test_no_constraint_is_needed(function: Any, examples: Any, shapes: Any, othe
 def test_the_range_of_a_dim_is_enforced() -> None:
     shapes = ({0: Dim("n", min=2, max=9), 1: 2 * Dim("m", max=4)},)
     program = fxonnx.export(model(lambda x: x + 1), (R(3, 4),), dynamic_shapes=shapes, strict_shapes=True)
-    assert [constraint.text for constraint in program.constraints] == ["n >= 2", "n <= 9", "m <= 4"]
+    assert [constraint.text for constraint in program.record.constraints] == ["n >= 2", "n <= 9", "m <= 4"]
     assert program.model.metadata_props["pkg.fxonnx.constraints"].count('"code": null') == 3
     torch.testing.assert_close(program(x := R(9, 2))[0], x + 1)
     for size in (1, 10):
@@ -286,7 +286,7 @@ def test_constraints_on_auto_dims_do_not_warn_but_are_enforced() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         program = fxonnx.export(model(branch), (R(2, 12),), dynamic_shapes=({1: Dim.AUTO},), strict_shapes=True)
-    (constraint,) = program.constraints
+    (constraint,) = program.record.constraints
     assert (constraint.text, constraint.dims, constraint.narrows) == ("x.shape[1] >= 9", ("x.shape[1]",), False)
     with pytest.raises(ArgumentError, match=r"exported for x\.shape\[1\] >= 9, got x\.shape\[1\] = 4"):
         program(R(2, 4))
@@ -359,8 +359,8 @@ def test_exported_program(shapes: Any) -> None:
         warnings.simplefilter("error")
         program = fxonnx.export(exported, dynamic_shapes=shapes)
     name = "x.shape[1]" if shapes is None else "s"
-    assert [constraint.text for constraint in program.constraints] == [f"{name} >= 9"]
-    assert program.constraints[0].code == "if x.shape[1] > 8:"
+    assert [constraint.text for constraint in program.record.constraints] == [f"{name} >= 9"]
+    assert program.record.constraints[0].code == "if x.shape[1] > 8:"
     with pytest.raises(ArgumentError, match="the model was exported for"):
         program(R(2, 4))
 
@@ -373,7 +373,10 @@ def test_exported_program_with_assertions() -> None:
         prefer_deferred_runtime_asserts_over_guards=True,
     )
     program = fxonnx.export(exported)
-    assert [constraint.text for constraint in program.constraints] == ["x.shape[0] <= 64", "x.shape[0] % 16 == 0"]
+    assert [constraint.text for constraint in program.record.constraints] == [
+        "x.shape[0] <= 64",
+        "x.shape[0] % 16 == 0",
+    ]
 
 
 def test_exported_program_with_a_number_of_pieces() -> None:

@@ -172,12 +172,15 @@ def test_untested_torch_on_request(moved: Any, monkeypatch: pytest.MonkeyPatch) 
         UserWarning, match=r"constraints may be missed and results silently wrong:\n  .*_log_guard_moved"
     ):
         program = fxonnx.export(
-            Branches().eval(), (torch.rand(5, 2),), dynamic_shapes=({0: "n"},), on_stage=stages.append
+            Branches().eval(),
+            (torch.rand(5, 2),),
+            dynamic_shapes=({0: "n"},),
+            diagnostics=fxonnx.Diagnostics(on_stage=stages.append),
         )
     assert "verify" in stages
-    unproved = [str(one) for one in program.assumptions]
+    unproved = [str(one) for one in program.record.assumptions]
     assert "_log_guard_moved does not exist" in unproved[0]
-    assert len(unproved) == 1 + len(program.constraints) > 1
+    assert len(unproved) == 1 + len(program.record.constraints) > 1
     assert all("constraint n" in one for one in unproved[1:])
 
 
@@ -292,7 +295,7 @@ def test_the_report_and_the_command_line_list_skipped_rows(moved: Any, tmp_path:
     assert "\ntorch 2." in result.output
     moved(REACH)
     with pytest.warns(UserWarning, match="linspace_moved"):
-        export(report=True, artifacts_dir=tmp_path)
+        export(diagnostics=fxonnx.Diagnostics(report=True, artifacts_dir=tmp_path))
     for page in (*tmp_path.glob("*.html"), *tmp_path.glob("*.md")):
         assert "torch.linspace_moved does not exist" in page.read_text()
     result = CliRunner().invoke(app, ["--version", "--verbose"])

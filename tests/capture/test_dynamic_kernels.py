@@ -82,7 +82,7 @@ def test_correct_at_every_size_without_constraint(case: Case) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         program = fxonnx.export(model, (example(n=5, m=4),), dynamic_shapes={"x": dims})
-    assert program.constraints == ()
+    assert program.record.constraints == ()
     for n, m in ((5, 4), (1, 1), (2, 3), (31, 7), (1, 30)):
         x = example(n=n, m=m)
         expected = torch.utils._pytree.tree_leaves(model(x))
@@ -94,7 +94,7 @@ def test_a_window_larger_than_the_input_is_a_constraint() -> None:
     model = Function(lambda x: F.max_pool1d(x, 4)).eval()
     with pytest.warns(UserWarning, match="n >= 4"):
         program = fxonnx.export(model, (torch.rand(2, 3, 9),), dynamic_shapes={"x": {2: "n"}})
-    assert [str(constraint.text) for constraint in program.constraints] == ["n >= 4"]
+    assert [str(constraint.text) for constraint in program.record.constraints] == ["n >= 4"]
 
 
 def test_take_along_dim_rejects_indices_of_different_rank() -> None:

@@ -116,8 +116,8 @@ def _export(function: Any, *, dynamic: bool, **options: Any) -> tuple[nn.Module,
 @pytest.mark.parametrize("function", FUNCTIONS, ids=lambda one: one.__name__)
 def test_calls_are_right_or_refused(function: Any, dynamic: bool, tmp_path: Path) -> None:
     """The output ``assumptions_hold`` of the saved file is true for the inputs that the program accepts."""
-    model, program = _export(function, dynamic=dynamic, runtime_checks=True)
-    assert any(one.kind is AssumptionKind.EXAMPLE for one in program.assumptions)
+    model, program = _export(function, dynamic=dynamic, options=fxonnx.ExportOptions(runtime_checks=True))
+    assert any(one.kind is AssumptionKind.EXAMPLE for one in program.record.assumptions)
     program.verify()
     program.save(tmp_path / "model.onnx")
     session = onnxruntime.InferenceSession(tmp_path / "model.onnx")
@@ -140,11 +140,13 @@ def test_calls_are_right_or_refused(function: Any, dynamic: bool, tmp_path: Path
 
 
 def test_an_assumption_is_recorded_with_its_line(tmp_path: Path) -> None:
-    _, program = _export(_compares_item, dynamic=False, report=True, artifacts_dir=tmp_path)
-    (assumption,) = program.assumptions
+    _, program = _export(
+        _compares_item, dynamic=False, diagnostics=fxonnx.Diagnostics(report=True, artifacts_dir=tmp_path)
+    )
+    (assumption,) = program.record.assumptions
     assert str(assumption).endswith("if x.mean().item() > 0.25: -> True (as for the example inputs)")
     assert str(assumption) in next(tmp_path.glob("*.md")).read_text(encoding="utf-8")
-    assert not program.returns_check
+    assert not program.record.returns_check
     assert [value.name for value in program.model.graph.outputs] == ["add"]
 
 
@@ -175,8 +177,10 @@ def test_models_without_questions_are_unchanged() -> None:
     model = nn.Linear(4, 4).eval()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        program = fxonnx.export(model, (torch.rand(1, 4),), data_dependent="example", runtime_checks=True)
-    assert program.assumptions == ()
+        program = fxonnx.export(
+            model, (torch.rand(1, 4),), data_dependent="example", options=fxonnx.ExportOptions(runtime_checks=True)
+        )
+    assert program.record.assumptions == ()
     assert len(program.model.graph.outputs) == 1
     plain = fxonnx.export(model, (torch.rand(1, 4),))
     assert program.model_proto.SerializeToString() == plain.model_proto.SerializeToString()

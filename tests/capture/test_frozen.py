@@ -39,7 +39,7 @@ def test_frozen_values_are_constants(on_meta: bool, tmp_path: Path) -> None:
     exported = Tower().eval().to("meta") if on_meta else model
     program = fxonnx.export(exported, (X, GRID), frozen=["grid_thw"])
     assert [value.name for value in program.model.graph.inputs] == ["x"]
-    assert torch.equal(program.frozen_arguments["grid_thw"], GRID)
+    assert torch.equal(program.record.frozen_arguments["grid_thw"], GRID)
     if on_meta:
         program.apply_weights(model.state_dict())
     for given in ((X, GRID), (X,), (X, None), (X, GRID.clone())):
@@ -56,7 +56,7 @@ def test_keyword_and_nested_inputs_match_patterns() -> None:
     model = Tower().eval()
     kwargs = {"grid_thw": GRID, "extra": {"rows": torch.tensor(3)}}
     program = fxonnx.export(model, (X,), kwargs=kwargs, frozen=["grid*", "extra.rows"])
-    assert set(program.frozen_arguments) == {"grid_thw", "extra['rows']"}
+    assert set(program.record.frozen_arguments) == {"grid_thw", "extra['rows']"}
     torch.testing.assert_close(program(X, **kwargs)[0], model(X, **kwargs))
     with pytest.raises(fxonnx.ArgumentError, match=r"extra: got 2, but the argument is frozen .* at export are 3"):
         program(X, GRID, {"rows": torch.tensor(2)})

@@ -218,7 +218,7 @@ def departs(detail: str, function: str, *args: Any, **kwargs: Any) -> None:
     except CaptureError as error:
         assert detail in str(error)  # noqa: PT017 - the export need not fail
         return
-    departures = [item for item in program.proof.departures if item.kind is DepartureKind.INTROSPECTION]
+    departures = [item for item in program.record.proof.departures if item.kind is DepartureKind.INTROSPECTION]
     assert detail in [item.detail for item in departures]
     assert all(__file__ in item.line and function in item.line for item in departures if item.line)
 

@@ -452,7 +452,7 @@ def test_sequences_are_sorted_only_where_results_depend_on_the_order(model: nn.M
         calls.append((x.float() if features else x, torch.tensor(lengths)))
     program = check(model, calls, TIME_FIRST if time_first else BATCH_FIRST)
     assert ("TopK" in operators(program)) == is_sorted
-    assert program.patterns["unsorted_sequences"] == (not is_sorted)
+    assert program.record.patterns["unsorted_sequences"] == (not is_sorted)
 
 
 def test_lengths_of_a_different_batch_size_are_an_error() -> None:

@@ -390,7 +390,7 @@ def test_one_model_exported_by_two_threads_in_two_modes() -> None:
     def run(mode: TrainingMode) -> None:
         together.wait(WAIT)
         for _ in range(3):
-            program = fxonnx.export(model, (x,), training=mode, state="outputs")
+            program = fxonnx.torch_onnx_export(model, (x,), training=mode, state="outputs")
             operators.setdefault(mode.name, set()).update(node.op_type for node in program.model.graph)
 
     threads = [threading.Thread(target=run, args=(mode,)) for mode in (TrainingMode.EVAL, TrainingMode.TRAINING)]

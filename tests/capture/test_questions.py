@@ -117,7 +117,7 @@ def test_values_that_depend_on_no_input(function: Any, dynamic: bool) -> None:
     for size in (3, 1, 5) if dynamic else (3,):
         x = torch.rand(size, 4)
         torch.testing.assert_close(program(x)[0], model(x))
-    assert all(assumption.kind is AssumptionKind.CONSTANT for assumption in program.assumptions)
+    assert all(assumption.kind is AssumptionKind.CONSTANT for assumption in program.record.assumptions)
 
 
 def _flags(x: Tensor) -> Any:
@@ -158,7 +158,7 @@ def test_number_of_classes(dynamic: bool) -> None:
 
 
 def test_a_constant_is_recorded_with_its_line() -> None:
-    (assumption,) = fxonnx.export(WithBuffers(_weights).eval(), (torch.rand(3, 4),)).assumptions
+    (assumption,) = fxonnx.export(WithBuffers(_weights).eval(), (torch.rand(3, 4),)).record.assumptions
     assert str(assumption).endswith(
         "if abs(self.weight.sum() - 1) < 1e-5 else x -> True (does not depend on the inputs)"
     )
@@ -293,8 +293,10 @@ def test_branches_whose_other_side_raises(function: Any, dynamic: bool) -> None:
     for size in (3, 1, 5) if dynamic else (3,):
         x = torch.rand(size, 4) - 0.5
         torch.testing.assert_close(program(x)[0], model(x))
-    assert {assumption.kind for assumption in program.assumptions} == {AssumptionKind.CHECK}
-    assert all("otherwise the model only raises or logs" in str(assumption) for assumption in program.assumptions)
+    assert {assumption.kind for assumption in program.record.assumptions} == {AssumptionKind.CHECK}
+    assert all(
+        "otherwise the model only raises or logs" in str(assumption) for assumption in program.record.assumptions
+    )
 
 
 def _branches(x: Tensor) -> Tensor:

@@ -70,7 +70,7 @@ def test_scalars_are_inputs() -> None:
         "n": "INT64[]",
     }
     assert list(graph_inputs(program)) == ["x", "bias", "options_scale", "flag", "n"]
-    assert program.frozen_arguments == {"options['name']": "a"}
+    assert program.record.frozen_arguments == {"options['name']": "a"}
     for changes in (
         {},
         {"bias": -1.5},
@@ -128,7 +128,7 @@ def test_frozen_arguments_are_logged_and_checked(caplog: pytest.LogCaptureFixtur
     with caplog.at_level(logging.INFO, logger="fxonnx"):
         program = fxonnx.export(model, kwargs=call())
     frozen = {"bias": 0.25, "options['scale']": 2.0, "options['name']": "a", "flag": True, "n": 3}
-    assert program.frozen_arguments == frozen
+    assert program.record.frozen_arguments == frozen
     assert [record.getMessage() for record in caplog.records if record.name == "fxonnx"] == [
         f"the argument {label} becomes a constant of the program: {value!r}" for label, value in frozen.items()
     ]

@@ -124,7 +124,7 @@ def test_names() -> None:
     x = (_rows(4),)
     program = fxonnx.export(Function(_in_a_dict).eval(), x, dynamic_shapes={"x": {0: "n"}})
     assert [value.name for value in program.model.graph.outputs] == ["rows", "halves.first", "sum"]
-    named = fxonnx.export(
+    named = fxonnx.torch_onnx_export(
         Function(_recurrent).eval(),
         x,
         dynamic_axes={"x": {0: "n"}, "states": {0: "n"}},
@@ -244,7 +244,7 @@ def test_arguments(function: Any, arguments: Any, shapes: Any) -> None:
             given = arguments(count)
             torch.testing.assert_close(_tensors(program.unflatten(program(*given))), _tensors(model(*given)))
     assert {row.status for row in program.verify(sizes=[{"n": 5}])} == {"ok"}
-    assert program(*program.example_inputs[0])
+    assert program(*program.record.example_inputs[0])
 
 
 def _tensors(tree: Any) -> Any:

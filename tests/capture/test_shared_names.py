@@ -62,7 +62,7 @@ def dims(program: fxonnx.ONNXProgram) -> str:
 
 
 def equalities(program: fxonnx.ONNXProgram) -> list[str]:
-    return [constraint.text for constraint in program.constraints if constraint.is_equality]
+    return [constraint.text for constraint in program.record.constraints if constraint.is_equality]
 
 
 @pytest.mark.parametrize(("function", "args", "shapes", "expected", "constraints"), AGREE)
@@ -74,7 +74,7 @@ def test_one_dim_param(
     assert dims(program) == expected
     assert equalities(program) == constraints
     recorded = json.loads(program.model_proto.metadata_props[0].value)
-    assert [entry["constraint"] for entry in recorded] == [constraint.text for constraint in program.constraints]
+    assert [entry["constraint"] for entry in recorded] == [constraint.text for constraint in program.record.constraints]
     outputs = function(*args)
     for actual, wanted in zip(program(*args), outputs if isinstance(outputs, tuple) else (outputs,), strict=True):
         torch.testing.assert_close(actual, wanted)
@@ -91,7 +91,7 @@ def test_a_renamed_dim_keeps_its_equality() -> None:
     program = fxonnx.export(Pair(apart), (R(4), R(4)), dynamic_shapes=(N, N))
     program.rename_axes({"n": "batch"})
     assert dims(program) == "x[batch] y[batch]"
-    assert [(constraint.text, constraint.dims) for constraint in program.constraints] == [
+    assert [(constraint.text, constraint.dims) for constraint in program.record.constraints] == [
         ("x.shape[0] == y.shape[0]", ("batch",))
     ]
 

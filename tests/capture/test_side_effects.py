@@ -148,7 +148,7 @@ def _reset() -> Iterator[None]:
 def export(model: nn.Module, shape: tuple[int, ...], message: str | None) -> None:
     x = torch.zeros(shape)
     if message is None:
-        fxonnx.export(model, (x,), training=torch.onnx.TrainingMode.PRESERVE, dynamic_shapes=({0: "n"},))
+        fxonnx.torch_onnx_export(model, (x,), training=torch.onnx.TrainingMode.PRESERVE, dynamic_shapes=({0: "n"},))
         return
     with pytest.raises(fxonnx.ExportError, match=message):
         fxonnx.export(model, (x,))

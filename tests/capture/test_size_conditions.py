@@ -114,11 +114,11 @@ def test_every_condition_is_a_constraint(function: Any, way: Any) -> None:
     is_loop = function is while_size and way in (called, rewritten, checkpointed)
     with nullcontext() if is_loop else pytest.warns(UserWarning, match="only for:\n  n "):
         program = fxonnx.export(Function(conditions).eval(), (torch.rand(4, 3),), dynamic_shapes={"x": {0: "n"}})
-    assert [constraint.text for constraint in program.constraints] == ([] if is_loop else CONDITIONS[function])
-    assert bool(program.rewrites) == (way is rewritten or is_loop)
+    assert [constraint.text for constraint in program.record.constraints] == ([] if is_loop else CONDITIONS[function])
+    assert bool(program.record.rewrites) == (way is rewritten or is_loop)
     for size in (1, 2, 3, 5, 7):
         x = torch.rand(size, 3)
-        if program.capture.limits.violated({"n": size}) is None:
+        if program.record.capture.limits.violated({"n": size}) is None:
             torch.testing.assert_close(program(x)[0], conditions(x))
         else:
             with pytest.raises(fxonnx.ArgumentError, match="the model was exported for n "):
@@ -130,7 +130,7 @@ def test_conditions_of_kernels_inside_a_branch_are_no_constraints() -> None:
         return torch.cond(x.sum() > 100, lambda y: y.clone(), lambda y: (y * y[:1]).reshape(-1, 3) @ torch.eye(3), (x,))
 
     program = fxonnx.export(Function(branch).eval(), (torch.rand(4, 3),), dynamic_shapes={"x": {0: "n"}})
-    assert not program.constraints
+    assert not program.record.constraints
     for size in (1, 2, 7):
         torch.testing.assert_close(program(x := torch.rand(size, 3))[0], branch(x))
 

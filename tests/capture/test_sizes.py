@@ -233,7 +233,7 @@ def shown(program: fxonnx.ONNXProgram) -> str:
 def test_three_sizes_match_eager_torch(row: Row) -> None:
     model = built(row)
     args, kwargs = call(row, row.sizes[0])
-    program = fxonnx.export(model, args, kwargs=kwargs, **row.options)
+    program = fxonnx.torch_onnx_export(model, args, kwargs=kwargs, **row.options)
     assert shown(program) == row.inputs
     for sizes in row.sizes:
         torch.manual_seed(1)

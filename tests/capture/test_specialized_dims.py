@@ -75,7 +75,7 @@ FIXED = [
 
 
 def text(program: fxonnx.ONNXProgram) -> list[str]:
-    return [constraint.text for constraint in program.constraints if constraint.narrows]
+    return [constraint.text for constraint in program.record.constraints if constraint.narrows]
 
 
 @pytest.mark.parametrize(("function", "args", "shapes", "expected", "constraints", "other"), FIXED)
@@ -240,7 +240,7 @@ def test_ultralytics_detection_with_nms(batch: int) -> None:
     with pytest.raises(CaptureError, match=r"only for:\n  height >= 4"):
         fxonnx.export(model, (R(batch, 3, 32, 32),), dynamic_shapes=shapes, strict_shapes=True)
     program = fxonnx.export(model, (R(batch, 3, 32, 32),), dynamic_shapes=shapes)
-    assert [rewrite.construct for rewrite in program.rewrites] == ["for over a tensor or a dynamic range"]
+    assert [rewrite.construct for rewrite in program.record.rewrites] == ["for over a tensor or a dynamic range"]
     assert str(program.model.graph.inputs[0].shape) == "[batch,3,height,width]"
     program.save(file := io.BytesIO())
     session = ort.InferenceSession(file.getvalue(), providers=["CPUExecutionProvider"])

@@ -54,7 +54,7 @@ WRONG = [
 @pytest.mark.parametrize(("options", "match"), WRONG)
 def test_invalid_specs(options: dict[str, Any], match: str) -> None:
     with pytest.raises(ArgumentError, match=match):
-        fxonnx.export(Two().eval(), PAIR, **options)
+        fxonnx.torch_onnx_export(Two().eval(), PAIR, **options)
 
 
 def dims(program: fxonnx.ONNXProgram) -> dict[str, list[str]]:
@@ -81,7 +81,7 @@ def test_dynamic_axes_name_dims_of_outputs(as_program: bool) -> None:
     model: Any = Found().eval()
     if as_program:
         model = torch.export.export(model, (x,), dynamic_shapes=({0: Dim.DYNAMIC},))
-    program = fxonnx.export(model, (x,), dynamic_axes=axes, output_names=["found", "both"])
+    program = fxonnx.torch_onnx_export(model, (x,), dynamic_axes=axes, output_names=["found", "both"])
     assert dims(program) == {"x": ["n"], "found": ["count"], "both": ["twice"]}
 
 

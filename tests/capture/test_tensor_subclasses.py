@@ -177,7 +177,7 @@ def test_weights_are_unwrapped(name: str) -> None:
     run_from_file(program)
     torch.testing.assert_close(program(larger)[0], model(larger), rtol=1e-6, atol=1e-6)
     static = fxonnx.export(model, (x,))
-    torch.testing.assert_close(static.call_in_float(x)[0], model(x), rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(static.quantization.call_in_float(x)[0], model(x), rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("strict", [False, True])
@@ -186,7 +186,7 @@ def test_weights_of_a_program_are_unwrapped(strict: bool) -> None:
     captured = torch.export.export(model, (x,), strict=strict)
     nodes, names = len(captured.graph.nodes), list(captured.state_dict)
     program = fxonnx.export(captured, verify=True)
-    torch.testing.assert_close(program.call_in_float(x)[0], model(x), rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(program.quantization.call_in_float(x)[0], model(x), rtol=1e-6, atol=1e-6)
     assert (len(captured.graph.nodes), list(captured.state_dict)) == (nodes, names)
     assert type(captured.state_dict["first.weight"]) is Scaled
 
@@ -200,7 +200,7 @@ def test_names_and_new_weights(tmp_path: Path) -> None:
     torch.testing.assert_close(torch.from_numpy(result), other(x), rtol=1e-6, atol=1e-6)
     program.apply_weights(other.state_dict())
     program.verify(sizes="auto")
-    torch.testing.assert_close(program.call_in_float(x)[0], other(x), rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(program.quantization.call_in_float(x)[0], other(x), rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("as_program", [False, True])

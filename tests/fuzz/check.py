@@ -59,7 +59,7 @@ def _check(program: Program, numerics: Literal["default", "exact"]) -> Outcome:
                 dynamic_shapes=program.dynamic_shapes if any(program.dynamic_shapes) else None,
                 opset_version=program.opset,
                 target=program.target,  # type: ignore[arg-type]
-                numerics=numerics,
+                options=fxonnx.ExportOptions(numerics=numerics),
             )
         except (fxonnx.CaptureError, fxonnx.UnsupportedOperatorError, fxonnx.PrepareError) as error:
             return Outcome(status=type(error).__name__)
@@ -110,8 +110,8 @@ class _Check:
             return
         inputs = self.program.example_inputs(sizes)
         try:
-            values = [value.numpy() for value in self.exported.graph_inputs(inputs, {})]
-            self.exported.capture.limits.check(inputs)
+            values = [value.numpy() for value in self.exported.interface.bind(inputs, {})]
+            self.exported.record.capture.limits.check(inputs)
         except fxonnx.ArgumentError as error:
             self.refused.append(sizes)
             if sizes == self.program.example:

@@ -148,12 +148,12 @@ class _Check:
             if expected is not None:
                 self._compare(case, expected, session)
         self._compare_instance(instance)
-        status = "right" if not self.exported.rewrites else "right, rewritten"
+        status = "right" if not self.exported.record.rewrites else "right, rewritten"
         return Outcome(tuple(self.findings), status, refused=tuple(self.refused), unstable=tuple(self.unstable))
 
     def _compare(self, case: Case, expected: _Result, session: onnxruntime.InferenceSession) -> None:
         try:
-            values = self.exported.graph_inputs(self.program.example_inputs(case), {})
+            values = self.exported.interface.bind(self.program.example_inputs(case), {})
         except fxonnx.ArgumentError as error:
             self.refused.append(case)
             if case == self.program.example:

@@ -237,7 +237,7 @@ class Norm(nn.Module):
 
 def test_patterns_and_constant_folding_inside_of_subgraphs() -> None:
     program = fxonnx.export(Norm().eval(), (torch.randn(2, 8),))
-    assert program.patterns["layer_norm"] == 1
+    assert program.record.patterns["layer_norm"] == 1
     kinds = [node.op_type for node in nodes_of(program.model_proto.graph)]
     assert kinds.count("LayerNormalization") == 1
     assert not {"Range", "Sqrt"} & set(kinds)

@@ -44,7 +44,12 @@ def test_repeated_modules(name: str) -> None:
     model, args, others, calls = made(name)
     flat, program = (
         # Names only: TorchDynamo numbers the functions in the stack traces of torch.cond throughout a process.
-        fxonnx.export(model, args, dynamic_shapes=dynamic(args, others), functions=functions, metadata="names")  # type: ignore[arg-type]
+        fxonnx.export(
+            model,
+            args,
+            dynamic_shapes=dynamic(args, others),
+            options=fxonnx.ExportOptions(functions=functions, metadata="names"),
+        )  # type: ignore[arg-type]
         for functions in ("none", "repeated")
     )
     assert not flat.model.functions
@@ -68,7 +73,11 @@ def test_repeated_modules(name: str) -> None:
 def test_opsets(name: str, opset: int) -> None:
     model, args, others, calls = made(name)
     program = fxonnx.export(
-        model, args, dynamic_shapes=dynamic(args, others), functions="repeated", opset_version=opset
+        model,
+        args,
+        dynamic_shapes=dynamic(args, others),
+        options=fxonnx.ExportOptions(functions="repeated"),
+        opset_version=opset,
     )
     assert calls_of(program) == calls
     assert all(function.opset_imports[""] == opset for function in program.model.functions.values())
@@ -79,7 +88,7 @@ def test_opsets(name: str, opset: int) -> None:
 @pytest.mark.filterwarnings("ignore")
 def test_half_precision() -> None:
     model = llama().half().eval()
-    program = fxonnx.export(model, (IDS,), functions="repeated")
+    program = fxonnx.export(model, (IDS,), options=fxonnx.ExportOptions(functions="repeated"))
     assert calls_of(program) == {"LlamaDecoderLayer": 4}
     program.verify()
 
@@ -87,7 +96,9 @@ def test_half_precision() -> None:
 def test_a_fifth_of_the_nodes_and_of_the_file() -> None:
     model = encoder(24).eval()
     flat = fxonnx.export(model, (X,), dynamic_shapes=({0: "batch", 1: "time"},))
-    program = fxonnx.export(model, (X,), dynamic_shapes=({0: "batch", 1: "time"},), functions="repeated")
+    program = fxonnx.export(
+        model, (X,), dynamic_shapes=({0: "batch", 1: "time"},), options=fxonnx.ExportOptions(functions="repeated")
+    )
     assert calls_of(program) == {"TransformerEncoderLayer": 24}
     assert len(program.model.functions) == 1
     assert node_count(program) * 5 < node_count(flat)
@@ -96,7 +107,7 @@ def test_a_fifth_of_the_nodes_and_of_the_file() -> None:
 
 
 def test_names_and_metadata() -> None:
-    program = fxonnx.export(encoder(3).eval(), (X,), functions="repeated")
+    program = fxonnx.export(encoder(3).eval(), (X,), options=fxonnx.ExportOptions(functions="repeated"))
     (function,) = program.model.functions.values()
     assert (function.domain, function.name) == (DOMAIN, "TransformerEncoderLayer")
     assert program.model.opset_imports[DOMAIN] == 1
@@ -111,7 +122,7 @@ def test_names_and_metadata() -> None:
     assert metadata["pkg.torch.onnx.class_hierarchy"].endswith(", 'fxonnx.repeated::TransformerEncoderLayer']")
     assert metadata["pkg.torch.onnx.stack_trace"].splitlines()[0].endswith("in forward")
     assert program.model.graph.outputs[0].name in [value.name for value in calls[2].outputs]
-    plain = fxonnx.export(encoder(3).eval(), (X,), functions="repeated", metadata="none")
+    plain = fxonnx.export(encoder(3).eval(), (X,), options=fxonnx.ExportOptions(functions="repeated", metadata="none"))
     assert not next(iter(plain.model.graph)).metadata_props
 
 
@@ -139,7 +150,9 @@ def test_dims_are_known_where_all_calls_agree() -> None:
 
     pasts = [torch.ones(size, 4) for size in (2, 3, 4)]
     sizes = ({0: "n"}, [{0: f"past_{index}"} for index in range(3)])
-    program = fxonnx.export(Cached().eval(), (ROWS, pasts), dynamic_shapes=sizes, functions="repeated")
+    program = fxonnx.export(
+        Cached().eval(), (ROWS, pasts), dynamic_shapes=sizes, options=fxonnx.ExportOptions(functions="repeated")
+    )
     assert calls_of(program) == {"Layer": 3}
     (function,) = program.model.functions.values()
     shapes = {value.name: value.shape for value in function.inputs}
@@ -156,7 +169,7 @@ def test_weights_can_be_replaced() -> None:
     torch.manual_seed(1)
     for parameter in other.parameters():
         nn.init.normal_(parameter)
-    program = fxonnx.export(model, (X,), functions="repeated")
+    program = fxonnx.export(model, (X,), options=fxonnx.ExportOptions(functions="repeated"))
     program.apply_weights(other.state_dict())
     torch.testing.assert_close(program(X)[0], other(X), rtol=1e-4, atol=1e-4)
 
@@ -164,7 +177,7 @@ def test_weights_can_be_replaced() -> None:
 @pytest.mark.parametrize("external_data", [False, True, "safetensors"])
 def test_saved_files(external_data: Any, tmp_path: Path) -> None:
     model = encoder(3).eval()
-    program = fxonnx.export(model, (X,), functions="repeated")
+    program = fxonnx.export(model, (X,), options=fxonnx.ExportOptions(functions="repeated"))
     path = tmp_path / "model.onnx"
     program.save(path, external_data=external_data)
     onnx.checker.check_model(path, full_check=True)
@@ -176,7 +189,12 @@ def test_the_flat_form_has_the_changes_of_the_program(tmp_path: Path) -> None:
     torch.manual_seed(2)
     weights = encoder(3).state_dict()
     programs = [
-        fxonnx.export(encoder(3).eval(), (X,), dynamic_shapes=({0: "batch", 1: "time"},), functions=functions)  # type: ignore[arg-type]
+        fxonnx.export(
+            encoder(3).eval(),
+            (X,),
+            dynamic_shapes=({0: "batch", 1: "time"},),
+            options=fxonnx.ExportOptions(functions=functions),
+        )  # type: ignore[arg-type]
         for functions in ("none", "repeated")
     ]
     for program in programs:
@@ -195,7 +213,7 @@ def test_files_with_references(tmp_path: Path) -> None:
     from safetensors.torch import save_file
 
     save_file(encoder(3).state_dict(), tmp_path / "weights.safetensors")
-    program = fxonnx.export(encoder(3).eval(), (X,), functions="repeated")
+    program = fxonnx.export(encoder(3).eval(), (X,), options=fxonnx.ExportOptions(functions="repeated"))
     for inline in (False, True):
         path = tmp_path / f"{inline}.onnx"
         program.save(path, weights=tmp_path / "weights.safetensors", external_data=fxonnx.REFERENCE, inline=inline)
@@ -206,7 +224,7 @@ def test_files_with_references(tmp_path: Path) -> None:
 
 
 def test_nodes_added_after_the_export() -> None:
-    program = fxonnx.export(encoder(3).eval(), (X,), functions="repeated")
+    program = fxonnx.export(encoder(3).eval(), (X,), options=fxonnx.ExportOptions(functions="repeated"))
     graph = program.model.graph
     (old,) = graph.outputs
     node = ir.node("Neg", [old])
@@ -235,8 +253,8 @@ def test_nodes_added_after_the_export() -> None:
 )
 def test_other_options(options: dict[str, Any]) -> None:
     model = encoder(3).eval()
-    flat = fxonnx.export(model, (X,), **options)
-    program = fxonnx.export(model, (X,), functions="repeated", **options)
+    flat = fxonnx.torch_onnx_export(model, (X,), **options)
+    program = fxonnx.torch_onnx_export(model, (X,), functions="repeated", **options)
     assert calls_of(program) == {"TransformerEncoderLayer": 3}
     onnx.checker.check_model(program.model_proto, full_check=True)
     program.verify()
@@ -258,7 +276,7 @@ def test_operators_of_a_custom_domain() -> None:
     program = fxonnx.export(
         nn.Sequential(Layer(), Layer(), Layer()).eval(),
         (ROWS,),
-        functions="repeated",
+        options=fxonnx.ExportOptions(functions="repeated"),
         custom_translation_table={torch.ops.aten.erf.default: erf},
     )
     (function,) = program.model.functions.values()
@@ -272,7 +290,8 @@ import sys, torch, fxonnx
 torch.manual_seed(0)
 layer = torch.nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
 model = torch.nn.TransformerEncoder(layer, 3, enable_nested_tensor=False).eval()
-fxonnx.export(model, (torch.ones(2, 7, 16),), sys.argv[1], functions="repeated", dynamic_shapes=({0: "n"},))
+options = fxonnx.ExportOptions(functions="repeated")
+fxonnx.export(model, (torch.ones(2, 7, 16),), sys.argv[1], dynamic_shapes=({0: "n"},), options=options)
 """
     paths = [tmp_path / "one.onnx", tmp_path / "two.onnx"]
     for seed, path in enumerate(paths):
@@ -291,7 +310,7 @@ def test_optimized_sessions(tmp_path: Path) -> None:
     """ONNX Runtime inlines functions and then applies the same optimizations."""
     counts = []
     for functions in ("none", "repeated"):
-        program = fxonnx.export(made("bert")[0], (IDS,), functions=functions)  # type: ignore[arg-type]
+        program = fxonnx.export(made("bert")[0], (IDS,), options=fxonnx.ExportOptions(functions=functions))  # type: ignore[arg-type]
         options = onnxruntime.SessionOptions()
         options.optimized_model_filepath = str(tmp_path / "optimized.onnx")
         options.log_severity_level = 3
@@ -301,7 +320,7 @@ def test_optimized_sessions(tmp_path: Path) -> None:
 
 
 def test_state() -> None:
-    program = fxonnx.export(Counting().eval(), (ROWS,), functions="repeated", state="io")
+    program = fxonnx.export(Counting().eval(), (ROWS,), options=fxonnx.ExportOptions(functions="repeated"), state="io")
     assert calls_of(program) == {"Layer": 3}
     torch.manual_seed(0)
     model = Counting().eval()
@@ -312,11 +331,16 @@ def test_state() -> None:
 
 
 def test_downstream(tmp_path: Path) -> None:
-    program = fxonnx.export(encoder(3).eval(), (X,), functions="repeated", report=True, artifacts_dir=tmp_path)
+    program = fxonnx.export(
+        encoder(3).eval(),
+        (X,),
+        options=fxonnx.ExportOptions(functions="repeated"),
+        diagnostics=fxonnx.Diagnostics(report=True, artifacts_dir=tmp_path),
+    )
     (page,) = tmp_path.glob("*.md")
     assert "| fxonnx.repeated::TransformerEncoderLayer | 40 | 3 |" in page.read_text()
     assert "1 functions" in repr(program)
-    assert not [finding for finding in program.check("onnxruntime") if finding.severity == "fails"]
+    assert not [finding for finding in fxonnx.check(program.model, "onnxruntime") if finding.severity == "fails"]
     torch.testing.assert_close(program.call_reference(X)[0], program(X)[0], rtol=1e-4, atol=1e-5)
     name = str(next(iter(program.model.graph)).outputs[0].name)
     assert program.compute_values([name], (X,))[0].shape == X.shape
@@ -325,17 +349,24 @@ def test_downstream(tmp_path: Path) -> None:
 
 
 def test_printed_graph(capsys: pytest.CaptureFixture[str]) -> None:
-    fxonnx.export(encoder(3).eval(), (X,), functions="repeated", verbose=True)
+    fxonnx.export(
+        encoder(3).eval(),
+        (X,),
+        options=fxonnx.ExportOptions(functions="repeated"),
+        diagnostics=fxonnx.Diagnostics(verbose=True),
+    )
     assert "function fxonnx.repeated::TransformerEncoderLayer (" in capsys.readouterr().out
 
 
 def test_older_opsets() -> None:
     with pytest.raises(ArgumentError, match=r"functions: functions require IR version 8(?s:.*)opset_version=15"):
-        fxonnx.export(encoder(3).eval(), (X,), functions="repeated", opset_version=14)
-    program = fxonnx.export(encoder(3).eval(), (X,), functions="repeated", opset_version=14, ir_version=8)
+        fxonnx.export(encoder(3).eval(), (X,), options=fxonnx.ExportOptions(functions="repeated"), opset_version=14)
+    program = fxonnx.export(
+        encoder(3).eval(), (X,), options=fxonnx.ExportOptions(functions="repeated", ir_version=8), opset_version=14
+    )
     program.verify()
 
 
 def test_unknown_choice() -> None:
     with pytest.raises(ArgumentError, match=r"functions: expected one of 'none', 'regions', 'repeated', got"):
-        fxonnx.export(encoder(3).eval(), (X,), functions="repeat")  # type: ignore[arg-type]
+        fxonnx.export(encoder(3).eval(), (X,), options=fxonnx.ExportOptions(functions="repeat"))  # type: ignore[arg-type]

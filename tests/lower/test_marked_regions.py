@@ -62,14 +62,16 @@ def test_marked_regions(others: tuple[Any, ...] | None) -> None:
     assert functions["Layer"].opset_imports == {"": 20, "fxonnx.regions": 1}
     onnx.checker.check_model(program.model_proto, full_check=True)
     program.verify(others)
-    flat = fxonnx.export(model, (ROWS,), dynamic_shapes=dynamic((ROWS,), others), functions="none")
+    flat = fxonnx.export(
+        model, (ROWS,), dynamic_shapes=dynamic((ROWS,), others), options=fxonnx.ExportOptions(functions="none")
+    )
     assert saved(program, inline=True) == saved(flat)
-    repeated = fxonnx.export(model, (ROWS,), functions="repeated")
+    repeated = fxonnx.export(model, (ROWS,), options=fxonnx.ExportOptions(functions="repeated"))
     assert [node.op_type for node in repeated.model.graph] == [node.op_type for node in program.model.graph]
 
 
 def test_marked_regions_of_a_flat_graph() -> None:
-    for options in ({"functions": "none"}, {"opset_version": 14}):
+    for options in ({"options": fxonnx.ExportOptions(functions="none")}, {"opset_version": 14}):
         program = fxonnx.export(Marked().eval(), (ROWS,), **options)
         assert not program.model.functions
         assert not any(node.domain for node in program.model.graph)

@@ -141,15 +141,18 @@ def test_further_input_names_rename_the_parameters() -> None:
         ({"input_names": ["a"], "output_names": ["a"]}, r"output_names: 'a' is also the name of an input"),
         ({"opset_version": 6}, r"opset_version: 6 is outside the supported opsets\nhint: pass a number from 7 to"),
         ({"opset_version": 99}, r"opset_version: 99 is outside"),
-        ({"ir_version": "9"}, r"ir_version: expected an int, got '9'"),
-        ({"ir_version": 8}, r"ir_version: 8 cannot be written: opset 20 needs 9, .*\nhint: pass a number from 9 to"),
-        ({"ir_version": 99}, r"ir_version: 99 cannot be written"),
+        ({"options": fxonnx.ExportOptions(ir_version="9")}, r"ir_version: expected an int, got '9'"),
+        (
+            {"options": fxonnx.ExportOptions(ir_version=8)},
+            r"ir_version: 8 cannot be written: opset 20 needs 9, .*\nhint: pass a number from 9 to",
+        ),
+        ({"options": fxonnx.ExportOptions(ir_version=99)}, r"ir_version: 99 cannot be written"),
         ({"target": "coreml"}, r"target: expected one of None, 'onnxruntime', 'onnxruntime-cuda', .*, got 'coreml'"),
         (
-            {"patterns": {"gelus": False}},
+            {"options": fxonnx.ExportOptions(patterns={"gelus": False})},
             r"unknown pattern 'gelus'\nhint: did you mean 'gelu'\? there are .*rms_norm",
         ),
-        ({"patterns": "gelu"}, r"patterns: expected a dict .*, got 'gelu'\nhint: write"),
+        ({"options": fxonnx.ExportOptions(patterns="gelu")}, r"patterns: expected a dict .*, got 'gelu'\nhint: write"),
         ({"opset_version": "20"}, r"opset_version: expected an int, got '20'"),
         ({"opset_version": True}, r"opset_version: expected an int, got True"),
         ({"custom_translation_table": {aten.abs: print}}, r"the key aten.abs is an overload packet"),
@@ -257,7 +260,9 @@ def test_opsets_without_runtime_support(opset: int) -> None:
 
 
 def test_the_ir_version_can_be_chosen() -> None:
-    program = fxonnx.export(SimpleAddModel(), (torch.ones(2), torch.ones(2)), ir_version=9, verify=True)
+    program = fxonnx.export(
+        SimpleAddModel(), (torch.ones(2), torch.ones(2)), options=fxonnx.ExportOptions(ir_version=9), verify=True
+    )
     assert (program.model.ir_version, program.model_proto.ir_version) == (9, 9)
 
 

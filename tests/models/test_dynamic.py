@@ -196,7 +196,7 @@ def test_agrees_at_three_sizes_with_few_nodes(network: Network) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore" if network.constraints else "error", UserWarning)
         program = fxonnx.export(model, args, kwargs=kwargs, dynamic_shapes=network.shapes)
-    found = [constraint.text for constraint in program.constraints if not constraint.is_equality]
+    found = [constraint.text for constraint in program.record.constraints if not constraint.is_equality]
     assert tuple(found) == network.constraints
     assert len(program.model.graph) <= network.ratio * len(static.model.graph)
     for sizes in network.sizes:

@@ -57,7 +57,7 @@ def test_graph_attention(add_self_loops: bool, constraint: str) -> None:
         return torch.rand(nodes, 4), torch.randint(0, max(nodes, 1), (2, edges))
 
     program = fxonnx.export(model, inputs(5, 7), dynamic_shapes=({0: "nodes"}, {1: "edges"}))
-    assert constraint in [item.text for item in program.constraints]
+    assert constraint in [item.text for item in program.record.constraints]
     for sizes in ((5, 7), (9, 3), (1, 1), (3, 20)):
         given = inputs(*sizes)
         torch.testing.assert_close(program(*given)[0], model(*given))

@@ -347,7 +347,7 @@ def test_with_frozen_inputs(name: str) -> None:
     function, frozen = FROZEN[name]
     model, inputs = built(function)
     program = fxonnx.export(model, kwargs=inputs(0), frozen=[frozen])
-    assert frozen in program.frozen_arguments
+    assert frozen in program.record.frozen_arguments
     check(program, model, inputs, 0, 0, 0)
 
 
@@ -367,7 +367,7 @@ def test_grids_that_are_inputs(name: str) -> None:
     model, inputs = built(function)
     implementations = [each.config._attn_implementation for each in model.modules() if hasattr(each, "config")]
     program = fxonnx.export(model, kwargs=inputs(0), dynamic_shapes={"hidden_states": {0: "patches"}, "grid_thw": None})
-    assert not program.frozen_arguments
+    assert not program.record.frozen_arguments
     assert implementations == [each.config._attn_implementation for each in model.modules() if hasattr(each, "config")]
     grids = torch.tensor(other)
 

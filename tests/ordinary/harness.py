@@ -313,7 +313,7 @@ def _export(row: Row, model: nn.Module, call: _Call, *, dynamic: bool, **options
     if dynamic and row.constrained:
         missing = [text for text in row.constrained if not any(text in each for each in narrowed)]
         assert not missing, f"the export does not warn of {missing}: {narrowed}"
-        assert len(program.constraints) == len(row.constrained), program.constraints
+        assert len(program.record.constraints) == len(row.constrained), program.record.constraints
     return program
 
 
@@ -420,6 +420,6 @@ def check_example_of_ones(row: Row) -> None:
         try:
             found = program(*call.args, **call.kwargs)
         except ArgumentError:
-            assert warned, f"the export does not warn of {program.constraints}"
+            assert warned, f"the export does not warn of {program.record.constraints}"
             continue
         _compare(row, [value.numpy() for value in found], call, "exported at ones")

@@ -109,7 +109,7 @@ def test_split_and_merge_of_heads_are_fused(form: str, is_dynamic: bool) -> None
     shapes = axes(form) if is_dynamic else None
     model = Attending(form).eval()
     program = fxonnx.export(model, inputs(form), dynamic_shapes=shapes, opset_version=23, verify=True)
-    assert program.patterns["packed_attention"] == (form in PACKED)
+    assert program.record.patterns["packed_attention"] == (form in PACKED)
     if form in PACKED:
         assert "Transpose" not in kinds(program)
         assert "Concat" not in kinds(program) or is_dynamic
@@ -213,7 +213,7 @@ def test_sine_table_is_negated_once(count: int) -> None:
     args = ([torch.randn(2, 1, 3, 4) for _ in range(count)], torch.arange(3))
     program = fxonnx.export(Turned(), args, verify=True)
     assert kinds(program).count("Neg") == (1 if count == 5 else 2)
-    assert program.patterns["rotary_sign"] == (5 if count == 5 else 0)
+    assert program.record.patterns["rotary_sign"] == (5 if count == 5 else 0)
 
 
 def test_identity_operators_are_eliminated() -> None:

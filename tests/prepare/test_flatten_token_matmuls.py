@@ -55,17 +55,19 @@ def test_linear_layers_become_gemms(opset: int, flattened: bool) -> None:
             target="onnxruntime",
             verify="auto" if shapes else True,
         )
-        assert program.patterns["flat_tokens"] == 6
+        assert program.record.patterns["flat_tokens"] == 6
         found = kinds(program)
         assert (found.count("Gemm"), found.count("MatMul")) == (6, 0 if opset == 23 else 2)
-    assert "flat_tokens" not in fxonnx.export(Block().eval(), args).patterns
+    assert "flat_tokens" not in fxonnx.export(Block().eval(), args).record.patterns
 
 
 def test_target_selects_its_opset() -> None:
     args = (torch.randn(2, 3, 8),)
     assert fxonnx.export(Block().eval(), args, target="onnxruntime").model.opset_imports == {"": 23}
     assert fxonnx.export(Block().eval(), args, target="onnxruntime", opset_version=17).model.opset_imports == {"": 17}
-    switched = fxonnx.export(Block().eval(), args, target="onnxruntime", patterns={"flat_tokens": False})
+    switched = fxonnx.export(
+        Block().eval(), args, target="onnxruntime", options=fxonnx.ExportOptions(patterns={"flat_tokens": False})
+    )
     assert "Gemm" not in kinds(switched)
 
 
@@ -118,8 +120,8 @@ def test_random_layers_keep_their_values(seed: int) -> None:
         verify="auto" if shapes else True,
     )
     plain = fxonnx.export(Random(seed).eval(), (torch.randn(2, 3, 6),), dynamic_shapes=shapes, opset_version=23)
-    assert "flat_tokens" in program.patterns
-    assert "flat_tokens" not in plain.patterns
+    assert "flat_tokens" in program.record.patterns
+    assert "flat_tokens" not in plain.record.patterns
 
 
 @pytest.mark.parametrize("example", [(3, 1, 8), (1, 3, 8), (1, 1, 8)])

@@ -240,7 +240,8 @@ def test_exact_numerics_compute_scores_in_float32() -> None:
     torch.manual_seed(0)
     model, args = VariadicFunction(attention).eval(), in_type(tuple(each * 3 for each in heads()), torch.float16)
     default, exact = (
-        fxonnx.export(model, args, opset_version=23, numerics=numerics) for numerics in ("default", "exact")
+        fxonnx.export(model, args, opset_version=23, options=fxonnx.ExportOptions(numerics=numerics))
+        for numerics in ("default", "exact")
     )
     assert kinds(default) == ["Attention"]
     assert kinds(exact) == ["Cast", "Cast", "Cast", "Attention", "Cast"]
@@ -287,6 +288,8 @@ def test_hidden_rows_of_decomposed_attention_are_averaged_as_by_the_model() -> N
     mask[0, 0, 3] = False
     args = (torch.randn(2, 5, 48).half(), mask)
     for numerics in ("default", "exact"):
-        program = fxonnx.export(model, args, opset_version=23, verify=True, numerics=numerics)
+        program = fxonnx.export(
+            model, args, opset_version=23, verify=True, options=fxonnx.ExportOptions(numerics=numerics)
+        )
         assert kinds(program).count("Attention") == 1
         assert "Cast" not in kinds(program)

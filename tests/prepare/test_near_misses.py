@@ -124,11 +124,11 @@ def test_near_misses_have_a_reason(
 ) -> None:
     model = VariadicFunction(lambda *inputs: function(*inputs, **options)).eval()
     program = fxonnx.export(model, args, opset_version=23)
-    missed = [miss for miss in program.near_misses if miss.pattern == pattern]
-    fused = [fusion for fusion in program.fusions if fusion.pattern == pattern]
+    missed = [miss for miss in program.record.near_misses if miss.pattern == pattern]
+    fused = [fusion for fusion in program.record.fusions if fusion.pattern == pattern]
     if not reason:
         assert (len(fused), missed) == (1, [])
-        assert fused[0] == fxonnx.Fusion(pattern, "", program.patterns[pattern])
+        assert fused[0] == fxonnx.Fusion(pattern, "", program.record.patterns[pattern])
         return
     assert (fused, len(missed)) == ([], 1)
     with pytest.raises(ValueError, match=reason):
@@ -142,7 +142,9 @@ def test_other_uses_of_the_anchors_are_not_near_misses() -> None:
         y = x.softmax(-1) + x.erf() * torch.tanh(x) + torch.rsqrt(x.abs() + 1) + (x.var(-1, keepdim=True) + 1).sqrt()
         return torch.cat([-y[:, :2], y[:, 2:]], 1).view(3, 4)
 
-    assert not fxonnx.export(VariadicFunction(function).eval(), (torch.randn(3, 4),), opset_version=23).near_misses
+    assert not fxonnx.export(
+        VariadicFunction(function).eval(), (torch.randn(3, 4),), opset_version=23
+    ).record.near_misses
 
 
 class Block(nn.Module):
@@ -157,12 +159,12 @@ class Block(nn.Module):
 def test_fusions_by_module() -> None:
     model = nn.Sequential(Block(-1), Block(1), nn.Sequential(Block(-1))).eval()
     program = fxonnx.export(model, X)
-    assert [str(fusion) for fusion in program.fusions] == [
+    assert [str(fusion) for fusion in program.record.fusions] == [
         *("rms_norm in 0: 1", "rms_norm in 2.0: 1", "rsqrt in 1: 1"),
         *("gelu in 0: 1", "gelu in 1: 1", "gelu in 2.0: 1"),
     ]
-    (miss,) = program.near_misses
+    (miss,) = program.record.near_misses
     assert str(miss).endswith(" in 1: rms_norm: the normalized axis is not the last one")
-    assert sum(fusion.count for fusion in program.fusions) == sum(program.patterns.values())
+    assert sum(fusion.count for fusion in program.record.fusions) == sum(program.record.patterns.values())
     plain = fxonnx.export(model, X, optimize=False)
-    assert (plain.fusions, plain.near_misses) == ((), ())
+    assert (plain.record.fusions, plain.record.near_misses) == ((), ())

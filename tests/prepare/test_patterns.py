@@ -73,7 +73,7 @@ def test_decomposed_norms_are_fused(function: Callable[..., Any], count: int, fo
     shapes = ({0: "n"},)
     program = fxonnx.export(model, (torch.randn(3, 6),), opset_version=23, dynamic_shapes=shapes, verify="auto")
     assert kinds(program)[0] == "RMSNormalization"
-    assert program.patterns["rms_norm"] == 1
+    assert program.record.patterns["rms_norm"] == 1
     assert len(kinds(program)) == count
     older = fxonnx.export(model, (torch.randn(3, 6),), dynamic_shapes=shapes, verify="auto")
     # The sequence that ONNX Runtime fuses: Pow, ReduceMean, Add, Sqrt, Div, Mul.
@@ -328,9 +328,9 @@ def test_decomposed_layer_norms_are_fused(form: str, nodes: list[str] | None) ->
     for dtype in (torch.float32, torch.float64):
         model, args = Centered(form).to(dtype), (torch.randn(2, 3, 6, dtype=dtype),)
         program = fxonnx.export(model.eval(), args, dynamic_shapes=({0: "n"},), verify="auto")
-        assert kinds(program) == nodes if nodes is not None else program.patterns["layer_norm"] == 0
-    plain = fxonnx.export(model, args, patterns={"layer_norm": False}, verify=True)
-    assert "layer_norm" not in plain.patterns
+        assert kinds(program) == nodes if nodes is not None else program.record.patterns["layer_norm"] == 0
+    plain = fxonnx.export(model, args, options=fxonnx.ExportOptions(patterns={"layer_norm": False}), verify=True)
+    assert "layer_norm" not in plain.record.patterns
     assert len(kinds(plain)) > 1
 
 

@@ -9,7 +9,7 @@ import onnx_ir as ir
 import torch
 from torch.export.graph_signature import ConstantArgument, InputKind
 
-from fxonnx import ONNXProgram
+from fxonnx import ExportRecord, ONNXProgram
 from fxonnx._capture import Capture
 from fxonnx_translations._builder import dtypes
 from fxonnx_translations._builder.initializers import DerivedTensor, TorchTensor
@@ -83,7 +83,7 @@ def program(
     graph = ir.Graph(
         inputs, [node.outputs[0] for node in nodes], nodes=nodes, opset_imports={"": 20}, name="main_graph"
     )
-    return ONNXProgram(ir.Model(graph, ir_version=10), Capture(exported), timings={"capture": 0.5})
+    return ONNXProgram(ir.Model(graph, ir_version=10), ExportRecord(Capture(exported), timings={"capture": 0.5}))
 
 
 def _graph_input(name: str, val: Any) -> ir.Value:

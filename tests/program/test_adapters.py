@@ -109,7 +109,7 @@ def save_peft(directory: Path, model: Model, name: str, **config: Any) -> Path:
 def test_adapter_files_of_one_base(tmp_path: Path) -> None:
     model = Model()
     program = exported(model, verify="auto")
-    assert program.adapters == tuple(
+    assert program.interface.adapters == tuple(
         f"layers.{layer}.lora_{factor}.default.weight" for layer in (0, 1) for factor in "AB"
     )
     run = runner(program, tmp_path / "model.onnx")
@@ -153,19 +153,22 @@ def test_inputs_have_the_shape_and_name_of_the_parameter(tmp_path: Path) -> None
 
 def test_without_the_option_the_model_is_the_same() -> None:
     plain, selected = exported(Model(), adapters=()), exported(Model(), adapters=["layers.0.lora_A.default.weight"])
-    assert plain.adapters == ()
+    assert plain.interface.adapters == ()
     assert "layers.0.lora_A.default.weight::transposed" in plain.model.graph.initializers
-    assert selected.adapters == ("layers.0.lora_A.default.weight",)
+    assert selected.interface.adapters == ("layers.0.lora_A.default.weight",)
     assert "layers.1.lora_A.default.weight::transposed" in selected.model.graph.initializers
 
 
-@pytest.mark.parametrize("options", [{}, {"functions": "repeated"}, {"target": "onnxruntime"}, {"optimize": False}])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"options": fxonnx.ExportOptions(functions="repeated")}, {"target": "onnxruntime"}, {"optimize": False}],
+)
 def test_program_members(options: dict[str, Any], tmp_path: Path) -> None:
     model = Model()
     program = exported(model, **options)
     (expected,) = program(X)
     torch.testing.assert_close(program.call_reference(X)[0], expected)
-    name = program.adapters[0]
+    name = program.interface.adapters[0]
     torch.testing.assert_close(program.compute_values([name], (X,))[0], model.state_dict()[name])
     assert program.weights.sources[name] == (name,)
     program.apply_weights({name: torch.zeros(4, 8)})
@@ -184,7 +187,7 @@ def test_weights_that_are_folded_otherwise(tmp_path: Path) -> None:
     x = torch.randn(3, 3, 6)
     model = Product().eval()
     program = fxonnx.export(model, (x,), adapters=["conv.*", "table", "index", "small"], verify=True)
-    assert program.adapters == ("table", "small", "conv.weight", "conv.bias", "index")
+    assert program.interface.adapters == ("table", "small", "conv.weight", "conv.bias", "index")
     other = Product().eval()
     for weight in (other.table, other.small, other.conv.weight, other.conv.bias):
         torch.nn.init.uniform_(weight)
@@ -219,14 +222,14 @@ def test_states_come_first(tmp_path: Path) -> None:
     session = program.stateful_session()
     session(X)
     torch.testing.assert_close(session(X)[0], program(X)[0] + 1)
-    assert len(program.adapters) == 4
+    assert len(program.interface.adapters) == 4
 
 
 def test_tied_adapters(tmp_path: Path) -> None:
     model = Model()
     model.layers[1].lora_A["default"].weight = model.layers[0].lora_A["default"].weight
     program = exported(model, verify=True)
-    assert len(program.adapters) == 3
+    assert len(program.interface.adapters) == 3
     program.save_adapter(tmp_path / "tied.onnx_adapter", model.state_dict())
     different = dict(model.state_dict()) | {"layers.1.lora_A.default.weight": torch.ones(4, 8)}
     with pytest.raises(ArgumentError, match=r"weights: 'layers.1.lora_A.default.weight' in the state_dict is tied to"):

@@ -371,7 +371,9 @@ def test_functions() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(*(nn.Sequential(nn.Linear(8, 8), nn.SiLU(), nn.Linear(8, 8)) for _ in range(3))).eval()
     table = {aten.silu.default: lambda op, x: op.Where(op.Less(x, op.Neg(x)), op.Neg(x), op.Mul(x, op.Sigmoid(x)))}
-    program = fxonnx.export(model, (sample(2, 8),), functions="repeated", custom_translation_table=table)
+    program = fxonnx.export(
+        model, (sample(2, 8),), options=fxonnx.ExportOptions(functions="repeated"), custom_translation_table=table
+    )
     assert program.model.functions
     first = program.compare().first
     assert first is not None
@@ -428,6 +430,6 @@ def test_values_name_their_fx_nodes() -> None:
     assert "pkg.fxonnx.fx_value" in names["scores"]
     captured = {node.name for node in program.exported_program.graph.nodes}
     assert all(metadata.get("pkg.fxonnx.fx_value", "add") in captured for metadata in names.values())
-    bare = fxonnx.export(Outer(Softmax()).eval(), (sample(2, 8),), metadata="none")
+    bare = fxonnx.export(Outer(Softmax()).eval(), (sample(2, 8),), options=fxonnx.ExportOptions(metadata="none"))
     values = [value for node in bare.model.graph for value in node.outputs]
     assert not any("pkg.fxonnx.fx_value" in value.metadata_props for value in values)

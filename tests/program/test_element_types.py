@@ -305,7 +305,12 @@ def test_other_uses_of_a_program(name: str, tmp_path: Path) -> None:
     model = Both().eval()
     # One tensor for both inputs: torch.export distinguishes them by identity.
     program = fxonnx.export(
-        model, (x, x), opset_version=25, dynamic_shapes=shapes, verify=True, report=True, artifacts_dir=tmp_path
+        model,
+        (x, x),
+        opset_version=25,
+        dynamic_shapes=shapes,
+        verify=True,
+        diagnostics=fxonnx.Diagnostics(report=True, artifacts_dir=tmp_path),
     )
     assert {row.status for row in program.verify()} == {"ok"}
     compare(program.call_reference(x, x), model(x, x))

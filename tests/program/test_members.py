@@ -211,7 +211,7 @@ def test_rename_axes() -> None:
     assert dims() == ["nn", "n", "2*nn + n"]
     program.rename_axes({"nn": "batch"})
     assert dims() == ["batch", "n", "2*batch + n"]
-    assert [constraint.text for constraint in program.constraints] == ["batch >= 3"]
+    assert [constraint.text for constraint in program.record.constraints] == ["batch >= 3"]
     assert '"batch >= 3"' in program.model.metadata_props["pkg.fxonnx.constraints"]
     assert program(torch.rand(3), torch.rand(1))[0].shape == (7,)
     with pytest.raises(ArgumentError, match="the model was exported for batch >= 3, got batch = 2"):

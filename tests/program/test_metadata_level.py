@@ -38,12 +38,12 @@ def test_a_file_has_the_metadata_of_an_export_of_that_level(name: str) -> None:
     model, options = MODELS[name]
     # The file has the inputs of the proof, which depend on the example.
     x = torch.rand(2, 4)
-    program = fxonnx.export(model.eval(), (x,), **options)
+    program = fxonnx.export(model.eval(), (x,), options=fxonnx.ExportOptions(**options))
     whole = saved(program)
     assert b"stack_trace" in whole
     levels: tuple[MetadataLevel, ...] = ("full", "names", "none")
     for level in levels:
-        expected = saved(fxonnx.export(model, (x,), metadata=level, **options))
+        expected = saved(fxonnx.export(model, (x,), options=fxonnx.ExportOptions(metadata=level, **options)))
         assert saved(program, metadata=level) == expected
     names, none = saved(program, metadata="names"), saved(program, metadata="none")
     assert b"stack_trace" not in names
@@ -65,7 +65,7 @@ def test_all_forms_of_files(tmp_path: Path) -> None:
 
 
 def test_wrong_levels(tmp_path: Path) -> None:
-    program = fxonnx.export(nn.ReLU().eval(), (torch.rand(2),), metadata="names")
+    program = fxonnx.export(nn.ReLU().eval(), (torch.rand(2),), options=fxonnx.ExportOptions(metadata="names"))
     with pytest.raises(
         fxonnx.ArgumentError, match=r"metadata: expected 'none', 'names', 'full', got 'name'\nhint: did"
     ):

@@ -228,7 +228,7 @@ def test_graph_input_without_dtype(many: ONNXProgram) -> None:
 def test_model_proto_is_a_copy(many: ONNXProgram) -> None:
     assert many.model_proto == many.model_proto
     assert many.model_proto is not many.model_proto
-    onnx.checker.check_model(ONNXProgram(linear_model(), many.capture).model_proto, full_check=True)
+    onnx.checker.check_model(ONNXProgram(linear_model(), many.record).model_proto, full_check=True)
 
 
 def test_model_proto_of_a_huge_model() -> None:
@@ -248,12 +248,12 @@ def test_save_writes_the_current_model(many: ONNXProgram) -> None:
 
 
 def test_timings_and_example_inputs(many: ONNXProgram) -> None:
-    assert dict(many.timings) == {"capture": 0.5}
-    assert many.example_inputs is many.exported_program.example_inputs
+    assert dict(many.record.timings) == {"capture": 0.5}
+    assert many.record.example_inputs is many.exported_program.example_inputs
 
 
 def test_repr(many: ONNXProgram) -> None:
-    shown = ONNXProgram(linear_model(), many.capture)
+    shown = ONNXProgram(linear_model(), many.record)
     assert repr(shown) == (
         "ONNXProgram(opset 20, 3 nodes, 3 initializers, 4.8 KiB of weights,\n"
         "  inputs:  x: float[batch, 40]\n"

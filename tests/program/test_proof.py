@@ -48,12 +48,12 @@ def while_positive(x: torch.Tensor) -> torch.Tensor:
 
 
 def kinds(program: fxonnx.ONNXProgram) -> set[str]:
-    return {departure.kind.value for departure in program.proof.departures}
+    return {departure.kind.value for departure in program.record.proof.departures}
 
 
 def test_a_rewritten_branch_is_compared_in_both_directions() -> None:
     program = fxonnx.export(Doubling(), (X,), dynamic_shapes=({0: "n"},))
-    proof = program.proof
+    proof = program.record.proof
     assert not proof.is_plain
     assert kinds(program) == {"rewritten control flow"}
     assert any("test_proof.py" in departure.line and "if on" in departure.detail for departure in proof.departures)
@@ -66,22 +66,22 @@ def test_a_rewritten_branch_is_compared_in_both_directions() -> None:
 
 def test_counts_of_loops_are_varied() -> None:
     program = fxonnx.export(Function(loop), (X, torch.tensor(3)))
-    assert {"counts of 0", "counts of 1", "counts of 2"} <= {run.inputs for run in program.proof.runs}
-    assert program.proof.unexercised == ()
+    assert {"counts of 0", "counts of 1", "counts of 2"} <= {run.inputs for run in program.record.proof.runs}
+    assert program.record.proof.unexercised == ()
 
 
 def test_loops_that_do_not_end_are_not_run() -> None:
     # Multiplied by 2, neither 0 nor a negative number ever reaches 100.
     program = fxonnx.export(Function(while_positive), (X,))
-    skipped = {run.inputs: run.message for run in program.proof.runs if run.status == "skipped"}
+    skipped = {run.inputs: run.message for run in program.record.proof.runs if run.status == "skipped"}
     assert skipped["negated"] == "a loop has more than 1000 iterations"
-    assert program.proof.runs[0].status == "equal"
+    assert program.record.proof.runs[0].status == "equal"
 
 
 def test_what_no_input_reaches_is_an_assumption() -> None:
     program = fxonnx.export(Rare(), (X,))
-    (missing,) = program.proof.unexercised
-    assert missing in program.assumptions
+    (missing,) = program.record.proof.unexercised
+    assert missing in program.record.assumptions
     assert missing.kind is fxonnx.AssumptionKind.UNPROVED
     assert missing.answer == "the branch for true"
     assert "test_proof.py" in str(missing.line)
@@ -114,7 +114,7 @@ def constant(x: torch.Tensor) -> torch.Tensor:
 def test_departures_are_recorded_by_kind(function: Callable[..., Any], kind: str) -> None:
     program = fxonnx.export(Function(function), (X,))
     assert kind in kinds(program)
-    assert [run.status for run in program.proof.runs if run.inputs == "example"] == ["equal"]
+    assert [run.status for run in program.record.proof.runs if run.inputs == "example"] == ["equal"]
     torch.testing.assert_close(program(X)[0], function(X))
 
 
@@ -194,10 +194,10 @@ def test_random_models_are_not_an_error(monkeypatch: pytest.MonkeyPatch) -> None
     state = torch.random.get_rng_state()
     program = fxonnx.export(Noisy(), (X,))
     assert torch.equal(torch.random.get_rng_state(), state)
-    assert program.proof.runs[0].inputs == "example"
+    assert program.record.proof.runs[0].inputs == "example"
     patched(monkeypatch, sub_one_becomes_two)
     program = fxonnx.export(Function(noise), (X,))
-    assert {run.message for run in program.proof.runs} == {"the results are random"}
+    assert {run.message for run in program.record.proof.runs} == {"the results are random"}
 
 
 class ForExport(nn.Module):
@@ -216,10 +216,10 @@ def test_models_without_values_are_not_run() -> None:
     with torch.device("meta"):
         model = nn.Sequential(nn.Linear(2, 2), Doubling())
     program = fxonnx.export(model, (X,))
-    assert program.proof.skipped == "the weights or inputs have no values"
-    assert program.proof.runs == ()
-    assert {one.kind for one in program.proof.unexercised} == {fxonnx.AssumptionKind.UNPROVED}
-    assert "nothing: the weights" in str(program.proof)
+    assert program.record.proof.skipped == "the weights or inputs have no values"
+    assert program.record.proof.runs == ()
+    assert {one.kind for one in program.record.proof.unexercised} == {fxonnx.AssumptionKind.UNPROVED}
+    assert "nothing: the weights" in str(program.record.proof)
 
 
 def test_long_forwards_are_not_run() -> None:
@@ -237,19 +237,24 @@ def test_long_forwards_are_not_run() -> None:
             return y * 2 if y.sum() > 0 else y
 
     program = fxonnx.export(Large(), (torch.rand(1, 3, 448, 448),))
-    assert program.proof.skipped == "a forward takes longer than the export"
+    assert program.record.proof.skipped == "a forward takes longer than the export"
     assert not calls
 
 
 def test_plain_captures_have_no_record_in_the_file() -> None:
     program = fxonnx.export(nn.Linear(2, 2), (X,))
-    assert program.proof.is_plain
-    assert str(program.proof) == "the capture is that of plain torch.export"
+    assert program.record.proof.is_plain
+    assert str(program.record.proof) == "the capture is that of plain torch.export"
     assert "pkg.fxonnx.proof" not in program.model.metadata_props
 
 
 def test_the_record_is_in_the_file(tmp_path: Path) -> None:
-    program = fxonnx.export(Doubling(), (X,), dynamic_shapes=({0: "n"},), report=True, artifacts_dir=tmp_path)
+    program = fxonnx.export(
+        Doubling(),
+        (X,),
+        dynamic_shapes=({0: "n"},),
+        diagnostics=fxonnx.Diagnostics(report=True, artifacts_dir=tmp_path),
+    )
     content = json.loads(program.model.metadata_props["pkg.fxonnx.proof"])
     assert content["departures"][0]["line"].startswith("tests/program/test_proof.py:")
     assert content["runs"][0] == {"inputs": "example", "status": "equal", "difference": "0.0"}

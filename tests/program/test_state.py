@@ -124,7 +124,7 @@ def test_states_are_fed_back(opset: int) -> None:
     ]
     assert names(program.model.graph.inputs) == ["x", "at", "seen", "cache.in", "steps.in"]
     assert names(program.model.graph.outputs) == ["total", "cache.out", "steps.out", "seen.out"]
-    pairs = [(pair.name, pair.input, pair.output, pair.initial) for pair in program.states]
+    pairs = [(pair.name, pair.input, pair.output, pair.initial) for pair in program.interface.states]
     assert pairs == [
         ("cache", "cache.in", "cache.out", "cache.in"),
         ("steps", "steps.in", "steps.out", "steps.in"),
@@ -180,7 +180,7 @@ def test_states_as_outputs_only() -> None:
     program = fxonnx.export(Cache().eval(), step(0), state="outputs", verify=True)
     assert names(program.model.graph.inputs) == ["x", "at", "seen"]
     assert names(program.model.graph.outputs) == ["total", "cache.out", "steps.out", "seen.out"]
-    assert [pair.initial for pair in program.states] == [None, None, None]
+    assert [pair.initial for pair in program.interface.states] == [None, None, None]
     assert program(*step(0))[2] == 1
 
 
@@ -199,8 +199,8 @@ def test_running_statistics() -> None:
     shapes = ({0: "n", 2: "t"},)
     names_ = r"'batch\.running_mean', 'batch\.running_var', 'batch\.num_batches_tracked', 'instance\.running_mean'"
     with pytest.warns(UserWarning, match=names_):
-        fxonnx.export(model, (x,), training=TrainingMode.PRESERVE)
-    program = fxonnx.export(
+        fxonnx.torch_onnx_export(model, (x,), training=TrainingMode.PRESERVE)
+    program = fxonnx.torch_onnx_export(
         model, (x,), training=TrainingMode.PRESERVE, state="io", dynamic_shapes=shapes, verify="auto"
     )
     session = program.stateful_session()

@@ -67,7 +67,7 @@ EXPECTED: dict[tuple[str, str], set[tuple[str, str]]] = {
 def test_three_models_for_every_target(name: str, target: Any) -> None:
     model, shape = MODELS[name]
     program = fxonnx.export(model().eval(), (torch.rand(shape),), target=target)
-    findings = program.check(target)
+    findings = fxonnx.check(program.model, target)
     assert {(one.severity, one.op_type) for one in findings} == EXPECTED.get((name, target), set())
     for one in findings:
         assert one.node
@@ -80,7 +80,9 @@ def test_findings_have_module_and_line() -> None:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return x.nonzero()
 
-    (found, *_) = fxonnx.export(nn.Sequential(nn.ReLU(), Inner()).eval(), (torch.rand(2, 3),)).check("tensorrt")
+    (found, *_) = fxonnx.check(
+        fxonnx.export(nn.Sequential(nn.ReLU(), Inner()).eval(), (torch.rand(2, 3),)).model, "tensorrt"
+    )
     assert (found.op_type, found.module) == ("NonZero", "1")
     assert str(found).startswith(f"slow: NonZero {found.node}: the size of its output depends on data")
     assert f"(at 1, {found.location})" in str(found)
@@ -356,7 +358,7 @@ def test_attention_with_a_cache(target: Any, has_past: bool) -> None:
     program = fxonnx.export(Decoding().eval(), (torch.rand(2, 3, 8), past, past), target=target, opset_version=23)
     (attention,) = (node for node in program.model.graph if node.op_type == "Attention")
     assert (len(attention.inputs) > 4) == has_past
-    assert program.check(target) == []
+    assert fxonnx.check(program.model, target) == []
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
@@ -366,4 +368,4 @@ def test_cuda_gets_casts_where_no_provider_has_a_kernel(dtype: torch.dtype) -> N
     )
     expected = {torch.bfloat16: ["Cast", "Sin", "Cast", "Erf", "Mul"], torch.float64: ["Sin", "Erf", "Mul"]}
     assert [node.op_type for node in program.model.graph] == expected[dtype]
-    assert program.check("onnxruntime-cuda") == []
+    assert fxonnx.check(program.model, "onnxruntime-cuda") == []

@@ -65,7 +65,7 @@ def exported(case: Case, **options: Any) -> fxonnx.ONNXProgram:
 def test_experts_become_one_operator(case: Case) -> None:
     program = exported(case, target="onnxruntime-genai", verify="auto")
     operators = Counter(node.op_type for node in program.model.graph)
-    assert program.patterns["mixture_of_experts"] == operators["MoE"] == case.fused
+    assert program.record.patterns["mixture_of_experts"] == operators["MoE"] == case.fused
     assert not case.fused or not operators["Loop"]
 
 

@@ -25,7 +25,7 @@ def run(path: Path, program: fxonnx.ONNXProgram, inputs: Inputs) -> list[torch.T
     # By default processors with bfloat16 instructions compute float32 models in bfloat16.
     compiled = openvino.Core().compile_model(str(path), "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
     args, kwargs = inputs
-    outputs = compiled([_to_openvino(value) for value in program.graph_inputs(args, kwargs)])
+    outputs = compiled([_to_openvino(value) for value in program.interface.bind(args, kwargs)])
     found = [torch.from_numpy(outputs[index].copy()) for index in range(len(outputs))]
     # numpy has no bfloat16: its bits arrive as float16.
     bfloat16 = [output.get_element_type() == openvino.Type.bf16 for output in compiled.outputs]
@@ -73,7 +73,7 @@ def test_networks(case: Case, tmp_path: Path) -> None:
         output_names=case.output_names,
         target="openvino",
     )
-    assert program.check("openvino") == []
+    assert fxonnx.check(program.model, "openvino") == []
     compare(program, model, tmp_path / "m.onnx", case.tolerance, (args, kwargs), case.second_inputs())
 
 
@@ -94,7 +94,7 @@ class Norms(nn.Module):
 def test_opsets(opset: int, tmp_path: Path) -> None:
     model, x = Norms().eval(), torch.rand(2, 5, 8)
     program = fxonnx.export(model, (x,), dynamic_shapes=({1: "n"},), target="openvino", opset_version=opset)
-    assert program.check("openvino") == []
+    assert fxonnx.check(program.model, "openvino") == []
     compare(program, model, tmp_path / "m.onnx", 1e-5, ((x,), {}), ((torch.rand(2, 7, 8),), {}))
 
 
@@ -105,7 +105,7 @@ def test_types(dtype: torch.dtype, tolerance: float, tmp_path: Path) -> None:
     program = fxonnx.export(model, (x,), target="openvino")
     # Without a target, bfloat16 gets Casts, and float64 a GELU of other operators: those are for ONNX Runtime's CPU kernels.
     assert [node.op_type for node in program.model.graph] == ["Gemm", "LayerNormalization", "Gelu", "Gemm", "Softmax"]
-    found = {(one.op_type, one.problem.partition(": ")[2]) for one in program.check("openvino")}
+    found = {(one.op_type, one.problem.partition(": ")[2]) for one in fxonnx.check(program.model, "openvino")}
     conversion = "it is computed in float, between conversions"
     assert found == ({(node.op_type, conversion) for node in program.model.graph} if dtype == torch.float64 else set())
     compare(program, model, tmp_path / "m.onnx", tolerance, ((x,), {}))
@@ -137,7 +137,7 @@ def test_functions(name: str, tmp_path: Path) -> None:
     function, x = FUNCTIONS[name]
     model = Function(function).eval()
     program = fxonnx.export(model, (x,), target="openvino")
-    assert program.check("openvino") == []
+    assert fxonnx.check(program.model, "openvino") == []
     compare(program, model, tmp_path / "m.onnx", 1e-5, ((x,), {}))
 
 
@@ -145,7 +145,7 @@ def test_findings_are_limits_of_openvino(tmp_path: Path) -> None:
     """The restriction on DFT: a wrong shape, which the profile names."""
     model, x = Function(lambda x: torch.fft.rfft(x).real).eval(), torch.rand(3, 8)
     program = fxonnx.export(model, (x,), target="openvino")
-    assert [found.problem for found in program.check("openvino")] == [
+    assert [found.problem for found in fxonnx.check(program.model, "openvino")] == [
         "OpenVINO: its attribute onesided is 1, supported: 0"
     ]
     program.save(tmp_path / "m.onnx")
@@ -157,7 +157,7 @@ def test_float64_is_computed_in_float32(tmp_path: Path) -> None:
     model, x = Function(lambda x: x // 0.1).eval(), torch.ones(1)
     program = fxonnx.export(model, (x,))
     assert (program(x)[0].item(), model(x).item()) == (9, 9)
-    assert [(one.op_type, one.severity) for one in program.check("openvino")] == [
+    assert [(one.op_type, one.severity) for one in fxonnx.check(program.model, "openvino")] == [
         *(("Cast", "slow"), ("Div", "slow"), ("Floor", "slow"), ("Cast", "slow")),
     ]
     program.save(tmp_path / "m.onnx")

@@ -100,13 +100,13 @@ def test_operators_without_kernels_run_as_defined() -> None:
             model, (torch.ones(2, 4, 3).bfloat16(),), target="onnxruntime-cuda", opset_version=since
         )
         assert [node.op_type for node in program.model.graph] == [op_type]
-        assert [finding.severity for finding in program.check("onnxruntime-cuda")] == ["slow"]
+        assert [finding.severity for finding in fxonnx.check(program.model, "onnxruntime-cuda")] == ["slow"]
 
 
 def test_the_target_determines_opset_and_patterns() -> None:
     assert DEFAULT_PROFILE.missing_kernels(20) is MISSING_KERNELS
     program = fxonnx.export(Function(torch.relu).eval(), (torch.ones(2, 3),), target="onnxruntime")
-    assert program.options.profile is PROFILES["onnxruntime"]
-    assert program.options.opset == PROFILES["onnxruntime"].default_opset
-    assert "flat_tokens" in program.patterns
-    assert "flat_tokens" not in fxonnx.export(Function(torch.relu).eval(), (torch.ones(2, 3),)).patterns
+    assert program.record.options.profile is PROFILES["onnxruntime"]
+    assert program.record.options.opset == PROFILES["onnxruntime"].default_opset
+    assert "flat_tokens" in program.record.patterns
+    assert "flat_tokens" not in fxonnx.export(Function(torch.relu).eval(), (torch.ones(2, 3),)).record.patterns

@@ -210,7 +210,12 @@ def test_products_for_onnxruntime(product: Product, tmp_path: Path) -> None:
 
 
 def test_biases_of_exact_numerics() -> None:
-    program = fxonnx.export(Linear("static").eval(), (torch.randn(3, 16),), target="onnxruntime", numerics="exact")
+    program = fxonnx.export(
+        Linear("static").eval(),
+        (torch.randn(3, 16),),
+        target="onnxruntime",
+        options=fxonnx.ExportOptions(numerics="exact"),
+    )
     assert Counter(node.op_type for node in program.model.graph)["DequantizeLinear"] == 2
 
 

@@ -123,7 +123,9 @@ def run(case: Case) -> None:
         pytest.skip(f"torch {torch.__version__} has no {case.target}")
     model = VariadicFunction(case.function).eval()
     inputs = _example(case, second=False)
-    program = fxonnx.export(model, inputs, opset_version=case.opset, numerics=case.numerics)
+    program = fxonnx.export(
+        model, inputs, opset_version=case.opset, options=fxonnx.ExportOptions(numerics=case.numerics)
+    )
     check_graph(program.model_proto)
     targets = {str(node.target) for node in program.exported_program.graph.nodes}
     in_place = {target.replace("_.", ".", 1) for target in targets}
@@ -138,7 +140,11 @@ def run(case: Case) -> None:
     _compare(case, program, model, inputs)
     if any(specs):
         dynamic = fxonnx.export(
-            model, inputs, dynamic_shapes=(tuple(specs),), opset_version=case.opset, numerics=case.numerics
+            model,
+            inputs,
+            dynamic_shapes=(tuple(specs),),
+            opset_version=case.opset,
+            options=fxonnx.ExportOptions(numerics=case.numerics),
         )
         check_graph(dynamic.model_proto)
         dynamic.initialize_inference_session(session_in_float)

@@ -188,7 +188,7 @@ def test_quotients_of_floats(dtype: torch.dtype, numerics: Any) -> None:
     # torch's limit: its remainder is NaN where the quotient overflows.
     divisors = x[(x == 0) | ~(x.abs() < 1e-4)]
     model = VariadicFunction(_quotients).eval()
-    program = fxonnx.export(model, (x, divisors), numerics=numerics)
+    program = fxonnx.export(model, (x, divisors), options=fxonnx.ExportOptions(numerics=numerics))
     for ours, expected in zip(program(x, divisors), model(x, divisors), strict=True):
         torch.testing.assert_close(ours, expected, rtol=0, atol=0, equal_nan=True)
 

@@ -172,7 +172,7 @@ def test_empty_tensors(case: Case, dim: Any, tmp_path: Path) -> None:
 
 def test_requirements_do_not_restrict_more_than_necessary(recwarn: pytest.WarningsRecorder) -> None:
     program = fxonnx.export(Function(lambda x: x.mean(0)).eval(), (torch.ones(5),), dynamic_shapes=({0: "size"},))
-    assert program.constraints == ()
+    assert program.record.constraints == ()
     assert [str(one.message) for one in recwarn if one.category is UserWarning] == []
     with pytest.raises(
         fxonnx.ArgumentError, match=r"x: the model requires size >= 1, got size = 0: Reduce\w+ does not sup"

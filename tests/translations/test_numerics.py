@@ -161,7 +161,7 @@ _INDIFFERENT = {("aten::nanmedian",), ("aten::nanmedian.dim",)}
 def test_default_and_exact_numerics(row: Row) -> None:
     model = VariadicFunction(row.function).eval()
     default = fxonnx.export(model, (row.finite,))
-    exact = fxonnx.export(model, (row.finite,), numerics="exact")
+    exact = fxonnx.export(model, (row.finite,), options=fxonnx.ExportOptions(numerics="exact"))
     for program, inputs in ((default, row.finite), (exact, row.finite), (exact, row.special)):
         expected = torch.utils._pytree.tree_leaves(model(inputs))
         for ours, theirs in zip(program(inputs), expected, strict=True):

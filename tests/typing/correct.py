@@ -15,23 +15,40 @@ model = torch.nn.Linear(2, 3)
 x = torch.ones(4, 2)
 
 program: ONNXProgram = fxonnx.export(model, (x,), dynamic_shapes=({0: "batch"},), opset_version=20)
-program = fxonnx.export(model, x, Path("model.onnx"), verify="auto", patterns={"gelu": False}, target="onnxruntime")
-program = fxonnx.export(model, x, numerics="exact", functions="repeated")
+program = fxonnx.export(
+    model,
+    x,
+    Path("model.onnx"),
+    verify="auto",
+    options=fxonnx.ExportOptions(patterns={"gelu": False}),
+    target="onnxruntime",
+)
+program = fxonnx.export(model, x, options=fxonnx.ExportOptions(numerics="exact", functions="repeated"))
 program = fxonnx.export(model, x, quantize="int4")
 program = fxonnx.export(model, x, quantize=fxonnx.QuantizeConfig("int8", symmetric=False, exclude=["*.gate"]))
 program = fxonnx.export(model, x, quantize=fxonnx.QuantizeConfig("int8", calibration=[x, (x, 1), {"input": x}]))
 program = fxonnx.export(model, x, quantize=fxonnx.QuantizeConfig("int8", activations="dynamic"))
-differences: list[float | None] = [layer.relative_error for layer in program.quantization_report((x,)).layers]
+differences: list[float | None] = [layer.relative_error for layer in program.quantization.report((x,)).layers]
 config: fxonnx.QuantizeConfig = fxonnx.QuantizeConfig.from_checkpoint("checkpoint")
-program = fxonnx.export(model, x, frozen=["input"], data_dependent="example", runtime_checks=True)
+program = fxonnx.export(
+    model, x, frozen=["input"], data_dependent="example", options=fxonnx.ExportOptions(runtime_checks=True)
+)
 program = fxonnx.export(model, x, adapters="*.lora_*")
 program = fxonnx.export(model, x, adapters=["weight", "bias"])
 program.save_adapter(Path("a.onnx_adapter"), {"weight": torch.ones(3, 2)})
 program.save_adapter("a.onnx_adapter", adapter="german")
-selected: tuple[str, ...] = program.adapters
-lines: list[str] = [str(one.line) for one in program.assumptions if one.kind is fxonnx.AssumptionKind.EXAMPLE]
+selected: tuple[str, ...] = program.interface.adapters
+lines: list[str] = [str(one.line) for one in program.record.assumptions if one.kind is fxonnx.AssumptionKind.EXAMPLE]
 target: fxonnx.Target = "tensorrt"
-findings: list[fxonnx.TargetFinding] = program.check(target) + fxonnx.check("model.onnx", "openvino")
+findings: list[fxonnx.TargetFinding] = fxonnx.check(program.model, target)
+findings += fxonnx.check("model.onnx", "openvino")
+options = fxonnx.ExportOptions(metadata="names", ir_version=10)
+program = fxonnx.export(model, x, options=options, diagnostics=fxonnx.Diagnostics(report=True, artifacts_dir=Path("x")))
+program = fxonnx.export(model, x, diagnostics=True)
+program = fxonnx.torch_onnx_export(model, (x,), "m.onnx", True, dynamic_axes={"x": {0: "n"}}, dynamo=False, state="io")
+record: fxonnx.ExportRecord = program.record
+interface: fxonnx.GraphInterface = program.interface
+quantization: fxonnx.ProgramQuantization = program.quantization
 program = fxonnx.export(model, ([x, x],), dynamic_shapes=(fxonnx.TensorList("number", {0: "batch"}),))
 program = fxonnx.export(model, kwargs={"input": x}, dynamic_shapes={"input": {0: torch.export.Dim("batch", max=9)}})
 program.save(BytesIO(), external_data=False)
@@ -46,7 +63,7 @@ text: str = rows[0].message + fxonnx.__version__
 directory: Path = fxonnx.genai.export("checkpoint", "out", precision="int4", verify=False)
 directory = fxonnx.genai.export(model, directory, tokenizer="checkpoint", pooling="mean", normalize=True)
 
-for constraint in program.constraints:
+for constraint in program.record.constraints:
     dims: tuple[str, ...] = constraint.dims
 
 try:

@@ -118,7 +118,9 @@ def export_command(
         from .loading import load_model  # imports torch
 
         loaded = load_model(source)
+        from .._diagnostics import Diagnostics  # imports torch
         from .._export import export  # imports torch
+        from .._options import ExportOptions  # imports torch
         from .loading import read_quantization  # imports torch
 
         program = export(
@@ -133,20 +135,20 @@ def export_command(
             target=target,  # type: ignore[arg-type]
             verify="auto" if all_sizes else verify,
             strict_shapes=strict_shapes,
-            numerics=numerics,  # type: ignore[arg-type]
-            functions=functions,  # type: ignore[arg-type]
             quantize=read_quantization(quantize, calibration, dynamic_activations=dynamic_activations),
             frozen=_names(frozen) or (),
             data_dependent=data_dependent,  # type: ignore[arg-type]
-            report=report is not None,
-            artifacts_dir=report or ".",
-            metadata=metadata,  # type: ignore[arg-type]
-            on_stage=on_stage,
+            diagnostics=Diagnostics(report=report is not None, artifacts_dir=report or ".", on_stage=on_stage),
+            options=ExportOptions(
+                numerics=numerics,  # type: ignore[arg-type]
+                functions=functions,  # type: ignore[arg-type]
+                metadata=metadata,  # type: ignore[arg-type]
+            ),
         )
     if profile:
-        Console().print(_stages(program.timings))
+        Console().print(_stages(program.record.timings))
     if calibration is not None or dynamic_activations:
-        typer.echo(program.quantization_report())
+        typer.echo(program.quantization.report())
     typer.echo(f"wrote {output}: {_size(output.stat().st_size)}, {_summary(program, verify or all_sizes)}")
 
 
@@ -294,6 +296,7 @@ def analyze_command(
 
         loaded = load_model(source)
         from .._analysis import analyze  # imports torch
+        from .._diagnostics import Diagnostics  # imports torch
 
         found = analyze(
             loaded.model,
@@ -302,7 +305,7 @@ def analyze_command(
             dynamic_shapes=loaded.dynamic_shapes,
             opset_version=opset,
             target=target,
-            on_stage=on_stage,
+            diagnostics=Diagnostics(on_stage=on_stage),
         )
     typer.echo(json.dumps(asdict(found), indent=1, default=str) if as_json else str(found))
     raise typer.Exit(int(not found.exports))

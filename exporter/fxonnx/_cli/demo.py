@@ -11,8 +11,10 @@ import torch
 from torch import nn
 
 from .._comparison import compare
+from .._diagnostics import Diagnostics
 from .._export import export
 from .._targets import PROFILES
+from .._targets.check import check
 from ..errors import VerificationError
 
 __all__ = ["AlexNet", "DemoResult", "run_demo"]
@@ -107,9 +109,9 @@ def run_demo(path: Path, on_stage: Callable[[str], None] | None = None) -> DemoR
         dynamic_shapes={"x": {0: "batch"}},
         input_names=["actual_input_1"],
         output_names=["output1"],
-        on_stage=on_stage,
+        diagnostics=Diagnostics(on_stage=on_stage),
     )
-    seconds = dict(program.timings)
+    seconds = dict(program.record.timings)
     start = time.perf_counter()
     _announce(on_stage, "check")
     onnx.checker.check_model(str(path), full_check=True)
@@ -130,7 +132,7 @@ def run_demo(path: Path, on_stage: Callable[[str], None] | None = None) -> DemoR
         max_error[batch] = row.max_abs or 0.0
     seconds["run"] = time.perf_counter() - start
     graph = program.model.graph
-    targets = tuple(target for target in PROFILES if not program.check(target))
+    targets = tuple(target for target in PROFILES if not check(program.model, target))
     return DemoResult(seconds, len(graph), len(graph.initializers), path.stat().st_size, max_error, targets)
 
 

@@ -162,7 +162,7 @@ def read_quantization(dtype: str | None, calibration: Path | None, *, dynamic_ac
     """
     if calibration is None and not dynamic_activations:
         return dtype
-    from ..quantization.config import QuantizeConfig  # imports torch
+    from .._quantize_config import QuantizeConfig  # imports torch
 
     if dtype is None:
         option = "--dynamic-activations" if calibration is None else "--calibration"

@@ -66,7 +66,7 @@ class Lowered:
     Attributes:
         model: The ONNX model.
         requirements: Sizes that must not be 0 for the model to be correct.
-        quantization: What the add-on for quantization records, if it has quantized the model; else None.
+        quantization: The record of the add-on for quantization, if it has quantized the model; else None.
     """
 
     model: ir.Model

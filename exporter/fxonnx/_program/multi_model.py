@@ -63,7 +63,7 @@ def save_all(
         if not name or Path(name).name != name:
             raise ArgumentError("programs", f"{name!r} is not a file name without a directory")
         check_destination(root / f"{name}.onnx")
-        check_level(metadata, program.options.metadata)
+        check_level(metadata, program.record.options.metadata)
         check_values(value.const_value for value in program.model.graph.initializers.values())
     try:
         return _save(programs, root, metadata)

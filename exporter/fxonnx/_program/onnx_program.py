@@ -3,171 +3,115 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
+from operator import attrgetter
 from types import MappingProxyType
-from typing import Any, BinaryIO, Literal
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 import onnx
 import onnx_ir as ir
 import torch
 
-from fxonnx_translations._torch_compat import pytree
-
-from .._capture import Assumption, AssumptionKind, Capture
-from .._capture.constraints.constraint import Constraint
-from .._capture.inputs.list_inputs import with_lists
-from .._capture.rewriting import Rewrite
 from .._comparison import OutputComparison
 from .._lower.inlining import inlined
 from .._lower.metadata import MetadataLevel
-from .._options import Options
-from .._prepare.fusions import Fusion, FusionRecord, NearMiss
 from .._public import public
 from .._sequence_types import type_text
-from .._targets import Target
-from .._targets.check import TargetFinding, check
-from ..errors import ArgumentError, SaveError
-from ..quantization.quantization_report import QuantizationReport, quantization_report
-from ..quantization.quantized_layer import Quantization
+from .._targets.check import check
+from .._warnings import warn_user
+from ..errors import SaveError
 from . import saving, verification
-from .accuracy_level import products_in_float
 from .adapters import AdapterSource, adapter_names, adapter_values, write_adapter
-from .assumption_checks import check_assumptions
-from .call_binding import bind_call, check_loop_bounds, unflatten_outputs
+from .call_binding import unflatten_outputs
 from .checkpoints import Weights
 from .external_data import REFERENCE, ExternalData
 from .external_references import with_external_references
 from .inspection import compute_values, run_reference
+from .interface import GraphInterface, Sessions
 from .metadata_level import check_level
 from .notebook import html_summary
 from .onnxscript_optimizer import optimize_model
-from .proof import Proof
 from .protobuf_layout import PROTOBUF_LIMIT, serialize, tensor_bytes
+from .quantization import ProgramQuantization
+from .record import ExportRecord
 from .references import Model
 from .rename_dims import rename_dims
-from .session import Session, SessionFactory, session_in_float
-from .stateful import StatefulSession, StatePair, read_states
+from .session import Session, SessionFactory
+from .stateful import StatefulSession
 from .value_comparison import Comparison
 from .weights import WeightMap, build_weight_map, replace_weights, temporary_weights
 
 __all__ = ["ONNXProgram", "weights_of"]
 
 
+_MOVED = MappingProxyType(
+    {
+        **{
+            name: f"record.{name}"
+            for name in (
+                *("assumptions", "capture", "constraints", "example_inputs", "forward", "frozen_arguments", "fusions"),
+                *("near_misses", "options", "patterns", "proof", "returns_check", "rewrites", "timings"),
+            )
+        },
+        **{name: f"interface.{name}" for name in ("adapters", "applied_weights", "session_factory", "states")},
+        "graph_inputs": "interface.bind",
+        "call_in_float": "quantization.call_in_float",
+        "float_model": "quantization.float_model",
+        "quantization_report": "quantization.report",
+    }
+)
+"""Deprecated member to its new path."""
+
+
 @public
 class ONNXProgram:
-    """An exported model: the ONNX model and the capture it was lowered from.
+    """An exported model: the ONNX model and the record of its export.
 
     Args:
         model: The ONNX model.
-        capture: The captured program, its example inputs and constraints.
-        options: The options of the export.
-        timings: Stage name to wall-clock seconds.
-        fusions: The matches and near misses of the fusion patterns.
-        quantization: The quantized layers, and the model before the quantization.
-        proof: The comparison of the capture with the model.
+        record: The record of its export.
 
     Attributes:
         model: The ``onnx_ir.Model``. After modifying it, call ``release``.
-        capture: The captured program, its example inputs and constraints.
-        options: The options of the export.
-        patterns: Name of each fusion pattern to its number of matches.
-        proof: What departs from plain torch.export, and at which inputs it was compared with the model in torch.
+        record: Captured program, options, timings, constraints, assumptions, fusions, proof, ...
     """
 
-    def __init__(
-        self,
-        model: ir.Model,
-        capture: Capture,
-        options: Options | None = None,
-        timings: Mapping[str, float] = MappingProxyType({}),
-        *,
-        fusions: FusionRecord | None = None,
-        quantization: Quantization | None = None,
-        proof: Proof | None = None,
-    ) -> None:
+    def __init__(self, model: ir.Model, record: ExportRecord) -> None:
         self.model = model
-        self.capture = capture
-        self.options = Options() if options is None else options
-        self._fusions = FusionRecord() if fusions is None else fusions
-        self.patterns = MappingProxyType(dict(self._fusions.counts))
-        self.proof = Proof() if proof is None else proof
-        self._timings = timings
-        self._quantization = quantization
-        self._session: Session | None = None
-        self._session_in_float: Session | None = None
-        self._session_factory: SessionFactory | None = None
+        self.record = record
+        self._sessions = Sessions()
         self._weights: WeightMap | None = None
         self._applied: dict[str, torch.Tensor] = {}
+
+    if not TYPE_CHECKING:  # a type checker would accept any attribute
+
+        def __getattr__(self, name: str) -> Any:
+            """A member under its former name."""
+            if name == "check":
+                warn_user("ONNXProgram.check is deprecated: use fxonnx.check(program.model, ...)", DeprecationWarning)
+                return partial(check, self.model)
+            if name not in _MOVED:
+                raise AttributeError(f"'ONNXProgram' object has no attribute {name!r}", name=name, obj=self)
+            warn_user(f"ONNXProgram.{name} is deprecated: use ONNXProgram.{_MOVED[name]}", DeprecationWarning)
+            return attrgetter(_MOVED[name])(self)
 
     @property
     def exported_program(self) -> torch.export.ExportedProgram:
         """The program as torch.export captured it."""
-        return self.capture.exported_program
+        return self.record.capture.exported_program
 
     @property
-    def frozen_arguments(self) -> Mapping[str, Any]:
-        """Label to value of the numbers, strings and frozen tensors that are constants of the model."""
-        return MappingProxyType(dict(self.capture.frozen_arguments))
+    def interface(self) -> GraphInterface:
+        """The graph inputs and outputs: binding of arguments, states and adapters."""
+        return GraphInterface(self.model, self.record, self._sessions, MappingProxyType(self._applied))
 
     @property
-    def assumptions(self) -> tuple[Assumption, ...]:
-        """The answers that the export gave where the model asks a tensor for its value, as in ``if mask.all():``.
-
-        Those with ``AssumptionKind.EXAMPLE`` are checked in every call of the program. They are also in the report.
-        """
-        return self.capture.assumptions
-
-    @property
-    def returns_check(self) -> bool:
-        """Whether the model has the output ``assumptions_hold``, after its own and before the states."""
-        return self.options.runtime_checks and any(one.kind is AssumptionKind.EXAMPLE for one in self.assumptions)
-
-    @property
-    def rewrites(self) -> tuple[Rewrite, ...]:
-        """The Python control flow on tensors that became If and Loop nodes: file, line, function and construct."""
-        return self.capture.rewrites
-
-    @property
-    def fusions(self) -> tuple[Fusion, ...]:
-        """The matches of fusion patterns by pattern and module."""
-        return self._fusions.fusions
-
-    @property
-    def near_misses(self) -> tuple[NearMiss, ...]:
-        """The subgraphs that nearly match an enabled fusion pattern, with the line of code and the reason for each."""
-        return self._fusions.near_misses
-
-    @property
-    def forward(self) -> Callable[..., Any] | None:
-        """The ``forward`` of the exported module; None if an ``ExportedProgram`` was exported."""
-        return None if self.capture.source is None else self.capture.source.forward
-
-    @property
-    def timings(self) -> Mapping[str, float]:
-        """Stage name to wall-clock seconds, in the order of the stages."""
-        return MappingProxyType(dict(self._timings))
-
-    @property
-    def constraints(self) -> tuple[Constraint, ...]:
-        """The constraints on dynamic dims: those that the model requires and the ranges declared in ``dynamic_shapes``.
-
-        They are also in the metadata of the model, as JSON under ``pkg.fxonnx.constraints``, together with the sizes
-        that must not be 0.
-        """
-        return self.capture.limits.constraints
-
-    @property
-    def example_inputs(self) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-        """The positional and keyword example inputs; None if an ``ExportedProgram`` has none."""
-        examples = self.exported_program.example_inputs
-        if self.capture.repeated and examples is not None:
-            # torch.export needs distinct tensors.
-            leaves, structure = pytree.tree_flatten(examples)
-            leaves = [leaves[self.capture.repeated.get(index, index)] for index in range(len(leaves))]
-            examples = pytree.tree_unflatten(leaves, structure)
-        return with_lists(examples, self.capture.input_lists)  # type: ignore[no-any-return]
+    def quantization(self) -> ProgramQuantization:
+        """The program beside the model before the quantization."""
+        return ProgramQuantization(self.interface)
 
     @property
     def model_proto(self) -> onnx.ModelProto:
@@ -199,87 +143,18 @@ class ONNXProgram:
 
         Raises:
             ArgumentError: If the arguments do not match the exported ones or their sizes violate a constraint, or
-                their values give other answers than the example; see ``assumptions``.
+                their values give other answers than the example; see ``record.assumptions``.
             RuntimeSessionError: If ONNX Runtime cannot load or run the model.
         """
-        inputs = self.graph_inputs(args, kwargs)
-        if self._session is None:
-            self._session = Session(self.model, self._session_factory)
-        return self._session.run(inputs)
-
-    def call_in_float(self, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
-        """Run the model like ``__call__``, without the rounding of activations that quantized weights permit.
-
-        See ``QuantizeConfig.accuracy_level``. Sessions of ``initialize_inference_session`` decide for DequantizeLinear.
-        With 8-bit activations, this is the model before the quantization.
-        """
-        inputs = self.graph_inputs(args, kwargs)
-        if self._session_in_float is None and self.float_model is not None:
-            self._session_in_float = Session(self.float_model, self._session_factory)
-        if self._session_in_float is None:
-            with products_in_float(self.model):
-                self._session_in_float = Session(self.model, self._session_factory or session_in_float)
-        return self._session_in_float.run(inputs)
-
-    @property
-    def float_model(self) -> ir.Model | None:
-        """With 8-bit activations, the model before the quantization; otherwise None."""
-        config = self.options.quantize
-        if self._quantization is None or config is None or config.activation_mode == "float":
-            return None
-        return self._quantization.float_model
-
-    def quantization_report(
-        self, args: tuple[Any, ...] | None = None, kwargs: Mapping[str, Any] | None = None
-    ) -> QuantizationReport:
-        """Compare each quantized layer with the model before the quantization.
-
-        Args:
-            args: Positional inputs; if ``kwargs`` is also None, the example inputs.
-            kwargs: Keyword inputs.
-
-        Returns:
-            Bytes and difference of each layer, ordered by difference, the largest first; ``print`` shows a table.
-
-        Raises:
-            ArgumentError: If the program is not quantized, or the inputs do not match the exported ones.
-            RuntimeSessionError: If ONNX Runtime cannot load or run the model.
-        """
-        if self._quantization is None:
-            raise ArgumentError(
-                "quantize", "the program was exported without quantization", hint="pass quantize to export"
-            )
-        if args is None and kwargs is None:
-            if self.example_inputs is None:
-                raise ArgumentError("args", "the exported program has no example inputs", hint="pass args or kwargs")
-            args, kwargs = self.example_inputs
-        inputs = self.graph_inputs(args or (), kwargs or {})
-        return quantization_report(self.model, self._quantization, inputs, self._session_factory)
-
-    def graph_inputs(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
-        """Bind the arguments of a call to the graph inputs and check the constraints.
-
-        Args:
-            args: Positional arguments, as for the exported ``forward``.
-            kwargs: Keyword arguments, in any order.
-
-        Returns:
-            A value for each graph input in order, without those of states.
-
-        Raises:
-            ArgumentError: If the arguments do not match the exported ones or their sizes violate a constraint.
-        """
-        capture = self.capture
-        call = bind_call(self.exported_program, args, kwargs, self.forward, capture.frozen_tensors, capture.input_lists)
-        self.capture.limits.check(call.inputs)
-        check_loop_bounds(call, self.capture.loop_bounds)
-        check_assumptions(self.capture, call.inputs, self._applied)
-        return call.inputs
+        inputs = self.interface.bind(args, kwargs)
+        if self._sessions.session is None:
+            self._sessions.session = Session(self.model, self._sessions.factory)
+        return self._sessions.session.run(inputs)
 
     def call_reference(self, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """Run the model in onnx's reference implementation: slow, but with every dtype; otherwise like ``__call__``."""
         saving.check_values(value.const_value for value in self.model.graph.initializers.values())
-        return run_reference(self.model, self.graph_inputs(args, kwargs))
+        return run_reference(self.model, self.interface.bind(args, kwargs))
 
     def unflatten(self, outputs: Sequence[Any]) -> Any:
         """Arrange graph outputs in the structure that ``forward`` returns, including None and other constants.
@@ -290,7 +165,7 @@ class ONNXProgram:
         Raises:
             ArgumentError: If the number of outputs differs from that of the graph.
         """
-        extra = len(self.states) + self.returns_check
+        extra = len(self.interface.states) + self.record.returns_check
         own = len(self.model.graph.outputs) - extra
         return unflatten_outputs(self.exported_program, outputs[:own] if len(outputs) == own + extra else outputs)
 
@@ -310,7 +185,7 @@ class ONNXProgram:
         Raises:
             ArgumentError: If a name is not that of a value, or the inputs do not match the exported ones.
         """
-        return compute_values(self.model, value_names, self.graph_inputs(args, kwargs or {}), self._session_factory)
+        return compute_values(self.model, value_names, self.interface.bind(args, kwargs or {}), self._sessions.factory)
 
     def initialize_inference_session(self, initializer: SessionFactory | None = None) -> None:
         """Create the session that subsequent calls use.
@@ -320,13 +195,8 @@ class ONNXProgram:
                 ``onnxruntime.InferenceSession``, for example with other execution providers or session options.
         """
         self.release()
-        self._session_factory = initializer
-        self._session = Session(self.model, initializer)
-
-    @property
-    def states(self) -> tuple[StatePair, ...]:
-        """The mutated parameters, buffers and inputs with their graph inputs and outputs; see ``export(state=...)``."""
-        return read_states(self.model)
+        self._sessions.factory = initializer
+        self._sessions.session = Session(self.model, initializer)
 
     def stateful_session(self) -> StatefulSession:
         """Create a session in which each call starts with the state that the previous call left.
@@ -335,7 +205,7 @@ class ONNXProgram:
             ArgumentError: If the program was not exported with ``state="io"`` or has no state.
             RuntimeSessionError: If ONNX Runtime cannot load the model.
         """
-        return StatefulSession(self.model, self.graph_inputs)
+        return StatefulSession(self.model, self.interface.bind)
 
     @property
     def weights(self) -> WeightMap:
@@ -343,11 +213,6 @@ class ONNXProgram:
         if self._weights is None:
             self._weights = build_weight_map(self.model, self.exported_program)
         return self._weights
-
-    @property
-    def applied_weights(self) -> Mapping[str, torch.Tensor]:
-        """FQN to weight, for all weights that ``apply_weights`` replaced."""
-        return MappingProxyType(self._applied)
 
     def apply_weights(self, state_dict: Mapping[str, torch.Tensor]) -> None:
         """Replace weights of the model; derived weights (a transpose, a folded batch norm) are recomputed.
@@ -358,7 +223,8 @@ class ONNXProgram:
         Raises:
             ArgumentError: If a weight has another shape or dtype than at export, or tied weights have different values.
         """
-        copies = [] if self._quantization is None else [self._quantization.float_model]
+        quantization = self.record.quantization
+        copies = [] if quantization is None else [quantization.float_model]
         self._applied |= replace_weights(self.model, self.weights, state_dict, copies)
         self.release()
 
@@ -373,8 +239,9 @@ class ONNXProgram:
             ArgumentError: If a key is not a name or ``ir.SymbolicDim``, or a new name is empty, a number or taken.
         """
         names = rename_dims(self.model, rename_mapping)
-        self.capture = replace(self.capture, limits=self.capture.limits.renamed(names))
-        self.model.metadata_props.update(self.capture.limits.metadata())
+        limits = self.record.capture.limits.renamed(names)
+        self.record = replace(self.record, capture=replace(self.record.capture, limits=limits))
+        self.model.metadata_props.update(limits.metadata())
         self.release()
 
     def optimize(self) -> None:
@@ -383,9 +250,9 @@ class ONNXProgram:
         Weights that the optimizer folds are no longer derived weights: ``apply_weights`` does not update them.
         """
         inputs = None
-        if self.example_inputs is not None:
-            args, kwargs = self.example_inputs
-            inputs = self.graph_inputs(args, kwargs)
+        if self.record.example_inputs is not None:
+            args, kwargs = self.record.example_inputs
+            inputs = self.interface.bind(args, kwargs)
         optimized = optimize_model(self.model, inputs)
         if optimized is not None:
             self.model = optimized
@@ -424,7 +291,7 @@ class ONNXProgram:
             ArgumentError: If ``weights`` do not match the model, or it does not have the metadata.
             SaveError: If the model cannot be written; an existing file at the destination is then unchanged.
         """
-        check_level(metadata, self.options.metadata)
+        check_level(metadata, self.record.options.metadata)
         with ExitStack() as stack:
             if weights is not None:
                 stack.enter_context(temporary_weights(self.model, self.weights, weights))
@@ -439,11 +306,6 @@ class ONNXProgram:
                 external_data=external_data,
                 metadata=metadata,
             )
-
-    @property
-    def adapters(self) -> tuple[str, ...]:
-        """The graph inputs made from weights, with the exported values as defaults; see ``export(adapters=...)``."""
-        return adapter_names(self.model)
 
     def save_adapter(
         self, path: str | os.PathLike[str], weights: Weights | None = None, *, adapter: str | None = None
@@ -462,7 +324,7 @@ class ONNXProgram:
             ArgumentError: If the program has no adapter weights, or the given weights do not match them.
             SaveError: If the file cannot be written, or the program has no values.
         """
-        source = AdapterSource(self.model, self.weights, self.options.adapters, self.capture.source)
+        source = AdapterSource(self.model, self.weights, self.record.options.adapters, self.record.capture.source)
         write_adapter(path, adapter_values(source, weights, adapter))
 
     def verify(
@@ -511,30 +373,18 @@ class ONNXProgram:
         """
         return verification.compare_with_model(self, args, kwargs, model=model, sizes=sizes, rtol=rtol, atol=atol)
 
-    @property
-    def session_factory(self) -> SessionFactory | None:
-        """The function given to ``initialize_inference_session``, which creates sessions."""
-        return self._session_factory
-
-    def check(self, target: Target) -> list[TargetFinding]:
-        """Find the nodes that a target cannot run, or runs slowly; see ``fxonnx.check``."""
-        return check(self.model, target)
-
     def release(self) -> None:
         """Close the ONNX Runtime session; the next call creates one from the current model."""
-        for session in (self._session, self._session_in_float):
-            if session is not None:
-                session.close()
-        self._session = self._session_in_float = None
+        self._sessions.release()
 
     def _repr_html_(self) -> str:
         """The summary that notebooks show."""
-        return html_summary(self.model, self.capture)
+        return html_summary(self.model, self.record.capture)
 
     def __repr__(self) -> str:
         graph = self.model.graph
         functions = f"{len(self.model.functions)} functions, " if self.model.functions else ""
-        adapters = frozenset(self.adapters)
+        adapters = frozenset(adapter_names(self.model))
         more = f", {len(adapters)} adapter weights" if adapters else ""
         return (
             f"ONNXProgram(opset {self.model.opset_imports.get('')}, {len(graph)} nodes, {functions}"

@@ -14,7 +14,6 @@ from fxonnx_translations._builder.sub_byte import as_codes, copy_of
 from fxonnx_translations._torch_compat import FakeTensor, pytree
 
 from .._callers_autocast import in_autocast
-from .._capture import Capture
 from .._capture.autograd_functions import recorded_function_calls
 from .._capture.eager_state import copies_of_inputs, has_same_bits, preserved_state
 from .._capture.global_hooks import without_global_hooks
@@ -25,11 +24,12 @@ from .._comparison import REFERENCE_TEXTS, ReferenceName
 from .._export_context import outside_of_export
 from .._extensions import add_on
 from .._inner_tensors import rewrapped, unwrapped
-from .._options import Options
 from ..errors import ArgumentError, SaveError
 from . import saving
 from .call_binding import BoundCall, bind_call
-from .session import SessionFactory
+from .interface import GraphInterface
+from .quantization import ProgramQuantization
+from .record import ExportRecord
 from .stateful import final_states, read_states
 from .weights import WeightMap
 from .written_parameters import written_parameters
@@ -52,49 +52,23 @@ class VerifiableProgram(Protocol):
         """The captured program."""
 
     @property
-    def capture(self) -> Capture:
-        """The captured program, its example inputs and constraints."""
+    def record(self) -> ExportRecord:
+        """The record of the export."""
 
     @property
-    def options(self) -> Options:
-        """The options of the export."""
+    def interface(self) -> GraphInterface:
+        """The graph inputs and outputs."""
 
     @property
-    def example_inputs(self) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-        """Positional and keyword example inputs, if they are known."""
-
-    @property
-    def forward(self) -> Callable[..., Any] | None:
-        """The ``forward`` that was captured, if it is available."""
-
-    @property
-    def returns_check(self) -> bool:
-        """Whether the model has the output ``assumptions_hold``."""
-
-    @property
-    def float_model(self) -> ir.Model | None:
-        """With 8-bit activations, the model before the quantization; otherwise None."""
-
-    @property
-    def applied_weights(self) -> Mapping[str, torch.Tensor]:
-        """Weights that replace those of the captured program."""
+    def quantization(self) -> ProgramQuantization:
+        """The program beside the model before the quantization."""
 
     @property
     def weights(self) -> WeightMap:
         """The mapping between FQNs of the state_dict and initializers."""
 
-    @property
-    def session_factory(self) -> SessionFactory | None:
-        """Creates sessions; None for the default one."""
-
     def __call__(self, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """Run the model in ONNX Runtime."""
-
-    def call_in_float(self, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
-        """Run the model in ONNX Runtime, without the rounding of activations that quantized weights permit."""
-
-    def graph_inputs(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
-        """Bind the arguments of a call to the graph inputs and check the constraints."""
 
 
 @dataclass(frozen=True)
@@ -134,7 +108,7 @@ class Reference:
             return "the inputs have no values: they are on the meta device or fake tensors"
         if not isinstance(self.model, torch.nn.Module):
             return ""
-        replaced = {} if self.is_given else self.program.applied_weights
+        replaced = {} if self.is_given else self.program.interface.applied_weights
         for name, tensor in (*self.model.named_parameters(), *self.model.named_buffers()):
             if name not in replaced and (tensor.is_meta or isinstance(tensor, FakeTensor)):
                 return f"{name!r} has no values in the model: it is on the meta device or a fake tensor"
@@ -142,9 +116,10 @@ class Reference:
 
     def changed_weights(self) -> list[str]:
         """Names of the weights of the model whose values are not those of the program."""
-        if not isinstance(self.model, torch.nn.Module) or (self.program.applied_weights and not self.is_given):
+        applied = self.program.interface.applied_weights
+        if not isinstance(self.model, torch.nn.Module) or (applied and not self.is_given):
             return []
-        exported: dict[str, Any] = {**self.program.exported_program.state_dict, **self.program.applied_weights}
+        exported: dict[str, Any] = {**self.program.exported_program.state_dict, **applied}
         own = unwrapped(dict((*self.model.named_parameters(), *self.model.named_buffers())))
         return [name for name, value in own.items() if name in exported and not _is_equal(value, exported[name])]
 
@@ -164,7 +139,7 @@ def reference_of(program: VerifiableProgram, model: Model | None = None) -> Refe
         ArgumentError: If the given model cannot be called, or has other weights than those that were quantized.
     """
     if model is None:
-        exported = program.capture.model
+        exported = program.record.capture.model
         if isinstance(exported, torch.export.ExportedProgram):
             return Reference("exported program", program)
         return captured_reference(program) if exported is None else Reference("model", program, exported)
@@ -174,7 +149,7 @@ def reference_of(program: VerifiableProgram, model: Model | None = None) -> Refe
         given = model.__name__ if isinstance(model, type) else f"a {type(model).__name__}"
         raise ArgumentError("model", f"expected a module or a function, got {given}", hint="pass the exported model")
     reference = Reference("model", program, model, is_given=True)
-    if program.options.quantize is not None:
+    if program.record.options.quantize is not None:
         changed = reference.changed_weights()
         if changed:
             raise ArgumentError(
@@ -193,7 +168,7 @@ def captured_reference(program: VerifiableProgram) -> Reference:
 
 def dequantized(program: VerifiableProgram) -> Any:
     """The values of the quantized weights of a program; None without quantized weights."""
-    if program.options.quantize is None or program.float_model is not None:
+    if program.record.options.quantize is None or program.quantization.float_model is not None:
         return None
     return add_on("quantization").dequantized_weights(program.model, program.weights)
 
@@ -204,9 +179,9 @@ def _run_captured_program(program: VerifiableProgram, args: Any, kwargs: Any) ->
     if quantized is not None:
         quantized.replace_tables(module)
     weights = {name: copy_of(buffer) for name, buffer in module.named_buffers()}
-    weights |= {**program.applied_weights, **(quantized.products if quantized is not None else {})}
+    weights |= {**program.interface.applied_weights, **(quantized.products if quantized is not None else {})}
     args, kwargs = copies_of_inputs((tuple(args), dict(kwargs)))
-    with torch.no_grad(), recorded_function_calls(program.capture.functions), without_global_hooks():
+    with torch.no_grad(), recorded_function_calls(program.record.capture.functions), without_global_hooks():
         result = torch.func.functional_call(module, weights, args, kwargs, tie_weights=False)
         return _with_check(program, _output_leaves(program, result)) + _final_states(
             program, module, weights, args, kwargs
@@ -217,7 +192,7 @@ def _run_model(
     program: VerifiableProgram, model: Callable[..., Any], args: Any, kwargs: Any, *, is_given: bool
 ) -> list[Any]:
     """Run the user's model in the training and grad mode of the export, and restore its state."""
-    capture = program.capture
+    capture = program.record.capture
     args, kwargs = copies_of_inputs((args, kwargs))
     replaced = _replaced_weights(program, model, is_given=is_given)
     written = written_parameters(program.exported_program) | replaced.keys()
@@ -265,26 +240,27 @@ def _replaced_weights(program: VerifiableProgram, model: Any, *, is_given: bool)
     if not isinstance(model, torch.nn.Module):
         return {}
     quantized = dequantized(program)
-    applied = {} if is_given else {name: copy_of(value) for name, value in program.applied_weights.items()}
+    applied = {} if is_given else {name: copy_of(value) for name, value in program.interface.applied_weights.items()}
     return {**rewrapped(model, applied), **(quantized.for_model(model) if quantized is not None else {})}
 
 
 def _output_leaves(program: VerifiableProgram, result: Any) -> list[Any]:
     structure = program.exported_program.call_spec.out_spec
     # The captured program returns the stacked tensor of a list of dynamic length.
-    leaves = structure.flatten_up_to(result) if program.capture.output_lists else pytree.tree_leaves(result)
+    leaves = structure.flatten_up_to(result) if program.record.capture.output_lists else pytree.tree_leaves(result)
     return [leaf for leaf in leaves if not isinstance(leaf, str | None)]
 
 
 def _with_check(program: VerifiableProgram, outputs: list[Any]) -> list[Any]:
     """The outputs with the value of ``assumptions_hold``, which is true for inputs that a call accepts."""
-    return [*outputs, torch.tensor(True)] if program.returns_check else outputs
+    return [*outputs, torch.tensor(True)] if program.record.returns_check else outputs
 
 
 def _final_states(program: VerifiableProgram, module: Any, weights: Any, args: Any, kwargs: Any) -> list[Any]:
     if not read_states(program.model):
         return []
-    call = bind_call(program.exported_program, args, kwargs, program.forward, program.capture.frozen_tensors)
+    record = program.record
+    call = bind_call(program.exported_program, args, kwargs, record.forward, record.capture.frozen_tensors)
     return _copies(final_states(program.model, module, weights, call.inputs))  # type: ignore[no-any-return]
 
 

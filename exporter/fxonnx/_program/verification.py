@@ -209,8 +209,9 @@ class _Trial:
         """The call with inputs of these sizes."""
         if self.sizes is None:
             return call
-        resized = resize_inputs(program.exported_program, program.capture.limits, call, self.sizes)
-        return bind_call(program.exported_program, *resized, program.forward, program.capture.frozen_tensors)
+        capture = program.record.capture
+        resized = resize_inputs(program.exported_program, capture.limits, call, self.sizes)
+        return bind_call(program.exported_program, *resized, program.record.forward, capture.frozen_tensors)
 
 
 @dataclass(frozen=True)
@@ -223,19 +224,19 @@ class _Run:
 
     def bind(self, args: tuple[Any, ...] | None, kwargs: Mapping[str, Any] | None) -> BoundCall:
         """Bind arguments, by default those of the example, and check that they are of the exported structure."""
-        program, capture = self.program, self.program.capture
+        program, capture = self.program, self.program.record.capture
         if args is None and kwargs is None:
-            if program.example_inputs is None:
+            if program.record.example_inputs is None:
                 raise ArgumentError("args", "the exported program has no example inputs", hint="pass args or kwargs")
-            args, kwargs = program.example_inputs
+            args, kwargs = program.record.example_inputs
         frozen, lists = capture.frozen_tensors, capture.input_lists
-        return bind_call(program.exported_program, args or (), kwargs or {}, program.forward, frozen, lists)
+        return bind_call(program.exported_program, args or (), kwargs or {}, program.record.forward, frozen, lists)
 
     def trials(self, call: BoundCall, sizes: Any) -> list[_Trial]:
         """The sizes to verify at."""
         if sizes is None:
             return [_Trial()]
-        limits = self.program.capture.limits
+        limits = self.program.record.capture.limits
         given = limits.sizes(call.inputs)
         if sizes == "auto":
             return [_Trial(one, one != given) for one in auto_sizes(limits, call.inputs)]
@@ -276,8 +277,8 @@ class _Run:
 
     def _check(self, call: BoundCall) -> None:
         """Check the constraints on the sizes, before the model runs."""
-        args, kwargs = with_lists((call.args, call.kwargs), self.program.capture.input_lists)
-        self.program.graph_inputs(args, kwargs)
+        args, kwargs = with_lists((call.args, call.kwargs), self.program.record.capture.input_lists)
+        self.program.interface.bind(args, kwargs)
 
     def _skipped(self, trial: _Trial, reason: str) -> OutputComparison:
         return OutputComparison(
@@ -288,7 +289,7 @@ class _Run:
         """Compare outputs with those of the reference."""
         names = [str(value.name) for value in self.program.model.graph.outputs]
         rtol, atol = self.tolerance.rtol, self.tolerance.atol
-        if atol is None and self.program.options.quantize is not None and always_rounds(self.program.model):
+        if atol is None and self.program.record.options.quantize is not None and always_rounds(self.program.model):
             values = pytree.tree_leaves(list(expected))
             largest = [value.double().abs().max().item() for value in values if value.is_floating_point()]
             atol = ROUNDED * max(largest, default=0.0)
@@ -297,7 +298,7 @@ class _Run:
     def error(self, rows: Sequence[OutputComparison], comparison: Comparison | None) -> VerificationError:
         """The error for outputs that differ."""
         hints = []
-        if self.program.options.numerics == "default" and any("are NaN on" in row.message for row in rows):
+        if self.program.record.options.numerics == "default" and any("are NaN on" in row.message for row in rows):
             hints.append('export with numerics="exact", which preserves NaN')
         message = f"ONNX Runtime and {self.reference.text} disagree:\n{format_rows(rows)}"
         changed = self.reference.changed_weights()
@@ -329,13 +330,13 @@ class _Run:
         if not wrong:
             return Comparison(tuple(outputs), sizes=sizes, capture=in_capture)
         program, one = self.program, (call.args, call.kwargs)
-        with products_in_float(program.model), recorded_function_calls(program.capture.functions):
+        with products_in_float(program.model), recorded_function_calls(program.record.capture.functions):
             factory = session_in_float if _runs_in_float(program) else None
-            model = program.model if program.float_model is None else program.float_model
+            model = program.model if program.quantization.float_model is None else program.quantization.float_model
             quantized = dequantized(program)
-            weights = {**program.applied_weights, **(quantized.products if quantized is not None else {})}
-            diagnostics = add_on("diagnostics")
-            runtime = diagnostics.RuntimeValues(model, _copies(call.inputs), program.session_factory or factory)
+            weights = {**program.interface.applied_weights, **(quantized.products if quantized is not None else {})}
+            diagnostics, chosen = add_on("diagnostics"), program.interface.session_factory or factory
+            runtime = diagnostics.RuntimeValues(model, _copies(call.inputs), chosen)
             located = diagnostics.compare_values(runtime, program.exported_program, one, weights, self.tolerance, wrong)
         return Comparison(tuple(outputs), located.values, located.paths, sizes, in_capture)
 
@@ -364,15 +365,15 @@ class _Run:
 
 def _runs_in_float(program: VerifiableProgram) -> bool:
     """Whether ONNX Runtime would round activations before it multiplies them by quantized weights."""
-    return program.options.quantize is not None or multiplies_stored_weights(program.model)
+    return program.record.options.quantize is not None or multiplies_stored_weights(program.model)
 
 
 def _run_program(program: VerifiableProgram, call: BoundCall) -> tuple[Any, ...]:
-    run = program.call_in_float if _runs_in_float(program) else program
-    args, kwargs = with_lists((call.args, call.kwargs), program.capture.input_lists)
+    run = program.quantization.call_in_float if _runs_in_float(program) else program
+    args, kwargs = with_lists((call.args, call.kwargs), program.record.capture.input_lists)
     # Each run gets copies of the inputs: the session may share their memory.
     outputs = run(*_copies(args), **_copies(kwargs))
-    if program.float_model is not None:
+    if program.quantization.float_model is not None:
         _check_quantized(program, outputs, program(*_copies(args), **_copies(kwargs)))
     return outputs
 

@@ -1,1 +1,1 @@
-"""What an export was: the graph as text, times, reports, differences of files and of values."""
+"""Descriptions of an export: the graph as text, times, reports, differences of files and of values."""

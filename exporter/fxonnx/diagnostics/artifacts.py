@@ -28,9 +28,6 @@ def artifact_path(directory: str | os.PathLike[str], suffix: str) -> Path:
     return path
 
 
-def save_exported_program(
-    exported_program: torch.export.ExportedProgram, directory: str | os.PathLike[str] | None
-) -> None:
-    """Save the captured program as ``onnx_export_<time>.pt2`` if a directory is given."""
-    if directory is not None:
-        torch.export.save(exported_program, artifact_path(directory, ".pt2"))
+def save_exported_program(exported_program: torch.export.ExportedProgram, directory: str | os.PathLike[str]) -> None:
+    """Save the captured program as ``onnx_export_<time>.pt2``."""
+    torch.export.save(exported_program, artifact_path(directory, ".pt2"))

@@ -1,7 +1,10 @@
-"""What the core calls of the add-on for diagnostics, on request of the user."""
+"""The functions of this add-on that the core calls on request of the user."""
 
 from __future__ import annotations
 
+from .artifacts import save_exported_program
 from .differences import RuntimeValues, compare_values
+from .printing import graph_text, timing_table
+from .reporting import reporting
 
-__all__ = ["RuntimeValues", "compare_values"]
+__all__ = ["RuntimeValues", "compare_values", "graph_text", "reporting", "save_exported_program", "timing_table"]

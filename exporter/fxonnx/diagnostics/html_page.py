@@ -107,8 +107,8 @@ def _facts(subject: PageSubject) -> Iterator[tuple[str, str]]:
         if model.functions:
             yield "functions", str(len(model.functions))
         yield "weights", f"{len(tensors):,} initializers, {elements:,} parameters, {_size(size)}"
-    if program is not None and program.options.numerics != "default":
-        yield "numerics", program.options.numerics
+    if program is not None and program.record.options.numerics != "default":
+        yield "numerics", program.record.options.numerics
     if subject.timings:
         yield "time", f"{sum(subject.timings.values()):.2f} s"
     yield "versions", f"fxonnx {version('fxonnx')}, torch {torch.__version__}"
@@ -128,12 +128,12 @@ def _interface(model: ir.Model) -> Iterator[dict[str, Any]]:
 
 def _conditions(program: ONNXProgram) -> Iterator[dict[str, Any]]:
     """The constraints, assumptions, frozen arguments, rewrites and the proof, with their lines of source."""
-    proof = program.proof
+    proof = program.record.proof
     entries = [
-        *(("constraint", str(constraint)) for constraint in program.constraints),
-        *(("assumption", str(assumption)) for assumption in program.assumptions),
-        *(("frozen argument", f"{name} = {value}") for name, value in program.frozen_arguments.items()),
-        *(("rewritten", str(rewrite)) for rewrite in program.rewrites),
+        *(("constraint", str(constraint)) for constraint in program.record.constraints),
+        *(("assumption", str(assumption)) for assumption in program.record.assumptions),
+        *(("frozen argument", f"{name} = {value}") for name, value in program.record.frozen_arguments.items()),
+        *(("rewritten", str(rewrite)) for rewrite in program.record.rewrites),
         *(("departure", str(one)) for one in proof.departures if one.kind is not DepartureKind.REWRITTEN),
         *(("compared with the model", str(run)) for run in proof.runs if not proof.is_plain),
         *([("not compared with the model", proof.skipped)] if proof.skipped else ()),
@@ -145,16 +145,16 @@ def _conditions(program: ONNXProgram) -> Iterator[dict[str, Any]]:
 
 def _fusions(program: ONNXProgram) -> Iterator[dict[str, Any]]:
     """Each fusion pattern that matched, with the modules of the matches."""
-    for pattern, count in program.patterns.items():
+    for pattern, count in program.record.patterns.items():
         if count:
-            modules = [one.module or "the model" for one in program.fusions if one.pattern == pattern]
+            modules = [one.module or "the model" for one in program.record.fusions if one.pattern == pattern]
             yield {"pattern": pattern, "count": count, "modules": modules}
 
 
 def _near_misses(program: ONNXProgram) -> Iterator[dict[str, Any]]:
     """The near misses of fusion patterns; those of repeated layers, of one line and for one reason, are one entry."""
     grouped: dict[tuple[str, str, str], list[str]] = {}
-    for miss in program.near_misses:
+    for miss in program.record.near_misses:
         grouped.setdefault((miss.pattern, miss.line, miss.reason), []).append(miss.module or "the model")
     for (pattern, line, reason), modules in grouped.items():
         yield {"pattern": pattern, "reason": reason, "modules": modules, "excerpts": list(_excerpts(line))}

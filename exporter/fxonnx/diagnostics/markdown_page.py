@@ -46,7 +46,7 @@ def _program_sections(program: ONNXProgram) -> list[str]:
     counts = collections.Counter(node.op_type for node in graph.all_nodes())
     operators = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     ends = [("input", value) for value in graph.inputs] + [("output", value) for value in graph.outputs]
-    numerics = "" if program.options.numerics == "default" else f", {program.options.numerics} numerics"
+    numerics = "" if program.record.options.numerics == "default" else f", {program.record.options.numerics} numerics"
     header = f"opset {model.opset_imports['']}, IR version {model.ir_version}{numerics}, {len(graph)} nodes"
     return [
         *("", "## Model", "", f"{header}, {len(graph.initializers)} initializers", ""),
@@ -54,20 +54,20 @@ def _program_sections(program: ONNXProgram) -> list[str]:
         "",
         *_table(["operator", "nodes"], operators),
         "",
-        *_table(["fusion pattern", "matches"], program.patterns.items()),
+        *_table(["fusion pattern", "matches"], program.record.patterns.items()),
         *_function_section(model),
         *_quantization_section(program),
         *("", "## Constraints on sizes", ""),
-        *([f"- {constraint}" for constraint in program.constraints] or ["None."]),
+        *([f"- {constraint}" for constraint in program.record.constraints] or ["None."]),
         *("", "## Frozen arguments", ""),
-        *([f"- {name} = {value}" for name, value in program.frozen_arguments.items()] or ["None."]),
+        *([f"- {name} = {value}" for name, value in program.record.frozen_arguments.items()] or ["None."]),
         *("", "## Assumptions", ""),
-        *([f"- {assumption}" for assumption in program.assumptions] or ["None."]),
+        *([f"- {assumption}" for assumption in program.record.assumptions] or ["None."]),
         *("", "## Rewritten control flow", ""),
-        *([f"- {rewrite}" for rewrite in program.rewrites] or ["None."]),
+        *([f"- {rewrite}" for rewrite in program.record.rewrites] or ["None."]),
         *("", "## Patches that do not apply", ""),
         *([f"- {one} ({one.kind.value})" for one in missing_targets()] or ["None."]),
-        *("", "## Proof", "", "```", str(program.proof), "```"),
+        *("", "## Proof", "", "```", str(program.record.proof), "```"),
         *("", "## Exported program", "", "```python", _program_text(program), "```"),
     ]
 
@@ -80,9 +80,9 @@ def _program_text(program: ONNXProgram) -> str:
 
 
 def _quantization_section(program: ONNXProgram) -> list[str]:
-    if program.options.quantize is None or program.example_inputs is None:
+    if program.record.options.quantize is None or program.record.example_inputs is None:
         return []
-    columns, *rows = program.quantization_report().rows()
+    columns, *rows = program.quantization.report().rows()
     return ["", "## Quantization", "", *_table(columns, rows)]
 
 

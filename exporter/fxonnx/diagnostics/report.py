@@ -63,7 +63,7 @@ def report(
         subject = PageSubject(title, loaded, profile=profile)
     else:
         comparison = program.compare() if compare else None
-        attempts = program.capture.attempts
-        subject = PageSubject(title, loaded, program, None, program.timings, attempts, None, comparison, profile)
+        attempts = program.record.capture.attempts
+        subject = PageSubject(title, loaded, program, None, program.record.timings, attempts, None, comparison, profile)
     write_page(page, render_page(subject))
     return page

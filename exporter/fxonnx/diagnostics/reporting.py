@@ -5,14 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 
-import torch
-
-from .._capture.attempts import Attempt
-from .._comparison import OutputComparison
-from .._program import ONNXProgram
+from .._diagnostics import Report
 from .._program.value_comparison import Comparison
 from ..errors import ExportError, SaveError, VerificationError
 from .artifacts import artifact_path
@@ -20,36 +15,15 @@ from .html_page import PageSubject, render_page
 from .markdown_page import markdown_page
 from .runtime_profile import runtime_profile
 
-__all__ = ["Report", "reporting", "write_page"]
-
-
-@dataclass
-class Report:
-    """The subject of the report, as far as it is known.
-
-    Attributes:
-        title: Class of the model.
-        exported_program: The captured program, set as soon as it exists.
-        program: The exported program, set as soon as it exists.
-        rows: The comparison of the outputs, if they were verified.
-        profile_runtime: Whether to measure the time of each module in ONNX Runtime.
-        attempts: The calls of torch.export, filled during the capture.
-    """
-
-    title: str
-    exported_program: torch.export.ExportedProgram | None = None
-    program: ONNXProgram | None = None
-    rows: tuple[OutputComparison, ...] = ()
-    profile_runtime: bool = False
-    attempts: list[Attempt] = field(default_factory=list)
+__all__ = ["reporting", "write_page"]
 
 
 @contextmanager
-def reporting(report: Report | None, directory: str | os.PathLike[str], timings: Mapping[str, float]) -> Iterator[None]:
+def reporting(report: Report, directory: str | os.PathLike[str], timings: Mapping[str, float]) -> Iterator[None]:
     """Write a report on the export inside the context when it ends, also if it fails.
 
     Args:
-        report: Its subject, filled inside the context; None to write no report.
+        report: Its subject, filled inside the context.
         directory: The directory to write to; it is created if it does not exist.
         timings: Stage name to seconds, filled inside the context.
 
@@ -59,11 +33,9 @@ def reporting(report: Report | None, directory: str | os.PathLike[str], timings:
     try:
         yield
     except ExportError as error:
-        if report is not None:
-            error.report = _write(directory, timings, report, error)
+        error.report = _write(directory, timings, report, error)
         raise
-    if report is not None:
-        _write(directory, timings, report)
+    _write(directory, timings, report)
 
 
 def _write(

@@ -117,8 +117,9 @@ def runtime_profile(
     if repetitions < 1:
         raise ArgumentError("repetitions", f"expected at least 1, got {repetitions}")
     graph_model = model.model if isinstance(model, ONNXProgram) else model
-    if inputs is None and isinstance(model, ONNXProgram) and model.example_inputs is not None:
-        inputs = model.graph_inputs(*model.example_inputs)
+    examples = model.record.example_inputs if isinstance(model, ONNXProgram) else None
+    if inputs is None and isinstance(model, ONNXProgram) and examples is not None:
+        inputs = model.interface.bind(*examples)
     flat = _with_names(inlined(graph_model))
     values = random_inputs(flat) if inputs is None else inputs
     with tempfile.TemporaryDirectory(prefix="fxonnx-") as directory:

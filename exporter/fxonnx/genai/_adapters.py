@@ -115,7 +115,7 @@ def save_adapters(program: ONNXProgram, adapters: Adapters, out: Path) -> None:
     for name in adapters.directories:
         program.save_adapter(out / f"{name}{_SUFFIX}", adapter=name)
     zeros = {}
-    for name in program.adapters:
+    for name in program.interface.adapters:
         (factor,) = [part for part in name.split(".") if part.startswith("lora_")]
         if factor not in _FACTORS:
             raise ArgumentError("adapters", f"{name!r} is not a factor of a low-rank product", hint="merge the adapter")

@@ -10,12 +10,13 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
 
+from .._diagnostics import Diagnostics
 from .._export import export as export_model
 from .._program import ONNXProgram
+from .._quantize_config import QuantizeConfig, WeightDtype
 from .._targets import Target
 from .._warnings import ignoring_warnings, warn_user
 from ..errors import ArgumentError, did_you_mean
-from ..quantization.config import QuantizeConfig, WeightDtype
 from ._adapters import ADAPTER_PATTERN, Adapters, load_adapters, save_adapters
 from ._chat_template import ChatTemplate
 from ._config import context_length, genai_config
@@ -208,11 +209,11 @@ def _program(loaded: LanguageModel, adapters: Adapters, request: Request) -> ONN
     if has_rotary_positions(loaded.model):
         positions = {"position_ids": inputs.pop("position_ids")} if "position_ids" in inputs else {}
         program = _exported(loaded, inputs, adapters, request)
-        if positions and not program.patterns.get("group_query_attention"):
+        if positions and not program.record.patterns.get("group_query_attention"):
             program = _exported(loaded, {**inputs, **positions}, adapters, request)
     else:
         program = _exported(loaded, inputs, adapters, request)
-    narrowing = narrowing_constraints(program.constraints, decoder_calls(context_length(loaded.config)))
+    narrowing = narrowing_constraints(program.record.constraints, decoder_calls(context_length(loaded.config)))
     if narrowing:
         warn_user(f"the exported model is valid only for: {'; '.join(map(str, narrowing))}")
     return program
@@ -236,7 +237,7 @@ def _exported(loaded: LanguageModel, inputs: Mapping[str, Any], adapters: Adapte
             input_names=input_names(inputs),
             output_names=output_names or None,
             adapters=ADAPTER_PATTERN if adapters.directories else (),
-            on_stage=request.announce,
+            diagnostics=Diagnostics(on_stage=request.announce),
             **request.options,
         )
     assume_right_padding(program.model.graph)

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from .._diagnostics import Diagnostics
 from .._export import export as export_model
 from .._program import ONNXProgram
 from .._program.multi_model import save_all
@@ -133,11 +134,11 @@ def _export_part(name: str, part: Part, request: Request) -> ONNXProgram:
             dynamic_shapes=part.dynamic_shapes,
             input_names=part.input_names or None,
             output_names=part.output_names or None,
-            on_stage=request.announce,
+            diagnostics=Diagnostics(on_stage=request.announce),
             **{**request.options, **part.options},
         )
     assume_right_padding(program.model.graph)
-    narrowing = narrowing_constraints(program.constraints, part.calls)
+    narrowing = narrowing_constraints(program.record.constraints, part.calls)
     if narrowing:
         warn_user(f"{name}.onnx is valid only for: {'; '.join(map(str, narrowing))}")
     return program

@@ -9,8 +9,8 @@ from typing import Any, Literal, TypeAlias, get_args
 
 import torch
 
+from .._quantize_config import QuantizeConfig
 from ..errors import ArgumentError, did_you_mean
-from ..quantization.config import QuantizeConfig
 
 __all__ = ["Precision", "PrecisionPlan", "read_precision", "with_quantization"]
 

@@ -45,7 +45,7 @@ def applies_to_model(model: Any) -> bool:
 
 
 def applies_to_graph(graph: Graph, weights: Collection[Node]) -> bool:
-    """Whether a graph has what computes weights from low-precision integers: such weights, shifts, masks or roundings.
+    """Whether a graph may compute weights from low-precision integers: it has such weights, shifts, masks or roundings.
 
     Args:
         graph: The graph.

@@ -1,12 +1,14 @@
-"""What the add-on for quantization adds to an export: quantized modules of torch.ao, and weights stored as integers."""
+"""The record of this add-on: quantized modules of torch.ao, and weights stored as integers."""
 
 from __future__ import annotations
 
 from .._capture.patches.patch import Patch
 from .._extensions import Extension
+from .config import config_of_checkpoint, read_quantize
 from .dequantized_weights import dequantized_weights
 from .low_precision import least_opset, store_codes
 from .packed_weights import read_packed_weights
+from .quantization_report import quantization_report
 from .quantize import quantize
 from .quantized_form import write_quantized_form
 from .quantized_modules import check_outputs, unpacked_parameters
@@ -15,9 +17,12 @@ from .rounded_weights import warn_of_rounding
 
 __all__ = [
     "EXTENSION",
+    "config_of_checkpoint",
     "dequantized_weights",
+    "quantization_report",
     "quantize",
     "read_packed_weights",
+    "read_quantize",
     "warn_of_rounding",
     "write_quantized_form",
 ]

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import onnx_ir as ir
@@ -12,82 +10,14 @@ import torch
 
 from .._lower.inlining import inlined
 from .._program.protobuf_layout import tensor_bytes
+from .._program.quantization import LayerReport, QuantizationReport
 from .._program.session import Session, SessionFactory
-from .._public import public
 from .quantized_layer import Quantization
 
-__all__ = ["LayerReport", "QuantizationReport", "quantization_report"]
+__all__ = ["quantization_report"]
 
 _GROUP = 16
 """The number of layers whose outputs are in memory at once."""
-
-
-@public
-@dataclass(frozen=True)
-class LayerReport:
-    """A quantized layer.
-
-    Attributes:
-        name: FQN of the module, or of a parameter without one.
-        op_type: The ONNX operator before the quantization.
-        dtype: Element type of the weight, "int4" or "int8".
-        float_bytes: Bytes of the weight before the quantization.
-        quantized_bytes: Bytes of the integers, scales and zero points; tied layers share them.
-        relative_error: Norm of the difference of the output from that of the model before the quantization, divided by
-            the norm of that output; None if the output is not a value of the main graph. The errors of preceding layers
-            are included.
-    """
-
-    name: str
-    op_type: str
-    dtype: str
-    float_bytes: int
-    quantized_bytes: int
-    relative_error: float | None
-
-    @property
-    def snr(self) -> float | None:
-        """The signal-to-noise ratio of the output in decibels."""
-        if self.relative_error is None:
-            return None
-        return -20 * math.log10(self.relative_error) if self.relative_error else math.inf
-
-
-@public
-@dataclass(frozen=True)
-class QuantizationReport:
-    """The effect of a quantization; ``str`` returns it as a table.
-
-    Attributes:
-        layers: The quantized layers, those with the largest relative error first.
-        float_bytes: Bytes of all tensors of the model before the quantization.
-        quantized_bytes: Bytes of all tensors of the model.
-    """
-
-    layers: tuple[LayerReport, ...]
-    float_bytes: int
-    quantized_bytes: int
-
-    def rows(self) -> list[list[str]]:
-        """The table: a row of headings, a row for each layer, and the total."""
-        rows = [["layer", "operator", "type", "bytes before", "bytes", "relative error", "SNR, dB"]]
-        for layer in self.layers:
-            sizes = [str(layer.float_bytes), str(layer.quantized_bytes)]
-            error = "" if layer.relative_error is None else f"{layer.relative_error:.2e}"
-            ratio = "" if layer.snr is None else f"{layer.snr:.1f}"
-            rows.append([layer.name, layer.op_type, layer.dtype, *sizes, error, ratio])
-        return [*rows, ["all tensors", "", "", str(self.float_bytes), str(self.quantized_bytes), "", ""]]
-
-    def __str__(self) -> str:
-        rows = self.rows()
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        return "\n".join(
-            "  ".join(
-                cell.rjust(width) if index >= 3 else cell.ljust(width)
-                for index, (cell, width) in enumerate(zip(row, widths, strict=True))
-            ).rstrip()
-            for row in rows
-        )
 
 
 def quantization_report(

@@ -10,10 +10,10 @@ import onnx_ir as ir
 from fxonnx_translations._builder.builder import Builder
 
 from .._capture import Capture
+from .._quantize_config import QuantizeConfig
 from .._targets import TargetProfile
 from ..errors import ArgumentError
 from .calibration import ranges_of
-from .config import QuantizeConfig
 from .dynamic import DynamicQuantizer
 from .quantized_layer import Quantization
 from .rewrite import WeightQuantizer, parameter_names

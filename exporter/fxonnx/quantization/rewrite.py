@@ -14,10 +14,11 @@ from fxonnx_translations._builder.builder import Builder, Unsupported
 from fxonnx_translations._builder.dtypes import BFLOAT16, FLOAT, FLOAT16, to_torch_dtype
 from fxonnx_translations._builder.initializers import DerivedTensor, TorchTensor, sources_of, storage_key
 
+from .._quantize_config import QuantizeConfig
 from .._targets import TargetProfile
 from ..errors import ArgumentError, did_you_mean
 from .channel_weights import ChannelWeight
-from .config import HALF_SCALES_OPSET, QuantizeConfig, has_blocks
+from .config import HALF_SCALES_OPSET, has_blocks
 from .experts import EXPERT_WEIGHTS, expert_attributes, expert_block_size, expert_weights, inputs_of_qmoe
 from .quantized_layer import QuantizedLayer
 from .quantized_tensor import Layout, Part, QuantizedTensor

@@ -13,9 +13,9 @@ from fxonnx_translations._builder.builder import Builder
 from fxonnx_translations._builder.dtypes import FLOAT
 from fxonnx_translations._builder.initializers import DerivedTensor, TorchTensor
 
+from .._quantize_config import QuantizeConfig
 from .._targets import TargetProfile
 from .channel_weights import ChannelWeight
-from .config import QuantizeConfig
 from .insertion import insert_after
 from .rewrite import Weight, WeightQuantizer
 

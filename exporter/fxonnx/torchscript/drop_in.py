@@ -3,26 +3,33 @@
 from __future__ import annotations
 
 import abc
-import functools
-from collections.abc import Iterator, Mapping, Sequence
+import inspect
+import os
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from io import BytesIO
 from threading import RLock
-from typing import Any
+from typing import Any, Literal
 
 import torch
-from torch.onnx import TrainingMode
+from torch.onnx import OperatorExportTypes, TrainingMode
 
 from fxonnx_translations._torch_compat import FakeTensorMode
 
+from .._diagnostics import Diagnostics, read_diagnostics
 from .._export import export
 from .._export_context import in_mode, is_in_onnx_export
 from .._input_observer import InputObserver
-from .._options import check_training
+from .._keywords import DIAGNOSTICS, OPTIONS, unknown_keyword
+from .._options import LegacyExportOptions, read_export_options
 from .._program import ONNXProgram
+from .._program.external_data import ExternalData
 from .._public import public
 from .._warnings import warn_user
 from ..diagnostics.printing import graph_text
 from ..errors import ArgumentError
+from .legacy_options import check_training, read_legacy_options
 from .symbolic_registry import register_custom_op_symbolic, unregister_custom_op_symbolic
 
 __all__ = [
@@ -33,6 +40,7 @@ __all__ = [
     "install",
     "installed",
     "select_model_mode_for_export",
+    "torch_onnx_export",
     "uninstall",
 ]
 
@@ -51,7 +59,7 @@ def install() -> None:
     ``InputObserver``, ``ExportableModule`` and functions of older torch versions. Idempotent.
     """
     ours: Mapping[str, Any] = {
-        "export": _torch_onnx_export,
+        "export": torch_onnx_export,
         "ONNXProgram": ONNXProgram,
         "is_in_onnx_export": is_in_onnx_export,
         "InputObserver": InputObserver,
@@ -70,67 +78,166 @@ def install() -> None:
             setattr(torch.onnx, name, value)
 
 
-_POSITIONAL = (
-    "export_params",
-    "verbose",
-    "training",
-    "input_names",
-    "output_names",
-    "operator_export_type",
-    "opset_version",
-    "do_constant_folding",
-    "dynamic_axes",
-    "keep_initializers_as_inputs",
-    "custom_opsets",
-    "export_modules_as_functions",
-    "autograd_inlining",
-)
-"""Parameters after ``f`` that older versions of torch.onnx.export accepted by position, in order."""
+_DEFAULTS = Diagnostics()
 
 
-@functools.wraps(export)
-def _torch_onnx_export(model: Any, args: Any = (), f: Any = None, *positional: Any, **options: Any) -> ONNXProgram:
-    if len(positional) > len(_POSITIONAL):
-        raise TypeError(
-            f"export() takes {3 + len(_POSITIONAL)} positional arguments but {3 + len(positional)} were given"
-        )
-    for name, value in zip(_POSITIONAL, positional, strict=False):
-        if name in options:
-            raise TypeError(f"export() got multiple values for argument {name!r}")
-        options[name] = value
-    _select_default_mode(model, options)
-    return export(model, args, f, **_without_older(options))
+@public
+def torch_onnx_export(
+    model: torch.nn.Module | torch.export.ExportedProgram,
+    args: tuple[Any, ...] | torch.Tensor = (),
+    f: str | os.PathLike[str] | BytesIO | None = None,
+    export_params: bool = True,
+    verbose: bool | None = None,
+    training: TrainingMode | None = None,
+    input_names: Sequence[str] | None = None,
+    output_names: Sequence[str] | None = None,
+    operator_export_type: OperatorExportTypes | None = None,
+    opset_version: int | None = None,
+    do_constant_folding: bool = True,
+    dynamic_axes: Mapping[str, Mapping[int, str] | Sequence[int] | None] | None = None,
+    keep_initializers_as_inputs: bool = False,
+    custom_opsets: Mapping[str, int] | None = None,
+    export_modules_as_functions: bool | Collection[type[torch.nn.Module]] = False,
+    autograd_inlining: bool = True,
+    *,
+    kwargs: Mapping[str, Any] | None = None,
+    dynamo: bool = True,
+    external_data: ExternalData = None,
+    dynamic_shapes: Mapping[str, Any] | Sequence[Any] | None = None,
+    custom_translation_table: Mapping[Callable[..., Any], Callable[..., Any]] | None = None,
+    report: bool = False,
+    optimize: bool = True,
+    verify: bool | Literal["auto"] = False,
+    profile: bool = False,
+    dump_exported_program: bool = False,
+    artifacts_dir: str | os.PathLike[str] = ".",
+    compat: Literal["torchscript"] | None = None,
+    **further: Any,
+) -> ONNXProgram:
+    """Export a model with the keywords of torch.onnx.export; ``install`` puts this function in its place.
+
+    Keywords that ``export`` has as well have the same meaning there; those of ``Diagnostics`` and ``ExportOptions`` are
+    keywords here. Older versions of torch.onnx.export accept those before ``kwargs`` by position.
+
+    Args:
+        model: As for ``export``. By default, one in training mode is exported in evaluation mode.
+        args: As for ``export``.
+        f: As for ``export``.
+        export_params: Store the weights in ``f``; otherwise they are graph inputs.
+        verbose: Print the graph with types, module scopes and source lines.
+        training: EVAL or TRAINING put the model into that mode during the export; PRESERVE keeps the mode of each
+            module. By default, a model in training mode is exported in evaluation mode, with a warning unless
+            ``dynamo=False``. TRAINING disables batch norm folding.
+        input_names: As for ``export``.
+        output_names: As for ``export``.
+        operator_export_type: ONNX_FALLTHROUGH and ONNX_ATEN_FALLBACK keep untranslatable operators as nodes of their
+            own domain; ONNX_ATEN keeps all ATen operators.
+        opset_version: As for ``export``.
+        do_constant_folding: Fold expressions of weights into initializers.
+        dynamic_axes: Alternative to ``dynamic_shapes``, by names of graph inputs and outputs: ``{name: {axis: dim}}``
+            or ``{name: [axis]}``. An unknown name is a warning, or an error with ``strict_shapes``.
+        keep_initializers_as_inputs: List initializers also as graph inputs in ``f``.
+        custom_opsets: Domain to version; operators of these namespaces become nodes of that domain.
+        export_modules_as_functions: Unsupported; must be False.
+        autograd_inlining: Must be True.
+        kwargs: As for ``export``.
+        dynamo: Both values select this exporter. False selects the form of torch.onnx's TorchScript exporter: keyword
+            inputs in the order of ``forward``'s signature, names in ``dynamic_axes`` that do not join dims, and
+            ``compat="torchscript"``.
+        external_data: As for ``export``.
+        dynamic_shapes: As for ``export``.
+        custom_translation_table: As for ``export``.
+        report: As for ``Diagnostics``.
+        optimize: As for ``export``.
+        verify: As for ``export``.
+        profile: As for ``Diagnostics``.
+        dump_exported_program: As for ``Diagnostics``.
+        artifacts_dir: As for ``Diagnostics``.
+        compat: "torchscript": node and value names of torch.onnx's TorchScript exporter
+            (``/features/features.0/Conv_output_0``).
+        **further: Further keywords of ``export``, ``Diagnostics`` and ``ExportOptions``, and some of older versions of
+            torch.onnx.export, with a warning.
+
+    Raises:
+        TypeError: If a keyword does not exist.
+        ExportError: As ``export``.
+    """
+    names = inspect.signature(torch_onnx_export).parameters.keys() | inspect.signature(export).parameters.keys()
+    for name in further.keys() - names - OPTIONS - DIAGNOSTICS - _OLDER:
+        raise unknown_keyword(name, names | OPTIONS | DIAGNOSTICS)
+    given = _without_older(further)
+    written: dict[str, Any] = {"report": report, "profile": profile, "dump_exported_program": dump_exported_program}
+    written |= {"verbose": bool(verbose), "artifacts_dir": artifacts_dir, **_popped(given, DIAGNOSTICS)}
+    changed = {name: value for name, value in written.items() if value != getattr(_DEFAULTS, name)}
+    shown = replace(read_diagnostics(given.pop("diagnostics", False)), **changed)
+    legacy = read_legacy_options(
+        dynamo=dynamo,
+        compat=compat,
+        training=_default_mode(model, training, dynamo),
+        operator_export_type=operator_export_type,
+        custom_opsets=custom_opsets,
+        export_modules_as_functions=export_modules_as_functions,
+        autograd_inlining=autograd_inlining,
+        do_constant_folding=do_constant_folding,
+        dynamic_axes=dynamic_axes,
+        export_params=export_params,
+        keep_initializers_as_inputs=keep_initializers_as_inputs,
+    )
+    options = replace(read_export_options(given.pop("options", None)), **_popped(given, OPTIONS))
+    return export(
+        model,
+        args,
+        f,
+        kwargs=kwargs,
+        input_names=input_names,
+        output_names=output_names,
+        opset_version=opset_version,
+        external_data=given.pop("external_data", external_data),
+        dynamic_shapes=dynamic_shapes,
+        custom_translation_table=custom_translation_table,
+        optimize=optimize,
+        verify=verify,
+        diagnostics=shown,
+        options=LegacyExportOptions.of(options, legacy),
+        **given,
+    )
 
 
-def _select_default_mode(model: Any, options: dict[str, Any]) -> None:
-    """Set ``training`` to torch's default, evaluation mode, for a model that is in training mode.
+def _popped(keywords: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
+    """Remove the keywords of these names."""
+    return {name: keywords.pop(name) for name in [*keywords] if name in names}
+
+
+def _default_mode(model: Any, training: TrainingMode | None, dynamo: bool) -> TrainingMode | None:
+    """The mode to export in: by default torch's, evaluation mode, for a model that is in training mode.
 
     A model in evaluation mode keeps the modes of its modules, such as a dropout that stays active.
     """
-    if options.get("training") is None and isinstance(model, torch.nn.Module) and model.training:
-        options["training"] = TrainingMode.EVAL
-        # With dynamo=False, torch does not warn either.
-        if options.get("dynamo", True):
-            warn_user(
-                "the model is in training mode and is exported in evaluation mode, as torch.onnx.export does by default"
-                "\nhint: call model.eval() before the export, or pass training=torch.onnx.TrainingMode.PRESERVE "
-                "to keep dropout and batch statistics active"
-            )
+    if training is not None or not isinstance(model, torch.nn.Module) or not model.training:
+        return training
+    # With dynamo=False, torch does not warn either.
+    if dynamo:
+        warn_user(
+            "the model is in training mode and is exported in evaluation mode, as torch.onnx.export does by default"
+            "\nhint: call model.eval() before the export, or pass training=torch.onnx.TrainingMode.PRESERVE "
+            "to keep dropout and batch statistics active"
+        )
+    return TrainingMode.EVAL
 
 
 _IGNORED = frozenset({"_retain_param_name", "enable_onnx_checker", "example_outputs", "fallback", "strip_doc_string"})
 """Parameters of older versions of torch.onnx.export without an effect."""
+_OLDER = _IGNORED | {"use_external_data_format"}
 
 
-def _without_older(options: dict[str, Any]) -> dict[str, Any]:
+def _without_older(keywords: dict[str, Any]) -> dict[str, Any]:
     """Translate parameters of older versions: ``use_external_data_format`` is now ``external_data``."""
-    older = [name for name in options if name in _IGNORED or name == "use_external_data_format"]
-    if not older:
-        return options
-    warn_user(f"deprecated parameters of torch.onnx.export: {', '.join(older)}", DeprecationWarning)
-    kept = {name: value for name, value in options.items() if name not in older}
-    if "use_external_data_format" in options:
-        kept["external_data"] = options["use_external_data_format"]
+    older = [name for name in keywords if name in _OLDER]
+    if older:
+        warn_user(f"deprecated parameters of torch.onnx.export: {', '.join(older)}", DeprecationWarning)
+    kept = {name: value for name, value in keywords.items() if name not in older}
+    if "use_external_data_format" in keywords:
+        kept["external_data"] = keywords["use_external_data_format"]
     return kept
 
 
@@ -221,8 +328,8 @@ class ExportableModule(torch.nn.Module, abc.ABC):
         return None
 
     def to_onnx(self, **options: Any) -> ONNXProgram:
-        """Export the module; the options are those of ``fxonnx.export`` and override those of the module."""
-        return export(self, **options)
+        """Export the module; the options are those of ``torch_onnx_export`` and override the module's."""
+        return torch_onnx_export(self, **options)
 
 
 @public
@@ -232,14 +339,14 @@ def export_to_pretty_string(model: torch.nn.Module, args: Any = (), **options: A
     Args:
         model: As for ``export``.
         args: As for ``export``.
-        **options: As for ``export``, except ``f``.
+        **options: As for ``torch_onnx_export``, except ``f``.
 
     Raises:
         ArgumentError: If ``f`` is given.
     """
     if options.pop("f", None) is not None:
         raise ArgumentError("f", "export_to_pretty_string does not write a file", hint="call export to write one")
-    return graph_text(export(model, args, **options).model)
+    return graph_text(torch_onnx_export(model, args, **options).model)
 
 
 @public

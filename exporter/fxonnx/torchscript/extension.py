@@ -1,4 +1,4 @@
-"""What the add-on for TorchScript adds to an export: an interpreter of scripted modules and functions."""
+"""The record of this add-on: an interpreter of scripted modules and functions."""
 
 from __future__ import annotations
 

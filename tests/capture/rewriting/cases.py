@@ -85,7 +85,7 @@ def check_static_sizes(function: Callable[..., Any], rows: Sequence[torch.Tensor
         rows: Inputs of several sizes; one model computes all of them.
     """
     program = check(lambda *given: [function(x) for x in given], lambda _: [tuple(rows)], None)
-    assert not program.constraints
+    assert not program.record.constraints
 
 
 def _arguments(given: torch.Tensor | tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:

@@ -268,5 +268,5 @@ CASES = [
 @pytest.mark.parametrize("function", CASES, ids=lambda function: function.__name__)
 def test_every_branch_matches_eager_torch(function: Any, shapes: Any) -> None:
     program = check(function, signs, shapes, rows=(2, 7))
-    assert program.rewrites
-    assert {rewrite.file for rewrite in program.rewrites} == {__file__}
+    assert program.record.rewrites
+    assert {rewrite.file for rewrite in program.record.rewrites} == {__file__}

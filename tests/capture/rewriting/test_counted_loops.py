@@ -192,8 +192,8 @@ NONEMPTY = (
 def test_every_size_matches_eager_torch(function: Any) -> None:
     sizes = (1, 2, 7) if function in NONEMPTY else (0, 1, 2, 7)
     program = check(function, rows_of, {"x": {0: "n"}}, rows=sizes)
-    assert any(rewrite.construct == "while on a tensor's value" for rewrite in program.rewrites)
-    assert not program.constraints
+    assert any(rewrite.construct == "while on a tensor's value" for rewrite in program.record.rewrites)
+    assert not program.record.constraints
 
 
 @pytest.mark.parametrize("function", CASES, ids=lambda function: function.__name__)
@@ -221,7 +221,7 @@ def appended_positive(x: torch.Tensor) -> torch.Tensor:
 
 
 def test_list_that_a_loop_to_the_value_of_a_tensor_appends_to() -> None:
-    assert check(appended_positive, counts, {"x": {0: "n"}}, rows=(2, 7)).rewrites
+    assert check(appended_positive, counts, {"x": {0: "n"}}, rows=(2, 7)).record.rewrites
 
 
 def halved(x: torch.Tensor) -> torch.Tensor:
@@ -249,7 +249,7 @@ def test_loop_that_changes_shapes_is_unrolled(function: Any) -> None:
 
 def test_loop_over_a_static_size_is_unrolled() -> None:
     program = fxonnx.export(Function(rows).eval(), (torch.rand(4, 3),))
-    assert not program.rewrites
+    assert not program.record.rewrites
     assert "Loop" not in {node.op_type for node in program.model.graph}
 
 

@@ -284,13 +284,13 @@ def added_steps(x: torch.Tensor) -> torch.Tensor:
 def test_every_size_matches_eager_torch(function: Any) -> None:
     rows = (1, 2, 7) if function in NONEMPTY else (0, 1, 2, 7)
     program = check(function, rows_of, {"x": {0: "n"}}, rows=rows)
-    assert program.rewrites
-    assert not program.constraints
+    assert program.record.rewrites
+    assert not program.record.constraints
 
 
 def test_range_with_one_step_is_no_loop() -> None:
     program = check(one_step, rows_of, {"x": {0: "n"}}, rows=(1, 2, 7))
-    assert not program.constraints
+    assert not program.record.constraints
     assert "Loop" not in {node.op_type for node in program.model.graph}
 
 
@@ -351,7 +351,7 @@ def test_handlers_of_the_model_do_not_handle_failures_of_the_capture(size: int) 
 
 def test_loops_over_static_sizes_are_unrolled() -> None:
     program = fxonnx.export(Function(rows).eval(), (torch.rand(4, 3),))
-    assert not program.rewrites
+    assert not program.record.rewrites
     assert "Loop" not in {node.op_type for node in program.model.graph}
 
 

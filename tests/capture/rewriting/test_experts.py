@@ -75,7 +75,7 @@ def test_models_of_transformers(name: str) -> None:
         kwargs={"input_ids": ids, "use_cache": False},
         dynamic_shapes={"input_ids": {0: "batch", 1: "sequence"}, "use_cache": None},
     )
-    assert "for over a tensor or a dynamic range" in {rewrite.construct for rewrite in program.rewrites}
+    assert "for over a tensor or a dynamic range" in {rewrite.construct for rewrite in program.record.rewrites}
     for shape in ((2, 6), (1, 3), (3, 5)):
         ids = torch.randint(0, 99, shape)
         with torch.no_grad():

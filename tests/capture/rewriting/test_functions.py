@@ -69,7 +69,7 @@ def compare(model: nn.Module) -> fxonnx.ONNXProgram:
 def test_methods() -> None:
     before = Derived.scaled, Derived.scaled.__code__, dict(vars(Derived))
     program = compare(Derived().eval())
-    (rewrite,) = program.rewrites
+    (rewrite,) = program.record.rewrites
     assert (rewrite.file, rewrite.function, rewrite.construct) == (__file__, "scaled", "if on a tensor's value")
     assert str(rewrite) == f"{__file__}:{rewrite.line} in scaled: if on a tensor's value"
     assert (Derived.scaled, Derived.scaled.__code__, dict(vars(Derived))) == before
@@ -80,7 +80,11 @@ def test_closures_and_decorators() -> None:
 
 
 def test_the_report_lists_them(tmp_path: Any) -> None:
-    fxonnx.export(Function(made(torch.tensor(0.5))).eval(), (signs(4)[0],), report=True, artifacts_dir=tmp_path)
+    fxonnx.export(
+        Function(made(torch.tensor(0.5))).eval(),
+        (signs(4)[0],),
+        diagnostics=fxonnx.Diagnostics(report=True, artifacts_dir=tmp_path),
+    )
     (page,) = tmp_path.glob("*.md")
     assert "conditional expression on a tensor's value" in page.read_text()
 
@@ -119,7 +123,7 @@ def test_other_threads_call_the_original() -> None:
     thread.start()
     program = fxonnx.export(Function(waits).eval(), (torch.ones(3),))
     thread.join()
-    assert program.rewrites
+    assert program.record.rewrites
     torch.testing.assert_close(results[0], torch.full((3,), 2.0))
 
 
@@ -434,7 +438,7 @@ class _Branching(nn.Module):
 def test_loops_inside_of_the_branches_of_cond() -> None:
     x = torch.rand(3, 4)
     program = fxonnx.export(_Branching().eval(), (x, x + 1), dynamic_shapes=({0: "n"}, {0: "n"}))
-    assert [rewrite.function for rewrite in program.rewrites] == ["forward"]
+    assert [rewrite.function for rewrite in program.record.rewrites] == ["forward"]
     inner = _Doubled()
     for rows, xs, ys in ((3, 1, 1), (2, 20, -1), (5, -1, 1), (1, 60, 60)):
         x, y = torch.rand(rows, 4) * xs, torch.rand(rows, 4) * ys

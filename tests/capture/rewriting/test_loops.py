@@ -335,4 +335,4 @@ INPUTS = {
 @pytest.mark.parametrize("function", CASES, ids=lambda function: function.__name__)
 def test_every_trip_count_matches_eager_torch(function: Any, shapes: Any) -> None:
     program = check(function, INPUTS.get(function, counts), shapes, rows=(2, 7))
-    assert program.rewrites
+    assert program.record.rewrites

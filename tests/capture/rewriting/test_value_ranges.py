@@ -121,8 +121,8 @@ CASES = [
 @pytest.mark.parametrize(("function", "inputs"), CASES, ids=[function.__name__ for function, _ in CASES])
 def test_every_trip_count_matches_eager_torch(function: Any, inputs: Any, shapes: Any) -> None:
     program = check(function, inputs, shapes, rows=(1, 7))
-    assert any("range" in rewrite.construct for rewrite in program.rewrites)
-    assert not program.frozen_arguments
+    assert any("range" in rewrite.construct for rewrite in program.record.rewrites)
+    assert not program.record.frozen_arguments
 
 
 def grown(x: torch.Tensor, n: torch.Tensor) -> torch.Tensor:
@@ -167,7 +167,7 @@ def test_loops_that_cannot_be_operators_keep_the_example_value(function: Any, ma
     (x, n), (_, other), *_ = trips(4)
     with pytest.warns(UserWarning, match=match.replace("n only", "n = 2 only")):
         program = fxonnx.export(Counted(function).eval(), (x, n))
-    assert program.frozen_arguments == {"n": 2}
+    assert program.record.frozen_arguments == {"n": 2}
     torch.testing.assert_close(program(x, n)[0], function(x, n))
     with pytest.raises(fxonnx.ArgumentError, match="input 1 is 5, but it is a Python loop bound"):
         program(x, other)
@@ -176,5 +176,5 @@ def test_loops_that_cannot_be_operators_keep_the_example_value(function: Any, ma
 def test_frozen_bounds_are_unrolled() -> None:
     x, n = trips(4)[0]
     program = fxonnx.export(Counted(added).eval(), (x, n), frozen=["n"])
-    assert not program.rewrites
+    assert not program.record.rewrites
     torch.testing.assert_close(program(x, n)[0], added(x, n))

@@ -1,0 +1,95 @@
+"""``GraphInterface``: the graph inputs and outputs of a program, and the sessions that run it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import onnx_ir as ir
+import torch
+
+from .._public import public
+from .adapters import adapter_names
+from .assumption_checks import check_assumptions
+from .call_binding import bind_call, check_loop_bounds
+from .record import ExportRecord
+from .session import Session, SessionFactory
+from .stateful import StatePair, read_states
+
+__all__ = ["GraphInterface", "Sessions"]
+
+
+@dataclass
+class Sessions:
+    """The ONNX Runtime sessions of a program.
+
+    Attributes:
+        factory: Creates sessions; by default with the CUDA execution provider if available, and the CPU one.
+        session: The session of the model, if there is one.
+        in_float: The session without the rounding of activations, if there is one.
+    """
+
+    factory: SessionFactory | None = None
+    session: Session | None = None
+    in_float: Session | None = None
+
+    def release(self) -> None:
+        """Close them."""
+        for session in (self.session, self.in_float):
+            if session is not None:
+                session.close()
+        self.session = self.in_float = None
+
+
+@public
+@dataclass(frozen=True, eq=False)
+class GraphInterface:
+    """The graph inputs and outputs of a program.
+
+    Attributes:
+        model: The ONNX model.
+        record: The record of its export.
+        sessions: The sessions that run it.
+        applied_weights: FQN to weight, for all weights that ``apply_weights`` replaced.
+    """
+
+    model: ir.Model
+    record: ExportRecord
+    sessions: Sessions
+    applied_weights: Mapping[str, torch.Tensor]
+
+    @property
+    def states(self) -> tuple[StatePair, ...]:
+        """The mutated parameters, buffers and inputs with their graph inputs and outputs; see ``export(state=...)``."""
+        return read_states(self.model)
+
+    @property
+    def adapters(self) -> tuple[str, ...]:
+        """The graph inputs made from weights, with the exported values as defaults; see ``export(adapters=...)``."""
+        return adapter_names(self.model)
+
+    @property
+    def session_factory(self) -> SessionFactory | None:
+        """The function given to ``initialize_inference_session``, which creates sessions."""
+        return self.sessions.factory
+
+    def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
+        """Bind the arguments of a call to the graph inputs and check the constraints.
+
+        Args:
+            args: Positional arguments, as for the exported ``forward``.
+            kwargs: Keyword arguments, in any order.
+
+        Returns:
+            A value for each graph input in order, without those of states.
+
+        Raises:
+            ArgumentError: If the arguments do not match the exported ones or their sizes violate a constraint.
+        """
+        capture, forward = self.record.capture, self.record.forward
+        call = bind_call(capture.exported_program, args, kwargs, forward, capture.frozen_tensors, capture.input_lists)
+        capture.limits.check(call.inputs)
+        check_loop_bounds(call, capture.loop_bounds)
+        check_assumptions(capture, call.inputs, self.applied_weights)
+        return call.inputs

@@ -1,0 +1,90 @@
+"""``QuantizeConfig``, the argument ``quantize`` of ``export``."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterable
+from dataclasses import KW_ONLY, dataclass, field
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+from ._extensions import add_on
+from ._public import public
+
+__all__ = ["Activations", "QuantizeConfig", "WeightDtype"]
+
+WeightDtype: TypeAlias = Literal["int4", "int8"]
+Activations: TypeAlias = Literal["float", "dynamic", "static"]
+_Choice: TypeAlias = Literal["float", "int4", "int8"]
+
+
+@public
+@dataclass(frozen=True)
+class QuantizeConfig:
+    """Post-training quantization by rounding to nearest, for ``export(quantize=...)``.
+
+    Weights of linear layers become integers with scales. By default, activations stay floating-point numbers, and the
+    columns of a weight, one for each output feature, are divided into blocks that share a scale. With ``calibration``
+    or ``activations="dynamic"``, activations become 8-bit integers as well, and a weight has one scale for each output
+    feature or channel.
+
+    Attributes:
+        dtype: Element type of the weights, "int4" or "int8".
+        block_size: Number of weights that share a scale, a power of two from 16 on. None: 32 for int4; for int8, 128
+            in ONNX Runtime from opset 21 on, otherwise a column.
+        symmetric: Whether blocks have no zero points.
+        accuracy_level: Attribute of MatMulNBits: 4 permits rounding of the activations to int8, which is the fastest
+            on the CPU, 1 computes in float32, 0 leaves the choice to the runtime. In other graphs, ONNX Runtime reads
+            the session option ``session.qdq_matmulnbits_accuracy_level`` instead, which is 4 by default.
+        include: Names of modules or parameters, or glob patterns for them, whose weights are quantized; of layers that
+            the graph packs into one product, all must be included.
+        exclude: As ``include``, for weights that are left as they are.
+        embeddings: Element type of embedding tables; "int4" requires a target with GatherBlockQuantized.
+        lm_head: Element type of the layer that computes the logits; None for ``dtype``. The layer is recognized by its
+            name (``lm_head``, ``embed_out``, ``output_layer``, ``proj_out``), or by the weight of an embedding.
+        activations: "float": weights only. "dynamic": the inputs of linear layers become uint8 with a scale that every
+            call computes. "static": the inputs and outputs of convolutions and the inputs of linear layers become
+            8-bit integers with constant scales from ``calibration``. None: "static" with ``calibration``, otherwise
+            "float".
+        calibration: Batches of representative inputs, iterated over once, for example a ``DataLoader``. A batch is a
+            tensor, a tuple or list of positional arguments, a dict of keyword arguments, or a pair of one of these and
+            a label, which is ignored. For a model with two arguments, two elements are a pair only if the first one is
+            a tuple, list or dict where the model takes a tensor.
+        permuted: As ``include``, for weights whose blocks a checkpoint has formed of input features in another order
+            (``desc_act`` of GPTQ). The graph permutes the inputs of their products.
+    """
+
+    dtype: WeightDtype = "int4"
+    _: KW_ONLY
+    block_size: int | None = None
+    symmetric: bool = True
+    accuracy_level: int = 4
+    include: Collection[str] = ("*",)
+    exclude: Collection[str] = ()
+    embeddings: _Choice = "float"
+    lm_head: _Choice | None = None
+    activations: Activations | None = None
+    calibration: Iterable[Any] | None = field(default=None, repr=False, compare=False)
+    permuted: Collection[str] = ()
+
+    @property
+    def activation_mode(self) -> Activations:
+        """How activations are represented: ``activations``, or the mode that ``calibration`` implies."""
+        if self.activations is not None:
+            return self.activations
+        return "float" if self.calibration is None else "static"
+
+    @classmethod
+    def from_checkpoint(cls, directory: str | os.PathLike[str]) -> QuantizeConfig:
+        """Read the configuration of a checkpoint that GPTQ, AWQ or compressed-tensors has quantized.
+
+        ``program.save(path, weights=directory)`` then stores the checkpoint's own integers, scales and zero points.
+
+        Args:
+            directory: The directory with config.json and the safetensors files.
+
+        Raises:
+            ArgumentError: If the checkpoint is not quantized by one of these methods, or its format is not supported.
+        """
+        found: QuantizeConfig = add_on("quantization").config_of_checkpoint(Path(directory))
+        return found
