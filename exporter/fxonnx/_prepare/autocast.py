@@ -83,11 +83,11 @@ class _AutocastEffect:
     is_internal: bool
 
 
-class _CastRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _CastRecorder(TorchDispatchMode):
     """Record the operators that run, and the casts of the given tensors before the first other operator."""
 
     def __init__(self, tensors: list[torch.Tensor]) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self._positions = {id(tensor): tensor for tensor in tensors}
         self._started = False
         self.casts: dict[int, torch.dtype] = {}

@@ -117,7 +117,7 @@ def no_new_guards(fake_mode: Any) -> Iterator[None]:
     if shape_env is None:
         yield
         return
-    general = shape_config.patch(backed_size_oblivious=True)  # type: ignore[attr-defined]
+    general = shape_config.patch(backed_size_oblivious=True)
     # Filling the fake tensor cache guards on the memory layout of results.
     uncached = disable_fake_tensor_cache(fake_mode)
     with general, uncached, shape_env.error_on_new_guards(), shape_env.ignore_fresh_unbacked_symbols():

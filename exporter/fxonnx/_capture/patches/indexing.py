@@ -15,7 +15,11 @@ __all__ = ["override_indexing"]
 
 
 def override_indexing(
-    original: Callable[..., Any], self: Any, func: Callable[..., Any], args: Any, kwargs: Any
+    original: Callable[..., tuple[Callable[..., Any], Any, Any]],
+    self: Any,
+    func: Callable[..., Any],
+    args: Any,
+    kwargs: Any,
 ) -> tuple[Callable[..., Any], Any, Any]:
     """``_NonStrictTorchFunctionHandler._override``: another call in place of a call of a torch function."""
     if args and isinstance(args[0], Tensor) and getattr(func, "__name__", "") in ("__getitem__", "__setitem__"):
@@ -27,7 +31,7 @@ def override_indexing(
             args = (tensor, parts, *value)
         if any(map(_is_number, parts)) and (value or any(map(_is_advanced, parts))):
             return _index_selected, (func, tensor, parts, *value), {}
-    return original(self, func, args, kwargs)  # type: ignore[no-any-return]
+    return original(self, func, args, kwargs)
 
 
 def _stacked(index: Any) -> Any:

@@ -391,7 +391,11 @@ def answer_by_example(original: Callable[..., None], self: Any, orig_expr: Any, 
 
 
 def override_questions(
-    original: Callable[..., Any], self: Any, func: Callable[..., Any], args: Any, kwargs: Any
+    original: Callable[..., tuple[Callable[..., Any], Any, Any]],
+    self: Any,
+    func: Callable[..., Any],
+    args: Any,
+    kwargs: Any,
 ) -> tuple[Callable[..., Any], Any, Any]:
     """``_NonStrictTorchFunctionHandler._override``, with functions whose questions have symbolic answers."""
     if func in (torch.equal, Tensor.equal):
@@ -402,7 +406,7 @@ def override_questions(
         return _is_nonzero, args, kwargs
     if func is one_hot:
         return _one_hot, args, kwargs
-    return original(self, func, args, kwargs)  # type: ignore[no-any-return]
+    return original(self, func, args, kwargs)
 
 
 def _equal(self: Tensor, other: Tensor) -> Any:

@@ -71,7 +71,7 @@ def _window_positions(op: Op, size: Dim, wanted: Dim) -> _WindowPositions:
             op.const(torch.minimum(places, end[:, None] - 1)), mask, op.const(end - begin), (wanted, longest)
         )
     # A symbolic number of windows may be 0 at run time; ONNX Runtime does not divide by that.
-    divisor = Max(sympy.Integer(1), sympy.sympify(wanted))  # type: ignore[no-untyped-call]
+    divisor = Max(sympy.Integer(1), sympy.sympify(wanted))
     longest_of_all = FloorDiv(size - 1, divisor) + 2
     number, count = op.scalar(size, INT64), op.scalar(divisor, INT64)
     window = op.shaped(op.Range(0, op.scalar(wanted, INT64), 1), (wanted,))
