@@ -36,7 +36,8 @@ class FunctionCall:
     def symbolic(self) -> Callable[..., Any]:
         """The function that emits its ONNX operators."""
         function: Any = self.function
-        return function.symbolic  # type: ignore[no-any-return]
+        symbolic: Callable[..., Any] = function.symbolic
+        return symbolic
 
     def with_tensors(self, tensors: list[Any]) -> list[Any]:
         """The arguments, with ``tensors`` in place of the tensors."""

@@ -289,7 +289,8 @@ def _final_states(program: VerifiableProgram, module: Any, weights: Any, args: A
     if not read_states(program.model):
         return []
     call = bind_call(program.exported_program, args, kwargs, program.forward, program.capture.frozen_tensors)
-    return _copies(final_states(program.model, module, weights, call.inputs))  # type: ignore[no-any-return]
+    states: list[Any] = _copies(final_states(program.model, module, weights, call.inputs))
+    return states
 
 
 def _with_python_scalars(given: Any, positions: Collection[int]) -> Any:

@@ -59,7 +59,8 @@ def batched_nms(
     original: Callable[..., Any], boxes: Tensor, scores: Tensor, idxs: Tensor, iou_threshold: float
 ) -> Tensor:
     """``batched_nms`` as one operator; torchvision chooses between coordinate offsets and a loop over the classes."""
-    return torch.ops.fxonnx.batched_nms(boxes, scores, idxs, float(iou_threshold))  # type: ignore[no-any-return]
+    kept: Tensor = torch.ops.fxonnx.batched_nms(boxes, scores, idxs, float(iou_threshold))
+    return kept
 
 
 def multiscale_roi_align(
@@ -76,7 +77,8 @@ def multiscale_roi_align(
 
     rois = _convert_to_roi_format(boxes)
     if len(x_filtered) == 1:
-        return roi_align(x_filtered[0], rois, output_size, scales[0], sampling_ratio)  # type: ignore[no-any-return]
+        aligned: Tensor = roi_align(x_filtered[0], rois, output_size, scales[0], sampling_ratio)
+        return aligned
     levels = mapper(boxes)
     result = x_filtered[0].new_zeros((rois.shape[0], x_filtered[0].shape[1], *output_size))
     for level, (feature, scale) in enumerate(zip(x_filtered, scales, strict=True)):

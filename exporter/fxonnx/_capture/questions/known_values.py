@@ -8,7 +8,7 @@ unbacked symbol whose conditions are evaluated for the example.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -92,7 +92,7 @@ class KnownValues:
     # Tensors of one element whose values are expressions of sizes.
     _scalars: Any = field(default_factory=WeakTensorKeyDictionary)
     _conditions: dict[Any, SymBool] = field(default_factory=dict)
-    _sources: Any = field(default_factory=WeakTensorKeyDictionary)
+    _sources: MutableMapping[Tensor, frozenset[str]] = field(default_factory=WeakTensorKeyDictionary)
     _symbol_sources: dict[Any, frozenset[str]] = field(default_factory=dict)
     # Memory by address of its storage object, with a tensor that keeps it alive: values that are no longer known after
     # a write, that depend on the example, and that belong to the user.
@@ -102,7 +102,7 @@ class KnownValues:
     # By ``id`` of a tensor that is not an input, the tensor and its copy.
     _constants: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
     # The result of nonzero to its operand.
-    _masks: Any = field(default_factory=WeakTensorKeyDictionary)
+    _masks: MutableMapping[Tensor, Tensor] = field(default_factory=WeakTensorKeyDictionary)
     _is_suspended: bool = False
 
     def add_source(self, fake: Tensor, tensor: Tensor) -> None:
@@ -128,12 +128,12 @@ class KnownValues:
 
     def mask_of(self, indices: Tensor) -> Tensor | None:
         """The operand of the ``nonzero`` that returned these indices, or None."""
-        return self._masks.get(indices)  # type: ignore[no-any-return]
+        return self._masks.get(indices)
 
     def sources_of(self, value: Any) -> frozenset[str]:
         """Labels of the inputs that a fake tensor, or an unbacked number read from one, depends on."""
         if isinstance(value, Tensor):
-            return self._sources.get(value, frozenset())  # type: ignore[no-any-return]
+            return self._sources.get(value, frozenset())
         return frozenset().union(*(self._symbol_sources.get(symbol, ()) for symbol in value.free_symbols))
 
     def condition(self, expression: Any) -> SymBool | None:

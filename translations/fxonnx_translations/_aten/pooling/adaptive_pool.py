@@ -37,7 +37,7 @@ def _uniform_windows(size: Dim, wanted: Dim) -> tuple[int, int] | None:
         strides = {after - before for before, after in itertools.pairwise(starts)} or {1}
         # More windows than elements: several windows begin at the same element.
         alike = len(lengths) == len(strides) == 1 and 0 not in strides
-        return (*lengths, *strides) if alike else None  # type: ignore[return-value]
+        return (lengths.pop(), strides.pop()) if alike else None
     ratio = sympy.simplify(sympy.sympify(size) / wanted)
     return (int(ratio), int(ratio)) if ratio.is_Integer else None
 

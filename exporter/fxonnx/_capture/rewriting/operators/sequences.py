@@ -408,7 +408,8 @@ class StackedList(list[Any]):
 
     def copy(self) -> StackedList:
         """A copy."""
-        return self[:]  # type: ignore[no-any-return]
+        copied: StackedList = self[:]
+        return copied
 
     def _refuse(self, *_: Any, **__: Any) -> Any:
         raise CaptureError(
@@ -441,7 +442,8 @@ class StackedList(list[Any]):
         return math.prod(self.stacked.shape[1:]) == 1
 
     def __len__(self) -> int:
-        return self.symbolic_length  # type: ignore[no-any-return]
+        length: int = self.symbolic_length
+        return length
 
     @property
     def symbolic_length(self) -> Any:
