@@ -139,6 +139,14 @@ else:
     ValueRangeError = find_name("torch.utils._sympy.value_ranges:ValueRangeError")
     WeakTensorKeyDictionary = find_name("torch.utils.weak:WeakTensorKeyDictionary")
 
+_scripted_functions = find_name("torch.jit._state:_python_cu.get_functions", lambda: [None])
+
+
+def has_scripted_functions() -> bool:
+    """Whether the process has functions that were scripted or traced by ``torch.jit``."""
+    return bool(_scripted_functions())
+
+
 check_is_size = find_name("torch:_check_is_size")
 make_wrapper_subclass: Callable[..., Any] = find_name("torch:Tensor._make_wrapper_subclass")
 
@@ -222,6 +230,7 @@ __all__ = [
     "get_proxy_slot",
     "global_hooks",
     "has_kernel",
+    "has_scripted_functions",
     "in_kernel_invocation_manager",
     "int_oo",
     "is_contiguous",

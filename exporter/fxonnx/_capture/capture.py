@@ -13,10 +13,9 @@ import torch
 from torch.export import ExportedProgram
 
 from .._callers_autocast import Autocast, callers_autocast
+from .._extensions import extended, stand_in
 from .._warnings import warn_user
 from ..errors import ArgumentError, CaptureError
-from ..quantization.quantized_modules import check_inputs
-from ..torchscript.script import scripted_as_python
 from .attempts import Attempt, next_attempt
 from .attribute_changes import AttributeChange, recorded_changes, state_changes
 from .autograd_functions import FunctionCall, recorded_function_calls
@@ -36,6 +35,7 @@ from .inputs.example_inputs import (
     bind_example_inputs,
     check_model,
     program_inputs,
+    reject_quantized_inputs,
     repeated_tensors,
     user_input_names,
 )
@@ -230,7 +230,7 @@ def capture(
                 hint="pass the nn.Module, or export its program again",
             )
         return replace(_capture_program(model, options, strict_shapes), model=model)
-    with scripted_as_python(model) as module, eager_introspection(module):
+    with extended(model), stand_in(model) as module, eager_introspection(module):
         captured = _capture_module(
             module, args, kwargs, options, dynamic_scalars, strict_shapes, may_train, frozen, data_dependent
         )
@@ -263,7 +263,7 @@ def _capture_module(
     inputs, scalars, ints = scalars_to_tensors(inputs, dynamic_scalars, model)
     inputs = freeze_inputs(inputs, frozen, options.input_names)
     shapes, axes, others = options.read(inputs)
-    check_inputs((leaf.label, leaf.value) for leaf in shapes.leaves)
+    reject_quantized_inputs((leaf.label, leaf.value) for leaf in shapes.leaves)
     shapes = with_dynamic_ints(shapes, ints)
     names_are_labels = axes is not None and axes.legacy
     shapes = replace(shapes, shared=() if names_are_labels else shared_dims(shapes.leaves, others))

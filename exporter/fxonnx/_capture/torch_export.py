@@ -18,8 +18,8 @@ from fxonnx_translations._optional_names import MissingNameError
 from fxonnx_translations._torch_compat import FakeTensor, dynamo_config, get_proxy_mode, pytree, shape_config
 
 from .._callers_autocast import callers_autocast, under_autocast
+from .._extensions import active_extensions, tracing
 from ..errors import CaptureError, ExportError
-from ..quantization.quantized_modules import check_outputs, unpacked_parameters
 from .attempts import next_attempt, timed_attempt
 from .attribute_changes import noted_changes
 from .constraints.guard_recorder import GuardLog, is_user_file, recorded_guards, source_line_of
@@ -309,7 +309,7 @@ def _run_torch_export(
         deferred_interrupts(),
         preserve_model(model, tensors) as snapshot,
         meta_as_cpu(model, inputs) as inputs,
-        unpacked_parameters(model),
+        tracing(model),
         capture_patches(strict=strict),
         hooks_for_model_only(model),
         question_patches(model, (inputs.args, inputs.kwargs), [leaf.label for leaf in shapes.leaves]),
@@ -369,7 +369,9 @@ def _tensor_forward(
         # torch.export undoes some changes.
         with nullcontext() if snapshot is None else noted_changes(snapshot, (args, kwargs)):
             outputs = called(*args, **kwargs)
-        check_outputs(outputs)
+        for extension in active_extensions():
+            if extension.check_outputs is not None:
+                extension.check_outputs(outputs)
         # TorchDynamo traces this function, and a model that it traces makes no lists of dynamic length.
         return flatten_objects(outputs) if strict else stacked_results(outputs)
 

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 
 from .._export_signature import read_signature
+from .._extensions import extensions_of_graph
 from .._inner_tensors import has_wrapped_weights
-from ..quantization.low_precision import unpacks_weights
 
 __all__ = ["least_default_opset", "least_opset_of_program"]
 
@@ -26,4 +26,5 @@ def least_opset_of_program(program: torch.export.ExportedProgram) -> int:
     placeholders = program.graph.find_nodes(op="placeholder")
     records = zip(placeholders, read_signature(program).inputs, strict=True)
     weights = {node for node, record in records if record.is_weight}
-    return _STORED_WEIGHTS_OPSET if unpacks_weights(program.graph, weights) else 0
+    least = (one.least_opset for one in extensions_of_graph(program.graph, weights) if one.least_opset is not None)
+    return max((opset(program.graph, weights) for opset in least), default=0)

@@ -14,8 +14,8 @@ from fxonnx_translations._builder.initializers import has_content
 from fxonnx_translations._torch_compat import FakeTensor
 
 from .._export_signature import InputRecord, Signature, read_signature
+from .._extensions import PassContext, run_graph_passes
 from ..errors import PrepareError
-from ..quantization.low_precision import store_codes
 from .adapters import find_adapters
 from .assumption_checks import insert_check
 from .batch_norm_statistics import expose_running_statistics
@@ -144,7 +144,8 @@ def prepare(
     if optimize and fold_weights and fold_norms:
         fold_batch_norm(graph, weights)
     if optimize and fold_weights:
-        store_codes(module, weights, constants, lifted, partial(_tensor_of, exported_program, records))
+        value_of = partial(_tensor_of, exported_program, records)
+        run_graph_passes(PassContext(module, weights, constants, lifted, value_of))
     derived = find_derived_weights(graph, weights, constants) if fold_weights else {}
     _eliminate_dead_code(graph, keep=derived)
     mark_replacements(module)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -18,10 +18,9 @@ from fxonnx_translations._torch_compat import OpOverload
 
 from .._nodes import function_of, input_of
 from .._provenance import VALUE_KEY
-from ..quantization.low_precision.operator import unchanged, values_of_blocks
 from .graph_utils import STORAGE_DTYPES
 
-__all__ = ["CODES_KEY", "STORED_KEY", "DerivedWeight", "find_derived_weights", "fold_batch_norm"]
+__all__ = ["CODES_KEY", "STORED_KEY", "DerivedWeight", "find_derived_weights", "fold_batch_norm", "recipe"]
 
 aten = torch.ops.aten
 
@@ -62,6 +61,24 @@ _RESHAPES = frozenset({aten.view.default, aten.reshape.default, aten.flatten.usi
 _QUANTIZED_DTYPES = frozenset({torch.float32, *_HALF_DTYPES})
 
 
+RECIPE_NAME = "recipe_name"
+_Function = TypeVar("_Function", bound=Callable[..., torch.Tensor])
+
+
+def recipe(name: str) -> Callable[[_Function], _Function]:
+    """Decorator of functions that compute weights from weights, as targets of nodes.
+
+    Args:
+        name: The suffix of the initializer's name.
+    """
+
+    def named(function: _Function) -> _Function:
+        setattr(function, RECIPE_NAME, name)
+        return function
+
+    return named
+
+
 @dataclass(frozen=True)
 class DerivedWeight:
     """A derived weight: a tensor computed from weights only.
@@ -83,6 +100,7 @@ class DerivedWeight:
     indices: frozenset[torch.fx.Node] = frozenset()
 
 
+@recipe("folded")
 def folded_weight(
     weight: torch.Tensor, gamma: torch.Tensor | None, variance: torch.Tensor, eps: float, channel_axis: int, groups: int
 ) -> torch.Tensor:
@@ -109,6 +127,7 @@ def folded_weight(
     return (grouped * shaped).reshape(weight.shape)
 
 
+@recipe("folded")
 def folded_bias(
     bias: torch.Tensor | None,
     gamma: torch.Tensor | None,
@@ -126,9 +145,6 @@ def folded_bias(
     if beta is not None:
         result = result + beta.double()
     return result.to(mean.dtype)
-
-
-_RECIPE_NAMES = {folded_weight: "folded", folded_bias: "folded", values_of_blocks: "blocks", unchanged: "scale"}
 
 
 def fold_batch_norm(graph: torch.fx.Graph, weights: Collection[torch.fx.Node]) -> None:
@@ -230,7 +246,7 @@ def _is_derivable(
             return False
         if _is_weight_quantizer(node):
             return False
-    elif target is not operator.getitem and target not in _RECIPE_NAMES:
+    elif target is not operator.getitem and not hasattr(target, RECIPE_NAME):
         return False
     val = node.meta.get("val")
     if isinstance(val, (list, tuple)):
@@ -285,8 +301,7 @@ def _record(
             pending.extend((source, False) for source in reversed(current.all_input_nodes))
     steps = tuple(dict.fromkeys(order))
     val = node.meta["val"]
-    name = _RECIPE_NAMES.get(node.target) if callable(node.target) else None
-    suffix = name or getattr(node.target, "_opname", node.name)
+    suffix = getattr(node.target, RECIPE_NAME, None) or getattr(node.target, "_opname", node.name)
     return DerivedWeight(
         tuple(sources),
         _Recipe(steps, tuple(sources), constants),

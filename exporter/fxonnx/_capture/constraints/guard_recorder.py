@@ -25,6 +25,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from fxonnx_translations._torch_compat import TracingContext, ValueRanges, bound_sympy, int_oo
 
+from ..._extensions import active_extensions
 from .constraint_solver import normal_forms
 from .truncations import truncates_at
 
@@ -61,9 +62,8 @@ _MACHINERY = (
     *(_TORCH + name for name in ("fx/experimental/", "__init__.py", "_dynamo/")),
     *(_SYMPY, __file__, _PATCHES, _QUESTIONS, _HELPERS, "<"),
 )
-# Interpreters of user code: of the functions of torch.cond, of all code in strict mode, and of scripted functions.
+# Interpreter of user code: of the functions of torch.cond, and of all code in strict mode.
 _DYNAMO = _TORCH + "_dynamo/symbolic_convert.py"
-_SCRIPT = tuple(f"{_OWN}_capture/script/{name}.py" for name in ("interpreter", "builtins"))
 # After it has traced a function, Dynamo evaluates the guards of its own symbols again, for the sizes of the caller.
 _DYNAMO_CHECKS = _TORCH + "_utils_internal.py"
 # Functions of torch that query memory layouts: the memory format of a convolution's result, whether a view is
@@ -410,9 +410,10 @@ def _symbols_deciding_at_zero(relation: type[sympy.Rel], sides: Sequence[sympy.E
 
 def _evaluating_frame(frame: FrameType | None) -> FrameType | None:
     """The frame that evaluates a condition; None for user code that is interpreted instead of run."""
+    interpreters = [one.interpreters for one in active_extensions()]
     while frame is not None:
         name = frame.f_code.co_filename
-        if name in _SCRIPT:
+        if any(name in files for files in interpreters):
             return None
         if name == _DYNAMO:
             code = getattr(frame.f_locals.get("self"), "f_code", None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from inspect import Parameter, Signature
 from typing import Any
@@ -24,6 +24,7 @@ __all__ = [
     "check_model",
     "expand_var_keyword",
     "program_inputs",
+    "reject_quantized_inputs",
     "repeated_tensors",
     "user_input_names",
 ]
@@ -288,3 +289,21 @@ def program_inputs(program: ExportedProgram) -> BoundInputs:
     parameters = [Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in names]
     parameters += [Parameter(name, Parameter.KEYWORD_ONLY) for name in kwargs]
     return BoundInputs(tuple(args), kwargs, Signature(parameters))
+
+
+def reject_quantized_inputs(labels: Iterable[tuple[str, Any]]) -> None:
+    """Reject quantized inputs.
+
+    Args:
+        labels: Label and value of each leaf of the example inputs.
+
+    Raises:
+        ArgumentError: If an input is quantized.
+    """
+    for label, value in labels:
+        if isinstance(value, torch.Tensor) and value.is_quantized:
+            raise ArgumentError(
+                "args",
+                f"{label!r} is a quantized tensor: inputs of ONNX models have neither scale nor zero point",
+                hint="pass a float tensor and quantize it in forward, for example with QuantStub",
+            )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -13,8 +14,7 @@ from torch.nn import Module
 
 from fxonnx_translations._torch_compat import pytree
 
-from ...quantization.quantized_modules.tensor_functions import quantize_tensor
-from ...torchscript.script import interpret_function
+from ..._extensions import Extension, active_extensions, all_extensions
 from .. import function_transforms, interrupts, python_texts, random_seeds
 from ..autograd_functions import record_function_call
 from ..constraints.guard_recorder import (
@@ -125,10 +125,6 @@ CAPTURE_PATCHES: tuple[Patch, ...] = (
         fast_paths.filter_frames,
         "in the subgraphs of control flow, it only keeps lines of generated code",
         PatchKind.SPEED,
-    ),
-    *(
-        Patch(f"torch:{name}", quantize_tensor, "fake tensors cannot be quantized", strict=False)
-        for name in ("quantize_per_tensor", "quantize_per_channel", "quantize_per_tensor_dynamic")
     ),
     Patch(
         "torch.fx.experimental.sym_node:SymNode.guard_bool",
@@ -322,12 +318,6 @@ CAPTURE_PATCHES: tuple[Patch, ...] = (
         "torch._export.non_strict_utils:_NonStrictTorchFunctionHandler._override",
         indexing.override_indexing,
         "it reads numbers in tensors, and sequences of them, from memory, which fake tensors do not have",
-        strict=False,
-    ),
-    Patch(
-        "torch._C:ScriptFunction.__call__",
-        interpret_function,
-        "scripted functions run in C++, where the tracer cannot capture their control flow",
         strict=False,
     ),
     *(
@@ -535,14 +525,19 @@ def missing_targets() -> tuple[MissingTarget, ...]:
     return tuple(target for target in found if target is not None)
 
 
+def _patches_of(extensions: Iterable[Extension]) -> Iterator[Patch]:
+    return itertools.chain.from_iterable(one.patches for one in extensions)
+
+
 def all_patches() -> tuple[Patch, ...]:
-    """The rows of all tables."""
-    return (*CAPTURE_PATCHES, *QUESTION_PATCHES, *REWRITING_PATCHES, *SEED_PATCHES, *LOADING_PATCHES)
+    """The rows of all tables, and those of the add-ons."""
+    own = (*CAPTURE_PATCHES, *QUESTION_PATCHES, *REWRITING_PATCHES, *SEED_PATCHES, *LOADING_PATCHES)
+    return (*own, *_patches_of(all_extensions()))
 
 
 @contextmanager
 def capture_patches(*, strict: bool = False) -> Iterator[None]:
-    """Apply ``CAPTURE_PATCHES`` for this thread, under the lock.
+    """Apply ``CAPTURE_PATCHES``, and the patches of the add-ons for the model, for this thread, under the lock.
 
     Args:
         strict: Whether torch.export runs in strict mode, in which TorchDynamo traces byte code.
@@ -552,7 +547,7 @@ def capture_patches(*, strict: bool = False) -> Iterator[None]:
         one_at_a_time(),
         tracing_state.without_function_tables(),
         random_seeds.unseeded(partial(applied, SEED_PATCHES)),
-        applied(patch for patch in CAPTURE_PATCHES if patch.strict or not strict),
+        applied(patch for patch in (*CAPTURE_PATCHES, *_patches_of(active_extensions())) if patch.strict or not strict),
     ):
         yield
 

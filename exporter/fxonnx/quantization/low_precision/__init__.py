@@ -1,5 +1,5 @@
 """Weights that the model computes from low-precision integers: recognize them and keep their codes."""
 
-from .recognize import store_codes, unpacks_weights
+from .recognize import least_opset, store_codes
 
-__all__ = ["store_codes", "unpacks_weights"]
+__all__ = ["least_opset", "store_codes"]

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from ..._own_operators import define_operator
+from ..._prepare.weight_folding import recipe
 
 __all__ = ["unchanged", "values_of_blocks"]
 
@@ -30,6 +31,7 @@ _OPERATOR = define_operator(
 )
 
 
+@recipe("blocks")
 def values_of_blocks(parameter: Tensor, positions: Tensor, *checked: Tensor) -> Tensor:
     """Select one scale or zero point for each block.
 
@@ -47,6 +49,7 @@ def values_of_blocks(parameter: Tensor, positions: Tensor, *checked: Tensor) -> 
     return parameter.reshape(-1)[positions]
 
 
+@recipe("scale")
 def unchanged(scale: Tensor, *checked: Tensor) -> Tensor:
     """Return the scale of a quantizer.
 

@@ -19,34 +19,29 @@ from torch.fx import Graph, Node
 from fxonnx_translations._builder.initializers import has_content
 from fxonnx_translations._torch_compat import OpOverload
 
+from ..._extensions import PassContext
 from ..._nodes import function_of, input_of
 from ..._prepare.graph_utils import store_attribute, uncomputed
 from ..._prepare.sizes import element_count, is_known, same_size
 from ..._prepare.weight_folding import CODES_KEY
 from ..._provenance import copy_provenance
+from ..applies import UNPACKING
 from .activations import replace_activation_quantizers
 from .layouts import Layout, Path, block_of, positions_of, replayed
 from .operator import values_of_blocks
 from .ranges import MOVEMENTS, Ranges
 
-__all__ = ["store_codes", "unpacks_weights"]
+__all__ = ["least_opset", "store_codes"]
 
 aten = torch.ops.aten
 
 _CASTS = frozenset({aten.to.dtype, aten._to_copy.default})
 _MUL, _SUB, _DIV = aten.mul.Tensor, aten.sub.Tensor, aten.div.Tensor
-_UNPACKING = frozenset(
-    {
-        "__and__",
-        "__rshift__",
-        "bitwise_and",
-        "bitwise_right_shift",
-    }
-)
 _WRITE = aten.slice_scatter.default
 _CREATIONS = frozenset({aten.empty.memory_format, aten.zeros.default})
 _FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 _CODE_DTYPES = (torch.int8, torch.uint8)
+_STORED_WEIGHTS_OPSET = 21
 _LEAST_ELEMENTS = 64
 """Smaller weights are stored as floating-point numbers."""
 
@@ -80,22 +75,9 @@ class _Product:
     table: Node | None = None
 
 
-def store_codes(
-    gm: torch.fx.GraphModule,
-    weights: Collection[Node],
-    constants: dict[str, torch.Tensor],
-    lifted: Mapping[str, torch.Tensor],
-    value_of: Callable[[Node], torch.Tensor | None],
-) -> None:
-    """Replace weights that are computed from codes and scales by ``fxonnx::dequantize`` of these.
-
-    Args:
-        gm: A functional graph module; changed in place.
-        weights: The placeholders of parameters and buffers.
-        constants: Tensors of the graph's ``get_attr`` nodes; new ones are added.
-        lifted: Tensors of the placeholders of constants, by name.
-        value_of: Returns the tensor of the placeholder of a parameter or buffer.
-    """
+def store_codes(context: PassContext) -> None:
+    """Replace weights that are computed from codes and scales by ``fxonnx::dequantize`` of these, in place."""
+    gm, weights, constants, lifted = context.module, context.weights, context.constants, context.lifted
     static = _static_nodes(gm.graph, weights)
     has_codes = _has_codes(static, weights)
     has_rounding = bool(gm.graph.find_nodes(op="call_function", target=aten.round.default))
@@ -107,7 +89,7 @@ def store_codes(
         for node in gm.graph.find_nodes(op="get_attr")
         if str(node.target) in constants
     }
-    recognizer = _Recognizer(gm, static, set(weights) - set(literals), literals, constants, value_of)
+    recognizer = _Recognizer(gm, static, set(weights) - set(literals), literals, constants, context.value_of)
     for node in static if has_codes else ():
         if any(user not in static for user in node.users) and _is_candidate(node):
             recognizer.replace(node)
@@ -115,29 +97,30 @@ def store_codes(
         recognizer.replace_activation_quantizers()
 
 
-def unpacks_weights(graph: Graph, weights: Collection[Node]) -> bool:
-    """Whether a captured graph unpacks integers of parameters or buffers by shifts and masks.
+def least_opset(graph: Graph, weights: Collection[Node]) -> int:
+    """The first opset with 4-bit integers and blocks if a captured graph unpacks integers by shifts and masks, or 0.
 
     Args:
         graph: The captured graph.
         weights: The placeholders of parameters and buffers.
     """
-    unpacking = [node for node in graph.nodes if getattr(node.target, "_opname", "") in _UNPACKING]
+    unpacking = [node for node in graph.nodes if getattr(node.target, "_opname", "") in UNPACKING]
     if not unpacking:
-        return False
+        return 0
     static = _static_nodes(graph, weights)
-    return any(
+    unpacks = any(
         node in static and not node.meta["val"].dtype.is_floating_point and _is_large(node.meta["val"])
         for node in unpacking
         if node.meta["val"].dtype != torch.bool
     )
+    return _STORED_WEIGHTS_OPSET if unpacks else 0
 
 
 def _has_codes(static: Collection[Node], weights: Collection[Node]) -> bool:
     """Whether anything static has the origin of codes: a weight of 8 bits, an unpacking of integers, or a rounding."""
     return any(
         node.target is aten.round.default
-        or getattr(node.target, "_opname", "") in _UNPACKING
+        or getattr(node.target, "_opname", "") in UNPACKING
         or any(source in weights and source.meta["val"].dtype in _CODE_DTYPES for source in node.all_input_nodes)
         for node in static
     )
@@ -297,7 +280,7 @@ class _Recognizer:
         cone = self._cone(node)
         names = {getattr(found.target, "_opname", "") for found in cone}
         has_weight = any(found in self._weights for found in cone)
-        return has_weight and (bool(names & _UNPACKING) or self._is_rounded(node))
+        return has_weight and (bool(names & UNPACKING) or self._is_rounded(node))
 
     def _is_rounded(self, node: Node) -> bool:
         cone = self._cone(node)

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from .tracing import check_inputs, check_outputs, unpacked_parameters
+from .tracing import check_outputs, unpacked_parameters
 
-__all__ = ["check_inputs", "check_outputs", "unpacked_parameters"]
+__all__ = ["check_outputs", "unpacked_parameters"]

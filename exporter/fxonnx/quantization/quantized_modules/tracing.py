@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import wraps
 from typing import Any
@@ -13,14 +13,14 @@ from torch.overrides import TorchFunctionMode
 
 from fxonnx_translations._torch_compat import pytree
 
-from ...errors import ArgumentError, CaptureError
+from ...errors import CaptureError
 from .affine_tensor import AffineTensor, as_affine, quantized_tensors, scalar_of, unsupported
 from .dynamic_functions import RECURRENT_FUNCTIONS
 from .library_functions import LIBRARY_FUNCTIONS
 from .packed_parameters import unpack_parameters
 from .tensor_functions import CREATE, call_function, function_name
 
-__all__ = ["check_inputs", "check_outputs", "unpacked_parameters"]
+__all__ = ["check_outputs", "unpacked_parameters"]
 
 _CONVERSIONS: Mapping[str, Callable[[Any], Any]] = {
     "__float__": float,
@@ -48,24 +48,6 @@ class _QuantizedFunctions(TorchFunctionMode):
         if name.startswith("quantized::"):
             raise unsupported(f"torch.ops.{name.replace('::', '.')}", "")
         return func(*args, **kwargs)
-
-
-def check_inputs(labels: Iterable[tuple[str, Any]]) -> None:
-    """Reject quantized inputs.
-
-    Args:
-        labels: Label and value of each leaf of the example inputs.
-
-    Raises:
-        ArgumentError: If an input is quantized.
-    """
-    for label, value in labels:
-        if isinstance(value, Tensor) and value.is_quantized:
-            raise ArgumentError(
-                "args",
-                f"{label!r} is a quantized tensor: inputs of ONNX models have neither scale nor zero point",
-                hint="pass a float tensor and quantize it in forward, for example with QuantStub",
-            )
 
 
 def check_outputs(outputs: Any) -> None:
