@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 import torch
@@ -38,8 +38,8 @@ def item_index(getitem: Node) -> int:
     return cast(int, getitem.args[1])
 
 
-def written_arguments(node: Node) -> Iterator[Any]:
-    """Yield the arguments that the operator of a call writes."""
-    for position, argument in enumerate(schema_of(node).arguments):
+def written_arguments(schema: torch.FunctionSchema, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[Any]:
+    """Yield the arguments that a call of an operator writes; None for those that are absent."""
+    for position, argument in enumerate(schema.arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:
-            yield node.args[position] if position < len(node.args) else node.kwargs.get(argument.name)
+            yield args[position] if position < len(args) else kwargs.get(argument.name)

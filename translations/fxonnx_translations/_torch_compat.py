@@ -10,8 +10,7 @@ Names for which torch has no types, or types without symbolic sizes, have them h
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
@@ -42,6 +41,9 @@ except ImportError as error:
         f"error[FX010]: torch {torch.__version__} does not have a private name that every export needs: {error}\n"
         "hint: fxonnx is tested with torch 2.13 to 2.15: install one of these versions, or a newer fxonnx"
     ) from error
+
+TorchCall: TypeAlias = tuple[Callable[..., Any], Any, Any]
+"""A function of torch with its arguments and keyword arguments, as ``ExportFunctions`` replaces it."""
 
 ExportFunctions: Callable[[], Any] = _NonStrictTorchFunctionHandler
 Max: Any = _Max
@@ -101,9 +103,7 @@ if TYPE_CHECKING:
 
         def __enter__(self) -> Self: ...
 
-        def __exit__(
-            self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-        ) -> None: ...
+        def __exit__(self, *error: object) -> None: ...
 
 else:
     variable_functions = find_name("torch._VF")
@@ -206,6 +206,7 @@ __all__ = [
     "PythonMod",
     "ScriptNode",
     "ScriptValue",
+    "TorchCall",
     "TorchDispatchMode",
     "TracingContext",
     "TreeSpec",

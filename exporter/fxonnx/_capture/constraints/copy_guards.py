@@ -200,7 +200,7 @@ def _reads_elements(node: Node) -> bool:
 
 def _mutated(write: Node) -> Iterator[Node]:
     """The arguments that a node mutates."""
-    return (value for value in written_arguments(write) if isinstance(value, Node))
+    return (value for value in written_arguments(schema_of(write), write.args, write.kwargs) if isinstance(value, Node))
 
 
 def _deciding_conditions(node: Node, values: Mapping[sympy.Symbol, Any]) -> Iterator[sympy.Expr]:

@@ -24,11 +24,13 @@ from fxonnx_translations._torch_compat import (
     DisableTorchFunction,
     FakeTensor,
     OpOverload,
+    TorchCall,
     WeakTensorKeyDictionary,
     no_dispatch,
     pytree,
 )
 
+from ..._nodes import written_arguments
 from .assumption import AssumptionKind, AssumptionLog
 from .symbolic_scalars import Scalar, evaluate
 
@@ -391,12 +393,8 @@ def answer_by_example(original: Callable[..., None], self: Any, orig_expr: Any, 
 
 
 def override_questions(
-    original: Callable[..., tuple[Callable[..., Any], Any, Any]],
-    self: Any,
-    func: Callable[..., Any],
-    args: Any,
-    kwargs: Any,
-) -> tuple[Callable[..., Any], Any, Any]:
+    original: Callable[..., TorchCall], self: Any, func: Callable[..., Any], args: Any, kwargs: Any
+) -> TorchCall:
     """``_NonStrictTorchFunctionHandler._override``, with functions whose questions have symbolic answers."""
     if func in (torch.equal, Tensor.equal):
         return _equal, args, kwargs
@@ -447,12 +445,8 @@ def _written_tensors(func: OpOverload[Any, Any], args: Sequence[Any], kwargs: Ma
     """The arguments that an operator writes to."""
     if not func._schema.is_mutable:
         return []
-    written: list[Tensor] = []
-    for position, argument in enumerate(func._schema.arguments):
-        if argument.alias_info is not None and argument.alias_info.is_write:
-            given = kwargs.get(argument.name, args[position] if position < len(args) else None)
-            written.extend(leaf for leaf in pytree.tree_leaves(given) if isinstance(leaf, Tensor))
-    return written
+    leaves = pytree.tree_leaves([*written_arguments(func._schema, args, kwargs)])
+    return [leaf for leaf in leaves if isinstance(leaf, Tensor)]
 
 
 def _memory(tensor: Tensor) -> int:

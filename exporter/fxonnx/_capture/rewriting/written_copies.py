@@ -12,7 +12,7 @@ from torch.fx import GraphModule, Node
 
 from fxonnx_translations._torch_compat import OpOverload, pytree
 
-from ..._nodes import input_of, written_arguments
+from ..._nodes import input_of, schema_of, written_arguments
 from ...errors import CaptureError
 from ..constraints.guard_recorder import line_of_node
 from .operators.memory import SharedMemory, storage_of
@@ -305,7 +305,7 @@ def _storage(node: Any) -> int | None:
 
 def _written(node: Node) -> list[Node]:
     """The arguments that an operator writes."""
-    leaves = (leaf for argument in written_arguments(node) for leaf in pytree.tree_leaves(argument))
+    leaves = pytree.tree_leaves([*written_arguments(schema_of(node), node.args, node.kwargs)])
     return [leaf for leaf in leaves if isinstance(leaf, Node)]
 
 
